@@ -26,16 +26,19 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyW
 # Those of outages, lost leaders and long waits take half a minute and more.
 # CRASH_SAMPLE=3 runs a third of the crash matrices' cases.
 FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestCrashMatrixOfExpansions TestCrashMatrixOfSnapshots \
-  TestCrashMatrixOfImports TestCrashMatrixOfTenantsImports TestSplitBrain TestThousandClaimsKeepToEveryQuota \
+  TestCrashMatrixOfImports TestCrashMatrixOfTenantsImports TestCrashMatrixOfRetypes TestCrashMatrixOfAttachments TestCrashMatrixOfLostNodes TestCrashMatrixOfSidecarCalls \
+  TestCrashMatrixOfModeCSI TestSplitBrain TestThousandClaimsKeepToEveryQuota \
   TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges TestHandOverAtTwentyThousandVolumes \
-  TestHostileTable TestNoAnswerTakesMuchMemory
+  TestHostileTable TestHostileTableOfNodes TestNoAnswerTakesMuchMemory
 OUTAGE_TESTS := TestBackendsOfOneProject TestNextBackendServesWhileTheFirstIsDown TestOutageIsWaitedOutWithoutRetries \
   TestKilledLeaderLosesAndDoublesNothing TestPausedLeaderChangesNothingUntilItLeadsAgain TestStartWaitsForTheAPIServer \
   TestBadCredentialsFileLetsReplicasStart TestBadPolicyLetsReplicasStart TestLostAnswersMakeNoSecondVolume \
   TestVolumesThatTheirBackendDoesNotShowAreKept TestWhatHindersADeletionIsToldAndSurvived \
   TestEscapeByANamespaceMadeAnewGetsNothingOfTheOldOwner TestEscapeThroughALabelTakenDuringAnOutage \
   TestExpansionWhileABackendIsSilent TestRescueOfReleasedVolumesIsHeard TestSnapshotsBeginWhenTheirCRDsAreInstalled \
-  TestIdleReplicasSendNoRequests
+  TestIdleReplicasSendNoRequests TestAttachmentsSurviveTheirLeaders TestRemovedAttachmentsAreMadeAgain \
+  TestAVolumeLeavesALostNode TestGrowthInModeCSISurvivesItsLeader TestSnapshotsOfClaimsInModeCSI \
+  TestCSISanityOfSnapshots
 # Tests that build or run other programs, which Go's cache of test results does
 # not see. Continuous integration believes no cached result at all.
 PROGRAM_TESTS := ./test/integration . ./backends/auth ./test/docs ./test/harness ./test/controlplane ./test/controlplane/cmd/controlplane
@@ -44,7 +47,8 @@ space := $(empty) $(empty)
 pattern = ^($(subst $(space),|,$(strip $(1))))$$
 FAULT_PATTERN := $(call pattern,$(FAULT_TESTS))
 OUTAGE_PATTERN := $(call pattern,$(OUTAGE_TESTS))
-SLOW_PATTERN := $(call pattern,$(FAULT_TESTS) $(OUTAGE_TESTS))
+# TestControlPlane is about the control plane alone, which the integration tests use anyway.
+SLOW_PATTERN := $(call pattern,$(FAULT_TESTS) $(OUTAGE_TESTS) TestControlPlane)
 
 .PHONY: help build demo test render monitoring faults test-oldest e2e browser bench chaos release release-check lint fresh
 
@@ -59,10 +63,13 @@ demo: ## see it work: a local control plane, simulated Cinder, three replicas (K
 	$(GO) run ./test/demo $(if $(filter command line,$(origin KUBECONFIG)),-kubeconfig $(KUBECONFIG))
 
 test: ## unit and integration tests, except those of make faults and make render
-	@echo "building the control plane for the tests (5 to 15 minutes on two cores the first time), then testing for 8 minutes; what has not changed since is not tested again"
+	@echo "building the control plane for the tests (5 to 15 minutes on two cores the first time), then testing for 5 minutes; what has not changed since is not tested again"
 	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
 	$(GO) test $(RACE) $(if $(CI),-count=1) -timeout 30m -skip '$(FAULT_PATTERN)' \
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PROGRAM_TESTS) ./test/deploy ./test/install)")
+	@# The race detector allocates, too.
+	$(if $(RACE),$(GO) test $(if $(CI),-count=1) ./test/budgets)
+	cd test/csisanity && $(GO) test $(if $(CI),-count=1) .
 	@# The minor is chosen once.
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
 	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 6 -skip '$(SLOW_PATTERN)' $(PROGRAM_TESTS)
@@ -82,6 +89,7 @@ faults: ## outages, the crash matrices, split brain, a thousand claims, 20,000 v
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
 	  $(GO) test $(RACE) -count=1 -timeout 20m -parallel 4 -run '$(OUTAGE_PATTERN)' ./test/integration && \
 	  $(GO) test $(RACE) -count=1 -timeout 40m -run '$(FAULT_PATTERN)' ./test/integration ./test/scale ./test/contract
+	$(GO) test -count=1 -timeout 10m -run '^TestControlPlane$$' ./test/controlplane
 	@# The race detector would only make these slower: one goroutine each.
 	$(GO) test -count=1 -run '^TestNoAnswerTakesMuchMemory$$' ./backends/cinder
 	$(GO) test -count=1 -run '^TestMutatedDocuments$$' ./mappers -mutations 5000
@@ -97,18 +105,22 @@ test-oldest: ## the tests that depend on the API server, on the oldest minor (or
 	$(GO) test -count=1 -timeout 10m -run '^TestControlPlane$$' ./test/controlplane
 
 # In front of real Cinder, all attacks of the hostile server take half an hour;
-# E2E_SHORT= makes them. Against the simulator, make test and make faults do.
+# E2E_SHORT= makes them, kills node plugins more often, and has more pods on real
+# kubelets. Against the simulator, make test and make faults make them.
 E2E_SHORT ?= -short
+# E2E_SKIP=PATTERN leaves out tests of test/e2e.
 
 # Ceph takes about 30 s and 0.5 GiB of memory; RIG_CEPH=0 skips RBD.
 e2e: export RIG_CEPH ?= 1
 e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
 	@echo "installing and starting Cinder, Keystone, RabbitMQ, MariaDB, tgt and Ceph (about 2 min the first time, then 40 s)"
+	@command -v qemu-system-x86_64 >/dev/null && command -v debootstrap >/dev/null || { echo "installing QEMU and debootstrap with apt (a minute)"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 debootstrap >/dev/null; }
 	test/e2e/rig/rig.sh install
 	test/e2e/rig/rig.sh start
 	set -a; . "$${RIG_STATE:-/tmp/standalone-cinder-e2e}/env"; set +a; \
-	  $(GO) test -count=1 -timeout 60m $(E2E_SHORT) -skip '^TestHostileTable$$' ./test/contract/... && \
-	  $(GO) test -count=1 -timeout 20m -tags e2e ./test/e2e/...; \
+	  $(GO) test -count=1 -timeout 60m $(E2E_SHORT) -skip '^TestHostileTable' ./test/contract/... && \
+	  $(GO) test -count=1 -timeout 60m $(E2E_SHORT) $(if $(E2E_SKIP),-skip '$(E2E_SKIP)') -tags e2e ./test/e2e/...; \
 	  status=$$?; test/e2e/rig/rig.sh stop; exit $$status
 
 browser: ## the status page in a headless Chromium, which is installed with apt if it is missing
@@ -116,7 +128,7 @@ browser: ## the status page in a headless Chromium, which is installed with apt 
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
 	cd test/browser && $(GO) test -count=1 -timeout 10m ./...
 
-bench: ## throughput and requests per claim against the limit measured in the same run
+bench: ## throughput and requests per claim against the limit measured in the same run (BENCH='-json FILE -svg FILE' writes them)
 	$(GO) run ./test/bench $(BENCH)
 
 chaos: ## kills, faults and cuts while tenants claim and delete; finds what was leaked, lost, duplicated or wrongly deleted
@@ -143,7 +155,8 @@ lint: ## formatting, linters (.golangci.yml), American spelling, tidy modules
 	cd build/release && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	cd test/monitoring && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	cd test/browser && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
-	cd test/snapshotcontroller && $(GO) mod tidy -diff
+	cd test/csisanity && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
+	cd test/sidecars && $(GO) mod tidy -diff
 	@# Module registries do not always serve the oracle's modules.
 	@cd test/cloudsoracle && if ! $(GO) mod download 2>/dev/null; then echo "test/cloudsoracle skipped: its modules cannot be downloaded"; \
 	  else $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...; fi
@@ -158,12 +171,13 @@ fresh: ## check that everything a first run downloads is still served, by downlo
 	  (cd build/release && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/monitoring && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/browser && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
-	  (cd test/snapshotcontroller && CGO_ENABLED=0 $(GO) list -deps tool >/dev/null && $(GO) mod tidy -diff) && \
+	  (cd test/csisanity && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
+	  (cd test/sidecars && CGO_ENABLED=0 $(GO) list -deps tool >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/install/kubectl && CGO_ENABLED=0 $(GO) list -deps . >/dev/null && $(GO) mod tidy -diff) && \
 	  $(GO) run $(GOLANGCI) version && \
 	  $(GO) run $(MISSPELL) -v && \
 	  : getting a program into an empty module downloads what building it needs && \
 	  (cd "$$GOMODCACHE" && mkdir tools && cd tools && $(GO) mod init tools && $(GO) get $(RENDERERS)) && \
 	  set +x && served=0 && for minor in $(CONTROLPLANES)/*/; do \
-	    if (cd $$minor && CGO_ENABLED=0 $(GO) list -deps . >/dev/null); then served=1; echo "$$minor: served"; \
+	    if (cd $$minor && CGO_ENABLED=0 $(GO) list -deps ./... >/dev/null); then served=1; echo "$$minor: served"; \
 	    else echo "$$minor: REFUSED; a first run uses another minor"; fi; done; test $$served = 1

@@ -82,6 +82,8 @@ var foreignFlags = map[string]string{
 	"--disable-force-detach-on-timeout": "kube-controller-manager",
 	"--build-arg":                       "docker build",
 	"--help":                            "every command",
+	"--reconcile-sync":                  "csi-attacher",
+	"--extra-create-metadata":           "csi-provisioner",
 	"--force":                           "kubectl delete",
 	"--reuse-values":                    "helm upgrade",
 	"--reset-then-reuse-values":         "helm upgrade",
@@ -207,9 +209,9 @@ func TestReasonsAreDocumented(t *testing.T) {
 	}
 }
 
-// internal are kinds of errors of the backends, which decide what is retried
-// when. No user reads them.
-var internal = []string{"HasSnapshots", "InUse", "NotFound", "NotOurs", "RateLimited", "VolumeFailed"}
+// internal are kinds of errors, which decide what is retried when, and what sidecars
+// are told. No user reads them.
+var internal = []string{"AlreadyExists", "HasSnapshots", "InUse", "NoRoom", "NodeFull", "NodeUnknown", "NotFound", "NotOurs", "OnOtherNode", "OutOfRange", "RateLimited", "VolumeFailed"}
 
 // TestPromisesNameTestsThatExist keeps the page of promises from naming tests
 // that no longer exist.

@@ -21,6 +21,7 @@ import (
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
 	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/statusreport/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
@@ -80,10 +81,12 @@ func newCommand(log io.Writer) *cobra.Command {
 	described := protocols.Describe()
 	root.AddCommand(
 		runCommand(log, protocols, build),
-		policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, Places: cli.Places, Credentials: cli.CheckCredentials, Live: cli.NewLiveCheck(protocols).Check, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
+		nodeCommand(log, build),
+		policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, ReadCSI: cli.ReadCSI, Places: cli.Places, Credentials: cli.CheckCredentials, Live: cli.NewLiveCheck(protocols).Check, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
 		cli.NewAuditCommand(described),
 		cli.NewMapCommand(protocols),
 		cli.NewVolumeCommand(protocols),
+		cli.NewSnapshotCommand(protocols),
 		statuscli.NewStatusCommand(),
 		versionCommand(build),
 	)
@@ -143,6 +146,43 @@ has errors and no last good one is kept; 2 wrong usage.`,
 	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; at 2 libraries log, too, at 4 and above in detail")
 	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
 	command.Flags().StringVar(&traceEndpoint, "trace-endpoint", "", "`URL` of an OTLP collector that gets a trace of each claim over HTTP, for example http://collector.monitoring:4318; empty turns traces off")
+	return command
+}
+
+func nodeCommand(log io.Writer, build app.Build) *cobra.Command {
+	options := plugin.Options{Version: build.Version, Registry: newRegistry()}
+	verbosity, logFormat := 0, ""
+	command := &cobra.Command{
+		Use:   "node",
+		Short: "Run the CSI node plugin",
+		Long: `Run the CSI node plugin, which brings volumes of mode csi to the node that it runs
+on. It runs once on each node, as root, in the node's network namespace, and registers
+itself with the kubelet. It needs no access to the API server, to Cinder, or to Secrets.
+
+It uses the node's own programs (iscsiadm, mount, mkfs and others), with --host-root as
+their root directory, and keeps a state file for each staged volume in --state-dir. It may
+be killed and started again at any time.
+
+Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed; 2 wrong usage.`,
+		Example: `  standalone-cinder node --host-root /host --node-name worker-1`,
+		Args:    cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			err := options.Complete(os.Getenv)
+			if err == nil {
+				options.Logger, err = wiring.NewLogger(log, logFormat, verbosity)
+			}
+			if err != nil {
+				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+			}
+			if err := plugin.Run(command.Context(), options); err != nil {
+				return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
+			}
+			return nil
+		},
+	}
+	options.AddFlags(command.Flags())
+	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; from 4 on every call is logged")
+	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
 	return command
 }
 

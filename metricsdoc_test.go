@@ -17,6 +17,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
@@ -25,6 +26,7 @@ import (
 const (
 	byLeader  = "the leader"
 	byReplica = "every replica"
+	byNode    = "every node plugin"
 )
 
 // presence is what the registry cannot say about a metric: who exports it, and
@@ -60,6 +62,12 @@ var presences = map[string]presence{
 	"standalone_cinder_provision_duration_seconds":                         {byLeader, fromFirstOfLeader},
 	"standalone_cinder_delete_duration_seconds":                            {byLeader, fromFirstOfLeader},
 	"standalone_cinder_expand_duration_seconds":                            {byLeader, fromFirstOfLeader},
+	"standalone_cinder_csi_requests_total":                                 {byLeader, fromFirstOfLeader},
+	"standalone_cinder_csi_attach_duration_seconds":                        {byLeader, fromFirstOfLeader},
+	"standalone_cinder_csi_attachments":                                    {byLeader, "with --csi-endpoint, for backends in mode csi"},
+	"standalone_cinder_csi_unclean_volumes":                                {byLeader, "with --csi-endpoint, for backends in mode csi"},
+	"standalone_cinder_csi_quarantined_nodes":                              {byLeader, "with --csi-endpoint, for backends in mode csi"},
+	"standalone_cinder_csi_request_duration_seconds":                       {byLeader, fromFirstOfLeader},
 	"standalone_cinder_persistentvolumes":                                  {byLeader, "while there are any"},
 	"standalone_cinder_oldest_released_persistentvolume_timestamp_seconds": {byLeader, "while there are any"},
 	"standalone_cinder_missing_backend_persistentvolumes":                  {byReplica, "while there are any"},
@@ -68,7 +76,9 @@ var presences = map[string]presence{
 	"standalone_cinder_pending_deletions":                                  {byLeader, "while there are any"},
 	"standalone_cinder_pending_snapshots":                                  {byLeader, "while there are any"},
 	"standalone_cinder_snapshot_take_duration_seconds":                     {byLeader, fromFirstOfLeader},
+	"standalone_cinder_snapshot_imports_total":                             {byLeader, fromFirstOfLeader},
 	"standalone_cinder_snapshot_delete_duration_seconds":                   {byLeader, fromFirstOfLeader},
+	"standalone_cinder_volume_imports_total":                               {byLeader, fromFirstOfLeader},
 	"standalone_cinder_turns":                                              {byLeader, always},
 	"standalone_cinder_quota":                                              {byLeader, "`hard` where the policy sets a limit"},
 	"standalone_cinder_audit_findings":                                     {byLeader, "after its first audit, while there are any"},
@@ -76,6 +86,13 @@ var presences = map[string]presence{
 	"standalone_cinder_audit_timestamp_seconds":                            {byLeader, "after its first audit"},
 	"standalone_cinder_events_waiting":                                     {byReplica, always},
 	"standalone_cinder_events_dropped_total":                               {byReplica, always},
+
+	"standalone_cinder_node_requests_total":              {byNode, "from the first one on"},
+	"standalone_cinder_node_request_duration_seconds":    {byNode, "from the first one on"},
+	"standalone_cinder_node_stage_step_duration_seconds": {byNode, "from the first one on"},
+	"standalone_cinder_node_refusals_total":              {byNode, "from the first one on"},
+	"standalone_cinder_node_stale_disks_removed_total":   {byNode, always},
+	"standalone_cinder_node_staged_volumes":              {byNode, always},
 
 	"controller_persistentvolumeclaim_provision_total":            {byLeader, fromFirstOfLeader},
 	"controller_persistentvolumeclaim_provision_failed_total":     {byLeader, fromFirstOfLeader},
@@ -98,6 +115,9 @@ var presences = map[string]presence{
 }
 
 const metricsDoc = "docs/metrics.md"
+
+// nodePrefix is that of the metrics of the other process.
+const nodePrefix = "standalone_cinder_node_"
 
 // generated separates the prose of docs/metrics.md from the tables.
 const generated = "<!-- Made from the registry by go test -run TestMetricsDoc -update . -->\n"
@@ -133,13 +153,14 @@ func metricTables(t *testing.T) string {
 	}
 	for _, part := range []struct{ title, prefix string }{
 		{"Own metrics", "standalone_cinder_"},
+		{"Metrics of the node plugin", nodePrefix},
 		{"Metrics of the provisioning library", "controller_"},
 		{"Requests to the API server", "rest_client_"},
 		{"Work queues", "workqueue_"},
 	} {
 		fmt.Fprintf(&b, "\n## %s\n\n| metric | type | labels | meaning | exported by | when |\n|---|---|---|---|---|---|\n", part.title)
 		for _, m := range describedMetrics(t) {
-			if !strings.HasPrefix(m.name, part.prefix) {
+			if !strings.HasPrefix(m.name, part.prefix) || part.prefix != nodePrefix && strings.HasPrefix(m.name, nodePrefix) {
 				continue
 			}
 			served, ok := presences[m.name]
@@ -201,6 +222,8 @@ func describedMetrics(t *testing.T) []describedMetric {
 	}
 	events.NewRecorder(nil, nil, notes, nil) // which Run makes
 	wiring.NewClientMetrics(notes)           // which main makes
+	plugin.NewMetrics(notes)                 // of the command node
+	notes.MustRegister(plugin.StagedVolumes(func() (int, error) { return 0, nil }))
 	slices.SortFunc(notes.metrics, func(a, b describedMetric) int { return strings.Compare(a.name, b.name) })
 	return notes.metrics
 }

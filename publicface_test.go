@@ -72,6 +72,7 @@ func TestExitCodes(t *testing.T) {
 		{program, "policy check go.mod", 1},
 		{program, "policy check no-such-file", 2},
 		{program, "run", 2},
+		{program, "node", 2},
 		{program, "run --policy no-such-file", 1},
 		{program, "no-such-command", 2},
 		{program, "policy check --no-such-flag", 2},
@@ -139,8 +140,8 @@ var (
 
 // kinds are words that look like reasons.
 var kinds = []string{
-	"ConfigMap", "ImportFilter", "LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
-	"PersistentVolumes", "PolicyTest", "SecretRef", "VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotContents", "StorageClass", "StorageClasses", "TenantLimits",
+	"ConfigMap", "GetPluginInfo", "ImportFilter", "LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
+	"PersistentVolumes", "VolumeAttachments", "PolicyTest", "SecretRef", "VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotContents", "VolumeSnapshots", "StorageClass", "VolumeAttributesClass", "StorageClasses", "TenantLimits",
 }
 
 // writtenNames collects string literals that look like keys and reasons from

@@ -138,12 +138,8 @@ func (e *endpoint) completeAttachment(ctx context.Context, v cinder.Volume) erro
 		}
 		attachments = []cinder.Attachment{kept}
 	}
-	if !EverAttached(v) {
-		if err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-			return client.UpdateMetadata(ctx, v.ID, attachedMark())
-		}); err != nil {
-			return err
-		}
+	if err := e.mark(ctx, v); err != nil {
+		return err
 	}
 	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
 		return client.CompleteAttachment(ctx, attachments[0].ID)

@@ -8,7 +8,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Complete takes the last step, to in-use. The caller has seen the
+// Complete takes the last step, to in-use; a volume for the CSI driver is only marked
+// as recorded. The caller has seen the
 // PersistentVolume in the API server. A volume connected in this term costs one
 // request; one connected in an earlier term is looked up in the listing that
 // serves all of these. For a volume that does not exist, the error is of
@@ -54,7 +55,12 @@ func (l *Lifecycle) Mark(ctx context.Context, target Target) error {
 		return err
 	case !target.owns(v):
 		return e.notOurs(v, target)
-	case EverAttached(v):
+	}
+	return e.mark(ctx, v)
+}
+
+func (e *endpoint) mark(ctx context.Context, v cinder.Volume) error {
+	if EverAttached(v) {
 		return nil
 	}
 	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
@@ -73,10 +79,12 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 		}
 		var failed error
 		tried := false
-		switch v.Status {
-		case cinder.StatusInUse:
+		switch {
+		case IsCSI(v):
+			return e.mark(ctx, v)
+		case v.Status == cinder.StatusInUse:
 			return e.attachedElsewhere(v, target)
-		case cinder.StatusAttaching:
+		case v.Status == cinder.StatusAttaching:
 			tried = true
 			failed = e.bringIntoUse(ctx, v, target, readOnly)
 			if failed == nil {

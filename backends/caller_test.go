@@ -43,10 +43,6 @@ func TestCallerOfEveryRequest(t *testing.T) {
 		if operation == "volume.list" {
 			want = nobodys
 		}
-		if operation == "volume.get" {
-			// The watcher also reads single volumes.
-			want = map[string]bool{"team-a true": true, " false": true}
-		}
 		if fmt.Sprint(callers) != fmt.Sprint(want) {
 			t.Errorf("%s has the callers %v, want %v", operation, callers, want)
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -62,9 +64,6 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		epoch:   epoch,
 		left:    func() { l.leave(e) },
 	}
-	e.inventory = newInventory(l.options.Cluster, func(ctx context.Context, yield func([]cinder.Volume) bool) error {
-		return e.list(ctx, cinder.VolumeQuery{PageSize: 1000}, yield)
-	})
 	e.watcher = &watcher[cinder.Volume]{
 		backend:  config.Name,
 		noun:     "volume",
@@ -78,9 +77,6 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		waiting: func(more int) { l.options.Metrics.waiting(config.Name, more) },
 		waits:   map[*wait[cinder.Volume]]struct{}{},
 	}
-	e.snapshotInventory = newSnapshotInventory(l.options.Cluster, func(ctx context.Context, yield func([]cinder.Snapshot) bool) error {
-		return e.listSnapshots(ctx, cinder.SnapshotQuery{PageSize: 1000}, yield)
-	})
 	e.snapshotWatcher = &watcher[cinder.Snapshot]{
 		backend:  config.Name,
 		noun:     "snapshot",
@@ -94,6 +90,8 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		waiting: func(more int) { l.options.Metrics.waiting(config.Name, more) },
 		waits:   map[*wait[cinder.Snapshot]]struct{}{},
 	}
+	e.inventory = newInventory(l.options.Cluster, e.watcher.listAll)
+	e.snapshotInventory = newSnapshotInventory(l.options.Cluster, e.snapshotWatcher.listAll)
 	return e
 }
 
@@ -139,6 +137,9 @@ func claimOf(cluster string) func(v cinder.Volume) (uid string) {
 	}
 }
 
+// keysOfOne are the keys whose values are different for each claim or snapshot.
+var keysOfOne = []string{stampClaimUID, stampClaim, stampPV, stampRequested, stampSnapshotUID, stampSnapshot, stampSnapshotContent}
+
 // shareTexts copies metadata so that all volumes share common strings: the
 // keys, and the values that do not differ between claims or snapshots. Each was decoded
 // separately, and a listing of 20,000 volumes is kept for a leader's term.
@@ -152,8 +153,9 @@ func shareTexts(metadata, texts map[string]string) map[string]string {
 	}
 	shared := make(map[string]string, len(metadata))
 	for key, value := range metadata {
-		switch key {
-		case stampClaimUID, stampClaim, stampPV, stampRequested, stampSnapshotUID, stampSnapshot, stampSnapshotContent:
+		switch {
+		case strings.HasPrefix(key, NodeRecordPrefix):
+		case slices.Contains(keysOfOne, key):
 		default:
 			value = share(value)
 		}

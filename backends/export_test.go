@@ -8,5 +8,8 @@ func NewMemoryCinder(member bool) Cinder {
 	return memory
 }
 
+// SharedType is the volume type for volumes that several hosts may attach.
+const SharedType = sharedType
+
 // FailingType is the volume type whose volumes end in error.
 const FailingType = failingType

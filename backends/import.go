@@ -79,6 +79,10 @@ func (e *endpoint) importable(v cinder.Volume, stamp Stamp, connector cinder.Con
 		// removing it.
 		return e.failure(KindNotOurs, "volume %s was made for claim %s/%s and was never in use, so it is empty; the program removes it, or its audit does", v.ID, other.Namespace, other.Claim)
 	}
+	if IsCSI(v) && v.Status != cinder.StatusAvailable {
+		// Its attachment is one node's, which Cinder may not show.
+		return e.failure(KindInUse, "volume %s, of mode csi, is %s, so a node may have it; detach it there first", v.ID, v.Status)
+	}
 	switch v.Status {
 	case cinder.StatusReserved, cinder.StatusAttaching:
 		if !stamp.Owns(v) {
@@ -197,6 +201,10 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 			metadata[stampWorkflow] = string(workflowOf(v))
 		}
 		metadata[stampAttached] = attachedMark()[stampAttached]
+		if IsCSI(v) {
+			// Imported volumes are native.
+			metadata[StampMode] = ""
+		}
 		if v.Metadata[stampContested] != "" {
 			metadata[stampContested] = ""
 		}

@@ -135,6 +135,9 @@ type Spec struct {
 	Connector cinder.Connector
 	// ReadOnly requests a connection that does not allow writes.
 	ReadOnly bool
+	// CSI makes a volume for the CSI driver: Connect waits until it is available, and
+	// connects it to nothing.
+	CSI bool
 	// Permit is called before a volume of the claim is removed because it
 	// failed or because another one is kept; nil permits everything.
 	Permit Permit
@@ -159,6 +162,9 @@ const longestMetadata = 255
 // requestedIn reports whether a volume was requested as the spec requests it, and
 // in which zone. Volumes of earlier versions have no record of their request.
 func (s Spec) requestedIn(v cinder.Volume) (zone string, fits bool) {
+	if IsCSI(v) != s.CSI {
+		return "", false
+	}
 	request, known := v.Metadata[stampRequest]
 	if !known || request == s.request() {
 		return s.Zone, true
@@ -172,7 +178,8 @@ func (s Spec) requestedIn(v cinder.Volume) (zone string, fits bool) {
 	return "", false
 }
 
-// Connected is a volume and how a node reaches it.
+// Connected is a volume and how a node reaches it. One for the CSI driver has no
+// document: each node gets its own when the volume is attached to it.
 type Connected struct {
 	Volume cinder.Volume
 	// Document is Cinder's connection document; it may contain credentials.
@@ -199,8 +206,8 @@ func (l *Lifecycle) lock(ctx context.Context, claimUID string) (release func(), 
 }
 
 // Connect brings the claim's volume to the state in which its connection is
-// known. It creates the volume if there is none, and adopts whatever an earlier
-// attempt left. The volume does not reach in-use: Complete takes that step
+// known, or made for the CSI driver. It creates the volume if there is none, and
+// adopts whatever an earlier attempt left. The volume does not reach in-use: Complete takes that step
 // after the PersistentVolume is recorded, so that "attaching or earlier" proves
 // that the volume was never recorded.
 func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
@@ -228,8 +235,11 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 			return Connected{}, err
 		}
 		next := steps.TowardsConnected(v, workflowOf(v))
+		if spec.CSI {
+			next = steps.TowardsMade(v)
+		}
 		switch next {
-		case steps.AwaitCreated, steps.Reserve, steps.Connect, steps.Attach:
+		case steps.AwaitCreated, steps.Reserve, steps.Connect, steps.Attach, steps.None:
 			if _, fits := spec.requestedIn(v); !fits {
 				if v, err = e.replace(ctx, v, spec); err != nil {
 					return Connected{}, err
@@ -237,7 +247,7 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 				continue
 			}
 		}
-		if (next == steps.Reserve || next == steps.Connect || next == steps.Attach) && v.SizeGiB < spec.SizeGiB {
+		if (next == steps.Reserve || next == steps.Connect || next == steps.Attach || next == steps.None) && v.SizeGiB < spec.SizeGiB {
 			return Connected{}, e.failure(cinder.KindConflict, "volume %s has %d GiB, but the claim requests %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
 		}
 		switch next {
@@ -257,6 +267,10 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 			if err == nil {
 				v, err = e.get(ctx, v.ID)
 			}
+		case steps.None:
+			// So that noting the record needs no look.
+			e.known.See(v.ID, v)
+			return Connected{Volume: v}, nil
 		case steps.Discard:
 			return Connected{}, e.discard(ctx, v, spec)
 		case steps.AwaitGone:
@@ -313,6 +327,12 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 		if workflow == cinder.WorkflowAttachment {
 			metadata[stampWorkflow] = string(workflow)
 		}
+		if spec.CSI {
+			if workflow != cinder.WorkflowAttachment {
+				return e.failure(cinder.KindConfig, "mode csi needs the attachments API, which the endpoint does not offer; use mode native")
+			}
+			metadata[StampMode] = ModeCSI
+		}
 		v, err = client.CreateVolume(ctx, cinder.NewVolume{
 			Name:     spec.Name,
 			SizeGiB:  spec.SizeGiB,
@@ -366,7 +386,7 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 		return e.lookAgain(ctx, v.ID, spec)
 	}
 	if !stamp.Owns(after) {
-		e.forget(stamp.ClaimUID, v.ID)
+		e.known.ForgetClaim(stamp.ClaimUID, v.ID)
 		e.known.Doubt(stamp.ClaimUID)
 		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", v.ID)
 	}
@@ -422,10 +442,16 @@ func (e *endpoint) reserve(ctx context.Context, v cinder.Volume) (cinder.Volume,
 // volume created by this call matches the spec, so no call replaces its own
 // volume.
 func (e *endpoint) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
-	made := v.Metadata[stampRequest]
-	e.logger.Info("Removing a volume of an earlier attempt: the policy now requests a different one", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "askedFor", made, "wanted", spec.request())
+	made, wanted := v.Metadata[stampRequest], spec.request()
+	switch {
+	case spec.CSI && !IsCSI(v):
+		made, wanted = made+", mode native", wanted+", mode csi"
+	case !spec.CSI && IsCSI(v):
+		made, wanted = made+", mode csi", wanted+", mode native"
+	}
+	e.logger.Info("Removing a volume of an earlier attempt: the policy now requests a different one", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "askedFor", made, "wanted", wanted)
 	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
-		return cinder.Volume{}, fmt.Errorf("volume %s was created for a different request (%s) than the current one (%s) and cannot be removed: %w", v.ID, made, spec.request(), err)
+		return cinder.Volume{}, fmt.Errorf("volume %s was created for a different request (%s) than the current one (%s) and cannot be removed: %w", v.ID, made, wanted, err)
 	}
 	return e.lookAgain(ctx, v.ID, spec)
 }

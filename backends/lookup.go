@@ -95,8 +95,8 @@ func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Conne
 		}
 		if !stamp.Owns(v) {
 			// The next attempt looks again: the answer that named this volume may have
-			// been wrong.
-			e.forget(stamp.ClaimUID, id)
+			// been wrong. The volume is not gone, and may be that of another claim.
+			e.known.ForgetClaim(stamp.ClaimUID, id)
 			e.known.Doubt(stamp.ClaimUID)
 			return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
 		}

@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -50,6 +51,8 @@ type memoryCinder struct {
 	workflow cinder.Workflow
 	// shared allows several hosts to attach a volume (multiattach).
 	shared bool
+	// noAttachments is a Cinder without the attachments API.
+	noAttachments bool
 	// open contains attachments of the attachments API, by ID.
 	open map[string]*memoryAttachment
 	// place is where the volumes are.
@@ -62,7 +65,12 @@ type memoryCinder struct {
 	snapshotDeleted cinder.Status
 	// extended is the status after an extension that fails; empty: none fails.
 	extended cinder.Status
+	// unchangeable are types that no volume can be changed to.
+	unchangeable string
 }
+
+// sharedType is a volume type for volumes that several hosts may attach.
+const sharedType = "shared"
 
 // failingType is a volume type whose volumes end in error.
 const failingType = "fail"
@@ -72,12 +80,15 @@ type memoryVolume struct {
 	left    int           // reads until the change ends
 	end     cinder.Status // status after the change; empty: gone
 	growsTo int64         // size after an extension
+	becomes string        // type after a retype
 	deleted cinder.Status // status after a deletion; empty: gone
 	number  int           // order of creation
 }
 
 type memoryAttachment struct {
 	volume, status string
+	host           string // of the connector; empty: that of all nodes
+	readOnly       bool
 	unconnected    bool // without a connection, whatever the status
 }
 
@@ -154,7 +165,10 @@ func (v *memoryVolume) change(looks int, end cinder.Status) { v.left, v.end = lo
 
 // look reads a volume and advances its time.
 func (m *memoryCinder) look(v *memoryVolume) (cinder.Volume, bool) {
-	if v.Status == cinder.StatusCreating || v.Status == cinder.StatusDeleting || v.Status == cinder.StatusExtending {
+	if v.Status == cinder.StatusCreating || v.Status == cinder.StatusDeleting || v.Status == cinder.StatusExtending || v.Status == cinder.StatusRetyping && v.becomes != "" {
+		if v.left == 0 && v.Status == cinder.StatusRetyping {
+			v.Type = v.becomes
+		}
 		if v.left == 0 && v.Status == cinder.StatusExtending {
 			v.SizeGiB = v.growsTo
 		}
@@ -268,7 +282,7 @@ func (m *memoryCinder) CreateVolume(ctx context.Context, request cinder.NewVolum
 			return err
 		}
 		v := m.put(cinder.Volume{Name: request.Name, Status: cinder.StatusCreating, SizeGiB: request.SizeGiB, Type: request.Type, Zone: request.Zone, Metadata: maps.Clone(request.Metadata),
-			SourceVolumeID: request.SourceVolumeID, SnapshotID: request.SnapshotID})
+			SourceVolumeID: request.SourceVolumeID, SnapshotID: request.SnapshotID, MultiAttach: request.Type == sharedType})
 		if request.Type == failingType {
 			v.end = cinder.StatusError
 		}
@@ -534,14 +548,21 @@ func (m *memoryCinder) UpdateMetadata(ctx context.Context, id string, metadata m
 	})
 }
 
+func (m *memoryCinder) OffersAttachments(context.Context) error {
+	if m.noAttachments {
+		return &cinder.Error{Backend: "gold", Kind: cinder.KindConfig, Message: "no attachments API"}
+	}
+	return nil
+}
+
 func (m *memoryCinder) CreateAttachment(ctx context.Context, id string, connector cinder.Connector, readOnly bool) (attachment string, document []byte, err error) {
 	err = m.action(ctx, "attachment.create", id, func(v *memoryVolume) error {
-		if v.Status != cinder.StatusAvailable && !(m.shared && v.Status == cinder.StatusInUse) {
+		if v.Status != cinder.StatusAvailable && !((m.shared || v.MultiAttach) && v.Status == cinder.StatusInUse) {
 			return conflict("attachment.create", "Volume status must be available or downloading to reserve, but the current status is "+string(v.Status))
 		}
 		m.ids++
 		attachment, document = fmt.Sprintf("attachment-%d", m.ids), []byte(`{"driver_volume_type":"iscsi"}`)
-		m.open[attachment] = &memoryAttachment{volume: id, status: "attaching"}
+		m.open[attachment] = &memoryAttachment{volume: id, status: "attaching", host: connector.Host, readOnly: readOnly}
 		v.Status = cinder.StatusAttaching
 		return nil
 	})
@@ -590,7 +611,7 @@ func (m *memoryCinder) CompleteAttachment(ctx context.Context, id string) error 
 			return nil
 		}
 		a.status, v.Status = "attached", cinder.StatusInUse
-		v.Attachments = append(v.Attachments, cinder.Attachment{ID: id, Host: testConnector.Host})
+		v.Attachments = append(v.Attachments, cinder.Attachment{ID: id, Host: cmp.Or(a.host, testConnector.Host)})
 		return nil
 	})
 }

@@ -140,8 +140,13 @@ func (m *memoryCinder) DeleteSnapshot(ctx context.Context, id string) error {
 
 func (m *memoryCinder) UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error {
 	return m.onSnapshot(ctx, "snapshot.metadata.update", id, func(s *memorySnapshot) error {
-		s.Metadata = maps.Clone(s.Metadata)
-		maps.Copy(s.Metadata, metadata)
+		changed := maps.Clone(metadata)
+		for key, value := range s.Metadata {
+			if _, written := metadata[key]; !written {
+				changed[key] = value
+			}
+		}
+		s.Metadata = changed
 		return nil
 	})
 }
@@ -158,6 +163,43 @@ func (m *memoryCinder) ExtendVolume(ctx context.Context, id string, sizeGiB int6
 		v.Status, v.growsTo = cinder.StatusExtending, sizeGiB
 		if m.extended != "" {
 			v.end, v.growsTo = m.extended, v.SizeGiB
+		}
+		return nil
+	})
+}
+
+// quickID is the ID of the type quick; no other type has one.
+const quickID, quickType = "8b0f4b43-8d4e-4f3b-9d3f-6a116f3d7f7c", "quick"
+
+func (m *memoryCinder) VolumeType(ctx context.Context, id string) (found cinder.VolumeType, err error) {
+	err = m.call(ctx, "type.get", id, func() error {
+		if id != quickID {
+			return notFound("type.get", id)
+		}
+		found = cinder.VolumeType{ID: quickID, Name: quickType}
+		return nil
+	})
+	return found, err
+}
+
+// unknownType is a volume type that does not exist.
+const unknownType = "unknown"
+
+func (m *memoryCinder) RetypeVolume(ctx context.Context, id, volumeType string) error {
+	if volumeType == quickID {
+		volumeType = quickType
+	}
+	return m.action(ctx, "volume.os-retype", id, func(v *memoryVolume) error {
+		switch {
+		case volumeType == unknownType:
+			return &cinder.Error{Backend: "gold", Operation: "volume.os-retype", Kind: cinder.KindNotFound, Status: 404, Message: "Volume type with name unknown could not be found"}
+		case v.Status != cinder.StatusAvailable && v.Status != cinder.StatusInUse, v.Type == volumeType:
+			return conflict("volume.os-retype", "Retype needs volume to be in available or in-use state")
+		}
+		v.change(m.looks, v.Status)
+		v.Status, v.becomes = cinder.StatusRetyping, volumeType
+		if volumeType == m.unchangeable {
+			v.becomes = v.Type
 		}
 		return nil
 	})

@@ -73,14 +73,15 @@ func (t Target) owns(v cinder.Volume) bool {
 }
 
 // attachedBy reports whether this program made an attachment: with this
-// connector, or as the historic provisioner. Cinder shows the host only to
-// administrators (cinder/api/v2/views/volumes.py); an attachment without host
-// and instance, on a volume with the target's stamp, counts as this program's.
+// connector, for one of the cluster's nodes, or as the historic provisioner. Cinder
+// shows the host only to administrators (cinder/api/v2/views/volumes.py); an attachment
+// without host and instance, on a volume with the target's stamp, counts as this
+// program's.
 func (t Target) attachedBy(a cinder.Attachment) bool {
 	if a.ServerID != "" {
 		return false
 	}
-	return a.Host == "" || a.Host == t.Connector.Host || t.Historic && a.Host == historicHost
+	return a.Host == "" || a.Host == t.Connector.Host || t.Historic && a.Host == historicHost || strings.HasSuffix(a.Host, nodeHostSuffix(t.Stamp.Cluster))
 }
 
 // Remove undoes everything that was done for a volume, in any state:
@@ -199,7 +200,7 @@ func (e *endpoint) found(ctx context.Context, target Target) (Target, error) {
 // owned reads the target's volume and checks the proof of ownership. The zero
 // Volume means that it is gone.
 func (e *endpoint) owned(ctx context.Context, target Target) (cinder.Volume, error) {
-	v, err := e.get(ctx, target.VolumeID)
+	v, err := e.watcher.see(ctx, target.VolumeID, e.timeouts().Request)
 	switch {
 	case cinder.IsKind(err, cinder.KindNotFound):
 		return cinder.Volume{}, e.absent(ctx, target)

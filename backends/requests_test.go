@@ -114,15 +114,17 @@ func TestRequestsPerClaim(t *testing.T) {
 			together(t, next, claims)
 			atOnce(t, claims, func(claim int) error { return next.Remove(t.Context(), claimTarget(claim, connected[claim].Volume.ID)) })
 			equal(t, len(memory.changes()), 3*claims)
-			// One read per volume proves ownership. A sweep proves the absence
-			// of many, one more read that of a few.
-			rounds := memory.looks + 1
-			if claims > fewVolumes {
-				equal(t, memory.count("volume.list"), rounds+1)
-				equal(t, memory.count("volume.get"), claims)
+			lists, reads := memory.count("volume.list"), memory.count("volume.get")
+			if rounds := memory.looks + 1; claims > 100 {
+				// Listings show which volumes are gone, and whose those are that are
+				// removed later.
+				if lists > rounds+2 || reads > claims {
+					t.Errorf("%d listings and %d reads", lists, reads)
+				}
 			} else {
-				equal(t, memory.count("volume.list"), rounds)
-				equal(t, memory.count("volume.get"), 2*claims)
+				// One read per volume proves ownership, one that it is gone.
+				equal(t, lists, rounds)
+				equal(t, reads, 2*claims)
 			}
 			equal(t, len(memory.present()), 500)
 			idle(t, next)

@@ -18,6 +18,7 @@ import (
 // states; all implementations and real Cinder must conform to it.
 type Cinder interface {
 	VolumesAPI
+	ChangesAPI
 	SnapshotsAPI
 	ActionsAPI
 	AttachmentsAPI
@@ -36,9 +37,17 @@ type VolumesAPI interface {
 	ForceDeleteVolume(ctx context.Context, id string) error
 	// UpdateMetadata writes metadata; other keys stay.
 	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
+	FailureReason(ctx context.Context, id string) string
+}
+
+// ChangesAPI is the volume actions that change what a volume is.
+type ChangesAPI interface {
 	// ExtendVolume requests a larger size; inUse is whether the volume is in use.
 	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
-	FailureReason(ctx context.Context, id string) string
+	// RetypeVolume requests another type, without a migration.
+	RetypeVolume(ctx context.Context, id, volumeType string) error
+	// VolumeType reads a volume type by its ID.
+	VolumeType(ctx context.Context, id string) (cinder.VolumeType, error)
 }
 
 // SnapshotsAPI is what the lifecycle uses of /snapshots.
@@ -67,6 +76,9 @@ type ActionsAPI interface {
 type AttachmentsAPI interface {
 	// Workflow is how to connect new volumes: reserve or attachment.
 	Workflow(ctx context.Context) (cinder.Workflow, error)
+	// OffersAttachments is an error if the endpoint does not have what the other
+	// methods need, whatever workflow new volumes are connected by.
+	OffersAttachments(ctx context.Context) error
 	CreateAttachment(ctx context.Context, volumeID string, connector cinder.Connector, readOnly bool) (attachmentID string, document []byte, err error)
 	Attachments(ctx context.Context, volumeID string) ([]cinder.Attachment, error)
 	AttachmentDocument(ctx context.Context, attachmentID string) (document []byte, err error)

@@ -18,7 +18,24 @@ type SnapshotSpec struct {
 	Stamp    SnapshotStamp
 	// Source is the volume, with the proof that it is the claim's.
 	Source Target
+	// Place is where the VolumeSnapshotContent says that the snapshot is. It is taken
+	// nowhere else, since nothing would lead to it.
+	Place cinder.Place
+	// CSI marks the snapshot as one of the CSI driver; see IsCSISnapshot.
+	CSI bool
 }
+
+// metadata is what the snapshot is made with.
+func (s SnapshotSpec) metadata() map[string]string {
+	metadata := s.Stamp.Metadata(s.Metadata)
+	if s.CSI {
+		metadata[StampMode] = ModeCSI
+	}
+	return metadata
+}
+
+// IsCSISnapshot reports whether a snapshot was made for the sidecar of the CSI driver.
+func IsCSISnapshot(s cinder.Snapshot) bool { return s.Metadata[StampMode] == ModeCSI }
 
 // SnapshotTarget is a snapshot to remove, and the proof that it may be removed.
 type SnapshotTarget struct {
@@ -34,20 +51,28 @@ type SnapshotTarget struct {
 }
 
 // TakeSnapshot makes the snapshot that a VolumeSnapshot wants, or adopts what an
-// earlier attempt left, and waits until it is available.
-func (l *Lifecycle) TakeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, cinder.Place, error) {
+// earlier attempt left, and waits until it is available. The error is KindElsewhere
+// if the backend leads to another place.
+func (l *Lifecycle) TakeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
 	release, err := l.lock(ctx, spec.Stamp.key())
 	if err != nil {
-		return cinder.Snapshot{}, cinder.Place{}, err
+		return cinder.Snapshot{}, err
 	}
 	defer release()
-	e := l.current()
-	s, err := e.takeSnapshot(ctx, spec)
-	return s, e.place(), err
+	return l.current().takeSnapshot(ctx, spec)
 }
 
 func (e *endpoint) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
+	if e.place().IsKnown() {
+		if err := e.mustTakeAt(spec.Place); err != nil {
+			return cinder.Snapshot{}, err
+		}
+	}
 	s, err := e.lookForSnapshot(ctx, spec)
+	if err == nil {
+		// By now the endpoint knows its place, and stays there.
+		err = e.mustTakeAt(spec.Place)
+	}
 	for range maxMoves {
 		switch {
 		case err != nil:
@@ -85,6 +110,13 @@ func (e *endpoint) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.
 	return cinder.Snapshot{}, e.failure(cinder.KindConflict, "snapshot %s keeps changing state; something else is modifying it", s.ID)
 }
 
+func (e *endpoint) mustTakeAt(wanted cinder.Place) error {
+	if here := e.place(); here != wanted {
+		return e.elsewhere("the snapshot was to be taken at %s, but the backend points to %s", wanted, here)
+	}
+	return nil
+}
+
 // lookForSnapshot finds the snapshot of a VolumeSnapshot. The zero Snapshot means
 // that there provably is none.
 func (e *endpoint) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
@@ -114,7 +146,7 @@ func (e *endpoint) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cind
 		case err != nil:
 			return cinder.Snapshot{}, err
 		case !spec.Stamp.Owns(s):
-			e.forgetSnapshot(spec.Stamp, id)
+			e.snapshotsKnown.ForgetVolume(uid, id)
 			e.snapshotsKnown.Doubt(uid)
 			return cinder.Snapshot{}, e.failure(KindNotOurs, "snapshot %s no longer carries the stamp of this VolumeSnapshot", id)
 		}
@@ -172,7 +204,7 @@ func (e *endpoint) createSnapshot(ctx context.Context, spec SnapshotSpec) (s cin
 	uid := spec.Stamp.SnapshotUID
 	e.snapshotsKnown.Doubt(uid)
 	err = e.session.change(withPermit(ctx, spec.Source.Permit, source), func(ctx context.Context, client Cinder) (err error) {
-		s, err = client.CreateSnapshot(ctx, cinder.NewSnapshot{Name: spec.Name, VolumeID: source.ID, Metadata: spec.Stamp.Metadata(spec.Metadata)})
+		s, err = client.CreateSnapshot(ctx, cinder.NewSnapshot{Name: spec.Name, VolumeID: source.ID, Metadata: spec.metadata()})
 		return err
 	})
 	if err == nil {
@@ -284,8 +316,15 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 		case cinder.StatusCreating:
 			_, _, err = e.snapshotWatcher.await(ctx, s.ID, s.Status, e.timeouts().Create)
 		case cinder.StatusAvailable, cinder.StatusError:
-			if err = e.deleteSnapshot(ctx, s, target); err == nil {
+			err = e.deleteSnapshot(ctx, s, target)
+			switch {
+			case err == nil:
 				err = e.awaitSnapshotGone(ctx, s.ID)
+			case cinder.IsKind(err, cinder.KindConflict):
+				// An earlier request may have come first.
+				if again, lookErr := e.getSnapshot(ctx, s.ID); lookErr != nil || again.Status != s.Status {
+					err = lookErr
+				}
 			}
 		case cinder.StatusDeleting:
 			err = e.awaitSnapshotGone(ctx, s.ID)

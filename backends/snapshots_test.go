@@ -22,7 +22,7 @@ func snapshotStamp(n int) SnapshotStamp {
 // snapshotSpec is snapshot n of claim 1's volume.
 func snapshotSpec(n int, volumeID string) SnapshotSpec {
 	stamp := snapshotStamp(n)
-	return SnapshotSpec{Name: "snapshot-" + stamp.SnapshotUID, Stamp: stamp, Source: claimTarget(1, volumeID)}
+	return SnapshotSpec{Name: "snapshot-" + stamp.SnapshotUID, Stamp: stamp, Source: claimTarget(1, volumeID), Place: memoryPlace}
 }
 
 func snapshotTarget(n int, id string) SnapshotTarget {
@@ -97,13 +97,12 @@ func TestTakeSnapshotFromWhatWasLeft(t *testing.T) {
 			if test.ends != "" {
 				memory.created = func(string) cinder.Status { return test.ends }
 			}
-			s, at, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+			s, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 			equal(t, authtest.ErrorText(err), test.wantErr)
 			equal(t, cinder.KindOf(err), test.kind)
 			if err == nil {
 				equal(t, s.ID, test.kept[0])
 				equal(t, s.Status, cinder.StatusAvailable)
-				equal(t, at, memoryPlace)
 			}
 			if changes := memory.changes(); !slices.Equal(changes, test.want) {
 				t.Errorf("changes %q, want %q", changes, test.want)
@@ -120,7 +119,7 @@ func TestTakeSnapshotFromWhatWasLeft(t *testing.T) {
 func TestSnapshotOfAForeignVolumeIsNotTaken(t *testing.T) {
 	memory := newMemoryCinder()
 	volume := memory.add(mine(2, cinder.StatusInUse))
-	_, _, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	_, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	equal(t, cinder.KindOf(err), KindNotOurs)
 	if changes := memory.changes(); len(changes) > 0 {
 		t.Errorf("changes %q", changes)
@@ -135,7 +134,7 @@ func TestRecordedSnapshotIsKept(t *testing.T) {
 	memory.addSnapshot(1, volume, cinder.StatusAvailable)
 	recorded := memory.addSnapshot(1, volume, cinder.StatusError)
 	memory.mark(recorded)
-	_, _, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	_, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	equal(t, authtest.ErrorText(err), "backend gold: snapshot snapshot-3 went to error after it was recorded, so it is kept; an OpenStack administrator must repair it, or delete the VolumeSnapshot")
 	if left := memory.stampedSnapshots(1); !slices.Equal(left, []string{recorded}) {
 		t.Errorf("left %q", left)
@@ -149,7 +148,7 @@ func TestRecordedDuplicateIsTheOneToKeep(t *testing.T) {
 	memory.addSnapshot(1, volume, cinder.StatusAvailable)
 	recorded := memory.addSnapshot(1, volume, cinder.StatusAvailable)
 	memory.mark(recorded)
-	s, _, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	s, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	success(t, err)
 	equal(t, s.ID, recorded)
 	equal(t, fmt.Sprint(memory.stampedSnapshots(1)), fmt.Sprint([]string{recorded}))
@@ -165,14 +164,14 @@ func TestOfSeveralRecordedSnapshotsNoneIsRemoved(t *testing.T) {
 	memory.mark(first)
 	memory.mark(second)
 	l := memory.term(t)
-	_, _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	_, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	equal(t, cinder.KindOf(err), KindRecorded)
 	equal(t, authtest.ErrorText(err), "backend gold: snapshots snapshot-3, snapshot-4 of one VolumeSnapshot were all recorded; keep one and delete the others by hand")
 	equal(t, len(memory.changes()), 0)
 	memory.mu.Lock()
 	delete(memory.snapshots, first)
 	memory.mu.Unlock()
-	s, _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	s, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	success(t, err)
 	equal(t, s.ID, second)
 	equal(t, fmt.Sprint(memory.stampedSnapshots(1)), fmt.Sprint([]string{second}))
@@ -189,10 +188,10 @@ func TestDuplicateMarkedAfterTheListingIsKept(t *testing.T) {
 	_, err := l.Snapshots(t.Context())
 	success(t, err)
 	memory.mark(marked)
-	_, _, err = l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	_, err = l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	equal(t, cinder.KindOf(err), KindRecorded)
 	equal(t, len(memory.changes()), 0)
-	s, _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	s, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	success(t, err)
 	equal(t, s.ID, marked)
 }
@@ -255,6 +254,30 @@ func TestAbsentSnapshotElsewhere(t *testing.T) {
 	equal(t, cinder.KindOf(l.RemoveSnapshot(t.Context(), target)), KindElsewhere)
 }
 
+// TestSnapshotIsTakenOnlyAtItsPlace: the content of a snapshot that was taken elsewhere
+// would not lead to it. The backend may move between the two.
+func TestSnapshotIsTakenOnlyAtItsPlace(t *testing.T) {
+	for name, begin := range map[string]func(*Lifecycle) error{
+		"a term that has begun": func(*Lifecycle) error { return nil },
+		"later in a term": func(l *Lifecycle) error {
+			_, err := l.Snapshots(t.Context())
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newMemoryCinder()
+			spec := snapshotSpec(1, memory.add(mine(1, cinder.StatusInUse)))
+			spec.Place.Project = "p2"
+			l := memory.term(t)
+			success(t, begin(l))
+			_, err := l.TakeSnapshot(t.Context(), spec)
+			equal(t, cinder.KindOf(err), KindElsewhere)
+			equal(t, err.Error(), "backend gold: the snapshot was to be taken at "+spec.Place.String()+", but the backend points to "+memoryPlace.String())
+			equal(t, len(memory.changes()), 0)
+		})
+	}
+}
+
 // TestSnapshotIsRemovedOnlyWithPermission: the permit comes before the change.
 func TestSnapshotIsRemovedOnlyWithPermission(t *testing.T) {
 	memory := newMemoryCinder()
@@ -267,6 +290,19 @@ func TestSnapshotIsRemovedOnlyWithPermission(t *testing.T) {
 	}
 	if changes := memory.changes(); len(changes) > 0 {
 		t.Errorf("changes %q", changes)
+	}
+}
+
+// TestSnapshotThatSomebodyElseDeletesIsWaitedFor: a gateway may repeat a request, and
+// an earlier one may arrive late.
+func TestSnapshotThatSomebodyElseDeletesIsWaitedFor(t *testing.T) {
+	memory := newMemoryCinder()
+	volume := memory.add(mine(1, cinder.StatusAvailable))
+	target := snapshotTarget(1, memory.addSnapshot(1, volume, cinder.StatusAvailable))
+	target.Permit = func(ctx context.Context) error { return memory.DeleteSnapshot(ctx, target.SnapshotID) }
+	success(t, memory.term(t).RemoveSnapshot(t.Context(), target))
+	if left := len(memory.snapshots); left > 0 {
+		t.Errorf("%d snapshots are left", left)
 	}
 }
 
@@ -302,7 +338,7 @@ func TestOneVolumeSnapshotOneSnapshot(t *testing.T) {
 		before := w.present()[volume]
 		var s cinder.Snapshot
 		if err := w.until(rt, t, "take", func(l *Lifecycle) (err error) {
-			s, _, err = l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+			s, err = l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 			return err
 		}); err != nil {
 			rt.Fatalf("no snapshot in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
@@ -347,7 +383,7 @@ func TestMarkedSnapshotIsNeverTakenForALeftover(t *testing.T) {
 	memory := newMemoryCinder()
 	volume := memory.add(mine(1, cinder.StatusInUse))
 	l := memory.term(t)
-	s, _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	s, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	success(t, err)
 	target := snapshotTarget(1, s.ID)
 	target.Unrecorded = true
@@ -395,7 +431,7 @@ func TestAbandonSnapshotsRemovesAllOfAVolumeSnapshot(t *testing.T) {
 			}
 			l := memory.term(t)
 			if test.inTerm {
-				_, _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+				_, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 				success(t, err)
 			}
 			target := snapshotTarget(1, "")

@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -22,6 +23,15 @@ const (
 	// stampRequest records the request; see Spec.request.
 	stampRequest  = StampPrefix + "requested"
 	stampWorkflow = StampPrefix + "workflow"
+	// StampMode says that nodes get the volume each for itself, by its value ModeCSI.
+	// Without it, all nodes of the cluster share one connection.
+	StampMode = StampPrefix + "mode"
+	// NodeRecordPrefix and a node's key are the key under which a volume of mode csi
+	// records the attachment that was handed out to that node; see NodeRecord.
+	NodeRecordPrefix = StampPrefix + "node."
+	// uncleanPrefix and a node's key are the key of a note that the node may still write
+	// to the volume; see Unclean.
+	uncleanPrefix = StampPrefix + "unclean."
 	// stampAttached is written before an attachment is completed. Cinder itself
 	// leaves such a mark only with os-attach.
 	stampAttached = StampPrefix + "attached"
@@ -32,6 +42,9 @@ const (
 	stampClaim     = "csi.storage.k8s.io/pvc/name"
 	stampPV        = "csi.storage.k8s.io/pv/name"
 )
+
+// ModeCSI is the value of StampMode.
+const ModeCSI = "csi"
 
 // isOurKey selects the metadata that the lifecycle reads: what it writes itself,
 // and Cinder's marks.
@@ -118,9 +131,14 @@ func EverAttached(v cinder.Volume) bool {
 // attachedMark is written on a volume that is about to be in use.
 func attachedMark() map[string]string { return map[string]string{stampAttached: "true"} }
 
+// IsCSI reports whether the CSI driver attaches the volume to each node that uses
+// it. Such a volume is available while no node does, and is never connected to the
+// nodes' shared connector.
+func IsCSI(v cinder.Volume) bool { return v.Metadata[StampMode] == ModeCSI }
+
 // workflowOf is how the volume was or will be connected.
 func workflowOf(v cinder.Volume) cinder.Workflow {
-	if v.Metadata[stampWorkflow] == string(cinder.WorkflowAttachment) {
+	if v.Metadata[stampWorkflow] == string(cinder.WorkflowAttachment) || v.Metadata[StampMode] == ModeCSI {
 		return cinder.WorkflowAttachment
 	}
 	return cinder.WorkflowReserve
@@ -158,4 +176,84 @@ func looksHistoric(v cinder.Volume) bool {
 		}
 	}
 	return true
+}
+
+// The metadata keys of a snapshot's stamp, besides those of a volume's. Names and
+// content use the keys that the Kubernetes CSI sidecars established.
+const (
+	stampSnapshotUID       = StampPrefix + "snapshot-uid"
+	stampSnapshotNamespace = "csi.storage.k8s.io/volumesnapshot/namespace"
+	stampSnapshot          = "csi.storage.k8s.io/volumesnapshot/name"
+	stampSnapshotContent   = "csi.storage.k8s.io/volumesnapshotcontent/name"
+	// stampRecorded is written before a VolumeSnapshotContent names the snapshot.
+	stampRecorded = StampPrefix + "recorded"
+)
+
+// SnapshotStamp identifies the cluster, VolumeSnapshot and VolumeSnapshotContent
+// that a snapshot belongs to.
+type SnapshotStamp struct {
+	Cluster     string
+	ClusterUID  string
+	Namespace   string // the VolumeSnapshot's
+	Snapshot    string
+	SnapshotUID string
+	Content     string
+	Tenant      string
+	// StorageClass is the volume's.
+	StorageClass string
+}
+
+// Metadata adds the stamp to the operator's metadata; the stamp wins.
+func (s SnapshotStamp) Metadata(own map[string]string) map[string]string {
+	metadata := make(map[string]string, len(own)+8)
+	maps.Copy(metadata, own)
+	delete(metadata, stampRecorded)
+	metadata[stampCluster] = s.Cluster
+	if s.ClusterUID != "" {
+		metadata[stampClusterUID] = s.ClusterUID
+	}
+	metadata[stampSnapshotNamespace] = s.Namespace
+	metadata[stampSnapshot] = s.Snapshot
+	metadata[stampSnapshotUID] = s.SnapshotUID
+	metadata[stampSnapshotContent] = s.Content
+	metadata[stampTenant] = s.Tenant
+	metadata[stampStorageClass] = s.StorageClass
+	return metadata
+}
+
+// SnapshotStampOf reads a snapshot's stamp; missing keys give empty fields.
+func SnapshotStampOf(s cinder.Snapshot) SnapshotStamp {
+	return SnapshotStamp{
+		Cluster:      s.Metadata[stampCluster],
+		ClusterUID:   s.Metadata[stampClusterUID],
+		Namespace:    s.Metadata[stampSnapshotNamespace],
+		Snapshot:     s.Metadata[stampSnapshot],
+		SnapshotUID:  s.Metadata[stampSnapshotUID],
+		Content:      s.Metadata[stampSnapshotContent],
+		Tenant:       s.Metadata[stampTenant],
+		StorageClass: s.Metadata[stampStorageClass],
+	}
+}
+
+// Owns reports whether the snapshot provably belongs to the same cluster and
+// VolumeSnapshot. It ignores the tenant, which may be renamed in the policy.
+func (s SnapshotStamp) Owns(snapshot cinder.Snapshot) bool {
+	other := SnapshotStampOf(snapshot)
+	return s.Cluster != "" && s.Cluster == other.Cluster &&
+		s.SnapshotUID != "" && s.SnapshotUID == other.SnapshotUID &&
+		s.Content != "" && s.Content == other.Content
+}
+
+// WasRecorded reports whether a VolumeSnapshotContent may name the snapshot, or
+// have named it. A snapshot without the mark was provably never handed out.
+func WasRecorded(s cinder.Snapshot) bool { return s.Metadata[stampRecorded] != "" }
+
+// key identifies operations that must not overlap.
+func (s SnapshotStamp) key() string { return "snapshot/" + s.SnapshotUID }
+
+func (s SnapshotStamp) describe() string {
+	if s.Cluster == "" && s.Content == "" {
+		return "with nothing"
+	}
+	return fmt.Sprintf("cluster %q, VolumeSnapshotContent %q, VolumeSnapshot UID %q", s.Cluster, s.Content, s.SnapshotUID)
 }

@@ -269,3 +269,131 @@ func TestGaugeFollowsTheWaits(t *testing.T) {
 	}
 	equal(t, seen, []int{1, -1})
 }
+
+// TestWaitingCostsWhatIsInFlight: in a project with 20,000 volumes, a claim costs
+// at most two pages or reads more than in an empty one, and many claims no listing
+// of all.
+func TestWaitingCostsWhatIsInFlight(t *testing.T) {
+	for _, claims := range []int{1, 3, 100} {
+		t.Run(fmt.Sprint(claims), func(t *testing.T) {
+			spent := map[int]int{}
+			for _, others := range []int{0, 20_000} {
+				memory := newMemoryCinder()
+				for range others {
+					memory.add(cinder.Volume{Status: cinder.StatusInUse})
+				}
+				l := memory.term(t)
+				// The term's one listing.
+				_, err := l.Volumes(t.Context())
+				equal(t, authtest.ErrorText(err), "")
+				made := make([]Connected, claims)
+				for _, do := range []func(claim int) error{
+					func(claim int) (err error) { made[claim], err = l.Connect(t.Context(), claimSpec(claim)); return err },
+					func(claim int) error { return l.Remove(t.Context(), claimTarget(claim, made[claim].Volume.ID)) },
+				} {
+					memory.forgetLog()
+					together(t, l, claims)
+					atOnce(t, claims, do)
+					idle(t, l)
+					spent[others] += memory.count("volume.list") + memory.count("volume.get")
+				}
+				equal(t, len(memory.present()), others)
+			}
+			// Of many, each is read before and after its deletion, which costs Cinder less
+			// than listings of all.
+			if more := spent[20_000] - spent[0]; more > 2*claims {
+				t.Errorf("%d pages and reads, %d in an empty project", spent[20_000], spent[0])
+			}
+		})
+	}
+}
+
+// TestDeletionsThatTrickleShareListings: where the project has little else, most of
+// them cost no read of their own, whenever they begin.
+func TestDeletionsThatTrickleShareListings(t *testing.T) {
+	memory := newMemoryCinder()
+	l := memory.term(t)
+	_, err := l.Volumes(t.Context())
+	equal(t, authtest.ErrorText(err), "")
+	const claims = 200
+	made := make([]Connected, claims)
+	atOnce(t, claims, func(claim int) (err error) {
+		made[claim], err = l.Connect(t.Context(), claimSpec(claim))
+		return err
+	})
+	idle(t, l)
+	memory.looks = 5
+	memory.forgetLog()
+	atOnce(t, claims, func(claim int) error {
+		time.Sleep(time.Duration(claim) * 100 * time.Microsecond)
+		return l.Remove(t.Context(), claimTarget(claim, made[claim].Volume.ID))
+	})
+	equal(t, len(memory.present()), 0)
+	if requests := memory.count("volume.list") + memory.count("volume.get"); requests > claims {
+		t.Errorf("%d listings and %d reads for %d deletions", memory.count("volume.list"), memory.count("volume.get"), claims)
+	}
+}
+
+// unlisted answers some listings in another way.
+type unlisted struct {
+	*memoryCinder
+	list func(ctx context.Context, query cinder.VolumeQuery) (answered bool, err error)
+}
+
+func (u *unlisted) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
+	if answered, err := u.list(ctx, query); answered {
+		return err
+	}
+	return u.memoryCinder.ListVolumes(ctx, query, yield)
+}
+
+// of makes the watcher know how much a complete listing has.
+func (w *watcher[T]) of(total int) *watcher[T] {
+	w.total.Store(&total)
+	return w
+}
+
+// TestVolumeIsSeenWithoutAListing: a deletion that was to see its volume with the
+// next listing reads it if that listing fails or does not come.
+func TestVolumeIsSeenWithoutAListing(t *testing.T) {
+	for name, list := range map[string]func(ctx context.Context, query cinder.VolumeQuery) (bool, error){
+		"it fails": func(context.Context, cinder.VolumeQuery) (bool, error) {
+			return true, &cinder.Error{Backend: "gold", Kind: cinder.KindInternal, Message: "the answer is odd"}
+		},
+		"it hangs": func(context.Context, cinder.VolumeQuery) (bool, error) {
+			<-t.Context().Done()
+			return true, t.Context().Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newMemoryCinder()
+			memory.looks = 1 << 30
+			deleted, id := memory.add(cinder.Volume{Status: cinder.StatusDeleting}), memory.add(cinder.Volume{Status: cinder.StatusInUse})
+			w := testWatcher(&unlisted{memory, list}).of(0)
+			w.interval = 20 * time.Millisecond
+			w.listedAll = true
+			go w.await(t.Context(), deleted, cinder.StatusDeleting, time.Minute) //nolint:errcheck // It ends with the test.
+			for !w.listsSoon() {
+				time.Sleep(time.Millisecond)
+			}
+			v, err := w.see(t.Context(), id, 300*time.Millisecond)
+			equal(t, authtest.ErrorText(err), "")
+			equal(t, v.ID, id)
+		})
+	}
+}
+
+// TestListingsThatFailAreNotRepeated: a listing of everything that fails, as it
+// does where one volume's metadata cannot be read, stops no wait that does not
+// need it.
+func TestListingsThatFailAreNotRepeated(t *testing.T) {
+	for _, status := range []cinder.Status{cinder.StatusCreating, cinder.StatusDeleting} {
+		memory := newMemoryCinder()
+		id := memory.add(cinder.Volume{Status: status})
+		w := testWatcher(&unlisted{memory, func(_ context.Context, query cinder.VolumeQuery) (bool, error) {
+			return query.Status == "" && query.PageSize == pageSize, &cinder.Error{Backend: "gold", Kind: cinder.KindInternal, Message: "the metadata of volume x cannot be read"}
+		}}).of(1)
+		_, _, err := w.await(t.Context(), id, status, time.Minute)
+		equal(t, authtest.ErrorText(err), "")
+	}
+}

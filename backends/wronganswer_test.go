@@ -72,6 +72,28 @@ func TestCreateAnsweredWithAnotherID(t *testing.T) {
 	}
 }
 
+// TestCreateAnsweredWithTheVolumeOfAnotherClaim: the other claim's volume is still
+// found.
+func TestCreateAnsweredWithTheVolumeOfAnotherClaim(t *testing.T) {
+	for _, status := range []cinder.Status{cinder.StatusCreating, cinder.StatusAvailable} {
+		t.Run(string(status), func(t *testing.T) {
+			memory := newMemoryCinder()
+			other := memory.add(mine(2, status))
+			server := &liar{memoryCinder: memory, created: other}
+			l := server.term(t)
+			_, err := l.Connect(t.Context(), claimSpec(1))
+			equal(t, cinder.KindOf(err), KindNotOurs)
+			connected, err := l.Connect(t.Context(), claimSpec(2))
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, connected.Volume.ID, other)
+			equal(t, memory.count("volume.create"), 1)
+			equal(t, len(memory.stamped(claimStamp(2))), 1)
+		})
+	}
+}
+
 // TestUnknownAttachmentDoesNotMakeTheVolumeMissing: the caller would give up on
 // the PersistentVolume.
 func TestUnknownAttachmentDoesNotMakeTheVolumeMissing(t *testing.T) {

@@ -234,14 +234,8 @@ func (r *Registry) settle(in Request) (request, error) {
 	if err != nil {
 		return settled, err
 	}
-	if encrypted || in.Encrypted {
-		return settled, refuse(EncryptedVolume, "encrypted is true, but a kubelet cannot open the volume's LUKS layer and would format it; use a volume type without encryption")
-	}
-	if err := CheckAccessModes(in.AccessModes, in.Block); err != nil {
+	if err := CheckVolume(encrypted || in.Encrypted, in.MultiAttach, in.AccessModes, in.Block); err != nil {
 		return settled, err
-	}
-	if slices.Contains(in.AccessModes, corev1.ReadWriteMany) && !in.MultiAttach {
-		return settled, refuse(UnsupportedAccessMode, "access mode ReadWriteMany needs a volume that several hosts may use at once, and Cinder says multiattach is false; use a volume type with the extra spec multiattach=\"<is> True\", or use ReadWriteOnce")
 	}
 	if err := settled.checkMapping(); err != nil {
 		return settled, err
@@ -284,6 +278,26 @@ func (c Connection) qosWarnings() ([]string, error) {
 	names := slices.Sorted(maps.Keys(specs))
 	return []string{fmt.Sprintf("the volume type's front-end QoS (%s) is not enforced: kubelet has no such limits; move them to the back end if the driver can enforce them",
 		c.quote(strings.Join(names, ", ")))}, nil
+}
+
+// CheckVolume refuses what no source can do with a volume that Cinder describes in
+// this way. The error is a *Refusal.
+func CheckVolume(encrypted, multiAttach bool, modes []corev1.PersistentVolumeAccessMode, block bool) error {
+	if encrypted {
+		return refuse(EncryptedVolume, "encrypted is true, but a kubelet cannot open the volume's LUKS layer and would format it; use a volume type without encryption")
+	}
+	if err := CheckAccessModes(modes, block); err != nil {
+		return err
+	}
+	if slices.Contains(modes, corev1.ReadWriteMany) && !multiAttach {
+		return NeedsMultiAttach(corev1.ReadWriteMany)
+	}
+	return nil
+}
+
+// NeedsMultiAttach refuses an access mode for a volume that only one host may use.
+func NeedsMultiAttach(mode corev1.PersistentVolumeAccessMode) error {
+	return refuse(UnsupportedAccessMode, "access mode %s needs a volume that several hosts may use at once, and Cinder says multiattach is false; use a volume type with the extra spec multiattach=\"<is> True\", or use ReadWriteOnce", mode)
 }
 
 // CheckAccessModes refuses the access modes that no source of any protocol

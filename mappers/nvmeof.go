@@ -43,7 +43,7 @@ func mapNVMeOF(r request) (Result, error) {
 	if mirrored != nil {
 		what = ", and this volume is mirrored over several targets (volume_replicas), which the driver has to understand"
 	}
-	return Result{}, refuse(MappingRequired, "Kubernetes has no volume source of its own for NVMe-oF%s; name in mapping.nvmeof of the backend a CSI or FlexVolume driver that attaches such volumes", what)
+	return Result{}, refuse(MappingRequired, "Kubernetes has no volume source of its own for NVMe-oF%s; use mode csi, whose nodes connect by TCP, or name in mapping.nvmeof of the backend a CSI or FlexVolume driver that attaches such volumes", what)
 }
 
 // nvmePortal is one address of a subsystem.

@@ -38,10 +38,15 @@ type Request struct {
 	// Node is nil if no node was selected for the claim's pod, or if the node's
 	// labels are not known.
 	Node *Node
+	// Driver is the CSI driver that the StorageClass names as its provisioner; empty if
+	// it names the program itself. Only mode csi serves it.
+	Driver string
 	// Source is nil for an empty volume.
 	Source *Source
 	// Import is the volume at Cinder that the claim asks for; nil for a new one.
 	Import *Existing
+	// Attributes is the VolumeAttributesClass that the claim names; nil for none.
+	Attributes *AttributesClass
 }
 
 // Decision is the answer for one claim.
@@ -60,13 +65,17 @@ type Decision struct {
 	// Placements are the zones on every backend of the rule that maps them, those
 	// that are no candidates included: a volume may exist there already.
 	Placements []Placement `json:"placements,omitempty"`
+	// CSI are the backends of the rule on which the volume is one for the CSI driver,
+	// those that are no candidates included.
+	CSI []string `json:"csi,omitempty"`
 	// Import is what the rule says about volumes that exist, for claims that ask for
 	// one.
 	Import *ImportFilter `json:"import,omitempty"`
 	// Quotas are what the volume counts against: the tenant, the class rule
 	// and each of Backends, in this order, those without limits included.
 	Quotas []QuotaScope `json:"quotas,omitempty"`
-	// Trace lists every tenant, rule and backend that was considered, in order.
+	// Trace lists the tenants that match the namespace, and every rule and backend
+	// that was considered, in order. That of Explain lists every tenant.
 	Trace []TraceStep `json:"trace"`
 }
 
@@ -78,6 +87,8 @@ type VolumeProperties struct {
 	// FSType is empty for block volumes.
 	FSType   string            `json:"fsType,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
+	// Mode is empty for ModeNative. VolumeOn sets it: it depends on the backend.
+	Mode Mode `json:"mode,omitempty"`
 }
 
 // Reason is the reason for a denial, a stable CamelCase word.
@@ -146,17 +157,28 @@ type TraceStep struct {
 func (d Decision) Allowed() bool { return d.Denial == nil }
 
 // Decide decides about one claim. It depends on nothing but the policy and the
-// request, and never fails: a request that makes no sense is denied.
+// request, and never fails: a request that makes no sense is denied. It takes as
+// long with many tenants as with few.
 func (p *Policy) Decide(r Request) Decision {
 	d := &decider{policy: p, request: r}
 	d.decision.Denial = d.run()
 	return d.decision
 }
 
+// Explain decides the same, with a trace that also says why the namespace belongs to
+// none of the other tenants.
+func (p *Policy) Explain(r Request) Decision {
+	d := &decider{policy: p, request: r, explains: true}
+	d.decision.Denial = d.run()
+	return d.decision
+}
+
 // decider is one run of Decide.
 type decider struct {
-	policy   *Policy
-	request  Request
+	policy  *Policy
+	request Request
+	// explains adds the tenants that do not match to the trace.
+	explains bool
 	decision Decision
 }
 
@@ -173,12 +195,15 @@ func (d *decider) run() *Denial {
 	if denial != nil {
 		return denial
 	}
-	d.decision.Rule = class.path
+	d.decision.Rule, d.decision.CSI = class.path, d.csiOf(class)
 	if denial := d.checkImport(class); denial != nil {
 		return denial
 	}
 	volume, denial := d.properties(tenant, class)
 	if denial != nil {
+		return denial
+	}
+	if denial := d.attributes(class, &volume); denial != nil {
 		return denial
 	}
 	if denial := class.size.check(volume.SizeGiB); denial != nil {
@@ -193,7 +218,7 @@ func (d *decider) run() *Denial {
 	}
 	d.decision.Backends = candidates
 	d.decision.Volume = volume
-	d.decision.Quotas = append([]QuotaScope{tenantScope(tenant, index), classScope(tenant, class)}, scopes...)
+	d.decision.Quotas = append([]QuotaScope{tenant.scope, class.scope}, scopes...)
 	return nil
 }
 
@@ -238,39 +263,28 @@ func (d *decider) checkClaim() *Denial {
 
 // findTenant finds the one tenant that matches the namespace best.
 func (d *decider) findTenant() (*Tenant, int, *Denial) {
+	considered := d.policy.index.candidates(d.request.Namespace, d.request.NamespaceLabels)
+	if d.explains {
+		considered = make([]int, len(d.policy.Tenants))
+		for i := range considered {
+			considered[i] = i
+		}
+	}
 	best := noMatch
 	var winners []int
-	kinds := make([]matchKind, len(d.policy.Tenants))
-	details := make([]string, len(d.policy.Tenants))
-	for i := range d.policy.Tenants {
-		kinds[i], details[i] = d.policy.Tenants[i].matcher.match(d.request.Namespace, d.request.NamespaceLabels)
+	kinds := make([]matchKind, len(considered))
+	details := make([]string, len(considered))
+	for k, i := range considered {
+		kinds[k], details[k] = d.policy.Tenants[i].matcher.match(d.request.Namespace, d.request.NamespaceLabels)
 		switch {
-		case kinds[i] == noMatch || kinds[i] < best:
-		case kinds[i] > best:
-			best, winners = kinds[i], []int{i}
+		case kinds[k] == noMatch || kinds[k] < best:
+		case kinds[k] > best:
+			best, winners = kinds[k], []int{i}
 		default:
 			winners = append(winners, i)
 		}
 	}
-	var names []string
-	for _, i := range winners {
-		names = append(names, fmt.Sprintf("%s (%s)", d.policy.Tenants[i].Name, document.Element("tenants", i)))
-	}
-	for i, kind := range kinds {
-		matched := kind == best && kind != noMatch && len(winners) == 1
-		detail := details[i]
-		switch {
-		case matched || kind == noMatch:
-		case kind < best:
-			detail += "; a stronger match wins: " + strings.Join(names, ", ")
-		default:
-			detail += "; several tenants match it equally well: " + strings.Join(names, ", ")
-		}
-		d.decision.Trace = append(d.decision.Trace, TraceStep{
-			Path: document.Element("tenants", i), Name: d.policy.Tenants[i].Name,
-			Matched: matched, Outranked: !matched && kind != noMatch, Detail: detail,
-		})
-	}
+	d.traceTenants(considered, kinds, details, winners)
 	switch len(winners) {
 	case 0:
 		return nil, 0, &Denial{Reason: NoMatchingTenant, Path: "tenants", Message: fmt.Sprintf(
@@ -279,7 +293,43 @@ func (d *decider) findTenant() (*Tenant, int, *Denial) {
 		return &d.policy.Tenants[winners[0]], winners[0], nil
 	}
 	return nil, 0, &Denial{Reason: AmbiguousTenant, Path: document.Element("tenants", winners[0]), Message: fmt.Sprintf(
-		"namespace %s matches several tenants equally well: %s", d.request.Namespace, strings.Join(names, ", "))}
+		"namespace %s matches several tenants equally well: %s", d.request.Namespace, d.namesOf(winners))}
+}
+
+// traceTenants says which tenants match, and why each other one does not or is
+// outranked.
+func (d *decider) traceTenants(considered []int, kinds []matchKind, details []string, winners []int) {
+	best := noMatch
+	if len(kinds) > 0 {
+		best = slices.Max(kinds)
+	}
+	for k, i := range considered {
+		kind, detail := kinds[k], details[k]
+		matched := kind == best && kind != noMatch && len(winners) == 1
+		switch {
+		case matched:
+		case kind == noMatch && !d.explains:
+			continue
+		case kind == noMatch:
+			detail = d.policy.Tenants[i].otherwise()
+		case kind < best:
+			detail += "; a stronger match wins: " + d.namesOf(winners)
+		default:
+			detail += "; several tenants match it equally well: " + d.namesOf(winners)
+		}
+		d.decision.Trace = append(d.decision.Trace, TraceStep{
+			Path: document.Element("tenants", i), Name: d.policy.Tenants[i].Name,
+			Matched: matched, Outranked: !matched && kind != noMatch, Detail: detail,
+		})
+	}
+}
+
+func (d *decider) namesOf(tenants []int) string {
+	var names []string
+	for _, i := range tenants {
+		names = append(names, fmt.Sprintf("%s (%s)", d.policy.Tenants[i].Name, document.Element("tenants", i)))
+	}
+	return strings.Join(names, ", ")
 }
 
 // takes reports whether the rule is for a StorageClass.
@@ -291,12 +341,11 @@ func (c *Class) takes(storageClass string) bool {
 func (d *decider) findClass(t *Tenant, path string) (*Class, *Denial) {
 	for i := range t.Classes {
 		c := &t.Classes[i]
-		entries := "[" + strings.Join(c.StorageClasses, ", ") + "]"
 		if c.takes(d.request.StorageClass) {
-			d.trace(c.path, entries, true, "storageClasses include it")
+			d.trace(c.path, c.entries, true, "storageClasses include it")
 			return c, nil
 		}
-		d.trace(c.path, entries, false, fmt.Sprintf("storageClasses do not include %q", d.request.StorageClass))
+		d.trace(c.path, c.entries, false, fmt.Sprintf("storageClasses do not include %q", d.request.StorageClass))
 	}
 	return nil, &Denial{Reason: NoMatchingClass, Path: path + ".classes", Message: fmt.Sprintf(
 		"tenant %s has no rule for StorageClass %s (%s.classes)", t.Name, d.request.StorageClass, path)}
@@ -372,6 +421,9 @@ func (d *decider) findBackends(c *Class, volume VolumeProperties) (backends []st
 		if refused == nil {
 			refused = unreachable
 		}
+		if refused == nil {
+			refused = d.checkMode(c, i, volume)
+		}
 		if refused != nil {
 			d.trace(path, name, false, refused.Message)
 			if outside == nil {
@@ -381,7 +433,7 @@ func (d *decider) findBackends(c *Class, volume VolumeProperties) (backends []st
 		}
 		steps = append(steps, len(d.decision.Trace))
 		d.trace(path, name, true, "")
-		candidates = append(candidates, candidate{name, backendScope(b, i), placement, d.decision.Trace[len(d.decision.Trace)-1]})
+		candidates = append(candidates, candidate{name, b.scope, placement, d.decision.Trace[len(d.decision.Trace)-1]})
 	}
 	for k, chosen := range d.ordered(c, candidates) {
 		d.decision.Trace[steps[k]] = chosen.step

@@ -87,7 +87,7 @@ func number(n int64) *int64 { return &n }
 
 // TestDecideGrants shows a whole decision.
 func TestDecideGrants(t *testing.T) {
-	got := mustParse(t, decidePolicy).Decide(Request{
+	got := mustParse(t, decidePolicy).Explain(Request{
 		Namespace: "team-a-dev", NamespaceLabels: map[string]string{"tenant": "a"}, StorageClass: "fast",
 		Parameters: map[string]string{"type": "ssd", "smartclone": "false"},
 		Bytes:      10*gib + 1, LimitBytes: 11 * gib,
@@ -266,7 +266,7 @@ func TestDenialNamesWhatWasFound(t *testing.T) {
 	if d.Tenant != "team-a" || d.Rule != "tenants[0].classes[3]" {
 		t.Errorf("tenant %q, rule %q", d.Tenant, d.Rule)
 	}
-	d = p.Decide(claim(func(r *Request) { r.StorageClass = "other" }))
+	d = p.Explain(claim(func(r *Request) { r.StorageClass = "other" }))
 	if d.Tenant != "team-a" || d.Rule != "" {
 		t.Errorf("tenant %q, rule %q", d.Tenant, d.Rule)
 	}
@@ -290,7 +290,7 @@ func TestTraceSaysWhyTheOthersLost(t *testing.T) {
 	p := mustParse(t, decidePolicy)
 	details := func(r Request) []string {
 		var lines []string
-		for _, step := range p.Decide(r).Trace {
+		for _, step := range p.Explain(r).Trace {
 			if step.Path == "tenants[0]" || step.Path == "tenants[1]" {
 				lines = append(lines, fmt.Sprint(step.Matched, " ", step.Outranked, " ", step.Detail))
 			}

@@ -11,19 +11,21 @@ import (
 )
 
 // ImportFilter says which volumes that exist at Cinder the claims of a rule may
-// have. What is given must all hold.
+// have, and which snapshots its VolumeSnapshots. What is given must all hold.
 type ImportFilter struct {
-	// Names holds names of volumes and patterns, as Tenant.Namespaces does; Types
-	// names of volume types. One of each must match.
+	// Names holds names of volumes and snapshots, and patterns, as Tenant.Namespaces
+	// does; Types names of volume types. One of each must match. The type of a
+	// snapshot is that of its volume.
 	Names []string `json:"names,omitempty"`
 	Types []string `json:"types,omitempty"`
-	// Metadata must be on the volume; it may have more.
+	// Metadata must be on the volume or the snapshot; it may have more.
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// Existing is a volume that exists at Cinder and that a claim asks for.
+// Existing is a volume that exists at Cinder and that a claim asks for, or a
+// snapshot that a VolumeSnapshot asks for.
 type Existing struct {
-	// Wanted is the ID or the name that the claim gives.
+	// Wanted is the ID or the name that is asked for.
 	Wanted   string
 	Name     string
 	Type     string
@@ -38,6 +40,8 @@ const (
 	// ImportedVolumeNotFound: there is no such volume, or the rule does not grant
 	// it. The two must not be told apart.
 	ImportedVolumeNotFound Reason = "ImportedVolumeNotFound"
+	// ImportedSnapshotNotFound: the same of a snapshot that a VolumeSnapshot asks for.
+	ImportedSnapshotNotFound Reason = "ImportedSnapshotNotFound"
 )
 
 // Grants reports whether the filter grants a volume. No filter grants none.
@@ -81,6 +85,13 @@ func (p *Policy) DecideImport(r Request) Decision {
 	return d.decision
 }
 
+// ExplainImport decides the same, with the trace that Explain has.
+func (p *Policy) ExplainImport(r Request) Decision {
+	d := &decider{policy: p, request: r, explains: true}
+	d.decision.Denial = d.runImport()
+	return d.decision
+}
+
 func (d *decider) runImport() *Denial {
 	r := d.request
 	if !names.Namespace().Valid(r.Namespace) || !names.StorageClass().Valid(r.StorageClass) {
@@ -96,9 +107,35 @@ func (d *decider) runImport() *Denial {
 		return denial
 	}
 	d.decision.Rule = class.path
-	if denial := importNotGranted(class); denial != nil {
+	if denial := importNotGranted(class, "volumes", ", or for standalone-cinder volume import"); denial != nil {
 		return denial
 	}
+	if denial := d.importFrom(class); denial != nil {
+		return denial
+	}
+	return d.importNative(class)
+}
+
+// importNative leaves out the backends whose mode cannot serve the import: volumes
+// that exist are imported in mode native only.
+func (d *decider) importNative(class *Class) (denial *Denial) {
+	d.request.Import = &Existing{}
+	d.decision.Backends = slices.DeleteFunc(d.decision.Backends, func(name string) bool {
+		refused := d.checkMode(class, d.policy.backendIndex(name), VolumeProperties{})
+		if denial == nil {
+			denial = refused
+		}
+		return refused != nil
+	})
+	if len(d.decision.Backends) > 0 {
+		return nil
+	}
+	return denial
+}
+
+// importFrom adds the filter to the decision, and the backends on which there may be
+// something that it grants.
+func (d *decider) importFrom(class *Class) *Denial {
 	d.decision.Import = class.Import
 	for _, name := range class.Backends {
 		if i := d.policy.backendIndex(name); i >= 0 && !d.policy.Backends[i].Suspended && !slices.Contains(d.decision.Backends, name) {
@@ -112,12 +149,14 @@ func (d *decider) runImport() *Denial {
 	return nil
 }
 
-func importNotGranted(class *Class) *Denial {
+// importNotGranted denies an import under a rule that grants none; orElse is what
+// else can be asked for.
+func importNotGranted(class *Class, what, orElse string) *Denial {
 	if class.Import != nil {
 		return nil
 	}
 	return &Denial{Reason: ImportNotGranted, Path: class.path, Message: fmt.Sprintf(
-		"%s grants no volumes that exist at Cinder; ask an operator to add import to the rule, or for standalone-cinder volume import", class.path)}
+		"%s grants no %s that exist at Cinder; ask an operator to add import to the rule%s", class.path, what, orElse)}
 }
 
 // checkImport denies a volume that the rule does not grant.
@@ -126,7 +165,7 @@ func (d *decider) checkImport(class *Class) *Denial {
 	if v == nil {
 		return nil
 	}
-	if denial := importNotGranted(class); denial != nil {
+	if denial := importNotGranted(class, "volumes", ", or for standalone-cinder volume import"); denial != nil {
 		return denial
 	}
 	if !class.Import.Grants(*v) {
@@ -141,6 +180,12 @@ func (d *decider) checkImport(class *Class) *Denial {
 func NoSuchVolume(rule, wanted string) *Denial {
 	return &Denial{Reason: ImportedVolumeNotFound, Path: rule + ".import", Message: fmt.Sprintf(
 		"%s.import grants no volume with the ID or the name %q on the backends of the rule; correct the claim's annotation, or ask an operator", rule, wanted)}
+}
+
+// NoSuchSnapshot is the same for a VolumeSnapshot.
+func NoSuchSnapshot(rule, wanted string) *Denial {
+	return &Denial{Reason: ImportedSnapshotNotFound, Path: rule + ".import", Message: fmt.Sprintf(
+		"%s.import grants no snapshot with the ID %q on the backends of the rule; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or the rule", rule, wanted)}
 }
 
 // validateImport checks what a rule says about volumes that exist.

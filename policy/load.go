@@ -44,14 +44,17 @@ func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, er
 	if !d.Read(data, p) {
 		return nil, d.Errors()
 	}
+	p.positions = d.Positions()
+	p.indexNames()
 	p.inherit(d, protocols)
 	p.validate(d, protocols)
 	if mistakes := d.Errors(); len(mistakes) > 0 {
 		return nil, mistakes
 	}
+	p.indexNamespaces()
+	p.prepareScopes()
 	p.Warnings = d.Warnings()
 	p.revision, p.text = RevisionOf(data), data
-	p.positions = d.Positions()
 	return p, nil
 }
 
@@ -136,6 +139,7 @@ func (p *Policy) inherit(d *document.Document, protocols mapping.Protocols) {
 		fill(d, path, "region", &b.Region, from.Region, "")
 		fill(d, path, "interface", &b.Interface, from.Interface, "")
 		fill(d, path, "workflow", &b.Workflow, from.Workflow, WorkflowAuto)
+		fill(d, path, "mode", &b.Mode, from.Mode, "")
 		fill(d, path, "limits.volumes", &b.Limits.Volumes, from.Limits.Volumes, nil)
 		fill(d, path, "limits.gigabytes", &b.Limits.Gigabytes, from.Limits.Gigabytes, nil)
 		fill(d, path, "limits.concurrency", &b.Limits.Concurrency, from.Limits.Concurrency, DefaultConcurrency)

@@ -23,46 +23,54 @@ const (
 
 // namespaceMatcher holds a tenant's namespaces and selector, prepared for use.
 type namespaceMatcher struct {
-	entries  []string
+	listed   map[string]bool
+	patterns []string
 	selector labels.Selector
-	// selectorText and otherwise are parts of sentences for the trace. They
-	// are prepared because every claim considers every tenant.
+	// selectorText is a part of sentences for the trace.
 	selectorText string
-	otherwise    string
 }
 
 func newNamespaceMatcher(t *Tenant, selector labels.Selector) namespaceMatcher {
-	m := namespaceMatcher{entries: t.Namespaces, selector: selector}
+	m := namespaceMatcher{listed: map[string]bool{}, selector: selector}
+	for _, entry := range t.Namespaces {
+		if names.IsPattern(entry) {
+			m.patterns = append(m.patterns, entry)
+		} else {
+			m.listed[entry] = true
+		}
+	}
+	if selector != nil {
+		m.selectorText = selectors.Describe(t.NamespaceSelector)
+	}
+	return m
+}
+
+// otherwise says why a namespace does not belong to the tenant.
+func (t *Tenant) otherwise() string {
 	var reasons []string
 	if len(t.Namespaces) > 0 {
 		reasons = append(reasons, fmt.Sprintf("namespaces [%s] do not include it", strings.Join(t.Namespaces, ", ")))
 	}
-	if selector != nil {
-		m.selectorText = selectors.Describe(t.NamespaceSelector)
-		reasons = append(reasons, fmt.Sprintf("namespaceSelector %s does not select its labels", m.selectorText))
+	if t.matcher.selector != nil {
+		reasons = append(reasons, fmt.Sprintf("namespaceSelector %s does not select its labels", t.matcher.selectorText))
 	}
-	m.otherwise = strings.Join(reasons, ", and ")
-	return m
+	return strings.Join(reasons, ", and ")
 }
 
 // match returns the strongest kind of match and the reason for it.
 func (m namespaceMatcher) match(namespace string, namespaceLabels labels.Set) (matchKind, string) {
-	kind, pattern := noMatch, ""
-	for _, entry := range m.entries {
-		if entry == namespace {
-			return byName, "its name is listed"
-		}
-		if kind == noMatch && names.Matches(entry, namespace) {
-			kind, pattern = byPattern, entry
-		}
+	if m.listed[namespace] {
+		return byName, "its name is listed"
 	}
-	if kind == byPattern {
-		return byPattern, fmt.Sprintf("its name matches the pattern %q", pattern)
+	for _, pattern := range m.patterns {
+		if names.Matches(pattern, namespace) {
+			return byPattern, fmt.Sprintf("its name matches the pattern %q", pattern)
+		}
 	}
 	if m.selector != nil && m.selector.Matches(namespaceLabels) {
 		return bySelector, "its labels are selected by " + m.selectorText
 	}
-	return noMatch, m.otherwise
+	return noMatch, ""
 }
 
 // TenantOf returns the tenant that a namespace belongs to, or why it belongs to

@@ -166,7 +166,7 @@ func (p *Policy) mayBeNative(storageClass, tenant string) bool {
 			continue
 		}
 		for _, name := range c.Backends {
-			if b, ok := p.Backend(name); ok && !b.usesDrivers() {
+			if b, ok := p.Backend(name); ok && !c.isCSI(b) && !b.usesDrivers() {
 				return true
 			}
 		}

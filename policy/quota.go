@@ -123,13 +123,13 @@ func (s QuotaScope) Exceeded(used Usage) []ExceededLimit {
 func (p *Policy) Scopes() []QuotaScope {
 	var all []QuotaScope
 	for i := range p.Backends {
-		all = append(all, backendScope(&p.Backends[i], i))
+		all = append(all, p.Backends[i].scope)
 	}
 	for i := range p.Tenants {
 		t := &p.Tenants[i]
-		all = append(all, tenantScope(t, i))
+		all = append(all, t.scope)
 		for j := range t.Classes {
-			all = append(all, classScope(t, &t.Classes[j]))
+			all = append(all, t.Classes[j].scope)
 		}
 	}
 	return all
@@ -139,47 +139,44 @@ func (p *Policy) Scopes() []QuotaScope {
 // against. The volume may exist already: if its tenant, rule or backend is no
 // longer in the policy, that scope is left out. The backend may be empty.
 func (p *Policy) QuotaScopes(tenant, storageClass, backend string) []QuotaScope {
-	var scopes []QuotaScope
-	for i := range p.Tenants {
-		t := &p.Tenants[i]
-		if t.Name != tenant {
-			continue
-		}
-		scopes = append(scopes, tenantScope(t, i))
-		for j := range t.Classes {
-			if c := &t.Classes[j]; c.takes(storageClass) {
-				scopes = append(scopes, classScope(t, c))
-				break
-			}
+	scopes := make([]QuotaScope, 0, 3)
+	if t, ok := p.Tenant(tenant); ok {
+		scopes = append(scopes, t.scope)
+		if c := t.rule(storageClass); c != nil {
+			scopes = append(scopes, c.scope)
 		}
 	}
-	for i := range p.Backends {
-		if b := &p.Backends[i]; b.Name == backend {
-			scopes = append(scopes, backendScope(b, i))
-		}
+	if b, ok := p.Backend(backend); ok {
+		scopes = append(scopes, b.scope)
 	}
 	return scopes
 }
 
-func tenantScope(t *Tenant, i int) QuotaScope {
-	return QuotaScope{
-		Kind: TenantScope, Name: t.Name, Path: document.Element("tenants", i) + ".quota", Limits: t.Quota,
-		subject: "tenant " + t.Name,
+// prepareScopes makes the scopes once: every claim and every volume is counted in
+// some.
+func (p *Policy) prepareScopes() {
+	for i := range p.Backends {
+		b := &p.Backends[i]
+		b.scope = QuotaScope{
+			Kind: BackendScope, Name: b.Name, Path: document.Element("backends", i) + ".limits",
+			Limits:  Quota{Volumes: b.Limits.Volumes, Gigabytes: b.Limits.Gigabytes},
+			subject: "backend " + b.Name,
+		}
 	}
-}
-
-func classScope(t *Tenant, c *Class) QuotaScope {
-	return QuotaScope{
-		Kind: ClassScope, Name: c.path, Path: c.path + ".quota", Limits: c.Quota,
-		subject: fmt.Sprintf("StorageClasses [%s] of tenant %s", strings.Join(c.StorageClasses, ", "), t.Name),
-	}
-}
-
-func backendScope(b *Backend, i int) QuotaScope {
-	return QuotaScope{
-		Kind: BackendScope, Name: b.Name, Path: document.Element("backends", i) + ".limits",
-		Limits:  Quota{Volumes: b.Limits.Volumes, Gigabytes: b.Limits.Gigabytes},
-		subject: "backend " + b.Name,
+	for i := range p.Tenants {
+		t := &p.Tenants[i]
+		t.scope = QuotaScope{
+			Kind: TenantScope, Name: t.Name, Path: document.Element("tenants", i) + ".quota", Limits: t.Quota,
+			subject: "tenant " + t.Name,
+		}
+		for j := range t.Classes {
+			c := &t.Classes[j]
+			c.entries = "[" + strings.Join(c.StorageClasses, ", ") + "]"
+			c.scope = QuotaScope{
+				Kind: ClassScope, Name: c.path, Path: c.path + ".quota", Limits: c.Quota,
+				subject: fmt.Sprintf("StorageClasses %s of tenant %s", c.entries, t.Name),
+			}
+		}
 	}
 }
 

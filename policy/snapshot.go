@@ -20,6 +20,10 @@ type SnapshotRequest struct {
 	Tenant       string
 	// Parameters are the VolumeSnapshotClass's.
 	Parameters map[string]string
+	// Import is the snapshot at Cinder that the VolumeSnapshot asks for; nil for a new
+	// one. It belongs to nobody, so Tenant does not matter, and StorageClass is the one
+	// by whose rule it is granted and counts.
+	Import *Existing
 }
 
 // The reasons for which only snapshots are denied.
@@ -49,7 +53,7 @@ func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
 	}
 	d.decision.Tenant = tenant.Name
 	path := document.Element("tenants", index)
-	if tenant.Name != r.Tenant {
+	if r.Import == nil && tenant.Name != r.Tenant {
 		return &Denial{Reason: OtherTenant, Path: path, Message: fmt.Sprintf(
 			"namespace %s belongs to tenant %s (%s), but the volume was made for tenant %s", r.Namespace, tenant.Name, path, r.Tenant)}
 	}
@@ -63,6 +67,15 @@ func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
 			"parameter %q of the VolumeSnapshotClass is not known; a VolumeSnapshotClass of this program has no parameters", key)}
 	}
 	i := d.policy.backendIndex(r.Backend)
+	if r.Import != nil {
+		if denial := snapshotImportNotGranted(class); denial != nil {
+			return denial
+		}
+		if i < 0 || !slices.Contains(class.Backends, r.Backend) || !class.Import.Grants(*r.Import) {
+			return NoSuchSnapshot(class.path, r.Import.Wanted)
+		}
+		d.decision.Import = class.Import
+	}
 	switch {
 	case i < 0 || !slices.Contains(class.Backends, r.Backend):
 		return &Denial{Reason: BackendNotGranted, Path: class.path + ".backends", Message: fmt.Sprintf(
@@ -72,9 +85,40 @@ func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
 			"backend %s, which has the volume, is suspended (%s)", r.Backend, document.Element("backends", i))}
 	}
 	d.decision.Backends = []string{r.Backend}
-	d.decision.Quotas = []QuotaScope{tenantScope(tenant, index), classScope(tenant, class)}
+	d.decision.Quotas = []QuotaScope{tenant.scope, class.scope}
 	return nil
 }
+
+// DecideSnapshotImport decides whether a VolumeSnapshot may have any snapshot that
+// exists at Cinder. The decision has the filter, and the backends on which the
+// snapshot may be; DecideSnapshot decides about the snapshot.
+func (p *Policy) DecideSnapshotImport(r SnapshotRequest) Decision {
+	d := &decider{policy: p, request: Request{Namespace: r.Namespace, NamespaceLabels: r.NamespaceLabels, StorageClass: r.StorageClass}}
+	d.decision.Denial = d.runSnapshotImport(r)
+	return d.decision
+}
+
+func (d *decider) runSnapshotImport(r SnapshotRequest) *Denial {
+	if !names.Namespace().Valid(r.Namespace) || !names.StorageClass().Valid(r.StorageClass) {
+		return &Denial{Reason: InvalidClaim, Message: fmt.Sprintf("%q cannot be the name of a namespace, or %q that of a StorageClass", r.Namespace, r.StorageClass)}
+	}
+	tenant, index, denial := d.findTenant()
+	if denial != nil {
+		return denial
+	}
+	d.decision.Tenant = tenant.Name
+	class, denial := d.findClass(tenant, document.Element("tenants", index))
+	if denial != nil {
+		return denial
+	}
+	d.decision.Rule = class.path
+	if denial := snapshotImportNotGranted(class); denial != nil {
+		return denial
+	}
+	return d.importFrom(class)
+}
+
+func snapshotImportNotGranted(class *Class) *Denial { return importNotGranted(class, "snapshots", "") }
 
 // SnapshotDenial checks one more snapshot against the usage of the decision's
 // quotas. For a denied snapshot it repeats the denial.

@@ -1,6 +1,9 @@
 package policy
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 const snapshotPolicy = `
 apiVersion: standalone-cinder.openstack.org/v1alpha1
@@ -101,5 +104,71 @@ func TestSnapshotsCountAgainstTheirQuotas(t *testing.T) {
 				t.Errorf("%q, want %q", message, want)
 			}
 		})
+	}
+}
+
+func TestDecideSnapshotImport(t *testing.T) {
+	p := mustParse(t, importPolicy)
+	const noSuch = `tenants[0].classes[0].import grants no snapshot with the ID "wanted" on the backends of the rule; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or the rule`
+	for name, test := range map[string]struct {
+		change  func(r *SnapshotRequest)
+		reason  Reason
+		message string
+	}{
+		"granted":                        {change: func(*SnapshotRequest) {}},
+		"of a volume of another tenant":  {change: func(r *SnapshotRequest) { r.Tenant = "b" }},
+		"on another backend of the rule": {change: func(r *SnapshotRequest) { r.Backend = "silver" }},
+		"another name":                   {func(r *SnapshotRequest) { r.Import.Name = "b-1" }, ImportedSnapshotNotFound, noSuch},
+		"another type":                   {func(r *SnapshotRequest) { r.Import.Type = "tape" }, ImportedSnapshotNotFound, noSuch},
+		"no metadata":                    {func(r *SnapshotRequest) { r.Import.Metadata = nil }, ImportedSnapshotNotFound, noSuch},
+		"a backend of no rule":           {func(r *SnapshotRequest) { r.Backend = "gone" }, ImportedSnapshotNotFound, noSuch},
+		"a suspended backend": {func(r *SnapshotRequest) { r.Backend = "old" }, BackendsSuspended,
+			"backend old, which has the volume, is suspended (backends[2])"},
+		"a rule without import": {func(r *SnapshotRequest) { r.StorageClass = "new" }, ImportNotGranted,
+			"tenants[0].classes[1] grants no snapshots that exist at Cinder; ask an operator to add import to the rule"},
+		"no rule": {func(r *SnapshotRequest) { r.StorageClass = "slow" }, NoMatchingClass,
+			"tenant a has no rule for StorageClass slow (tenants[0].classes)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := SnapshotRequest{Namespace: "a", StorageClass: "fast", Backend: "gold",
+				Import: &Existing{Wanted: "wanted", Name: "a-1", Type: "ssd", Metadata: map[string]string{"owner": "a"}}}
+			test.change(&r)
+			d := p.DecideSnapshot(r)
+			if test.reason == "" {
+				if d.Denial != nil || d.Rule != "tenants[0].classes[0]" || d.Import == nil || len(d.Quotas) != 2 {
+					t.Errorf("decision %+v, denial %+v", d, d.Denial)
+				}
+				return
+			}
+			if d.Denial == nil || d.Denial.Reason != test.reason || d.Denial.Message != test.message {
+				t.Errorf("denial %+v, want %s: %s", d.Denial, test.reason, test.message)
+			}
+		})
+	}
+}
+
+// TestDecideSnapshotImportBeforeTheSearch: the rule says where the snapshot may be.
+func TestDecideSnapshotImportBeforeTheSearch(t *testing.T) {
+	p := mustParse(t, importPolicy)
+	of := func(namespace, class string) Decision {
+		return p.DecideSnapshotImport(SnapshotRequest{Namespace: namespace, StorageClass: class})
+	}
+	if d := of("a", "fast"); d.Denial != nil || d.Tenant != "a" || !slices.Equal(d.Backends, []string{"gold", "silver"}) || d.Import == nil {
+		t.Errorf("decision %+v", d)
+	}
+	for name, test := range map[string]struct {
+		namespace, class string
+		reason           Reason
+	}{
+		"no tenant":             {"x", "fast", NoMatchingTenant},
+		"no rule":               {"a", "slow", NoMatchingClass},
+		"a rule without import": {"a", "new", ImportNotGranted},
+		"only suspended":        {"a", "old", BackendsSuspended},
+		"no StorageClass":       {"a", "", InvalidClaim},
+		"an odd namespace":      {"A/b", "fast", InvalidClaim},
+	} {
+		if d := of(test.namespace, test.class); d.Denial == nil || d.Denial.Reason != test.reason {
+			t.Errorf("%s: denial %+v, want %s", name, d.Denial, test.reason)
+		}
 	}
 }

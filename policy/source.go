@@ -13,6 +13,11 @@ type Source struct {
 	Backend    string
 	SizeGiB    int64
 	VolumeMode VolumeMode
+	// Mode is ModeCSI for a volume of the CSI driver.
+	Mode Mode
+	// FilesystemKnown is set if the UUID of the source's filesystem is recorded, without
+	// which the CSI driver mounts no copy of it.
+	FilesystemKnown bool
 }
 
 // The reasons to deny a claim because of its source. Decide returns the first and

@@ -52,6 +52,8 @@ type TestClaim struct {
 	// Name is the claim's, for rules with pick: spread.
 	Name         string `json:"name"`
 	StorageClass string `json:"storageClass"`
+	// Provisioner is the StorageClass's; empty means the program itself.
+	Provisioner string `json:"provisioner"`
 	// Parameters and AllowedTopologies are the StorageClass's.
 	Parameters        map[string]string `json:"parameters"`
 	AllowedTopologies []Topology        `json:"allowedTopologies"`
@@ -66,9 +68,12 @@ type TestClaim struct {
 	Source *TestSource `json:"source"`
 	// Import is the volume at Cinder that the claim asks for; nil means a new one.
 	Import *TestImport `json:"import"`
+	// Attributes are the parameters of the VolumeAttributesClass that the claim names;
+	// nil means that it names none.
+	Attributes map[string]string `json:"attributes"`
 }
 
-// TestImport describes an Existing volume. The claim's size is taken for its size.
+// TestImport describes an Existing volume or snapshot. A volume has the claim's size.
 type TestImport struct {
 	Name     string            `json:"name"`
 	Type     string            `json:"type"`
@@ -82,6 +87,10 @@ type TestSource struct {
 	// Size is that of the source; empty means the claim's.
 	Size       *Size      `json:"size"`
 	VolumeMode VolumeMode `json:"volumeMode"`
+	// Mode is that of the source; empty means native.
+	Mode Mode `json:"mode"`
+	// FilesystemKnown says that the UUID of a native source's filesystem is recorded.
+	FilesystemKnown bool `json:"filesystemKnown"`
 }
 
 // ScopeUsage is the usage of one quota scope. Exactly one of Tenant, Rule and
@@ -117,6 +126,7 @@ type ExpectVolume struct {
 	Type             string `json:"type"`
 	AvailabilityZone string `json:"availabilityZone"`
 	FSType           string `json:"fsType"`
+	Mode             Mode   `json:"mode"`
 	// Metadata must be on the volume; it may have more.
 	Metadata map[string]string `json:"metadata"`
 }
@@ -189,17 +199,23 @@ func (c TestClaim) Request() Request {
 	if c.Limit != nil {
 		r.LimitBytes = c.Limit.Bytes
 	}
+	if c.Provisioner == CSIDriver {
+		r.Driver = c.Provisioner
+	}
 	if c.NodeLabels != nil {
 		r.Node = &Node{Name: "of the test", Labels: c.NodeLabels}
 	}
 	if s := c.Source; s != nil {
-		r.Source = &Source{Name: "the source", Tenant: s.Tenant, Backend: s.Backend, SizeGiB: roundUpGiB(c.Size.Bytes), VolumeMode: s.VolumeMode}
+		r.Source = &Source{Name: "the source", Tenant: s.Tenant, Backend: s.Backend, SizeGiB: roundUpGiB(c.Size.Bytes), VolumeMode: s.VolumeMode, Mode: s.Mode, FilesystemKnown: s.FilesystemKnown}
 		if s.Size != nil {
 			r.Source.SizeGiB = roundUpGiB(s.Size.Bytes)
 		}
 	}
 	if v := c.Import; v != nil {
 		r.Import = &Existing{Wanted: v.Name, Name: v.Name, Type: v.Type, Metadata: v.Metadata}
+	}
+	if c.Attributes != nil {
+		r.Attributes = &AttributesClass{Name: "of the test", Driver: CSIDriver, Parameters: c.Attributes}
 	}
 	return r
 }
@@ -243,7 +259,7 @@ var reasons = []string{
 	string(ParameterNotAllowed), string(ParameterInvalid), string(VolumeTooLarge), string(VolumeTooSmall),
 	string(ClaimLimitTooSmall), string(BackendsSuspended), string(UnsupportedTopology), string(NodeNotReached), string(QuotaExceeded),
 	string(SourceNotAllowed), string(SourceOnOtherBackend), string(OtherTenant), string(BackendNotGranted),
-	string(ImportNotGranted), string(ImportedVolumeNotFound),
+	string(UnsupportedMode), string(UnsupportedVolumeAttributesClass), string(VolumeAttributesClassNotFound), string(ImportNotGranted), string(ImportedSnapshotNotFound), string(ImportedVolumeNotFound),
 }
 
 func (f *TestFile) validate(d *document.Document) {
@@ -300,6 +316,9 @@ func (c TestClaim) validate(d *document.Document, path string) {
 		d.Errorf(at, "%q cannot be the name of a claim", c.Name)
 	}
 	validateMode(d, document.Child(path, "volumeMode"), c.VolumeMode)
+	if at := document.Child(path, "provisioner"); d.Has(at) && c.Provisioner != CSIDriver {
+		d.Errorf(at, "%q is not the CSI driver %s; remove it if the StorageClass names the program itself", c.Provisioner, CSIDriver)
+	}
 	if source := document.Child(path, "source"); c.Source != nil {
 		for _, required := range []struct{ key, remedy string }{
 			{"tenant", "name the tenant that the source was made for"},
@@ -310,6 +329,7 @@ func (c TestClaim) validate(d *document.Document, path string) {
 			}
 		}
 		validateMode(d, document.Child(source, "volumeMode"), c.Source.VolumeMode)
+		validateModeOf(d, document.Child(source, "mode"), c.Source.Mode)
 	}
 }
 
@@ -369,6 +389,7 @@ func (e TestExpectation) validate(d *document.Document, path string) {
 		d.Errorf(at, "the list is empty; name backends, or write denied: %s if none is left", BackendsSuspended)
 	}
 	volume := document.Child(path, "volume")
+	validateModeOf(d, document.Child(volume, "mode"), e.Volume.Mode)
 	if size := e.Volume.SizeGiB; size != nil && *size < 1 {
 		d.Errorf(document.Child(volume, "sizeGiB"), "must be at least 1, the smallest volume that Cinder creates")
 	}
@@ -425,6 +446,9 @@ type TestSnapshot struct {
 	Tenant string `json:"tenant"`
 	// Parameters are the VolumeSnapshotClass's.
 	Parameters map[string]string `json:"parameters"`
+	// Import is the snapshot at Cinder that the VolumeSnapshot asks for; nil means a
+	// new one. StorageClass is then the one that the VolumeSnapshotContent names.
+	Import *TestImport `json:"import"`
 }
 
 // Request returns the request that the daemon would make for the snapshot under
@@ -437,6 +461,9 @@ func (s TestSnapshot) Request(p *Policy) SnapshotRequest {
 		Backend:         s.Backend,
 		Tenant:          s.Tenant,
 		Parameters:      s.Parameters,
+	}
+	if i := s.Import; i != nil {
+		r.Import = &Existing{Wanted: i.Name, Name: i.Name, Type: i.Type, Metadata: i.Metadata}
 	}
 	if r.Tenant == "" {
 		d := &decider{policy: p, request: Request{Namespace: r.Namespace, NamespaceLabels: r.NamespaceLabels}}

@@ -1,7 +1,20 @@
+// Package policy is the language in which an operator says which Kubernetes
+// namespaces may have which OpenStack Cinder volumes from which backends, and
+// the one decision that everything else obeys.
+//
+// Load reads a policy file. If anything in it is wrong, Load rejects the whole
+// file and lists every mistake with its line, its path and a remedy.
+// Policy.Decide decides about one claim: the tenant and class rule that apply,
+// the backends to try in order, the properties of the volume, the quotas it
+// counts against, or a Denial; and a Trace of everything that was considered.
+//
+// The package is pure: it reads one file and does nothing else, it keeps no
+// state, and a Policy never changes once it is parsed, so it may be shared
+// between goroutines. The caller finds out whether a backend is healthy and how
+// much of a quota is used; the arithmetic of quotas is here.
 package policy
 
 import (
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,6 +75,7 @@ type Policy struct {
 	// Source is the name under which the file was parsed.
 	Source string `json:"-"`
 
+	index    index
 	revision string
 	text     []byte
 	// positions holds the position of each value in the file; see Line.
@@ -78,6 +92,7 @@ type Defaults struct {
 	Region    string    `json:"region"`
 	Interface Interface `json:"interface"`
 	Workflow  Workflow  `json:"workflow"`
+	Mode      Mode      `json:"mode,omitempty"`
 	Limits    Limits    `json:"limits"`
 	Timeouts  Timeouts  `json:"timeouts"`
 	Connector Connector `json:"connector"`
@@ -114,6 +129,10 @@ type Backend struct {
 	Interface Interface `json:"interface"`
 
 	Workflow Workflow `json:"workflow"`
+	// Mode is for rules that have none of their own; empty means ModeNative.
+	Mode Mode `json:"mode,omitempty"`
+	// CSI is for volumes in mode csi; nil means its defaults.
+	CSI *CSI `json:"csi,omitempty"`
 
 	// Suspended keeps new volumes away; existing ones are still deleted.
 	Suspended bool `json:"suspended"`
@@ -133,6 +152,17 @@ type Backend struct {
 	// Mapping says, by Cinder's driver_volume_type, what a connection
 	// becomes if the built-in mapping is not wanted or does not exist.
 	Mapping map[string]mapping.Mapping `json:"mapping"`
+
+	scope QuotaScope
+}
+
+// CSI says what the CSI driver has to know about a backend.
+type CSI struct {
+	// Fencing is what keeps a lost node from a volume; empty means FencingExport.
+	Fencing Fencing `json:"fencing,omitempty"`
+	// MaxVolumesPerNode is how many of the backend's volumes a node can have attached;
+	// nil means any number.
+	MaxVolumesPerNode *int64 `json:"maxVolumesPerNode,omitempty"`
 }
 
 // Auth says how to log in; exactly one of its fields is set.
@@ -243,6 +273,7 @@ type Tenant struct {
 
 	matcher namespaceMatcher
 	size    sizeLimits
+	scope   QuotaScope
 }
 
 // TenantLimits keeps one tenant's work from crowding out that of the others.
@@ -263,12 +294,17 @@ type Class struct {
 	// Backends are tried in order, unless Pick changes it; empty means PickFirst.
 	Backends []string `json:"backends"`
 	Pick     Pick     `json:"pick,omitempty"`
+	// Mode wins over that of the backends; empty leaves it to them.
+	Mode Mode `json:"mode,omitempty"`
 
 	// VolumeType, AvailabilityZone and FSType fix what the StorageClass's
 	// parameters may otherwise choose; empty leaves it open.
 	VolumeType       string `json:"volumeType"`
 	AvailabilityZone string `json:"availabilityZone"`
 	FSType           string `json:"fsType"`
+	// VolumeTypes are those that the VolumeAttributesClass of a claim in mode csi may
+	// give its volume; empty grants none.
+	VolumeTypes []string `json:"volumeTypes,omitempty"`
 
 	Quota Quota `json:"quota"`
 	// VolumeSize narrows the tenant's.
@@ -276,8 +312,11 @@ type Class struct {
 	// Import grants volumes that exist at Cinder; nil grants none.
 	Import *ImportFilter `json:"import,omitempty"`
 
-	path string
-	size sizeLimits
+	path  string
+	size  sizeLimits
+	scope QuotaScope
+	// entries are the StorageClasses as the trace shows them.
+	entries string
 }
 
 // Path returns the path of the rule in the policy, such as tenants[0].classes[1].
@@ -301,15 +340,16 @@ func (p *Policy) Backend(name string) (*Backend, bool) {
 }
 
 func (p *Policy) backendIndex(name string) int {
-	return slices.IndexFunc(p.Backends, func(b Backend) bool { return b.Name == name })
+	if i, ok := p.index.backends[name]; ok {
+		return i
+	}
+	return -1
 }
 
 // Tenant returns the tenant of that name.
 func (p *Policy) Tenant(name string) (*Tenant, bool) {
-	for i := range p.Tenants {
-		if p.Tenants[i].Name == name {
-			return &p.Tenants[i], true
-		}
+	if i, ok := p.index.tenants[name]; ok {
+		return &p.Tenants[i], true
 	}
 	return nil, false
 }

@@ -40,6 +40,7 @@ func (p *Policy) validate(d *document.Document, protocols mapping.Protocols) {
 	}
 	validateUnique(d, "backends", len(p.Backends), func(i int) string { return p.Backends[i].Name }, "rules and PersistentVolumes know backends by their names")
 	validateUnique(d, "tenants", len(p.Tenants), func(i int) string { return p.Tenants[i].Name }, "quotas count the volumes of a tenant by its name")
+	p.validateModes(d)
 	p.validateNamespaces(d)
 	p.validateSelectors(d)
 	p.warnUnusedBackends(d)
@@ -90,6 +91,7 @@ func (p *Policy) validateDefaults(d *document.Document) {
 	validateText(d, "defaults.region", def.Region)
 	validateInterface(d, "defaults.interface", def.Interface)
 	validateWorkflow(d, "defaults.workflow", def.Workflow)
+	validateModeOf(d, "defaults.mode", def.Mode)
 	validateLimits(d, "defaults.limits", def.Limits)
 	validateTimeouts(d, "defaults.timeouts", def.Timeouts)
 	validateConnector(d, "defaults.connector", &p.Defaults.Connector)
@@ -154,6 +156,7 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 
 	p.warnSuspendedRule(d, path, c)
 	p.validatePick(d, document.Child(path, "pick"), c)
+	validateModeOf(d, document.Child(path, "mode"), c.Mode)
 	p.validateFixedZone(d, document.Child(path, "availabilityZone"), c)
 	validateText(d, document.Child(path, "volumeType"), c.VolumeType)
 	validateText(d, document.Child(path, "availabilityZone"), c.AvailabilityZone)
@@ -164,6 +167,16 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 	}
 	if c.FSType != "" && !slices.Contains(FileSystems(), c.FSType) {
 		d.Errorf(document.Child(path, "fsType"), "%q is not a file system that can be created on a volume%s", c.FSType, document.DidYouMean(c.FSType, FileSystems(), "use one of"))
+	}
+	for i, name := range c.VolumeTypes {
+		at := document.Element(document.Child(path, "volumeTypes"), i)
+		switch {
+		case name == "":
+			d.Errorf(at, "is empty; name a volume type of Cinder")
+		case slices.Contains(c.VolumeTypes[:i], name):
+			d.Warnf(at, "%q is listed twice; remove one", name)
+		}
+		validateText(d, at, name)
 	}
 	validateQuota(d, document.Child(path, "quota"), c.Quota)
 	validateImport(d, document.Child(path, "import"), c.Import, t.Metadata)

@@ -42,6 +42,8 @@ func (p *Policy) validateBackend(d *document.Document, i int, protocols mapping.
 	}
 	validateInterface(d, document.Child(path, "interface"), b.Interface)
 	validateWorkflow(d, document.Child(path, "workflow"), b.Workflow)
+	validateModeOf(d, document.Child(path, "mode"), b.Mode)
+	validateCSI(d, document.Child(path, "csi"), b.CSI)
 	for _, key := range []string{"region", "interface"} {
 		if b.Auth.NoAuth != nil && d.Has(document.Child(path, key)) {
 			d.Warnf(document.Child(path, key), "%s has no effect with noauth, which has no service catalog; remove it", key)

@@ -148,7 +148,7 @@ func (p *Policy) warnSuspendedRule(d *document.Document, path string, c *Class) 
 }
 
 // warnSamePlace reports backends that differ in nothing but their limits. Those
-// with other connectors or workflows have a purpose.
+// with other connectors, workflows or modes have a purpose.
 func (p *Policy) warnSamePlace(d *document.Document) {
 	type identity struct{ place, connector string }
 	seen := map[identity]int{}
@@ -169,7 +169,7 @@ func (p *Policy) warnSamePlace(d *document.Document) {
 		if b.Auth.NoAuth == nil {
 			place += ", region " + orDefault(b.Region) + " and interface " + orDefault(string(b.Interface))
 		}
-		key := identity{place, fmt.Sprintf("%+v %s", b.Connector, b.Workflow)}
+		key := identity{place, fmt.Sprintf("%+v %s %s", b.Connector, b.Workflow, b.Mode)}
 		first, ok := seen[key]
 		if !ok {
 			seen[key] = i

@@ -57,6 +57,9 @@ func (d Decision) VolumeOn(backend string) VolumeProperties {
 	if placement, _ := d.PlacementOn(backend); len(placement.Zones) > 0 && !placement.AtSource {
 		volume.AvailabilityZone = placement.Zones[0].Name
 	}
+	if d.ModeOn(backend) == ModeCSI {
+		volume.Mode = ModeCSI
+	}
 	return volume
 }
 

@@ -29,7 +29,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	if p.stopping() {
 		return false
 	}
-	if record.ProvisionerOf(claim) != p.Name {
+	if !record.IsServed(record.ProvisionerOf(claim), p.Name) {
 		return false
 	}
 	since := p.parked.now()
@@ -38,8 +38,9 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		p.denyWithoutClass(ctx, claim, since)
 		return false
 	}
-	if class.Provisioner != p.Name {
-		// The claim's author has written the annotation.
+	if !p.serves(class) {
+		// The claim's author has written the annotation, or it is the driver's, and
+		// nothing is in mode csi: another installation may be the driver's.
 		return false
 	}
 	defer p.cleanUpIfGone(claim)
@@ -65,6 +66,12 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		p.deny(claim, *denied, since)
 	}
 	return false
+}
+
+// serves reports whether a StorageClass is this program's: it names the program as
+// its provisioner, or the CSI driver while the policy uses mode csi.
+func (p *Provisioner) serves(class *storagev1.StorageClass) bool {
+	return class.Provisioner == p.Name || record.DriverOf(class) != "" && p.Policy().UsesCSI()
 }
 
 // isImport reports whether a claim gets a volume that exists at Cinder: its author
@@ -94,7 +101,8 @@ func (p *Provisioner) leaveToImport(claim *corev1.PersistentVolumeClaim) {
 // KeepImportSecret writes the Secret of an imported volume. Until its
 // PersistentVolume is seen, the Secret belongs to the claim's attempt.
 func (p *Provisioner) KeepImportSecret(ctx context.Context, claim types.UID, pvName, backend string, secret mappers.Secret, fresh bool) error {
-	return p.secrets.Keep(ctx, claim, pvName, backend, secret, fresh)
+	_, err := p.secrets.Keep(ctx, claim, pvName, backend, secret, fresh)
+	return err
 }
 
 // DropImportSecrets removes the Secrets of an import that left no PersistentVolume.
@@ -225,6 +233,11 @@ func (p *Provisioner) decideAbout(claim *corev1.PersistentVolumeClaim, class *st
 	if source != nil {
 		request.Source = &source.Decided
 	}
+	if request.Attributes != nil && p.AttributesClass != nil {
+		if class, err := p.AttributesClass(request.Attributes.Name); err == nil {
+			request.Attributes = admission.AttributesClassOf(class)
+		}
+	}
 	return p.placement.InTurn(claim.UID, ledger.Decided{Decision: inForce.Decide(request), Revision: inForce.Revision()})
 }
 
@@ -290,5 +303,8 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied placement
 	p.claimTurns.Leave(claim.UID)
 	p.parked.reportDenial(claim, denied.Reason, denied.Message)
 	always := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}
+	if named := admission.AttributesOf(claim); named != nil {
+		always = append(always, attributesTrigger(named.Name))
+	}
 	p.parked.parkClaim(claim, parking.Denied, append(always, denied.Triggers...), since)
 }

@@ -53,7 +53,7 @@ func TestAdmission(t *testing.T) {
 		{name: "many writers", event: "Warning UnsupportedAccessMode ", change: func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		}},
-		{name: "volume attributes class", event: `Warning UnsupportedVolumeAttributesClass spec.volumeAttributesClassName is "quick", but Kubernetes accepts a VolumeAttributesClass only on volumes of CSI drivers, and this provisioner applies none; replace the claim with one that names none`,
+		{name: "volume attributes class", event: `Warning UnsupportedVolumeAttributesClass the claim names the VolumeAttributesClass "quick", but tenants[0].classes[1] makes native volumes, which cannot have one; replace the claim with one that names none, or give the rule mode: csi`,
 			change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = new("quick") }},
 		{name: "no volume attributes class", admit: true, change: func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = new("") }},
 		{name: "of a StorageClass that does not exist", event: `Warning StorageClassNotFound StorageClass "none" does not exist; create it, or replace the claim with one that names another`,

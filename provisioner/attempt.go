@@ -4,17 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -70,8 +74,8 @@ type attempt struct {
 	protocol   string
 	stamp      backends.Stamp
 	connector  cinder.Connector
-	// source is what the volume's content is copied from.
-	source backends.Source
+	// source is what the volume's content is copied from; zero for an empty volume.
+	source record.Source
 	// made is the volume once it is connected.
 	made     cinder.Volume
 	requests *trail.RequestIDs
@@ -130,15 +134,16 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if err != nil {
 		return nil, a.undoMade(ctx, err)
 	}
-	mapped, err := a.mapConnection(connected)
+	mapped, err := a.mapVolume(connected)
 	if err == nil {
 		err = a.checkHandle(mapped)
 	}
 	if err != nil {
 		return nil, a.undoRefused(ctx, err)
 	}
+	var secret types.UID
 	if mapped.Secret != nil {
-		if err := a.p.secrets.Keep(ctx, a.claim.UID, a.pvName, a.backend, *mapped.Secret, connected.Fresh); err != nil {
+		if secret, err = a.p.secrets.Keep(ctx, a.claim.UID, a.pvName, a.backend, *mapped.Secret, connected.Fresh); err != nil {
 			return nil, err
 		}
 	}
@@ -148,11 +153,15 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	for _, warning := range mapped.Warnings {
 		a.p.Recorder.Event(a.claim, corev1.EventTypeWarning, "ConnectionWarning", warning)
 	}
+	connector := &a.connector
+	if a.isCSI() {
+		connector = nil
+	}
 	pv = record.NewPersistentVolume(record.Provisioned{
 		Name: a.pvName, Claim: a.claim, Class: a.class, Cluster: a.p.Cluster,
 		Tenant: a.decision.Tenant, Rule: a.decision.Rule, Revision: a.decision.Revision,
-		Backend: a.backend, Connector: a.connector, NodeLabels: nodeLabels,
-		Connected: connected, Protocol: a.protocol, Mapped: mapped, SecretNamespace: a.p.Namespace,
+		Backend: a.backend, Connector: connector, NodeLabels: nodeLabels,
+		Connected: connected, Protocol: a.protocol, Mapped: mapped, SecretNamespace: a.p.Namespace, SecretUID: secret,
 	})
 	a.p.journal.HandOver(a.claim.UID, pv)
 	return pv, nil
@@ -211,7 +220,7 @@ func (a *attempt) confirmSource(ctx context.Context) error {
 	if decision.Denial != nil || decision.Tenant != a.decision.Tenant || !slices.Contains(decision.Backends, a.backend) {
 		return errSourceChanged
 	}
-	a.source = source.Content
+	a.source = *source
 	return nil
 }
 
@@ -225,6 +234,8 @@ func (a *attempt) stillWanted() error {
 	case err == nil && a.p.isImport(current):
 		a.p.leaveToImport(current)
 		return errImport
+	case err == nil && !reflect.DeepEqual(admission.AttributesOf(current), admission.AttributesOf(a.claim)):
+		return errAttributesChanged
 	}
 	return err
 }
@@ -395,9 +406,26 @@ func (a *attempt) spec() backends.Spec {
 		Stamp:     a.stamp,
 		Connector: a.connector,
 		ReadOnly:  record.OnlyReading(a.claim.Spec.AccessModes),
-		Source:    a.source,
+		Source:    a.source.Content,
+		CSI:       volume.Mode == policy.ModeCSI,
 		Permit:    a.p.cleaner.Permit(a.p.cleaner.IsUnrecorded),
 	}
+}
+
+// isCSI reports whether the CSI driver will attach the volume to nodes.
+func (a *attempt) isCSI() bool { return a.decision.ModeOn(a.backend) == policy.ModeCSI }
+
+// mapVolume says how nodes reach the volume: by its connection, or by the CSI driver.
+func (a *attempt) mapVolume(connected backends.Connected) (mappers.Result, error) {
+	if !a.isCSI() {
+		return a.mapConnection(connected)
+	}
+	a.protocol = record.ProtocolCSI
+	return record.MapCSI(record.CSIVolume{
+		PVName: a.pvName, Backend: a.backend, VolumeID: connected.Volume.ID, SecretNamespace: a.p.Namespace,
+		AccessModes: a.claim.Spec.AccessModes, Block: record.IsBlock(a.claim), FSType: a.decision.Volume.FSType, FilesystemUUIDs: a.source.FilesystemUUIDs,
+		Encrypted: connected.Volume.Encrypted, MultiAttach: connected.Volume.MultiAttach,
+	})
 }
 
 func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, error) {

@@ -76,5 +76,5 @@ func (p *Provisioner) measureClaim(before, after *corev1.PersistentVolumeClaim) 
 // provisioner's name only afterwards.
 func (p *Provisioner) hasOurClass(claim *corev1.PersistentVolumeClaim) bool {
 	class, err := p.Classes.Get(record.ClassName(claim))
-	return err == nil && class.Provisioner == p.Name
+	return err == nil && p.serves(class)
 }

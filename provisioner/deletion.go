@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -24,7 +25,7 @@ import (
 // hands over, while the backend does not answer, while a node uses the volume,
 // and until the deletion's turn comes.
 func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVolume) bool {
-	if p.stopping() {
+	if p.stopping() || p.journal.IsDeleted(pv.UID) {
 		return false
 	}
 	_, end := p.watch(ctx, "the worker that examines PersistentVolume %s", pv.Name)
@@ -38,6 +39,11 @@ func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVol
 	if unhealthy := p.placement.Health(origin.Backend); unhealthy != nil {
 		p.volumeTurns.Leave(pv.Name)
 		p.parkForBackend(pv, origin.Backend, unhealthy, since)
+		return false
+	}
+	if attached := p.attachedTo(pv); attached != nil {
+		p.volumeTurns.Leave(pv.Name)
+		p.parkForAttachments(pv, attached, since)
 		return false
 	}
 	// The cache may not show every user; Delete checks at the API server before the
@@ -56,8 +62,10 @@ func mayRelease(pv *corev1.PersistentVolume) bool {
 	return pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 }
 
-// Delete removes everything behind a released PersistentVolume. It reads only
-// the PersistentVolume; the current policy plays no role.
+// Delete removes everything behind a released PersistentVolume, and the object
+// itself. It reads only the PersistentVolume; the current policy plays no role.
+// It never returns nil for a saved PersistentVolume, since the library would then
+// delete the object once more.
 func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.UID == "" {
 		// The library could not save this object and wants its volume removed. The
@@ -65,11 +73,8 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 		// volume stays: the next attempt adopts it, or finds the object.
 		return nil
 	}
-	if p.journal.IsRemoved(pv.UID) {
-		return nil
-	}
 	started := time.Now()
-	deletion := &deletion{p: p, pv: pv, since: p.parked.now()}
+	deletion := &deletion{p: p, pv: pv, started: started, since: p.parked.now()}
 	ctx, end := p.watch(ctx, "the worker that deletes PersistentVolume %s", pv.Name)
 	defer end()
 	ctx, deletion.requests = trail.WithRequestIDs(ctx)
@@ -78,13 +83,20 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	err := deletion.run(ctx)
 	span.Note(tracing.Tenant.String(deletion.origin.Tenant), tracing.Backend.String(deletion.origin.Backend), tracing.Volume.String(deletion.origin.VolumeID))
 	endSpan(span, err)
-	return p.settle(deletion, started, err)
+	if err := p.settle(deletion, started, err); err != nil {
+		return err
+	}
+	return errObjectDeleted
 }
+
+// errObjectDeleted ends a deletion that has succeeded.
+var errObjectDeleted = &controller.IgnoredError{Reason: "the volume and the PersistentVolume are deleted"}
 
 // deletion is one attempt to remove the volume of one PersistentVolume.
 type deletion struct {
-	p  *Provisioner
-	pv *corev1.PersistentVolume
+	p       *Provisioner
+	pv      *corev1.PersistentVolume
+	started time.Time
 	// since is taken before the first decision, so that no trigger after it is
 	// missed.
 	since  parking.Moment
@@ -106,6 +118,22 @@ func (d *deletion) run(ctx context.Context) (err error) {
 		return errNoTurn
 	}
 	ctx = d.p.OnBehalfOf(ctx, d.origin.Tenant)
+	if !d.p.journal.IsRemoved(d.pv.UID) {
+		if err := d.remove(ctx); err != nil {
+			return err
+		}
+		d.p.journal.NoteRemoved(d.pv.UID)
+		d.logRemoved()
+	}
+	if err := record.Delete(ctx, d.p.Client, d.pv); err != nil {
+		return err
+	}
+	d.p.journal.NoteDeleted(d.pv.UID)
+	return nil
+}
+
+// remove removes what is behind the PersistentVolume.
+func (d *deletion) remove(ctx context.Context) error {
 	if err := d.locate(ctx); err != nil {
 		return err
 	}
@@ -119,11 +147,7 @@ func (d *deletion) run(ctx context.Context) (err error) {
 	d.p.removeDuplicates(volumes, d.origin)
 	// Only now: while the volume exists, a node may still need the credentials to
 	// log out, and the PersistentVolume must not refer to a missing Secret.
-	if err := d.p.secrets.VolumeRemoved(ctx, d.pv.UID, d.origin); err != nil {
-		return err
-	}
-	d.p.journal.NoteRemoved(d.pv.UID)
-	return nil
+	return d.p.secrets.VolumeRemoved(ctx, d.pv.UID, d.origin)
 }
 
 // locate finds the backend of a volume that the historic provisioner created.
@@ -166,11 +190,14 @@ func (d *deletion) endTurn() {
 func (d *deletion) key() string { return d.pv.Name }
 func (d *deletion) at() string  { return d.origin.Backend }
 
-func (d *deletion) succeeded(took time.Duration) {
-	d.p.parked.volumes.Forget(d.pv.UID)
+func (d *deletion) succeeded(time.Duration) { d.p.parked.volumes.Forget(d.pv.UID) }
+
+// logRemoved writes the line of the audit trail: the volume is gone, even if
+// Kubernetes does not say what became of the object.
+func (d *deletion) logRemoved() {
 	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", trail.ClaimOf(d.pv), "claimUID", d.origin.ClaimUID,
 		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "sizeGiB", trail.SizeOf(d.pv),
-		"requestID", d.requests.OfDelete(), "durationSeconds", took.Seconds())
+		"requestID", d.requests.OfDelete(), "durationSeconds", time.Since(d.started).Seconds())
 }
 
 func (d *deletion) observe(outcome string, took time.Duration) {
@@ -182,10 +209,14 @@ func (d *deletion) observe(outcome string, took time.Duration) {
 func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	var changed *proof.ChangedError
 	var inUse *proof.InUseError
+	var attached *proof.AttachedError
 	switch {
 	case errors.As(err, &changed):
 		d.p.parked.reportOnPV(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
 		return "stopped", true
+	case errors.As(err, &attached) && d.p.Nodes.Watches():
+		d.p.parkForAttachments(d.pv, attached, d.since)
+		return "in_use", true
 	case errors.As(err, &inUse) && d.p.Nodes.Watches():
 		d.p.parkForNodes(d.pv, inUse.Nodes, d.since)
 		return "in_use", true
@@ -227,6 +258,30 @@ func (p *Provisioner) parkForNodes(pv *corev1.PersistentVolume, users []string, 
 	p.parked.parkVolume(pv, parking.Blocked, triggers, since)
 }
 
+// attachedTo returns why a volume of the CSI driver may not be removed according to the
+// cache of VolumeAttachments; nil if it shows none.
+func (p *Provisioner) attachedTo(pv *corev1.PersistentVolume) *proof.AttachedError {
+	if !record.IsCSI(pv) {
+		return nil
+	}
+	// Delete asks again, and reports errors.
+	attachments, _, err := p.Nodes.KnownAttachments(pv.Name)
+	if err != nil || len(attachments) == 0 {
+		return nil
+	}
+	return &proof.AttachedError{PV: pv.Name, Attachments: attachments}
+}
+
+// parkForAttachments parks a deletion until Kubernetes has detached the volume.
+func (p *Provisioner) parkForAttachments(pv *corev1.PersistentVolume, attached *proof.AttachedError, since parking.Moment) {
+	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonStillAttached, attached.Error())
+	var triggers []parking.Trigger
+	for _, attachment := range attached.Attachments {
+		triggers = append(triggers, parking.Trigger{Kind: parking.Node, Name: attachment.Node})
+	}
+	p.parked.parkVolume(pv, parking.Blocked, triggers, since)
+}
+
 // mayDelete rejects PersistentVolumes whose volume may also belong elsewhere:
 // one that came from another cluster, perhaps with a backup, and one that names
 // an unstamped volume that another PersistentVolume names, too.
@@ -251,8 +306,12 @@ func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin record.Origi
 
 // releaseOf begins the proof that the program may remove a released volume.
 func (p *Provisioner) releaseOf(pv *corev1.PersistentVolume, volumeID string) *proof.Release {
-	return proof.NewRelease(proof.ReleaseOptions{Client: p.Client, PersistentVolumes: p.PersistentVolumes, Nodes: p.Nodes}, pv, volumeID)
+	return proof.NewRelease(proof.ReleaseOptions{Client: p.Client, PersistentVolumes: p.PersistentVolumes, Nodes: p.Nodes, Attachments: p.Nodes}, pv, volumeID)
 }
 
-// reasonStillInUse is the event's reason when a deletion waits for a node.
-const reasonStillInUse = "VolumeStillInUse"
+// The reasons of events when a deletion waits for a node, or for Kubernetes to detach
+// the volume.
+const (
+	reasonStillInUse    = "VolumeStillInUse"
+	reasonStillAttached = "VolumeStillAttached"
+)

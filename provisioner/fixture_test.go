@@ -58,6 +58,8 @@ tenants:
 
 // fakeVolumes fakes the volumes of one backend.
 type fakeVolumes struct {
+	// volumeType is what Connect says about the volume.
+	volumeType  string
 	hasVolumeOf map[string]bool // by claim UID
 	listed      []cinder.Volume
 	listErr     error
@@ -126,7 +128,7 @@ func (f *fakeVolumes) Connect(ctx context.Context, spec backends.Spec) (backends
 	answer(ctx, cinder.OperationCreate, "req-create")
 	answer(ctx, "volume.reserve", "req-reserve")
 	document := strings.ReplaceAll(f.document, namePlaceholder, spec.Name)
-	return backends.Connected{Volume: cinder.Volume{ID: f.volumeOf(spec.Stamp), SizeGiB: spec.SizeGiB, MultiAttach: f.shared, Zone: cmp.Or(f.zone, spec.Zone)}, Document: []byte(document), Fresh: !f.stored, Place: f.Place()}, nil
+	return backends.Connected{Volume: cinder.Volume{ID: f.volumeOf(spec.Stamp), SizeGiB: spec.SizeGiB, Type: f.volumeType, MultiAttach: f.shared, Zone: cmp.Or(f.zone, spec.Zone)}, Document: []byte(document), Fresh: !f.stored, Place: f.Place()}, nil
 }
 
 // Place is the place of all fakes.
@@ -273,9 +275,10 @@ type fixture struct {
 	mu       sync.Mutex
 	requeued []string
 	// nodes is the cache of nodes; blind means that it is not synced yet.
-	nodes   cache.Indexer
-	blind   bool
-	current atomic.Pointer[policy.Policy]
+	nodes       cache.Indexer
+	attachments cache.Indexer
+	blind       bool
+	current     atomic.Pointer[policy.Policy]
 }
 
 const iscsiDocument = `{"driver_volume_type": "iscsi", "data": {"target_portal": "10.0.0.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume-1",
@@ -303,7 +306,10 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	f.factory = informers.NewSharedInformerFactory(f.client, 0)
 	volumes := f.factory.Core().V1().PersistentVolumes().Informer()
 	f.must(volumes.AddIndexers(record.Indexers()))
+	claims := f.factory.Core().V1().PersistentVolumeClaims().Informer()
+	f.must(claims.AddIndexers(record.ClaimIndexers()))
 	f.nodes = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.NodeIndexers())
+	f.attachments = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.AttachmentIndexers())
 	requeued := func(name string) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -320,9 +326,10 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		Client:            f.client,
 		Claims:            f.factory.Core().V1().PersistentVolumeClaims().Lister(),
 		PersistentVolumes: f.factory.Core().V1().PersistentVolumes().Lister(),
+		IndexedClaims:     claims.GetIndexer(),
 		Records:           volumes.GetIndexer(),
 		Nodes: nodeuse.New(nodeuse.Options{Client: f.client, Caches: &nodeuse.Caches{
-			Nodes: f.nodes, Attachments: cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.AttachmentIndexers()),
+			Nodes: f.nodes, Attachments: f.attachments,
 			Synced: func() bool { return !f.blind },
 		}}),
 		Namespaces:      f.factory.Core().V1().Namespaces().Lister(),
@@ -462,7 +469,16 @@ func (f *fixture) store(pv *corev1.PersistentVolume) {
 func (f *fixture) delete(pv *corev1.PersistentVolume) error {
 	f.t.Helper()
 	f.released(pv)
-	return f.Delete(f.t.Context(), pv)
+	return f.deleteReleased(pv)
+}
+
+// deleteReleased is nil if volume and object were deleted.
+func (f *fixture) deleteReleased(pv *corev1.PersistentVolume) error {
+	err := f.Delete(f.t.Context(), pv)
+	if errors.Is(err, errObjectDeleted) {
+		return nil
+	}
+	return err
 }
 
 func (f *fixture) released(pv *corev1.PersistentVolume) {
@@ -492,7 +508,7 @@ func (f *fixture) newEvents() []string {
 
 func isIgnored(err error) bool {
 	var ignored *controller.IgnoredError
-	return errors.As(err, &ignored)
+	return errors.As(err, &ignored) && ignored != errObjectDeleted
 }
 
 func wantCalls(t *testing.T, volumes *fakeVolumes, want ...string) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,16 +35,21 @@ import (
 type Followup struct {
 	provisioner *Provisioner
 	workers     int
-	queue       workqueue.TypedRateLimitingInterface[followup]
-	turns       *fairshare.Turns[followup]
+	queue       workqueue.TypedRateLimitingInterface[task]
+	turns       *fairshare.Turns[task]
 
 	mu        sync.Mutex
 	completed map[types.UID]bool // PersistentVolumes, by UID
 	// failing is the set of items that failed, each with its backend.
-	failing map[followup]string
+	failing map[task]string
 }
 
-// followup is one task. Make it by completionOf, undoOf, removalOf or markOf.
+// task is a followup in eight bytes. A new leader queues one for nearly every
+// PersistentVolume, and the tables of the queue and of the turns keep the size that
+// this takes for the rest of the term.
+type task = unique.Handle[followup]
+
+// followup is what a task does. Make it by completionOf, undoOf, removalOf or markOf.
 type followup struct {
 	kind    followupKind
 	pv      string
@@ -62,25 +68,25 @@ const (
 	mark       followupKind = "mark"     // one volume of a claim: the same, and place
 )
 
-func completionOf(pvName string) followup { return followup{kind: completion, pv: pvName} }
+func completionOf(pvName string) task { return unique.Make(followup{kind: completion, pv: pvName}) }
 
-func undoOf(claim types.UID) followup { return followup{kind: undo, claim: claim} }
+func undoOf(claim types.UID) task { return unique.Make(followup{kind: undo, claim: claim}) }
 
-func removalOf(claim types.UID, backend, volumeID string) followup {
-	return followup{kind: removal, claim: claim, backend: backend, volume: volumeID}
+func removalOf(claim types.UID, backend, volumeID string) task {
+	return unique.Make(followup{kind: removal, claim: claim, backend: backend, volume: volumeID})
 }
 
-func markOf(origin record.Origin) followup {
-	return followup{kind: mark, claim: types.UID(origin.ClaimUID), backend: origin.Backend, volume: origin.VolumeID, place: origin.Place}
+func markOf(origin record.Origin) task {
+	return unique.Make(followup{kind: mark, claim: types.UID(origin.ClaimUID), backend: origin.Backend, volume: origin.VolumeID, place: origin.Place})
 }
 
 func newFollowup(p *Provisioner, workers int) *Followup {
 	f := &Followup{
 		provisioner: p,
 		workers:     workers,
-		queue:       workqueue.NewTypedRateLimitingQueueWithConfig[followup](followupLimiter{p.limiter}, workqueue.TypedRateLimitingQueueConfig[followup]{Name: "followup"}),
+		queue:       workqueue.NewTypedRateLimitingQueueWithConfig[task](followupLimiter{p.limiter}, workqueue.TypedRateLimitingQueueConfig[task]{Name: "followup"}),
 		completed:   map[types.UID]bool{},
-		failing:     map[followup]string{},
+		failing:     map[task]string{},
 	}
 	f.turns = fairshare.New(workers, func(string) int { return 0 }, f.queue.Add)
 	return f
@@ -188,14 +194,15 @@ func (f *Followup) Run(ctx context.Context) {
 }
 
 func (f *Followup) next(ctx context.Context) bool {
-	item, shutdown := f.queue.Get()
+	next, shutdown := f.queue.Get()
 	if shutdown {
 		return false
 	}
-	defer f.queue.Done(item)
+	defer f.queue.Done(next)
 	if ctx.Err() != nil {
 		return true // drain the queue; the next leader sees the same objects
 	}
+	item := next.Value()
 	ctx, end := f.provisioner.watch(ctx, "the worker of %s", item.key())
 	defer end()
 	// A backend that does not answer must not keep every worker busy. An item
@@ -206,34 +213,34 @@ func (f *Followup) next(ctx context.Context) bool {
 		// Only another policy unblocks it.
 		f.provisioner.Logger.Warn("A follow-up waits because its backend is not in the policy", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
 		f.provisioner.limiter.Gone(item.key())
-		f.awaitTrigger(item, since)
+		f.awaitTrigger(next, since)
 		return true
 	}
-	if !f.turns.Begin(item, tenant, backend) {
+	if !f.turns.Begin(next, tenant, backend) {
 		return true
 	}
-	defer f.turns.End(item)
+	defer f.turns.End(next)
 	err := f.do(ctx, item)
 	switch {
 	case err == nil:
 		f.mu.Lock()
-		delete(f.failing, item)
+		delete(f.failing, next)
 		f.mu.Unlock()
 		f.provisioner.limiter.Gone(item.key())
 	case f.provisioner.stopping():
 	default:
 		f.provisioner.Logger.Warn("Follow-up failed and will be retried", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
 		f.provisioner.limiter.Failed(item.key(), retry.For(err))
-		f.queue.AddRateLimited(item)
-		f.awaitTrigger(item, since)
+		f.queue.AddRateLimited(next)
+		f.awaitTrigger(next, since)
 	}
 	return true
 }
 
 // awaitTrigger retries a failed item as soon as a trigger of its backend fires,
 // or at once if one has fired after the given moment.
-func (f *Followup) awaitTrigger(item followup, since parking.Moment) {
-	_, backend := f.tenantAndBackend(item)
+func (f *Followup) awaitTrigger(item task, since parking.Moment) {
+	_, backend := f.tenantAndBackend(item.Value())
 	f.mu.Lock()
 	f.failing[item] = backend
 	f.mu.Unlock()
@@ -255,7 +262,7 @@ func (f *Followup) wake(triggers []parking.Trigger) {
 }
 
 // add queues an item.
-func (f *Followup) add(item followup) { f.queue.Add(item) }
+func (f *Followup) add(item task) { f.queue.Add(item) }
 
 // tenantAndBackend are what the item's turn counts against.
 func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
@@ -351,6 +358,6 @@ func (i followup) key() string {
 // followupLimiter gives follow-ups the delays of the one retry table.
 type followupLimiter struct{ limiter *backoff.Limiter }
 
-func (l followupLimiter) When(item followup) time.Duration { return l.limiter.When(item.key()) }
-func (l followupLimiter) Forget(item followup)             { l.limiter.Forget(item.key()) }
-func (l followupLimiter) NumRequeues(item followup) int    { return l.limiter.NumRequeues(item.key()) }
+func (l followupLimiter) When(item task) time.Duration { return l.limiter.When(item.Value().key()) }
+func (l followupLimiter) Forget(item task)             { l.limiter.Forget(item.Value().key()) }
+func (l followupLimiter) NumRequeues(item task) int    { return l.limiter.NumRequeues(item.Value().key()) }

@@ -36,8 +36,8 @@ func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
 	if _, begun := f.journal.Beginning("uid-1"); begun {
 		t.Error("the attempt of a recorded volume still counts as unfinished; deleting its claim would undo it")
 	}
-	f.must(followup.do(t.Context(), followupOf(pv)))
-	f.must(followup.do(t.Context(), followupOf(pv)))
+	f.must(followup.do(t.Context(), followupOf(pv).Value()))
+	f.must(followup.do(t.Context(), followupOf(pv).Value()))
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false")
 }
 
@@ -121,7 +121,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 		f.backends["gold"].onCall = nil
 		f.backends["gold"].err = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold", Message: "gone"}
 		f.released(pv)
-		f.must(followup.do(t.Context(), followupOf(pv))) // seen, and its volume missed
+		f.must(followup.do(t.Context(), followupOf(pv).Value())) // seen, and its volume missed
 		f.backends["gold"].err = nil
 	}
 	followup.ClaimGone(claim)
@@ -134,7 +134,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 	}
 }
 
-func followupOf(pv *corev1.PersistentVolume) followup { return completionOf(pv.Name) }
+func followupOf(pv *corev1.PersistentVolume) task { return completionOf(pv.Name) }
 
 func TestVolumesThatAreNotCompleted(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolume){
@@ -146,7 +146,7 @@ func TestVolumesThatAreNotCompleted(t *testing.T) {
 			f := newFixture(t)
 			pv := f.recorded()
 			change(pv)
-			f.must(f.Followup().do(t.Context(), followupOf(pv)))
+			f.must(f.Followup().do(t.Context(), followupOf(pv).Value()))
 			wantCalls(t, f.backends["gold"])
 		})
 	}
@@ -156,7 +156,7 @@ func TestMissingVolumeIsReportedOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.backends["gold"].err = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold"}
-	f.must(f.Followup().do(t.Context(), followupOf(pv)))
+	f.must(f.Followup().do(t.Context(), followupOf(pv).Value()))
 	events := f.newEvents()
 	const want = "Warning VolumeMissing volume volume-1 no longer exists at backend gold; its data is lost unless the storage array has a copy"
 	if len(events) != 1 || events[0] != want {
@@ -174,14 +174,14 @@ func TestVolumeElsewhereIsReportedOnThePersistentVolume(t *testing.T) {
 	const want = "backend gold: volume volume-1 was recorded at A, but the backend points to B; its PersistentVolume stays; " +
 		"put the configuration and credentials of backend gold back to what they were, or, if the volume is certainly gone, run: " +
 		"kubectl annotate pv pvc-uid-1 --overwrite standalone-cinder.openstack.org/endpoint=http://cinder:8776/v3 standalone-cinder.openstack.org/project-id=p1"
-	if err := followup.do(t.Context(), followupOf(pv)); err == nil || err.Error() != want {
+	if err := followup.do(t.Context(), followupOf(pv).Value()); err == nil || err.Error() != want {
 		t.Errorf("error %v\nwant %s", err, want)
 	}
 	if events := f.newEvents(); len(events) != 1 || events[0] != "Warning VolumeElsewhere "+want {
 		t.Errorf("events %q", events)
 	}
 	f.backends["gold"].err, f.backends["gold"].calls = nil, nil
-	f.must(followup.do(t.Context(), followupOf(pv)))
+	f.must(followup.do(t.Context(), followupOf(pv).Value()))
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false")
 }
 
@@ -189,7 +189,7 @@ func TestReadOnlyVolumeIsAttachedReadOnly(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
-	f.must(f.Followup().do(t.Context(), followupOf(pv)))
+	f.must(f.Followup().do(t.Context(), followupOf(pv).Value()))
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=true")
 }
 

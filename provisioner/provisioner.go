@@ -19,6 +19,7 @@ import (
 
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -102,7 +103,7 @@ func New(options Options) *Provisioner {
 	})
 	p.secrets = secrets.New(secrets.Options{
 		Client: p.Client, PersistentVolumes: p.PersistentVolumes, Namespace: p.Namespace, Cluster: p.Cluster, Logger: p.Logger,
-		MayBeUnrecorded: p.placement.MayBeUnrecorded, Wanted: p.wantedClaims, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,
+		MayBeUnrecorded: p.placement.MayBeUnrecorded, IsWanted: p.isWanted, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,
 		RemoveOwn: func(ctx context.Context, pvName string) error {
 			if err := p.cleaner.RemoveSecret(ctx, pvName); !proof.IsKept(err) {
 				return err
@@ -177,6 +178,8 @@ type Options struct {
 	SnapshotClient    snapshotclient.Interface
 	Claims            corelisters.PersistentVolumeClaimLister
 	PersistentVolumes corelisters.PersistentVolumeLister
+	// IndexedClaims is the cache of claims, with the indexes of record.ClaimIndexers.
+	IndexedClaims cache.Indexer
 	// Records is the cache of PersistentVolumes, with the indexes of
 	// record.Indexers.
 	Records    cache.Indexer
@@ -187,6 +190,9 @@ type Options struct {
 	// LabelsOfNode returns the labels of a node, if it is cached; nil if nothing
 	// caches nodes.
 	LabelsOfNode func(name string) (map[string]string, bool)
+	// AttributesClass reads a VolumeAttributesClass from a cache. It is nil without the
+	// CSI driver: then no claim gets a volume by one.
+	AttributesClass func(name string) (*storagev1.VolumeAttributesClass, error)
 
 	// Workers is how many claims, and how many deletions, are worked on at once.
 	// The library must be given the same number.
@@ -317,4 +323,6 @@ type Nodes interface {
 	// volume.
 	Watches() bool
 	Forget(pv types.UID)
+	// Attachments are about the volumes of the CSI driver.
+	proof.Attachments
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -323,7 +324,8 @@ func TestBackendOfAHistoricVolumeIsFoundAndRecorded(t *testing.T) {
 		t.Errorf("error %v\nwant %s", err, want)
 	}
 	f.backends["silver"].hasVolume = map[string]bool{"volume-9": true}
-	f.must(f.delete(historic()))
+	f.keepPersistentVolumes()
+	f.wantObjectKept(f.delete(historic()))
 	wantCalls(t, f.backends["gold"])
 	wantCalls(t, f.backends["silver"], "remove volume-9 historic=true")
 	noted, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), "old", metav1.GetOptions{})
@@ -338,7 +340,55 @@ func TestBackendOfAHistoricVolumeIsFoundAndRecorded(t *testing.T) {
 	// volume that is gone.
 	f.backends["silver"].hasVolume = nil
 	f.Followup().VolumeGone(noted)
-	f.must(f.delete(noted))
+	f.wantObjectKept(f.delete(noted))
+}
+
+// keepPersistentVolumes makes the API server delete no PersistentVolume.
+func (f *fixture) keepPersistentVolumes() {
+	f.client.PrependReactor("delete", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("the API server is down")
+	})
+}
+
+func (f *fixture) wantObjectKept(err error) {
+	f.t.Helper()
+	if err == nil || !strings.HasSuffix(err.Error(), ", whose volume is gone: the API server is down") {
+		f.t.Errorf("error %v", err)
+	}
+}
+
+// TestDeletedObjectIsNotDeletedAgain: the library asks again until the cache shows
+// that the object is gone, and while it is not deleted.
+func TestDeletedObjectIsNotDeletedAgain(t *testing.T) {
+	f := newFixture(t)
+	pv, err := f.provision(f.claim(nil))
+	f.must(err)
+	pv.UID = "pv-uid"
+	pv.Finalizers = []string{"kubernetes.io/pv-protection", "external-provisioner.volume.kubernetes.io/finalizer"}
+	f.released(pv)
+	f.keepPersistentVolumes()
+	f.wantObjectKept(f.deleteReleased(pv))
+	if !f.ShouldDelete(t.Context(), pv) {
+		t.Fatal("the object was not deleted, and nothing will delete it")
+	}
+	f.client.ReactionChain = f.client.ReactionChain[1:]
+	f.client.ClearActions()
+	f.must(f.deleteReleased(pv))
+	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "remove volume-1 historic=false")
+	var done []string
+	for _, action := range f.client.Actions() {
+		done = append(done, action.GetVerb()+" "+action.GetResource().Resource)
+	}
+	if want := []string{"patch persistentvolumes", "delete persistentvolumes"}; !slices.Equal(done, want) {
+		t.Errorf("the API server was asked to %q, want %q", done, want)
+	}
+	if f.ShouldDelete(t.Context(), pv) {
+		t.Error("a deleted object would be deleted again")
+	}
+	f.Followup().VolumeGone(pv)
+	if f.journal.IsRemoved(pv.UID) || f.journal.IsDeleted(pv.UID) {
+		t.Error("the journal remembers an object that is gone")
+	}
 }
 
 func TestFailedRemovalKeepsTheSecret(t *testing.T) {
@@ -404,7 +454,8 @@ func TestMissingPlaceIsRecorded(t *testing.T) {
 			f.must(err)
 			pv.UID = "pv-uid"
 			change(pv.Annotations)
-			f.must(f.delete(pv))
+			f.keepPersistentVolumes()
+			f.wantObjectKept(f.delete(pv))
 			noted, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{})
 			f.must(err)
 			if record.PlaceOf(noted) != f.backends["gold"].Place() {

@@ -57,7 +57,7 @@ func TestNothingIsDisconnectedThatANodeUses(t *testing.T) {
 			f.released(pv)
 			for range 3 {
 				if f.ShouldDelete(t.Context(), pv) {
-					if err := f.Delete(t.Context(), pv); !isIgnored(err) {
+					if err := f.deleteReleased(pv); !isIgnored(err) {
 						t.Fatalf("error %v, want one that the library ignores", err)
 					}
 				}
@@ -74,7 +74,7 @@ func TestNothingIsDisconnectedThatANodeUses(t *testing.T) {
 			if !f.ShouldDelete(t.Context(), pv) {
 				t.Fatal("not deleted after the node has released the volume")
 			}
-			f.must(f.Delete(t.Context(), pv))
+			f.must(f.deleteReleased(pv))
 			wantCalls(t, f.backends["gold"], "remove volume-1 historic=false")
 		})
 	}
@@ -91,7 +91,7 @@ func TestNodeThatLetsGoBeforeTheParkingIsNotMissed(t *testing.T) {
 		f.NodeChanged("a")
 		return false, nil, nil
 	})
-	if err := f.Delete(t.Context(), pv); !isIgnored(err) {
+	if err := f.deleteReleased(pv); !isIgnored(err) {
 		t.Fatalf("error %v, want one that the library ignores", err)
 	}
 	f.wantRequeued(pv.Name)
@@ -295,7 +295,7 @@ func TestNodesAreReadAgainWhenAnOperatorAnswersForThem(t *testing.T) {
 			changed := pv.DeepCopy()
 			changed.Annotations[nodeuse.AnnotationReleasedBy] = c.after
 			f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), changed, ""))
-			err = f.Delete(t.Context(), pv)
+			err = f.deleteReleased(pv)
 			if (err == nil) != c.want {
 				t.Errorf("error %v, want the volume removed: %t", err, c.want)
 			}

@@ -140,7 +140,7 @@ type followupTasks struct{ queued, completing, undoing int }
 
 func (f *Followup) tasks() followupTasks {
 	tasks := followupTasks{queued: f.queue.Len()}
-	present := map[followup]bool{}
+	present := map[task]bool{}
 	for _, item := range f.turns.Working() {
 		present[item] = true
 	}
@@ -150,7 +150,7 @@ func (f *Followup) tasks() followupTasks {
 	}
 	f.mu.Unlock()
 	for item := range present {
-		if item.kind == completion || item.kind == mark {
+		if kind := item.Value().kind; kind == completion || kind == mark {
 			tasks.completing++
 		} else {
 			tasks.undoing++

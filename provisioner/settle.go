@@ -27,7 +27,7 @@ type work interface {
 	// brings it back sooner.
 	parkForRetry(failure error)
 	// succeeded drops what parked knows of the object, and writes the line of the
-	// audit trail.
+	// audit trail if that is not written yet.
 	succeeded(took time.Duration)
 	observe(outcome string, took time.Duration)
 }
@@ -100,3 +100,7 @@ var (
 
 // errSourceChanged is retried: the caches are late.
 var errSourceChanged = errors.New("what the claim wants the content of has changed since the policy decided")
+
+// errAttributesChanged is retried: Kubernetes would never bind the claim to a
+// PersistentVolume with the VolumeAttributesClass of before.
+var errAttributesChanged = errors.New("the claim names another VolumeAttributesClass than when the policy decided")

@@ -370,7 +370,7 @@ func TestSharedSecretExistsWhileItIsNeeded(t *testing.T) {
 			for round := range 25 {
 				id := fmt.Sprintf("%d-%d", worker, round)
 				claim := types.UID("uid-" + id)
-				if err := f.secrets.Keep(ctx, claim, "pvc-"+string(claim), "gold", secret, true); err != nil {
+				if _, err := f.secrets.Keep(ctx, claim, "pvc-"+string(claim), "gold", secret, true); err != nil {
 					t.Error(err)
 				}
 				expect("before the PersistentVolume is saved")
@@ -425,7 +425,8 @@ func TestSharedSecretThatIsNeededAgainDuringItsRemoval(t *testing.T) {
 	f.client.PrependReactor("list", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if !asked.Swap(true) {
 			go func() {
-				ended <- f.secrets.Keep(context.WithoutCancel(t.Context()), "uid-2", "pvc-uid-1", "gold", secret, true)
+				_, err := f.secrets.Keep(context.WithoutCancel(t.Context()), "uid-2", "pvc-uid-1", "gold", secret, true)
+				ended <- err
 			}()
 		}
 		return false, nil, nil
@@ -508,7 +509,8 @@ func TestSweepRemovesUnneededSharedSecrets(t *testing.T) {
 			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{record.AnnotationSecret: name}}}))
 		}},
 		{name: "an attempt needs it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
-			f.must(f.secrets.Keep(f.t.Context(), "uid-1", "pvc-uid-1", "gold", mappers.Secret{Name: name, Shared: true}, false))
+			_, err := f.secrets.Keep(f.t.Context(), "uid-1", "pvc-uid-1", "gold", mappers.Secret{Name: name, Shared: true}, false)
+			f.must(err)
 		}},
 		{name: "a former leader's volume may need it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
 			f.ledger.Found("uid-3", ledger.Volume{Tenant: "a", GiB: 2}, "gold")
@@ -578,7 +580,7 @@ func TestSharedSecretIsWrittenDespiteOtherWriters(t *testing.T) {
 			if c.before != nil {
 				c.before(f)
 			}
-			err := f.secrets.Keep(t.Context(), "uid-1", "pvc-uid-1", "gold", secret, true)
+			_, err := f.secrets.Keep(t.Context(), "uid-1", "pvc-uid-1", "gold", secret, true)
 			if c.want != "" {
 				if err == nil || err.Error() != c.want {
 					t.Errorf("error %v\nwant %s", err, c.want)

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -166,18 +164,18 @@ func (p *Provisioner) examineListed(ctx context.Context, name string) error {
 		return err
 	}
 	all, err := volumes.Volumes(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		p.examine(name, all)
 	}
-	return p.examine(name, all)
+	return err
 }
 
 // RelistBackend lists a backend again, queues the volumes that nothing seems to
 // need for removal, and returns the listing.
 func (p *Provisioner) RelistBackend(ctx context.Context, name string) ([]cinder.Volume, error) {
-	all, err := p.placement.Relist(ctx, name, p.claimsByUID)
+	all, err := p.placement.Relist(ctx, name, p.claimExists)
 	if err == nil {
-		err = p.examine(name, all)
+		p.examine(name, all)
 	}
 	return all, err
 }
@@ -189,15 +187,11 @@ const youngEnough = time.Hour
 
 // examine searches a listing for volumes that nothing seems to need, duplicates
 // and orphans, and queues them. The proof follows when their turn comes.
-func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
-	claims, err := p.claimsByUID()
-	if err != nil {
-		return err
-	}
+func (p *Provisioner) examine(backend string, all []cinder.Volume) {
 	for _, v := range all {
 		stamp := backends.StampOf(v)
 		uid := types.UID(stamp.ClaimUID)
-		if stamp.PV == record.ImportedPVName(v.ID) && claims[uid] == nil && p.recordedBy(v) == "" && p.LeftImport != nil {
+		if stamp.PV == record.ImportedPVName(v.ID) && !p.claimExists(uid) && p.recordedBy(v) == "" && p.LeftImport != nil {
 			p.LeftImport(backend, v)
 		}
 		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || backends.EverAttached(v) || backends.IsCopy(v) || p.recordedBy(v) != "" {
@@ -209,12 +203,12 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 			continue
 		}
 		_, begun := p.journal.Beginning(uid)
-		claim, exists := claims[uid]
+		claim := record.ClaimByUID(p.IndexedClaims, uid)
 		position, counts := p.ledger.PositionOf(uid)
 		switch {
 		case counts && position.Backend != backend:
 			p.followup.add(item) // a duplicate as soon as a PersistentVolume names one of the two
-		case exists && !record.BoundElsewhere(claim):
+		case claim != nil && !record.BoundElsewhere(claim):
 			// If the claim is denied, that was decided without knowing of its volume.
 			p.parked.reconsider(claim)
 		case begun:
@@ -224,32 +218,23 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) error {
 			p.followup.add(undoOf(uid))
 		}
 	}
-	return nil
 }
 
-func (p *Provisioner) claimsByUID() (map[types.UID]*corev1.PersistentVolumeClaim, error) {
-	all, err := p.Claims.List(labels.Everything())
-	claims := make(map[types.UID]*corev1.PersistentVolumeClaim, len(all))
-	for _, claim := range all {
-		claims[claim.UID] = claim
-	}
-	return claims, err
+// claimExists reports whether the cache has a claim.
+func (p *Provisioner) claimExists(uid types.UID) bool {
+	return record.ClaimByUID(p.IndexedClaims, uid) != nil
 }
 
 // SweepSecrets removes the Secrets that nothing needs, those of single volumes
 // and shared ones.
 func (p *Provisioner) SweepSecrets(ctx context.Context) error { return p.secrets.Sweep(ctx) }
 
-// wantedClaims returns a function that reports whether a claim is in the cache,
-// has an unfinished attempt, or counts in the ledger, perhaps for a volume that
-// is younger than the listings.
-func (p *Provisioner) wantedClaims() (func(types.UID) bool, error) {
-	claims, err := p.claimsByUID()
-	return func(uid types.UID) bool {
-		_, begun := p.journal.Beginning(uid)
-		_, counts := p.ledger.PositionOf(uid)
-		return begun || counts || claims[uid] != nil
-	}, err
+// isWanted reports whether a claim is in the cache, has an unfinished attempt, or
+// counts in the ledger, perhaps for a volume that is younger than the listings.
+func (p *Provisioner) isWanted(uid types.UID) bool {
+	_, begun := p.journal.Beginning(uid)
+	_, counts := p.ledger.PositionOf(uid)
+	return begun || counts || p.claimExists(uid)
 }
 
 // claimsOfVolumes lists the claims that have a volume. If any backend does not

@@ -60,3 +60,21 @@ func TestTheAuditTrailNamesTheRequests(t *testing.T) {
 		}
 	}
 }
+
+// TestTheAuditTrailNeedsNoAnswerFromKubernetes: the volume is gone, whatever becomes
+// of the object. If only the answer to its deletion was lost, nothing asks again.
+func TestTheAuditTrailNeedsNoAnswerFromKubernetes(t *testing.T) {
+	f := newFixture(t)
+	pv, err := f.provision(f.claim(nil))
+	f.must(err)
+	pv.UID = "pv-uid"
+	f.keepPersistentVolumes()
+	lines := trailOf(t, f, func() { f.wantObjectKept(f.delete(pv)) })
+	if line := lines["Deleted a volume"]; line["requestID"] != "req-delete" {
+		t.Errorf("the line is %v", line)
+	}
+	lines = trailOf(t, f, func() { f.wantObjectKept(f.deleteReleased(pv)) })
+	if line, again := lines["Deleted a volume"]; again {
+		t.Errorf("a second line: %v", line)
+	}
+}

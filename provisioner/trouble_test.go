@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -185,7 +186,7 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	deleted.Finalizers = []string{record.Finalizer}
 	f.store(deleted)
 	f.Followup().VolumeSeen(deleted)
-	f.must(f.Followup().do(t.Context(), followupOf(deleted)))
+	f.must(f.Followup().do(t.Context(), followupOf(deleted).Value()))
 	if got := finalizers(); len(got) != 0 {
 		t.Errorf("finalizers %v of a PersistentVolume that is to be deleted", got)
 	}
@@ -310,8 +311,8 @@ func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 	})
 }
 
-func followupOfMark(pv *corev1.PersistentVolume) followup {
-	return followup{kind: mark, claim: types.UID(pv.Annotations[record.AnnotationClaimUID]), backend: pv.Annotations[record.AnnotationBackend], volume: pv.Annotations[record.AnnotationVolume]}
+func followupOfMark(pv *corev1.PersistentVolume) task {
+	return unique.Make(followup{kind: mark, claim: types.UID(pv.Annotations[record.AnnotationClaimUID]), backend: pv.Annotations[record.AnnotationBackend], volume: pv.Annotations[record.AnnotationVolume]})
 }
 
 // TestProofIsBoundedInTime: the proof is made while a request to the backend

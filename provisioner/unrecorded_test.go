@@ -80,7 +80,7 @@ func TestRecordedVolumeIsMarkedInEveryPhase(t *testing.T) {
 			pv := f.recorded()
 			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 			c.change(pv)
-			f.must(f.Followup().do(t.Context(), followupOf(pv)))
+			f.must(f.Followup().do(t.Context(), followupOf(pv).Value()))
 			wantCalls(t, f.backends["gold"], c.want)
 		})
 	}
@@ -105,7 +105,7 @@ func TestSecretOfAKeptVolumeStays(t *testing.T) {
 	}
 }
 
-func followupOfClaimUID(claim types.UID) followup { return undoOf(claim) }
+func followupOfClaimUID(claim types.UID) task { return undoOf(claim) }
 
 // TestClaimThatGoesWhileItsBackendIsDownIsUndone: an earlier leader created its
 // volume, which this leader may or may not have listed.
@@ -181,7 +181,7 @@ func TestDuplicateThatCannotBeRemovedDoesNotFailTheListing(t *testing.T) {
 	}
 }
 
-func followupOfVolume(claim types.UID, backend, volume string) followup {
+func followupOfVolume(claim types.UID, backend, volume string) task {
 	return removalOf(claim, backend, volume)
 }
 

@@ -2,8 +2,13 @@ package provisioner
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -26,6 +31,15 @@ func (p *Provisioner) ReconsiderClass(class string) {
 	p.wake(parking.Trigger{Kind: parking.Class, Name: class})
 }
 
+// attributesTrigger fires when a VolumeAttributesClass is created.
+func attributesTrigger(name string) parking.Trigger {
+	return parking.Trigger{Kind: parking.Object, Name: "volumeattributesclass " + name}
+}
+
+// ReconsiderAttributes brings back the denied claims that name a VolumeAttributesClass
+// that was created.
+func (p *Provisioner) ReconsiderAttributes(class string) { p.wake(attributesTrigger(class)) }
+
 // SourceChanged brings back the claims that want the content of this one.
 func (p *Provisioner) SourceChanged(namespace, claim string) {
 	if triggers := p.sources.ClaimChanged(namespace, claim); len(triggers) > 0 {
@@ -44,6 +58,23 @@ func (p *Provisioner) PolicyChanged() {
 		}
 	}
 	p.wake(parking.Trigger{Kind: parking.Policy})
+	p.bringBackTheDrivers()
+}
+
+// bringBackTheDrivers brings back claims whose StorageClasses name the CSI driver, which
+// were left alone while nothing was in mode csi.
+func (p *Provisioner) bringBackTheDrivers() {
+	if !p.Policy().UsesCSI() {
+		return
+	}
+	all, err := p.Claims.List(labels.Everything())
+	if err != nil {
+		p.Logger.Error("Cannot list the claims in the cache", "error", err)
+		return
+	}
+	p.parked.requeueClaims(slices.DeleteFunc(all, func(claim *corev1.PersistentVolumeClaim) bool {
+		return claim.Spec.VolumeName != "" || record.ProvisionerOf(claim) != policy.CSIDriver
+	}))
 }
 
 // CredentialsChanged brings back what failed at the backends: the old

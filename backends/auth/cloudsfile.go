@@ -95,7 +95,7 @@ func (f cloudFiles) profile(name string) (clouds.Cloud, error) {
 	}
 	profile, ok := document.Clouds[name]
 	if !ok {
-		return clouds.Cloud{}, fmt.Errorf("cloud %s does not exist in clouds-public.yaml", name)
+		return clouds.Cloud{}, fmt.Errorf("%s does not exist in clouds-public.yaml", named("cloud", name))
 	}
 	return profile, nil
 }

@@ -69,8 +69,8 @@ func (c Credentials) Account() string {
 		k.ApplicationCredentialID, k.ApplicationCredentialName, k.ApplicationCredentialSecret)
 }
 
-// Resolve reads the credentials of one backend. Its errors never quote file
-// contents.
+// Resolve reads the credentials of one backend. Its errors quote no value of a
+// file but a single word that is not secret; see named.
 func (s Sources) Resolve(config Config) (Credentials, error) {
 	_, found, err := s.read(config)
 	return found, err
@@ -188,7 +188,7 @@ func availabilityOf(name string) (gophercloud.Availability, error) {
 	case "admin":
 		return gophercloud.AvailabilityAdmin, nil
 	}
-	return "", fmt.Errorf("interface %q is not public, internal or admin", name)
+	return "", fmt.Errorf("%s is not public, internal or admin", named("interface", name))
 }
 
 // Source is where the credentials of a backend come from. Exactly one field is

@@ -164,7 +164,7 @@ func TestUnreadableCloudsFiles(t *testing.T) {
 		"wrong type":            {map[string]string{"clouds.yaml": wrongType}, "$DIR/clouds.yaml:3: not a valid clouds file"},
 		"no mapping":            {map[string]string{"clouds.yaml": "hunter2"}, "$DIR/clouds.yaml:1: not a valid clouds file"},
 		"secure.yaml not YAML":  {map[string]string{"clouds.yaml": good, "secure.yaml": broken}, `$DIR/clouds.yaml: cloud "gold": unable to load secure.yaml: $DIR/secure.yaml:2: not a valid clouds file`},
-		"missing profile":       {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}"}, `$DIR/clouds.yaml: cloud "gold": cloud vendor does not exist in clouds-public.yaml`},
+		"missing profile":       {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}"}, `$DIR/clouds.yaml: cloud "gold": cloud "vendor" does not exist in clouds-public.yaml`},
 		"profile file not YAML": {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}", "clouds-public.yaml": broken}, `$DIR/clouds.yaml: cloud "gold": unable to load clouds-public.yaml: $DIR/clouds-public.yaml:2: not a valid clouds file`},
 	}
 	for name, test := range tests {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -32,7 +33,7 @@ const (
 func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.AuthOptions, error) {
 	address, repaired := identityV3(info.AuthURL)
 	if !IsWebAddress(address) {
-		return gophercloud.AuthOptions{}, fmt.Errorf("auth_url %q is not an http or https address", WithoutUser(info.AuthURL))
+		return gophercloud.AuthOptions{}, fmt.Errorf("%s is not an http or https address", named("auth_url", WithoutUser(info.AuthURL)))
 	}
 	if !utf8.ValidString(info.Password + info.ApplicationCredentialSecret + info.Token) {
 		// JSON would silently send a different text to Keystone.
@@ -137,7 +138,7 @@ func authMethod(authType clouds.AuthType, info clouds.AuthInfo) (string, error) 
 		}
 		return methodApplication, nil
 	}
-	return "", fmt.Errorf("auth_type %q is not supported; use password, v3applicationcredential or token", authType)
+	return "", fmt.Errorf("%s is not supported; use password, v3applicationcredential or token", named("auth_type", string(authType)))
 }
 
 func setUser(options *gophercloud.AuthOptions, info clouds.AuthInfo, of domain) error {
@@ -147,7 +148,7 @@ func setUser(options *gophercloud.AuthOptions, info clouds.AuthInfo, of domain) 
 	case info.Username == "":
 		return errors.New("the credentials name no user; give username or user_id")
 	case of == domain{}:
-		return fmt.Errorf("the credentials do not say to which domain user %q belongs; give user_domain_id or user_domain_name", info.Username)
+		return fmt.Errorf("the credentials do not say to which domain %s belongs; give user_domain_id or user_domain_name", named("user", info.Username))
 	default:
 		options.Username, options.DomainID, options.DomainName = info.Username, of.id, of.name
 	}
@@ -167,7 +168,7 @@ func scopeOf(info clouds.AuthInfo, of domain) (*gophercloud.AuthScope, error) {
 	case info.ProjectName == "":
 		return &gophercloud.AuthScope{}, nil
 	case of == domain{}:
-		return nil, fmt.Errorf("the credentials do not say to which domain project %q belongs; give project_domain_id or project_domain_name, or project_id", info.ProjectName)
+		return nil, fmt.Errorf("the credentials do not say to which domain %s belongs; give project_domain_id or project_domain_name, or project_id", named("project", info.ProjectName))
 	}
 	return &gophercloud.AuthScope{ProjectName: info.ProjectName, DomainID: of.id, DomainName: of.name}, nil
 }
@@ -192,18 +193,14 @@ func IsWebAddress(address string) bool {
 }
 
 // WithoutUser removes user and password from an address, so that it can be
-// shown. The address may be malformed.
+// shown. The address may be malformed: then they may contain slashes.
 func WithoutUser(address string) string {
-	authority, path, _ := strings.Cut(address[schemeEnd(address):], "/")
-	at := strings.LastIndex(authority, "@")
-	if at < 0 {
-		return address
+	scheme, rest := address[:schemeEnd(address)], address[schemeEnd(address):]
+	authority := rest
+	if IsWebAddress(address) {
+		authority, _, _ = strings.Cut(rest, "/")
 	}
-	shown := address[:schemeEnd(address)] + authority[at+1:]
-	if path != "" {
-		shown += "/" + path
-	}
-	return shown
+	return scheme + rest[strings.LastIndex(authority, "@")+1:]
 }
 
 func schemeEnd(address string) int {
@@ -265,10 +262,25 @@ func inlinePEM(value string) bool {
 
 // in names the file of a certificate in an error.
 func in(value string) string {
-	if inlinePEM(value) {
+	if !oneWord(value) || inlinePEM(value) {
 		return ""
 	}
 	return " in " + value
+}
+
+// named is what an error says of a key of a file: the key with its value if
+// that is one word. A longer value may have swallowed the lines after it, as
+// when a slip in an editor took the colon out of the next one, and with them a
+// secret.
+func named(key, value string) string {
+	if !oneWord(value) {
+		return key
+	}
+	return fmt.Sprintf("%s %q", key, value)
+}
+
+func oneWord(value string) bool {
+	return !strings.ContainsFunc(value, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
 }
 
 // certificateText returns the content of a certificate given as text or as a
@@ -281,13 +293,13 @@ func (f fileSet) certificateText(value string) ([]byte, error) {
 	if rest, ok := strings.CutPrefix(path, "~/"); ok {
 		home, err := os.UserHomeDir()
 		if err != nil {
-			return nil, fmt.Errorf("cannot read certificate %s: %w", value, err)
+			return nil, fmt.Errorf("cannot read the certificate%s: %w", in(value), err)
 		}
 		path = filepath.Join(home, rest)
 	}
 	content, err := f.read(path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read certificate %s: %w", value, unwrapPath(err))
+		return nil, fmt.Errorf("cannot read the certificate%s: %w", in(value), unwrapPath(err))
 	}
 	return content, nil
 }

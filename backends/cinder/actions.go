@@ -141,3 +141,21 @@ func (c *Client) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inU
 		map[string]any{"os-extend": map[string]any{"new_size": sizeGiB}}, nil, options)
 	return translate(c.backend, operation, err)
 }
+
+// OperationRetype is the change of a volume's type, as in metrics.
+const OperationRetype = "volume.os-retype"
+
+// RetypeVolume requests another volume type, without a migration to another storage
+// backend. It is accepted also if no storage can change the volume: it is complete
+// when the volume has left the status retyping, and only the type that it has then
+// shows whether it succeeded.
+func (c *Client) RetypeVolume(ctx context.Context, id, volumeType string) error {
+	const operation = OperationRetype
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
+	body := map[string]any{"os-retype": map[string]any{"new_type": volumeType, "migration_policy": "never"}}
+	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("volumes", id, "action"), body, nil,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
+	return translate(c.backend, operation, err)
+}

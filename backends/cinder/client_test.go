@@ -63,10 +63,10 @@ func newScripted(t *testing.T, answers map[string]http.HandlerFunc) (*Client, *s
 // TestRequests checks every mutation's address and body against the Block
 // Storage API reference, and that none sends a microversion.
 func TestRequests(t *testing.T) {
-	connector := Connector{Host: "k8s", IP: "10.0.0.1", Initiator: "iqn.2026-01.example:k8s", WWPNs: []string{"5001438002a3004a", "5001438002a30048"},
+	connector := Connector{Host: "k8s", IP: "10.0.0.1", Initiator: "iqn.2026-01.example:k8s", WWPNs: []string{"5001438002a3004a", "5001438002a30048"}, WWNNs: []string{"5001438002a3004b", "5001438002a30049"},
 		NQN: "nqn.2014-08.org.nvmexpress:uuid:1", Multipath: true}
 	const fullConnector = `{"connector":{"do_local_attach":false,"host":"k8s","initiator":"iqn.2026-01.example:k8s","ip":"10.0.0.1","multipath":true,` +
-		`"nqn":"nqn.2014-08.org.nvmexpress:uuid:1","os_type":"linux","platform":"x86_64","wwpns":["5001438002a3004a","5001438002a30048"]}}`
+		`"nqn":"nqn.2014-08.org.nvmexpress:uuid:1","os_type":"linux","platform":"x86_64","wwnns":["5001438002a3004b","5001438002a30049"],"wwpns":["5001438002a3004a","5001438002a30048"]}}`
 	tests := map[string]struct {
 		call func(ctx context.Context, c *Client) error
 		line string

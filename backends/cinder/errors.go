@@ -15,7 +15,7 @@ type Kind string
 const (
 	KindNotFound     Kind = "NotFound"     // 404: the volume, type or source does not exist
 	KindInvalid      Kind = "Invalid"      // 400: the request itself is wrong
-	KindConflict     Kind = "Conflict"     // 409, or 400 for a volume in the wrong state
+	KindConflict     Kind = "Conflict"     // 409, or 400 for a volume or snapshot in the wrong state
 	KindOverQuota    Kind = "OverQuota"    // 413: Cinder's own quota
 	KindRateLimited  Kind = "RateLimited"  // 429
 	KindUnauthorized Kind = "Unauthorized" // 401, also after a new login

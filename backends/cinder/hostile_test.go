@@ -52,6 +52,10 @@ func TestNoAnswerTakesMuchMemory(t *testing.T) {
 		_, err := c.DefaultVolumeType(ctx)
 		return err
 	}
+	byID := func(ctx context.Context, c *Client) error {
+		_, err := c.VolumeType(ctx, "t1")
+		return err
+	}
 	zones := func(ctx context.Context, c *Client) error {
 		_, err := c.Zones(ctx)
 		return err
@@ -82,6 +86,7 @@ func TestNoAnswerTakesMuchMemory(t *testing.T) {
 		"versions":                 {send: versions, before: `{"versions":[{}`, each: `,{}`, after: `]}`},
 		"volume types":             {send: types, before: `{"volume_types":[{"id":"a"}`, each: `,{"id":"a"}`, after: `]}`},
 		"extra specs of a type":    {send: types, before: `{"volume_types":[{"id":"a","extra_specs":{"x":""`, each: `,"x":""`, after: `}}]}`},
+		"a type":                   {send: byID, before: `{"volume_type":{"id":"t1","extra_specs":{"x":""`, each: `,"x":""`, after: `}}}`},
 		"a default type":           {send: byDefault, before: `{"volume_type":{"id":"a","extra_specs":{"x":""`, each: `,"x":""`, after: `}}}`},
 		"availability zones":       {send: zones, before: `{"availabilityZoneInfo":[{"zoneName":"a"}`, each: `,{"zoneName":"a"}`, after: `]}`},
 		"rates of the limits":      {send: quota, before: `{"limits":{"rate":[{}`, each: `,{}`, after: `]}}`},

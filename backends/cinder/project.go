@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
 
@@ -13,7 +14,8 @@ import (
 )
 
 // What a project may use. The requests are open to every member of a project,
-// and for checks only: nothing that the daemon does depends on them.
+// and for checks only, except VolumeType: nothing else that the daemon does depends on
+// them.
 
 // VolumeType is a volume type that the project may use. A create request may
 // name it by either field.
@@ -88,14 +90,33 @@ func (c *Client) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 // KindNotFound means that there is none, or that Cinder is configured with a type
 // that does not exist.
 func (c *Client) DefaultVolumeType(ctx context.Context) (VolumeType, error) {
-	const operation = "type.get"
+	return c.typeAt(ctx, "default")
+}
+
+// VolumeType reads a volume type by its ID. A KindNotFound means that there is none, or
+// that the project may not use it.
+func (c *Client) VolumeType(ctx context.Context, id string) (VolumeType, error) {
+	if err := c.checkID(operationType, id); err != nil {
+		return VolumeType{}, err
+	}
+	found, err := c.typeAt(ctx, id)
+	if err == nil && !strings.EqualFold(found.ID, id) {
+		return VolumeType{}, &Error{Backend: c.backend, Operation: operationType, Kind: KindInternal, Message: "the answer is about another volume type"}
+	}
+	return found, err
+}
+
+const operationType = "type.get"
+
+func (c *Client) typeAt(ctx context.Context, at string) (VolumeType, error) {
+	const operation = operationType
 	var answer struct {
 		Type struct {
 			ID   jsonstream.Text `json:"id"`
 			Name jsonstream.Text `json:"name"`
 		} `json:"volume_type"`
 	}
-	if _, err := c.service.Get(withOperation(ctx, operation), c.service.ServiceURL("types", "default"), &answer, nil); err != nil {
+	if _, err := c.service.Get(withOperation(ctx, operation), c.service.ServiceURL("types", at), &answer, nil); err != nil {
 		return VolumeType{}, translate(c.backend, operation, err)
 	}
 	if answer.Type.ID.Odd || answer.Type.Name.Odd || answer.Type.ID.Value == "" {

@@ -91,6 +91,13 @@ func TestDefaultVolumeType(t *testing.T) {
 		got, err := client.DefaultVolumeType(t.Context())
 		equal(t, got, test.want)
 		equal(t, KindOf(err), test.kind)
+		got, err = client.VolumeType(t.Context(), "t1")
+		equal(t, got, test.want)
+		equal(t, KindOf(err), test.kind)
+		_, err = client.VolumeType(t.Context(), "t2")
+		equal(t, err != nil, true)
+		_, err = client.VolumeType(t.Context(), "../t1")
+		equal(t, KindOf(err), KindInvalid)
 	}
 }
 

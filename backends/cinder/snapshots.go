@@ -10,10 +10,11 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 )
 
-// The operations that begin and end a snapshot's life, as in metrics.
+// The operations that begin, change and end a snapshot's life, as in metrics.
 const (
-	OperationSnapshotCreate = "snapshot.create"
-	OperationSnapshotDelete = "snapshot.delete"
+	OperationSnapshotMetadata = "snapshot.metadata.update"
+	OperationSnapshotCreate   = "snapshot.create"
+	OperationSnapshotDelete   = "snapshot.delete"
 )
 
 // NewSnapshot is a request for a snapshot.
@@ -131,7 +132,7 @@ func (c *Client) DeleteSnapshot(ctx context.Context, id string) error {
 
 // UpdateSnapshotMetadata writes metadata on a snapshot; other keys stay.
 func (c *Client) UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error {
-	const operation = "snapshot.metadata.update"
+	const operation = OperationSnapshotMetadata
 	if err := c.checkID(operation, id); err != nil {
 		return err
 	}

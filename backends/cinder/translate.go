@@ -292,11 +292,11 @@ func statusOf(err error) int {
 	return 0
 }
 
-// isStateConflict recognizes Cinder's 400 for a volume in the wrong state
-// (exception.InvalidVolume, text "Invalid volume: ..."), which the API
-// reference documents as a conflict.
+// isStateConflict recognizes Cinder's 400 for a volume or a snapshot in the wrong state
+// (exception.InvalidVolume, text "Invalid volume: ...", and InvalidSnapshot likewise),
+// which the API reference documents as a conflict.
 func isStateConflict(message string) bool {
-	return strings.HasPrefix(message, "Invalid volume:")
+	return strings.HasPrefix(message, "Invalid volume:") || strings.HasPrefix(message, "Invalid snapshot:")
 }
 
 // fault is the content of an error document.

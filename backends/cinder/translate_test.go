@@ -157,6 +157,8 @@ func TestStatusTable(t *testing.T) {
 		{400, `{"badRequest": {"code": 400, "message": 7}}`, nil, KindInvalid, "Cinder answered bad request", true, 0},
 		{400, `{"b": {"message": "second"}, "a": {"message": "first"}}`, nil, KindInvalid, "first", false, 0},
 		{400, `{"badRequest": {"message": "` + strings.Repeat("é", 200) + `"}}`, nil, KindInvalid, strings.Repeat("é", 150) + "...", false, 0},
+		{400, `{"badRequest": {"message": "Invalid volume: Volume status must be available."}}`, nil, KindConflict, "Invalid volume: Volume status must be available", false, 0},
+		{400, `{"badRequest": {"message": "Invalid snapshot: Snapshot status must be available or error."}}`, nil, KindConflict, "Invalid snapshot: Snapshot status must be available or error", false, 0},
 		{401, "", nil, KindUnauthorized, "the credentials were rejected", false, 0},
 		{403, "<html>", nil, KindForbidden, "the account may not do this", true, 0},
 		{404, "404 page not found", nil, KindConfig, unprovenAbsence, true, 0},

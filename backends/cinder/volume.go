@@ -58,6 +58,7 @@ const (
 	StatusErrorDeleting  Status = "error_deleting"
 	StatusExtending      Status = "extending"
 	StatusErrorExtending Status = "error_extending"
+	StatusRetyping       Status = "retyping"
 	// StatusUnreadable is that of a volume or snapshot in a listing whose entry
 	// lacks a status or is odd otherwise. Cinder has no status of that name.
 	StatusUnreadable Status = "unreadable"
@@ -79,6 +80,8 @@ type Connector struct {
 	IP        string   `json:"ip,omitempty"`
 	Initiator string   `json:"initiator,omitempty"`
 	WWPNs     []string `json:"wwpns,omitempty"`
+	// WWNNs are the Fibre Channel node names of the ports, in the same order.
+	WWNNs     []string `json:"wwnns,omitempty"`
 	NQN       string   `json:"nqn,omitempty"`
 	Multipath bool     `json:"multipath"`
 }
@@ -101,6 +104,9 @@ func (c Connector) request() map[string]any {
 	}
 	if len(c.WWPNs) > 0 {
 		body["wwpns"] = c.WWPNs
+	}
+	if len(c.WWNNs) > 0 {
+		body["wwnns"] = c.WWNNs
 	}
 	if c.NQN != "" {
 		body["nqn"] = c.NQN

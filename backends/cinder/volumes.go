@@ -147,9 +147,12 @@ func (c *Client) ForceDeleteVolume(ctx context.Context, id string) error {
 	return translate(c.backend, operation, result.Err)
 }
 
+// OperationMetadata is a change of a volume's metadata, as in metrics.
+const OperationMetadata = "metadata.update"
+
 // UpdateMetadata writes metadata on a volume; other keys stay.
 func (c *Client) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
-	const operation = "metadata.update"
+	const operation = OperationMetadata
 	if err := c.checkID(operation, id); err != nil {
 		return err
 	}

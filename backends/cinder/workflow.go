@@ -19,6 +19,20 @@ const (
 	WorkflowAuto Workflow = "auto"
 )
 
+// OffersAttachments returns an error unless the endpoint has the attachments API,
+// whatever workflow is configured for volumes that all nodes share.
+func (c *Client) OffersAttachments(ctx context.Context) error {
+	newest, err := c.maxMicroversion(ctx)
+	switch {
+	case err != nil:
+		return err
+	case newest < microversionAttachments:
+		return &Error{Backend: c.backend, Kind: KindConfig, Message: fmt.Sprintf(
+			"to attach volumes to nodes one by one needs microversion 3.%d, but the endpoint offers only up to 3.%d; use mode native for this backend", microversionAttachments, newest)}
+	}
+	return nil
+}
+
 // Workflow determines how new volumes are connected. An endpoint that does not
 // list its microversions is assumed to have none.
 func (c *Client) Workflow(ctx context.Context) (Workflow, error) {

@@ -2,8 +2,10 @@ package cinder
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -143,5 +145,40 @@ func TestTokenWithoutAProjectIsRefused(t *testing.T) {
 	_, err := logInFrom(t, cloud.Clouds(cindertest.PasswordCloud), auth.Config{Source: auth.Source{Cloud: "gold"}})
 	if !IsKind(err, KindConfig) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestMetadataIsReadTheSameHoweverLongItIs: a volume's usual metadata is read at once,
+// and longer one key by key.
+func TestMetadataIsReadTheSameHoweverLongItIs(t *testing.T) {
+	ours := func(key string) bool { return strings.HasPrefix(key, "ours/") }
+	for name, c := range map[string]struct {
+		part string
+		keep func(string) bool
+		want map[string]string // nil means that it cannot be read
+	}{
+		"nothing":                       {``, nil, nil},
+		"null":                          {`null`, nil, nil},
+		"a list":                        {`["x"]`, nil, nil},
+		"a text":                        {`"x"`, nil, nil},
+		"none":                          {`{PAD}`, nil, map[string]string{}},
+		"all":                           {`{"a":"1","ours/b":"2"PAD2}`, nil, map[string]string{"a": "1", "ours/b": "2"}},
+		"ours":                          {`{"a":"1","ours/b":"2"PAD2}`, ours, map[string]string{"ours/b": "2"}},
+		"escapes":                       {`{"ours/\u0062":"\"\u00e9\n"PAD2}`, ours, map[string]string{"ours/b": "\"é\n"}},
+		"null is an empty text":         {`{"ours/b":null PAD2}`, ours, map[string]string{"ours/b": ""}},
+		"the last of one key counts":    {`{"ours/b":"1","ours/b":"2"PAD2}`, ours, map[string]string{"ours/b": "2"}},
+		"a number of ours":              {`{"ours/b":2 PAD2}`, ours, nil},
+		"a number of others":            {`{"a":2,"ours/b":"2"PAD2}`, ours, map[string]string{"ours/b": "2"}},
+		"an object of others":           {`{"a":{"ours/c":"3"},"ours/b":"2"PAD2}`, ours, map[string]string{"ours/b": "2"}},
+		"a number where all are wanted": {`{"a":2 PAD2}`, nil, map[string]string{"a": ""}},
+	} {
+		blanks := strings.Repeat(" ", 16<<10)
+		for _, padding := range []string{"", blanks} {
+			part := strings.NewReplacer("PAD2", padding, "PAD", padding).Replace(c.part)
+			got, err := readMetadata(json.RawMessage(part), c.keep)
+			if (err != nil) != (c.want == nil) || err == nil && !reflect.DeepEqual(got, c.want) {
+				t.Errorf("%s, %d bytes: %v, %v; want %v", name, len(part), got, err, c.want)
+			}
+		}
 	}
 }

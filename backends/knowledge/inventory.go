@@ -5,6 +5,7 @@ package knowledge
 import (
 	"context"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -34,7 +35,10 @@ type Inventory[T any] struct {
 
 	mu      sync.Mutex
 	started time.Time // of the last complete listing; zero before the first
+	// entries are those of the listing, by owner. A listing under way shares them, so
+	// no slice is ever changed.
 	entries map[string][]T
+	owners  map[string]string // of each entry, by its ID
 	loading *loading
 }
 
@@ -52,7 +56,7 @@ type loading struct {
 
 // NewInventory makes an inventory that has not listed yet.
 func NewInventory[T any](of Entries[T]) *Inventory[T] {
-	return &Inventory[T]{of: of, entries: map[string][]T{}}
+	return &Inventory[T]{of: of, entries: map[string][]T{}, owners: map[string]string{}}
 }
 
 // Find returns the entries with an owner's UID that owns confirms, from a
@@ -116,13 +120,21 @@ func (i *Inventory[T]) Forget(id string) {
 	if i.loading != nil {
 		i.loading.gone[id] = true
 	}
-	for uid, entries := range i.entries {
-		kept := slices.DeleteFunc(entries, func(entry T) bool { return i.idOf(entry) == id })
-		if len(kept) == 0 {
-			delete(i.entries, uid)
-		} else {
-			i.entries[uid] = kept
-		}
+	i.drop(i.entries, i.owners, id)
+}
+
+// drop takes an entry out of a listing.
+func (i *Inventory[T]) drop(entries map[string][]T, owners map[string]string, id string) {
+	uid, known := owners[id]
+	if !known {
+		return
+	}
+	delete(owners, id)
+	kept := slices.DeleteFunc(slices.Clone(entries[uid]), func(entry T) bool { return i.idOf(entry) == id })
+	if len(kept) == 0 {
+		delete(entries, uid)
+	} else {
+		entries[uid] = kept
 	}
 }
 
@@ -183,43 +195,65 @@ func (i *Inventory[T]) leave(current *loading) {
 }
 
 func (i *Inventory[T]) run(ctx context.Context, current *loading) {
-	byOwner := map[string][]T{}
+	byOwner, owners := map[string][]T{}, map[string]string{}
 	texts := map[string]string{}
 	err := i.of.List(ctx, func(page []T) bool {
 		for _, entry := range page {
-			uid := i.of.Owner(entry)
+			// A listing may restart after a new login, and what it shows then is newer.
+			uid, id := i.of.Owner(entry), i.idOf(entry)
+			if owners[id] != uid {
+				i.drop(byOwner, owners, id)
+			}
 			if uid == "" {
 				continue
 			}
-			entry = i.of.Share(entry, texts)
-			// A listing may restart after a new login.
+			owners[id] = uid
 			known := byOwner[uid]
-			if at := slices.IndexFunc(known, func(k T) bool { return i.idOf(k) == i.idOf(entry) }); at >= 0 {
-				known[at] = entry
-			} else {
-				byOwner[uid] = append(known, entry)
+			at := slices.IndexFunc(known, func(k T) bool { return i.idOf(k) == id })
+			switch same := i.unchanged(uid, entry); {
+			case same != nil && (len(known) == 0 || len(known) == 1 && at == 0):
+				byOwner[uid] = same
+			case at < 0:
+				byOwner[uid] = append(slices.Clip(known), i.of.Share(entry, texts))
+			default:
+				byOwner[uid] = slices.Concat(known[:at], []T{i.of.Share(entry, texts)}, known[at+1:])
 			}
 		}
 		return true
 	})
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if err == nil {
-		i.started, i.entries = current.started, byOwner
-		for uid, entries := range byOwner {
-			entries = slices.DeleteFunc(entries, func(entry T) bool { return current.gone[i.idOf(entry)] })
-			if byOwner[uid] = entries; len(entries) == 0 {
-				delete(byOwner, uid)
-			}
-			slices.SortFunc(entries, i.elder)
-		}
-	}
 	current.err = err
-	if i.loading == current {
+	if i.loading == current { // or it was cut off
 		i.loading = nil
+		if err == nil {
+			i.finish(current, byOwner, owners)
+		}
 	}
 	current.cutOff()
 	close(current.done)
+}
+
+// unchanged returns the only entry of an owner if the last listing showed it like
+// this, so that listing everything again takes no memory for what is the same.
+func (i *Inventory[T]) unchanged(uid string, entry T) []T {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if known := i.entries[uid]; len(known) == 1 && reflect.DeepEqual(known[0], entry) {
+		return known
+	}
+	return nil
+}
+
+// finish replaces the last complete listing.
+func (i *Inventory[T]) finish(current *loading, byOwner map[string][]T, owners map[string]string) {
+	for id := range current.gone {
+		i.drop(byOwner, owners, id)
+	}
+	for _, entries := range byOwner {
+		slices.SortFunc(entries, i.elder)
+	}
+	i.started, i.entries, i.owners = current.started, byOwner, owners
 }
 
 func (i *Inventory[T]) idOf(entry T) string {

@@ -2,6 +2,8 @@ package knowledge
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -28,5 +30,130 @@ func TestListingDoesNotBringBackWhatIsGone(t *testing.T) {
 	later = func() {}
 	if all, err = inventory.AllAfter(t.Context(), time.Now()); err != nil || len(all) != 2 {
 		t.Errorf("the listing has %q (%v)", all, err)
+	}
+}
+
+// TestListingAgainTakesNoMemoryForWhatIsTheSame: a term lists everything again for
+// each audit.
+func TestListingAgainTakesNoMemoryForWhatIsTheSame(t *testing.T) {
+	type entry struct {
+		ID, Status string
+		Metadata   map[string]string
+	}
+	statuses := map[string]string{"same": "in-use", "changed": "available", "twin-1": "available", "twin-2": "available", "gone": "in-use"}
+	var during func()
+	inventory := NewInventory(Entries[*entry]{
+		List: func(_ context.Context, yield func([]*entry) bool) error {
+			var page []*entry
+			for id, status := range statuses {
+				page = append(page, &entry{ID: id, Status: status, Metadata: map[string]string{"key": id}})
+			}
+			yield(page)
+			yield(page) // again, after a new login
+			if during != nil {
+				during()
+			}
+			return nil
+		},
+		Owner: func(e *entry) string { return "uid-of-" + strings.Split(e.ID, "-")[0] },
+		Born:  func(e *entry) (string, time.Time) { return e.ID, time.Time{} },
+		Share: func(e *entry, _ map[string]string) *entry { return e },
+	})
+	list := func(want string) map[string]*entry {
+		t.Helper()
+		all, err := inventory.AllAfter(t.Context(), time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		byID, names := map[string]*entry{}, []string{}
+		for _, e := range all {
+			byID[e.ID] = e
+			names = append(names, e.ID+" "+e.Status)
+		}
+		if got := strings.Join(names, ", "); got != want {
+			t.Errorf("the listing has %s; want %s", got, want)
+		}
+		return byID
+	}
+	before := list("changed available, gone in-use, same in-use, twin-1 available, twin-2 available")
+	statuses["changed"] = "in-use"
+	during = func() { inventory.Forget("gone") }
+	after := list("changed in-use, same in-use, twin-1 available, twin-2 available")
+	if before["same"] != after["same"] || before["changed"] == after["changed"] {
+		t.Error("what is the same was not kept, or what has changed was")
+	}
+	inventory.Forget("twin-1")
+	inventory.Forget("never seen")
+	if found, err := inventory.Find(t.Context(), "uid-of-twin", func(*entry) bool { return true }, time.Time{}); err != nil || len(found) != 1 || found[0].ID != "twin-2" {
+		t.Errorf("found %v (%v)", found, err)
+	}
+	during = nil
+	list("changed in-use, gone in-use, same in-use, twin-1 available, twin-2 available")
+}
+
+// TestEntryThatChangesHandsDuringAListing: a listing that begins again after a new
+// login may show an entry under the stamp of another owner, or without one.
+func TestEntryThatChangesHandsDuringAListing(t *testing.T) {
+	type entry struct{ id, owner string }
+	inventory := NewInventory(Entries[entry]{
+		List: func(_ context.Context, yield func([]entry) bool) error {
+			yield([]entry{{"1", "before"}, {"2", "before"}, {"3", "before"}})
+			yield([]entry{{"1", "after"}, {"2", "before"}, {"3", ""}}) // again, after a new login
+			return nil
+		},
+		Owner: func(e entry) string { return e.owner },
+		Born:  func(e entry) (string, time.Time) { return e.id, time.Time{} },
+		Share: func(e entry, _ map[string]string) entry { return e },
+	})
+	if all, err := inventory.All(t.Context()); err != nil || !slices.Equal(all, []entry{{"1", "after"}, {"2", "before"}}) {
+		t.Errorf("the listing has %v (%v)", all, err)
+	}
+	inventory.Forget("1")
+	inventory.Forget("2")
+	if owners := inventory.Owners(); len(owners) != 0 {
+		t.Errorf("%q own what is gone", owners)
+	}
+}
+
+// TestListingThatWasCutOffShowsNothing: it does not know what went away since
+// nobody waits for it, and another one may have ended before it.
+func TestListingThatWasCutOffShowsNothing(t *testing.T) {
+	shown := []string{"1", "2"}
+	listed, resumed, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	first := true
+	inventory := NewInventory(Entries[string]{
+		List: func(_ context.Context, yield func([]string) bool) error {
+			yield(shown)
+			if first {
+				first = false
+				close(listed)
+				<-resumed
+			}
+			return nil
+		},
+		Owner: func(id string) string { return "uid-of-" + id },
+		Born:  func(id string) (string, time.Time) { return id, time.Time{} },
+		Share: func(id string, _ map[string]string) string { return id },
+	})
+	ctx, leave := context.WithCancel(t.Context())
+	go func() {
+		defer close(ended)
+		if all, err := inventory.All(ctx); err == nil {
+			t.Errorf("the listing has %q although nobody waited for its end", all)
+		}
+	}()
+	<-listed
+	cutOff := inventory.loading
+	leave()
+	<-ended
+	inventory.Forget("1")
+	shown = []string{"2", "3"}
+	if all, err := inventory.All(t.Context()); err != nil || !slices.Equal(all, []string{"2", "3"}) {
+		t.Errorf("the listing has %q (%v)", all, err)
+	}
+	close(resumed)
+	<-cutOff.done
+	if all, err := inventory.All(t.Context()); err != nil || !slices.Equal(all, []string{"2", "3"}) {
+		t.Errorf("after the end of one that was cut off, the listing has %q (%v)", all, err)
 	}
 }

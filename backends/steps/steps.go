@@ -55,6 +55,17 @@ func TowardsConnected(v cinder.Volume, workflow cinder.Workflow) Step {
 	return Blocked
 }
 
+// TowardsMade is the next step from a volume's state to a volume that the CSI driver
+// can attach; None if it can. A volume that nodes have attached was made: a
+// PersistentVolume of the same claim once named it.
+func TowardsMade(v cinder.Volume) Step {
+	switch v.Status {
+	case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse, cinder.StatusDetaching:
+		return None
+	}
+	return TowardsConnected(v, cinder.WorkflowAttachment)
+}
+
 // TowardsGone is the next step from a volume's state to its absence.
 func TowardsGone(v cinder.Volume, workflow cinder.Workflow) Step {
 	if v.ID == "" {

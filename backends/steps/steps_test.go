@@ -82,3 +82,21 @@ func TestNextStepByTheAttachmentsAPI(t *testing.T) {
 		}
 	}
 }
+
+// TestNextStepOfAVolumeForTheCSIDriver: nothing is left to do once the volume exists,
+// whoever has it.
+func TestNextStepOfAVolumeForTheCSIDriver(t *testing.T) {
+	if got := TowardsMade(cinder.Volume{}); got != Create {
+		t.Errorf("from absence: %s, want %s", got, Create)
+	}
+	made := map[cinder.Status]bool{"available": true, "reserved": true, "attaching": true, "in-use": true, "detaching": true}
+	for status, native := range everyStatus {
+		want := native.connected
+		if made[status] {
+			want = None
+		}
+		if got := TowardsMade(cinder.Volume{ID: "v1", Status: status}); got != want {
+			t.Errorf("from %q: %s, want %s", status, got, want)
+		}
+	}
+}

@@ -4,8 +4,6 @@
 package admission
 
 import (
-	"fmt"
-
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -31,10 +29,9 @@ func ImportOf(claim *corev1.PersistentVolumeClaim) (volume string, asks bool) {
 
 // The reasons of a refusal.
 const (
-	UnsupportedDataSource            policy.Reason = "UnsupportedDataSource"
-	UnsupportedSelector              policy.Reason = "UnsupportedSelector"
-	UnsupportedVolumeAttributesClass policy.Reason = "UnsupportedVolumeAttributesClass"
-	UnsupportedAccessMode            policy.Reason = "UnsupportedAccessMode"
+	UnsupportedDataSource policy.Reason = "UnsupportedDataSource"
+	UnsupportedSelector   policy.Reason = "UnsupportedSelector"
+	UnsupportedAccessMode policy.Reason = "UnsupportedAccessMode"
 )
 
 // Refusal explains why a claim is denied that asks for what no Cinder volume can
@@ -47,20 +44,10 @@ func Refusal(claim *corev1.PersistentVolumeClaim, parameters map[string]string) 
 	if _, refused := DataSourceOf(claim, parameters); refused != nil {
 		return refused
 	}
-	switch {
-	case spec.Selector != nil:
+	if spec.Selector != nil {
 		return &policy.Denial{
 			Reason:  UnsupportedSelector,
 			Message: "spec.selector cannot be honored for a volume that is yet to be created; remove the selector, or bind an existing PersistentVolume with spec.volumeName",
-		}
-	case spec.VolumeAttributesClassName != nil && *spec.VolumeAttributesClassName != "":
-		// Kubernetes would never bind the claim to a PersistentVolume without the
-		// class (FindMatchingVolume in k8s.io/component-helpers/storage/volume), and
-		// rejects one of a native source with it.
-		return &policy.Denial{
-			Reason: UnsupportedVolumeAttributesClass,
-			Message: fmt.Sprintf("spec.volumeAttributesClassName is %q, but Kubernetes accepts a VolumeAttributesClass only on volumes of CSI drivers, and this provisioner applies none; replace the claim with one that names none",
-				*spec.VolumeAttributesClassName),
 		}
 	}
 	block := spec.VolumeMode != nil && *spec.VolumeMode == corev1.PersistentVolumeBlock
@@ -77,6 +64,24 @@ func SelectedNode(claim *corev1.PersistentVolumeClaim) string {
 		return name
 	}
 	return claim.Annotations[AlphaSelectedNodeAnnotation]
+}
+
+// AttributesOf is the VolumeAttributesClass that a claim names, as far as the claim
+// shows it: nobody has looked whether it exists. It is nil if the claim names none.
+//
+// Kubernetes binds a claim only to a PersistentVolume with the same class
+// (FindMatchingVolume in k8s.io/component-helpers/storage/volume), and rejects one of a
+// native source with it.
+func AttributesOf(claim *corev1.PersistentVolumeClaim) *policy.AttributesClass {
+	if name := claim.Spec.VolumeAttributesClassName; name != nil && *name != "" {
+		return &policy.AttributesClass{Name: *name, Missing: true}
+	}
+	return nil
+}
+
+// AttributesClassOf describes a VolumeAttributesClass to the policy.
+func AttributesClassOf(class *storagev1.VolumeAttributesClass) *policy.AttributesClass {
+	return &policy.AttributesClass{Name: class.Name, Driver: class.DriverName, Parameters: class.Parameters}
 }
 
 // ClassOf describes a StorageClass to the policy.

@@ -51,6 +51,7 @@ type claimFlags struct {
 	namespaceLabels map[string]string
 	storageClass    string
 	parameters      []string
+	attributes      []string
 	size            string
 	limit           string
 	volumeMode      string
@@ -68,8 +69,15 @@ func (f claimFlags) claim() (claim, error) {
 		VolumeMode:      policy.VolumeMode(f.volumeMode),
 	}
 	var err error
-	if c.request.Parameters, err = f.readParameters(); err != nil {
+	if c.request.Parameters, err = readParameters("parameter", f.parameters); err != nil {
 		return c, err
+	}
+	if len(f.attributes) > 0 {
+		parameters, err := readParameters("attribute", f.attributes)
+		if err != nil {
+			return c, err
+		}
+		c.request.Attributes = &policy.AttributesClass{Name: "of --attribute", Driver: policy.CSIDriver, Parameters: parameters}
 	}
 	if c.request.Bytes, err = readQuantity("size", f.size); err != nil {
 		return c, err
@@ -96,15 +104,15 @@ func (f claimFlags) claim() (claim, error) {
 	return c, nil
 }
 
-func (f claimFlags) readParameters() (map[string]string, error) {
+func readParameters(flag string, given []string) (map[string]string, error) {
 	parameters := map[string]string{}
-	for _, text := range f.parameters {
+	for _, text := range given {
 		key, value, found := strings.Cut(text, "=")
 		if !found || key == "" {
-			return nil, usageError("--parameter must be written as KEY=VALUE, not %q", text)
+			return nil, usageError("--%s must be written as KEY=VALUE, not %q", flag, text)
 		}
 		if _, twice := parameters[key]; twice {
-			return nil, usageError("--parameter %s is given twice", key)
+			return nil, usageError("--%s %s is given twice", flag, key)
 		}
 		parameters[key] = value
 	}
@@ -160,7 +168,11 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 		parameters = class.Parameters
 		described := admission.ClassOf(class)
 		c.class, c.request.Topologies = &described, described.Topologies
-		if class.Provisioner != provisionerName {
+		switch class.Provisioner {
+		case provisionerName:
+		case policy.CSIDriver:
+			c.request.Driver = class.Provisioner
+		default:
 			note("StorageClass %s belongs to the provisioner %q; this program answers to %s unless it runs with another --provisioner-name", name, class.Provisioner, provisionerName)
 		}
 	} else if name != "" && len(parameters) == 0 {
@@ -185,6 +197,13 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 			c.request.Node = &policy.Node{Name: selected, Labels: node.Labels}
 		} else {
 			note("the claim's pod was scheduled to node %s, which is not among the manifests: every backend is taken to export volumes to it", selected)
+		}
+	}
+	if c.request.Attributes = admission.AttributesOf(object); c.request.Attributes != nil {
+		if class, ok := m.attributes[c.request.Attributes.Name]; ok {
+			c.request.Attributes = admission.AttributesClassOf(class)
+		} else {
+			note("the manifests have no VolumeAttributesClass %s: it is taken not to exist", c.request.Attributes.Name)
 		}
 	}
 	if c.refusal = admission.Refusal(object, parameters); c.refusal == nil {

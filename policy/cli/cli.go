@@ -63,6 +63,9 @@ type Options struct {
 	// ReadCluster reads what exists in the cluster of a kubeconfig file. The
 	// commands need no cluster unless a flag asks for one.
 	ReadCluster func(ctx context.Context, kubeconfig, provisionerName string) (review.Existing, error)
+	// ReadCSI reads what the cluster has for mode csi. It is called for policies that
+	// use the mode.
+	ReadCSI func(ctx context.Context, kubeconfig string) (*review.CSI, error)
 	// Places returns the places that a policy's backends lead to, by name, as
 	// far as they are known without a request. If the name of the clouds.yaml
 	// is empty, none is read.

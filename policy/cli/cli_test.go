@@ -225,3 +225,13 @@ func TestExitCode(t *testing.T) {
 		}
 	}
 }
+
+// writeTo writes a file beside others.
+func writeTo(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	file := filepath.Join(dir, name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}

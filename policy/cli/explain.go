@@ -36,8 +36,8 @@ running program decides in the same way. The command needs no cluster.
 
 Describe the claim with flags, or give YAML manifests in files (- is standard
 input). The command reads manifests as kubectl apply does, and explains every
-PersistentVolumeClaim, with the labels of its Namespace, its StorageClass and the
-Node selected for its pod, if they are among the manifests.
+PersistentVolumeClaim, with the labels of its Namespace, its StorageClass, its
+VolumeAttributesClass and the Node selected for its pod, if they are among the manifests.
 
 Quotas depend on what is already used. Give it with --used, once for each tenant,
 rule or backend:
@@ -48,14 +48,14 @@ Everything else counts as unused. If there are several claims, each granted one
 counts for those after it.
 
 A claim is granted, denied by the policy, or refused: the provisioner refuses some
-claims before it asks the policy, such as those with a data source.
+claims before it asks the policy, such as those with a selector.
 
 Exit codes: 0 the claims are explained, granted or denied; 1 the policy has
 errors, which are listed; 2 wrong usage or an unreadable file; 3 the claims are
 explained, and the provisioner refuses one of them. To make a pipeline fail on a
 denial, use policy test.`,
 		Example: `  standalone-cinder policy explain --policy policy.yaml --namespace team-a --storage-class fast --size 10Gi
-  kubectl get ns,sc,pvc -n team-a -o yaml | standalone-cinder policy explain --policy policy.yaml -`,
+  kubectl get ns,sc,vac,pvc -n team-a -o yaml | standalone-cinder policy explain --policy policy.yaml -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			options.files = append(options.files, args...)
 			return options.run(cmd)
@@ -70,6 +70,7 @@ denial, use policy test.`,
 	flags.StringToStringVar(&options.claim.namespaceLabels, "namespace-labels", nil, "labels of the namespace, as `KEY=VALUE,...`; with manifests, if its Namespace is not among them")
 	flags.StringVar(&options.claim.storageClass, "storage-class", "", "`name` of the claim's StorageClass")
 	flags.StringArrayVar(&options.claim.parameters, "parameter", nil, "parameter of the StorageClass, as `KEY=VALUE`; may be repeated; with manifests, if the StorageClass is not among them")
+	flags.StringArrayVar(&options.claim.attributes, "attribute", nil, "parameter of the VolumeAttributesClass that the claim names, as `KEY=VALUE`; may be repeated; without manifests")
 	flags.StringVar(&options.claim.size, "size", "", "`size` that the claim asks for, such as 10Gi")
 	flags.StringVar(&options.claim.limit, "limit", "", "largest `size` that the claim allows (its resources.limits.storage)")
 	flags.StringVar(&options.claim.volumeMode, "volume-mode", string(policy.Filesystem), "volume `mode` of the claim: Filesystem or Block")
@@ -79,7 +80,7 @@ denial, use policy test.`,
 	completeValues(cmd, "volume-mode", string(policy.Filesystem), string(policy.Block))
 	completeValues(cmd, "access-mode", "RWO", "ROX", "RWX", "RWOP")
 	completeYAML(cmd, "policy", "manifests")
-	for _, free := range []string{"namespace", "name", "namespace-labels", "storage-class", "parameter", "size", "limit", "used"} {
+	for _, free := range []string{"namespace", "name", "namespace-labels", "storage-class", "parameter", "attribute", "size", "limit", "used"} {
 		completeValues(cmd, free)
 	}
 	return cmd
@@ -143,7 +144,7 @@ func (o explainOptions) check(cmd *cobra.Command) error {
 		return usageError("%s needs %s%s (see %s --help)", cmd.CommandPath(), strings.Join(missing, ", "), hint, cmd.CommandPath())
 	}
 	if len(o.files) > 0 {
-		for _, flag := range []string{"name", "storage-class", "size", "limit", "volume-mode", "access-mode"} {
+		for _, flag := range []string{"name", "storage-class", "attribute", "size", "limit", "volume-mode", "access-mode"} {
 			if cmd.Flags().Changed(flag) {
 				return usageError("--%s describes a claim on the command line and does not go with manifests; remove one of them", flag)
 			}
@@ -168,7 +169,7 @@ func (o explainOptions) claims(stdin io.Reader, p *policy.Policy) (claims []clai
 		c, err := o.claim.claim()
 		return []claim{c}, nil, err
 	}
-	parameters, err := o.claim.readParameters()
+	parameters, err := readParameters("parameter", o.claim.parameters)
 	if err != nil {
 		return nil, nil, err
 	}

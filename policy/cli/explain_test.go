@@ -209,12 +209,11 @@ func TestManifestsAsKubectlAppliesThem(t *testing.T) {
 // TestWhatTheProvisionerRefuses: explain says what the claim's event would say.
 func TestWhatTheProvisionerRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ change, want string }{
-		"a data source":       {"dataSource: {kind: VolumeSnapshot, name: s}", `UnsupportedDataSource: spec.dataSource asks for the content of VolumeSnapshot "s", which is not supported; the claim is not given an empty volume instead; remove the data source`},
-		"a data source ref":   {"dataSourceRef: {kind: Thing, name: s}", `UnsupportedDataSource: spec.dataSource asks for the content of Thing "s", which is not supported; the claim is not given an empty volume instead; remove the data source`},
-		"a selector":          {"selector: {}", "UnsupportedSelector: spec.selector cannot be honored for a volume that is yet to be created; remove the selector, or bind an existing PersistentVolume with spec.volumeName"},
-		"an attributes class": {"volumeAttributesClassName: quick", `UnsupportedVolumeAttributesClass: spec.volumeAttributesClassName is "quick", but Kubernetes accepts a VolumeAttributesClass only on volumes of CSI drivers, and this provisioner applies none; replace the claim with one that names none`},
-		"many writers":        {"accessModes: [ReadWriteMany]", "UnsupportedAccessMode: access mode ReadWriteMany is for volumeMode Block only, because a Cinder volume is a disk, and its filesystem breaks when two nodes mount it for writing; use ReadWriteOnce or ReadOnlyMany"},
-		"an unknown mode":     {"accessModes: [Sometimes]", `UnsupportedAccessMode: access mode "Sometimes" is unknown; use ReadWriteOnce or ReadOnlyMany`},
+		"a data source":     {"dataSource: {kind: VolumeSnapshot, name: s}", `UnsupportedDataSource: spec.dataSource asks for the content of VolumeSnapshot "s", which is not supported; the claim is not given an empty volume instead; remove the data source`},
+		"a data source ref": {"dataSourceRef: {kind: Thing, name: s}", `UnsupportedDataSource: spec.dataSource asks for the content of Thing "s", which is not supported; the claim is not given an empty volume instead; remove the data source`},
+		"a selector":        {"selector: {}", "UnsupportedSelector: spec.selector cannot be honored for a volume that is yet to be created; remove the selector, or bind an existing PersistentVolume with spec.volumeName"},
+		"many writers":      {"accessModes: [ReadWriteMany]", "UnsupportedAccessMode: access mode ReadWriteMany is for volumeMode Block only, because a Cinder volume is a disk, and its filesystem breaks when two nodes mount it for writing; use ReadWriteOnce or ReadOnlyMany"},
+		"an unknown mode":   {"accessModes: [Sometimes]", `UnsupportedAccessMode: access mode "Sometimes" is unknown; use ReadWriteOnce or ReadOnlyMany`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := run(strings.Replace(simpleClaim, "spec: {", "spec: {"+c.change+", ", 1), "explain", "--policy", testPolicy, "-n", "team-a", "-")

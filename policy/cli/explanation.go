@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -40,6 +42,8 @@ type claimExplanation struct {
 	Limit       string            `json:"limit,omitempty"`
 	VolumeMode  policy.VolumeMode `json:"volumeMode"`
 	AccessModes []string          `json:"accessModes,omitempty"`
+	// Attributes are the parameters of the VolumeAttributesClass that the claim names.
+	Attributes map[string]string `json:"attributes,omitempty"`
 
 	Verdict verdict `json:"verdict"`
 	// Granted means that the verdict is granted.
@@ -147,6 +151,12 @@ type step struct {
 type backendStep struct {
 	step
 	Connector policy.Connector `json:"connector"`
+	// Mode is csi for a backend whose volumes the CSI driver attaches; empty for
+	// native ones.
+	Mode policy.Mode `json:"mode,omitempty"`
+	// Fencing and MaxVolumesPerNode are those of a backend in mode csi.
+	Fencing           policy.Fencing `json:"fencing,omitempty"`
+	MaxVolumesPerNode int            `json:"maxVolumesPerNode,omitempty"`
 	// Zones are those in which the volume may be, best first, with their nodes.
 	Zones []policy.Zone `json:"zones,omitempty"`
 }
@@ -175,13 +185,13 @@ func explain(p *policy.Policy, claims []claim, used policy.Usages) explanation {
 // the size, so the claim's stands for it.
 func decide(p *policy.Policy, c *claim) policy.Decision {
 	if c.existing != "" {
-		granted := p.DecideImport(c.request)
+		granted := p.ExplainImport(c.request)
 		if granted.Denial != nil {
 			return granted
 		}
 		c.notes = append(c.notes, fmt.Sprintf("the claim asks for the volume %q at Cinder, and gets it if it is one %s; its size counts in place of the claim's", c.existing, granted.Import))
 	}
-	return p.Decide(c.request)
+	return p.Explain(c.request)
 }
 
 func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room policy.Room) claimExplanation {
@@ -197,6 +207,9 @@ func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room poli
 	}
 	if e.VolumeMode == "" {
 		e.VolumeMode = policy.Filesystem
+	}
+	if named := c.request.Attributes; named != nil {
+		e.Attributes = named.Parameters
 	}
 	if denial := room.Denial; denial != nil {
 		e.Denial = &placedDenial{Denial: *denial}
@@ -217,9 +230,14 @@ func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room poli
 	}
 	if decision.Allowed() {
 		e.Volume = &volume{VolumeProperties: decision.VolumeOn(cmp.Or(e.Backend, decision.Backends[0])), Fixed: fixed(p, decision.Rule)}
+		if e.Attributes[policy.AttributesType] != "" {
+			// The VolumeAttributesClass wins over the rule.
+			e.Volume.Fixed = slices.DeleteFunc(e.Volume.Fixed, func(name string) bool { return name == "type" })
+		}
 		e.noteOrder(p, c)
+		e.noteModes(decision, c)
 	}
-	e.addZones(decision)
+	e.addZones(p, decision)
 	return e
 }
 
@@ -230,10 +248,37 @@ func (e *claimExplanation) noteOrder(p *policy.Policy, c claim) {
 	}
 }
 
-// addZones adds the zones to the backends.
-func (e *claimExplanation) addZones(decision policy.Decision) {
+// noteModes says what the modes of the backends mean for the claim.
+func (e *claimExplanation) noteModes(decision policy.Decision, c claim) {
+	var modes []string
+	uses := map[policy.Mode]bool{}
+	for _, backend := range decision.Backends {
+		mode := decision.ModeOn(backend)
+		uses[mode] = true
+		modes = append(modes, fmt.Sprintf("%s on %s", mode, backend))
+	}
+	if len(uses) > 1 {
+		e.Notes = append(e.Notes, "the mode depends on the backend that takes the volume: "+strings.Join(modes, ", "))
+	}
+	if slices.Contains(c.accessModes, string(corev1.ReadWriteOncePod)) && uses[policy.ModeNative] {
+		e.Notes = append(e.Notes, "ReadWriteOncePod needs a CSI source: a native volume has none unless mapping of the backend makes one; a rule with mode: csi has it")
+	}
+	if slices.Contains(c.accessModes, string(corev1.ReadOnlyMany)) && uses[policy.ModeCSI] {
+		// Native volumes are read by several nodes over one attachment.
+		e.Notes = append(e.Notes, "in mode csi, ReadOnlyMany needs a volume type with multiattach; whether the type has it is known when the volume is created")
+	}
+}
+
+// addZones adds the modes and the zones to the backends.
+func (e *claimExplanation) addZones(p *policy.Policy, decision policy.Decision) {
 	for i := range e.Backends {
 		b := &e.Backends[i]
+		if decision.ModeOn(b.Name) == policy.ModeCSI {
+			b.Mode = policy.ModeCSI
+			if backend, ok := p.Backend(b.Name); ok {
+				b.Fencing, b.MaxVolumesPerNode = backend.Fencing(), backend.VolumesPerNode()
+			}
+		}
 		if placement, mapped := decision.PlacementOn(b.Name); mapped && slices.Contains(decision.Backends, b.Name) {
 			b.Zones = placement.Zones
 		}

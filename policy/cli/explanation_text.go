@@ -175,6 +175,8 @@ func (e claimExplanation) writeVolume(w *textWriter) {
 			value = otherwise
 		case slices.Contains(v.Fixed, property):
 			value += " (set by the rule)"
+		case property == "type" && e.Attributes[policy.AttributesType] != "":
+			value += " (set by the VolumeAttributesClass)"
 		}
 		return []string{name, value}
 	}
@@ -193,6 +195,9 @@ func (e claimExplanation) writeVolume(w *textWriter) {
 		row("availability zone", v.AvailabilityZone, "Cinder's default", "availabilityZone"),
 		row("file system", v.FSType, "none, it is a block volume", "fsType"),
 	}
+	if v.Mode != "" {
+		rows = append(rows, []string{"mode", string(v.Mode) + ", attached to each node that uses it by the CSI driver " + policy.CSIDriver})
+	}
 	if len(metadata) > 0 {
 		rows = append(rows, []string{"metadata", strings.Join(metadata, ", ") + ", and the provisioner's own"})
 	}
@@ -203,6 +208,14 @@ func (e claimExplanation) writeVolume(w *textWriter) {
 	}
 	w.line("%s", title)
 	w.table("    ", rows)
+}
+
+// describeFencing says what becomes of a volume that a lost node has.
+func describeFencing(f policy.Fencing) string {
+	if f == policy.FencingInitiator {
+		return "fencing: initiator, a volume of a lost node goes to another node at once"
+	}
+	return "fencing: export, a volume stays attached to a lost node until that node is clean, rebooted, deleted or tainted out-of-service"
 }
 
 func (e claimExplanation) writeBackends(w *textWriter) {
@@ -219,7 +232,20 @@ func (e claimExplanation) writeBackends(w *textWriter) {
 		}
 		rows = append(rows, []string{mark + " " + b.Name, b.Detail})
 		if b.Outcome == candidate {
-			rows = append(rows, []string{"", "connector: " + describeConnector(b.Connector)})
+			connector := describeConnector(b.Connector)
+			if b.Mode == policy.ModeCSI {
+				connector = "each node's own"
+				if len(b.Connector.NodeLabels) > 0 {
+					connector += ", nodes with " + labels.FormatLabels(b.Connector.NodeLabels)
+				}
+			}
+			rows = append(rows, []string{"", "connector: " + connector})
+			if b.Mode == policy.ModeCSI {
+				rows = append(rows, []string{"", describeFencing(b.Fencing)})
+			}
+			if b.MaxVolumesPerNode > 0 {
+				rows = append(rows, []string{"", fmt.Sprintf("at most %d volumes on a node", b.MaxVolumesPerNode)})
+			}
 			for _, zone := range b.Zones {
 				rows = append(rows, []string{"", "zone " + zone.Name + ": nodes with " + labels.FormatLabels(zone.NodeLabels)})
 			}

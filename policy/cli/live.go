@@ -77,6 +77,8 @@ type Trial struct {
 	VolumeType       string   `json:"volumeType,omitempty"`
 	AvailabilityZone string   `json:"availabilityZone,omitempty"`
 	FSType           string   `json:"fsType,omitempty"`
+	// Mode is empty for native volumes.
+	Mode policy.Mode `json:"mode,omitempty"`
 	// Volume is Cinder's ID.
 	Volume string `json:"volume,omitempty"`
 	// Source is what a PersistentVolume would have; Secret describes the Secret
@@ -177,7 +179,7 @@ func (l LiveLimit) Describe(unit string) string {
 
 func (t Trial) text(w io.Writer) {
 	fmt.Fprintf(w, "\nvolume on backend %s for %s", t.Backend, strings.Join(t.Rules, ", "))
-	for _, property := range []struct{ name, value string }{{"type", t.VolumeType}, {"zone", t.AvailabilityZone}, {"filesystem", t.FSType}} {
+	for _, property := range []struct{ name, value string }{{"type", t.VolumeType}, {"zone", t.AvailabilityZone}, {"filesystem", t.FSType}, {"mode", string(t.Mode)}} {
 		if property.value != "" {
 			fmt.Fprintf(w, ", %s %s", property.name, property.value)
 		}

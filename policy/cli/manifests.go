@@ -32,6 +32,7 @@ type manifests struct {
 	namespaces map[string]*corev1.Namespace
 	classes    map[string]*storagev1.StorageClass
 	nodes      map[string]*corev1.Node
+	attributes map[string]*storagev1.VolumeAttributesClass
 	// ignored names the objects of other kinds.
 	ignored []string
 }
@@ -64,7 +65,7 @@ func newManifestReader(namespace string) (*manifestReader, error) {
 		decoder:   kubejson.NewSerializerWithOptions(kubejson.DefaultMetaFactory, scheme, scheme, kubejson.SerializerOptions{Yaml: true, Strict: true}),
 		namespace: namespace,
 		explicit:  namespace != "",
-		found:     manifests{namespaces: map[string]*corev1.Namespace{}, classes: map[string]*storagev1.StorageClass{}, nodes: map[string]*corev1.Node{}},
+		found:     manifests{namespaces: map[string]*corev1.Namespace{}, classes: map[string]*storagev1.StorageClass{}, nodes: map[string]*corev1.Node{}, attributes: map[string]*storagev1.VolumeAttributesClass{}},
 	}
 	if !r.explicit {
 		r.namespace = corev1.NamespaceDefault
@@ -176,7 +177,7 @@ func (r *manifestReader) readObject(text []byte, at string, before int) error {
 		}
 		return nil
 	}
-	known, ok := map[string]string{"PersistentVolumeClaim": "v1", "Namespace": "v1", "Node": "v1", "StorageClass": "storage.k8s.io/v1"}[h.Kind]
+	known, ok := map[string]string{"PersistentVolumeClaim": "v1", "Namespace": "v1", "Node": "v1", "StorageClass": "storage.k8s.io/v1", "VolumeAttributesClass": "storage.k8s.io/v1"}[h.Kind]
 	switch {
 	case !ok:
 		r.found.ignored = append(r.found.ignored, fmt.Sprintf("%s (%s)", h, at))
@@ -208,6 +209,8 @@ func (r *manifestReader) readObject(text []byte, at string, before int) error {
 		r.found.classes[object.Name] = object
 	case *corev1.Node:
 		r.found.nodes[object.Name] = object
+	case *storagev1.VolumeAttributesClass:
+		r.found.attributes[object.Name] = object
 	}
 	return nil
 }

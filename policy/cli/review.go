@@ -40,6 +40,11 @@ func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*clusterRevi
 		return nil, &ExitError{Code: ExitUsage, Err: fmt.Errorf("cannot say what the policy means for the cluster: %w", err)}
 	}
 	existing.Places = o.Places(p, o.cloudsFile)
+	if p.UsesCSI() && o.ReadCSI != nil {
+		if existing.CSI, err = o.ReadCSI(cmd.Context(), o.kubeconfig); err != nil {
+			return nil, &ExitError{Code: ExitUsage, Err: fmt.Errorf("cannot say whether the cluster is ready for mode csi: %w", err)}
+		}
+	}
 	if earlier == nil {
 		r.Review = review.Of(p, existing)
 		return r, nil
@@ -64,6 +69,7 @@ var headings = map[review.FindingKind]string{
 	review.NewlyDenied:         "claims with a volume that would be denied today; they keep it",
 	review.MovedTenant:         "claims whose volume counts for another tenant; it goes on doing so",
 	review.StorageClassGone:    "pending claims without a StorageClass",
+	review.DriverMissing:       "what mode csi lacks",
 	review.ClassNotHonored:     "StorageClasses whose claims do not get what they promise",
 	review.PendingDenied:       "pending claims that are denied",
 	review.PendingGranted:      "pending claims that are granted",

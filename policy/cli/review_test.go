@@ -119,6 +119,10 @@ func TestEveryKindOfFindingHasAHeading(t *testing.T) {
 	for _, f := range append(review.Of(p, existing).Findings, review.Change(earlier, p, existing, existing).Findings...) {
 		found[f.Kind] = true
 	}
+	csi := load(t, csiPolicy)
+	for _, f := range review.Of(csi, review.Existing{CSI: &review.CSI{}}).Findings {
+		found[f.Kind] = true
+	}
 	for _, kind := range review.FindingKinds() {
 		if !found[kind] {
 			t.Errorf("nothing of kind %s is found", kind)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -235,6 +236,7 @@ func (c *comparison) compare(expect policy.TestExpectation, d decided) {
 	c.text("expect.volume.type", v.Type, d.Volume.Type)
 	c.text("expect.volume.availabilityZone", v.AvailabilityZone, d.Volume.AvailabilityZone)
 	c.text("expect.volume.fsType", v.FSType, d.Volume.FSType)
+	c.text("expect.volume.mode", string(v.Mode), string(cmp.Or(d.Volume.Mode, policy.ModeNative)))
 	keys := make([]string, 0, len(v.Metadata))
 	for key := range v.Metadata {
 		keys = append(keys, key)

@@ -20,6 +20,16 @@ type Existing struct {
 	// Places are the places that the backends of the policy lead to, by name, as
 	// far as they are known without a request.
 	Places map[string]Place
+	// CSI is what the cluster has for mode csi; nil if it was not read.
+	CSI *CSI
+}
+
+// CSI is what a cluster has for mode csi.
+type CSI struct {
+	// Driver is whether the CSIDriver object exists.
+	Driver bool
+	// Nodes is on how many nodes the driver is registered.
+	Nodes int
 }
 
 // Place is the place of a backend's volumes: Cinder's endpoint and a project
@@ -57,6 +67,13 @@ type Claim struct {
 	UID     string
 	// ClassExists reports whether the StorageClass that the claim names exists.
 	ClassExists bool
+	// Asks reports whether the claim asks for a volume that exists at Cinder, or has
+	// one that it asked for. Import names the volume, which is all that is known about
+	// it.
+	Asks   bool
+	Import string
+	// OnePod reports whether the claim has the access mode ReadWriteOncePod.
+	OnePod bool
 	// Refusal is the reason why the provisioner rejects the claim before it asks
 	// any policy, or nil.
 	Refusal *policy.Denial

@@ -49,6 +49,9 @@ const (
 	// StorageClassGone: a pending claim names a StorageClass that does not
 	// exist, so it waits whatever the policy says.
 	StorageClassGone FindingKind = "StorageClassGone"
+	// DriverMissing: the policy uses mode csi, and the cluster lacks a part of the
+	// driver.
+	DriverMissing FindingKind = "DriverMissing"
 	// ClassNotHonored: a StorageClass promises what its claims do not get, or
 	// not everywhere.
 	ClassNotHonored FindingKind = "ClassNotHonored"
@@ -62,7 +65,7 @@ const (
 func FindingKinds() []FindingKind {
 	return []FindingKind{
 		BackendGone, BackendElsewhere, BackendChanged, RetainedBackendGone, ClusterChanged, DamagedVolume, TenantGone, RuleGone,
-		OverQuota, NewlyDenied, MovedTenant, StorageClassGone, ClassNotHonored, PendingDenied, PendingGranted,
+		OverQuota, NewlyDenied, MovedTenant, StorageClassGone, DriverMissing, ClassNotHonored, PendingDenied, PendingGranted,
 	}
 }
 
@@ -133,6 +136,7 @@ func Of(p *policy.Policy, existing Existing) Review {
 	r.volumes(volumes)
 	// Limits are about what exists; pending claims come on top.
 	r.overQuota()
+	r.driver(existing.CSI)
 	for _, class := range existing.Classes {
 		for _, warning := range p.ClassWarnings(class, "") {
 			r.find(Finding{Kind: ClassNotHonored, Subject: class.Name, Message: warning, detail: warning})
@@ -277,6 +281,10 @@ func (r *reviewer) bound(claim Claim) {
 		return
 	}
 	decision := r.policy.Decide(claim.Request)
+	if claim.Asks && decision.Denial == nil {
+		// The rule may still grant new volumes.
+		decision = r.policy.DecideImport(claim.Request)
+	}
 	// Without the StorageClass the claim could not be provisioned again anyway,
 	// and its parameters are unknown.
 	if denial := decision.Denial; denial != nil && claim.ClassExists {
@@ -315,6 +323,10 @@ func (r *reviewer) pending(claim Claim) {
 		r.find(Finding{Kind: StorageClassGone, Subject: claim.subject(), Message: message})
 		return
 	}
+	if claim.Asks {
+		r.asks(claim)
+		return
+	}
 	decision := r.policy.Decide(claim.Request)
 	room := decision.Room(r.used.Of)
 	if room.Denial != nil {
@@ -327,11 +339,48 @@ func (r *reviewer) pending(claim Claim) {
 			r.used.Add(scope, decision.Volume.Usage())
 		}
 	}
+	remark := ""
+	if claim.OnePod && decision.ModeOn(backend) != policy.ModeCSI {
+		remark = "; it has the access mode ReadWriteOncePod, which needs a CSI source: mapping of the backend may make one, and a rule with mode: csi has it"
+	}
 	r.find(Finding{
 		Kind: PendingGranted, Subject: claim.subject(), Path: decision.Rule,
-		Message: fmt.Sprintf("the claim gets %d GiB from backend %s for tenant %s (%s)", decision.Volume.SizeGiB, backend, decision.Tenant, decision.Rule),
+		Message: fmt.Sprintf("the claim gets %d GiB from backend %s for tenant %s (%s)%s", decision.Volume.SizeGiB, backend, decision.Tenant, decision.Rule, remark),
 		detail:  decision.Tenant + " " + backend,
 	})
+}
+
+// asks reviews a pending claim that asks for a volume that exists. Which volume that
+// is, and so what it counts for, only Cinder knows.
+func (r *reviewer) asks(claim Claim) {
+	decision := r.policy.DecideImport(claim.Request)
+	if decision.Denial != nil {
+		r.denied(claim, *decision.Denial)
+		return
+	}
+	r.find(Finding{
+		Kind: PendingGranted, Subject: claim.subject(), Path: decision.Rule + ".import",
+		Message: fmt.Sprintf("the claim asks for the volume %q at Cinder, and gets it if it is one %s, on backend %s, and there is room for it (tenant %s, %s.import)",
+			claim.Import, decision.Import, strings.Join(decision.Backends, " or "), decision.Tenant, decision.Rule),
+		detail: decision.Tenant + " import " + decision.Import.String(),
+	})
+}
+
+// driver finds what the cluster lacks for mode csi.
+func (r *reviewer) driver(has *CSI) {
+	if has == nil || !r.policy.UsesCSI() {
+		return
+	}
+	path, _ := r.policy.CSILine()
+	lacks := func(detail, format string, args ...any) {
+		r.find(Finding{Kind: DriverMissing, Subject: policy.CSIDriver, Path: path, Message: fmt.Sprintf(format, args...), detail: detail})
+	}
+	if !has.Driver {
+		lacks("object", "the policy uses mode csi, but the cluster has no CSIDriver %s; add the csi component of the manifests, or csi.enabled of the chart", policy.CSIDriver)
+	}
+	if has.Nodes == 0 {
+		lacks("nodes", "the policy uses mode csi, but no node has the driver %s registered, so no pod can use such a volume; look at the pods of the DaemonSet standalone-cinder-node", policy.CSIDriver)
+	}
 }
 
 func (r *reviewer) denied(claim Claim, denial policy.Denial) {

@@ -1,6 +1,7 @@
 package review
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -101,6 +102,7 @@ func volumeOf(name, tenant, class, backend string, change func(*Volume)) Volume 
 func TestReview(t *testing.T) {
 	teamB := func(c *Claim) { c.Request.NamespaceLabels = map[string]string{"team": "b"} }
 	for name, test := range map[string]struct {
+		policy   string // empty is reviewPolicy
 		existing existingOf
 		want     []string // kind, subject, path:line, sentence
 	}{
@@ -248,13 +250,33 @@ func TestReview(t *testing.T) {
 		"a pending claim that waits for the volume it names": {
 			existing: existingOf{[]Claim{pending("x", "z", "fast", func(c *Claim) { c.Volume = "pv-static" })}, nil},
 		},
+		"claims that ask for volumes that exist": {
+			policy: strings.Replace(reviewPolicy, "quota: {gigabytes: 20}}", "quota: {gigabytes: 20}, import: {names: [\"a-*\"], types: [ssd]}}", 1),
+			existing: existingOf{[]Claim{
+				pending("a", "z", "fast", func(c *Claim) { c.Asks, c.Import = true, "a-data" }),
+				pending("n", "y", "any", func(c *Claim) { teamB(c); c.Asks, c.Import = true, "a-data" }),
+				pending("x", "y", "any", func(c *Claim) { c.Asks, c.Import = true, "a-data" }),
+			}, nil},
+			want: []string{
+				"PendingDenied n/y ImportNotGranted tenants[1].classes[0]:17 tenants[1].classes[0] grants no volumes that exist at Cinder; ask an operator to add import to the rule, or for standalone-cinder volume import",
+				"PendingDenied x/y NoMatchingTenant tenants:9 namespace x belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels",
+				`PendingGranted a/z tenants[0].classes[0].import:13 the claim asks for the volume "a-data" at Cinder, and gets it if it is one with a name like a-*, of type ssd, on backend gold or silver, and there is room for it (tenant a, tenants[0].classes[0].import)`,
+			},
+		},
+		"a claim whose imported volume the rule no longer grants": {
+			existing: existingOf{
+				[]Claim{bound("a", "one", "fast", func(c *Claim) { c.Asks, c.Import = true, "a-data" })},
+				[]Volume{volumeOf("one", "a", "fast", "gold", nil)},
+			},
+			want: []string{"NewlyDenied a/one ImportNotGranted tenants[0].classes[0]:13 the claim would be denied today: tenants[0].classes[0] grants no volumes that exist at Cinder; ask an operator to add import to the rule, or for standalone-cinder volume import; its volume pv-one is not affected"},
+		},
 		"a pending claim whose volume is about to be bound counts once": {
 			existing: existingOf{[]Claim{pending("a", "z", "fast", nil), pending("a", "y", "fast", nil)}, []Volume{volumeOf("z", "a", "fast", "gold", nil)}},
 			want:     []string{"PendingGranted a/y tenants[0].classes[0]:13 the claim gets 10 GiB from backend gold for tenant a (tenants[0].classes[0])"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			review := Of(mustParse(t, reviewPolicy), Existing{Cluster: "uid-of-kube-system", Claims: test.existing.claims, Volumes: test.existing.volumes})
+			review := Of(mustParse(t, cmp.Or(test.policy, reviewPolicy)), Existing{Cluster: "uid-of-kube-system", Claims: test.existing.claims, Volumes: test.existing.volumes})
 			if got := describeFindings(review.Findings); !slices.Equal(got, test.want) {
 				t.Errorf("\n got %s\nwant %s", strings.Join(got, "\n     "), strings.Join(test.want, "\n     "))
 			}

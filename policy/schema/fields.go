@@ -42,6 +42,7 @@ func policyFields() map[string]field {
 		"Defaults.region":     {description: "For backends: region of the service catalog.", rules: textRules()},
 		"Defaults.interface":  {description: "For backends: endpoint of the service catalog.", rules: choice(policy.InterfacePublic, policy.InterfaceInternal, policy.InterfaceAdmin)},
 		"Defaults.workflow":   {description: "For backends: how volumes are connected.", rules: choice(policy.WorkflowReserve, policy.WorkflowAttachment, policy.WorkflowAuto)},
+		"Defaults.mode":       {description: "For backends: how volumes reach the nodes.", rules: choice(policy.Modes()...)},
 		"Defaults.limits":     {description: "For backends: limits for all tenants together."},
 		"Defaults.timeouts":   {description: "For backends: how long is waited."},
 		"Defaults.connector":  {description: "For backends: whom Cinder exports the volumes to."},
@@ -55,6 +56,8 @@ func backendFields(protocols mapping.Protocols) map[string]field {
 		"Backend.region":     {description: "Region of the service catalog. Default: what the cloud configuration says.", rules: textRules()},
 		"Backend.interface":  {description: "Endpoint of the service catalog. Default: what the cloud configuration says.", rules: choice(policy.InterfacePublic, policy.InterfaceInternal, policy.InterfaceAdmin)},
 		"Backend.workflow":   {description: "How volumes are connected: reserve (volume actions), attachment (attachments API) or auto. Default: auto.", rules: choice(policy.WorkflowReserve, policy.WorkflowAttachment, policy.WorkflowAuto)},
+		"Backend.mode":       {description: "For rules that say nothing else: how volumes reach the nodes, native (kubelets mount them without a driver of this program) or csi (this program's CSI driver attaches them to each node that uses them). Default: native.", rules: choice(policy.Modes()...)},
+		"Backend.csi":        {description: "What the CSI driver has to know, for volumes in mode csi. Default: fencing: export, and any number of volumes on a node."},
 		"Backend.suspended":  {description: "true: no new volumes here; deletions continue. Default: false."},
 		"Backend.volumeSize": {description: "What this backend takes, whatever a tenant may have."},
 		"Backend.limits":     {description: "Limits for all tenants together."},
@@ -62,6 +65,9 @@ func backendFields(protocols mapping.Protocols) map[string]field {
 		"Backend.connector":  {description: "Whom Cinder exports the volumes to."},
 		"Backend.zones":      {description: "Availability zones of Cinder with the nodes that use their volumes. A volume is made in a zone that reaches the claim's node and topologies, and its PersistentVolume is bound to the zone's nodes. Default: the connector's nodes use all volumes.", rules: object{"minItems": 1}},
 		"Backend.mapping":    {description: "What a connection becomes, by Cinder's driver_volume_type.", rules: mappingRules(protocols)},
+
+		"CSI.fencing":           {description: "What Cinder's driver for the array does to a node whose attachment is deleted: initiator (it masks volumes by initiator, so the node stays out) or export (the node may get in again when the volume is exported to another one, so the volume stays attached until the node is known to be clean or off). Default: export.", rules: choice(policy.FencingModes()...)},
+		"CSI.maxVolumesPerNode": {description: "How many of the backend's volumes a node can have attached. One more is refused, and its pod waits; the scheduler does not know the number. Default: any number.", rules: object{"minimum": 1, "maximum": policy.MaxVolumesPerNode}},
 
 		"Zone.name":       {description: "Name of the availability zone in Cinder.", required: true, rules: textRules()},
 		"Zone.nodeLabels": {description: "Labels of the nodes that use the zone's volumes, besides those of the connector's nodeLabels.", required: true, rules: both(labelKeyNames(), object{"minProperties": 1}), entries: labelValueRules()},
@@ -160,17 +166,19 @@ func tenantFields() map[string]field {
 			rules: object{"minItems": 1}, entries: entryRules(storageClassPattern)},
 		"Class.backends":         {description: "Backends in the order in which they are tried: the first that is not suspended, healthy and has room takes the volume.", required: true, rules: object{"minItems": 1}},
 		"Class.pick":             {description: "Where the order of backends, and of zones, begins: first with the first, spread with another one for each claim and the next one for the next replica of a StatefulSet. Default: first.", rules: choice(policy.Picks()...)},
+		"Class.mode":             {description: "How volumes reach the nodes, native or csi. Volumes that exist never change with it. Default: the mode of the backend.", rules: choice(policy.Modes()...)},
 		"Class.volumeType":       {description: "Volume type in Cinder. Default: the StorageClass's parameter type, or Cinder's default.", rules: textRules()},
+		"Class.volumeTypes":      {description: "Volume types that a VolumeAttributesClass may give the volumes of claims in mode csi. Default: none.", entries: both(textRules(), object{"minLength": 1})},
 		"Class.availabilityZone": {description: "Availability zone in Cinder. Default: the StorageClass's parameter availability, or Cinder's default.", rules: textRules()},
 		"Class.fsType":           {description: "File system. Default: the StorageClass's parameter fsType, or " + policy.DefaultFSType + ".", rules: choice(policy.FileSystems()...)},
 		"Class.quota":            {description: "What the tenant may have under this rule."},
 		"Class.volumeSize":       {description: "Narrows the tenant's bounds of a single volume's size."},
-		"Class.import":           {description: "Grants volumes that exist at Cinder to claims that ask for one. What is given must all hold. Default: none is granted."},
+		"Class.import":           {description: "Grants volumes that exist at Cinder to claims that ask for one, and snapshots to VolumeSnapshotContents that name one. What is given must all hold. Default: none is granted."},
 
 		"ImportFilter":          {rules: object{"minProperties": 1}},
-		"ImportFilter.names":    {description: "Names of volumes, or patterns in which * stands for any run of characters; [\"*\"] grants every volume of the backends' projects.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*\*`}})},
-		"ImportFilter.types":    {description: "Names of volume types.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*`}})},
-		"ImportFilter.metadata": {description: "Metadata that the volume must have; it may have more.", rules: both(metadataRules(), object{"minProperties": 1}), entries: metadataValues()},
+		"ImportFilter.names":    {description: "Names of volumes and snapshots, or patterns in which * stands for any run of characters; [\"*\"] grants all of the backends' projects.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*\*`}})},
+		"ImportFilter.types":    {description: "Names of volume types; the type of a snapshot is that of its volume.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*`}})},
+		"ImportFilter.metadata": {description: "Metadata that the volume or the snapshot must have; it may have more.", rules: both(metadataRules(), object{"minProperties": 1}), entries: metadataValues()},
 	}
 }
 

@@ -26,8 +26,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/batches"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/fence"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/attach"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/socket"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
@@ -43,6 +46,13 @@ const resyncPeriod = 15 * time.Minute
 // fewClients is the smallest number of logged-in clients to keep; a reload may
 // add backends.
 const fewClients = 256
+
+// A follower's caches may be that late; when it is elected, it reads at once what
+// waits. Connections younger than followersYoung do not wait.
+const (
+	followersPause = time.Second
+	followersYoung = 10 * time.Second
+)
 
 // App is one replica.
 type App struct {
@@ -69,6 +79,9 @@ type App struct {
 	// leaseClient has a rate limit of its own, so that a flood of claims cannot
 	// delay the renewal of the lease.
 	leaseClient kubernetes.Interface
+	// leaseWatch is prompt, while the other watches of a follower are read in batches.
+	leaseWatch  kubernetes.Interface
+	dialer      *batches.Dialer
 	factory     informers.SharedInformerFactory
 	nodes       *nodeCaches
 	recorder    *events.Recorder
@@ -89,6 +102,8 @@ type App struct {
 	reloads            *reloadMetrics
 	audits             *auditMetrics
 	snapshotMetrics    *snapshot.Metrics
+	importMetrics      *importMetrics
+	attachMetrics      *attach.Metrics
 	// libraryMetrics are those of the provisioning library; all terms share them.
 	libraryMetrics metrics.Metrics
 	status         *status
@@ -99,6 +114,10 @@ type App struct {
 	listener        net.Listener
 	// healthListener is nil unless health has a port of its own.
 	healthListener net.Listener
+	// csiSocket is nil unless there are sidecars.
+	csiSocket *socket.Socket
+	// pprofListener is nil unless profiles are served.
+	pprofListener net.Listener
 }
 
 // New does everything that can fail on a wrong configuration, and nothing that
@@ -135,6 +154,10 @@ func assemble(options Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
+	leaseWatch, err := kubernetes.NewForConfig(rest.CopyConfig(config))
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
 	leaseConfig := rest.CopyConfig(config)
 	leaseConfig.QPS, leaseConfig.Burst = 20, 40
 	// A renewal that hangs must fail early enough for another try.
@@ -144,6 +167,7 @@ func assemble(options Options) (*App, error) {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
 
+	dialer := newDialer(config)
 	var a *App
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return &fence.Transport{
@@ -177,18 +201,22 @@ func assemble(options Options) (*App, error) {
 		snapshotClient:     snapshotClient,
 		metadataClient:     metadataClient,
 		leaseClient:        leaseClient,
+		leaseWatch:         leaseWatch,
+		dialer:             dialer,
 		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(record.NewTrimmer().Trim)),
 		backendMetrics:     backendMetrics,
-		provisionerMetrics: provisioner.NewMetrics(registry, registryOfProtocols.Protocols()),
+		provisionerMetrics: provisioner.NewMetrics(registry, append(registryOfProtocols.Protocols(), record.ProtocolCSI)),
 		expandMetrics:      expand.NewMetrics(registry),
 		reloads:            newReloadMetrics(registry),
 		audits:             newAuditMetrics(registry),
 		snapshotMetrics:    snapshot.NewMetrics(registry),
+		importMetrics:      newImportMetrics(registry),
+		attachMetrics:      attach.NewMetrics(registry),
 		libraryMetrics:     library.NewMetrics(registry),
 		monitor:            liveness.New(),
 	}
 	a.leads.Store(&leadership{ctx: context.Background(), fence: mayNot})
-	if a.nodes, err = newNodeCaches(client); err != nil {
+	if a.nodes, err = newNodeCaches(client, options.CSIEndpoint != ""); err != nil {
 		return nil, err
 	}
 	registry.MustRegister(newMissingCollector(a), newTermCollector(a))
@@ -201,6 +229,17 @@ func assemble(options Options) (*App, error) {
 	a.health = &healthz{monitor: a.monitor, logger: a.logger}
 	a.status = newStatus(a, registry)
 	return a, a.listen()
+}
+
+// newDialer makes the connections of a configuration from now on.
+func newDialer(config *rest.Config) *batches.Dialer {
+	dial := config.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext // client-go's own
+	}
+	dialer := batches.New(batches.Options{Dial: dial, Pause: followersPause, Young: followersYoung})
+	config.Dial = dialer.DialContext
+	return dialer
 }
 
 // leadership is whether a replica leads, and with which term.
@@ -237,6 +276,7 @@ func (a *App) Run(ctx context.Context) error {
 	defer end()
 
 	serveErrors := a.serve(background)
+	defer a.closeToSidecars()
 
 	a.broadcaster = eventrecord.NewBroadcaster(eventrecord.WithContext(background))
 	defer a.broadcaster.Shutdown()
@@ -264,6 +304,7 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	a.logger.Info("Ready", "identity", a.identity, "cluster", a.cluster, "policy", a.options.PolicyFile, "revision", a.policy.Load().Revision())
 	a.status.setReady()
+	a.dialer.Relax()
 	go reloader.run(background)
 	if a.options.LeaderElect {
 		go a.watchLease(background)

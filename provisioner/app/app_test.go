@@ -39,6 +39,7 @@ func TestOptionsThatContradictThemselvesAreRefused(t *testing.T) {
 		{"--renew-deadline=1s", "--renew-deadline (1s) must be more than 1.2 times --retry-period (1s)"},
 		{"--lease-duration=10s", "--lease-duration (10s) must be longer than --renew-deadline (10s), or two replicas could lead at once"},
 		{"--retry-period=0s", "--retry-period must be positive"},
+		{"--csi-endpoint=/csi/csi.sock", `--csi-endpoint: endpoint "/csi/csi.sock" is not of the form unix:///directory/name.sock`},
 		{"--kube-api-qps=0", "--kube-api-qps and --kube-api-burst must be positive"},
 	} {
 		o := defaults(t, c.argument)

@@ -85,6 +85,7 @@ func (u *auditor) once(ctx context.Context) error {
 		return err
 	}
 	audit.ConfirmMissing(ctx, u.find, listings, records)
+	audit.ConfirmAttachments(ctx, u.find, listings, records)
 	findings := audit.Compare(audit.State{Now: time.Now(), Cluster: u.cluster, ClusterUID: u.clusterUID, Grace: settings.Grace, Backends: listings, Records: records})
 	var removed []audit.Finding
 	var notRemoved error

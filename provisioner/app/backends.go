@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -33,6 +35,8 @@ type termBackends struct {
 	// to another endpoint.
 	answers func(name string)
 	moved   func(name string)
+
+	names atomic.Pointer[namesOf]
 
 	mu         sync.Mutex
 	lifecycles map[string]*termBackend
@@ -134,12 +138,26 @@ func (t *termBackends) Mappings(name string) map[string]mapping.Mapping {
 	return backend.Mapping
 }
 
+// Names lists the backends of the policy, and those that a reload has removed. Its
+// callers ask for every volume, so the former are listed once for each policy.
 func (t *termBackends) Names() []string {
-	var names []string
-	for _, backend := range t.policy().Backends {
-		names = append(names, backend.Name)
+	inForce := t.policy()
+	known := t.names.Load()
+	if known == nil || known.of != inForce {
+		known = &namesOf{of: inForce}
+		for _, backend := range inForce.Backends {
+			known.names = append(known.names, backend.Name)
+		}
+		t.names.Store(known)
 	}
-	return append(names, t.retired.names()...)
+	// Clipped, so that appending makes a copy.
+	return append(slices.Clip(known.names), t.retired.names()...)
+}
+
+// namesOf are the names of a policy's backends.
+type namesOf struct {
+	of    *policy.Policy
+	names []string
 }
 
 // update gives every lifecycle of the term its new configuration.

@@ -32,6 +32,8 @@ func (a *App) newExpander(t *term) *expand.Controller {
 		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
 		Namespaces:        a.factory.Core().V1().Namespaces().Lister(),
 		Recorder:          a.recorder,
+		Sidecar:           a.csiSocket != nil,
+		TrustParameters:   a.options.CSITrustParameters,
 		Workers:           expandWorkers,
 		Monitor:           a.monitor,
 		LongestWork:       a.longestWork,
@@ -105,6 +107,7 @@ func (a *App) newImporter(t *term) *tenantimport.Controller {
 		LongestWork: a.longestWork,
 		Logger:      a.logger,
 		Tracer:      tracing.New(a.options.Traces),
+		Count:       a.importMetrics.count,
 
 		ShareListings: importListings,
 	})

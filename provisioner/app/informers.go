@@ -1,11 +1,18 @@
 package app
 
 import (
+	"slices"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	storageinformers "k8s.io/client-go/informers/storage/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // processInformer is one of the process's informers.
@@ -18,7 +25,7 @@ type processInformer struct {
 // that they know.
 func (a *App) processInformers() processInformers {
 	core := a.factory.Core().V1()
-	return processInformers{
+	own := processInformers{
 		volumes:     processInformer{core.PersistentVolumes().Informer(), "persistentvolumes"},
 		claims:      processInformer{core.PersistentVolumeClaims().Informer(), "persistentvolumeclaims"},
 		namespaces:  processInformer{core.Namespaces().Informer(), "namespaces"},
@@ -26,12 +33,39 @@ func (a *App) processInformers() processInformers {
 		nodes:       processInformer{a.nodes.nodes, "nodes"},
 		attachments: processInformer{a.nodes.attachments, "volumeattachments"},
 	}
+	if a.nodes.csiNodes != nil {
+		own.more = append(own.more, processInformer{a.nodes.csiNodes, "csinodes"})
+		own.attributes = &processInformer{a.attributesClasses().Informer(), "volumeattributesclasses"}
+		own.more = append(own.more, *own.attributes)
+	}
+	return own
 }
 
-type processInformers struct{ volumes, claims, namespaces, classes, nodes, attachments processInformer }
+// attributesClass reads VolumeAttributesClasses. It is nil without the CSI driver, whose
+// volumes alone can have one.
+func (a *App) attributesClass() func(name string) (*storagev1.VolumeAttributesClass, error) {
+	if a.nodes.csiNodes == nil {
+		return nil
+	}
+	return a.attributesClasses().Lister().Get
+}
+
+// attributesClasses is of the factory for which no start waits: without the rights of
+// the component csi, native volumes are served all the same.
+func (a *App) attributesClasses() storageinformers.VolumeAttributesClassInformer {
+	return a.nodes.factory.Storage().V1().VolumeAttributesClasses()
+}
+
+type processInformers struct {
+	volumes, claims, namespaces, classes, nodes, attachments processInformer
+	// attributes is nil without the CSI driver.
+	attributes *processInformer
+	// more are those that not every process has.
+	more []processInformer
+}
 
 func (i processInformers) all() []processInformer {
-	return []processInformer{i.volumes, i.claims, i.namespaces, i.classes, i.nodes, i.attachments}
+	return append([]processInformer{i.volumes, i.claims, i.namespaces, i.classes, i.nodes, i.attachments}, i.more...)
 }
 
 // termInformer lends one of the process's informers to the library for one
@@ -42,10 +76,52 @@ type termInformer struct {
 	cache.SharedIndexInformer
 	// watched makes liveness notice a handler that stands still.
 	watched func(cache.ResourceEventHandler) cache.ResourceEventHandler
+	// concerns reports whether the library may have to do something about an object.
+	concerns func(object any) bool
 
 	mu            sync.Mutex
 	handler       cache.ResourceEventHandler
 	registrations []cache.ResourceEventHandlerRegistration
+}
+
+// concernsLibrary is false for what makes up nearly all of a cluster: bound claims, and
+// bound PersistentVolumes that have the library's finalizer and keep it. The library
+// looks at each, finds nothing to do, and queues all of them again at the beginning
+// of every term, with a place in four tables for each. PersistentVolumes of the CSI
+// driver that an administrator or a sidecar made are not this program's, although the
+// library knows the driver's name.
+func concernsLibrary(object any) bool {
+	switch object := object.(type) {
+	case *corev1.PersistentVolumeClaim:
+		return object.Spec.VolumeName == ""
+	case *corev1.PersistentVolume:
+		if by := object.Annotations[record.AnnotationProvisionedBy]; record.IsCSI(object) && (by == "" || by == policy.CSIDriver) {
+			return false
+		}
+		return object.Status.Phase != corev1.VolumeBound || object.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete ||
+			object.DeletionTimestamp != nil || !slices.Contains(object.Finalizers, record.LibraryFinalizer)
+	}
+	return true
+}
+
+// concerning passes on what concerns the library, and all that is deleted.
+type concerning struct {
+	cache.ResourceEventHandler
+	concerns func(object any) bool
+}
+
+// OnAdd implements cache.ResourceEventHandler.
+func (c concerning) OnAdd(object any, initial bool) {
+	if c.concerns(object) {
+		c.ResourceEventHandler.OnAdd(object, initial)
+	}
+}
+
+// OnUpdate implements cache.ResourceEventHandler.
+func (c concerning) OnUpdate(before, after any) {
+	if c.concerns(after) {
+		c.ResourceEventHandler.OnUpdate(before, after)
+	}
 }
 
 // lend wraps an informer of the process.
@@ -55,6 +131,7 @@ func (a *App) lend(informer processInformer) *termInformer {
 		watched: func(handler cache.ResourceEventHandler) cache.ResourceEventHandler {
 			return a.watchHandler(informer.of, handler)
 		},
+		concerns: concernsLibrary,
 	}
 }
 
@@ -77,7 +154,7 @@ func (t *termInformer) AddIndexers(indexers cache.Indexers) error {
 // term and to speak to it directly in Requeue.
 func (t *termInformer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, resync time.Duration) (cache.ResourceEventHandlerRegistration, error) {
 	handler = t.watched(handler)
-	registration, err := t.SharedIndexInformer.AddEventHandlerWithResyncPeriod(handler, resync)
+	registration, err := t.SharedIndexInformer.AddEventHandlerWithResyncPeriod(concerning{handler, t.concerns}, resync)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -9,7 +10,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 
@@ -58,4 +66,81 @@ func TestObjectThatTookAnothersNameIsAnother(t *testing.T) {
 		end()
 		source.Shutdown()
 	})
+}
+
+// TestStartNeedsNoRightOfTheComponentCSI: a program with the driver's socket serves native
+// volumes before the rights are granted, or without them.
+func TestStartNeedsNoRightOfTheComponentCSI(t *testing.T) {
+	client := fake.NewClientset()
+	denied := map[string]bool{"csinodes": true, "volumeattributesclasses": true, "volumeattachments": true, "nodes": true}
+	client.PrependReactor("list", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		of := action.GetResource()
+		return denied[of.Resource], nil, apierrors.NewForbidden(of.GroupResource(), "", errors.New("no right"))
+	})
+	a := &App{client: client, factory: informers.NewSharedInformerFactory(client, 0)}
+	var err error
+	if a.nodes, err = newNodeCaches(client, true); err != nil {
+		t.Fatal(err)
+	}
+	if a.attributesClass() == nil {
+		t.Error("no VolumeAttributesClass is ever read")
+	}
+	own := a.processInformers()
+	if own.attributes == nil || len(own.all()) != 8 {
+		t.Errorf("%d informers", len(own.all()))
+	}
+	ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
+	defer end()
+	a.factory.Start(ctx.Done())
+	a.nodes.factory.Start(ctx.Done())
+	waited := a.factory.WaitForCacheSync(ctx.Done())
+	for kind, synced := range waited {
+		if !synced {
+			t.Errorf("the start waits for %s", kind)
+		}
+	}
+	if len(waited) != 4 {
+		t.Errorf("the start waits for %v", waited)
+	}
+}
+
+// TestLibraryLooksOnlyAtWhatItMayActOn: of a cluster of bound claims and volumes it
+// queues nothing, and nothing is kept from it that it would change.
+func TestLibraryLooksOnlyAtWhatItMayActOn(t *testing.T) {
+	volume := func(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+		pv := persistentVolume("pvc-1")
+		pv.Finalizers = []string{"kubernetes.io/pv-protection", "external-provisioner.volume.kubernetes.io/finalizer"}
+		pv.Spec.PersistentVolumeReclaimPolicy, pv.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeBound
+		if change != nil {
+			change(pv)
+		}
+		return pv
+	}
+	for name, c := range map[string]struct {
+		object any
+		want   bool
+	}{
+		"a pending claim":          {&corev1.PersistentVolumeClaim{}, true},
+		"a bound claim":            {&corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pvc-1"}}, false},
+		"a bound volume":           {volume(nil), false},
+		"a released volume":        {volume(func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeReleased }), true},
+		"an available volume":      {volume(func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeAvailable }), true},
+		"a volume that is deleted": {volume(func(pv *corev1.PersistentVolume) { pv.DeletionTimestamp = &metav1.Time{} }), true},
+		"a volume to be retained": {volume(func(pv *corev1.PersistentVolume) {
+			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		}), true},
+		"a volume that is not kept": {volume(func(pv *corev1.PersistentVolume) { pv.Finalizers = pv.Finalizers[:1] }), true},
+		"a StorageClass":            {&storagev1.StorageClass{}, true},
+	} {
+		told := 0
+		handler := concerning{cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { told++ }, UpdateFunc: func(any, any) { told++ }, DeleteFunc: func(any) { told += 10 },
+		}, concernsLibrary}
+		handler.OnAdd(c.object, true)
+		handler.OnUpdate(c.object, c.object)
+		handler.OnDelete(c.object)
+		if want := map[bool]int{true: 12, false: 10}[c.want]; told != want {
+			t.Errorf("%s: %d, want %d", name, told, want)
+		}
+	}
 }

@@ -135,7 +135,7 @@ func (a *App) watchLease(ctx context.Context) {
 		}
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewListWatchFromClient(a.client.CoordinationV1().RESTClient(), "leases", a.namespace,
+		ListerWatcher: cache.NewListWatchFromClient(a.leaseWatch.CoordinationV1().RESTClient(), "leases", a.namespace,
 			fields.OneTermEqualSelector("metadata.name", wiring.LeaseName(a.options.ProvisionerName))),
 		ObjectType: &coordinationv1.Lease{},
 		Handler:    a.watchHandler("leases", cache.ResourceEventHandlerFuncs{AddFunc: given, UpdateFunc: func(_, after any) { given(after) }}),

@@ -69,3 +69,18 @@ func (m *reloadMetrics) keeping(good bool) {
 }
 
 func (m *reloadMetrics) keepingEnded() { m.kept.Reset() }
+
+// importMetrics count the imports of tenants' claims. Outcomes are bounded by the
+// retry table.
+type importMetrics struct{ imports *prometheus.CounterVec }
+
+func newImportMetrics(registry prometheus.Registerer) *importMetrics {
+	m := &importMetrics{imports: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "standalone_cinder_volume_imports_total",
+		Help: "Attempts to import a volume for a tenant's claim, by outcome.",
+	}, []string{"outcome"})}
+	registry.MustRegister(m.imports)
+	return m
+}
+
+func (m *importMetrics) count(outcome string) { m.imports.WithLabelValues(outcome).Inc() }

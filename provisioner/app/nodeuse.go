@@ -18,14 +18,19 @@ import (
 type nodeCaches struct {
 	factory            informers.SharedInformerFactory
 	nodes, attachments cache.SharedIndexInformer
+	// csiNodes shows which nodes the CSI driver is registered at; nil without it.
+	csiNodes cache.SharedIndexInformer
 }
 
-func newNodeCaches(client kubernetes.Interface) (*nodeCaches, error) {
+func newNodeCaches(client kubernetes.Interface, withCSI bool) (*nodeCaches, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(onlyUse))
 	n := &nodeCaches{
 		factory:     factory,
 		nodes:       factory.Core().V1().Nodes().Informer(),
 		attachments: factory.Storage().V1().VolumeAttachments().Informer(),
+	}
+	if withCSI {
+		n.csiNodes = factory.Storage().V1().CSINodes().Informer()
 	}
 	if err := n.nodes.AddIndexers(nodeuse.NodeIndexers()); err != nil {
 		return nil, err
@@ -50,8 +55,8 @@ func (n *nodeCaches) labelsOf(name string) (map[string]string, bool) {
 	return object.(*corev1.Node).Labels, true
 }
 
-// onlyUse keeps only those fields of nodes and attachments that nodeuse reads, and
-// the labels of nodes. The images alone make up most of a Node.
+// onlyUse keeps only those fields of nodes and attachments that nodeuse reads, the
+// labels of nodes, and the IDs by which the CSI driver is registered at nodes. The images alone make up most of a Node.
 func onlyUse(object any) (any, error) {
 	switch object := object.(type) {
 	case *corev1.Node:
@@ -65,10 +70,9 @@ func onlyUse(object any) (any, error) {
 			},
 		}, nil
 	case *storagev1.VolumeAttachment:
-		return &storagev1.VolumeAttachment{
-			ObjectMeta: metav1.ObjectMeta{Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion},
-			Spec:       storagev1.VolumeAttachmentSpec{NodeName: object.Spec.NodeName, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: object.Spec.Source.PersistentVolumeName}},
-		}, nil
+		return onlyAttachment(object), nil
+	case *storagev1.CSINode:
+		return onlyDriver(object), nil
 	}
 	return object, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/socket"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
@@ -29,6 +31,14 @@ type Options struct {
 	// health without them.
 	WebConfigFile string
 	HealthListen  string
+	// PprofAddress serves profiles of the process; empty means nowhere.
+	PprofAddress string
+	// CSIEndpoint is where the sidecars of the CSI driver find the controller, such as
+	// unix:///csi/csi.sock; empty means that there is none.
+	CSIEndpoint string
+	// CSITrustParameters lets callers of CreateVolume name the namespace and the
+	// StorageClass of a volume that no claim asks for.
+	CSITrustParameters bool
 	// KeepCredentials keeps the last good credentials in the cluster, next to the
 	// last good policy.
 	KeepCredentials bool
@@ -95,6 +105,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Listen, "listen", ":8080", "`address` of /healthz, /readyz, /metrics and the status page; port 0 picks a free port and logs it")
 	flags.StringVar(&o.WebConfigFile, "web-config-file", "", "`file` with the TLS and the logins of --listen, in the format of Prometheus exporters; default is plain HTTP")
 	flags.StringVar(&o.HealthListen, "health-listen", "", "further `address` of /healthz and /readyz alone, always plain HTTP, for probes when --listen is protected")
+	flags.StringVar(&o.PprofAddress, "pprof-address", "", "loopback `address` of /debug/pprof/ with profiles of the process, such as 127.0.0.1:6060; default is nowhere")
+	flags.StringVar(&o.CSIEndpoint, "csi-endpoint", "", "`endpoint` of the CSI driver's controller for the sidecars of this pod, such as unix:///csi/csi.sock; default is none")
+	flags.BoolVar(&o.CSITrustParameters, "csi-trust-parameters", false, "let whoever reaches --csi-endpoint make volumes for any namespace, as orchestrators without claims and tests of the specification do; needs rights over claims that the manifests do not give")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "hold a Lease while provisioning, so that several replicas can run")
 	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "how long a follower waits for a silent leader before it takes over")
 	flags.DurationVar(&o.RenewDeadline, "renew-deadline", 10*time.Second, "how long a leader tries to renew before it stops")
@@ -117,6 +130,16 @@ func (o *Options) Validate() error {
 	if o.KubeQPS <= 0 || o.KubeBurst < 1 {
 		problems = append(problems, errors.New("--kube-api-qps and --kube-api-burst must be positive"))
 	}
+	if o.CSIEndpoint != "" {
+		if _, err := socket.PathOf(o.CSIEndpoint); err != nil {
+			problems = append(problems, fmt.Errorf("--csi-endpoint: %w", err))
+		}
+	} else if o.CSITrustParameters {
+		problems = append(problems, errors.New("--csi-trust-parameters has no effect without --csi-endpoint"))
+	}
+	if err := onlyLoopback(o.PprofAddress); err != nil {
+		problems = append(problems, err)
+	}
 	if o.LeaderElect {
 		switch {
 		case o.RetryPeriod <= 0:
@@ -128,4 +151,18 @@ func (o *Options) Validate() error {
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// onlyLoopback refuses an address for profiles that others could reach: whoever
+// reads them keeps the processor busy, and sees what the program does. A name such
+// as localhost may lead anywhere.
+func onlyLoopback(address string) error {
+	if address == "" {
+		return nil
+	}
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || !at.Addr().Unmap().IsLoopback() {
+		return fmt.Errorf("--pprof-address is %q, which is not an IP address of the loopback interface with a port; give one, such as 127.0.0.1:6060, and reach it with kubectl port-forward", address)
+	}
+	return nil
 }

@@ -43,7 +43,7 @@ func (a *App) answer(query url.Values) *statusreport.Answer {
 		},
 	}
 	inForce := a.policy.Load()
-	decision := inForce.Decide(record.RequestOf(claim, class, a.namespaceLabels(q.Namespace)))
+	decision := inForce.Explain(record.RequestOf(claim, class, a.namespaceLabels(q.Namespace)))
 	room := decision.Room(a.usedBy(answer))
 	answer.Granted, answer.Tenant, answer.Rule = room.Denial == nil, decision.Tenant, decision.Rule
 	if room.Denial != nil {
@@ -75,7 +75,7 @@ func (a *App) classToAsk(name string, answer *statusreport.Answer) *storagev1.St
 		answer.Notes = append(answer.Notes, fmt.Sprintf("The cluster has no StorageClass %s, so it is taken to have no parameters.", name))
 		return nil
 	}
-	if class.Provisioner != a.options.ProvisionerName {
+	if !record.IsServed(class.Provisioner, a.options.ProvisionerName) {
 		answer.Notes = append(answer.Notes, fmt.Sprintf("StorageClass %s belongs to the provisioner %s, so this program leaves its claims alone.", name, class.Provisioner))
 	}
 	return class

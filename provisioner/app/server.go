@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -20,26 +21,43 @@ func (a *App) listen() error {
 	if err := web.Validate(a.options.WebConfigFile); err != nil {
 		return fmt.Errorf("--web-config-file %s cannot be used, so metrics and status page would not be protected as it says: %w", a.options.WebConfigFile, err)
 	}
-	var err error
-	if a.listener, err = net.Listen("tcp", a.options.Listen); err != nil {
-		return fmt.Errorf("--listen %s: %w", a.options.Listen, err)
+	var opened []net.Listener
+	for _, port := range []struct {
+		flag, address string
+		listener      *net.Listener
+	}{
+		{"--listen", a.options.Listen, &a.listener},
+		{"--health-listen", a.options.HealthListen, &a.healthListener},
+		{"--pprof-address", a.options.PprofAddress, &a.pprofListener},
+	} {
+		if port.address == "" && port.listener != &a.listener {
+			continue
+		}
+		listener, err := net.Listen("tcp", port.address)
+		if err != nil {
+			for _, other := range opened {
+				_ = other.Close()
+			}
+			return fmt.Errorf("%s %s: %w", port.flag, port.address, err)
+		}
+		*port.listener = listener
+		opened = append(opened, listener)
 	}
-	if a.options.HealthListen == "" {
-		return nil
-	}
-	if a.healthListener, err = net.Listen("tcp", a.options.HealthListen); err != nil {
-		_ = a.listener.Close()
-		return fmt.Errorf("--health-listen %s: %w", a.options.HealthListen, err)
+	if err := a.listenForSidecars(); err != nil {
+		for _, other := range opened {
+			_ = other.Close()
+		}
+		return fmt.Errorf("--csi-endpoint %s: %w", a.options.CSIEndpoint, err)
 	}
 	return nil
 }
 
 // serve answers until the context ends. Every replica does, leader or follower.
 func (a *App) serve(ctx context.Context) <-chan error {
-	failed := make(chan error, 2)
-	run := func(what string, handler http.Handler, serve func(*http.Server) error) {
+	failed := make(chan error, 3)
+	run := func(what string, handler http.Handler, longest time.Duration, serve func(*http.Server) error) {
 		server := &http.Server{
-			Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
+			Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: longest,
 			// A failed handshake is the client's affair.
 			ErrorLog: slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
 		}
@@ -55,7 +73,8 @@ func (a *App) serve(ctx context.Context) <-chan error {
 	all := a.healthHandler()
 	all.Handle("GET /metrics", promhttp.HandlerFor(a.options.Metrics, promhttp.HandlerOpts{}))
 	a.handleReports(all)
-	run("health and metrics", all, func(server *http.Server) error {
+	const usual = 30 * time.Second
+	run("health and metrics", all, usual, func(server *http.Server) error {
 		if a.options.WebConfigFile == "" {
 			return server.Serve(a.listener)
 		}
@@ -63,9 +82,24 @@ func (a *App) serve(ctx context.Context) <-chan error {
 	})
 	if a.healthListener != nil {
 		a.logger.Info("Serving health alone, without TLS and login", "address", a.healthListener.Addr().String())
-		run("health", a.healthHandler(), func(server *http.Server) error { return server.Serve(a.healthListener) })
+		run("health", a.healthHandler(), usual, func(server *http.Server) error { return server.Serve(a.healthListener) })
+	}
+	if a.pprofListener != nil {
+		a.logger.Info("Serving profiles of the process", "address", a.pprofListener.Addr().String())
+		// A profile of the processor takes as long as the client wants.
+		run("profiles", pprofHandler(), time.Hour, func(server *http.Server) error { return server.Serve(a.pprofListener) })
 	}
 	return failed
+}
+
+// pprofHandler serves profiles. Its package also adds them to the server that
+// nobody here uses.
+func pprofHandler() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
 }
 
 func (a *App) handleReports(mux *http.ServeMux) {

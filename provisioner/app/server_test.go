@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -152,5 +154,65 @@ func TestRunEndsAtOnceWithABadWebConfiguration(t *testing.T) {
 				t.Errorf("%v, want %s", err, c.want)
 			}
 		})
+	}
+}
+
+func TestProfilesAreServedOnlyWhereNobodyElseReachesThem(t *testing.T) {
+	for address, allowed := range map[string]bool{
+		"": true, "127.0.0.1:6060": true, "127.8.9.10:0": true, "[::1]:6060": true, "[::ffff:127.0.0.1]:6060": true,
+		":6060": false, "0.0.0.0:6060": false, "[::]:6060": false, "192.0.2.1:6060": false, "localhost:6060": false, "127.0.0.1": false, "6060": false, "[::ffff:192.0.2.1]:6060": false,
+	} {
+		options := Options{PolicyFile: "policy.yaml", Workers: 1, KubeQPS: 1, KubeBurst: 1, PprofAddress: address}
+		err := options.Validate()
+		if want := `--pprof-address is "` + address + `", which is not an IP address of the loopback interface with a port; give one, such as 127.0.0.1:6060, and reach it with kubectl port-forward`; allowed != (err == nil) || err != nil && err.Error() != want {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+}
+
+func TestProfilesHaveAPortOfTheirOwn(t *testing.T) {
+	s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
+	_ = s.listener.Close()
+	s.options.PprofAddress = "127.0.0.1:0"
+	if err := s.listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	s.serve(ctx)
+	profiles := "http://" + s.pprofListener.Addr().String()
+	for url, want := range map[string]int{
+		profiles + "/debug/pprof/":                    http.StatusOK,
+		profiles + "/debug/pprof/heap":                http.StatusOK,
+		profiles + "/debug/pprof/goroutine?debug=1":   http.StatusOK,
+		profiles + "/debug/pprof/profile?seconds=1":   http.StatusOK,
+		profiles + "/metrics":                         http.StatusNotFound,
+		profiles + "/":                                http.StatusNotFound,
+		"http://" + s.Address() + "/debug/pprof/":     http.StatusNotFound,
+		"http://" + s.Address() + "/debug/pprof/heap": http.StatusNotFound,
+		"http://" + s.Address() + "/healthz":          http.StatusOK,
+	} {
+		if status, text := get(http.DefaultClient, url, "", ""); status != want {
+			t.Errorf("%s: %d %s, want %d", url, status, text, want)
+		}
+	}
+}
+
+func TestNoPortIsLeftOpenIfOneIsTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
+	_ = s.listener.Close()
+	s.options.HealthListen, s.options.PprofAddress = "127.0.0.1:0", taken.Addr().String()
+	if err := s.listen(); err == nil || !strings.HasPrefix(err.Error(), "--pprof-address "+s.options.PprofAddress+": listen tcp") {
+		t.Fatalf("got %v", err)
+	}
+	for _, listener := range []net.Listener{s.listener, s.healthListener} {
+		if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%s is open: %v", listener.Addr(), err)
+		}
 	}
 }

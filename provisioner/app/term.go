@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/portnames"
@@ -44,7 +45,9 @@ type term struct {
 	snapshots   *snapshot.Controller
 	keeper      *keeper
 	protector   *datasource.Protector
-	library     *controller.ProvisionController
+	// csi is nil unless there are sidecars.
+	csi     *csiTerm
+	library *controller.ProvisionController
 	// workers are the library's, which it starts by itself.
 	workers sync.WaitGroup
 }
@@ -72,6 +75,8 @@ func (t *term) credentialsChanged(backends []string) {
 func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	a.status.setLeading(true)
 	defer a.status.setLeading(false)
+	a.dialer.Hurry()
+	defer a.dialer.Relax()
 	termCtx, cut := context.WithCancel(termCtx)
 	defer cut()
 	a.leads.Store(&leadership{ctx: termCtx, fence: fence})
@@ -83,6 +88,10 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	defer stopWork()
 	defer context.AfterFunc(stop, stopWork)()
 
+	// Followers need no index of claims by UID, which takes memory for each.
+	if err := a.lend(a.processInformers().claims).AddIndexers(record.ClaimIndexers()); err != nil {
+		return err
+	}
 	t := a.newTerm(work, termCtx, fence)
 	counted, err := t.informers.follow(t.provisioner, t.protector, t.snapshots)
 	if err != nil {
@@ -135,6 +144,9 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	running.Go(func() { t.keeper.run(work) })
 	running.Go(func() { t.snapshots.Run(work) })
 	running.Go(func() { t.protector.Run(work) })
+	if t.csi != nil {
+		running.Go(func() { t.csi.run(work) })
+	}
 	ended := make(chan struct{})
 	go func() {
 		<-work.Done()
@@ -176,9 +188,11 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		SnapshotClient:    a.snapshotClient,
 		Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
 		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
+		IndexedClaims:     a.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
 		Records:           a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
 		Nodes:             nodeuse.New(nodeuse.Options{Client: a.client, Caches: a.nodes.caches()}),
 		LabelsOfNode:      a.nodes.labelsOf,
+		AttributesClass:   a.attributesClass(),
 		Namespaces:        a.factory.Core().V1().Namespaces().Lister(),
 		Classes:           a.factory.Storage().V1().StorageClasses().Lister(),
 		Recorder:          a.recorder,
@@ -213,6 +227,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		Resolver: t.provisioner.Sources(), Client: a.client, Claims: a.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: a.factory.Storage().V1().StorageClasses().Lister(),
 		Limiter: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second, time.Minute), Logger: a.logger,
 	})
+	t.csi = a.newCSI(work, termCtx, t)
 	t.library = a.newLibrary(work, t)
 	t.library.ControllerWaitGroup(&t.workers)
 	return t
@@ -220,9 +235,10 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 
 // newLibrary makes a term's controller from the provisioning library.
 func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionController {
-	client := &library.Client{Interface: a.client, Recorder: a.recorder, Volumes: a.factory.Core().V1().PersistentVolumes().Lister()}
+	client := &library.Client{Interface: a.client, Recorder: a.recorder, Volumes: a.factory.Core().V1().PersistentVolumes().Lister(), Provisioner: a.options.ProvisionerName}
 	return controller.NewProvisionController(work, client, a.options.ProvisionerName, t.provisioner,
 		controller.LeaderElection(false),
+		controller.AdditionalProvisionerNames([]string{policy.CSIDriver}),
 		controller.ClaimsInformer(t.informers.claims),
 		controller.VolumesInformer(t.informers.volumes),
 		controller.ClassesInformer(t.informers.classes),
@@ -278,11 +294,15 @@ func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner)
 }
 
 // termInformers are the process's informers, lent for one term.
-type termInformers struct{ volumes, claims, namespaces, classes, nodes, attachments *termInformer }
+type termInformers struct {
+	volumes, claims, namespaces, classes, nodes, attachments *termInformer
+	// attributes is nil without the CSI driver.
+	attributes *termInformer
+}
 
 func (a *App) lendInformers() termInformers {
 	own := a.processInformers()
-	return termInformers{
+	lent := termInformers{
 		volumes:     a.lend(own.volumes),
 		claims:      a.lend(own.claims),
 		namespaces:  a.lend(own.namespaces),
@@ -290,11 +310,18 @@ func (a *App) lendInformers() termInformers {
 		nodes:       a.lend(own.nodes),
 		attachments: a.lend(own.attachments),
 	}
+	if own.attributes != nil {
+		lent.attributes = a.lend(*own.attributes)
+	}
+	return lent
 }
 
 // release stops the informers from notifying the term.
 func (lent termInformers) release() error {
-	for _, informer := range []*termInformer{lent.volumes, lent.claims, lent.namespaces, lent.classes, lent.nodes, lent.attachments} {
+	for _, informer := range []*termInformer{lent.volumes, lent.claims, lent.namespaces, lent.classes, lent.nodes, lent.attachments, lent.attributes} {
+		if informer == nil {
+			continue
+		}
 		if err := informer.Release(); err != nil {
 			return err
 		}
@@ -360,6 +387,14 @@ func (lent termInformers) follow(p *provisioner.Provisioner, protector *datasour
 	})
 	if err != nil {
 		return nil, err
+	}
+	if lent.attributes != nil {
+		_, err = lent.attributes.Follow(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(object any) { p.ReconsiderAttributes(object.(*storagev1.VolumeAttributesClass).Name) },
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	if err := watchNodes(p, lent.nodes, lent.attachments); err != nil {
 		return nil, err

@@ -45,6 +45,11 @@ const (
 	// OrphanVolume: a volume whose claim is gone and that no PersistentVolume
 	// names.
 	OrphanVolume Kind = "OrphanVolume"
+	// LeakedAttachment: a volume of the CSI driver is attached to a node, or records that
+	// it is, and no VolumeAttachment asks for that: somebody may still write to it.
+	LeakedAttachment Kind = "LeakedAttachment"
+	// MissingAttachment: a VolumeAttachment is attached, and the volume is not.
+	MissingAttachment Kind = "MissingAttachment"
 	// OrphanSecret: a Secret of a PersistentVolume that is gone, or a shared
 	// Secret whose volumes are all gone.
 	OrphanSecret Kind = "OrphanSecret"
@@ -92,13 +97,17 @@ type Listing struct {
 	// Unstamped contains recorded volumes, by ID, that exist but are not in
 	// Volumes; a volume in neither does not exist.
 	Unstamped map[string]bool
-	Err       error
+	// Again contains, by ID, the volumes with doubtful attachments as they were after
+	// the VolumeAttachments were read.
+	Again map[string]cinder.Volume
+	Err   error
 }
 
 // Compare returns what is wrong, sorted by kind, backend and volume.
 func Compare(s State) []Finding {
-	c := &comparison{State: s, recorded: map[string]bool{}, byClaim: map[string]record.Volume{}, volumes: map[place]cinder.Volume{}}
-	for _, record := range s.Records.Volumes {
+	c := &comparison{State: s, recorded: map[string]bool{}, byClaim: map[string]*record.Volume{}, volumes: map[place]*cinder.Volume{}}
+	for i := range s.Records.Volumes {
+		record := &s.Records.Volumes[i]
 		c.recorded[record.VolumeID] = true
 		c.byClaim[record.ClaimUID] = record
 	}
@@ -107,9 +116,10 @@ func Compare(s State) []Finding {
 			c.add(Finding{Kind: BackendUnreadable, Backend: name, Message: listing.Err.Error() + "; its volumes are not compared"})
 			continue
 		}
-		for _, v := range listing.Volumes {
+		for i := range listing.Volumes {
+			v := &listing.Volumes[i]
 			c.volumes[place{name, v.ID}] = v
-			c.volume(name, v)
+			c.volume(name, *v)
 		}
 	}
 	for _, record := range s.Records.Volumes {
@@ -129,8 +139,8 @@ type comparison struct {
 	State
 	// recorded maps IDs to volumes: two backends may show the same ones.
 	recorded map[string]bool
-	volumes  map[place]cinder.Volume
-	byClaim  map[string]record.Volume // by claim UID
+	volumes  map[place]*cinder.Volume
+	byClaim  map[string]*record.Volume // by claim UID
 	findings []Finding
 }
 
@@ -211,10 +221,13 @@ func (c *comparison) record(r record.Volume) {
 		f.Kind, f.Message = VolumeElsewhere, elsewhere(r, listing)+"; "+r.Remedy(listing.Place)
 	case !listed:
 		f.Kind, f.Message = MissingVolume, "its volume does not exist; its data is lost unless the storage array has a copy"
-	case !r.Stamp().Owns(v):
+	case !r.Stamp().Owns(*v):
 		f.Kind, f.Message = ForeignVolume, "its volume is stamped for something else; it will not be deleted"
 	default:
-		stuck := c.stuck(r, v)
+		if r.CSI {
+			c.attachments(r, *v)
+		}
+		stuck := c.stuck(r, *v)
 		if stuck == "" {
 			return
 		}
@@ -241,6 +254,10 @@ func (c *comparison) stuck(r record.Volume, v cinder.Volume) string {
 	case cinder.StatusError, cinder.StatusErrorDeleting, cinder.StatusErrorExtending:
 		return fmt.Sprintf("its volume is %s", v.Status)
 	case cinder.StatusInUse:
+		return ""
+	}
+	if r.CSI && v.Status != cinder.StatusDeleting {
+		// It is available as long as no node uses it, and nodes come and go.
 		return ""
 	}
 	if c.young(r.CreatedAt) || r.Released && v.Status != cinder.StatusDeleting {

@@ -143,9 +143,11 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	if err != nil {
 		return AuditReport{}, nil, err
 	}
-	audit.ConfirmMissing(ctx, func(ctx context.Context, backend, id string) (cinder.Volume, bool, error) {
+	find := func(ctx context.Context, backend, id string) (cinder.Volume, bool, error) {
 		return lifecycles[backend].Find(ctx, id)
-	}, listings, records)
+	}
+	audit.ConfirmMissing(ctx, find, listings, records)
+	audit.ConfirmAttachments(ctx, find, listings, records)
 	report = AuditReport{Cluster: cluster, Recorded: len(records.Volumes)}
 	for _, listing := range listings {
 		report.Volumes += len(listing.Volumes)

@@ -82,21 +82,39 @@ func CheckCredentials(p *policy.Policy, cloudsFile string) []policycli.Finding {
 // cluster of a kubeconfig file. It only lists, and contacts no other cluster
 // than that of the file, whatever the environment says.
 func ReadExisting(ctx context.Context, kubeconfig, provisionerName string) (review.Existing, error) {
+	client, err := readingClient(kubeconfig)
+	if err != nil {
+		return review.Existing{}, err
+	}
+	return record.ReadExisting(ctx, client, provisionerName)
+}
+
+// ReadCSI reads what the cluster of a kubeconfig file has for mode csi.
+func ReadCSI(ctx context.Context, kubeconfig string) (*review.CSI, error) {
+	client, err := readingClient(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	return record.ReadCSI(ctx, client)
+}
+
+// readingClient reads the cluster of a kubeconfig file as a guest.
+func readingClient(kubeconfig string) (kubernetes.Interface, error) {
 	if kubeconfig == "" {
-		return review.Existing{}, errors.New("no kubeconfig file is given")
+		return nil, errors.New("no kubeconfig file is given")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return review.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
 	config, err = wiring.KubeConfig(wiring.Kube{Config: config, QPS: readingQPS, Burst: readingBurst})
 	if err != nil {
-		return review.Existing{}, err
+		return nil, err
 	}
 	config.Timeout = readingTimeout
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return review.Existing{}, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
-	return record.ReadExisting(ctx, client, provisionerName)
+	return client, nil
 }

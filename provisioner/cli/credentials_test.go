@@ -49,7 +49,7 @@ func TestCheckCredentials(t *testing.T) {
 	want := []string{
 		`warning backends[1].auth.cloud: clouds.yaml:5: the key "project_nam" is not used; did you mean "project_name"?`,
 		"error backends[2].auth.cloud: backend ca cannot log in with these credentials: the CA certificate in ca.pem is not a PEM certificate",
-		"error backends[3].auth.cloud: backend gone cannot log in with these credentials: cannot read certificate /absent/ca.pem: no such file or directory",
+		"error backends[3].auth.cloud: backend gone cannot log in with these credentials: cannot read the certificate in /absent/ca.pem: no such file or directory",
 		`warning backends[4].auth.cloud: secure.yaml:3: the key "passwrd" is not used; did you mean "password"?`,
 		"error backends[4].auth.cloud: backend secret cannot log in with these credentials: the credentials have no password, application credential or token",
 		`error backends[5].auth.cloud: backend absent cannot log in with these credentials: clouds.yaml has no cloud "absent"; it has "ca", "gone", "good", "secret", "typo"`,

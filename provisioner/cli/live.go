@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -252,7 +253,24 @@ func (b *liveBackend) readWorkflow(ctx context.Context) []policycli.Finding {
 		return append(findings, policycli.Finding{Path: b.path + ".workflow", Message: err.Error()})
 	}
 	b.answer.Workflow = string(workflow)
+	if rule := b.csiRule(); rule != "" && workflow != cinder.WorkflowAttachment {
+		findings = append(findings, policycli.Finding{Path: rule, Message: fmt.Sprintf(
+			"mode csi needs microversion 3.44, but backend %s offers only up to 3.%d; use mode native", b.Name, newest)})
+	}
 	return findings
+}
+
+// csiRule is the first rule that makes volumes of the CSI driver on the backend; empty
+// if there is none.
+func (b *liveBackend) csiRule() string {
+	for _, tenant := range b.run.policy.Tenants {
+		for _, class := range tenant.Classes {
+			if slices.Contains(class.Backends, b.Name) && class.ModeOn(*b.Backend) == policy.ModeCSI {
+				return class.Path()
+			}
+		}
+	}
+	return ""
 }
 
 func (b *liveBackend) readTypes(ctx context.Context) []policycli.Finding {

@@ -197,6 +197,9 @@ func TestLiveFindings(t *testing.T) {
 		"a catalog that leaves https": {https: true, policy: "backends:\n" + teamBackend + tenant("gold", ""), want: []string{
 			"warning backends[0].auth: backend gold: Keystone is reached by https, but its service catalog lists block storage at $CINDER/$TEAM/: tokens cross the network in plain text; fix the catalog, or select another interface",
 		}},
+		"mode csi without the attachments API": {options: cindersim.Options{MaxMicroversion: "3.27"}, policy: "backends:\n" + strings.Replace(noauthBackend, "name: lab", "name: lab, mode: csi", 1) + tenant("lab", ""), code: 1, want: []string{
+			"error tenants[0].classes[0]: mode csi needs microversion 3.44, but backend lab offers only up to 3.27; use mode native",
+		}},
 		"a workflow that the endpoint lacks": {options: cindersim.Options{MaxMicroversion: "3.27"}, policy: "backends:\n" + strings.Replace(noauthBackend, "name: lab", "name: lab, workflow: attachment", 1) + tenant("lab", ""), code: 1, want: []string{
 			"error backends[0].workflow: backend lab: workflow attachment needs microversion 3.44, but the endpoint offers only up to 3.27; use workflow reserve or auto",
 		}},

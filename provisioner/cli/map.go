@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -49,14 +51,19 @@ type MapOptions struct {
 	FSType     string
 	// MultiAttach is the volume's own attribute.
 	MultiAttach bool
+	// Mode is native or csi; empty is that of the policy's rules, and native without a
+	// policy.
+	Mode string
 }
 
 // Mapped is what a connection becomes, or why it cannot be mapped.
 type Mapped struct {
-	PersistentVolume *mappedVolume  `json:"persistentVolume,omitempty"`
-	Secret           *mappedSecret  `json:"secret,omitempty"`
-	Warnings         []string       `json:"warnings,omitempty"`
-	Refused          *mappedRefusal `json:"refused,omitempty"`
+	PersistentVolume *mappedVolume `json:"persistentVolume,omitempty"`
+	Secret           *mappedSecret `json:"secret,omitempty"`
+	// Node is what a node gets, in mode csi.
+	Node     *mappedNode    `json:"node,omitempty"`
+	Warnings []string       `json:"warnings,omitempty"`
+	Refused  *mappedRefusal `json:"refused,omitempty"`
 }
 
 type mappedVolume struct {
@@ -78,6 +85,21 @@ type mappedSecret struct {
 type mappedName struct {
 	Name      string `json:"name"`
 	Namespace string `json:"namespace,omitempty"`
+}
+
+// mappedNode is how a node of its own reaches the volume.
+type mappedNode struct {
+	Protocol    string       `json:"protocol"`
+	Paths       []mappedPath `json:"paths"`
+	Identities  []string     `json:"identities,omitempty"`
+	ReadOnly    bool         `json:"readOnly,omitempty"`
+	Credentials string       `json:"credentials,omitempty"`
+}
+
+type mappedPath struct {
+	Portal string `json:"portal"`
+	Target string `json:"target"`
+	LUN    int    `json:"lun"`
 }
 
 type mappedRefusal struct {
@@ -117,7 +139,9 @@ Without a policy, connections of ` + strings.Join(native, ", ") + `
 become native sources. That of rbd is for information: Kubernetes mounts it only
 up to 1.30, and run refuses rbd without a mapping. Connections of ` + strings.Join(others, ", ") + `
 and of other protocols need the mapping of a policy. With --policy and --backend,
-the connection is mapped as volumes of that backend would be. Values that a
+the connection is mapped as the rules of the policy would have it: in mode native
+by the mapping of the backend, in mode csi for the nodes of the CSI driver. Where
+rules have both modes, it is native; --mode csi shows the other one. Values that a
 connection does not contain (size, names) are placeholders.
 
 Exit codes: 0 mapped, 1 refused, 2 wrong usage, or a file cannot be read.`,
@@ -160,6 +184,7 @@ Exit codes: 0 mapped, 1 refused, 2 wrong usage, or a file cannot be read.`,
 	flags.StringVar(&options.AccessMode, "access-mode", "RWO", "access `mode` of the claim: RWO, ROX, RWOP or RWX, or their long names")
 	flags.StringVar(&options.VolumeMode, "volume-mode", string(corev1.PersistentVolumeFilesystem), "volume `mode` of the claim: Filesystem or Block")
 	flags.StringVar(&options.FSType, "fs-type", "", "`filesystem` that the rule or StorageClass selects; default is "+policy.DefaultFSType)
+	flags.StringVar(&options.Mode, "mode", "", "`mode` of the rule: native or csi (default: that of the policy's rules for the backend)")
 	flags.BoolVar(&options.MultiAttach, "multiattach", false, "the volume's type lets several hosts use it at once")
 	flags.StringVarP(&output, "output", "o", output, "`format` of the output: yaml or json")
 	return command
@@ -198,15 +223,22 @@ func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, r
 	if volumeMode != corev1.PersistentVolumeFilesystem && volumeMode != corev1.PersistentVolumeBlock {
 		return Mapped{}, nil, fmt.Errorf("--volume-mode must be %s or %s, not %q", corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock, options.VolumeMode)
 	}
-	backend, connector, mappings, err := mapBackend(options, stdin)
+	if options.Mode != "" && !slices.Contains(policy.Modes(), options.Mode) {
+		return Mapped{}, nil, fmt.Errorf("--mode must be %s, not %q", strings.Join(policy.Modes(), " or "), options.Mode)
+	}
+	from, err := mapBackend(options, stdin)
 	if err != nil {
 		return Mapped{}, nil, err
 	}
+	backend, connector, mappings := from.name, from.connector, from.mappings
 	if captured, ok := capturedConnector(document); ok {
 		connector = captured
 	}
 	if options.Namespace == "" {
 		return Mapped{}, nil, errors.New("--namespace is empty; name the provisioner's own namespace")
+	}
+	if options.Mode == string(policy.ModeCSI) || options.Mode == "" && !slices.Contains(from.modes, policy.ModeNative) {
+		return mapForNodes(options, document, backend, mode, volumeMode)
 	}
 	registry, err := mappers.New(mappers.Options{SecretNamespace: options.Namespace, Protocols: options.Protocols})
 	if err != nil {
@@ -228,17 +260,59 @@ func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, r
 		request.Tenant = "tenant"
 		result, err = registry.Map(request)
 	}
-	var refused *mappers.Refusal
-	switch {
-	case errors.As(err, &refused):
-		return Mapped{Refused: &mappedRefusal{refused.Reason, refused.Message}}, record.RefusalError(backend, refused), nil
-	case err != nil:
-		return Mapped{}, nil, err
+	if err != nil {
+		return notMapped(backend, err)
 	}
 	if options.PolicyFile == "" && result.Source.RBD != nil {
 		result.Warnings = append(result.Warnings, "without a policy rbd is shown as the native source, which Kubernetes mounts only up to 1.30; a policy's mapping.rbd names the cluster for ceph-csi, and without it such volumes are refused")
 	}
+	if options.Mode == "" && len(from.modes) > 1 {
+		result.Warnings = append(result.Warnings, fmt.Sprintf("this is mode native; rules make volumes in mode csi on backend %s, too, which --mode csi shows", backend))
+	}
 	return newMapped(result, mode, volumeMode), nil, nil
+}
+
+// mapForNodes shows what a connection becomes in mode csi, as if it were a node's.
+func mapForNodes(options MapOptions, document []byte, backend string, mode corev1.PersistentVolumeAccessMode, volumeMode corev1.PersistentVolumeMode) (mapped Mapped, refusal, err error) {
+	fsType := cmp.Or(options.FSType, policy.DefaultFSType)
+	block := volumeMode == corev1.PersistentVolumeBlock
+	if !block && !slices.Contains(policy.CSIFileSystems(), fsType) {
+		return Mapped{}, nil, fmt.Errorf("--fs-type must be %s in mode csi, not %q", strings.Join(policy.CSIFileSystems(), " or "), fsType)
+	}
+	var found mappers.NodeConnection
+	var result mappers.Result
+	connection, err := mappers.ParseConnection(document)
+	if err == nil {
+		found, err = mappers.ForNode(connection, false)
+	}
+	if err == nil {
+		result, err = record.MapCSI(record.CSIVolume{
+			PVName: placeholderPV, Backend: cmp.Or(backend, "backend"), VolumeID: placeholderUID, SecretNamespace: options.Namespace,
+			AccessModes: []corev1.PersistentVolumeAccessMode{mode}, Block: block, FSType: fsType, MultiAttach: options.MultiAttach,
+		})
+	}
+	if err != nil {
+		return notMapped(backend, err)
+	}
+	mapped = newMapped(result, mode, volumeMode)
+	mapped.Warnings = found.Warnings
+	mapped.Node = &mappedNode{Protocol: found.Protocol, Identities: found.Identities, ReadOnly: found.ReadOnly || result.ReadOnly}
+	for _, path := range found.Paths {
+		mapped.Node.Paths = append(mapped.Node.Paths, mappedPath(path))
+	}
+	if found.Credentials != nil {
+		mapped.Node.Credentials = hiddenSecretValue
+	}
+	return mapped, nil, nil
+}
+
+// notMapped tells a connection that is refused from one that cannot be read.
+func notMapped(backend string, err error) (mapped Mapped, refusal, failure error) {
+	var refused *mappers.Refusal
+	if errors.As(err, &refused) {
+		return Mapped{Refused: &mappedRefusal{refused.Reason, refused.Message}}, record.RefusalError(backend, refused), nil
+	}
+	return Mapped{}, nil, err
 }
 
 func newMapped(result mappers.Result, mode corev1.PersistentVolumeAccessMode, volumeMode corev1.PersistentVolumeMode) Mapped {
@@ -268,32 +342,41 @@ func newMapped(result mappers.Result, mode corev1.PersistentVolumeAccessMode, vo
 	return mapped
 }
 
+// mapFrom is what the policy says about a backend.
+type mapFrom struct {
+	name      string
+	connector cinder.Connector
+	mappings  map[string]mapping.Mapping
+	modes     []policy.Mode
+}
+
 // mapBackend reads a backend from the policy.
-func mapBackend(options MapOptions, stdin io.Reader) (name string, connector cinder.Connector, mappings map[string]mapping.Mapping, err error) {
+func mapBackend(options MapOptions, stdin io.Reader) (mapFrom, error) {
 	protocols := options.Protocols.Describe()
 	if options.PolicyFile == "" {
 		if options.Backend != "" {
-			return "", connector, nil, errors.New("--backend is about a policy and needs --policy")
+			return mapFrom{}, errors.New("--backend is about a policy and needs --policy")
 		}
 		// ceph-csi, the default, needs a name that only a policy has.
-		mappings = map[string]mapping.Mapping{}
+		mappings := map[string]mapping.Mapping{}
 		for protocol, about := range protocols {
 			if about.CephCSI && about.Native {
 				mappings[protocol] = mapping.Mapping{As: mapping.Native}
 			}
 		}
-		return "", connector, mappings, nil
+		return mapFrom{mappings: mappings, modes: []policy.Mode{policy.ModeNative}}, nil
 	}
 	var loaded *policy.Policy
+	var err error
 	if options.PolicyFile == "-" {
 		loaded, err = policy.Read(stdin, "standard input", protocols)
 	} else {
 		loaded, err = policy.Load(options.PolicyFile, protocols)
 	}
 	if err != nil {
-		return "", connector, nil, err
+		return mapFrom{}, err
 	}
-	name = options.Backend
+	name := options.Backend
 	if name == "" && len(loaded.Backends) == 1 {
 		name = loaded.Backends[0].Name
 	}
@@ -304,15 +387,15 @@ func mapBackend(options MapOptions, stdin io.Reader) (name string, connector cin
 			names = append(names, b.Name)
 		}
 		if name == "" {
-			return "", connector, nil, fmt.Errorf("--backend is missing; the policy has %s", strings.Join(names, ", "))
+			return mapFrom{}, fmt.Errorf("--backend is missing; the policy has %s", strings.Join(names, ", "))
 		}
-		return "", connector, nil, fmt.Errorf("the policy has no backend %q; it has %s", name, strings.Join(names, ", "))
+		return mapFrom{}, fmt.Errorf("the policy has no backend %q; it has %s", name, strings.Join(names, ", "))
 	}
 	cluster := loaded.ClusterID
 	if cluster == "" {
 		cluster = placeholderUID
 	}
-	return name, wiring.BackendConfig(loaded, backend, cluster).Connector, backend.Mapping, nil
+	return mapFrom{name, wiring.BackendConfig(loaded, backend, cluster).Connector, backend.Mapping, loaded.ModesOn(name)}, nil
 }
 
 // capturedConnector is the connector that a document says it was made for. An

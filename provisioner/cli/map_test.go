@@ -170,6 +170,63 @@ func TestMap(t *testing.T) {
 	}
 }
 
+// TestMapOfModeCSI: what the PersistentVolume has, and what a node gets, without a
+// credential.
+func TestMapOfModeCSI(t *testing.T) {
+	of := func(modes string) string {
+		file := filepath.Join(t.TempDir(), "policy.yaml")
+		text := "apiVersion: standalone-cinder.openstack.org/v1alpha1\nkind: Policy\nbackends:\n  - {name: gold, auth: {noauth: {endpoint: \"http://cinder:8776/v3\"}}}\ntenants:\n  - name: a\n    namespaces: [a]\n    classes:\n" + modes
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	csi := of("      - {storageClasses: [one], backends: [gold], mode: csi}\n")
+	both := of("      - {storageClasses: [one], backends: [gold], mode: csi}\n      - {storageClasses: [two], backends: [gold]}\n")
+	const nvme = `{"driver_volume_type": "nvmeof", "data": {"target_nqn": "nqn.2014-08.org.example:s1", "vol_uuid": "86a25cac-e84c-4ef1-816f-76fcd478cebd", "ns_id": 11, "portals": [["192.0.2.1", 4420, "tcp"]]}}`
+	for name, test := range map[string]struct {
+		document  string
+		arguments []string
+		code      int
+		shown     []string
+		hidden    string
+		message   string
+	}{
+		"by the policy": {document: oneISCSI, arguments: []string{"--policy", csi}, hidden: "iscsi:", shown: []string{
+			"driver: standalone-cinder.openstack.org", "volumeHandle: gold/00000000-", "name: pvc-00000000-0000-0000-0000-000000000000-node",
+			"node:\n  credentials: (hidden)\n  paths:\n  - lun: 1\n    portal: 192.0.2.1:3260\n    target: iqn.2010-10.org.openstack:volume-1\n  protocol: iscsi\n"}},
+		"NVMe": {document: nvme, arguments: []string{"--policy", csi}, hidden: "credentials", shown: []string{
+			"  identities:\n  - uuid.86a25cac-e84c-4ef1-816f-76fcd478cebd\n", "  - lun: 11\n    portal: 192.0.2.1:4420\n    target: nqn.2014-08.org.example:s1\n  protocol: nvmeof\n"}},
+		"of another protocol": {document: oneNFS, arguments: []string{"--policy", csi}, code: 1, shown: []string{"reason: UnsupportedProtocol"},
+			message: "UnsupportedProtocol: backend gold: protocol nfs is not one that the nodes of the CSI driver attach (fibre_channel, iscsi, iser, nvmeof); use mode native for this backend"},
+		"both modes, of which native is shown": {document: oneISCSI, arguments: []string{"--policy", both}, hidden: "node:", shown: []string{
+			"targetPortal: 192.0.2.1:3260", "this is mode native; rules make volumes in mode csi on backend gold, too, which\n  --mode csi shows"}},
+		"both modes, by the flag": {document: oneISCSI, arguments: []string{"--policy", both, "--mode", "csi"}, shown: []string{"protocol: iscsi"}},
+		"native by the flag":      {document: oneISCSI, arguments: []string{"--policy", csi, "--mode", "native"}, hidden: "node:", shown: []string{"targetPortal: 192.0.2.1:3260"}},
+		"without a policy":        {document: oneISCSI, arguments: []string{"--mode", "csi"}, shown: []string{"volumeHandle: backend/00000000-"}},
+		"many readers": {document: oneISCSI, arguments: []string{"--policy", csi, "--access-mode", "ROX"}, code: 1, shown: []string{"reason: UnsupportedAccessMode"},
+			message: "UnsupportedAccessMode: backend gold: access mode ReadOnlyMany needs a volume that several hosts may use at once, and Cinder says multiattach is false; use a volume type with the extra spec multiattach=\"<is> True\", or use ReadWriteOnce"},
+		"many readers may":   {document: oneISCSI, arguments: []string{"--policy", csi, "--access-mode", "ROX", "--multiattach"}, shown: []string{"readOnly: true"}},
+		"no such mode":       {document: oneISCSI, arguments: []string{"--mode", "both"}, code: 2, message: `--mode must be native or csi, not "both"`},
+		"no such filesystem": {document: oneISCSI, arguments: []string{"--mode", "csi", "--fs-type", "btrfs"}, code: 2, message: `--fs-type must be ext4 or xfs in mode csi, not "btrfs"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, message := runMap(t, test.document, append([]string{"-"}, test.arguments...)...)
+			if code != test.code || message != test.message || test.hidden != "" && strings.Contains(stdout, test.hidden) {
+				t.Errorf("exit code is %d, expected %d; message\n%s\nexpected\n%s\noutput\n%s", code, test.code, message, test.message, stdout)
+			}
+			for _, part := range test.shown {
+				if !strings.Contains(stdout, part) {
+					t.Errorf("no %q in\n%s", part, stdout)
+				}
+			}
+			if strings.Contains(stdout+message, "not-a-real-secret") {
+				t.Error("the password is shown")
+			}
+		})
+	}
+}
+
 func TestMapNeedsOneFile(t *testing.T) {
 	for _, arguments := range [][]string{nil, {"a", "b"}} {
 		if code, _, message := runMap(t, "", arguments...); code != 2 || !strings.HasPrefix(message, "map takes one FILE, or - for standard input, but was given ") {

@@ -70,9 +70,13 @@ func (b *liveBackend) plan() []trialPlan {
 					zones = append(zones, zone.Name)
 				}
 			}
+			mode := class.ModeOn(*b.Backend)
+			if mode == policy.ModeNative {
+				mode = ""
+			}
 			for _, zone := range zones {
 				plans = addPlan(plans, trialPlan{tenant: tenant.Name, Trial: policycli.Trial{
-					Backend: b.Name, Rules: []string{class.Path()}, VolumeType: class.VolumeType, AvailabilityZone: zone, FSType: cmp.Or(class.FSType, policy.DefaultFSType),
+					Backend: b.Name, Rules: []string{class.Path()}, VolumeType: class.VolumeType, AvailabilityZone: zone, FSType: cmp.Or(class.FSType, policy.DefaultFSType), Mode: mode,
 				}})
 			}
 		}
@@ -83,7 +87,7 @@ func (b *liveBackend) plan() []trialPlan {
 // addPlan adds a volume, or its rules to those of the same volume.
 func addPlan(plans []trialPlan, plan trialPlan) []trialPlan {
 	for i := range plans {
-		if same := &plans[i]; same.VolumeType == plan.VolumeType && same.AvailabilityZone == plan.AvailabilityZone && same.FSType == plan.FSType {
+		if same := &plans[i]; same.VolumeType == plan.VolumeType && same.AvailabilityZone == plan.AvailabilityZone && same.FSType == plan.FSType && same.Mode == plan.Mode {
 			same.Rules = append(same.Rules, plan.Rules...)
 			return plans
 		}
@@ -246,6 +250,9 @@ func (b *trialBench) mapConnection(trial *policycli.Trial, tenant, uid string, c
 	if err != nil {
 		return err
 	}
+	if trial.Mode == policy.ModeCSI {
+		return b.describeCSI(trial, uid, connection, connected)
+	}
 	request := record.MapRequest(connection, record.PVNameFor(uid), b.config.Connector)
 	request.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	request.FSType = trial.FSType
@@ -273,6 +280,34 @@ func (b *trialBench) mapConnection(trial *policycli.Trial, tenant, uid string, c
 	if b.run.policy.ClusterID == "" && b.Connector.Initiator == "" {
 		trial.Warnings = append(trial.Warnings, "the policy has neither clusterID nor connector.initiator, so the running program derives another initiator name from the cluster than "+b.config.Connector.Initiator)
 	}
+	return nil
+}
+
+// describeCSI says what a PersistentVolume of the CSI driver would have. The connection
+// shows what nodes would get.
+func (b *trialBench) describeCSI(trial *policycli.Trial, uid string, connection mappers.Connection, connected backends.Connected) error {
+	if protocol, has := connection.Protocol(), mappers.NodeProtocols(); !slices.Contains(has, protocol) {
+		last := len(has) - 1
+		return fmt.Errorf("backend %s: the CSI driver attaches volumes by %s or %s, and these are reached by %s; use mode native", b.Name, strings.Join(has[:last], ", "), has[last], protocol)
+	}
+	var refused *mappers.Refusal
+	if _, err := mappers.ForNode(connection, connected.Volume.Encrypted); errors.As(err, &refused) {
+		return record.RefusalError(b.Name, refused)
+	} else if err != nil {
+		return err
+	}
+	result, err := record.MapCSI(record.CSIVolume{
+		PVName: record.PVNameFor(uid), Backend: b.Name, VolumeID: connected.Volume.ID, SecretNamespace: defaultMapNamespace,
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, FSType: trial.FSType,
+		Encrypted: connected.Volume.Encrypted, MultiAttach: connected.Volume.MultiAttach,
+	})
+	switch {
+	case errors.As(err, &refused):
+		return record.RefusalError(b.Name, refused)
+	case err != nil:
+		return err
+	}
+	trial.Source, trial.Secret = &result.Source, result.Secret.String()
 	return nil
 }
 

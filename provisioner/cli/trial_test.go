@@ -16,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
@@ -357,4 +358,52 @@ func TestTrialClusterIsNoCluster(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "clusterID: ") {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestTrialsInModeCSI show what a PersistentVolume of the driver would have, and fail
+// for volumes that the driver cannot reach.
+func TestTrialsInModeCSI(t *testing.T) {
+	nvme := func(transport string) drivers.VolumeType {
+		return drivers.VolumeType{Name: "nvme-" + transport, StorageProtocol: "NVMe-oF", Connection: drivers.FixedConnection("nvmeof", map[string]any{
+			"nqn": "nqn.2014-08.org.example:s1", "target_portal": "192.0.2.1", "target_port": 4420, "transport_type": transport, "ns_id": 10,
+		})}
+	}
+	c := newCloud(t, cindersim.Options{Types: append(drivers.DefaultVolumeTypes(), nvme("tcp"), nvme("rdma"), drivers.VolumeType{
+		Name: "fc", StorageProtocol: "FC", Connection: drivers.FixedConnection("fibre_channel", map[string]any{"target_wwn": []string{"500a098280feeb01"}, "target_lun": 300, "addressing_mode": "SAM2"}),
+	})}, 0, false)
+	got := c.check(t.Context(), labWith("")+`tenants:
+  - name: a
+    namespaces: [a]
+    classes:
+      - {storageClasses: [native], backends: [lab], volumeType: iscsi}
+      - {storageClasses: [csi], backends: [lab], volumeType: iscsi, mode: csi}
+      - {storageClasses: [ceph], backends: [lab], volumeType: rbd, mode: csi}
+      - {storageClasses: [nvme], backends: [lab], volumeType: nvme-tcp, mode: csi}
+      - {storageClasses: [rdma], backends: [lab], volumeType: nvme-rdma, mode: csi}
+      - {storageClasses: [fc], backends: [lab], volumeType: fc, mode: csi}
+`, "--make-volume")
+	if len(got.Live.Trials) != 6 || got.code != 1 {
+		t.Fatalf("%d: %+v", got.code, got.Live.Trials)
+	}
+	if native := got.Live.Trials[0]; native.Source == nil || native.Source.ISCSI == nil || native.Mode != "" {
+		t.Errorf("%+v", native)
+	}
+	csi := got.Live.Trials[1]
+	if csi.Error != "" || csi.Mode != policy.ModeCSI || csi.Source == nil || csi.Source.CSI == nil || csi.Source.CSI.VolumeHandle != "lab/"+csi.Volume || csi.Source.CSI.FSType != "ext4" {
+		t.Errorf("%+v", csi)
+	}
+	const want = "backend lab: the CSI driver attaches volumes by fibre_channel, iscsi, iser or nvmeof, and these are reached by rbd; use mode native"
+	if ceph := got.Live.Trials[2]; ceph.Error != want || ceph.Step != policycli.StepMap {
+		t.Errorf("%+v", ceph)
+	}
+	if nvme := got.Live.Trials[3]; nvme.Error != "" || nvme.Source == nil || nvme.Source.CSI == nil {
+		t.Errorf("%+v", nvme)
+	}
+	if rdma := got.Live.Trials[4]; !strings.Contains(rdma.Error, "transport_type is rdma, and the nodes of the CSI driver connect by tcp") {
+		t.Errorf("%+v", rdma)
+	}
+	if fc := got.Live.Trials[5]; fc.Error != "" || fc.Source == nil || fc.Source.CSI == nil {
+		t.Errorf("%+v", fc)
+	}
+	c.wantNothingLeft(6)
 }

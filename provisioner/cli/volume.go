@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"strings"
 
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -23,7 +25,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// VolumeOptions are the options of all volume commands.
+// VolumeOptions are the options of all volume and snapshot commands.
 type VolumeOptions struct {
 	Protocols mappers.Protocols
 
@@ -37,9 +39,16 @@ type VolumeOptions struct {
 
 // NewVolumeCommand is the volume command.
 func NewVolumeCommand(protocols mappers.Protocols) *cobra.Command {
-	command := &cobra.Command{
-		Use:   "volume",
-		Short: "List the volumes of the backends, and import one for a claim",
+	command := parentCommand("volume", "List the volumes of the backends, import one for a claim, and change types")
+	command.AddCommand(newVolumeListCommand(protocols), newVolumeImportCommand(protocols), newVolumeRetypeCommand(protocols))
+	return command
+}
+
+// parentCommand is a command that only has subcommands.
+func parentCommand(use, short string) *cobra.Command {
+	return &cobra.Command{
+		Use:   use,
+		Short: short,
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(command *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -53,8 +62,27 @@ func NewVolumeCommand(protocols mappers.Protocols) *cobra.Command {
 		},
 		SuggestionsMinimumDistance: 2,
 	}
-	command.AddCommand(newVolumeListCommand(protocols), newVolumeImportCommand(protocols))
-	return command
+}
+
+// required returns an error if a flag is missing.
+func required(command *cobra.Command, names ...string) error {
+	var missing []string
+	for _, name := range names {
+		if value, err := command.Flags().GetString(name); err != nil || value == "" {
+			missing = append(missing, "--"+name)
+		}
+	}
+	if len(missing) > 0 {
+		return volumeUsage("%s needs %s (see %s --help)", command.CommandPath(), strings.Join(missing, ", "), command.CommandPath())
+	}
+	return nil
+}
+
+func checkVolumeMode(mode corev1.PersistentVolumeMode) error {
+	if mode != corev1.PersistentVolumeFilesystem && mode != corev1.PersistentVolumeBlock {
+		return volumeUsage("--volume-mode must be Filesystem or Block, not %q", mode)
+	}
+	return nil
 }
 
 func (o *VolumeOptions) addFlags(command *cobra.Command) {
@@ -67,11 +95,13 @@ func (o *VolumeOptions) addFlags(command *cobra.Command) {
 
 // volumeRun is the cluster and the backends of a volume command.
 type volumeRun struct {
-	client  *kubernetes.Clientset
-	policy  *policy.Policy
-	cluster string
-	// imports are by backend, in the policy's order.
-	imports []*imports.Importer
+	client              *kubernetes.Clientset
+	snapshots           *snapshotclient.Clientset
+	policy              *policy.Policy
+	cluster, clusterUID string
+	// imports and lifecycles are by backend, in the policy's order.
+	imports    []*imports.Importer
+	lifecycles []*backends.Lifecycle
 }
 
 // open reads the policy and prepares the backends. Changes at Cinder are possible
@@ -96,6 +126,10 @@ func (o *VolumeOptions) open(ctx context.Context, mayChange bool) (*volumeRun, e
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
+	snapshots, err := snapshotclient.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes client of snapshots: %w", err)
+	}
 	clusterUID, err := record.ClusterUID(ctx, client)
 	if err != nil {
 		return nil, err
@@ -108,7 +142,7 @@ func (o *VolumeOptions) open(ctx context.Context, mayChange bool) (*volumeRun, e
 	if mayChange {
 		fence = func() error { return nil }
 	}
-	run := &volumeRun{client: client, policy: loaded, cluster: cmp.Or(loaded.ClusterID, clusterUID)}
+	run := &volumeRun{client: client, snapshots: snapshots, policy: loaded, cluster: cmp.Or(loaded.ClusterID, clusterUID), clusterUID: clusterUID}
 	metrics := backends.NewMetrics(prometheus.NewRegistry())
 	pool := backends.NewPool(backends.PoolOptions{Sources: auth.Sources{CloudsFile: o.CloudsFile}, Metrics: metrics})
 	for i := range loaded.Backends {
@@ -117,12 +151,13 @@ func (o *VolumeOptions) open(ctx context.Context, mayChange bool) (*volumeRun, e
 			continue
 		}
 		config := wiring.BackendConfig(loaded, backend, run.cluster)
+		lifecycle := backends.NewLifecycle(backends.LifecycleOptions{
+			Config: config, Pool: pool, Cluster: run.cluster, Fence: fence, Term: ctx,
+			Logger: slog.New(slog.DiscardHandler), Metrics: metrics,
+		})
+		run.lifecycles = append(run.lifecycles, lifecycle)
 		run.imports = append(run.imports, &imports.Importer{
-			Client: client, Policy: loaded, Backend: backend, Connector: config.Connector, Mappers: registry,
-			Volumes: backends.NewLifecycle(backends.LifecycleOptions{
-				Config: config, Pool: pool, Cluster: run.cluster, Fence: fence, Term: ctx,
-				Logger: slog.New(slog.DiscardHandler), Metrics: metrics,
-			}),
+			Client: client, Policy: loaded, Backend: backend, Connector: config.Connector, Mappers: registry, Volumes: lifecycle,
 			Nodes:           nodeuse.New(nodeuse.Options{Client: client}),
 			ProvisionerName: o.ProvisionerName, Cluster: run.cluster, ClusterUID: clusterUID, Namespace: o.SecretNamespace,
 		})

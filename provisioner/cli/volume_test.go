@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -32,6 +33,20 @@ func TestNothingOfAVolumeReachesTheTerminalUnescaped(t *testing.T) {
 	if lines := strings.Count(text.String(), "\n"); lines != 2 {
 		t.Errorf("%d lines for a heading and a volume", lines)
 	}
+
+	text.Reset()
+	snapshots := snapshotList{Snapshots: []imports.ListedSnapshot{{ID: "1", Name: name, Volume: name, Cluster: name, VolumeSnapshot: name, Why: name}}}
+	if err := snapshots.print(&text, outputText); err != nil {
+		t.Fatal(err)
+	}
+	check(text.String())
+
+	text.Reset()
+	objects := &imports.SnapshotObjects{Content: &snapshotv1.VolumeSnapshotContent{}, Snapshot: &snapshotv1.VolumeSnapshot{}, Steps: []string{name}}
+	if err := (&snapshotImportFlags{}).report(&text, objects); err != nil {
+		t.Fatal(err)
+	}
+	check(text.String())
 
 	text.Reset()
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "imported-1"}}

@@ -79,14 +79,8 @@ usage, or the cluster cannot be read.`,
 
 // read checks the flags, and reads the claim from them.
 func (f *importFlags) read(command *cobra.Command) error {
-	var missing []string
-	for _, name := range []string{"policy", "backend", "volume", "namespace", "claim", "storage-class"} {
-		if value, err := command.Flags().GetString(name); err != nil || value == "" {
-			missing = append(missing, "--"+name)
-		}
-	}
-	if len(missing) > 0 {
-		return volumeUsage("%s needs %s (see %s --help)", command.CommandPath(), strings.Join(missing, ", "), command.CommandPath())
+	if err := required(command, "policy", "backend", "volume", "namespace", "claim", "storage-class"); err != nil {
+		return err
 	}
 	if f.size != "" {
 		size, err := resource.ParseQuantity(f.size)
@@ -101,8 +95,8 @@ func (f *importFlags) read(command *cobra.Command) error {
 	}
 	f.request.AccessModes = modes
 	f.request.VolumeMode = corev1.PersistentVolumeMode(f.volumeMode)
-	if f.request.VolumeMode != corev1.PersistentVolumeFilesystem && f.request.VolumeMode != corev1.PersistentVolumeBlock {
-		return volumeUsage("--volume-mode must be Filesystem or Block, not %q", f.volumeMode)
+	if err := checkVolumeMode(f.request.VolumeMode); err != nil {
+		return err
 	}
 	f.request.ReclaimPolicy = corev1.PersistentVolumeReclaimPolicy(f.reclaim)
 	if f.request.ReclaimPolicy != corev1.PersistentVolumeReclaimRetain && f.request.ReclaimPolicy != corev1.PersistentVolumeReclaimDelete {

@@ -83,6 +83,13 @@ type Options struct {
 	Namespaces        corelisters.NamespaceLister
 	Recorder          eventrecord.EventRecorder
 
+	// Sidecar is whether the CSI driver's sidecar asks for the expansion of the volumes
+	// in mode csi.
+	Sidecar bool
+	// TrustParameters is whether a caller of the driver may have the volumes of the claims
+	// expanded that were made for it, although the claims do not ask for it.
+	TrustParameters bool
+
 	// Workers is how many volumes are extended at once. No backend and no tenant
 	// occupies more of them than are still free.
 	Workers int
@@ -109,6 +116,8 @@ type Controller struct {
 	history *parking.History
 	// gone are the claims that went while their volumes were growing.
 	gone goneClaims
+	// calls are the claims whose volumes a sidecar's call, or a look, is about.
+	calls calls
 }
 
 // New makes the controller of one term.
@@ -187,7 +196,7 @@ func (c *Controller) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 // consider queues a claim that wants more, and forgets one that no longer does.
 func (c *Controller) consider(claim *corev1.PersistentVolumeClaim) {
 	pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName)
-	if err == nil && wants(claim, pv) && c.isMine(pv) {
+	if err == nil && wants(claim, pv) && c.isMine(pv) && !c.isBySidecar(pv) {
 		c.queue.Add(keyOf(claim))
 		return
 	}
@@ -267,7 +276,11 @@ func (c *Controller) work(ctx context.Context, key string) {
 	}
 	pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName)
 	step := (*expansion).run
-	if isGone || err != nil || !wants(claim, pv) || !c.isMine(pv) {
+	if isGone || err != nil || !wants(claim, pv) || !c.isMine(pv) || c.isBySidecar(pv) {
+		if !c.calls.begin(claim.UID) {
+			return // the call ends what it began
+		}
+		defer c.calls.end(claim.UID)
 		if c.end(claim, pv, err) {
 			return
 		}

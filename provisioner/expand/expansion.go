@@ -39,6 +39,8 @@ type expansion struct {
 	requests *trail.RequestIDs
 	// worked means that Cinder was asked.
 	worked bool
+	// forCaller means that a trusted caller of the CSI driver asks, and not the claim.
+	forCaller bool
 }
 
 // collect collects the IDs of the requests to Cinder.

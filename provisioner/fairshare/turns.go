@@ -30,9 +30,10 @@ type Turns[K comparable] struct {
 	byTenant  map[string]int
 	byBackend map[string]int
 	// waiting lists the waiting items, first come first, by what they share; lanes
-	// is the order in which these are served.
+	// is the order in which these are served, and upNext the next of them.
 	waiting map[lane][]K
 	lanes   []lane
+	upNext  int
 	laneOf  map[K]lane
 	// changes counts the turns taken and returned.
 	changes uint64
@@ -221,7 +222,11 @@ func (t *Turns[K]) wait(key K, l lane) {
 	}
 	t.leave(key)
 	if len(t.waiting[l]) == 0 {
-		t.lanes = append(t.lanes, l)
+		// Behind all others, which is before the next.
+		t.lanes = slices.Insert(t.lanes, t.upNext, l)
+		if t.upNext++; t.upNext == len(t.lanes) {
+			t.upNext = 0
+		}
 	}
 	t.waiting[l] = append(t.waiting[l], key)
 	t.laneOf[key] = l
@@ -241,7 +246,14 @@ func (t *Turns[K]) leave(key K) {
 	}
 	if len(t.waiting[l]) == 0 {
 		delete(t.waiting, l)
-		t.lanes = slices.DeleteFunc(t.lanes, func(other lane) bool { return other == l })
+		at := slices.Index(t.lanes, l)
+		t.lanes = slices.Delete(t.lanes, at, at+1)
+		if at < t.upNext {
+			t.upNext--
+		}
+		if t.upNext == len(t.lanes) {
+			t.upNext = 0
+		}
 	}
 }
 
@@ -256,9 +268,9 @@ func (t *Turns[K]) Progress() (waiting bool, mark string) {
 // next gives turns to waiting items, one lane after the other, and returns the
 // items to invite.
 func (t *Turns[K]) next() (invited []K) {
-	for passed := 0; passed < len(t.lanes); {
-		l := t.lanes[0]
-		t.lanes = append(t.lanes[1:], l)
+	for passed := 0; passed < len(t.lanes) && len(t.held) < t.capacity; {
+		l := t.lanes[t.upNext]
+		t.upNext = (t.upNext + 1) % len(t.lanes)
 		if !t.fits(l) {
 			passed++
 			continue

@@ -150,7 +150,7 @@ func (i *Importer) record(plan *Plan, connected backends.Connected, protocol str
 	pv := record.NewPersistentVolume(record.Provisioned{
 		Name: record.ImportedPVName(plan.Volume.ID), Claim: plan.Claim, Class: class, Cluster: i.Cluster,
 		Tenant: plan.decision.Tenant, Rule: plan.decision.Rule, Revision: i.Policy.Revision(),
-		Backend: i.Backend.Name, Connector: i.Connector, NodeLabels: plan.nodeLabels,
+		Backend: i.Backend.Name, Connector: &i.Connector, NodeLabels: plan.nodeLabels,
 		Connected: connected, Protocol: protocol, Mapped: mapped, SecretNamespace: i.Namespace,
 	})
 	pv.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"}

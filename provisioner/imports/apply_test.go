@@ -374,7 +374,7 @@ func leaderWorld(t *testing.T) (o *operator, leader *secrets.Keeper, afterListin
 		Client: client, PersistentVolumes: corelisters.NewPersistentVolumeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
 		Namespace: "own", Cluster: "cluster-1", Logger: slog.New(slog.DiscardHandler),
 		MayBeUnrecorded: func(string) bool { return false },
-		Wanted:          func() (func(types.UID) bool, error) { return func(types.UID) bool { return false }, nil },
+		IsWanted:        func(types.UID) bool { return false },
 		ClaimsOfVolumes: func(context.Context) (map[types.UID]bool, error) { return nil, nil },
 		RemoveOwn:       func(context.Context, string) error { return nil },
 	})
@@ -494,7 +494,7 @@ func TestImportPutsBackNoOlderKey(t *testing.T) {
 			return false, nil, nil
 		}
 		secret := live.(*corev1.Secret)
-		err = leader.Keep(t.Context(), "uid-new", "pvc-uid-new", "gold", mappers.Secret{Name: secret.Name, Type: secret.Type, Data: newer, Shared: true}, true)
+		_, err = leader.Keep(t.Context(), "uid-new", "pvc-uid-new", "gold", mappers.Secret{Name: secret.Name, Type: secret.Type, Data: newer, Shared: true}, true)
 		if rotated = err == nil; err != nil {
 			t.Error(err)
 		}

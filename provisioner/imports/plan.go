@@ -120,7 +120,7 @@ func (i *Importer) findClass(ctx context.Context, name string) (*storagev1.Stora
 		return nil, refused("StorageClass %q does not exist", name)
 	case err != nil:
 		return nil, fmt.Errorf("cannot read StorageClass %s: %w", name, err)
-	case class.Provisioner != i.ProvisionerName:
+	case !record.IsServed(class.Provisioner, i.ProvisionerName):
 		return nil, refused("StorageClass %s belongs to the provisioner %q, not to %q", name, class.Provisioner, i.ProvisionerName)
 	}
 	return class, nil
@@ -228,6 +228,8 @@ func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 		return &RefusedError{message: plan.decision.Denial.Message, Denial: plan.decision.Denial}
 	case plan.decision.Denial != nil:
 		return refused("the policy denies claim %s/%s of %d GiB: %s: %s", claim.Namespace, claim.Name, plan.Volume.SizeGiB, plan.decision.Denial.Reason, plan.decision.Denial.Message)
+	case plan.decision.ModeOn(i.Backend.Name) == policy.ModeCSI:
+		return refused("%s makes volumes in mode csi on backend %s, and a volume that exists at Cinder can be imported in mode native only; use a StorageClass with a rule of its own", plan.decision.Rule, i.Backend.Name)
 	case !slices.Contains(plan.decision.Backends, i.Backend.Name):
 		return refused("%s grants claim %s/%s only volumes of backend %s, not of %s", plan.decision.Rule, claim.Namespace, claim.Name, strings.Join(plan.decision.Backends, ", "), i.Backend.Name)
 	}

@@ -30,8 +30,9 @@ type Journal struct {
 	outlived map[types.UID]bool
 	// handles maps the handle by which nodes know a volume to its claim in begun.
 	handles map[Handle]types.UID
-	// removed is the set of PersistentVolumes whose volumes are gone. Until the
-	// object is gone too, the library may call Delete again whenever it changes.
+	// removed maps the PersistentVolumes whose volumes are gone to whether the object
+	// is deleted, too. Until the cache shows that, the library may ask for its
+	// deletion again.
 	removed map[types.UID]bool
 }
 
@@ -198,11 +199,29 @@ func (j *Journal) ClaimGone(claim types.UID) {
 func (j *Journal) NoteRemoved(pv types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.removed[pv] = true
+	j.removed[pv] = false
 }
 
 // IsRemoved reports whether the volume of a PersistentVolume is gone.
 func (j *Journal) IsRemoved(pv types.UID) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_, removed := j.removed[pv]
+	return removed
+}
+
+// NoteDeleted remembers that a PersistentVolume whose volume is gone was deleted,
+// unless the cache has shown that already.
+func (j *Journal) NoteDeleted(pv types.UID) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if _, removed := j.removed[pv]; removed {
+		j.removed[pv] = true
+	}
+}
+
+// IsDeleted reports whether NoteDeleted remembered the PersistentVolume.
+func (j *Journal) IsDeleted(pv types.UID) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.removed[pv]
@@ -213,7 +232,7 @@ func (j *Journal) IsRemoved(pv types.UID) bool {
 func (j *Journal) ObjectGone(pv types.UID) (removed bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	removed = j.removed[pv]
+	_, removed = j.removed[pv]
 	delete(j.removed, pv)
 	return removed
 }

@@ -26,6 +26,8 @@ type Ledger struct {
 
 	mu      sync.Mutex
 	entries map[types.UID]entry
+	// unrecorded is how many entries of each backend are only found.
+	unrecorded map[string]int
 	// growths are of the volumes that are larger than recorded, or may become so.
 	growths map[types.UID]growth
 	// snapshots are by the UID of their VolumeSnapshots.
@@ -97,7 +99,7 @@ type Scope struct {
 
 // New makes an empty ledger.
 func New(p func() *policy.Policy) *Ledger {
-	return &Ledger{policy: p, entries: map[types.UID]entry{}, growths: map[types.UID]growth{}, snapshots: map[types.UID]snapshotEntry{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
+	return &Ledger{policy: p, entries: map[types.UID]entry{}, unrecorded: map[string]int{}, growths: map[types.UID]growth{}, snapshots: map[types.UID]snapshotEntry{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
 }
 
 // Decided is a decision with the policy that made it.
@@ -220,7 +222,7 @@ func (l *Ledger) leave(decision Decided) *replaced {
 	if decision.Import == "" || !known || e.VolumeID != decision.Import || e.state != found && e.state != forsaken {
 		return nil
 	}
-	delete(l.entries, decision.LeftBy)
+	l.drop(decision.LeftBy)
 	l.count(decision.LeftBy, e, policy.Usage.Sub)
 	return &replaced{decision.LeftBy, e}
 }
@@ -260,7 +262,7 @@ func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (elsewher
 		return known.backend
 	case ok:
 		known.since = time.Now()
-		l.entries[claim] = known
+		l.set(claim, known)
 		if volume.VolumeID != "" && known.VolumeID == volume.VolumeID {
 			l.sawSize(claim, volume.GiB)
 		}
@@ -281,7 +283,7 @@ func (l *Ledger) Forsake(claim types.UID) {
 	defer l.mu.Unlock()
 	if e, known := l.entries[claim]; known && e.state == recorded {
 		e.state, e.since = forsaken, time.Now()
-		l.entries[claim] = e
+		l.set(claim, e)
 	}
 }
 
@@ -310,7 +312,7 @@ func (l *Ledger) Keep(claim types.UID) {
 	defer l.mu.Unlock()
 	if e, known := l.entries[claim]; known && e.state == reserved {
 		e.state, e.since, e.instead = found, time.Now(), nil
-		l.entries[claim] = e
+		l.set(claim, e)
 	}
 }
 
@@ -403,12 +405,7 @@ func (l *Ledger) UnrecordedOn(backend string, after time.Time) []types.UID {
 func (l *Ledger) HasFound(backend string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, e := range l.entries {
-		if e.state == found && e.backend == backend {
-			return true
-		}
-	}
-	return false
+	return l.unrecorded[backend] > 0
 }
 
 // HasRoom reports whether a claim that uses nothing yet could have room.
@@ -481,15 +478,31 @@ func (l *Ledger) refresh() {
 	}
 }
 
-func (l *Ledger) put(claim types.UID, e entry) {
+// set replaces an entry, and drop removes one, without counting it in the scopes.
+func (l *Ledger) set(claim types.UID, e entry) {
+	l.drop(claim)
 	l.entries[claim] = e
+	if e.state == found {
+		l.unrecorded[e.backend]++
+	}
+}
+
+func (l *Ledger) drop(claim types.UID) {
+	if e, known := l.entries[claim]; known && e.state == found {
+		l.unrecorded[e.backend]--
+	}
+	delete(l.entries, claim)
+}
+
+func (l *Ledger) put(claim types.UID, e entry) {
+	l.set(claim, e)
 	l.count(claim, e, policy.Usage.Add)
 }
 
 func (l *Ledger) remove(claim types.UID) bool {
 	e, known := l.entries[claim]
 	if known {
-		delete(l.entries, claim)
+		l.drop(claim)
 		l.count(claim, e, policy.Usage.Sub)
 		l.noteFreed(e)
 	}

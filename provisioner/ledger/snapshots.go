@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"time"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -21,6 +23,17 @@ type snapshotEntry struct {
 	Snapshot
 	backend string
 	state   entryState
+	// since is when no VolumeSnapshotContent named it any longer, as far as is known.
+	since time.Time
+	// instead is the snapshot that was left behind, which counts again if this
+	// reservation is given up.
+	instead *leftSnapshot
+}
+
+// leftSnapshot is a snapshot that counts for a VolumeSnapshot which is gone.
+type leftSnapshot struct {
+	uid   types.UID
+	entry snapshotEntry
 }
 
 // ReserveSnapshot reserves room for the snapshot of a VolumeSnapshot that the
@@ -29,20 +42,47 @@ type snapshotEntry struct {
 func (l *Ledger) ReserveSnapshot(uid types.UID, backend string, s Snapshot, decision Decided) (denial *policy.Denial, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, known := l.snapshots[uid]; known {
+	l.refresh()
+	if e, known := l.snapshots[uid]; known {
+		if e.state == recorded {
+			// Its import was given up when nobody knew that it had been recorded.
+			l.leaveSnapshot(decision.LeftBy, s.Tenant)
+		}
 		return nil, nil
 	}
-	l.refresh()
 	if decision.Revision != l.inForce.Revision() {
 		return nil, ErrPolicyChanged
 	}
+	left := l.leaveSnapshot(decision.LeftBy, s.Tenant)
 	for _, scope := range decision.Quotas {
 		if denial := scope.Check(l.sums[Scope{scope.Kind, scope.Name}], s.usage()); denial != nil {
+			l.putSnapshotBack(left)
 			return denial, nil
 		}
 	}
-	l.putSnapshot(uid, snapshotEntry{s, backend, reserved})
+	l.putSnapshot(uid, snapshotEntry{Snapshot: s, backend: backend, state: reserved, instead: left})
 	return nil, nil
+}
+
+// leaveSnapshot takes a snapshot out of the sums that another VolumeSnapshot of the
+// tenant left behind: its import needs no more room than it has.
+func (l *Ledger) leaveSnapshot(uid types.UID, tenant string) *leftSnapshot {
+	e, known := l.snapshots[uid]
+	if !known || e.state != found || e.Tenant != tenant {
+		return nil
+	}
+	l.removeSnapshot(uid)
+	return &leftSnapshot{uid, e}
+}
+
+// putSnapshotBack counts a snapshot again for the VolumeSnapshot that left it behind.
+func (l *Ledger) putSnapshotBack(left *leftSnapshot) {
+	if left == nil {
+		return
+	}
+	if _, known := l.snapshots[left.uid]; !known {
+		l.putSnapshot(left.uid, left.entry)
+	}
 }
 
 // RecordSnapshot counts a snapshot that a VolumeSnapshotContent records. No quota
@@ -52,25 +92,25 @@ func (l *Ledger) RecordSnapshot(uid types.UID, backend string, s Snapshot) {
 	defer l.mu.Unlock()
 	l.refresh()
 	l.removeSnapshot(uid)
-	l.putSnapshot(uid, snapshotEntry{s, backend, recorded})
+	l.putSnapshot(uid, snapshotEntry{Snapshot: s, backend: backend, state: recorded})
 }
 
 // FoundSnapshots counts all snapshots that a listing of a backend shows, and
-// frees the room of those that only an earlier listing showed. It returns the
-// tenants that have room now.
-func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot) (freed []string) {
+// frees the room of those that were there before it began and that it does not show.
+// It returns the tenants that have room now.
+func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot, began time.Time) (freed []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refresh()
 	for uid, e := range l.snapshots {
-		if _, present := all[uid]; !present && e.state == found && e.backend == backend {
+		if _, present := all[uid]; !present && e.state == found && e.backend == backend && e.since.Before(began) {
 			l.removeSnapshot(uid)
 			freed = append(freed, e.Tenant)
 		}
 	}
 	for uid, s := range all {
 		if _, known := l.snapshots[uid]; !known {
-			l.putSnapshot(uid, snapshotEntry{s, backend, found})
+			l.putSnapshot(uid, snapshotEntry{Snapshot: s, backend: backend, state: found})
 		}
 	}
 	return freed
@@ -82,7 +122,7 @@ func (l *Ledger) ForsakeSnapshot(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e, known := l.snapshots[uid]; known && e.state == recorded {
-		e.state = found
+		e.state, e.since = found, time.Now()
 		l.snapshots[uid] = e
 	}
 }
@@ -96,15 +136,19 @@ func (l *Ledger) ReleaseSnapshot(uid types.UID) (tenant string, freed bool) {
 	return l.removeSnapshot(uid)
 }
 
-// ReleaseSnapshotReservation frees room for a snapshot that was never begun.
+// ReleaseSnapshotReservation frees room for a snapshot that was never begun. One
+// that was to be imported and that was left behind counts on.
 func (l *Ledger) ReleaseSnapshotReservation(uid types.UID) (tenant string, freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e, known := l.snapshots[uid]; !known || e.state != reserved {
+	e, known := l.snapshots[uid]
+	if !known || e.state != reserved {
 		return "", false
 	}
 	l.refresh()
-	return l.removeSnapshot(uid)
+	tenant, _ = l.removeSnapshot(uid)
+	l.putSnapshotBack(e.instead)
+	return tenant, true
 }
 
 func (l *Ledger) putSnapshot(uid types.UID, e snapshotEntry) {

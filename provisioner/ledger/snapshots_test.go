@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -63,7 +64,7 @@ func TestSnapshotsCountAgainstTenantAndRule(t *testing.T) {
 	l.RecordSnapshot("1", "gold", Snapshot{"a", "fast"})
 	used(2)
 	// What a listing shows counts, unless it counts already.
-	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {"a", "fast"}, "9": {"a", "slow"}})
+	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {"a", "fast"}, "9": {"a", "slow"}}, time.Now())
 	used(3)
 	take("4", "slow", tenant)
 	released := func(_ string, freed bool) bool { return freed }
@@ -77,7 +78,7 @@ func TestSnapshotsCountAgainstTenantAndRule(t *testing.T) {
 	// A retained snapshot counts until a listing shows that it is gone.
 	l.ForsakeSnapshot("1")
 	used(2)
-	if freed := l.FoundSnapshots("gold", nil); fmt.Sprint(freed) != "[a a]" || l.FoundSnapshots("gold", nil) != nil {
+	if freed := l.FoundSnapshots("gold", nil, time.Now()); fmt.Sprint(freed) != "[a a]" || l.FoundSnapshots("gold", nil, time.Now()) != nil {
 		t.Error("the room of vanished snapshots was not freed once")
 	}
 	used(0)
@@ -100,5 +101,98 @@ func TestSnapshotOfAnOlderPolicyReservesNothing(t *testing.T) {
 	_, err := l.ReserveSnapshot("1", "gold", Snapshot{"a", "fast"}, Decided{Revision: "older"})
 	if !errors.Is(err, ErrPolicyChanged) || l.Usage(policy.TenantScope, "a").Snapshots != 0 {
 		t.Error(fmt.Errorf("error %w", err))
+	}
+}
+
+// TestSnapshotThatWasLeftNeedsNoMoreRoom: whoever imports a snapshot that the tenant
+// left behind gets its place, and nobody else does.
+func TestSnapshotThatWasLeftNeedsNoMoreRoom(t *testing.T) {
+	p := parsePolicy(t, snapshotPolicy)
+	for name, test := range map[string]struct {
+		left     types.UID
+		tenant   string
+		recorded bool
+		admitted bool
+	}{
+		"left by the tenant":     {left: "1", tenant: "a", admitted: true},
+		"left by another tenant": {left: "1", tenant: "b"},
+		"a content names it":     {left: "1", tenant: "a", recorded: true},
+		"another one":            {left: "9", tenant: "a"},
+		"nobody left it":         {tenant: "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := New(func() *policy.Policy { return p })
+			l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {test.tenant, "fast"}, "2": {"a", "fast"}, "3": {"a", "fast"}}, time.Now())
+			if test.recorded {
+				l.RecordSnapshot("1", "gold", Snapshot{test.tenant, "fast"})
+			}
+			before := l.Usage(policy.TenantScope, "a").Snapshots
+			decision := p.DecideSnapshot(policy.SnapshotRequest{Namespace: "team-a", StorageClass: "slow", Backend: "gold", Tenant: "a"})
+			if test.tenant == "b" {
+				l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {"b", "fast"}, "2": {"a", "fast"}, "3": {"a", "fast"}, "4": {"a", "fast"}}, time.Now())
+				before = 3
+			}
+			denial, err := l.ReserveSnapshot("5", "gold", Snapshot{"a", "slow"}, Decided{Decision: decision, Revision: p.Revision(), LeftBy: test.left})
+			if err != nil || (denial == nil) != test.admitted {
+				t.Errorf("denial %+v, error %v", denial, err)
+			}
+			if after := l.Usage(policy.TenantScope, "a").Snapshots; after != before {
+				t.Errorf("%d snapshots count, and %d did before", after, before)
+			}
+			// An import that ends before anything was written changes nothing.
+			l.ReleaseSnapshotReservation("5")
+			if after := l.Usage(policy.TenantScope, "a").Snapshots; after != before {
+				t.Errorf("%d snapshots count after the import was given up, and %d did before", after, before)
+			}
+		})
+	}
+}
+
+// TestImportThatWasRecordedAfterAllCountsOnce: the answer to the request that
+// records an import may be lost, and the import is then given up and tried again.
+func TestImportThatWasRecordedAfterAllCountsOnce(t *testing.T) {
+	p := parsePolicy(t, snapshotPolicy)
+	l := New(func() *policy.Policy { return p })
+	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {"a", "fast"}}, time.Now())
+	reserve := func() {
+		t.Helper()
+		decision := p.DecideSnapshot(policy.SnapshotRequest{Namespace: "team-a", StorageClass: "slow", Backend: "gold", Tenant: "a"})
+		if denial, err := l.ReserveSnapshot("5", "gold", Snapshot{"a", "slow"}, Decided{Decision: decision, Revision: p.Revision(), LeftBy: "1"}); denial != nil || err != nil {
+			t.Errorf("denial %+v, error %v", denial, err)
+		}
+	}
+	reserve()
+	l.ReleaseSnapshotReservation("5")
+	l.RecordSnapshot("5", "gold", Snapshot{"a", "slow"})
+	p = parsePolicy(t, snapshotPolicy+"\n      # changed\n")
+	reserve()
+	reserve()
+	if used := l.Usage(policy.TenantScope, "a").Snapshots; used != 1 {
+		t.Errorf("%d snapshots count, and there is 1", used)
+	}
+	// Until it is stamped anew, it may be given up; then a listing shows whose it is.
+	l.ForsakeSnapshot("5")
+	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {"a", "fast"}}, time.Now())
+	if used := l.Usage(policy.TenantScope, "a").Snapshots; used != 1 {
+		t.Errorf("%d snapshots count after it was given up, and there is 1", used)
+	}
+}
+
+// TestSnapshotThatWasLeftDuringAListingStillCounts: it may have been taken after the
+// page that would show it.
+func TestSnapshotThatWasLeftDuringAListingStillCounts(t *testing.T) {
+	p := parsePolicy(t, snapshotPolicy)
+	l := New(func() *policy.Policy { return p })
+	began := time.Now()
+	l.RecordSnapshot("1", "gold", Snapshot{"a", "fast"})
+	l.ForsakeSnapshot("1")
+	for _, listing := range []struct {
+		began time.Time
+		want  int64
+	}{{time.Time{}, 1}, {began, 1}, {time.Now(), 0}} {
+		l.FoundSnapshots("gold", nil, listing.began)
+		if used := l.Usage(policy.TenantScope, "a").Snapshots; used != listing.want {
+			t.Errorf("%d snapshots count after a listing that began at %s, want %d", used, listing.began, listing.want)
+		}
 	}
 }

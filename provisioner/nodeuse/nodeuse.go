@@ -51,6 +51,8 @@ type Caches struct {
 type Tracker struct {
 	options Options
 	listing shared[picture]
+	// attachments are by the name of the PersistentVolume.
+	attachments shared[map[string][]Attachment]
 
 	mu sync.Mutex
 	// boots is, by the UID of a released PersistentVolume and by node, the boot
@@ -62,6 +64,7 @@ type Tracker struct {
 func New(options Options) *Tracker {
 	t := &Tracker{options: options, boots: map[types.UID]map[string]string{}}
 	t.listing.read = t.read
+	t.attachments.read = t.readAttachments
 	return t
 }
 

@@ -311,8 +311,8 @@ func (p *Placer) NoteEarlier(claims record.EarlierClaims) {
 }
 
 // Relist lists a backend again, counts the volumes that it shows, and frees the
-// room of those that are gone. It calls existing once it has the listing.
-func (p *Placer) Relist(ctx context.Context, name string, existing func() (map[types.UID]*corev1.PersistentVolumeClaim, error)) ([]cinder.Volume, error) {
+// room of those that are gone. It asks which claims exist once it has the listing.
+func (p *Placer) Relist(ctx context.Context, name string, exists func(claim types.UID) bool) ([]cinder.Volume, error) {
 	volumes, err := p.Volumes(name)
 	if err != nil {
 		return nil, err
@@ -342,24 +342,26 @@ func (p *Placer) Relist(ctx context.Context, name string, existing func() (map[t
 		return nil, err
 	}
 	p.countFound(name, all)
-	if claims, err := existing(); err == nil {
-		p.forgetVanished(name, all, claims)
-	}
+	p.forgetVanished(name, all, exists)
 	return all, nil
 }
 
 // forgetVanished frees the room of volumes without a PersistentVolume that the
 // listing no longer shows: an administrator or an audit has removed them.
-func (p *Placer) forgetVanished(name string, all []cinder.Volume, claims map[types.UID]*corev1.PersistentVolumeClaim) {
+func (p *Placer) forgetVanished(name string, all []cinder.Volume, exists func(claim types.UID) bool) {
+	unrecorded := p.Ledger.UnrecordedOn(name, p.movedAt(name))
+	if len(unrecorded) == 0 {
+		return
+	}
 	present := map[types.UID]bool{}
 	for _, v := range all {
 		present[types.UID(backends.StampOf(v).ClaimUID)] = true
 	}
 	freed := false
-	for _, uid := range p.Ledger.UnrecordedOn(name, p.movedAt(name)) {
+	for _, uid := range unrecorded {
 		// While the claim exists, an attempt may be creating its volume again.
 		_, begun := p.Unfinished(uid)
-		if !present[uid] && claims[uid] == nil && !begun {
+		if !present[uid] && !exists(uid) && !begun {
 			freed = p.Ledger.ReleaseUnrecorded(uid) || freed
 		}
 	}

@@ -31,6 +31,8 @@ type Release struct {
 	proven string
 	at     time.Time
 	status cinder.Status
+	// looked means that the API server had no VolumeAttachment for the volume.
+	looked bool
 }
 
 // ReleaseOptions are the options of a Release.
@@ -38,6 +40,17 @@ type ReleaseOptions struct {
 	Client            kubernetes.Interface
 	PersistentVolumes corelisters.PersistentVolumeLister
 	Nodes             Nodes
+	// Attachments are asked about the volumes of the CSI driver.
+	Attachments Attachments
+}
+
+// Attachments determines which VolumeAttachments name a PersistentVolume;
+// *nodeuse.Tracker implements it.
+type Attachments interface {
+	// KnownAttachments answers from a cache, if there is one.
+	KnownAttachments(pv string) (attachments []nodeuse.Attachment, known bool, err error)
+	// Attachments asks the API server.
+	Attachments(ctx context.Context, pv string) ([]nodeuse.Attachment, error)
 }
 
 // NewRelease begins the proof for a PersistentVolume and the volume that it
@@ -62,7 +75,7 @@ const (
 // has changed their mind.
 func (r *Release) Permit(ctx context.Context, v cinder.Volume) error {
 	switch {
-	case r.proven == "":
+	case r.proven == "", record.IsCSI(r.pv) && isAttached(v) && !r.looked:
 		return r.prove(ctx, v)
 	case v.Status == r.status && time.Since(r.at) > proofAge:
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -79,6 +92,9 @@ func (r *Release) Permit(ctx context.Context, v cinder.Volume) error {
 func (r *Release) prove(ctx context.Context, v cinder.Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
+	if err := r.notAttached(ctx, v); err != nil {
+		return err
+	}
 	for known := r.pv; ; {
 		users, err := r.Nodes.Users(ctx, nodeuse.VolumeOf(known))
 		if err != nil {
@@ -97,6 +113,34 @@ func (r *Release) prove(ctx context.Context, v cinder.Volume) error {
 			return nil
 		}
 	}
+}
+
+// notAttached is the proof that Kubernetes has the volume of the CSI driver attached to
+// no node, whatever the node's state. Whoever unpublishes a volume deletes its
+// attachment at Cinder before the VolumeAttachment goes, so an attachment there is
+// looked up at the API server: without a VolumeAttachment, it is a leftover.
+func (r *Release) notAttached(ctx context.Context, v cinder.Volume) error {
+	if !record.IsCSI(r.pv) {
+		return nil
+	}
+	attachments, known, err := r.Attachments.KnownAttachments(r.pv.Name)
+	if err == nil && len(attachments) == 0 && (!known || isAttached(v)) {
+		attachments, err = r.Attachments.Attachments(ctx, r.pv.Name)
+		r.looked = err == nil && len(attachments) == 0
+	}
+	if err == nil && len(attachments) > 0 {
+		return &AttachedError{r.pv.Name, attachments}
+	}
+	return err
+}
+
+// isAttached reports whether a volume has attachments at Cinder, complete or not.
+func isAttached(v cinder.Volume) bool {
+	switch v.Status {
+	case cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse, cinder.StatusDetaching:
+		return true
+	}
+	return len(v.Attachments) > 0
 }
 
 // ask reads the PersistentVolume from the API server. It must still ask for the
@@ -167,4 +211,20 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("node %s still uses the volume (volumesInUse or volumesAttached of its status, or a VolumeAttachment); the deletion continues when the node has unmounted it; "+
 		"if the node is permanently lost, delete its Node object, taint it with %s, or run: kubectl annotate pv %s %s=%s",
 		strings.Join(e.Nodes, ", "), corev1.TaintNodeOutOfService, e.PV, nodeuse.AnnotationReleasedBy, strings.Join(e.Nodes, ","))
+}
+
+// AttachedError means that a deletion waits for Kubernetes to detach the volume of the
+// CSI driver.
+type AttachedError struct {
+	PV          string
+	Attachments []nodeuse.Attachment
+}
+
+func (e *AttachedError) Error() string {
+	var named []string
+	for _, attachment := range e.Attachments {
+		named = append(named, attachment.String())
+	}
+	return fmt.Sprintf("VolumeAttachment %s still attaches the volume; the deletion continues when Kubernetes has removed it; if the node is permanently lost, delete its Node object or taint it with %s",
+		strings.Join(named, ", "), corev1.TaintNodeOutOfService)
 }

@@ -31,6 +31,9 @@ const (
 	// shares with other volumes of its backend; absent when there is none.
 	AnnotationSecret          = Prefix + "secret"
 	AnnotationSecretNamespace = Prefix + "secret-namespace"
+	// AnnotationSecretUID is the UID of a Secret that no volumes share: it is deleted
+	// without being read.
+	AnnotationSecretUID = Prefix + "secret-uid"
 	// AnnotationProvisionedBy is written by the library.
 	AnnotationProvisionedBy = "pv.kubernetes.io/provisioned-by"
 )
@@ -38,6 +41,18 @@ const (
 // AnnotationFilesystemGrown is what an operator writes on a claim after growing
 // its filesystem on the node: the size of the volume.
 const AnnotationFilesystemGrown = Prefix + "filesystem-grown"
+
+// AnnotationVolumeName is on claims that were made for a caller of the CSI driver, and
+// has the name that the caller gave its volume.
+const AnnotationVolumeName = Prefix + "volume-name"
+
+// AnnotationSnapshotName is on VolumeSnapshots that were made for a caller of the CSI
+// driver, and has the name that the caller gave its snapshot.
+const AnnotationSnapshotName = Prefix + "snapshot-name"
+
+// AnnotationUnstaged is on VolumeAttachments that are being deleted, and whose nodes had
+// unstaged their volumes by then.
+const AnnotationUnstaged = Prefix + "unstaged"
 
 // Annotations of the historic provisioner, and the connector that it used.
 const (

@@ -3,8 +3,11 @@ package record
 import (
 	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
@@ -31,7 +34,7 @@ func isReadOnClaims(key string) bool {
 // isOfOne names the annotations whose value no two objects share.
 func isOfOne(key string) bool {
 	switch key {
-	case AnnotationVolume, AnnotationClaimUID, AnnotationSecret, AnnotationAttachment, HistoricVolume:
+	case AnnotationVolume, AnnotationClaimUID, AnnotationSecret, AnnotationSecretUID, AnnotationAttachment, HistoricVolume:
 		return true
 	}
 	return false
@@ -58,6 +61,34 @@ func Indexers() cache.Indexers {
 	}
 }
 
+// byUID is the index of claims by their UID, under the name that the library gives its
+// own.
+const byUID = "uid"
+
+// ClaimIndexers are the indexes that the cache of claims must have.
+func ClaimIndexers() cache.Indexers {
+	return cache.Indexers{byUID: func(object any) ([]string, error) {
+		claim, ok := object.(*corev1.PersistentVolumeClaim)
+		if !ok {
+			return nil, fmt.Errorf("a cache of claims holds a %T", object)
+		}
+		return []string{string(claim.UID)}, nil
+	}}
+}
+
+// ClaimByUID returns the claim with a UID, nil if the cache has none.
+func ClaimByUID(claims cache.Indexer, uid types.UID) *corev1.PersistentVolumeClaim {
+	// An error would mean that the cache lacks the index, and panics in every test.
+	found, err := claims.ByIndex(byUID, string(uid))
+	if err != nil {
+		panic(err)
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	return found[0].(*corev1.PersistentVolumeClaim)
+}
+
 // indexer indexes PersistentVolumes by a key, or not if it is empty.
 func indexer(keyOf func(*corev1.PersistentVolume) string) cache.IndexFunc {
 	return func(object any) ([]string, error) {
@@ -73,7 +104,7 @@ func indexer(keyOf func(*corev1.PersistentVolume) string) cache.IndexFunc {
 }
 
 func volumeOf(pv *corev1.PersistentVolume) string {
-	return cmp.Or(pv.Annotations[AnnotationVolume], pv.Annotations[HistoricVolume])
+	return cmp.Or(pv.Annotations[AnnotationVolume], pv.Annotations[HistoricVolume], handleVolume(pv))
 }
 
 // WithHandle returns the name of a PersistentVolume, other than the named one,
@@ -97,4 +128,21 @@ func WithHandle(pvs cache.Indexer, source corev1.PersistentVolumeSource, except 
 		}
 	}
 	return "", nil
+}
+
+// WithSource returns the PersistentVolumes that a CSI driver finds by a volumeHandle
+// other than the volume's ID; there is one, unless somebody copied it.
+func WithSource(pvs cache.Indexer, driver, handle string) ([]*corev1.PersistentVolume, error) {
+	objects, err := pvs.ByIndex(byHandle, handle)
+	if err != nil {
+		return nil, err
+	}
+	var found []*corev1.PersistentVolume
+	for _, object := range objects {
+		if pv, ok := object.(*corev1.PersistentVolume); ok && pv.Spec.CSI != nil && pv.Spec.CSI.Driver == driver {
+			found = append(found, pv)
+		}
+	}
+	slices.SortFunc(found, func(a, b *corev1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
+	return found, nil
 }

@@ -25,7 +25,7 @@ func PVNameFor(claimUID string) string { return PVNamePrefix + claimUID }
 const PVNamePrefix = "pvc-"
 
 // RequestOf describes a claim to the policy. The class is nil if it does not
-// exist.
+// exist. A VolumeAttributesClass is taken to be missing until the caller has looked.
 func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) policy.Request {
 	request := policy.Request{
 		Namespace:       claim.Namespace,
@@ -33,10 +33,12 @@ func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClas
 		Claim:           claim.Name,
 		StorageClass:    ClassName(claim),
 		VolumeMode:      policy.Filesystem,
+		Attributes:      admission.AttributesOf(claim),
 	}
 	if class != nil {
 		request.StorageClass, request.Parameters = class.Name, class.Parameters
 		request.Topologies = admission.ClassOf(class).Topologies
+		request.Driver = DriverOf(class)
 	}
 	if IsBlock(claim) {
 		request.VolumeMode = policy.Block

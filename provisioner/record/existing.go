@@ -3,6 +3,7 @@ package record
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -86,16 +87,21 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	byName := map[string]*storagev1.StorageClass{}
 	for i := range classes {
 		byName[classes[i].Name] = &classes[i]
-		if classes[i].Provisioner == provisionerName {
+		if IsServed(classes[i].Provisioner, provisionerName) {
 			existing.Classes = append(existing.Classes, admission.ClassOf(&classes[i]))
 		}
 	}
 	slices.SortFunc(claims, byAge)
 	for _, claim := range claims {
 		class := byName[ClassName(claim)]
-		if servedBy(claim, class) == provisionerName {
-			existing.Claims = append(existing.Claims, existingClaim(claim, class, labels[claim.Namespace], sources))
+		if !IsServed(servedBy(claim, class), provisionerName) {
+			continue
 		}
+		described := existingClaim(claim, class, labels[claim.Namespace], sources)
+		if err := readAttributes(ctx, client, &described); err != nil {
+			return existing, err
+		}
+		existing.Claims = append(existing.Claims, described)
 	}
 	for _, volume := range volumes {
 		if volume != nil {
@@ -103,6 +109,24 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 		}
 	}
 	return existing, nil
+}
+
+// readAttributes reads the VolumeAttributesClass that a claim without a volume names. A
+// bound claim has its volume, which the rule no longer gives a type.
+func readAttributes(ctx context.Context, client kubernetes.Interface, claim *review.Claim) error {
+	named := claim.Request.Attributes
+	if named == nil || claim.Bound {
+		claim.Request.Attributes = nil
+		return nil
+	}
+	class, err := client.StorageV1().VolumeAttributesClasses().Get(ctx, named.Name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		claim.Request.Attributes = admission.AttributesClassOf(class)
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("read VolumeAttributesClass %s of claim %s/%s: %w", named.Name, claim.Request.Namespace, claim.Name, err)
+	}
+	return nil
 }
 
 // ListClaims reads all claims, and keeps only what record makes of each: it
@@ -167,7 +191,10 @@ func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.Storage
 		ClassExists: class != nil,
 		Bound:       claim.Status.Phase == corev1.ClaimBound,
 		Volume:      claim.Spec.VolumeName,
+		OnePod:      slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteOncePod),
 		Refusal:     admission.Refusal(claim, request.Parameters),
+		Asks:        AsksForImport(claim) && (claim.Spec.VolumeName == "" || strings.HasPrefix(claim.Spec.VolumeName, importedPrefix)),
+		Import:      claim.Annotations[AnnotationImport],
 	}
 	if named, _ := admission.DataSourceOf(claim, request.Parameters); named != nil && named.Kind == admission.ClaimKind && existing.Refusal == nil {
 		// Neither the listing nor the maps made of it fail in another way.

@@ -6,10 +6,12 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
 // Origin is what a PersistentVolume records about its volume.
@@ -27,8 +29,12 @@ type Origin struct {
 	// Secret is empty when none was made.
 	Secret          string
 	SecretNamespace string
+	// SecretUID is empty when it was not recorded.
+	SecretUID types.UID
 	// Historic means that the historic provisioner wrote the object.
 	Historic bool
+	// CSI means that the CSI driver attaches the volume to nodes. It has no Connector.
+	CSI bool
 }
 
 // Target is what the backend needs to remove the volume, proof included.
@@ -45,7 +51,15 @@ func (o Origin) Target() backends.Target {
 // SharesSecret reports whether the Secret is one that volumes of the backend
 // may share. A Secret that is deleted must carry that mark itself.
 func (o Origin) SharesSecret() bool {
-	return !o.Historic && o.Secret != SecretName(o.PVName) && mappers.IsSharedSecretName(o.Secret, o.Backend)
+	return !o.Historic && !o.CSI && o.Secret != SecretName(o.PVName) && mappers.IsSharedSecretName(o.Secret, o.Backend)
+}
+
+// ownSecret is the name of a Secret that no other volume shares.
+func (o Origin) ownSecret() string {
+	if o.CSI {
+		return NodeSecretName(o.PVName)
+	}
+	return SecretName(o.PVName)
 }
 
 // IsOurs reports whether this program, in its present form, wrote the object.
@@ -69,19 +83,25 @@ func OriginOf(pv *corev1.PersistentVolume) (Origin, error) {
 		ClaimUID:        annotations[AnnotationClaimUID],
 		Secret:          annotations[AnnotationSecret],
 		SecretNamespace: annotations[AnnotationSecretNamespace],
+		SecretUID:       types.UID(annotations[AnnotationSecretUID]),
+		CSI:             IsCSI(pv),
 	}
 	for _, key := range []string{AnnotationBackend, AnnotationCluster, AnnotationClaimUID, AnnotationConnector} {
-		if annotations[key] == "" {
+		if annotations[key] == "" && !(origin.CSI && key == AnnotationConnector) {
 			return origin, Damaged(pv, key, "is missing")
 		}
 	}
-	if err := json.Unmarshal([]byte(annotations[AnnotationConnector]), &origin.Connector); err != nil {
+	if origin.CSI {
+		if handle := (wire.Handle{Backend: origin.Backend, ID: origin.VolumeID}).String(); handle != pv.Spec.CSI.VolumeHandle {
+			return origin, Damaged(pv, AnnotationVolume, fmt.Sprintf("and %s make the handle %q, but spec.csi.volumeHandle has %q", AnnotationBackend, handle, pv.Spec.CSI.VolumeHandle))
+		}
+	} else if err := json.Unmarshal([]byte(annotations[AnnotationConnector]), &origin.Connector); err != nil {
 		return origin, Damaged(pv, AnnotationConnector, "is not JSON")
 	}
 	if pv.Spec.ClaimRef != nil && string(pv.Spec.ClaimRef.UID) != "" && string(pv.Spec.ClaimRef.UID) != origin.ClaimUID {
 		return origin, Damaged(pv, AnnotationClaimUID, fmt.Sprintf("is %s, but spec.claimRef has %s", origin.ClaimUID, pv.Spec.ClaimRef.UID))
 	}
-	if origin.Secret != "" && (origin.Secret != SecretName(pv.Name) && !origin.SharesSecret() || origin.SecretNamespace == "") {
+	if origin.Secret != "" && (origin.Secret != origin.ownSecret() && !origin.SharesSecret() || origin.SecretNamespace == "") {
 		return origin, Damaged(pv, AnnotationSecret, "names a Secret that was not made for this volume")
 	}
 	return origin, nil

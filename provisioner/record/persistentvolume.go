@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -28,8 +29,10 @@ type Provisioned struct {
 	// Tenant, Rule and Revision are the policy's decision.
 	Tenant, Rule, Revision string
 
-	Backend   string
-	Connector cinder.Connector
+	Backend string
+	// Connector is nil for a volume of the CSI driver, which is connected to no shared
+	// connector.
+	Connector *cinder.Connector
 	// NodeLabels select the nodes that the volume is exported to; empty selects
 	// all.
 	NodeLabels map[string]string
@@ -40,26 +43,30 @@ type Provisioned struct {
 	// SecretNamespace is the namespace of the Secret that the mapper asked for, if
 	// any.
 	SecretNamespace string
+	// SecretUID is empty for a Secret that volumes share, or if it is not known.
+	SecretUID types.UID
 }
 
 // NewPersistentVolume describes a volume to Kubernetes. The capacity is what
 // Cinder made, which may be more than the claim requested.
 func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
-	connector, err := json.Marshal(of.Connector)
-	if err != nil {
-		// Encoding a struct of strings and a bool never fails.
-		panic(err)
-	}
 	annotations := map[string]string{
-		AnnotationVolume:    of.Connected.Volume.ID,
-		AnnotationBackend:   of.Backend,
-		AnnotationTenant:    of.Tenant,
-		AnnotationRule:      of.Rule,
-		AnnotationProtocol:  of.Protocol,
-		AnnotationConnector: string(connector),
-		AnnotationCluster:   of.Cluster,
-		AnnotationClaimUID:  string(of.Claim.UID),
-		AnnotationRevision:  of.Revision,
+		AnnotationVolume:   of.Connected.Volume.ID,
+		AnnotationBackend:  of.Backend,
+		AnnotationTenant:   of.Tenant,
+		AnnotationRule:     of.Rule,
+		AnnotationProtocol: of.Protocol,
+		AnnotationCluster:  of.Cluster,
+		AnnotationClaimUID: string(of.Claim.UID),
+		AnnotationRevision: of.Revision,
+	}
+	if of.Connector != nil {
+		connector, err := json.Marshal(of.Connector)
+		if err != nil {
+			// Encoding a struct of strings and a bool never fails.
+			panic(err)
+		}
+		annotations[AnnotationConnector] = string(connector)
 	}
 	maps.Copy(annotations, PlaceAnnotations(of.Connected.Place))
 	if of.Connected.AttachmentID != "" {
@@ -68,10 +75,17 @@ func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 	if of.Mapped.Secret != nil {
 		annotations[AnnotationSecret] = of.Mapped.Secret.Name
 		annotations[AnnotationSecretNamespace] = of.SecretNamespace
+		if of.SecretUID != "" {
+			annotations[AnnotationSecretUID] = string(of.SecretUID)
+		}
 	}
 	reclaim := corev1.PersistentVolumeReclaimDelete
 	if of.Class.ReclaimPolicy != nil {
 		reclaim = *of.Class.ReclaimPolicy
+	}
+	var attributes *string
+	if named := of.Claim.Spec.VolumeAttributesClassName; named != nil && *named != "" {
+		attributes = named
 	}
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: of.Name, Annotations: annotations},
@@ -82,6 +96,7 @@ func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 			MountOptions:                  of.Class.MountOptions,
 			VolumeMode:                    of.Claim.Spec.VolumeMode,
 			NodeAffinity:                  nodeAffinity(of.NodeLabels),
+			VolumeAttributesClassName:     attributes,
 		}),
 	}
 }

@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,9 @@ type Records struct {
 	Names map[string]bool
 	// NeededSecrets are the names of the Secrets that PersistentVolumes refer to.
 	NeededSecrets map[string]bool
+	// Attachments are the VolumeAttachments of the CSI driver, by the name of the
+	// PersistentVolume; they are read if it has any.
+	Attachments map[string][]Attachment
 }
 
 // RecordedBy is the PersistentVolume that names a volume, empty if there is
@@ -38,7 +42,7 @@ func (r Records) RecordedBy(v cinder.Volume) string {
 	return ""
 }
 
-// Volume is a PersistentVolume of this program.
+// Volume is a PersistentVolume of this program. That of Read has no connector.
 type Volume struct {
 	Origin
 	// Damage is what is wrong with the annotations; nil if nothing is.
@@ -49,7 +53,6 @@ type Volume struct {
 
 // Claim is the part of a claim that matters to a volume.
 type Claim struct {
-	Namespace, Name string
 	// Elsewhere means that it is bound to a PersistentVolume not made for it.
 	Elsewhere bool
 }
@@ -88,7 +91,7 @@ func Read(ctx context.Context, client kubernetes.Interface, provisionerName, nam
 		Claim
 	}
 	claims, _, err := ListClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) claimed {
-		return claimed{string(claim.UID), Claim{Namespace: claim.Namespace, Name: claim.Name, Elsewhere: BoundElsewhere(claim) && !HasOwnPV(claim)}}
+		return claimed{string(claim.UID), Claim{Elsewhere: BoundElsewhere(claim) && !HasOwnPV(claim)}}
 	})
 	if err != nil {
 		return records, err
@@ -101,6 +104,19 @@ func Read(ctx context.Context, client kubernetes.Interface, provisionerName, nam
 		name, secret string
 		record       *Volume // nil if the volume is not this program's
 	}
+	// A cluster has few backends, tenants and places, and each object its own copy of
+	// their names.
+	texts := map[string]string{}
+	share := func(shared ...*string) {
+		for _, text := range shared {
+			known, ok := texts[*text]
+			if !ok {
+				known = *text
+				texts[known] = known
+			}
+			*text = known
+		}
+	}
 	volumes, err := ListPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) found {
 		f := found{name: pv.Name}
 		if pv.Annotations[AnnotationSecretNamespace] == namespace {
@@ -108,6 +124,8 @@ func Read(ctx context.Context, client kubernetes.Interface, provisionerName, nam
 		}
 		if pv.Annotations[AnnotationProvisionedBy] == provisionerName && IsOurs(pv) {
 			origin, damage := OriginOf(pv)
+			share(&origin.Backend, &origin.Tenant, &origin.Protocol, &origin.Cluster, &origin.SecretNamespace, &origin.Place.Endpoint, &origin.Place.Project)
+			origin.Connector = cinder.Connector{} // an audit disconnects nothing
 			f.record = &Volume{
 				Origin: origin, Damage: damage, Released: pv.Status.Phase == corev1.VolumeReleased, CreatedAt: pv.CreationTimestamp.Time,
 			}
@@ -121,6 +139,13 @@ func Read(ctx context.Context, client kubernetes.Interface, provisionerName, nam
 		records.Claims[claim.uid] = claim.Claim
 	}
 	records.Secrets = secrets
+	ours := 0
+	for _, f := range volumes {
+		if f.record != nil {
+			ours++
+		}
+	}
+	records.Volumes = make([]Volume, 0, ours)
 	for _, f := range volumes {
 		records.Names[f.name] = true
 		if f.secret != "" {
@@ -130,7 +155,10 @@ func Read(ctx context.Context, client kubernetes.Interface, provisionerName, nam
 			records.Volumes = append(records.Volumes, *f.record)
 		}
 	}
-	return records, nil
+	if slices.ContainsFunc(records.Volumes, func(v Volume) bool { return v.CSI }) {
+		records.Attachments, err = listAttachments(ctx, client)
+	}
+	return records, err
 }
 
 // ListSecrets lists the Secrets that this program made for volumes, without

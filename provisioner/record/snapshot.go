@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,11 +14,19 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
 // AnnotationStorageClass is the StorageClass of the volume that a snapshot was
-// taken of: a rule's quota counts by it.
+// taken of: a rule's quota counts by it. On a VolumeSnapshotContent for a snapshot
+// that exists, whoever makes the object names the StorageClass by whose rule the
+// snapshot is granted.
 const AnnotationStorageClass = Prefix + "storage-class"
+
+// AnnotationFilesystemUUIDs are, on the content of a snapshot, those that its filesystem
+// may have: the volume may be gone when the snapshot is restored. On the PersistentVolume
+// of a native volume, an administrator records them, so that copies can be in mode csi.
+const AnnotationFilesystemUUIDs = Prefix + "filesystem-uuids"
 
 // Names that the snapshot-controller and its sidecars agree on.
 const (
@@ -33,6 +43,10 @@ const (
 // SnapshotContentName is the name under which the snapshot-controller looks for
 // the content of a VolumeSnapshot.
 func SnapshotContentName(snapshot types.UID) string { return "snapcontent-" + string(snapshot) }
+
+// ImportedSnapshotContentName is the name of the content that the command makes for a
+// snapshot that exists: the API server guarantees that it does so once.
+func ImportedSnapshotContentName(snapshotID string) string { return "imported-" + snapshotID }
 
 // SnapshotName is the name of a VolumeSnapshot's snapshot at Cinder.
 func SnapshotName(snapshot types.UID) string { return "snapshot-" + string(snapshot) }
@@ -53,6 +67,9 @@ type SnapshotOrigin struct {
 	Namespace string
 	Name      string
 	UID       types.UID
+	// FilesystemUUIDs are those that the filesystem may have, as far as they are
+	// recorded.
+	FilesystemUUIDs []string
 }
 
 // Stamp is the snapshot's.
@@ -75,7 +92,30 @@ func (o SnapshotOrigin) Annotations() map[string]string {
 		AnnotationStorageClass: o.StorageClass,
 	}
 	maps.Copy(annotations, PlaceAnnotations(o.Place))
+	if len(o.FilesystemUUIDs) > 0 {
+		annotations[AnnotationFilesystemUUIDs] = strings.Join(o.FilesystemUUIDs, ",")
+	}
 	return annotations
+}
+
+// IsCSISnapshot reports whether a content is for the CSI driver's sidecar. Contents
+// with the provisioner's name are this program's own.
+func IsCSISnapshot(content *snapshotv1.VolumeSnapshotContent) bool {
+	return content.Spec.Driver == wire.DriverName
+}
+
+// snapshotID is the ID at Cinder by which a content names its snapshot. The CSI driver's
+// handles name the backend, too.
+func snapshotID(content *snapshotv1.VolumeSnapshotContent, handle *string) string {
+	if handle == nil {
+		return ""
+	}
+	if IsCSISnapshot(content) {
+		if parsed, err := wire.ParseHandle(*handle); err == nil {
+			return parsed.ID
+		}
+	}
+	return *handle
 }
 
 // IsSnapshotRecorded reports whether this program wrote or annotated the content.
@@ -86,10 +126,27 @@ func IsSnapshotRecorded(content *snapshotv1.VolumeSnapshotContent) bool {
 // SnapshotHandleOf is the recorded ID of a content's snapshot, empty if there is
 // none yet.
 func SnapshotHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
-	if content.Status == nil || content.Status.SnapshotHandle == nil {
+	if content.Status == nil {
 		return ""
 	}
-	return *content.Status.SnapshotHandle
+	return snapshotID(content, content.Status.SnapshotHandle)
+}
+
+// ImportedHandleOf is the ID of the snapshot that a content was made for by hand;
+// empty for one that was made for a new snapshot.
+func ImportedHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
+	return snapshotID(content, content.Spec.Source.SnapshotHandle)
+}
+
+// SnapshotHandlesOf are the IDs of the snapshots that a content names.
+func SnapshotHandlesOf(content *snapshotv1.VolumeSnapshotContent) []string {
+	var handles []string
+	for _, handle := range []string{SnapshotHandleOf(content), ImportedHandleOf(content)} {
+		if handle != "" && !slices.Contains(handles, handle) {
+			handles = append(handles, handle)
+		}
+	}
+	return handles
 }
 
 // SnapshotOriginOf reads the annotations back. It names what is missing and
@@ -101,7 +158,7 @@ func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin
 		Content: content.Name, SnapshotID: SnapshotHandleOf(content),
 		VolumeID: annotations[AnnotationVolume], Backend: annotations[AnnotationBackend], Tenant: annotations[AnnotationTenant],
 		Cluster: annotations[AnnotationCluster], StorageClass: annotations[AnnotationStorageClass],
-		Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID,
+		Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID, FilesystemUUIDs: recordedUUIDs(annotations),
 	}
 	if endpoint := annotations[AnnotationEndpoint]; endpoint != "" {
 		origin.Place = cinder.NewPlace(endpoint, annotations[AnnotationProject])
@@ -114,7 +171,10 @@ func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin
 			return origin, damaged("annotation %s is missing", key)
 		}
 	}
-	if origin.Content != SnapshotContentName(origin.UID) {
+	switch {
+	case ImportedHandleOf(content) != "" && origin.UID == "":
+		return origin, damaged("spec.volumeSnapshotRef.uid is missing")
+	case ImportedHandleOf(content) == "" && origin.Content != SnapshotContentName(origin.UID):
 		return origin, damaged("its name does not fit spec.volumeSnapshotRef.uid %q", origin.UID)
 	}
 	return origin, nil
@@ -131,6 +191,20 @@ func NewSnapshotContent(origin SnapshotOrigin, class *snapshotv1.VolumeSnapshotC
 			},
 			DeletionPolicy: class.DeletionPolicy, Driver: class.Driver, VolumeSnapshotClassName: &class.Name,
 			Source: snapshotv1.VolumeSnapshotContentSource{VolumeHandle: &origin.VolumeID}, SourceVolumeMode: mode,
+		},
+	}
+}
+
+// NewImportedSnapshotContent describes a snapshot that exists to Kubernetes. The
+// VolumeSnapshot need not exist yet; the snapshot-controller adds its UID.
+func NewImportedSnapshotContent(snapshotID, namespace, name, driver, storageClass string, deletion snapshotv1.DeletionPolicy, mode *corev1.PersistentVolumeMode) *snapshotv1.VolumeSnapshotContent {
+	return &snapshotv1.VolumeSnapshotContent{
+		TypeMeta:   metav1.TypeMeta{APIVersion: snapshotv1.SchemeGroupVersion.String(), Kind: "VolumeSnapshotContent"},
+		ObjectMeta: metav1.ObjectMeta{Name: ImportedSnapshotContentName(snapshotID), Annotations: map[string]string{AnnotationStorageClass: storageClass}},
+		Spec: snapshotv1.VolumeSnapshotContentSpec{
+			VolumeSnapshotRef: corev1.ObjectReference{APIVersion: snapshotv1.SchemeGroupVersion.String(), Kind: "VolumeSnapshot", Namespace: namespace, Name: name},
+			DeletionPolicy:    deletion, Driver: driver,
+			Source: snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: &snapshotID}, SourceVolumeMode: mode,
 		},
 	}
 }

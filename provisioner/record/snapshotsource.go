@@ -46,7 +46,7 @@ func SnapshotSourceOf(claim *corev1.PersistentVolumeClaim, named *admission.Data
 		return nil, nil, fmt.Errorf("cannot read VolumeSnapshotContent %s of %s: %w", name, described, err)
 	case content.Spec.VolumeSnapshotRef.UID != snapshot.UID || content.Spec.VolumeSnapshotRef.Namespace != snapshot.Namespace:
 		return deny(policy.SourceNotOurs, "names VolumeSnapshotContent %s, which is another's", name)
-	case content.Spec.Driver != driver || !IsSnapshotRecorded(content):
+	case content.Spec.Driver != driver && !IsCSISnapshot(content) || !IsSnapshotRecorded(content):
 		return deny(policy.SourceNotOurs, "has VolumeSnapshotContent %s, which this program did not make", name)
 	case content.DeletionTimestamp != nil:
 		return deny(policy.SourceNotFound, "has VolumeSnapshotContent %s, which is being deleted", name)
@@ -67,8 +67,13 @@ func SnapshotSourceOf(claim *corev1.PersistentVolumeClaim, named *admission.Data
 		mode = policy.Block
 	}
 	target := origin.Target()
-	return &Source{
+	found := &Source{
 		Decided: policy.Source{Name: described, Tenant: origin.Tenant, Backend: origin.Backend, SizeGiB: size/gib + min(size%gib, 1), VolumeMode: mode},
-		Content: backends.Source{Snapshot: &target},
-	}, nil, nil
+		Content: backends.Source{Snapshot: &target}, FilesystemUUIDs: origin.FilesystemUUIDs,
+	}
+	found.Decided.FilesystemKnown = len(found.FilesystemUUIDs) > 0
+	if IsCSISnapshot(content) {
+		found.Decided.Mode = policy.ModeCSI
+	}
+	return found, nil, nil
 }

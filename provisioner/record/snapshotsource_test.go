@@ -41,8 +41,12 @@ func TestSnapshotSource(t *testing.T) {
 		reason  policy.Reason
 		message string
 		mode    policy.VolumeMode
+		known   bool
 	}{
-		"ready":                             {change: func(*oneSnapshot) {}, mode: policy.Filesystem},
+		"ready": {change: func(*oneSnapshot) {}, mode: policy.Filesystem},
+		"its filesystem is recorded": {change: func(o *oneSnapshot) {
+			o.content.Annotations[AnnotationFilesystemUUIDs] = "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11"
+		}, mode: policy.Filesystem, known: true},
 		"of a raw volume":                   {change: func(o *oneSnapshot) { o.content.Spec.SourceVolumeMode = &block }, mode: policy.Block},
 		"it does not exist":                 {change: func(o *oneSnapshot) { o.snapshot = nil }, reason: policy.SourceNotFound, message: "does not exist"},
 		"in another namespace":              {change: func(o *oneSnapshot) { o.snapshot.Namespace = "team-b" }, reason: policy.SourceNotFound, message: "does not exist"},
@@ -84,7 +88,7 @@ func TestSnapshotSource(t *testing.T) {
 				}
 				return
 			}
-			want := policy.Source{Name: "VolumeSnapshot team-a/nightly", Tenant: "a", Backend: "gold", SizeGiB: 3, VolumeMode: test.mode}
+			want := policy.Source{Name: "VolumeSnapshot team-a/nightly", Tenant: "a", Backend: "gold", SizeGiB: 3, VolumeMode: test.mode, FilesystemKnown: test.known}
 			if denial != nil || source.Decided != want || source.Content.Snapshot.SnapshotID != "snapshot-1" || !source.Content.Snapshot.Place.IsKnown() {
 				t.Errorf("source %+v, denial %+v", source, denial)
 			}

@@ -24,6 +24,9 @@ type Source struct {
 	Decided policy.Source
 	// Content is what Cinder copies.
 	Content backends.Source
+	// FilesystemUUIDs are those that the content's filesystem may have, as far as they
+	// are recorded.
+	FilesystemUUIDs []string
 }
 
 // SourceReader reads what sources consist of: from caches, a listing or the API
@@ -73,13 +76,19 @@ func SourceOf(claim *corev1.PersistentVolumeClaim, named *admission.DataSource, 
 		return deny(policy.SourceNotOurs, "is served by PersistentVolume %s of cluster %q", pv.Name, origin.Cluster)
 	}
 	target := origin.Target()
-	return &Source{
+	found := &Source{
 		Decided: policy.Source{
 			Name: described, Tenant: origin.Tenant, Backend: origin.Backend,
 			SizeGiB: SizeGiB(pv), VolumeMode: modeOf(pv),
 		},
-		Content: backends.Source{Volume: &target},
-	}, nil, nil
+		Content:         backends.Source{Volume: &target},
+		FilesystemUUIDs: filesystemUUIDs(pv, origin.VolumeID),
+	}
+	found.Decided.FilesystemKnown = len(found.FilesystemUUIDs) > 0
+	if origin.CSI {
+		found.Decided.Mode = policy.ModeCSI
+	}
+	return found, nil, nil
 }
 
 func modeOf(pv *corev1.PersistentVolume) policy.VolumeMode {

@@ -61,6 +61,34 @@ func RemoveFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev
 	return setFinalizers(ctx, client, pv, slices.DeleteFunc(slices.Clone(pv.Finalizers), func(f string) bool { return f == Finalizer }))
 }
 
+// LibraryFinalizer is what the provisioning library puts on the PersistentVolumes
+// that it saves, so that none goes before its volume.
+const LibraryFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
+
+// Delete removes a PersistentVolume whose volume is gone: first the library's
+// finalizer, which the object may have although the cache does not show it, then
+// the object, which stays until Kubernetes takes off its own finalizer. It fails if
+// another object has taken the name.
+func Delete(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume) error {
+	// Unlike a list of all finalizers, this cannot bring back one that somebody
+	// else has just removed.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pv.UID, "$deleteFromPrimitiveList/finalizers": []string{LibraryFinalizer}}})
+	if err == nil {
+		_, err = client.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("cannot remove the finalizer of PersistentVolume %s, whose volume is gone: %w", pv.Name, err)
+	}
+	err = client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("cannot delete PersistentVolume %s, whose volume is gone: %w", pv.Name, err)
+	}
+	return nil
+}
+
 // setFinalizers replaces all finalizers of an object that has not changed since
 // it was cached. Otherwise the request fails, and the next try repeats it.
 func setFinalizers(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, finalizers []string) error {

@@ -33,7 +33,8 @@ func For(err error) backoff.Delay {
 		return backoff.Delay{Outcome: "pending", First: 5 * time.Second, Most: 2 * time.Minute}
 	}
 	var inUse *proof.InUseError
-	if errors.As(err, &inUse) {
+	var attached *proof.AttachedError
+	if errors.As(err, &inUse) || errors.As(err, &attached) {
 		// Where no watch shows when the node releases the volume.
 		return backoff.Delay{Outcome: "in_use", First: 10 * time.Second, Most: 2 * time.Minute}
 	}

@@ -29,9 +29,9 @@ type Options struct {
 	// MayBeUnrecorded reports whether a backend may have volumes that no
 	// PersistentVolume names yet and that no attempt of this term made.
 	MayBeUnrecorded func(backend string) bool
-	// Wanted returns which claims exist according to a cache, or have something
+	// IsWanted reports whether a claim exists according to a cache, or has something
 	// that does.
-	Wanted func() (isWanted func(claim types.UID) bool, err error)
+	IsWanted func(claim types.UID) bool
 	// ClaimsOfVolumes are the claims that have a volume on any backend.
 	ClaimsOfVolumes func(ctx context.Context) (map[types.UID]bool, error)
 	// RemoveOwn removes the Secret of a PersistentVolume if it is proven that the
@@ -60,11 +60,11 @@ func New(options Options) *Keeper {
 }
 
 // Keep writes the Secret that a claim's PersistentVolume will refer to, its own
-// or a shared one. The credentials are fresh if Cinder wrote the connection
-// now.
-func (k *Keeper) Keep(ctx context.Context, claim types.UID, pvName, backend string, secret mappers.Secret, fresh bool) error {
+// or a shared one, and returns the UID of its own. The credentials are fresh if
+// Cinder wrote the connection now.
+func (k *Keeper) Keep(ctx context.Context, claim types.UID, pvName, backend string, secret mappers.Secret, fresh bool) (own types.UID, err error) {
 	if secret.Shared {
-		return k.keepShared(ctx, claim, backend, secret, fresh)
+		return "", k.keepShared(ctx, claim, backend, secret, fresh)
 	}
 	return k.keepOwn(ctx, pvName, secret)
 }

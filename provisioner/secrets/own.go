@@ -22,11 +22,12 @@ import (
 // keepOwn writes the credentials of a volume into the program's own namespace,
 // where tenants cannot read them. Kubelets may: the node authorizer follows the
 // reference of a PersistentVolume into any namespace. It updates an existing
-// Secret of an earlier attempt.
-func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secret) error {
+// Secret of an earlier attempt, and returns its UID. One without data is for others
+// to fill, and an existing one keeps what it has.
+func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secret) (types.UID, error) {
 	wanted := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        record.SecretName(pvName),
+			Name:        secret.Name,
 			Namespace:   k.Namespace,
 			Labels:      map[string]string{record.LabelManagedBy: record.ManagedBy},
 			Annotations: map[string]string{record.AnnotationForPV: pvName, record.AnnotationCluster: k.Cluster},
@@ -35,35 +36,39 @@ func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secr
 		Data: secret.Data,
 	}
 	secrets := k.Client.CoreV1().Secrets(k.Namespace)
-	_, err := secrets.Create(ctx, wanted, metav1.CreateOptions{})
+	created, err := secrets.Create(ctx, wanted, metav1.CreateOptions{})
+	if err == nil {
+		return created.UID, nil
+	}
 	if !apierrors.IsAlreadyExists(err) {
-		if err != nil {
-			// The request may arrive late, when nothing looks for the Secret.
-			k.noteDoubt()
-		}
-		return inNamespace(err, "create", wanted.Namespace, wanted.Name)
+		// The request may arrive late, when nothing looks for the Secret.
+		k.noteDoubt()
+		return "", inNamespace(err, "create", wanted.Namespace, wanted.Name)
 	}
 	existing, err := secrets.Get(ctx, wanted.Name, metav1.GetOptions{})
 	if err != nil {
-		return inNamespace(err, "read", wanted.Namespace, wanted.Name)
+		return "", inNamespace(err, "read", wanted.Namespace, wanted.Name)
 	}
 	if !record.IsSecretOf(existing, pvName) {
-		return fmt.Errorf("secret %s/%s exists but was not made by standalone-cinder; rename or remove it", wanted.Namespace, wanted.Name)
+		return "", fmt.Errorf("secret %s/%s exists but was not made by standalone-cinder; rename or remove it", wanted.Namespace, wanted.Name)
 	}
-	if existing.Type == wanted.Type && maps.EqualFunc(existing.Data, wanted.Data, slices.Equal) {
-		return nil
+	if wanted.Data == nil || existing.Type == wanted.Type && maps.EqualFunc(existing.Data, wanted.Data, slices.Equal) {
+		return existing.UID, nil
 	}
 	if existing.Type != wanted.Type {
 		// The type is immutable; nothing mounts the volume yet.
 		if err := secrets.Delete(ctx, wanted.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}}); err != nil {
-			return inNamespace(err, "replace", wanted.Namespace, wanted.Name)
+			return "", inNamespace(err, "replace", wanted.Namespace, wanted.Name)
 		}
-		_, err = secrets.Create(ctx, wanted, metav1.CreateOptions{})
-		return inNamespace(err, "create", wanted.Namespace, wanted.Name)
+		created, err := secrets.Create(ctx, wanted, metav1.CreateOptions{})
+		if err != nil {
+			return "", inNamespace(err, "create", wanted.Namespace, wanted.Name)
+		}
+		return created.UID, nil
 	}
 	existing.Data = wanted.Data
 	_, err = secrets.Update(ctx, existing, metav1.UpdateOptions{})
-	return inNamespace(err, "update", wanted.Namespace, wanted.Name)
+	return existing.UID, inNamespace(err, "update", wanted.Namespace, wanted.Name)
 }
 
 // deleteOwn removes the Secret that was made for a volume, if there is one. The
@@ -73,7 +78,7 @@ func (k *Keeper) deleteOwn(ctx context.Context, origin record.Origin) error {
 		return nil
 	}
 	if !origin.Historic {
-		return DeleteOwn(ctx, k.Client, origin.SecretNamespace, origin.PVName)
+		return deleteNamed(ctx, k.Client, origin.SecretNamespace, origin.Secret, origin.PVName, origin.SecretUID)
 	}
 	err := k.Client.CoreV1().Secrets(origin.SecretNamespace).Delete(ctx, origin.Secret, metav1.DeleteOptions{})
 	switch {
@@ -86,10 +91,27 @@ func (k *Keeper) deleteOwn(ctx context.Context, origin record.Origin) error {
 	return inNamespace(err, "delete", origin.SecretNamespace, origin.Secret)
 }
 
-// DeleteOwn removes the Secret that this program made for a
-// PersistentVolume, and no other of that name.
+// DeleteOwn removes the Secrets that this program made for a PersistentVolume that
+// does not exist, of whichever mode, and no other of these names.
 func DeleteOwn(ctx context.Context, client kubernetes.Interface, namespace, pvName string) error {
-	name := record.SecretName(pvName)
+	return errors.Join(
+		deleteNamed(ctx, client, namespace, record.SecretName(pvName), pvName, ""),
+		deleteNamed(ctx, client, namespace, record.NodeSecretName(pvName), pvName, ""),
+	)
+}
+
+// deleteNamed removes the Secret that this program made for a
+// PersistentVolume, and no other of that name. The UID is what the
+// PersistentVolume records. If it is empty, or the Secret cannot be deleted by it,
+// the Secret is read first: it may have come from a backup and have another UID, or
+// somebody may have taken it over, with its marks.
+func deleteNamed(ctx context.Context, client kubernetes.Interface, namespace, name, pvName string, recorded types.UID) error {
+	if recorded != "" {
+		err := client.CoreV1().Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &recorded}})
+		if err == nil || apierrors.IsNotFound(err) {
+			return nil
+		}
+	}
 	existing, err := client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && !record.IsSecretOf(existing, pvName) {
 		return nil
@@ -120,16 +142,12 @@ func (k *Keeper) sweepOwn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	isWanted, err := k.Wanted()
-	if err != nil {
-		return err
-	}
 	left := map[types.UID]string{} // PersistentVolumes' names by claim UID
 	for _, secret := range secrets {
 		claimUID, named := strings.CutPrefix(secret.PV, record.PVNamePrefix)
 		uid := types.UID(claimUID)
 		_, err := k.PersistentVolumes.Get(secret.PV)
-		if named && err != nil && !isWanted(uid) && secret.Cluster == k.Cluster && time.Since(secret.CreatedAt).Abs() < k.MostAge {
+		if named && err != nil && !k.IsWanted(uid) && secret.Cluster == k.Cluster && time.Since(secret.CreatedAt).Abs() < k.MostAge {
 			left[uid] = secret.PV
 		}
 	}

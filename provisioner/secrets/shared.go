@@ -38,7 +38,8 @@ func (k *Keeper) keepShared(ctx context.Context, claim types.UID, backend string
 // gone by now and is written again.
 func (k *Keeper) KeepForImport(ctx context.Context, pvName, backend string, secret mappers.Secret, fresh bool) error {
 	if !secret.Shared {
-		return k.keepOwn(ctx, pvName, secret)
+		_, err := k.keepOwn(ctx, pvName, secret)
+		return err
 	}
 	// A value that was never written makes another version of the object.
 	mark, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{

@@ -159,13 +159,21 @@ func (c *Controller) VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnaps
 	return nil, apierrors.NewNotFound(snapshotv1.Resource("volumesnapshotcontents"), name)
 }
 
+// VolumeSnapshotClass does the same for classes, but does not guess before all are read.
+func (c *Controller) VolumeSnapshotClass(name string) (*snapshotv1.VolumeSnapshotClass, error) {
+	if err := c.isReady(); err != nil {
+		return nil, err
+	}
+	return c.shown().classes.Get(name)
+}
+
 func (c *Controller) snapshotEvents() cache.ResourceEventHandler {
 	changed := func(object any) {
 		snapshot := object.(*snapshotv1.VolumeSnapshot)
 		c.enqueue(itemOf(snapshot))
 		c.Changed(snapshot.Namespace, snapshot.Name)
 		// What is to happen to a content depends on its VolumeSnapshot.
-		c.enqueue(item{contentItem, "", record.SnapshotContentName(snapshot.UID)})
+		c.enqueue(contentOf(snapshot))
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) },
@@ -173,15 +181,26 @@ func (c *Controller) snapshotEvents() cache.ResourceEventHandler {
 			if snapshot, ok := deleted[*snapshotv1.VolumeSnapshot](object); ok {
 				c.forget(snapshot)
 				c.release(snapshot.UID, c.Ledger.ReleaseSnapshotReservation)
-				c.enqueue(item{contentItem, "", record.SnapshotContentName(snapshot.UID)})
+				c.enqueue(contentOf(snapshot))
 			}
 		},
 	}
 }
 
+// contentOf is the content that a VolumeSnapshot names, or that is made for it.
+func contentOf(snapshot *snapshotv1.VolumeSnapshot) item {
+	if named := snapshot.Spec.Source.VolumeSnapshotContentName; named != nil {
+		return item{contentItem, "", *named}
+	}
+	return item{contentItem, "", record.SnapshotContentName(snapshot.UID)}
+}
+
 func (c *Controller) contentEvents() cache.ResourceEventHandler {
 	changed := func(object any) {
 		content := object.(*snapshotv1.VolumeSnapshotContent)
+		if record.IsCSISnapshot(content) {
+			c.count(content) // the rest is its sidecar's
+		}
 		if content.Spec.Driver != c.Name {
 			return
 		}
@@ -189,21 +208,30 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 		c.enqueue(itemOf(content))
 		if reference := content.Spec.VolumeSnapshotRef; reference.Name != "" {
 			c.enqueue(item{snapshotItem, reference.Namespace, reference.Name})
+			// Claims may wait for what it records about the filesystem.
+			c.Changed(reference.Namespace, reference.Name)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) },
 		DeleteFunc: func(object any) {
 			content, ok := deleted[*snapshotv1.VolumeSnapshotContent](object)
-			if !ok || content.Spec.Driver != c.Name {
+			if !ok || content.Spec.Driver != c.Name && !record.IsCSISnapshot(content) {
 				return
 			}
 			c.forget(content)
 			c.mu.Lock()
+			isOpen := record.IsCSISnapshot(content) && !c.removed[content.UID] && record.IsSnapshotRecorded(content) && record.SnapshotHandleOf(content) == ""
+			if isOpen {
+				c.open[content.Name] = content.Annotations[record.AnnotationBackend]
+			}
 			delete(c.removed, content.UID)
 			c.mu.Unlock()
 			// Its snapshot is kept, or this term has removed it and it counts no longer.
 			c.Ledger.ForsakeSnapshot(content.Spec.VolumeSnapshotRef.UID)
+			if isOpen {
+				c.enqueue(itemOf(content))
+			}
 			if reference := content.Spec.VolumeSnapshotRef; reference.Name != "" {
 				c.enqueue(item{snapshotItem, reference.Namespace, reference.Name})
 			}
@@ -219,6 +247,12 @@ func (c *Controller) count(content *snapshotv1.VolumeSnapshotContent) {
 	origin, _ := record.SnapshotOriginOf(content) // what is not damaged counts
 	if c.isRemoved(content) {
 		return
+	}
+	if record.IsCSISnapshot(content) && origin.Cluster != "" && origin.Cluster != c.Cluster {
+		return // another installation's: the driver has one name
+	}
+	if record.IsCSISnapshot(content) && content.DeletionTimestamp != nil && origin.SnapshotID == "" {
+		return // an earlier leader may have removed it; what is there, a listing shows
 	}
 	c.Ledger.RecordSnapshot(origin.UID, origin.Backend, ledger.Snapshot{Tenant: origin.Tenant, StorageClass: origin.StorageClass})
 }

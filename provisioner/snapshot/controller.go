@@ -8,11 +8,15 @@
 // leads to it, whatever dies. Before the content names its snapshot, the snapshot
 // is marked at Cinder; one without the mark was never handed out.
 //
+// A VolumeSnapshotContent that somebody made for a snapshot that exists is served if
+// the policy grants the snapshot to the namespace of its VolumeSnapshot (import.go).
+//
 // A Controller lives for one leader's term.
 package snapshot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -34,6 +38,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -43,21 +48,29 @@ import (
 // Snapshots manages the snapshots of one backend; *backends.Lifecycle implements
 // it.
 type Snapshots interface {
-	TakeSnapshot(ctx context.Context, spec backends.SnapshotSpec) (cinder.Snapshot, cinder.Place, error)
+	Existing
+	TakeSnapshot(ctx context.Context, spec backends.SnapshotSpec) (cinder.Snapshot, error)
 	// MarkSnapshot marks a snapshot as recorded.
 	MarkSnapshot(ctx context.Context, s cinder.Snapshot) error
 	RemoveSnapshot(ctx context.Context, target backends.SnapshotTarget) error
 	// AbandonSnapshots removes the snapshots of a VolumeSnapshot whose content names
 	// none, and returns the IDs of those that it kept.
 	AbandonSnapshots(ctx context.Context, target backends.SnapshotTarget) (kept []string, err error)
-	// Snapshots lists the cluster's snapshots, once in a term.
-	Snapshots(ctx context.Context) ([]cinder.Snapshot, error)
-	// RelistSnapshots lists them again.
-	RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error)
 	// Health is nil while the backend answers.
 	Health() error
 	// Place is the endpoint and project of the backend; zero before its first login.
 	Place() cinder.Place
+}
+
+// Existing is what is asked about snapshots that exist.
+type Existing interface {
+	imports.Snapshots
+	// ImportSnapshot stamps one.
+	ImportSnapshot(ctx context.Context, spec backends.SnapshotImport) (cinder.Snapshot, error)
+	// Snapshots lists the cluster's snapshots, once in a term.
+	Snapshots(ctx context.Context) ([]cinder.Snapshot, error)
+	// RelistSnapshots lists them again.
+	RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error)
 }
 
 // Backends provides the configured backends for this term.
@@ -88,7 +101,7 @@ type Options struct {
 
 	// Caller marks requests to Cinder as a tenant's.
 	Caller func(ctx context.Context, tenant string) context.Context
-	// Changed is called with every VolumeSnapshot that changes.
+	// Changed is called with every VolumeSnapshot that changes, or whose content does.
 	Changed func(namespace, name string)
 	// Gone is called when a snapshot of a volume was removed.
 	Gone func(volumeID string)
@@ -122,11 +135,15 @@ type Controller struct {
 	// caches are nil until the API server serves the resources.
 	caches *caches
 	queue  workqueue.TypedRateLimitingInterface[item]
-	// counted is the set of backends whose snapshots the ledger has counted.
+	// counted has the backends whose snapshots the ledger has counted, and whether that
+	// still holds.
 	counted map[string]bool
 	// removed is the set of contents whose snapshots this term has removed, until
 	// the objects are gone.
 	removed map[types.UID]bool
+	// open are the contents of the CSI driver that are gone without saying what became
+	// of their snapshots, by name, and the backends.
+	open map[string]string
 	// kept has the snapshots that were reported as kept, by ID, and the backend that
 	// lists them.
 	kept map[string]string
@@ -157,7 +174,7 @@ func (i item) key() string { return string(i.kind) + "/" + i.String() }
 func New(options Options) *Controller {
 	c := &Controller{
 		Options: options, limiter: backoff.New(retry.For(nil)), parked: parking.NewLot[metav1.Object](), history: parking.NewHistory(),
-		counted: map[string]bool{}, removed: map[types.UID]bool{}, kept: map[string]string{},
+		counted: map[string]bool{}, removed: map[types.UID]bool{}, open: map[string]string{}, kept: map[string]string{},
 	}
 	c.turns = fairshare.New(options.Workers, c.ownTurns, c.enqueue)
 	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig[item](delays{c.limiter}, workqueue.TypedRateLimitingQueueConfig[item]{Name: "snapshots"})
@@ -247,7 +264,12 @@ func (c *Controller) settle(ctx context.Context, done item, err error) {
 	if ctx.Err() != nil {
 		return // the next leader continues
 	}
-	c.limiter.Failed(done.key(), retry.For(err))
+	delay := retry.For(err)
+	var why *denied
+	if errors.As(err, &why) {
+		delay = retry.Infeasible(nil)
+	}
+	c.limiter.Failed(done.key(), delay)
 	c.queue.AddRateLimited(done)
 }
 
@@ -296,7 +318,9 @@ func (c *Controller) PolicyChanged() {
 // backend may also have moved to another place, so it is counted again.
 func (c *Controller) BackendAnswers(name string) {
 	c.mu.Lock()
-	delete(c.counted, name)
+	if c.counted[name] {
+		c.counted[name] = false
+	}
 	c.mu.Unlock()
 	c.wake(parking.Trigger{Kind: parking.Backend, Name: name})
 }

@@ -28,6 +28,7 @@ import (
 )
 
 func TestWhoseSnapshotIsTaken(t *testing.T) {
+	const recordedUUID = "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11"
 	taken := []string{"take snapshot-u1 of volume-1", "mark snapshot-1"}
 	withoutClass := nightly(func(s *snapshotv1.VolumeSnapshot) { s.Spec.VolumeSnapshotClassName = nil })
 	byDefault := func(name string) *snapshotv1.VolumeSnapshotClass {
@@ -44,20 +45,27 @@ func TestWhoseSnapshotIsTaken(t *testing.T) {
 		taken   bool
 		event   string
 	}{
-		"the class names this program":  {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(nil)}, true, ""},
-		"the default class":             {[]runtime.Object{withoutClass, byDefault("snap"), claim(nil), volume(nil)}, true, ""},
-		"two default classes":           {[]runtime.Object{withoutClass, byDefault("one"), byDefault("two"), claim(nil), volume(nil)}, false, "Warning AmbiguousSnapshotClass several VolumeSnapshotClasses of test are the default: one, two"},
-		"no class":                      {[]runtime.Object{withoutClass, class(nil), claim(nil), volume(nil)}, false, ""},
-		"a class that does not exist":   {[]runtime.Object{nightly(nil), claim(nil), volume(nil)}, false, ""},
-		"a class of another driver":     {[]runtime.Object{nightly(nil), class(func(c *snapshotv1.VolumeSnapshotClass) { c.Driver = "other" }), claim(nil), volume(nil)}, false, ""},
-		"another's volume":              {[]runtime.Object{nightly(nil), class(nil), claim(nil), foreignVolume}, false, "Warning ForeignVolume the volume of claim data was not made by test"},
-		"another's volume, by default":  {[]runtime.Object{withoutClass, byDefault("snap"), claim(nil), foreignVolume}, false, ""},
-		"no claim":                      {[]runtime.Object{nightly(nil), class(nil)}, false, "Warning ClaimNotBound claim data does not exist"},
-		"no claim, by default":          {[]runtime.Object{withoutClass, byDefault("snap")}, false, ""},
-		"a claim that is not bound":     {[]runtime.Object{nightly(nil), class(nil), pending}, false, "Warning ClaimNotBound claim data is not bound"},
-		"a volume of another cluster":   {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationCluster] = "x" })}, false, "Warning ForeignVolume PersistentVolume pvc-c1 was made for cluster"},
-		"a volume of another claim":     {[]runtime.Object{nightly(nil), class(nil), claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "c2" }), volume(nil)}, false, "Warning ForeignVolume PersistentVolume pvc-c1 was made for another claim"},
-		"a volume bound to another":     {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = nil })}, false, "Warning ClaimNotBound PersistentVolume pvc-c1 is not bound to claim data"},
+		"the class names this program": {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(nil)}, true, ""},
+		"the filesystem is recorded": {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) {
+			pv.Annotations[record.AnnotationFilesystemUUIDs] = recordedUUID
+		})}, true, ""},
+		"the default class":            {[]runtime.Object{withoutClass, byDefault("snap"), claim(nil), volume(nil)}, true, ""},
+		"two default classes":          {[]runtime.Object{withoutClass, byDefault("one"), byDefault("two"), claim(nil), volume(nil)}, false, "Warning AmbiguousSnapshotClass several VolumeSnapshotClasses of test are the default: one, two"},
+		"no class":                     {[]runtime.Object{withoutClass, class(nil), claim(nil), volume(nil)}, false, ""},
+		"a class that does not exist":  {[]runtime.Object{nightly(nil), claim(nil), volume(nil)}, false, ""},
+		"a class of another driver":    {[]runtime.Object{nightly(nil), class(func(c *snapshotv1.VolumeSnapshotClass) { c.Driver = "other" }), claim(nil), volume(nil)}, false, ""},
+		"another's volume":             {[]runtime.Object{nightly(nil), class(nil), claim(nil), foreignVolume}, false, "Warning ForeignVolume the volume of claim data was not made by test"},
+		"another's volume, by default": {[]runtime.Object{withoutClass, byDefault("snap"), claim(nil), foreignVolume}, false, ""},
+		"no claim":                     {[]runtime.Object{nightly(nil), class(nil)}, false, "Warning ClaimNotBound claim data does not exist"},
+		"no claim, by default":         {[]runtime.Object{withoutClass, byDefault("snap")}, false, ""},
+		"a claim that is not bound":    {[]runtime.Object{nightly(nil), class(nil), pending}, false, "Warning ClaimNotBound claim data is not bound"},
+		"a volume of another cluster":  {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationCluster] = "x" })}, false, "Warning ForeignVolume PersistentVolume pvc-c1 was made for cluster"},
+		"a volume of another claim":    {[]runtime.Object{nightly(nil), class(nil), claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "c2" }), volume(nil)}, false, "Warning ForeignVolume PersistentVolume pvc-c1 was made for another claim"},
+		"a volume bound to another":    {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = nil })}, false, "Warning ClaimNotBound PersistentVolume pvc-c1 is not bound to claim data"},
+		"a volume in mode csi": {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) {
+			handle := pv.Annotations[record.AnnotationBackend] + "/" + pv.Annotations[record.AnnotationVolume]
+			pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: policy.CSIDriver, VolumeHandle: handle}}
+		})}, false, "Warning UnsupportedMode claim data has a volume in mode csi, whose snapshots need a VolumeSnapshotClass of driver standalone-cinder.openstack.org; delete the VolumeSnapshot, and make one of such a class"},
 		"a damaged record":              {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationBackend) })}, false, "Warning ForeignVolume PersistentVolume pvc-c1: annotation"},
 		"another tenant's volume":       {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationTenant] = "b" })}, false, "Warning OtherTenant namespace team-a belongs to tenant a"},
 		"parameters":                    {[]runtime.Object{nightly(nil), class(func(c *snapshotv1.VolumeSnapshotClass) { c.Parameters = map[string]string{"type": "x"} }), claim(nil), volume(nil)}, false, `Warning ParameterNotAllowed parameter "type"`},
@@ -92,6 +100,9 @@ func TestWhoseSnapshotIsTaken(t *testing.T) {
 			if origin.SnapshotID != "snapshot-1" || origin.Place != here() || *content.Status.RestoreSize != 2<<30 || *content.Status.CreationTime != 1000e9 || !*content.Status.ReadyToUse {
 				t.Errorf("the content is %+v with %+v", content, content.Status)
 			}
+			if uuid := content.Annotations[record.AnnotationFilesystemUUIDs]; (uuid == recordedUUID) != (name == "the filesystem is recorded") {
+				t.Errorf("the content records the filesystem %q", uuid)
+			}
 			s, err := b.client.SnapshotV1().VolumeSnapshots("team-a").Get(t.Context(), "nightly", metav1.GetOptions{})
 			b.must(err)
 			if s.Spec.VolumeSnapshotClassName == nil || *s.Spec.VolumeSnapshotClassName != "snap" {
@@ -118,6 +129,24 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 		if b.queue.Len() != 1 {
 			t.Errorf("%d items came back", b.queue.Len())
 		}
+		b.must(b.syncNightly())
+		b.wantCalls("take snapshot-u1 of volume-1", "mark snapshot-1")
+	})
+	t.Run("the backend points to another project", func(t *testing.T) {
+		b := newBench(t, nightly(nil), class(nil), claim(nil), namespace(), volume(func(pv *corev1.PersistentVolume) {
+			pv.Annotations[record.AnnotationEndpoint], pv.Annotations[record.AnnotationProject] = "http://cinder:8776/v3", "p0"
+		}))
+		const want = "volume volume-1 was recorded at http://cinder:8776/v3 (project p0), but the backend points to http://cinder:8776/v3 (project p1)"
+		if err := b.syncNightly(); !cinder.IsKind(err, backends.KindElsewhere) || err.Error() != "backend gold: "+want {
+			t.Errorf("error %v", err)
+		}
+		b.wantEvents("Warning SnapshotFailed backend gold: " + want)
+		b.wantCalls()
+		if b.content() != nil || b.Ledger.Usage(policy.TenantScope, "a").Snapshots != 0 {
+			t.Errorf("content %+v, used %+v", b.content(), b.Ledger.Usage(policy.TenantScope, "a"))
+		}
+		// The same project at another address is the same volume.
+		b.backend.place = cinder.NewPlace("http://other:8776/v3", "p0")
 		b.must(b.syncNightly())
 		b.wantCalls("take snapshot-u1 of volume-1", "mark snapshot-1")
 	})
@@ -293,10 +322,10 @@ func TestContentWithoutVolumeSnapshot(t *testing.T) {
 		"its VolumeSnapshot exists":           {content: begun(), objects: []runtime.Object{nightly(nil)}},
 		"another VolumeSnapshot has the name": {content: begun(), objects: []runtime.Object{nightly(func(s *snapshotv1.VolumeSnapshot) { s.UID = "u2" })}, deleted: true},
 		"the snapshot-controller has made it": {content: recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Status, c.Annotations = nil, nil })},
-		"an administrator imports a snapshot": {content: recorded(func(c *snapshotv1.VolumeSnapshotContent) {
-			handle := "x"
+		"an imported snapshot": {content: recorded(func(c *snapshotv1.VolumeSnapshotContent) {
+			handle := "snapshot-1"
 			c.Spec.Source = snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: &handle}
-		}), event: "Warning SnapshotImportRefused snapshot x was not taken by test"},
+		}), event: "Warning SnapshotKept its VolumeSnapshot team-a/nightly (UID u1) is gone, but nothing asked for the deletion of snapshot snapshot-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, append(test.objects, test.content)...)
@@ -571,5 +600,17 @@ func TestResourcesAreFoundWithoutTheRightToFollowTheirDefinition(t *testing.T) {
 	defer cancel()
 	if !b.awaitResources(ctx) {
 		t.Errorf("the resources were not found; the API server was asked %d times", asked.Load())
+	}
+}
+
+// TestContentThatChangesIsHeard: an administrator may record the filesystem on it, for
+// want of which a claim was denied.
+func TestContentThatChangesIsHeard(t *testing.T) {
+	b := newBench(t)
+	var heard []string
+	b.Changed = func(namespace, name string) { heard = append(heard, namespace+"/"+name) }
+	b.contentEvents().OnUpdate(recorded(nil), recorded(nil))
+	if !slices.Equal(heard, []string{"team-a/nightly"}) {
+		t.Errorf("heard %q", heard)
 	}
 }

@@ -59,34 +59,49 @@ func (c *Controller) countFor(ctx context.Context, tenant, backend string) error
 	return nil
 }
 
-// countBackend counts the stamped snapshots of a backend, once in a term.
+// countBackend counts the stamped snapshots of a backend, once in a term and once
+// after each outage.
 func (c *Controller) countBackend(ctx context.Context, name string) error {
 	c.mu.Lock()
-	done := c.counted[name]
+	holds, again := c.counted[name]
 	c.mu.Unlock()
-	if done {
+	if holds {
 		return nil
 	}
 	backend, err := c.Backends.Snapshots(name)
 	if err != nil {
 		return err
 	}
-	all, err := backend.Snapshots(ctx)
-	if err != nil {
+	if _, err := c.list(ctx, name, backend, again); err != nil {
 		return err
 	}
-	c.countListed(name, all)
 	c.mu.Lock()
 	c.counted[name] = true
 	c.mu.Unlock()
 	return nil
 }
 
+// list lists the snapshots of a backend, and counts them. The last listing may lack
+// what this term took since, so it frees nothing.
+func (c *Controller) list(ctx context.Context, name string, backend Snapshots, again bool) (all []cinder.Snapshot, err error) {
+	var began time.Time
+	if again {
+		began = time.Now()
+		all, err = backend.RelistSnapshots(ctx)
+	} else {
+		all, err = backend.Snapshots(ctx)
+	}
+	if err == nil {
+		c.countListed(name, all, began)
+	}
+	return all, err
+}
+
 // countListed counts the snapshots of a listing.
-func (c *Controller) countListed(name string, all []cinder.Snapshot) {
+func (c *Controller) countListed(name string, all []cinder.Snapshot, began time.Time) {
 	present := map[types.UID]ledger.Snapshot{}
 	for _, s := range all {
-		if stamp := backends.SnapshotStampOf(s); c.isOurs(stamp) {
+		if stamp := backends.SnapshotStampOf(s); c.isOurs(stamp) || c.isImported(stamp, s) {
 			counts := ledger.Snapshot{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass}
 			if !c.mayUse(stamp.Tenant, name) {
 				// Anyone with write access to this backend's project can forge a stamp.
@@ -95,7 +110,7 @@ func (c *Controller) countListed(name string, all []cinder.Snapshot) {
 			present[types.UID(stamp.SnapshotUID)] = counts
 		}
 	}
-	for _, tenant := range c.Ledger.FoundSnapshots(name, present) {
+	for _, tenant := range c.Ledger.FoundSnapshots(name, present, began) {
 		c.wake(roomOf(tenant))
 	}
 }
@@ -104,6 +119,13 @@ func (c *Controller) countListed(name string, all []cinder.Snapshot) {
 // cluster.
 func (c *Controller) isOurs(stamp backends.SnapshotStamp) bool {
 	return stamp.Cluster == c.Cluster && stamp.ClusterUID == c.ClusterUID && stamp.Content == record.SnapshotContentName(types.UID(stamp.SnapshotUID))
+}
+
+// isImported reports whether a snapshot carries the stamp of an import in this very
+// cluster. Its content has a name of somebody's choice, so nothing here takes the
+// snapshot for one that was left over.
+func (c *Controller) isImported(stamp backends.SnapshotStamp, s cinder.Snapshot) bool {
+	return stamp.Cluster == c.Cluster && stamp.ClusterUID == c.ClusterUID && stamp.SnapshotUID != "" && wasRecorded(s)
 }
 
 // mayUse reports whether any rule of the tenant names the backend.

@@ -54,26 +54,78 @@ func here() cinder.Place { return cinder.NewPlace("http://cinder:8776/v3", "p1")
 type fakeSnapshots struct {
 	calls  []string
 	listed []cinder.Snapshot
+	// since are those that only another listing shows.
+	since  []cinder.Snapshot
 	err    error
 	health error
 	place  cinder.Place
+	// failRemoval is the error of removals alone.
+	failRemoval error
 	// meanwhile runs before a permit is asked.
 	meanwhile func()
+	// existing are snapshots that can be imported, and ofVolume is the volume of all.
+	existing []*cinder.Snapshot
+	ofVolume cinder.Volume
+}
+
+func (f *fakeSnapshots) FindSnapshot(_ context.Context, id string) (cinder.Snapshot, bool, error) {
+	for _, s := range f.existing {
+		if s.ID == id {
+			return *s, true, f.err
+		}
+	}
+	return cinder.Snapshot{}, false, f.err
+}
+
+func (f *fakeSnapshots) Volume(context.Context, string) (cinder.Volume, error) {
+	return f.ofVolume, f.err
+}
+
+func (f *fakeSnapshots) ImportableSnapshot(s cinder.Snapshot, _ backends.SnapshotStamp) error {
+	if s.Status != cinder.StatusAvailable {
+		return &cinder.Error{Backend: "gold", Kind: cinder.KindConflict, Message: "snapshot " + s.ID + " is " + string(s.Status)}
+	}
+	return nil
+}
+
+func (f *fakeSnapshots) ImportSnapshot(ctx context.Context, spec backends.SnapshotImport) (cinder.Snapshot, error) {
+	if f.meanwhile != nil {
+		f.meanwhile()
+	}
+	s, _, _ := f.FindSnapshot(ctx, spec.SnapshotID)
+	if err := spec.Granted(s); err != nil {
+		return cinder.Snapshot{}, err
+	}
+	if err := spec.Permit(ctx); err != nil {
+		return cinder.Snapshot{}, err
+	}
+	f.call("import %s for %s", spec.SnapshotID, spec.Stamp.Content)
+	if f.err != nil {
+		return cinder.Snapshot{}, f.err
+	}
+	for _, s := range f.existing {
+		if s.ID == spec.SnapshotID {
+			s.Metadata = spec.Stamp.Metadata(s.Metadata)
+			s.Metadata["standalone-cinder.openstack.org/recorded"] = "true"
+			return *s, nil
+		}
+	}
+	return cinder.Snapshot{}, nil
 }
 
 func (f *fakeSnapshots) call(format string, arguments ...any) {
 	f.calls = append(f.calls, fmt.Sprintf(format, arguments...))
 }
 
-func (f *fakeSnapshots) TakeSnapshot(ctx context.Context, spec backends.SnapshotSpec) (cinder.Snapshot, cinder.Place, error) {
+func (f *fakeSnapshots) TakeSnapshot(ctx context.Context, spec backends.SnapshotSpec) (cinder.Snapshot, error) {
 	if f.meanwhile != nil {
 		f.meanwhile()
 	}
 	if err := spec.Source.Permit(ctx, cinder.Volume{}); err != nil {
-		return cinder.Snapshot{}, f.place, err
+		return cinder.Snapshot{}, err
 	}
 	f.call("take %s of %s", spec.Name, spec.Source.VolumeID)
-	return cinder.Snapshot{ID: "snapshot-1", VolumeID: spec.Source.VolumeID, SizeGiB: 2, CreatedAt: time.Unix(1000, 0), Status: cinder.StatusAvailable}, f.place, f.err
+	return cinder.Snapshot{ID: "snapshot-1", VolumeID: spec.Source.VolumeID, SizeGiB: 2, CreatedAt: time.Unix(1000, 0), Status: cinder.StatusAvailable}, f.err
 }
 
 func (f *fakeSnapshots) MarkSnapshot(_ context.Context, s cinder.Snapshot) error {
@@ -89,6 +141,14 @@ func (f *fakeSnapshots) RemoveSnapshot(ctx context.Context, target backends.Snap
 		return err
 	}
 	f.call("remove %s unrecorded=%t", target.SnapshotID, target.Unrecorded)
+	for _, s := range f.existing {
+		if s.ID == target.SnapshotID && backends.IsCSISnapshot(*s) && !target.Stamp.Owns(*s) {
+			return &cinder.Error{Backend: "gold", Kind: backends.KindNotOurs, Message: "snapshot " + s.ID + " does not carry the stamp"}
+		}
+	}
+	if f.failRemoval != nil {
+		return f.failRemoval
+	}
 	return f.err
 }
 
@@ -104,7 +164,7 @@ func (f *fakeSnapshots) AbandonSnapshots(_ context.Context, target backends.Snap
 
 func (f *fakeSnapshots) Snapshots(context.Context) ([]cinder.Snapshot, error) { return f.listed, f.err }
 func (f *fakeSnapshots) RelistSnapshots(context.Context) ([]cinder.Snapshot, error) {
-	return f.listed, f.err
+	return slices.Concat(f.listed, f.since), f.err
 }
 func (f *fakeSnapshots) Health() error       { return f.health }
 func (f *fakeSnapshots) Place() cinder.Place { return f.place }

@@ -43,6 +43,22 @@ func TestKeptSnapshotStillCounts(t *testing.T) {
 	used(0, "after a listing without the snapshot")
 }
 
+// TestKeptSnapshotCountsAfterAnOutage: the term has listed before it took the
+// snapshot.
+func TestKeptSnapshotCountsAfterAnOutage(t *testing.T) {
+	b := newBench(t, namespace())
+	b.must(b.countBackend(t.Context(), "gold"))
+	content := deletedContent(nil)
+	b.backend.since = []cinder.Snapshot{stamped("snapshot-1", "u1", true)}
+	b.count(content)
+	b.contentEvents().OnDelete(content)
+	b.BackendAnswers("gold")
+	b.must(b.countBackend(t.Context(), "gold"))
+	if used := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; used != 1 {
+		t.Errorf("tenant a uses %d snapshots, and there is 1", used)
+	}
+}
+
 // TestSnapshotThatAClaimIsMadeFromIsKept: the VolumeSnapshot is being deleted, and
 // the snapshot-controller keeps it with a finalizer because a pending claim is
 // restored from it. Its content was deleted, too; nobody has asked for the removal

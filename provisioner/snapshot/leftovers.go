@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,15 +36,10 @@ func (c *Controller) sweep(ctx context.Context, name string, again bool) error {
 	if err != nil {
 		return err
 	}
-	list := backend.Snapshots
-	if again {
-		list = backend.RelistSnapshots
-	}
-	all, err := list(ctx)
+	all, err := c.list(ctx, name, backend, again)
 	if err != nil {
 		return err
 	}
-	c.countListed(name, all)
 	c.forgetKept(name, all)
 	var candidates []cinder.Snapshot
 	for _, s := range all {
@@ -87,7 +81,7 @@ func (c *Controller) namedHandles(ctx context.Context) (map[string]bool, error) 
 		}
 		var page []string
 		for i := range list.Items {
-			page = append(page, handlesOf(&list.Items[i])...)
+			page = append(page, record.SnapshotHandlesOf(&list.Items[i])...)
 		}
 		return page, list.Continue, nil
 	})
@@ -96,14 +90,6 @@ func (c *Controller) namedHandles(ctx context.Context) (map[string]bool, error) 
 		named[handle] = true
 	}
 	return named, err
-}
-
-func handlesOf(content *snapshotv1.VolumeSnapshotContent) []string {
-	handles := []string{record.SnapshotHandleOf(content)}
-	if imported := content.Spec.Source.SnapshotHandle; imported != nil {
-		handles = append(handles, *imported)
-	}
-	return handles
 }
 
 // forgetKept drops what was said about snapshots that a listing of their backend

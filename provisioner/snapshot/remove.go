@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -22,7 +23,8 @@ import (
 // waits for it.
 const askTimeout = 5 * time.Second
 
-// removing is one attempt at a content whose deletion was asked for.
+// removing is one attempt at a content: most of all one whose deletion was asked
+// for.
 type removing struct {
 	*Controller
 	item    item
@@ -37,7 +39,7 @@ func (c *Controller) syncContent(ctx context.Context, next item) error {
 	content, err := c.shown().contents.Get(next.name)
 	if apierrors.IsNotFound(err) {
 		c.turns.Leave(next)
-		return nil
+		return c.closeOpen(ctx, next.name)
 	}
 	if err != nil || content.Spec.Driver != c.Name {
 		return err
@@ -61,10 +63,19 @@ func (r *removing) end(err error) error {
 	case errors.As(err, &why):
 		r.turns.Leave(r.item)
 		r.report(why.reason, why.message, objects...)
-		r.park(r.content, parking.Blocked, r.since, why.triggers...)
+		state := parking.Blocked
+		if r.content.DeletionTimestamp == nil && record.ImportedHandleOf(r.content) != "" {
+			state = parking.Denied
+		}
+		r.park(r.content, state, r.since, why.triggers...)
+		if why.again {
+			return err
+		}
 		return nil
 	case errors.As(err, &changed):
-		r.report("DeletionStopped", changed.Error(), objects...)
+		if r.content.DeletionTimestamp != nil {
+			r.report("DeletionStopped", changed.Error(), objects...)
+		}
 		return nil // a change of the content brings it back
 	}
 	if unhealthy := r.health(r.origin.Backend); unhealthy != nil {
@@ -72,8 +83,11 @@ func (r *removing) end(err error) error {
 		r.park(r.content, parking.Blocked, r.since, backendTrigger(r.origin.Backend))
 		return nil
 	}
-	if r.content.DeletionTimestamp != nil {
+	switch {
+	case r.content.DeletionTimestamp != nil:
 		r.report("SnapshotFailedDelete", err.Error(), objects...)
+	case record.ImportedHandleOf(r.content) != "":
+		r.report("SnapshotImportFailed", err.Error(), objects...)
 	}
 	r.park(r.content, parking.Failing, r.since, backendTrigger(r.origin.Backend))
 	return err
@@ -96,14 +110,16 @@ func (r *removing) itsSnapshot() *snapshotv1.VolumeSnapshot {
 
 // run does what a content asks for.
 func (r *removing) run(ctx context.Context) error {
-	if imported := r.content.Spec.Source.SnapshotHandle; imported != nil {
-		return r.refuseImport(ctx, *imported)
-	}
-	if r.content.DeletionTimestamp == nil {
+	imported := record.ImportedHandleOf(r.content)
+	switch {
+	case r.content.DeletionTimestamp == nil && imported != "":
+		return r.importSnapshot(ctx, imported)
+	case r.content.DeletionTimestamp == nil:
 		return r.checkOwner(ctx)
-	}
-	if !slices.Contains(r.content.Finalizers, record.SnapshotFinalizer) {
+	case !slices.Contains(r.content.Finalizers, record.SnapshotFinalizer):
 		return nil
+	case imported != "" && !record.IsSnapshotRecorded(r.content):
+		return r.keepImported(ctx, imported) // it was never handed out
 	}
 	if why, err := r.isAskedFor(ctx); err != nil || why != nil {
 		return errors.Join(err, asError(why))
@@ -114,6 +130,9 @@ func (r *removing) run(ctx context.Context) error {
 	var err error
 	if r.origin, err = record.SnapshotOriginOf(r.content); err != nil {
 		return err
+	}
+	if imported != "" {
+		r.origin.SnapshotID = imported
 	}
 	if r.origin.Cluster != r.Cluster {
 		return &record.DamagedError{Message: fmt.Sprintf("VolumeSnapshotContent %s is of cluster %q, but this is %q: the snapshot belongs to the other cluster",
@@ -130,22 +149,6 @@ func asError(why *denied) error {
 		return nil
 	}
 	return why
-}
-
-// refuseImport refuses a content that an administrator made for a snapshot at
-// Cinder: no policy can grant it yet. Its deletion removes nothing.
-func (r *removing) refuseImport(ctx context.Context, handle string) error {
-	if r.content.DeletionTimestamp != nil {
-		if !slices.Contains(r.content.Finalizers, record.SnapshotFinalizer) {
-			return nil
-		}
-		if r.content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {
-			r.report("SnapshotKept", fmt.Sprintf("snapshot %s is kept at Cinder, because %s did not take it", handle, r.Name), r.content)
-		}
-		return r.letGo(ctx)
-	}
-	return &denied{reason: "SnapshotImportRefused", message: fmt.Sprintf(
-		"snapshot %s was not taken by %s, and importing snapshots is not supported; delete this VolumeSnapshotContent", handle, r.Name)}
 }
 
 // checkOwner deletes a content that was written when its VolumeSnapshot was just
@@ -269,6 +272,10 @@ func (r *removing) remove(ctx context.Context) error {
 		err = r.prove(ctx) // there was nothing left to remove
 	}
 	r.Metrics.deleted(r.origin.Backend, outcomeOf(err), time.Since(started))
+	if imported := record.ImportedHandleOf(r.content); imported != "" && cinder.IsKind(err, backends.KindNotOurs) {
+		// It was never stamped, or somebody else has it by now.
+		return r.keepImported(ctx, imported)
+	}
 	if err != nil {
 		return record.WithSnapshotRemedy(err, r.origin)
 	}

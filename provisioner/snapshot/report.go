@@ -46,7 +46,10 @@ func described(object metav1.Object) runtime.Object {
 
 // Metrics counts snapshots. Labels are bounded: backends by the policy, outcomes
 // by the retry table.
-type Metrics struct{ take, remove *prometheus.HistogramVec }
+type Metrics struct {
+	take, remove *prometheus.HistogramVec
+	imports      *prometheus.CounterVec
+}
 
 // NewMetrics registers the package's metrics with the caller's registry.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
@@ -62,8 +65,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help:    "Duration of attempts to delete the snapshot of a VolumeSnapshotContent by backend and outcome.",
 			Buckets: buckets,
 		}, []string{"backend", "outcome"}),
+		imports: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "standalone_cinder_snapshot_imports_total",
+			Help: "Attempts to import the snapshot of a VolumeSnapshotContent that was made by hand, by outcome.",
+		}, []string{"outcome"}),
 	}
-	registry.MustRegister(m.take, m.remove)
+	registry.MustRegister(m.take, m.remove, m.imports)
 	return m
 }
 
@@ -74,6 +81,8 @@ func (m *Metrics) took(backend, outcome string, duration time.Duration) {
 func (m *Metrics) deleted(backend, outcome string, duration time.Duration) {
 	m.remove.WithLabelValues(backend, outcome).Observe(duration.Seconds())
 }
+
+func (m *Metrics) imported(outcome string) { m.imports.WithLabelValues(outcome).Inc() }
 
 func outcomeOf(err error) string {
 	if err == nil {

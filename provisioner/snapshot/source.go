@@ -27,6 +27,8 @@ type denied struct {
 	triggers []parking.Trigger
 	// silent means that the author is not told.
 	silent bool
+	// again means that a trigger need not fire, so it is tried again, rarely.
+	again bool
 }
 
 func (d *denied) Error() string { return d.reason + ": " + d.message }
@@ -75,6 +77,9 @@ func (c *Controller) find(snapshot *snapshotv1.VolumeSnapshot) (*source, *denied
 		problem = fmt.Sprintf("PersistentVolume %s was made for another claim than %s", pv.Name, name)
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
 		return waiting("PersistentVolume %s is not bound to claim %s", pv.Name, name)
+	case origin.CSI:
+		return nil, &denied{reason: string(policy.UnsupportedMode), message: fmt.Sprintf(
+			"claim %s has a volume in mode csi, whose snapshots need a VolumeSnapshotClass of driver %s; delete the VolumeSnapshot, and make one of such a class", name, policy.CSIDriver), triggers: []parking.Trigger{claimTrigger(snapshot.Namespace, name)}}, nil
 	default:
 		return &source{pv, origin}, nil, nil
 	}

@@ -123,11 +123,11 @@ func (t *taking) run(ctx context.Context) error {
 	ctx, requests := trail.WithRequestIDs(ctx)
 	ctx = t.Caller(ctx, t.origin.Tenant)
 	if !begun {
-		if err := t.admit(ctx, class); err != nil {
+		if err := t.place(backend.Place()); err != nil {
 			return err
 		}
-		if t.origin.Place = backend.Place(); !t.origin.Place.IsKnown() {
-			return fmt.Errorf("backend %s has not shown where it leads", t.origin.Backend)
+		if err := t.admit(ctx, class); err != nil {
+			return err
 		}
 		if err := t.writeContent(ctx, class); err != nil {
 			return err
@@ -204,7 +204,23 @@ func (t *taking) originate(of *source) {
 		Content: record.SnapshotContentName(t.snapshot.UID), VolumeID: of.origin.VolumeID, Backend: of.origin.Backend, Tenant: of.origin.Tenant,
 		Cluster: t.Cluster, StorageClass: of.pv.Spec.StorageClassName,
 		Namespace: t.snapshot.Namespace, Name: t.snapshot.Name, UID: t.snapshot.UID,
+		FilesystemUUIDs: record.FilesystemUUIDsOf(of.pv, of.origin.VolumeID),
 	}
+}
+
+// place records where the snapshot is to be taken. A volume is in one project, which
+// may have several addresses; a content that said otherwise would wait there for a
+// snapshot that can never be.
+func (t *taking) place(here cinder.Place) error {
+	switch volume := t.source.Place; {
+	case !here.IsKnown():
+		return fmt.Errorf("backend %s has not shown where it leads", t.origin.Backend)
+	case volume.IsKnown() && volume.Project != here.Project:
+		return &cinder.Error{Backend: t.origin.Backend, Kind: backends.KindElsewhere, Place: here, Message: fmt.Sprintf(
+			"volume %s was recorded at %s, but the backend points to %s", t.origin.VolumeID, volume, here)}
+	}
+	t.origin.Place = here
+	return nil
 }
 
 // resume reads what an earlier attempt recorded. The policy was asked then.
@@ -246,16 +262,9 @@ func (t *taking) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClas
 // take takes the snapshot, marks it and names it in the content.
 func (t *taking) take(ctx context.Context, backend Snapshots, requests *trail.RequestIDs) error {
 	started := time.Now()
-	if here := backend.Place(); here.IsKnown() && here != t.origin.Place {
-		return record.WithSnapshotRemedy(&cinder.Error{Backend: t.origin.Backend, Kind: backends.KindElsewhere, Place: here, Message: fmt.Sprintf(
-			"the snapshot was to be taken at %s, but the backend points to %s", t.origin.Place, here)}, t.origin)
-	}
-	spec := backends.SnapshotSpec{Name: record.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source}
+	spec := backends.SnapshotSpec{Name: record.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source, Place: t.origin.Place}
 	spec.Source.Permit = t.stillWanted
-	taken, at, err := backend.TakeSnapshot(ctx, spec)
-	if err == nil && at != t.origin.Place {
-		err = fmt.Errorf("backend %s moved to %s while the snapshot was taken", t.origin.Backend, at)
-	}
+	taken, err := backend.TakeSnapshot(ctx, spec)
 	if err == nil {
 		err = backend.MarkSnapshot(ctx, taken)
 	}
@@ -264,7 +273,7 @@ func (t *taking) take(ctx context.Context, backend Snapshots, requests *trail.Re
 	}
 	t.Metrics.took(t.origin.Backend, outcomeOf(err), time.Since(started))
 	if err != nil {
-		return err
+		return record.WithSnapshotRemedy(err, t.origin)
 	}
 	t.parked.Forget(t.snapshot.UID)
 	t.Logger.Info("Took a snapshot", "tenant", t.origin.Tenant, "snapshot", t.item.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,

@@ -23,6 +23,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
 
 // attempt is one try to give a claim what it asks for.
@@ -31,6 +32,8 @@ type attempt struct {
 	key    string
 	cached *corev1.PersistentVolumeClaim
 	class  string
+	// driver is the CSI driver if the StorageClass names it as its provisioner.
+	driver string
 	// since is taken before anything is read, so that no trigger after it is missed.
 	since parking.Moment
 
@@ -46,6 +49,8 @@ type attempt struct {
 	applied bool
 	saved   *corev1.PersistentVolume
 	took    time.Duration
+	// requests are the IDs of the requests of an attempt that ran.
+	requests *trail.RequestIDs
 }
 
 // deniedError ends an attempt that waits for a trigger.
@@ -75,7 +80,7 @@ func (a *attempt) decide() *policy.Denial {
 		labels = namespace.Labels
 	}
 	a.inForce = a.c.Policy()
-	a.decision = a.inForce.DecideImport(policy.Request{Namespace: a.cached.Namespace, NamespaceLabels: labels, StorageClass: a.class})
+	a.decision = a.inForce.DecideImport(policy.Request{Namespace: a.cached.Namespace, NamespaceLabels: labels, StorageClass: a.class, Driver: a.driver})
 	return a.decision.Denial
 }
 

@@ -39,6 +39,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
 
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
@@ -90,6 +91,8 @@ type Options struct {
 
 	Logger *slog.Logger
 	Tracer tracing.Tracer
+	// Count counts an attempt by its outcome.
+	Count func(outcome string)
 }
 
 // Controller imports volumes for one term.
@@ -274,11 +277,11 @@ func (c *Controller) work(ctx context.Context, key string) {
 		return
 	}
 	class, err := c.Classes.Get(record.ClassName(claim))
-	if err != nil || class.Provisioner != c.Name {
+	if err != nil || !record.IsServed(class.Provisioner, c.Name) {
 		// If the class is missing, the hub says so, and returns the claim.
 		return
 	}
-	a := &attempt{c: c, key: key, cached: claim, class: class.Name, since: since}
+	a := &attempt{c: c, key: key, cached: claim, class: class.Name, driver: record.DriverOf(class), since: since}
 	if denial := a.decide(); denial != nil {
 		c.settle(ctx, a, &deniedError{placement.DenialOf(denial)})
 		return
@@ -290,6 +293,7 @@ func (c *Controller) work(ctx context.Context, key string) {
 	c.parked.Take(claim.UID)
 	ctx, span := c.Tracer.Start(ctx, string(claim.UID), "import", tracing.Namespace.String(namespace), tracing.Claim.String(name), tracing.Tenant.String(a.decision.Tenant))
 	started := time.Now()
+	ctx, a.requests = trail.WithRequestIDs(ctx)
 	err = a.run(c.OnBehalfOf(ctx, a.decision.Tenant))
 	a.took = time.Since(started)
 	span.Note(tracing.Backend.String(a.backend), tracing.Volume.String(a.volume.ID))

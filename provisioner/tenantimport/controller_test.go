@@ -41,8 +41,8 @@ func TestClaimGetsTheVolumeThatItAsksFor(t *testing.T) {
 				t.Errorf("stamped %+v", stamp)
 			}
 			want := "Normal VolumeImported tenant a, rule tenants[0].classes[0]: volume volume-1 (4 GiB) of backend gold is imported; its PersistentVolume imported-volume-1 keeps it when the claim is deleted"
-			if events := f.newEvents(); !slices.Equal(events, []string{want}) {
-				t.Errorf("events %q", events)
+			if events := f.newEvents(); !slices.Equal(events, []string{want}) || !slices.Equal(f.counted, []string{"success"}) {
+				t.Errorf("events %q, outcomes %q", events, f.counted)
 			}
 		})
 	}
@@ -93,6 +93,13 @@ func TestRefusals(t *testing.T) {
 			f.sync(claim)
 			f.sync(claim)
 			events := f.newEvents()
+			wantOutcome := "denied"
+			if name == "in use" {
+				wantOutcome = "conflict"
+			}
+			if !slices.Equal(f.counted, []string{wantOutcome, wantOutcome}) {
+				t.Errorf("outcomes %q", f.counted)
+			}
 			if len(events) != 1 || events[0] != c.want && !(strings.HasSuffix(c.want, " ") && strings.HasPrefix(events[0], c.want)) {
 				t.Errorf("events %q, want %q", events, c.want)
 			}

@@ -183,6 +183,7 @@ type fixture struct {
 	factory     informers.SharedInformerFactory
 	provisioned []string
 	secrets     map[string]bool
+	counted     []string
 }
 
 func newFixture(t *testing.T, volumes ...cinder.Volume) *fixture {
@@ -236,6 +237,7 @@ func (f *fixture) term() {
 			delete(f.secrets, pvName)
 			return nil
 		},
+		Count:      func(outcome string) { f.counted = append(f.counted, outcome) },
 		OnBehalfOf: func(ctx context.Context, _ string) context.Context { return ctx },
 		Provision:  func(claim *corev1.PersistentVolumeClaim) { f.provisioned = append(f.provisioned, claim.Name) },
 		Client:     f.client,

@@ -60,6 +60,7 @@ func (c *Controller) settle(ctx context.Context, a *attempt, err error) {
 		c.report(a, corev1.EventTypeWarning, reasonFailed, sentence(err))
 	}
 	c.giveBackUnlessBegun(a)
+	c.Count(retry.For(err).Outcome)
 	c.limiter.Failed(a.key, retry.For(err))
 	c.retry(a, err)
 	c.parked.NoteFailure(a.cached.UID, err.Error())
@@ -70,10 +71,13 @@ func (c *Controller) succeeded(a *attempt) {
 	if a.saved == nil {
 		return
 	}
+	if a.applied {
+		c.Count("success")
+	}
 	c.report(a, corev1.EventTypeNormal, reasonImported, fmt.Sprintf("tenant %s, rule %s: volume %s (%d GiB) of backend %s is imported; its PersistentVolume %s keeps it when the claim is deleted",
 		a.decision.Tenant, a.decision.Rule, a.volume.ID, a.volume.SizeGiB, a.backend, a.saved.Name))
 	c.Logger.Info("Imported a volume", "tenant", a.decision.Tenant, "claim", a.key, "claimUID", a.cached.UID, "persistentVolume", a.saved.Name,
-		"backend", a.backend, "volume", a.volume.ID, "sizeGiB", a.volume.SizeGiB, "durationSeconds", a.took.Seconds())
+		"backend", a.backend, "volume", a.volume.ID, "sizeGiB", a.volume.SizeGiB, "requestID", a.requests.OfImport(), "durationSeconds", a.took.Seconds())
 	c.parked.Take(a.cached.UID)
 }
 
@@ -96,6 +100,11 @@ func (c *Controller) leave(a *attempt) {
 // or gets another name, so the claim is also tried again, rarely.
 func (c *Controller) deny(a *attempt, denied placement.Denial) {
 	c.giveBackUnlessBegun(a)
+	outcome := "denied"
+	if denied.Reason == placement.ReasonBackendUnavailable {
+		outcome = "unavailable"
+	}
+	c.Count(outcome)
 	c.report(a, corev1.EventTypeWarning, denied.Reason, denied.Message)
 	c.park(a.cached, parking.Denied, append(always(a), denied.Triggers...), a.since)
 	if denied.Reason != string(policy.QuotaExceeded) && denied.Reason != placement.ReasonBackendUnavailable && denied.Reason != string(policy.ImportNotGranted) {

@@ -11,13 +11,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// RequestIDs are Cinder's IDs of the requests that made, extended or deleted a volume or a snapshot, for
-// the audit trail. Cinder's own log has them, too.
+// RequestIDs are Cinder's IDs of the requests that made, imported, extended or
+// deleted a volume or a snapshot, for the audit trail. Cinder's own log has them, too.
 type RequestIDs struct {
 	mu       sync.Mutex
 	created  string
 	deleted  string
 	extended string
+	imported string
 }
 
 type requestIDsKey struct{}
@@ -44,6 +45,11 @@ func Answered(ctx context.Context) func(operation, requestID string) {
 			ids.deleted = requestID
 		case cinder.OperationExtend:
 			ids.extended = requestID
+		case cinder.OperationMetadata, cinder.OperationSnapshotMetadata:
+			// An import begins with its stamp.
+			if ids.imported == "" {
+				ids.imported = requestID
+			}
 		}
 	}
 }
@@ -67,6 +73,13 @@ func (r *RequestIDs) OfExtend() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.extended
+}
+
+// OfImport is empty if an earlier attempt wrote the stamp.
+func (r *RequestIDs) OfImport() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.imported
 }
 
 // ClaimOf is the claim of a PersistentVolume, as the audit trail writes it.

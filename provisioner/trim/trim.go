@@ -70,6 +70,8 @@ func (t *Trimmer) Trim(object any) (any, error) {
 		o.ManagedFields, o.Annotations = nil, nil
 	case *storagev1.StorageClass:
 		o.ManagedFields, o.Annotations, o.Labels = nil, nil, nil
+	case *storagev1.VolumeAttributesClass:
+		o.ManagedFields, o.Annotations, o.Labels = nil, nil, nil
 	}
 	return object, nil
 }

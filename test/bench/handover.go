@@ -15,7 +15,7 @@ import (
 
 // handOver measures the effect on claims when three replicas, at the program's
 // default settings, are stopped, rolled and killed.
-func handOver(ctx context.Context, suite *harness.Suite, o options, out io.Writer) error {
+func handOver(ctx context.Context, suite *harness.Suite, o options, r *results, out io.Writer) error {
 	s, err := newScene(ctx, suite, o, "handover")
 	if err != nil {
 		return err
@@ -26,7 +26,7 @@ func handOver(ctx context.Context, suite *harness.Suite, o options, out io.Write
 	if err := d.fill(ctx); err != nil {
 		return err
 	}
-	file := func(meanwhile func() error) ([]claimTimes, error) {
+	file := func(meanwhile func() error) ([]life, error) {
 		times, err := stream{suite: suite, namespace: s.namespace, class: s.class, atLeast: o.streamed, meanwhile: meanwhile}.run(ctx)
 		if err != nil {
 			return nil, err
@@ -64,33 +64,27 @@ func handOver(ctx context.Context, suite *harness.Suite, o options, out io.Write
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "until the next leader requests a volume from Cinder\tmedian\tslowest")
 	for _, row := range []struct {
-		name  string
-		times []time.Duration
-	}{{"leader stopped (SIGTERM)", stops}, {"leader killed (SIGKILL)", kills}} {
+		name, figure string
+		times        []time.Duration
+	}{{"leader stopped (SIGTERM)", "stopped", stops}, {"leader killed (SIGKILL)", "killed", kills}} {
 		slices.Sort(row.times)
+		r.setTimes("handover.until_next_volume_seconds."+row.figure, row.times)
 		fmt.Fprintf(table, "%s\t%.2f s\t%.2f s\n", row.name, quantile(row.times, 0.5).Seconds(), quantile(row.times, 1).Seconds())
 	}
 	fmt.Fprintln(table, "time to Bound\tmedian\tslowest")
 	for _, row := range []struct {
-		name  string
-		times []claimTimes
-	}{{"undisturbed", quiet}, {"rolling restart", rolled}} {
-		took := durations(row.times)
+		name, figure string
+		lives        []life
+	}{{"undisturbed", "undisturbed", quiet}, {"rolling restart", "rolling_restart", rolled}} {
+		took := took(row.lives, filed, bound)
+		r.setTimes("handover.time_to_bound_seconds."+row.figure, took)
 		fmt.Fprintf(table, "%s (%d claims)\t%.2f s\t%.2f s\n", row.name, len(took), quantile(took, 0.5).Seconds(), quantile(took, 1).Seconds())
 	}
 	_ = table.Flush()
-	before, during := durations(quiet), durations(rolled)
+	before, during := took(quiet, filed, bound), took(rolled, filed, bound)
+	r.setRatios("handover.time_to_bound_ratio.rolling_restart", during, before)
 	fmt.Fprintf(out, "the rolling restart delayed no claim by more than %.2f s beyond the undisturbed median\n", (quantile(during, 1) - quantile(before, 0.5)).Seconds())
 	return nil
-}
-
-func durations(times []claimTimes) []time.Duration {
-	var took []time.Duration
-	for _, t := range times {
-		took = append(took, t.took())
-	}
-	slices.Sort(took)
-	return took
 }
 
 // deployment is three replicas, like the Deployment's.

@@ -1,10 +1,12 @@
 // Command bench measures the provisioner against a real control plane and the
 // simulated Cinder, and, in the same run, the limit: the same requests sent by
 // a bare loop. Absolute times depend on the machine; quote the ratios.
+// docs/explanation/sizing.md explains what it prints.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -12,14 +14,9 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
-	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/controlplane"
@@ -27,22 +24,51 @@ import (
 )
 
 type options struct {
-	claims      int
-	createDelay time.Duration
-	latency     time.Duration
-	bindQPS     int
+	claims int
+	// rounds is how often these claims are made and deleted again, replicas how many
+	// of the program run.
+	rounds, replicas int
+	createDelay      time.Duration
+	latency          time.Duration
+	bindQPS          int
 	// streamed is the number of claims of the tenant that the neighbors disturb,
 	// pending those that a neighbor has, admitted how many of them are served, and
 	// stranded those on each of the two failing backends.
 	streamed, pending, admitted, stranded int
 	// handOvers is how often the leader is stopped.
 	handOvers int
-	only      string
+	// attached is how many volumes in mode csi are attached at once, and exportDelay
+	// how long Cinder takes to export one to a node.
+	attached    int
+	exportDelay time.Duration
+	only        string
+	// json and svg are the files to write; empty means none.
+	json, svg string
+}
+
+// fewClaims is how many claims a measurement needs at least: a single one says more
+// about the moment than about the program.
+const fewClaims = 10
+
+// complete fills in what was left open, and reports what makes no sense.
+func (o *options) complete() error {
+	if o.claims < 1 || o.rounds < 0 || o.replicas < 1 || o.handOvers < 1 || o.attached < 1 {
+		return errors.New("-claims, -replicas, -hand-overs and -attached must be positive, and -rounds must not be negative")
+	}
+	if o.rounds == 0 {
+		o.rounds = (fewClaims + o.claims - 1) / o.claims
+	}
+	if o.svg != "" && o.only != "" && o.only != "throughput" {
+		return fmt.Errorf("-svg shows the throughput, which -only %s leaves out", o.only)
+	}
+	return nil
 }
 
 func main() {
 	o := options{}
 	flag.IntVar(&o.claims, "claims", 500, "claims created at once")
+	flag.IntVar(&o.rounds, "rounds", 0, "how often they are created and deleted; 0 is once, or often enough for 10 claims")
+	flag.IntVar(&o.replicas, "replicas", 3, "replicas of the program; one leads")
 	flag.DurationVar(&o.createDelay, "create-delay", time.Second, "time from a create to available at the simulated Cinder")
 	flag.DurationVar(&o.latency, "latency", 20*time.Millisecond, "latency of every request to the simulated Cinder")
 	flag.IntVar(&o.bindQPS, "controller-manager-qps", 2000, "client rate of the controller-manager, which binds the claims")
@@ -51,8 +77,16 @@ func main() {
 	flag.IntVar(&o.admitted, "admitted", 20, "how many of these its quota admits")
 	flag.IntVar(&o.stranded, "stranded", 100, "claims on a backend that never answers, and as many on one that answers 500")
 	flag.IntVar(&o.handOvers, "hand-overs", 4, "how often the leader is stopped; it is killed half as often")
-	flag.StringVar(&o.only, "only", "", "measure only one thing: throughput, tenancy or handover")
+	flag.IntVar(&o.attached, "attached", 50, "volumes in mode csi attached at once")
+	flag.DurationVar(&o.exportDelay, "export-delay", time.Second, "time that the simulated Cinder takes to export a volume to a node")
+	flag.StringVar(&o.only, "only", "", "measure only one thing: throughput, tenancy, handover or attach")
+	flag.StringVar(&o.json, "json", "", "`file` for all figures and ratios")
+	flag.StringVar(&o.svg, "svg", "", "`file` for a chart of the throughput")
 	flag.Parse()
+	if err := o.complete(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o, os.Stdout); err != nil {
@@ -61,23 +95,11 @@ func main() {
 	}
 }
 
-// figures are the measurements of one way of provisioning.
-type figures struct {
-	name          string
-	recorded      time.Duration // until the last PersistentVolume was created
-	bound         time.Duration
-	gone          time.Duration
-	createdBy     float64 // requests to Cinder per claim
-	deletedBy     float64
-	cpu           float64 // seconds, while provisioning
-	resident      int     // MiB, at the end of provisioning
-	listsToCreate int
-}
-
 func run(ctx context.Context, o options, out io.Writer) error {
 	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{
 		Log:          os.Stderr,
-		ControlPlane: controlplane.Options{ControllerManagerQPS: o.bindQPS},
+		Attacher:     o.only == "" || o.only == "attach",
+		ControlPlane: controlplane.Options{ControllerManagerQPS: o.bindQPS, AuditPolicy: auditPolicy},
 	})
 	if err != nil {
 		return err
@@ -87,63 +109,38 @@ func run(ctx context.Context, o options, out io.Writer) error {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 		}
 	}()
-	known := false
+	known, r := false, newResults(o)
 	for _, part := range []struct {
 		name    string
-		measure func(context.Context, *harness.Suite, options, io.Writer) error
-	}{{"throughput", throughput}, {"tenancy", tenancy}, {"handover", handOver}} {
+		measure func(context.Context, *harness.Suite, options, *results, io.Writer) error
+	}{{"throughput", throughput}, {"tenancy", tenancy}, {"handover", handOver}, {"attach", attach}} {
 		if o.only != "" && o.only != part.name {
 			continue
 		}
 		known = true
-		if err := part.measure(ctx, suite, o, out); err != nil {
+		if err := part.measure(ctx, suite, o, r, out); err != nil {
 			return err
 		}
 	}
 	if !known {
-		return fmt.Errorf("-only %s: must be throughput, tenancy or handover", o.only)
+		return fmt.Errorf("-only %s: must be throughput, tenancy, handover or attach", o.only)
 	}
-	return nil
-}
-
-// throughput measures many claims at once against the limit.
-func throughput(ctx context.Context, suite *harness.Suite, o options, out io.Writer) error {
-	fmt.Fprintf(out, "%d claims at once; Cinder takes %s to available and %s per request; controller-manager at %d QPS\n\n",
-		o.claims, o.createDelay, o.latency, o.bindQPS)
-	var all []figures
-	for _, measure := range []func(context.Context, *harness.Suite, options) (figures, error){limit, program} {
-		f, err := measure(ctx, suite, o)
-		if err != nil {
-			return err
-		}
-		all = append(all, f)
+	if o.json == "" {
+		return nil
 	}
-	report(out, all)
-	return nil
+	return r.write(o.json)
 }
-
-func report(out io.Writer, all []figures) {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "\tlast PV created\tall Bound\tdeleted until gone\trequests/claim\trequests/delete\tlistings\tCPU s\tRSS MiB")
-	for _, f := range all {
-		fmt.Fprintf(table, "%s\t%.1f s\t%.1f s\t%.1f s\t%.2f\t%.2f\t%d\t%.1f\t%d\n", f.name, f.recorded.Seconds(), f.bound.Seconds(), f.gone.Seconds(),
-			f.createdBy, f.deletedBy, f.listsToCreate, f.cpu, f.resident)
-	}
-	base, ours := all[0], all[1]
-	fmt.Fprintf(table, "ratio to the limit\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\n", ratio(ours.recorded, base.recorded), ratio(ours.bound, base.bound),
-		ratio(ours.gone, base.gone), ours.createdBy/base.createdBy, ours.deletedBy/base.deletedBy)
-	_ = table.Flush()
-}
-
-func ratio(a, b time.Duration) float64 { return float64(a) / float64(b) }
 
 // scene is one measurement's namespace, class and simulator.
 type scene struct {
 	suite       *harness.Suite
 	sim         *cindersim.Simulator
+	observer    *observer
 	namespace   string
 	class       string
 	provisioner string
+	// mode is that of the volumes; empty is native.
+	mode string
 }
 
 func newScene(ctx context.Context, suite *harness.Suite, o options, name string) (*scene, error) {
@@ -158,32 +155,21 @@ func newScene(ctx context.Context, suite *harness.Suite, o options, name string)
 	if err := suite.CreateNamespace(ctx, s.namespace, nil); err != nil {
 		return nil, err
 	}
+	s.observer = observe(ctx, suite, s.namespace, s.class)
 	return s, suite.CreateClass(ctx, s.class, s.provisioner, nil)
 }
 
-func (s *scene) createClaims(ctx context.Context, n int) error {
-	return parallel(ctx, n, 32, func(i int) error {
-		_, err := s.suite.CreateClaim(ctx, harness.Claim(s.namespace, fmt.Sprintf("data-%d", i), s.class, "1Gi", nil))
+// createClaims creates claims whose names have a prefix.
+func (s *scene) createClaims(ctx context.Context, prefix string, n int) ([]*corev1.PersistentVolumeClaim, error) {
+	claims := make([]*corev1.PersistentVolumeClaim, n)
+	return claims, parallel(ctx, n, 32, func(i int) (err error) {
+		at := time.Now()
+		claims[i], err = s.suite.CreateClaim(ctx, harness.Claim(s.namespace, fmt.Sprintf("%s-%d", prefix, i), s.class, "1Gi", nil))
+		if err == nil {
+			s.observer.note(claims[i].UID, filed, at)
+		}
 		return err
 	})
-}
-
-// waitRecorded waits until n PersistentVolumes exist. It uses an informer, so
-// that the measurement does not load the API server and survives a watch that
-// the server ends.
-func (s *scene) waitRecorded(ctx context.Context, n int) error {
-	seen := map[string]bool{}
-	_, err := watchtools.UntilWithSync(ctx, cache.NewListWatchFromClient(s.suite.Client.CoreV1().RESTClient(), "persistentvolumes", "", fields.Everything()),
-		&corev1.PersistentVolume{}, nil, func(event watch.Event) (bool, error) {
-			if pv, ok := event.Object.(*corev1.PersistentVolume); ok && pv.Spec.StorageClassName == s.class {
-				seen[pv.Name] = true
-			}
-			return len(seen) >= n, nil
-		})
-	if err != nil {
-		return fmt.Errorf("saw %d of %d PersistentVolumes: %w", len(seen), n, err)
-	}
-	return nil
 }
 
 // requests counts the requests to Cinder, without logins.
@@ -200,6 +186,10 @@ func (s *scene) requests() (all, lists int) {
 }
 
 func policyFor(s *scene) string {
+	mode := ""
+	if s.mode != "" {
+		mode = "\n    mode: " + s.mode
+	}
 	return fmt.Sprintf(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
@@ -207,11 +197,11 @@ clusterID: bench
 backends:
   - name: sim
     auth: {noauth: {endpoint: %q, project: %s}}
-    limits: {concurrency: 64}
+    limits: {concurrency: 64}%s
 tenants:
   - name: bench
     namespaces: [%s]
     classes:
       - {storageClasses: [%s], backends: [sim]}
-`, s.sim.NoauthEndpoint(), cindersim.DefaultNoauthProject, s.namespace, s.class)
+`, s.sim.NoauthEndpoint(), cindersim.DefaultNoauthProject, mode, s.namespace, s.class)
 }

@@ -3,15 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
-	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -30,34 +24,12 @@ type stream struct {
 	meanwhile func() error
 }
 
-// claimTimes is when a claim was created and when it was Bound.
-type claimTimes struct{ filed, bound time.Time }
-
-func (t claimTimes) took() time.Duration { return t.bound.Sub(t.filed) }
-
 // run creates the claims, waits until all are Bound and deletes them.
-func (s stream) run(ctx context.Context) ([]claimTimes, error) {
-	var mu sync.Mutex
-	filed, bound := map[types.UID]time.Time{}, map[types.UID]time.Time{}
-	// An informer survives a watch that the API server ends.
+func (s stream) run(ctx context.Context) ([]life, error) {
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
-	go func() {
-		_, _ = watchtools.UntilWithSync(watching, cache.NewListWatchFromClient(s.suite.Client.CoreV1().RESTClient(), "persistentvolumeclaims", s.namespace, fields.Everything()),
-			&corev1.PersistentVolumeClaim{}, nil, func(event watch.Event) (bool, error) {
-				claim, ok := event.Object.(*corev1.PersistentVolumeClaim)
-				if !ok || claim.Status.Phase != corev1.ClaimBound {
-					return false, nil
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				if _, seen := bound[claim.UID]; !seen {
-					bound[claim.UID] = time.Now()
-				}
-				return false, nil
-			})
-	}()
-
+	observer := observe(watching, s.suite, s.namespace, s.class)
+	var uids []types.UID
 	next := time.NewTicker(streamPause)
 	defer next.Stop()
 	var ended chan error
@@ -71,9 +43,8 @@ func (s stream) run(ctx context.Context) ([]claimTimes, error) {
 		if err != nil {
 			return nil, err
 		}
-		mu.Lock()
-		filed[claim.UID] = started
-		mu.Unlock()
+		observer.note(claim.UID, filed, started)
+		uids = append(uids, claim.UID)
 		<-next.C
 		more = i+1 < s.atLeast
 		if ended != nil && !more {
@@ -90,21 +61,10 @@ func (s stream) run(ctx context.Context) ([]claimTimes, error) {
 	}
 	waiting, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	if err := harness.Eventually(waiting, func() (string, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if len(bound) < len(filed) {
-			return fmt.Sprintf("%d of %d claims are bound", len(bound), len(filed)), nil
+	for _, uid := range uids {
+		if err := observer.waitFor(waiting, uid, bound); err != nil {
+			return nil, err
 		}
-		return "", nil
-	}); err != nil {
-		return nil, err
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	var times []claimTimes
-	for uid, at := range filed {
-		times = append(times, claimTimes{at, bound[uid]})
-	}
-	return times, s.suite.DeleteClaims(ctx, s.namespace)
+	return observer.of(uids), s.suite.DeleteClaims(ctx, s.namespace)
 }

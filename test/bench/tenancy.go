@@ -89,7 +89,7 @@ tenants:
 
 // tenancy measures how much other tenants' failures, a reload and a rotation of
 // credentials affect one tenant.
-func tenancy(ctx context.Context, suite *harness.Suite, o options, out io.Writer) error {
+func tenancy(ctx context.Context, suite *harness.Suite, o options, r *results, out io.Writer) error {
 	n, err := newNeighbors(ctx, suite, o)
 	if err != nil {
 		return err
@@ -127,14 +127,23 @@ func tenancy(ctx context.Context, suite *harness.Suite, o options, out io.Writer
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "time to Bound\tmedian\tp95\tslowest")
 	for _, row := range []struct {
-		name  string
-		times []time.Duration
-	}{{"alone", alone}, {"password rotated meanwhile", rotated}, {"failing neighbors", disturbed}} {
+		name, figure string
+		times        []time.Duration
+	}{{"alone", "alone", alone}, {"password rotated meanwhile", "rotated", rotated}, {"failing neighbors", "failing_neighbors", disturbed}} {
+		r.setTimes("tenancy.time_to_bound_seconds."+row.figure, row.times)
 		fmt.Fprintf(table, "%s\t%.2f s\t%.2f s\t%.2f s\n", row.name, quantile(row.times, 0.5).Seconds(), quantile(row.times, 0.95).Seconds(), quantile(row.times, 1).Seconds())
 	}
-	fmt.Fprintf(table, "ratio, rotated to alone\t%.2f\t%.2f\t%.2f\n", ratio(quantile(rotated, 0.5), quantile(alone, 0.5)), ratio(quantile(rotated, 0.95), quantile(alone, 0.95)), ratio(quantile(rotated, 1), quantile(alone, 1)))
-	fmt.Fprintf(table, "ratio, failing neighbors to alone\t%.2f\t%.2f\t%.2f\n", ratio(quantile(disturbed, 0.5), quantile(alone, 0.5)), ratio(quantile(disturbed, 0.95), quantile(alone, 0.95)), ratio(quantile(disturbed, 1), quantile(alone, 1)))
+	for _, row := range []struct {
+		name, figure string
+		times        []time.Duration
+	}{{"rotated", "rotated", rotated}, {"failing neighbors", "failing_neighbors", disturbed}} {
+		ratios := r.setRatios("tenancy.time_to_bound_ratio."+row.figure, row.times, alone)
+		fmt.Fprintf(table, "ratio, %s to alone\t%.2f\t%.2f\t%.2f\n", row.name, ratios[0], ratios[1], ratios[2])
+	}
 	_ = table.Flush()
+	r.set("tenancy.claims_failed_during_rotation", float64(failed))
+	r.set("tenancy.reload_until_bound_seconds", reloaded.Seconds())
+	r.set("tenancy.reload_until_bound_ratio", ratio(reloaded, quantile(alone, 0.5)))
 	fmt.Fprintf(out, "claims that failed during the rotation: %d\na reload admits a denied claim: Bound %.2f s after the change of the file (%.2f of an ordinary claim's median)\n",
 		failed, reloaded.Seconds(), ratio(reloaded, quantile(alone, 0.5)))
 	return nil
@@ -192,11 +201,11 @@ func (n *neighbors) reload(ctx context.Context) (time.Duration, error) {
 // halfway through, and returns how long each claim took to be Bound. It deletes
 // the claims afterwards.
 func (n *neighbors) stream(ctx context.Context, count int, meanwhile func() error) ([]time.Duration, error) {
-	times, err := stream{suite: n.suite, namespace: "bench-quiet", class: "bench-tenancy", atLeast: count, meanwhile: meanwhile}.run(ctx)
+	lives, err := stream{suite: n.suite, namespace: "bench-quiet", class: "bench-tenancy", atLeast: count, meanwhile: meanwhile}.run(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return durations(times), harness.Eventually(ctx, func() (string, error) {
+	return took(lives, filed, bound), harness.Eventually(ctx, func() (string, error) {
 		for _, v := range n.healthy.Volumes() {
 			if v.Metadata["standalone-cinder.openstack.org/tenant"] == "quiet" {
 				return "volume " + v.Name + " is still there", nil
@@ -204,13 +213,4 @@ func (n *neighbors) stream(ctx context.Context, count int, meanwhile func() erro
 		}
 		return "", nil
 	})
-}
-
-// quantile is the smallest time that the given share of the sorted times does
-// not exceed.
-func quantile(sorted []time.Duration, share float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[max(0, int(share*float64(len(sorted))+0.999999)-1)]
 }

@@ -77,12 +77,20 @@ func chromium(t *testing.T) context.Context {
 		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.WindowSize(1100, 1200), chromedp.Env("TZ=UTC"),
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
 		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	// Not the test's context, whose end would kill the browser: its children
+	// would still write to the profile while that is being removed.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
 	allocator, stop := chromedp.NewExecAllocator(ctx, options...)
 	t.Cleanup(stop)
 	tab, closeTab := chromedp.NewContext(allocator)
-	t.Cleanup(closeTab)
+	t.Cleanup(func() {
+		// Asks the browser to close, and waits for that.
+		if err := chromedp.Cancel(tab); err != nil {
+			t.Errorf("the browser did not close: %v", err)
+		}
+		closeTab()
+	})
 	return tab
 }
 

@@ -43,6 +43,7 @@ func main() {
 	flag.DurationVar(&o.Settle, "settle", 2*time.Minute, "how long it may take afterwards until nothing is left to do")
 	flag.BoolVar(&o.Hostile, "hostile", true, "make servers answer like broken and malicious ones for a while")
 	flag.BoolVar(&o.Snapshots, "snapshots", true, "make tenants take snapshots, beside the real snapshot-controller")
+	flag.BoolVar(&o.CSI, "csi", true, "make pods use volumes in mode csi on three nodes, beside the real csi-attacher")
 	flag.Uint64Var(&o.seed, "seed", 0, "the source of all randomness; 0 picks a seed and prints it")
 	flag.IntVar(&o.seeds, "seeds", 1, "how many seeds, one after the other, starting with the first")
 	flag.StringVar(&o.Program, "replicas-program", "", "run this `file` as replicas instead of building the checkout")
@@ -81,13 +82,13 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		}
 	}
 	fmt.Fprintf(out, "seed %d, %d of them, faults for %s each, then up to %s to settle, twice\n", o.seed, o.seeds, o.Duration, o.Settle)
-	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Race: o.race, Snapshots: o.Snapshots, Log: os.Stderr})
+	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Race: o.race, Snapshots: o.Snapshots, Attacher: o.CSI, Log: os.Stderr})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, suite.Stop()) }()
 	if o.Snapshots {
-		if err := startSnapshots(ctx, suite); err != nil {
+		if err := suite.InstallSnapshots(ctx); err != nil {
 			return err
 		}
 	}
@@ -119,13 +120,6 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	return nil
 }
 
-func startSnapshots(ctx context.Context, suite *harness.Suite) error {
-	if err := suite.InstallSnapshotCRDs(ctx); err != nil {
-		return err
-	}
-	return suite.StartSnapshotController()
-}
-
 // replay is the command that runs one seed again.
 func replay(o options, seed uint64) string {
 	arguments := []string{"-seed", strconv.FormatUint(seed, 10), "-duration", o.Duration.String(), "-claim-every", o.ClaimEvery.String()}
@@ -137,6 +131,9 @@ func replay(o options, seed uint64) string {
 	}
 	if !o.Snapshots {
 		arguments = append(arguments, "-snapshots=false")
+	}
+	if !o.CSI {
+		arguments = append(arguments, "-csi=false")
 	}
 	if o.race {
 		arguments = append(arguments, "-race")
@@ -186,7 +183,15 @@ func printPlan(out io.Writer, o options) {
 	for _, s := range p.Nodes {
 		show("nodes", s.At, s)
 	}
+	for _, s := range p.Pods {
+		show("pods", s.At, s)
+	}
 	for tenant, steps := range p.Claims {
+		for _, s := range steps {
+			show("tenant "+tenant, s.At, s)
+		}
+	}
+	for tenant, steps := range p.Grows {
 		for _, s := range steps {
 			show("tenant "+tenant, s.At, s)
 		}

@@ -71,6 +71,47 @@ var readings = map[string]func(*subject){
 			s.t.Errorf("after its deletion the error is %v", err)
 		}
 	},
+	"metadata that is emptied stays empty": func(s *subject) {
+		s.create(s.Type)
+		s.must(s.Cinder.UpdateMetadata(s.ctx, s.id, map[string]string{"a/b.c": "d"}))
+		s.must(s.Cinder.UpdateMetadata(s.ctx, s.id, map[string]string{"a/b.c": ""}))
+		if v, _ := s.settled(); v.Metadata["a/b.c"] != "" || v.Metadata["purpose"] != "contract" {
+			s.t.Errorf("the metadata is %v", v.Metadata)
+		}
+	},
+	"the attachments API is offered": func(s *subject) { s.must(s.Cinder.OffersAttachments(s.ctx)) },
+	"only to an administrator does a completed attachment show the host of its connector": func(s *subject) {
+		s.create(s.Type)
+		s.attachTo("node2")
+		want := "node2"
+		if s.Member {
+			want = ""
+		}
+		if v, _ := s.settled(); len(v.Attachments) != 1 || v.Attachments[0].ID != s.attachment || v.Attachments[0].Host != want {
+			s.t.Errorf("the attachments are %+v, want %s of host %q", v.Attachments, s.attachment, want)
+		}
+	},
+	"a volume for several hosts has an attachment for each": func(s *subject) {
+		if s.SharedType == "" {
+			s.t.Skip("no volume type is known whose volumes several hosts may attach")
+		}
+		s.create(s.SharedType)
+		s.attachTo("node1")
+		first := s.attachment
+		if v, _ := s.settled(); !v.MultiAttach {
+			s.t.Error("the volume is not for several hosts")
+		}
+		var err error
+		s.attachment, _, err = s.Cinder.CreateAttachment(s.ctx, s.id, connectorOf("node2"), false)
+		s.must(err)
+		s.looks("while the second is made", "attaching, shows 1, lists attached and attaching")
+		s.must(s.Cinder.CompleteAttachment(s.ctx, s.attachment))
+		s.looks("with two", "in-use, shows 2, lists attached and attached")
+		s.must(s.Cinder.DeleteAttachment(s.ctx, first))
+		s.looks("with the second", "in-use, shows 1, lists attached")
+		s.must(s.Cinder.DeleteAttachment(s.ctx, s.attachment))
+		s.looks("without any", "available")
+	},
 	"an attachment by os-attach has no connection": func(s *subject) {
 		s.create(s.Type)
 		s.must(s.Cinder.Attach(s.ctx, s.id, "node1", false))
@@ -110,6 +151,23 @@ var readings = map[string]func(*subject){
 			s.t.Errorf("the place is %s", s.Cinder.Place())
 		}
 	},
+}
+
+// attachTo attaches the volume to a host and completes that.
+func (s *subject) attachTo(host string) {
+	s.t.Helper()
+	var err error
+	s.attachment, _, err = s.Cinder.CreateAttachment(s.ctx, s.id, connectorOf(host), false)
+	s.must(err)
+	s.must(s.Cinder.CompleteAttachment(s.ctx, s.attachment))
+}
+
+// looks fails the test unless the volume looks like that.
+func (s *subject) looks(when, want string) {
+	s.t.Helper()
+	if got := s.describe(); got != want {
+		s.t.Errorf("%s the volume is %q, want %q", when, got, want)
+	}
 }
 
 // isListed reads all pages. None may contain a volume twice.

@@ -34,13 +34,22 @@ type Target struct {
 	// Type is a volume type for any volume, FailingType one whose volumes end
 	// in error; without it, the state error is skipped.
 	Type, FailingType string
+	// OtherType is a type of the same storage, which differs in nothing that matters
+	// to an attached volume; without it, changes of a type are skipped.
+	OtherType string
+	// SharedType is a type whose volumes several hosts may attach; without it, what
+	// only they do is skipped.
+	SharedType string
 	// Wait bounds the wait for a state; Poll is the time between two looks.
 	Wait, Poll time.Duration
 }
 
 // connector is the connector of all volumes.
-func connector() cinder.Connector {
-	return cinder.Connector{Host: "node1", Initiator: "iqn.2026-01.example:contract"}
+func connector() cinder.Connector { return connectorOf("node1") }
+
+// connectorOf is that of one host. All have one initiator.
+func connectorOf(host string) cinder.Connector {
+	return cinder.Connector{Host: host, Initiator: "iqn.2026-01.example:contract"}
 }
 
 // Run tests a target against the table, and against what a table cannot
@@ -150,7 +159,7 @@ func (s *subject) settled() (v cinder.Volume, found bool) {
 		}
 		s.must(err)
 		switch v.Status {
-		case cinder.StatusCreating, "downloading", cinder.StatusDeleting, cinder.StatusDetaching, cinder.StatusExtending:
+		case cinder.StatusCreating, "downloading", cinder.StatusDeleting, cinder.StatusDetaching, cinder.StatusExtending, cinder.StatusRetyping:
 		default:
 			return v, true
 		}
@@ -187,6 +196,32 @@ func (s *subject) describe() string {
 		text += ", marked"
 	}
 	return text
+}
+
+// otherType is the type to change the volume to.
+func (s *subject) otherType() string {
+	s.t.Helper()
+	if s.OtherType == "" {
+		s.t.Skip("no other type of the same storage is known")
+	}
+	return s.OtherType
+}
+
+// itsType is the type that the volume has.
+func (s *subject) itsType() string {
+	s.t.Helper()
+	if v, found := s.settled(); found {
+		return v.Type
+	}
+	return s.Type
+}
+
+// retyped waits for the end of a change of the type, which only the type shows.
+func (s *subject) retyped() {
+	s.t.Helper()
+	if v, _ := s.settled(); v.Type != s.OtherType {
+		s.t.Errorf("the type is %q, want %q", v.Type, s.OtherType)
+	}
 }
 
 func (s *subject) listed() []string {

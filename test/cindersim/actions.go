@@ -36,7 +36,7 @@ func (c *cloud) act(q *call, id, name string, now time.Time) (*reply, error) {
 	parameters, isObject := q.body[name].(map[string]any)
 	if !isObject {
 		switch name {
-		case "os-initialize_connection", "os-terminate_connection", "os-attach", "os-extend", "os-update_readonly_flag", "os-reset_status",
+		case "os-initialize_connection", "os-terminate_connection", "os-attach", "os-extend", "os-retype", "os-update_readonly_flag", "os-reset_status",
 			"os-force_detach":
 			return nil, fields.Invalid(name, q.body[name], "%s is not of type 'object'", python.Repr(q.body[name]))
 		case "os-detach":
@@ -84,6 +84,12 @@ func (c *cloud) act(q *call, id, name string, now time.Time) (*reply, error) {
 		perform = func(v *volume) (*reply, error) { return c.detachVolume(v, attachment, now) }
 	case "os-extend":
 		perform = func(v *volume) (*reply, error) { return c.extendVolume(q, v, parameters, now) }
+	case "os-retype":
+		kind, err := readRetype(parameters)
+		if err != nil {
+			return nil, err
+		}
+		perform = func(v *volume) (*reply, error) { return c.retypeVolume(q, v, kind, now) }
 	case "os-update_readonly_flag":
 		perform = func(v *volume) (*reply, error) { return updateReadonly(v, parameters, now) }
 	case "os-force_delete":

@@ -27,6 +27,7 @@ const (
 	statusError          = "error"
 	statusErrorDeleting  = "error_deleting"
 	statusErrorExtending = "error_extending"
+	statusRetyping       = "retyping"
 
 	attachStatusAttached = "attached"
 	attachStatusDetached = "detached"

@@ -130,6 +130,29 @@ func (s *Simulator) Snapshots() []Snapshot {
 	return out
 }
 
+// AddSnapshot adds an available snapshot of a volume, bypassing the API and its
+// quotas, and returns its ID.
+func (s *Simulator) AddSnapshot(of, name string, metadata map[string]string) (string, error) {
+	now := s.cloud.lock()
+	defer s.cloud.unlock()
+	c := s.cloud
+	v := c.volumes[of]
+	if v == nil {
+		return "", fmt.Errorf("add snapshot: there is no volume %s", of)
+	}
+	n := &snapshot{
+		id: c.ids.UUID(), name: &name, project: v.project, user: v.user, volumeID: v.id, kind: v.kind, size: v.size,
+		status: statusAvailable, progress: "100%", metadata: maps.Clone(metadata), created: now.UTC(),
+	}
+	if n.metadata == nil {
+		n.metadata = map[string]string{}
+	}
+	c.snapshots[n.id] = n
+	v.snapshots++
+	c.chargeSnapshot(n.project, n.kind, 1, n.size)
+	return n.id, nil
+}
+
 // AddVolume adds a volume exactly as described, bypassing the API and its
 // quotas, and returns its ID.
 func (s *Simulator) AddVolume(given Volume) (string, error) {
@@ -244,6 +267,16 @@ func (s *Simulator) AddAttachment(id string, given Attachment) error {
 			id: s.cloud.ids.UUID(), volumeID: v.id, project: v.project, status: attachStatusAttached, host: given.Host,
 			mountpoint: given.Mountpoint, mode: "rw", attached: now, created: now,
 		})
+	})
+}
+
+// RemoveAttachments ends all attachments of a volume, as an administrator might.
+func (s *Simulator) RemoveAttachments(id string) error {
+	return s.change("detach", id, func(v *volume, now time.Time) {
+		v.removeExport()
+		for _, a := range slices.Clone(v.attachments) {
+			s.cloud.detach(v, a.id, now)
+		}
 	})
 }
 

@@ -6,11 +6,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
-// The actions in this file overwrite flags and statuses.
+// The actions in this file overwrite flags, statuses and volume types.
 
 func updateReadonly(v *volume, parameters map[string]any, now time.Time) (*reply, error) {
 	if _, given := parameters["readonly"]; !given {
@@ -95,4 +96,79 @@ func (c *cloud) resetStatus(v *volume, status, attachStatus string, now time.Tim
 	}
 	v.changed(now)
 	return accepted(), nil
+}
+
+// readRetype reads the name of the new type. The migration policy makes no
+// difference here: nothing is migrated.
+func readRetype(parameters map[string]any) (string, error) {
+	value, given := parameters["new_type"]
+	if !given {
+		return "", fields.Invalid("os-retype", parameters, "'new_type' is a required property")
+	}
+	name, isText := value.(string)
+	if !isText {
+		return "", fields.Invalid("new_type", value, "%s is not of type 'string'", python.Repr(value))
+	}
+	if policy, given := parameters["migration_policy"]; given && policy != nil {
+		if text, _ := policy.(string); !slices.Contains([]string{"on-demand", "never"}, text) {
+			return "", fields.Invalid("migration_policy", policy, "%s is not one of ['on-demand', 'never']", python.Repr(policy))
+		}
+	}
+	return name, nil
+}
+
+// retypeVolume changes a volume's type, as cinder/volume/api.py and the scheduler do
+// without a migration: the type must be one of the volume's storage backend.
+// Otherwise the volume ends as it was.
+func (c *cloud) retypeVolume(q *call, v *volume, name string, now time.Time) (*reply, error) {
+	kind := c.typeIndex[name]
+	if kind == nil {
+		return nil, refuse(http.StatusNotFound, "Volume type with name %s could not be found.", name)
+	}
+	if kind.Multiattach != v.kind.Multiattach && v.status != statusAvailable {
+		return nil, refuse(http.StatusBadRequest, "Invalid input received: Invalid volume_type passed, retypes affecting multiattach are only "+
+			"allowed on available volumes, the specified volume however currently has a status of: %s.", v.status)
+	}
+	if err := c.admitRetype(v, kind); err != nil {
+		return nil, err
+	}
+	if v.status != statusAvailable && v.status != statusInUse || kind == v.kind {
+		return nil, refuse(http.StatusBadRequest, "Invalid volume: Retype needs volume to be in available or in-use state, not be part of an active "+
+			"migration or a consistency group, requested type has to be different that the one from the volume, and for in-use "+
+			"volumes front-end qos specs cannot change.")
+	}
+	v.previousStatus, v.status = v.status, statusRetyping
+	v.changed(now)
+	broken := q.broken
+	c.laterService(now, c.options.ExtendDelay, func(now time.Time) {
+		if v.gone || v.status != statusRetyping {
+			return
+		}
+		v.status = v.previousStatus
+		if !broken && sameBackend(v.kind, kind) {
+			c.charge(v.project, v.kind, -1, -v.size)
+			v.kind = kind
+			c.charge(v.project, v.kind, 1, v.size)
+		}
+		v.changed(now)
+	})
+	return accepted(), nil
+}
+
+func sameBackend(a, b *drivers.VolumeType) bool { return a.Backend == b.Backend }
+
+// admitRetype checks the quotas of the new type alone, since the project has the
+// volume already.
+func (c *cloud) admitRetype(v *volume, kind *drivers.VolumeType) error {
+	if kind == v.kind {
+		return nil
+	}
+	name, limit, consumed, over := c.exceeded(v.project, map[string]int{"volumes_" + kind.Name: 1, "gigabytes_" + kind.Name: v.size})
+	switch {
+	case !over:
+		return nil
+	case name == "volumes_"+kind.Name:
+		return overLimit("VolumeLimitExceeded: Maximum number of volumes allowed (%d) exceeded for quota '%s'.", limit, name)
+	}
+	return sizeOverLimit(name, v.size, limit, consumed)
 }

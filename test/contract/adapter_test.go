@@ -35,7 +35,7 @@ func TestAdapter(t *testing.T) {
 			}
 			t.Run("what the project may use", func(t *testing.T) { projectReadings(t, target, client) })
 			cindercontract.Run(t, cindercontract.Target{
-				Cinder: client, Member: !target.noauth(), Type: target.Types.ISCSI, FailingType: target.Types.Fail, Wait: target.Wait, Poll: target.Poll,
+				Cinder: client, Member: !target.noauth(), Type: target.Types.ISCSI, OtherType: target.Types.Other, SharedType: target.Types.Shared, FailingType: target.Types.Fail, Wait: target.Wait, Poll: target.Poll,
 				// Real volumes take a second each.
 				OnlyMember: testing.Short() && !target.noauth() && i >= len(simulators),
 			})
@@ -55,6 +55,13 @@ func projectReadings(t *testing.T, target Target, client *cinder.Client) {
 	}
 	if !slices.ContainsFunc(types, func(of cinder.VolumeType) bool { return of.Name == target.Types.ISCSI }) {
 		t.Errorf("the types are %+v", types)
+	}
+	byID, err := client.VolumeType(t.Context(), byDefault.ID)
+	if err != nil || byID != byDefault {
+		t.Errorf("type %s is %+v (%v)", byDefault.ID, byID, err)
+	}
+	if _, err := client.VolumeType(t.Context(), "00000000-0000-4000-8000-000000000000"); !cinder.IsKind(err, cinder.KindNotFound) {
+		t.Errorf("a type that is none: %v", err)
 	}
 	zones, err := client.Zones(t.Context())
 	if err != nil || !slices.ContainsFunc(zones, func(zone cinder.Zone) bool { return zone.Name != "" && zone.Available }) {

@@ -30,7 +30,7 @@
 // the table in test/cindercontract, like the in-memory Cinder of the
 // lifecycle's tests.
 //
-// TestHostileTable and TestHostileServerBeforeRealCinder put a server in front of
+// TestHostileTable, TestHostileTableOfNodes and TestHostileServerBeforeRealCinder put a server in front of
 // the same targets that answers like a broken or malicious one (test/hostile), and
 // let the program's lifecycle meet it.
 //

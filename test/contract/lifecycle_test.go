@@ -38,6 +38,8 @@ func lifecycleCases() []testCase {
 			{"a volume in error is removed and its reason told", lifecycleError},
 			{"a volume with a snapshot is kept and said so", lifecycleSnapshot},
 			{"a volume that nobody may write to", lifecycleReadOnly},
+			{"a volume goes from node to node", lifecycleNodes},
+			{"a volume for several nodes", lifecycleSharedNodes},
 		} {
 			cases = append(cases, testCase{
 				name: fmt.Sprintf("lifecycle by %s: %s", workflow, c.name),

@@ -50,7 +50,7 @@ type Credential struct{ ID, Secret string }
 type Account struct{ User, Password, Project string }
 
 // Types are the names of volume types; a missing type has none.
-type Types struct{ ISCSI, Multipath, Shared, RBD, Fail string }
+type Types struct{ ISCSI, Other, Multipath, Shared, RBD, Fail string }
 
 // noauth reports whether the target has no Keystone.
 func (target Target) noauth() bool { return target.Keystone == nil }
@@ -157,7 +157,7 @@ func simulatorTargets(t *testing.T) []Target {
 	}
 	simulator, err := cindersim.New(cindersim.Options{
 		Identity:       identity,
-		Types:          append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}),
+		Types:          append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}, drivers.VolumeType{Name: "other", Backend: "iscsi", RequiresInitiator: true}),
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
 		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond,
 	})
@@ -169,7 +169,7 @@ func simulatorTargets(t *testing.T) []Target {
 	}
 	t.Cleanup(simulator.Close)
 	t.Logf("the simulator's seed is %d", simulator.Seed())
-	types := Types{ISCSI: "iscsi", Multipath: "iscsi-mp", Shared: "shared", RBD: "rbd", Fail: "fail"}
+	types := Types{ISCSI: "iscsi", Other: "other", Multipath: "iscsi-mp", Shared: "shared", RBD: "rbd", Fail: "fail"}
 	account := func(name string) Account { return Account{User: name, Password: name + "-pass", Project: name} }
 	other, admin := account("team-b"), account("admin")
 	return []Target{
@@ -191,7 +191,7 @@ func simulatorTargets(t *testing.T) []Target {
 func realTargets(t *testing.T) []Target {
 	t.Helper()
 	types := Types{
-		ISCSI: environment("CONTRACT_TYPE_ISCSI", "iscsi"), Multipath: os.Getenv("CONTRACT_TYPE_ISCSI_MULTIPATH"),
+		ISCSI: environment("CONTRACT_TYPE_ISCSI", "iscsi"), Other: os.Getenv("CONTRACT_TYPE_OTHER"), Multipath: os.Getenv("CONTRACT_TYPE_ISCSI_MULTIPATH"),
 		Shared: os.Getenv("CONTRACT_TYPE_SHARED"), RBD: os.Getenv("CONTRACT_TYPE_RBD"), Fail: os.Getenv("CONTRACT_TYPE_FAIL"),
 	}
 	wait, err := time.ParseDuration(environment("CONTRACT_WAIT", "60s"))

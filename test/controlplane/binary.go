@@ -52,7 +52,7 @@ const sourceDir = "test/controlplane/binaries"
 // the path and nothing is chosen or built.
 func Binary(ctx context.Context, log io.Writer) (path string, err error) {
 	if path := os.Getenv(BinaryVariable); path != "" {
-		return prebuilt(path)
+		return executable(BinaryVariable, path)
 	}
 	root, err := repositoryRoot()
 	if err != nil {
@@ -70,17 +70,18 @@ func Binary(ctx context.Context, log io.Writer) (path string, err error) {
 	return path, nil
 }
 
-func prebuilt(path string) (string, error) {
+// executable is the file that an environment variable names.
+func executable(variable, path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", BinaryVariable, err)
+		return "", fmt.Errorf("%s: %w", variable, err)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", BinaryVariable, err)
+		return "", fmt.Errorf("%s: %w", variable, err)
 	}
 	if !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
-		return "", fmt.Errorf("%s: %s is not an executable file", BinaryVariable, path)
+		return "", fmt.Errorf("%s: %s is not an executable file", variable, path)
 	}
 	return path, nil
 }
@@ -257,7 +258,7 @@ func sourceKey(source string) (key, version string, err error) {
 		}
 		fmt.Fprintf(digest, "%s %d\n%s", name, len(content), content)
 	}
-	fmt.Fprintln(digest, buildArguments(version, ""))
+	fmt.Fprintln(digest, buildArguments(version, "", "."))
 	return hex.EncodeToString(digest.Sum(nil)), version, nil
 }
 
@@ -272,19 +273,19 @@ func kubernetesVersion(gomod []byte) (string, error) {
 }
 
 // buildArguments are the go command's arguments.
-func buildArguments(version, target string) []string {
+func buildArguments(version, target, packagePath string) []string {
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	// Without these the API server calls itself v0.0.0-master+$Format...,
 	// which clients that parse it choke on.
 	const variables = "k8s.io/component-base/version."
 	flags := fmt.Sprintf("-s -w -X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s",
 		variables, version, parts[0], parts[1])
-	return []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", target, "."}
+	return []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", target, packagePath}
 }
 
 // goBuild compiles.
 func goBuild(ctx context.Context, source, version, target string) error {
-	_, err := runGo(ctx, source, buildArguments(version, target)...)
+	_, err := runGo(ctx, source, buildArguments(version, target, ".")...)
 	return err
 }
 

@@ -76,7 +76,7 @@ func etcdServes(ctx context.Context, url, name string) error {
 func (c *ControlPlane) startAPIServer(ctx context.Context) error {
 	return withFreePorts(1, func(ports []int) error {
 		c.serverPort = ports[0]
-		for _, user := range users() {
+		for _, user := range users(c.options.Nodes) {
 			err := writeKubeconfig(c.kubeconfigPath(user), c.serverURL(), c.credentials.certificate, user, "default", c.credentials.tokens[user])
 			if err != nil {
 				return err
@@ -95,7 +95,8 @@ func (c *ControlPlane) auditArguments() ([]string, error) {
 	if err := os.WriteFile(path, []byte(c.options.AuditPolicy), 0o600); err != nil {
 		return nil, err
 	}
-	return []string{"--audit-policy-file=" + path, "--audit-log-path=" + c.AuditPath()}, nil
+	// Who reads the log wants one file, not a rotated one.
+	return []string{"--audit-policy-file=" + path, "--audit-log-path=" + c.AuditPath(), "--audit-log-maxsize=10000"}, nil
 }
 
 // runAPIServer starts the API server on its port and waits until it is ready.
@@ -108,6 +109,11 @@ func (c *ControlPlane) runAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	authorizers := "RBAC"
+	if len(c.options.Nodes) > 0 {
+		authorizers = "Node,RBAC"
+		arguments = append(arguments, "--enable-admission-plugins=NodeRestriction")
+	}
 	p, err := c.run("kube-apiserver", append(arguments,
 		"--bind-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", c.serverPort),
@@ -119,7 +125,9 @@ func (c *ControlPlane) runAPIServer(ctx context.Context) error {
 		"--tls-cert-file="+c.credentials.certificatePath,
 		"--tls-private-key-file="+c.credentials.keyPath,
 		"--etcd-servers=http://"+loopback(c.etcdPort),
-		"--authorization-mode=RBAC",
+		// As everywhere where pods of nodes' drivers run.
+		"--allow-privileged=true",
+		"--authorization-mode="+authorizers,
 		"--token-auth-file="+c.credentials.tokensPath,
 		"--service-account-issuer="+serviceAccountIssuer,
 		"--service-account-key-file="+c.credentials.accountKeyPath,

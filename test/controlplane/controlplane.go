@@ -2,7 +2,8 @@
 // kube-apiserver with RBAC and service accounts, kube-controller-manager and,
 // if wanted, kube-scheduler, all built from their Go modules. There are no
 // nodes: objects are stored, admitted, authorized, bound and protected as in
-// any cluster, but no container ever runs.
+// any cluster, but no container ever runs, unless a test connects the kubelets
+// of its own nodes.
 //
 // Everything listens on loopback, on ports picked at start, and keeps its
 // state in one directory. Several control planes may run side by side, also
@@ -76,6 +77,11 @@ type Options struct {
 	// Scheduler says whether to run kube-scheduler. Claims of a StorageClass
 	// that binds at once need none; WaitForFirstConsumer does.
 	Scheduler bool
+
+	// Nodes are the names of nodes whose kubelets connect. Each gets a kubeconfig, at
+	// NodeKubeconfigPath, and just the rights of a node: with nodes, the API server also
+	// has the node authorizer and the admission plugin NodeRestriction.
+	Nodes []string
 
 	// AuditPolicy says which requests the API server writes to AuditPath, as a
 	// manifest of kind audit.k8s.io/v1 Policy; empty means none.
@@ -157,7 +163,7 @@ func (c *ControlPlane) start(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if c.credentials, err = loadCredentials(c.dir); err != nil {
+	if c.credentials, err = loadCredentials(c.dir, c.options.Nodes); err != nil {
 		return err
 	}
 	if err := c.startEtcd(ctx); err != nil {
@@ -257,6 +263,11 @@ func (c *ControlPlane) AuditPath() string { return filepath.Join(c.dir, "audit.l
 
 // KubeconfigPath is a kubeconfig of an administrator (group system:masters).
 func (c *ControlPlane) KubeconfigPath() string { return c.kubeconfigPath(userAdmin) }
+
+// NodeKubeconfigPath is a kubeconfig of a node's kubelet. The options must name the node.
+func (c *ControlPlane) NodeKubeconfigPath(node string) string {
+	return c.kubeconfigPath(nodeUser(node))
+}
 
 // RESTConfig is a client configuration of an administrator, without a
 // client-side rate limit or timeout. Each call returns a new one.

@@ -31,7 +31,19 @@ const (
 	userScheduler         = "kube-scheduler"
 )
 
-func users() []string { return []string{userAdmin, userControllerManager, userScheduler} }
+// users are those, and the nodes.
+func users(nodes []string) []string {
+	all := []string{userAdmin, userControllerManager, userScheduler}
+	for _, node := range nodes {
+		all = append(all, nodeUser(node))
+	}
+	return all
+}
+
+// nodePrefix begins the users of nodes. No other user has it.
+const nodePrefix = "node:"
+
+func nodeUser(node string) string { return nodePrefix + node }
 
 // tokenLifetime is that of the service account tokens put into kubeconfigs:
 // longer than any test, as nothing renews them.
@@ -49,7 +61,7 @@ type credentials struct {
 
 // loadCredentials reads the keys in dir, or makes them if there are none, and
 // gives every user a new token.
-func loadCredentials(dir string) (*credentials, error) {
+func loadCredentials(dir string, nodes []string) (*credentials, error) {
 	c := &credentials{
 		certificatePath: filepath.Join(dir, "server.crt"),
 		keyPath:         filepath.Join(dir, "server.key"),
@@ -63,7 +75,7 @@ func loadCredentials(dir string) (*credentials, error) {
 	if err := c.makeAccountKey(); err != nil {
 		return nil, fmt.Errorf("service account key: %w", err)
 	}
-	if err := c.makeTokens(); err != nil {
+	if err := c.makeTokens(nodes); err != nil {
 		return nil, fmt.Errorf("tokens: %w", err)
 	}
 	return c, nil
@@ -104,14 +116,17 @@ func (c *credentials) makeAccountKey() error {
 	return os.WriteFile(c.accountKeyPath, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded}), 0o600)
 }
 
-func (c *credentials) makeTokens() error {
+func (c *credentials) makeTokens(nodes []string) error {
 	var file strings.Builder
-	for _, user := range users() {
+	for _, user := range users(nodes) {
 		token := rand.Text()
 		c.tokens[user] = token
-		if user == userAdmin {
+		switch {
+		case user == userAdmin:
 			fmt.Fprintf(&file, "%s,%s,%s,system:masters\n", token, user, user)
-		} else {
+		case strings.HasPrefix(user, nodePrefix):
+			fmt.Fprintf(&file, "%s,system:%s,%s,system:nodes\n", token, user, user)
+		default:
 			fmt.Fprintf(&file, "%s,system:%s,%s\n", token, user, user)
 		}
 	}
@@ -119,7 +134,7 @@ func (c *credentials) makeTokens() error {
 }
 
 func (c *ControlPlane) kubeconfigPath(user string) string {
-	return filepath.Join(c.dir, user+".kubeconfig")
+	return filepath.Join(c.dir, strings.ReplaceAll(user, ":", "-")+".kubeconfig")
 }
 
 // ServiceAccountKubeconfig writes a kubeconfig that holds a new token of that

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,13 +12,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
 )
 
 var update = flag.Bool("update", false, "rewrite what is made from the chart")
@@ -81,6 +86,106 @@ func TestKustomizationsAreTheChart(t *testing.T) {
 	}
 }
 
+// TestComponentOfModeCSIIsTheChart: the values change other files, too, so the
+// component's own has a test of its own, and the admission policies are compared as a
+// whole.
+func TestComponentOfModeCSIIsTheChart(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "csi.enabled=true")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own []byte
+	for _, document := range bytes.Split(rendered, []byte("---\n")) {
+		source, content, _ := strings.Cut(string(document), "\n")
+		if source != "# Source: standalone-cinder/templates/csi.yaml" {
+			continue
+		}
+		if len(own) > 0 {
+			own = append(own, "---\n"...)
+		}
+		own = append(own, helmOnly.ReplaceAllString(content, "")...)
+	}
+	path := Path("components", "csi", "csi.yaml")
+	if *update {
+		if err := os.WriteFile(path, own, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	content, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(content, own) {
+		t.Errorf("%s is not what the chart renders (%v); run go test ./test/deploy -update", path, err)
+	}
+	policies := func(objects []*unstructured.Unstructured) map[string]string {
+		found := map[string]string{}
+		for _, object := range objects {
+			if object.GetKind() == "ValidatingAdmissionPolicy" {
+				found[object.GetName()] = fmt.Sprint(object.Object["spec"])
+			}
+		}
+		return found
+	}
+	fromChart, fromOverlay := policies(decode(t, rendered)), policies(overlay(t, "csi"))
+	if len(fromChart) != 5 || !maps.Equal(fromChart, fromOverlay) {
+		t.Errorf("the overlay's admission policies differ from the chart's:\n%v\n%v", fromOverlay, fromChart)
+	}
+	for _, object := range overlay(t, "csi") {
+		if object.GetKind() != "DaemonSet" {
+			continue
+		}
+		nodes := &appsv1.DaemonSet{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, nodes, true); err != nil {
+			t.Fatal(err)
+		}
+		pod, replicas := nodes.Spec.Template, deployment(t, overlay(t, "csi"))
+		if token := pod.Spec.AutomountServiceAccountToken; token == nil || *token || !pod.Spec.HostNetwork || pod.Spec.Containers[0].Image != replicas.Spec.Template.Spec.Containers[0].Image {
+			t.Errorf("the pods of the nodes are %s", pod.Spec.String())
+		}
+		if selector, err := metav1.LabelSelectorAsSelector(replicas.Spec.Selector); err != nil || selector.Matches(labels.Set(pod.Labels)) {
+			t.Errorf("what selects the replicas selects the pods of the nodes, too (%v)", err)
+		}
+	}
+}
+
+// TestNodesUseTheDirectoryOfKubelet: every path of the plugin follows the one value.
+func TestNodesUseTheDirectoryOfKubelet(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "csi.enabled=true", "--set", "csi.node.kubeletDirectory=/data/kubelet")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := &appsv1.DaemonSet{}
+	for _, object := range decode(t, rendered) {
+		if object.GetKind() != "DaemonSet" {
+			continue
+		}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, nodes, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	container := nodes.Spec.Template.Spec.Containers[0]
+	var options plugin.Options
+	flags := pflag.NewFlagSet("node", pflag.ContinueOnError)
+	options.AddFlags(flags)
+	if err := flags.Parse(container.Args[1:]); err != nil || container.Args[0] != "node" || flags.NArg() > 0 {
+		t.Fatalf("the arguments are %q (%v)", container.Args, err)
+	}
+	err = options.Complete(func(name string) string {
+		for _, variable := range container.Env {
+			if variable.Name == name && variable.ValueFrom != nil && variable.ValueFrom.FieldRef != nil {
+				return variable.ValueFrom.FieldRef.FieldPath
+			}
+		}
+		return ""
+	})
+	want := plugin.Options{
+		Endpoint: "/data/kubelet/plugins/standalone-cinder.openstack.org/csi.sock", KubeletDir: "/data/kubelet", RegistrationDir: "/data/kubelet/plugins_registry",
+		HostRoot: container.VolumeMounts[0].MountPath, StateDir: "/var/lib/standalone-cinder", NodeName: "spec.nodeName", Listen: "127.0.0.1:9809",
+		DrainTimeout: options.DrainTimeout,
+	}
+	if err != nil || options != want {
+		t.Errorf("the options are %+v (%v), want %+v", options, err, want)
+	}
+}
+
 // TestExampleOverlay renders what README tells a user to copy.
 func TestExampleOverlay(t *testing.T) {
 	objects := overlay(t)
@@ -127,6 +232,8 @@ func TestComponents(t *testing.T) {
 		"pod-monitor":        {"--set", "monitoring.podMonitor.enabled=true"},
 		"historic-volumes":   {"--set", "historicVolumes.namespaces={team-a}"},
 		"web-config":         {"--set", "webConfig.existingSecret=standalone-cinder-web"},
+		"csi":                {"--set", "csi.enabled=true"},
+		"web-config csi":     {"--set", "webConfig.existingSecret=standalone-cinder-web", "--set", "csi.enabled=true"},
 		// Each of these changes the container, two of them its arguments.
 		"extra-ca noauth web-config": {"--set", "extraCA.existingConfigMap=standalone-cinder-ca", "--set", "clouds.enabled=false", "--set", "webConfig.existingSecret=standalone-cinder-web"},
 	} {
@@ -169,6 +276,8 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"an argument twice":               {append(slices.Clone(existing), "--set", "extraArgs={--policy=/x}"), "extraArgs: the chart sets --policy itself"},
 		"a variable twice":                {append(slices.Clone(existing), "--set", "extraEnv[0].name=POD_NAMESPACE"), "extraEnv: the chart sets POD_NAMESPACE itself"},
 		"the pod's name twice":            {append(slices.Clone(existing), "--set", "extraEnv[0].name=POD_NAME"), "extraEnv: the chart sets POD_NAME itself"},
+		"callers to be trusted":           {append(slices.Clone(existing), "--set", "extraArgs={--csi-trust-parameters}"), "extraArgs: --csi-trust-parameters needs rights that the chart does not give"},
+		"an endpoint of the driver":       {append(slices.Clone(existing), "--set", "extraArgs={--csi-endpoint=unix:///x}"), "extraArgs: the chart sets --csi-endpoint itself"},
 		"no replicas":                     {append(slices.Clone(existing), "--set", "replicas=0"), "replicas"},
 		// An empty list of peers would admit everybody.
 		"no sources": {append(slices.Clone(existing), "--set-json", "networkPolicy.ingressFrom=[]"), "ingressFrom"},

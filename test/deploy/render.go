@@ -89,12 +89,12 @@ func chosen(kustomization []byte, directory string, components []string) ([]byte
 	}
 	text := strings.ReplaceAll(string(kustomization), "- ../../base", "- "+deploy+"/base")
 	for _, component := range components {
-		line := regexp.MustCompile(`#   - \.\./\.\./components/` + regexp.QuoteMeta(component) + `\b`)
+		line := regexp.MustCompile(`#   - \.\./\.\./components/` + regexp.QuoteMeta(component) + `(\s)`)
 		if !line.MatchString(text) {
 			return nil, fmt.Errorf("the example does not mention component %s", component)
 		}
 		text = strings.ReplaceAll(text, "# components:", "components:")
-		text = line.ReplaceAllString(text, "  - "+deploy+"/components/"+component)
+		text = line.ReplaceAllString(text, "  - "+deploy+"/components/"+component+"$1")
 	}
 	return []byte(text), nil
 }

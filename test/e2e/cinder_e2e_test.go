@@ -115,6 +115,9 @@ func send(ctx context.Context, env rig.Env, method, project, path string, body, 
 	if response.StatusCode >= http.StatusMultipleChoices {
 		return fmt.Errorf("%s %s: %s", method, path, response.Status)
 	}
+	if answer == nil {
+		return nil
+	}
 	return json.NewDecoder(response.Body).Decode(answer)
 }
 

@@ -30,8 +30,7 @@ func TestCopiesHoldTheBytes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	w := startWorld(ctx, t)
-	must(t, w.InstallSnapshotCRDs(ctx))
-	must(t, w.StartSnapshotController())
+	must(t, w.InstallSnapshots(ctx))
 	snapshots, err := snapshotclient.NewForConfig(w.Config)
 	must(t, err)
 	_, err = snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{

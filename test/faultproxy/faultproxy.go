@@ -466,10 +466,16 @@ func (g *gate) WriteHeader(code int) {
 		g.answered = true
 		g.proxy.tell(g.request, code)
 	}
-	if !g.proxy.isWhole(g.ctx) {
+	whole := g.proxy.isWhole(g.ctx)
+	switch {
+	case whole:
+		g.ResponseWriter.WriteHeader(code)
+	case code >= 200:
 		abort()
+	default:
+		// Informational answers come on a goroutine that a panic would not only
+		// abort the request of; the final answer follows.
 	}
-	g.ResponseWriter.WriteHeader(code)
 }
 
 func (g *gate) Write(content []byte) (int, error) {

@@ -417,6 +417,23 @@ func TestCutLosesAnswersAndRefusesUntilTheNetworkIsHealed(t *testing.T) {
 	}
 }
 
+// An informational answer comes on a goroutine of the transport.
+func TestInformationalAnswersDoNotAbortOnACutNetwork(t *testing.T) {
+	p := &Proxy{network: cut, changed: make(chan struct{})}
+	recorder := httptest.NewRecorder()
+	g := &gate{ResponseWriter: recorder, proxy: p, ctx: t.Context()}
+	g.WriteHeader(http.StatusEarlyHints)
+	if recorder.Code == http.StatusEarlyHints {
+		t.Error("it passed a cut network")
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("the final answer passed a cut network")
+		}
+	}()
+	g.WriteHeader(http.StatusOK)
+}
+
 func TestCloseEndsWhateverWaits(t *testing.T) {
 	for _, verdict := range []Verdict{HoldBefore, HoldAfter, Late, LateAnswer} {
 		t.Run(verdict.String(), func(t *testing.T) {

@@ -3,6 +3,7 @@ package harness
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,8 +11,11 @@ import (
 	"strings"
 	"sync"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 )
 
 // defaultProvisioner is the name in deploy/base, and its Lease's.
@@ -119,4 +123,133 @@ func (s *Suite) manifestOf(file, provisioner, account string) ([]byte, error) {
 	content = bytes.ReplaceAll(content, []byte(mark+"provisioner"), []byte(provisioner))
 	content = bytes.ReplaceAll(content, []byte(mark+"lease"), []byte(strings.ReplaceAll(provisioner, "/", "-")))
 	return content, nil
+}
+
+// AllowCSINodes gives an installation's account what the component csi of the
+// manifests gives it: its role, and its changes of the admission policies.
+func (s *Suite) AllowCSINodes(ctx context.Context, provisioner string) error {
+	if _, err := s.account(ctx, provisioner); err != nil {
+		return err
+	}
+	account := Account(provisioner)
+	name := account + "-csi"
+	role, err := s.componentRole()
+	if err != nil {
+		return err
+	}
+	role.ObjectMeta = metav1.ObjectMeta{Name: name}
+	if _, err := s.Client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	_, err = s.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: Namespace}},
+	}, metav1.CreateOptions{})
+	if err != nil || s.plane == nil {
+		return err
+	}
+	return s.patchPolicies(ctx, account)
+}
+
+func (s *Suite) component(file string) ([]byte, error) {
+	return os.ReadFile(filepath.Join(s.root, "deploy", "components", "csi", file))
+}
+
+// componentRole is the role of the component csi.
+func (s *Suite) componentRole() (*rbacv1.ClusterRole, error) {
+	content, err := s.component("csi.yaml")
+	if err != nil {
+		return nil, err
+	}
+	for _, document := range bytes.Split(content, []byte("\n---\n")) {
+		var role rbacv1.ClusterRole
+		if err := yaml.Unmarshal(document, &role); err != nil {
+			return nil, err
+		}
+		if role.Kind == "ClusterRole" {
+			return &role, nil
+		}
+	}
+	return nil, errors.New("the component csi has no ClusterRole")
+}
+
+// patchPolicies changes the admission policies of an account as the component csi does.
+func (s *Suite) patchPolicies(ctx context.Context, account string) error {
+	content, err := s.component("kustomization.yaml")
+	if err != nil {
+		return err
+	}
+	var kustomization struct {
+		Patches []struct {
+			Target struct{ Kind, Name string }
+			Patch  string
+		}
+	}
+	if err := yaml.Unmarshal(content, &kustomization); err != nil {
+		return err
+	}
+	for _, patch := range kustomization.Patches {
+		if patch.Target.Kind != "ValidatingAdmissionPolicy" {
+			continue
+		}
+		operations, err := yaml.YAMLToJSON([]byte(patch.Patch))
+		if err != nil {
+			return err
+		}
+		name := account + strings.TrimPrefix(patch.Target.Name, ServiceAccount)
+		if _, err := s.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Patch(ctx, name, types.JSONPatchType, operations, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("patch of %s: %w", patch.Target.Name, err)
+		}
+	}
+	return nil
+}
+
+// TrustParameters gives an installation's account what the component
+// csi-trust-parameters of the manifests gives it.
+func (s *Suite) TrustParameters(ctx context.Context, provisioner string) error {
+	account := Account(provisioner)
+	name := account + "-csi-trust-parameters"
+	if _, err := s.Client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"create", "delete"}},
+			{APIGroups: []string{"snapshot.storage.k8s.io"}, Resources: []string{"volumesnapshots"}, Verbs: []string{"create", "delete"}},
+		},
+	}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	if _, err := s.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: Namespace}},
+	}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	content, err := os.ReadFile(filepath.Join(s.root, "deploy", "components", "csi-trust-parameters", "kustomization.yaml"))
+	if err != nil {
+		return err
+	}
+	var component struct {
+		Patches []struct {
+			Target struct{ Kind, Name string }
+			Patch  string
+		}
+	}
+	if err := yaml.Unmarshal(content, &component); err != nil {
+		return err
+	}
+	for _, one := range component.Patches {
+		if one.Target.Kind != "ValidatingAdmissionPolicy" {
+			continue
+		}
+		patch, err := yaml.YAMLToJSON([]byte(one.Patch))
+		if err != nil {
+			return err
+		}
+		if _, err := s.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Patch(ctx, account+strings.TrimPrefix(one.Target.Name, ServiceAccount), types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

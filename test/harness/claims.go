@@ -1,8 +1,11 @@
 package harness
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"sort"
 	"strings"
 	"time"
@@ -123,9 +126,30 @@ func (s *Suite) PersistentVolumes(ctx context.Context, provisioner string) ([]co
 	return ours, nil
 }
 
-// DeleteClaims deletes all claims of a namespace.
+// DeleteClaims deletes all claims of a namespace. The API server gives up a request
+// after a minute, in which it deletes some thousands; another then deletes the rest.
 func (s *Suite) DeleteClaims(ctx context.Context, namespace string) error {
-	return s.Client.CoreV1().PersistentVolumeClaims(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	claims := s.Client.CoreV1().PersistentVolumeClaims(namespace)
+	for before := math.MaxInt; ; {
+		err := claims.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		if err == nil {
+			return nil
+		}
+		list, listErr := claims.List(ctx, metav1.ListOptions{})
+		if listErr != nil {
+			return errors.Join(err, listErr)
+		}
+		left := 0
+		for _, claim := range list.Items {
+			if claim.DeletionTimestamp == nil {
+				left++
+			}
+		}
+		if left >= before {
+			return err
+		}
+		before = left
+	}
 }
 
 // WaitNoPersistentVolumes waits until none of the provisioner's is left.
@@ -142,6 +166,7 @@ func (s *Suite) WaitNoPersistentVolumes(ctx context.Context, provisioner string)
 // Eventually polls until the condition reports no complaint, or the context
 // ends; the last complaint becomes the error.
 func Eventually(ctx context.Context, condition func() (complaint string, err error)) error {
+	var last string
 	for {
 		complaint, err := condition()
 		if err != nil && ctx.Err() == nil {
@@ -150,9 +175,10 @@ func Eventually(ctx context.Context, condition func() (complaint string, err err
 		if err == nil && complaint == "" {
 			return nil
 		}
+		last = cmp.Or(complaint, last)
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %s", ctx.Err(), complaint)
+			return fmt.Errorf("%w: %s", ctx.Err(), last)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -1,117 +1,135 @@
 package harness
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-const (
-	// snapshotControllerVariable names a prebuilt snapshot-controller.
-	snapshotControllerVariable = "SNAPSHOT_CONTROLLER_BINARY"
-	snapshotControllerModule   = "test/snapshotcontroller"
-	snapshotControllerPackage  = "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller"
-	snapshotClientModule       = "github.com/kubernetes-csi/external-snapshotter/client/v8"
-)
-
-// buildSnapshotController builds the real snapshot-controller into bin/, unless the
-// environment names a built one. The go command builds it once.
-func (s *Suite) buildSnapshotController(ctx context.Context) (string, error) {
-	if path := os.Getenv(snapshotControllerVariable); path != "" {
-		return path, nil
-	}
-	path := filepath.Join(s.root, "bin", "snapshot-controller")
-	fmt.Fprintln(s.log, "harness: building the snapshot-controller: usually 3 minutes the first time")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, snapshotControllerPackage)
-	build.Dir = filepath.Join(s.root, snapshotControllerModule)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off")
-	build.Cancel = func() error { return build.Process.Signal(os.Interrupt) }
-	build.WaitDelay = 10 * time.Second
-	if output, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the snapshot-controller: %w\n%s", err, output)
-	}
-	return path, nil
+// snapshotController is the real snapshot-controller.
+var snapshotController = tool{
+	name: "snapshot-controller", variable: "SNAPSHOT_CONTROLLER_BINARY", module: "test/sidecars",
+	packagePath: "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller",
 }
 
-// InstallSnapshotCRDs applies the CRDs of snapshots, as the client's module has
-// them, and waits until they are served.
-func (s *Suite) InstallSnapshotCRDs(ctx context.Context) error {
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", snapshotClientModule)
-	list.Dir = s.root
-	output, err := list.Output()
+const snapshotClientModule = "github.com/kubernetes-csi/external-snapshotter/client/v8"
+
+const crdsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"
+
+// snapshots is what a suite has installed of snapshots.
+type snapshots struct {
+	mutex sync.Mutex
+	// stop ends the snapshot-controller; nil if there is none.
+	stop func()
+}
+
+// InstallSnapshots installs the CRDs of snapshots and starts the real
+// snapshot-controller, which the options of the suite asked for, with the rights of
+// an administrator. Both stay until the suite ends or RemoveSnapshots is called;
+// calling it again changes nothing.
+func (s *Suite) InstallSnapshots(ctx context.Context) error {
+	s.snapshots.mutex.Lock()
+	defer s.snapshots.mutex.Unlock()
+	if s.snapshots.stop != nil {
+		return nil
+	}
+	manifests, err := s.snapshotCRDs(ctx)
 	if err != nil {
-		return fmt.Errorf("find %s: %w", snapshotClientModule, err)
+		return err
 	}
-	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(output)), "config", "crd", "snapshot.storage.k8s.io_*.yaml"))
-	if err != nil || len(files) != 3 {
-		return fmt.Errorf("the CRDs of %s are %v: %w", snapshotClientModule, files, err)
-	}
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
+	for _, content := range manifests {
 		if err := s.Apply(ctx, content); err != nil {
 			return err
 		}
 	}
-	return Eventually(ctx, func() (string, error) {
+	err = Eventually(ctx, func() (string, error) {
 		served, err := s.Client.Discovery().ServerResourcesForGroupVersion("snapshot.storage.k8s.io/v1")
 		if apierrors.IsNotFound(err) || err == nil && len(served.APIResources) < 5 {
 			return "the CRDs are not served yet", nil
 		}
 		return "", err
 	})
-}
-
-// StartSnapshotController starts the real snapshot-controller, which the options
-// of the suite asked for, with the rights of an administrator. It ends with the
-// suite.
-func (s *Suite) StartSnapshotController() error {
-	command := exec.Command(s.snapshotController, "--kubeconfig", s.plane.KubeconfigPath(), "--v=4", "--retry-interval-start=200ms", "--kube-api-qps=200", "--kube-api-burst=400", "--http-endpoint=")
-	log, err := os.Create(filepath.Join(s.dir, "snapshot-controller.log"))
 	if err != nil {
 		return err
 	}
-	command.Stdout, command.Stderr = log, log
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error, 1)
-	exited := make(chan struct{})
-	go func() { // Pdeathsig follows the thread that forks
-		err := command.Start()
-		started <- err
-		if err == nil {
-			_ = command.Wait()
-			close(exited)
-		}
-	}()
-	if err := <-started; err != nil {
+	end, err := s.startTool(s.snapshotController, filepath.Join(s.dir, "snapshot-controller.log"),
+		"--kubeconfig", s.plane.KubeconfigPath(), "--v=4", "--retry-interval-start=200ms", "--kube-api-qps=200", "--kube-api-burst=400", "--http-endpoint=")
+	if err != nil {
 		return err
 	}
-	s.stopSnapshots = func() {
-		_ = command.Process.Kill()
-		<-exited
+	s.snapshots.stop = func() { end.kill() }
+	return nil
+}
+
+// RemoveSnapshots undoes InstallSnapshots, for a test of a cluster without the CRDs.
+// No other test may use snapshots meanwhile, and what earlier ones left must have no
+// finalizers, since nobody takes them off any more.
+func (s *Suite) RemoveSnapshots(ctx context.Context) error {
+	s.snapshots.mutex.Lock()
+	defer s.snapshots.mutex.Unlock()
+	if s.snapshots.stop == nil {
+		return nil
+	}
+	s.snapshots.stop()
+	s.snapshots.stop = nil
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	client := s.Client.CoreV1().RESTClient()
+	manifests, err := s.snapshotCRDs(ctx)
+	if err != nil {
+		return err
+	}
+	for file := range manifests {
+		// The files are named after their CRDs: GROUP_PLURAL.yaml.
+		group, plural, _ := strings.Cut(strings.TrimSuffix(file, ".yaml"), "_")
+		crd := crdsPath + plural + "." + group
+		if err := client.Delete().AbsPath(crd).Do(ctx).Error(); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete %s: %w", crd, err)
+		}
+		err := Eventually(ctx, func() (string, error) {
+			err := client.Get().AbsPath(crd).Do(ctx).Error()
+			if apierrors.IsNotFound(err) {
+				return "", nil
+			}
+			return crd + " is still there", err
+		})
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
+// snapshotCRDs are the CRDs of snapshots as the client's module has them, by the
+// names of their files.
+func (s *Suite) snapshotCRDs(ctx context.Context) (map[string][]byte, error) {
+	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", snapshotClientModule)
+	list.Dir = s.root
+	output, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w", snapshotClientModule, err)
+	}
+	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(output)), "config", "crd", "snapshot.storage.k8s.io_*.yaml"))
+	if err != nil || len(files) != 3 {
+		return nil, fmt.Errorf("the CRDs of %s are %v: %w", snapshotClientModule, files, err)
+	}
+	manifests := map[string][]byte{}
+	for _, file := range files {
+		if manifests[filepath.Base(file)], err = os.ReadFile(file); err != nil {
+			return nil, err
+		}
+	}
+	return manifests, nil
+}
+
 // SnapshotControllerLog is the end of what the snapshot-controller printed.
 func (s *Suite) SnapshotControllerLog() string {
-	file, err := os.Open(filepath.Join(s.dir, "snapshot-controller.log"))
-	if err != nil {
-		return err.Error()
-	}
-	defer file.Close()
-	content, _ := io.ReadAll(file)
-	lines := bytes.Split(content, []byte("\n"))
-	return string(bytes.Join(lines[max(0, len(lines)-60):], []byte("\n")))
+	return endOf(filepath.Join(s.dir, "snapshot-controller.log"))
 }

@@ -45,10 +45,11 @@ type Suite struct {
 	// kubeconfig is that of the existing cluster, or of the account in deploy/base.
 	kubeconfig string
 	accounts   accounts
-	// stopSnapshots ends the snapshot-controller; nil if there is none.
-	stopSnapshots func()
+	snapshots  snapshots
 	// snapshotController is the built program, if the options asked for it.
 	snapshotController string
+	// The built sidecars, likewise.
+	externalAttacher, externalResizer, externalSnapshotter string
 }
 
 // SuiteOptions say what to start.
@@ -62,7 +63,9 @@ type SuiteOptions struct {
 	Race bool
 	// Snapshots builds the snapshot-controller, too, so that no test waits for that.
 	Snapshots bool
-	Log       io.Writer
+	// Attacher, Resizer and Snapshotter build the sidecars of the CSI driver, likewise.
+	Attacher, Resizer, Snapshotter bool
+	Log                            io.Writer
 }
 
 // StartSuite builds the program and brings up a control plane with the base
@@ -85,8 +88,18 @@ func StartSuite(ctx context.Context, options SuiteOptions) (_ *Suite, err error)
 	if err := s.build(ctx, options.Race); err != nil {
 		return nil, err
 	}
-	if options.Snapshots {
-		if s.snapshotController, err = s.buildSnapshotController(ctx); err != nil {
+	for _, tool := range []struct {
+		wanted bool
+		of     tool
+		path   *string
+	}{
+		{options.Snapshots, snapshotController, &s.snapshotController}, {options.Attacher, externalAttacher, &s.externalAttacher},
+		{options.Resizer, externalResizer, &s.externalResizer}, {options.Snapshotter, externalSnapshotter, &s.externalSnapshotter},
+	} {
+		if !tool.wanted {
+			continue
+		}
+		if *tool.path, err = s.buildTool(ctx, tool.of); err != nil {
 			return nil, err
 		}
 	}
@@ -171,8 +184,8 @@ func (s *Suite) ControlPlane() *controlplane.ControlPlane { return s.plane }
 // Stop ends everything the suite started.
 func (s *Suite) Stop() error {
 	var err error
-	if s.stopSnapshots != nil {
-		s.stopSnapshots()
+	if s.snapshots.stop != nil {
+		s.snapshots.stop()
 	}
 	if s.plane != nil {
 		err = s.plane.Stop()

@@ -130,6 +130,15 @@ var mustHave = map[string]map[phase][]string{
 	},
 }
 
+// mustHaveCSI is the same for mode csi. An attachment is left when the claim of its
+// volume is deleted.
+var mustHaveCSI = map[phase][]string{
+	provisioning: {stepCreate, stepSecret, stepRecord, stepMark},
+	deleting:     {stepClose, stepDelete, stepDeleteNodes, stepDeleteRecord, stepLetGo},
+	undoing:      {stepDelete, stepDeleteNodes},
+	cloning:      {stepProtect, stepCreate},
+}
+
 const (
 	// lanes is how many cases run at once. Most of a case is waiting.
 	lanes = 12
@@ -186,7 +195,11 @@ func crashMatrix(t *testing.T, m *matrix) (cases []crash) {
 	if err != nil {
 		t.Fatal(errors.Join(err, first.close()))
 	}
-	for in, steps := range mustHave[m.options.workflow] {
+	required := mustHave[m.options.workflow]
+	if m.options.csi {
+		required = mustHaveCSI
+	}
+	for in, steps := range required {
 		for _, what := range steps {
 			if !slices.ContainsFunc(cases, func(c crash) bool { return c.phase == in && c.step.what == what && c.certain }) {
 				t.Errorf("%s: the recorded runs have no step %q", in, what)
@@ -432,6 +445,9 @@ func (s *site) prepare(ctx context.Context, in phase) (*stage, error) {
 	case deleting:
 		if at.claim, err = s.claim(ctx, "data"); err == nil {
 			err = s.served(ctx, at.claim)
+		}
+		if err == nil && s.options.csi {
+			err = s.leaveAttachment(ctx)
 		}
 	case undoing:
 		// The Secret is there, and the leader does not know it yet.

@@ -29,6 +29,8 @@ type hindrance struct {
 	told string
 	// kept means that the volume must exist, unchanged, until the fix.
 	kept bool
+	// alone means that nothing else is deleted meanwhile.
+	alone bool
 }
 
 func answer(operation string, code, times int) func(*world, cindersim.Volume) func() {
@@ -83,10 +85,6 @@ var hindrances = []hindrance{
 		w.must(w.sim.RemoveVolume(v.ID))
 		return nil
 	}},
-	{name: "answer-404-of-a-proxy", class: "gold", told: "404", before: func(w *world, v cindersim.Volume) func() {
-		w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "volume.get", Volume: v.ID, Code: 404, Body: "<html>not here</html>", Times: 2})
-		return nil
-	}},
 	{name: "answer-409", class: "gold", before: answer("volume.delete", 409, 1)},
 	{name: "answer-413", class: "gold", before: answer("volume.delete", 413, 1), told: "quota"},
 	{name: "answer-429", class: "lab", before: answer("action.os-detach", 429, 1), told: "429"},
@@ -100,6 +98,11 @@ var hindrances = []hindrance{
 	{name: "answer-503", class: "gold", before: answer("volume.delete", 503, 1), told: "503"},
 	{name: "delete-lost", class: "gold", before: func(w *world, v cindersim.Volume) func() {
 		w.sim.Inject(cindersim.Fault{Kind: cindersim.DropAfter, Operation: "volume.delete", Volume: v.ID, Times: 1})
+		return nil
+	}},
+	// While others are deleted, a listing may be read instead of the volume.
+	{name: "answer-404-of-a-proxy", class: "gold", told: "404", alone: true, before: func(w *world, v cindersim.Volume) func() {
+		w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "volume.get", Volume: v.ID, Code: 404, Body: "<html>not here</html>", Times: 2})
 		return nil
 	}},
 }
@@ -141,6 +144,9 @@ func TestWhatHindersADeletionIsToldAndSurvived(t *testing.T) {
 
 	var group sync.WaitGroup
 	for _, h := range hindrances {
+		if h.alone {
+			group.Wait()
+		}
 		claim := claims[h.name]
 		volume := w.sim.VolumesNamed(claim.Spec.VolumeName)[0]
 		mend := h.before(w, volume)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -66,8 +67,14 @@ func (w *world) acknowledge(claim *corev1.PersistentVolumeClaim, size string) {
 
 func (w *world) patchClaim(claim *corev1.PersistentVolumeClaim, patch string) {
 	w.Helper()
-	_, err := suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(w.ctx, claim.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	w.must(err)
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		_, err := suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(w.ctx, claim.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "must support resize") {
+			// The API server reads the StorageClass, which a test has just changed, from a cache.
+			return err.Error(), nil
+		}
+		return "", err
+	}))
 }
 
 // expansion describes a claim, its PersistentVolume and its volume in one line.

@@ -161,6 +161,14 @@ func (s *site) grow(ctx context.Context, at step, m mishap) ([]step, error) {
 	if err := s.finish(ctx, &stage{phase: deleting, claim: claim}); err != nil {
 		return nil, err
 	}
+	if !reached && !m.kill {
+		// The claim may have grown by the first of two answers.
+		select {
+		case <-caught:
+			reached = true
+		default:
+		}
+	}
 	if !reached {
 		return nil, errNotReached
 	}

@@ -28,13 +28,19 @@ type listedVolume struct {
 // volumeCommand runs a volume command as an operator.
 func (w *world) volumeCommand(name string, flags ...string) (code int, output string) {
 	w.Helper()
+	return w.operator("volume", name, flags...)
+}
+
+// operator runs a command about volumes or snapshots as an operator.
+func (w *world) operator(of, name string, flags ...string) (code int, output string) {
+	w.Helper()
 	dir := w.TempDir()
 	policyFile, clouds := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "clouds.yaml")
 	w.must(os.WriteFile(policyFile, []byte(w.policy), 0o600))
 	w.must(os.WriteFile(clouds, []byte(w.clouds), 0o600))
 	kubeconfig, err := suite.Administrator(dir, "", nil)
 	w.must(err)
-	code, output, err = suite.Run(w.ctx, append([]string{"volume", name, "--policy", policyFile, "--clouds-file", clouds, "--kubeconfig", kubeconfig,
+	code, output, err = suite.Run(w.ctx, append([]string{of, name, "--policy", policyFile, "--clouds-file", clouds, "--kubeconfig", kubeconfig,
 		"--provisioner-name", w.provisioner}, flags...)...)
 	w.must(err)
 	return code, output

@@ -108,30 +108,9 @@ func (s *site) importWith(ctx context.Context, dir string, at step, m mishap) er
 		if err != nil {
 			return err
 		}
-		t := s.set(at, m.verdict)
-		caught := t.sprung
-		if m.verdict == faultproxy.HoldAfter || m.verdict == faultproxy.LoseAfter {
-			caught = t.done
-		}
-		if err := command.Start(); err != nil {
+		if err := s.interrupted(ctx, operator, command, at, m); err != nil {
 			return err
 		}
-		ended := make(chan error, 1)
-		go func() { ended <- command.Wait() }()
-		if err := wait(ctx, caught); err != nil {
-			return fmt.Errorf("the import did not take the step: %w", err)
-		}
-		if m.kill {
-			if err := command.Process.Kill(); err != nil {
-				return err
-			}
-		}
-		if err := <-ended; err == nil {
-			return errors.New("the import succeeded although a step was lost")
-		}
-		operator.api.Close()
-		operator.cinder.Close()
-		s.begin()
 	}
 	if n := s.leftOver(ctx); n != "" {
 		return errors.New(n)
@@ -168,8 +147,14 @@ func (s *site) leftOver(ctx context.Context) string {
 	return ""
 }
 
-// importCommand is the command, behind networks of its own.
+// importCommand is the command that imports a volume.
 func (s *site) importCommand(ctx context.Context, dir, volume string) (*node, *exec.Cmd, error) {
+	return s.volumeCommand(ctx, dir, "import", "--backend", "gold", "--volume", volume, "--namespace", s.namespace, "--claim", "data", "--storage-class", s.class,
+		"--secret-namespace", harness.Namespace, "--reclaim-policy", "Delete", "--apply")
+}
+
+// volumeCommand is an operator's command, behind networks of its own.
+func (s *site) volumeCommand(ctx context.Context, dir, name string, arguments ...string) (*node, *exec.Cmd, error) {
 	n := &node{name: "the operator", killed: true}
 	transport, err := suite.APIServerTransport()
 	if err != nil {
@@ -197,11 +182,41 @@ func (s *site) importCommand(ctx context.Context, dir, volume string) (*node, *e
 	if err := os.WriteFile(policy, []byte(s.policy()), 0o600); err != nil {
 		return nil, nil, err
 	}
-	command := exec.CommandContext(ctx, suite.Program, "volume", "import", "--policy", policy, "--kubeconfig", kubeconfig, "--provisioner-name", s.provisioner,
-		"--backend", "gold", "--volume", volume, "--namespace", s.namespace, "--claim", "data", "--storage-class", s.class,
-		"--secret-namespace", harness.Namespace, "--reclaim-policy", "Delete", "--apply")
+	command := exec.CommandContext(ctx, suite.Program, append([]string{"volume", name, "--policy", policy, "--kubeconfig", kubeconfig, "--provisioner-name", s.provisioner}, arguments...)...)
 	command.Env = append(os.Environ(), "HTTP_PROXY="+n.cinder.URL(), "NO_PROXY=", "no_proxy=")
 	return n, command, nil
+}
+
+// interrupted starts an operator's command, has a mishap befall one of its steps,
+// and waits until it has ended. It must not succeed, unless all it lost is a read,
+// which it may repeat.
+func (s *site) interrupted(ctx context.Context, operator *node, command *exec.Cmd, at step, m mishap) error {
+	t := s.set(at, m.verdict)
+	caught := t.sprung
+	if m.verdict == faultproxy.HoldAfter || m.verdict == faultproxy.LoseAfter {
+		caught = t.done
+	}
+	if err := command.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- command.Wait() }()
+	if err := wait(ctx, caught); err != nil {
+		return fmt.Errorf("the command did not take the step: %w", err)
+	}
+	if m.kill {
+		if err := command.Process.Kill(); err != nil {
+			return err
+		}
+	}
+	err := <-ended
+	operator.api.Close()
+	operator.cinder.Close()
+	s.begin()
+	if err == nil && (m.kill || !at.reads()) {
+		return errors.New("the command succeeded although a step was lost")
+	}
+	return nil
 }
 
 // unlikeImported lists deviations from the state after a volume is imported.

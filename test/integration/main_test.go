@@ -37,7 +37,7 @@ func runSuite(m *testing.M) int {
 	defer cancel()
 	var err error
 	suite, err = harness.StartSuite(ctx, harness.SuiteOptions{
-		Race: raceEnabled, Snapshots: true, Log: os.Stderr, ControlPlane: controlplane.Options{AuditPolicy: auditPolicy, Scheduler: true},
+		Race: raceEnabled, Snapshots: true, Attacher: true, Resizer: true, Snapshotter: true, Log: os.Stderr, ControlPlane: controlplane.Options{AuditPolicy: auditPolicy, Scheduler: true},
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cannot start:", err)

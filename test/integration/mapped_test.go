@@ -1,10 +1,13 @@
 package integration
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -76,8 +79,66 @@ func TestMappedConnectionsAreAcceptedByTheAPIServer(t *testing.T) {
 	}
 }
 
+// TestAttributesClassesOfClaimAndVolumeMustAgree holds the reason why the program writes
+// the claim's VolumeAttributesClass on the PersistentVolume: Kubernetes binds no other.
+func TestAttributesClassesOfClaimAndVolumeMustAgree(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	const name = "attributes-agree"
+	if err := suite.CreateNamespace(ctx, name, nil); err != nil {
+		t.Fatal(err)
+	}
+	for i, test := range []struct{ ofVolume, ofClaim, mismatch string }{
+		{"quick", "quick", ""},
+		{"", "quick", "volumeAttributesClassName does not match"},
+		{"large", "quick", "volumeAttributesClassName does not match"},
+		{"quick", "", "volumeAttributesClassName does not match"},
+	} {
+		class := func(name string) *string {
+			if name == "" {
+				return nil
+			}
+			return &name
+		}
+		pv := fmt.Sprintf("%s-%d", name, i)
+		_, err := suite.Client.CoreV1().PersistentVolumes().Create(ctx, &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: pv},
+			Spec: corev1.PersistentVolumeSpec{
+				Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, VolumeAttributesClassName: class(test.ofVolume),
+				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "none.example.org", VolumeHandle: pv}},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = suite.Client.CoreV1().PersistentVolumes().Delete(context.Background(), pv, metav1.DeleteOptions{})
+		})
+		_, err = suite.CreateClaim(ctx, harness.Claim(name, pv, "", "1Gi", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Spec.VolumeName, claim.Spec.VolumeAttributesClassName = pv, class(test.ofClaim)
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if test.mismatch != "" {
+			if _, err := suite.WaitEvent(ctx, name, pv, "VolumeMismatch", test.mismatch); err != nil {
+				t.Errorf("class %q on the volume, %q on the claim: %v", test.ofVolume, test.ofClaim, err)
+			}
+			continue
+		}
+		if _, err := suite.WaitBound(ctx, name, 1); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := suite.DeleteClaims(ctx, name); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestAttributesClassNeedsACSISource holds the reason why claims with a
-// VolumeAttributesClass are refused.
+// VolumeAttributesClass are denied by native rules.
 func TestAttributesClassNeedsACSISource(t *testing.T) {
 	t.Parallel()
 	_, err := suite.Client.CoreV1().PersistentVolumes().Create(t.Context(), &corev1.PersistentVolume{

@@ -61,6 +61,12 @@ type siteOptions struct {
 	cinder cindersim.Options
 	// workflow is the policy's; the default is reserve.
 	workflow string
+	// csi has the policy's rule in mode csi.
+	csi bool
+	// rule is a line of the policy's rule; empty: what the mode needs.
+	rule string
+	// quota is the tenant's, as a flow mapping; empty: it has none.
+	quota string
 	// keystone has the replicas log in as a member of a project, instead of
 	// being everybody's administrator by noauth.
 	keystone bool
@@ -73,6 +79,12 @@ type siteOptions struct {
 	apiPatience time.Duration
 	// arguments are the replicas'; nil is a short lease.
 	arguments []string
+	// auditEvery is the policy's time between audits; 0 is the default.
+	auditEvery time.Duration
+	// namedReads has reads of single objects from the API server count as steps.
+	namedReads bool
+	// sockets is a directory for the sockets of CSI controllers; empty: there are none.
+	sockets string
 }
 
 // node is a replica and its networks.
@@ -83,6 +95,8 @@ type node struct {
 	killed      bool
 	// hold, if set, sees every request first, and may delay it.
 	hold func(service string, r faultproxy.Request)
+	// socket is that of its CSI controller, if it has one.
+	socket string
 	// logged is how much of the log belongs to earlier cases.
 	logged int
 }
@@ -131,6 +145,8 @@ const (
 	stepDelete       = "cinder DELETE volumes/ID"
 	stepDeleteSecret = "kubernetes DELETE api/v1/namespaces/standalone-cinder/secrets/pvc-ID-credentials"
 	stepDeleteRecord = "kubernetes DELETE api/v1/persistentvolumes/pvc-ID"
+	stepDeleteNodes  = "kubernetes DELETE api/v1/namespaces/standalone-cinder/secrets/pvc-ID-node"
+	stepMark         = "cinder POST volumes/ID/metadata"
 	stepLetGo        = "kubernetes PATCH api/v1/persistentvolumes/pvc-ID" // the finalizer
 	stepProtect      = "kubernetes PATCH api/v1/namespaces/NAMESPACE/persistentvolumeclaims/source"
 )
@@ -262,6 +278,9 @@ var (
 	anyUUID    = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 )
 
+// readsByName are reads of single objects that belong to claims.
+var readsByName = regexp.MustCompile(`/(persistentvolumes|persistentvolumeclaims|volumesnapshots|volumesnapshotcontents)/[^/]+$`)
+
 // signature is a request without what differs from claim to claim, and whether
 // it counts: of what goes to the API server only what changes an object that
 // belongs to a claim does, which leaves out leases, events and the Secret with
@@ -274,6 +293,9 @@ func (s *site) signature(service string, r faultproxy.Request) (what string, cou
 	path = strings.Replace(path, "/namespaces/"+s.namespace+"/", "/namespaces/NAMESPACE/", 1)
 	what = service + " " + r.Method + " " + path
 	if service == "kubernetes" {
+		if s.options.namedReads && r.Method == "GET" && readsByName.MatchString(what) {
+			return what, true
+		}
 		return what, r.Method != "GET" && !strings.HasSuffix(path, "/events") && !strings.Contains(path, "/leases") && !strings.Contains(path, "/events/") &&
 			!strings.HasSuffix(path, "-last-good") && !bytes.Contains(r.Body, []byte("-last-good"))
 	}
@@ -384,10 +406,24 @@ func (s *site) policy() string {
 	if !s.options.keystone {
 		auth = fmt.Sprintf("{noauth: {endpoint: %q, user: admin, project: %q}}", noauthEndpoint, cindersim.DefaultNoauthProject)
 	}
-	return strings.NewReplacer("NAME", s.name, "AUTH", auth, "WORKFLOW", s.options.workflow, "TIMEOUT", s.options.requestTimeout.String()).Replace(`
+	rule, quota, audit := "import: {names: [old data]}", "", ""
+	if s.options.csi {
+		rule = "mode: csi"
+	}
+	if s.options.rule != "" {
+		rule = s.options.rule
+	}
+	if s.options.quota != "" {
+		quota = "    quota: " + s.options.quota + "\n"
+	}
+	if s.options.auditEvery > 0 {
+		audit = fmt.Sprintf("audit: {interval: %s}\n", s.options.auditEvery)
+	}
+	return strings.NewReplacer("AUDIT\n", audit, "RULE", rule, "    QUOTA\n", quota, "NAME", s.name, "AUTH", auth, "WORKFLOW", s.options.workflow, "TIMEOUT", s.options.requestTimeout.String()).Replace(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
 clusterID: cluster-NAME
+AUDIT
 backends:
   - name: gold
     auth: AUTH
@@ -397,10 +433,11 @@ backends:
 tenants:
   - name: tenant
     namespaces: [NAME]
+    QUOTA
     classes:
       - storageClasses: [NAME]
         backends: [gold]
-        import: {names: [old data]}
+        RULE
 `)
 }
 
@@ -435,7 +472,7 @@ func (s *site) start(ctx context.Context) (*node, error) {
 		arguments = shortLease
 	}
 	replica, err := suite.StartReplica(ctx, harness.ReplicaOptions{
-		Policy: s.policy(), Clouds: clouds, Provisioner: s.provisioner, Arguments: arguments,
+		Policy: s.policy(), Clouds: clouds, Provisioner: s.provisioner, Arguments: append(slices.Clone(arguments), s.endpoint(n)...),
 		Environment: environment, APIServer: n.api.URL(), APIServerAuthority: n.api.Authority(),
 	})
 	if err != nil {
@@ -686,10 +723,16 @@ func (s *site) unlikeServed(ctx context.Context, claims []*corev1.PersistentVolu
 	}
 	byID := map[string]cindersim.Volume{}
 	for _, v := range volumes {
+		if s.options.csi && (v.Status != "available" || len(v.Attachments) != 0 || v.Metadata[annotation("attached")] != "true" || v.Metadata[annotation("mode")] != "csi") {
+			return fmt.Sprintf("a volume is not made for the driver, and marked: %s, %v", describe(volumes), v.Metadata), nil
+		}
+		byID[v.ID] = v
+		if s.options.csi {
+			continue
+		}
 		if v.Status != "in-use" || len(v.Attachments) != 1 || v.Attachments[0].Host != "k8s" || !v.Export.Present || !slices.Equal(v.Export.ConnectedHosts, []string{"k8s"}) {
 			return "a volume is not in use once: " + describe(volumes), nil
 		}
-		byID[v.ID] = v
 	}
 	pvs, err := suite.PersistentVolumes(ctx, s.provisioner)
 	if err != nil {
@@ -736,6 +779,9 @@ func (s *site) unlikeOurs(pv corev1.PersistentVolume, volumes map[string]cinders
 		if v.Metadata[key] != want {
 			return fmt.Sprintf("volume %s of %s is stamped %v", v.ID, pv.Name, v.Metadata)
 		}
+	}
+	if s.options.csi {
+		return unlikeCSI(pv, v, secrets)
 	}
 	if pv.Spec.ISCSI == nil || pv.Spec.ISCSI.SecretRef == nil {
 		return fmt.Sprintf("PersistentVolume %s has no iSCSI source with a Secret", pv.Name)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -28,22 +27,6 @@ func quickSnapshots() cindersim.Options {
 
 // boundFinalizer is what the snapshot-controller gives a VolumeSnapshot that is bound.
 const boundFinalizer = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection"
-
-var snapshotsInstalled struct {
-	sync.Once
-	err error
-}
-
-// installSnapshots installs the CRDs and starts the real snapshot-controller, for
-// the rest of the suite.
-func installSnapshots(ctx context.Context) error {
-	snapshotsInstalled.Do(func() {
-		if snapshotsInstalled.err = suite.InstallSnapshotCRDs(ctx); snapshotsInstalled.err == nil {
-			snapshotsInstalled.err = suite.StartSnapshotController()
-		}
-	})
-	return snapshotsInstalled.err
-}
 
 // snapshotWorld is a world with snapshots.
 type snapshotWorld struct {
@@ -69,7 +52,7 @@ func newSnapshotWorld(t *testing.T, name string) *snapshotWorld {
 
 func (w *snapshotWorld) install() {
 	w.Helper()
-	w.must(installSnapshots(w.ctx))
+	w.must(suite.InstallSnapshots(w.ctx))
 	w.addClass(w.class, w.provisioner, snapshotv1.VolumeSnapshotContentDelete, nil)
 }
 
@@ -130,6 +113,19 @@ func (w *snapshotWorld) remove(namespace, name string) {
 	w.must(w.client.SnapshotV1().VolumeSnapshots(w.name+"-"+namespace).Delete(w.ctx, name, metav1.DeleteOptions{}))
 }
 
+// bound waits until the snapshot-controller has bound a VolumeSnapshot. Deleted
+// earlier, it would be gone at once, and its content would stay.
+func (w *snapshotWorld) bound(namespace, name string) {
+	w.Helper()
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		snapshot, err := w.client.SnapshotV1().VolumeSnapshots(w.name+"-"+namespace).Get(w.ctx, name, metav1.GetOptions{})
+		if err == nil && !slices.Contains(snapshot.Finalizers, boundFinalizer) {
+			return "the snapshot-controller has not bound VolumeSnapshot " + name, nil
+		}
+		return "", err
+	}))
+}
+
 // gone waits until neither the VolumeSnapshot nor its content is left.
 func (w *snapshotWorld) gone(namespace, name string, uid types.UID) {
 	w.Helper()
@@ -176,10 +172,11 @@ func (w *snapshotWorld) clean() {
 	w.noResidue()
 }
 
-// TestSnapshotsBeginWhenTheirCRDsAreInstalled is the first test of snapshots:
-// the CRDs stay for the rest of the suite.
+// TestSnapshotsBeginWhenTheirCRDsAreInstalled runs beside no other test, since it
+// removes the CRDs that earlier ones may have installed.
 func TestSnapshotsBeginWhenTheirCRDsAreInstalled(t *testing.T) {
 	w := newSnapshotWorld(t, "snap-crds")
+	w.must(suite.RemoveSnapshots(w.ctx))
 	replica := w.start()
 	w.claim("b", "data", "lab", "1Gi")
 	_, err := suite.WaitBound(w.ctx, w.name+"-b", 1)
@@ -321,17 +318,13 @@ func TestSnapshotQuotaReturnsWhenRoomIsFreed(t *testing.T) {
 	}
 	w.take("b", "three", "data", w.class)
 	w.event("b", "three", "QuotaExceeded", "would use 3 of 2 snapshots (tenants[1].classes[0].quota.snapshots)")
-	_, metrics, err := replica.Get(w.ctx, "/metrics")
-	w.must(err)
 	for _, line := range []string{
 		`standalone_cinder_quota{name="tenants[1].classes[0]",resource="snapshots",scope="class",type="used"} 2`,
 		`standalone_cinder_quota{name="tenants[1].classes[0]",resource="snapshots",scope="class",type="hard"} 2`,
 		`standalone_cinder_quota{name="tenant-b",resource="snapshots",scope="tenant",type="used"} 2`,
 		`standalone_cinder_pending_snapshots{kind="VolumeSnapshot",reason="QuotaExceeded",state="denied"} 1`,
 	} {
-		if !strings.Contains(metrics, line) {
-			t.Errorf("the metrics lack %s", line)
-		}
+		w.metric(replica, line)
 	}
 	w.stored(2)
 	// The next leader counts the same.
@@ -375,10 +368,10 @@ func TestSnapshotsNeverCrossTenants(t *testing.T) {
 	}))
 	w.take("a", "stolen", "data", w.class)
 	w.event("a", "stolen", "OtherTenant", "belongs to tenant tenant-b (tenants[1]), but the volume was made for tenant tenant-a")
-	// A content that names another's snapshot by its ID is not served.
+	// A content that names a snapshot by its ID is not served, since no rule grants it.
 	handle := "11111111-2222-4333-8444-555555555555"
 	imported := &snapshotv1.VolumeSnapshotContent{
-		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-imported"},
+		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-imported", Annotations: map[string]string{annotation("storage-class"): w.name + "-lab"}},
 		Spec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{Namespace: w.name + "-a", Name: "imported"}, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
 			Driver: w.provisioner, Source: snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: &handle},
@@ -391,15 +384,8 @@ func TestSnapshotsNeverCrossTenants(t *testing.T) {
 		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: &imported.Name}},
 	}, metav1.CreateOptions{})
 	w.must(err)
-	w.event("default", imported.Name, "SnapshotImportRefused", handle)
-	// Deleted earlier, it would be gone at once, and its content would stay.
-	w.must(harness.Eventually(w.ctx, func() (string, error) {
-		snapshot, err := w.client.SnapshotV1().VolumeSnapshots(w.name+"-a").Get(w.ctx, "imported", metav1.GetOptions{})
-		if err == nil && !slices.Contains(snapshot.Finalizers, boundFinalizer) {
-			return "the snapshot-controller has not bound the imported content", nil
-		}
-		return "", err
-	}))
+	w.event("default", imported.Name, "ImportNotGranted", "grants no snapshots that exist at Cinder; ask an operator to add import to the rule")
+	w.bound("a", "imported")
 	w.remove("a", "imported")
 	w.event("default", imported.Name, "SnapshotKept", handle)
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
@@ -516,6 +502,134 @@ func TestRestoredVolumeHasTheSnapshotsContent(t *testing.T) {
 	w.event("b", "small", "VolumeTooSmall", "the volume would have 1 GiB, but VolumeSnapshot "+w.name+"-b/nightly has 2 GiB")
 	w.must(suite.DeleteClaims(w.ctx, w.name+"-b"))
 	w.clean()
+}
+
+// TestSnapshotThatExistsIsImported: a content that names a snapshot at Cinder is
+// bound by the snapshot-controller and served if the tenant's rule grants it; a claim
+// gets its content; it counts; and it goes or stays as the deletionPolicy says.
+func TestSnapshotThatExistsIsImported(t *testing.T) {
+	t.Parallel()
+	w := newSnapshotWorld(t, "snap-import")
+	w.importPolicy()
+	w.policy = strings.Replace(w.policy, "    metadata: {costcenter: \"4711\"}\n", "    metadata: {costcenter: \"4711\"}\n    quota: {snapshots: 1}\n", 1)
+	w.policy = strings.Replace(w.policy, "clusterID: cluster-snap-import\n", "clusterID: cluster-snap-import\naudit: {interval: 500ms, grace: 1m, delete: true}\n", 1)
+	w.install()
+	leader := w.start()
+	granted := map[string]string{"import": "yes"}
+	volume := w.add(cindersim.Volume{Name: "somebody's", Project: "team-a", SizeGiB: 2})
+	exists := func(name string, metadata map[string]string) string {
+		id, err := w.sim.AddSnapshot(volume.ID, name, metadata)
+		w.must(err)
+		return id
+	}
+	old, secret := exists("a-data", granted), exists("secret", granted)
+	bring := func(id, namespace, class, name string, policy snapshotv1.DeletionPolicy) *snapshotv1.VolumeSnapshot {
+		t.Helper()
+		content, err := w.client.SnapshotV1().VolumeSnapshotContents().Create(w.ctx,
+			record.NewImportedSnapshotContent(id, w.name+"-"+namespace, name, w.provisioner, w.name+"-"+class, policy, nil), metav1.CreateOptions{})
+		w.must(err)
+		w.Cleanup(func() {
+			_ = w.client.SnapshotV1().VolumeSnapshotContents().Delete(context.Background(), content.Name, metav1.DeleteOptions{})
+		})
+		snapshot, err := w.client.SnapshotV1().VolumeSnapshots(w.name+"-"+namespace).Create(w.ctx, &snapshotv1.VolumeSnapshot{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: &content.Name}},
+		}, metav1.CreateOptions{})
+		w.must(err)
+		return snapshot
+	}
+	left := func(snapshot *snapshotv1.VolumeSnapshot, alsoContent bool) {
+		t.Helper()
+		w.must(harness.Eventually(w.ctx, func() (string, error) {
+			_, err := w.client.SnapshotV1().VolumeSnapshots(snapshot.Namespace).Get(w.ctx, snapshot.Name, metav1.GetOptions{})
+			_, contentErr := w.client.SnapshotV1().VolumeSnapshotContents().Get(w.ctx, contentName(snapshot), metav1.GetOptions{})
+			if apierrors.IsNotFound(err) && (apierrors.IsNotFound(contentErr) || !alsoContent) {
+				return "", nil
+			}
+			return fmt.Sprintf("VolumeSnapshot: %v; content: %v", err, contentErr), nil
+		}))
+	}
+	// What the rule does not grant is as if it did not exist, and nothing changes.
+	const notFound = ".import grants no snapshot with the ID "
+	refused := bring(secret, "a", "gold", "secret", snapshotv1.VolumeSnapshotContentDelete)
+	w.event("a", "secret", "ImportedSnapshotNotFound", notFound+fmt.Sprintf("%q", secret))
+	w.event("default", contentName(refused), "ImportedSnapshotNotFound", notFound+fmt.Sprintf("%q", secret))
+	theirs := bring(old, "b", "lab", "theirs", snapshotv1.VolumeSnapshotContentDelete)
+	w.event("b", "theirs", "ImportNotGranted", "grants no snapshots that exist at Cinder")
+	w.bound("a", "secret")
+	w.bound("b", "theirs")
+	for _, denied := range []*snapshotv1.VolumeSnapshot{refused, theirs} {
+		w.must(w.client.SnapshotV1().VolumeSnapshots(denied.Namespace).Delete(w.ctx, denied.Name, metav1.DeleteOptions{}))
+		left(denied, true)
+	}
+	for _, s := range w.stored(2) {
+		if len(s.Metadata) != 1 {
+			t.Errorf("snapshot %s has the metadata %v", s.Name, s.Metadata)
+		}
+	}
+
+	imported := bring(old, "a", "gold", "old", snapshotv1.VolumeSnapshotContentRetain)
+	content := w.ready("a", "old")
+	if content.Name != contentName(imported) || record.SnapshotHandleOf(content) != old || *content.Status.RestoreSize != 2<<30 {
+		t.Errorf("the content is %+v, with %+v", content.ObjectMeta, content.Status)
+	}
+	w.event("a", "old", "SnapshotImported", "tenant tenant-a, rule tenants[0].classes[0]: snapshot "+old+" (2 GiB) of backend gold is imported; its deletionPolicy is Retain")
+	w.metric(leader, `standalone_cinder_quota{name="tenant-a",resource="snapshots",scope="tenant",type="used"} 1`)
+	w.metric(leader, `standalone_cinder_snapshot_imports_total{outcome="success"} 1`)
+	group := snapshotv1.GroupName
+	_, err := suite.CreateClaim(w.ctx, harness.Claim(w.name+"-a", "restored", w.name+"-gold", "2Gi", func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "old"}
+	}))
+	w.must(err)
+	_, err = suite.WaitBound(w.ctx, w.name+"-a", 1)
+	w.must(err)
+	if made := slices.DeleteFunc(w.sim.Volumes(), func(v cindersim.Volume) bool { return v.SnapshotID != old }); len(made) != 1 {
+		t.Errorf("%d volumes were made from the snapshot", len(made))
+	}
+	// It uses the quota.
+	w.take("a", "another", "restored", w.class)
+	w.event("a", "another", "QuotaExceeded", "would use 2 of 1 snapshots")
+
+	// Retained, it stays and counts, until the tenant imports it again, to delete it.
+	w.remove("a", "old")
+	left(imported, false)
+	w.must(w.client.SnapshotV1().VolumeSnapshotContents().Delete(w.ctx, contentName(imported), metav1.DeleteOptions{}))
+	left(imported, true)
+	w.stored(2)
+	// Now by the command, dry run first.
+	command := func(apply ...string) (code int, output string) {
+		return w.operator("snapshot", "import", append([]string{"--backend", "gold", "--snapshot", "a-data", "--namespace", w.name + "-a", "--volume-snapshot", "again",
+			"--storage-class", w.name + "-gold", "--deletion-policy", "Delete"}, apply...)...)
+	}
+	if code, output := w.operator("snapshot", "list"); code != 0 || !strings.Contains(output, old) || !strings.Contains(output, w.name+"-a/old of cluster cluster-snap-import") {
+		t.Errorf("exit code %d:\n%s", code, output)
+	}
+	if code, output := command(); code != 0 || !strings.Contains(output, "# 1. create VolumeSnapshotContent imported-"+old) {
+		t.Errorf("exit code %d:\n%s", code, output)
+	}
+	if _, err := w.client.SnapshotV1().VolumeSnapshots(w.name+"-a").Get(w.ctx, "again", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the plan made a VolumeSnapshot: %v", err)
+	}
+	for range 2 {
+		if code, output := command("--apply"); code != 0 {
+			t.Fatalf("exit code %d:\n%s", code, output)
+		}
+		w.ready("a", "again")
+	}
+	again, err := w.client.SnapshotV1().VolumeSnapshots(w.name+"-a").Get(w.ctx, "again", metav1.GetOptions{})
+	w.must(err)
+	w.remove("a", "again")
+	left(again, true)
+	w.ready("a", "another") // there is room again
+	for _, s := range w.stored(2) {
+		if s.ID == old {
+			t.Error("the imported snapshot is still there")
+		}
+	}
+	w.must(w.sim.RemoveSnapshot(secret))
+	w.remove("a", "another")
+	w.stored(0)
+	w.must(suite.DeleteClaims(w.ctx, w.name+"-a"))
 }
 
 // TestAccountMayChangeOnlySnapshotsOfItsDriver: whoever has the account of the

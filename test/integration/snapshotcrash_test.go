@@ -23,6 +23,8 @@ type snapshotSite struct {
 	*site
 	client snapshotclient.Interface
 	taken  int
+	// importing means that the snapshots exist at Cinder, and are imported.
+	importing bool
 	// next sets a trap for the next case.
 	next func()
 }
@@ -35,6 +37,16 @@ const (
 	stepWriteContent    = "kubernetes POST apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
 	stepWriteStatus     = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-ID/status"
 	stepLetGoOfSnapshot = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-ID"
+	stepChangeImported  = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/imported-ID"
+	stepNameImported    = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/imported-ID/status"
+)
+
+// The phases of a snapshot's life.
+const (
+	phaseTaking         = "taking"
+	phaseDeleting       = "deleting"
+	phaseImporting      = "importing"
+	phaseDeletingImport = "deleting an import"
 )
 
 // TestCrashMatrixOfSnapshots kills the leader before every change
@@ -43,22 +55,25 @@ const (
 func TestCrashMatrixOfSnapshots(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	t.Cleanup(cancel) // after the parallel subtests
-	if err := installSnapshots(ctx); err != nil {
+	if err := suite.InstallSnapshots(ctx); err != nil {
 		t.Fatal(err)
 	}
 	for _, phase := range []struct {
 		name     string
 		mustHave []string
 	}{
-		{"taking", []string{stepWriteContent, stepTakeSnapshot, stepMarkSnapshot, stepWriteStatus}},
-		{"deleting", []string{stepDeleteSnapshot, stepLetGoOfSnapshot}},
+		{phaseTaking, []string{stepWriteContent, stepTakeSnapshot, stepMarkSnapshot, stepWriteStatus}},
+		{phaseDeleting, []string{stepDeleteSnapshot, stepLetGoOfSnapshot}},
+		{phaseImporting, []string{stepChangeImported, stepMarkSnapshot, stepNameImported}},
+		{phaseDeletingImport, []string{stepDeleteSnapshot, stepChangeImported}},
 	} {
 		t.Run(phase.name, func(t *testing.T) {
 			t.Parallel()
-			s, err := newSnapshotSite(ctx, "snapcrash-"+phase.name)
+			s, err := newSnapshotSite(ctx, "snapcrash-"+strings.ReplaceAll(phase.name, " ", "-"))
 			if err != nil {
 				t.Fatal(err)
 			}
+			s.importing = phase.name == phaseImporting || phase.name == phaseDeletingImport
 			defer func() {
 				if err := s.close(); err != nil {
 					t.Error(err)
@@ -119,14 +134,51 @@ func newSnapshotSite(ctx context.Context, name string) (*snapshotSite, error) {
 	return s, nil
 }
 
-// take creates a VolumeSnapshot.
+// take creates a VolumeSnapshot, for a snapshot that exists if these are imported.
 func (s *snapshotSite) take(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
 	s.taken++
+	if s.importing {
+		return s.bring(ctx)
+	}
 	claim, class := "data", s.name
 	return s.client.SnapshotV1().VolumeSnapshots(s.namespace).Create(ctx, &snapshotv1.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("snapshot-%d", s.taken)},
 		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim}, VolumeSnapshotClassName: &class},
 	}, metav1.CreateOptions{})
+}
+
+// bring makes a snapshot at Cinder, and the objects that import it.
+func (s *snapshotSite) bring(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
+	claim, err := suite.Client.CoreV1().PersistentVolumeClaims(s.namespace).Get(ctx, "data", metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	pv, err := suite.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	id, err := s.sim.AddSnapshot(pv.Annotations[record.AnnotationVolume], "old data", nil)
+	if err != nil {
+		return nil, err
+	}
+	name := fmt.Sprintf("snapshot-%d", s.taken)
+	content, err := s.client.SnapshotV1().VolumeSnapshotContents().Create(ctx,
+		record.NewImportedSnapshotContent(id, s.namespace, name, s.provisioner, s.class, snapshotv1.VolumeSnapshotContentDelete, nil), metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return s.client.SnapshotV1().VolumeSnapshots(s.namespace).Create(ctx, &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: &content.Name}},
+	}, metav1.CreateOptions{})
+}
+
+// contentName is the name of a VolumeSnapshot's content.
+func contentName(of *snapshotv1.VolumeSnapshot) string {
+	if named := of.Spec.Source.VolumeSnapshotContentName; named != nil {
+		return *named
+	}
+	return record.SnapshotContentName(of.UID)
 }
 
 // ready waits until the VolumeSnapshot is ready and Cinder has exactly the
@@ -140,7 +192,7 @@ func (s *snapshotSite) ready(ctx context.Context, of *snapshotv1.VolumeSnapshot)
 		if snapshot.Status == nil || snapshot.Status.ReadyToUse == nil || !*snapshot.Status.ReadyToUse {
 			return fmt.Sprintf("the VolumeSnapshot is not ready: %+v", snapshot.Status), nil
 		}
-		content, err := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, record.SnapshotContentName(of.UID), metav1.GetOptions{})
+		content, err := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, contentName(of), metav1.GetOptions{})
 		if err != nil {
 			return "", err
 		}
@@ -160,7 +212,7 @@ func (s *snapshotSite) removed(ctx context.Context, of *snapshotv1.VolumeSnapsho
 	}
 	return s.eventually(ctx, func() (string, error) {
 		_, err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).Get(ctx, of.Name, metav1.GetOptions{})
-		content, contentErr := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, record.SnapshotContentName(of.UID), metav1.GetOptions{})
+		content, contentErr := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, contentName(of), metav1.GetOptions{})
 		if stored := s.sim.Snapshots(); len(stored) > 0 || !apierrors.IsNotFound(err) || !apierrors.IsNotFound(contentErr) {
 			return fmt.Sprintf("left are %+v at Cinder, VolumeSnapshot: %v, content: %+v %v", stored, err, content.ObjectMeta, contentErr), nil
 		}
@@ -211,9 +263,13 @@ func (s *snapshotSite) pass(ctx context.Context, phase string, during func() err
 		return err
 	}
 	var snapshot *snapshotv1.VolumeSnapshot
-	err := meanwhile("taking", func() (err error) { snapshot, err = s.take(ctx); return err }, func() error { return s.ready(ctx, snapshot) })
+	begin, end := phaseTaking, phaseDeleting
+	if s.importing {
+		begin, end = phaseImporting, phaseDeletingImport
+	}
+	err := meanwhile(begin, func() (err error) { snapshot, err = s.take(ctx); return err }, func() error { return s.ready(ctx, snapshot) })
 	if err == nil {
-		err = meanwhile("deleting", func() error {
+		err = meanwhile(end, func() error {
 			return s.client.SnapshotV1().VolumeSnapshots(s.namespace).Delete(ctx, snapshot.Name, metav1.DeleteOptions{})
 		}, func() error { return s.removed(ctx, snapshot) })
 	}

@@ -56,6 +56,10 @@ func TestTenantImportsAVolume(t *testing.T) {
 		t.Errorf("a volume was made besides: %s", describe(volumes))
 	}
 	w.metric(leader, `standalone_cinder_quota{name="tenant-a",resource="gigabytes",scope="tenant",type="used"} 3`)
+	w.metric(leader, `standalone_cinder_volume_imports_total{outcome="success"} 1`)
+	if _, line, _ := strings.Cut(leader.Log(), "Imported a volume"); !strings.Contains(strings.SplitN(line, "\n", 2)[0], `"requestID":"req-`) {
+		t.Errorf("the audit line has no request ID: %.400s", line)
+	}
 
 	// No room is left for another, and the claim waits for it.
 	other := w.add(cindersim.Volume{Name: "a-other", Project: "team-a", SizeGiB: 1, Metadata: granted})

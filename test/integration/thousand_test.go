@@ -1,8 +1,10 @@
 package integration
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -230,6 +232,11 @@ func (w *world) explained() {
 			if err != nil {
 				return "", err
 			}
+			// The last event of a claim counts: a replica that loses the lease says that
+			// provisioning failed, and the next one says why.
+			slices.SortFunc(events.Items, func(a, b corev1.Event) int {
+				return cmp.Or(cmp.Compare(len(a.ResourceVersion), len(b.ResourceVersion)), cmp.Compare(a.ResourceVersion, b.ResourceVersion))
+			})
 			for _, event := range events.Items {
 				told[string(event.InvolvedObject.UID)] = event.Reason
 			}

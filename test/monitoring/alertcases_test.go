@@ -160,7 +160,14 @@ var alertCases = []alertCase{
 	{alert: "StandaloneCinderAuditFindings", name: "a stuck volume", series: `standalone_cinder_audit_findings{@a,kind="StuckVolume",backend="gold"} 1x90`, after: 31 * time.Minute, want: []string{`{backend="gold", kind="StuckVolume"}`}},
 	{alert: "StandaloneCinderAuditFindings", name: "others have their own alerts", series: `
 		standalone_cinder_audit_findings{@a,kind="MissingVolume",backend="gold"} 1x90
+		standalone_cinder_audit_findings{@a,kind="LeakedAttachment",backend="gold"} 1x90
 		standalone_cinder_audit_findings{@a,kind="OrphanSecret",backend="gold"} 1x90`, after: 40 * time.Minute},
+
+	{alert: "StandaloneCinderAttachmentsLeaked", name: "somebody may still write", series: `standalone_cinder_audit_findings{@a,kind="LeakedAttachment",backend="gold"} 1x60`, after: 16 * time.Minute, want: []string{`{backend="gold"}`}},
+	{alert: "StandaloneCinderAttachmentsLeaked", name: "one that is missing is none", series: `standalone_cinder_audit_findings{@a,kind="MissingAttachment",backend="gold"} 1x60`, after: 30 * time.Minute},
+
+	{alert: "StandaloneCinderNodesQuarantined", name: "a node does not come back", series: `standalone_cinder_csi_quarantined_nodes{@a,backend="gold"} 1x60`, after: 16 * time.Minute, want: []string{`{backend="gold"}`}},
+	{alert: "StandaloneCinderNodesQuarantined", name: "a node reboots", series: `standalone_cinder_csi_quarantined_nodes{@a,backend="gold"} 0x5 1x10 0x60`, after: 30 * time.Minute},
 
 	{alert: "StandaloneCinderOrphans", name: "an orphan", series: `standalone_cinder_audit_findings{@a,kind="OrphanVolume",backend="gold"} 2x150`, after: 61 * time.Minute, want: []string{`{backend="gold", kind="OrphanVolume"}`}},
 	{alert: "StandaloneCinderOrphans", name: "removed by the next audit", series: `standalone_cinder_audit_findings{@a,kind="OrphanVolume",backend="gold"} 2x60 stale`, after: 61 * time.Minute},

@@ -21,41 +21,75 @@ import (
 const (
 	provisioner = "openstack.org/standalone-cinder"
 	class       = "cinder-gold"
-	namespaces  = 50
+	namespaces  = 5000
+	tenants     = 1000
+	servers     = 200                                    // backends
 	clusterUID  = "6f0b8a1c-7a40-4d6e-9a0e-0c1d2e3f4a5b" // of the namespace kube-system
 )
 
-// policyFor gives all namespaces to one tenant with one backend.
+// policyFor gives every tenant a few namespaces, in one of three ways. Half of the
+// tenants share the first backend, the others two or three each of the rest. Each is
+// a project of the same Cinder.
 func policyFor(sim *cindersim.Simulator, audit time.Duration) string {
-	return fmt.Sprintf(`
+	var text strings.Builder
+	fmt.Fprintf(&text, `
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
 clusterID: scale
 audit: {interval: %s}
+defaults: {workflow: reserve, limits: {concurrency: 64}}
 backends:
-  - name: gold
-    auth: {noauth: {endpoint: %q, user: admin, project: %s}}
-    workflow: reserve
-    limits: {concurrency: 64}
-tenants:
-  - name: team
-    namespaces: ["team-*"]
-    quota: {volumes: 1000000}
-    classes:
-      - {storageClasses: [%s], backends: [gold]}
-`, audit, sim.NoauthEndpoint(), cindersim.DefaultNoauthProject, class)
+`, audit)
+	for i := range servers {
+		fmt.Fprintf(&text, "  - {name: backend-%d, auth: {noauth: {endpoint: %q, user: admin, project: \"%032x\"}}}\n", i, sim.NoauthEndpoint(), 1+i)
+	}
+	text.WriteString("tenants:\n")
+	for t := range tenants {
+		var own string
+		switch t % 3 {
+		case 0:
+			var names []string
+			for n := t; n < namespaces; n += tenants {
+				names = append(names, namespaceOf(n))
+			}
+			own = "namespaces: [" + strings.Join(names, ", ") + "]"
+		case 1:
+			own = fmt.Sprintf(`namespaces: ["team-%d-*"]`, t)
+		default:
+			own = fmt.Sprintf(`namespaceSelector: {matchLabels: {team: "%d"}}`, t)
+		}
+		fmt.Fprintf(&text, "  - {name: %s, %s, quota: {volumes: 1000000}, classes: [{storageClasses: [%s], backends: [%s]}]}\n", tenantOf(t), own, class, backendOf(t))
+	}
+	return text.String()
+}
+
+// The numbers below are those of claims. Neighbors are in different namespaces.
+func namespaceOf(i int) string {
+	if n := i % namespaces; n%tenants%3 == 1 {
+		return fmt.Sprintf("team-%d-%d", n%tenants, n)
+	}
+	return fmt.Sprintf("project-%d", i%namespaces)
+}
+func tenantOf(i int) string  { return fmt.Sprintf("tenant-%d", i%tenants) }
+func backendOf(i int) string { return fmt.Sprintf("backend-%d", serverOf(i)) }
+func projectOf(i int) string { return fmt.Sprintf("%032x", 1+serverOf(i)) }
+func serverOf(i int) int {
+	if tenant := i % tenants; tenant >= tenants/2 {
+		return 1 + tenant%(servers-1)
+	}
+	return 0
 }
 
 // prepare creates the objects that claims need.
 func prepare(s *apiServer) {
 	for i := range namespaces {
-		s.put("namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceOf(i), UID: types.UID(uuid.NewString())}})
+		s.put("namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+			Name: namespaceOf(i), UID: types.UID(uuid.NewString()), Labels: map[string]string{"team": fmt.Sprint(i % tenants), "kubernetes.io/metadata.name": namespaceOf(i)},
+		}})
 	}
 	s.put("namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: clusterUID}})
 	s.put("storageclasses", &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class, UID: "class"}, Provisioner: provisioner})
 }
-
-func namespaceOf(i int) string { return fmt.Sprintf("team-%d", i%namespaces) }
 
 // serve adds a claim that was served long ago: claim, PersistentVolume and
 // Secret in Kubernetes, the volume at Cinder, all as large as in a real
@@ -65,10 +99,10 @@ func serve(s *apiServer, sim *cindersim.Simulator, i int) error {
 	claim := claimOf(i, uid)
 	pvName := "pvc-" + uid
 	id, err := sim.AddVolume(cindersim.Volume{
-		Name: pvName, SizeGiB: 1, Status: "in-use", Created: time.Now().Add(-time.Hour),
+		Name: pvName, Project: projectOf(i), SizeGiB: 1, Status: "in-use", Created: time.Now().Add(-time.Hour),
 		Metadata: map[string]string{
 			policy.StampPrefix + "cluster": "scale", policy.StampPrefix + "kube-system-uid": clusterUID,
-			policy.StampPrefix + "requested": `1 GiB, type "", zone ""`, policy.StampPrefix + "claim-uid": uid, policy.StampPrefix + "tenant": "team",
+			policy.StampPrefix + "requested": `1 GiB, type "", zone ""`, policy.StampPrefix + "claim-uid": uid, policy.StampPrefix + "tenant": tenantOf(i),
 			policy.StampPrefix + "storage-class": class, policy.StampPrefix + "workflow": "reserve",
 			policy.StampPrefix + "requested-at": time.Now().Add(-time.Hour).UTC().Format(time.RFC3339),
 			"csi.storage.k8s.io/pvc/name":       claim.Name, "csi.storage.k8s.io/pvc/namespace": claim.Namespace, "csi.storage.k8s.io/pv/name": pvName,
@@ -84,7 +118,7 @@ func serve(s *apiServer, sim *cindersim.Simulator, i int) error {
 	claim.Spec.VolumeName = pvName
 	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, AccessModes: claim.Spec.AccessModes, Capacity: claim.Spec.Resources.Requests}
 	s.put("persistentvolumeclaims", claim)
-	s.put("persistentvolumes", volumeOf(claim, id, cinder.NewPlace(sim.NoauthEndpoint(), cindersim.DefaultNoauthProject)))
+	s.put("persistentvolumes", volumeOf(i, claim, id, cinder.NewPlace(sim.NoauthEndpoint(), projectOf(i))))
 	s.put("secrets", &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: harness.Namespace, Name: pvName + "-credentials", UID: types.UID(uuid.NewString()), CreationTimestamp: old(),
@@ -127,7 +161,7 @@ func claimOf(i int, uid string) *corev1.PersistentVolumeClaim {
 }
 
 // volumeOf is the PersistentVolume that the program writes for a claim.
-func volumeOf(claim *corev1.PersistentVolumeClaim, id string, at cinder.Place) *corev1.PersistentVolume {
+func volumeOf(i int, claim *corev1.PersistentVolumeClaim, id string, at cinder.Place) *corev1.PersistentVolume {
 	name := "pvc-" + string(claim.UID)
 	initiator := "iqn.2018-01.io.k8s.standalone-cinder:scale"
 	filesystem := corev1.PersistentVolumeFilesystem
@@ -135,9 +169,9 @@ func volumeOf(claim *corev1.PersistentVolumeClaim, id string, at cinder.Place) *
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: types.UID(uuid.NewString()), CreationTimestamp: old(),
 			Annotations: map[string]string{
-				policy.StampPrefix + "volume-id": id, policy.StampPrefix + "backend": "gold", policy.StampPrefix + "tenant": "team",
+				policy.StampPrefix + "volume-id": id, policy.StampPrefix + "backend": backendOf(i), policy.StampPrefix + "tenant": tenantOf(i),
 				policy.StampPrefix + "endpoint": at.Endpoint, policy.StampPrefix + "project-id": at.Project,
-				policy.StampPrefix + "rule": "tenants[0].classes[0]", policy.StampPrefix + "protocol": "iscsi",
+				policy.StampPrefix + "rule": fmt.Sprintf("tenants[%d].classes[0]", i%tenants), policy.StampPrefix + "protocol": "iscsi",
 				policy.StampPrefix + "connector": `{"host":"standalone-cinder","ip":"127.0.0.1","initiator":"` + initiator + `","os_type":"linux2","platform":"x86_64","multipath":false}`,
 				policy.StampPrefix + "cluster":   "scale", policy.StampPrefix + "claim-uid": string(claim.UID), policy.StampPrefix + "policy-revision": "0123456789ab",
 				policy.StampPrefix + "secret": name + "-credentials", policy.StampPrefix + "secret-namespace": harness.Namespace,

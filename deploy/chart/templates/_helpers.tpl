@@ -27,6 +27,56 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/* Other labels than those of the replicas, which selectors match. */}}
+{{- define "standalone-cinder.nodeSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "standalone-cinder.name" . }}-node
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "standalone-cinder.nodeLabels" -}}
+{{ include "standalone-cinder.nodeSelectorLabels" . }}
+app.kubernetes.io/component: node
+app.kubernetes.io/part-of: standalone-cinder
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* A sidecar of the CSI driver: its name, its arguments, and its part of the values. */}}
+{{- define "standalone-cinder.sidecar" -}}
+- name: {{ .name }}
+  {{- $image := .values.image }}
+  {{- if $image.digest }}
+  image: {{ printf "%s@%s" $image.repository $image.digest }}
+  {{- else }}
+  image: {{ printf "%s:%s" $image.repository $image.tag }}
+  {{- end }}
+  imagePullPolicy: {{ .pullPolicy }}
+  args:
+    - --leader-election=false
+    - --csi-address=/csi/csi.sock
+    - --kube-api-qps=100
+    - --kube-api-burst=200
+    - --timeout=90s
+    - --retry-interval-max=30s
+    {{- range .args }}
+    - {{ . }}
+    {{- end }}
+  resources:
+    {{- toYaml .values.resources | nindent 4 }}
+  securityContext:
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: [ALL]
+  volumeMounts:
+    - name: csi
+      mountPath: /csi
+    - name: token
+      mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+      readOnly: true
+{{- end }}
+
 {{- define "standalone-cinder.image" -}}
 {{- $image := .Values.image }}
 {{- if $image.digest }}

@@ -21,6 +21,8 @@ type Client struct {
 	kubernetes.Interface
 	Recorder record.EventRecorder
 	Volumes  corelisters.PersistentVolumeLister
+	// Provisioner is written on every PersistentVolume as its provisioner.
+	Provisioner string
 }
 
 // CoreV1 implements kubernetes.Interface.
@@ -70,6 +72,11 @@ func (e *sink) PatchWithEventNamespaceWithContext(_ context.Context, event *core
 }
 
 func (e *sink) enqueue(event *corev1.Event) (*corev1.Event, error) {
+	if event.Type == corev1.EventTypeNormal {
+		// That provisioning begins and has succeeded: the program's own event,
+		// BackendChosen, and the claim itself say more.
+		return event, nil
+	}
 	var about runtime.Object = &event.InvolvedObject
 	if event.InvolvedObject.Kind == "PersistentVolume" {
 		// The event counts for the namespace of its claim, which the reference does

@@ -97,4 +97,8 @@ func TestEventOfAVolumeCarriesTheVolume(t *testing.T) {
 	if to.said[0] != "Warning VolumeFailedDelete refused" {
 		t.Errorf("said %q", to.said[0])
 	}
+	success := &corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolumeClaim"}, Type: corev1.EventTypeNormal, Reason: "ProvisioningSucceeded"}
+	if _, err := events.CreateWithEventNamespaceWithContext(t.Context(), success); err != nil || len(to.said) != 2 {
+		t.Errorf("said %q (%v); a claim needs no second event", to.said, err)
+	}
 }

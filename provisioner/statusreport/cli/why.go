@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
@@ -186,7 +187,7 @@ func (o *connection) askClass(ctx context.Context, client kubernetes.Interface, 
 		a.because("StorageClass %s does not exist", *claim.Spec.StorageClassName)
 	case err != nil:
 		a.note("StorageClass %s cannot be read: %s", *claim.Spec.StorageClassName, err)
-	case class.Provisioner != o.provisionerName:
+	case class.Provisioner != o.provisionerName && class.Provisioner != policy.CSIDriver:
 		a.because("StorageClass %s belongs to another provisioner, %s", class.Name, class.Provisioner)
 	case class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer && admission.SelectedNode(claim) == "":
 		a.because("StorageClass %s has volumeBindingMode: WaitForFirstConsumer, and no pod that uses the claim is scheduled yet", class.Name)

@@ -38,6 +38,8 @@ func (w *world) administer(ctx, trouble context.Context) {
 			err = w.addForeign(step.Where, string(w.claims.pick(step.Pick)))
 		case plan.GiveAway:
 			err = w.giveAway(step.Pick)
+		case plan.Retype:
+			err = w.retype(trouble, step.Pick, step.For)
 		}
 		if err != nil && ctx.Err() == nil {
 			w.timeline.Say("%s: %s", step, err)
@@ -112,7 +114,7 @@ func (w *world) addForeign(backend, claimUID string) error {
 func (w *world) giveAway(pick int) error {
 	var inUse []cindersim.Volume
 	for _, v := range w.sim.Volumes() {
-		if v.Status == "in-use" && w.isStamped(v) && !w.claims.isAsked(types.UID(v.Metadata[checker.StampClaimUID])) {
+		if v.Status == "in-use" && w.isStamped(v) && !checker.IsOnNodes(v) && !w.claims.isAsked(types.UID(v.Metadata[checker.StampClaimUID])) {
 			inUse = append(inUse, v)
 		}
 	}

@@ -21,6 +21,7 @@ type Options struct {
 	ClaimEvery time.Duration
 	Hostile    bool
 	Snapshots  bool
+	CSI        bool
 	// Settle bounds how long it may take, after the faults end, until nothing is
 	// left to do.
 	Settle time.Duration
@@ -32,7 +33,7 @@ type Options struct {
 
 // Plan draws what the seed does.
 func (o Options) Plan(seed uint64) plan.Plan {
-	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery, Hostile: o.Hostile, Snapshots: o.Snapshots})
+	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery, Hostile: o.Hostile, Snapshots: o.Snapshots, CSI: o.CSI})
 }
 
 // Result is the outcome of one seed.
@@ -60,12 +61,18 @@ type Counts struct {
 	// were deleted by hand, and Unbound how often the program reported that one
 	// was deleted before it was bound.
 	Flips, Removals, Unbound int
+	// Retypes are the volumes whose type the command has changed, Grows the requests
+	// for larger volumes that the API server took.
+	Retypes, Grows int
 	// Places is how often a backend led elsewhere, NodeUses how many volumes
 	// nodes used.
 	Places, NodeUses int
 	// Lies are the answers that were replaced by hostile ones, Attacks how many
 	// kinds of them there were.
 	Lies, Attacks int
+	// Pods are those whose claims are in mode csi, Attached how often one of their
+	// volumes was attached to a node.
+	Pods, Attached int
 	// PeakMemory is the most that a replica took, in bytes; 0 if unknown.
 	PeakMemory int64
 }
@@ -111,6 +118,7 @@ func (w *world) trouble(ctx context.Context) error {
 		t := newTenant(w, name)
 		actors.Go(func() { t.run(ctx, bounded, steps) })
 		actors.Go(func() { w.takeSnapshots(ctx, bounded, name) })
+		actors.Go(func() { w.growClaims(ctx, bounded, name) })
 	}
 	actors.Go(func() { w.disturbProcesses(ctx, bounded) })
 	actors.Go(func() { w.disturbServer(ctx, bounded) })
@@ -124,6 +132,9 @@ func (w *world) trouble(ctx context.Context) error {
 	}
 	for _, step := range w.plan.Volumes {
 		actors.Go(func() { w.disturbVolume(ctx, bounded, step) })
+	}
+	for _, step := range w.plan.Pods {
+		actors.Go(func() { w.runPod(ctx, bounded, step) })
 	}
 	for i, step := range w.plan.Nodes {
 		actors.Go(func() { w.disturbNode(ctx, bounded, i, step) })

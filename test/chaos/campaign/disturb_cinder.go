@@ -86,7 +86,8 @@ func (w *world) at(where string) func(cindersim.Request) bool {
 
 // failVolumes moves some of our volumes from available to error, one poll after
 // the other. None of them is in use or about to be: for a claim that has its
-// volume, that would be damage by the campaign, not by the program.
+// volume, that would be damage by the campaign, not by the program. Those of mode csi
+// are available whenever no pod uses them.
 func (w *world) failVolumes(trouble context.Context, step plan.CinderStep) {
 	const some = 0.3
 	random := rand.New(rand.NewPCG(step.Seed, 0))
@@ -96,7 +97,7 @@ func (w *world) failVolumes(trouble context.Context, step plan.CinderStep) {
 	}
 	for deadline := time.Now().Add(step.For); time.Now().Before(deadline) && sleep(trouble, 40*time.Millisecond); {
 		for _, v := range w.sim.Volumes() {
-			if v.Status == "available" && w.isStamped(v) && (project == "" || project == v.Project) && random.Float64() < some &&
+			if v.Status == "available" && w.isStamped(v) && !checker.IsOnNodes(v) && (project == "" || project == v.Project) && random.Float64() < some &&
 				w.sim.ReplaceVolumeStatus(v.ID, "available", "error") {
 				w.timeline.Note("Cinder: volume %s (%s) goes from available to error", v.ID, v.Name)
 			}

@@ -99,7 +99,7 @@ func (w *world) nextVolume(ctx context.Context) *corev1.PersistentVolume {
 			}
 			pv, is := event.Object.(*corev1.PersistentVolume)
 			// A watch begins with the existing objects.
-			if is && w.names.made(pv) && pv.Spec.ClaimRef != nil && pv.Status.Phase != corev1.VolumeBound && pv.Status.Phase != corev1.VolumeReleased &&
+			if is && w.names.made(pv) && pv.Spec.CSI == nil && pv.Spec.ClaimRef != nil && pv.Status.Phase != corev1.VolumeBound && pv.Status.Phase != corev1.VolumeReleased &&
 				pv.CreationTimestamp.After(began.Add(-time.Second)) && w.fates.choose(pv.Name) {
 				return pv
 			}
@@ -124,8 +124,10 @@ func (w *world) keep(ctx, trouble context.Context, pv *corev1.PersistentVolume, 
 
 // retain makes a PersistentVolume keep its volume.
 func (w *world) retain(ctx context.Context, name string) error {
+	w.fates.noteKeeping(name, true)
 	pv, err := w.reclaim(ctx, name, corev1.PersistentVolumeReclaimRetain)
 	if err != nil {
+		w.fates.noteKeeping(name, false)
 		return err
 	}
 	w.fates.noteKept(pvOf(pv))

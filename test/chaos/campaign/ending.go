@@ -46,6 +46,9 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 	if err := w.deleteSnapshots(ctx); err != nil {
 		return 0, err
 	}
+	if err := w.endPods(ctx); err != nil {
+		return 0, err
+	}
 	if err := w.settleEverywhere(ctx); err != nil {
 		return 0, err
 	}
@@ -55,6 +58,9 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 		return 0, err
 	}
 	if err := w.deleteSnapshots(ctx); err != nil {
+		return 0, err
+	}
+	if err := w.endPods(ctx); err != nil {
 		return 0, err
 	}
 	if err := w.settleEverywhere(ctx); err != nil {
@@ -191,6 +197,8 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 	w.mu.Unlock()
 	s.Volumes = w.sim.Volumes()
 	s.Fates, s.TooLate = w.fates.all(), w.tooLate
+	s.AskedAt = func(uid string) time.Time { return w.claims.askedAt(types.UID(uid)) }
+	_, s.LedSince = w.watch.term()
 	inForce, err := policy.Parse([]byte(w.configuration().policy), "policy.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		return s, err
@@ -224,15 +232,20 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 			switch {
 			case sourceDenial != nil:
 				reason, message = sourceDenial.Reason, sourceDenial.Message
-			case source != nil && message == "" && !copyable(s, *source.Content.Volume):
-				reason, message = "ProvisioningFailed", "the volume of its source is broken, gone or another's"
+			case source != nil && message == "" && !w.isCopyable(s, *source.Content.Volume):
+				reason, message = "ProvisioningFailed", "the volume of its source is broken, gone, another's or elsewhere"
 			}
 			if c.Denial = message; message != "" {
 				c.Explained = told[claim.UID][string(reason)]
 			}
 			c.ToldQuota = told[claim.UID][string(policy.QuotaExceeded)]
+		} else {
+			w.addGrowth(&c, claim, inForce, s.Volumes, used, told[claim.UID])
 		}
 		s.Claims = append(s.Claims, c)
+	}
+	if err := w.addAttachments(ctx, &s); err != nil {
+		return s, err
 	}
 	return s, w.addSnapshots(ctx, &s, told)
 }
@@ -264,16 +277,27 @@ func (s sources) PersistentVolume(name string) (*corev1.PersistentVolume, error)
 	return s.client.CoreV1().PersistentVolumes().Get(s.ctx, name, metav1.GetOptions{})
 }
 
-// copyable reports whether Cinder copies the volume of a source: faults may have
-// broken it, and an administrator may have given it away.
-func copyable(s checker.State, source backends.Target) bool {
+// isCopyable reports whether Cinder copies the volume of a source: faults may have
+// broken it, an administrator may have given it away, and its backend may lead
+// elsewhere.
+func (w *world) isCopyable(s checker.State, source backends.Target) bool {
 	return slices.ContainsFunc(s.Volumes, func(v cindersim.Volume) bool {
-		return v.ID == source.VolumeID && (v.Status == "available" || v.Status == "in-use") && v.Metadata[checker.StampClaimUID] == source.Stamp.ClaimUID
+		return v.ID == source.VolumeID && (v.Status == "available" || v.Status == "in-use") &&
+			v.Metadata[checker.StampClaimUID] == source.Stamp.ClaimUID && w.isReachable(v.Project)
 	})
 }
 
 // denial is why the policy denies a pending claim.
 func (w *world) denial(inForce *policy.Policy, claim *corev1.PersistentVolumeClaim, source *record.Source, used map[string]policy.Usage) (policy.Reason, string) {
+	request := w.request(claim)
+	if source != nil {
+		request.Source = &source.Decided
+	}
+	return checker.Room(inForce.Decide(request), used)
+}
+
+// request is what a claim asks the policy for, without its source.
+func (w *world) request(claim *corev1.PersistentVolumeClaim) policy.Request {
 	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	request := policy.Request{
 		Namespace:       claim.Namespace,
@@ -286,10 +310,7 @@ func (w *world) denial(inForce *policy.Policy, claim *corev1.PersistentVolumeCla
 	if claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock {
 		request.VolumeMode = policy.Block
 	}
-	if source != nil {
-		request.Source = &source.Decided
-	}
-	return checker.Room(inForce.Decide(request), used)
+	return request
 }
 
 func (w *world) listPVs(ctx context.Context) ([]checker.PV, error) {
@@ -360,6 +381,9 @@ func (w *world) sweep() {
 
 func (w *world) sweepObjects(ctx context.Context) error {
 	if err := w.sweepSnapshots(ctx); err != nil {
+		return err
+	}
+	if err := w.sweepPods(ctx); err != nil {
 		return err
 	}
 	claims, err := w.listClaims(ctx)

@@ -45,6 +45,9 @@ func (w *world) evidence(findings []checker.Finding) Evidence {
 			e.Logs[r.name] = r.Log()
 		}
 		s.mu.Unlock()
+		if s.attacher != nil {
+			e.Logs[fmt.Sprintf("attacher %d", s.number)] = s.attacher.Log()
+		}
 	}
 	for _, f := range findings {
 		e.Details = append(e.Details, w.detail(f, journal, e.Logs))

@@ -40,9 +40,15 @@ func (b *fateBook) note(pv string, change func(*checker.Fate)) {
 	b.fates[pv] = fate
 }
 
+// noteKeeping must be called before a request for the reclaim policy Retain, and again
+// when it has failed.
+func (b *fateBook) noteKeeping(pv string, underWay bool) {
+	b.note(pv, func(f *checker.Fate) { f.Keeping = underWay })
+}
+
 // noteKept must be called after the answer of the API server.
 func (b *fateBook) noteKept(pv checker.PV) {
-	b.note(pv.Name, func(f *checker.Fate) { f.PV, f.Kept, f.Freed = pv, time.Now(), false })
+	b.note(pv.Name, func(f *checker.Fate) { f.PV, f.Kept, f.Freed, f.Keeping = pv, time.Now(), false, false })
 }
 
 // noteFreed must be called before the request.

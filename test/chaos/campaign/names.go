@@ -18,6 +18,7 @@ func (n names) provisioner() string            { return "chaos.example/" + n.id(
 func (n names) namespace(tenant string) string { return n.id() + "-" + tenant }
 func (n names) class(class string) string      { return n.id() + "-" + class }
 func (n names) snapshotClass() string          { return n.id() + "-snapshots" }
+func (n names) podNode(number int) string      { return fmt.Sprintf("%s-pods-%d", n.id(), number) }
 
 // lease is the program's name for its Lease.
 func (n names) lease() string { return strings.ReplaceAll(n.provisioner(), "/", "-") }
@@ -53,6 +54,9 @@ const connectorHost = policy.DefaultConnectorHost
 // environment.
 const labEndpoint = "http://cinder.lab.example:8776/v3"
 
+// podsProject is the project of the noauth Cinder for volumes in mode csi.
+const podsProject = "abcdef0123456789abcdef0123456789"
+
 // policyText is the policy of a variant. Volumes that outlive their claims on
 // purpose must not use up the quotas in a long campaign, so the limits grow
 // with the plan.
@@ -83,7 +87,8 @@ func policyText(p plan.Plan, n names, variant int, lead places) string {
 	everybody := plan.TenantNames()
 	return strings.NewReplacer(
 		"CHAOS", n.id(), "LABEL", fmt.Sprintf("{chaos.example/tenant: %s}", n.namespace("c")),
-		"NOAUTH", lab, "WORKFLOW", string(workflow), "PROJECT", project,
+		"NOAUTH", lab, "ENDPOINT", labEndpoint, "PODS", podsProject,
+		"WORKFLOW", string(workflow), "PROJECT", project,
 		"GOLD-VOLUMES", limit(26, everybody...), "SILVER-GIGABYTES", gigabytes(50, everybody...), "LAB-VOLUMES", limit(30, everybody...),
 		"A-VOLUMES", limit(19, "a"), "B-GIGABYTES", gigabytes(36, "b"),
 		"C-VOLUMES", limit(22, "c"), "C-GIGABYTES", gigabytes(40, "c"), "C-FAST", limit(10, "c"),
@@ -98,6 +103,7 @@ backends:
   - {name: gold, auth: {cloud: team-a}, workflow: reserve, limits: {volumes: GOLD-VOLUMES}}
   - {name: silver, auth: {cloud: team-b}, workflow: attachment, limits: {gigabytes: SILVER-GIGABYTES}}
   - {name: lab, auth: {noauth: {endpoint: "NOAUTH", project: PROJECT}}, workflow: WORKFLOW, limits: {volumes: LAB-VOLUMES}}
+  - {name: pods, auth: {noauth: {endpoint: "ENDPOINT", project: PODS}}}
 tenants:
   - name: a
     namespaces: [CHAOS-a]
@@ -107,6 +113,7 @@ tenants:
       - {storageClasses: [CHAOS-fast], backends: [gold]}
       - {storageClasses: [CHAOS-dual], backends: [silver, lab]}
       - {storageClasses: [CHAOS-kept], backends: [gold]}
+      - {storageClasses: [CHAOS-nodes], backends: [silver], mode: csi}
   - name: b
     namespaces: [CHAOS-b]
     quota: {gigabytes: B-GIGABYTES}
@@ -114,6 +121,7 @@ tenants:
       - {storageClasses: [CHAOS-fast], backends: [silver]}
       - {storageClasses: [CHAOS-dual], backends: [gold, lab]}
       - {storageClasses: [CHAOS-kept], backends: [lab]}
+      - {storageClasses: [CHAOS-nodes], backends: [pods], mode: csi}
   - name: c
     namespaceSelector: {matchLabels: LABEL}
     quota: {volumes: C-VOLUMES, gigabytes: C-GIGABYTES}
@@ -121,5 +129,6 @@ tenants:
       - {storageClasses: [CHAOS-fast], backends: [lab], quota: {volumes: C-FAST}}
       - {storageClasses: [CHAOS-dual], backends: [lab, silver]}
       - {storageClasses: [CHAOS-kept], backends: [silver]}
+      - {storageClasses: [CHAOS-nodes], backends: [pods], mode: csi}
 `)
 }

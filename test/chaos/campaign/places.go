@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
@@ -109,6 +112,14 @@ func (w *world) placesOf(lead places) func(place string) bool {
 	}
 }
 
+// isReachable reports whether a project's backend leads to it at the moment.
+func (w *world) isReachable(project string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	backend := w.backendOf()[project]
+	return w.isOther[project] == (w.places[backend] == plan.OtherProject)
+}
+
 // isAnythingAt reports whether a volume of ours is at one of the places, or a
 // PersistentVolume records that.
 func (w *world) isAnythingAt(ctx context.Context, lead places) (bool, error) {
@@ -119,7 +130,43 @@ func (w *world) isAnythingAt(ctx context.Context, lead places) (bool, error) {
 		}
 	}
 	pvs, err := w.listPVs(ctx)
-	return slices.ContainsFunc(pvs, func(pv checker.PV) bool { return there(pv.Place) }), err
+	if err != nil || slices.ContainsFunc(pvs, func(pv checker.PV) bool { return there(pv.Place) }) {
+		return err == nil, err
+	}
+	contents, err := w.contentsAt(ctx, there)
+	return len(contents) > 0, err
+}
+
+// contentsAt lists the VolumeSnapshotContents whose snapshots were taken at one of the
+// places, or were to be.
+func (w *world) contentsAt(ctx context.Context, there func(place string) bool) ([]snapshotv1.VolumeSnapshotContent, error) {
+	if !w.options.Snapshots {
+		return nil, nil
+	}
+	contents, err := w.listContents(ctx)
+	return slices.DeleteFunc(contents, func(content snapshotv1.VolumeSnapshotContent) bool {
+		origin, err := record.SnapshotOriginOf(&content)
+		return err != nil || !there(origin.Place.Project) && !there(origin.Place.Endpoint)
+	}), err
+}
+
+// mostToRemove is how long to wait at another place for the end of snapshots whose
+// volumes are at home.
+const mostToRemove = 15 * time.Second
+
+// settleContents waits a while for those that are deleted. What is left is judged at
+// home.
+func (w *world) settleContents(ctx context.Context, lead places) error {
+	for deadline := time.Now().Add(mostToRemove); time.Now().Before(deadline); {
+		contents, err := w.contentsAt(ctx, w.placesOf(lead))
+		if err != nil || !slices.ContainsFunc(contents, func(content snapshotv1.VolumeSnapshotContent) bool { return content.DeletionTimestamp != nil }) {
+			return err
+		}
+		if !sleep(ctx, 200*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // visit makes backends lead to every other place once, so that volumes left
@@ -142,6 +189,9 @@ func (w *world) visit(ctx context.Context) error {
 			return err
 		}
 		if err := w.settle(ctx, to); err != nil {
+			return err
+		}
+		if err := w.settleContents(ctx, to); err != nil {
 			return err
 		}
 		w.timeline.Say("seed %d: volumes elsewhere (%s) settled after %.1f s", w.plan.Seed, to, time.Since(began).Seconds())

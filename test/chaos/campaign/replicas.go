@@ -25,6 +25,8 @@ type slot struct {
 	number int
 	// server and lab are the links to the API server and to the noauth backend.
 	server, lab *faultproxy.Proxy
+	// attacher is the csi-attacher beside its processes; nil without CSI.
+	attacher *harness.Sidecar
 
 	mu      sync.Mutex
 	present *replica
@@ -54,7 +56,7 @@ const (
 	patience = 8 * time.Second
 )
 
-func newSlot(w *world, number int) (*slot, error) {
+func newSlot(ctx context.Context, w *world, number int) (*slot, error) {
 	transport, err := w.suite.APIServerTransport()
 	if err != nil {
 		return nil, err
@@ -66,6 +68,12 @@ func newSlot(w *world, number int) (*slot, error) {
 	if s.lab, err = faultproxy.Start(faultproxy.Options{Target: strings.TrimSuffix(w.sim.NoauthEndpoint(), "/v3")}); err != nil {
 		s.server.Close()
 		return nil, err
+	}
+	if w.options.CSI {
+		if s.attacher, err = w.suite.Attacher(ctx, w.names.provisioner())(s.socket()); err != nil {
+			s.close()
+			return nil, err
+		}
 	}
 	s.wholeSince = time.Now()
 	s.lab.Judge(s.witness(nil))
@@ -104,6 +112,13 @@ func (s *slot) start(ctx context.Context) error {
 	s.mu.Unlock()
 	before := w.configuration()
 	lease := plan.LeaseDuration
+	arguments := []string{
+		"--lease-duration=" + lease.String(), "--renew-deadline=" + (lease * 2 / 3).String(), "--retry-period=" + (lease / 6).String(),
+		"--drain-timeout=" + drainTimeout.String(),
+	}
+	if w.options.CSI {
+		arguments = append(arguments, "--csi-endpoint=unix://"+s.socket())
+	}
 	started, err := w.suite.StartReplica(ctx, harness.ReplicaOptions{
 		Policy:      before.policy,
 		Clouds:      before.clouds,
@@ -114,10 +129,7 @@ func (s *slot) start(ctx context.Context) error {
 		APIServer:   s.server.URL(),
 
 		APIServerAuthority: s.server.Authority(),
-		Arguments: []string{
-			"--lease-duration=" + lease.String(), "--renew-deadline=" + (lease * 2 / 3).String(), "--retry-period=" + (lease / 6).String(),
-			"--drain-timeout=" + drainTimeout.String(),
-		},
+		Arguments:          arguments,
 	})
 	if err != nil {
 		return err
@@ -223,6 +235,9 @@ func (s *slot) pause(ctx context.Context, duration time.Duration) {
 
 func (s *slot) close() {
 	s.kill()
+	if s.attacher != nil {
+		s.attacher.Stop()
+	}
 	s.server.Close()
 	s.lab.Close()
 }

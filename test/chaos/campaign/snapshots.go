@@ -138,8 +138,21 @@ func (w *world) deleteSnapshots(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	contents, err := w.listContents(ctx)
+	if err != nil {
+		return err
+	}
+	// A claim that is kept may have the name of one that was deleted, whose volume the
+	// snapshot is of.
+	ofDeleted := map[string]bool{}
+	for i := range contents {
+		if origin, err := record.SnapshotOriginOf(&contents[i]); err == nil {
+			v, _ := w.sim.Volume(origin.VolumeID)
+			ofDeleted[contents[i].Name] = w.claims.isAsked(types.UID(v.Metadata[checker.StampClaimUID]))
+		}
+	}
 	for _, s := range all {
-		if w.snapshots.isAsked(s.UID) || !kept[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName] {
+		if w.snapshots.isAsked(s.UID) || ofDeleted[record.SnapshotContentName(s.UID)] || !kept[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName] {
 			if err := w.deleteSnapshot(ctx, s.Namespace, s.Name, s.UID); err != nil {
 				return err
 			}

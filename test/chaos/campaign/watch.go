@@ -11,6 +11,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -50,7 +52,9 @@ type watch struct {
 	claims corelisters.PersistentVolumeClaimLister
 	pvs    corelisters.PersistentVolumeLister
 	leases coordinationlisters.LeaseNamespaceLister
-	cancel context.CancelFunc
+	// attachments are the VolumeAttachments.
+	attachments storagelisters.VolumeAttachmentLister
+	cancel      context.CancelFunc
 }
 
 func newWatch(client kubernetes.Interface, n names) *watch {
@@ -68,8 +72,10 @@ func (w *watch) start(ctx context.Context) error {
 	}
 	claims, pvs := factory.Core().V1().PersistentVolumeClaims(), factory.Core().V1().PersistentVolumes()
 	leases := factory.Coordination().V1().Leases()
+	attachments := factory.Storage().V1().VolumeAttachments()
 	pvs.Informer()
 	leases.Informer()
+	attachments.Informer()
 	_, err := claims.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    w.note,
 		UpdateFunc: func(_, claim any) { w.note(claim) },
@@ -88,6 +94,7 @@ func (w *watch) start(ctx context.Context) error {
 	w.mu.Lock()
 	before := w.cancel
 	w.claims, w.pvs, w.leases, w.cancel = claims.Lister(), pvs.Lister(), leases.Lister().Leases(harness.Namespace), end
+	w.attachments = attachments.Lister()
 	w.mu.Unlock()
 	before()
 	return nil
@@ -173,7 +180,20 @@ func (w *watch) recorded() (pvs []checker.PV, bound map[string]bool) {
 	return pvs, bound
 }
 
-// volumes lists the PersistentVolumes.
+// pods lists the VolumeAttachments of pods.
+func (w *watch) pods() []*storagev1.VolumeAttachment {
+	w.mu.Lock()
+	lister := w.attachments
+	w.mu.Unlock()
+	all, err := lister.List(labels.Everything())
+	if err != nil {
+		return nil // the cache of an informer never fails
+	}
+	return slices.DeleteFunc(all, func(a *storagev1.VolumeAttachment) bool { return !w.names.isPods(a) })
+}
+
+// volumes lists the PersistentVolumes, except those of the CSI driver: nobody breaks
+// what pods use.
 func (w *watch) volumes() []*corev1.PersistentVolume {
 	w.mu.Lock()
 	lister := w.pvs
@@ -182,7 +202,7 @@ func (w *watch) volumes() []*corev1.PersistentVolume {
 	if err != nil {
 		return nil // the cache of an informer never fails
 	}
-	all = slices.DeleteFunc(all, func(pv *corev1.PersistentVolume) bool { return !w.names.made(pv) })
+	all = slices.DeleteFunc(all, func(pv *corev1.PersistentVolume) bool { return !w.names.made(pv) || pv.Spec.CSI != nil })
 	slices.SortFunc(all, func(a, b *corev1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
@@ -205,6 +225,7 @@ func pvOf(pv *corev1.PersistentVolume) checker.PV {
 		Attachment: pv.Annotations[annotationAttachment],
 		Deleting:   pv.DeletionTimestamp != nil,
 		Place:      pv.Annotations[annotationProject],
+		GiB:        int(pv.Spec.Capacity.Storage().Value() >> 30),
 	}
 	if pv.Annotations[annotationEndpoint] == otherLabEndpoint {
 		out.Place = otherLabEndpoint
@@ -213,6 +234,12 @@ func pvOf(pv *corev1.PersistentVolume) checker.PV {
 		out.Target = iscsi.IQN
 		if iscsi.SecretRef != nil {
 			out.Secret = iscsi.SecretRef.Name
+		}
+	}
+	if driver := pv.Spec.CSI; driver != nil {
+		out.CSI = true
+		if driver.NodeStageSecretRef != nil {
+			out.Secret = driver.NodeStageSecretRef.Name
 		}
 	}
 	return out
@@ -242,9 +269,17 @@ func (w *world) look() {
 	_, term := w.watch.term()
 	pvs, bound := w.watch.recorded()
 	w.fates.noteSeen(pvs)
-	recorded := map[string]bool{}
+	recorded, volumeOf := map[string]bool{}, map[string]string{}
 	for _, pv := range pvs {
 		recorded[pv.VolumeID] = true
+		volumeOf[pv.Name] = pv.VolumeID
+	}
+	var attached []checker.Attachment
+	for _, a := range w.watch.pods() {
+		if a.Status.Attached {
+			w.attachments.noteAttached(a.UID)
+		}
+		attached = append(attached, w.attachmentOf(a, volumeOf))
 	}
 	w.mu.Lock()
 	foreign := maps.Clone(w.foreign)
@@ -258,6 +293,7 @@ func (w *world) look() {
 		PVs: pvs, Bound: bound, Volumes: volumes, Foreign: foreign,
 		Asked: func(uid string) bool { return w.claims.isAsked(types.UID(uid)) },
 		Fates: w.fates.all(), TooLate: w.tooLate,
+		Attachments: attached, AttachmentAsked: func(uid string) bool { return w.attachments.isAsked(types.UID(uid)) },
 	})
 	for _, f := range elsewhere {
 		w.course.Note(f)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -40,7 +41,11 @@ type world struct {
 	// snapshots are the tenants' VolumeSnapshots.
 	snapshots      *snapshotBook
 	snapshotClient snapshotclient.Interface
-	fates          *fateBook
+	// attachments are the VolumeAttachments that pods need.
+	attachments *attachmentBook
+	// sockets is the directory of the replicas' sockets; empty without CSI.
+	sockets string
+	fates   *fateBook
 	// course and quotas are for the sampler, and for the ending afterwards.
 	course *checker.Course
 	quotas *checker.Quotas
@@ -95,12 +100,14 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 		timeline:  timeline.New(options.Log),
 		claims:    newClaimBook(),
 		snapshots: &snapshotBook{asked: map[types.UID]bool{}},
-		fates:     newFateBook(),
-		course:    checker.NewCourse(connectorHost),
-		foreign:   map[string]cindersim.Volume{},
-		given:     map[string]cindersim.Volume{},
-		late:      map[string]bool{},
-		attacks:   map[string]int{},
+
+		attachments: newAttachmentBook(),
+		fates:       newFateBook(),
+		course:      checker.NewCourse(connectorHost),
+		foreign:     map[string]cindersim.Volume{},
+		given:       map[string]cindersim.Volume{},
+		late:        map[string]bool{},
+		attacks:     map[string]int{},
 	}
 	defer func() {
 		if err != nil {
@@ -119,7 +126,7 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 		identity.Users = append(identity.Users, keystone.User{Name: name, Password: name + "-pass", Projects: []string{name}})
 	}
 	w.sim, err = cindersim.New(cindersim.Options{
-		Seed: seed, Identity: identity, CreateDelay: createDelay, DeleteDelay: deleteDelay, SnapshotDelay: createDelay, PlacementDelay: createDelay / 4,
+		Seed: seed, Identity: identity, Types: volumeTypes(), ExtendDelay: createDelay, CreateDelay: createDelay, DeleteDelay: deleteDelay, SnapshotDelay: createDelay, PlacementDelay: createDelay / 4,
 		Latency: latency, RPCTimeout: rpcTimeout,
 		Front: w.front,
 	})
@@ -134,8 +141,11 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 		w.isOther[w.otherProject(backend)] = true
 	}
 	w.quotas = checker.NewQuotas(w.names.cluster(), w.backendOf(), w.names.classes())
+	if err := w.makeNodes(ctx); err != nil {
+		return nil, err
+	}
 	for i := range plan.Slots {
-		s, err := newSlot(w, i)
+		s, err := newSlot(ctx, w, i)
 		if err != nil {
 			return nil, err
 		}
@@ -176,7 +186,8 @@ func (w *world) makeObjects(ctx context.Context) error {
 	}
 	for _, class := range plan.Classes() {
 		err := w.suite.CreateClass(ctx, w.names.class(class), w.names.provisioner(), func(c *storagev1.StorageClass) {
-			c.Parameters = classParameters()
+			grows := true
+			c.Parameters, c.AllowVolumeExpansion = classParameters(), &grows
 			if class == plan.Kept {
 				retain := corev1.PersistentVolumeReclaimRetain
 				c.ReclaimPolicy = &retain
@@ -193,7 +204,7 @@ func classParameters() map[string]string { return map[string]string{"type": "isc
 
 // backendOf names the backend of each project.
 func (w *world) backendOf() map[string]string {
-	backends := map[string]string{}
+	backends := map[string]string{podsProject: plan.Pods}
 	for _, backend := range []string{plan.Gold, plan.Silver, plan.Lab} {
 		backends[w.project(backend)], backends[w.otherProject(backend)] = backend, backend
 	}
@@ -222,6 +233,9 @@ func (w *world) close() {
 	}
 	for _, s := range w.slots {
 		s.close()
+	}
+	if w.sockets != "" {
+		_ = os.RemoveAll(w.sockets)
 	}
 	if w.watch != nil {
 		w.watch.stop()
@@ -265,6 +279,7 @@ func (w *world) count() Counts {
 	counts := w.counts
 	counts.Claims, counts.Deleted = w.claims.totals()
 	counts.Snapshots = w.snapshots.total()
+	counts.Pods, counts.Attached = w.attachments.totals()
 	for _, n := range w.attacks {
 		counts.Lies += n
 	}

@@ -57,6 +57,10 @@ type Sample struct {
 	// that one came too late.
 	Fates   map[string]Fate
 	TooLate func(Fate) bool
+	// Attachments were read before the volumes. AttachmentAsked reports, after the
+	// volumes were read, which ones' deletion has been requested.
+	Attachments     []Attachment
+	AttachmentAsked func(uid string) bool
 }
 
 // Note adds a finding from elsewhere, once.
@@ -83,7 +87,7 @@ func (c *Course) Look(s Sample) {
 			continue // which must not change at all
 		}
 		if pv.Retain {
-			if !c.isVoid(pv, s) {
+			if !s.Fates[pv.Name].Keeping && !c.isVoid(pv, s) {
 				c.kept[pv.Name] = keptPV{pv, "it is to be retained"}
 			}
 			continue
@@ -95,6 +99,7 @@ func (c *Course) Look(s Sample) {
 		}
 	}
 	c.lookAtKept(s, volumes)
+	c.lookAtAttachments(s, volumes)
 	for _, f := range Foreign(State{Volumes: s.Volumes, Foreign: s.Foreign}) {
 		c.Note(f)
 	}
@@ -166,11 +171,14 @@ func (c *Course) mustServe(pv PV, volumes map[string]cindersim.Volume, bound boo
 	report := func(kind Kind, format string, arguments ...any) {
 		found, wrong = Finding{kind, "PersistentVolume " + pv.Name, fmt.Sprintf(format, arguments...), pv.VolumeID, pv.ClaimUID}, true
 	}
+	if pv.CSI {
+		return c.mustBeKept(pv, volumes, because)
+	}
 	v, there := volumes[pv.VolumeID]
 	switch {
 	case !there:
 		report(WronglyDeleted, "volume %s is gone; %s", pv.VolumeID, because)
-	case v.Status == inUse:
+	case isInUse(v):
 		c.used[v.ID] = true
 		if len(v.Attachments) == 0 || !isConnected(v, c.host) {
 			report(WronglyDeleted, "%s was disconnected; %s", describe(v), because)

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
@@ -31,6 +32,7 @@ func Ending(s State) []Finding {
 	findings = append(findings, e.checkClaims()...)
 	findings = append(findings, e.checkSecrets()...)
 	findings = append(findings, e.checkSnapshots()...)
+	findings = append(findings, e.checkAttachments()...)
 	return append(findings, Foreign(s)...)
 }
 
@@ -128,7 +130,7 @@ func (e ending) checkPVs() []Finding {
 		case !exists && (!pv.Retain || pv.Deleting):
 			report(Stuck, "its claim is gone and it is still there; %s", e.stateOf(pv.VolumeID))
 			continue
-		case !there && e.cameTooLate(pv.Name):
+		case !there && (e.cameTooLate(pv.Name) || !exists && e.isForgotten(pv)):
 			continue
 		case !there:
 			report(Lost, "volume %s does not exist", pv.VolumeID)
@@ -158,6 +160,18 @@ func (e ending) cameTooLate(pv string) bool {
 	return fate.MustStay() && e.TooLate != nil && e.TooLate(fate)
 }
 
+// isForgotten reports whether a PersistentVolume was saved after its claim's deletion
+// was requested, when its volume may have been undone, and by whom the current leader
+// cannot know. The program only reports such an object: it could be a volume that
+// somebody lost.
+func (e ending) isForgotten(pv PV) bool {
+	if e.AskedAt == nil || !pv.Retain {
+		return false
+	}
+	asked := e.AskedAt(pv.ClaimUID)
+	return !asked.IsZero() && !pv.Created.Before(asked.Truncate(time.Second)) && e.LedSince.After(pv.Created)
+}
+
 func (e ending) stateOf(volumeID string) string {
 	if v, there := e.volumes[volumeID]; there {
 		return describe(v)
@@ -168,7 +182,9 @@ func (e ending) stateOf(volumeID string) string {
 // unfinished is what is missing for a volume to serve a node.
 func (e ending) unfinished(pv PV, v cindersim.Volume) string {
 	switch {
-	case v.Status != inUse:
+	case pv.CSI:
+		return unfinishedOnNodes(v)
+	case !isInUse(v):
 		return "is not in use"
 	case len(v.Attachments) != 1:
 		return fmt.Sprintf("has %d attachments", len(v.Attachments))
@@ -205,9 +221,35 @@ func (e ending) checkClaims() []Finding {
 			report(Stuck, "is pending though the policy grants it and there is room")
 		case !claim.Bound && !claim.Explained:
 			report(Stuck, "is pending and no event says why; it would be: "+claim.Denial)
+		case claim.Bound:
+			findings = append(findings, e.checkGrowth(claim, pv)...)
 		}
 	}
 	return findings
+}
+
+// checkGrowth compares the sizes of a claim that nothing is wrong with, its
+// PersistentVolume and its volume.
+func (e ending) checkGrowth(claim Claim, pv PV) []Finding {
+	v, there := e.volumes[pv.VolumeID]
+	if claim.WantsGiB == 0 || !there {
+		return nil
+	}
+	finding := Finding{Stuck, "claim " + claim.Namespace + "/" + claim.Name, "", v.ID, claim.UID}
+	sizes := fmt.Sprintf("wants %d GiB, and %s has %d", claim.WantsGiB, describe(v), v.SizeGiB)
+	switch {
+	case pv.GiB > v.SizeGiB:
+		finding.Kind, finding.Text = Lost, fmt.Sprintf("has a PersistentVolume of %d GiB, and %s has %d", pv.GiB, describe(v), v.SizeGiB)
+	case v.SizeGiB < claim.WantsGiB && claim.GrowthDenial == "":
+		finding.Text = sizes + ", though the policy grants it and there is room"
+	case v.SizeGiB < claim.WantsGiB && !claim.GrowthExplained:
+		finding.Text = sizes + ", and no event says why; it would be: " + claim.GrowthDenial
+	case v.SizeGiB >= claim.WantsGiB && pv.GiB < v.SizeGiB:
+		finding.Text = fmt.Sprintf("has a PersistentVolume of %d GiB still, and %s has %d", pv.GiB, describe(v), v.SizeGiB)
+	default:
+		return nil
+	}
+	return []Finding{finding}
 }
 
 // isCopied reports whether a pending claim wants the content of a claim.

@@ -79,6 +79,14 @@ func TestEndingFindsWhatIsPlanted(t *testing.T) {
 		{"a deleted claim that a pending one copies", func(s *State) { s.Claims[0].Asked, s.Claims[1].Copies = true, "u1" }, nil},
 		{"a lost volume", func(s *State) { s.Volumes = s.Volumes[1:] },
 			[]Finding{{Lost, "PersistentVolume pvc-u1", "volume v1 does not exist", "v1", "u1"}}},
+		{"a PersistentVolume that was saved late, under an earlier leader", func(s *State) {
+			s.Volumes, s.PVs[1].Created = slices.Delete(s.Volumes, 1, 2), time.Unix(100, 0)
+			s.AskedAt, s.LedSince = func(string) time.Time { return time.Unix(100, 5e8) }, time.Unix(101, 0)
+		}, nil},
+		{"a PersistentVolume that was saved late, under this leader", func(s *State) {
+			s.Volumes, s.PVs[1].Created = slices.Delete(s.Volumes, 1, 2), time.Unix(100, 0)
+			s.AskedAt, s.LedSince = func(string) time.Time { return time.Unix(100, 5e8) }, time.Unix(99, 0)
+		}, []Finding{{Lost, "PersistentVolume pvc-u3", "volume v3 does not exist", "v3", "u3"}}},
 		{"a lost volume that was to be retained", func(s *State) { s.Volumes = slices.Delete(s.Volumes, 1, 2) },
 			[]Finding{{Lost, "PersistentVolume pvc-u3", "volume v3 does not exist", "v3", "u3"}}},
 		{"a volume of another PersistentVolume", func(s *State) { s.Volumes[0].Metadata[StampPV] = "pvc-x" },
@@ -99,6 +107,18 @@ func TestEndingFindsWhatIsPlanted(t *testing.T) {
 			[]Finding{{Lost, "claim a/data-1", "is bound and its PersistentVolume is gone", "", "u1"}}},
 		{"a PersistentVolume that does not go", func(s *State) { s.Claims = s.Claims[1:] },
 			[]Finding{{Stuck, "PersistentVolume pvc-u1", "its claim is gone and it is still there; volume v1 (pvc-u1, in-use)", "v1", "u1"}}},
+		{"a claim that got what it wants", func(s *State) { s.Claims[0].WantsGiB, s.Volumes[0].SizeGiB, s.PVs[0].GiB = 2, 2, 2 }, nil},
+		{"a claim that wants more", func(s *State) { s.Claims[0].WantsGiB, s.PVs[0].GiB = 2, 1 },
+			[]Finding{{Stuck, "claim a/data-1", "wants 2 GiB, and volume v1 (pvc-u1, in-use) has 1, though the policy grants it and there is room", "v1", "u1"}}},
+		{"a claim that was told why it cannot have more", func(s *State) {
+			s.Claims[0].WantsGiB, s.Claims[0].GrowthDenial, s.Claims[0].GrowthExplained, s.PVs[0].GiB = 2, "no room", true, 1
+		}, nil},
+		{"a claim that was not told why it cannot have more", func(s *State) { s.Claims[0].WantsGiB, s.Claims[0].GrowthDenial, s.PVs[0].GiB = 2, "no room", 1 },
+			[]Finding{{Stuck, "claim a/data-1", "wants 2 GiB, and volume v1 (pvc-u1, in-use) has 1, and no event says why; it would be: no room", "v1", "u1"}}},
+		{"a PersistentVolume that did not grow", func(s *State) { s.Claims[0].WantsGiB, s.Volumes[0].SizeGiB, s.PVs[0].GiB = 2, 2, 1 },
+			[]Finding{{Stuck, "claim a/data-1", "has a PersistentVolume of 1 GiB still, and volume v1 (pvc-u1, in-use) has 2", "v1", "u1"}}},
+		{"a PersistentVolume larger than its volume", func(s *State) { s.Claims[0].WantsGiB, s.PVs[0].GiB = 1, 2 },
+			[]Finding{{Lost, "claim a/data-1", "has a PersistentVolume of 2 GiB, and volume v1 (pvc-u1, in-use) has 1", "v1", "u1"}}},
 		{"a claim that does not go", func(s *State) { s.Claims[0].Asked = true },
 			[]Finding{{Stuck, "claim a/data-1", "is deleted and does not go", "", "u1"}}},
 		{"a pending claim that there is room for", func(s *State) { s.Claims[1].Denial = "" },
@@ -159,6 +179,9 @@ func TestCourseFindsWhatIsPlanted(t *testing.T) {
 		{"a volume whose claim was deleted", func(s *Sample) { s.Volumes, s.Asked = s.Volumes[1:], asked("u1") }, nil},
 		{"a volume that is being deleted", func(s *Sample) { s.Volumes[0].Status = "deleting" },
 			[]Finding{{WronglyDeleted, "PersistentVolume pvc-u1", "volume v1 (pvc-u1, deleting) was in use; its claim was not deleted", "v1", "u1"}}},
+		{"a volume that is being retyped", func(s *Sample) { s.Volumes[0].Status = retyping }, nil},
+		{"a volume that was disconnected while it was retyped", func(s *Sample) { s.Volumes[0].Status, s.Volumes[0].Attachments = retyping, nil },
+			[]Finding{{WronglyDeleted, "PersistentVolume pvc-u1", "volume v1 (pvc-u1, retyping) was disconnected; its claim was not deleted", "v1", "u1"}}},
 		{"a volume that was detached", func(s *Sample) { s.Volumes[0].Attachments = nil },
 			[]Finding{{WronglyDeleted, "PersistentVolume pvc-u1", "volume v1 (pvc-u1, in-use) was disconnected; its claim was not deleted", "v1", "u1"}}},
 		{"a volume whose export was removed", func(s *Sample) { s.Volumes[0].Export.Present = false },

@@ -16,6 +16,9 @@ type Fate struct {
 	// the reclaim policy is Retain, or that the object of a claim that stays is
 	// gone. Zero if neither happened.
 	Kept time.Time
+	// Keeping means that a request for the reclaim policy Retain is under way. If its
+	// answer is lost, the object may show Retain long before Kept.
+	Keeping bool
 	// Freed means that the reclaim policy is Delete again, or may be: actors
 	// record that before the request.
 	Freed bool

@@ -111,6 +111,7 @@ func TestCourseKnowsWhatTheCampaignDidByHand(t *testing.T) {
 		{"nothing", nil, never, "Delete", nil},
 		{"kept", keptByHand(func(*Fate) {}), never, "Retain", gone("its reclaim policy was changed to Retain")},
 		{"kept, which the watch does not show yet", keptByHand(func(*Fate) {}), never, "Delete", gone("its reclaim policy was changed to Retain")},
+		{"being kept, which nobody has acknowledged yet", keptByHand(func(f *Fate) { f.Keeping, f.Kept = true, time.Time{} }), never, "Retain", nil},
 		{"kept too late", keptByHand(func(*Fate) {}), always, "Retain", nil},
 		{"kept, then freed", keptByHand(func(f *Fate) { f.Freed = true }), never, "Delete", nil},
 		{"kept, then freed, which the watch does not show yet", keptByHand(func(f *Fate) { f.Freed = true }), never, "Retain", nil},

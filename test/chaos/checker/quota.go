@@ -2,6 +2,7 @@ package checker
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -114,6 +115,16 @@ func eachCounted(p *policy.Policy, cluster string, backendOf map[string]string, 
 			}
 		}
 	}
+}
+
+// RoomToGrow says why a volume of a size finds no room to grow with this decision;
+// empty if it does. The volume counts already.
+func RoomToGrow(d policy.Decision, used map[string]policy.Usage, sizeGiB int) (reason policy.Reason, message string) {
+	without := maps.Clone(used)
+	for _, s := range d.Quotas {
+		without[scopeOf(s)] = without[scopeOf(s)].Sub(policy.Usage{Volumes: 1, Gigabytes: int64(sizeGiB)})
+	}
+	return Room(d, without)
 }
 
 // Room says why a claim with this decision finds no room; empty if it does.

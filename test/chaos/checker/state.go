@@ -3,6 +3,7 @@
 package checker
 
 import (
+	"slices"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -15,6 +16,8 @@ const (
 	StampClaimUID     = policy.StampPrefix + "claim-uid"
 	StampTenant       = policy.StampPrefix + "tenant"
 	StampStorageClass = policy.StampPrefix + "storage-class"
+	StampNamespace    = "csi.storage.k8s.io/pvc/namespace"
+	StampClaim        = "csi.storage.k8s.io/pvc/name"
 	StampPV           = "csi.storage.k8s.io/pv/name"
 )
 
@@ -32,12 +35,18 @@ type State struct {
 	Snapshots       []cindersim.Snapshot
 	VolumeSnapshots []VolumeSnapshot
 	Contents        []SnapshotContent
+	// Attachments are the VolumeAttachments of pods.
+	Attachments []Attachment
 	// Foreign are the volumes that are not ours, as they were put there, by ID. A
 	// PersistentVolume may name one that was ours and was given away; then it can
 	// be neither served nor deleted.
 	Foreign map[string]cindersim.Volume
 	// Fates are what the campaign did to PersistentVolumes by hand, by name.
 	Fates map[string]Fate
+	// AskedAt is when a claim's deletion was first requested, by its UID; nil means
+	// never. LedSince is when the leader took the lease.
+	AskedAt  func(claimUID string) time.Time
+	LedSince time.Time
 	// TooLate reports that a fate came too late, see CameTooLate; nil means never.
 	TooLate func(Fate) bool
 }
@@ -58,6 +67,12 @@ type Claim struct {
 	IsCopy bool
 	// ToldQuota means that an event says that a quota has no room.
 	ToldQuota bool
+	// WantsGiB is the size that it asks for, if that can be judged: it is bound to a
+	// volume in use. GrowthDenial is why the policy does not let the volume become so
+	// large now, and GrowthExplained means that an event says the same.
+	WantsGiB        int
+	GrowthDenial    string
+	GrowthExplained bool
 }
 
 // PV is a PersistentVolume that the program made.
@@ -72,12 +87,16 @@ type PV struct {
 	// Place is where the volume is recorded to live: the ID of a project, or the
 	// campaign's name for another address.
 	Place string
+	// GiB is its capacity, rounded down.
+	GiB int
 	// Target is the iSCSI target's name.
 	Target string
 	// Secret is the Secret it refers to, Attachment the attachment of its volume
 	// that it names, if any.
 	Secret     string
 	Attachment string
+	// CSI means that it names the CSI driver.
+	CSI bool
 }
 
 // Secret is a Secret that the program made.
@@ -102,6 +121,8 @@ const (
 	Touched Kind = "foreign touched"
 	// Unusable is a claim bound to a volume that is in error.
 	Unusable Kind = "unusable"
+	// WrongType is a volume that does not have the type that a command reported.
+	WrongType Kind = "wrong type"
 	// Stuck is a claim or a PersistentVolume that never settles.
 	Stuck Kind = "stuck"
 	// LeakedSecret is a Secret without a PersistentVolume.
@@ -110,6 +131,13 @@ const (
 	LeakedSnapshot Kind = "leaked snapshot"
 	// LostSnapshot is a VolumeSnapshot or its content without the snapshot.
 	LostSnapshot Kind = "lost snapshot"
+	// LeakedAttachment is an attachment, or a record of one, that no VolumeAttachment
+	// wants: somebody may still write.
+	LeakedAttachment Kind = "leaked attachment"
+	// LostAttachment is a node that was told that it has a volume, and has not.
+	LostAttachment Kind = "lost attachment"
+	// DoubledAttachment is a volume that two nodes have, or one has twice.
+	DoubledAttachment Kind = "doubled attachment"
 	// OverQuota is a limit of the policy that was exceeded.
 	OverQuota Kind = "over quota"
 	// Stale is a change at Cinder by a replica that no longer led.
@@ -120,7 +148,8 @@ const (
 
 // Kinds are all of them, in the order of a report.
 func Kinds() []Kind {
-	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, FromNode, Touched, Unusable, Stuck, LeakedSecret, LeakedSnapshot, LostSnapshot, OverQuota, Stale, Crashed}
+	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, FromNode, Touched, Unusable, WrongType, Stuck, LeakedSecret, LeakedSnapshot, LostSnapshot,
+		LeakedAttachment, LostAttachment, DoubledAttachment, OverQuota, Stale, Crashed}
 }
 
 // Finding is one thing that is wrong.
@@ -144,7 +173,17 @@ const (
 	available = "available"
 	attaching = "attaching"
 	inUse     = "in-use"
+	// Only volumes in use are retyped and extended here.
+	retyping       = "retyping"
+	extending      = "extending"
+	errorExtending = "error_extending"
 )
+
+// isInUse reports whether nodes may use a volume: it stays connected while its type
+// or size changes.
+func isInUse(v cindersim.Volume) bool {
+	return slices.Contains([]string{inUse, retyping, extending, errorExtending}, v.Status)
+}
 
 func describe(v cindersim.Volume) string {
 	return "volume " + v.ID + " (" + v.Name + ", " + v.Status + ")"

@@ -21,6 +21,9 @@ const (
 	// GiveAway hands the volume of a claim over to another cluster, by changing
 	// its stamp, and leaves the claim as it is.
 	GiveAway AdministratorKind = "give a volume away"
+	// Retype runs the command that changes the type of a claim's volume, and kills it
+	// if it takes too long.
+	Retype AdministratorKind = "change the type of a volume"
 )
 
 // PolicyVariants is how many policies there are, with different quotas. The
@@ -35,7 +38,7 @@ type AdministratorStep struct {
 	Variant int
 	// Where is the backend of a Rotate or a Foreign.
 	Where string
-	// Pick chooses a claim.
+	// Pick chooses a claim, or a volume.
 	Pick int
 }
 
@@ -46,7 +49,7 @@ func (s AdministratorStep) String() string {
 		return fmt.Sprintf("%s (variant %d)", s.Kind, s.Variant)
 	case BadPolicy:
 		return fmt.Sprintf("%s (%s)", s.Kind, s.For)
-	case GiveAway:
+	case GiveAway, Retype:
 		return string(s.Kind)
 	}
 	return fmt.Sprintf("%s (%s)", s.Kind, s.Where)
@@ -59,7 +62,7 @@ func administratorSteps(d draws, duration time.Duration) []AdministratorStep {
 		at += d.between(2*time.Second, 8*time.Second)
 		s := AdministratorStep{
 			At:      at,
-			Kind:    choose(d, []choice[AdministratorKind]{{4, Reload}, {1, BadPolicy}, {2, Rotate}, {3, Foreign}, {2, GiveAway}}),
+			Kind:    choose(d, []choice[AdministratorKind]{{4, Reload}, {1, BadPolicy}, {2, Rotate}, {3, Foreign}, {2, GiveAway}, {3, Retype}}),
 			For:     d.between(1500*time.Millisecond, 4*time.Second),
 			Variant: d.IntN(PolicyVariants),
 			Where:   oneOf(d, Gold, Silver),

@@ -28,10 +28,12 @@ const (
 	Kept = "kept"
 	// Unlisted is in no rule of the policy.
 	Unlisted = "unlisted"
+	// OnNodes is in mode csi, for one backend.
+	OnNodes = "nodes"
 )
 
 // Classes are all of them.
-func Classes() []string { return []string{Fast, Dual, Kept, Unlisted} }
+func Classes() []string { return []string{Fast, Dual, Kept, Unlisted, OnNodes} }
 
 // LargestMi is the size of a claim that the policy takes; it refuses one of
 // TooLargeMi.

@@ -21,11 +21,13 @@ const (
 // TenantNames are the tenants; each has one namespace.
 func TenantNames() []string { return []string{"a", "b", "c"} }
 
-// The backends: two behind Keystone, one noauth.
+// The backends: two behind Keystone, two noauth.
 const (
 	Gold   = "gold"
 	Silver = "silver"
 	Lab    = "lab"
+	// Pods is another project of the noauth Cinder, for volumes in mode csi alone.
+	Pods = "pods"
 )
 
 // Options size a plan.
@@ -37,6 +39,8 @@ type Options struct {
 	// Hostile makes servers lie for a while, and Snapshots makes tenants take
 	// snapshots.
 	Hostile, Snapshots bool
+	// CSI makes pods use volumes in mode csi.
+	CSI bool
 }
 
 // Plan is everything random about a campaign.
@@ -50,7 +54,9 @@ type Plan struct {
 	// Claims are the steps of each tenant, by tenant.
 	Claims map[string][]ClaimStep
 	// Snapshots are their steps on VolumeSnapshots.
-	Snapshots     map[string][]SnapshotStep
+	Snapshots map[string][]SnapshotStep
+	// Grows are their requests for larger volumes.
+	Grows         map[string][]GrowStep
 	Processes     []ProcessStep
 	Server        []ServerStep
 	Cinder        []CinderStep
@@ -60,6 +66,7 @@ type Plan struct {
 	Nodes         []NodeStep
 	Places        []PlaceStep
 	Hostile       []HostileStep
+	Pods          []PodStep
 }
 
 // Make draws the plan of a seed.
@@ -70,6 +77,7 @@ func Make(seed uint64, options Options) Plan {
 		Attachments:   stream(seed, "policy").chance(0.5),
 		Claims:        map[string][]ClaimStep{},
 		Snapshots:     map[string][]SnapshotStep{},
+		Grows:         map[string][]GrowStep{},
 		Processes:     processSteps(stream(seed, "processes"), options.Duration),
 		Server:        serverSteps(stream(seed, "server"), options.Duration),
 		Cinder:        cinderSteps(stream(seed, "cinder"), options.Duration),
@@ -82,12 +90,16 @@ func Make(seed uint64, options Options) Plan {
 	if options.Hostile {
 		p.Hostile = hostileSteps(stream(seed, "hostile"), options.Duration)
 	}
+	if options.CSI {
+		p.Pods = podSteps(stream(seed, "pods"), options.Duration)
+	}
 	for _, tenant := range TenantNames() {
 		p.Claims[tenant] = claimSteps(stream(seed, "tenant "+tenant), options)
 	}
 	p.addBursts(stream(seed, "bursts"))
 	for _, tenant := range TenantNames() {
 		addCopies(stream(seed, "copies "+tenant), p.Claims[tenant])
+		p.Grows[tenant] = growSteps(stream(seed, "growth "+tenant), p.Claims[tenant], options.Duration)
 		if options.Snapshots {
 			p.Snapshots[tenant] = snapshotSteps(stream(seed, "snapshots "+tenant), p.Claims[tenant], options.Duration)
 		}

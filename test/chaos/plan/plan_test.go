@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-var usual = Options{Duration: 2 * time.Minute, ClaimEvery: 700 * time.Millisecond, Hostile: true, Snapshots: true}
+var usual = Options{Duration: 2 * time.Minute, ClaimEvery: 700 * time.Millisecond, Hostile: true, Snapshots: true, CSI: true}
 
 func TestOneSeedMakesOnePlan(t *testing.T) {
 	for _, seed := range []uint64{1, 2, 1 << 63} {
@@ -31,6 +31,7 @@ func TestSeedsMakeDifferentPlans(t *testing.T) {
 		"nodes":         reflect.DeepEqual(one.Nodes, other.Nodes),
 		"places":        reflect.DeepEqual(one.Places, other.Places),
 		"hostile":       reflect.DeepEqual(one.Hostile, other.Hostile),
+		"pods":          reflect.DeepEqual(one.Pods, other.Pods),
 	} {
 		if same {
 			t.Errorf("seeds 1 and 2 have the same %s", name)
@@ -45,7 +46,7 @@ func TestActorsDoNotShareTheirChance(t *testing.T) {
 	if reflect.DeepEqual(one.Claims, other.Claims) {
 		t.Fatal("more claims make no other plan; this test would prove nothing")
 	}
-	one.Claims, other.Claims, one.Snapshots, other.Snapshots = nil, nil, nil, nil
+	one.Claims, other.Claims, one.Snapshots, other.Snapshots, one.Grows, other.Grows = nil, nil, nil, nil, nil, nil
 	if !reflect.DeepEqual(one, other) {
 		t.Error("what the tenants do changes what happens to replicas, servers or network")
 	}
@@ -79,6 +80,7 @@ func TestALongerPlanBeginsLikeAShorterOne(t *testing.T) {
 		for _, tenant := range TenantNames() {
 			begins(t, "claims of "+tenant, whole.Claims[tenant], part.Claims[tenant], func(s ClaimStep) time.Duration { return s.At })
 			begins(t, "snapshots of "+tenant, whole.Snapshots[tenant], part.Snapshots[tenant], func(s SnapshotStep) time.Duration { return s.At })
+			begins(t, "growth of "+tenant, whole.Grows[tenant], part.Grows[tenant], func(s GrowStep) time.Duration { return s.At })
 		}
 		begins(t, "processes", whole.Processes, part.Processes, func(s ProcessStep) time.Duration { return s.At })
 		begins(t, "server", whole.Server, part.Server, func(s ServerStep) time.Duration { return s.At })
@@ -142,7 +144,7 @@ func TestSomePlansHaveEverything(t *testing.T) {
 		string(KillServer), string(PauseServer), string(ExpireTokens), string(StopServices), string(FailVolumes), string(FillQuota), string(Flap),
 		string(Keep), string(KeepReleased), string(Remove), string(RemoveReleased), string(RemoveUnbound), string(Strip),
 		string(Unmount), string(NodeGone), string(NodeLost), string(NodeBoots), string(OtherProject), string(OtherAddress), string(Cut), string(Stall),
-		string(Blind), string(Reload), string(BadPolicy), string(Rotate), string(Foreign), string(GiveAway), string(Create), string(Delete),
+		string(Blind), string(Reload), string(BadPolicy), string(Rotate), string(Foreign), string(GiveAway), string(Retype), string(Create), string(Delete),
 		string(Retain), "respond-before", "respond-after", "hang-before", "hang-after", "drop-before", "drop-after", "delay", "fail-backend",
 		"hostile gold", "hostile silver", "hostile lab", "hostile keystone",
 		"lose-before", "lose-after", "hold-before", "hold-after", "late", "late-answer", "twice", "401", "413", "429", "503", Fast, Dual, Kept, Unlisted,

@@ -118,6 +118,25 @@ func RBDConnection(pool, user string, monitors ...string) ConnectionFunc {
 	}
 }
 
+// FibreChannelConnection builds documents as drivers of Fibre Channel do that show one LUN
+// at all ports of the array to all ports of the connector, and that say how the LUN is
+// addressed from 256 on.
+func FibreChannelConnection(lun int, ports ...string) ConnectionFunc {
+	return func(request ConnectionRequest) (map[string]any, error) {
+		initiators, _ := request.Connector["wwpns"].([]any)
+		if len(initiators) == 0 {
+			return nil, fmt.Errorf("the connector has no wwpns")
+		}
+		shown := map[string]any{}
+		for _, initiator := range initiators {
+			shown[fmt.Sprint(initiator)] = ports
+		}
+		return map[string]any{"driver_volume_type": "fibre_channel", "data": map[string]any{
+			"target_discovered": true, "target_wwn": ports, "target_lun": lun, "initiator_target_map": shown, "addressing_mode": "SAM2", "encrypted": false,
+		}}, nil
+	}
+}
+
 // FixedConnection answers with the same document for every volume.
 func FixedConnection(driverVolumeType string, data map[string]any) ConnectionFunc {
 	return func(ConnectionRequest) (map[string]any, error) {

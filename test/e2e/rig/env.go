@@ -75,6 +75,11 @@ type VolumeTypes struct {
 	ISCSI string
 	// ISCSIMultipath has two portals and CHAP.
 	ISCSIMultipath string
+	// Units has one target for all volumes and initiators, and no CHAP. The unit
+	// number of a volume that is detached goes to the next one.
+	Units string
+	// UnitsMasked is like Units, but each initiator has a target of its own.
+	UnitsMasked string
 	// Shared is like ISCSI, and several hosts may attach a volume of it.
 	Shared string
 	// Fail is of a backend on which every new volume ends in "error".
@@ -164,6 +169,8 @@ func Load(path string) (Env, error) {
 		Types: VolumeTypes{
 			ISCSI:          get("RIG_TYPE_ISCSI"),
 			ISCSIMultipath: get("RIG_TYPE_ISCSI_MULTIPATH"),
+			Units:          get("RIG_TYPE_UNITS"),
+			UnitsMasked:    get("RIG_TYPE_UNITS_MASKED"),
 			Shared:         get("RIG_TYPE_SHARED"),
 			Fail:           get("RIG_TYPE_FAIL"),
 			RBD:            values["RIG_TYPE_RBD"],

@@ -35,6 +35,8 @@ RIG_TEAM_A_CREDENTIAL_ID=credential
 RIG_TEAM_A_CREDENTIAL_SECRET=credential-secret
 RIG_TYPE_ISCSI=iscsi
 RIG_TYPE_ISCSI_MULTIPATH=iscsi-mp
+RIG_TYPE_UNITS=units
+RIG_TYPE_UNITS_MASKED=units-masked
 RIG_TYPE_SHARED=shared
 RIG_TYPE_FAIL=fail
 RIG_PORTAL=127.0.0.1:3260
@@ -63,7 +65,7 @@ func TestLoadReadsEveryValue(t *testing.T) {
 	if want := (Noauth{"http://127.0.0.1:8776/v3", "admin", "0123456789abcdef0123456789abcdef"}); env.Noauth != want {
 		t.Errorf("Noauth is %+v, want %+v", env.Noauth, want)
 	}
-	if want := (VolumeTypes{ISCSI: "iscsi", ISCSIMultipath: "iscsi-mp", Shared: "shared", Fail: "fail"}); env.Types != want {
+	if want := (VolumeTypes{ISCSI: "iscsi", ISCSIMultipath: "iscsi-mp", Units: "units", UnitsMasked: "units-masked", Shared: "shared", Fail: "fail"}); env.Types != want {
 		t.Errorf("Types is %+v, want %+v", env.Types, want)
 	}
 	if got := strings.Join(env.Portals, " "); got != "127.0.0.1:3260 127.0.0.2:3260" {

@@ -26,14 +26,17 @@ NOAUTH_PROJECT = '0123456789abcdef0123456789abcdef'
 TENANTS = ('team-a', 'team-b')
 CREDENTIAL_NAME = 'standalone-cinder-e2e'
 # Volume type: the state in which a new volume of it has to end.
-TYPES = {'iscsi': 'available', 'iscsi-mp': 'available', 'shared': 'available',
-         'fail': 'error'}
+TYPES = {'iscsi': 'available', 'iscsi-mp': 'available', 'units': 'available',
+         'units-masked': 'available', 'shared': 'available',
+         'other': 'available', 'fail': 'error'}
 # Backends that are chosen by availability zone, and have a type of another.
 ZONES = ('zone-b', 'zone-full')
 # The backend and further extra specs of types that are not called after their
 # backend.
 EXTRA_SPECS = {
     'shared': {'volume_backend_name': 'iscsi', 'multiattach': '<is> True'},
+    # Like iscsi in all but the name, so that Cinder changes one into the other.
+    'other': {'volume_backend_name': 'iscsi'},
 }
 # How long a volume may take; a quiet machine needs a quarter of a second.
 VOLUME_TIMEOUT = 60
@@ -333,6 +336,8 @@ def write_files():
         'RIG_TEAM_A_CREDENTIAL_SECRET': credential_secret,
         'RIG_TYPE_ISCSI': 'iscsi',
         'RIG_TYPE_ISCSI_MULTIPATH': 'iscsi-mp',
+        'RIG_TYPE_UNITS': 'units',
+        'RIG_TYPE_UNITS_MASKED': 'units-masked',
         'RIG_TYPE_SHARED': 'shared',
         'RIG_TYPE_FAIL': 'fail',
         'RIG_PORTAL': '127.0.0.1:' + port,
@@ -347,6 +352,7 @@ def write_files():
         'CONTRACT_TYPE_ISCSI': 'iscsi',
         'CONTRACT_TYPE_ISCSI_MULTIPATH': 'iscsi-mp',
         'CONTRACT_TYPE_SHARED': 'shared',
+        'CONTRACT_TYPE_OTHER': 'other',
         'CONTRACT_TYPE_FAIL': 'fail',
         'CONTRACT_CREDENTIAL_ID': credential_id,
         'CONTRACT_CREDENTIAL_SECRET': credential_secret,

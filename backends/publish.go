@@ -1,0 +1,478 @@
+package backends
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// Publication is what Publish attaches a volume to: one node.
+type Publication struct {
+	// Node is the node's name, and Key stands for it in the volume's metadata.
+	Node, Key string
+	// Connector is the node's own.
+	Connector cinder.Connector
+	// ReadOnly requests an attachment that does not allow writes.
+	ReadOnly bool
+	// Shared means that other nodes may have the volume at the same time, if Cinder
+	// says so, too (multiattach).
+	Shared bool
+	// Admit is asked before a new attachment is made, with the notes about nodes that may
+	// still write to the volume. It returns the keys of those that have let go by now, and
+	// whose notes are ended with the next request. Its error is returned unchanged. Nil
+	// admits all.
+	Admit func(ctx context.Context, notes map[string]Unclean) (ended []string, err error)
+	// HandOut is called with the connection before the attachment is completed, and
+	// again whenever Publish is repeated. It must write what the node needs beside
+	// the answer. Its error is returned unchanged.
+	HandOut func(ctx context.Context, published Published) error
+}
+
+// Published is a volume that is attached to a node.
+type Published struct {
+	Volume       cinder.Volume
+	AttachmentID string
+	// Document is Cinder's connection document; it may contain credentials.
+	Document []byte
+	// ReadOnly means that the attachment was requested for reading, whether or not
+	// Cinder is new enough to say so.
+	ReadOnly bool
+}
+
+// OnOtherNodeError means that another node has the volume, which only one may have.
+type OnOtherNodeError struct {
+	// Node is the other node's name.
+	Node string
+	// Failure is the failure in full, of KindOnOtherNode.
+	Failure *cinder.Error
+}
+
+// Error is that of the failure.
+func (e *OnOtherNodeError) Error() string { return e.Failure.Error() }
+
+// Unwrap is the failure.
+func (e *OnOtherNodeError) Unwrap() error { return e.Failure }
+
+// Publish attaches a volume of mode csi to one node, and returns how the node reaches
+// it. The volume's metadata record which attachment was made for which node, before
+// anything of it is handed out. So an attachment that was never completed was never
+// handed out, and is deleted; it is not adopted, because nothing says for which names
+// of a node it was made. A recorded and completed attachment is answered again as it is.
+//
+// A completed attachment that no record names may have been handed out: a record, or
+// its end, may have arrived late, over a later one. It is deleted for its own node, and
+// keeps the volume from any other.
+func (l *Lifecycle) Publish(ctx context.Context, target Target, to Publication) (Published, error) {
+	release, err := l.lock(ctx, target.key())
+	if err != nil {
+		return Published{}, err
+	}
+	defer release()
+	return l.current().publish(ctx, target, to)
+}
+
+func (e *endpoint) publish(ctx context.Context, target Target, to Publication) (Published, error) {
+	v, err := e.ofNodes(ctx, target)
+	if err != nil {
+		return Published{}, err
+	}
+	if v.ID == "" {
+		return Published{}, e.failure(cinder.KindNotFound, "volume %s does not exist", target.VolumeID)
+	}
+	if err := e.session.read(ctx, func(ctx context.Context, client Cinder) error { return client.OffersAttachments(ctx) }); err != nil {
+		return Published{}, err
+	}
+	for range maxMoves {
+		if err := ctx.Err(); err != nil {
+			return Published{}, err
+		}
+		published, err := e.moveTowardsPublished(withPermit(ctx, target.Permit, v), v, to)
+		if err != nil && !cinder.IsKind(err, cinder.KindNotFound) || published.AttachmentID != "" {
+			return published, err
+		}
+		// A step was taken, or what it was about is gone.
+		if v, err = e.ofNodes(ctx, target); err != nil {
+			return Published{}, err
+		}
+		if v.ID == "" {
+			return Published{}, e.failure(cinder.KindNotFound, "volume %s does not exist", target.VolumeID)
+		}
+	}
+	return Published{}, e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", target.VolumeID)
+}
+
+// ofNodes reads the target's volume and checks that it is one that nodes get for
+// themselves. The zero Volume means that it is gone.
+func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, error) {
+	e.known.DropPicture(target.VolumeID)
+	v, err := e.owned(ctx, target)
+	if err == nil && v.ID != "" && !IsCSI(v) {
+		// Its attachment, if it has one, is that of all nodes, and no record names it.
+		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s was not made for a CSI PersistentVolume, so it is neither attached nor detached for one", v.ID)
+	}
+	return v, err
+}
+
+// moveTowardsPublished takes one step, or all that are left. If it returns neither an
+// attachment nor an error, the caller must read the volume again.
+func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to Publication) (Published, error) {
+	switch v.Status {
+	case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse:
+	default:
+		return Published{}, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
+	}
+	records := NodeRecordsOf(v)
+	mine := records[to.Key].AttachmentID
+	if mine != "" && v.Status == cinder.StatusInUse && isAmong(v.Attachments, mine) {
+		return e.handOutAgain(ctx, v, records[to.Key], to)
+	}
+	delete(records, to.Key)
+	if v.Status != cinder.StatusAvailable || len(records) > 0 {
+		if moved, err := e.clearTheWay(ctx, v, records, to); moved || err != nil {
+			return Published{}, err
+		}
+	}
+	return e.attachToNode(ctx, v, to)
+}
+
+// handOutAgain answers a repeated publish.
+func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded NodeRecord, to Publication) (Published, error) {
+	attachmentID := recorded.AttachmentID
+	var document []byte
+	err := e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
+		document, err = client.AttachmentDocument(ctx, attachmentID)
+		return err
+	})
+	if err != nil {
+		return Published{}, err
+	}
+	if document == nil {
+		return Published{}, e.failure(cinder.KindConflict, "attachment %s of volume %s is complete and has no connection", attachmentID, v.ID)
+	}
+	published := Published{Volume: v, AttachmentID: attachmentID, Document: document, ReadOnly: recorded.ReadOnly}
+	if err := to.HandOut(ctx, published); err != nil {
+		return Published{}, err
+	}
+	return published, nil
+}
+
+// clearTheWay removes what interrupted calls left: attachments that no other node can
+// have, and records of other nodes without an attachment. It refuses a volume that
+// another node has, or may have, unless both may have it.
+func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[string]NodeRecord, to Publication) (moved bool, err error) {
+	listed, err := e.attachments(ctx, v)
+	if err != nil {
+		return false, err
+	}
+	present := map[string]bool{}
+	for _, a := range listed {
+		present[a.ID] = true
+	}
+	recorded := map[string]bool{}
+	for _, key := range slices.Sorted(maps.Keys(others)) {
+		other := others[key]
+		recorded[other.AttachmentID] = true
+		if present[other.AttachmentID] && !(to.Shared && v.MultiAttach) {
+			return false, e.onOtherNode(v, other.Node, to)
+		}
+	}
+	for _, a := range listed {
+		if a.Status != cinder.AttachmentAttached || recorded[a.ID] {
+			continue
+		}
+		switch host := hostOf(v, a.ID); host {
+		case to.Connector.Host:
+		case "":
+			return false, e.failure(KindOnOtherNode, "volume %s has attachment %s, and no record says which node has it; it goes when the volume is detached from its node", v.ID, a.ID)
+		default:
+			return false, e.onOtherNode(v, strings.TrimSuffix(host, nodeHostSuffix(e.cluster)), to)
+		}
+	}
+	if len(listed) == 0 && v.Status != cinder.StatusAvailable {
+		return false, e.failure(cinder.KindConflict, "volume %s is %s without an attachment; another party reserved it, or an OpenStack administrator set its status", v.ID, v.Status)
+	}
+	for _, a := range listed {
+		if !recorded[a.ID] {
+			if err := e.deleteAttachment(ctx, a.ID); err != nil {
+				return false, err
+			}
+			moved = true
+		}
+	}
+	for key, other := range others {
+		if !present[other.AttachmentID] {
+			if err := e.clearRecord(ctx, v.ID, key); err != nil {
+				return false, err
+			}
+			moved = true
+		}
+	}
+	return moved, nil
+}
+
+// onOtherNode is the failure because another node has the volume.
+func (e *endpoint) onOtherNode(v cinder.Volume, other string, to Publication) error {
+	why := ""
+	for _, note := range UncleanOf(v) {
+		if note.Node == other {
+			why = "; that waits until node " + other + " cannot write to it any more"
+		}
+	}
+	if to.Shared && !v.MultiAttach {
+		why = "; for several nodes at once it needs a volume type with multiattach"
+	}
+	return &OnOtherNodeError{Node: other, Failure: e.failure(KindOnOtherNode, "volume %s is attached to node %s, and goes to node %s when it is detached there%s", v.ID, other, to.Node, why)}
+}
+
+// hostOf is the host of a completed attachment, which Cinder shows only to
+// administrators.
+func hostOf(v cinder.Volume, attachmentID string) string {
+	for _, a := range v.Attachments {
+		if a.ID == attachmentID {
+			return a.Host
+		}
+	}
+	return ""
+}
+
+// attachToNode makes an attachment, records it, hands it out and completes it.
+func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publication) (Published, error) {
+	var ended []string
+	if to.Admit != nil {
+		var err error
+		if ended, err = to.Admit(ctx, UncleanOf(v)); err != nil {
+			return Published{}, err
+		}
+	}
+	if !EverAttached(v) {
+		// From here on somebody may have it.
+		if err := e.updateMetadata(ctx, v.ID, attachedMark()); err != nil {
+			return Published{}, err
+		}
+	}
+	published := Published{Volume: v, ReadOnly: to.ReadOnly}
+	err := e.session.change(ctx, func(ctx context.Context, client Cinder) (err error) {
+		published.AttachmentID, published.Document, err = client.CreateAttachment(ctx, v.ID, to.Connector, to.ReadOnly)
+		return err
+	})
+	if cinder.IsKind(err, cinder.KindConflict) {
+		// An earlier request whose answer was lost may have come first.
+		if again, lookErr := e.get(ctx, v.ID); lookErr != nil || again.Status == v.Status {
+			return Published{}, err
+		}
+		return Published{}, nil
+	}
+	if err != nil {
+		return Published{}, err
+	}
+	metadata := map[string]string{NodeRecordPrefix + to.Key: NodeRecord{AttachmentID: published.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}.String()}
+	for _, key := range ended {
+		metadata[uncleanPrefix+key] = ""
+	}
+	if err := e.updateMetadata(ctx, v.ID, metadata); err != nil {
+		return Published{}, err
+	}
+	if err := to.HandOut(ctx, published); err != nil {
+		return Published{}, err
+	}
+	if err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+		return client.CompleteAttachment(ctx, published.AttachmentID)
+	}); err != nil {
+		return Published{}, err
+	}
+	return published, nil
+}
+
+// Unpublish detaches a volume of mode csi from a node, or from all. A node that still
+// uses it is noted on the volume before. First the attachment goes, and with it the node's
+// access at the array, then the record. What no record names, and no other node is
+// known to have, goes, too. A record alone proves nothing: only what Cinder shows as the
+// volume's is deleted. A volume or an attachment that is gone is detached;
+// everything else that fails is an error, after which the node may still have access.
+func (l *Lifecycle) Unpublish(ctx context.Context, target Target, from Withdrawal) error {
+	release, err := l.lock(ctx, target.key())
+	if err != nil {
+		return err
+	}
+	defer release()
+	return l.current().unpublish(ctx, target, from)
+}
+
+func (e *endpoint) unpublish(ctx context.Context, target Target, from Withdrawal) error {
+	v, err := e.ofNodes(ctx, target)
+	if err != nil || v.ID == "" {
+		return err
+	}
+	ctx = withPermit(ctx, target.Permit, v)
+	records := NodeRecordsOf(v)
+	attached := v.Attachments
+	unknown := v.Status != cinder.StatusAvailable && !onlyRecorded(v, records)
+	if unknown || v.Status == cinder.StatusAvailable && len(records) > 0 {
+		if attached, err = e.attachments(ctx, v); err != nil {
+			return err
+		}
+	}
+	hadAttachment := isAmong(attached, records[from.Key].AttachmentID)
+	ended := map[string]bool{} // the IDs of attachments
+	for _, of := range slices.Sorted(maps.Keys(records)) {
+		if from.Key != "" && of != from.Key {
+			continue
+		}
+		outdated, err := e.noteUnclean(ctx, v, cmp.Or(from.Node, records[of].Node), of, from)
+		if cinder.IsKind(err, cinder.KindNotFound) {
+			return e.goneFromNodes(ctx, target)
+		} else if err != nil {
+			return err
+		}
+		// The metadata of a restored backup name attachments of the volume that it was
+		// made of.
+		if id := records[of].AttachmentID; isAmong(attached, id) {
+			if err := e.deleteAttachment(ctx, id); err != nil {
+				return err
+			}
+			ended[id] = true
+		}
+		emptied := map[string]string{NodeRecordPrefix + of: ""}
+		if outdated {
+			emptied[uncleanPrefix+of] = ""
+		}
+		err = e.updateMetadata(ctx, v.ID, emptied)
+		if cinder.IsKind(err, cinder.KindNotFound) {
+			// The volume went meanwhile, or is no longer shown.
+			return e.goneFromNodes(ctx, target)
+		}
+		if err != nil {
+			return err
+		}
+		delete(records, of)
+	}
+	if !unknown {
+		return nil
+	}
+	for _, a := range attached {
+		if ended[a.ID] || slices.ContainsFunc(slices.Collect(maps.Values(records)), func(r NodeRecord) bool { return r.AttachmentID == a.ID }) {
+			continue
+		}
+		if other := unrecorded(from.Others, records); other && a.Status == cinder.AttachmentAttached && hostOf(v, a.ID) == "" {
+			if hadAttachment {
+				continue // another node's: it has one, and no record says which
+			}
+			return e.failure(cinder.KindConflict, "volume %s has attachment %s, and no record says whether node %s or another one has it; it goes when the volume is detached from the others", v.ID, a.ID, from.Node)
+		}
+		if host := hostOf(v, a.ID); from.Key != "" && host != "" && host != NodeHost(from.Node, e.cluster) {
+			continue // another node's, whose record got lost
+		}
+		if a.Status == cinder.AttachmentAttached {
+			if _, err := e.noteUnclean(ctx, v, from.Node, from.Key, from); cinder.IsKind(err, cinder.KindNotFound) {
+				return e.goneFromNodes(ctx, target)
+			} else if err != nil {
+				return err
+			}
+		}
+		if err := e.deleteAttachment(ctx, a.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isAmong reports whether an attachment is one of several.
+func isAmong(attachments []cinder.Attachment, id string) bool {
+	return slices.ContainsFunc(attachments, func(a cinder.Attachment) bool { return a.ID == id })
+}
+
+// unrecorded reports whether any of the nodes for which the keys stand has no record.
+func unrecorded(keys []string, records map[string]NodeRecord) bool {
+	return slices.ContainsFunc(keys, func(key string) bool { _, found := records[key]; return !found })
+}
+
+// goneFromNodes returns nil if the volume is gone.
+func (e *endpoint) goneFromNodes(ctx context.Context, target Target) error {
+	v, err := e.ofNodes(ctx, target)
+	if err == nil && v.ID != "" {
+		return e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", v.ID)
+	}
+	return err
+}
+
+// onlyRecorded reports whether the volume is in use, and its completed attachments,
+// which its document shows, are just those of its records.
+func onlyRecorded(v cinder.Volume, records map[string]NodeRecord) bool {
+	if v.Status != cinder.StatusInUse || len(v.Attachments) != len(records) {
+		return false
+	}
+	for _, r := range records {
+		if !slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return a.ID == r.AttachmentID }) {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *endpoint) updateMetadata(ctx context.Context, id string, metadata map[string]string) error {
+	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.UpdateMetadata(ctx, id, metadata) })
+}
+
+// clearRecord empties a node's record. It cannot remove it: Cinder finds no metadata
+// by a key with a slash, and to replace all metadata would lose what others write.
+func (e *endpoint) clearRecord(ctx context.Context, id, key string) error {
+	return e.updateMetadata(ctx, id, map[string]string{NodeRecordPrefix + key: ""})
+}
+
+// NodeRecord is what a volume of mode csi records about an attachment that was
+// handed out to a node.
+type NodeRecord struct {
+	AttachmentID string
+	// Node is the node's name, or its beginning if the name is very long.
+	Node string
+	// ReadOnly means that the node got it for reading.
+	ReadOnly bool
+}
+
+// forReading ends the record of an attachment for reading. The name of a node has no
+// blank.
+const forReading = " ro"
+
+// String is the record's form in the volume's metadata.
+func (r NodeRecord) String() string {
+	text, end := r.AttachmentID+" "+r.Node, ""
+	if r.ReadOnly {
+		end = forReading
+	}
+	return text[:min(len(text), longestMetadata-len(end))] + end
+}
+
+// NodeRecordsOf are a volume's records by the keys of their nodes, without those
+// that were emptied.
+func NodeRecordsOf(v cinder.Volume) map[string]NodeRecord {
+	records := map[string]NodeRecord{}
+	for key, value := range v.Metadata {
+		if of, found := strings.CutPrefix(key, NodeRecordPrefix); found && value != "" {
+			id, node, _ := strings.Cut(value, " ")
+			node, readOnly := strings.CutSuffix(node, forReading)
+			records[of] = NodeRecord{AttachmentID: id, Node: cmp.Or(node, "with the key "+of), ReadOnly: readOnly}
+		}
+	}
+	return records
+}
+
+// longestHost is the longest name of a host that Cinder keeps.
+const longestHost = 255
+
+// NodeHost is the name by which a node of a cluster is known to Cinder and to
+// arrays. Clusters may have nodes of the same names.
+func NodeHost(node, cluster string) string {
+	suffix := nodeHostSuffix(cluster)
+	return node[:min(len(node), longestHost-len(suffix))] + suffix
+}
+
+func nodeHostSuffix(cluster string) string {
+	sum := sha256.Sum256([]byte(cluster))
+	return "." + hex.EncodeToString(sum[:4])
+}

@@ -1,0 +1,117 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// Retype gives the target's volume another type, where it is: it is never migrated to
+// another storage backend. It may be called again after any interruption: a volume
+// of the type stays as it is. Cinder accepts what no storage can do, and then leaves
+// the volume as it was (KindVolumeFailed).
+func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
+	release, err := l.lock(ctx, target.key())
+	if err != nil {
+		return cinder.Volume{}, err
+	}
+	defer release()
+	return l.current().retype(ctx, target, volumeType)
+}
+
+func (e *endpoint) retype(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
+	v, err := e.existing(ctx, target)
+	requested, name := false, ""
+	for range maxMoves {
+		switch {
+		case err != nil:
+			return cinder.Volume{}, err
+		case ctx.Err() != nil:
+			return cinder.Volume{}, ctx.Err()
+		}
+		switch v.Status {
+		case cinder.StatusRetyping:
+			var gone bool
+			v, gone, err = e.watcher.await(ctx, v.ID, cinder.StatusRetyping, e.timeouts().Create)
+			switch {
+			case err != nil:
+			case gone:
+				v, err = e.existing(ctx, target)
+			case !target.owns(v):
+				err = e.notOurs(v, target)
+			}
+		case cinder.StatusAvailable, cinder.StatusInUse:
+			if name == "" && v.Type != volumeType {
+				if name, err = e.typeName(ctx, volumeType); err != nil {
+					return v, err
+				}
+			}
+			if v.Type == volumeType || v.Type == name {
+				return v, nil
+			}
+			if requested {
+				return v, e.failure(KindVolumeFailed, "Cinder accepted the change of volume %s to type %q, but it still has type %q: its storage cannot change it in place, or the type is that of another storage; see the log of cinder-scheduler",
+					v.ID, volumeType, v.Type)
+			}
+			requested = true
+			v, err = e.requestRetype(ctx, v, target, volumeType)
+		default:
+			return v, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
+		}
+	}
+	return v, e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", target.VolumeID)
+}
+
+var typeID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+
+// typeName is what Cinder shows as the type of a volume. Cinder takes types by their
+// names and by their IDs.
+func (e *endpoint) typeName(ctx context.Context, volumeType string) (string, error) {
+	if !typeID.MatchString(volumeType) {
+		return volumeType, nil
+	}
+	var found cinder.VolumeType
+	err := e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
+		found, err = client.VolumeType(ctx, volumeType)
+		return err
+	})
+	if cinder.IsKind(err, cinder.KindNotFound) {
+		// A name may look like an ID; if it is none, Cinder says so.
+		return volumeType, nil
+	}
+	return found.Name, err
+}
+
+// requestRetype requests the type. After a conflict it looks at the volume: if an
+// earlier request whose answer was lost changes it, that is just as good.
+func (e *endpoint) requestRetype(ctx context.Context, v cinder.Volume, target Target, volumeType string) (cinder.Volume, error) {
+	err := e.session.change(withPermit(ctx, target.Permit, v), func(ctx context.Context, client Cinder) error {
+		return client.RetypeVolume(ctx, v.ID, volumeType)
+	})
+	if err == nil {
+		v.Status = cinder.StatusRetyping
+		return v, nil
+	}
+	switch cinder.KindOf(err) {
+	case cinder.KindConflict:
+		again, lookErr := e.existing(ctx, target)
+		if lookErr != nil {
+			return cinder.Volume{}, lookErr
+		}
+		if again.Status == v.Status && again.Type == v.Type {
+			return cinder.Volume{}, err
+		}
+		return again, nil
+	case cinder.KindNotFound:
+		// Cinder answers the same about a volume and about a type.
+		if _, lookErr := e.existing(ctx, target); lookErr != nil {
+			return cinder.Volume{}, lookErr
+		}
+		return cinder.Volume{}, e.failure(cinder.KindInvalid, "there is no volume type %q, or the project may not use it", volumeType)
+	case cinder.KindOverQuota:
+		return cinder.Volume{}, fmt.Errorf("volume %s cannot have type %q: %w", v.ID, volumeType, err)
+	}
+	return cinder.Volume{}, err
+}

@@ -1,0 +1,140 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// SnapshotImport is a snapshot that exists at the backend and that a
+// VolumeSnapshotContent gets.
+type SnapshotImport struct {
+	SnapshotID string
+	// Stamp is what the snapshot carries from then on.
+	Stamp SnapshotStamp
+	// Place is where the VolumeSnapshotContent says that the snapshot is. A snapshot
+	// elsewhere is not stamped.
+	Place cinder.Place
+	// Unclaimed is called before the stamp of another VolumeSnapshot of this cluster is
+	// replaced. Its error, returned unchanged, means that something still needs the
+	// snapshot.
+	Unclaimed func(ctx context.Context, s cinder.Snapshot) error
+	// Granted is asked about the snapshot before it is stamped and after it: its name
+	// and its metadata may change at any time. Its error is returned unchanged.
+	Granted func(s cinder.Snapshot) error
+	// Permit is called just before the stamp is written.
+	Permit func(ctx context.Context) error
+}
+
+// AllSnapshots lists the snapshots of the backend's project, of any owner.
+func (l *Lifecycle) AllSnapshots(ctx context.Context) (all []cinder.Snapshot, err error) {
+	e := l.current()
+	err = e.listForAll(ctx, func(ctx context.Context, client Cinder) error {
+		all = nil // a listing may begin again after a new login
+		return client.ListSnapshots(ctx, cinder.SnapshotQuery{PageSize: 1000}, func(page []cinder.Snapshot) bool {
+			all = append(all, page...)
+			return true
+		})
+	})
+	return all, err
+}
+
+// ImportableSnapshot returns an error unless a snapshot may be imported under a
+// stamp in its present state: it is available and carries no stamp, it carries the
+// stamp already, or its stamp is that of another VolumeSnapshot of this cluster,
+// which was ready once. Whether anything still needs that one is for Kubernetes to
+// say.
+func (l *Lifecycle) ImportableSnapshot(s cinder.Snapshot, stamp SnapshotStamp) error {
+	return l.current().importableSnapshot(s, stamp)
+}
+
+func (e *endpoint) importableSnapshot(s cinder.Snapshot, stamp SnapshotStamp) error {
+	other := SnapshotStampOf(s)
+	switch {
+	case stamp.Owns(s), other.Cluster == "":
+	case other.Cluster != stamp.Cluster || other.ClusterUID != "" && other.ClusterUID != stamp.ClusterUID:
+		return e.failure(KindNotOurs, "snapshot %s carries the stamp of cluster %q, VolumeSnapshot %s/%s; if that cluster no longer needs it, remove the stamp: openstack volume snapshot unset --property %s %s",
+			s.ID, other.Cluster, other.Namespace, other.Snapshot, stampCluster, s.ID)
+	case !WasRecorded(s):
+		// Until it is recorded, a snapshot belongs to the leader, which may be removing it.
+		return e.failure(KindNotOurs, "snapshot %s was taken for VolumeSnapshot %s/%s and was never ready; the program removes it, or its audit does", s.ID, other.Namespace, other.Snapshot)
+	}
+	if s.Status != cinder.StatusAvailable {
+		return e.failure(cinder.KindConflict, "snapshot %s is %s, and only an available one can be imported", s.ID, s.Status)
+	}
+	return nil
+}
+
+// ImportSnapshot stamps a snapshot and marks it as recorded, with one request, so
+// that from then on nothing removes it without a VolumeSnapshotContent. It may be
+// called again after any interruption. Cinder has no step that only one party can
+// take, so of two clusters that import one snapshot at the same moment, the one
+// whose stamp stays may delete it, and the other finds that it is no longer its own.
+func (l *Lifecycle) ImportSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
+	// By the snapshot: of two contents that name it, the second is to see the stamp of
+	// the first.
+	release, err := l.lock(ctx, "import of snapshot "+spec.SnapshotID)
+	if err != nil {
+		return cinder.Snapshot{}, err
+	}
+	defer release()
+	return l.current().importSnapshot(ctx, spec)
+}
+
+func (e *endpoint) importSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
+	s, err := e.getSnapshot(ctx, spec.SnapshotID)
+	// By now the endpoint knows its place, and stays there.
+	if here := e.place(); err == nil && here != spec.Place {
+		err = e.elsewhere("snapshot %s was to be imported at %s, but the backend points to %s", spec.SnapshotID, spec.Place, here)
+	}
+	if err != nil {
+		return cinder.Snapshot{}, err
+	}
+	if !spec.Stamp.Owns(s) || !WasRecorded(s) {
+		if err := e.writeSnapshotStamp(ctx, s, spec); err != nil {
+			return cinder.Snapshot{}, err
+		}
+		if s, err = e.getSnapshot(ctx, spec.SnapshotID); err != nil {
+			return cinder.Snapshot{}, err
+		}
+	}
+	if err := spec.Granted(s); err != nil {
+		return cinder.Snapshot{}, err
+	}
+	if !spec.Stamp.Owns(s) {
+		return cinder.Snapshot{}, e.failure(KindNotOurs, "snapshot %s was stamped for somebody else at the same time: %s; it is not imported", s.ID, SnapshotStampOf(s).describe())
+	}
+	if err := e.importableSnapshot(s, spec.Stamp); err != nil {
+		return cinder.Snapshot{}, err
+	}
+	return s, nil
+}
+
+// writeSnapshotStamp writes the stamp on a snapshot that may be imported.
+func (e *endpoint) writeSnapshotStamp(ctx context.Context, s cinder.Snapshot, spec SnapshotImport) error {
+	// First of all, since all other errors tell about the snapshot.
+	if err := spec.Granted(s); err != nil {
+		return err
+	}
+	if err := e.importableSnapshot(s, spec.Stamp); err != nil {
+		return err
+	}
+	if SnapshotStampOf(s).Cluster != "" && !spec.Stamp.Owns(s) {
+		if err := spec.Unclaimed(ctx, s); err != nil {
+			return err
+		}
+	}
+	metadata := spec.Stamp.Metadata(nil)
+	metadata[stampRecorded] = "true"
+	if spec.Permit != nil {
+		ctx = context.WithValue(ctx, permitKey{}, func() error { return spec.Permit(ctx) })
+	}
+	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+		return client.UpdateSnapshotMetadata(ctx, s.ID, metadata)
+	})
+	if err != nil {
+		return fmt.Errorf("snapshot %s cannot be stamped: %w", s.ID, err)
+	}
+	return nil
+}

@@ -1,0 +1,309 @@
+package mappers
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// NodeConnection is how one node of its own reaches a volume that is attached to it,
+// through the CSI driver's node plugin. It has none of the limits of Kubernetes' own
+// sources: paths may have different targets and any LUNs.
+type NodeConnection struct {
+	// Protocol is driver_volume_type in lower case.
+	Protocol string
+	// Paths lead to the same volume, the primary first. There is at least one.
+	Paths []NodePath
+	// Identities are what the disk must say that it is, as far as Cinder knows: uuid.
+	// and a UUID, or eui. and an NGUID. Only NVMe has them.
+	Identities []string
+	// ReadOnly means that Cinder grants the volume read-only.
+	ReadOnly bool
+	// Credentials are what the node logs in with; nil if it needs none.
+	Credentials *NodeCredentials
+	// Warnings are sentences about what Cinder offered and the nodes do not take.
+	Warnings []string
+}
+
+// NodePath is one way to a volume.
+type NodePath struct {
+	// Portal is host:port; an IPv6 address has brackets. For Fibre Channel it is the
+	// node's own ports that reach the target, separated by commas, and empty if neither
+	// the connection nor the caller names any.
+	Portal string
+	// Target is the iSCSI target's name, the NVMe subsystem's, or that of the storage's
+	// Fibre Channel port.
+	Target string
+	// LUN is the number by which the kernel knows the logical unit, which is another one
+	// than the array's for some modes of addressing. It is the NVMe namespace's number
+	// for NVMe, and 0 if that is not known.
+	LUN int
+}
+
+// NodeCredentials are CHAP credentials. Printing them shows nothing.
+type NodeCredentials struct {
+	User, Password string
+	// DiscoveryUser and DiscoveryPassword are empty if discovery takes none.
+	DiscoveryUser, DiscoveryPassword string
+}
+
+const hiddenCredentials = "(credentials)"
+
+// String shows nothing.
+func (NodeCredentials) String() string { return hiddenCredentials }
+
+// GoString shows nothing.
+func (NodeCredentials) GoString() string { return hiddenCredentials }
+
+// LogValue shows nothing.
+func (NodeCredentials) LogValue() slog.Value { return slog.StringValue(hiddenCredentials) }
+
+// MarshalJSON shows nothing.
+func (NodeCredentials) MarshalJSON() ([]byte, error) { return json.Marshal(hiddenCredentials) }
+
+// ForNode reads a connection that Cinder made for one node. encrypted is what Cinder
+// says about the volume itself, and ports are the node's Fibre Channel ports, as far as
+// they are known. The error is a *Refusal, without a secret.
+func ForNode(c Connection, encrypted bool, ports ...string) (NodeConnection, error) {
+	if c.protocol == "" {
+		return NodeConnection{}, refuse(InvalidConnection, "there is no connection; connect the volume before it is mapped")
+	}
+	read, known := forNodes[c.protocol]
+	if !known {
+		return NodeConnection{}, refuse(UnsupportedProtocol, "protocol %s is not one that the nodes of the CSI driver attach (%s); use mode native for this backend", c.protocol, strings.Join(NodeProtocols(), ", "))
+	}
+	sealed, err := c.flag("encrypted", false)
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	if sealed || encrypted {
+		return NodeConnection{}, refuse(EncryptedVolume, "encrypted is true, but the nodes do not open the volume's LUKS layer and would format it; use a volume type without encryption")
+	}
+	access, err := c.text("access_mode")
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	if access != "" && access != "rw" && access != "ro" {
+		return NodeConnection{}, refuse(InvalidConnection, "access_mode is %s, expected \"rw\" or \"ro\"; check the cinder-volume log", c.quote(access))
+	}
+	found, err := read(c, ports)
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	limits, err := c.qosWarnings()
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	found.Protocol, found.ReadOnly, found.Warnings = c.protocol, access == "ro" || c.readOnly, append(found.Warnings, limits...)
+	return found, nil
+}
+
+// forNodes read what differs between the protocols that nodes attach.
+var forNodes = map[string]func(c Connection, ports []string) (NodeConnection, error){
+	"fibre_channel": fibreChannelForNode,
+	"iscsi":         iscsiForNode,
+	"iser":          iscsiForNode,
+	"nvmeof":        nvmeofForNode,
+}
+
+// NodeProtocols are those by which nodes of the CSI driver attach volumes.
+func NodeProtocols() []string { return slices.Sorted(maps.Keys(forNodes)) }
+
+func iscsiForNode(c Connection, _ []string) (NodeConnection, error) {
+	paths, warnings, err := iscsiPaths(c.withoutLimits())
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	found := NodeConnection{Warnings: warnings}
+	for _, path := range paths {
+		lun, err := c.kernelLUN(path.lun)
+		if err != nil {
+			return NodeConnection{}, err
+		}
+		found.Paths = append(found.Paths, NodePath{Portal: path.portal.String(), Target: path.target, LUN: lun})
+	}
+	found.Credentials, err = c.nodeCredentials()
+	return found, err
+}
+
+// fibreChannelForNode reads which ports of the storage the node's ports reach. Where the
+// connection names the initiators, no other port of the node is used: behind it, the LUN
+// may be another volume.
+func fibreChannelForNode(c Connection, ports []string) (NodeConnection, error) {
+	targets, err := c.fcTargets()
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	masking, err := c.fcMasking()
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	pairs, err := c.fcPaths(targets, masking)
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	shown := masking.initiators()
+	ours := slices.Clone(ports)
+	if len(shown) > 0 {
+		ours = slices.DeleteFunc(slices.Clone(shown), func(initiator string) bool { return len(ports) > 0 && !slices.Contains(ports, initiator) })
+		if len(ours) == 0 {
+			return NodeConnection{}, refuse(InvalidConnector, "%s shows the volume only to %s, none of which is a port of the node (%s); correct the array's entry of the host, or the zones", initiatorsKey, some(shown), some(ports))
+		}
+	}
+	var found NodeConnection
+	var hidden []string
+	for _, pair := range pairs {
+		from := slices.DeleteFunc(slices.Clone(ours), func(initiator string) bool {
+			return len(shown) > 0 && !slices.Contains(masking.targets[initiator], pair.target)
+		})
+		if len(shown) > 0 && len(from) == 0 {
+			hidden = append(hidden, pair.target)
+			continue
+		}
+		lun, err := c.kernelLUN(pair.lun)
+		if err != nil {
+			return NodeConnection{}, err
+		}
+		found.Paths = append(found.Paths, NodePath{Portal: strings.Join(from, ","), Target: pair.target, LUN: lun})
+	}
+	if len(hidden) > 0 {
+		found.Warnings = append(found.Warnings, fmt.Sprintf("the array shows the volume to no port of the node at %s", some(hidden)))
+	}
+	var without []string
+	for _, port := range ports {
+		if !slices.Contains(ours, port) {
+			without = append(without, port)
+		}
+	}
+	if len(without) > 0 {
+		found.Warnings = append(found.Warnings, fmt.Sprintf("the array shows the volume to %d of the node's %d ports, not to %s", len(ours), len(ports), some(without)))
+	}
+	return found, nil
+}
+
+// flatBit is the method of flat space addressing in the first byte of a LUN, as the
+// kernel reads the LUN as a number.
+const flatBit = 1 << 14
+
+// kernelLUN is the number by which Linux knows a LUN of the array. The modes are those
+// of os-brick (lun_for_addressing in initiator/linuxscsi.py).
+func (c Connection) kernelLUN(lun int32) (int, error) {
+	mode, err := c.text("addressing_mode")
+	if err != nil {
+		return 0, err
+	}
+	switch mode {
+	case "", "SAM", "transparent":
+		return int(lun), nil
+	case "SAM2":
+		if lun < 256 {
+			return int(lun), nil
+		}
+	case "SAM3-flat":
+	default:
+		return 0, refuse(InvalidConnection, "addressing_mode is %s, which is none that is known (SAM, SAM2, SAM3-flat, transparent); check the cinder-volume log", c.quote(mode))
+	}
+	if lun >= flatBit {
+		return 0, refuse(InvalidConnection, "LUN %d cannot be reached in addressing_mode %s, which ends at %d; check the cinder-volume log", lun, mode, flatBit-1)
+	}
+	return int(lun) + flatBit, nil
+}
+
+// nvmeofForNode reads both forms of NVMe-oF connections. Nodes connect by TCP.
+func nvmeofForNode(c Connection, _ []string) (NodeConnection, error) {
+	if replicas, err := c.list("volume_replicas"); err != nil || len(replicas) > 0 {
+		return NodeConnection{}, orRefuse(err, UnsupportedConnection, "the volume is mirrored over several targets (volume_replicas), and the nodes do not mirror; use a volume type without replicas")
+	}
+	nqn, err := c.nqn()
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	portals, err := c.nvmePortals()
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	namespace, err := c.namespaceID()
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	var found NodeConnection
+	uuid, err := c.hexID([]string{"vol_uuid", "volume_uuid", "uuid"}, "a UUID")
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	if uuid != "" {
+		found.Identities = append(found.Identities, "uuid."+dashed(uuid))
+	}
+	nguid, err := c.hexID([]string{"volume_nguid"}, "an NGUID of 32 hexadecimal digits")
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	if nguid != "" {
+		found.Identities = append(found.Identities, "eui."+nguid)
+	}
+	if namespace == "" && len(found.Identities) == 0 {
+		return NodeConnection{}, refuse(InvalidConnection, "the connection names neither vol_uuid nor volume_nguid nor ns_id, so nodes cannot tell which disk of the subsystem is the volume; set nvmeof_conn_info_version = 2 for the backend in cinder.conf if it has that option")
+	}
+	number := 0
+	if namespace != "" {
+		if number, err = strconv.Atoi(namespace); err != nil {
+			return NodeConnection{}, c.wrongType("ns_id", namespace, "a number from 1 on")
+		}
+	}
+	others := map[string]bool{}
+	for _, portal := range portals {
+		if portal.transport != "tcp" && portal.transport != "" {
+			others[portal.transport] = true
+			continue
+		}
+		if address, err := netip.ParseAddr(portal.host); err != nil || address.Zone() != "" {
+			return NodeConnection{}, refuse(InvalidConnection, "portal %s has no IP address, which the nodes' kernels need; correct the backend's addresses", c.quote(portal.address.String()))
+		}
+		found.Paths = append(found.Paths, NodePath{Portal: portal.address.String(), Target: nqn, LUN: number})
+	}
+	transports := strings.Join(slices.Sorted(maps.Keys(others)), ", ")
+	switch {
+	case len(found.Paths) == 0:
+		return NodeConnection{}, refuse(UnsupportedConnection, "transport_type is %s, and the nodes of the CSI driver connect by tcp; use a backend with NVMe over TCP", transports)
+	case transports != "":
+		found.Warnings = append(found.Warnings, "portals by "+transports+" are not used; the nodes of the CSI driver connect by tcp")
+	}
+	credentials, err := c.nodeCredentials()
+	if err == nil && credentials != nil {
+		err = refuse(UnsupportedConnection, "the connection has credentials, and the nodes of the CSI driver have none for NVMe; switch authentication off for the backend")
+	}
+	return found, err
+}
+
+// orRefuse is the error, or a refusal if there is none.
+func orRefuse(err error, reason Reason, message string) error {
+	if err != nil {
+		return err
+	}
+	return refuse(reason, "%s", message)
+}
+
+// nodeCredentials reads the credentials for sessions. Those for discovery alone are of
+// no use: nodes discover nothing.
+func (c Connection) nodeCredentials() (*NodeCredentials, error) {
+	data := map[string][]byte{}
+	session, err := c.chap("", "session.", data)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.chap("discovery_", "discovery.", data); err != nil {
+		return nil, err
+	}
+	if !session {
+		return nil, nil
+	}
+	return &NodeCredentials{
+		User: string(data["session.username"]), Password: string(data["session.password"]),
+		DiscoveryUser: string(data["discovery.username"]), DiscoveryPassword: string(data["discovery.password"]),
+	}, nil
+}

@@ -1,0 +1,116 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
+)
+
+// Holding is where a volume counts that exists already.
+type Holding struct{ Tenant, Backend string }
+
+// DecideExpansion decides about a claim that wants its volume larger; the request
+// has the new size. The claim must still get a volume of this size from the
+// volume's tenant on the volume's backend. What only matters to a new volume does
+// not count: the StorageClass's parameters and topologies, the smallest size, and
+// whether the backend is suspended.
+//
+// The decision has the volume's backend alone. Its quotas hold the whole volume,
+// which counts there already.
+func (p *Policy) DecideExpansion(r Request, of Holding) Decision {
+	d := &decider{policy: p, request: r}
+	d.decision.Denial = d.expand(of)
+	return d.decision
+}
+
+func (d *decider) expand(of Holding) *Denial {
+	tenant, class, backend, denial := d.findHolder(of)
+	if denial != nil {
+		return denial
+	}
+	size := roundUpGiB(d.request.Bytes)
+	limits := class.size.narrow(d.policy.Backends[backend].VolumeSize, document.Element("backends", backend)+".volumeSize")
+	limits.min = nil
+	if denial := limits.check(size); denial != nil {
+		return denial
+	}
+	d.decision.Backends = []string{of.Backend}
+	d.decision.Volume = VolumeProperties{SizeGiB: size}
+	d.decision.Quotas = []QuotaScope{tenant.scope, class.scope, d.policy.Backends[backend].scope}
+	return nil
+}
+
+// DecideRetype decides whether the volume of a claim may get another volume type. The
+// rule of the claim's StorageClass must still name the volume's tenant and backend,
+// and must not fix another type. Quotas count by tenant, rule and backend, so
+// another type changes none.
+func (p *Policy) DecideRetype(r Request, of Holding, volumeType string) Decision {
+	d := &decider{policy: p, request: r}
+	d.decision.Denial = d.retype(of, volumeType)
+	return d.decision
+}
+
+func (d *decider) retype(of Holding, volumeType string) *Denial {
+	_, class, _, denial := d.findHolder(of)
+	if denial != nil {
+		return denial
+	}
+	if class.VolumeType != "" && class.VolumeType != volumeType {
+		return &Denial{Reason: ParameterNotAllowed, Path: class.path + ".volumeType", Message: fmt.Sprintf(
+			"%s.volumeType grants only volumes of type %q; change the rule first", class.path, class.VolumeType)}
+	}
+	d.decision.Backends = []string{of.Backend}
+	d.decision.Volume = VolumeProperties{Type: volumeType}
+	return nil
+}
+
+// DecideModification decides whether a VolumeAttributesClass may give the volume of a
+// claim another volume type. Any tenant may name any such class, so the rule must list
+// the type.
+func (p *Policy) DecideModification(r Request, of Holding, volumeType string) Decision {
+	d := &decider{policy: p, request: r}
+	d.decision.Denial = d.modify(of, volumeType)
+	return d.decision
+}
+
+func (d *decider) modify(of Holding, volumeType string) *Denial {
+	_, class, _, denial := d.findHolder(of)
+	if denial != nil {
+		return denial
+	}
+	if denial := class.grantsType(volumeType); denial != nil {
+		return denial
+	}
+	d.decision.Backends = []string{of.Backend}
+	d.decision.Volume = VolumeProperties{Type: volumeType}
+	return nil
+}
+
+// findHolder finds the claim's tenant and rule, and the volume's backend. The
+// tenant must be the volume's, and the rule must name that backend.
+func (d *decider) findHolder(of Holding) (tenant *Tenant, class *Class, backend int, denial *Denial) {
+	if denial := d.checkClaim(); denial != nil {
+		return nil, nil, 0, denial
+	}
+	tenant, index, denial := d.findTenant()
+	if denial != nil {
+		return nil, nil, 0, denial
+	}
+	d.decision.Tenant = tenant.Name
+	path := document.Element("tenants", index)
+	if tenant.Name != of.Tenant {
+		return nil, nil, 0, &Denial{Reason: NoMatchingTenant, Path: path, Message: fmt.Sprintf(
+			"namespace %s belongs to tenant %s now, but the volume counts for tenant %s (%s)", d.request.Namespace, tenant.Name, of.Tenant, path)}
+	}
+	if class, denial = d.findClass(tenant, path); denial != nil {
+		return nil, nil, 0, denial
+	}
+	d.decision.Rule = class.path
+	backend = d.policy.backendIndex(of.Backend)
+	if backend < 0 || !slices.Contains(class.Backends, of.Backend) {
+		return nil, nil, 0, &Denial{Reason: NoMatchingClass, Path: class.path + ".backends", Message: fmt.Sprintf(
+			"tenant %s may no longer use backend %s, which has the volume, for StorageClass %s (%s.backends)", tenant.Name, of.Backend, d.request.StorageClass, class.path)}
+	}
+	return tenant, class, backend, nil
+}

@@ -1,0 +1,281 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
+)
+
+// Mode is how the volumes of a rule reach the nodes.
+type Mode string
+
+const (
+	// ModeNative makes PersistentVolumes that kubelets mount without a driver of this
+	// program; all nodes share one connection. It is the default.
+	ModeNative Mode = "native"
+	// ModeCSI makes PersistentVolumes of this program's CSI driver, which attaches a
+	// volume to each node that uses it.
+	ModeCSI Mode = "csi"
+)
+
+// CSIDriver is the name of this program's CSI driver. A StorageClass may name it as
+// its provisioner, and then gets volumes in mode csi only.
+const CSIDriver = "standalone-cinder.openstack.org"
+
+// Modes are the known ones.
+func Modes() []string { return []string{string(ModeNative), string(ModeCSI)} }
+
+// CSIFileSystems are those of FileSystems that the CSI driver makes.
+func CSIFileSystems() []string { return []string{"ext4", "xfs"} }
+
+// Fencing is what keeps a node from a volume that was detached from it, in mode csi.
+type Fencing string
+
+const (
+	// FencingInitiator means that the array shows a volume to the initiators that it is
+	// attached to, and to no other.
+	FencingInitiator Fencing = "initiator"
+	// FencingExport means that a node may reach a volume that is exported to another
+	// one. It is the default, because it holds for every driver.
+	FencingExport Fencing = "export"
+)
+
+// FencingModes are the known ones.
+func FencingModes() []string { return []string{string(FencingInitiator), string(FencingExport)} }
+
+// MaxVolumesPerNode is the largest limit of volumes on a node.
+const MaxVolumesPerNode = 65535
+
+// Fencing is what keeps a lost node from the backend's volumes.
+func (b Backend) Fencing() Fencing {
+	if b.CSI != nil && b.CSI.Fencing == FencingInitiator {
+		return FencingInitiator
+	}
+	return FencingExport
+}
+
+// VolumesPerNode is how many of the backend's volumes a node can have attached; 0
+// means any number.
+func (b Backend) VolumesPerNode() int {
+	if b.CSI == nil || b.CSI.MaxVolumesPerNode == nil {
+		return 0
+	}
+	return int(*b.CSI.MaxVolumesPerNode)
+}
+
+// UnsupportedMode is the reason to deny what the mode of a rule, on its backends,
+// does not have.
+const UnsupportedMode Reason = "UnsupportedMode"
+
+// ModeOn is the mode of the volume on a backend of the rule.
+func (d Decision) ModeOn(backend string) Mode {
+	if slices.Contains(d.CSI, backend) {
+		return ModeCSI
+	}
+	return ModeNative
+}
+
+// UsesCSI reports whether any rule makes volumes in mode csi.
+func (p *Policy) UsesCSI() bool { return p.csiPath() != "" }
+
+// CSIBackends are the names of the backends on which a rule makes volumes in mode csi.
+func (p *Policy) CSIBackends() []string {
+	var names []string
+	for i := range p.Tenants {
+		for j := range p.Tenants[i].Classes {
+			c := &p.Tenants[i].Classes[j]
+			for _, name := range c.Backends {
+				if k := p.backendIndex(name); k >= 0 && c.isCSI(&p.Backends[k]) && !slices.Contains(names, name) {
+					names = append(names, name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// ModesOn are the modes in which rules make volumes on a backend, or the backend's own if
+// no rule names it.
+func (p *Policy) ModesOn(backend string) (modes []Mode) {
+	k := p.backendIndex(backend)
+	if k < 0 {
+		return nil
+	}
+	for i := range p.Tenants {
+		for j := range p.Tenants[i].Classes {
+			c := &p.Tenants[i].Classes[j]
+			if mode := c.ModeOn(p.Backends[k]); slices.Contains(c.Backends, backend) && !slices.Contains(modes, mode) {
+				modes = append(modes, mode)
+			}
+		}
+	}
+	if len(modes) == 0 {
+		modes = []Mode{Class{}.ModeOn(p.Backends[k])}
+	}
+	return modes
+}
+
+// csiPath is the first place in the policy that asks for mode csi, and has an
+// effect; empty if there is none.
+func (p *Policy) csiPath() string {
+	for i := range p.Tenants {
+		for j := range p.Tenants[i].Classes {
+			c := &p.Tenants[i].Classes[j]
+			for _, name := range c.Backends {
+				if k := p.backendIndex(name); k >= 0 && c.isCSI(&p.Backends[k]) {
+					return p.modePath(c, k)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// CSILine is the line of the first value that asks for mode csi and has an effect.
+func (p *Policy) CSILine() (path string, line int) {
+	path = p.csiPath()
+	return path, p.Line(path)
+}
+
+// isCSI reports whether the rule's volumes on a backend are for the CSI driver.
+func (c *Class) isCSI(b *Backend) bool {
+	if c.Mode != "" {
+		return c.Mode == ModeCSI
+	}
+	return b.Mode == ModeCSI
+}
+
+// ModeOn is the mode of the rule's volumes on a backend.
+func (c Class) ModeOn(b Backend) Mode {
+	if c.isCSI(&b) {
+		return ModeCSI
+	}
+	return ModeNative
+}
+
+// modePath is the value that decides about the mode of a rule's volumes on a
+// backend, or the rule if none does.
+func (p *Policy) modePath(c *Class, backend int) string {
+	for _, at := range []string{document.Child(c.path, "mode"), document.Element("backends", backend) + ".mode", "defaults.mode"} {
+		if _, given := p.positions[at]; given {
+			return at
+		}
+	}
+	return c.path
+}
+
+// csiOf lists the rule's backends on which its volumes are for the CSI driver.
+func (d *decider) csiOf(c *Class) []string {
+	var names []string
+	for _, name := range c.Backends {
+		if i := d.policy.backendIndex(name); i >= 0 && c.isCSI(&d.policy.Backends[i]) && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// checkMode denies what the rule's mode on a backend does not have.
+func (d *decider) checkMode(c *Class, backend int, volume VolumeProperties) *Denial {
+	b, source := &d.policy.Backends[backend], d.request.Source
+	deny := func(format string, args ...any) *Denial {
+		return &Denial{Reason: UnsupportedMode, Path: d.policy.modePath(c, backend), Message: fmt.Sprintf(format, args...)}
+	}
+	if !c.isCSI(b) {
+		if d.request.Attributes != nil {
+			return d.nativeAttributes(c.path+" on backend "+b.Name, d.policy.modePath(c, backend))
+		}
+		if d.request.Driver == "" {
+			return nil
+		}
+		return deny("StorageClass %s names the CSI driver %s as its provisioner, but %s makes native volumes on backend %s; give the rule mode: csi, or name the program itself as the provisioner",
+			d.request.StorageClass, d.request.Driver, c.path, b.Name)
+	}
+	block := d.request.VolumeMode == Block
+	switch {
+	case d.request.Import != nil:
+		return deny("%s makes volumes in mode csi on backend %s, and a volume that exists at Cinder can be imported in mode native only", c.path, b.Name)
+	case !block && !slices.Contains(CSIFileSystems(), volume.FSType):
+		return deny("%s makes volumes in mode csi on backend %s, where the file system can be %s, not %s", c.path, b.Name, strings.Join(CSIFileSystems(), " or "), volume.FSType)
+	case !block && source != nil && source.Mode != ModeCSI && !source.FilesystemKnown:
+		return deny("%s is a native volume, and %s makes volumes in mode csi on backend %s: the CSI driver mounts only filesystems that it can tell by their UUID, and nobody recorded that of this one; copy it in mode native, or have an administrator record the UUID (docs/how-to/native-to-csi.md)", source.Name, c.path, b.Name)
+	}
+	return nil
+}
+
+func validateModeOf(d *document.Document, path string, value Mode) {
+	if d.Has(path) && !slices.Contains(Modes(), string(value)) {
+		d.Errorf(path, "unknown mode %q%s", value, document.DidYouMean(string(value), Modes(), "the modes are"))
+	}
+}
+
+func validateCSI(d *document.Document, path string, c *CSI) {
+	if c == nil {
+		return
+	}
+	if at := document.Child(path, "fencing"); d.Has(at) && !slices.Contains(FencingModes(), string(c.Fencing)) {
+		d.Errorf(at, "unknown fencing %q%s", c.Fencing, document.DidYouMean(string(c.Fencing), FencingModes(), "it can be"))
+	}
+	if at := document.Child(path, "maxVolumesPerNode"); c.MaxVolumesPerNode != nil && (*c.MaxVolumesPerNode < 1 || *c.MaxVolumesPerNode > MaxVolumesPerNode) {
+		d.Errorf(at, "must be between 1 and %d, not %d; leave it out for any number", MaxVolumesPerNode, *c.MaxVolumesPerNode)
+	}
+}
+
+// validateModes checks what only rules and backends together show.
+func (p *Policy) validateModes(d *document.Document) {
+	usedNative := make([]bool, len(p.Backends))
+	usedCSI := make([]bool, len(p.Backends))
+	refused := make([]bool, len(p.Backends))
+	for i := range p.Tenants {
+		for j := range p.Tenants[i].Classes {
+			c := &p.Tenants[i].Classes[j]
+			csi, all := 0, 0
+			for _, name := range c.Backends {
+				k := p.backendIndex(name)
+				if k < 0 {
+					continue
+				}
+				all++
+				if !c.isCSI(&p.Backends[k]) {
+					usedNative[k] = true
+					continue
+				}
+				csi++
+				usedCSI[k] = true
+				if p.Backends[k].Workflow == WorkflowReserve && !refused[k] {
+					refused[k] = true
+					d.Errorf(p.modePath(c, k), "mode csi needs the attachments API, but backend %q has workflow: reserve; remove that, or use mode native", name)
+				}
+			}
+			if csi == 0 {
+				if len(c.VolumeTypes) > 0 && all > 0 {
+					d.Warnf(document.Child(c.path, "volumeTypes"), "volumeTypes has no effect: the rule makes native volumes only, which cannot have a VolumeAttributesClass; give the rule mode: csi, or remove it")
+				}
+				continue
+			}
+			if at := document.Child(c.path, "fsType"); c.FSType != "" && slices.Contains(FileSystems(), c.FSType) && !slices.Contains(CSIFileSystems(), c.FSType) {
+				d.Errorf(at, "the rule makes volumes in mode csi, where the file system can be %s, not %s", strings.Join(CSIFileSystems(), " or "), c.FSType)
+			}
+			if c.Import != nil && csi == all {
+				d.Warnf(document.Child(c.path, "import"), "import has no effect: the rule makes volumes in mode csi only, and volumes that exist are imported in mode native; use a rule of its own for them")
+			}
+		}
+	}
+	for k := range p.Backends {
+		b, path := &p.Backends[k], document.Element("backends", k)
+		if len(b.Mapping) > 0 && usedCSI[k] && !usedNative[k] {
+			d.Warnf(document.Child(path, "mapping"), "mapping has no effect: every rule that uses backend %q makes volumes in mode csi, which the program's own driver attaches; remove it", b.Name)
+		}
+		if b.CSI != nil && !usedCSI[k] {
+			d.Warnf(document.Child(path, "csi"), "csi has no effect: no rule makes volumes in mode csi on backend %q; give the backend or a rule mode: csi, or remove it", b.Name)
+		}
+		for protocol, m := range b.Mapping {
+			if at := document.Child(document.Child(path, "mapping"), protocol); m.As == mapping.CSI && m.Driver == CSIDriver {
+				d.Errorf(document.Child(at, "driver"), "%q is this program's own driver, which needs no mapping; write mode: csi in place of it", CSIDriver)
+			}
+		}
+	}
+}

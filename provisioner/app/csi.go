@@ -1,0 +1,231 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/attach"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/byclaim"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/socket"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/retype"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+)
+
+// listenForSidecars opens the socket of the CSI driver, if there is to be one. From
+// then on it answers that this replica does not lead.
+func (a *App) listenForSidecars() error {
+	if a.options.CSIEndpoint == "" {
+		return nil
+	}
+	path, err := socket.PathOf(a.options.CSIEndpoint)
+	if err != nil {
+		return err
+	}
+	if a.csiSocket, err = socket.Listen(path, a.logger); err != nil {
+		return err
+	}
+	a.csiSocket.Introduce(wire.DriverName, a.options.Build.Version)
+	return nil
+}
+
+// closeToSidecars removes the socket, if there is one.
+func (a *App) closeToSidecars() {
+	if a.csiSocket == nil {
+		return
+	}
+	if err := a.csiSocket.Close(); err != nil {
+		a.logger.Warn("Could not remove the CSI socket", "error", err)
+	}
+}
+
+// csiTerm serves the sidecars for one term.
+type csiTerm struct {
+	socket *socket.Socket
+	server *controller.Server
+	engine *attach.Engine
+	// term ends with the lease.
+	term context.Context
+}
+
+// newCSI makes a term's CSI controller, nil without a socket.
+func (a *App) newCSI(work, termCtx context.Context, t *term) *csiTerm {
+	if a.csiSocket == nil {
+		return nil
+	}
+	engine := attach.New(attach.Options{
+		Cluster:           a.cluster,
+		Namespace:         a.namespace,
+		Volumes:           func(backend string) (attach.Volumes, error) { return t.backends.current(backend) },
+		Backends:          func() []string { return a.policy.Load().CSIBackends() },
+		OnBehalfOf:        t.provisioner.OnBehalfOf,
+		Client:            a.client,
+		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+		CSINodes:          storagelisters.NewCSINodeLister(a.nodes.csiNodes.GetIndexer()),
+		CSINodesKnown:     a.nodes.csiNodes.HasSynced,
+		Attachments:       a.nodes.attachments.GetStore(),
+		AttachmentsKnown:  a.nodes.attachments.HasSynced,
+		Nodes:             a.nodes.nodes.GetStore(),
+		NodesKnown:        a.nodes.nodes.HasSynced,
+		Rules:             t.backends.attachRules,
+		Expansions:        t.expander,
+		Snapshots:         csiSnapshots{t.snapshots},
+		Types: func() attach.Types {
+			return &retype.Retyper{
+				Client: a.client, Policy: a.policy.Load(), ProvisionerName: a.options.ProvisionerName, Cluster: a.cluster,
+				Volumes: func(backend string) (retype.Volumes, error) { return t.backends.current(backend) },
+			}
+		},
+		Recorder: a.recorder,
+		Metrics:  a.attachMetrics,
+		Logger:   a.logger,
+	})
+	return &csiTerm{socket: a.csiSocket, term: termCtx, engine: engine, server: controller.New(controller.Options{
+		Engine:  engine,
+		Maker:   a.newMaker(t),
+		Version: a.options.Build.Version,
+		Work:    work,
+		Logger:  a.logger,
+		Observe: a.attachMetrics.Observe,
+	})}
+}
+
+// csiSnapshots are the term's snapshots, as the CSI driver sees them.
+type csiSnapshots struct{ of *snapshot.Controller }
+
+func (s csiSnapshots) Take(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (controller.Snapshot, error) {
+	taken, err := s.of.TakeForSidecar(ctx, pv, name, parameters)
+	return csiSnapshotOf(taken), err
+}
+
+func (s csiSnapshots) Remove(ctx context.Context, snapshot wire.Handle) error {
+	return s.of.RemoveForSidecar(ctx, snapshot.Backend, snapshot.ID)
+}
+
+func (s csiSnapshots) List(ctx context.Context, wanted controller.Listing) ([]controller.Snapshot, error) {
+	if wanted.Snapshot.Backend != "" && wanted.Volume.Backend != "" && wanted.Snapshot.Backend != wanted.Volume.Backend {
+		return nil, nil
+	}
+	found, err := s.of.ListForSidecar(ctx, cmp.Or(wanted.Snapshot.Backend, wanted.Volume.Backend), wanted.Snapshot.ID, wanted.Volume.ID, wanted.Again)
+	var all []controller.Snapshot
+	for _, s := range found {
+		all = append(all, csiSnapshotOf(s))
+	}
+	return all, err
+}
+
+func csiSnapshotOf(s snapshot.Taken) controller.Snapshot {
+	return controller.Snapshot{
+		Handle: wire.Handle{Backend: s.Backend, ID: s.ID}, Volume: wire.Handle{Backend: s.Backend, ID: s.VolumeID},
+		Bytes: s.SizeGiB << 30, Created: s.CreatedAt, NotReady: s.Status != cinder.StatusAvailable,
+	}
+}
+
+// newMaker makes what answers CreateVolume and DeleteVolume.
+func (a *App) newMaker(t *term) *byclaim.Maker {
+	waits := func(pending []statusreport.Pending) (byclaim.Waits, bool) {
+		if len(pending) == 0 {
+			return byclaim.Waits{}, false
+		}
+		return byclaim.Waits{Denied: pending[0].State == string(parking.Denied), Reason: pending[0].Reason, Message: pending[0].Message}, true
+	}
+	attachments := nodeuse.New(nodeuse.Options{Client: a.client, Caches: a.nodes.caches()})
+	return byclaim.New(byclaim.Options{
+		Cluster:           a.cluster,
+		TrustParameters:   a.options.CSITrustParameters,
+		Client:            a.client,
+		SnapshotClient:    a.snapshotClient,
+		Classes:           a.factory.Storage().V1().StorageClasses().Lister(),
+		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+		Serves: func(named string) bool {
+			return named == a.options.ProvisionerName || named == policy.CSIDriver && a.policy.Load().UsesCSI()
+		},
+		ClaimWaits: func(namespace, claim string) (byclaim.Waits, bool) {
+			return waits(t.provisioner.ReportClaims(provisioner.Selected{Namespace: namespace, Claim: claim, Limit: 1}).Pending)
+		},
+		DeletionWaits: func(namespace, claim string) (byclaim.Waits, bool) {
+			return waits(t.provisioner.ReportDeletions(provisioner.Selected{Namespace: namespace, Claim: claim, Limit: 1}).Pending)
+		},
+		IsAttached: func(pv string) (bool, error) {
+			found, known, err := attachments.KnownAttachments(pv)
+			if err == nil && !known {
+				err = errors.New("the VolumeAttachments are not read yet")
+			}
+			return len(found) > 0, err
+		},
+		Volumes:   func(backend string) (byclaim.Volumes, error) { return t.backends.current(backend) },
+		Snapshots: t.snapshots,
+		Logger:    a.logger,
+	})
+}
+
+// run serves until the work ends. What is under way then gets its answer, unless the
+// lease is lost: then the fence keeps it from changing anything more. It returns when
+// no connection is open and no call is under way.
+func (c *csiTerm) run(work context.Context) {
+	c.socket.Lead(socket.Services{Identity: c.server, Controller: c.server, Intercept: c.server.Intercept})
+	c.engine.Run(work)
+	c.socket.Retire(c.term)
+	c.socket.Follow()
+	c.server.Wait()
+}
+
+// attachRules are what the policy in force says about attaching a backend's volumes,
+// or the last one that had the backend.
+func (t *termBackends) attachRules(name string) attach.Rules {
+	_, backend, err := t.find(name)
+	if err != nil {
+		return attach.Rules{}
+	}
+	return attach.Rules{VolumesPerNode: backend.VolumesPerNode(), FencedByInitiator: backend.Fencing() == policy.FencingInitiator}
+}
+
+// onlyAttachment keeps what is read of a VolumeAttachment: more of the driver's own than
+// of others.
+func onlyAttachment(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
+	kept := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: a.Name, UID: a.UID, ResourceVersion: a.ResourceVersion},
+		Spec:       storagev1.VolumeAttachmentSpec{NodeName: a.Spec.NodeName, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: a.Spec.Source.PersistentVolumeName}},
+	}
+	if a.Spec.Attacher == wire.DriverName {
+		kept.Spec.Attacher = wire.DriverName
+		kept.DeletionTimestamp = a.DeletionTimestamp
+		kept.Status.Attached = a.Status.Attached
+		// By which ID the node was registered when the volume was attached, and whether it
+		// had unstaged the volume when it was to be detached.
+		for _, key := range []string{attach.AnnotationNodeID, record.AnnotationUnstaged} {
+			if value, has := a.Annotations[key]; has {
+				if kept.Annotations == nil {
+					kept.Annotations = map[string]string{}
+				}
+				kept.Annotations[key] = value
+			}
+		}
+	}
+	return kept
+}
+
+// onlyDriver keeps of a CSINode what the driver itself registered.
+func onlyDriver(node *storagev1.CSINode) *storagev1.CSINode {
+	kept := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
+	for _, driver := range node.Spec.Drivers {
+		if driver.Name == wire.DriverName {
+			kept.Spec.Drivers = []storagev1.CSINodeDriver{{Name: driver.Name, NodeID: driver.NodeID}}
+		}
+	}
+	return kept
+}

@@ -1,0 +1,328 @@
+// Package attach attaches the volumes of CSI PersistentVolumes to nodes, and detaches
+// them, when the CSI driver's controller is asked to. It works beside the hub.
+//
+// What it does to a volume is provable by the volume's stamp, as everything else is:
+// the PersistentVolume only says where to look. Credentials go to the node through the
+// Secret that the PersistentVolume names, and nowhere else.
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	eventrecord "k8s.io/client-go/tools/record"
+
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// Volumes attaches the volumes of one backend; *backends.Lifecycle implements it.
+type Volumes interface {
+	Publish(ctx context.Context, target backends.Target, to backends.Publication) (backends.Published, error)
+	Unpublish(ctx context.Context, target backends.Target, from backends.Withdrawal) error
+	ForgetUnclean(ctx context.Context, target backends.Target, key string) error
+	// Place is where the backend's volumes are.
+	Place() cinder.Place
+	// Find reads a volume of any owner by its ID.
+	Find(ctx context.Context, id string) (v cinder.Volume, found bool, err error)
+	// Volumes is the term's last complete listing of the cluster's volumes, and Relist
+	// a new one.
+	Volumes(ctx context.Context) ([]cinder.Volume, error)
+	Relist(ctx context.Context) ([]cinder.Volume, error)
+}
+
+// Options configure an Engine.
+type Options struct {
+	// Cluster is the ID stamped on this cluster's volumes, Namespace where the
+	// Secrets of volumes are.
+	Cluster, Namespace string
+
+	// Volumes returns an error if no backend of that name is configured.
+	Volumes func(backend string) (Volumes, error)
+	// Backends are those on which volumes may be made in mode csi.
+	Backends func() []string
+	// OnBehalfOf marks requests to Cinder as a tenant's.
+	OnBehalfOf func(ctx context.Context, tenant string) context.Context
+
+	Client kubernetes.Interface
+	// PersistentVolumes is their cache, with the indexes of package record.
+	PersistentVolumes cache.Indexer
+	CSINodes          storagelisters.CSINodeLister
+	// CSINodesKnown reports whether that cache shows all CSINodes.
+	CSINodesKnown func() bool
+	// Attachments is the cache of VolumeAttachments; AttachmentsKnown reports whether it
+	// shows all.
+	Attachments      cache.Store
+	AttachmentsKnown func() bool
+	// Nodes is their cache; NodesKnown reports whether it shows all.
+	Nodes      cache.Store
+	NodesKnown func() bool
+	// Rules are what the policy says about a backend now.
+	Rules      func(backend string) Rules
+	Expansions Expansions
+	// Types are under the policy in force.
+	Types     func() Types
+	Snapshots Snapshots
+
+	Recorder eventrecord.EventRecorder
+	Metrics  *Metrics
+	Logger   *slog.Logger
+}
+
+// Rules are what the policy says about a backend.
+type Rules struct {
+	// VolumesPerNode is how many of its volumes a node can have; 0 means any number.
+	VolumesPerNode int
+	// FencedByInitiator means that its array keeps a node out of a volume that was
+	// detached from it, whatever other node gets the volume.
+	FencedByInitiator bool
+}
+
+// Engine attaches and detaches volumes for one term.
+type Engine struct {
+	Options
+	places    places
+	protocols protocols
+	lost      *lost
+}
+
+var _ controller.Engine = (*Engine)(nil)
+
+// New makes the engine of one term.
+func New(options Options) *Engine {
+	return &Engine{Options: options, places: places{taken: map[place]map[string]bool{}}, protocols: protocols{seen: map[wire.Handle]seenProtocol{}}, lost: newLost()}
+}
+
+// ReasonDuplicateInitiator is the reason of events about two nodes that have one name
+// for arrays.
+const ReasonDuplicateInitiator = "DuplicateInitiator"
+
+// Publish implements controller.Engine.
+func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.Connection, error) {
+	of, err := e.volumeOf(to.Volume)
+	if err != nil {
+		return wire.Connection{}, failure(err)
+	}
+	if err := e.admits(to.Node); err != nil {
+		return wire.Connection{}, failure(err)
+	}
+	if err := e.protocols.check(to); err != nil {
+		return wire.Connection{}, failure(err)
+	}
+	volumes, err := e.Volumes(to.Volume.Backend)
+	if err != nil {
+		return wire.Connection{}, failure(err)
+	}
+	if err := e.know(ctx, volumes, to.Volume.Backend); err != nil {
+		return wire.Connection{}, failure(err)
+	}
+	at := place{to.Volume.Backend, to.Node.Name}
+	// A volume that the node has is answered again, whatever else it was lost with.
+	quarantine := e.quarantine(ctx, volumes, at)
+	if err := e.takePlace(to.Volume, to.Node.Name); err != nil {
+		return wire.Connection{}, failure(err)
+	}
+	target := of.target
+	target.Permit = e.stillThere(of.pv)
+	started, fresh := time.Now(), false
+	admit := e.admit(to.Volume, to.Node.Name, quarantine)
+	gate := e.lost.gate(at)
+	gate.RLock()
+	defer gate.RUnlock()
+	var found mappers.NodeConnection
+	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.Publication{
+		Node: to.Node.Name, Key: to.Node.Key(), Connector: e.connectorOf(to.Node), ReadOnly: to.ReadOnly, Shared: to.Shared,
+		Admit: func(ctx context.Context, notes map[string]backends.Unclean) ([]string, error) {
+			fresh = true
+			return admit(ctx, notes)
+		},
+		HandOut: func(ctx context.Context, published backends.Published) (err error) {
+			connection, err := mappers.ParseConnection(published.Document)
+			if err == nil {
+				found, err = mappers.ForNode(connection, published.Volume.Encrypted, to.Node.PortNames...)
+			}
+			if err == nil {
+				err = e.protocols.learn(to, found.Protocol)
+			}
+			if err == nil {
+				err = asBefore(to, published.ReadOnly, found.ReadOnly)
+			}
+			if err != nil {
+				return err
+			}
+			return e.keep(ctx, of.pv, to.Node.Name, found.Credentials)
+		},
+	})
+	if err != nil {
+		e.places.leave(at, to.Volume.String())
+		return wire.Connection{}, failure(err)
+	}
+	if fresh {
+		e.Metrics.attached(to.Volume.Backend, found.Protocol, time.Since(started))
+	}
+	e.Logger.Info("Attached a volume to a node", "volume", to.Volume.String(), "persistentVolume", of.pv.Name, "node", to.Node.Name,
+		"attachment", published.AttachmentID, "protocol", found.Protocol, "paths", len(found.Paths), "warnings", found.Warnings)
+	connection := wire.Connection{
+		Protocol: found.Protocol, Identities: found.Identities, Credentials: found.Credentials != nil, ReadOnly: found.ReadOnly || to.ReadOnly, Bytes: published.Volume.SizeGiB << 30,
+		Attachment: published.AttachmentID,
+	}
+	for _, path := range found.Paths {
+		connection.Paths = append(connection.Paths, wire.Path{Portal: path.Portal, Target: path.Target, LUN: path.LUN})
+	}
+	return connection, nil
+}
+
+// asBefore returns an error if a node has the volume for writing, and is to have it for
+// reading, or the reverse. Cinder before microversion 3.54 knows no attachment for
+// reading, so what is recorded counts, too; a volume that it grants for reading alone may
+// still be asked for as if for writing.
+func asBefore(to controller.Publication, recorded, granted bool) error {
+	has, asked := "writing", "reading"
+	switch {
+	case recorded && !to.ReadOnly:
+		has, asked = asked, has
+	case !to.ReadOnly || recorded || granted:
+		return nil
+	}
+	return &controller.Failure{Kind: controller.AlreadyExists, Message: fmt.Sprintf("node %s has volume %s for %s, and gets it for %s when it is detached there", to.Node.Name, to.Volume, has, asked)}
+}
+
+// connectorOf describes a node to Cinder.
+func (e *Engine) connectorOf(node wire.Node) cinder.Connector {
+	return cinder.Connector{
+		Host: backends.NodeHost(node.Name, e.Cluster), Initiator: node.InitiatorName, WWPNs: node.PortNames, WWNNs: node.NodeNames, NQN: node.HostNQN, Multipath: node.Multipath,
+	}
+}
+
+// stillThere permits a change as long as the PersistentVolume is the same, and nobody
+// has deleted it.
+func (e *Engine) stillThere(pv *corev1.PersistentVolume) backends.Permit {
+	return func(context.Context, cinder.Volume) error {
+		object, exists, err := e.PersistentVolumes.GetByKey(pv.Name)
+		if err != nil {
+			return err
+		}
+		now, ok := object.(*corev1.PersistentVolume)
+		if !exists || !ok || now.UID != pv.UID || now.DeletionTimestamp != nil {
+			return &controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("PersistentVolume %s was deleted meanwhile", pv.Name)}
+		}
+		return nil
+	}
+}
+
+// Unpublish implements controller.Engine. It needs neither the node nor the
+// PersistentVolume: what was attached must be detached when they are gone, too.
+func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID string) error {
+	volumes, err := e.Volumes(volume.Backend)
+	if err != nil {
+		return failure(err)
+	}
+	of, err := e.attached(ctx, volumes, volume)
+	if err != nil {
+		return failure(err)
+	}
+	nodes := []string{""}
+	if nodeID != "" {
+		if nodes, err = e.leaving(ctx, of.target.Stamp.PV, nodeID); err != nil {
+			return failure(err)
+		}
+	}
+	var first error
+	for _, node := range nodes {
+		// One node that must keep the volume hinders no other.
+		if err := e.detach(ctx, volumes, volume, of, node); err != nil && first == nil {
+			first = err
+		}
+	}
+	return failure(first)
+}
+
+// detach detaches a volume from a node, or from all nodes if the name is empty.
+func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle, of source, node string) error {
+	e.seeClean(ctx, volume, of, node)
+	var clean []string // the names of nodes
+	from := backends.Withdrawal{Node: node, Unclean: e.stillUses(volume, of, func(node string) { clean = append(clean, node) })}
+	if node != "" {
+		from.Key, from.Others = wire.NodeKey(node), e.keysThatStay(of.target.Stamp.PV, node)
+	}
+	if err := volumes.Unpublish(e.OnBehalfOf(ctx, of.tenant), of.target, from); err != nil {
+		return err
+	}
+	e.places.leave(place{volume.Backend, node}, volume.String())
+	for _, node := range clean {
+		// Their notes have ended with that, and they may get the volume again at once.
+		e.lost.drop(place{volume.Backend, node}, volume.ID)
+	}
+	// Only now: until the array refuses the node, the node may have to log in again.
+	if err := e.drop(ctx, of.target.Stamp.PV, node); err != nil {
+		return err
+	}
+	e.Logger.Info("Detached a volume", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node)
+	return nil
+}
+
+// Volume implements controller.Engine.
+func (e *Engine) Volume(ctx context.Context, volume wire.Handle) (controller.Volume, error) {
+	of, err := e.volumeOf(volume)
+	if err != nil {
+		return controller.Volume{}, failure(err)
+	}
+	volumes, err := e.Volumes(volume.Backend)
+	if err != nil {
+		return controller.Volume{}, failure(err)
+	}
+	v, found, err := volumes.Find(e.OnBehalfOf(ctx, of.tenant), volume.ID)
+	switch {
+	case err != nil:
+		return controller.Volume{}, failure(err)
+	case !found:
+		return controller.Volume{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s does not show volume %s", volume.Backend, volume.ID)}
+	case !of.target.Stamp.Owns(v):
+		return controller.Volume{}, &controller.Failure{Kind: string(backends.KindNotOurs), Message: fmt.Sprintf("volume %s does not carry the stamp of PersistentVolume %s", volume.ID, of.pv.Name)}
+	}
+	return controller.Volume{MultiAttach: v.MultiAttach, Context: of.pv.Spec.CSI.VolumeAttributes}, nil
+}
+
+// failure gives an error the form that the controller knows. Errors of no known kind
+// stay as they are, and are never final.
+func failure(err error) error {
+	var known *controller.Failure
+	var failed *cinder.Error
+	var refusal *mappers.Refusal
+	kind, refused := record.FailureKind(err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &failed):
+		// The ID of the request changes every time, and the same problem must have the
+		// same text: it is the status of an object.
+		message := err.Error()
+		if failed.RequestID != "" {
+			message = strings.ReplaceAll(message, ", "+failed.RequestID, "")
+		}
+		return &controller.Failure{Kind: string(failed.Kind), Message: message, EffectUnknown: failed.EffectUnknown}
+	case errors.As(err, &refusal):
+		return &controller.Failure{Kind: controller.Unmappable, Message: refusal.Message}
+	case refused:
+		return &controller.Failure{Kind: kind, Message: err.Error()}
+	case apierrors.IsForbidden(err):
+		return &controller.Failure{Kind: string(cinder.KindForbidden), Message: err.Error()}
+	}
+	return err
+}

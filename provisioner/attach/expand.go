@@ -1,0 +1,29 @@
+package attach
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// Expansions makes volumes larger if policy and quotas allow it; *expand.Controller
+// implements it. An error that has a method FailureKind says what the controller is to
+// take it for.
+type Expansions interface {
+	ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, bytes int64) (sizeGiB int64, err error)
+}
+
+// Expand implements controller.Engine.
+func (e *Engine) Expand(ctx context.Context, volume wire.Handle, bytes int64) (size int64, err error) {
+	of, err := e.volumeOf(volume)
+	if err != nil {
+		return 0, failure(err)
+	}
+	gib, err := e.Expansions.ExpandVolume(ctx, of.pv, bytes)
+	if err != nil {
+		return 0, failure(err)
+	}
+	return gib << 30, nil
+}

@@ -1,0 +1,123 @@
+package attach
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// ReasonWrongNodeID is the reason of events about a node whose ID names another one.
+const ReasonWrongNodeID = "WrongNodeID"
+
+// leaving names the nodes that a volume is to be detached from. The node's ID in the
+// call is what the node itself wrote into its CSINode, so it decides only if nothing
+// else is known. What Kubernetes detaches is the VolumeAttachments that are being
+// deleted; a node cannot write those.
+func (e *Engine) leaving(ctx context.Context, pv, nodeID string) ([]string, error) {
+	if !e.AttachmentsKnown() {
+		return nil, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known from which node the volume is detached")
+	}
+	named, mistake := wire.ParseNodeID(nodeID)
+	attachments := e.attachmentsOf(pv)
+	hasNamed := slices.ContainsFunc(attachments, func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == named.Name })
+	var nodes []string
+	var staying string
+	for _, a := range attachments {
+		node, ends := a.Spec.NodeName, a.DeletionTimestamp != nil
+		if !hasNamed || (node == named.Name) != ends {
+			// The node that is named, or that may have named another one, and the cache
+			// may be late; or another one, and it may be outdated.
+			var err error
+			if ends, err = e.ends(ctx, a); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case ends && !slices.Contains(nodes, node):
+			nodes = append(nodes, node)
+		case node == named.Name && !ends:
+			staying = a.Name
+		}
+	}
+	slices.Sort(nodes)
+	switch {
+	case len(nodes) > 0:
+		if staying != "" || mistake != nil || !slices.Contains(nodes, named.Name) {
+			e.tellWrongID(nodes, nodeID)
+		}
+		return nodes, nil
+	case staying != "":
+		return nil, damaged("VolumeAttachment %s still asks for the volume on node %s, so it is not detached there", staying, named.Name)
+	case mistake != nil:
+		// Another node's attachment must not be taken for it.
+		return nil, &controller.Failure{Kind: string(cinder.KindInvalid), Message: mistake.Error()}
+	}
+	return []string{named.Name}, nil
+}
+
+// attachmentsOf are the driver's VolumeAttachments of a PersistentVolume in the cache.
+func (e *Engine) attachmentsOf(pv string) []*storagev1.VolumeAttachment {
+	var found []*storagev1.VolumeAttachment
+	for _, object := range e.Attachments.List() {
+		if a, ok := object.(*storagev1.VolumeAttachment); ok && isOf(a, pv) {
+			found = append(found, a)
+		}
+	}
+	return found
+}
+
+// isOf reports whether a VolumeAttachment is the driver's, of a PersistentVolume.
+func isOf(a *storagev1.VolumeAttachment, pv string) bool {
+	return a.Spec.Attacher == wire.DriverName && a.Spec.Source.PersistentVolumeName != nil && *a.Spec.Source.PersistentVolumeName == pv
+}
+
+// ends reports whether a VolumeAttachment is being deleted, or is gone, at the API
+// server.
+func (e *Engine) ends(ctx context.Context, cached *storagev1.VolumeAttachment) (bool, error) {
+	now, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, cached.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot tell whether VolumeAttachment %s is being deleted: %w", cached.Name, err)
+	}
+	return now.DeletionTimestamp != nil, nil
+}
+
+// tellWrongID reports nodes that were to be detached under an ID that is not theirs.
+func (e *Engine) tellWrongID(nodes []string, nodeID string) {
+	for _, node := range nodes {
+		object, err := e.CSINodes.Get(node)
+		if err != nil {
+			continue
+		}
+		if id, has := nodeIDOf(object); !has || id != nodeID {
+			continue
+		}
+		message := fmt.Sprintf("A volume is detached from node %s, but the node's ID with the driver is %.300q; if nobody changed the CSINode by hand, take the node for compromised", node, nodeID)
+		e.Logger.Warn("A node names another one in its ID", "node", node, "nodeID", nodeID)
+		e.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}, corev1.EventTypeWarning, ReasonWrongNodeID, message)
+	}
+}
+
+// keysThatStay stand for the other nodes that Kubernetes has attached a volume to, and
+// is not detaching it from.
+func (e *Engine) keysThatStay(pv, node string) []string {
+	var keys []string
+	for _, a := range e.attachmentsOf(pv) {
+		if a.Spec.NodeName != node && a.DeletionTimestamp == nil && a.Status.Attached {
+			keys = append(keys, wire.NodeKey(a.Spec.NodeName))
+		}
+	}
+	return keys
+}

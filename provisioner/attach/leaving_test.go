@@ -1,0 +1,164 @@
+package attach
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// idOf is the ID by which a node is registered.
+func idOf(t *testing.T, node wire.Node) string {
+	t.Helper()
+	id, err := node.NodeID()
+	must(t, err)
+	return id
+}
+
+// TestANodeSpeaksForItselfAlone: the ID in a detachment comes from the node's own CSINode,
+// which the node can write. What is detached is what Kubernetes detaches.
+func TestANodeSpeaksForItselfAlone(t *testing.T) {
+	const n1ID, n2ID = "v1 n1 i=iqn.2026-01.example:n1 w=5001 n=nqn.n1 m", "v1 n2 i=iqn.2026-01.example:n2 w=5002 n=nqn.n2"
+	leaving := func(node string) *storagev1.VolumeAttachment {
+		return testAttachment(pvName, node, func(a *storagev1.VolumeAttachment) {
+			a.DeletionTimestamp, a.Finalizers = &metav1.Time{Time: metav1.Now().Time}, []string{"external-attacher/standalone-cinder-openstack-org"}
+		})
+	}
+	staying := func(node string) *storagev1.VolumeAttachment { return testAttachment(pvName, node, nil) }
+	foreign := leaving("n2")
+	foreign.Spec.Attacher = "other.example.org"
+	for name, test := range map[string]struct {
+		cached, live []*storagev1.VolumeAttachment // live as cached if nil
+		id           string
+		from         []string
+		kind         string
+		message      string
+	}{
+		"itself":                                 {cached: []*storagev1.VolumeAttachment{leaving("n1"), staying("n2")}, id: n1ID, from: []string{"n1"}},
+		"without a VolumeAttachment":             {id: n1ID, from: []string{"n1"}},
+		"as another node":                        {cached: []*storagev1.VolumeAttachment{leaving("n1"), staying("n2")}, id: n2ID, from: []string{"n1"}},
+		"as another node, which has nothing":     {cached: []*storagev1.VolumeAttachment{leaving("n1")}, id: n2ID, from: []string{"n1"}},
+		"as another node, which is detached too": {cached: []*storagev1.VolumeAttachment{leaving("n1"), leaving("n2")}, id: n2ID, from: []string{"n1", "n2"}},
+		"as nobody":                              {cached: []*storagev1.VolumeAttachment{leaving("n1"), staying("n2")}, id: "garbage", from: []string{"n1"}},
+		"as nobody, without a VolumeAttachment":  {id: "garbage", kind: "Invalid", message: `node ID "garbage" is not one of this driver`},
+		"for a node that keeps the volume": {cached: []*storagev1.VolumeAttachment{staying("n2")}, id: n2ID, kind: controller.Damaged,
+			message: "VolumeAttachment csi-pvc-1-n2 still asks for the volume on node n2, so it is not detached there"},
+		"before the cache shows it":                  {cached: []*storagev1.VolumeAttachment{staying("n1")}, live: []*storagev1.VolumeAttachment{leaving("n1")}, id: n1ID, from: []string{"n1"}},
+		"as another node, before the cache shows it": {cached: []*storagev1.VolumeAttachment{staying("n1")}, live: []*storagev1.VolumeAttachment{leaving("n1")}, id: n2ID, from: []string{"n1"}},
+		"as nobody, before the cache shows it":       {cached: []*storagev1.VolumeAttachment{staying("n1")}, live: []*storagev1.VolumeAttachment{leaving("n1")}, id: "garbage", from: []string{"n1"}},
+		"after its object is gone":                   {cached: []*storagev1.VolumeAttachment{staying("n1")}, live: []*storagev1.VolumeAttachment{}, id: n1ID, from: []string{"n1"}},
+		"another's, by an outdated cache":            {cached: []*storagev1.VolumeAttachment{leaving("n1"), leaving("n2")}, live: []*storagev1.VolumeAttachment{leaving("n1"), staying("n2")}, id: n1ID, from: []string{"n1"}},
+		"another driver's attachment":                {cached: []*storagev1.VolumeAttachment{foreign, leaving("n1")}, id: n1ID, from: []string{"n1"}},
+		"from all":                                   {id: "", from: []string{""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := test.live
+			if live == nil {
+				live = test.cached
+			}
+			objects := []runtime.Object{testPV(), testSecret()}
+			for _, a := range live {
+				objects = append(objects, a)
+			}
+			w := newWorld(t, objects...)
+			for _, a := range live {
+				must(t, w.attachments.Delete(a))
+			}
+			for _, a := range test.cached {
+				must(t, w.attachments.Add(a))
+			}
+			err := w.Unpublish(t.Context(), handle(), test.id)
+			if test.kind == "" {
+				must(t, err)
+			} else {
+				wantFailure(t, err, test.kind, test.message)
+			}
+			var from []string
+			for _, call := range w.volumes.calls {
+				if key, found := strings.CutPrefix(call, "unpublish "+volumeID+" from "); found {
+					for _, node := range []string{"n1", "n2", ""} {
+						if node == "" && key == "" || node != "" && key == wire.NodeKey(node) {
+							from = append(from, node)
+						}
+					}
+				}
+			}
+			if !slices.Equal(from, test.from) {
+				t.Errorf("detached from %q, want %q", from, test.from)
+			}
+		})
+	}
+	if n1ID != idOf(t, n1) || n2ID != idOf(t, n2) {
+		t.Errorf("the IDs are %q and %q", idOf(t, n1), idOf(t, n2))
+	}
+}
+
+// TestOneNodeThatIsHeldHindersNoOther: a volume may leave several nodes in one call, and
+// one of them may still write to it.
+func TestOneNodeThatIsHeldHindersNoOther(t *testing.T) {
+	ending := func(node string) *storagev1.VolumeAttachment {
+		return testAttachment(pvName, node, func(a *storagev1.VolumeAttachment) {
+			a.DeletionTimestamp, a.Finalizers = &metav1.Time{Time: metav1.Now().Time}, []string{"external-attacher/standalone-cinder-openstack-org"}
+		})
+	}
+	w := newWorld(t, testPV(), testSecret(), ending("n1"), ending("n2"))
+	w.volumes.held = wire.NodeKey("n1")
+	err := w.Unpublish(t.Context(), handle(), idOf(t, n1))
+	wantFailure(t, err, "Conflict", "backend gold: held")
+	if want := "unpublish " + volumeID + " from " + wire.NodeKey("n2"); !slices.Contains(w.volumes.calls, want) {
+		t.Errorf("no %q in %q", want, w.volumes.calls)
+	}
+}
+
+// TestNothingIsDetachedBeforeAllAttachmentsAreKnown.
+func TestNothingIsDetachedBeforeAllAttachmentsAreKnown(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret())
+	w.AttachmentsKnown = func() bool { return false }
+	err := w.Unpublish(t.Context(), handle(), idOf(t, n1))
+	if err == nil || err.Error() != "the VolumeAttachments are not read yet, so it is not known from which node the volume is detached" || len(w.volumes.calls) > 0 {
+		t.Errorf("error %v, calls %q", err, w.volumes.calls)
+	}
+}
+
+// TestISCSINamesAreTheSameInAnyCase: RFC 7143 compares them normalized to lower case, and
+// so do arrays.
+func TestISCSINamesAreTheSameInAnyCase(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret())
+	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n2", InitiatorName: "IQN.2026-01.Example:N1", PortNames: []string{"500A"}})))
+	_, err := w.publish(t)
+	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 have one name for arrays, iqn.2026-01.example:n1, so no volume is attached to either; give one of them a name of its own, and start its node plugin again")
+	if same := sharedName(wire.Node{PortNames: []string{"500a"}}, wire.Node{PortNames: []string{"500A"}}); same != "500a" {
+		t.Errorf("port names: %q", same)
+	}
+	if same := sharedName(wire.Node{HostNQN: "nqn.a"}, wire.Node{HostNQN: "nqn.A"}); same != "" {
+		t.Errorf("NQNs are compared as they are, but: %q", same)
+	}
+}
+
+// TestPortsAreNamedInOneFormAlone: drivers of Cinder read others, too, and a port of
+// another node would not be seen to be that.
+func TestPortsAreNamedInOneFormAlone(t *testing.T) {
+	for _, node := range []wire.Node{
+		{Name: "n2", PortNames: []string{"0x5001"}},
+		{Name: "n2", PortNames: []string{"5009", "50:01"}},
+		{Name: "n2", PortNames: []string{"5009"}, NodeNames: []string{"0x01"}},
+	} {
+		w := newWorld(t, testPV(), testSecret())
+		must(t, w.nodes.Add(csiNode(t, node)))
+		_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: node})
+		bad := append(slices.Clone(node.PortNames), node.NodeNames...)
+		wantFailure(t, err, controller.NodeUnknown, fmt.Sprintf("node n2 is registered with %q, which is no name of a Fibre Channel port; start its node plugin again", bad[len(bad)-1]))
+		if len(w.volumes.calls) > 0 {
+			t.Errorf("calls %q", w.volumes.calls)
+		}
+		_, err = w.publish(t)
+		must(t, err)
+	}
+}

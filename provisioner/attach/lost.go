@@ -1,0 +1,381 @@
+package attach
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// A node is lost with a volume if the volume is detached from it while its kubelet
+// still lists it as in use: Kubernetes does that to a node that is not ready, or tainted
+// out-of-service, and says nothing about it to the driver. The kubelet takes a volume
+// off the list only when it is unstaged. So the list, the ID of the node's boot, and
+// whether the Node object exists are all that is asked; nothing on the node reports.
+
+// lost are the volumes that nodes were lost with. The notes on the volumes are what
+// lasts; this is what a term knows of them.
+type lost struct {
+	mu    sync.Mutex
+	notes map[place]map[string]lostVolume // by the volume's ID
+	// loaded are the backends whose volumes were read for notes, with the places to
+	// which they led.
+	loaded map[string]cinder.Place
+	// clean are VolumeAttachments whose node had unstaged the volume when it was first
+	// asked to be detached. A kubelet stages nothing by a VolumeAttachment that is being
+	// deleted, but lists a volume again for the next pod.
+	clean map[types.UID]bool
+	// gates let no volume be attached to a node while it is noted as lost: the addresses
+	// of what is taken from it are not free before the note.
+	gates map[place]*sync.RWMutex
+}
+
+func newLost() *lost {
+	return &lost{notes: map[place]map[string]lostVolume{}, loaded: map[string]cinder.Place{}, clean: map[types.UID]bool{}, gates: map[place]*sync.RWMutex{}}
+}
+
+// gate is that of a node.
+func (l *lost) gate(at place) *sync.RWMutex {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gates[at] == nil {
+		l.gates[at] = &sync.RWMutex{}
+	}
+	return l.gates[at]
+}
+
+func (l *lost) isClean(attachment types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.clean[attachment]
+}
+
+// setClean remembers that a node had unstaged a volume when it was to be detached.
+func (l *lost) setClean(attachment types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.clean[attachment] = true
+}
+
+// isClean reports whether a VolumeAttachment's node had unstaged the volume when it was
+// first asked to be detached, in this term or an earlier one.
+func (e *Engine) isClean(a *storagev1.VolumeAttachment) bool {
+	return a != nil && (e.lost.isClean(a.UID) || a.Annotations[record.AnnotationUnstaged] == "true")
+}
+
+// setClean remembers that. The next leader has to know it, too: a detachment may outlast
+// a term, and by then the kubelet may list the volume again for the next pod, which waits
+// for this very detachment.
+func (e *Engine) setClean(ctx context.Context, a *storagev1.VolumeAttachment) {
+	if a == nil {
+		return
+	}
+	e.lost.setClean(a.UID)
+	if a.Annotations[record.AnnotationUnstaged] == "true" {
+		return
+	}
+	patch := fmt.Sprintf(`{"metadata": {"uid": %q, "annotations": {%q: "true"}}}`, a.UID, record.AnnotationUnstaged)
+	_, err := e.Client.StorageV1().VolumeAttachments().Patch(ctx, a.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		e.Logger.Warn("Could not note on a VolumeAttachment that its node has unstaged the volume; if the leader changes before the volume is detached, the node may be taken for lost", "volumeAttachment", a.Name, "error", err)
+	}
+}
+
+// lostVolume is a note.
+type lostVolume struct {
+	backends.Unclean
+	key    string
+	target backends.Target
+	tenant string
+}
+
+func (l *lost) add(at place, v lostVolume) {
+	gate := l.gate(at)
+	gate.Lock()
+	defer gate.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.notes[at] == nil {
+		l.notes[at] = map[string]lostVolume{}
+	}
+	l.notes[at][v.target.VolumeID] = v
+}
+
+func (l *lost) drop(at place, volumeID string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.notes[at], volumeID)
+	if len(l.notes[at]) == 0 {
+		delete(l.notes, at)
+	}
+}
+
+// of are the volumes that a node was lost with, in order.
+func (l *lost) of(at place) []lostVolume {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.SortedFunc(maps.Values(l.notes[at]), func(a, b lostVolume) int { return cmp.Compare(a.target.VolumeID, b.target.VolumeID) })
+}
+
+// places are those that have notes, in order.
+func (l *lost) places() []place {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(l.notes), func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.backend, b.backend), cmp.Compare(a.node, b.node))
+	})
+}
+
+// know reads the notes on a backend's volumes, unless that was done where it leads.
+// Those of this term are known anyway.
+func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) error {
+	e.lost.mu.Lock()
+	at, loaded := e.lost.loaded[backend]
+	e.lost.mu.Unlock()
+	if loaded && at == volumes.Place() {
+		return nil
+	}
+	all, err := volumes.Volumes(ctx)
+	if err != nil {
+		return fmt.Errorf("it is not known yet which nodes were lost with volumes: %w", err)
+	}
+	for _, v := range all {
+		if !backends.IsCSI(v) {
+			continue
+		}
+		for key, note := range backends.UncleanOf(v) {
+			stamp := backends.StampOf(v)
+			e.lost.add(place{backend, note.Node}, lostVolume{note, key, backends.Target{VolumeID: v.ID, Stamp: stamp, Place: volumes.Place()}, stamp.Tenant})
+		}
+	}
+	e.lost.mu.Lock()
+	defer e.lost.mu.Unlock()
+	e.lost.loaded[backend] = volumes.Place()
+	return nil
+}
+
+// nodeState is what of a Node says whether it has let go of volumes.
+type nodeState struct {
+	exists bool
+	boot   string
+	inUse  map[string]bool
+	// off means that an administrator says that the node is off.
+	off bool
+}
+
+// lookAt reads a Node at the API server.
+func (e *Engine) lookAt(ctx context.Context, name string) (nodeState, error) {
+	node, err := e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nodeState{}, nil
+	}
+	if err != nil {
+		return nodeState{}, fmt.Errorf("cannot tell which volumes node %s uses: %w", name, err)
+	}
+	return stateOf(node), nil
+}
+
+func stateOf(node *corev1.Node) nodeState {
+	state := nodeState{
+		exists: true,
+		boot:   backends.BootKey(node.Status.NodeInfo.BootID),
+		inUse:  map[string]bool{},
+		off:    slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == corev1.TaintNodeOutOfService }),
+	}
+	for _, name := range node.Status.VolumesInUse {
+		state.inUse[string(name)] = true
+	}
+	return state
+}
+
+// letGo reports whether a node has let go of a volume that it was lost with.
+func (n nodeState) letGo(volume wire.Handle, note backends.Unclean) bool {
+	return !n.exists || !n.inUse[inUseName+volume.String()] || note.Boot != "" && n.boot != "" && n.boot != note.Boot
+}
+
+// inUseName and a handle are kubelet's name for a volume of the driver.
+const inUseName = "kubernetes.io/csi/" + wire.DriverName + "^"
+
+// quarantine returns an error as long as a node may write to volumes of a backend that
+// were taken from it: the array may give their addresses to other volumes, and the
+// node's kernel would not notice. It costs no request for a node that was never lost.
+func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place) error {
+	if !e.NodesKnown() {
+		return fmt.Errorf("the Nodes are not read yet, so it is not known whether node %s still uses volumes that are gone", at.node)
+	}
+	notes, leftovers := e.lost.of(at), e.leftovers(at)
+	if len(notes) == 0 && len(leftovers) == 0 {
+		return nil
+	}
+	state, err := e.lookAt(ctx, at.node)
+	if err != nil {
+		return err
+	}
+	var refusal error
+	for _, v := range notes {
+		handle := wire.Handle{Backend: at.backend, ID: v.target.VolumeID}
+		if !state.letGo(handle, v.Unclean) {
+			if refusal == nil {
+				refusal = unclean("node %s was lost with volume %s and may still write to it, so it gets no volume of backend %s until its kubelet has released that volume, it has rebooted, or its Node object is deleted", at.node, handle, at.backend)
+			}
+			continue
+		}
+		if err := e.forget(ctx, volumes, at, v); err != nil {
+			return err
+		}
+	}
+	for _, handle := range leftovers {
+		if refusal == nil && state.exists && state.inUse[inUseName+handle.String()] {
+			refusal = unclean("node %s still uses volume %s, which no PersistentVolume names any more, so it gets no volume of backend %s until its kubelet has released that volume or the node has rebooted", at.node, handle, at.backend)
+		}
+	}
+	return refusal
+}
+
+// forget ends a note.
+func (e *Engine) forget(ctx context.Context, volumes Volumes, at place, v lostVolume) error {
+	err := volumes.ForgetUnclean(e.OnBehalfOf(ctx, v.tenant), v.target, v.key)
+	if err != nil && !cinder.IsKind(err, backends.KindElsewhere) && !cinder.IsKind(err, backends.KindNotOurs) {
+		return err
+	}
+	e.lost.drop(at, v.target.VolumeID)
+	e.Logger.Info("A node has let go of a volume that it was lost with", "node", at.node, "backend", at.backend, "volume", v.target.VolumeID)
+	return nil
+}
+
+// leftovers are volumes of a backend that a node uses according to the cache, and that
+// are deleted: the notes went with them. No pod can ask for them, so the node has them
+// from before.
+func (e *Engine) leftovers(at place) []wire.Handle {
+	object, exists, err := e.Nodes.GetByKey(at.node)
+	node, ok := object.(*corev1.Node)
+	if err != nil || !exists || !ok {
+		return nil
+	}
+	var left []wire.Handle
+	for _, name := range node.Status.VolumesInUse {
+		text, ours := strings.CutPrefix(string(name), inUseName)
+		handle, err := wire.ParseHandle(text)
+		if !ours || err != nil || handle.Backend != at.backend {
+			continue
+		}
+		if named, err := record.WithSource(e.PersistentVolumes, wire.DriverName, text); err == nil && len(named) == 0 {
+			left = append(left, handle)
+		}
+	}
+	return left
+}
+
+// admit returns what Publish asks before a new attachment of a volume is made for a
+// node. quarantine is why the node gets no volume, or nil.
+func (e *Engine) admit(volume wire.Handle, node string, quarantine error) func(context.Context, map[string]backends.Unclean) ([]string, error) {
+	return func(ctx context.Context, notes map[string]backends.Unclean) (ended []string, err error) {
+		if quarantine != nil {
+			return nil, quarantine
+		}
+		if len(e.lost.of(place{volume.Backend, node})) > 0 {
+			return nil, &controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("node %s has just been lost with another volume", node)}
+		}
+		own := wire.NodeKey(node)
+		if _, noted := notes[own]; noted {
+			// The node has let go since, or it would be in quarantine. It may list the volume
+			// by now because it is to get it.
+			ended = append(ended, own)
+		}
+		if e.Rules(volume.Backend).FencedByInitiator {
+			return ended, nil
+		}
+		for _, key := range slices.Sorted(maps.Keys(notes)) {
+			if key == own {
+				continue
+			}
+			note := notes[key]
+			state, err := e.lookAt(ctx, note.Node)
+			switch {
+			case err != nil:
+				return nil, err
+			case state.letGo(volume, note):
+				ended = append(ended, key)
+			case state.off:
+				// It moves, and the node is quarantined until it is seen to have let go.
+			default:
+				return nil, unclean("volume %s was detached from node %s while it was in use there, and that node may still write to it (csi.fencing: export); it goes to node %s when the kubelet of %s has released it, %s has rebooted, its Node object is deleted, or it is off and tainted %s",
+					volume, note.Node, node, note.Node, note.Node, corev1.TaintNodeOutOfService)
+			}
+		}
+		return ended, nil
+	}
+}
+
+// seeClean looks at a node as soon as a volume is to be detached from it, and remembers
+// if it has unstaged the volume. Until the backend answers, the kubelet may list the
+// volume again for the next pod, which waits for the detachment, as that would for the release.
+func (e *Engine) seeClean(ctx context.Context, volume wire.Handle, of source, node string) {
+	asked := e.detachment(of.target.Stamp.PV, node)
+	if asked == nil || e.isClean(asked) {
+		return
+	}
+	// Whether it fails, or the node uses the volume, is told when the backend has answered.
+	if state, err := e.lookAt(ctx, node); err == nil && state.letGo(volume, backends.Unclean{}) {
+		e.setClean(ctx, asked)
+	}
+}
+
+// stillUses returns what Unpublish asks before it takes a volume from a node. If the
+// array does not keep nodes out, the volume stays attached to one that still uses it:
+// its address would be free for any other volume, on whatever node, and the lost node
+// would write into that. clean is told of nodes that do not use it.
+func (e *Engine) stillUses(volume wire.Handle, of source, clean func(node string)) func(ctx context.Context, node, key string, noted backends.Unclean) (backends.Unclean, bool, error) {
+	return func(ctx context.Context, node, key string, noted backends.Unclean) (backends.Unclean, bool, error) {
+		if wire.NodeKey(node) != key {
+			// The record had no room for the whole name.
+			if node = e.nodeOf(key); node == "" {
+				return backends.Unclean{}, false, nil
+			}
+		}
+		asked := e.detachment(of.target.Stamp.PV, node)
+		if e.isClean(asked) {
+			clean(node)
+			return backends.Unclean{}, false, nil
+		}
+		state, err := e.lookAt(ctx, node)
+		if err != nil {
+			return backends.Unclean{}, false, err
+		}
+		if state.letGo(volume, noted) {
+			e.setClean(ctx, asked)
+			clean(node)
+			return backends.Unclean{}, false, nil
+		}
+		note := backends.Unclean{Node: node, Boot: state.boot}
+		if noted.Boot != "" {
+			note = noted // of the boot in which the node was lost
+		}
+		e.lost.add(place{volume.Backend, node}, lostVolume{note, key, of.target, of.tenant})
+		if !state.off && !e.Rules(volume.Backend).FencedByInitiator {
+			return note, true, unclean("node %s still uses volume %s and may write to it (csi.fencing: export), so it is detached when the kubelet of %s has released it, %s has rebooted, its Node object is deleted, or it is off and tainted %s",
+				node, volume, node, node, corev1.TaintNodeOutOfService)
+		}
+		e.Logger.Warn("A volume is detached from a node that still uses it", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node, "outOfService", state.off)
+		return note, true, nil
+	}
+}
+
+func unclean(format string, arguments ...any) error {
+	return &controller.Failure{Kind: controller.Unclean, Message: fmt.Sprintf(format, arguments...)}
+}

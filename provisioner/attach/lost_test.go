@@ -1,0 +1,420 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// machine is a Node that uses volumes.
+func machine(name, boot string, uses ...wire.Handle) *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: boot}}}
+	for _, handle := range uses {
+		node.Status.VolumesInUse = append(node.Status.VolumesInUse, corev1.UniqueVolumeName("kubernetes.io/csi/"+wire.DriverName+"^"+handle.String()))
+	}
+	return node
+}
+
+func outOfService(node *corev1.Node) *corev1.Node {
+	node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
+	return node
+}
+
+// becomes changes a Node, at the API server and in the cache.
+func (w *world) becomes(t *testing.T, node *corev1.Node) {
+	t.Helper()
+	_, err := w.client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
+	must(t, err)
+	must(t, w.machines.Update(node))
+}
+
+func (w *world) vanishes(t *testing.T, name string) {
+	t.Helper()
+	must(t, w.client.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}))
+	must(t, w.machines.Delete(machine(name, "")))
+}
+
+// looks counts the Nodes that were read.
+func (w *world) looks() int {
+	n := 0
+	for _, action := range w.client.Actions() {
+		if action.Matches("get", "nodes") {
+			n++
+		}
+	}
+	return n
+}
+
+// lostWithVolume is a world whose node n1 was lost with the volume, and whose array keeps
+// the node out.
+func lostWithVolume(t *testing.T, objects ...runtime.Object) *world {
+	t.Helper()
+	w := newWorld(t, append([]runtime.Object{testPV(), testSecret(), machine("n1", "boot-1", handle()), machine("n2", "boot-9")}, objects...)...)
+	w.rules.FencedByInitiator = true
+	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+	if want := map[string]backends.Unclean{wire.NodeKey("n1"): {Node: "n1", Boot: backends.BootKey("boot-1")}}; !maps.Equal(w.volumes.notes, want) {
+		t.Fatalf("notes %v", w.volumes.notes)
+	}
+	return w
+}
+
+const (
+	quarantined = "node n1 was lost with volume gold/" + volumeID + " and may still write to it, so it gets no volume of backend gold until its kubelet has released that volume, it has rebooted, or its Node object is deleted"
+	held        = "node n1 still uses volume gold/" + volumeID + " and may write to it (csi.fencing: export), so it is detached when the kubelet of n1 has released it, n1 has rebooted, its Node object is deleted, or it is off and tainted node.kubernetes.io/out-of-service"
+	notFenced   = "volume gold/" + volumeID + " was detached from node n1 while it was in use there, and that node may still write to it (csi.fencing: export); it goes to node n2 when the kubelet of n1 has released it, n1 has rebooted, its Node object is deleted, or it is off and tainted node.kubernetes.io/out-of-service"
+)
+
+// ways are what becomes of a lost node.
+var ways = map[string]struct {
+	then func(*testing.T, *world)
+	// moves means that the volume goes to another node, ends that the node is as any.
+	moves, ends bool
+}{
+	"nothing": {then: func(*testing.T, *world) {}},
+	"it uses another one, too": {then: func(t *testing.T, w *world) {
+		w.becomes(t, machine("n1", "boot-1", handle(), wire.Handle{Backend: "gold", ID: "x"}))
+	}},
+	"its kubelet released it":       {then: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "boot-1")) }, moves: true, ends: true},
+	"it has rebooted":               {then: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "boot-2", handle())) }, moves: true, ends: true},
+	"it does not say its boot":      {then: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "", handle())) }},
+	"its object is deleted":         {then: func(t *testing.T, w *world) { w.vanishes(t, "n1") }, moves: true, ends: true},
+	"it is tainted out-of-service":  {then: func(t *testing.T, w *world) { w.becomes(t, outOfService(machine("n1", "boot-1", handle()))) }, moves: true},
+	"it is tainted, and came again": {then: func(t *testing.T, w *world) { w.becomes(t, outOfService(machine("n1", "boot-2"))) }, moves: true, ends: true},
+}
+
+// TestAVolumeStaysWithALostNodeThatTheArrayLetsIn: not even its address is free for
+// another volume. The next leader knows in which boot the node had it.
+func TestAVolumeStaysWithALostNodeThatTheArrayLetsIn(t *testing.T) {
+	for name, way := range ways {
+		for _, next := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()))
+				for range 2 {
+					wantFailure(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)), controller.Unclean, held)
+				}
+				if want := map[string]backends.Unclean{wire.NodeKey("n1"): {Node: "n1", Boot: backends.BootKey("boot-1")}}; !maps.Equal(w.volumes.notes, want) {
+					t.Fatalf("notes %v", w.volumes.notes)
+				}
+				if next {
+					w.Engine = New(w.Options)
+				}
+				way.then(t, w)
+				err := w.Unpublish(t.Context(), handle(), idOf(t, n1))
+				if way.moves {
+					must(t, err)
+				} else {
+					wantFailure(t, err, controller.Unclean, held)
+				}
+			})
+		}
+	}
+}
+
+// TestAVolumeOfALostNodeMovesWhenNothingCanWriteToIt: its array kept the node out, or
+// the node was said to be off, when it was detached.
+func TestAVolumeOfALostNodeMovesWhenNothingCanWriteToIt(t *testing.T) {
+	for name, way := range ways {
+		for _, byInitiator := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				w := lostWithVolume(t)
+				w.rules.FencedByInitiator = byInitiator
+				way.then(t, w)
+				w.client.ClearActions()
+				_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: n2})
+				if !way.moves && !byInitiator {
+					wantFailure(t, err, controller.Unclean, notFenced)
+					return
+				}
+				must(t, err)
+				if ended := slices.Contains(w.volumes.ended, wire.NodeKey("n1")); ended != (way.ends && !byInitiator) {
+					t.Errorf("the note is ended: %t", ended)
+				}
+				if want := map[bool]int{false: 1, true: 0}[byInitiator]; w.looks() != want {
+					t.Errorf("%d looks at nodes", w.looks())
+				}
+			})
+		}
+	}
+}
+
+// TestALostNodeGetsNothingMoreOfTheBackend, not even the volume itself, whatever the
+// fencing. The next leader knows.
+func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
+	for name, way := range ways {
+		for _, next := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				w := lostWithVolume(t, otherPV(1, "gold"), otherPV(2, "silver"))
+				if next {
+					// What the volume carries is all that it has.
+					v := cinder.Volume{ID: volumeID, Metadata: backends.Stamp{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+					v.Metadata[backends.StampMode] = backends.ModeCSI
+					v.Metadata[backends.StampPrefix+"unclean."+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
+					w.volumes.all = []cinder.Volume{v, {ID: "native"}}
+					w.Engine = New(w.Options)
+				}
+				w.rules.FencedByInitiator = true
+				w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
+				way.then(t, w)
+				w.volumes.calls, w.volumes.document = nil, plain+"}"
+				other := controller.Publication{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
+				if name == "its object is deleted" {
+					w.tidy(t.Context())
+				}
+				_, err := w.Publish(t.Context(), other)
+				forgotten := slices.Contains(w.volumes.calls, "forget "+wire.NodeKey("n1")+" on "+volumeID)
+				if way.ends != forgotten {
+					t.Errorf("the note is ended: %t", forgotten)
+				}
+				if way.ends {
+					must(t, err)
+					// And it costs nothing more.
+					w.client.ClearActions()
+					_, err = w.Publish(t.Context(), other)
+					must(t, err)
+					if w.looks() > 0 {
+						t.Errorf("%d looks at nodes", w.looks())
+					}
+					return
+				}
+				wantFailure(t, err, controller.Unclean, quarantined)
+				_, err = w.publish(t)
+				wantFailure(t, err, controller.Unclean, quarantined)
+				// Other backends' volumes have nothing to do with it.
+				w.volumes.all = nil
+				_, err = w.Publish(t.Context(), controller.Publication{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1})
+				must(t, err)
+			})
+		}
+	}
+}
+
+// TestOrderlyDetachmentsLeaveNothing, and cost one look at the node.
+func TestOrderlyDetachmentsLeaveNothing(t *testing.T) {
+	for name, node := range map[string]*corev1.Node{
+		"it has unstaged the volume": machine("n1", "boot-1", wire.Handle{Backend: "silver", ID: "x"}),
+		"it is gone":                 machine("n7", "boot-1"),
+		"it is out of service":       outOfService(machine("n1", "boot-1")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, testPV(), testSecret(), node)
+			must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+			if len(w.volumes.notes) > 0 || w.looks() != 1 {
+				t.Errorf("notes %v, %d looks", w.volumes.notes, w.looks())
+			}
+			_, err := w.publish(t)
+			must(t, err)
+			if w.looks() != 1 {
+				t.Errorf("%d looks", w.looks())
+			}
+		})
+	}
+}
+
+// TestAVolumeThatIsWantedAgainIsNotTakenForUnclean: while its detachment is repeated, the
+// next pod comes to the same node, and the kubelet lists the volume again.
+func TestAVolumeThatIsWantedAgainIsNotTakenForUnclean(t *testing.T) {
+	detaching := testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) {
+		a.UID, a.DeletionTimestamp, a.Finalizers = "uid-1", &metav1.Time{}, []string{"f"}
+	})
+	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1"))
+	w.rules.FencedByInitiator = true
+	must(t, w.attachments.Add(detaching))
+	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+	w.becomes(t, machine("n1", "boot-1", handle()))
+	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+	if len(w.volumes.notes) > 0 {
+		t.Errorf("notes %v", w.volumes.notes)
+	}
+	w.tidy(t.Context())
+	if !w.lost.isClean("uid-1") {
+		t.Error("it is forgotten while it is there")
+	}
+	// The next one is another matter.
+	must(t, w.attachments.Delete(detaching))
+	w.tidy(t.Context())
+	if w.lost.isClean("uid-1") {
+		t.Error("it is remembered for good")
+	}
+	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+	if len(w.volumes.notes) != 1 {
+		t.Errorf("notes %v", w.volumes.notes)
+	}
+}
+
+// TestTheNextLeaderTakesNoHealthyNodeForLost: the backend was silent when the volume was
+// to be detached, the leader has changed, and the kubelet lists the volume again for the
+// next pod, which waits for this very detachment.
+func TestTheNextLeaderTakesNoHealthyNodeForLost(t *testing.T) {
+	detaching := testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) {
+		a.UID, a.DeletionTimestamp, a.Finalizers = "uid-1", &metav1.Time{Time: metav1.Now().Time}, []string{"f"}
+	})
+	first := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1"), detaching)
+	first.volumes.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
+	wantFailure(t, first.Unpublish(t.Context(), handle(), idOf(t, n1)), "Unavailable", "backend gold: silent")
+	noted, err := first.client.StorageV1().VolumeAttachments().Get(t.Context(), detaching.Name, metav1.GetOptions{})
+	must(t, err)
+
+	next := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()), noted)
+	must(t, next.Unpublish(t.Context(), handle(), idOf(t, n1)))
+	if len(next.volumes.notes) > 0 {
+		t.Errorf("notes %v", next.volumes.notes)
+	}
+	// Without the word of the first leader it is taken for lost.
+	unknown := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()), detaching)
+	wantFailure(t, unknown.Unpublish(t.Context(), handle(), idOf(t, n1)), controller.Unclean, held)
+}
+
+// TestANodeThatUsesADeletedVolumeGetsNothing: the note went with the volume, when an
+// administrator said that the node is off, and it is not.
+func TestANodeThatUsesADeletedVolumeGetsNothing(t *testing.T) {
+	gone := wire.Handle{Backend: "gold", ID: "gone"}
+	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", gone, wire.Handle{Backend: "silver", ID: "gone"}, handle()))
+	_, err := w.publish(t)
+	wantFailure(t, err, controller.Unclean, "node n1 still uses volume gold/gone, which no PersistentVolume names any more, so it gets no volume of backend gold until its kubelet has released that volume or the node has rebooted")
+	w.becomes(t, machine("n1", "boot-1", handle()))
+	_, err = w.publish(t)
+	must(t, err)
+}
+
+// TestNothingIsDecidedUnseen: without the API server's or the backend's word, nothing
+// happens, and nothing is final.
+func TestNothingIsDecidedUnseen(t *testing.T) {
+	unseen := apierrors.NewForbidden(corev1.Resource("nodes"), "n1", errors.New("no right"))
+	w := lostWithVolume(t)
+	w.client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, unseen })
+	_, err := w.publish(t)
+	wantFailure(t, err, "Forbidden", `cannot tell which volumes node n1 uses: nodes "n1" is forbidden: no right`)
+	w.rules.FencedByInitiator = false
+	_, err = w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: n2})
+	wantFailure(t, err, "Forbidden", `cannot tell which volumes node n1 uses: nodes "n1" is forbidden: no right`)
+	w.volumes.notes = nil
+	wantFailure(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)), "Forbidden", `cannot tell which volumes node n1 uses: nodes "n1" is forbidden: no right`)
+
+	w = newWorld(t, testPV(), testSecret())
+	w.volumes.unread = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "no answer"}
+	_, err = w.publish(t)
+	wantFailure(t, err, "Unavailable", "it is not known yet which nodes were lost with volumes: backend gold: no answer")
+	w.tidy(t.Context())
+	w.volumes.unread = nil
+	_, err = w.publish(t)
+	must(t, err)
+}
+
+// TestANodeThatIsLostMeanwhileGetsNothing: it is lost with one volume while another one
+// is on its way to it.
+func TestANodeThatIsLostMeanwhileGetsNothing(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret())
+	admit := w.admit(handle(), "n1", nil)
+	w.lost.add(place{"gold", "n1"}, lostVolume{target: backends.Target{VolumeID: "x"}})
+	_, err := admit(t.Context(), nil)
+	wantFailure(t, err, "Conflict", "node n1 has just been lost with another volume")
+}
+
+// TestNotesEndWithoutAnotherVolume: nodes let go, or go, while nobody asks.
+func TestNotesEndWithoutAnotherVolume(t *testing.T) {
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			w := lostWithVolume(t)
+			way.then(t, w)
+			w.client.ClearActions()
+			w.volumes.calls = nil
+			w.tidy(t.Context())
+			if ended := len(w.lost.places()) == 0; ended != way.ends || ended != slices.Contains(w.volumes.calls, "forget "+wire.NodeKey("n1")+" on "+volumeID) {
+				t.Errorf("ended %t, calls %q", ended, w.volumes.calls)
+			}
+			if !way.ends && w.looks() > 0 {
+				t.Errorf("%d looks", w.looks())
+			}
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	newWorld(t).Run(ctx)
+}
+
+// TestLongNamesOfNodesAreFound: the record on the volume has no room for them.
+func TestLongNamesOfNodesAreFound(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()))
+	w.rules.FencedByInitiator = true
+	ask := w.stillUses(handle(), source{}, func(string) {})
+	note, unclean, err := ask(t.Context(), "n", wire.NodeKey("n1"), backends.Unclean{})
+	if err != nil || !unclean || note.Node != "n1" {
+		t.Errorf("note %v, unclean %t, error %v", note, unclean, err)
+	}
+	if _, unclean, err := ask(t.Context(), "n", wire.NodeKey("n7"), backends.Unclean{}); err != nil || unclean {
+		t.Errorf("unclean %t, error %v", unclean, err)
+	}
+}
+
+// TestANodeThatLetGoGetsTheVolumeAgain, although its kubelet lists the volume again for
+// the pod that waits for it.
+func TestANodeThatLetGoGetsTheVolumeAgain(t *testing.T) {
+	for _, byInitiator := range []bool{false, true} {
+		w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()))
+		wantFailure(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)), controller.Unclean, held)
+		w.rules.FencedByInitiator = byInitiator
+		w.becomes(t, machine("n1", "boot-1"))
+		must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+		w.becomes(t, machine("n1", "boot-1", handle()))
+		_, err := w.publish(t)
+		must(t, err)
+	}
+}
+
+// TestAnOldNoteEndsWhenItsNodeGetsTheVolume: it stayed because the node's record did,
+// which somebody else ended. Whether the node has rebooted since that boot would say
+// nothing about the next time.
+func TestAnOldNoteEndsWhenItsNodeGetsTheVolume(t *testing.T) {
+	for _, byInitiator := range []bool{false, true} {
+		w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()))
+		w.rules.FencedByInitiator = byInitiator
+		w.volumes.notes = map[string]backends.Unclean{wire.NodeKey("n1"): {Node: "n1", Boot: backends.BootKey("boot-1")}}
+		_, err := w.publish(t)
+		must(t, err)
+		if want := []string{wire.NodeKey("n1")}; !slices.Equal(w.volumes.ended, want) {
+			t.Errorf("ended %q", w.volumes.ended)
+		}
+	}
+}
+
+// TestANodeThatLetGoDuringAnOutageIsClean: its kubelet had released the volume when it
+// was to be detached, and lists it again for the next pod before Cinder answers.
+func TestANodeThatLetGoDuringAnOutageIsClean(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1"))
+	must(t, w.attachments.Add(testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) {
+		a.UID, a.DeletionTimestamp, a.Finalizers = "uid-1", &metav1.Time{}, []string{"f"}
+	})))
+	w.volumes.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "no answer"}
+	wantFailure(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)), "Unavailable", "backend gold: no answer")
+	w.volumes.err = nil
+	w.becomes(t, machine("n1", "boot-1", handle()))
+	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+	if len(w.volumes.notes) > 0 || w.looks() != 1 {
+		t.Errorf("notes %v, %d looks", w.volumes.notes, w.looks())
+	}
+}
+
+// TestNothingIsAttachedBeforeTheNodesAreRead: a node that uses a volume which is gone
+// shows it in its status alone.
+func TestNothingIsAttachedBeforeTheNodesAreRead(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret())
+	w.NodesKnown = func() bool { return false }
+	_, err := w.publish(t)
+	if err == nil || err.Error() != "the Nodes are not read yet, so it is not known whether node n1 still uses volumes that are gone" {
+		t.Errorf("the error is %v", err)
+	}
+}

@@ -1,0 +1,29 @@
+package attach
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// Types changes the types of volumes as the policy allows it for the
+// VolumeAttributesClasses of claims; *retype.Retyper implements it. An error that has
+// a method FailureKind says what the controller is to take it for.
+type Types interface {
+	RetypeVolume(ctx context.Context, pv *corev1.PersistentVolume, volumeType string) error
+}
+
+// Retype implements controller.Engine.
+func (e *Engine) Retype(ctx context.Context, volume wire.Handle, volumeType string) error {
+	of, err := e.volumeOf(volume)
+	if err != nil {
+		return failure(err)
+	}
+	if err := e.Types().RetypeVolume(e.OnBehalfOf(ctx, of.tenant), of.pv, volumeType); err != nil {
+		return failure(err)
+	}
+	e.Logger.Info("Changed the type of a volume", "volume", volume.String(), "persistentVolume", of.pv.Name, "tenant", of.tenant, "type", volumeType)
+	return nil
+}

@@ -1,0 +1,71 @@
+package attach
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// hasNameFor returns an error if a node is not known to arrays by the name that a
+// protocol needs, whatever the array made of that.
+func hasNameFor(node wire.Node, protocol string) error {
+	name, lacks := node.InitiatorName, "iSCSI name; install open-iscsi"
+	switch protocol {
+	case "nvmeof":
+		name, lacks = node.HostNQN, "NVMe name; install nvme-cli"
+	case "fibre_channel":
+		name, lacks = strings.Join(node.PortNames, ","), "Fibre Channel port that is online; look at the HBAs"
+	}
+	if name != "" {
+		return nil
+	}
+	return &controller.Failure{Kind: controller.Unmappable, Message: fmt.Sprintf("the volume is reached by %s, and node %s told the driver no %s there, and start its node plugin again", protocol, node.Name, lacks)}
+}
+
+// protocolsKept is how long the protocol of a volume is taken for the one that it had:
+// an OpenStack administrator may have moved it to other storage.
+const protocolsKept = 10 * time.Minute
+
+// protocols are those of volumes that a node without the name for them was to get. The
+// protocol shows when a volume is attached, and every repetition would make another
+// attachment.
+type protocols struct {
+	mu   sync.Mutex
+	seen map[wire.Handle]seenProtocol
+}
+
+type seenProtocol struct {
+	protocol string
+	at       time.Time
+}
+
+// check is hasNameFor as far as the protocol of the volume is known.
+func (p *protocols) check(to controller.Publication) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for volume, seen := range p.seen {
+		if time.Since(seen.at) > protocolsKept {
+			delete(p.seen, volume)
+		}
+	}
+	seen, known := p.seen[to.Volume]
+	if !known {
+		return nil
+	}
+	return hasNameFor(to.Node, seen.protocol)
+}
+
+// learn is hasNameFor, and remembers the protocol if the node lacks the name.
+func (p *protocols) learn(to controller.Publication, protocol string) error {
+	err := hasNameFor(to.Node, protocol)
+	if err != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.seen[to.Volume] = seenProtocol{protocol, time.Now()}
+	}
+	return err
+}

@@ -1,0 +1,120 @@
+package attach
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// admits returns an error unless a node is registered as it says, and no other node
+// has one of its names for arrays: an array would take both for one, and show a volume
+// to either. Drivers read names of ports in several forms, and only one of them is taken.
+func (e *Engine) admits(node wire.Node) error {
+	if !e.CSINodesKnown() {
+		return fmt.Errorf("the CSINodes are not read yet, so it is not known whether another node has the names of node %s", node.Name)
+	}
+	all, err := e.CSINodes.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	want, err := node.NodeID()
+	if err != nil {
+		return &controller.Failure{Kind: controller.NodeUnknown, Message: err.Error()}
+	}
+	for _, name := range slices.Concat(node.PortNames, node.NodeNames) {
+		if strings.Trim(name, "0123456789abcdef") != "" {
+			return &controller.Failure{Kind: controller.NodeUnknown, Message: fmt.Sprintf("node %s is registered with %q, which is no name of a Fibre Channel port; start its node plugin again", node.Name, name)}
+		}
+	}
+	registered := false
+	var twin, shared string
+	for _, csiNode := range all {
+		id, has := nodeIDOf(csiNode)
+		if !has {
+			continue
+		}
+		other, err := wire.ParseNodeID(id)
+		if err != nil {
+			continue
+		}
+		if csiNode.Name == node.Name {
+			// Without the fields of later releases.
+			known, err := other.NodeID()
+			registered = err == nil && known == want
+			continue
+		}
+		if name := sharedName(node, other); name != "" && (twin == "" || csiNode.Name < twin) {
+			twin, shared = csiNode.Name, name
+		}
+	}
+	if !registered {
+		return &controller.Failure{Kind: controller.NodeUnknown, Message: fmt.Sprintf("node %s is not registered with the driver under this ID; its CSINode says what it is registered with", node.Name)}
+	}
+	if twin == "" {
+		return nil
+	}
+	first, second := min(node.Name, twin), max(node.Name, twin)
+	message := fmt.Sprintf("Nodes %s and %s have one name for arrays, %s, so no volume is attached to either; give one of them a name of its own, and start its node plugin again", first, second, shared)
+	for _, name := range []string{first, second} {
+		// As kubelet does, which knows no UID of its node either.
+		e.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}, corev1.EventTypeWarning, ReasonDuplicateInitiator, message)
+	}
+	return &controller.Failure{Kind: controller.DuplicateInitiator, Message: message}
+}
+
+// nodeIDOf is a node's ID with the driver.
+func nodeIDOf(csiNode *storagev1.CSINode) (id string, has bool) {
+	for _, driver := range csiNode.Spec.Drivers {
+		if driver.Name == wire.DriverName {
+			return driver.NodeID, true
+		}
+	}
+	return "", false
+}
+
+// sharedName is a name that two nodes have for arrays, or empty. iSCSI names and port
+// names are the same in any case; NVMe names are compared byte by byte.
+func sharedName(a, b wire.Node) string {
+	if a.InitiatorName != "" && strings.EqualFold(a.InitiatorName, b.InitiatorName) {
+		return a.InitiatorName
+	}
+	if a.HostNQN != "" && a.HostNQN == b.HostNQN {
+		return a.HostNQN
+	}
+	for _, name := range a.PortNames {
+		if name != "" && slices.ContainsFunc(b.PortNames, func(other string) bool { return strings.EqualFold(name, other) }) {
+			return name
+		}
+	}
+	return ""
+}
+
+// detachment is the UID of the VolumeAttachment by which a volume is to be detached from
+// a node, as far as the cache shows it; empty if it does not.
+func (e *Engine) detachment(pv, node string) *storagev1.VolumeAttachment {
+	for _, a := range e.attachmentsOf(pv) {
+		if a.Spec.NodeName == node && a.DeletionTimestamp != nil {
+			return a
+		}
+	}
+	return nil
+}
+
+// nodeOf is the name of the node for which a key stands; empty if the cluster has no
+// such node.
+func (e *Engine) nodeOf(key string) string {
+	for _, object := range e.Nodes.List() {
+		if node, ok := object.(*corev1.Node); ok && wire.NodeKey(node.Name) == key {
+			return node.Name
+		}
+	}
+	return ""
+}

@@ -1,0 +1,138 @@
+package attach
+
+import (
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// places counts the volumes of each backend on each node.
+type places struct {
+	mu sync.Mutex
+	// taken are those that this term attached, or is attaching: the cache of
+	// VolumeAttachments shows them later. The values say whether it has shown them.
+	taken map[place]map[string]bool // by handle
+}
+
+// place is a node, as far as one backend's volumes go.
+type place struct{ backend, node string }
+
+// take reserves a place on a node for a volume, unless the limit leaves none. A volume
+// that is attached there keeps its place, whatever the limit.
+func (p *places) take(at place, volume string, limit int, attached map[string]bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	used := len(attached)
+	for other := range p.taken[at] {
+		if !attached[other] {
+			used++
+		}
+	}
+	if _, taken := p.taken[at][volume]; !attached[volume] && !taken {
+		if limit > 0 && used >= limit {
+			return &controller.Failure{Kind: controller.NodeFull, Message: fmt.Sprintf("node %s has %d of the %d volumes of backend %s that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there", at.node, used, limit, at.backend)}
+		}
+		if p.taken[at] == nil {
+			p.taken[at] = map[string]bool{}
+		}
+		p.taken[at][volume] = false
+	}
+	return nil
+}
+
+// tidy gives back the places whose VolumeAttachments are gone although nobody asked the
+// driver to detach the volumes: somebody has removed them by hand. present are the
+// handles that VolumeAttachments name for each place.
+func (p *places) tidy(present map[place]map[string]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for at, volumes := range p.taken {
+		for volume, shown := range volumes {
+			switch {
+			case present[at][volume]:
+				volumes[volume] = true
+			case shown:
+				delete(volumes, volume)
+			}
+		}
+		if len(volumes) == 0 {
+			delete(p.taken, at)
+		}
+	}
+}
+
+// tidyPlaces looks at all VolumeAttachments for places.tidy.
+func (e *Engine) tidyPlaces() {
+	if !e.AttachmentsKnown() {
+		return
+	}
+	present := map[place]map[string]bool{}
+	for _, object := range e.Attachments.List() {
+		a, ok := object.(*storagev1.VolumeAttachment)
+		if !ok {
+			continue
+		}
+		if handle, found := e.handleOf(a); found {
+			at := place{handle.Backend, a.Spec.NodeName}
+			if present[at] == nil {
+				present[at] = map[string]bool{}
+			}
+			present[at][handle.String()] = true
+		}
+	}
+	e.places.tidy(present)
+}
+
+// leave gives the place of a volume back, or those on all nodes if the name is empty.
+func (p *places) leave(at place, volume string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for of, volumes := range p.taken {
+		if of == at || at.node == "" && of.backend == at.backend {
+			delete(volumes, volume)
+			if len(volumes) == 0 {
+				delete(p.taken, of)
+			}
+		}
+	}
+}
+
+// takePlace reserves a place on a node if the backend has a limit.
+func (e *Engine) takePlace(volume wire.Handle, node string) error {
+	limit := e.Rules(volume.Backend).VolumesPerNode
+	if limit == 0 {
+		return nil
+	}
+	if !e.AttachmentsKnown() {
+		return fmt.Errorf("the VolumeAttachments are not read yet, so it is not known how many volumes node %s has", node)
+	}
+	attached := map[string]bool{}
+	for _, object := range e.Attachments.List() {
+		if a, ok := object.(*storagev1.VolumeAttachment); ok && a.Spec.NodeName == node && a.Status.Attached {
+			if handle, found := e.handleOf(a); found && handle.Backend == volume.Backend {
+				attached[handle.String()] = true
+			}
+		}
+	}
+	return e.places.take(place{volume.Backend, node}, volume.String(), limit, attached)
+}
+
+// handleOf is the volume of a VolumeAttachment, if it is one of the driver's.
+func (e *Engine) handleOf(a *storagev1.VolumeAttachment) (wire.Handle, bool) {
+	if a.Spec.Attacher != wire.DriverName || a.Spec.Source.PersistentVolumeName == nil {
+		return wire.Handle{}, false
+	}
+	object, exists, err := e.PersistentVolumes.GetByKey(*a.Spec.Source.PersistentVolumeName)
+	pv, ok := object.(*corev1.PersistentVolume)
+	if err != nil || !exists || !ok || !record.IsCSI(pv) {
+		return wire.Handle{}, false
+	}
+	handle, err := wire.ParseHandle(pv.Spec.CSI.VolumeHandle)
+	return handle, err == nil
+}

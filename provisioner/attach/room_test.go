@@ -1,0 +1,124 @@
+package attach
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// testAttachment is the VolumeAttachment of a PersistentVolume on a node.
+func testAttachment(pv, node string, change func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
+	a := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: "csi-" + pv + "-" + node},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: wire.DriverName, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
+		Status:     storagev1.VolumeAttachmentStatus{Attached: true},
+	}
+	if change != nil {
+		change(a)
+	}
+	return a
+}
+
+// otherPV is the PersistentVolume of another volume.
+func otherPV(n int, backend string) *corev1.PersistentVolume {
+	pv := testPV()
+	pv.Name, pv.Spec.CSI.VolumeHandle = fmt.Sprintf("other-%d", n), fmt.Sprintf("%s/%d", backend, n)
+	pv.Annotations[record.AnnotationVolume], pv.Annotations[record.AnnotationBackend] = fmt.Sprint(n), backend
+	return pv
+}
+
+// TestAFullNodeGetsNoMoreVolumes: what is attached there is what the limit counts.
+func TestAFullNodeGetsNoMoreVolumes(t *testing.T) {
+	const full = "node n1 has 2 of the 2 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there"
+	waiting := func(a *storagev1.VolumeAttachment) { a.Status.Attached = false }
+	foreign := func(a *storagev1.VolumeAttachment) { a.Spec.Attacher = "other.example.org" }
+	for name, test := range map[string]struct {
+		attachments []*storagev1.VolumeAttachment
+		full        bool
+	}{
+		"nothing else":                 {},
+		"as many as the limit":         {attachments: []*storagev1.VolumeAttachment{testAttachment("other-1", "n1", nil), testAttachment("other-2", "n1", nil)}, full: true},
+		"one that is not attached yet": {attachments: []*storagev1.VolumeAttachment{testAttachment("other-1", "n1", nil), testAttachment("other-2", "n1", waiting)}},
+		"one on another node":          {attachments: []*storagev1.VolumeAttachment{testAttachment("other-1", "n1", nil), testAttachment("other-2", "n2", nil)}},
+		"one of another driver":        {attachments: []*storagev1.VolumeAttachment{testAttachment("other-1", "n1", nil), testAttachment("other-2", "n1", foreign)}},
+		"one of another backend":       {attachments: []*storagev1.VolumeAttachment{testAttachment("other-1", "n1", nil), testAttachment("other-3", "n1", nil)}},
+		"one that is gone":             {attachments: []*storagev1.VolumeAttachment{testAttachment("other-1", "n1", nil), testAttachment("other-4", "n1", nil)}},
+		"itself, by now over a smaller limit": {attachments: []*storagev1.VolumeAttachment{
+			testAttachment("other-1", "n1", nil), testAttachment("other-2", "n1", nil), testAttachment(pvName, "n1", nil)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, testPV(), testSecret(), otherPV(1, "gold"), otherPV(2, "gold"), otherPV(3, "silver"))
+			for _, a := range test.attachments {
+				must(t, w.attachments.Add(a))
+			}
+			w.rules.VolumesPerNode = 2
+			_, err := w.publish(t)
+			if !test.full {
+				must(t, err)
+				return
+			}
+			wantFailure(t, err, controller.NodeFull, full)
+			if len(w.volumes.calls) > 0 {
+				t.Errorf("calls %q", w.volumes.calls)
+			}
+			// Nothing is counted that was refused.
+			must(t, w.attachments.Delete(test.attachments[0]))
+			_, err = w.publish(t)
+			must(t, err)
+		})
+	}
+}
+
+// TestPlaceOfAVolumeAttachmentThatIsRemovedByHandIsFree: nobody asks the driver to detach
+// the volume. Without VolumeAttachments at all, as another orchestrator attaches
+// volumes, places are kept.
+func TestPlaceOfAVolumeAttachmentThatIsRemovedByHandIsFree(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret(), otherPV(1, "gold"))
+	w.rules.VolumesPerNode = 1
+	_, err := w.publish(t)
+	must(t, err)
+	other := wire.Handle{Backend: "gold", ID: "1"}
+	w.tidy(t.Context())
+	if err := w.takePlace(other, "n1"); err == nil {
+		t.Error("the place is free although nobody has detached the volume")
+	}
+	attachment := testAttachment(pvName, "n1", nil)
+	must(t, w.attachments.Add(attachment))
+	w.tidy(t.Context())
+	must(t, w.attachments.Delete(attachment))
+	w.tidy(t.Context())
+	must(t, w.takePlace(other, "n1"))
+}
+
+// TestPlacesAreCountedBeforeTheCacheShowsThem: volumes are attached at the same time.
+func TestPlacesAreCountedBeforeTheCacheShowsThem(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret(), otherPV(1, "gold"))
+	w.rules.VolumesPerNode = 1
+	_, err := w.publish(t)
+	must(t, err)
+	other := controller.Publication{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
+	_, err = w.Publish(t.Context(), other)
+	wantFailure(t, err, controller.NodeFull, "node n1 has 1 of the 1 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there")
+	// Again is not one more.
+	_, err = w.publish(t)
+	must(t, err)
+	// And what fails takes no place.
+	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+	w.volumes.err = &cinder.Error{Backend: "gold", Kind: cinder.KindConflict, Message: "busy"}
+	_, err = w.publish(t)
+	wantFailure(t, err, "Conflict", "backend gold: busy")
+	w.volumes.err = nil
+	must(t, w.takePlace(other.Volume, "n1"))
+	w.AttachmentsKnown = func() bool { return false }
+	if _, err := w.publish(t); err == nil || err.Error() != "the VolumeAttachments are not read yet, so it is not known how many volumes node n1 has" {
+		t.Errorf("error %v", err)
+	}
+}

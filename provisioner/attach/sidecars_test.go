@@ -1,0 +1,104 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// others do for the sidecars what the engine passes on.
+type others struct {
+	asked []string
+	err   error
+}
+
+func (o *others) ask(format string, arguments ...any) error {
+	o.asked = append(o.asked, fmt.Sprintf(format, arguments...))
+	return o.err
+}
+
+func (o *others) ExpandVolume(_ context.Context, pv *corev1.PersistentVolume, bytes int64) (int64, error) {
+	return 3, o.ask("expand %s to %d", pv.Name, bytes)
+}
+
+func (o *others) RetypeVolume(_ context.Context, pv *corev1.PersistentVolume, volumeType string) error {
+	return o.ask("retype %s to %s", pv.Name, volumeType)
+}
+
+func (o *others) Take(_ context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (controller.Snapshot, error) {
+	return controller.Snapshot{Bytes: 1}, o.ask("take %s of %s, parameters %v", name, pv.Name, parameters)
+}
+
+func (o *others) Remove(_ context.Context, snapshot wire.Handle) error {
+	return o.ask("remove %s", snapshot)
+}
+
+func (o *others) List(_ context.Context, wanted controller.Listing) ([]controller.Snapshot, error) {
+	return nil, o.ask("list %v", wanted)
+}
+
+// refused is how the packages that the engine asks say what it is to tell.
+type refused string
+
+func (r refused) Error() string       { return "because" }
+func (r refused) FailureKind() string { return string(r) }
+
+// TestSidecarsRequestsArePassedOn with the PersistentVolume that they are about, and
+// failures come back with their kinds.
+func TestSidecarsRequestsArePassedOn(t *testing.T) {
+	unknown := wire.Handle{Backend: "gold", ID: "other"}
+	for name, test := range map[string]struct {
+		call func(ctx context.Context, e *Engine, volume wire.Handle) error
+		want string
+		// byVolume means that the volume must have a PersistentVolume.
+		byVolume bool
+	}{
+		"growth": {func(ctx context.Context, e *Engine, volume wire.Handle) error {
+			size, err := e.Expand(ctx, volume, 5)
+			if err == nil && size != 3<<30 {
+				t.Errorf("expanded to %d bytes", size)
+			}
+			return err
+		}, "expand pvc-1 to 5", true},
+		"another type": {func(ctx context.Context, e *Engine, volume wire.Handle) error { return e.Retype(ctx, volume, "ssd") }, "retype pvc-1 to ssd", true},
+		"a snapshot": {func(ctx context.Context, e *Engine, volume wire.Handle) error {
+			_, err := e.TakeSnapshot(ctx, volume, "snapshot-1", map[string]string{"a": "b"})
+			return err
+		}, "take snapshot-1 of pvc-1, parameters map[a:b]", true},
+		"a deletion": {func(ctx context.Context, e *Engine, _ wire.Handle) error {
+			return e.RemoveSnapshot(ctx, wire.Handle{Backend: "gold", ID: "s1"})
+		}, "remove gold/s1", false},
+		"a listing": {func(ctx context.Context, e *Engine, _ wire.Handle) error {
+			_, err := e.ListSnapshots(ctx, controller.Listing{Snapshot: wire.Handle{Backend: "gold", ID: "s1"}})
+			return err
+		}, "list {gold/s1 / false}", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := newWorld(t, testPV()), &others{}
+			w.Expansions, w.Snapshots, w.Types = o, o, func() Types { return o }
+			must(t, test.call(t.Context(), w.Engine, handle()))
+			if len(o.asked) != 1 || o.asked[0] != test.want {
+				t.Errorf("asked %q, want %q", o.asked, test.want)
+			}
+			for _, kind := range []string{controller.NoRoom, controller.Denied, controller.OutOfRange, controller.Damaged, controller.AlreadyExists} {
+				o.err = fmt.Errorf("wrapped: %w", refused(kind))
+				wantFailure(t, test.call(t.Context(), w.Engine, handle()), kind, "wrapped: because")
+			}
+			o.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "lost", EffectUnknown: true}
+			var failed *controller.Failure
+			if err := test.call(t.Context(), w.Engine, handle()); !errors.As(err, &failed) || !failed.EffectUnknown {
+				t.Errorf("an effect that is not known: %v", err)
+			}
+			if test.byVolume {
+				wantFailure(t, test.call(t.Context(), w.Engine, unknown), "NotFound", "no PersistentVolume has the handle gold/other")
+			}
+		})
+	}
+}

@@ -1,0 +1,40 @@
+package attach
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// Snapshots takes, removes and lists snapshots of CSI volumes as policy and quotas
+// allow it; an error that has a method FailureKind says what the controller is to take
+// it for.
+type Snapshots interface {
+	Take(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (controller.Snapshot, error)
+	Remove(ctx context.Context, snapshot wire.Handle) error
+	List(ctx context.Context, wanted controller.Listing) ([]controller.Snapshot, error)
+}
+
+// TakeSnapshot implements controller.Engine.
+func (e *Engine) TakeSnapshot(ctx context.Context, volume wire.Handle, name string, parameters map[string]string) (controller.Snapshot, error) {
+	of, err := e.volumeOf(volume)
+	if err != nil {
+		return controller.Snapshot{}, failure(err)
+	}
+	taken, err := e.Snapshots.Take(ctx, of.pv, name, parameters)
+	return taken, failure(err)
+}
+
+// RemoveSnapshot implements controller.Engine.
+func (e *Engine) RemoveSnapshot(ctx context.Context, snapshot wire.Handle) error {
+	return failure(e.Snapshots.Remove(ctx, snapshot))
+}
+
+// ListSnapshots implements controller.Engine.
+func (e *Engine) ListSnapshots(ctx context.Context, wanted controller.Listing) ([]controller.Snapshot, error) {
+	all, err := e.Snapshots.List(ctx, wanted)
+	return all, failure(err)
+}

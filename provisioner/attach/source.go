@@ -1,0 +1,85 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// source is a volume, and whose it is.
+type source struct {
+	// pv is nil if the PersistentVolume is gone.
+	pv     *corev1.PersistentVolume
+	target backends.Target
+	tenant string
+}
+
+// volumeOf finds the PersistentVolume of a volume, which must be this program's.
+func (e *Engine) volumeOf(volume wire.Handle) (source, error) {
+	found, err := record.WithSource(e.PersistentVolumes, wire.DriverName, volume.String())
+	if err != nil {
+		return source{}, err
+	}
+	switch len(found) {
+	case 0:
+		return source{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("no PersistentVolume has the handle %s", volume)}
+	case 1:
+		return e.sourceOf(found[0], volume)
+	}
+	return source{}, damaged("PersistentVolumes %s and %s have one volume handle, %s; remove the one that was made by hand", found[0].Name, found[1].Name, volume)
+}
+
+// sourceOf reads what a PersistentVolume records. The stamp on the volume must say the
+// same, so what is wrong here attaches no other volume.
+func (e *Engine) sourceOf(pv *corev1.PersistentVolume, volume wire.Handle) (source, error) {
+	annotations := pv.Annotations
+	for key, want := range map[string]string{record.AnnotationVolume: volume.ID, record.AnnotationBackend: volume.Backend, record.AnnotationCluster: e.Cluster} {
+		if annotations[key] != want {
+			return source{}, damaged("PersistentVolume %s: annotation %s is %q, expected %q; its volume is neither attached nor detached until it is fixed", pv.Name, key, annotations[key], want)
+		}
+	}
+	claim := annotations[record.AnnotationClaimUID]
+	if claim == "" {
+		return source{}, damaged("PersistentVolume %s: annotation %s is missing; its volume is neither attached nor detached until it is fixed", pv.Name, record.AnnotationClaimUID)
+	}
+	return source{pv: pv, tenant: annotations[record.AnnotationTenant], target: backends.Target{
+		VolumeID: volume.ID, Stamp: backends.Stamp{Cluster: e.Cluster, ClaimUID: claim, PV: pv.Name}, Place: record.PlaceOf(pv),
+	}}, nil
+}
+
+// attached finds a volume to detach: by its PersistentVolume, or, if that is gone, by
+// the stamp that it carries.
+func (e *Engine) attached(ctx context.Context, volumes Volumes, volume wire.Handle) (source, error) {
+	of, err := e.volumeOf(volume)
+	var missing *controller.Failure
+	if !errors.As(err, &missing) || missing.Kind != string(cinder.KindNotFound) {
+		return of, err
+	}
+	v, found, err := volumes.Find(ctx, volume.ID)
+	if err != nil {
+		return source{}, err
+	}
+	of = source{target: backends.Target{VolumeID: volume.ID}}
+	if !found {
+		// Whether that proves anything is for the backend to say.
+		return of, nil
+	}
+	stamp := backends.StampOf(v)
+	if stamp.Cluster != e.Cluster || stamp.ClaimUID == "" || stamp.PV == "" {
+		return source{}, &controller.Failure{Kind: string(backends.KindNotOurs), Message: fmt.Sprintf("volume %s does not carry the stamp of this cluster, so it is not detached", volume.ID)}
+	}
+	of.target.Stamp, of.tenant = stamp, stamp.Tenant
+	return of, nil
+}
+
+func damaged(format string, arguments ...any) error {
+	return &controller.Failure{Kind: controller.Damaged, Message: fmt.Sprintf(format, arguments...)}
+}

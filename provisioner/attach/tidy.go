@@ -1,0 +1,120 @@
+package attach
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// tidyInterval is the time between two looks at nodes that were lost. A kubelet reports
+// every 10 seconds, and may list a volume again for the next pod.
+const tidyInterval = 5 * time.Second
+
+// Run looks after nodes that were lost with volumes, until the context ends.
+func (e *Engine) Run(ctx context.Context) {
+	defer e.Metrics.forget()
+	for {
+		e.tidy(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(tidyInterval):
+		}
+	}
+}
+
+// tidy ends the notes about nodes that have let go. Without that, they would be ended
+// only when the node gets another volume, and never for a node that is gone. Caches say
+// when to ask: it costs no request as long as nothing has changed.
+func (e *Engine) tidy(ctx context.Context) {
+	for _, backend := range e.Backends() {
+		if volumes, err := e.Volumes(backend); err == nil {
+			// Its failure is told where volumes are attached.
+			_ = e.know(ctx, volumes, backend)
+		}
+	}
+	for _, at := range e.lost.places() {
+		volumes, err := e.Volumes(at.backend)
+		if err != nil || !e.hasLetGo(at) {
+			continue
+		}
+		if err := e.quarantine(ctx, volumes, at); err != nil && ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
+			e.Logger.Debug("A node that was lost is looked at again", "node", at.node, "backend", at.backend, "error", err)
+		}
+	}
+	e.forgetDetachments()
+	e.tidyPlaces()
+	e.Metrics.show(e.count())
+}
+
+// count counts what the metrics show.
+func (e *Engine) count() map[string]counts {
+	found := map[string]counts{}
+	add := func(backend string, more counts) {
+		c := found[backend]
+		found[backend] = counts{c.attachments + more.attachments, c.unclean + more.unclean, c.quarantined + more.quarantined}
+	}
+	for _, backend := range e.Backends() {
+		add(backend, counts{})
+	}
+	for _, object := range e.Attachments.List() {
+		if a, ok := object.(*storagev1.VolumeAttachment); ok && a.Status.Attached {
+			if handle, ours := e.handleOf(a); ours {
+				add(handle.Backend, counts{attachments: 1})
+			}
+		}
+	}
+	barred := map[place]bool{}
+	for _, at := range e.lost.places() {
+		barred[at] = true
+		add(at.backend, counts{unclean: len(e.lost.of(at)), quarantined: 1})
+	}
+	for _, backend := range e.Backends() {
+		for _, object := range e.Nodes.List() {
+			if node, ok := object.(*corev1.Node); ok {
+				if at := (place{backend, node.Name}); !barred[at] && len(e.leftovers(at)) > 0 {
+					add(backend, counts{quarantined: 1})
+				}
+			}
+		}
+	}
+	return found
+}
+
+// hasLetGo reports whether, according to the cache, a node has let go of a volume that
+// it was lost with.
+func (e *Engine) hasLetGo(at place) bool {
+	state := nodeState{}
+	if object, exists, err := e.Nodes.GetByKey(at.node); err == nil && exists {
+		state = stateOf(object.(*corev1.Node))
+	}
+	for _, v := range e.lost.of(at) {
+		if state.letGo(wire.Handle{Backend: at.backend, ID: v.target.VolumeID}, v.Unclean) {
+			return true
+		}
+	}
+	return false
+}
+
+// forgetDetachments drops what is remembered of VolumeAttachments that are gone.
+func (e *Engine) forgetDetachments() {
+	present := map[types.UID]bool{}
+	for _, object := range e.Attachments.List() {
+		if a, ok := object.(*storagev1.VolumeAttachment); ok {
+			present[a.UID] = true
+		}
+	}
+	e.lost.mu.Lock()
+	defer e.lost.mu.Unlock()
+	for uid := range e.lost.clean {
+		if !present[uid] {
+			delete(e.lost.clean, uid)
+		}
+	}
+}

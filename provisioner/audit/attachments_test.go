@@ -1,0 +1,101 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// forNodes changes a volume to one of the CSI driver, with attachments and records, as
+// "attachment node"; "attachment" has no record, "-attachment node" is a record alone.
+func forNodes(texts ...string) func(*cinder.Volume) {
+	return func(v *cinder.Volume) {
+		v.Metadata[backends.StampMode] = backends.ModeCSI
+		for _, text := range texts {
+			var id, node string
+			_, _ = fmt.Sscan(text, &id, &node)
+			if node != "" {
+				v.Metadata[backends.NodeRecordPrefix+"key-of-"+node] = backends.NodeRecord{AttachmentID: id, Node: node}.String()
+			}
+			if id[0] != '-' {
+				v.Attachments = append(v.Attachments, cinder.Attachment{ID: id})
+			}
+		}
+	}
+}
+
+// asked is a VolumeAttachment of an hour ago.
+func asked(node string, change func(*record.Attachment)) record.Attachment {
+	a := record.Attachment{Name: "va-" + node, PV: "pvc-1", Node: node, NodeKey: "key-of-" + node, Attached: true, CreatedAt: now.Add(-time.Hour)}
+	if change != nil {
+		change(&a)
+	}
+	return a
+}
+
+func TestCompareAttachments(t *testing.T) {
+	young := func(a *record.Attachment) { a.CreatedAt = now.Add(-time.Minute) }
+	waiting := func(a *record.Attachment) { a.Attached = false }
+	ending := func(a *record.Attachment) { a.Ends = true }
+	const leakedA1 = "LeakedAttachment: no VolumeAttachment asks for it on node n1 (attachment a1), which may still write to it"
+	for name, test := range map[string]struct {
+		before, after []string // after as before if nil
+		wanted        []record.Attachment
+		unread        error
+		want          []string
+	}{
+		"nothing":                      {},
+		"attached as it should be":     {before: []string{"a1 n1"}, wanted: []record.Attachment{asked("n1", nil)}},
+		"being detached":               {before: []string{"a1 n1"}, wanted: []record.Attachment{asked("n1", ending)}},
+		"detached, and being told":     {wanted: []record.Attachment{asked("n1", ending)}},
+		"leaked":                       {before: []string{"a1 n1"}, want: []string{leakedA1}},
+		"leaked beside another node":   {before: []string{"a1 n1", "a2 n2"}, wanted: []record.Attachment{asked("n2", nil)}, want: []string{leakedA1}},
+		"detached meanwhile":           {before: []string{"a1 n1"}, after: []string{}},
+		"detached, and attached again": {before: []string{"a1 n1"}, after: []string{"a3 n1"}},
+		"attached after it was read":   {before: []string{"a1 n1"}, after: []string{"a3 n2"}, wanted: nil},
+		"not to be read again":         {before: []string{"a1 n1"}, unread: errors.New("down")},
+		"leaked without a record":      {before: []string{"a1"}, want: []string{"LeakedAttachment: no VolumeAttachment asks for it on a node that no record names (attachment a1), which may still write to it"}},
+		"a record alone":               {before: []string{"-a1 n1"}, want: []string{"LeakedAttachment: it records attachment -a1 to node n1, which no VolumeAttachment asks for, and which does not exist any more; the next attachment ends the record"}},
+		"made, and not recorded yet":   {before: []string{"a1"}, wanted: []record.Attachment{asked("n1", waiting)}},
+		"not attached yet":             {wanted: []record.Attachment{asked("n1", waiting)}},
+		"missing":                      {wanted: []record.Attachment{asked("n1", nil)}, want: []string{"MissingAttachment: VolumeAttachment va-n1 says that it is attached to node n1, but it is not: a pod there cannot reach it"}},
+		"missing behind its record":    {before: []string{"-a1 n1"}, wanted: []record.Attachment{asked("n1", nil)}, want: []string{"MissingAttachment: VolumeAttachment va-n1 says that it is attached to node n1, but it is not: a pod there cannot reach it"}},
+		"missing at first":             {after: []string{"a1 n1"}, wanted: []record.Attachment{asked("n1", nil)}},
+		"attached a minute ago":        {wanted: []record.Attachment{asked("n1", young)}},
+		"the record is lost":           {before: []string{"a1"}, wanted: []record.Attachment{asked("n1", nil)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if test.after == nil {
+				test.after = test.before
+			}
+			listings := map[string]Listing{"gold": {Volumes: []cinder.Volume{stamped("v1", "1", "in-use", forNodes(test.before...))}, Place: here}}
+			records := record.Records{Volumes: []record.Volume{recorded("1", "v1", func(r *record.Volume) { r.CSI = true })}, Names: map[string]bool{"pvc-1": true},
+				Attachments: map[string][]record.Attachment{"pvc-1": test.wanted}}
+			reads := 0
+			ConfirmAttachments(t.Context(), func(context.Context, string, string) (cinder.Volume, bool, error) {
+				reads++
+				return stamped("v1", "1", "in-use", forNodes(test.after...)), true, test.unread
+			}, listings, records)
+			var got []string
+			for _, f := range Compare(State{Now: now, Cluster: "cluster-1", ClusterUID: "uid-1", Grace: 10 * time.Minute, Backends: listings, Records: records}) {
+				got = append(got, fmt.Sprintf("%s: %s", f.Kind, f.Message))
+				if f.Removable || f.PersistentVolume != "pvc-1" || f.Volume != "v1" || f.Backend != "gold" || f.Tenant != "a" {
+					t.Errorf("finding %+v", f)
+				}
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("found %q\nwant  %q", got, test.want)
+			}
+			if len(test.before) == 1 && name == "attached as it should be" && reads > 0 {
+				t.Errorf("%d reads", reads)
+			}
+		})
+	}
+}

@@ -1,0 +1,119 @@
+package controller
+
+import (
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Failure is why an Engine did not do what it was asked for.
+type Failure struct {
+	// Kind is one of the kinds in the table below.
+	Kind string
+	// Message is a sentence without secrets: it becomes the status of a
+	// VolumeAttachment and the event of a pod.
+	Message string
+	// EffectUnknown means that the change may have been made, or may still be.
+	EffectUnknown bool
+}
+
+// Error is the message.
+func (f *Failure) Error() string { return f.Message }
+
+// The kinds that an Engine adds to those of the backends.
+const (
+	// NodeUnknown means that no node is registered by that ID.
+	NodeUnknown = "NodeUnknown"
+	// DuplicateInitiator means that two nodes have one name for arrays.
+	DuplicateInitiator = "DuplicateInitiator"
+	// Unmappable means that no node can reach the volume by its connection.
+	Unmappable = "Unmappable"
+	// Denied means that the policy does not grant it.
+	Denied = "Denied"
+	// OutOfRange means that the policy grants no such size.
+	OutOfRange = "OutOfRange"
+	// NoRoom means that a quota of the policy has no room for it.
+	NoRoom = "NoRoom"
+	// AlreadyExists means that something else has the name.
+	AlreadyExists = "AlreadyExists"
+	// Damaged means that an object of the volume in Kubernetes lacks something, or is
+	// somebody else's.
+	Damaged = "Damaged"
+	// NodeFull means that a node has as many volumes of a backend as it can have.
+	NodeFull = "NodeFull"
+	// Unclean means that a node may still write to a volume that was taken from it.
+	Unclean = "Unclean"
+)
+
+// codeOf says by the kind of a failure what a sidecar is told. Sidecars go on after
+// Aborted, DeadlineExceeded and Unavailable as if the call might still succeed; every
+// other code is final. In publish, kubelet takes ResourceExhausted for a node that can
+// have no more volumes, so it means nothing else there.
+var codeOf = map[string]codes.Code{
+	"NotFound":     codes.NotFound,
+	"Invalid":      codes.InvalidArgument,
+	"Conflict":     codes.Aborted,
+	"OverQuota":    codes.Unavailable,
+	"RateLimited":  codes.Unavailable,
+	"Unauthorized": codes.FailedPrecondition,
+	"Forbidden":    codes.FailedPrecondition,
+	"Unavailable":  codes.Unavailable,
+	"Config":       codes.FailedPrecondition,
+	"Fenced":       codes.Unavailable,
+	"Internal":     codes.Unavailable,
+	"VolumeFailed": codes.Internal,
+	"Timeout":      codes.DeadlineExceeded,
+	"NotOurs":      codes.FailedPrecondition,
+	"InUse":        codes.FailedPrecondition,
+	"HasSnapshots": codes.FailedPrecondition,
+	"Contested":    codes.FailedPrecondition,
+	"Recorded":     codes.FailedPrecondition,
+	"OnOtherNode":  codes.FailedPrecondition,
+	"Elsewhere":    codes.FailedPrecondition,
+
+	NodeUnknown:        codes.NotFound,
+	DuplicateInitiator: codes.FailedPrecondition,
+	Unmappable:         codes.FailedPrecondition,
+	Denied:             codes.PermissionDenied,
+	OutOfRange:         codes.OutOfRange,
+	NoRoom:             codes.Unavailable,
+	AlreadyExists:      codes.AlreadyExists,
+	Damaged:            codes.FailedPrecondition,
+	Unclean:            codes.FailedPrecondition,
+	NodeFull:           codes.ResourceExhausted,
+}
+
+// Knows reports whether the table has a kind.
+func Knows(kind string) bool {
+	_, known := codeOf[kind]
+	return known
+}
+
+// answerWithoutRoom is answer for calls that need room. A quota that has none, of the
+// policy or of Cinder, is nothing that only another request could get around: the same
+// call succeeds when there is room.
+func answerWithoutRoom(err error) error {
+	var failed *Failure
+	if errors.As(err, &failed) && !failed.EffectUnknown && (failed.Kind == NoRoom || failed.Kind == "OverQuota") {
+		return status.Error(codes.ResourceExhausted, failed.Message)
+	}
+	return answer(err)
+}
+
+// answer is a failure's form for a sidecar. What may have had an effect, and what is
+// of no known kind, is never final.
+func answer(err error) error {
+	if err == nil {
+		return nil
+	}
+	var failed *Failure
+	if !errors.As(err, &failed) {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	code, known := codeOf[failed.Kind]
+	if !known || failed.EffectUnknown {
+		code = codes.Unavailable
+	}
+	return status.Error(code, failed.Message)
+}

@@ -1,0 +1,147 @@
+// Package controller has the Identity and Controller services of the CSI driver, as
+// the sidecars call them. It checks requests, translates forms and errors, and decides
+// nothing: an Engine does what is asked for.
+package controller
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// Engine does what the sidecars ask for. Its errors are *Failure, or of an unknown kind,
+// which is never taken for a final one. It may be called for one volume by one caller
+// at a time, and a call may be repeated.
+type Engine interface {
+	// Publish attaches a volume to a node, and returns how the node reaches it.
+	Publish(ctx context.Context, publication Publication) (wire.Connection, error)
+	// Unpublish detaches a volume from the node of that ID, or from all nodes if the ID is
+	// empty. The ID is the node's own word. A volume that is gone is detached.
+	Unpublish(ctx context.Context, volume wire.Handle, nodeID string) error
+	// Volume describes a volume.
+	Volume(ctx context.Context, volume wire.Handle) (Volume, error)
+	// List lists the driver's volumes, all of them or none. A fresh list shows what
+	// was done before the call; otherwise it may be an earlier one.
+	List(ctx context.Context, fresh bool) ([]Listed, error)
+	// Listed describes one volume as List does.
+	Listed(ctx context.Context, volume wire.Handle) (Listed, error)
+
+	Expander
+	Modifier
+	Snapshotter
+}
+
+// Publication is what Publish is asked for.
+type Publication struct {
+	Volume wire.Handle
+	Node   wire.Node
+	// ReadOnly means that the node only reads.
+	ReadOnly bool
+	// Shared means that other nodes may have the volume at the same time.
+	Shared bool
+}
+
+// Volume is what an Engine says about a volume.
+type Volume struct {
+	// MultiAttach means that several nodes may have it at once.
+	MultiAttach bool
+	// Context is that of its PersistentVolume.
+	Context map[string]string
+}
+
+// Options configure a Server.
+type Options struct {
+	Engine Engine
+	Maker  Maker
+	// Version is that of the program.
+	Version string
+	// Work ends when nothing new may begin. Calls outlive their callers: a change at
+	// Cinder is not cut because a sidecar has waited long enough.
+	Work   context.Context
+	Logger *slog.Logger
+	// Observe is told of every call that has been answered.
+	Observe func(method, code string, took time.Duration)
+}
+
+// Server answers the calls of one term.
+type Server struct {
+	csi.UnimplementedIdentityServer
+	csi.UnimplementedControllerServer
+	Options
+
+	// term is in the tokens of lists.
+	term    string
+	running sync.WaitGroup
+	mu      sync.Mutex
+	busy    map[string]bool // what has a call under way
+}
+
+// New makes the services of one term.
+func New(options Options) *Server {
+	return &Server{Options: options, term: rand.Text(), busy: map[string]bool{}}
+}
+
+// Wait returns when no call is under way, whether or not its caller still waits. No
+// new calls must come.
+func (s *Server) Wait() { s.running.Wait() }
+
+// alone does the work on a volume; see aloneWith.
+func alone[T any](ctx context.Context, s *Server, volume string, work func(context.Context) (T, error)) (T, error) {
+	return aloneWith(ctx, s, "volume "+volume, work)
+}
+
+// aloneWith does the work on something and waits for its end, or for that of the
+// caller's patience. Meanwhile it refuses other calls for the same.
+func aloneWith[T any](ctx context.Context, s *Server, what string, work func(context.Context) (T, error)) (T, error) {
+	var none T
+	if !s.begin(what) {
+		return none, status.Errorf(codes.Aborted, "an earlier call for %s is still under way", what)
+	}
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	undo := context.AfterFunc(s.Work, cancel)
+	type outcome struct {
+		answer T
+		err    error
+	}
+	done := make(chan outcome, 1)
+	s.running.Go(func() {
+		defer cancel()
+		defer undo()
+		defer s.end(what)
+		answer, err := work(lasting)
+		if err != nil && ctx.Err() != nil {
+			s.Logger.Warn("A call of the CSI driver failed after its caller had given up", "for", what, "error", err)
+		}
+		done <- outcome{answer, err}
+	})
+	select {
+	case <-ctx.Done():
+		return none, status.FromContextError(ctx.Err()).Err()
+	case o := <-done:
+		return o.answer, o.err
+	}
+}
+
+func (s *Server) begin(what string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy[what] {
+		return false
+	}
+	s.busy[what] = true
+	return true
+}
+
+func (s *Server) end(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.busy, what)
+}

@@ -1,0 +1,186 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// Maker makes and removes volumes. Its errors are those of an Engine. It is called for
+// one name, or one volume, by one caller at a time.
+type Maker interface {
+	// Create returns the volume of that name when it can be used.
+	Create(ctx context.Context, wanted Creation) (Created, error)
+	// Delete returns when a volume is gone.
+	Delete(ctx context.Context, volume wire.Handle) error
+
+	// MakesSnapshot reports whether TakeSnapshot, and not the Engine, is to answer a call
+	// with those parameters.
+	MakesSnapshot(parameters map[string]string) bool
+	// TakeSnapshot returns the snapshot of that name when it is ready.
+	TakeSnapshot(ctx context.Context, volume wire.Handle, name string, parameters map[string]string) (Snapshot, error)
+	// RemoveSnapshot removes a snapshot that was made by TakeSnapshot. If removed is false,
+	// the Engine is to answer.
+	RemoveSnapshot(ctx context.Context, snapshot wire.Handle) (removed bool, err error)
+}
+
+// Creation is what Create is asked for.
+type Creation struct {
+	Name string
+	// Bytes is how large the volume must be at least, and AtMost, unless it is 0, how
+	// large it may be.
+	Bytes, AtMost int64
+	Parameters    map[string]string
+	Block         bool
+	AccessModes   []AccessMode
+	// FromVolume and FromSnapshot are what it is a copy of; one of them at most is set.
+	FromVolume, FromSnapshot string
+	// Type is the volume type that a VolumeAttributesClass names; empty without one.
+	Type string
+}
+
+// AccessMode is one that Kubernetes has, too.
+type AccessMode int
+
+// The access modes.
+const (
+	OneNode AccessMode = iota
+	OnePod
+	ManyReaders
+	ManyWriters
+)
+
+// Created is a volume that Create returns.
+type Created struct {
+	Volume  wire.Handle
+	Bytes   int64
+	Context map[string]string
+}
+
+const gib = 1 << 30
+
+// patience is how long a call waits at most.
+const patience = time.Minute
+
+// answerBefore is how long before the end of its caller's patience a call is answered.
+const answerBefore = 500 * time.Millisecond
+
+// CreateVolume implements csi.ControllerServer.
+func (s *Server) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	wanted, err := creationOf(request)
+	if err != nil {
+		return nil, err
+	}
+	return whileWaiting(ctx, s, "the volume named "+wanted.Name, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
+		created, err := s.Maker.Create(ctx, wanted)
+		if err != nil {
+			return nil, answerWithoutRoom(err)
+		}
+		return &csi.CreateVolumeResponse{Volume: &csi.Volume{
+			VolumeId: created.Volume.String(), CapacityBytes: created.Bytes, VolumeContext: created.Context, ContentSource: request.GetVolumeContentSource(),
+		}}, nil
+	})
+}
+
+func creationOf(request *csi.CreateVolumeRequest) (Creation, error) {
+	refuse := func(code codes.Code, message string) (Creation, error) {
+		return Creation{}, status.Error(code, message)
+	}
+	wanted := Creation{Name: request.GetName(), Parameters: request.GetParameters()}
+	switch {
+	case request.GetName() == "":
+		return refuse(codes.InvalidArgument, "the request has no name")
+	case len(request.GetVolumeCapabilities()) == 0:
+		return refuse(codes.InvalidArgument, "the request has no volume_capabilities")
+	case request.GetAccessibilityRequirements() != nil:
+		return refuse(codes.InvalidArgument, "the request has accessibility_requirements, but the driver has no topology of its own")
+	}
+	if len(request.GetMutableParameters()) > 0 {
+		var err error
+		if wanted.Type, err = typeOf(request.GetMutableParameters()); err != nil {
+			return Creation{}, err
+		}
+	}
+	for i, capability := range request.GetVolumeCapabilities() {
+		_, mistake := accessFor(capability)
+		block := capability.GetBlock() != nil
+		switch {
+		case mistake != "":
+			return refuse(codes.InvalidArgument, mistake)
+		case i > 0 && block != wanted.Block:
+			return refuse(codes.InvalidArgument, "the volume_capabilities have both access types, and a volume has one")
+		}
+		wanted.Block = block
+		if mode := modeOf(capability.GetAccessMode().GetMode()); !slices.Contains(wanted.AccessModes, mode) {
+			wanted.AccessModes = append(wanted.AccessModes, mode)
+		}
+	}
+	required, most := request.GetCapacityRange().GetRequiredBytes(), request.GetCapacityRange().GetLimitBytes()
+	switch {
+	case required < 0 || most < 0:
+		return refuse(codes.InvalidArgument, "the capacity_range is negative")
+	case most > 0 && most < required:
+		return refuse(codes.InvalidArgument, "the capacity_range ends before it begins")
+	}
+	wanted.Bytes, wanted.AtMost = cmp.Or(required, gib), most
+	if whole := wanted.Bytes/gib + min(wanted.Bytes%gib, 1); most > 0 && whole > most/gib {
+		return refuse(codes.OutOfRange, "volumes have whole GiB, and the capacity_range includes no such size")
+	}
+	switch source := request.GetVolumeContentSource(); {
+	case source == nil:
+	case source.GetVolume().GetVolumeId() != "":
+		wanted.FromVolume = source.GetVolume().GetVolumeId()
+	case source.GetSnapshot().GetSnapshotId() != "":
+		wanted.FromSnapshot = source.GetSnapshot().GetSnapshotId()
+	default:
+		return refuse(codes.InvalidArgument, "the volume_content_source names neither a volume nor a snapshot")
+	}
+	return wanted, nil
+}
+
+// modeOf is the access mode for one of the specification that accessFor knows.
+func modeOf(mode csi.VolumeCapability_AccessMode_Mode) AccessMode {
+	switch mode {
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER:
+		return OnePod
+	case csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:
+		return ManyReaders
+	case csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER, csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:
+		return ManyWriters
+	}
+	return OneNode
+}
+
+// whileWaiting does work that mostly waits, and changes nothing that its end would
+// leave half-done. It ends before its caller gives up, so that the caller learns what
+// it waits for, and with the term. Meanwhile it refuses other calls for the same.
+func whileWaiting[T any](ctx context.Context, s *Server, what string, work func(context.Context) (T, error)) (T, error) {
+	var none T
+	if !s.begin(what) {
+		return none, status.Errorf(codes.Aborted, "an earlier call for %s is still under way", what)
+	}
+	defer s.end(what)
+	return untilAnswer(ctx, s, work)
+}
+
+// untilAnswer does work that mostly waits until its caller is to have an answer, or the
+// term ends.
+func untilAnswer[T any](ctx context.Context, s *Server, work func(context.Context) (T, error)) (T, error) {
+	s.running.Add(1)
+	defer s.running.Done()
+	until := time.Now().Add(patience)
+	if deadline, has := ctx.Deadline(); has && deadline.Add(-answerBefore).Before(until) {
+		until = deadline.Add(-answerBefore)
+	}
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	defer context.AfterFunc(s.Work, cancel)()
+	return work(ctx)
+}

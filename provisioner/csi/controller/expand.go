@@ -1,0 +1,48 @@
+package controller
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// Expander makes volumes larger.
+type Expander interface {
+	// Expand makes a volume at least as large as asked, and returns its size then. It
+	// may be called again after any interruption.
+	Expand(ctx context.Context, volume wire.Handle, bytes int64) (size int64, err error)
+}
+
+// ControllerExpandVolume implements csi.ControllerServer. The node's part is required for
+// raw devices, too: the kernel sees the new size only when every path is looked at anew.
+func (s *Server) ControllerExpandVolume(ctx context.Context, request *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
+	wanted, limit := request.GetCapacityRange().GetRequiredBytes(), request.GetCapacityRange().GetLimitBytes()
+	switch {
+	case request.GetVolumeId() == "":
+		return nil, status.Error(codes.InvalidArgument, "the request has no volume_id")
+	case wanted <= 0:
+		return nil, status.Error(codes.InvalidArgument, "the request has no capacity_range with required_bytes")
+	case limit > 0 && limit < roundUp(wanted):
+		return nil, status.Errorf(codes.OutOfRange, "Cinder makes volumes of whole GiB, and no such size is from %d to %d bytes", wanted, limit)
+	}
+	volume, err := wire.ParseHandle(request.GetVolumeId())
+	if err != nil {
+		return nil, status.Error(codes.NotFound, err.Error())
+	}
+	return alone(ctx, s, volume.String(), func(ctx context.Context) (*csi.ControllerExpandVolumeResponse, error) {
+		size, err := s.Engine.Expand(ctx, volume, wanted)
+		if err != nil {
+			return nil, answerWithoutRoom(err)
+		}
+		return &csi.ControllerExpandVolumeResponse{CapacityBytes: size, NodeExpansionRequired: true}, nil
+	})
+}
+
+func roundUp(bytes int64) int64 {
+	const gib = 1 << 30
+	return (bytes/gib + min(bytes%gib, 1)) * gib
+}

@@ -1,0 +1,57 @@
+package controller
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// Modifier changes what a VolumeAttributesClass may say about a volume.
+type Modifier interface {
+	// Retype gives a volume another volume type. It may be called again after any
+	// interruption.
+	Retype(ctx context.Context, volume wire.Handle, volumeType string) error
+}
+
+// ParameterType is the only parameter of a VolumeAttributesClass.
+const ParameterType = "type"
+
+// typeOf is the volume type that the parameters of a VolumeAttributesClass name.
+func typeOf(parameters map[string]string) (string, error) {
+	for _, key := range slices.Sorted(maps.Keys(parameters)) {
+		if key != ParameterType {
+			return "", status.Errorf(codes.InvalidArgument, "parameter %q of a VolumeAttributesClass is not known; there is only %s", key, ParameterType)
+		}
+	}
+	if parameters[ParameterType] == "" {
+		return "", status.Errorf(codes.InvalidArgument, "a VolumeAttributesClass must name a volume type of Cinder by its parameter %s", ParameterType)
+	}
+	return parameters[ParameterType], nil
+}
+
+// ControllerModifyVolume implements csi.ControllerServer.
+func (s *Server) ControllerModifyVolume(ctx context.Context, request *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
+	if request.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "the request has no volume_id")
+	}
+	volumeType, err := typeOf(request.GetMutableParameters())
+	if err != nil {
+		return nil, err
+	}
+	volume, err := wire.ParseHandle(request.GetVolumeId())
+	if err != nil {
+		return nil, status.Error(codes.NotFound, err.Error())
+	}
+	return alone(ctx, s, volume.String(), func(ctx context.Context) (*csi.ControllerModifyVolumeResponse, error) {
+		if err := s.Engine.Retype(ctx, volume, volumeType); err != nil {
+			return nil, answerWithoutRoom(err)
+		}
+		return &csi.ControllerModifyVolumeResponse{}, nil
+	})
+}

@@ -1,0 +1,57 @@
+package controller
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// ValidateVolumeCapabilities implements csi.ControllerServer.
+func (s *Server) ValidateVolumeCapabilities(ctx context.Context, request *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	switch {
+	case request.GetVolumeId() == "":
+		return nil, status.Error(codes.InvalidArgument, "the request has no volume_id")
+	case len(request.GetVolumeCapabilities()) == 0:
+		return nil, status.Error(codes.InvalidArgument, "the request has no volume_capabilities")
+	}
+	handle, err := wire.ParseHandle(request.GetVolumeId())
+	if err != nil {
+		return nil, status.Error(codes.NotFound, err.Error())
+	}
+	volume, err := s.Engine.Volume(ctx, handle)
+	if err != nil {
+		return nil, answer(err)
+	}
+	if why := cannot(volume, request); why != "" {
+		return &csi.ValidateVolumeCapabilitiesResponse{Message: why}, nil
+	}
+	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
+		VolumeContext: request.GetVolumeContext(), VolumeCapabilities: request.GetVolumeCapabilities(),
+	}}, nil
+}
+
+// cannot says what of a request the volume does not have.
+func cannot(volume Volume, request *csi.ValidateVolumeCapabilitiesRequest) string {
+	for key, value := range request.GetVolumeContext() {
+		if volume.Context[key] != value {
+			return "the volume context is not that of the PersistentVolume"
+		}
+	}
+	if len(request.GetParameters()) > 0 || len(request.GetMutableParameters()) > 0 {
+		return "the driver has no parameters"
+	}
+	for _, capability := range request.GetVolumeCapabilities() {
+		of, mistake := accessFor(capability)
+		if mistake != "" {
+			return mistake
+		}
+		if of.shared && !volume.MultiAttach {
+			return "only one node at a time can have the volume: its type has no multiattach"
+		}
+	}
+	return ""
+}

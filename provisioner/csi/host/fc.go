@@ -1,0 +1,355 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// FCPort is a Fibre Channel port of the node.
+type FCPort struct {
+	// Host is the number of its SCSI host.
+	Host int
+	// Name and NodeName are the names of the port and of its adapter: 16 digits in lower
+	// case. NodeName is empty if the adapter has none.
+	Name, NodeName string
+	// State is the kernel's word, such as Online or Linkdown.
+	State string
+}
+
+// FCPath is a way to a logical unit, from ports of the node to one of the storage.
+type FCPath struct {
+	From   []string
+	Target string
+	LUN    int
+}
+
+// Route is what the kernel has of an FCPath: one of the node's ports, and the target.
+type Route struct {
+	Address      Address
+	From, Target string
+	// Usable is whether the two ports reach each other.
+	Usable bool
+}
+
+// String names the ports and the LUN.
+func (r Route) String() string {
+	return fmt.Sprintf("LUN %d of port %s from port %s (%s)", r.Address.LUN, r.Target, r.From, r.Address)
+}
+
+const (
+	fcHosts = "/sys/class/fc_host"
+	// fcRemotePorts are the ports that the kernel has met in the fabric.
+	fcRemotePorts = "/sys/class/fc_remote_ports"
+)
+
+var portDigits = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
+// fcName reads a name as sysfs has it, and is empty for one that stands for none.
+func fcName(text string) string {
+	name := strings.TrimPrefix(strings.ToLower(text), "0x")
+	if !portDigits.MatchString(name) || strings.Trim(name, "0") == "" || strings.Trim(name, "f") == "" {
+		return ""
+	}
+	return name
+}
+
+// CheckFC refuses a path that cannot be one.
+func CheckFC(p FCPath) error {
+	for _, name := range append([]string{p.Target}, p.From...) {
+		if name == "" || fcName(name) != name {
+			return Refuse(Malformed, "%q is no name of a Fibre Channel port", name)
+		}
+	}
+	if len(p.From) == 0 {
+		return Refuse(Malformed, "no port of the node leads to port %s", p.Target)
+	}
+	if p.LUN < 0 || p.LUN > math.MaxInt32 {
+		return Refuse(Malformed, "%d is no LUN", p.LUN)
+	}
+	return nil
+}
+
+// FCPorts lists the node's ports, by their names.
+func (h *Host) FCPorts() ([]FCPort, error) {
+	names, err := h.root.ReadDir(fcHosts)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var ports []FCPort
+	for _, name := range names {
+		number, err := strconv.Atoi(strings.TrimPrefix(name, "host"))
+		if err != nil {
+			continue
+		}
+		directory := fcHosts + "/" + name + "/"
+		port := FCPort{Host: number, Name: fcName(h.attribute(directory + "port_name")), NodeName: fcName(h.attribute(directory + "node_name")), State: h.attribute(directory + "port_state")}
+		// A port that is not set up has no name.
+		if port.Name != "" {
+			ports = append(ports, port)
+		}
+	}
+	slices.SortFunc(ports, func(a, b FCPort) int { return strings.Compare(a.Name, b.Name) })
+	return ports, nil
+}
+
+// isUp is whether a port, of the node or remote, can be used. Marginal ones have errors,
+// and work.
+func isUp(state string) bool { return state == "Online" || state == "Marginal" }
+
+// FCPortsOnline are those of the node's ports that are connected to something. Without
+// one, the error says why.
+func (h *Host) FCPortsOnline() ([]FCPort, error) {
+	ports, err := h.FCPorts()
+	if err != nil {
+		return nil, err
+	}
+	online := slices.DeleteFunc(slices.Clone(ports), func(p FCPort) bool { return !isUp(p.State) })
+	switch {
+	case len(ports) == 0:
+		return nil, fmt.Errorf("the node has no Fibre Channel port; %s lists none, so it has no HBA, or no driver for it", fcHosts)
+	case len(online) == 0:
+		return nil, fmt.Errorf("no Fibre Channel port of the node is online: %s; look at its cables and the switches", states(ports))
+	}
+	return online, nil
+}
+
+func states(ports []FCPort) string {
+	var all []string
+	for _, p := range ports {
+		all = append(all, p.Name+" is "+p.State)
+	}
+	return some(all)
+}
+
+// mostNamed bounds the ports in a sentence.
+const mostNamed = 8
+
+func some(names []string) string {
+	if len(names) > mostNamed {
+		names = append(slices.Clone(names[:mostNamed]), fmt.Sprintf("and %d more", len(names)-mostNamed))
+	}
+	return strings.Join(names, ", ")
+}
+
+// remotePort is a port of the fabric, as one port of the node has met it.
+type remotePort struct {
+	host, channel, target int
+	name                  string
+	up                    bool
+}
+
+// remotePorts lists the ports of storage in the fabric. The kernel keeps those that have
+// gone, with their numbers.
+func (h *Host) remotePorts() ([]remotePort, error) {
+	names, err := h.root.ReadDir(fcRemotePorts)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var ports []remotePort
+	for _, name := range names {
+		var port remotePort
+		var number int
+		if _, err := fmt.Sscanf(name, "rport-%d:%d-%d", &port.host, &port.channel, &number); err != nil {
+			continue
+		}
+		directory := fcRemotePorts + "/" + name + "/"
+		port.name, port.up = fcName(h.attribute(directory+"port_name")), isUp(h.attribute(directory+"port_state"))
+		// Ports that are no storage, such as those of other nodes, have the number -1.
+		if port.target, err = strconv.Atoi(h.attribute(directory + "scsi_target_id")); err != nil || port.target < 0 || port.name == "" {
+			continue
+		}
+		ports = append(ports, port)
+	}
+	return ports, nil
+}
+
+// Routes lists what the kernel has of paths, usable or not, by their addresses.
+func (h *Host) Routes(paths []FCPath) ([]Route, error) {
+	own, err := h.FCPorts()
+	if err != nil {
+		return nil, err
+	}
+	remote, err := h.remotePorts()
+	if err != nil {
+		return nil, err
+	}
+	routes := map[Address]Route{}
+	for _, path := range paths {
+		for _, port := range own {
+			if !slices.Contains(path.From, port.Name) {
+				continue
+			}
+			for _, r := range remote {
+				if r.host != port.Host || r.name != path.Target {
+					continue
+				}
+				route := Route{Address{r.host, r.channel, r.target, path.LUN}, port.Name, r.name, r.up && isUp(port.State)}
+				if known, ok := routes[route.Address]; !ok || !known.Usable {
+					routes[route.Address] = route
+				}
+			}
+		}
+	}
+	var sorted []Route
+	for _, route := range routes {
+		sorted = append(sorted, route)
+	}
+	slices.SortFunc(sorted, func(a, b Route) int {
+		return slices.Compare([]int{a.Address.Host, a.Address.Channel, a.Address.Target, a.Address.LUN}, []int{b.Address.Host, b.Address.Channel, b.Address.Target, b.Address.LUN})
+	})
+	return sorted, nil
+}
+
+// Reach waits until a port of the node reaches one of the storage, and returns all
+// routes. A zone that was made for the volume shows its ports a moment later.
+func (h *Host) Reach(ctx context.Context, paths []FCPath) ([]Route, error) {
+	var routes []Route
+	found, err := until(ctx, patience, func() (bool, error) {
+		var err error
+		routes, err = h.Routes(paths)
+		return slices.ContainsFunc(routes, func(r Route) bool { return r.Usable }), err
+	})
+	if err == nil && !found {
+		err = h.unreachable(paths)
+	}
+	return routes, err
+}
+
+// unreachable says why no port of the storage is reached.
+func (h *Host) unreachable(paths []FCPath) error {
+	own, err := h.FCPorts()
+	if err != nil {
+		return err
+	}
+	remote, err := h.remotePorts()
+	if err != nil {
+		return err
+	}
+	var from, targets, present, met []string
+	for _, path := range paths {
+		from, targets = append(from, path.From...), append(targets, path.Target)
+	}
+	slices.Sort(from)
+	from = slices.Compact(from)
+	named := slices.DeleteFunc(slices.Clone(own), func(p FCPort) bool { return !slices.Contains(from, p.Name) })
+	for _, port := range own {
+		present = append(present, port.Name)
+	}
+	for _, port := range remote {
+		if port.up {
+			met = append(met, port.name)
+		}
+	}
+	slices.Sort(met)
+	met = slices.Compact(met)
+	switch {
+	case len(named) == 0:
+		return fmt.Errorf("the storage shows the volume to the ports %s, and the node has %s; if its HBAs were exchanged, start the node plugin again, and stop the pod until the volume is detached", some(from), orNone(present))
+	case !slices.ContainsFunc(named, func(p FCPort) bool { return isUp(p.State) }):
+		return fmt.Errorf("none of the node's ports that the storage shows the volume to is online: %s; look at their cables and the switches", states(named))
+	}
+	return fmt.Errorf("none of the storage's ports %s is visible from the node's ports %s after %s; look at the zones of the switches. Visible are %s", some(targets), some(from), patience, orNone(met))
+}
+
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return some(names)
+}
+
+// straggling is how long a disk may come after the first one of its volume.
+const straggling = 5 * time.Second
+
+// ScanRoutes makes the kernel look at one LUN of each route, and waits for the disks. As
+// soon as there is one, the others get only a little longer. It returns the names of the
+// disks, and why routes have none.
+func (h *Host) ScanRoutes(ctx context.Context, routes []Route) (map[Address]string, []error, error) {
+	names := map[Address]string{}
+	scanned, failed := map[Address]time.Time{}, map[Address]error{}
+	var first time.Time
+	_, err := until(ctx, patience, func() (bool, error) {
+		for _, route := range routes {
+			a := route.Address
+			if names[a] != "" {
+				continue
+			}
+			name, known, err := h.diskAt(a)
+			if err != nil {
+				return false, err
+			}
+			if name != "" {
+				names[a] = name
+				if first.IsZero() {
+					first = time.Now()
+				}
+				continue
+			}
+			// The array may export the LUN a moment later.
+			if !known && time.Since(scanned[a]) >= scanPause {
+				failed[a], scanned[a] = h.scan(ctx, a), time.Now()
+			}
+		}
+		return len(names) == len(routes) || len(names) > 0 && time.Since(first) >= straggling, nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	var failures []error
+	for _, route := range routes {
+		switch {
+		case names[route.Address] != "":
+		case failed[route.Address] != nil:
+			failures = append(failures, failed[route.Address])
+		default:
+			failures = append(failures, fmt.Errorf("the storage shows no disk as %s; look at the array's masking", route))
+		}
+	}
+	return names, failures, nil
+}
+
+// DiskAt is the name of the disk at an address; empty if the kernel has none there.
+func (h *Host) DiskAt(a Address) (string, error) {
+	name, _, err := h.diskAt(a)
+	return name, err
+}
+
+// PathOf is the path that a disk belongs to; false if it is not on Fibre Channel. From is
+// empty if the node's port has no name any more.
+func (h *Host) PathOf(a Address) (FCPath, bool, error) {
+	own, err := h.FCPorts()
+	if err != nil {
+		return FCPath{}, false, err
+	}
+	remote, err := h.remotePorts()
+	if err != nil {
+		return FCPath{}, false, err
+	}
+	for _, r := range remote {
+		if r.host != a.Host || r.channel != a.Channel || r.target != a.Target {
+			continue
+		}
+		path := FCPath{Target: r.name, LUN: a.LUN}
+		for _, port := range own {
+			if port.Host == a.Host {
+				path.From = []string{port.Name}
+			}
+		}
+		return path, true, nil
+	}
+	return FCPath{}, false, nil
+}

@@ -1,0 +1,214 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The filesystems that volumes can have.
+const (
+	Ext4 = "ext4"
+	XFS  = "xfs"
+)
+
+// Content is what the beginning of a device holds.
+type Content struct {
+	// Filesystem is the type; empty if there is none that is known.
+	Filesystem string
+	// UUID is the filesystem's.
+	UUID string
+	// Bytes is how large the filesystem is.
+	Bytes int64
+	// Empty means that the beginning is all zeros.
+	Empty bool
+}
+
+// beginning is how much of a device is read. Every filesystem, partition table and
+// volume manager has something there.
+const beginning = 2 << 20
+
+// Look reads a device itself.
+func (h *Host) Look(ctx context.Context, device string) (Content, error) {
+	content, err := h.root.ReadDevice(ctx, device, 0, beginning)
+	if err != nil {
+		return Content{}, err
+	}
+	if len(content) != beginning {
+		return Content{}, fmt.Errorf("%s gave %d bytes instead of %d", device, len(content), beginning)
+	}
+	return recognize(content), nil
+}
+
+// recognize reads superblocks: xfs_sb in xfs_format.h, and ext4_super_block in ext4.h
+// of the kernel.
+func recognize(content []byte) Content {
+	var found Content
+	xfs := bytes.HasPrefix(content, []byte("XFSB"))
+	super := content[1024:2048]
+	ext := binary.LittleEndian.Uint16(super[0x38:]) == 0xef53
+	switch {
+	case xfs && ext:
+		// Two signatures mean that one is a remainder, and do not say which.
+		return Content{Filesystem: "ext and xfs"}
+	case xfs:
+		size, blocks := binary.BigEndian.Uint32(content[4:]), binary.BigEndian.Uint64(content[8:])
+		found = Content{Filesystem: XFS, UUID: uuid(content[32:48]), Bytes: int64(blocks) * int64(size)}
+	case ext:
+		found = Content{Filesystem: "ext2", UUID: uuid(super[0x68:0x78])}
+		if binary.LittleEndian.Uint32(super[0x5c:])&0x4 != 0 { // It has a journal.
+			found.Filesystem = "ext3"
+		}
+		incompatible := binary.LittleEndian.Uint32(super[0x60:])
+		blocks := uint64(binary.LittleEndian.Uint32(super[0x4:]))
+		if incompatible&0x40 != 0 { // It has extents.
+			found.Filesystem = Ext4
+		}
+		if incompatible&0x80 != 0 { // It counts blocks in 64 bits.
+			blocks |= uint64(binary.LittleEndian.Uint32(super[0x150:])) << 32
+		}
+		found.Bytes = int64(blocks) << (10 + min(binary.LittleEndian.Uint32(super[0x18:]), 6))
+	default:
+		found.Empty = bytes.Count(content, []byte{0}) == len(content)
+	}
+	return found
+}
+
+func uuid(b []byte) string {
+	return strings.Join([]string{hex.EncodeToString(b[:4]), hex.EncodeToString(b[4:6]), hex.EncodeToString(b[6:8]), hex.EncodeToString(b[8:10]), hex.EncodeToString(b[10:16])}, "-")
+}
+
+// Wanted is the filesystem that a volume is to have.
+type Wanted struct {
+	// Volume is the volume's ID, which is the UUID of the filesystem that it gets.
+	Volume string
+	// Copied are the IDs of the volumes that its content may be a copy of.
+	Copied []string
+	// Filesystem is the type.
+	Filesystem string
+	// ReadOnly means that nothing may be written.
+	ReadOnly bool
+	// Begun means that formatting this very disk was begun, and did not end.
+	Begun bool
+}
+
+// Judge decides what to do with a device's content: use it, or format the device. All
+// else is refused, since it would be another volume's data that is used or lost.
+func Judge(device string, c Content, w Wanted) (format bool, err error) {
+	switch {
+	case c.UUID != "" && c.UUID != w.Volume && !slices.Contains(w.Copied, c.UUID):
+		return false, Refuse(WrongVolume, "the disk of volume %s (%s) holds a filesystem with the UUID %s; a filesystem of this volume has the volume's ID as its UUID. Nothing was changed", w.Volume, device, c.UUID)
+	case c.UUID != "" && c.Filesystem != w.Filesystem:
+		return false, Refuse(WrongFilesystem, "volume %s holds %s, and %s was asked for", w.Volume, c.Filesystem, w.Filesystem)
+	case c.UUID != "":
+		return false, nil
+	case w.ReadOnly:
+		return false, Refuse(WrongFilesystem, "volume %s holds no filesystem, and cannot get one as it is read-only", w.Volume)
+	case c.Empty, w.Begun && c.Filesystem == "":
+		return true, nil
+	}
+	return false, Refuse(NotEmpty, "the disk of volume %s (%s) holds no filesystem, but is not empty either, so that it is not formatted. If formatting was interrupted on another node, overwrite its first 2 MiB with zeros", w.Volume, device)
+}
+
+// formatLimit bounds mkfs and fsck, which take long on large disks.
+const formatLimit = 30 * time.Minute
+
+// Format makes the filesystem, and looks whether it is there.
+func (h *Host) Format(ctx context.Context, device string, w Wanted) error {
+	arguments := []string{"-q", "-F", "-m", "0", "-U", w.Volume}
+	if w.Filesystem == XFS {
+		arguments = []string{"-q", "-m", "uuid=" + w.Volume}
+		if w.Begun {
+			arguments = append(arguments, "-f")
+		}
+	}
+	if _, err := h.call(ctx, Command{Tool: "mkfs." + w.Filesystem, Arguments: append(arguments, "/dev/"+device), Limit: formatLimit}); err != nil {
+		return err
+	}
+	made, err := h.Look(ctx, device)
+	if err == nil && (made.Filesystem != w.Filesystem || made.UUID != w.Volume) {
+		err = fmt.Errorf("mkfs.%s says that it is done, but %s holds %+v", w.Filesystem, device, made)
+	}
+	return err
+}
+
+// Check repairs what can be repaired without asking.
+func (h *Host) Check(ctx context.Context, device, filesystem string) error {
+	// xfs recovers when it is mounted, and has no such check.
+	if filesystem != Ext4 {
+		return nil
+	}
+	_, err := h.call(ctx, Command{Tool: "e2fsck", Arguments: []string{"-p", "/dev/" + device}, Limit: formatLimit})
+	var tool *ToolError
+	// Codes 1 and 2 mean that errors were corrected.
+	if errors.As(err, &tool) && tool.Code&^3 == 0 {
+		h.logger.Warn("filesystem was repaired", "device", device, "output", tool.Output)
+		return nil
+	}
+	return err
+}
+
+// Options are those by which a volume's filesystem is mounted.
+func Options(filesystem string, given []string, readOnly, refusesWrites bool) []string {
+	options := slices.Clone(given)
+	add := func(option string) {
+		if !slices.Contains(options, option) {
+			options = append(options, option)
+		}
+	}
+	if readOnly {
+		options = slices.DeleteFunc(options, func(o string) bool { return o == "rw" })
+		add("ro")
+	}
+	if filesystem == XFS {
+		// A copy has the UUID of its source, which may be mounted on the same node.
+		add("nouuid")
+	}
+	if refusesWrites {
+		// The journal cannot be replayed.
+		add(map[string]string{Ext4: "noload", XFS: "norecovery"}[filesystem])
+	}
+	if len(options) == 0 {
+		add("defaults")
+	}
+	return options
+}
+
+// Grow makes a mounted filesystem as large as its device.
+func (h *Host) Grow(ctx context.Context, device, at, filesystem string) error {
+	content, err := h.Look(ctx, device)
+	if err != nil {
+		return err
+	}
+	size, err := h.Size(device)
+	if err != nil || content.Bytes >= size {
+		return err
+	}
+	if filesystem == XFS {
+		_, err = h.call(ctx, Command{Tool: "xfs_growfs", Arguments: []string{at}, Limit: formatLimit})
+		return err
+	}
+	_, err = h.call(ctx, Command{Tool: "resize2fs", Arguments: []string{"/dev/" + device}, Limit: formatLimit})
+	return err
+}
+
+// IsReadOnly is whether the kernel refuses writes to a device.
+func (h *Host) IsReadOnly(device string) bool {
+	return h.attribute("/sys/block/"+device+"/ro") == "1"
+}
+
+// SetReadOnly makes the kernel refuse writes to a device, or take them again.
+func (h *Host) SetReadOnly(ctx context.Context, device string, readOnly bool) error {
+	option := "--setrw"
+	if readOnly {
+		option = "--setro"
+	}
+	_, err := h.run(ctx, "blockdev", option, "/dev/"+device)
+	return err
+}

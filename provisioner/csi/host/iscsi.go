@@ -1,0 +1,431 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Target is an iSCSI target at one of its portals.
+type Target struct {
+	// Name is the target's name, and Portal the host:port that it is reached at.
+	Name, Portal string
+}
+
+// Login is how the node logs in to a target.
+type Login struct {
+	// Interface is open-iscsi's name of the transport: default for TCP, iser for
+	// RDMA.
+	Interface string
+	// Initiator is the name that the node has to have in the session.
+	Initiator string
+	// Multipath is whether other paths take over when this one is lost.
+	Multipath bool
+	// Credentials are the node's; the zero value means that the target takes none.
+	Credentials Credentials
+}
+
+// Credentials are for CHAP. They print as nothing.
+type Credentials struct{ User, Password string }
+
+const redacted = "(credentials)"
+
+// String says nothing.
+func (Credentials) String() string { return redacted }
+
+// GoString says nothing.
+func (Credentials) GoString() string { return redacted }
+
+// LogValue says nothing.
+func (Credentials) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalJSON says nothing.
+func (Credentials) MarshalJSON() ([]byte, error) { return json.Marshal(redacted) }
+
+// Session is a session of the node's kernel.
+type Session struct {
+	ID, Host, TargetID int
+	Target             Target
+	Initiator, State   string
+	// Interface is open-iscsi's name of the transport.
+	Interface string
+}
+
+const loggedIn = "LOGGED_IN"
+
+// Disk is where the session has a LUN.
+func (s Session) Disk(lun int) Address { return Address{s.Host, 0, s.TargetID, lun} }
+
+var (
+	// iSCSI names per RFC 3721, which end up as arguments of iscsiadm.
+	targetName = regexp.MustCompile(`^(?:iqn|eui|naa)\.[A-Za-z0-9][A-Za-z0-9.:_-]{0,220}$`)
+	hostName   = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
+	portNumber = regexp.MustCompile(`^[0-9]{1,5}$`)
+)
+
+// highestLUN is the kernel's number of the last LUN that flat addressing can name.
+const highestLUN = 1<<15 - 1
+
+// CheckTarget refuses a target that cannot be one.
+func CheckTarget(t Target, lun int) error {
+	host, port, ok := splitPortal(t.Portal)
+	_, err := netip.ParseAddr(host)
+	switch {
+	case !targetName.MatchString(t.Name):
+		return Refuse(Malformed, "%q is no name of an iSCSI target", t.Name)
+	case !ok || !portNumber.MatchString(port) || err != nil && !hostName.MatchString(host):
+		return Refuse(Malformed, "%q is no address of an iSCSI portal", t.Portal)
+	case lun < 0 || lun > highestLUN:
+		return Refuse(Malformed, "%d is no iSCSI LUN", lun)
+	}
+	return nil
+}
+
+func splitPortal(portal string) (host, port string, ok bool) {
+	i := strings.LastIndexByte(portal, ':')
+	if i < 0 {
+		return "", "", false
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(portal[:i], "["), "]"), portal[i+1:], true
+}
+
+// samePortal compares addresses, which can be written in several ways.
+func samePortal(a, b string) bool {
+	hostA, portA, okA := splitPortal(a)
+	hostB, portB, okB := splitPortal(b)
+	if !okA || !okB || portA != portB {
+		return a == b
+	}
+	ipA, errA := netip.ParseAddr(hostA)
+	ipB, errB := netip.ParseAddr(hostB)
+	if errA == nil && errB == nil {
+		return ipA.Unmap() == ipB.Unmap()
+	}
+	return strings.EqualFold(hostA, hostB)
+}
+
+// InitiatorName is the name by which the node's own sessions log in.
+func (h *Host) InitiatorName() (string, error) {
+	const file = "/etc/iscsi/initiatorname.iscsi"
+	content, err := h.root.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("the node's iSCSI name cannot be read; install open-iscsi: %w", err)
+	}
+	for line := range strings.Lines(string(content)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "InitiatorName="); ok && targetName.MatchString(strings.TrimSpace(name)) {
+			return strings.TrimSpace(name), nil
+		}
+	}
+	return "", fmt.Errorf("%s has no line that begins with InitiatorName=iqn", file)
+}
+
+// Sessions lists the sessions that were logged in under an initiator name. The
+// cluster's native volumes have sessions of another name, which are never touched.
+func (h *Host) Sessions(initiator string) ([]Session, error) {
+	names, err := h.root.ReadDir("/sys/class/iscsi_session")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	hosts, err := h.sessionHosts()
+	if err != nil {
+		return nil, err
+	}
+	var found []Session
+	for _, name := range names {
+		id, err := strconv.Atoi(strings.TrimPrefix(name, "session"))
+		if err != nil {
+			continue
+		}
+		directory, connection := "/sys/class/iscsi_session/"+name+"/", fmt.Sprintf("/sys/class/iscsi_connection/connection%d:0/", id)
+		host, known := hosts[name]
+		session := Session{
+			ID: id, Host: host, Initiator: h.attribute(directory + "initiatorname"), State: h.attribute(directory + "state"),
+			Target: Target{Name: h.attribute(directory + "targetname")},
+		}
+		// Kernels without this attribute give software initiators target 0.
+		session.TargetID, _ = strconv.Atoi(h.attribute(directory + "target_id"))
+		address := strings.Trim(h.attribute(connection+"persistent_address"), "[]")
+		session.Target.Portal = net.JoinHostPort(address, h.attribute(connection+"persistent_port"))
+		session.Interface = h.attribute(directory + "ifacename")
+		// A session that is being made or ended has no attributes.
+		if strings.EqualFold(session.Initiator, initiator) && known {
+			found = append(found, session)
+		}
+	}
+	return found, nil
+}
+
+// sessionHosts finds the SCSI host of each session.
+func (h *Host) sessionHosts() (map[string]int, error) {
+	names, err := h.root.ReadDir("/sys/class/iscsi_host")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	hosts := map[string]int{}
+	for _, name := range names {
+		number, err := strconv.Atoi(strings.TrimPrefix(name, "host"))
+		if err != nil {
+			continue
+		}
+		below, err := h.root.ReadDir("/sys/class/iscsi_host/" + name + "/device")
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range below {
+			if strings.HasPrefix(entry, "session") {
+				hosts[entry] = number
+			}
+		}
+	}
+	return hosts, nil
+}
+
+// SessionsTo lists the initiator's sessions to a target at a portal.
+func (h *Host) SessionsTo(initiator string, t Target) ([]Session, error) {
+	all, err := h.Sessions(initiator)
+	return slices.DeleteFunc(all, func(s Session) bool {
+		return s.Target.Name != t.Name || !samePortal(s.Target.Portal, t.Portal)
+	}), err
+}
+
+const (
+	codeSessionExists = 15
+	codeNoRecords     = 21
+	codeLoginRefused  = 24
+
+	// pathTimeout is how many seconds a session may be lost before its commands fail,
+	// if another path can take over; singlePathTimeout is without one.
+	pathTimeout       = 15
+	singlePathTimeout = 60
+
+	// recovery is how long a session that is lost may take to come back by itself.
+	recovery = 5 * time.Second
+	// loginLimit bounds a login: logins of loginTimeout seconds, loginTries times.
+	loginLimit   = 90 * time.Second
+	loginTimeout = 15
+	loginTries   = 3
+)
+
+// LogIn returns a session to the target, and makes one if there is none. The target's
+// lock must be held.
+func (h *Host) LogIn(ctx context.Context, t Target, l Login) (Session, error) {
+	session, found, err := h.usable(ctx, t, l.Initiator)
+	if err != nil || found {
+		return session, err
+	}
+	if err := h.record(ctx, t, l); err != nil {
+		return Session{}, errors.Join(err, h.forgetTarget(ctx, t, l.Interface))
+	}
+	arguments := []string{"-m", "node", "-T", t.Name, "-p", t.Portal, "-I", l.Interface, "--login"}
+	_, err = h.call(ctx, Command{Tool: "iscsiadm", Arguments: arguments, Limit: loginLimit})
+	var tool *ToolError
+	if errors.As(err, &tool) {
+		switch tool.Code {
+		case codeSessionExists:
+			err = nil
+		case codeLoginRefused:
+			err = Refuse(LoginRefused, "target %s at %s refuses the login of %s; the credentials in the volume's Secret, or what the storage permits, may have changed", t.Name, t.Portal, l.Initiator)
+		}
+	}
+	if err == nil {
+		session, err = h.loggedIn(ctx, t, l.Initiator)
+	}
+	if err != nil {
+		return Session{}, errors.Join(err, h.LogOut(ctx, t, l.Interface, l.Initiator))
+	}
+	return session, nil
+}
+
+// usable finds a session that works. One that does not, and does not recover, was
+// perhaps made with credentials that no longer hold: it is ended if no disk needs it.
+func (h *Host) usable(ctx context.Context, t Target, initiator string) (Session, bool, error) {
+	var session Session
+	var exists bool
+	works, err := until(ctx, recovery, func() (bool, error) {
+		sessions, err := h.SessionsTo(initiator, t)
+		exists = len(sessions) > 0
+		if i := slices.IndexFunc(sessions, func(s Session) bool { return s.State == loggedIn }); i >= 0 {
+			session = sessions[i]
+			return true, nil
+		}
+		return !exists, err
+	})
+	if err != nil || works {
+		return session, exists, err
+	}
+	sessions, err := h.SessionsTo(initiator, t)
+	if err != nil {
+		return Session{}, false, err
+	}
+	for _, s := range sessions {
+		ended, err := h.endIdle(ctx, s)
+		if err != nil {
+			return Session{}, false, err
+		}
+		if !ended {
+			return Session{}, false, fmt.Errorf("the session to %s at %s is lost, and other disks need it", t.Name, t.Portal)
+		}
+	}
+	return Session{}, false, nil
+}
+
+// record makes open-iscsi's record of the target anew, so that nothing of an earlier
+// one is left in it.
+func (h *Host) record(ctx context.Context, t Target, l Login) error {
+	if err := h.forgetTarget(ctx, t, l.Interface); err != nil {
+		return err
+	}
+	node := []string{"-m", "node", "-T", t.Name, "-p", t.Portal, "-I", l.Interface, "-o"}
+	if _, err := h.run(ctx, "iscsiadm", append(slices.Clone(node), "new")...); err != nil {
+		return err
+	}
+	timeout := singlePathTimeout
+	if l.Multipath {
+		timeout = pathTimeout
+	}
+	settings := [][2]string{
+		// The kernel must not find disks that nobody asked for.
+		{"node.session.scan", "manual"},
+		// A session must not come back after a restart of the node: the volume may be
+		// elsewhere by then.
+		{"node.startup", "manual"},
+		{"node.session.timeo.replacement_timeout", strconv.Itoa(timeout)},
+		{"node.session.initial_login_retry_max", strconv.Itoa(loginTries)},
+		{"node.conn[0].timeo.login_timeout", strconv.Itoa(loginTimeout)},
+	}
+	secret := l.Credentials.Password
+	if secret == "" {
+		settings = append(settings, [2]string{"node.session.auth.authmethod", "None"})
+	} else {
+		settings = append(settings, [2]string{"node.session.auth.authmethod", "CHAP"}, [2]string{"node.session.auth.username", l.Credentials.User})
+	}
+	update := append(slices.Clone(node), "update", "-n")
+	for _, setting := range settings {
+		if _, err := h.run(ctx, "iscsiadm", append(slices.Clone(update), setting[0], "-v", setting[1])...); err != nil {
+			return err
+		}
+	}
+	if secret == "" {
+		return nil
+	}
+	_, err := h.call(ctx, Command{Tool: "iscsiadm", Arguments: append(update, "node.session.auth.password", "-v"), Secret: secret})
+	return err
+}
+
+// loggedIn waits for the session after a login.
+func (h *Host) loggedIn(ctx context.Context, t Target, initiator string) (Session, error) {
+	var session Session
+	found, err := until(ctx, patience, func() (bool, error) {
+		sessions, err := h.SessionsTo(initiator, t)
+		i := slices.IndexFunc(sessions, func(s Session) bool { return s.State == loggedIn })
+		if err != nil || i < 0 {
+			return false, err
+		}
+		session = sessions[i]
+		return true, nil
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("the login of %s to %s at %s made no session under that name", initiator, t.Name, t.Portal)
+	}
+	return session, err
+}
+
+// LogOut ends the initiator's sessions to a target, and removes the record with its
+// credentials, unless disks need them. The target's lock must be held.
+func (h *Host) LogOut(ctx context.Context, t Target, iface, initiator string) error {
+	sessions, err := h.SessionsTo(initiator, t)
+	if err != nil {
+		return err
+	}
+	needed := false
+	for _, s := range sessions {
+		ended, err := h.endIdle(ctx, s)
+		if err != nil {
+			return err
+		}
+		needed = needed || !ended
+	}
+	if needed {
+		return nil
+	}
+	return h.forgetTarget(ctx, t, iface)
+}
+
+// endIdle ends a session that no disk needs. Disks are counted, since a count of
+// users could be wrong.
+func (h *Host) endIdle(ctx context.Context, s Session) (ended bool, err error) {
+	disks, err := h.disksOf(s.Host)
+	if err != nil || len(disks) > 0 {
+		return false, err
+	}
+	_, err = h.run(ctx, "iscsiadm", "-m", "session", "-r", strconv.Itoa(s.ID), "--logout")
+	var tool *ToolError
+	if errors.As(err, &tool) && tool.Code == codeNoRecords {
+		err = nil
+	}
+	if err != nil {
+		return false, err
+	}
+	gone, err := until(ctx, patience, func() (bool, error) {
+		names, err := h.root.ReadDir("/sys/class/iscsi_session")
+		if errors.Is(err, fs.ErrNotExist) {
+			return true, nil
+		}
+		return err == nil && !slices.Contains(names, "session"+strconv.Itoa(s.ID)), err
+	})
+	if err == nil && !gone {
+		err = fmt.Errorf("session %d to %s is still there after %s", s.ID, s.Target.Name, patience)
+	}
+	return gone, err
+}
+
+// forgetTarget removes open-iscsi's record of a target, with its credentials.
+func (h *Host) forgetTarget(ctx context.Context, t Target, iface string) error {
+	_, err := h.run(ctx, "iscsiadm", "-m", "node", "-T", t.Name, "-p", t.Portal, "-I", iface, "-o", "delete")
+	var tool *ToolError
+	if errors.As(err, &tool) && tool.Code == codeNoRecords {
+		return nil
+	}
+	return err
+}
+
+// SessionOf is the session that a disk belongs to, whoever logged in.
+func (h *Host) SessionOf(a Address) (Session, bool, error) {
+	names, err := h.root.ReadDir("/sys/class/iscsi_session")
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return Session{}, false, err
+	}
+	initiators := map[string]bool{}
+	for _, name := range names {
+		initiators[h.attribute("/sys/class/iscsi_session/"+name+"/initiatorname")] = true
+	}
+	for initiator := range initiators {
+		sessions, err := h.Sessions(initiator)
+		if err != nil {
+			return Session{}, false, err
+		}
+		if i := slices.IndexFunc(sessions, func(s Session) bool { return s.Host == a.Host }); i >= 0 {
+			return sessions[i], true, nil
+		}
+	}
+	return Session{}, false, nil
+}

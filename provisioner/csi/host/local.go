@@ -1,0 +1,247 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ErrLocked means that a lock is taken.
+var ErrLocked = errors.New("another process or call holds the lock")
+
+// Local is the node itself.
+type Local struct {
+	// prefix is where the node's root directory is mounted, empty for the process's own.
+	prefix string
+	// stuck are calls that the kernel has not answered, by what they are about.
+	mu    sync.Mutex
+	stuck map[string]int
+}
+
+// NewLocal makes the Root of the node whose root directory is mounted at the given
+// path. Tools run with that as their root directory.
+func NewLocal(at string) *Local {
+	return &Local{prefix: strings.TrimSuffix(filepath.Clean(at), "/"), stuck: map[string]int{}}
+}
+
+// Path is the node's path as this process sees it.
+func (l *Local) Path(path string) string { return l.prefix + path }
+
+// longestFile bounds what is read of a file: mountinfo of a node with thousands of
+// mounts is the longest.
+const longestFile = 16 << 20
+
+// ReadFile reads a file.
+func (l *Local) ReadFile(path string) ([]byte, error) {
+	file, err := os.Open(l.Path(path))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // Nothing was written.
+	content, err := io.ReadAll(io.LimitReader(file, longestFile+1))
+	if err == nil && len(content) > longestFile {
+		err = fmt.Errorf("%s is longer than %d bytes", path, longestFile)
+	}
+	return content, err
+}
+
+// ReadDir lists the names in a directory, in order.
+func (l *Local) ReadDir(path string) ([]string, error) {
+	entries, err := os.ReadDir(l.Path(path))
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(entries))
+	for i, entry := range entries {
+		names[i] = entry.Name()
+	}
+	return names, nil
+}
+
+// setLimit bounds a write to sysfs: removing a disk waits for its last commands.
+const setLimit = 90 * time.Second
+
+// Set writes an attribute of sysfs.
+func (l *Local) Set(ctx context.Context, path, value string) error {
+	return l.bounded(ctx, setLimit, "the write to "+path, func() error {
+		file, err := os.OpenFile(l.Path(path), os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		_, err = file.WriteString(value)
+		return errors.Join(err, file.Close())
+	})
+}
+
+// Replace writes a file atomically, for this node's root alone to read.
+func (l *Local) Replace(path string, content []byte) error {
+	path = l.Path(path)
+	directory := filepath.Dir(path)
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(directory, ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if err == nil {
+		err = file.Sync()
+	}
+	err = errors.Join(err, file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return syncDirectory(directory)
+}
+
+func syncDirectory(path string) error {
+	directory, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(directory.Sync(), directory.Close())
+}
+
+// MakeDir makes a directory and those above it.
+func (l *Local) MakeDir(path string) error { return os.MkdirAll(l.Path(path), 0o750) }
+
+// MakeFile makes an empty file if there is none.
+func (l *Local) MakeFile(path string) error {
+	if err := os.MkdirAll(filepath.Dir(l.Path(path)), 0o750); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(l.Path(path), os.O_CREATE|os.O_RDONLY, 0o640)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
+// Remove removes a file or an empty directory.
+func (l *Local) Remove(path string) error {
+	if err := os.Remove(l.Path(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// toolDirectories are where the node's programs are. The PATH of this process says
+// nothing about the node.
+var toolDirectories = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+func (l *Local) find(tool string) string {
+	for _, directory := range toolDirectories {
+		// A link may lead to a place that only exists below the node's root directory.
+		info, err := os.Lstat(l.Path(directory + "/" + tool))
+		if err == nil && (info.Mode()&fs.ModeSymlink != 0 || info.Mode().IsRegular() && info.Mode()&0o111 != 0) {
+			return directory + "/" + tool
+		}
+	}
+	return ""
+}
+
+// killed is how long a program may take to end after it was killed.
+const killed = 2 * time.Second
+
+// Has reports whether the node has a program.
+func (l *Local) Has(tool string) bool { return l.find(tool) != "" }
+
+// Run runs a program of the node with the node's root directory as its own.
+func (l *Local) Run(ctx context.Context, c Command) (string, error) {
+	path := l.find(c.Tool)
+	if path == "" {
+		return "", Refuse(MissingTool, "the node has no %s", c.Tool)
+	}
+	limit := c.Limit
+	if limit == 0 {
+		limit = toolLimit
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	arguments := c.Arguments
+	if c.Secret != "" {
+		arguments = append(arguments[:len(arguments):len(arguments)], c.Secret)
+	}
+	var output bytes.Buffer
+	command := exec.CommandContext(ctx, path, arguments...)
+	// The path is right below the node's root directory only, so that looking it up
+	// here may have failed.
+	command.Err = nil
+	command.Dir = "/"
+	command.Env = []string{"PATH=" + strings.Join(toolDirectories, ":"), "LC_ALL=C"}
+	command.Stdout, command.Stderr = &output, &output
+	command.WaitDelay = time.Second
+	if l.prefix != "" {
+		command.SysProcAttr = changeRoot(l.prefix)
+	}
+	var exit *exec.ExitError
+	// A program that waits for a dead disk cannot be killed.
+	err := l.bounded(ctx, limit+2*killed, c.String(), command.Run)
+	switch {
+	case err == nil:
+		return c.clean(output.String()), nil
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%s did not end in %s: %w", c, limit, ctx.Err())
+	case errors.As(err, &exit):
+		return "", &ToolError{c.String(), exit.ExitCode(), c.clean(output.String())}
+	}
+	return "", fmt.Errorf("%s: %w", c, err)
+}
+
+// bounded does what may hang in the kernel, and gives up after a while. What was
+// given up stays where it is, and is not tried again until it has ended: each try
+// would cost a thread.
+func (l *Local) bounded(ctx context.Context, limit time.Duration, what string, do func() error) error {
+	l.mu.Lock()
+	hangs := l.stuck[what] > 0
+	l.mu.Unlock()
+	if hangs {
+		return fmt.Errorf("%s still hangs since an earlier try", what)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- do() }()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	var reason error
+	select {
+	case err := <-ended:
+		return err
+	case <-timer.C:
+		reason = fmt.Errorf("%s did not end in %s", what, limit)
+	case <-ctx.Done():
+		// A program that is killed because of the context ends soon.
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(killed):
+			reason = fmt.Errorf("%s was given up: %w", what, ctx.Err())
+		}
+	}
+	l.count(what, 1)
+	go func() {
+		<-ended
+		l.count(what, -1)
+	}()
+	return reason
+}
+
+func (l *Local) count(what string, by int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stuck[what] += by; l.stuck[what] == 0 {
+		delete(l.stuck, what)
+	}
+}

@@ -1,0 +1,39 @@
+//go:build !linux
+
+package host
+
+import (
+	"context"
+	"errors"
+	"syscall"
+)
+
+// errNoNode is what everything says where no node can be.
+var errNoNode = errors.New("the node plugin runs on Linux only")
+
+func changeRoot(string) *syscall.SysProcAttr { return nil }
+
+// SCSI fails.
+func (l *Local) SCSI(context.Context, string, []byte, int) ([]byte, error) { return nil, errNoNode }
+
+// ConnectNVMe fails.
+func (l *Local) ConnectNVMe(context.Context, string, string) error { return errNoNode }
+
+// Identify fails.
+func (l *Local) Identify(context.Context, string, byte, uint32) ([]byte, error) {
+	return nil, errNoNode
+}
+
+// ReadDevice fails.
+func (l *Local) ReadDevice(context.Context, string, int64, int) ([]byte, error) {
+	return nil, errNoNode
+}
+
+// Claimed fails.
+func (l *Local) Claimed(context.Context, string) (bool, error) { return false, errNoNode }
+
+// Usage fails.
+func (l *Local) Usage(context.Context, string) (Usage, error) { return Usage{}, errNoNode }
+
+// Lock fails.
+func (l *Local) Lock(context.Context, string, bool) (func(), error) { return nil, errNoNode }

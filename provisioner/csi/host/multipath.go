@@ -1,0 +1,247 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+)
+
+// mapPatience bounds the wait for a multipath map.
+const mapPatience = 15 * time.Second
+
+// MultipathRuns reports whether the node's multipathd runs.
+func (h *Host) MultipathRuns(ctx context.Context) bool {
+	if !h.root.Has("multipathd") {
+		return false
+	}
+	// Its answer begins with "pid" if it runs; some releases exit with 0 either way.
+	output, err := h.root.Run(ctx, Command{Tool: "multipathd", Arguments: []string{"show", "daemon"}, Limit: 10 * time.Second})
+	return err == nil && strings.HasPrefix(output, "pid")
+}
+
+// mapOf is the multipath map that a disk is a path of; empty if there is none.
+func (h *Host) mapOf(disk string) (string, error) {
+	holders, err := h.holders(disk)
+	if err != nil {
+		return "", err
+	}
+	for _, holder := range holders {
+		if h.isMap(holder) {
+			return holder, nil
+		}
+	}
+	return "", nil
+}
+
+func (h *Host) isMap(device string) bool {
+	return strings.HasPrefix(h.attribute("/sys/block/"+device+"/dm/uuid"), "mpath-")
+}
+
+// Paths are the disks that a device is made of: those of a map, or itself.
+func (h *Host) Paths(device string) ([]string, error) {
+	if !h.isMap(device) {
+		return []string{device}, nil
+	}
+	return h.root.ReadDir("/sys/block/" + device + "/slaves")
+}
+
+// Join returns the device that stands for all of a volume's disks. It is a map if
+// there are several; it is also one if multipathd holds the only disk, whatever was
+// asked for.
+func (h *Host) Join(ctx context.Context, disks []Disk) (string, error) {
+	if h.MultipathRuns(ctx) {
+		if err := h.offer(ctx, disks); err != nil {
+			return "", err
+		}
+	} else if len(disks) > 1 {
+		return "", fmt.Errorf("the volume has %d disks, and multipathd does not run", len(disks))
+	}
+	var device string
+	joined, err := until(ctx, mapPatience, func() (bool, error) {
+		maps := map[string]bool{}
+		for _, d := range disks {
+			found, err := h.mapOf(d.Name)
+			if err != nil {
+				return false, err
+			}
+			maps[found], device = true, found
+		}
+		if len(disks) == 1 && device == "" {
+			device = disks[0].Name
+			return true, nil
+		}
+		return len(maps) == 1 && !maps[""], nil
+	})
+	if err != nil {
+		return "", err
+	}
+	if !joined {
+		return "", fmt.Errorf("multipathd made no map of all %d disks of the volume in %s; see multipath -v3", len(disks), mapPatience)
+	}
+	return device, h.refuseForeign(device, disks)
+}
+
+// offer names the disks to multipathd, which would not take a single new one.
+func (h *Host) offer(ctx context.Context, disks []Disk) error {
+	if len(disks) == 1 {
+		// Udev's rules, which may give the disk to multipathd, run after it appeared.
+		if h.root.Has("udevadm") {
+			// It waits for other devices, too. If it gave up too early, the device cannot be
+			// mounted, and the next try finds the map.
+			if _, err := h.run(ctx, "udevadm", "settle", "--timeout=10"); err != nil {
+				h.logger.Info("udev is busy", "error", err)
+			}
+		}
+		return nil
+	}
+	if _, err := h.run(ctx, "multipath", "-a", "/dev/"+disks[0].Name); err != nil {
+		return err
+	}
+	for _, d := range disks {
+		// It answers "fail" for a path that it has already.
+		if _, err := h.run(ctx, "multipathd", "add", "path", d.Name); err != nil {
+			var tool *ToolError
+			if !errors.As(err, &tool) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// refuseForeign refuses a map that has paths of something else: what is written to it
+// could go there.
+func (h *Host) refuseForeign(device string, disks []Disk) error {
+	paths, err := h.Paths(device)
+	if err != nil {
+		return err
+	}
+	for _, p := range paths {
+		if !slices.ContainsFunc(disks, func(d Disk) bool { return d.Name == p }) {
+			return Refuse(ForeignPath, "multipath map %s has path %s, which is not the volume's", device, p)
+		}
+	}
+	return nil
+}
+
+// flushTries is how often a map is flushed: udev opens it for a moment.
+const flushTries = 5
+
+// FlushMap removes a multipath map, and waits until it is gone. It refuses if
+// something uses it.
+func (h *Host) FlushMap(ctx context.Context, device string) error {
+	if err := h.refuseUsed(ctx, device); err != nil {
+		return err
+	}
+	name := h.attribute("/sys/block/" + device + "/dm/name")
+	var last error
+	tried := 0
+	gone, err := until(ctx, patience, func() (bool, error) {
+		if _, err := h.root.ReadDir("/sys/block/" + device); errors.Is(err, fs.ErrNotExist) {
+			return true, nil
+		} else if err != nil {
+			return false, err
+		}
+		if tried < flushTries {
+			tried++
+			_, last = h.run(ctx, "multipath", "-f", name)
+		}
+		return false, nil
+	})
+	if err == nil && !gone {
+		err = errors.Join(fmt.Errorf("multipath map %s (%s) is still there after %s", name, device, patience), last)
+	}
+	return err
+}
+
+// FlushEmptyMap removes a map that has lost all its disks. One that is empty and unused
+// can be removed whosever it is: multipathd makes it anew when a disk comes back.
+func (h *Host) FlushEmptyMap(ctx context.Context, device string) error {
+	if !h.isMap(device) {
+		return nil
+	}
+	paths, err := h.Paths(device)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(paths) > 0 {
+		return err
+	}
+	return h.FlushMap(ctx, device)
+}
+
+// RemoveWithMap removes a disk, and before it the map that it is a path of. From a map
+// that something uses and that has other paths, it takes the disk: multipathd merged
+// two volumes whose storage gives them one identity.
+func (h *Host) RemoveWithMap(ctx context.Context, a Address) (removed bool, err error) {
+	name, known, err := h.diskAt(a)
+	if err != nil {
+		return false, err
+	}
+	if name != "" {
+		if err := h.leaveMap(ctx, name); err != nil {
+			return false, err
+		}
+	}
+	return known, h.RemoveDisk(ctx, a)
+}
+
+func (h *Host) leaveMap(ctx context.Context, disk string) error {
+	device, err := h.mapOf(disk)
+	if err != nil || device == "" {
+		return err
+	}
+	paths, err := h.Paths(device)
+	if err != nil {
+		return err
+	}
+	err = h.FlushMap(ctx, device)
+	var refusal *Refusal
+	if !errors.As(err, &refusal) || refusal.Reason != InUse || len(paths) < 2 {
+		return err
+	}
+	if _, err := h.run(ctx, "multipathd", "del", "path", disk); err != nil {
+		return err
+	}
+	left, err := until(ctx, mapPatience, func() (bool, error) {
+		device, err := h.mapOf(disk)
+		return device == "", err
+	})
+	if err == nil && !left {
+		err = fmt.Errorf("disk %s is still a path of %s after %s", disk, device, mapPatience)
+	}
+	return err
+}
+
+// FailWithoutPaths makes a map without paths fail what is written to it, instead of
+// keeping it until a path comes back.
+func (h *Host) FailWithoutPaths(ctx context.Context, device string) error {
+	if !h.isMap(device) {
+		return nil
+	}
+	_, err := h.run(ctx, "multipathd", "disablequeueing", "map", h.attribute("/sys/block/"+device+"/dm/name"))
+	return err
+}
+
+// ResizeMap makes a map as large as its paths are.
+func (h *Host) ResizeMap(ctx context.Context, device string, least int64) error {
+	if !h.isMap(device) {
+		return nil
+	}
+	name := h.attribute("/sys/block/" + device + "/dm/name")
+	var last error
+	grown, err := until(ctx, mapPatience, func() (bool, error) {
+		size, err := h.Size(device)
+		if err != nil || size >= least {
+			return err == nil, err
+		}
+		// One map alone: a reconfiguration would touch all of the node's.
+		_, last = h.run(ctx, "multipathd", "resize", "map", name)
+		return false, nil
+	})
+	if err == nil && !grown {
+		err = errors.Join(fmt.Errorf("multipath map %s did not grow to %d bytes in %s", name, least, mapPatience), last)
+	}
+	return err
+}

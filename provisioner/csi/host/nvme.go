@@ -1,0 +1,510 @@
+package host
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// NVMeHost are the names by which NVMe subsystems know the node.
+type NVMeHost struct{ NQN, ID string }
+
+// Namespace is where an NVMe subsystem has a disk.
+type Namespace struct {
+	// Subsystem is the subsystem's NQN.
+	Subsystem string `json:"subsystem"`
+	ID        int    `json:"id"`
+}
+
+// WantedNamespace is what is known of a volume's namespace before it is found.
+type WantedNamespace struct {
+	Subsystem string
+	// ID is 0 if it is not known.
+	ID int
+	// Identities are what the namespace must say that it is, in the kernel's form:
+	// uuid. and a UUID, or eui. and an NGUID.
+	Identities []string
+}
+
+// Controller is a connection of the node's kernel to an NVMe subsystem. The kernel
+// makes one disk of a namespace that several controllers of a subsystem have.
+type Controller struct {
+	// Name is the kernel's, such as nvme1.
+	Name, Subsystem, Transport, Portal, HostNQN, State string
+}
+
+// At is whether the controller is connected to a portal.
+func (c Controller) At(portal string) bool { return samePortal(c.Portal, portal) }
+
+const live = "live"
+
+var (
+	// Names become options of the kernel, which commas separate. Cinder's own target
+	// makes names without the date that the specification wants.
+	nqn           = regexp.MustCompile(`^nqn\.[A-Za-z0-9][A-Za-z0-9.:_-]{0,218}$`)
+	uuidForm      = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+	namespaceName = regexp.MustCompile(`^nvme[0-9]+n[0-9]+$`)
+)
+
+// CheckSubsystem refuses a subsystem that cannot be one.
+func CheckSubsystem(subsystem, portal string, namespace int) error {
+	host, port, ok := splitPortal(portal)
+	address, err := netip.ParseAddr(host)
+	switch {
+	case !nqn.MatchString(subsystem):
+		return Refuse(Malformed, "%q is no name of an NVMe subsystem", subsystem)
+	case !ok || err != nil || address.Zone() != "" || !portNumber.MatchString(port):
+		// A zone is any text.
+		return Refuse(Malformed, "%q is no IP address and port of an NVMe subsystem", portal)
+	case namespace < 0:
+		return Refuse(Malformed, "%d is no NVMe namespace", namespace)
+	}
+	return nil
+}
+
+const (
+	hostNQNFile = "/etc/nvme/hostnqn"
+	hostIDFile  = "/etc/nvme/hostid"
+	fabrics     = "/sys/class/nvme-fabrics/ctl"
+)
+
+// NVMe returns the names of the node, and loads what the kernel needs.
+func (h *Host) NVMe(ctx context.Context) (NVMeHost, error) {
+	content, err := h.root.ReadFile(hostNQNFile)
+	if err != nil {
+		return NVMeHost{}, fmt.Errorf("the node's NVMe name cannot be read; install nvme-cli: %w", err)
+	}
+	names := NVMeHost{NQN: strings.TrimSpace(string(content)), ID: strings.ToLower(h.attribute(hostIDFile))}
+	if !nqn.MatchString(names.NQN) {
+		return NVMeHost{}, fmt.Errorf("%s has no name that begins with nqn", hostNQNFile)
+	}
+	if names.ID == "" {
+		// As nvme-cli does. Kernels refuse one name with several IDs.
+		names.ID = strings.ToLower(names.NQN[strings.LastIndexByte(names.NQN, ':')+1:])
+	}
+	if !uuidForm.MatchString(names.ID) {
+		return NVMeHost{}, fmt.Errorf("%s has no UUID", hostIDFile)
+	}
+	if _, err := h.root.ReadDir(fabrics); err != nil {
+		if _, err := h.run(ctx, "modprobe", "nvme-tcp"); err != nil {
+			return NVMeHost{}, fmt.Errorf("the node's kernel has no NVMe over TCP: %w", err)
+		}
+	}
+	// Otherwise the disk of each controller would be one of its own, and two of them
+	// two ways around each other's caches.
+	if h.attribute("/sys/module/nvme_core/parameters/multipath") != "Y" {
+		return NVMeHost{}, errors.New("the node's kernel has NVMe multipath switched off; remove nvme_core.multipath=N from its command line")
+	}
+	return names, nil
+}
+
+// Controllers lists the controllers of a subsystem, whoever connected them.
+func (h *Host) Controllers(subsystem string) ([]Controller, error) {
+	names, err := h.root.ReadDir("/sys/class/nvme")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found []Controller
+	for _, name := range names {
+		directory := "/sys/class/nvme/" + name + "/"
+		if h.attribute(directory+"subsysnqn") != subsystem {
+			continue
+		}
+		options := map[string]string{}
+		for option := range strings.SplitSeq(h.attribute(directory+"address"), ",") {
+			key, value, _ := strings.Cut(option, "=")
+			options[key] = value
+		}
+		found = append(found, Controller{
+			Name: name, Subsystem: subsystem, Transport: h.attribute(directory + "transport"), Portal: net.JoinHostPort(options["traddr"], options["trsvcid"]),
+			HostNQN: h.attribute(directory + "hostnqn"), State: h.attribute(directory + "state"),
+		})
+	}
+	return found, nil
+}
+
+func (h *Host) controllersAt(subsystem, portal string) ([]Controller, error) {
+	all, err := h.Controllers(subsystem)
+	return slices.DeleteFunc(all, func(c Controller) bool { return !c.At(portal) }), err
+}
+
+// How long a controller that is lost may take to be tried again, and how long what is
+// written may wait for one, in seconds.
+const (
+	reconnectDelay = 2
+	failAfter      = 60
+)
+
+// Connect returns once a controller connects the node to a subsystem, and makes it if
+// there is none. The subsystem's lock must be held.
+func (h *Host) Connect(ctx context.Context, subsystem, portal string, as NVMeHost) error {
+	exists, err := h.connected(ctx, subsystem, portal, recovery)
+	if err != nil || exists {
+		return err
+	}
+	address, port, _ := splitPortal(portal)
+	options := fmt.Sprintf("nqn=%s,transport=tcp,traddr=%s,trsvcid=%s,hostnqn=%s,hostid=%s,reconnect_delay=%d,fast_io_fail_tmo=%d,ctrl_loss_tmo=-1",
+		subsystem, address, port, as.NQN, as.ID, reconnectDelay, failAfter)
+	err = h.root.ConnectNVMe(ctx, portal, options)
+	if err != nil && !errors.Is(err, syscall.EALREADY) {
+		return fmt.Errorf("connect %s to %s at %s: %w; the kernel's log says more", as.NQN, subsystem, portal, err)
+	}
+	exists, err = h.connected(ctx, subsystem, portal, patience)
+	if err == nil && !exists {
+		err = fmt.Errorf("connecting %s to %s at %s made no controller", as.NQN, subsystem, portal)
+	}
+	return err
+}
+
+// connected waits until a controller works, or until there is none.
+func (h *Host) connected(ctx context.Context, subsystem, portal string, limit time.Duration) (exists bool, err error) {
+	settled, err := until(ctx, limit, func() (bool, error) {
+		found, err := h.controllersAt(subsystem, portal)
+		exists = len(found) > 0
+		return !exists || slices.ContainsFunc(found, func(c Controller) bool { return c.State == live }), err
+	})
+	if err == nil && !settled {
+		err = fmt.Errorf("the connection to %s at %s is lost", subsystem, portal)
+	}
+	return exists, err
+}
+
+// Disconnect removes a controller, and waits until it is gone. What was written to
+// disks that no other controller has, and did not reach the storage, is lost.
+func (h *Host) Disconnect(ctx context.Context, c Controller) error {
+	directory := "/sys/class/nvme/" + c.Name
+	if err := h.root.Set(ctx, directory+"/delete_controller", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("disconnect %s from %s: %w", c.Name, c.Subsystem, err)
+	}
+	gone, err := until(ctx, patience, func() (bool, error) {
+		return h.attribute(directory+"/subsysnqn") != c.Subsystem, nil
+	})
+	if err == nil && !gone {
+		err = fmt.Errorf("controller %s of %s is still there after %s", c.Name, c.Subsystem, patience)
+	}
+	return err
+}
+
+// NamespaceOf is where the disk of a name is.
+func (h *Host) NamespaceOf(disk string) (Namespace, bool) {
+	if !namespaceName.MatchString(disk) {
+		return Namespace{}, false
+	}
+	id, err := strconv.Atoi(h.attribute("/sys/block/" + disk + "/nsid"))
+	found := Namespace{h.attribute("/sys/block/" + disk + "/device/subsysnqn"), id}
+	return found, err == nil && found.Subsystem != ""
+}
+
+// NamespacesOf are the names of the disks of a subsystem.
+func (h *Host) NamespacesOf(subsystem string) ([]string, error) {
+	names, err := h.root.ReadDir("/sys/block")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return slices.DeleteFunc(names, func(name string) bool {
+		at, ok := h.NamespaceOf(name)
+		return !ok || at.Subsystem != subsystem
+	}), err
+}
+
+// Use says what uses a disk; nil if nothing does.
+func (h *Host) Use(ctx context.Context, disk string) (inUse, err error) {
+	err = h.refuseUsed(ctx, disk)
+	var refusal *Refusal
+	if errors.As(err, &refusal) && refusal.Reason == InUse {
+		return err, nil
+	}
+	return nil, err
+}
+
+// identified is what a namespace itself says.
+type identified struct {
+	uuid, nguid, eui string
+	bytes            int64
+}
+
+func (i identified) identity(of Namespace) string {
+	var names []string
+	if i.uuid != "" {
+		names = append(names, "uuid."+i.uuid)
+	}
+	if i.nguid != "" {
+		names = append(names, "eui."+i.nguid)
+	}
+	if i.eui != "" {
+		names = append(names, "eui."+i.eui)
+	}
+	if len(names) == 0 {
+		// Its place is all that there is.
+		return fmt.Sprintf("%s/%d", of.Subsystem, of.ID)
+	}
+	return strings.Join(names, "/")
+}
+
+// is whether the namespace is what it must be. Some drivers of Cinder send an NGUID
+// as a UUID, as the kernel shows namespaces that have no UUID.
+func (i identified) is(identity string) bool {
+	kind, value, _ := strings.Cut(identity, ".")
+	value = digitsOf(value)
+	uuid := digitsOf(i.uuid)
+	if uuid == "" {
+		uuid = i.nguid
+	}
+	return value != "" && (kind == "uuid" && value == uuid || kind == "eui" && (value == i.nguid || i.nguid == "" && value == i.eui))
+}
+
+// contradicts is whether the namespace has a name of that kind, and another one.
+func (i identified) contradicts(identity string) bool {
+	says := i.nguid != "" || i.uuid != "" && strings.HasPrefix(identity, "uuid.") || i.eui != "" && strings.HasPrefix(identity, "eui.")
+	return says && !i.is(identity)
+}
+
+func digitsOf(id string) string { return strings.ToLower(strings.ReplaceAll(id, "-", "")) }
+
+// The structures of the command Identify.
+const (
+	identifyNamespace   = 0
+	identifyDescriptors = 3
+
+	identifyLength = 4096
+)
+
+// ErrNoNamespace is a controller's answer about a namespace that it does not have.
+var ErrNoNamespace = errors.New("the controller has no such namespace")
+
+// ask asks a controller what a namespace is.
+func (h *Host) ask(ctx context.Context, c Controller, id int) (identified, error) {
+	answer, err := h.root.Identify(ctx, c.Name, identifyNamespace, uint32(id))
+	if err != nil {
+		return identified{}, err
+	}
+	if len(answer) != identifyLength {
+		return identified{}, fmt.Errorf("%s describes namespace %d in %d bytes", c.Name, id, len(answer))
+	}
+	blocks, shift := binary.LittleEndian.Uint64(answer), answer[128+4*int(answer[26]&0xf)+2]
+	if blocks == 0 {
+		return identified{}, fmt.Errorf("%s: %w", c.Name, ErrNoNamespace)
+	}
+	if shift < 9 || shift > 16 || blocks >= 1<<62>>shift {
+		return identified{}, fmt.Errorf("%s says that namespace %d has %d blocks of 2^%d bytes", c.Name, id, blocks, shift)
+	}
+	found := identified{bytes: int64(blocks) << shift, nguid: nonZero(answer[104:120]), eui: nonZero(answer[120:128])}
+	answer, err = h.root.Identify(ctx, c.Name, identifyDescriptors, uint32(id))
+	if errors.Is(err, ErrNotSupported) {
+		return found, nil
+	}
+	if err != nil {
+		return identified{}, err
+	}
+	for len(answer) >= 4 && answer[1] > 0 && len(answer) >= 4+int(answer[1]) {
+		kind, value := answer[0], answer[4:4+int(answer[1])]
+		answer = answer[4+len(value):]
+		switch {
+		case kind == 1 && len(value) == 8:
+			found.eui = nonZero(value)
+		case kind == 2 && len(value) == 16:
+			found.nguid = nonZero(value)
+		case kind == 3 && len(value) == 16 && nonZero(value) != "":
+			found.uuid = uuid(value)
+		}
+	}
+	return found, nil
+}
+
+func nonZero(value []byte) string {
+	if text := hex.EncodeToString(value); strings.Trim(text, "0") != "" {
+		return text
+	}
+	return ""
+}
+
+// askAll asks every controller that works, which must agree.
+func (h *Host) askAll(ctx context.Context, at Namespace) (identified, error) {
+	controllers, err := h.Controllers(at.Subsystem)
+	if err != nil {
+		return identified{}, err
+	}
+	var found identified
+	var by string
+	var errs []error
+	for _, c := range controllers {
+		if c.State != live {
+			continue
+		}
+		now, err := h.ask(ctx, c, at.ID)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if by != "" && now != found {
+			return identified{}, Refuse(WrongDisk, "the paths of namespace %d of %s lead to different disks: by %s it is %s of %d bytes, by %s %s of %d bytes",
+				at.ID, at.Subsystem, by, found.identity(at), found.bytes, c.Name, now.identity(at), now.bytes)
+		}
+		found, by = now, c.Name
+	}
+	switch {
+	case slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, ErrNoNamespace) }):
+		// One that another controller still has is on its way out, or in.
+		return identified{}, errors.Join(errs...)
+	case by == "":
+		return identified{}, errors.Join(append(errs, fmt.Errorf("no connection to %s works", at.Subsystem))...)
+	}
+	return found, nil
+}
+
+// FindNamespace waits for a volume's namespace, and asks it what it is. What the kernel
+// knows of it may be older than what the storage has there now.
+func (h *Host) FindNamespace(ctx context.Context, w WantedNamespace) (Disk, error) {
+	var found Disk
+	var last error
+	var scanned time.Time
+	ok, err := until(ctx, patience, func() (bool, error) {
+		var final bool
+		found, final, last = h.lookForNamespace(ctx, w)
+		if last == nil || final {
+			return true, last
+		}
+		if time.Since(scanned) >= 2*time.Second {
+			scanned = time.Now()
+			return false, h.ScanNamespaces(ctx, w.Subsystem)
+		}
+		return false, nil
+	})
+	if err == nil && !ok {
+		err = fmt.Errorf("after %s: %w", patience, last)
+	}
+	return found, err
+}
+
+func (h *Host) lookForNamespace(ctx context.Context, w WantedNamespace) (found Disk, final bool, err error) {
+	names, err := h.NamespacesOf(w.Subsystem)
+	if err != nil {
+		return Disk{}, true, err
+	}
+	var candidates []Disk
+	for _, name := range names {
+		at, ok := h.NamespaceOf(name)
+		known := h.known(name)
+		if ok && (at.ID == w.ID || w.ID == 0 && slices.ContainsFunc(w.Identities, known.is)) {
+			candidates = append(candidates, Disk{Name: name, Namespace: at})
+		}
+	}
+	if len(candidates) != 1 {
+		return Disk{}, false, fmt.Errorf("subsystem %s shows %d namespaces that could be the volume's (%s)", w.Subsystem, len(candidates), describe(w))
+	}
+	found = candidates[0]
+	now, err := h.askAll(ctx, found.Namespace)
+	if err != nil {
+		return Disk{}, false, err
+	}
+	known := h.known(found.Name)
+	if known.bytes != now.bytes || now.uuid != "" && known.uuid != now.uuid || now.nguid != "" && known.nguid != now.nguid {
+		return Disk{}, false, fmt.Errorf("the kernel knows %s as %s of %d bytes, and at the storage it is %s of %d bytes",
+			found.Name, known.identity(found.Namespace), known.bytes, now.identity(found.Namespace), now.bytes)
+	}
+	found.Identity, found.Bytes = now.identity(found.Namespace), now.bytes
+	proven := len(w.Identities) == 0
+	for _, want := range w.Identities {
+		proven = proven || now.is(want)
+	}
+	if !proven || slices.ContainsFunc(w.Identities, now.contradicts) {
+		return Disk{}, true, Refuse(WrongDisk, "namespace %d of %s is %s, and the volume's is %s", found.Namespace.ID, w.Subsystem, found.Identity, strings.Join(w.Identities, "/"))
+	}
+	return found, false, nil
+}
+
+func describe(w WantedNamespace) string {
+	var parts []string
+	if w.ID != 0 {
+		parts = append(parts, fmt.Sprintf("namespace %d", w.ID))
+	}
+	return strings.Join(append(parts, w.Identities...), ", ")
+}
+
+// known is what the kernel knows of a namespace.
+func (h *Host) known(disk string) identified {
+	directory := "/sys/block/" + disk + "/"
+	size, _ := h.Size(disk)
+	return identified{uuid: strings.ToLower(h.attribute(directory + "uuid")), nguid: digitsOf(h.attribute(directory + "nguid")), bytes: size}
+}
+
+// ScanNamespaces makes the kernel look which namespaces a subsystem has.
+func (h *Host) ScanNamespaces(ctx context.Context, subsystem string) error {
+	controllers, err := h.Controllers(subsystem)
+	if err != nil {
+		return err
+	}
+	for _, c := range controllers {
+		if c.State != live {
+			continue
+		}
+		if err := h.root.Set(ctx, "/sys/class/nvme/"+c.Name+"/rescan_controller", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("scan %s: %w", c.Name, err)
+		}
+	}
+	return nil
+}
+
+// InspectNamespace asks a namespace itself what it is and how large.
+func (h *Host) InspectNamespace(ctx context.Context, d Disk) (Disk, error) {
+	if at, ok := h.NamespaceOf(d.Name); !ok || at != d.Namespace {
+		return Disk{}, fmt.Errorf("%s is no longer namespace %d of %s", d.Name, d.Namespace.ID, d.Namespace.Subsystem)
+	}
+	now, err := h.askAll(ctx, d.Namespace)
+	if err != nil {
+		return Disk{}, err
+	}
+	return Disk{Name: d.Name, Namespace: d.Namespace, Identity: now.identity(d.Namespace), Bytes: now.bytes}, nil
+}
+
+// RescanNamespace makes the kernel ask a namespace for its size again, and waits until
+// both agree on at least so many bytes.
+func (h *Host) RescanNamespace(ctx context.Context, d Disk, least int64) (Disk, error) {
+	now, err := Disk{}, error(nil)
+	var seen int64
+	agreed, err := until(ctx, patience, func() (bool, error) {
+		if now, err = h.InspectNamespace(ctx, d); err != nil {
+			return false, err
+		}
+		if now.Identity != d.Identity {
+			return false, Refuse(WrongDisk, "%s was %s, and is %s now", d.Name, d.Identity, now.Identity)
+		}
+		if seen, err = h.Size(d.Name); err != nil {
+			return false, err
+		}
+		if now.Bytes >= least && seen == now.Bytes {
+			return true, nil
+		}
+		return false, h.ScanNamespaces(ctx, d.Namespace.Subsystem)
+	})
+	if err == nil && !agreed {
+		err = fmt.Errorf("disk %s has %d bytes at the storage and %d in the kernel after %s; at least %d are wanted", d.Name, now.Bytes, seen, patience, least)
+	}
+	return now, err
+}
+
+// DropExchanged makes the kernel drop a disk whose namespace the storage has given to
+// something else. It returns false if the kernel keeps it.
+func (h *Host) DropExchanged(ctx context.Context, d Disk) (dropped bool, err error) {
+	if err := h.ScanNamespaces(ctx, d.Namespace.Subsystem); err != nil {
+		return false, err
+	}
+	return until(ctx, recovery, func() (bool, error) {
+		at, ok := h.NamespaceOf(d.Name)
+		return !ok || at != d.Namespace, nil
+	})
+}

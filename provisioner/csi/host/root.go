@@ -1,0 +1,152 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Root is what a Host reads and changes. Paths are the node's own, and absolute.
+type Root interface {
+	Files
+	Devices
+	Tools
+}
+
+// Files are the node's files.
+type Files interface {
+	ReadFile(path string) ([]byte, error)
+	// ReadDir lists the names in a directory.
+	ReadDir(path string) ([]string, error)
+	// Set writes an attribute of sysfs.
+	Set(ctx context.Context, path, value string) error
+	// Replace writes a whole file, which has either its old or its new content
+	// whenever the node stops.
+	Replace(path string, content []byte) error
+	// MakeDir makes a directory and those above it.
+	MakeDir(path string) error
+	// MakeFile makes an empty file if there is none.
+	MakeFile(path string) error
+	// Remove removes a file or an empty directory. None is as good.
+	Remove(path string) error
+	// Lock takes a lock that no other process of the node has, and that ends with
+	// this process. Without wait, ErrLocked says that it is taken.
+	Lock(ctx context.Context, path string, wait bool) (release func(), err error)
+}
+
+// Devices are the node's block devices, by their kernel names.
+type Devices interface {
+	// SCSI sends a command that reads so many bytes, and returns those that came.
+	SCSI(ctx context.Context, disk string, command []byte, length int) ([]byte, error)
+	// ConnectNVMe connects the kernel to an NVMe subsystem at a portal, with the
+	// kernel's options.
+	ConnectNVMe(ctx context.Context, portal, options string) error
+	// Identify sends an NVMe controller the command Identify, and returns its answer.
+	Identify(ctx context.Context, controller string, structure byte, namespace uint32) ([]byte, error)
+	// ReadDevice reads past all caches.
+	ReadDevice(ctx context.Context, device string, offset int64, length int) ([]byte, error)
+	// Claimed reports whether something holds the device for itself: a filesystem
+	// that is mounted in whatever namespace, or another device.
+	Claimed(ctx context.Context, device string) (bool, error)
+	// Usage reads how full a mounted filesystem is.
+	Usage(ctx context.Context, path string) (Usage, error)
+}
+
+// Tools are the node's programs.
+type Tools interface {
+	// Has reports whether the node has a program.
+	Has(tool string) bool
+	// Run runs a program without a shell, and returns what it wrote. A program that
+	// fails is a ToolError.
+	Run(ctx context.Context, c Command) (string, error)
+}
+
+// Usage is how full a filesystem is.
+type Usage struct {
+	Bytes, FreeBytes, AvailableBytes int64
+	Inodes, FreeInodes               int64
+}
+
+// Command is a call of a program.
+type Command struct {
+	Tool      string
+	Arguments []string
+	// Secret is a last argument that appears in no error and no log.
+	Secret string
+	// Limit bounds how long the program may run; zero means toolLimit.
+	Limit time.Duration
+}
+
+const toolLimit = 2 * time.Minute
+
+// String is the call as errors and logs may show it.
+func (c Command) String() string {
+	text := strings.Join(append([]string{c.Tool}, c.Arguments...), " ")
+	if c.Secret != "" {
+		text += " (secret)"
+	}
+	return text
+}
+
+// GoString keeps the secret out of %#v.
+func (c Command) GoString() string { return c.String() }
+
+// clean removes the secret from what a program wrote.
+func (c Command) clean(output string) string {
+	if c.Secret != "" {
+		output = strings.ReplaceAll(output, c.Secret, "(secret)")
+	}
+	return strings.TrimSpace(output)
+}
+
+// ToolError is a program that failed.
+type ToolError struct {
+	Command string
+	Code    int
+	Output  string
+}
+
+// longestOutput bounds what an error repeats of a program's output.
+const longestOutput = 500
+
+// Error is the call, its code and what it wrote.
+func (e *ToolError) Error() string {
+	output := strings.Join(strings.Fields(e.Output), " ")
+	if len(output) > longestOutput {
+		output = output[:longestOutput] + "..."
+	}
+	return fmt.Sprintf("%s failed with code %d: %s", e.Command, e.Code, output)
+}
+
+func (h *Host) run(ctx context.Context, tool string, arguments ...string) (string, error) {
+	return h.call(ctx, Command{Tool: tool, Arguments: arguments})
+}
+
+func (h *Host) call(ctx context.Context, c Command) (string, error) {
+	if !h.root.Has(c.Tool) {
+		return "", Refuse(MissingTool, "the node has no %s; install the package that has it", c.Tool)
+	}
+	return h.root.Run(ctx, c)
+}
+
+// Has reports whether the node has a program.
+func (h *Host) Has(tool string) bool { return h.root.Has(tool) }
+
+// BootID changes whenever the node starts.
+func (h *Host) BootID() (string, error) {
+	id, err := h.root.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err == nil && len(strings.TrimSpace(string(id))) == 0 {
+		err = fmt.Errorf("the node's boot ID is empty")
+	}
+	return strings.TrimSpace(string(id)), err
+}
+
+// attribute reads a file of sysfs; a missing one is empty.
+func (h *Host) attribute(path string) string {
+	content, err := h.root.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(content))
+}

@@ -1,0 +1,438 @@
+package host
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Address is where the kernel has a SCSI disk: host, channel, target and LUN.
+type Address struct {
+	Host    int `json:"host"`
+	Channel int `json:"channel"`
+	Target  int `json:"target"`
+	LUN     int `json:"lun"`
+}
+
+// String is the address as sysfs writes it.
+func (a Address) String() string {
+	return fmt.Sprintf("%d:%d:%d:%d", a.Host, a.Channel, a.Target, a.LUN)
+}
+
+func parseAddress(text string) (Address, bool) {
+	parts := strings.Split(text, ":")
+	var numbers [4]int
+	if len(parts) != len(numbers) {
+		return Address{}, false
+	}
+	for i, part := range parts {
+		n, err := strconv.Atoi(part)
+		if err != nil || n < 0 {
+			return Address{}, false
+		}
+		numbers[i] = n
+	}
+	return Address{numbers[0], numbers[1], numbers[2], numbers[3]}, true
+}
+
+// Disk is a disk of the node.
+type Disk struct {
+	// Address is of SCSI disks, and Namespace of NVMe disks.
+	Address   Address   `json:"address"`
+	Namespace Namespace `json:"namespace,omitzero"`
+	// Name is the kernel's, such as sdb.
+	Name string `json:"name"`
+	// Identity is what the disk itself says that it is.
+	Identity string `json:"identity"`
+	// Bytes is the size that the disk itself reports.
+	Bytes int64 `json:"bytes"`
+}
+
+func (a Address) directory() string { return "/sys/class/scsi_device/" + a.String() + "/device" }
+
+// diskAt is the name of the disk at an address; empty if the kernel has none there,
+// and known is whether it has any device.
+func (h *Host) diskAt(a Address) (name string, known bool, err error) {
+	if _, err := h.root.ReadDir(a.directory()); errors.Is(err, fs.ErrNotExist) {
+		return "", false, nil
+	} else if err != nil {
+		return "", false, err
+	}
+	names, err := h.root.ReadDir(a.directory() + "/block")
+	if err != nil || len(names) == 0 {
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			return "", true, nil
+		}
+		return "", true, err
+	}
+	return names[0], true, nil
+}
+
+// AddressOf is where the disk of a name is.
+func (h *Host) AddressOf(disk string) (Address, error) {
+	names, err := h.root.ReadDir("/sys/block/" + disk + "/device/scsi_device")
+	if err != nil {
+		return Address{}, fmt.Errorf("%s is not a SCSI disk: %w", disk, err)
+	}
+	if len(names) != 1 {
+		return Address{}, fmt.Errorf("%s is not one SCSI disk", disk)
+	}
+	address, ok := parseAddress(names[0])
+	if !ok {
+		return Address{}, fmt.Errorf("%s has address %q", disk, names[0])
+	}
+	return address, nil
+}
+
+// disksOf lists the devices of a host that hold data, by their addresses. Arrays
+// show controllers and enclosures as well, which keep no session in use.
+func (h *Host) disksOf(host int) ([]Address, error) {
+	names, err := h.root.ReadDir("/sys/class/scsi_device")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found []Address
+	for _, name := range names {
+		address, ok := parseAddress(name)
+		if !ok || address.Host != host {
+			continue
+		}
+		// Processor, array controller, enclosure, well-known LUN, no device.
+		if !slices.Contains([]string{"3", "12", "13", "30", "31"}, h.attribute(address.directory()+"/type")) {
+			found = append(found, address)
+		}
+	}
+	return found, nil
+}
+
+// scan makes the kernel look at one address.
+func (h *Host) scan(ctx context.Context, a Address) error {
+	err := h.root.Set(ctx, fmt.Sprintf("/sys/class/scsi_host/host%d/scan", a.Host), fmt.Sprintf("%d %d %d", a.Channel, a.Target, a.LUN))
+	if err != nil {
+		return fmt.Errorf("scan for %s: %w", a, err)
+	}
+	return nil
+}
+
+// scanPause is how long the kernel is not told to look at an address again.
+const scanPause = 2 * time.Second
+
+// Scan makes the kernel look at one address, and waits for the disk.
+func (h *Host) Scan(ctx context.Context, a Address) (string, error) {
+	var name string
+	var scanned time.Time
+	found, err := until(ctx, patience, func() (bool, error) {
+		var known bool
+		var err error
+		if name, known, err = h.diskAt(a); err != nil || name != "" {
+			return err == nil, err
+		}
+		// The array may export the LUN a moment later.
+		if !known && time.Since(scanned) >= scanPause {
+			if err := h.scan(ctx, a); err != nil {
+				return false, err
+			}
+			scanned = time.Now()
+		}
+		return false, nil
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("the storage shows no disk at %s in %s", a, patience)
+	}
+	return name, err
+}
+
+// RemoveDisk takes a disk out of the kernel, and waits until it is gone. It refuses
+// if something uses the disk.
+func (h *Host) RemoveDisk(ctx context.Context, a Address) error {
+	name, known, err := h.diskAt(a)
+	if err != nil || !known {
+		return err
+	}
+	if name != "" {
+		if err := h.refuseUsed(ctx, name); err != nil {
+			return err
+		}
+	}
+	if err := h.root.Set(ctx, a.directory()+"/delete", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove disk %s: %w", a, err)
+	}
+	gone, err := until(ctx, patience, func() (bool, error) {
+		_, known, err := h.diskAt(a)
+		return !known, err
+	})
+	if err == nil && !gone {
+		err = fmt.Errorf("disk %s (%s) is still there after %s", name, a, patience)
+	}
+	return err
+}
+
+// refuseUsed refuses if a device is mounted or claimed, in whatever namespace. A
+// device that no longer answers is not in use: its data cannot be reached either way.
+func (h *Host) refuseUsed(ctx context.Context, device string) error {
+	mounts, err := h.MountsOf(device)
+	if err != nil {
+		return err
+	}
+	if len(mounts) > 0 {
+		return Refuse(InUse, "%s is still mounted at %s", device, mounts[0].At)
+	}
+	holders, err := h.holders(device)
+	if err != nil {
+		return err
+	}
+	if len(holders) > 0 {
+		return Refuse(InUse, "%s is part of %s", device, strings.Join(holders, ", "))
+	}
+	claimed, err := h.root.Claimed(ctx, device)
+	switch {
+	case isDead(err):
+		h.logger.Warn("device is dead, and taken for unused", "device", device, "error", err)
+	case err != nil:
+		return err
+	case claimed:
+		return Refuse(InUse, "something still uses %s, perhaps a mount in another container", device)
+	}
+	return nil
+}
+
+// dead are the errors by which a device says that it never answers again. One that
+// does not answer at all may come back, with what was written to it meanwhile.
+var dead = []syscall.Errno{syscall.ENXIO, syscall.EIO, syscall.ENODEV, syscall.ENOENT}
+
+func isDead(err error) bool {
+	return slices.ContainsFunc(dead, func(d syscall.Errno) bool { return errors.Is(err, d) })
+}
+
+// holders are the devices that are made of a device.
+func (h *Host) holders(device string) ([]string, error) {
+	names, err := h.root.ReadDir("/sys/block/" + device + "/holders")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, err
+}
+
+// Inspect asks the disk itself what it is and how large.
+func (h *Host) Inspect(ctx context.Context, a Address, name string) (Disk, error) {
+	identity, err := h.identity(ctx, name)
+	if err != nil {
+		return Disk{}, err
+	}
+	bytes, err := h.capacity(ctx, name)
+	if err != nil {
+		return Disk{}, err
+	}
+	return Disk{Address: a, Name: name, Identity: identity, Bytes: bytes}, nil
+}
+
+// InspectAgain is Inspect for a disk that may have gone, or goes meanwhile: its name
+// could be another disk's by now.
+func (h *Host) InspectAgain(ctx context.Context, d Disk) (Disk, error) {
+	if err := h.isStillAt(d); err != nil {
+		return Disk{}, err
+	}
+	found, err := h.Inspect(ctx, d.Address, d.Name)
+	if err != nil {
+		return Disk{}, err
+	}
+	return found, h.isStillAt(d)
+}
+
+func (h *Host) isStillAt(d Disk) error {
+	name, _, err := h.diskAt(d.Address)
+	if err == nil && name != d.Name {
+		err = fmt.Errorf("%s is not at %s any more", d.Name, d.Address)
+	}
+	return err
+}
+
+// InspectNew is InspectAgain for a disk that the kernel has just found, which can be
+// opened a moment after it is shown.
+func (h *Host) InspectNew(ctx context.Context, a Address, name string) (Disk, error) {
+	var found Disk
+	var last error
+	_, err := until(ctx, patience, func() (bool, error) {
+		found, last = h.InspectAgain(ctx, Disk{Address: a, Name: name})
+		if isDead(last) {
+			return false, nil
+		}
+		return true, last
+	})
+	if err == nil {
+		err = last
+	}
+	return found, err
+}
+
+const (
+	commandInquiry      = 0x12
+	commandServiceIn    = 0x9e
+	serviceReadCapacity = 0x10
+
+	pageSerial         = 0x80
+	pageIdentification = 0x83
+
+	inquiryLength = 252
+)
+
+// ErrNotSupported is a disk's answer to a question that it does not know.
+var ErrNotSupported = errors.New("the disk does not support this")
+
+// identity is the disk's designator and serial number.
+func (h *Host) identity(ctx context.Context, disk string) (string, error) {
+	page, err := h.inquire(ctx, disk, pageIdentification)
+	if err != nil {
+		return "", err
+	}
+	designator, err := parseDesignators(page)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", disk, err)
+	}
+	page, err = h.inquire(ctx, disk, pageSerial)
+	// A serial number is optional.
+	if err != nil && !errors.Is(err, ErrNotSupported) {
+		return "", err
+	}
+	identity := designator + "/" + printable(page)
+	if identity == "/" {
+		return "", Refuse(WrongDisk, "%s does not say what it is", disk)
+	}
+	return identity, nil
+}
+
+// inquire reads a page of vital product data, without its header.
+func (h *Host) inquire(ctx context.Context, disk string, page byte) ([]byte, error) {
+	answer, err := h.root.SCSI(ctx, disk, []byte{commandInquiry, 1, page, 0, inquiryLength, 0}, inquiryLength)
+	if err != nil {
+		return nil, err
+	}
+	if len(answer) < 4 || answer[1] != page {
+		return nil, fmt.Errorf("%s answers an inquiry of page %#x with %x", disk, page, answer)
+	}
+	// The upper bits are not zero if the target has no such LUN any more.
+	if answer[0] != 0 {
+		return nil, Refuse(WrongDisk, "%s is no disk any more: its type is %#x", disk, answer[0])
+	}
+	length := int(binary.BigEndian.Uint16(answer[2:4]))
+	return answer[4:min(4+length, len(answer))], nil
+}
+
+// parseDesignators finds the best name of a disk among those that it gives itself.
+func parseDesignators(page []byte) (string, error) {
+	best, bestRank := "", 0
+	for len(page) > 0 {
+		if len(page) < 4 || len(page) < 4+int(page[3]) {
+			return "", fmt.Errorf("its names are cut off: %x", page)
+		}
+		kind, of, text, value := page[1]&0xf, page[1]>>4&3, page[0]&0xf, page[4:4+int(page[3])]
+		page = page[4+int(page[3]):]
+		// The others name the port or the target.
+		if of != 0 {
+			continue
+		}
+		rank := map[byte]int{3: 4, 2: 3, 8: 2, 1: 1}[kind]
+		if rank > bestRank {
+			name := hex.EncodeToString(value)
+			if text != 1 {
+				name = printable(value)
+			}
+			best, bestRank = map[byte]string{3: "naa.", 2: "eui.", 8: "", 1: "t10."}[kind]+name, rank
+		}
+	}
+	return best, nil
+}
+
+func printable(value []byte) string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return ' '
+		}
+		return r
+	}, string(value)))
+}
+
+// capacity asks the disk for its size.
+func (h *Host) capacity(ctx context.Context, disk string) (int64, error) {
+	command := make([]byte, 16)
+	command[0], command[1], command[13] = commandServiceIn, serviceReadCapacity, 32
+	answer, err := h.root.SCSI(ctx, disk, command, 32)
+	if err != nil {
+		return 0, err
+	}
+	if len(answer) < 12 {
+		return 0, fmt.Errorf("%s answers the question for its size with %x", disk, answer)
+	}
+	last, block := binary.BigEndian.Uint64(answer), binary.BigEndian.Uint32(answer[8:])
+	if block == 0 || last >= 1<<62/uint64(block) {
+		return 0, fmt.Errorf("%s says that it has %d blocks of %d bytes", disk, last, block)
+	}
+	return int64(last+1) * int64(block), nil
+}
+
+// senseKey says what happened to a command.
+func senseKey(sense []byte) byte {
+	switch {
+	case len(sense) > 2 && sense[0]&0x7f >= 0x70 && sense[0]&0x7f < 0x72:
+		return sense[2] & 0xf
+	case len(sense) > 1 && sense[0]&0x7f >= 0x72:
+		return sense[1] & 0xf
+	}
+	return 0
+}
+
+// CutOff makes the kernel fail whatever it still writes to a disk.
+func (h *Host) CutOff(ctx context.Context, a Address) error {
+	if _, known, err := h.diskAt(a); err != nil || !known {
+		return err
+	}
+	// The kernel wants the end of the line.
+	return h.root.Set(ctx, a.directory()+"/state", "offline\n")
+}
+
+// Size is the size that the kernel gives a device.
+func (h *Host) Size(device string) (int64, error) {
+	sectors, err := strconv.ParseInt(h.attribute("/sys/block/"+device+"/size"), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("the size of %s: %w", device, err)
+	}
+	return sectors * 512, nil
+}
+
+// Rescan makes the kernel ask a disk for its size again, and waits until both agree
+// on at least so many bytes.
+func (h *Host) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
+	now, err := Disk{}, error(nil)
+	var seen int64
+	agreed, err := until(ctx, patience, func() (bool, error) {
+		if now, err = h.Inspect(ctx, d.Address, d.Name); err != nil {
+			return false, err
+		}
+		if now.Identity != d.Identity {
+			return false, Refuse(WrongDisk, "%s was %s, and is %s now", d.Name, d.Identity, now.Identity)
+		}
+		if seen, err = h.Size(d.Name); err != nil {
+			return false, err
+		}
+		if now.Bytes >= least && seen == now.Bytes {
+			return true, nil
+		}
+		return false, h.root.Set(ctx, path.Join(d.Address.directory(), "rescan"), "1")
+	})
+	if err == nil && !agreed {
+		err = fmt.Errorf("disk %s has %d bytes at the storage and %d in the kernel after %s; at least %d are wanted", d.Name, now.Bytes, seen, patience, least)
+	}
+	return now, err
+}

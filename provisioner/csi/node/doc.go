@@ -1,0 +1,9 @@
+// Package node is the CSI Node service: the order in which a volume is brought to the
+// node and taken away again, and the record that survives a restart of the plugin.
+// What is done to the node is in package host; what depends on how the storage is
+// reached is behind protocol, with a file for each.
+//
+// Staging either succeeds or leaves nothing, because kubelet does not unstage what
+// failed for good. Everything is taken away by one function, takeDown, whether staging
+// failed, was interrupted by a crash, or is undone by unstaging.
+package node

@@ -1,0 +1,317 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// protocolFibreChannel is SCSI over Fibre Channel, by Cinder's name.
+const protocolFibreChannel = "fibre_channel"
+
+// fibreChannel has no sessions: the kernel meets the ports of the storage by itself, and
+// looks for disks there whenever one comes. So a disk can go and come back under another
+// name while its volume is staged, and disks can be there that nobody asked for.
+type fibreChannel struct{ scsi }
+
+func (p *fibreChannel) identify(_ context.Context, n *wire.Node) error {
+	ports, err := p.host.FCPortsOnline()
+	if err != nil {
+		return err
+	}
+	for _, port := range ports {
+		n.PortNames, n.NodeNames = append(n.PortNames, port.Name), append(n.NodeNames, port.NodeName)
+	}
+	if slices.Contains(n.NodeNames, "") {
+		n.NodeNames = nil
+	}
+	return nil
+}
+
+func (p *fibreChannel) initiator(context.Context) (string, error) {
+	ports, err := p.host.FCPortsOnline()
+	var names []string
+	for _, port := range ports {
+		names = append(names, port.Name)
+	}
+	return strings.Join(names, ","), err
+}
+
+func (p *fibreChannel) check(c wire.Connection) error {
+	for _, path := range fcPaths(c.Paths) {
+		if err := host.CheckFC(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func fcPaths(paths []wire.Path) []host.FCPath {
+	var all []host.FCPath
+	for _, path := range paths {
+		all = append(all, host.FCPath{From: strings.Split(path.Portal, ","), Target: path.Target, LUN: path.LUN})
+	}
+	return all
+}
+
+func targetsOf(paths []wire.Path) []string {
+	var targets []string
+	for _, path := range paths {
+		targets = append(targets, path.Target)
+	}
+	return targets
+}
+
+// lock keeps others from the LUNs of a record. All volumes of an array may have the same
+// ports, and do not wait for one another.
+func (p *fibreChannel) lock(ctx context.Context, r *record) (func(), error) {
+	var names []string
+	for _, path := range r.Paths {
+		names = append(names, fmt.Sprintf("%s %d", path.Target, path.LUN))
+	}
+	return p.state.lockAll(ctx, "lun", names)
+}
+
+func (p *fibreChannel) attach(ctx context.Context, r *record, _ wire.Credentials) error {
+	routes, err := p.host.Reach(ctx, fcPaths(r.Paths))
+	if err != nil {
+		return err
+	}
+	release, err := p.lock(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer release()
+	var failures []error
+	cleared := map[host.Address]bool{}
+	for _, route := range routes {
+		err := p.clear(ctx, r, route.Address, route.Target)
+		var refusal *host.Refusal
+		if err != nil && (route.Usable || errors.As(err, &refusal)) {
+			return err
+		}
+		// The kernel waits for a port that is lost before it lets go of its disks.
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		cleared[route.Address] = true
+	}
+	// A port that came up meanwhile may have lost the disk that the kernel found there.
+	usable, err := p.host.Routes(fcPaths(r.Paths))
+	if err != nil {
+		return err
+	}
+	usable = slices.DeleteFunc(usable, func(route host.Route) bool { return !route.Usable || !cleared[route.Address] })
+	if len(usable) == 0 {
+		return errors.Join(append(failures, fmt.Errorf("the storage's ports %s were lost just now", strings.Join(targetsOf(r.Paths), ", ")))...)
+	}
+	multipath := p.host.MultipathRuns(ctx)
+	if !multipath && len(usable) > 1 {
+		// Several disks would be several ways around each other's caches.
+		p.logger.Warn("multipathd does not run, so the volume has one of its paths only, and its pods fail with that", "volume", r.Volume, "paths", len(usable))
+	}
+	var disks []host.Disk
+	for len(usable) > 0 && len(disks) == 0 {
+		next := usable
+		if !multipath {
+			next = usable[:1]
+		}
+		usable = usable[len(next):]
+		found, failed, err := p.bring(ctx, r, next)
+		if err != nil {
+			return err
+		}
+		disks, failures = found, append(failures, failed...)
+	}
+	return p.accept(r, disks, failures, multipath)
+}
+
+// bring makes the kernel find the disks on routes, and says why some have none.
+func (p *fibreChannel) bring(ctx context.Context, r *record, routes []host.Route) (disks []host.Disk, failures []error, err error) {
+	names, failures, err := p.host.ScanRoutes(ctx, routes)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, route := range routes {
+		name := names[route.Address]
+		if name == "" {
+			continue
+		}
+		disk, err := p.inspectNew(ctx, r, route.Address, name)
+		var refusal *host.Refusal
+		if errors.As(err, &refusal) {
+			return nil, nil, err
+		}
+		if err != nil {
+			failures = append(failures, fmt.Errorf("%s: %w", route, err))
+			continue
+		}
+		disks = append(disks, disk)
+	}
+	return disks, failures, nil
+}
+
+// present are the disks that the kernel has now where the record's paths lead, as far as
+// they say that they are the volume.
+func (p *fibreChannel) present(ctx context.Context, r *record) ([]host.Disk, error) {
+	routes, err := p.host.Routes(fcPaths(r.Paths))
+	if err != nil {
+		return nil, err
+	}
+	var disks []host.Disk
+	for _, route := range routes {
+		name, err := p.host.DiskAt(route.Address)
+		if err != nil {
+			return nil, err
+		}
+		known := slices.IndexFunc(r.Disks, func(d host.Disk) bool { return d.Address == route.Address && d.Name == name })
+		switch {
+		case name == "":
+		case known >= 0:
+			// Whether it still is the volume's is asked elsewhere.
+			disks = append(disks, r.Disks[known])
+		default:
+			disk, err := p.host.Inspect(ctx, route.Address, name)
+			if err == nil && disk.Identity == r.Disks[0].Identity {
+				disks = append(disks, disk)
+			}
+		}
+	}
+	return disks, nil
+}
+
+// refresh follows the paths that the kernel lost and found, for volumes with a map:
+// without one, a disk that has gone is gone for its mount.
+func (p *fibreChannel) refresh(ctx context.Context, r *record) error {
+	if len(r.Disks) == 0 || slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Name == r.Device }) {
+		return nil
+	}
+	disks, err := p.present(ctx, r)
+	if err != nil || len(disks) == 0 || slices.Equal(disks, r.Disks) {
+		return err
+	}
+	p.logger.Info("paths of the volume have changed", "volume", r.Volume, "before", len(r.Disks), "now", len(disks))
+	r.Disks = disks
+	return p.state.save(r)
+}
+
+// join takes in paths that came up meanwhile, which multipathd has put into the map.
+func (p *fibreChannel) join(ctx context.Context, r *record) (string, error) {
+	device, err := p.scsi.join(ctx, r)
+	var refusal *host.Refusal
+	if !errors.As(err, &refusal) || refusal.Reason != host.ForeignPath {
+		return device, err
+	}
+	disks, presentErr := p.present(ctx, r)
+	if presentErr != nil || len(disks) == 0 || slices.Equal(disks, r.Disks) {
+		return "", errors.Join(err, presentErr)
+	}
+	r.Disks = disks
+	if err := p.state.save(r); err != nil {
+		return "", err
+	}
+	return p.scsi.join(ctx, r)
+}
+
+func (p *fibreChannel) detach(ctx context.Context, r *record) error {
+	release, err := p.lock(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer release()
+	addresses, err := p.addresses(r)
+	if err != nil {
+		return err
+	}
+	if err := p.removeUnclaimed(ctx, r, addresses); err != nil {
+		return err
+	}
+	if r.Device == "" {
+		return nil
+	}
+	// An earlier try may have removed the map, and the kernel reuses its name.
+	other, err := p.state.other(r.Volume, func(o *record) bool { return o.Device == r.Device })
+	if err != nil || other != "" {
+		return err
+	}
+	return p.host.FlushEmptyMap(ctx, r.Device)
+}
+
+// addresses are where the record's paths lead, whether they are up or not, and where its
+// disks still are.
+func (p *fibreChannel) addresses(r *record) ([]host.Address, error) {
+	paths := fcPaths(r.Paths)
+	routes, err := p.host.Routes(paths)
+	if err != nil {
+		return nil, err
+	}
+	var all []host.Address
+	for _, route := range routes {
+		all = append(all, route.Address)
+	}
+	for _, disk := range r.Disks {
+		if slices.Contains(all, disk.Address) {
+			continue
+		}
+		name, err := p.host.DiskAt(disk.Address)
+		if err != nil {
+			return nil, err
+		}
+		of, known, err := p.host.PathOf(disk.Address)
+		if err != nil {
+			return nil, err
+		}
+		// No route is from a port of the node that has lost its name. The kernel gives the
+		// numbers of HBAs that are gone to others, and to sessions of iSCSI.
+		still := known && len(of.From) == 0 && slices.ContainsFunc(paths, func(path host.FCPath) bool {
+			return path.Target == of.Target && path.LUN == of.LUN
+		})
+		if name == disk.Name && still {
+			all = append(all, disk.Address)
+		}
+	}
+	return all, nil
+}
+
+// cutOff reaches the disks that came back under other names, too.
+func (p *fibreChannel) cutOff(ctx context.Context, r *record) error {
+	if err := p.host.FailWithoutPaths(ctx, r.Device); err != nil {
+		return err
+	}
+	addresses, err := p.addresses(r)
+	if err != nil {
+		return err
+	}
+	for _, address := range addresses {
+		other, err := p.state.claimant(address, r.Volume)
+		if err != nil {
+			return err
+		}
+		if other != "" {
+			continue
+		}
+		if err := p.host.CutOff(ctx, address); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *fibreChannel) retrace(_ context.Context, r *record, names []string) (bool, error) {
+	r.Disks = p.disks(names)
+	for _, disk := range r.Disks {
+		path, found, err := p.host.PathOf(disk.Address)
+		if err != nil || !found || len(path.From) == 0 {
+			return false, err
+		}
+		r.Initiator = path.From[0]
+		r.Paths = append(r.Paths, wire.Path{Portal: path.From[0], Target: path.Target, LUN: path.LUN})
+	}
+	return len(r.Disks) > 0, nil
+}

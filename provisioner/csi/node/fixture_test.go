@@ -1,0 +1,299 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/test/csinode"
+)
+
+const (
+	nodeName  = "node-1"
+	stateDir  = "/var/lib/standalone-cinder"
+	user      = "user-1"
+	password  = "swordfish-1"
+	gibibyte  = 1 << 30
+	firstID   = "86a25cac-e84c-4ef1-816f-76fcd478cebd"
+	secondID  = "0b1c5a52-3a3f-4a64-9a59-2b7e2a6f1c11"
+	foreignID = "11111111-2222-3333-4444-555555555555"
+	onePortal = "10.0.0.1:3260"
+	twoPortal = "10.0.0.2:3260"
+	oneNVMe   = "10.0.0.1:4420"
+	twoNVMe   = "10.0.0.2:4420"
+)
+
+// fixture is a node, its storage and the service.
+type fixture struct {
+	t       *testing.T
+	node    *csinode.Node
+	service *Service
+	log     bytes.Buffer
+
+	mu       sync.Mutex
+	observed []string
+}
+
+func (f *fixture) Step(step Step, _ time.Duration) { f.observe("step " + string(step)) }
+func (f *fixture) Refused(reason string)           { f.observe("refused " + reason) }
+func (f *fixture) RemovedDisk()                    { f.observe("removed a disk") }
+
+func (f *fixture) observe(what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.observed = append(f.observed, what)
+}
+
+func newFixture(t *testing.T) *fixture {
+	f := &fixture{t: t, node: csinode.New()}
+	f.add("vol-1", &csinode.Volume{Bytes: gibibyte})
+	f.start()
+	return f
+}
+
+// start makes a service, as a start of the plugin does.
+func (f *fixture) start() {
+	f.t.Helper()
+	service, err := New(Options{Root: f.node, StateDir: stateDir, NodeName: nodeName, Observer: f, Logger: slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.Level(-10)}))})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.service = service
+}
+
+// add exports a volume as LUN 1 of a target of its own.
+func (f *fixture) add(target string, v *csinode.Volume) {
+	f.node.Targets[iqn(target)] = &csinode.Target{
+		Portals: []string{onePortal, twoPortal}, LUNs: map[int]*csinode.Volume{1: v}, User: user, Password: password, Down: map[string]bool{},
+	}
+}
+
+func (f *fixture) target() *csinode.Target { return f.node.Targets[iqn("vol-1")] }
+
+// volume is what the storage has where volume vol-1 was.
+func (f *fixture) volume() *csinode.Volume {
+	if s := f.node.Subsystems[subsystem("vol-1")]; s != nil {
+		return s.Namespaces[1]
+	}
+	if t := f.node.FCTargets["0x"+fcTargets[0]]; t != nil {
+		return t.LUNs[flatLUN]
+	}
+	return f.target().LUNs[1]
+}
+
+// flatLUN is the kernel's number of an array's LUN 300, by flat addressing.
+const flatLUN = 16384 + 300
+
+// fcPorts are the node's ports, each in a fabric of its own, and fcTargets two ports of
+// the storage in either fabric.
+var (
+	fcPorts   = []string{"10000000c9a1b2c1", "10000000c9a1b2c2"}
+	fcTargets = []string{"500a098180feeb01", "500a098190feeb01", "500a098280feeb01", "500a098290feeb01"}
+)
+
+// byFC exports a volume, which has a target, by Fibre Channel instead. The driver says, as
+// drivers do, that each port of the node reaches all of the storage's.
+func byFC(u *use, n *csinode.Node) {
+	v := n.Targets[iqn(u.target)].LUNs[1]
+	delete(n.Targets, iqn(u.target))
+	for i, port := range fcPorts {
+		n.FCHosts = append(n.FCHosts, &csinode.FCHost{Number: 5 + i, Name: "0x" + port, NodeName: "0x2" + port[1:], State: "Online"})
+	}
+	for i, target := range fcTargets {
+		n.FCTargets["0x"+target] = &csinode.FCTarget{LUNs: map[int]*csinode.Volume{}, Zones: []string{"0x" + fcPorts[i/2]}}
+	}
+	n.Fabric()
+	export(n, v, flatLUN)
+	u.protocol, u.open, u.lun = protocolFibreChannel, true, flatLUN
+	u.paths = fcWays(flatLUN)
+}
+
+// export shows a volume at all ports of the storage.
+func export(n *csinode.Node, v *csinode.Volume, lun int) {
+	for _, t := range n.FCTargets {
+		t.LUNs[lun] = v
+	}
+}
+
+func fcWays(lun int) []wire.Path {
+	var paths []wire.Path
+	for _, target := range fcTargets {
+		paths = append(paths, wire.Path{Portal: strings.Join(fcPorts, ","), Target: target, LUN: lun})
+	}
+	return paths
+}
+
+func subsystem(target string) string { return "nqn.2026-01.org.example:" + target }
+
+// byNVMe exports a volume, which has a target, as namespace 1 of a subsystem instead.
+func byNVMe(u *use, n *csinode.Node) {
+	v := n.Targets[iqn(u.target)].LUNs[1]
+	delete(n.Targets, iqn(u.target))
+	n.PutFile("/etc/nvme/hostnqn", csinode.HostNQN+"\n")
+	v.NamespaceUUID = u.id
+	n.Subsystems[subsystem(u.target)] = &csinode.Subsystem{Portals: []string{oneNVMe, twoNVMe}, Namespaces: map[int]*csinode.Volume{1: v}, Down: map[string]bool{}}
+	u.protocol, u.open, u.portals, u.identities = protocolNVMeOF, true, []string{oneNVMe}, []string{"uuid." + u.id}
+}
+
+func iqn(target string) string { return "iqn.2026-01.org.example:" + target }
+
+// use is how a test uses a volume.
+type use struct {
+	id, target string
+	lun        int
+	portals    []string
+	filesystem string
+	block      bool
+	mode       csi.VolumeCapability_AccessMode_Mode
+	flags      []string
+	copied     []string
+	arrayReads bool
+	open       bool
+	protocol   string
+	bytes      int64
+	password   string
+	attachment string
+	identities []string
+	// paths replace the portals.
+	paths []wire.Path
+}
+
+func plain() use {
+	return use{id: firstID, target: "vol-1", lun: 1, portals: []string{onePortal}, filesystem: "ext4", bytes: gibibyte, password: password,
+		protocol: "iscsi", mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER}
+}
+
+func (u use) handle() string { return "gold/" + u.id }
+func (u use) staging() string {
+	return "/var/lib/kubelet/plugins/kubernetes.io/csi/" + u.id + "/globalmount"
+}
+func (u use) pod(n int) string {
+	return fmt.Sprintf("/var/lib/kubelet/pods/pod-%d/volumes/%s/mount", n, u.id)
+}
+
+func (u use) capability() *csi.VolumeCapability {
+	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: u.mode}}
+	if u.block {
+		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+	} else {
+		c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: u.filesystem, MountFlags: u.flags}}
+	}
+	return c
+}
+
+func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
+	t.Helper()
+	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open, ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment}
+	name := iqn(u.target)
+	if u.protocol == protocolNVMeOF {
+		name = subsystem(u.target)
+	}
+	c.Paths = slices.Clone(u.paths)
+	for _, portal := range u.portals {
+		if u.paths != nil {
+			break
+		}
+		c.Paths = append(c.Paths, wire.Path{Portal: portal, Target: name, LUN: u.lun})
+	}
+	context, err := c.PublishContext()
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := &csi.NodeStageVolumeRequest{
+		VolumeId: u.handle(), StagingTargetPath: u.staging(), VolumeCapability: u.capability(), PublishContext: context,
+		VolumeContext: wire.Volume{FilesystemUUIDs: u.copied}.Context(),
+	}
+	if !u.open {
+		key, value, err := wire.SecretEntry(nodeName, wire.Credentials{User: user, Password: u.password})
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Secrets = map[string]string{key: string(value)}
+	}
+	return request
+}
+
+func (f *fixture) stage(u use) error {
+	f.t.Helper()
+	_, err := f.service.NodeStageVolume(context.Background(), u.stageRequest(f.t))
+	return err
+}
+
+func (f *fixture) unstage(u use) error {
+	_, err := f.service.NodeUnstageVolume(context.Background(), &csi.NodeUnstageVolumeRequest{VolumeId: u.handle(), StagingTargetPath: u.staging()})
+	return err
+}
+
+func (f *fixture) publish(u use, pod int, readOnly bool) error {
+	f.t.Helper()
+	_, err := f.service.NodePublishVolume(context.Background(), &csi.NodePublishVolumeRequest{
+		PublishContext: u.stageRequest(f.t).PublishContext,
+		VolumeId:       u.handle(), StagingTargetPath: u.staging(), TargetPath: u.pod(pod), VolumeCapability: u.capability(), Readonly: readOnly,
+	})
+	return err
+}
+
+func (f *fixture) unpublish(u use, pod int) error {
+	_, err := f.service.NodeUnpublishVolume(context.Background(), &csi.NodeUnpublishVolumeRequest{VolumeId: u.handle(), TargetPath: u.pod(pod)})
+	return err
+}
+
+func (f *fixture) expand(u use, bytes int64) (int64, error) {
+	response, err := f.service.NodeExpandVolume(context.Background(), &csi.NodeExpandVolumeRequest{
+		VolumeId: u.handle(), VolumePath: u.staging(), StagingTargetPath: u.staging(), CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
+	})
+	return response.GetCapacityBytes(), err
+}
+
+// must stops the test at an error.
+func (f *fixture) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatalf("%v\n%s\n%s", err, strings.Join(f.node.Calls(), "\n"), f.log.String())
+	}
+}
+
+// clean checks that nothing is left and nothing was harmed.
+func (f *fixture) clean() {
+	f.t.Helper()
+	if left := f.node.Left(); len(left) > 0 {
+		f.t.Errorf("left: %q", left)
+	}
+	f.unharmed()
+}
+
+func (f *fixture) unharmed() {
+	f.t.Helper()
+	if harm := f.node.Harm(); len(harm) > 0 {
+		f.t.Errorf("harm: %q", harm)
+	}
+	everything := f.log.String() + strings.Join(f.node.Calls(), "\n")
+	for name, content := range f.node.Files() {
+		everything += name + content
+	}
+	if strings.Contains(everything, "swordfish") {
+		f.t.Errorf("the password is in a log, a call or a file:\n%s", everything)
+	}
+}
+
+// refuses checks an error: its code and a part of its text.
+func (f *fixture) refuses(err error, code codes.Code, text string) {
+	f.t.Helper()
+	if status.Code(err) != code || !strings.Contains(fmt.Sprint(err), text) {
+		f.t.Errorf("%v; want %s with %q", err, code, text)
+	}
+	if strings.Contains(fmt.Sprint(err), "swordfish") {
+		f.t.Errorf("the password is in the error %v", err)
+	}
+}

@@ -1,0 +1,128 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
+)
+
+// scsi is what protocols that bring SCSI disks have in common.
+type scsi struct {
+	host     *host.Host
+	state    *state
+	observer Observer
+	logger   *slog.Logger
+}
+
+func (p scsi) join(ctx context.Context, r *record) (string, error) { return p.host.Join(ctx, r.Disks) }
+
+func (p scsi) inspect(ctx context.Context, disk host.Disk) (host.Disk, error) {
+	return p.host.InspectAgain(ctx, disk)
+}
+
+func (p scsi) refresh(context.Context, *record) error { return nil }
+
+func (p scsi) rescan(ctx context.Context, disk host.Disk, least int64) (host.Disk, error) {
+	return p.host.Rescan(ctx, disk, least)
+}
+
+func (p scsi) cutOff(ctx context.Context, r *record) error {
+	if err := p.host.FailWithoutPaths(ctx, r.Device); err != nil {
+		return err
+	}
+	for _, disk := range r.Disks {
+		if err := p.host.CutOff(ctx, disk.Address); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// disks are those of names; nil if they are not all SCSI disks.
+func (p scsi) disks(names []string) []host.Disk {
+	var disks []host.Disk
+	for _, name := range names {
+		address, err := p.host.AddressOf(name)
+		if err != nil {
+			return nil
+		}
+		disks = append(disks, host.Disk{Address: address, Name: name})
+	}
+	return disks
+}
+
+// clear removes the disk that is where the volume's will be. It is of an earlier
+// volume, and the kernel may know it by that one's size and data.
+func (p scsi) clear(ctx context.Context, r *record, at host.Address, target string) error {
+	other, err := p.state.claimant(at, r.Volume)
+	if err != nil {
+		return err
+	}
+	if other != "" {
+		return host.Refuse(host.InUse, "LUN %d of target %s is volume %s on this node, which is still staged; the storage gave its LUN to volume %s", at.LUN, target, other, r.Volume)
+	}
+	removed, err := p.host.RemoveWithMap(ctx, at)
+	if err != nil {
+		return fmt.Errorf("the disk that is already at %s cannot be removed: %w", at, err)
+	}
+	if removed {
+		p.observer.RemovedDisk()
+		p.logger.Warn("disk of an earlier volume was still there and is removed", "volume", r.Volume, "address", at.String())
+	}
+	return nil
+}
+
+// inspectNew asks a disk that the kernel has just found what it is, and refuses one that
+// is too small.
+func (p scsi) inspectNew(ctx context.Context, r *record, at host.Address, name string) (host.Disk, error) {
+	disk, err := p.host.InspectNew(ctx, at, name)
+	if err == nil && disk.Bytes < r.Bytes {
+		err = host.Refuse(host.WrongDisk, "volume %s has %d bytes, and its disk %s has %d", r.Volume, r.Bytes, name, disk.Bytes)
+	}
+	return disk, err
+}
+
+// accept proves that the disks of the paths are one, which no other volume has, and
+// saves the record with them.
+func (p scsi) accept(r *record, disks []host.Disk, failures []error, multipath bool) error {
+	if len(disks) == 0 {
+		return errors.Join(failures...)
+	}
+	if len(failures) > 0 {
+		p.logger.Warn("volume has fewer paths than it could", "volume", r.Volume, "paths", len(disks), "error", errors.Join(failures...))
+	}
+	for _, disk := range disks[1:] {
+		if disk.Identity != disks[0].Identity || disk.Bytes != disks[0].Bytes {
+			return host.Refuse(host.WrongDisk, "the paths of volume %s lead to different disks: %s is %s of %d bytes, %s is %s of %d bytes",
+				r.Volume, disks[0].Name, disks[0].Identity, disks[0].Bytes, disk.Name, disk.Identity, disk.Bytes)
+		}
+	}
+	if multipath {
+		other, err := p.state.namesake(disks[0].Identity, r.Volume)
+		if err != nil {
+			return err
+		}
+		if other != "" {
+			return host.Refuse(host.WrongDisk, "the disk of volume %s has the identity %s, and so has that of volume %s, which is staged here; multipathd would take them for one", r.Volume, disks[0].Identity, other)
+		}
+	}
+	r.Disks = disks
+	return p.state.save(r)
+}
+
+// removeUnclaimed removes the disks at addresses, with their maps, unless another volume
+// has them.
+func (p scsi) removeUnclaimed(ctx context.Context, r *record, addresses []host.Address) error {
+	var errs []error
+	for _, address := range addresses {
+		other, err := p.state.claimant(address, r.Volume)
+		if err == nil && other == "" {
+			_, err = p.host.RemoveWithMap(ctx, address)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,194 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// Options are what a Service needs.
+type Options struct {
+	// Root is the node.
+	Root host.Root
+	// StateDir is the directory of the records, on the node.
+	StateDir string
+	// NodeName is the name of the Node object.
+	NodeName string
+	// Observer may be nil.
+	Observer Observer
+	Logger   *slog.Logger
+}
+
+// Service is the CSI Node service.
+type Service struct {
+	csi.UnimplementedNodeServer
+
+	host      *host.Host
+	state     *state
+	name      string
+	protocols map[string]protocol
+	observer  Observer
+	logger    *slog.Logger
+}
+
+// New makes a Service.
+func New(o Options) (*Service, error) {
+	if o.Observer == nil {
+		o.Observer = nobody{}
+	}
+	h := host.New(o.Root, o.Logger)
+	boot, err := h.BootID()
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot}, name: o.NodeName, observer: o.Observer, logger: o.Logger}
+	common := scsi{h, s.state, o.Observer, o.Logger}
+	s.protocols = map[string]protocol{
+		protocolISCSI:        &iscsi{common, "default"},
+		protocolISER:         &iscsi{common, "iser"},
+		protocolNVMeOF:       &nvme{h, s.state, o.Observer, o.Logger},
+		protocolFibreChannel: &fibreChannel{common},
+	}
+	return s, nil
+}
+
+// NodeGetCapabilities lists what the node can do.
+func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+	var capabilities []*csi.NodeServiceCapability
+	for _, kind := range []csi.NodeServiceCapability_RPC_Type{
+		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
+		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+	} {
+		capabilities = append(capabilities, &csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: kind}}})
+	}
+	return &csi.NodeGetCapabilitiesResponse{Capabilities: capabilities}, nil
+}
+
+// tools are programs without which no volume can be mounted.
+var tools = []string{"mount", "umount", "blockdev", "mkfs.ext4", "e2fsck", "resize2fs"}
+
+// NodeGetInfo says which names the storage knows the node by.
+func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	var errs []error
+	for _, tool := range tools {
+		if !s.host.Has(tool) {
+			errs = append(errs, fmt.Errorf("the node has no %s; install the package that has it", tool))
+		}
+	}
+	n := wire.Node{Name: s.name, Multipath: s.host.MultipathRuns(ctx)}
+	if n.Multipath && !s.host.Has("multipath") {
+		errs = append(errs, errors.New("the node runs multipathd, but has no multipath; install multipath-tools"))
+	}
+	errs = append(errs, s.identify(ctx, &n)...)
+	id := ""
+	if len(errs) == 0 {
+		var err error
+		id, err = n.NodeID()
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &csi.NodeGetInfoResponse{NodeId: id}, nil
+}
+
+// identify adds the names of the protocols that the node has. It needs one of them.
+func (s *Service) identify(ctx context.Context, n *wire.Node) []error {
+	var missing []error
+	has := false
+	// A node ID has little room, and a node with many ports still has the other protocols.
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(s.protocols)), func(name string) bool { return name == protocolFibreChannel })
+	for _, name := range append(names, protocolFibreChannel) {
+		with := *n
+		err := s.protocols[name].identify(ctx, &with)
+		if err == nil && name == protocolFibreChannel {
+			_, err = with.NodeID()
+		}
+		if err == nil {
+			*n = with
+		}
+		has = has || err == nil
+		if err != nil && !slices.ContainsFunc(missing, func(e error) bool { return e.Error() == err.Error() }) {
+			missing = append(missing, err)
+		}
+	}
+	if !has {
+		return missing
+	}
+	for _, err := range missing {
+		s.logger.Info("node does not have all protocols", "error", err)
+	}
+	return nil
+}
+
+// Staged counts the volumes that are staged.
+func (s *Service) Staged() (int, error) {
+	records, err := s.state.all()
+	staged := 0
+	for _, r := range records {
+		if r.Staged {
+			staged++
+		}
+	}
+	return staged, err
+}
+
+// begin takes the volume's lock. The call goes on if its caller gives up: what is cut
+// off halfway has to be done again.
+func (s *Service) begin(ctx context.Context, volume string) (context.Context, func(), error) {
+	release, err := s.state.lock(ctx, "volume", volume, false)
+	if errors.Is(err, host.ErrLocked) {
+		err = status.Errorf(codes.Aborted, "another call for volume %s is in progress on this node", volume)
+	}
+	return context.WithoutCancel(ctx), release, err
+}
+
+// Tidy takes away what calls left that a crash of the plugin cut off, unless the
+// calls are made again first. Volumes that were staged stay: kubelet knows them.
+func (s *Service) Tidy(ctx context.Context) {
+	if err := s.state.tidy(); err != nil {
+		s.logger.Warn("state files of an earlier boot could not be removed", "error", err)
+	}
+	records, err := s.state.all()
+	if err != nil {
+		s.logger.Warn("state files could not be read", "error", err)
+	}
+	for _, r := range records {
+		if r.Staged || ctx.Err() != nil {
+			continue
+		}
+		if err := s.tidyOne(ctx, r.Volume); err != nil && !errors.Is(err, host.ErrLocked) {
+			// The next call for the volume tries again, and says so.
+			s.logger.Warn("volume whose staging was cut off could not be taken away", "volume", r.Volume, "error", err)
+		}
+	}
+}
+
+func (s *Service) tidyOne(ctx context.Context, volume string) error {
+	release, err := s.state.lock(ctx, "volume", volume, false)
+	if err != nil {
+		return err
+	}
+	defer release()
+	r, err := s.state.load(volume)
+	if err != nil || r == nil || r.Staged {
+		return err
+	}
+	if err := s.takeDown(ctx, r); err != nil {
+		return err
+	}
+	s.logger.Info("volume whose staging was cut off was taken away", "volume", volume)
+	return nil
+}

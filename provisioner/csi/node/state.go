@@ -1,0 +1,268 @@
+package node
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// record is what the node knows of a volume that is staged, or being staged. It is
+// written before the first step and has no credentials.
+type record struct {
+	Version int    `json:"version"`
+	Volume  string `json:"volume"`
+	// Boot is the boot ID of the node: nothing that a record says outlives a boot.
+	Boot string `json:"boot"`
+	// Attachment is the one that the volume was staged by. Outdated means that another
+	// one has been seen since: what the kernel has of the filesystem may be older than
+	// what is on the disk, and must not be written.
+	Attachment string `json:"attachment,omitempty"`
+	Outdated   bool   `json:"outdated,omitempty"`
+	Protocol   string `json:"protocol"`
+	// Initiator is the name that the sessions have.
+	Initiator string      `json:"initiator,omitempty"`
+	Paths     []wire.Path `json:"paths,omitempty"`
+	// Identities are what the disks must say that they are, as far as Cinder knows.
+	Identities []string `json:"identities,omitempty"`
+	// Bytes is the size that the disks must have at least.
+	Bytes       int64  `json:"bytes,omitempty"`
+	StagingPath string `json:"stagingPath"`
+	// Filesystem is empty for raw volumes.
+	Filesystem string   `json:"filesystem,omitempty"`
+	Copied     []string `json:"copied,omitempty"`
+	ReadOnly   bool     `json:"readOnly,omitempty"`
+	// NoWriters means that no node may write to the volume.
+	NoWriters bool `json:"noWriters,omitempty"`
+	// Disks are those that were found and are the volume's alone.
+	Disks []host.Disk `json:"disks,omitempty"`
+	// Device is the multipath map of the disks, or the only one.
+	Device string `json:"device,omitempty"`
+	Staged bool   `json:"staged,omitempty"`
+	// Targets are the paths that the volume was published at.
+	Targets []string `json:"targets,omitempty"`
+}
+
+const recordVersion = 1
+
+func (r *record) volumeID() string {
+	handle, err := wire.ParseHandle(r.Volume)
+	if err != nil {
+		return ""
+	}
+	return handle.ID
+}
+
+// state are the records, files of the node.
+type state struct {
+	files host.Files
+	dir   string
+	boot  string
+}
+
+func (s *state) file(kind, volume string) string {
+	return path.Join(s.dir, kind, url.PathEscape(volume)+".json")
+}
+
+const (
+	kindVolumes    = "volumes"
+	kindFormatting = "formatting"
+	// kindConnections are the connections that volumes share and this plugin made.
+	kindConnections = "connections"
+)
+
+// load reads a volume's record; nil if there is none of this boot.
+func (s *state) load(volume string) (*record, error) {
+	return s.read(s.file(kindVolumes, volume))
+}
+
+func (s *state) read(file string) (*record, error) {
+	content, err := s.files.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r record
+	if err := json.Unmarshal(content, &r); err != nil {
+		return nil, fmt.Errorf("the state file %s cannot be read: %w", file, err)
+	}
+	if r.Boot != s.boot {
+		return nil, nil
+	}
+	if r.Version != recordVersion {
+		return nil, fmt.Errorf("the state file %s has version %d, and this plugin knows %d; upgrade it again, or restart the node", file, r.Version, recordVersion)
+	}
+	return &r, nil
+}
+
+func (s *state) save(r *record) error {
+	r.Version, r.Boot = recordVersion, s.boot
+	return s.write(s.file(kindVolumes, r.Volume), r)
+}
+
+func (s *state) write(file string, value any) error {
+	content, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return err
+	}
+	return s.files.Replace(file, content)
+}
+
+func (s *state) remove(volume string) error { return s.files.Remove(s.file(kindVolumes, volume)) }
+
+// all reads the records of this boot, and removes those of others.
+func (s *state) all() ([]*record, error) {
+	directory := path.Join(s.dir, kindVolumes)
+	names, err := s.files.ReadDir(directory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var records []*record
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".json") {
+			continue
+		}
+		r, err := s.read(path.Join(directory, name))
+		if err != nil {
+			return nil, err
+		}
+		if r != nil {
+			records = append(records, r)
+		}
+	}
+	return records, nil
+}
+
+// other is a volume, not the given one, whose record is as asked for; empty if none is.
+func (s *state) other(but string, is func(*record) bool) (string, error) {
+	records, err := s.all()
+	if err != nil {
+		return "", err
+	}
+	for _, r := range records {
+		if r.Volume != but && is(r) {
+			return r.Volume, nil
+		}
+	}
+	return "", nil
+}
+
+// claimant is the other volume whose disk is at an address.
+func (s *state) claimant(a host.Address, but string) (string, error) {
+	return s.other(but, func(r *record) bool {
+		return slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Namespace == host.Namespace{} && d.Address == a })
+	})
+}
+
+// namesake is another volume whose disks have an identity.
+func (s *state) namesake(identity, but string) (string, error) {
+	return s.other(but, func(r *record) bool {
+		return slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Identity == identity })
+	})
+}
+
+// formatting says which disk is being formatted. It is kept when formatting is
+// interrupted, so that the remains are not taken for somebody's data.
+type formatting struct {
+	Boot     string `json:"boot"`
+	Identity string `json:"identity"`
+	Bytes    int64  `json:"bytes"`
+}
+
+func (s *state) mark(r *record) formatting {
+	return formatting{Boot: s.boot, Identity: r.Disks[0].Identity, Bytes: r.Disks[0].Bytes}
+}
+
+func (s *state) beginFormat(r *record) error {
+	return s.write(s.file(kindFormatting, r.Volume), s.mark(r))
+}
+
+// formatBegun is whether formatting the volume's very disk was begun in this boot.
+func (s *state) formatBegun(r *record) (bool, error) {
+	content, err := s.files.ReadFile(s.file(kindFormatting, r.Volume))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var begun formatting
+	return json.Unmarshal(content, &begun) == nil && begun == s.mark(r), nil
+}
+
+func (s *state) endFormat(r *record) error { return s.files.Remove(s.file(kindFormatting, r.Volume)) }
+
+// tidy removes the files of other boots.
+func (s *state) tidy() error {
+	var errs []error
+	for _, kind := range []string{kindVolumes, kindFormatting, kindConnections} {
+		names, err := s.files.ReadDir(path.Join(s.dir, kind))
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		for _, name := range names {
+			file := path.Join(s.dir, kind, name)
+			content, err := s.files.ReadFile(file)
+			var of struct{ Boot string }
+			if err == nil && json.Unmarshal(content, &of) == nil && of.Boot != s.boot {
+				err = s.files.Remove(file)
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lock takes the lock of something that only one process may work on.
+func (s *state) lock(ctx context.Context, kind, name string, wait bool) (func(), error) {
+	sum := sha256.Sum256([]byte(name))
+	return s.files.Lock(ctx, path.Join(s.dir, "locks", kind+"-"+hex.EncodeToString(sum[:8])), wait)
+}
+
+// lockTargets takes the locks of the targets of paths.
+func (s *state) lockTargets(ctx context.Context, paths []wire.Path) (release func(), err error) {
+	var names []string
+	for _, path := range paths {
+		names = append(names, path.Target)
+	}
+	return s.lockAll(ctx, "target", names)
+}
+
+// lockAll takes several locks, in one order.
+func (s *state) lockAll(ctx context.Context, kind string, names []string) (release func(), err error) {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	var held []func()
+	release = func() {
+		for _, unlock := range held {
+			unlock()
+		}
+	}
+	for _, name := range slices.Compact(names) {
+		unlock, err := s.lock(ctx, kind, name, true)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		held = append(held, unlock)
+	}
+	return release, nil
+}

@@ -1,0 +1,187 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
+)
+
+// NodeUnstageVolume takes a volume away from the node.
+func (s *Service) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+	volume, err := readVolume(request.GetVolumeId())
+	if err != nil {
+		return nil, s.answer(err)
+	}
+	at, err := readPath("staging target path", request.GetStagingTargetPath())
+	if err != nil {
+		return nil, s.answer(err)
+	}
+	ctx, release, err := s.begin(ctx, volume)
+	if err != nil {
+		return nil, s.answer(err)
+	}
+	defer release()
+	if err := s.unstage(ctx, volume, at); err != nil {
+		return nil, s.answer(&remainder{err})
+	}
+	return &csi.NodeUnstageVolumeResponse{}, nil
+}
+
+func (s *Service) unstage(ctx context.Context, volume, at string) error {
+	r, unreadable := s.state.load(volume)
+	if r == nil {
+		// The mount says as much as is needed.
+		var err error
+		if r, err = s.recover(ctx, volume, at); err != nil {
+			return err
+		}
+	}
+	switch {
+	case r == nil && unreadable != nil:
+		// Nothing else says which disks are the volume's.
+		return unreadable
+	case r == nil:
+		// Nothing of the node's own is left, if anything ever was.
+		return s.host.Unmount(ctx, at)
+	case unreadable != nil:
+		s.logger.Warn("volume is unstaged without its state file", "volume", volume, "error", unreadable)
+	}
+	if r.StagingPath != at {
+		if err := s.host.Unmount(ctx, at); err != nil {
+			return err
+		}
+	}
+	if err := s.takeDown(ctx, r); err != nil {
+		return err
+	}
+	s.logger.Info("volume is unstaged", "volume", volume, "path", at)
+	return nil
+}
+
+// recover makes a record of what is mounted, and saves it: without the mount, nothing
+// would say which disks and sessions are the volume's.
+func (s *Service) recover(ctx context.Context, volume, at string) (*record, error) {
+	mounts, err := s.host.MountsAt(at)
+	if err != nil || len(mounts) == 0 {
+		return nil, err
+	}
+	device, err := s.host.DeviceOf(mounts[0])
+	if err != nil || device == "" {
+		return nil, err
+	}
+	paths, err := s.host.Paths(device)
+	if err != nil {
+		return nil, err
+	}
+	r := &record{Volume: volume, StagingPath: at, Device: device, Filesystem: mounts[0].Type}
+	for _, name := range slices.Sorted(maps.Keys(s.protocols)) {
+		r.Disks, r.Paths, r.Initiator = nil, nil, ""
+		known, err := s.protocols[name].retrace(ctx, r, paths)
+		if err != nil {
+			return nil, err
+		}
+		if known {
+			r.Protocol = name
+			return r, s.state.save(r)
+		}
+	}
+	// A mount of something else is not of this driver.
+	return nil, nil
+}
+
+// takeDown takes away everything of a volume, and its record at last. It begins where
+// an earlier try ended.
+func (s *Service) takeDown(ctx context.Context, r *record) error {
+	published, err := s.published(r)
+	if err != nil {
+		return err
+	}
+	if len(published) > 0 {
+		return host.Refuse(host.InUse, "volume %s is still published at %s", r.Volume, published[0])
+	}
+	if err := s.cutOff(ctx, r); err != nil {
+		return err
+	}
+	if err := s.host.Unmount(ctx, r.StagingPath); err != nil {
+		return err
+	}
+	protocol, err := s.protocolOf(r)
+	if err != nil {
+		return err
+	}
+	if r.Staged {
+		// From here on, it is not: what is left is taken away before it is used again.
+		r.Staged = false
+		if err := s.state.save(r); err != nil {
+			return err
+		}
+	}
+	if err := protocol.detach(ctx, r); err != nil {
+		return err
+	}
+	return s.state.remove(r.Volume)
+}
+
+// cutOff keeps the last unmount from writing what is left of a filesystem into another
+// volume, or over what another node wrote: the storage may have given the LUN away
+// while it was mounted, or to another node and back. Only what can be read and is not
+// the volume's is cut off otherwise; a disk that is silent may come back.
+func (s *Service) cutOff(ctx context.Context, r *record) error {
+	// What was made of a mount knows neither identities nor copies.
+	if r.Filesystem == "" || r.Device == "" || slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Identity == "" }) {
+		return nil
+	}
+	mounts, err := s.host.MountsAt(r.StagingPath)
+	if err != nil || len(mounts) == 0 || !s.host.Shows(mounts[len(mounts)-1], r.Device) {
+		return err
+	}
+	protocol, err := s.protocolOf(r)
+	if err != nil {
+		return err
+	}
+	wrong := s.exchanged(ctx, r, protocol)
+	if wrong == nil {
+		return nil
+	}
+	var refusal *host.Refusal
+	if errors.As(wrong, &refusal) {
+		s.observer.Refused(string(refusal.Reason))
+	}
+	s.logger.Error("disk is not what it was when it was mounted; nothing more is written to it", "volume", r.Volume, "device", r.Device, "error", wrong)
+	return protocol.cutOff(ctx, r)
+}
+
+func (s *Service) protocolOf(r *record) (protocol, error) {
+	found, known := s.protocols[r.Protocol]
+	if !known {
+		return nil, fmt.Errorf("volume %s was staged by protocol %q, which this plugin does not know", r.Volume, r.Protocol)
+	}
+	return found, nil
+}
+
+// exchanged says what shows that a device is no longer what was mounted.
+func (s *Service) exchanged(ctx context.Context, r *record, protocol protocol) error {
+	if r.Outdated {
+		return host.Refuse(host.Outdated, "%s was detached and attached again", r.Device)
+	}
+	for _, disk := range r.Disks {
+		now, err := protocol.inspect(ctx, disk)
+		if err == nil && now.Identity != disk.Identity {
+			return host.Refuse(host.WrongDisk, "%s was %s, and is %s now", disk.Name, disk.Identity, now.Identity)
+		}
+	}
+	content, err := s.host.Look(ctx, r.Device)
+	if err != nil {
+		return nil
+	}
+	if content.UUID != r.volumeID() && !slices.Contains(r.Copied, content.UUID) {
+		return host.Refuse(host.WrongVolume, "%s holds %+v", r.Device, content)
+	}
+	return nil
+}

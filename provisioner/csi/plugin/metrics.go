@@ -1,0 +1,90 @@
+package plugin
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/node"
+)
+
+// Metrics are those of a node. Labels are bounded: methods and codes by the
+// specifications of CSI and gRPC, steps and reasons by the program.
+type Metrics struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	steps    *prometheus.HistogramVec
+	refusals *prometheus.CounterVec
+	removed  prometheus.Counter
+}
+
+var _ node.Observer = (*Metrics)(nil)
+
+// NewMetrics registers the plugin's metrics.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	buckets := []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+	m := &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "standalone_cinder_node_requests_total",
+			Help: "Calls of the kubelet to the node plugin that were answered, by method and gRPC code.",
+		}, []string{"method", "code"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "standalone_cinder_node_request_duration_seconds",
+			Help:    "Duration of the kubelet's calls to the node plugin, by method.",
+			Buckets: buckets,
+		}, []string{"method"}),
+		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "standalone_cinder_node_stage_step_duration_seconds",
+			Help:    "Duration of the steps of staging a volume that succeeded: attach, filesystem, mount, grow.",
+			Buckets: buckets,
+		}, []string{"step"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "standalone_cinder_node_refusals_total",
+			Help: "What the node plugin refused to do with a disk, or cut off from it, by reason. WrongVolume, WrongDisk, NotEmpty, ForeignPath and Outdated protect data.",
+		}, []string{"reason"}),
+		removed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "standalone_cinder_node_stale_disks_removed_total",
+			Help: "Disks of earlier volumes that were still where a new volume's disk was to be, and were removed.",
+		}),
+	}
+	registry.MustRegister(m.requests, m.duration, m.steps, m.refusals, m.removed)
+	return m
+}
+
+// StagedVolumes is a metric of what count finds.
+func StagedVolumes(count func() (int, error)) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "standalone_cinder_node_staged_volumes",
+		Help: "Volumes that are staged on the node; -1 while the state files cannot be read.",
+	}, func() float64 {
+		n, err := count()
+		if err != nil {
+			return -1
+		}
+		return float64(n)
+	})
+}
+
+// Step implements node.Observer.
+func (m *Metrics) Step(step node.Step, took time.Duration) {
+	m.steps.WithLabelValues(string(step)).Observe(took.Seconds())
+}
+
+// Refused implements node.Observer.
+func (m *Metrics) Refused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
+
+// RemovedDisk implements node.Observer.
+func (m *Metrics) RemovedDisk() { m.removed.Inc() }
+
+// intercept counts a call. Its form is that of a grpc.UnaryServerInterceptor.
+func (m *Metrics) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	started := time.Now()
+	response, err := handle(ctx, request)
+	method := methodOf(info)
+	m.requests.WithLabelValues(method, status.Code(err).String()).Inc()
+	m.duration.WithLabelValues(method).Observe(time.Since(started).Seconds())
+	return response, err
+}

@@ -1,0 +1,145 @@
+// Package registration makes the CSI driver known to the kubelet of its node. Kubelet
+// watches a directory for sockets, asks each what it serves, and says whether it took
+// it. It empties the directory when it starts, so that Keep serves again.
+package registration
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+// Server answers kubelet's questions.
+type Server struct {
+	registerapi.UnimplementedRegistrationServer
+
+	// Driver is the driver's name, and Endpoint the path of its socket as kubelet sees
+	// it.
+	Driver, Endpoint string
+	Logger           *slog.Logger
+}
+
+// GetInfo says what is served where.
+func (s *Server) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
+	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: s.Driver, Endpoint: s.Endpoint, SupportedVersions: []string{"1.0.0"}}, nil
+}
+
+// NotifyRegistrationStatus is kubelet's verdict. It tries again by itself after a
+// failure, such as a node without an initiator name.
+func (s *Server) NotifyRegistrationStatus(_ context.Context, status *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+	if status.GetPluginRegistered() {
+		s.Logger.Info("kubelet registered the driver", "driver", s.Driver)
+	} else {
+		s.Logger.Error("kubelet did not register the driver; it tries again", "driver", s.Driver, "error", status.GetError())
+	}
+	return &registerapi.RegistrationStatusResponse{}, nil
+}
+
+// SocketName is the name of a driver's socket in kubelet's directory.
+func SocketName(driver string) string { return driver + "-reg.sock" }
+
+// pause is between two looks at whether a socket is still there. It costs a system
+// call.
+const pause = 5 * time.Second
+
+// Keep serves at a socket until the context ends, and serves again when somebody
+// removed the socket. It leaves a socket alone that another process put in the place
+// of its own.
+func Keep(ctx context.Context, socket string, serve func() *grpc.Server, drain time.Duration, logger *slog.Logger) error {
+	for {
+		listener, err := listen(socket)
+		if err != nil {
+			return err
+		}
+		server := serve()
+		ended := make(chan error, 1)
+		go func() { ended <- server.Serve(listener) }()
+		logger.Info("serving", "socket", socket)
+		err = watch(ctx, socket, listener, ended)
+		stop(server, drain)
+		if err != nil || ctx.Err() != nil {
+			return errors.Join(err, removeOwn(socket, listener))
+		}
+		logger.Info("the socket was removed, it is made again", "socket", socket)
+	}
+}
+
+// socketListener is a listener and the file that it made.
+type socketListener struct {
+	*net.UnixListener
+	file os.FileInfo
+}
+
+func listen(socket string) (*socketListener, error) {
+	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
+		return nil, err
+	}
+	// One that is left from before would refuse the new one.
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	// The file may be another process's by the time that this one closes it.
+	listener.SetUnlinkOnClose(false)
+	err = os.Chmod(socket, 0o600)
+	var file os.FileInfo
+	if err == nil {
+		file, err = os.Lstat(socket)
+	}
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return &socketListener{listener, file}, nil
+}
+
+// watch returns when the context or the server ends, or when the socket is gone.
+func watch(ctx context.Context, socket string, listener *socketListener, ended <-chan error) error {
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-ended:
+			return err
+		case <-ticker.C:
+			if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+		}
+	}
+}
+
+// stop lets calls end, for a while.
+func stop(server *grpc.Server, drain time.Duration) {
+	done := make(chan struct{})
+	go func() {
+		server.GracefulStop()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(drain):
+		// What is cut off here is found again in the records.
+		server.Stop()
+	}
+}
+
+func removeOwn(socket string, listener *socketListener) error {
+	there, err := os.Lstat(socket)
+	if err != nil || !os.SameFile(there, listener.file) {
+		return nil
+	}
+	return os.Remove(socket)
+}

@@ -1,0 +1,146 @@
+package socket
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// Services are what a leader serves.
+type Services struct {
+	Identity   csi.IdentityServer
+	Controller csi.ControllerServer
+	// Intercept sees the leader's calls; nil means that nothing does.
+	Intercept grpc.UnaryServerInterceptor
+}
+
+// server serves from the end of one term to the end of the next: first as a follower,
+// then as a leader, on the same connections.
+type server struct {
+	grpc        *grpc.Server
+	connections *queue
+	// introduced is what a follower says about the driver, nil for nothing.
+	introduced func() *csi.GetPluginInfoResponse
+
+	mu       sync.Mutex
+	services *Services // nil while it follows
+	running  int       // calls that the services answer
+	idles    []chan struct{}
+}
+
+var errFollows = status.Error(codes.Unavailable, "this replica does not lead")
+
+func (n *server) lead(services Services) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.services = &services
+}
+
+func (n *server) follow() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.services = nil
+}
+
+// begin returns the services for a call, which end must follow; nil means that the
+// replica follows.
+func (n *server) begin() *Services {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.services != nil {
+		n.running++
+	}
+	return n.services
+}
+
+func (n *server) end() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.running--; n.running == 0 {
+		for _, idle := range n.idles {
+			close(idle)
+		}
+		n.idles = nil
+	}
+}
+
+// idle is closed when no call is under way.
+func (n *server) idle() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	idle := make(chan struct{})
+	if n.running == 0 {
+		close(idle)
+	} else {
+		n.idles = append(n.idles, idle)
+	}
+	return idle
+}
+
+// stop closes all connections.
+func (n *server) stop() { n.grpc.Stop() }
+
+// register registers the services' methods. gRPC wants the services before the first
+// connection, and they change while connections last. So every method finds its
+// service when it is called.
+func (n *server) register() {
+	for _, service := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc} {
+		service.Methods = slices.Clone(service.Methods)
+		for i, method := range service.Methods {
+			service.Methods[i].Handler = func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+				leading := n.begin()
+				if leading == nil {
+					return n.follower(service.ServiceName, method.MethodName)
+				}
+				defer n.end()
+				var of any = leading.Identity
+				if service.ServiceName == csi.Controller_ServiceDesc.ServiceName {
+					of = leading.Controller
+				}
+				return method.Handler(of, context.WithValue(ctx, servicesKey{}, leading), decode, interceptor)
+			}
+		}
+		n.grpc.RegisterService(&service, nil)
+	}
+}
+
+// follower answers Probe, so that sidecars wait, what some ask before that, and nothing
+// else.
+func (n *server) follower(service, method string) (any, error) {
+	if service != csi.Identity_ServiceDesc.ServiceName {
+		return nil, errFollows
+	}
+	if plugin := n.introduced(); method == "GetPluginInfo" && plugin != nil {
+		return plugin, nil
+	}
+	if method == "Probe" {
+		return &csi.ProbeResponse{Ready: wrapperspb.Bool(false)}, nil
+	}
+	return nil, errFollows
+}
+
+type servicesKey struct{}
+
+// intercept passes a call through the interceptor of its own services.
+func (n *server) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if leading, ok := ctx.Value(servicesKey{}).(*Services); ok && leading.Intercept != nil {
+		return leading.Intercept(ctx, request, info, handler)
+	}
+	return handler(ctx, request)
+}
+
+// unknown answers calls of services that the driver does not have.
+func (n *server) unknown(any, grpc.ServerStream) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.services == nil {
+		return errFollows
+	}
+	return status.Error(codes.Unimplemented, "the driver does not have this service")
+}

@@ -1,0 +1,145 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// LongestContext is the CSI specification's limit of a context, in bytes.
+const LongestContext = 4 << 10
+
+// Connection is how a node reaches a volume that is attached to it. It has no
+// credentials: Kubernetes keeps it in the status of a VolumeAttachment, and
+// sidecars log it.
+type Connection struct {
+	// Protocol is Cinder's driver_volume_type, such as iscsi.
+	Protocol string
+	// Paths lead to the same volume.
+	Paths []Path
+	// Credentials is whether the node needs an entry of the volume's Secret to
+	// log in. Without the entry it must not try.
+	Credentials bool
+	// Identities are what the disk must say that it is, as far as Cinder knows: uuid.
+	// and a UUID, or eui. and an NGUID.
+	Identities []string
+	// ReadOnly is whether the array refuses writes.
+	ReadOnly bool
+	// Bytes is the size of the volume, or 0 if it is not known.
+	Bytes int64
+	// Attachment is Cinder's ID of the attachment. A volume that is detached and
+	// attached again has another one.
+	Attachment string
+}
+
+// Path is one way to a volume.
+type Path struct {
+	// Portal is host:port; an IPv6 address has brackets. For Fibre Channel it is the
+	// names of the node's own ports that reach the target, separated by commas.
+	Portal string `json:"portal"`
+	// Target is an iSCSI target's name, an NVMe subsystem's NQN, or the name of a Fibre
+	// Channel port of the storage.
+	Target string `json:"target"`
+	// LUN is the SCSI LUN as the kernel numbers it, or the NVMe namespace, which is 0 if
+	// only the identities say which one it is.
+	LUN int `json:"lun"`
+}
+
+const (
+	keyVersion     = "version"
+	keyProtocol    = "protocol"
+	keyPaths       = "paths"
+	keyIdentities  = "identities"
+	keyCredentials = "credentials"
+	keyReadOnly    = "readOnly"
+	keyBytes       = "bytes"
+	keyAttachment  = "attachment"
+
+	contextVersion = "1"
+)
+
+// PublishContext is the connection's form in a VolumeAttachment.
+func (c Connection) PublishContext() (map[string]string, error) {
+	paths, err := json.Marshal(c.Paths)
+	if err != nil {
+		return nil, err
+	}
+	context := map[string]string{
+		keyVersion:     contextVersion,
+		keyProtocol:    c.Protocol,
+		keyPaths:       string(paths),
+		keyCredentials: strconv.FormatBool(c.Credentials),
+		keyReadOnly:    strconv.FormatBool(c.ReadOnly),
+		keyBytes:       strconv.FormatInt(c.Bytes, 10),
+	}
+	if len(c.Identities) > 0 {
+		context[keyIdentities] = strings.Join(c.Identities, ",")
+	}
+	if c.Attachment != "" {
+		context[keyAttachment] = c.Attachment
+	}
+	size := 0
+	for key, value := range context {
+		size += len(key) + len(value)
+	}
+	if size > LongestContext {
+		return nil, fmt.Errorf("%d paths to a volume take %d bytes, and a VolumeAttachment has room for %d", len(c.Paths), size, LongestContext)
+	}
+	return context, nil
+}
+
+// ParsePublishContext reads what PublishContext writes.
+func ParsePublishContext(context map[string]string) (Connection, error) {
+	if version := context[keyVersion]; version != contextVersion {
+		return Connection{}, fmt.Errorf("the publish context has version %q, and this node knows %q; upgrade the node plugin", version, contextVersion)
+	}
+	c := Connection{Protocol: context[keyProtocol], Attachment: AttachmentOf(context)}
+	if text := context[keyIdentities]; text != "" {
+		c.Identities = strings.Split(text, ",")
+	}
+	var errs [4]error
+	errs[0] = json.Unmarshal([]byte(context[keyPaths]), &c.Paths)
+	c.Credentials, errs[1] = strconv.ParseBool(context[keyCredentials])
+	c.ReadOnly, errs[2] = strconv.ParseBool(context[keyReadOnly])
+	c.Bytes, errs[3] = strconv.ParseInt(context[keyBytes], 10, 64)
+	if err := errors.Join(errs[:]...); err != nil {
+		return Connection{}, fmt.Errorf("the publish context cannot be read: %w", err)
+	}
+	if c.Protocol == "" || len(c.Paths) == 0 || slices.ContainsFunc(c.Paths, func(p Path) bool { return p.Portal == "" || p.Target == "" || p.LUN < 0 }) {
+		return Connection{}, errors.New("the publish context has no protocol, or a path without portal, target or LUN")
+	}
+	return c, nil
+}
+
+// AttachmentOf reads the attachment of a publish context; empty if it names none.
+func AttachmentOf(context map[string]string) string { return context[keyAttachment] }
+
+// Volume is what a PersistentVolume says about its volume to the nodes, in its
+// volumeAttributes.
+type Volume struct {
+	// FilesystemUUIDs are the UUIDs that the volume's filesystem may have beside
+	// the volume's own ID: those of the volumes whose content it is a copy of.
+	FilesystemUUIDs []string
+}
+
+const keyFilesystemUUIDs = "filesystemUUIDs"
+
+// Context is the volume's form in a PersistentVolume.
+func (v Volume) Context() map[string]string {
+	if len(v.FilesystemUUIDs) == 0 {
+		return nil
+	}
+	return map[string]string{keyFilesystemUUIDs: strings.Join(v.FilesystemUUIDs, ",")}
+}
+
+// ParseVolumeContext reads what Context writes, and ignores other attributes:
+// Kubernetes and sidecars add some.
+func ParseVolumeContext(context map[string]string) Volume {
+	if text := context[keyFilesystemUUIDs]; text != "" {
+		return Volume{FilesystemUUIDs: strings.Split(text, ",")}
+	}
+	return Volume{}
+}

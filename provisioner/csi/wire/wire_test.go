@@ -1,0 +1,151 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestHandles(t *testing.T) {
+	const id = "86a25cac-e84c-4ef1-816f-76fcd478cebd"
+	h, err := ParseHandle("gold/" + id)
+	if err != nil || h != (Handle{"gold", id}) || h.String() != "gold/"+id {
+		t.Errorf("read %v, %v", h, err)
+	}
+	for _, bad := range []string{"", "gold", "gold/", "/" + id, "gold/" + id + "/x", "gold/a b", "gold/" + strings.Repeat("x", LongestHandle)} {
+		if h, err := ParseHandle(bad); err == nil {
+			t.Errorf("%q is read as %v", bad, h)
+		}
+	}
+}
+
+func TestNodeIDs(t *testing.T) {
+	for want, node := range map[string]Node{
+		"v1 n1":                                {Name: "n1"},
+		"v1 n1 i=iqn.2026-01.org.example:n1 m": {Name: "n1", InitiatorName: "iqn.2026-01.org.example:n1", Multipath: true},
+		"v1 n1 w=10000000c9a1b2c1,210000e08b05f2a1 a=2,20": {Name: "n1", PortNames: []string{"10000000c9a1b2c1", "210000e08b05f2a1"}, NodeNames: []string{"20000000c9a1b2c1", "200000e08b05f2a1"}},
+		"v1 n1 w=5001,5002 a=5,9999":                       {Name: "n1", PortNames: []string{"5001", "5002"}, NodeNames: []string{"5001", "9999"}},
+		"v1 n1 w=5001,5002 n=nqn.2014-08.x h=1-2":          {Name: "n1", PortNames: []string{"5001", "5002"}, HostNQN: "nqn.2014-08.x", HostID: "1-2"},
+	} {
+		id, err := node.NodeID()
+		if err != nil || id != want {
+			t.Errorf("%+v is %q, %v; want %q", node, id, err, want)
+		}
+		if back, err := ParseNodeID(id); err != nil || !reflect.DeepEqual(back, node) {
+			t.Errorf("%q is read as %+v, %v", id, back, err)
+		}
+	}
+}
+
+func TestANodeIDOfALaterReleaseIsRead(t *testing.T) {
+	if n, err := ParseNodeID("v1 n1 x=1 i=iqn.a m y"); err != nil || n.InitiatorName != "iqn.a" || !n.Multipath {
+		t.Errorf("read %+v, %v", n, err)
+	}
+	for _, bad := range []string{"", "n1", "v2 n1", "v1", "v1  i=x", "v1 " + strings.Repeat("n", LongestNodeID)} {
+		if n, err := ParseNodeID(bad); err == nil {
+			t.Errorf("%q is read as %+v", bad, n)
+		}
+	}
+}
+
+func TestNodesThatCannotBeNamed(t *testing.T) {
+	for want, node := range map[string]Node{
+		"the names of node n1 take 306 bytes, and a node ID has room for 256":         {Name: "n1", InitiatorName: "iqn." + strings.Repeat("x", 294)},
+		`the names of node n1 cannot be told to the controller: "v1 n1 i=iqn.a b"`:    {Name: "n1", InitiatorName: "iqn.a b"},
+		`the names of node n1 cannot be told to the controller: "v1 n1 w=5001,5002,"`: {Name: "n1", PortNames: []string{"5001,5002", ""}},
+		`the names of node n1 cannot be told to the controller: "v1 n1 w=5001 a=2,3"`: {Name: "n1", PortNames: []string{"5001"}, NodeNames: []string{"2001", "3"}},
+		`the names of node  cannot be told to the controller: "v1  i=iqn.a"`:          {InitiatorName: "iqn.a"},
+	} {
+		if id, err := node.NodeID(); err == nil || err.Error() != want {
+			t.Errorf("%q, %v; want %s", id, err, want)
+		}
+	}
+}
+
+func TestConnections(t *testing.T) {
+	c := Connection{Protocol: "iscsi", Credentials: true, Bytes: 1 << 30, Attachment: "attachment-1", Paths: []Path{{"[fd00::1]:3260", "iqn.a", 1}, {"10.0.0.1:3260", "iqn.b", 0}}}
+	context, err := c.PublishContext()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := ParsePublishContext(context); err != nil || !reflect.DeepEqual(back, c) {
+		t.Errorf("read %+v, %v", back, err)
+	}
+	for key, value := range map[string]string{keyVersion: "2", keyProtocol: "", keyPaths: "[]", keyCredentials: "", keyReadOnly: "x", keyBytes: "1.5"} {
+		bad := maps.Clone(context)
+		bad[key] = value
+		if back, err := ParsePublishContext(bad); err == nil {
+			t.Errorf("%s %q is read as %+v", key, value, back)
+		}
+	}
+	for range 100 {
+		c.Paths = append(c.Paths, Path{"10.0.0.1:3260", "iqn.a", 1})
+	}
+	if _, err := c.PublishContext(); err == nil || !strings.HasPrefix(err.Error(), "102 paths to a volume take ") {
+		t.Errorf("102 paths: %v", err)
+	}
+}
+
+func TestVolumeContexts(t *testing.T) {
+	for _, v := range []Volume{{}, {[]string{"a"}}, {[]string{"a", "b"}}} {
+		context := v.Context()
+		if back := ParseVolumeContext(context); !reflect.DeepEqual(back, v) {
+			t.Errorf("%v is read as %v", context, back)
+		}
+	}
+}
+
+func TestCredentialsAreForOneNode(t *testing.T) {
+	c := Credentials{User: "u", Password: "secret-1", DiscoveryUser: "d", DiscoveryPassword: "secret-2"}
+	key, value, err := SecretEntry("n1", c)
+	if err != nil || key != SecretKey("n1") {
+		t.Fatal(key, err)
+	}
+	secret := map[string]string{key: string(value), SecretKey("n2"): `{"user": 5, "password": "secret-3"}`}
+	if back, err := CredentialsFor("n1", secret); err != nil || back != c {
+		t.Errorf("read %v", err)
+	}
+	for node, want := range map[string]string{
+		"n2": "the node's entry in the volume's Secret cannot be read",
+		"n3": "the volume's Secret has no entry for node n3; the volume is not attached to it, or is being attached again",
+	} {
+		if _, err := CredentialsFor(node, secret); err == nil || err.Error() != want {
+			t.Errorf("%s: %v", node, err)
+		}
+	}
+}
+
+func TestCredentialsAreNotPrinted(t *testing.T) {
+	c := Credentials{User: "u", Password: "secret-1", DiscoveryUser: "d", DiscoveryPassword: "secret-2"}
+	var log strings.Builder
+	slog.New(slog.NewTextHandler(&log, nil)).Info("logged", "credentials", c, "at", &c)
+	encoded, err := json.Marshal(map[string]any{"c": c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed := fmt.Sprintf("%v %+v %#v %s %q %v", c, c, c, c, c, &c) + log.String() + string(encoded)
+	if strings.Contains(printed, "secret-") {
+		t.Errorf("printed %s", printed)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("v1 n1 i=iqn.a w=1,2 m", "gold/x")
+	f.Add("v1 n1 w=10,21 a=2,20", "gold/x")
+	f.Fuzz(func(t *testing.T, id, handle string) {
+		if n, err := ParseNodeID(id); err == nil {
+			if again, err := n.NodeID(); err == nil {
+				if back, err := ParseNodeID(again); err != nil || !back.equal(n) {
+					t.Errorf("%q: %+v, %v", id, back, err)
+				}
+			}
+		}
+		if h, err := ParseHandle(handle); err == nil && h.String() != handle {
+			t.Errorf("%q is %q", handle, h)
+		}
+	})
+}

@@ -1,0 +1,157 @@
+package imports
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// SnapshotWish is what an operator asks for: the objects that have the running program
+// import a snapshot.
+type SnapshotWish struct {
+	// Snapshot is the ID of a snapshot, or its name.
+	Snapshot string
+	// Namespace and Name are the VolumeSnapshot's.
+	Namespace, Name string
+	StorageClass    string
+	// Driver is the provisioner's name.
+	Driver         string
+	DeletionPolicy snapshotv1.DeletionPolicy
+	VolumeMode     corev1.PersistentVolumeMode
+}
+
+// SnapshotObjects are the objects of an import that nothing stands against, as far as
+// can be told without a change.
+type SnapshotObjects struct {
+	Content  *snapshotv1.VolumeSnapshotContent
+	Snapshot *snapshotv1.VolumeSnapshot
+	// Steps are the changes to come, as sentences; none if both objects exist.
+	Steps []string
+}
+
+// PlanObjects finds the snapshot among those of a backend, and checks what the
+// running program will check.
+func (i *SnapshotImporter) PlanObjects(ctx context.Context, all []cinder.Snapshot, wish SnapshotWish) (*SnapshotObjects, error) {
+	id, err := findSnapshot(all, wish.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	objects := &SnapshotObjects{}
+	if err := i.findObjects(ctx, objects, id, wish); err != nil {
+		return nil, err
+	}
+	request := SnapshotRequest{ID: id, Namespace: wish.Namespace, Name: wish.Name, Content: record.ImportedSnapshotContentName(id), StorageClass: wish.StorageClass}
+	if objects.Snapshot != nil {
+		request.UID = string(objects.Snapshot.UID)
+	}
+	plan, err := i.Plan(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	if objects.Content == nil {
+		objects.Content = plan.Content(wish.Driver, wish.DeletionPolicy, wish.VolumeMode)
+		objects.Steps = append(objects.Steps, fmt.Sprintf("create VolumeSnapshotContent %s for snapshot %s (%s, %d GiB) of backend %s, with the deletionPolicy %s",
+			objects.Content.Name, id, plan.Snapshot.Name, plan.Snapshot.SizeGiB, plan.Backend, wish.DeletionPolicy))
+	}
+	if objects.Snapshot == nil {
+		objects.Snapshot = newSnapshot(wish, objects.Content.Name)
+		objects.Steps = append(objects.Steps, fmt.Sprintf("create VolumeSnapshot %s/%s, for which the running program imports the snapshot (tenant %s, %s)",
+			wish.Namespace, wish.Name, plan.Decision.Tenant, plan.Decision.Rule))
+	}
+	return objects, nil
+}
+
+// findSnapshot finds a snapshot by its ID or its name.
+func findSnapshot(all []cinder.Snapshot, wanted string) (id string, err error) {
+	var named []string
+	for _, s := range all {
+		if s.ID == wanted {
+			return s.ID, nil
+		}
+		if s.Name == wanted {
+			named = append(named, s.ID)
+		}
+	}
+	switch len(named) {
+	case 0:
+		return "", refused("the backend has no snapshot with the ID or the name %q in its project", wanted)
+	case 1:
+		return named[0], nil
+	}
+	return "", refused("%d snapshots of the backend have the name %q: %s; give the ID of one", len(named), wanted, strings.Join(named, ", "))
+}
+
+// findObjects reads the objects that exist. They must be those of an earlier run of
+// this import.
+func (i *SnapshotImporter) findObjects(ctx context.Context, objects *SnapshotObjects, id string, wish SnapshotWish) error {
+	contents, err := i.SnapshotClient.SnapshotV1().VolumeSnapshotContents().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot list VolumeSnapshotContents (are the snapshot CRDs installed?): %w", err)
+	}
+	name := record.ImportedSnapshotContentName(id)
+	for n := range contents.Items {
+		content := &contents.Items[n]
+		reference := content.Spec.VolumeSnapshotRef
+		isOurs := content.Name == name && record.ImportedHandleOf(content) == id && content.Spec.Driver == wish.Driver && content.DeletionTimestamp == nil &&
+			reference.Namespace == wish.Namespace && reference.Name == wish.Name
+		switch {
+		case isOurs && content.Annotations[record.AnnotationStorageClass] != wish.StorageClass:
+			return refused("VolumeSnapshotContent %s exists for StorageClass %q, not for %q", name, content.Annotations[record.AnnotationStorageClass], wish.StorageClass)
+		case isOurs:
+			objects.Content = content
+		case content.Name == name, slices.Contains(record.SnapshotHandlesOf(content), id):
+			return refused("VolumeSnapshotContent %s, of VolumeSnapshot %s/%s, has snapshot %s; delete both, with the deletionPolicy Retain, if nothing needs them", content.Name, reference.Namespace, reference.Name, id)
+		}
+	}
+	snapshot, err := i.SnapshotClient.SnapshotV1().VolumeSnapshots(wish.Namespace).Get(ctx, wish.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("cannot read VolumeSnapshot %s/%s: %w", wish.Namespace, wish.Name, err)
+	case snapshot.DeletionTimestamp != nil:
+		return refused("VolumeSnapshot %s/%s is being deleted; wait until it is gone", wish.Namespace, wish.Name)
+	}
+	if from := snapshot.Spec.Source.VolumeSnapshotContentName; from == nil || *from != name {
+		return refused("VolumeSnapshot %s/%s exists, and is not for VolumeSnapshotContent %s", wish.Namespace, wish.Name, name)
+	}
+	objects.Snapshot = snapshot
+	return nil
+}
+
+func newSnapshot(wish SnapshotWish, content string) *snapshotv1.VolumeSnapshot {
+	return &snapshotv1.VolumeSnapshot{
+		TypeMeta:   metav1.TypeMeta{APIVersion: snapshotv1.SchemeGroupVersion.String(), Kind: "VolumeSnapshot"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: wish.Namespace, Name: wish.Name},
+		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: &content}},
+	}
+}
+
+// ApplyObjects creates what does not exist yet. The content comes first: its name
+// follows from the snapshot, so of two imports of one snapshot, the second fails.
+func (i *SnapshotImporter) ApplyObjects(ctx context.Context, objects *SnapshotObjects) error {
+	if objects.Content.UID == "" {
+		made, err := i.SnapshotClient.SnapshotV1().VolumeSnapshotContents().Create(ctx, objects.Content, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("cannot create VolumeSnapshotContent %s: %w", objects.Content.Name, err)
+		}
+		made.TypeMeta, objects.Content = objects.Content.TypeMeta, made
+	}
+	if objects.Snapshot.UID == "" {
+		made, err := i.SnapshotClient.SnapshotV1().VolumeSnapshots(objects.Snapshot.Namespace).Create(ctx, objects.Snapshot, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("cannot create VolumeSnapshot %s/%s: %w", objects.Snapshot.Namespace, objects.Snapshot.Name, err)
+		}
+		made.TypeMeta, objects.Snapshot = objects.Snapshot.TypeMeta, made
+	}
+	return nil
+}

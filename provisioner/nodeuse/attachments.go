@@ -1,0 +1,71 @@
+package nodeuse
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Attachment is a VolumeAttachment: Kubernetes has attached a volume to a node, or is
+// about to, or has not ended that yet. Whether the node exists plays no role.
+type Attachment struct{ Name, Node string }
+
+func (a Attachment) String() string { return fmt.Sprintf("%s (node %s)", a.Name, a.Node) }
+
+// KnownAttachments lists the VolumeAttachments that name a PersistentVolume according
+// to the cache; known is false if there is none, or if it is not complete.
+func (t *Tracker) KnownAttachments(pv string) (attachments []Attachment, known bool, err error) {
+	if !t.Watches() {
+		return nil, false, nil
+	}
+	found, err := t.options.Caches.Attachments.ByIndex(byPersistentVolume, pv)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, object := range found {
+		attachments = append(attachments, attachmentOf(object.(*storagev1.VolumeAttachment)))
+	}
+	slices.SortFunc(attachments, byName)
+	return attachments, true, nil
+}
+
+// Attachments lists the same from a reading that began after the call. Concurrent
+// calls share one.
+func (t *Tracker) Attachments(ctx context.Context, pv string) ([]Attachment, error) {
+	seen, err := t.attachments.get(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell whether the volume of PersistentVolume %s is still attached to a node: %w", pv, err)
+	}
+	return seen[pv], nil
+}
+
+// readAttachments reads all attachments, by the name of the PersistentVolume.
+func (t *Tracker) readAttachments(ctx context.Context) (map[string][]Attachment, error) {
+	seen := map[string][]Attachment{}
+	err := pages(ctx, func(ctx context.Context, options metav1.ListOptions) (string, error) {
+		page, err := t.options.Client.StorageV1().VolumeAttachments().List(ctx, options)
+		if err != nil {
+			return "", fmt.Errorf("cannot list the VolumeAttachments: %w", err)
+		}
+		for i := range page.Items {
+			if source := page.Items[i].Spec.Source.PersistentVolumeName; source != nil {
+				seen[*source] = append(seen[*source], attachmentOf(&page.Items[i]))
+			}
+		}
+		return page.Continue, nil
+	})
+	for _, attachments := range seen {
+		slices.SortFunc(attachments, byName)
+	}
+	return seen, err
+}
+
+func attachmentOf(a *storagev1.VolumeAttachment) Attachment {
+	return Attachment{Name: a.Name, Node: a.Spec.NodeName}
+}
+
+func byName(a, b Attachment) int { return strings.Compare(a.Name, b.Name) }

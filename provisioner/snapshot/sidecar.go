@@ -1,0 +1,426 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
+)
+
+// Snapshots of volumes in mode csi are asked for by the CSI driver's sidecar,
+// csi-snapshotter. The snapshot-controller makes their contents, with the driver's name,
+// and the sidecar writes their status and removes them. Policy, ledger, stamps, and the
+// record on the content before the request to Cinder are those of every snapshot.
+
+// ownParameters are the keys that the sidecar adds to those of a class.
+const ownParameters = "csi.storage.k8s.io/"
+
+// Taken is a snapshot of a volume in mode csi.
+type Taken struct {
+	cinder.Snapshot
+	Backend string
+}
+
+// TakeForSidecar takes the snapshot of a volume that a VolumeSnapshotContent of the CSI
+// driver asks for by name, or finds what an earlier call has taken. It returns when the
+// snapshot is ready.
+func (c *Controller) TakeForSidecar(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (Taken, error) {
+	task := c.Monitor.Begin("the sidecar's snapshot "+name, c.LongestWork)
+	defer task.End()
+	t, class, err := c.asked(task.In(ctx), pv, name, parameters)
+	if err != nil {
+		return Taken{}, err
+	}
+	backend, err := c.Backends.Snapshots(t.origin.Backend)
+	if err != nil {
+		return Taken{}, err
+	}
+	if unhealthy := backend.Health(); unhealthy != nil {
+		return Taken{}, unhealthy
+	}
+	ctx, requests := trail.WithRequestIDs(task.In(ctx))
+	ctx = c.Caller(ctx, t.origin.Tenant)
+	// Nothing new is begun for a content that is being deleted. But the sidecar waits
+	// for the end of what may have been begun.
+	if begun := record.IsSnapshotRecorded(t.content); !begun {
+		if err := t.place(backend.Place()); err != nil {
+			return Taken{}, err
+		}
+		if t.content.DeletionTimestamp == nil {
+			if err := t.admitForSidecar(ctx, class); err != nil {
+				return Taken{}, err
+			}
+		}
+	}
+	taken, err := t.takeForSidecar(ctx, backend, requests)
+	return Taken{taken, t.origin.Backend}, record.WithSnapshotRemedy(err, t.origin)
+}
+
+// asked checks a request against the content that it is for.
+func (c *Controller) asked(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (*taking, *snapshotv1.VolumeSnapshotClass, error) {
+	if err := c.isReady(); err != nil {
+		return nil, nil, err
+	}
+	uid := types.UID(strings.TrimPrefix(name, record.SnapshotName("")))
+	if uid == "" || record.SnapshotName(uid) != name {
+		return nil, nil, &refusal{"Damaged", fmt.Sprintf("%q is not the name that the csi-snapshotter gives the snapshot of a VolumeSnapshot, %s and its UID", name, record.SnapshotName(""))}
+	}
+	of, err := record.OriginOf(pv)
+	if err != nil {
+		return nil, nil, &refusal{"Damaged", err.Error()}
+	}
+	content, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, record.SnapshotContentName(uid), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil, &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s, which would lead to snapshot %s, does not exist", record.SnapshotContentName(uid), name)}
+	case err != nil:
+		return nil, nil, fmt.Errorf("cannot read VolumeSnapshotContent %s: %w", record.SnapshotContentName(uid), err)
+	}
+	reference, handle := content.Spec.VolumeSnapshotRef, content.Spec.Source.VolumeHandle
+	switch {
+	case !record.IsCSISnapshot(content) || reference.UID != uid || handle == nil:
+		return nil, nil, &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s is not for a new snapshot by the CSI driver; delete it", content.Name)}
+	case *handle != pv.Spec.CSI.VolumeHandle:
+		return nil, nil, &refusal{"AlreadyExists", fmt.Sprintf("snapshot %s is one of volume %s, says VolumeSnapshotContent %s", name, *handle, content.Name)}
+	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.Namespace != reference.Namespace || string(pv.Spec.ClaimRef.UID) != of.ClaimUID:
+		return nil, nil, &refusal{"Denied", fmt.Sprintf("PersistentVolume %s is not bound to a claim in namespace %s, which has the VolumeSnapshot", pv.Name, reference.Namespace)}
+	}
+	t := &taking{
+		Controller: c, content: content, item: item{snapshotItem, reference.Namespace, reference.Name},
+		snapshot: &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: reference.Namespace, Name: reference.Name, UID: uid}},
+	}
+	t.originate(&source{pv, of})
+	if record.IsSnapshotRecorded(content) {
+		// The policy was asked then.
+		recorded, err := record.SnapshotOriginOf(content)
+		if err != nil {
+			return nil, nil, &refusal{"Damaged", err.Error()}
+		}
+		switch {
+		case recorded.VolumeID != of.VolumeID || recorded.Backend != of.Backend:
+			return nil, nil, &refusal{"AlreadyExists", fmt.Sprintf("snapshot %s is one of volume %s, says VolumeSnapshotContent %s", name, recorded.VolumeID, content.Name)}
+		case recorded.Tenant != of.Tenant:
+			return nil, nil, &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s says tenant %q, but its volume is one of tenant %q", content.Name, recorded.Tenant, of.Tenant)}
+		}
+		t.origin = recorded
+	}
+	class := &snapshotv1.VolumeSnapshotClass{Parameters: maps.Clone(parameters)}
+	maps.DeleteFunc(class.Parameters, func(key, _ string) bool { return strings.HasPrefix(key, ownParameters) })
+	return t, class, nil
+}
+
+// isReady returns an error until every content has been counted.
+func (c *Controller) isReady() error {
+	shown := c.shown()
+	if shown == nil || slices.ContainsFunc(shown.synced, func(synced cache.InformerSynced) bool { return !synced() }) {
+		return &refusal{string(cinder.KindUnavailable), "the VolumeSnapshotContents are not read yet, so it is not known what counts"}
+	}
+	return nil
+}
+
+// admitForSidecar reserves room, and records on the content where the snapshot is to be
+// taken. From then on the content counts.
+func (t *taking) admitForSidecar(ctx context.Context, class *snapshotv1.VolumeSnapshotClass) error {
+	if err := t.admit(ctx, class); err != nil {
+		return err
+	}
+	if err := t.annotate(ctx); err != nil {
+		t.release(t.origin.UID, t.Ledger.ReleaseSnapshotReservation)
+		return err
+	}
+	return nil
+}
+
+// annotate writes the origin on the content, unless it has it.
+func (t *taking) annotate(ctx context.Context) error {
+	if record.IsSnapshotRecorded(t.content) {
+		return nil
+	}
+	made, err := t.patchContent(ctx, t.content, map[string]any{"metadata": map[string]any{"uid": t.content.UID, "annotations": t.origin.Annotations()}})
+	if err != nil {
+		return fmt.Errorf("cannot write the origin on VolumeSnapshotContent %s: %w", t.origin.Content, err)
+	}
+	t.content = made
+	return nil
+}
+
+func (t *taking) takeForSidecar(ctx context.Context, backend Snapshots, requests *trail.RequestIDs) (cinder.Snapshot, error) {
+	started := time.Now()
+	spec := backends.SnapshotSpec{Name: record.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source, Place: t.origin.Place, CSI: true}
+	spec.Source.Permit = t.stillWanted
+	taken, err := backend.TakeSnapshot(ctx, spec)
+	if err == nil && taken.VolumeID != t.origin.VolumeID {
+		return cinder.Snapshot{}, &refusal{"AlreadyExists", fmt.Sprintf("snapshot %s is one of volume %s", taken.ID, taken.VolumeID)}
+	}
+	if err == nil {
+		err = backend.MarkSnapshot(ctx, taken)
+	}
+	if err == nil {
+		err = t.annotateAgain(ctx)
+	}
+	var changed *changedError
+	if errors.As(err, &changed) {
+		// The sidecar then knows that there is nothing to delete.
+		return cinder.Snapshot{}, &refusal{"Damaged", changed.Error()}
+	}
+	t.Metrics.took(t.origin.Backend, outcomeOf(err), time.Since(started))
+	if err != nil {
+		return cinder.Snapshot{}, err
+	}
+	t.Logger.Info("Took a snapshot", "tenant", t.origin.Tenant, "snapshot", t.item.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
+		"volume", t.origin.VolumeID, "id", taken.ID, "sizeGiB", taken.SizeGiB, "requestID", requests.OfCreate(), "durationSeconds", time.Since(started).Seconds())
+	return taken, nil
+}
+
+// annotateAgain writes the origin once more if it is gone: others replace all
+// annotations of a content by what they have read of it.
+func (t *taking) annotateAgain(ctx context.Context) error {
+	live, err := t.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, t.origin.Content, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), err == nil && live.UID != t.content.UID:
+		return nil // nothing leads to the snapshot, which is found as one that is left
+	case err != nil:
+		return fmt.Errorf("cannot read VolumeSnapshotContent %s: %w", t.origin.Content, err)
+	}
+	t.content = live
+	return t.annotate(ctx)
+}
+
+// RemoveForSidecar removes a snapshot of the CSI driver whose VolumeSnapshotContent is
+// being deleted. One that is gone is removed.
+func (c *Controller) RemoveForSidecar(ctx context.Context, backendName, id string) error {
+	task := c.Monitor.Begin("the sidecar's deletion of snapshot "+id, c.LongestWork)
+	defer task.End()
+	ctx = task.In(ctx)
+	if err := c.isReady(); err != nil {
+		return err
+	}
+	backend, err := c.Backends.Snapshots(backendName)
+	if err != nil {
+		return err
+	}
+	content, err := c.deletedContentOf(ctx, id)
+	if err != nil {
+		return err
+	}
+	err = c.removeFor(ctx, backend, backendName, id, content)
+	if err != nil && content != nil {
+		objects := []metav1.Object{content}
+		if snapshot := (&removing{Controller: c, content: content}).itsSnapshot(); snapshot != nil {
+			objects = append(objects, snapshot)
+		}
+		// The sidecar's own event does not say why.
+		c.report("SnapshotFailedDelete", err.Error(), objects...)
+	}
+	return err
+}
+
+func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendName, id string, content *snapshotv1.VolumeSnapshotContent) error {
+	started := time.Now()
+	s, found, err := backend.FindSnapshot(ctx, id)
+	if err != nil {
+		return err
+	}
+	stamp := backends.SnapshotStampOf(s)
+	target := backends.SnapshotTarget{SnapshotID: id, Stamp: stamp, Place: backend.Place()}
+	switch {
+	case content == nil && !found:
+		return nil
+	case content == nil:
+		return &refusal{"Damaged", fmt.Sprintf("no VolumeSnapshotContent asks for the deletion of snapshot %s", id)}
+	case found && (!backends.IsCSISnapshot(s) || !c.isOurs(stamp) && !c.isImported(stamp, s)):
+		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s does not carry the stamp of this cluster's CSI driver; it is not touched", id)}
+	}
+	origin, recordedErr := record.SnapshotOriginOf(content)
+	switch {
+	case recordedErr == nil:
+		// The backend compares the stamps.
+		target.Place, target.Stamp = origin.Place, c.stampOf(origin)
+	case found && stamp.SnapshotUID != string(content.Spec.VolumeSnapshotRef.UID):
+		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s carries the stamp of another VolumeSnapshot than that of VolumeSnapshotContent %s; it is not touched", id, content.Name)}
+	}
+	target.Permit = func(ctx context.Context) error { return c.stillDeleted(ctx, content, id) }
+	ctx, requests := trail.WithRequestIDs(c.Caller(ctx, target.Stamp.Tenant))
+	err = backend.RemoveSnapshot(ctx, target)
+	c.Metrics.deleted(backendName, outcomeOf(err), time.Since(started))
+	var changed *changedError
+	switch {
+	case errors.As(err, &changed):
+		return &refusal{"Damaged", changed.Error()}
+	case err != nil:
+		return record.WithSnapshotRemedy(err, origin)
+	}
+	c.mu.Lock()
+	c.removed[content.UID] = true
+	c.mu.Unlock()
+	c.release(types.UID(target.Stamp.SnapshotUID), c.Ledger.ReleaseSnapshot)
+	c.Gone(cmp.Or(s.VolumeID, origin.VolumeID))
+	c.Logger.Info("Deleted a snapshot", "tenant", target.Stamp.Tenant, "snapshot", target.Stamp.Namespace+"/"+target.Stamp.Snapshot, "snapshotUID", target.Stamp.SnapshotUID,
+		"backend", backendName, "volume", s.VolumeID, "id", id, "requestID", requests.OfDelete(), "durationSeconds", time.Since(started).Seconds())
+	return nil
+}
+
+// closeOpen looks at once what a content of the CSI driver left that is gone without
+// saying what became of its snapshot: the sidecar ends one whose call failed for good
+// without asking for a deletion.
+func (c *Controller) closeOpen(ctx context.Context, name string) error {
+	c.mu.Lock()
+	backend, isOpen := c.open[name]
+	c.mu.Unlock()
+	if !isOpen || c.health(backend) != nil {
+		return nil // an audit looks, too
+	}
+	if err := c.sweep(ctx, backend, true); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	delete(c.open, name)
+	c.mu.Unlock()
+	return nil
+}
+
+// ContentsOf are the contents that name a snapshot.
+func (c *Controller) ContentsOf(id string) ([]*snapshotv1.VolumeSnapshotContent, error) {
+	if err := c.isReady(); err != nil {
+		return nil, err
+	}
+	all, err := c.shown().contents.List(everything)
+	if err != nil {
+		return nil, err
+	}
+	var found []*snapshotv1.VolumeSnapshotContent
+	for _, content := range all {
+		if slices.Contains(record.SnapshotHandlesOf(content), id) {
+			found = append(found, content)
+		}
+	}
+	return found, nil
+}
+
+// deletedContentOf is the content whose deletion asks for that of a snapshot; nil if no
+// content names it. If any other content names it, it stays.
+func (c *Controller) deletedContentOf(ctx context.Context, id string) (*snapshotv1.VolumeSnapshotContent, error) {
+	found, err := c.ContentsOf(id)
+	if err != nil {
+		return nil, err
+	}
+	switch len(found) {
+	case 0:
+		return nil, nil
+	case 1:
+		return found[0], c.stillDeleted(ctx, found[0], id)
+	}
+	// In one order, so that the same problem has the same text.
+	slices.SortFunc(found, func(a, b *snapshotv1.VolumeSnapshotContent) int { return strings.Compare(a.Name, b.Name) })
+	return nil, &refusal{string(backends.KindInUse), fmt.Sprintf("VolumeSnapshotContents %s and %s both name snapshot %s; it is kept as long as one of them does", found[0].Name, found[1].Name, id)}
+}
+
+// stillDeleted asks the API server whether a content still asks for the deletion of its
+// snapshot.
+func (c *Controller) stillDeleted(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	live, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, content.Name, metav1.GetOptions{})
+	var because string
+	switch {
+	case apierrors.IsNotFound(err), err == nil && live.UID != content.UID:
+		because = "it is gone"
+	case err != nil:
+		return fmt.Errorf("cannot tell whether VolumeSnapshotContent %s is still to be deleted: %w", content.Name, err)
+	case !record.IsCSISnapshot(live):
+		because = "it is not the CSI driver's"
+	case live.DeletionTimestamp == nil:
+		because = "it is not being deleted"
+	case live.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete:
+		because = fmt.Sprintf("its deletionPolicy is %s", live.Spec.DeletionPolicy)
+	case !slices.Contains(record.SnapshotHandlesOf(live), id):
+		because = "it no longer names the snapshot"
+	default:
+		return nil
+	}
+	return &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s does not ask for the deletion of snapshot %s: %s", content.Name, id, because)}
+}
+
+// ListForSidecar lists the CSI driver's snapshots: that of an ID, those of a volume, or
+// all, if both are empty. A backend limits it to that one. They are in the order of
+// their handles. A listing that cannot be had is an error, never a shorter list. Again
+// means that what was listed before will do.
+func (c *Controller) ListForSidecar(ctx context.Context, backendName, id, volumeID string, again bool) ([]Taken, error) {
+	names := c.Backends.Names()
+	if backendName != "" {
+		if !slices.Contains(names, backendName) {
+			return nil, nil
+		}
+		names = []string{backendName}
+	}
+	var all []Taken
+	for _, name := range names {
+		backend, err := c.Backends.Snapshots(name)
+		if err != nil {
+			return nil, err
+		}
+		var found []cinder.Snapshot
+		if id != "" {
+			s, exists, err := backend.FindSnapshot(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			if exists {
+				found = []cinder.Snapshot{s}
+			}
+		} else {
+			list := backend.RelistSnapshots
+			if again {
+				list = backend.Snapshots
+			}
+			if found, err = list(ctx); err != nil {
+				return nil, err
+			}
+		}
+		for _, s := range found {
+			stamp := backends.SnapshotStampOf(s)
+			if backends.IsCSISnapshot(s) && (c.isOurs(stamp) || c.isImported(stamp, s)) && (volumeID == "" || s.VolumeID == volumeID) {
+				all = append(all, Taken{s, name})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Taken) int { return cmp.Or(cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.ID, b.ID)) })
+	return all, nil
+}
+
+// refusal is why a sidecar's request is not met.
+type refusal struct{ kind, message string }
+
+func (r *refusal) Error() string { return r.message }
+
+// FailureKind is the kind of the failure for the CSI driver.
+func (r *refusal) FailureKind() string { return r.kind }
+
+// FailureKind is the kind of the failure for the CSI driver.
+func (d *denied) FailureKind() string {
+	switch d.reason {
+	case string(policy.QuotaExceeded):
+		return "NoRoom"
+	case placement.ReasonBackendUnavailable:
+		return string(cinder.KindUnavailable)
+	}
+	return "Denied"
+}

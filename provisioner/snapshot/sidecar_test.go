@@ -1,0 +1,368 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// csiVolume is a volume in mode csi that is a copy of another.
+func csiVolume(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+	return volume(func(pv *corev1.PersistentVolume) {
+		delete(pv.Annotations, record.AnnotationConnector)
+		pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+			Driver: policy.CSIDriver, VolumeHandle: "gold/volume-1", VolumeAttributes: map[string]string{"filesystemUUIDs": "volume-0"},
+		}}
+		if change != nil {
+			change(pv)
+		}
+	})
+}
+
+// forSidecar is the content that the snapshot-controller makes for nightly.
+func forSidecar(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
+	return recorded(func(c *snapshotv1.VolumeSnapshotContent) {
+		handle := "gold/volume-1"
+		c.Annotations, c.Status, c.Spec.Driver, c.Spec.Source.VolumeHandle = nil, nil, policy.CSIDriver, &handle
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+// takenForSidecar is the same when its snapshot is ready, and its deletion asked for.
+func takenForSidecar(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
+	return deletedContent(func(c *snapshotv1.VolumeSnapshotContent) {
+		volume, snapshot := "gold/volume-1", "gold/snapshot-1"
+		c.Spec.Driver, c.Spec.Source.VolumeHandle, c.Status.SnapshotHandle = policy.CSIDriver, &volume, &snapshot
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+func stampedForSidecar(change func(*cinder.Snapshot)) *cinder.Snapshot {
+	s := stamped("snapshot-1", "u1", true)
+	s.Metadata["standalone-cinder.openstack.org/mode"] = "csi"
+	if change != nil {
+		change(&s)
+	}
+	return &s
+}
+
+func TestSnapshotForASidecar(t *testing.T) {
+	taken := []string{"take snapshot-u1 of volume-1", "mark snapshot-1"}
+	deleted := func(c *snapshotv1.VolumeSnapshotContent) {
+		now := metav1.Now()
+		c.DeletionTimestamp = &now
+	}
+	for name, test := range map[string]struct {
+		content    *snapshotv1.VolumeSnapshotContent
+		volume     *corev1.PersistentVolume
+		name       string
+		parameters map[string]string
+		prepare    func(*bench)
+		kind       string
+		message    string
+		calls      []string
+		counts     int64
+	}{
+		"taken":                      {content: forSidecar(nil), calls: taken, counts: 1},
+		"with the sidecar's own key": {content: forSidecar(nil), parameters: map[string]string{"csi.storage.k8s.io/volumesnapshot/name": "nightly"}, calls: taken, counts: 1},
+		"begun before, and the policy has changed": {content: forSidecar(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = recorded(nil).Annotations }),
+			parameters: map[string]string{"type": "x"}, calls: taken, counts: 1},
+		"a class with parameters": {content: forSidecar(nil), parameters: map[string]string{"type": "x"}, kind: "Denied",
+			message: `ParameterNotAllowed: parameter "type" of the VolumeSnapshotClass is not known; a VolumeSnapshotClass of this program has no parameters`},
+		"no room": {content: forSidecar(nil), prepare: func(b *bench) { b.Ledger.RecordSnapshot("other", "gold", ledgerOf("a")) }, kind: "NoRoom",
+			message: "QuotaExceeded: tenant a would use 2 of 1 snapshots (tenants[0].quota.snapshots)", counts: 1},
+		"another tenant's volume": {content: forSidecar(nil), volume: csiVolume(func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationTenant] = "b" }), kind: "Denied",
+			message: "OtherTenant: namespace team-a belongs to tenant a (tenants[0]), but the volume was made for tenant b"},
+		"a claim of another namespace": {content: forSidecar(nil), volume: csiVolume(func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.Namespace = "team-b" }), kind: "Denied",
+			message: "PersistentVolume pvc-c1 is not bound to a claim in namespace team-a, which has the VolumeSnapshot"},
+		"a record of another tenant": {content: forSidecar(func(c *snapshotv1.VolumeSnapshotContent) {
+			c.Annotations = recorded(nil).Annotations
+			c.Annotations[record.AnnotationTenant] = "b"
+		}), kind: "Damaged",
+			message: `VolumeSnapshotContent snapcontent-u1 says tenant "b", but its volume is one of tenant "a"`},
+		"another source": {content: forSidecar(nil), volume: csiVolume(func(pv *corev1.PersistentVolume) {
+			pv.Annotations[record.AnnotationVolume], pv.Spec.CSI.VolumeHandle = "volume-2", "gold/volume-2"
+		}), kind: "AlreadyExists", message: "snapshot snapshot-u1 is one of volume gold/volume-1, says VolumeSnapshotContent snapcontent-u1"},
+		"no content": {name: "snapshot-u2", content: forSidecar(nil), kind: "Damaged", message: "VolumeSnapshotContent snapcontent-u2, which would lead to snapshot snapshot-u2, does not exist"},
+		"a name that is none": {name: "nightly", content: forSidecar(nil), kind: "Damaged",
+			message: `"nightly" is not the name that the csi-snapshotter gives the snapshot of a VolumeSnapshot, snapshot- and its UID`},
+		"a content of this program's own": {content: recorded(nil), kind: "Damaged", message: "VolumeSnapshotContent snapcontent-u1 is not for a new snapshot by the CSI driver; delete it"},
+		"a content that is being deleted": {content: forSidecar(deleted), kind: "Damaged",
+			message: "the snapshot of VolumeSnapshot team-a/nightly is not taken: its VolumeSnapshotContent is being deleted"},
+		"contents that are not read yet": {content: forSidecar(nil), prepare: func(b *bench) { b.caches = nil }, kind: "Unavailable", message: "the VolumeSnapshotContents are not read yet, so it is not known what counts"},
+		"a silent backend": {content: forSidecar(nil), prepare: func(b *bench) {
+			b.backend.health = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
+		}, kind: "Unavailable", message: "backend gold: silent"},
+		"an answer that is lost": {content: forSidecar(nil), prepare: func(b *bench) {
+			b.counted["gold"] = true
+			b.backend.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "lost", EffectUnknown: true}
+		}, kind: "Unavailable", message: "backend gold: lost", calls: taken[:1], counts: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, test.content, namespace())
+			pv := test.volume
+			if pv == nil {
+				pv = csiVolume(nil)
+			}
+			if test.name == "" {
+				test.name = "snapshot-u1"
+			}
+			if test.prepare != nil {
+				test.prepare(b)
+			}
+			if record.IsSnapshotRecorded(test.content) {
+				b.count(test.content)
+			}
+			before := b.Ledger.Usage(policy.TenantScope, "a").Snapshots
+			got, err := b.TakeForSidecar(t.Context(), pv, test.name, test.parameters)
+			if kind, _ := record.FailureKind(err); kind != test.kind || fmt.Sprint(err) != cmp.Or(test.message, "<nil>") {
+				t.Errorf("got  %s: %v\nwant %s: %s", kind, err, test.kind, test.message)
+			}
+			b.wantCalls(test.calls...)
+			if counts := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; counts != max(test.counts, before) {
+				t.Errorf("%d snapshots count, want %d", counts, max(test.counts, before))
+			}
+			if err != nil {
+				return
+			}
+			if got.ID != "snapshot-1" || got.Backend != "gold" {
+				t.Errorf("taken %+v", got)
+			}
+			origin, err := record.SnapshotOriginOf(b.content())
+			b.must(err)
+			if origin.Tenant != "a" || origin.Place != here() || origin.VolumeID != "volume-1" {
+				t.Errorf("the content records %+v", origin)
+			}
+			if uuids := b.content().Annotations[record.AnnotationFilesystemUUIDs]; len(test.content.Annotations) == 0 && uuids != "volume-1,volume-0" {
+				t.Errorf("the content records the filesystems %q", uuids)
+			}
+			// What it records counts once.
+			b.count(b.content())
+			if counts := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; counts != 1 {
+				t.Errorf("%d snapshots count", counts)
+			}
+		})
+	}
+}
+
+func ledgerOf(tenant string) ledger.Snapshot {
+	return ledger.Snapshot{Tenant: tenant, StorageClass: "fast"}
+}
+
+// TestLostRecordIsWrittenAgain: others replace all annotations of a content.
+func TestLostRecordIsWrittenAgain(t *testing.T) {
+	b := newBench(t, forSidecar(nil), namespace())
+	b.backend.meanwhile = func() {
+		content := b.content()
+		content.Annotations = nil
+		_, err := b.client.SnapshotV1().VolumeSnapshotContents().Update(context.Background(), content, metav1.UpdateOptions{})
+		b.must(err)
+	}
+	_, err := b.TakeForSidecar(t.Context(), csiVolume(nil), "snapshot-u1", nil)
+	b.must(err)
+	if !record.IsSnapshotRecorded(b.content()) {
+		t.Error("the content records nothing")
+	}
+}
+
+// restamp makes a snapshot one of another VolumeSnapshot.
+func restamp(s *cinder.Snapshot, uid string) {
+	s.Metadata["standalone-cinder.openstack.org/snapshot-uid"] = uid
+	s.Metadata["csi.storage.k8s.io/volumesnapshotcontent/name"] = "snapcontent-" + uid
+}
+
+func TestSnapshotRemovalForASidecar(t *testing.T) {
+	removed := []string{"remove snapshot-1 unrecorded=false"}
+	for name, test := range map[string]struct {
+		contents []runtime.Object
+		snapshot *cinder.Snapshot
+		fail     error
+		kind     string
+		message  string
+		calls    []string
+		events   []string
+		counts   int64
+	}{
+		"removed":          {contents: []runtime.Object{takenForSidecar(nil)}, snapshot: stampedForSidecar(nil), calls: removed},
+		"gone":             {contents: []runtime.Object{takenForSidecar(nil)}, calls: removed},
+		"gone for good":    {},
+		"without a record": {contents: []runtime.Object{takenForSidecar(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = nil })}, snapshot: stampedForSidecar(nil), calls: removed},
+		"the stamp of another": {contents: []runtime.Object{takenForSidecar(nil)}, snapshot: stampedForSidecar(func(s *cinder.Snapshot) { restamp(s, "u9") }), kind: "NotOurs",
+			message: "backend gold: snapshot snapshot-1 does not carry the stamp", events: []string{"Warning SnapshotFailedDelete backend gold: snapshot snapshot-1 does not carry"}, counts: 1, calls: removed},
+		"the stamp of another, without a record": {contents: []runtime.Object{takenForSidecar(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = nil })},
+			snapshot: stampedForSidecar(func(s *cinder.Snapshot) { restamp(s, "u9") }), kind: "NotOurs",
+			message: "snapshot snapshot-1 carries the stamp of another VolumeSnapshot than that of VolumeSnapshotContent snapcontent-u1; it is not touched",
+			events:  []string{"Warning SnapshotFailedDelete snapshot snapshot-1 carries the stamp of another"}},
+		"no content asks for it": {snapshot: stampedForSidecar(nil), kind: "Damaged",
+			message: "no VolumeSnapshotContent asks for the deletion of snapshot snapshot-1"},
+		"its content is not being deleted": {contents: []runtime.Object{takenForSidecar(func(c *snapshotv1.VolumeSnapshotContent) { c.DeletionTimestamp = nil })}, snapshot: stampedForSidecar(nil), kind: "Damaged",
+			message: "VolumeSnapshotContent snapcontent-u1 does not ask for the deletion of snapshot snapshot-1: it is not being deleted", counts: 1},
+		"it is to be kept": {contents: []runtime.Object{takenForSidecar(func(c *snapshotv1.VolumeSnapshotContent) {
+			c.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
+		})}, snapshot: stampedForSidecar(nil), kind: "Damaged",
+			message: "VolumeSnapshotContent snapcontent-u1 does not ask for the deletion of snapshot snapshot-1: its deletionPolicy is Retain", counts: 1},
+		"another content names it": {contents: []runtime.Object{takenForSidecar(nil), takenForSidecar(func(c *snapshotv1.VolumeSnapshotContent) {
+			c.Name, c.UID, c.DeletionTimestamp = "zz-again", "content-2", nil
+		})}, snapshot: stampedForSidecar(nil), kind: "InUse", message: "VolumeSnapshotContents snapcontent-u1 and zz-again both name snapshot snapshot-1; it is kept as long as one of them does", counts: 1},
+		"somebody else's": {contents: []runtime.Object{takenForSidecar(nil)}, snapshot: stampedForSidecar(func(s *cinder.Snapshot) { s.Metadata = nil }), kind: "NotOurs",
+			message: "snapshot snapshot-1 does not carry the stamp of this cluster's CSI driver; it is not touched",
+			events:  []string{"Warning SnapshotFailedDelete snapshot snapshot-1 does not carry"}, counts: 1},
+		"a native volume's": {contents: []runtime.Object{takenForSidecar(nil)}, snapshot: stampedForSidecar(func(s *cinder.Snapshot) { delete(s.Metadata, "standalone-cinder.openstack.org/mode") }), kind: "NotOurs",
+			message: "snapshot snapshot-1 does not carry the stamp of this cluster's CSI driver; it is not touched",
+			events:  []string{"Warning SnapshotFailedDelete snapshot snapshot-1 does not carry"}, counts: 1},
+		"volumes depend on it": {contents: []runtime.Object{takenForSidecar(nil), nightly(nil)}, snapshot: stampedForSidecar(nil), fail: &cinder.Error{Backend: "gold", Kind: backends.KindInUse, Message: "volumes depend on it"},
+			kind: "InUse", message: "backend gold: volumes depend on it", calls: removed,
+			events: []string{"Warning SnapshotFailedDelete backend gold: volumes depend on it", "Warning SnapshotFailedDelete backend gold: volumes depend on it"}, counts: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, append(test.contents, namespace())...)
+			for _, object := range test.contents {
+				if content, ok := object.(*snapshotv1.VolumeSnapshotContent); ok {
+					b.count(content)
+				}
+			}
+			if test.snapshot != nil {
+				b.backend.existing = []*cinder.Snapshot{test.snapshot}
+			}
+			b.backend.failRemoval = test.fail
+			for range 2 {
+				err := b.RemoveForSidecar(t.Context(), "gold", "snapshot-1")
+				if kind, _ := record.FailureKind(err); kind != test.kind || fmt.Sprint(err) != cmp.Or(test.message, "<nil>") {
+					t.Errorf("got  %s: %v\nwant %s: %s", kind, err, test.kind, test.message)
+				}
+				if len(test.calls) > 0 {
+					b.wantCalls(test.calls...)
+					b.backend.calls = nil
+				} else {
+					b.wantCalls()
+				}
+			}
+			b.wantEvents(test.events...)
+			if counts := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; counts != test.counts {
+				t.Errorf("%d snapshots count, want %d", counts, test.counts)
+			}
+		})
+	}
+}
+
+// TestContentsOfAnotherInstallationDoNotCount: all have the one name of the driver.
+func TestContentsOfAnotherInstallationDoNotCount(t *testing.T) {
+	for cluster, want := range map[string]int64{"": 1, takenForSidecar(nil).Annotations[record.AnnotationCluster]: 1, "another": 0} {
+		b := newBench(t, namespace())
+		b.count(takenForSidecar(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[record.AnnotationCluster] = cluster }))
+		if counts := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; counts != want {
+			t.Errorf("cluster %q: %d snapshots count, want %d", cluster, counts, want)
+		}
+	}
+}
+
+func TestListingForASidecar(t *testing.T) {
+	b := newBench(t, namespace())
+	other := stampedForSidecar(func(s *cinder.Snapshot) { s.ID, s.VolumeID = "snapshot-0", "volume-2" })
+	native := stamped("snapshot-2", "u2", true)
+	b.backend.listed = []cinder.Snapshot{*stampedForSidecar(nil), *other, native, {ID: "foreign"}}
+	b.backend.existing = []*cinder.Snapshot{stampedForSidecar(nil), &native}
+	for name, test := range map[string]struct {
+		backend, id, volume string
+		want                []string
+	}{
+		"all":                 {want: []string{"gold/snapshot-0", "gold/snapshot-1"}},
+		"of a volume":         {backend: "gold", volume: "volume-1", want: []string{"gold/snapshot-1"}},
+		"one":                 {backend: "gold", id: "snapshot-1", want: []string{"gold/snapshot-1"}},
+		"one that is gone":    {backend: "gold", id: "snapshot-9"},
+		"a native volume's":   {backend: "gold", id: "snapshot-2"},
+		"of no known backend": {backend: "silver", id: "snapshot-1"},
+	} {
+		all, err := b.ListForSidecar(t.Context(), test.backend, test.id, test.volume, false)
+		b.must(err)
+		var got []string
+		for _, s := range all {
+			got = append(got, s.Backend+"/"+s.ID)
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: listed %q, want %q", name, got, test.want)
+		}
+	}
+	b.backend.err = errors.New("silent")
+	if all, err := b.ListForSidecar(t.Context(), "", "", "", false); err == nil {
+		t.Errorf("an incomplete listing gave %v", all)
+	}
+}
+
+// TestLeftoversOfASidecar: what was made and whose content is gone is removed, but never
+// what a content of the driver names or may be given.
+func TestLeftoversOfASidecar(t *testing.T) {
+	unrecorded := func(s *cinder.Snapshot) { delete(s.Metadata, "standalone-cinder.openstack.org/recorded") }
+	for name, test := range map[string]struct {
+		objects []runtime.Object
+		change  func(*cinder.Snapshot)
+		calls   []string
+	}{
+		"nothing leads to it":               {change: unrecorded, calls: []string{"remove snapshot-1 unrecorded=true"}},
+		"it was ready once":                 {},
+		"its content names it":              {objects: []runtime.Object{takenForSidecar(nil)}, change: unrecorded},
+		"its content may still be given it": {objects: []runtime.Object{forSidecar(nil)}, change: unrecorded},
+		"its VolumeSnapshot is there":       {objects: []runtime.Object{nightly(nil)}, change: unrecorded},
+		"its content names another by handle": {objects: []runtime.Object{takenForSidecar(func(c *snapshotv1.VolumeSnapshotContent) {
+			other := "gold/snapshot-7"
+			c.Status.SnapshotHandle = &other
+		})}, change: unrecorded, calls: []string{"remove snapshot-1 unrecorded=true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, append(test.objects, namespace())...)
+			b.backend.listed = []cinder.Snapshot{*stampedForSidecar(test.change)}
+			b.must(b.sweep(t.Context(), "gold", true))
+			b.wantCalls(test.calls...)
+		})
+	}
+}
+
+// TestContentThatEndsWithoutASnapshotCountsNoLonger: the sidecar deletes one whose call
+// failed for good without another word.
+func TestContentThatEndsWithoutASnapshotCountsNoLonger(t *testing.T) {
+	for name, test := range map[string]struct {
+		listed []cinder.Snapshot
+		calls  []string
+	}{
+		"nothing was made":   {},
+		"something was made": {listed: []cinder.Snapshot{*stampedForSidecar(func(s *cinder.Snapshot) { delete(s.Metadata, "standalone-cinder.openstack.org/recorded") })}, calls: []string{"remove snapshot-1 unrecorded=true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, namespace())
+			content := takenForSidecar(func(c *snapshotv1.VolumeSnapshotContent) { c.DeletionTimestamp, c.Status = nil, nil })
+			events := b.contentEvents()
+			events.OnAdd(content, false)
+			if counts := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; counts != 1 {
+				t.Errorf("%d snapshots count", counts)
+			}
+			events.OnDelete(content)
+			b.backend.listed = test.listed
+			b.must(b.syncItsContent())
+			b.wantCalls(test.calls...)
+			if counts := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; counts != 0 || len(b.open) > 0 {
+				t.Errorf("%d snapshots count, open are %v", counts, b.open)
+			}
+			// Nothing more is asked.
+			b.backend.calls, b.backend.err = nil, errors.New("silent")
+			b.must(b.syncItsContent())
+		})
+	}
+}

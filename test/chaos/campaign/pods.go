@@ -1,0 +1,373 @@
+package campaign
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// attachmentBook knows the VolumeAttachments of pods: which were seen attached, and
+// which deletions were requested.
+type attachmentBook struct {
+	mu       sync.Mutex
+	pods     int
+	attached map[types.UID]bool
+	asked    map[types.UID]bool
+}
+
+func newAttachmentBook() *attachmentBook {
+	return &attachmentBook{attached: map[types.UID]bool{}, asked: map[types.UID]bool{}}
+}
+
+func (b *attachmentBook) notePod() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pods++
+}
+
+func (b *attachmentBook) noteAttached(uid types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.attached[uid] = true
+}
+
+// noteAsked must be called before the delete request.
+func (b *attachmentBook) noteAsked(uid types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked[uid] = true
+}
+
+func (b *attachmentBook) isAsked(uid types.UID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.asked[uid]
+}
+
+func (b *attachmentBook) totals() (pods, attached int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.pods, len(b.attached)
+}
+
+// makeNodes registers the driver on the nodes of pods, as its plugin does there.
+func (w *world) makeNodes(ctx context.Context) (err error) {
+	if !w.options.CSI {
+		return nil
+	}
+	if w.sockets, err = os.MkdirTemp("", "csi-"); err != nil {
+		return err
+	}
+	if err := w.suite.AllowCSINodes(ctx, w.names.provisioner()); err != nil {
+		return err
+	}
+	for n := range plan.PodNodes {
+		name := w.names.podNode(n)
+		id, err := wire.Node{Name: name, InitiatorName: "iqn.2026-01.example:" + name}.NodeID()
+		if err != nil {
+			return err
+		}
+		_, err = w.suite.Client.StorageV1().CSINodes().Create(ctx, &storagev1.CSINode{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: wire.DriverName, NodeID: id}}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// socket is that of a slot's replicas, and of the csi-attacher beside them.
+func (s *slot) socket() string {
+	return filepath.Join(s.world.sockets, fmt.Sprintf("%d.sock", s.number))
+}
+
+// attachment is the VolumeAttachment that a pod needs.
+type attachment struct {
+	name, node string
+	uid        types.UID
+}
+
+// runPod does what kubelet, the scheduler and the attach-detach controller would for one
+// pod. Pods overlap. What the pod still has when the faults end is left to the ending.
+func (w *world) runPod(ctx, trouble context.Context, step plan.PodStep) {
+	if !w.until(trouble, step.At) {
+		return
+	}
+	w.timeline.Note("%s", step)
+	if err := w.pod(ctx, trouble, step); err != nil && ctx.Err() == nil {
+		w.timeline.Say("%s: %s", step, err)
+	}
+}
+
+func (w *world) pod(ctx, trouble context.Context, step plan.PodStep) error {
+	namespace := w.names.namespace(step.Tenant)
+	uid, err := w.makePodClaim(ctx, namespace, step)
+	if err != nil || !w.awaitBound(trouble, namespace, step.Claim) {
+		return err
+	}
+	pv := "pvc-" + string(uid)
+	var last *attachment
+	for _, stay := range step.Stays {
+		node := w.names.podNode(stay.Node)
+		if last != nil && last.node != node {
+			if !stay.Overlaps {
+				if err := w.detach(ctx, last); err != nil {
+					return err
+				}
+				if !w.awaitDetached(trouble, last) {
+					return nil
+				}
+			}
+			next, err := w.attach(ctx, trouble, pv, node)
+			if err != nil || next == nil {
+				return err
+			}
+			if stay.Overlaps {
+				sleep(trouble, stay.For/3)
+				if err := w.detach(ctx, last); err != nil {
+					return err
+				}
+			}
+			last = next
+		} else if last == nil {
+			if last, err = w.attach(ctx, trouble, pv, node); err != nil || last == nil {
+				return err
+			}
+		}
+		if !sleep(trouble, stay.For) {
+			return nil
+		}
+	}
+	switch {
+	case !step.Ends:
+		return nil
+	case step.ClaimFirst:
+		if err := w.deleteClaim(ctx, namespace, step.Claim, uid); err != nil {
+			return err
+		}
+		sleep(trouble, time.Second)
+		return w.detach(ctx, last)
+	}
+	if err := w.detach(ctx, last); err != nil || !w.awaitDetached(trouble, last) {
+		return err
+	}
+	return w.deleteClaim(ctx, namespace, step.Claim, uid)
+}
+
+// makePodClaim creates the claim. Its name is used once.
+func (w *world) makePodClaim(ctx context.Context, namespace string, step plan.PodStep) (types.UID, error) {
+	claims := w.suite.Client.CoreV1().PersistentVolumeClaims(namespace)
+	claim := harness.Claim(namespace, step.Claim, w.names.class(plan.OnNodes), fmt.Sprintf("%dMi", step.SizeMi), nil)
+	var made *corev1.PersistentVolumeClaim
+	err := insist(ctx, func(ctx context.Context) (err error) {
+		made, err = claims.Create(ctx, claim, metav1.CreateOptions{})
+		return err
+	})
+	if apierrors.IsAlreadyExists(err) {
+		err = insist(ctx, func(ctx context.Context) (err error) {
+			made, err = claims.Get(ctx, step.Claim, metav1.GetOptions{})
+			return err
+		})
+	}
+	if err != nil {
+		return "", err
+	}
+	w.claims.noteMade(made.UID)
+	w.attachments.notePod()
+	return made.UID, nil
+}
+
+// lookAgain is the pause between two looks at an object.
+const lookAgain = 150 * time.Millisecond
+
+// awaitBound returns false if the faults end first.
+func (w *world) awaitBound(trouble context.Context, namespace, name string) bool {
+	for sleep(trouble, lookAgain) {
+		bounded, cancel := context.WithTimeout(trouble, try)
+		claim, err := w.suite.Client.CoreV1().PersistentVolumeClaims(namespace).Get(bounded, name, metav1.GetOptions{})
+		cancel()
+		if err == nil && claim.Status.Phase == corev1.ClaimBound {
+			return true
+		}
+	}
+	return false
+}
+
+// attach asks for a volume on a node; nil if the faults end before that can be. The
+// name of a VolumeAttachment is always the same for a volume and a node.
+func (w *world) attach(ctx, trouble context.Context, pv, node string) (*attachment, error) {
+	a := &attachment{name: pv + "-" + node, node: node}
+	for {
+		var made *storagev1.VolumeAttachment
+		err := insist(ctx, func(ctx context.Context) (err error) {
+			made, err = w.suite.Client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
+				ObjectMeta: metav1.ObjectMeta{Name: a.name},
+				Spec:       storagev1.VolumeAttachmentSpec{Attacher: wire.DriverName, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
+			}, metav1.CreateOptions{})
+			return err
+		})
+		if apierrors.IsAlreadyExists(err) {
+			err = insist(ctx, func(ctx context.Context) (err error) {
+				made, err = w.suite.Client.StorageV1().VolumeAttachments().Get(ctx, a.name, metav1.GetOptions{})
+				return err
+			})
+		}
+		switch {
+		case err == nil && made.DeletionTimestamp == nil && !w.attachments.isAsked(made.UID):
+			a.uid = made.UID
+			return a, nil
+		case err != nil && !apierrors.IsNotFound(err):
+			return nil, err
+		case !sleep(trouble, lookAgain):
+			return nil, nil
+		}
+	}
+}
+
+// detach requests the end of an attachment.
+func (w *world) detach(ctx context.Context, a *attachment) error {
+	w.attachments.noteAsked(a.uid)
+	err := insist(ctx, func(ctx context.Context) error {
+		return w.suite.Client.StorageV1().VolumeAttachments().Delete(ctx, a.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &a.uid}})
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// awaitDetached returns false if the faults end first.
+func (w *world) awaitDetached(trouble context.Context, a *attachment) bool {
+	for sleep(trouble, lookAgain) {
+		bounded, cancel := context.WithTimeout(trouble, try)
+		now, err := w.suite.Client.StorageV1().VolumeAttachments().Get(bounded, a.name, metav1.GetOptions{})
+		cancel()
+		if apierrors.IsNotFound(err) || err == nil && now.UID != a.uid {
+			return true
+		}
+	}
+	return false
+}
+
+// isPods reports whether a VolumeAttachment is that of one of this seed's pods.
+func (n names) isPods(a *storagev1.VolumeAttachment) bool {
+	return a.Spec.Attacher == wire.DriverName && strings.HasPrefix(a.Spec.NodeName, n.id()+"-pods-") && a.Spec.Source.PersistentVolumeName != nil
+}
+
+func (w *world) listAttachments(ctx context.Context) ([]storagev1.VolumeAttachment, error) {
+	if !w.options.CSI {
+		return nil, nil
+	}
+	var all []storagev1.VolumeAttachment
+	err := insist(ctx, func(ctx context.Context) error {
+		list, err := w.suite.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+		if err == nil {
+			all = slices.DeleteFunc(list.Items, func(a storagev1.VolumeAttachment) bool { return !w.names.isPods(&a) })
+		}
+		return err
+	})
+	return all, err
+}
+
+// endPods detaches the volumes of all claims whose deletion was requested, and of the
+// others all but the newest attachment.
+func (w *world) endPods(ctx context.Context) error {
+	all, err := w.listAttachments(ctx)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(all, func(a, b storagev1.VolumeAttachment) int {
+		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	kept := map[string]bool{}
+	for i := range all {
+		a := &all[i]
+		pv := *a.Spec.Source.PersistentVolumeName
+		if !w.attachments.isAsked(a.UID) && !kept[pv] && !w.claims.isAsked(types.UID(strings.TrimPrefix(pv, "pvc-"))) {
+			kept[pv] = true
+			continue
+		}
+		if err := w.detach(ctx, &attachment{a.Name, a.Spec.NodeName, a.UID}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attachmentOf is a VolumeAttachment as the checker sees it.
+func (w *world) attachmentOf(a *storagev1.VolumeAttachment, volumes map[string]string) checker.Attachment {
+	out := checker.Attachment{
+		UID: string(a.UID), Name: a.Name, PV: *a.Spec.Source.PersistentVolumeName, Node: a.Spec.NodeName,
+		Attached: a.Status.Attached && a.DeletionTimestamp == nil, Asked: w.attachments.isAsked(a.UID) || a.DeletionTimestamp != nil,
+	}
+	out.VolumeID = volumes[out.PV]
+	for _, failed := range []*storagev1.VolumeError{a.Status.AttachError, a.Status.DetachError} {
+		if failed != nil {
+			out.Error = failed.Message
+		}
+	}
+	return out
+}
+
+// addAttachments adds to a state what is known of VolumeAttachments. It has the
+// PersistentVolumes.
+func (w *world) addAttachments(ctx context.Context, s *checker.State) error {
+	all, err := w.listAttachments(ctx)
+	if err != nil {
+		return err
+	}
+	volumes := map[string]string{}
+	for _, pv := range s.PVs {
+		volumes[pv.Name] = pv.VolumeID
+	}
+	for i := range all {
+		s.Attachments = append(s.Attachments, w.attachmentOf(&all[i], volumes))
+	}
+	return nil
+}
+
+// sweepPods removes what the seed left of attachments and nodes.
+func (w *world) sweepPods(ctx context.Context) error {
+	if !w.options.CSI {
+		return nil
+	}
+	all, err := w.listAttachments(ctx)
+	if err != nil {
+		return err
+	}
+	client := w.suite.Client.StorageV1()
+	for _, a := range all {
+		_, err := client.VolumeAttachments().Patch(ctx, a.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		if err == nil {
+			err = client.VolumeAttachments().Delete(ctx, a.Name, metav1.DeleteOptions{})
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	for n := range plan.PodNodes {
+		if err := client.CSINodes().Delete(ctx, w.names.podNode(n), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
+}

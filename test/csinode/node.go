@@ -1,0 +1,764 @@
+// Package csinode is a node for tests of the CSI node plugin: its kernel with sessions,
+// disks, multipath maps and mounts, the storage that it reaches, and its programs. It
+// notes every harm that a caller does, and can stop, as a crash would, at every change.
+package csinode
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
+)
+
+// Initiator is the node's own iSCSI name.
+const Initiator = "iqn.2026-01.org.example:node-1"
+
+// ErrCrashed is what every call gets after a crash.
+var ErrCrashed = errors.New("the plugin is dead")
+
+// ErrInjected is a failure that a test asked for.
+var ErrInjected = errors.New("injected failure")
+
+// Volume is a volume of the storage.
+type Volume struct {
+	Bytes int64
+	// Filesystem and UUID are those of its content, which is FilesystemBytes long.
+	Filesystem, UUID string
+	FilesystemBytes  int64
+	// Junk is content that is no filesystem.
+	Junk bool
+	// Identity and Serial are what its disks say; empty means that the LUN's place
+	// decides, as with tgt.
+	Identity, Serial string
+	// Data is what was written to its filesystem.
+	Data string
+	// NeedsCheck makes e2fsck exit with this code.
+	NeedsCheck int
+	// NamespaceUUID and NGUID, without dashes, are what its NVMe namespace says.
+	NamespaceUUID, NGUID string
+	// Elsewhere means that another node had it since it was mounted.
+	Elsewhere bool
+}
+
+// Target is an iSCSI target.
+type Target struct {
+	Portals  []string
+	LUNs     map[int]*Volume
+	User     string
+	Password string
+	// Down portals do not answer.
+	Down map[string]bool
+	// Gone makes the disks of sessions dead.
+	Gone bool
+}
+
+type session struct {
+	id, host              int
+	target, portal, iface string
+	initiator, state      string
+	// rport is set for disks on Fibre Channel, which has no sessions.
+	rport *rport
+}
+
+const loggedIn = "LOGGED_IN"
+
+type disk struct {
+	address host.Address
+	name    string
+	session *session
+	bytes   int64
+	// early is how often the disk cannot be opened yet.
+	early int
+	// offline disks fail every command.
+	offline bool
+	// shown is when the disk of the device appears.
+	shown time.Time
+}
+
+type dmap struct {
+	name, alias, wwid string
+	paths             []string
+	bytes             int64
+}
+
+type mount struct {
+	device, root, at, kind string
+	readOnly, fsReadOnly   bool
+	options                string
+	// of is the volume that was mounted.
+	of *Volume
+}
+
+// Node is the node.
+type Node struct {
+	mu sync.Mutex
+
+	Boot    string
+	Targets map[string]*Target
+	// Subsystems are those of NVMe.
+	Subsystems map[string]*Subsystem
+	// FCHosts are the node's Fibre Channel ports, and FCTargets those of the storage, by
+	// their names; see Fabric.
+	FCHosts   []*FCHost
+	FCTargets map[string]*FCTarget
+	// Missing are programs that the node lacks.
+	Missing map[string]bool
+	// Multipathd is whether it runs. It takes single paths, too, if Greedy.
+	Multipathd, Greedy bool
+	// Hidden are devices that are mounted in another namespace only.
+	Hidden map[string]bool
+	// Unpropagated makes mounts appear for the plugin only.
+	Unpropagated bool
+	// Delay is how long every program runs.
+	Delay time.Duration
+	// Forgetful makes mkfs ignore the UUID that it is given, as an old one might.
+	Forgetful bool
+	// MapDelay is how long multipathd takes to make a map.
+	MapDelay time.Duration
+	// ScanDelay is how long a new device is known before it has a disk.
+	ScanDelay time.Duration
+	// Early is how often a new disk cannot be opened yet.
+	Early int
+	// Kept makes the kernel keep disks that are deleted.
+	Kept bool
+	// Reuse makes the kernel give the names of disks that are gone to new ones.
+	Reuse bool
+	// NoNVMe makes the kernel lack NVMe over fabrics, and Unloaded until it is loaded.
+	NoNVMe, Unloaded bool
+	// Internal makes all controllers parts of the node.
+	Internal bool
+	// SinglePath switches the kernel's NVMe multipath off.
+	SinglePath bool
+
+	files       map[string][]byte
+	dirs        map[string]bool
+	locks       map[string]bool
+	records     map[string]map[string]string
+	wwids       map[string]bool
+	sessions    []*session
+	rports      []*rport
+	disks       []*disk
+	maps        []*dmap
+	controllers []*controller
+	heads       []*head
+	mounts      []*mount
+	setro       map[string]bool
+	calls       []string
+	harm        []string
+	nextID      int
+	effects     int
+	crashAt     int
+	applied     bool
+	failAt      int
+	crashed     bool
+	lastWrite   string
+}
+
+// New makes a node without sessions.
+func New() *Node {
+	return &Node{
+		Boot: "boot-1", Targets: map[string]*Target{}, Subsystems: map[string]*Subsystem{}, FCTargets: map[string]*FCTarget{}, Missing: map[string]bool{}, Hidden: map[string]bool{},
+		files: map[string][]byte{
+			"/etc/iscsi/initiatorname.iscsi": []byte("## a comment\nInitiatorName=" + Initiator + "\n"),
+		},
+		dirs: map[string]bool{}, locks: map[string]bool{}, records: map[string]map[string]string{}, wwids: map[string]bool{}, setro: map[string]bool{},
+	}
+}
+
+// CrashAt makes the node's plugin die at the nth change from now, before or after it
+// has its effect.
+func (n *Node) CrashAt(nth int, after bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.effects, n.crashAt, n.applied, n.failAt = 0, nth, after, 0
+}
+
+// FailAt makes the nth change from now fail without having an effect.
+func (n *Node) FailAt(nth int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.effects, n.crashAt, n.failAt = 0, 0, nth
+}
+
+// Restart starts the plugin again. It reports whether it had crashed.
+func (n *Node) Restart() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	crashed := n.crashed
+	n.crashed, n.crashAt, n.failAt = false, 0, 0
+	n.locks = map[string]bool{}
+	return crashed
+}
+
+// Reboot starts the node again: what is in memory is lost.
+func (n *Node) Reboot(boot string) {
+	n.Restart()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.Boot, n.sessions, n.disks, n.maps, n.mounts = boot, nil, nil, nil, nil
+	n.controllers, n.heads, n.rports = nil, nil, nil
+}
+
+// Reached is whether the crash or the failure that was asked for happened.
+func (n *Node) Reached() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.crashed || n.failAt > 0 && n.effects >= n.failAt
+}
+
+// Harm is what callers did that loses or shows somebody's data.
+func (n *Node) Harm() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.harm)
+}
+
+// Calls are the programs that ran, without secrets.
+func (n *Node) Calls() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.calls)
+}
+
+// Left is everything that is on the node because of volumes.
+func (n *Node) Left() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var left []string
+	for _, m := range n.mounts {
+		left = append(left, "mount "+m.at)
+	}
+	for _, m := range n.maps {
+		left = append(left, "map "+m.name)
+	}
+	for _, d := range n.disks {
+		left = append(left, "disk "+d.address.String())
+	}
+	for _, s := range n.sessions {
+		left = append(left, fmt.Sprintf("session %d", s.id))
+	}
+	for _, c := range n.controllers {
+		left = append(left, "controller "+c.name)
+	}
+	for _, h := range n.heads {
+		left = append(left, "namespace "+h.name)
+	}
+	for key := range n.records {
+		left = append(left, "record "+key)
+	}
+	for file := range n.files {
+		if !strings.HasPrefix(file, "/etc/") && !strings.Contains(file, "/formatting/") {
+			left = append(left, "file "+file)
+		}
+	}
+	for lock := range n.locks {
+		left = append(left, "lock "+lock)
+	}
+	slices.Sort(left)
+	return left
+}
+
+// Files are the files that were written.
+func (n *Node) Files() map[string]string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	files := map[string]string{}
+	for name, content := range n.files {
+		files[name] = string(content)
+	}
+	return files
+}
+
+// PutFile writes a file.
+func (n *Node) PutFile(name, content string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.files[name] = []byte(content)
+}
+
+// RemoveFiles removes the files below a directory.
+func (n *Node) RemoveFiles(below string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.DeleteFunc(n.files, func(name string, _ []byte) bool { return strings.HasPrefix(name, below) })
+}
+
+// LogIn makes a session by another hand, under any initiator name.
+func (n *Node) LogIn(target, portal, initiator string) (host, id int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	iface := "default"
+	if initiator != Initiator {
+		// Kubelet makes an interface for each volume that has an initiator name.
+		iface = portal + ":volume"
+	}
+	s := n.newSession(target, portal, iface, initiator)
+	return s.host, s.id
+}
+
+// Lose makes sessions to a target lose it.
+func (n *Node) Lose(target string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.sessions {
+		if s.target == target {
+			s.state = "FAILED"
+		}
+	}
+}
+
+// Find makes the kernel find a LUN of a session.
+func (n *Node) Find(session, lun int) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.sessions {
+		if s.id == session {
+			n.scan(s, lun)
+			return n.disks[len(n.disks)-1].name
+		}
+	}
+	return ""
+}
+
+// MountByHand mounts a device where nobody asked for it.
+func (n *Node) MountByHand(device, at, kind string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mounts = append(n.mounts, &mount{device: device, root: "/", at: at, kind: kind})
+}
+
+// UnmountByHand undoes the topmost mount of a path.
+func (n *Node) UnmountByHand(at string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.unmount(at)
+}
+
+// MakeReadOnly is what the kernel does after an error of a filesystem.
+func (n *Node) MakeReadOnly(at string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range n.mounts {
+		if m.at == at {
+			m.fsReadOnly = true
+		}
+	}
+}
+
+// Devices are the kernel's names of the disks.
+func (n *Node) Devices() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var names []string
+	for _, d := range n.disks {
+		names = append(names, d.name)
+	}
+	for _, h := range n.heads {
+		names = append(names, h.name)
+	}
+	return names
+}
+
+// MountedAt describes the topmost mount of a path: the volume and the options.
+func (n *Node) MountedAt(at string) (v *Volume, options string, readOnly, found bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range slices.Backward(n.mounts) {
+		if m.at == at {
+			return n.volumeOf(m.device), m.options, m.readOnly, true
+		}
+	}
+	return nil, "", false, false
+}
+
+// Write writes to the filesystem or the device at a path, as a pod does.
+func (n *Node) Write(at, data string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range slices.Backward(n.mounts) {
+		if m.at != at {
+			continue
+		}
+		v := n.volumeOf(m.device)
+		if v == nil {
+			return syscall.EIO
+		}
+		if m.readOnly || m.fsReadOnly {
+			return syscall.EROFS
+		}
+		v.Data = data
+		return nil
+	}
+	n.harm = append(n.harm, "a pod wrote to the node's own disk at "+at)
+	return nil
+}
+
+// SetReadOnly is whether the kernel refuses writes to a device.
+func (n *Node) SetReadOnly(device string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.setro[device]
+}
+
+// change does something that a crash can come before or after.
+func (n *Node) change(what string, do func() error) error {
+	if n.crashed {
+		return ErrCrashed
+	}
+	n.effects++
+	n.lastWrite = what
+	switch {
+	case n.crashAt > 0 && n.effects == n.crashAt && !n.applied:
+		n.crashed = true
+		return ErrCrashed
+	case n.failAt > 0 && n.effects == n.failAt:
+		return fmt.Errorf("%s: %w", what, ErrInjected)
+	}
+	err := do()
+	if n.crashAt > 0 && n.effects == n.crashAt {
+		n.crashed = true
+		return ErrCrashed
+	}
+	return err
+}
+
+// ReadFile reads a file.
+func (n *Node) ReadFile(name string) ([]byte, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.crashed {
+		return nil, ErrCrashed
+	}
+	if content, ok := n.files[name]; ok {
+		return content, nil
+	}
+	if content, ok := n.tree()[name]; ok {
+		return []byte(content), nil
+	}
+	return nil, fs.ErrNotExist
+}
+
+// ReadDir lists a directory.
+func (n *Node) ReadDir(name string) ([]string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.crashed {
+		return nil, ErrCrashed
+	}
+	found := map[string]bool{}
+	collect := func(file string) {
+		if rest, ok := strings.CutPrefix(file, name+"/"); ok {
+			first, _, _ := strings.Cut(rest, "/")
+			found[first] = true
+		}
+	}
+	for file := range n.files {
+		collect(file)
+	}
+	if strings.HasPrefix(name, "/sys/") {
+		for file := range n.tree() {
+			collect(file)
+		}
+	}
+	if len(found) == 0 {
+		return nil, fs.ErrNotExist
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// Replace writes a file.
+func (n *Node) Replace(name string, content []byte) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.change("write "+name, func() error {
+		n.files[name] = slices.Clone(content)
+		return nil
+	})
+}
+
+// MakeDir makes a directory.
+func (n *Node) MakeDir(name string) error { return n.make(name) }
+
+// MakeFile makes a file.
+func (n *Node) MakeFile(name string) error { return n.make(name) }
+
+func (n *Node) make(name string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.change("make "+name, func() error {
+		n.dirs[name] = true
+		return nil
+	})
+}
+
+// Remove removes a file or a directory.
+func (n *Node) Remove(name string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.change("remove "+name, func() error {
+		if slices.ContainsFunc(n.mounts, func(m *mount) bool { return m.at == name }) {
+			return syscall.EBUSY
+		}
+		delete(n.files, name)
+		delete(n.dirs, name)
+		return nil
+	})
+}
+
+// Exists is whether a directory or a file of a mount is there.
+func (n *Node) Exists(name string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.dirs[name]
+}
+
+// Lock takes a lock.
+func (n *Node) Lock(ctx context.Context, name string, wait bool) (func(), error) {
+	for {
+		n.mu.Lock()
+		if n.crashed {
+			n.mu.Unlock()
+			return nil, ErrCrashed
+		}
+		if !n.locks[name] {
+			n.locks[name] = true
+			n.mu.Unlock()
+			return func() {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				delete(n.locks, name)
+			}, nil
+		}
+		n.mu.Unlock()
+		if !wait {
+			return nil, host.ErrLocked
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// Set writes to sysfs.
+func (n *Node) Set(_ context.Context, name, value string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.change("set "+name, func() error { return n.set(name, value) })
+}
+
+func (n *Node) set(name, value string) error {
+	if _, ok := n.tree()[name]; !ok {
+		return fs.ErrNotExist
+	}
+	if strings.HasPrefix(name, "/sys/class/nvme/") {
+		return n.setController(path.Base(path.Dir(name)), path.Base(name))
+	}
+	if strings.HasPrefix(name, "/sys/class/scsi_host/") {
+		var number, channel, target, lun int
+		if _, err := fmt.Sscanf(path.Base(path.Dir(name)), "host%d", &number); err != nil {
+			return err
+		}
+		if _, err := fmt.Sscanf(value, "%d %d %d", &channel, &target, &lun); err != nil {
+			return syscall.EINVAL
+		}
+		for _, s := range n.sessions {
+			if s.host == number {
+				n.scan(s, lun)
+			}
+		}
+		n.scanFC(number, target, lun)
+		return nil
+	}
+	for _, d := range n.disks {
+		if !strings.HasPrefix(name, "/sys/class/scsi_device/"+d.address.String()+"/") {
+			continue
+		}
+		if path.Base(name) == "state" {
+			if value != "offline\n" {
+				return syscall.EINVAL
+			}
+			d.offline = true
+			return nil
+		}
+		if path.Base(name) == "rescan" {
+			if v := n.live(d); v != nil {
+				d.bytes = v.Bytes
+			}
+		} else if !n.Kept {
+			n.delete(d)
+		}
+		return nil
+	}
+	return fs.ErrNotExist
+}
+
+func (n *Node) scan(s *session, lun int) {
+	v := n.exported(s, lun)
+	at := addressOf(s, lun)
+	if v == nil || slices.ContainsFunc(n.disks, func(d *disk) bool { return d.address == at }) {
+		return
+	}
+	n.nextID++
+	d := &disk{at, n.freeName(), s, v.Bytes, n.Early, false, time.Now().Add(n.ScanDelay)}
+	n.disks = append(n.disks, d)
+	if n.Multipathd && (n.Greedy || n.wwids[n.identityOf(d)]) {
+		n.addPath(d)
+	}
+}
+
+func (n *Node) freeName() string {
+	first := n.nextID
+	if n.Reuse {
+		first = 1
+	}
+	for i := first; ; i++ {
+		name := fmt.Sprintf("sd%c%c", 'a'+i/26, 'a'+i%26)
+		if n.diskOf(name) == nil {
+			return name
+		}
+	}
+}
+
+func (n *Node) delete(d *disk) {
+	if n.claimed(d.name) {
+		n.harm = append(n.harm, "disk "+d.name+" was deleted while it was in use")
+	}
+	n.disks = slices.DeleteFunc(n.disks, func(other *disk) bool { return other == d })
+	for _, m := range n.maps {
+		m.paths = slices.DeleteFunc(m.paths, func(p string) bool { return p == d.name })
+	}
+}
+
+func (n *Node) exported(s *session, lun int) *Volume {
+	if !n.answers(s) {
+		return nil
+	}
+	if s.rport != nil {
+		return n.FCTargets[s.rport.name].LUNs[lun]
+	}
+	return n.Targets[s.target].LUNs[lun]
+}
+
+// answers is whether the storage behind a session answers at all.
+func (n *Node) answers(s *session) bool {
+	if s.rport != nil {
+		t := n.FCTargets[s.rport.name]
+		return t != nil && !t.Gone && s.rport.state == "Online"
+	}
+	t := n.Targets[s.target]
+	return t != nil && !t.Gone && s.state == loggedIn && !t.Down[s.portal]
+}
+
+// live is what the array shows at a disk's place now.
+func (n *Node) live(d *disk) *Volume {
+	if d.offline {
+		return nil
+	}
+	return n.exported(d.session, d.address.LUN)
+}
+
+func (n *Node) diskOf(device string) *disk {
+	for _, m := range n.maps {
+		if m.name == device {
+			for _, p := range m.paths {
+				if d := n.diskOf(p); d != nil && n.live(d) != nil {
+					return d
+				}
+			}
+			return nil
+		}
+	}
+	for _, d := range n.disks {
+		if d.name == device {
+			return d
+		}
+	}
+	return nil
+}
+
+func (n *Node) volumeOf(device string) *Volume {
+	if h := n.headOf(device); h != nil {
+		return n.behind(h)
+	}
+	if d := n.diskOf(device); d != nil {
+		return n.live(d)
+	}
+	return nil
+}
+
+func (n *Node) identityOf(d *disk) string {
+	v := n.live(d)
+	if v == nil {
+		return ""
+	}
+	if v.Identity != "" {
+		return v.Identity
+	}
+	return fmt.Sprintf("60000000%08x", d.address.LUN)
+}
+
+// claimed is whether something holds a device.
+func (n *Node) claimed(device string) bool {
+	return n.Hidden[device] || slices.ContainsFunc(n.mounts, func(m *mount) bool { return m.device == device }) ||
+		slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) })
+}
+
+// Claimed opens a device exclusively.
+func (n *Node) Claimed(_ context.Context, device string) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.crashed {
+		return false, ErrCrashed
+	}
+	if n.volumeOf(device) == nil && !n.Hidden[device] {
+		return false, syscall.ENXIO
+	}
+	return n.Hidden[device] || slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) }), nil
+}
+
+// Usage reads how full a filesystem is.
+func (n *Node) Usage(_ context.Context, at string) (host.Usage, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range slices.Backward(n.mounts) {
+		if v := n.volumeOf(m.device); m.at == at && v != nil {
+			return host.Usage{Bytes: v.FilesystemBytes, FreeBytes: v.FilesystemBytes / 2, AvailableBytes: v.FilesystemBytes / 4, Inodes: 100, FreeInodes: 90}, nil
+		}
+	}
+	return host.Usage{}, errors.New("the statistics of " + at + " did not end in 5s")
+}
+
+func (n *Node) newSession(target, portal, iface, initiator string) *session {
+	n.nextID++
+	s := &session{n.nextID, n.nextID + 100, target, portal, iface, initiator, loggedIn, nil}
+	n.sessions = append(n.sessions, s)
+	return s
+}
+
+func (n *Node) unmount(at string) bool {
+	for i, m := range slices.Backward(n.mounts) {
+		if m.at == at {
+			n.mounts = slices.Delete(n.mounts, i, i+1)
+			last := !slices.ContainsFunc(n.mounts, func(other *mount) bool { return other.device == m.device })
+			if v := n.volumeOf(m.device); last && m.of != nil && v != nil && v != m.of {
+				n.harm = append(n.harm, "what was left of a filesystem was written to another volume at "+at)
+			}
+			return true
+		}
+	}
+	return false
+}
+
+func sortedKeys[K cmp.Ordered, V any](of map[K]V) []K { return slices.Sorted(maps.Keys(of)) }

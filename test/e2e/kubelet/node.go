@@ -1,0 +1,104 @@
+package kubelet
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/standalone-cinder/standalone-cinder/test/e2e/vm"
+)
+
+//go:embed containerd.toml kubelet.yaml network.conflist node.sh kubelet.sh
+var settings embed.FS
+
+// Memory is what a machine with a kubelet needs, in MiB.
+const Memory = 1536
+
+// Media is a disk with what a node runs: the kubelet, its and containerd's settings, and
+// the images of pods. It is made in a directory, and root is that of the repository.
+func Media(ctx context.Context, root, directory, program string) (disk string, err error) {
+	content := filepath.Join(directory, "media")
+	if err := os.MkdirAll(filepath.Join(content, "images"), 0o755); err != nil {
+		return "", err
+	}
+	if err := os.CopyFS(content, settings); err != nil {
+		return "", err
+	}
+	binary, err := os.ReadFile(program)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(content, "kubelet"), binary, 0o755); err != nil {
+		return "", err
+	}
+	if err := images(ctx, root, filepath.Join(content, "images")); err != nil {
+		return "", err
+	}
+	disk = filepath.Join(directory, "media.disk")
+	output, err := exec.CommandContext(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-d", content, disk, mediaSize).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("make the disk of the nodes: %w: %s", err, output)
+	}
+	return disk, os.RemoveAll(content)
+}
+
+// mediaSize is of a sparse file.
+const mediaSize = "400M"
+
+// Start makes a machine a node, with the disk of Media. Once it returns, the kubelet runs,
+// and will register the node. It gets to the API server under the server's address here.
+func Start(ctx context.Context, m *vm.Machine, name, kubeconfig string) error {
+	config, err := clientcmd.LoadFromFile(kubeconfig)
+	if err != nil {
+		return err
+	}
+	for _, cluster := range config.Clusters {
+		server, err := url.Parse(cluster.Server)
+		if err != nil {
+			return err
+		}
+		if _, err := m.Reach(server.Host); err != nil {
+			return err
+		}
+	}
+	if err := m.Install(ctx, kubeconfig, "/etc/kubernetes/kubeconfig"); err != nil {
+		return err
+	}
+	_, err = m.Run(ctx, "mkdir -p /opt/kubernetes && mount -o ro /dev/vdb /opt/kubernetes && sh /opt/kubernetes/node.sh "+name)
+	return err
+}
+
+// Restart starts the kubelet of a node again.
+func Restart(ctx context.Context, m *vm.Machine, name string) error {
+	_, err := m.Run(ctx, "sh /opt/kubernetes/kubelet.sh "+name)
+	return err
+}
+
+// Logs are what kubelet, containerd and all containers that are left have written, by
+// the name of the file.
+func Logs(ctx context.Context, m *vm.Machine) (map[string]string, error) {
+	names, err := m.Run(ctx, "ls /var/log/kubelet.log /var/log/containerd.log; find /var/log/pods -type f")
+	if err != nil {
+		return nil, err
+	}
+	logs := map[string]string{}
+	for name := range strings.FieldsSeq(names) {
+		if logs[name], err = m.Run(ctx, "cat "+name); err != nil {
+			return nil, err
+		}
+	}
+	return logs, nil
+}
+
+// ContainerLog is what the container of a pod has written so far, on its node, over all
+// its starts.
+func ContainerLog(ctx context.Context, m *vm.Machine, namespace, pod string) (string, error) {
+	return m.Run(ctx, fmt.Sprintf("cat /var/log/pods/%s_%s_*/*/*.log", namespace, pod))
+}

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Makes the machine a node, as its systemd and its administrator would: containerd with
+# the images, then the kubelet.
+set -e
+name=$1
+mount --make-rshared /
+mountpoint -q /sys/fs/cgroup || mount -t cgroup2 cgroup2 /sys/fs/cgroup
+modprobe -a overlay veth loop
+tr -d - < /proc/sys/kernel/random/uuid > /etc/machine-id
+mkdir -p /etc/cni/net.d
+cp /opt/kubernetes/network.conflist /etc/cni/net.d
+setsid containerd --config /opt/kubernetes/containerd.toml > /var/log/containerd.log 2>&1 < /dev/null &
+for i in $(seq 300); do ctr version > /dev/null 2>&1 && break; sleep 0.2; done
+for image in /opt/kubernetes/images/*; do
+  ctr -n k8s.io images import "$image"
+done
+sh /opt/kubernetes/kubelet.sh "$name"

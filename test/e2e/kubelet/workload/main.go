@@ -1,0 +1,144 @@
+// Command workload is what the pods of the tests run. It writes numbered records
+// with checksums to a volume, each flushed before the next, after it has verified all that are
+// there, and tells how far it is and how large the volume is.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, arguments []string) error {
+	switch {
+	case len(arguments) == 1 && arguments[0] == "pause":
+		// What keeps a pod's namespaces does nothing.
+		<-ctx.Done()
+		return nil
+	case len(arguments) == 2 && arguments[0] == "write":
+		return write(ctx, arguments[1])
+	}
+	return errors.New("usage: workload pause | workload write DIRECTORY-OR-DEVICE")
+}
+
+const (
+	recordSize = 512
+	// A record is its number, the digest of the rest, and what is random.
+	numberSize, digestSize = 12, sha256.Size * 2
+	pause                  = 20 * time.Millisecond
+	report                 = 500 * time.Millisecond
+)
+
+// write goes on until the context ends.
+func write(ctx context.Context, path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	isFile := info.IsDir()
+	target := path
+	if isFile {
+		target = filepath.Join(path, "records")
+	}
+	file, err := os.OpenFile(target, os.O_RDWR|map[bool]int{true: os.O_CREATE}[isFile], 0o660)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	last, err := verify(file)
+	if err != nil {
+		return err
+	}
+	if info, err = file.Stat(); err != nil {
+		return err
+	}
+	fmt.Printf("found %d as user %d, group of the file %d\n", last, os.Getuid(), info.Sys().(*syscall.Stat_t).Gid)
+	told := time.Time{}
+	for ctx.Err() == nil {
+		if _, err := file.WriteAt(record(last+1), last*recordSize); err != nil {
+			return err
+		}
+		if err := file.Sync(); err != nil {
+			return err
+		}
+		last++
+		if time.Since(told) > report {
+			size, err := sizeOf(path, isFile)
+			if err != nil {
+				return err
+			}
+			fmt.Printf("wrote %d of size %d\n", last, size)
+			told = time.Now()
+		}
+		time.Sleep(pause)
+	}
+	fmt.Printf("ended %d\n", last)
+	return nil
+}
+
+// verify reads all records, and returns the number of the last one.
+func verify(from io.Reader) (int64, error) {
+	block := make([]byte, recordSize)
+	for last := int64(0); ; last++ {
+		n, err := io.ReadFull(from, block)
+		if errors.Is(err, io.EOF) || err == nil && bytes.Equal(block, make([]byte, recordSize)) {
+			return last, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("DAMAGED: record %d has %d bytes: %w", last+1, n, err)
+		}
+		number, err := strconv.ParseInt(string(block[:numberSize]), 10, 64)
+		if err != nil || number != last+1 || digestOf(block) != string(block[numberSize:numberSize+digestSize]) {
+			return 0, fmt.Errorf("DAMAGED: record %d is not what was written: %w", last+1, errors.Join(err, fs.ErrInvalid))
+		}
+	}
+}
+
+func record(number int64) []byte {
+	block := make([]byte, recordSize)
+	copy(block, fmt.Sprintf("%0*d", numberSize, number))
+	_, _ = rand.Read(block[numberSize+digestSize:])
+	copy(block[numberSize:], digestOf(block))
+	return block
+}
+
+func digestOf(block []byte) string {
+	sum := sha256.Sum256(append(bytes.Clone(block[:numberSize]), block[numberSize+digestSize:]...))
+	return hex.EncodeToString(sum[:])
+}
+
+// sizeOf is the size of a filesystem or device.
+func sizeOf(path string, isFilesystem bool) (int64, error) {
+	if isFilesystem {
+		var now syscall.Statfs_t
+		err := syscall.Statfs(path, &now)
+		return int64(now.Blocks) * now.Bsize, err
+	}
+	device, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer device.Close()
+	return device.Seek(0, io.SeekEnd)
+}

@@ -1,0 +1,682 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/test/controlplane"
+	"github.com/standalone-cinder/standalone-cinder/test/deploy"
+	"github.com/standalone-cinder/standalone-cinder/test/e2e/kubelet"
+	"github.com/standalone-cinder/standalone-cinder/test/e2e/rig"
+	"github.com/standalone-cinder/standalone-cinder/test/e2e/vm"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+const (
+	kubeletProject      = 0xc71
+	kubeletZonedProject = 0xc72
+	// podUser and podGroup are those of the pods, and volumeGroup is their fsGroup.
+	podUser, podGroup, volumeGroup = 1000, 1000, 2000
+	// diskGroup is the group of devices on Debian.
+	diskGroup = 6
+)
+
+func kubeletPolicy(env rig.Env) string {
+	return fmt.Sprintf(`
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+clusterID: e2e-kubelet
+defaults: {mode: csi}
+backends:
+  - {name: lab, auth: {noauth: {endpoint: %[1]q, user: %[2]s, project: "%032[3]x"}}}
+  - name: racks
+    auth: {noauth: {endpoint: %[1]q, user: %[2]s, project: "%032[4]x"}}
+    zones:
+      - {name: nova, nodeLabels: {topology.kubernetes.io/zone: rack-a}}
+      - {name: zone-b, nodeLabels: {topology.kubernetes.io/zone: rack-b}}
+tenants:
+  - name: team-c
+    namespaces: [team-c]
+    classes:
+      - {storageClasses: [files], backends: [lab], volumeType: %[5]s, fsType: ext4}
+      - {storageClasses: [xfs], backends: [lab], volumeType: %[5]s, fsType: xfs}
+      - {storageClasses: [racks, racks-late], backends: [racks], volumeType: %[5]s, fsType: ext4, pick: spread}
+`, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, kubeletZonedProject, env.Types.ISCSI)
+}
+
+// kubeletCluster is a cluster with nodes that have real kubelets. What a cluster does
+// by itself, nothing does in its stead.
+type kubeletCluster struct {
+	csiCluster
+	env   rig.Env
+	nodes map[string]*csiNode
+	// logs are of the processes on this machine.
+	logs map[string]func() string
+	mu   sync.Mutex
+	// passwords are what no log may have.
+	passwords map[string]bool
+}
+
+// startKubelets boots the nodes and waits until the driver's DaemonSet runs on them.
+func startKubelets(ctx context.Context, t *testing.T, names ...string) *kubeletCluster {
+	t.Helper()
+	if minor := os.Getenv(controlplane.MinorVariable); minor != "" && minor != controlplane.KubeletMinor {
+		t.Skipf("the kubelet is of %s, and the control plane of %s", controlplane.KubeletMinor, minor)
+	}
+	env, err := rig.Load(rig.EnvFile())
+	must(t, err)
+	program, err := controlplane.Kubelet(ctx, os.Stderr)
+	must(t, err)
+	options := harness.SuiteOptions{Resizer: true, ControlPlane: controlplane.Options{Scheduler: true, Controllers: []string{"*"}, Nodes: names}}
+	c := &kubeletCluster{
+		csiCluster: startCSIWith(ctx, t, options, kubeletPolicy(env), "files", "xfs", "racks"),
+		env:        env, nodes: map[string]*csiNode{}, passwords: map[string]bool{},
+	}
+	c.prepare(ctx, t)
+	media, err := kubelet.Media(ctx, filepath.Join("..", ".."), t.TempDir(), program)
+	must(t, err)
+	image, err := vm.Build(ctx, vm.DefaultDirectory())
+	must(t, err)
+	var boots errgroup.Group
+	for _, name := range names {
+		n := &csiNode{name: name, initiator: "iqn.2026-01.example:" + name, cuts: map[string]func(){}, env: env}
+		c.nodes[name] = n
+		boots.Go(func() (err error) {
+			n.Machine, err = vm.Start(ctx, vm.Options{Image: image, Name: name, Initiator: n.initiator, Memory: kubelet.Memory, Disk: media})
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() {
+				if t.Failed() {
+					n.explain(t)
+				}
+				n.Kill()
+			})
+			for _, portal := range env.Portals {
+				if n.cuts[portal], err = n.Reach(portal); err != nil {
+					return err
+				}
+			}
+			return kubelet.Start(ctx, n.Machine, name, c.ControlPlane().NodeKubeconfigPath(name))
+		})
+	}
+	must(t, boots.Wait())
+	c.ready(ctx, t)
+	return c
+}
+
+// prepare sets up what an administrator would: what the component csi has for the
+// nodes, a resizer beside the attacher, and namespaces of which one is restricted.
+func (c *kubeletCluster) prepare(ctx context.Context, t *testing.T) {
+	t.Helper()
+	rendered, err := deploy.Overlay(ctx, t.TempDir(), "csi")
+	must(t, err)
+	objects, err := deploy.Objects(rendered)
+	must(t, err)
+	applied := map[string]int{}
+	for _, object := range objects {
+		switch kind := object.GetKind(); {
+		case kind == "DaemonSet":
+			forTheTest(t, object)
+		case kind == "Namespace", kind == "CSIDriver", kind == "ServiceAccount" && object.GetName() == "standalone-cinder-node":
+		default:
+			continue // The program runs on this machine, with an account of its own.
+		}
+		applied[object.GetKind()]++
+		manifest, err := object.MarshalJSON()
+		must(t, err)
+		must(t, c.Apply(ctx, manifest))
+	}
+	if len(applied) != 4 {
+		t.Fatalf("the component has only %v", applied)
+	}
+	_, err = c.Client.CoreV1().Namespaces().Patch(ctx, "team-c", types.MergePatchType,
+		[]byte(`{"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}`), metav1.PatchOptions{})
+	must(t, err)
+	late := storagev1.VolumeBindingWaitForFirstConsumer
+	must(t, c.CreateClass(ctx, "racks-late", csiProvisioner, func(class *storagev1.StorageClass) { class.VolumeBindingMode = &late }))
+	for _, class := range []string{"files", "xfs"} {
+		_, err = c.Client.StorageV1().StorageClasses().Patch(ctx, class, types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
+		must(t, err)
+	}
+	resizer, err := c.Resizer(ctx, csiProvisioner)(c.socket)
+	must(t, err)
+	t.Cleanup(resizer.Stop)
+	c.logs = map[string]func() string{"the program": c.replica.Log, "csi-attacher": c.attacher.Log, "csi-resizer": resizer.Log}
+}
+
+// forTheTest changes what a machine without a registry needs, and has the plugin log as much as it
+// can.
+func forTheTest(t *testing.T, daemonSet *unstructured.Unstructured) {
+	t.Helper()
+	containers, _, err := unstructured.NestedSlice(daemonSet.Object, "spec", "template", "spec", "containers")
+	must(t, err)
+	if len(containers) != 1 {
+		t.Fatalf("the DaemonSet has %d containers", len(containers))
+	}
+	container := containers[0].(map[string]any)
+	container["image"], container["imagePullPolicy"] = kubelet.ProgramImage, "Never"
+	container["args"] = append(container["args"].([]any), "-v=4")
+	must(t, unstructured.SetNestedSlice(daemonSet.Object, containers, "spec", "template", "spec", "containers"))
+}
+
+// ready waits until every kubelet has registered the driver, and labels the nodes.
+func (c *kubeletCluster) ready(ctx context.Context, t *testing.T) {
+	t.Helper()
+	racks := map[string]string{"node-1": "rack-a", "node-2": "rack-b"}
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		for name := range c.nodes {
+			node, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return name + " is not registered", nil
+			}
+			if err != nil {
+				return "", err
+			}
+			for _, condition := range node.Status.Conditions {
+				if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
+					return name + " is not ready: " + condition.Message, nil
+				}
+			}
+			told, err := c.Client.StorageV1().CSINodes().Get(ctx, name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) || err == nil && len(told.Spec.Drivers) != 1 {
+				return name + " has not the driver", nil
+			}
+			if err != nil {
+				return "", err
+			}
+			id, err := wire.ParseNodeID(told.Spec.Drivers[0].NodeID)
+			if err != nil || told.Spec.Drivers[0].Name != wire.DriverName || id.Name != name || id.InitiatorName != c.nodes[name].initiator {
+				return "", errors.Join(err, fmt.Errorf("the kubelet of %s registered %+v", name, told.Spec.Drivers))
+			}
+		}
+		return "", nil
+	}))
+	for name := range c.nodes {
+		_, err := c.Client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType,
+			fmt.Appendf(nil, `{"metadata": {"labels": {"topology.kubernetes.io/zone": %q}}}`, racks[name]), metav1.PatchOptions{})
+		must(t, err)
+	}
+}
+
+// explain logs what a node of a failed test says.
+func (n *csiNode) explain(t *testing.T) {
+	log, err := n.Run(context.Background(), `grep -vE 'Housekeeping|SyncLoop' /var/log/kubelet.log | grep -E ' [EW][0-9]+ |^[EW]|csi' | tail -60
+for log in $(find /var/log/pods -type f); do echo "$log:"; tail -15 "$log"; done
+dmesg | tail -20; iscsiadm -m session; lsblk; grep standalone /proc/mounts`)
+	t.Logf("%s: %v\n%s", n.name, err, log)
+}
+
+// pod is one that the profile "restricted" allows. It writes to a claim.
+func (c *kubeletCluster) pod(name, claim string, change func(*corev1.Pod)) *corev1.Pod {
+	user, group, owner, grace, no, yes := int64(podUser), int64(podGroup), int64(volumeGroup), int64(5), false, true
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-c", Name: name},
+		Spec: corev1.PodSpec{
+			AutomountServiceAccountToken: &no, EnableServiceLinks: &no, TerminationGracePeriodSeconds: &grace, RestartPolicy: corev1.RestartPolicyNever,
+			DNSPolicy: corev1.DNSDefault,
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &group, FSGroup: &owner,
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name: "writer", Image: kubelet.WorkloadImage, ImagePullPolicy: corev1.PullNever, Args: []string{"write", "/data"},
+				SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+				VolumeMounts:    []corev1.VolumeMount{{Name: "data", MountPath: "/data"}},
+			}},
+			Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}},
+		},
+	}
+	if change != nil {
+		change(pod)
+	}
+	return pod
+}
+
+func on(node string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node} }
+}
+
+// raw has a pod write to a device.
+func raw(pod *corev1.Pod) {
+	container := &pod.Spec.Containers[0]
+	container.VolumeDevices = []corev1.VolumeDevice{{Name: "data", DevicePath: "/dev/data"}}
+	container.VolumeMounts, container.Args = nil, []string{"write", "/dev/data"}
+	pod.Spec.SecurityContext.SupplementalGroups = []int64{diskGroup}
+}
+
+func (c *kubeletCluster) create(ctx context.Context, t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	_, err := c.Client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	must(t, err)
+}
+
+// runs waits until a pod runs, and returns it.
+func (c *kubeletCluster) runs(ctx context.Context, t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	var pod *corev1.Pod
+	err := harness.Eventually(ctx, func() (_ string, err error) {
+		pod, err = c.Client.CoreV1().Pods("team-c").Get(ctx, name, metav1.GetOptions{})
+		if err != nil || pod.Status.Phase == corev1.PodRunning {
+			return "", err
+		}
+		if pod.Status.Phase == corev1.PodFailed {
+			log, _ := kubelet.ContainerLog(ctx, c.nodes[pod.Spec.NodeName].Machine, "team-c", name)
+			return "", fmt.Errorf("pod %s failed: %s", name, log)
+		}
+		return fmt.Sprintf("pod %s is %s: %+v", name, pod.Status.Phase, pod.Status.Conditions), nil
+	})
+	if err != nil {
+		events, _ := c.Client.CoreV1().Events("team-c").List(context.Background(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
+		for _, event := range events.Items {
+			t.Log(event.Reason, event.Message)
+		}
+	}
+	must(t, err)
+	return pod
+}
+
+var (
+	foundLine = regexp.MustCompile(`found (\d+) as user (\d+), group of the file (\d+)`)
+	wroteLine = regexp.MustCompile(`wrote (\d+) of size (\d+)`)
+)
+
+// writer is what a pod told: what it found when it started, how far it is, and how
+// large its volume is. A pod that ended, or was started again, is an error.
+type writer struct{ found, user, group, wrote, size int64 }
+
+func (c *kubeletCluster) told(ctx context.Context, t *testing.T, name string) writer {
+	t.Helper()
+	pod, err := c.Client.CoreV1().Pods("team-c").Get(ctx, name, metav1.GetOptions{})
+	must(t, err)
+	if pod.Status.Phase != corev1.PodRunning || pod.Status.ContainerStatuses[0].RestartCount > 0 {
+		t.Fatalf("pod %s: %+v", name, pod.Status)
+	}
+	log, err := kubelet.ContainerLog(ctx, c.nodes[pod.Spec.NodeName].Machine, "team-c", name)
+	must(t, err)
+	number := func(text string) int64 {
+		n, err := strconv.ParseInt(text, 10, 64)
+		must(t, err)
+		return n
+	}
+	var w writer
+	if found := foundLine.FindStringSubmatch(log); found != nil {
+		w.found, w.user, w.group = number(found[1]), number(found[2]), number(found[3])
+	}
+	if wrote := wroteLine.FindAllStringSubmatch(log, -1); wrote != nil {
+		last := wrote[len(wrote)-1]
+		w.wrote, w.size = number(last[1]), number(last[2])
+	}
+	return w
+}
+
+// writes waits until a pod has written something new, and remembers the password
+// of the volume at its node.
+func (c *kubeletCluster) writes(ctx context.Context, t *testing.T, name string) (w writer) {
+	t.Helper()
+	pod := c.runs(ctx, t, name)
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		if w = c.told(ctx, t, name); w.wrote <= w.found+20 {
+			return fmt.Sprintf("pod %s does not write: %+v", name, w), nil
+		}
+		return "", nil
+	}))
+	c.remember(ctx, t, pod)
+	return w
+}
+
+// remember notes the password of a pod's volume, which only its Secret may have.
+func (c *kubeletCluster) remember(ctx context.Context, t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	claim, err := c.Client.CoreV1().PersistentVolumeClaims("team-c").Get(ctx, pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName, metav1.GetOptions{})
+	must(t, err)
+	pv, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	must(t, err)
+	reference := pv.Spec.CSI.NodeStageSecretRef
+	secret, err := c.Client.CoreV1().Secrets(reference.Namespace).Get(ctx, reference.Name, metav1.GetOptions{})
+	must(t, err)
+	attachments, err := c.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	must(t, err)
+	public, err := json.Marshal([]any{pod, claim, pv, attachments})
+	must(t, err)
+	remembered := 0
+	for _, entry := range secret.Data {
+		_, at, found := strings.Cut(string(entry), `"password":"`)
+		if !found {
+			continue
+		}
+		password := strings.Split(at, `"`)[0]
+		c.mu.Lock()
+		c.passwords[password] = true
+		c.mu.Unlock()
+		remembered++
+		if strings.Contains(string(public), password) {
+			t.Error("an object that is no Secret has a password")
+		}
+	}
+	if remembered != 1 {
+		t.Errorf("the Secret of claim %s has %d passwords for its one node", claim.Name, remembered)
+	}
+}
+
+func (c *kubeletCluster) removePod(ctx context.Context, t *testing.T, name string) {
+	t.Helper()
+	must(t, c.Client.CoreV1().Pods("team-c").Delete(ctx, name, metav1.DeleteOptions{}))
+	c.gone(ctx, t, name)
+}
+
+func (c *kubeletCluster) gone(ctx context.Context, t *testing.T, name string) {
+	t.Helper()
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		_, err := c.Client.CoreV1().Pods("team-c").Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "pod " + name + " is still there", err
+	}))
+}
+
+// moves takes a pod from the first node to the second, and says what it told there.
+func (c *kubeletCluster) moves(ctx context.Context, t *testing.T, name, claim string, change func(*corev1.Pod)) writer {
+	t.Helper()
+	place := func(node string) *corev1.Pod {
+		return c.pod(name, claim, func(pod *corev1.Pod) {
+			on(node)(pod)
+			if change != nil {
+				change(pod)
+			}
+		})
+	}
+	c.create(ctx, t, place("node-1"))
+	before := c.writes(ctx, t, name)
+	if before.found != 0 {
+		t.Errorf("a new volume has %d records", before.found)
+	}
+	before = c.told(ctx, t, name)
+	c.removePod(ctx, t, name)
+	c.create(ctx, t, place("node-2"))
+	after := c.writes(ctx, t, name)
+	if after.found < before.wrote {
+		t.Errorf("the pod wrote %d records on one node, and found %d on the other", before.wrote, after.found)
+	}
+	return after
+}
+
+// grows asks for 2 GiB, which a running pod must see.
+func (c *kubeletCluster) grows(ctx context.Context, t *testing.T, pod, claim string) {
+	t.Helper()
+	c.patch(ctx, t, claim, `{"spec": {"resources": {"requests": {"storage": "2Gi"}}}}`)
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		if w := c.told(ctx, t, pod); w.size < 19<<30/10 {
+			return fmt.Sprintf("the volume has %d bytes", w.size), nil
+		}
+		now, err := c.Client.CoreV1().PersistentVolumeClaims("team-c").Get(ctx, claim, metav1.GetOptions{})
+		if err != nil || now.Status.Capacity.Storage().String() == "2Gi" && len(now.Status.Conditions) == 0 {
+			return "", err
+		}
+		return fmt.Sprintf("claim %s: %+v", claim, now.Status), nil
+	}))
+}
+
+// TestPodsUseVolumesInModeCSI has two nodes with real kubelets, and the node plugin as
+// the DaemonSet of the manifests: whatever happens between a pod and Cinder is done
+// by the programs that do it in a cluster.
+func TestPodsUseVolumesInModeCSI(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	c := startKubelets(ctx, t, "node-1", "node-2")
+	t.Run("a pod follows another on the next node", func(t *testing.T) { c.follows(ctx, t) })
+	t.Run("a filesystem grows while a pod uses it", func(t *testing.T) { c.grows(ctx, t, "second", "data") })
+	t.Run("a driver and a kubelet that are started again", func(t *testing.T) { c.restarts(ctx, t, "second", c.nodes["node-2"]) })
+	if !testing.Short() {
+		t.Run("at once", func(t *testing.T) {
+			t.Run("a raw device moves and grows", func(t *testing.T) {
+				t.Parallel()
+				c.bound(ctx, t, harness.Claim("team-c", "raw", "files", "1Gi", func(claim *corev1.PersistentVolumeClaim) {
+					block := corev1.PersistentVolumeBlock
+					claim.Spec.VolumeMode = &block
+				}))
+				c.moves(ctx, t, "raw-writer", "raw", raw)
+				c.grows(ctx, t, "raw-writer", "raw")
+			})
+			t.Run("xfs moves and grows", func(t *testing.T) {
+				t.Parallel()
+				c.claim(ctx, t, "xfs", "xfs")
+				c.moves(ctx, t, "xfs-writer", "xfs", nil)
+				c.grows(ctx, t, "xfs-writer", "xfs")
+			})
+			t.Run("pods go where their volumes are", func(t *testing.T) {
+				t.Parallel()
+				c.zones(ctx, t)
+			})
+		})
+	}
+	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
+	t.Run("no log has a password", func(t *testing.T) { c.noPassword(ctx, t) })
+}
+
+// restarts ends the driver's pod and the kubelet of a node while a pod writes there.
+func (c *kubeletCluster) restarts(ctx context.Context, t *testing.T, writer string, n *csiNode) {
+	before := c.told(ctx, t, writer)
+	pods := func() (names []string) {
+		list, err := c.Client.CoreV1().Pods(harness.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.name})
+		must(t, err)
+		for _, pod := range list.Items {
+			if pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
+				names = append(names, pod.Name)
+			}
+		}
+		return names
+	}
+	first := pods()
+	if len(first) != 1 {
+		t.Fatalf("%s has the pods %q of the driver", n.name, first)
+	}
+	must(t, c.Client.CoreV1().Pods(harness.Namespace).Delete(ctx, first[0], metav1.DeleteOptions{}))
+	var second []string
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		if second = pods(); len(second) != 1 || second[0] == first[0] {
+			return fmt.Sprintf("%s has the pods %q of the driver", n.name, second), nil
+		}
+		return "", nil
+	}))
+	registered := func(times int) {
+		must(t, harness.Eventually(ctx, func() (string, error) {
+			log, err := kubelet.ContainerLog(ctx, n.Machine, harness.Namespace, second[0])
+			if err != nil || strings.Count(log, "kubelet registered the driver") >= times {
+				return "", err
+			}
+			return fmt.Sprintf("the kubelet has not registered the driver %d times", times), nil
+		}))
+	}
+	registered(1)
+	must(t, kubelet.Restart(ctx, n.Machine, n.name))
+	registered(2)
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		if now := c.told(ctx, t, writer); now.wrote < before.wrote+50 {
+			return fmt.Sprintf("the pod stands still at %+v", now), nil
+		}
+		return "", nil
+	}))
+}
+
+// follows has two pods ask for a claim that only one may have. The second waits, and then
+// finds on its own node what the first has written, as the group of both.
+func (c *kubeletCluster) follows(ctx context.Context, t *testing.T) {
+	c.bound(ctx, t, harness.Claim("team-c", "data", "files", "1Gi", func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	}))
+	c.create(ctx, t, c.pod("first", "data", on("node-1")))
+	c.writes(ctx, t, "first")
+	c.create(ctx, t, c.pod("second", "data", on("node-2")))
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		second, err := c.Client.CoreV1().Pods("team-c").Get(ctx, "second", metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		for _, condition := range second.Status.Conditions {
+			if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse && strings.Contains(condition.Message, "ReadWriteOncePod") {
+				return "", nil
+			}
+		}
+		return fmt.Sprintf("the second pod is told nothing: %+v", second.Status), nil
+	}))
+	before := c.told(ctx, t, "first")
+	c.removePod(ctx, t, "first")
+	after := c.writes(ctx, t, "second")
+	if after.found < before.wrote {
+		t.Errorf("the first pod wrote %d records, and the second found %d", before.wrote, after.found)
+	}
+	if after.user != podUser || after.group != volumeGroup {
+		t.Errorf("user %d has files of group %d, want %d and %d", after.user, after.group, podUser, volumeGroup)
+	}
+	root := c.nodes["node-2"].run(ctx, t, "stat -c '%g %A' /var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/*/mount")
+	if root != fmt.Sprintf("%d drwxrwsr-x\n", volumeGroup) {
+		t.Errorf("the root of the volume is %s", root)
+	}
+}
+
+// zones has volumes that only some nodes reach decide where their pods run, and the
+// other way round.
+func (c *kubeletCluster) zones(ctx context.Context, t *testing.T) {
+	nodeOf := map[string]string{"nova": "node-1", "zone-b": "node-2"}
+	found := map[string]bool{}
+	zones := map[string]string{} // by claim
+	for i := range 4 {
+		name := fmt.Sprintf("rack-%d", i)
+		zones[name] = c.zoneOf(ctx, t, c.claim(ctx, t, name, "racks"))
+		c.create(ctx, t, c.pod(name, name, nil))
+	}
+	claims := map[string]*corev1.PersistentVolumeClaim{} // by zone
+	for zone, node := range nodeOf {
+		claim, err := c.CreateClaim(ctx, harness.Claim("team-c", "late-"+zone, "racks-late", "1Gi", nil))
+		must(t, err)
+		claims[zone] = claim
+		c.create(ctx, t, c.pod("late-"+zone, claim.Name, on(node)))
+	}
+	for name, zone := range zones {
+		found[zone] = true
+		if pod := c.runs(ctx, t, name); pod.Spec.NodeName != nodeOf[zone] {
+			t.Errorf("the volume is in %s, and its pod on %s", zone, pod.Spec.NodeName)
+		}
+		c.writes(ctx, t, name)
+	}
+	if len(found) != 2 {
+		t.Errorf("the volumes are in the zones %v", found)
+	}
+	for zone, claim := range claims {
+		c.writes(ctx, t, "late-"+zone)
+		if made := c.zoneOf(ctx, t, c.served(ctx, t, claim)); made != zone {
+			t.Errorf("the pod is in %s, and its volume in %s", zone, made)
+		}
+	}
+}
+
+func (c *kubeletCluster) zoneOf(ctx context.Context, t *testing.T, pv *corev1.PersistentVolume) string {
+	t.Helper()
+	var answer struct {
+		Volume struct {
+			Zone string `json:"availability_zone"`
+		}
+	}
+	must(t, askProject(ctx, c.env, fmt.Sprintf("%032x", kubeletZonedProject), "/volumes/"+volumeID(t, pv), &answer))
+	return answer.Volume.Zone
+}
+
+// nothingLeft removes the last pods and claims.
+func (c *kubeletCluster) nothingLeft(ctx context.Context, t *testing.T) {
+	must(t, c.Client.CoreV1().Pods("team-c").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+	must(t, c.DeleteClaims(ctx, "team-c"))
+	must(t, c.WaitNoPersistentVolumes(ctx, csiProvisioner))
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		attachments, err := c.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+		if err != nil || len(attachments.Items) == 0 {
+			return "", err
+		}
+		return fmt.Sprintf("%d VolumeAttachments are left, such as %s", len(attachments.Items), attachments.Items[0].Name), nil
+	}))
+	for name, n := range c.nodes {
+		n.checkNothingLeft(ctx, t)
+		node, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		must(t, err)
+		if len(node.Status.VolumesInUse)+len(node.Status.VolumesAttached) > 0 {
+			t.Errorf("%s still has %v, %v", name, node.Status.VolumesInUse, node.Status.VolumesAttached)
+		}
+	}
+	for _, project := range []int{kubeletProject, kubeletZonedProject} {
+		var left struct {
+			Volumes     []volume
+			Attachments []attachment
+		}
+		must(t, askProject(ctx, c.env, fmt.Sprintf("%032x", project), "/volumes/detail", &left))
+		must(t, askProject(ctx, c.env, fmt.Sprintf("%032x", project), "/attachments", &left))
+		if len(left.Volumes)+len(left.Attachments) > 0 {
+			t.Errorf("left at Cinder: %+v", left)
+		}
+	}
+	secrets, err := c.Client.CoreV1().Secrets(harness.Namespace).List(ctx, metav1.ListOptions{LabelSelector: ours})
+	must(t, err)
+	for _, secret := range secrets.Items {
+		if strings.HasPrefix(secret.Name, "pvc-") {
+			t.Errorf("Secret %s is left", secret.Name)
+		}
+	}
+}
+
+// noPassword looks for the passwords that volumes had.
+func (c *kubeletCluster) noPassword(ctx context.Context, t *testing.T) {
+	if len(c.passwords) == 0 {
+		t.Error("no password was seen")
+	}
+	logs := map[string]string{}
+	for who, log := range c.logs {
+		logs[who] = log()
+	}
+	for name, n := range c.nodes {
+		onNode, err := kubelet.Logs(ctx, n.Machine)
+		must(t, err)
+		if len(onNode) < 3 {
+			t.Errorf("%s has only %d logs", name, len(onNode))
+		}
+		for path, log := range onNode {
+			logs[name+":"+path] = log
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(c.ControlPlane().Dir(), "*.log"))
+	must(t, err)
+	for _, path := range files {
+		log, err := os.ReadFile(path)
+		must(t, err)
+		logs[path] = string(log)
+	}
+	for who, log := range logs {
+		for password := range c.passwords {
+			if strings.Contains(log, password) {
+				t.Errorf("the log of %s has a password", who)
+			}
+		}
+	}
+	t.Logf("%d passwords are in none of %d logs", len(c.passwords), len(logs))
+}

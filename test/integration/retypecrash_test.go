@@ -1,0 +1,107 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+)
+
+// stepRetype asks Cinder for another volume type.
+const stepRetype = "cinder POST volumes/ID/action os-retype"
+
+// TestCrashMatrixOfRetypes kills the command at every request to Cinder, before it has
+// an effect and after, or loses request or answer, while a leader is at work. The same
+// command, run again, ends with the volume in use as before, under the new type. At
+// Kubernetes it only reads.
+func TestCrashMatrixOfRetypes(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
+	defer cancel()
+	types := []string{"iscsi", "other"}
+	s, err := newSite(ctx, "retypecrash", siteOptions{cinder: cindersim.Options{
+		ExtendDelay: 100 * time.Millisecond,
+		Types:       append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: types[1], Backend: "iscsi", RequiresInitiator: true}),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, s.news())
+		}
+	}
+	must(s.replace(ctx))
+	claim, err := s.claim(ctx, "data")
+	must(err)
+	must(s.served(ctx, claim))
+
+	dir := t.TempDir()
+	must(s.retype(ctx, dir, claim, types[1], step{}, mishap{}))
+	steps := s.steps()
+	if !slices.Contains(steps, step{stepRetype, 1}) {
+		t.Fatalf("the undisturbed run has no step %q: %v", stepRetype, steps)
+	}
+	sampled := newSample(t)
+	for _, at := range steps {
+		if !strings.HasPrefix(at.what, "cinder ") {
+			continue
+		}
+		for _, m := range importMishaps {
+			if !sampled.takes(at.what) {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/%s", at, m.name), func(t *testing.T) {
+				slices.Reverse(types)
+				if err := s.retype(ctx, dir, claim, types[1], at, m); err != nil {
+					t.Errorf("%v\n%s", err, s.news())
+				}
+				s.news()
+			})
+		}
+	}
+	must(s.deleteClaim(ctx, "data"))
+	must(s.gone(ctx))
+}
+
+// retype changes the type of the claim's volume while a mishap befalls a step, and
+// again.
+func (s *site) retype(ctx context.Context, dir string, claim *corev1.PersistentVolumeClaim, kind string, at step, m mishap) error {
+	ctx, cancel := context.WithTimeout(ctx, caseTime)
+	defer cancel()
+	arguments := []string{"--namespace", s.namespace, "--claim", claim.Name, "--type", kind, "--apply"}
+	s.begin()
+	if at != (step{}) {
+		operator, command, err := s.volumeCommand(ctx, dir, "retype", arguments...)
+		if err != nil {
+			return err
+		}
+		if err := s.interrupted(ctx, operator, command, at, m); err != nil {
+			return err
+		}
+	}
+	_, command, err := s.volumeCommand(ctx, dir, "retype", arguments...)
+	if err != nil {
+		return err
+	}
+	if output, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("run again: %w: %s", err, output)
+	}
+	volumes := s.ours()
+	if len(volumes) != 1 || volumes[0].Type != kind {
+		return fmt.Errorf("the volume does not have type %q: %s", kind, describe(volumes))
+	}
+	return s.served(ctx, claim)
+}
