@@ -24,7 +24,7 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyW
 # Tests that take minutes each: every kind of fault at every step of a claim's
 # life, every hostile answer to every request, and tests that need thousands of claims or volumes.
 # Those of outages, lost leaders and long waits take half a minute and more.
-# CRASH_SAMPLE=3 runs a third of the crash matrices' cases.
+# FAULT_SAMPLE=3 runs a third of the cases of the crash matrices and of the hostile tables.
 FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestCrashMatrixOfExpansions TestCrashMatrixOfSnapshots \
   TestCrashMatrixOfImports TestCrashMatrixOfTenantsImports TestCrashMatrixOfRetypes TestCrashMatrixOfAttachments TestCrashMatrixOfLostNodes TestCrashMatrixOfSidecarCalls \
   TestCrashMatrixOfModeCSI TestSplitBrain TestThousandClaimsKeepToEveryQuota \

@@ -31,13 +31,20 @@ func allCases() []testCase {
 	return all
 }
 
-// TestContract runs every case against every target.
+// TestContract runs every case against every target. Real targets, whose volumes take
+// seconds each, are several ways to one Cinder, so in short mode they share the cases
+// that all of them pass.
 func TestContract(t *testing.T) {
-	for _, target := range append(simulatorTargets(t), realTargets(t)...) {
+	simulators, servers := simulatorTargets(t), realTargets(t)
+	for n, target := range append(simulators, servers...) {
+		server := n - len(simulators)
 		t.Run(target.Name, func(t *testing.T) {
 			target := target.ready(t)
-			for _, c := range allCases() {
+			for i, c := range allCases() {
 				if c.modes == onlyNoauth && !target.noauth() || c.modes == onlyKeystone && target.noauth() {
+					continue
+				}
+				if testing.Short() && server >= 0 && c.modes == both && i%len(servers) != server {
 					continue
 				}
 				t.Run(c.name, func(t *testing.T) { c.run(t, target) })

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/test/hostile"
+	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // attackedOnNodes are the operations of a volume that goes from node to node.
@@ -26,30 +25,22 @@ var attackedOnNodes = []string{"volume.get", "version.get", "attachment.create",
 // TestHostileTableOfNodes lets the attachments of nodes meet every attack at every
 // operation of the simulator. Whatever Cinder answers, one node at a time has the
 // volume, what was detached is detached, and nobody else's attachment is touched.
-// Afterwards the same calls, repeated, leave nothing. CRASH_SAMPLE=3 makes a third of
+// Afterwards the same calls, repeated, leave nothing. FAULT_SAMPLE=3 makes a third of
 // the attacks.
 func TestHostileTableOfNodes(t *testing.T) {
 	target := simulatorTargets(t)[0].ready(t)
-	var all []nodesCell
+	sampled := sample.New(t)
+	var cells []nodesCell
 	for _, attack := range hostile.Attacks() {
 		for _, operation := range attackedOnNodes {
-			if attack.Suits(operation) {
-				all = append(all, nodesCell{cell{target: target, attack: attack, operation: operation, workflow: cinder.WorkflowAttachment}})
+			if attack.Suits(operation) && sampled.Takes(operation) {
+				cells = append(cells, nodesCell{cell{target: target, attack: attack, operation: operation, workflow: cinder.WorkflowAttachment}})
 			}
 		}
 	}
-	every := 1
-	if text := os.Getenv("CRASH_SAMPLE"); text != "" {
-		var err error
-		if every, err = strconv.Atoi(text); err != nil || every < 1 {
-			t.Fatalf("CRASH_SAMPLE=%s is no number of 1 or more", text)
-		}
-	}
-	queue := make(chan nodesCell, len(all))
-	for i, c := range all {
-		if i%every == 0 {
-			queue <- c
-		}
+	queue := make(chan nodesCell, len(cells))
+	for _, c := range cells {
+		queue <- c
 	}
 	close(queue)
 	// Most attacks take time rather than work.
@@ -63,7 +54,7 @@ func TestHostileTableOfNodes(t *testing.T) {
 		})
 	}
 	running.Wait()
-	t.Logf("one in %d of %d attacks", every, len(all))
+	t.Logf("%d attacks", len(cells))
 }
 
 // nodesCell is one attack at one operation of a volume of nodes.

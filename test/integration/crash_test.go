@@ -16,6 +16,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
+	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // The crash matrix lets everything happen that can, at every step of a claim's
@@ -210,11 +211,11 @@ func crashMatrix(t *testing.T, m *matrix) (cases []crash) {
 		cases = slices.DeleteFunc(cases, func(c crash) bool { return !m.only(c) })
 	}
 	known := slices.Clone(cases)
-	sampled := newSample(t)
-	cases = slices.DeleteFunc(cases, func(c crash) bool { return !sampled.takes(string(c.phase) + " " + c.step.what) })
+	sampled := sample.New(t)
+	cases = slices.DeleteFunc(cases, func(c crash) bool { return !sampled.Takes(string(c.phase) + " " + c.step.what) })
 	m.idle = append(m.idle, first)
 	m.runAll(ctx, t, cases)
-	again := slices.DeleteFunc(m.crashedAgain(), func(c crash) bool { return !sampled.takes("again " + c.again.what) })
+	again := slices.DeleteFunc(m.crashedAgain(), func(c crash) bool { return !sampled.Takes("again " + c.again.what) })
 	m.runAll(ctx, t, again)
 	for _, s := range m.idle {
 		if err := s.close(); err != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
+	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // sidecarCall is a call of a sidecar, and what the sidecar does around it.
@@ -139,11 +140,11 @@ func TestCrashMatrixOfSidecarCalls(t *testing.T) {
 						t.Errorf("the undisturbed run has no step %q: %q", what, steps)
 					}
 				}
-				sampled := newSample(t)
+				sampled := sample.New(t)
 				var cells []cell
 				for _, at := range steps {
 					for _, m := range attachMishaps {
-						if m.befalls(provisioning, at) && sampled.takes(at.what) {
+						if m.befalls(provisioning, at) && sampled.Takes(at.what) {
 							cells = append(cells, cell{at, m})
 						}
 					}

@@ -16,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
+	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // attachMishaps are what happens to each step of an attachment and its end.
@@ -72,7 +73,7 @@ func TestCrashMatrixOfAttachments(t *testing.T) {
 	}()
 	must(s.replace(ctx))
 
-	sampled := newSample(t)
+	sampled := sample.New(t)
 	seen := map[string]bool{}
 	for _, ending := range []bool{false, true} {
 		if ending {
@@ -91,7 +92,7 @@ func TestCrashMatrixOfAttachments(t *testing.T) {
 		for _, at := range steps {
 			seen[at.what] = true
 			for _, m := range attachMishaps {
-				if !m.befalls(provisioning, at) || !sampled.takes(at.what) {
+				if !m.befalls(provisioning, at) || !sampled.Takes(at.what) {
 					continue
 				}
 				t.Run(fmt.Sprintf("ending %t/%s/%s", ending, at, m.name), func(t *testing.T) {

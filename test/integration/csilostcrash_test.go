@@ -14,6 +14,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
+	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // TestCrashMatrixOfLostNodes lets the leader die, and requests and answers be lost, late
@@ -60,12 +61,12 @@ func TestCrashMatrixOfLostNodes(t *testing.T) {
 	must(s.lose(ctx, c, v))
 	steps := s.steps()
 	must(s.detach(ctx, c, v, 1))
-	sampled := newSample(t)
+	sampled := sample.New(t)
 	seen := map[string]int{}
 	for _, at := range steps {
 		seen[at.what]++
 		for _, m := range attachMishaps {
-			if !m.befalls(provisioning, at) || !sampled.takes(at.what) {
+			if !m.befalls(provisioning, at) || !sampled.Takes(at.what) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%s", at, m.name), func(t *testing.T) {

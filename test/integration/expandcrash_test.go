@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
+	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // growthMishaps are what happens to each step of an expansion.
@@ -58,10 +59,10 @@ func TestCrashMatrixOfExpansions(t *testing.T) {
 		}
 	}
 	queue := make(chan growth, len(steps)*len(growthMishaps))
-	sampled := newSample(t)
+	sampled := sample.New(t)
 	for _, at := range steps {
 		for _, m := range growthMishaps {
-			if m.befalls(provisioning, at) && sampled.takes(at.what) {
+			if m.befalls(provisioning, at) && sampled.Takes(at.what) {
 				queue <- growth{at, m}
 			}
 		}

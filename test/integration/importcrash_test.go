@@ -18,6 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
+	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // The changes that an import is made of.
@@ -54,7 +55,7 @@ func TestCrashMatrixOfImports(t *testing.T) {
 	defer cancel()
 	var group sync.WaitGroup
 	for workflow, steps := range importSteps {
-		sampled := newSample(t)
+		sampled := sample.New(t)
 		group.Go(func() {
 			s, err := newSite(ctx, "importcrash"+workflow, siteOptions{workflow: workflow})
 			if err != nil {
@@ -78,7 +79,7 @@ func TestCrashMatrixOfImports(t *testing.T) {
 			})
 			for _, at := range steps {
 				for _, m := range importMishaps {
-					if !sampled.takes(at.what) {
+					if !sampled.Takes(at.what) {
 						continue
 					}
 					t.Run(fmt.Sprintf("%s/%s/%s", workflow, at, m.name), func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // stepRetype asks Cinder for another volume type.
@@ -54,13 +55,13 @@ func TestCrashMatrixOfRetypes(t *testing.T) {
 	if !slices.Contains(steps, step{stepRetype, 1}) {
 		t.Fatalf("the undisturbed run has no step %q: %v", stepRetype, steps)
 	}
-	sampled := newSample(t)
+	sampled := sample.New(t)
 	for _, at := range steps {
 		if !strings.HasPrefix(at.what, "cinder ") {
 			continue
 		}
 		for _, m := range importMishaps {
-			if !sampled.takes(at.what) {
+			if !sampled.Takes(at.what) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%s", at, m.name), func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
+	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // snapshotSite is a site with one claim, whose snapshots are taken and deleted
@@ -88,13 +89,13 @@ func TestCrashMatrixOfSnapshots(t *testing.T) {
 					t.Errorf("the undisturbed runs have no step %q: %v", what, steps)
 				}
 			}
-			sampled := newSample(t)
+			sampled := sample.New(t)
 			for _, at := range steps {
 				for _, verdict := range []faultproxy.Verdict{faultproxy.HoldBefore, faultproxy.HoldAfter} {
 					if at.reads() && verdict == faultproxy.HoldBefore {
 						continue // before or after is the same to a read
 					}
-					if !sampled.takes(phase.name) {
+					if !sampled.Takes(phase.name) {
 						continue
 					}
 					if err := s.crashAt(ctx, phase.name, at, verdict); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
+	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // The changes that the import for a tenant's claim is made of.
@@ -52,7 +53,7 @@ func TestCrashMatrixOfTenantsImports(t *testing.T) {
 	defer cancel()
 	var group sync.WaitGroup
 	for workflow, steps := range tenantImportSteps {
-		sampled := newSample(t)
+		sampled := sample.New(t)
 		group.Go(func() {
 			s, err := newSite(ctx, "timportcrash"+workflow, siteOptions{workflow: workflow})
 			if err != nil {
@@ -75,7 +76,7 @@ func TestCrashMatrixOfTenantsImports(t *testing.T) {
 			})
 			for _, at := range steps {
 				for _, m := range tenantImportMishaps {
-					if !sampled.takes(at.what) {
+					if !sampled.Takes(at.what) {
 						continue
 					}
 					t.Run(fmt.Sprintf("%s/%s/%s", workflow, at, m.name), func(t *testing.T) {
