@@ -198,7 +198,7 @@ func asBefore(to controller.Publication, recorded, granted bool) error {
 	case !to.ReadOnly || recorded || granted:
 		return nil
 	}
-	return &controller.Failure{Kind: controller.AlreadyExists, Message: fmt.Sprintf("node %s has volume %s for %s, and gets it for %s when it is detached there", to.Node.Name, to.Volume, has, asked)}
+	return &controller.Failure{Kind: controller.AlreadyExists, Message: fmt.Sprintf("node %s has volume %s for %s, and can get it for %s only after it is detached there", to.Node.Name, to.Volume, has, asked)}
 }
 
 // connectorOf describes a node to Cinder.

@@ -84,9 +84,9 @@ func (m *Maker) snapshotClass(parameters map[string]string) (string, error) {
 	case class.Driver != wire.DriverName:
 		return "", failure(invalid, "VolumeSnapshotClass %q is not the driver's", name)
 	case class.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete:
-		return "", failure(invalid, "VolumeSnapshotClass %q keeps snapshots, so they could not be deleted by the driver", name)
+		return "", failure(invalid, "VolumeSnapshotClass %q keeps snapshots, so the driver could not delete them", name)
 	case len(class.Parameters) > 0:
-		return "", failure(invalid, "VolumeSnapshotClass %q has parameters, and there are none", name)
+		return "", failure(invalid, "VolumeSnapshotClass %q has parameters, but the driver takes none", name)
 	}
 	return name, nil
 }
@@ -112,7 +112,7 @@ func (m *Maker) claimForCaller(ctx context.Context, volume wire.Handle) (*corev1
 			return claim, nil
 		}
 	}
-	return nil, failure(controller.Denied, "volume %s was not made for a caller of the driver; a VolumeSnapshot beside its claim asks for a snapshot", volume)
+	return nil, failure(controller.Denied, "volume %s was not made for a caller of the driver; to get a snapshot, create a VolumeSnapshot in the namespace of its claim", volume)
 }
 
 // ownSnapshot makes the VolumeSnapshot for a trusted caller, or finds it.
