@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// ReasonWrongNodeID is the reason of events about a node whose ID names another one.
+// ReasonWrongNodeID is the reason of events about a node whose ID names another node.
 const ReasonWrongNodeID = "WrongNodeID"
 
 // leaving names the nodes that a volume is to be detached from. The node's ID in the

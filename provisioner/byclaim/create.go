@@ -21,8 +21,8 @@ import (
 )
 
 // Create implements controller.Maker. It waits until the hub has provisioned the claim,
-// and returns what the claim's PersistentVolume says. A caller that writes a
-// PersistentVolume for the claim finds that one.
+// and describes the claim's PersistentVolume. If the caller then writes a PersistentVolume
+// for the claim, it finds that one.
 func (m *Maker) Create(ctx context.Context, wanted controller.Creation) (controller.Created, error) {
 	claim, own, err := m.claimOf(ctx, wanted)
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 
 // Delete implements controller.Maker. It deletes the claim that was made for a trusted
 // caller, and waits until the hub has removed the volume. It deletes no other volume:
-// tenants delete their claims, and the hub what they leave.
+// tenants delete their claims, and the hub then removes the volumes.
 func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
 	found, err := record.WithSource(m.PersistentVolumes, wire.DriverName, volume.String())
 	if err != nil {

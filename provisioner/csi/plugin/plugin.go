@@ -1,5 +1,5 @@
-// Package plugin is the process of the CSI node plugin: its options, its two sockets,
-// and nothing of the provisioner.
+// Package plugin is the process of the CSI node plugin: its options and its two sockets.
+// It uses nothing of the provisioner.
 package plugin
 
 import (
@@ -57,8 +57,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a stopped plugin waits for its calls to finish; keep it below the pod's termination grace period")
 }
 
-// Complete fills in the defaults that depend on others, and reports everything that is
-// wrong.
+// Complete fills in the defaults that depend on other options, and reports every invalid
+// option.
 func (o *Options) Complete(getenv func(string) string) error {
 	if o.NodeName == "" {
 		o.NodeName = getenv("NODE_NAME")
