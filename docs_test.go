@@ -24,7 +24,7 @@ const commandsFile = "docs/reference/commands.md"
 func TestCommandsReferenceIsUpToDate(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Commands and flags\n\n" +
-		"Generated from the program; do not edit. `go test -run TestCommandsReferenceIsUpToDate -update .` writes it anew.\n")
+		"Generated from the program; do not edit. `go test -run TestCommandsReferenceIsUpToDate -update .` regenerates it.\n")
 	describe(&b, newCommand(io.Discard))
 	describe(&b, statuscli.NewPlugin())
 	if *update {

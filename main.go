@@ -142,8 +142,8 @@ has errors and no last good one is kept; 2 wrong usage.`,
 		},
 	}
 	options.AddFlags(command.Flags())
-	command.Flags().StringVar(&memoryLimit, "memory-limit", "", "memory limit of the container, such as 512Mi; the heap stays below half of it")
-	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; at 2 libraries log, too, at 4 and above in detail")
+	command.Flags().StringVar(&memoryLimit, "memory-limit", "", "memory limit of the container as a `quantity`, such as 512Mi; the heap stays below half of it")
+	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; from 2 on libraries log, too, from 4 on in detail")
 	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
 	command.Flags().StringVar(&traceEndpoint, "trace-endpoint", "", "`URL` of an OTLP collector that gets a trace of each claim over HTTP, for example http://collector.monitoring:4318; empty turns traces off")
 	return command
@@ -181,7 +181,7 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed; 2 wrong usage.`,
 		},
 	}
 	options.AddFlags(command.Flags())
-	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; from 4 on every call is logged")
+	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; from 4 on the plugin logs every call")
 	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
 	return command
 }

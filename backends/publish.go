@@ -12,25 +12,25 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Publication is what Publish attaches a volume to: one node.
+// Publication is the request to attach a volume to one node.
 type Publication struct {
 	// Node is the node's name, and Key stands for it in the volume's metadata.
 	Node, Key string
-	// Connector is the node's own.
+	// Connector identifies this node alone to Cinder.
 	Connector cinder.Connector
 	// ReadOnly requests an attachment that does not allow writes.
 	ReadOnly bool
 	// Shared means that other nodes may have the volume at the same time, if Cinder
 	// says so, too (multiattach).
 	Shared bool
-	// Admit is asked before a new attachment is made, with the notes about nodes that may
-	// still write to the volume. It returns the keys of those that have let go by now, and
-	// whose notes are ended with the next request. Its error is returned unchanged. Nil
-	// admits all.
+	// Admit decides about a new attachment before it is made. It gets the notes about
+	// nodes that may still write to the volume, and returns the keys of those that have
+	// released it since: Publish clears their notes with its next request. Publish returns
+	// its error unchanged. Nil admits all.
 	Admit func(ctx context.Context, notes map[string]Unclean) (ended []string, err error)
-	// HandOut is called with the connection before the attachment is completed, and
-	// again whenever Publish is repeated. It must write what the node needs beside
-	// the answer. Its error is returned unchanged.
+	// HandOut gives the connection to the node. Publish calls it before it completes the
+	// attachment, and again whenever Publish is repeated. It must write what the node
+	// needs beside the answer. Publish returns its error unchanged.
 	HandOut func(ctx context.Context, published Published) error
 }
 
@@ -49,25 +49,26 @@ type Published struct {
 type OnOtherNodeError struct {
 	// Node is the other node's name.
 	Node string
-	// Failure is the failure in full, of KindOnOtherNode.
+	// Failure is the full error, of KindOnOtherNode.
 	Failure *cinder.Error
 }
 
-// Error is that of the failure.
+// Error returns the text of the failure.
 func (e *OnOtherNodeError) Error() string { return e.Failure.Error() }
 
-// Unwrap is the failure.
+// Unwrap returns the failure.
 func (e *OnOtherNodeError) Unwrap() error { return e.Failure }
 
 // Publish attaches a volume of mode csi to one node, and returns how the node reaches
-// it. The volume's metadata record which attachment was made for which node, before
-// anything of it is handed out. So an attachment that was never completed was never
-// handed out, and is deleted; it is not adopted, because nothing says for which names
-// of a node it was made. A recorded and completed attachment is answered again as it is.
+// it. Before it hands the connection out, it records in the volume's metadata which
+// attachment it made for which node. So an attachment that was never completed was
+// never handed out. Publish deletes it instead of adopting it, because nothing says for
+// which names of a node it was made. For an attachment that is recorded and completed,
+// Publish returns the same answer again.
 //
-// A completed attachment that no record names may have been handed out: a record, or
-// its end, may have arrived late, over a later one. It is deleted for its own node, and
-// keeps the volume from any other.
+// A completed attachment that no record names may have been handed out: a request that
+// wrote or cleared its record may have arrived late, and overwritten a later one.
+// Publish deletes it if it is for this node, and otherwise refuses to attach the volume.
 func (l *Lifecycle) Publish(ctx context.Context, target Target, to Publication) (Published, error) {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
@@ -227,7 +228,7 @@ func (e *endpoint) onOtherNode(v cinder.Volume, other string, to Publication) er
 	if to.Shared && !v.MultiAttach {
 		why = "; for several nodes at once it needs a volume type with multiattach"
 	}
-	return &OnOtherNodeError{Node: other, Failure: e.failure(KindOnOtherNode, "volume %s is attached to node %s, and goes to node %s when it is detached there%s", v.ID, other, to.Node, why)}
+	return &OnOtherNodeError{Node: other, Failure: e.failure(KindOnOtherNode, "volume %s is attached to node %s, and can go to node %s only after it is detached there%s", v.ID, other, to.Node, why)}
 }
 
 // hostOf is the host of a completed attachment, which Cinder shows only to
@@ -289,12 +290,13 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publica
 	return published, nil
 }
 
-// Unpublish detaches a volume of mode csi from a node, or from all. A node that still
-// uses it is noted on the volume before. First the attachment goes, and with it the node's
-// access at the array, then the record. What no record names, and no other node is
-// known to have, goes, too. A record alone proves nothing: only what Cinder shows as the
-// volume's is deleted. A volume or an attachment that is gone is detached;
-// everything else that fails is an error, after which the node may still have access.
+// Unpublish detaches a volume of mode csi from a node, or from all. If a node still uses
+// it, Unpublish first writes a note about that on the volume. Then it deletes the
+// attachment, and with it the node's access at the array, and clears the record. It also
+// deletes attachments that no record names and that no other node is known to have. It
+// does not trust a record alone: it deletes only attachments that Cinder shows as this
+// volume's. A volume or an attachment that is gone counts as detached. After any other
+// failure, the node may still have access.
 func (l *Lifecycle) Unpublish(ctx context.Context, target Target, from Withdrawal) error {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
@@ -425,13 +427,13 @@ func (e *endpoint) clearRecord(ctx context.Context, id, key string) error {
 	return e.updateMetadata(ctx, id, map[string]string{NodeRecordPrefix + key: ""})
 }
 
-// NodeRecord is what a volume of mode csi records about an attachment that was
-// handed out to a node.
+// NodeRecord is a volume's record of an attachment that was handed out to a node, in
+// mode csi.
 type NodeRecord struct {
 	AttachmentID string
 	// Node is the node's name, or its beginning if the name is very long.
 	Node string
-	// ReadOnly means that the node got it for reading.
+	// ReadOnly means that the node got the attachment for reading.
 	ReadOnly bool
 }
 
@@ -439,7 +441,7 @@ type NodeRecord struct {
 // blank.
 const forReading = " ro"
 
-// String is the record's form in the volume's metadata.
+// String returns the record as the volume's metadata has it.
 func (r NodeRecord) String() string {
 	text, end := r.AttachmentID+" "+r.Node, ""
 	if r.ReadOnly {
@@ -448,8 +450,8 @@ func (r NodeRecord) String() string {
 	return text[:min(len(text), longestMetadata-len(end))] + end
 }
 
-// NodeRecordsOf are a volume's records by the keys of their nodes, without those
-// that were emptied.
+// NodeRecordsOf returns a volume's records by the keys of their nodes, without those
+// that were cleared.
 func NodeRecordsOf(v cinder.Volume) map[string]NodeRecord {
 	records := map[string]NodeRecord{}
 	for key, value := range v.Metadata {
@@ -465,8 +467,8 @@ func NodeRecordsOf(v cinder.Volume) map[string]NodeRecord {
 // longestHost is the longest name of a host that Cinder keeps.
 const longestHost = 255
 
-// NodeHost is the name by which a node of a cluster is known to Cinder and to
-// arrays. Clusters may have nodes of the same names.
+// NodeHost returns the name by which Cinder and arrays know a node. It includes the
+// cluster, because two clusters may have nodes of the same name.
 func NodeHost(node, cluster string) string {
 	suffix := nodeHostSuffix(cluster)
 	return node[:min(len(node), longestHost-len(suffix))] + suffix

@@ -9,18 +9,18 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Unclean is what a volume of mode csi notes about a node from which it was detached
-// while the node still used it: the node may still have it mounted, and data to write.
-// The note stays until the node is known to have let go.
+// Unclean is a note on a volume of mode csi about a node that still used the volume when
+// it was to be detached: the node may still have it mounted, and data to write. The note
+// stays until the node is known to have released the volume.
 type Unclean struct {
 	// Node is the node's name.
 	Node string
-	// Boot stands for the boot of the node during which that was; empty if unknown.
+	// Boot identifies the boot of the node at that time; empty if unknown.
 	Boot string
 }
 
-// BootKey stands for the ID of a node's boot in notes. The node reports the ID itself,
-// so what it consists of is not trusted.
+// BootKey identifies a node's boot in notes. It is a hash of the boot's ID, because the
+// node reports the ID and could send anything.
 func BootKey(id string) string {
 	if id == "" {
 		return ""
@@ -29,8 +29,8 @@ func BootKey(id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// String is the note's form in the volume's metadata. The boot is left out if the name
-// of the node takes the room.
+// String returns the note as the volume's metadata has it. It omits the boot if the
+// node's name leaves no room for it.
 func (u Unclean) String() string {
 	if text := u.Node + " " + u.Boot; u.Boot != "" && len(text) <= longestMetadata {
 		return text
@@ -38,8 +38,8 @@ func (u Unclean) String() string {
 	return u.Node
 }
 
-// UncleanOf are a volume's notes by the keys of their nodes, without those that were
-// emptied.
+// UncleanOf returns a volume's notes by the keys of their nodes, without those that were
+// cleared.
 func UncleanOf(v cinder.Volume) map[string]Unclean {
 	var notes map[string]Unclean
 	for key, value := range v.Metadata {
@@ -54,9 +54,9 @@ func UncleanOf(v cinder.Volume) map[string]Unclean {
 	return notes
 }
 
-// ForgetUnclean empties a volume's note about a node, unless the node still has the
-// volume: the note says since which boot it is to be detached. A volume that is gone has
-// none.
+// ForgetUnclean clears a volume's note about a node, unless the volume is still attached
+// to the node: then the note says in which boot the node used it. If the volume is gone,
+// there is nothing to clear.
 func (l *Lifecycle) ForgetUnclean(ctx context.Context, target Target, key string) error {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
@@ -75,24 +75,25 @@ func (l *Lifecycle) ForgetUnclean(ctx context.Context, target Target, key string
 	return err
 }
 
-// Withdrawal is what Unpublish takes a volume from.
+// Withdrawal is the request to detach a volume from one node, or from all.
 type Withdrawal struct {
-	// Node is the node's name, and Key stands for it in the volume's metadata. All nodes
-	// are meant if both are empty.
+	// Node is the node's name, and Key stands for it in the volume's metadata. If both are
+	// empty, Unpublish detaches the volume from all nodes.
 	Node, Key string
 	// Others are the keys of other nodes that the volume stays attached to.
 	Others []string
-	// Unclean is asked before an attachment that a node may have is deleted: whether the
-	// node still uses the volume, and since which boot. noted is what the volume notes
-	// about the node. If the node uses it, that is noted. Its error is returned
-	// unchanged, after the note, and nothing is deleted. Nil means that no node is known
-	// to use it.
+	// Unclean reports whether a node still uses the volume, and since which boot.
+	// Unpublish calls it before it deletes an attachment that the node may have. noted is
+	// the present note about the node. If the node uses the volume, Unpublish writes the
+	// note. If Unclean returns an error, Unpublish then returns it unchanged, and deletes
+	// nothing. Nil means that no node is known to use the volume.
 	Unclean func(ctx context.Context, node, key string, noted Unclean) (note Unclean, unclean bool, err error)
 }
 
-// noteUnclean notes on a volume that a node still uses it. It reports whether the volume
-// has a note about a node that does not: that ends when the node is detached. Of a later
-// boot, in which the node may have the volume again, the note would say nothing.
+// noteUnclean writes a note on a volume that a node still uses. It reports whether the
+// volume has an outdated note, about a node that does not use it: that note is cleared
+// when the volume is detached from the node, because it would say nothing about a later
+// boot, in which the node may have the volume again.
 func (e *endpoint) noteUnclean(ctx context.Context, v cinder.Volume, node, key string, from Withdrawal) (outdated bool, err error) {
 	if from.Unclean == nil || key == "" {
 		return false, nil

@@ -143,6 +143,9 @@ type Secret struct {
 
 // String describes the Secret without its values.
 func (s Secret) String() string {
+	if len(s.Data) == 0 {
+		return fmt.Sprintf("secret %s/%s", s.Namespace, s.Name)
+	}
 	return fmt.Sprintf("secret %s/%s (%s)", s.Namespace, s.Name, strings.Join(slices.Sorted(maps.Keys(s.Data)), ", "))
 }
 

@@ -206,7 +206,7 @@ func (c Connection) kernelLUN(lun int32) (int, error) {
 		}
 	case "SAM3-flat":
 	default:
-		return 0, refuse(InvalidConnection, "addressing_mode is %s, which is none that is known (SAM, SAM2, SAM3-flat, transparent); check the cinder-volume log", c.quote(mode))
+		return 0, refuse(InvalidConnection, "addressing_mode is %s, which the program does not know (SAM, SAM2, SAM3-flat, transparent); check the cinder-volume log", c.quote(mode))
 	}
 	if lun >= flatBit {
 		return 0, refuse(InvalidConnection, "LUN %d cannot be reached in addressing_mode %s, which ends at %d; check the cinder-volume log", lun, mode, flatBit-1)

@@ -113,7 +113,7 @@ func TestPathsByFibreChannelForNodes(t *testing.T) {
 		"a LUN that is no flat one": {document: document(`"target_lun": 16384, "addressing_mode": "SAM2"`), ports: []string{one},
 			refusal: "LUN 16384 cannot be reached in addressing_mode SAM2, which ends at 16383; check the cinder-volume log"},
 		"an unknown mode": {document: document(`"target_lun": 1, "addressing_mode": "SAM9"`), ports: []string{one},
-			refusal: `addressing_mode is "SAM9", which is none that is known (SAM, SAM2, SAM3-flat, transparent); check the cinder-volume log`},
+			refusal: `addressing_mode is "SAM9", which the program does not know (SAM, SAM2, SAM3-flat, transparent); check the cinder-volume log`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			connection, err := mappers.ParseConnection([]byte(test.document))

@@ -9,7 +9,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// Mode is how the volumes of a rule reach the nodes.
+// Mode says how the volumes of a rule reach the nodes.
 type Mode string
 
 const (
@@ -25,31 +25,32 @@ const (
 // its provisioner, and then gets volumes in mode csi only.
 const CSIDriver = "standalone-cinder.openstack.org"
 
-// Modes are the known ones.
+// Modes returns the known modes.
 func Modes() []string { return []string{string(ModeNative), string(ModeCSI)} }
 
-// CSIFileSystems are those of FileSystems that the CSI driver makes.
+// CSIFileSystems returns the filesystems that the CSI driver can make.
 func CSIFileSystems() []string { return []string{"ext4", "xfs"} }
 
-// Fencing is what keeps a node from a volume that was detached from it, in mode csi.
+// Fencing says, for mode csi, whether the array keeps a node out of a volume that was
+// detached from it.
 type Fencing string
 
 const (
-	// FencingInitiator means that the array shows a volume to the initiators that it is
-	// attached to, and to no other.
+	// FencingInitiator means that the array shows a volume only to the initiators that it
+	// is attached to.
 	FencingInitiator Fencing = "initiator"
 	// FencingExport means that a node may reach a volume that is exported to another
 	// one. It is the default, because it holds for every driver.
 	FencingExport Fencing = "export"
 )
 
-// FencingModes are the known ones.
+// FencingModes returns the known values of Fencing.
 func FencingModes() []string { return []string{string(FencingInitiator), string(FencingExport)} }
 
 // MaxVolumesPerNode is the largest limit of volumes on a node.
 const MaxVolumesPerNode = 65535
 
-// Fencing is what keeps a lost node from the backend's volumes.
+// Fencing returns whether the array keeps a lost node out of the backend's volumes.
 func (b Backend) Fencing() Fencing {
 	if b.CSI != nil && b.CSI.Fencing == FencingInitiator {
 		return FencingInitiator
@@ -57,7 +58,7 @@ func (b Backend) Fencing() Fencing {
 	return FencingExport
 }
 
-// VolumesPerNode is how many of the backend's volumes a node can have attached; 0
+// VolumesPerNode returns how many of the backend's volumes a node can have attached; 0
 // means any number.
 func (b Backend) VolumesPerNode() int {
 	if b.CSI == nil || b.CSI.MaxVolumesPerNode == nil {
@@ -66,11 +67,11 @@ func (b Backend) VolumesPerNode() int {
 	return int(*b.CSI.MaxVolumesPerNode)
 }
 
-// UnsupportedMode is the reason to deny what the mode of a rule, on its backends,
-// does not have.
+// UnsupportedMode is the reason for denying a claim that asks for something that the
+// rule's mode on its backends does not support.
 const UnsupportedMode Reason = "UnsupportedMode"
 
-// ModeOn is the mode of the volume on a backend of the rule.
+// ModeOn returns the mode of the volume on a backend of the rule.
 func (d Decision) ModeOn(backend string) Mode {
 	if slices.Contains(d.CSI, backend) {
 		return ModeCSI
@@ -81,7 +82,7 @@ func (d Decision) ModeOn(backend string) Mode {
 // UsesCSI reports whether any rule makes volumes in mode csi.
 func (p *Policy) UsesCSI() bool { return p.csiPath() != "" }
 
-// CSIBackends are the names of the backends on which a rule makes volumes in mode csi.
+// CSIBackends returns the names of the backends on which a rule makes volumes in mode csi.
 func (p *Policy) CSIBackends() []string {
 	var names []string
 	for i := range p.Tenants {
@@ -97,8 +98,8 @@ func (p *Policy) CSIBackends() []string {
 	return names
 }
 
-// ModesOn are the modes in which rules make volumes on a backend, or the backend's own if
-// no rule names it.
+// ModesOn returns the modes in which rules make volumes on a backend, or the mode of the
+// backend if no rule names it.
 func (p *Policy) ModesOn(backend string) (modes []Mode) {
 	k := p.backendIndex(backend)
 	if k < 0 {
@@ -134,7 +135,8 @@ func (p *Policy) csiPath() string {
 	return ""
 }
 
-// CSILine is the line of the first value that asks for mode csi and has an effect.
+// CSILine returns the path and the line of the first value that asks for mode csi and
+// has an effect.
 func (p *Policy) CSILine() (path string, line int) {
 	path = p.csiPath()
 	return path, p.Line(path)
@@ -148,7 +150,7 @@ func (c *Class) isCSI(b *Backend) bool {
 	return b.Mode == ModeCSI
 }
 
-// ModeOn is the mode of the rule's volumes on a backend.
+// ModeOn returns the mode of the rule's volumes on a backend.
 func (c Class) ModeOn(b Backend) Mode {
 	if c.isCSI(&b) {
 		return ModeCSI

@@ -52,13 +52,13 @@ var newcomersMistakes = map[string]struct{ from, to, want string }{
 		`from this line on the file is not valid YAML: a bracket is not closed, or a comma is missing (did not find expected ',' or ']')`},
 	"a key twice": {"    suspended: false", "    suspended: false\n    suspended: true",
 		`backends[0].suspended: the key is given twice, first on line N; remove one`},
-	"a hyphen is missing": {"  - name: ceph\n    auth: {cloud: ceph}\n    volumeSize: {max: 500Gi}         # what this backend takes, whatever the tenant's limit\n    mapping:", "    name: ceph\n    mapping:",
+	"a hyphen is missing": {"  - name: ceph\n    auth: {cloud: ceph}\n    volumeSize: {max: 500Gi}         # the sizes that this backend takes, whatever the tenant's limit\n    mapping:", "    name: ceph\n    mapping:",
 		`backends[0].name: the key is given twice, first on line N; if another entry of the list begins here, put a hyphen before it, else remove one
 backends[0].mapping: the key is given twice, first on line N; remove one
 tenants[0].classes[0].backends[1]: unknown backend "ceph"; the backends are gold, lab
 tenants[0].classes[1].backends[0]: unknown backend "ceph"; the backends are gold, lab`},
 	"a tenant's name twice": {"  - name: developers", "  - name: team-a",
-		`tenants[1].name: tenants[0] (line N) is already called "team-a", and quotas count the volumes of a tenant by its name; give each a name of its own`},
+		`tenants[1].name: tenants[0] (line N) is already called "team-a", and quotas count the volumes of a tenant by its name; give each a different name`},
 	"no way to log in": {"    auth: {cloud: gold}\n", "",
 		`backends[0].auth: is missing; give one of cloud, noauth, cloudConfig, environment`},
 	"two ways to log in": {"auth: {cloud: gold}", "auth: {cloud: gold, environment: true}",

@@ -76,7 +76,7 @@ func TestMistakesInTests(t *testing.T) {
 		"another kind":           {"kind: PolicyTest", "kind: Policy", `2:7: kind: must be PolicyTest, not "Policy"`},
 		"an unknown key":         {"rule: tenants", "rulle: tenants", `18:7: tests[0].expect.rulle: unknown key "rulle"; did you mean "rule"?`},
 		"no name":                {"name: one\n    ", "", "5:5: tests[0].name: is missing; say in a few words what the test shows"},
-		"one name twice":         {"name: two", "name: one", `21:11: tests[1].name: tests[0] (line 5) is already called "one", and results name tests by it; give each a name of its own`},
+		"one name twice":         {"name: two", "name: one", `21:11: tests[1].name: tests[0] (line 5) is already called "one", and results name tests by it; give each a different name`},
 		"no namespace":           {"namespace: b, ", "", "22:12: tests[1].claim.namespace: is missing; name the namespace of the claim"},
 		"no StorageClass":        {"b, storageClass: fast,", "b,", "22:12: tests[1].claim.storageClass: is missing; name the StorageClass of the claim"},
 		"no size":                {", size: 1Gi", "", "22:12: tests[1].claim.size: is missing; give the size that the claim asks for, such as 10Gi"},

@@ -329,7 +329,7 @@ func validateUnique(d *document.Document, path string, n int, name func(int) str
 	for i := range n {
 		at := document.Element(path, i)
 		if earlier, ok := first[name(i)]; ok && name(i) != "" {
-			d.Errorf(document.Child(at, "name"), "%s (line %d) is already called %q, and %s; give each a name of its own", earlier, d.Find(document.Child(earlier, "name")).Line, name(i), why)
+			d.Errorf(document.Child(at, "name"), "%s (line %d) is already called %q, and %s; give each a different name", earlier, d.Find(document.Child(earlier, "name")).Line, name(i), why)
 			continue
 		}
 		first[name(i)] = at

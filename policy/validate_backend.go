@@ -212,7 +212,7 @@ func validateConnector(d *document.Document, path string, c *Connector) {
 	if at := document.Child(path, "ip"); d.Has(at) && net.ParseIP(c.IP) == nil {
 		d.Errorf(at, "%q is not an IP address; write one such as 192.0.2.10 or 2001:db8::10, without a prefix length", c.IP)
 	} else if ip := net.ParseIP(c.IP); d.Has(at) && (ip.IsUnspecified() || ip.IsMulticast()) {
-		d.Errorf(at, "%s is the address of no host; write one of the nodes' addresses, or remove the key", c.IP)
+		d.Errorf(at, "%s is not the address of a host; write one of the nodes' addresses, or remove the key", c.IP)
 	} else if d.Has(at) && ip.IsLoopback() {
 		d.Warnf(at, "%s leads every host to itself, so Cinder cannot know the nodes by it; write one of the nodes' addresses, or remove the key", c.IP)
 	}
@@ -240,7 +240,7 @@ func validateConnector(d *document.Document, path string, c *Connector) {
 		}
 		c.WWPNs[i] = strings.ToLower(strings.ReplaceAll(wwpn, ":", ""))
 		if strings.Trim(c.WWPNs[i], "0") == "" || strings.Trim(c.WWPNs[i], "f") == "" {
-			d.Errorf(at, "%q is the name of no port; write one from /sys/class/fc_host/*/port_name", wwpn)
+			d.Errorf(at, "%q is not the name of a port; write one from /sys/class/fc_host/*/port_name", wwpn)
 		}
 		if slices.Contains(c.WWPNs[:i], c.WWPNs[i]) {
 			d.Warnf(at, "%q is listed twice; remove one", wwpn)

@@ -252,7 +252,7 @@ func TestMistakesInZones(t *testing.T) {
 		warning        bool
 	}{
 		"no zone":                 {"zones: [{name: az1, nodeLabels: {rack: a}}, {name: az2, nodeLabels: {rack: b}}]", "zones: []", "backends[4].zones: the list is empty; name Cinder's availability zones with the labels of their nodes, or remove the key", false},
-		"two of one name":         {"{name: az2, nodeLabels: {rack: b, site: north}}", "{name: az1, nodeLabels: {rack: b}}", `backends[0].zones[1].name: backends[0].zones[0] (line 8) is already called "az1", and a zone has one set of nodes; give each a name of its own`, false},
+		"two of one name":         {"{name: az2, nodeLabels: {rack: b, site: north}}", "{name: az1, nodeLabels: {rack: b}}", `backends[0].zones[1].name: backends[0].zones[0] (line 8) is already called "az1", and a zone has one set of nodes; give each a different name`, false},
 		"no name":                 {"{name: az9, nodeLabels: {rack: z}}", "{nodeLabels: {rack: z}}", "backends[1].zones[1].name: is missing; give the availability zone's name in Cinder", false},
 		"a name with a blank":     {"{name: az9,", `{name: "az9 ",`, `backends[1].zones[1].name: "az9 " cannot be used: it begins or ends with a space, which Cinder would drop`, false},
 		"a list of names":         {"{name: az9,", `{name: "az8,az9",`, `backends[1].zones[1].name: "az8,az9" is one name, not a list; give each zone an entry of its own`, true},

@@ -56,7 +56,7 @@ func newCheckCommand(from Options) *cobra.Command {
 		Short: "List every error in policy files",
 		Long: `List every error in policy files, each with its line, its field and a remedy.
 
-FILE may be the manifest of a ConfigMap that holds the policy, and - for standard
+FILE may be the manifest of a ConfigMap that holds the policy; - is standard
 input. Warnings are about things that are allowed but probably not intended; they
 fail the check only with --fail-on=warnings.
 
@@ -74,10 +74,10 @@ usual places of the OpenStack clients.
 
 With --make-volume, also make one volume of 1 GiB for each backend and kind of
 volume that the rules ask for, connect it, show what a PersistentVolume would
-have, and remove it, even if a step fails or the command is interrupted. What
-cannot be removed is named. The next run removes what a killed run left behind,
-once that is an hour old. Neither the running program nor its audit counts or touches such
-volumes.
+have, and remove it, even if a step fails or the command is interrupted. The
+command names what it cannot remove. The next run removes what a killed run left
+behind, once that is an hour old. Neither the running program nor its audit counts
+or touches such volumes.
 
 With --kubeconfig, also say what the policy means for the claims and
 PersistentVolumes that exist in that cluster: which volumes would lack their
@@ -89,9 +89,8 @@ and ignores $KUBECONFIG.
 With --against, report only what changes between that policy and FILE.
 
 Without --live, the command sends no request to Keystone or Cinder. When it reviews
-a cluster, it therefore knows where noauth backends lead. Of the others it knows
-only the project, and only if their credentials, which it reads from --clouds-file,
-give its ID.
+a cluster, it therefore knows where noauth backends lead. For the others, it knows
+only the project, and only if their credentials in --clouds-file give its ID.
 
 Exit codes: 0 the policies are good; 1 one has errors, existing volumes could not
 be deleted because their backend is missing or leads elsewhere, or with --live a
@@ -118,14 +117,14 @@ read, or errors in the file of --against.`,
 		ValidArgsFunction: completeFiles,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&options.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster to review the policy for; without it no cluster is read")
+	flags.StringVar(&options.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster to review the policy for; without it, the command reads no cluster")
 	flags.StringVar(&options.against, "against", "", "policy `file` to compare with, to report only what changes; - for standard input")
-	flags.StringVar(&options.cloudsFile, "clouds-file", "", "clouds.yaml `file` with the credentials of the policy's backends, to check them; without it none is read")
+	flags.StringVar(&options.cloudsFile, "clouds-file", "", "clouds.yaml `file` with the credentials of the backends, to check them; without it, the command reads none")
 	flags.BoolVar(&options.live, "live", false, "log in to the backends, and ask them whether they can do what the policy says")
 	flags.BoolVar(&options.makeVolume, "make-volume", false, "with --live, make, connect, map and remove one volume of 1 GiB for each backend and kind of volume")
 	flags.StringVar(&options.failOn, "fail-on", failOnErrors, "what fails the check: `errors`, or warnings as well")
 	completeValues(cmd, "fail-on", failOnErrors, failOnWarnings)
-	flags.StringVar(&options.ProvisionerName, "provisioner-name", from.ProvisionerName, "`name` under which the cluster's StorageClasses call the program")
+	flags.StringVar(&options.ProvisionerName, "provisioner-name", from.ProvisionerName, "`name` by which StorageClasses refer to the program")
 	outputFlag(cmd, &options.output)
 	mustComplete(cmd.MarkFlagFilename("kubeconfig"))
 	completeYAML(cmd, "against")

@@ -77,7 +77,7 @@ func (f claimFlags) claim() (claim, error) {
 		if err != nil {
 			return c, err
 		}
-		c.request.Attributes = &policy.AttributesClass{Name: "of --attribute", Driver: policy.CSIDriver, Parameters: parameters}
+		c.request.Attributes = &policy.AttributesClass{Name: "(--attribute)", Driver: policy.CSIDriver, Parameters: parameters}
 	}
 	if c.request.Bytes, err = readQuantity("size", f.size); err != nil {
 		return c, err

@@ -1,8 +1,8 @@
 // Package attach attaches the volumes of CSI PersistentVolumes to nodes, and detaches
-// them, when the CSI driver's controller is asked to. It works beside the hub.
+// them, when a sidecar calls the CSI driver's controller. It works beside the hub.
 //
-// What it does to a volume is provable by the volume's stamp, as everything else is:
-// the PersistentVolume only says where to look. Credentials go to the node through the
+// Before it changes a volume, the volume's stamp must prove whose it is, as everywhere in
+// the program: the PersistentVolume only says where to look. Credentials go to the node through the
 // Secret that the PersistentVolume names, and nowhere else.
 package attach
 
@@ -35,7 +35,7 @@ type Volumes interface {
 	Publish(ctx context.Context, target backends.Target, to backends.Publication) (backends.Published, error)
 	Unpublish(ctx context.Context, target backends.Target, from backends.Withdrawal) error
 	ForgetUnclean(ctx context.Context, target backends.Target, key string) error
-	// Place is where the backend's volumes are.
+	// Place returns where the backend's volumes are.
 	Place() cinder.Place
 	// Find reads a volume of any owner by its ID.
 	Find(ctx context.Context, id string) (v cinder.Volume, found bool, err error)
@@ -53,7 +53,7 @@ type Options struct {
 
 	// Volumes returns an error if no backend of that name is configured.
 	Volumes func(backend string) (Volumes, error)
-	// Backends are those on which volumes may be made in mode csi.
+	// Backends returns the names of the backends that may have volumes in mode csi.
 	Backends func() []string
 	// OnBehalfOf marks requests to Cinder as a tenant's.
 	OnBehalfOf func(ctx context.Context, tenant string) context.Context
@@ -71,7 +71,7 @@ type Options struct {
 	// Nodes is their cache; NodesKnown reports whether it shows all.
 	Nodes      cache.Store
 	NodesKnown func() bool
-	// Rules are what the policy says about a backend now.
+	// Rules returns what the policy in force says about a backend.
 	Rules      func(backend string) Rules
 	Expansions Expansions
 	// Types are under the policy in force.
@@ -83,12 +83,12 @@ type Options struct {
 	Logger   *slog.Logger
 }
 
-// Rules are what the policy says about a backend.
+// Rules is what the policy says about a backend.
 type Rules struct {
 	// VolumesPerNode is how many of its volumes a node can have; 0 means any number.
 	VolumesPerNode int
-	// FencedByInitiator means that its array keeps a node out of a volume that was
-	// detached from it, whatever other node gets the volume.
+	// FencedByInitiator means that the array keeps a node out of a volume that was
+	// detached from it, even while another node has the volume.
 	FencedByInitiator bool
 }
 
@@ -107,8 +107,8 @@ func New(options Options) *Engine {
 	return &Engine{Options: options, places: places{taken: map[place]map[string]bool{}}, protocols: protocols{seen: map[wire.Handle]seenProtocol{}}, lost: newLost()}
 }
 
-// ReasonDuplicateInitiator is the reason of events about two nodes that have one name
-// for arrays.
+// ReasonDuplicateInitiator is the reason of events about two nodes that have the same
+// name at the arrays.
 const ReasonDuplicateInitiator = "DuplicateInitiator"
 
 // Publish implements controller.Engine.
@@ -198,7 +198,7 @@ func asBefore(to controller.Publication, recorded, granted bool) error {
 	case !to.ReadOnly || recorded || granted:
 		return nil
 	}
-	return &controller.Failure{Kind: controller.AlreadyExists, Message: fmt.Sprintf("node %s has volume %s for %s, and gets it for %s when it is detached there", to.Node.Name, to.Volume, has, asked)}
+	return &controller.Failure{Kind: controller.AlreadyExists, Message: fmt.Sprintf("node %s has volume %s for %s, and can get it for %s only after it is detached there", to.Node.Name, to.Volume, has, asked)}
 }
 
 // connectorOf describes a node to Cinder.
@@ -224,8 +224,8 @@ func (e *Engine) stillThere(pv *corev1.PersistentVolume) backends.Permit {
 	}
 }
 
-// Unpublish implements controller.Engine. It needs neither the node nor the
-// PersistentVolume: what was attached must be detached when they are gone, too.
+// Unpublish implements controller.Engine. It needs neither the Node object nor the
+// PersistentVolume: it must be able to detach a volume after they are gone.
 func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID string) error {
 	volumes, err := e.Volumes(volume.Backend)
 	if err != nil {

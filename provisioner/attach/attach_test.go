@@ -344,8 +344,8 @@ func TestPublishRefuses(t *testing.T) {
 // is new enough to say it.
 func TestPublishForReading(t *testing.T) {
 	const granted = plain + `, "access_mode": "ro"}`
-	const forWriting, forReading = "node n1 has volume gold/" + volumeID + " for writing, and gets it for reading when it is detached there",
-		"node n1 has volume gold/" + volumeID + " for reading, and gets it for writing when it is detached there"
+	const forWriting, forReading = "node n1 has volume gold/" + volumeID + " for writing, and can get it for reading only after it is detached there",
+		"node n1 has volume gold/" + volumeID + " for reading, and can get it for writing only after it is detached there"
 	for name, test := range map[string]struct {
 		asked    bool
 		recorded *bool
@@ -403,7 +403,7 @@ func TestPublishByNVMe(t *testing.T) {
 		w.volumes.document = test.document
 		must(t, w.nodes.Update(csiNode(t, test.node)))
 		_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: test.node})
-		wantFailure(t, err, controller.Unmappable, "the volume is reached by "+kind+", and node n1 told the driver no "+test.lacks+" there, and start its node plugin again")
+		wantFailure(t, err, controller.Unmappable, "the volume is attached by "+kind+", but node n1 has registered no "+test.lacks+" there, and restart its node plugin")
 	}
 }
 
@@ -444,7 +444,7 @@ func TestPublishByFibreChannel(t *testing.T) {
 	w.volumes.document = document + "}"
 	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n1", InitiatorName: "iqn.2026-01.example:n1"})))
 	_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: wire.Node{Name: "n1", InitiatorName: "iqn.2026-01.example:n1"}})
-	wantFailure(t, err, controller.Unmappable, "the volume is reached by fibre_channel, and node n1 told the driver no Fibre Channel port that is online; look at the HBAs there, and start its node plugin again")
+	wantFailure(t, err, controller.Unmappable, "the volume is attached by fibre_channel, but node n1 has registered no Fibre Channel port that is online; look at the HBAs there, and restart its node plugin")
 }
 
 // TestOneAttachmentShowsThatANodeLacksAName: csi-attacher repeats the call for as long as
@@ -458,7 +458,7 @@ func TestOneAttachmentShowsThatANodeLacksAName(t *testing.T) {
 			t.Helper()
 			for range 3 {
 				_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: nameless})
-				wantFailure(t, err, controller.Unmappable, "the volume is reached by iscsi, and node n1 told the driver no iSCSI name; install open-iscsi there, and start its node plugin again")
+				wantFailure(t, err, controller.Unmappable, "the volume is attached by iscsi, but node n1 has registered no iSCSI name; install open-iscsi there, and restart its node plugin")
 			}
 			if len(w.volumes.calls) != want {
 				t.Errorf("calls %q, want %d", w.volumes.calls, want)
@@ -485,7 +485,7 @@ func TestTwoNodesOfOneNameGetNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, testPV(), testSecret())
 			must(t, w.nodes.Update(csiNode(t, twin)))
-			message := "Nodes n1 and n2 have one name for arrays, " + name + ", so no volume is attached to either; give one of them a name of its own, and start its node plugin again"
+			message := "Nodes n1 and n2 have the same name at the arrays, " + name + ", so neither gets a volume; give one of them a unique name, and restart its node plugin"
 			for _, node := range []wire.Node{n1, twin} {
 				_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: node})
 				wantFailure(t, err, controller.DuplicateInitiator, message)

@@ -8,9 +8,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Expansions makes volumes larger if policy and quotas allow it; *expand.Controller
-// implements it. An error that has a method FailureKind says what the controller is to
-// take it for.
+// Expansions makes volumes larger, within policy and quotas; *expand.Controller
+// implements it. The method FailureKind of an error, if it has one, tells the controller
+// which kind of failure it is.
 type Expansions interface {
 	ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, bytes int64) (sizeGiB int64, err error)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// ReasonWrongNodeID is the reason of events about a node whose ID names another one.
+// ReasonWrongNodeID is the reason of events about a node whose ID names another node.
 const ReasonWrongNodeID = "WrongNodeID"
 
 // leaving names the nodes that a volume is to be detached from. The node's ID in the
@@ -104,7 +104,7 @@ func (e *Engine) tellWrongID(nodes []string, nodeID string) {
 		if id, has := nodeIDOf(object); !has || id != nodeID {
 			continue
 		}
-		message := fmt.Sprintf("A volume is detached from node %s, but the node's ID with the driver is %.300q; if nobody changed the CSINode by hand, take the node for compromised", node, nodeID)
+		message := fmt.Sprintf("A volume is detached from node %s, but the node's ID with the driver is %.300q; if nobody changed the CSINode by hand, treat the node as compromised", node, nodeID)
 		e.Logger.Warn("A node names another one in its ID", "node", node, "nodeID", nodeID)
 		e.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}, corev1.EventTypeWarning, ReasonWrongNodeID, message)
 	}

@@ -133,7 +133,7 @@ func TestISCSINamesAreTheSameInAnyCase(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n2", InitiatorName: "IQN.2026-01.Example:N1", PortNames: []string{"500A"}})))
 	_, err := w.publish(t)
-	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 have one name for arrays, iqn.2026-01.example:n1, so no volume is attached to either; give one of them a name of its own, and start its node plugin again")
+	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 have the same name at the arrays, iqn.2026-01.example:n1, so neither gets a volume; give one of them a unique name, and restart its node plugin")
 	if same := sharedName(wire.Node{PortNames: []string{"500a"}}, wire.Node{PortNames: []string{"500A"}}); same != "500a" {
 		t.Errorf("port names: %q", same)
 	}
@@ -154,7 +154,7 @@ func TestPortsAreNamedInOneFormAlone(t *testing.T) {
 		must(t, w.nodes.Add(csiNode(t, node)))
 		_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: node})
 		bad := append(slices.Clone(node.PortNames), node.NodeNames...)
-		wantFailure(t, err, controller.NodeUnknown, fmt.Sprintf("node n2 is registered with %q, which is no name of a Fibre Channel port; start its node plugin again", bad[len(bad)-1]))
+		wantFailure(t, err, controller.NodeUnknown, fmt.Sprintf("node n2 is registered with %q, which is not the name of a Fibre Channel port; restart its node plugin", bad[len(bad)-1]))
 		if len(w.volumes.calls) > 0 {
 			t.Errorf("calls %q", w.volumes.calls)
 		}

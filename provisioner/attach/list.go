@@ -20,12 +20,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// AnnotationNodeID is what external-attacher notes on a VolumeAttachment, and goes by
-// when the node's CSINode is gone.
+// AnnotationNodeID is the annotation in which external-attacher keeps a node's ID on a
+// VolumeAttachment, and which it uses when the node's CSINode is gone.
 const AnnotationNodeID = "csi.alpha.kubernetes.io/node-id"
 
-// List implements controller.Engine. external-attacher has a volume attached anew that
-// is missing in it, so the listings of all backends must be complete.
+// List implements controller.Engine. If a volume is missing from the list,
+// external-attacher attaches it again, so the listings of all backends must be complete.
 func (e *Engine) List(ctx context.Context, fresh bool) ([]controller.Listed, error) {
 	ids, err := e.nodeIDs()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts the calls of the CSI driver, and what is attached. Labels are bounded:
+// Metrics counts the calls of the CSI driver, and the attached volumes. Labels are bounded:
 // methods and codes by the specifications of CSI and gRPC, backends by the policy.
 type Metrics struct {
 	requests *prometheus.CounterVec

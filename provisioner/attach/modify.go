@@ -8,9 +8,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Types changes the types of volumes as the policy allows it for the
-// VolumeAttributesClasses of claims; *retype.Retyper implements it. An error that has
-// a method FailureKind says what the controller is to take it for.
+// Types changes the types of volumes for the VolumeAttributesClasses of claims, within
+// the policy; *retype.Retyper implements it. The method FailureKind of an error, if it
+// has one, tells the controller which kind of failure it is.
 type Types interface {
 	RetypeVolume(ctx context.Context, pv *corev1.PersistentVolume, volumeType string) error
 }

@@ -23,7 +23,7 @@ func hasNameFor(node wire.Node, protocol string) error {
 	if name != "" {
 		return nil
 	}
-	return &controller.Failure{Kind: controller.Unmappable, Message: fmt.Sprintf("the volume is reached by %s, and node %s told the driver no %s there, and start its node plugin again", protocol, node.Name, lacks)}
+	return &controller.Failure{Kind: controller.Unmappable, Message: fmt.Sprintf("the volume is attached by %s, but node %s has registered no %s there, and restart its node plugin", protocol, node.Name, lacks)}
 }
 
 // protocolsKept is how long the protocol of a volume is taken for the one that it had:

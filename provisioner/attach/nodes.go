@@ -31,7 +31,7 @@ func (e *Engine) admits(node wire.Node) error {
 	}
 	for _, name := range slices.Concat(node.PortNames, node.NodeNames) {
 		if strings.Trim(name, "0123456789abcdef") != "" {
-			return &controller.Failure{Kind: controller.NodeUnknown, Message: fmt.Sprintf("node %s is registered with %q, which is no name of a Fibre Channel port; start its node plugin again", node.Name, name)}
+			return &controller.Failure{Kind: controller.NodeUnknown, Message: fmt.Sprintf("node %s is registered with %q, which is not the name of a Fibre Channel port; restart its node plugin", node.Name, name)}
 		}
 	}
 	registered := false
@@ -62,7 +62,7 @@ func (e *Engine) admits(node wire.Node) error {
 		return nil
 	}
 	first, second := min(node.Name, twin), max(node.Name, twin)
-	message := fmt.Sprintf("Nodes %s and %s have one name for arrays, %s, so no volume is attached to either; give one of them a name of its own, and start its node plugin again", first, second, shared)
+	message := fmt.Sprintf("Nodes %s and %s have the same name at the arrays, %s, so neither gets a volume; give one of them a unique name, and restart its node plugin", first, second, shared)
 	for _, name := range []string{first, second} {
 		// As kubelet does, which knows no UID of its node either.
 		e.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}, corev1.EventTypeWarning, ReasonDuplicateInitiator, message)

@@ -16,7 +16,7 @@ import (
 // every 10 seconds, and may list a volume again for the next pod.
 const tidyInterval = 5 * time.Second
 
-// Run looks after nodes that were lost with volumes, until the context ends.
+// Run watches nodes that were lost with volumes, until the context ends.
 func (e *Engine) Run(ctx context.Context) {
 	defer e.Metrics.forget()
 	for {

@@ -1,11 +1,11 @@
-// Package byclaim makes and removes volumes for callers of the CSI driver: of
-// CreateVolume and DeleteVolume, and snapshots for those without claims. It asks for
-// them as tenants do, by objects of Kubernetes. So the hub provisions them and nobody
-// else: by the policy, in their turn, counted, and once.
+// Package byclaim serves CreateVolume and DeleteVolume of the CSI driver, and
+// CreateSnapshot and DeleteSnapshot for callers without claims. It requests volumes and
+// snapshots as tenants do, by objects of Kubernetes. So only the hub provisions them:
+// by the policy, in their turn, counted, and once.
 //
 // external-provisioner calls for claims that exist. Another orchestrator has no claims,
-// and names a namespace and a StorageClass instead; its claims are made here, if the
-// program is told to trust it. So are its VolumeSnapshots.
+// and names a namespace and a StorageClass instead; if the program is configured to trust
+// it, this package makes its claims and VolumeSnapshots.
 package byclaim
 
 import (
@@ -34,7 +34,7 @@ const (
 	ParameterStorageClass   = "storageClass"
 )
 
-// Waits is why an object waits, as its author is told.
+// Waits is the reason why an object waits, as its events give it.
 type Waits struct {
 	// Denied means that it waits for something else to change.
 	Denied          bool
@@ -58,10 +58,10 @@ type Options struct {
 	Classes        storagelisters.StorageClassLister
 	// PersistentVolumes is their cache, with the indexes of package record.
 	PersistentVolumes cache.Indexer
-	// Serves reports whether a claim of that provisioner is served by the program.
+	// Serves reports whether the program serves claims of that provisioner.
 	Serves func(provisioner string) bool
-	// ClaimWaits returns why a claim waits, and DeletionWaits why the deletion of its
-	// PersistentVolume does; false if it does not.
+	// ClaimWaits returns why a claim waits, DeletionWaits why the deletion of its
+	// PersistentVolume waits; false if it does not wait.
 	ClaimWaits, DeletionWaits func(namespace, claim string) (Waits, bool)
 	// IsAttached reports whether Kubernetes attaches a PersistentVolume to a node.
 	IsAttached func(pv string) (bool, error)

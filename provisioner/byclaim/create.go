@@ -21,8 +21,8 @@ import (
 )
 
 // Create implements controller.Maker. It waits until the hub has provisioned the claim,
-// and returns what the claim's PersistentVolume says. A caller that writes a
-// PersistentVolume for the claim finds that one.
+// and describes the claim's PersistentVolume. If the caller then writes a PersistentVolume
+// for the claim, it finds that one.
 func (m *Maker) Create(ctx context.Context, wanted controller.Creation) (controller.Created, error) {
 	claim, own, err := m.claimOf(ctx, wanted)
 	if err != nil {
@@ -90,7 +90,7 @@ func (m *Maker) claimOf(ctx context.Context, wanted controller.Creation) (claim 
 		claim, err := m.ownClaim(ctx, wanted)
 		return claim, true, err
 	}
-	return nil, false, failure(invalid, "the request has no parameters %s and %s, so it is not known which claim asks for the volume; external-provisioner sends them with --extra-create-metadata", parameterClaimNamespace, parameterClaim)
+	return nil, false, failure(invalid, "the request has no parameters %s and %s, so the program cannot tell which claim asks for the volume; external-provisioner sends them with --extra-create-metadata", parameterClaimNamespace, parameterClaim)
 }
 
 // existing is the claim that external-provisioner names. The name of the volume proves
@@ -102,7 +102,7 @@ func (m *Maker) existing(ctx context.Context, namespace, name, volume string) (*
 	}
 	switch {
 	case err != nil || record.PVNameOf(claim) != volume:
-		return nil, failure(controller.Denied, "claim %s/%s does not exist with the UID that the name of the volume, %q, ends with", namespace, name, volume)
+		return nil, failure(controller.Denied, "no claim %s/%s has the UID with which the name of the volume, %q, ends", namespace, name, volume)
 	case claim.DeletionTimestamp != nil:
 		return nil, failure(controller.Denied, "claim %s/%s is being deleted", namespace, name)
 	}
@@ -111,7 +111,7 @@ func (m *Maker) existing(ctx context.Context, namespace, name, volume string) (*
 		return nil, err
 	}
 	if err != nil || !m.Serves(class.Provisioner) {
-		return nil, failure(controller.Denied, "claim %s/%s has the StorageClass %q, which does not name this program, or the driver while a rule of the policy has mode csi, as its provisioner", namespace, name, record.ClassName(claim))
+		return nil, failure(controller.Denied, "claim %s/%s has the StorageClass %q, whose provisioner is neither this program nor, if a rule of the policy has mode csi, the driver", namespace, name, record.ClassName(claim))
 	}
 	return claim, nil
 }
@@ -178,9 +178,9 @@ func (m *Maker) newClaim(ctx context.Context, wanted controller.Creation) (*core
 	case class.Provisioner != wire.DriverName || !m.Serves(class.Provisioner):
 		return nil, failure(invalid, "StorageClass %q does not name the driver as its provisioner, or no rule of the policy has mode csi", className)
 	case class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer:
-		return nil, failure(invalid, "StorageClass %q waits for a pod, and there will be none", className)
+		return nil, failure(invalid, "StorageClass %q waits for a pod (volumeBindingMode), but there will be none", className)
 	case class.ReclaimPolicy != nil && *class.ReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
-		return nil, failure(invalid, "StorageClass %q keeps volumes, so they could not be deleted by the driver", className)
+		return nil, failure(invalid, "StorageClass %q keeps volumes, so the driver could not delete them", className)
 	}
 	mode := corev1.PersistentVolumeFilesystem
 	if wanted.Block {

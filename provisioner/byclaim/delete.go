@@ -24,7 +24,7 @@ const (
 
 // Delete implements controller.Maker. It deletes the claim that was made for a trusted
 // caller, and waits until the hub has removed the volume. It deletes no other volume:
-// tenants delete their claims, and the hub what they leave.
+// tenants delete their claims, and the hub then removes the volumes.
 func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
 	found, err := record.WithSource(m.PersistentVolumes, wire.DriverName, volume.String())
 	if err != nil {
@@ -39,7 +39,7 @@ func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
 	case len(found) == 0 && (!backends.IsCSI(v) || backends.StampOf(v).Cluster != m.Cluster):
 		return failure(notOurs, "volume %s does not carry the stamp of a volume of the driver in this cluster, so it is not deleted", volume)
 	case len(found) == 0:
-		return failure(notOurs, "no PersistentVolume names volume %s: an audit says whether something needs it", volume)
+		return failure(notOurs, "no PersistentVolume names volume %s; run an audit to see whether something needs it", volume)
 	case len(found) > 1:
 		return failure(controller.Damaged, "PersistentVolumes %s and %s name volume %s", found[0].Name, found[1].Name, volume)
 	}

@@ -27,13 +27,13 @@ type Snapshots interface {
 	VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnapshot, error)
 	VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error)
 	VolumeSnapshotClass(name string) (*snapshotv1.VolumeSnapshotClass, error)
-	// ContentsOf are those that name a snapshot by its ID at Cinder.
+	// ContentsOf returns the VolumeSnapshotContents that name a snapshot by its ID at Cinder.
 	ContentsOf(id string) ([]*snapshotv1.VolumeSnapshotContent, error)
 }
 
-// MakesSnapshot reports whether a call of CreateSnapshot is a trusted caller's. The
-// sidecar passes on what a class says, and TakeSnapshot uses no class that says
-// anything, so no call leads to another one of its kind.
+// MakesSnapshot reports whether a call of CreateSnapshot is from a trusted caller. The
+// sidecar passes on the parameters of a class, and TakeSnapshot uses only classes without
+// parameters. So the call that the sidecar then makes is not taken for a caller's.
 func (m *Maker) MakesSnapshot(parameters map[string]string) bool {
 	_, has := parameters[ParameterSnapshotClass]
 	return m.TrustParameters && has
@@ -84,9 +84,9 @@ func (m *Maker) snapshotClass(parameters map[string]string) (string, error) {
 	case class.Driver != wire.DriverName:
 		return "", failure(invalid, "VolumeSnapshotClass %q is not the driver's", name)
 	case class.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete:
-		return "", failure(invalid, "VolumeSnapshotClass %q keeps snapshots, so they could not be deleted by the driver", name)
+		return "", failure(invalid, "VolumeSnapshotClass %q keeps snapshots, so the driver could not delete them", name)
 	case len(class.Parameters) > 0:
-		return "", failure(invalid, "VolumeSnapshotClass %q has parameters, and there are none", name)
+		return "", failure(invalid, "VolumeSnapshotClass %q has parameters, but the driver takes none", name)
 	}
 	return name, nil
 }
@@ -112,7 +112,7 @@ func (m *Maker) claimForCaller(ctx context.Context, volume wire.Handle) (*corev1
 			return claim, nil
 		}
 	}
-	return nil, failure(controller.Denied, "volume %s was not made for a caller of the driver; a VolumeSnapshot beside its claim asks for a snapshot", volume)
+	return nil, failure(controller.Denied, "volume %s was not made for a caller of the driver; to get a snapshot, create a VolumeSnapshot in the namespace of its claim", volume)
 }
 
 // ownSnapshot makes the VolumeSnapshot for a trusted caller, or finds it.
@@ -172,8 +172,8 @@ func (m *Maker) readySnapshot(wanted *snapshotv1.VolumeSnapshot, volume wire.Han
 
 // RemoveSnapshot implements controller.Maker. It deletes the VolumeSnapshot that was
 // made for a trusted caller, and waits until its content is gone, and the snapshot with
-// it. If the snapshot is none of a trusted caller's, or its content is being deleted
-// already, nothing is done.
+// it. If the snapshot is not a trusted caller's, or its content is already being deleted,
+// it does nothing.
 func (m *Maker) RemoveSnapshot(ctx context.Context, snapshot wire.Handle) (removed bool, err error) {
 	if !m.TrustParameters {
 		return false, nil

@@ -115,8 +115,8 @@ func TestSnapshotForATrustedCaller(t *testing.T) {
 		"nobody works it off": {parameters: by("driver"), kind: "Conflict", want: "VolumeSnapshot team-a/" + named + " is not ready: the snapshot-controller and the csi-snapshotter have not finished it"},
 		"no class":            {parameters: by("gone"), kind: "Invalid", want: `VolumeSnapshotClass "gone" does not exist`},
 		"another's class":     {parameters: by("theirs"), kind: "Invalid", want: `VolumeSnapshotClass "theirs" is not the driver's`},
-		"a class that keeps":  {parameters: by("keeps"), kind: "Invalid", want: `VolumeSnapshotClass "keeps" keeps snapshots, so they could not be deleted by the driver`},
-		"a class that would lead to another call": {parameters: by("parameters"), kind: "Invalid", want: `VolumeSnapshotClass "parameters" has parameters, and there are none`},
+		"a class that keeps":  {parameters: by("keeps"), kind: "Invalid", want: `VolumeSnapshotClass "keeps" keeps snapshots, so the driver could not delete them`},
+		"a class that would lead to another call": {parameters: by("parameters"), kind: "Invalid", want: `VolumeSnapshotClass "parameters" has parameters, but the driver takes none`},
 		"another parameter":                       {parameters: map[string]string{"volumeSnapshotClass": "driver", "namespace": "team-a"}, kind: "Invalid", want: `parameter "namespace" is not known; there is only volumeSnapshotClass`},
 		"no volume":                               {parameters: by("driver"), prepare: func(_ *world, _ *shownSnapshots, volume *wire.Handle) { volume.ID = "v9" }, kind: "NotFound", want: "no PersistentVolume has the handle gold/v9"},
 		"a tenant's volume": {parameters: by("driver"), prepare: func(w *world, _ *shownSnapshots, _ *wire.Handle) {
@@ -124,7 +124,7 @@ func TestSnapshotForATrustedCaller(t *testing.T) {
 			claim, _ := claims.Get(context.Background(), record.NameForCaller("some volume / with any name"), metav1.GetOptions{})
 			claim.Annotations[record.AnnotationVolumeName] = "copied from another claim"
 			_, _ = claims.Update(context.Background(), claim, metav1.UpdateOptions{})
-		}, kind: "Denied", want: "volume gold/volume-uid-1 was not made for a caller of the driver; a VolumeSnapshot beside its claim asks for a snapshot"},
+		}, kind: "Denied", want: "volume gold/volume-uid-1 was not made for a caller of the driver; to get a snapshot, create a VolumeSnapshot in the namespace of its claim"},
 		"the name of another volume's": {parameters: by("driver"), prepare: func(w *world, _ *shownSnapshots, _ *wire.Handle) {
 			class, other := "driver", "other"
 			_, _ = w.SnapshotClient.SnapshotV1().VolumeSnapshots("team-a").Create(context.Background(), &snapshotv1.VolumeSnapshot{

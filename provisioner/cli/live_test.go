@@ -164,6 +164,9 @@ func TestLiveFindings(t *testing.T) {
 		"a type in another case": {policy: "backends:\n" + noauthBackend + tenant("lab", ", volumeType: RBD"), want: []string{
 			`warning tenants[0].classes[0].volumeType: backend lab lists the volume type as "rbd", not "RBD"; write it in the same way`,
 		}},
+		"a missing type that a class may give": {policy: "backends:\n" + noauthBackend + tenant("lab", ", mode: csi, volumeTypes: [rbd, ssd]"), code: 1, want: []string{
+			`error tenants[0].classes[0].volumeTypes[1]: backend lab has no volume type "ssd"; it has iscsi, iscsi-mp, rbd, fail`,
+		}},
 		"a missing zone": {options: wide, policy: "backends:\n" + teamBackend + tenant("gold", ", availabilityZone: az3"), code: 1, want: []string{
 			`error tenants[0].classes[0].availabilityZone: backend gold has no availability zone "az3"; it has az1, az2`,
 		}},

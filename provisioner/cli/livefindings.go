@@ -20,6 +20,7 @@ func (r *liveRun) ruleFindings() []policycli.Finding {
 				if finding := b.lacksType(class); finding != nil {
 					findings = append(findings, *finding)
 				}
+				findings = append(findings, b.lacksGrantedTypes(class)...)
 				if finding := b.lacksZone(class); finding != nil {
 					findings = append(findings, *finding)
 				}
@@ -67,8 +68,27 @@ func (b *liveBackend) lacksType(class policy.Class) *policycli.Finding {
 	case class.VolumeType == "" || b.types == nil:
 		return nil
 	}
-	return b.lacks("volume type", path, class.VolumeType, b.answer.VolumeTypes, slices.ContainsFunc(b.types, func(t cinder.VolumeType) bool {
-		return t.ID == class.VolumeType || t.Name == class.VolumeType
+	return b.typeFinding(path, class.VolumeType)
+}
+
+// lacksGrantedTypes are the findings about the types that a VolumeAttributesClass may
+// give the volumes of a rule in mode csi.
+func (b *liveBackend) lacksGrantedTypes(class policy.Class) []policycli.Finding {
+	if class.ModeOn(*b.Backend) != policy.ModeCSI || b.types == nil {
+		return nil
+	}
+	var findings []policycli.Finding
+	for i, name := range class.VolumeTypes {
+		if finding := b.typeFinding(fmt.Sprintf("%s[%d]", policy.FieldPath(class.Path(), "volumeTypes"), i), name); finding != nil {
+			findings = append(findings, *finding)
+		}
+	}
+	return findings
+}
+
+func (b *liveBackend) typeFinding(path, name string) *policycli.Finding {
+	return b.lacks("volume type", path, name, b.answer.VolumeTypes, slices.ContainsFunc(b.types, func(t cinder.VolumeType) bool {
+		return t.ID == name || t.Name == name
 	}))
 }
 

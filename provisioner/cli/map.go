@@ -180,12 +180,12 @@ Exit codes: 0 mapped, 1 refused, 2 wrong usage, or a file cannot be read.`,
 	flags := command.Flags()
 	flags.StringVar(&options.PolicyFile, "policy", "", "policy `file`, which gives mapping and connector; - for standard input")
 	flags.StringVar(&options.Backend, "backend", "", "`name` of the policy's backend; may be omitted if there is only one")
-	flags.StringVar(&options.Namespace, "namespace", defaultMapNamespace, "`namespace` in which the Secret would be")
+	flags.StringVar(&options.Namespace, "namespace", defaultMapNamespace, "`namespace` of the Secret")
 	flags.StringVar(&options.AccessMode, "access-mode", "RWO", "access `mode` of the claim: RWO, ROX, RWOP or RWX, or their long names")
 	flags.StringVar(&options.VolumeMode, "volume-mode", string(corev1.PersistentVolumeFilesystem), "volume `mode` of the claim: Filesystem or Block")
 	flags.StringVar(&options.FSType, "fs-type", "", "`filesystem` that the rule or StorageClass selects; default is "+policy.DefaultFSType)
 	flags.StringVar(&options.Mode, "mode", "", "`mode` of the rule: native or csi (default: that of the policy's rules for the backend)")
-	flags.BoolVar(&options.MultiAttach, "multiattach", false, "the volume's type lets several hosts use it at once")
+	flags.BoolVar(&options.MultiAttach, "multiattach", false, "the volume's type allows several hosts at once")
 	flags.StringVarP(&output, "output", "o", output, "`format` of the output: yaml or json")
 	return command
 }

@@ -43,8 +43,8 @@ func newSnapshotListCommand(protocols mappers.Protocols) *cobra.Command {
 		Short: "List the snapshots of the backends' projects, and which of them can be imported",
 		Long: `List the snapshots of the backends' projects: whose they are, as their stamps and the
 VolumeSnapshotContents of the cluster say, and which of them can be imported. It
-changes nothing, and neither asks the policy nor looks at the snapshots' volumes, as
-snapshot import does.
+changes nothing. Unlike snapshot import, it checks neither the policy nor the
+snapshots' volumes.
 
 Exit codes: 0 listed, 1 a backend cannot be listed, 2 wrong usage, or the cluster
 cannot be read.`,
@@ -156,11 +156,11 @@ Without --apply, it checks everything that can be checked without a change, and
 prints the objects and the steps.
 
 It refuses a snapshot that is not available, that another object needs, or that the
-policy does not grant: the rule of the StorageClass must have import. Nothing is ever
-forced.
+policy does not grant: the rule of the StorageClass must have import. The command
+never forces anything.
 
-Exit codes: 0 the objects exist, or nothing stands against them, 1 refused or failed,
-2 wrong usage, or the cluster cannot be read.`,
+Exit codes: 0 the objects exist, or can be created, 1 refused or failed, 2 wrong
+usage, or the cluster cannot be read.`,
 		Example: `  standalone-cinder snapshot import --policy policy.yaml --backend gold --snapshot 0b1c9a52-5f0e-4a36-9f0e-2b9d7c3c1a11 --namespace team-a --volume-snapshot nightly --storage-class fast
   standalone-cinder snapshot import --policy policy.yaml --backend gold --snapshot old-data --namespace team-a --volume-snapshot nightly --storage-class fast --apply`,
 		Args: cobra.NoArgs,
@@ -177,9 +177,9 @@ Exit codes: 0 the objects exist, or nothing stands against them, 1 refused or fa
 	set.StringVar(&flags.wish.Snapshot, "snapshot", "", "`ID` of the snapshot, or its name if no other has it (required)")
 	set.StringVarP(&flags.wish.Namespace, "namespace", "n", "", "`namespace` of the VolumeSnapshot (required)")
 	set.StringVar(&flags.wish.Name, "volume-snapshot", "", "`name` of the VolumeSnapshot (required)")
-	set.StringVar(&flags.wish.StorageClass, "storage-class", "", "`name` of a StorageClass, whose rule is to grant the snapshot (required)")
+	set.StringVar(&flags.wish.StorageClass, "storage-class", "", "`name` of the StorageClass whose rule must grant the snapshot (required)")
 	set.StringVar(&flags.deletion, "deletion-policy", string(snapshotv1.VolumeSnapshotContentRetain), "deletion `policy` of the VolumeSnapshotContent: Retain or Delete")
-	set.StringVar(&flags.volumeMode, "volume-mode", string(corev1.PersistentVolumeFilesystem), "volume `mode` of what the snapshot was taken of: Filesystem or Block")
+	set.StringVar(&flags.volumeMode, "volume-mode", string(corev1.PersistentVolumeFilesystem), "volume `mode` of the snapshot's volume: Filesystem or Block")
 	set.BoolVar(&flags.apply, "apply", false, "create the objects; without it, the command only checks")
 	return command
 }

@@ -45,12 +45,12 @@ prints the PersistentVolume and the steps. The source of the PersistentVolume fo
 from the connection, so it is missing there.
 
 It refuses a volume that is not available, or that a claim or a PersistentVolume
-needs, and whatever the policy would deny a claim of the volume's size. A volume that
-a claim of this cluster has left behind (Retain) may still be in use by the cluster's
-connector. Nothing is ever forced.
+needs, and an import for which the policy would deny a claim of the volume's size. A
+volume that a claim of this cluster left behind (Retain) may still be in use by the
+cluster's connector. The command never forces anything.
 
-Exit codes: 0 imported, or nothing stands against it, 1 refused or failed, 2 wrong
-usage, or the cluster cannot be read.`,
+Exit codes: 0 imported, or can be imported, 1 refused or failed, 2 wrong usage, or
+the cluster cannot be read.`,
 		Example: `  standalone-cinder volume import --policy policy.yaml --backend gold --volume 6f2ce4b9-1c5b-4f8e-a2b6-1d0c9b3f7a55 --namespace team-a --claim data --storage-class cinder-gold
   standalone-cinder volume import --policy policy.yaml --backend gold --volume old-data --namespace team-a --claim data --storage-class cinder-gold --apply`,
 		Args: cobra.NoArgs,

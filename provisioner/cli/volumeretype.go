@@ -25,18 +25,18 @@ func newVolumeRetypeCommand(protocols mappers.Protocols) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "retype --policy FILE --namespace NS --claim NAME --type TYPE",
 		Short: "Give the volume of a claim another volume type",
-		Long: `Give the volume of a bound claim another volume type, where it is: Cinder never
-migrates it. The volume may be in use. If the command is interrupted, run it again.
+		Long: `Give the volume of a bound claim another volume type, on its present storage: Cinder
+never migrates it. The volume may be in use. If the command is interrupted, run it again.
 
 Without --apply, it checks everything that can be checked without a change.
 
 It refuses a volume that the program did not make or import, and a type that the
 claim's rule does not grant (volumeType). The quotas of the policy do not count types;
-Cinder's own may. Cinder accepts what its storage cannot do, and leaves the volume as
-it was; the command then says so.
+Cinder's own may. Cinder accepts a change that its storage cannot make, and leaves the
+volume as it was; the command then fails and says so.
 
-Exit codes: 0 the volume has the type, or nothing stands against it, 1 refused or
-failed, 2 wrong usage, or the cluster cannot be read.`,
+Exit codes: 0 the volume has the type, or can get it, 1 refused or failed, 2 wrong
+usage, or the cluster cannot be read.`,
 		Example: `  standalone-cinder volume retype --policy policy.yaml --namespace team-a --claim data --type ssd
   standalone-cinder volume retype --policy policy.yaml --namespace team-a --claim data --type ssd --apply`,
 		Args: cobra.NoArgs,

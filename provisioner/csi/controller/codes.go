@@ -7,14 +7,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Failure is why an Engine did not do what it was asked for.
+// Failure says why an Engine did not do what it was called for.
 type Failure struct {
 	// Kind is one of the kinds in the table below.
 	Kind string
 	// Message is a sentence without secrets: it becomes the status of a
 	// VolumeAttachment and the event of a pod.
 	Message string
-	// EffectUnknown means that the change may have been made, or may still be.
+	// EffectUnknown means that the change may have taken effect, or may still do so.
 	EffectUnknown bool
 }
 
@@ -25,17 +25,17 @@ func (f *Failure) Error() string { return f.Message }
 const (
 	// NodeUnknown means that no node is registered by that ID.
 	NodeUnknown = "NodeUnknown"
-	// DuplicateInitiator means that two nodes have one name for arrays.
+	// DuplicateInitiator means that two nodes have the same name at the arrays.
 	DuplicateInitiator = "DuplicateInitiator"
 	// Unmappable means that no node can reach the volume by its connection.
 	Unmappable = "Unmappable"
-	// Denied means that the policy does not grant it.
+	// Denied means that the policy does not grant the volume or the snapshot.
 	Denied = "Denied"
-	// OutOfRange means that the policy grants no such size.
+	// OutOfRange means that the policy does not grant the size.
 	OutOfRange = "OutOfRange"
-	// NoRoom means that a quota of the policy has no room for it.
+	// NoRoom means that a quota of the policy has no room.
 	NoRoom = "NoRoom"
-	// AlreadyExists means that something else has the name.
+	// AlreadyExists means that the name belongs to something else.
 	AlreadyExists = "AlreadyExists"
 	// Damaged means that an object of the volume in Kubernetes lacks something, or is
 	// somebody else's.

@@ -1,6 +1,6 @@
 // Package controller has the Identity and Controller services of the CSI driver, as
-// the sidecars call them. It checks requests, translates forms and errors, and decides
-// nothing: an Engine does what is asked for.
+// the sidecars call them. It checks requests, translates requests and errors, and decides
+// nothing: an Engine does the work.
 package controller
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Engine does what the sidecars ask for. Its errors are *Failure, or of an unknown kind,
-// which is never taken for a final one. It may be called for one volume by one caller
-// at a time, and a call may be repeated.
+// Engine does the work that the sidecars call for. Its errors are *Failure, or of an
+// unknown kind, which never counts as final. For one volume, there is one call at a time,
+// and a call may be repeated.
 type Engine interface {
 	// Publish attaches a volume to a node, and returns how the node reaches it.
 	Publish(ctx context.Context, publication Publication) (wire.Connection, error)
@@ -39,7 +39,7 @@ type Engine interface {
 	Snapshotter
 }
 
-// Publication is what Publish is asked for.
+// Publication is the request to Publish.
 type Publication struct {
 	Volume wire.Handle
 	Node   wire.Node
@@ -49,11 +49,11 @@ type Publication struct {
 	Shared bool
 }
 
-// Volume is what an Engine says about a volume.
+// Volume describes a volume.
 type Volume struct {
 	// MultiAttach means that several nodes may have it at once.
 	MultiAttach bool
-	// Context is that of its PersistentVolume.
+	// Context is the volume context of its PersistentVolume.
 	Context map[string]string
 }
 
@@ -61,13 +61,13 @@ type Volume struct {
 type Options struct {
 	Engine Engine
 	Maker  Maker
-	// Version is that of the program.
+	// Version is the program's version.
 	Version string
-	// Work ends when nothing new may begin. Calls outlive their callers: a change at
-	// Cinder is not cut because a sidecar has waited long enough.
+	// Work ends when nothing new may begin. Calls outlive their callers: the server does
+	// not cut off a change at Cinder because a sidecar no longer waits for it.
 	Work   context.Context
 	Logger *slog.Logger
-	// Observe is told of every call that has been answered.
+	// Observe is called after every call, with its outcome.
 	Observe func(method, code string, took time.Duration)
 }
 

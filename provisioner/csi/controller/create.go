@@ -13,25 +13,25 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Maker makes and removes volumes. Its errors are those of an Engine. It is called for
-// one name, or one volume, by one caller at a time.
+// Maker makes and removes volumes. Its errors are those of an Engine. For one name, or one
+// volume, there is one call at a time.
 type Maker interface {
-	// Create returns the volume of that name when it can be used.
+	// Create returns the volume of that name once it can be used.
 	Create(ctx context.Context, wanted Creation) (Created, error)
-	// Delete returns when a volume is gone.
+	// Delete removes a volume, and returns once it is gone.
 	Delete(ctx context.Context, volume wire.Handle) error
 
 	// MakesSnapshot reports whether TakeSnapshot, and not the Engine, is to answer a call
 	// with those parameters.
 	MakesSnapshot(parameters map[string]string) bool
-	// TakeSnapshot returns the snapshot of that name when it is ready.
+	// TakeSnapshot returns the snapshot of that name once it is ready.
 	TakeSnapshot(ctx context.Context, volume wire.Handle, name string, parameters map[string]string) (Snapshot, error)
 	// RemoveSnapshot removes a snapshot that was made by TakeSnapshot. If removed is false,
 	// the Engine is to answer.
 	RemoveSnapshot(ctx context.Context, snapshot wire.Handle) (removed bool, err error)
 }
 
-// Creation is what Create is asked for.
+// Creation is the request to Create.
 type Creation struct {
 	Name string
 	// Bytes is how large the volume must be at least, and AtMost, unless it is 0, how
@@ -40,13 +40,13 @@ type Creation struct {
 	Parameters    map[string]string
 	Block         bool
 	AccessModes   []AccessMode
-	// FromVolume and FromSnapshot are what it is a copy of; one of them at most is set.
+	// FromVolume and FromSnapshot name the source of a copy; at most one of them is set.
 	FromVolume, FromSnapshot string
 	// Type is the volume type that a VolumeAttributesClass names; empty without one.
 	Type string
 }
 
-// AccessMode is one that Kubernetes has, too.
+// AccessMode is an access mode that Kubernetes has, too.
 type AccessMode int
 
 // The access modes.

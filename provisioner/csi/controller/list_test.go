@@ -68,11 +68,11 @@ func TestAnotherLeaderContinuesNoList(t *testing.T) {
 	volumes, err := former.ListVolumes(t.Context(), &csi.ListVolumesRequest{MaxEntries: 1})
 	check(t, err, codes.OK, "")
 	_, err = newServer(e).ListVolumes(t.Context(), &csi.ListVolumesRequest{StartingToken: volumes.GetNextToken()})
-	check(t, err, codes.Aborted, fmt.Sprintf("starting_token %q is none of this leader; list from the beginning", former.term+":gold/a"))
+	check(t, err, codes.Aborted, fmt.Sprintf("starting_token %q is not from this leader; list from the beginning", former.term+":gold/a"))
 	snapshots, err := former.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{MaxEntries: 1})
 	check(t, err, codes.OK, "")
 	_, err = newServer(e).ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{StartingToken: snapshots.GetNextToken()})
-	check(t, err, codes.Aborted, fmt.Sprintf("starting_token %q is none of this leader; list from the beginning", former.term+":gold/s1"))
+	check(t, err, codes.Aborted, fmt.Sprintf("starting_token %q is not from this leader; list from the beginning", former.term+":gold/s1"))
 	if len(e.asked) > 0 {
 		t.Errorf("asked %q", e.asked)
 	}
@@ -86,7 +86,7 @@ func TestListRequests(t *testing.T) {
 		message string
 	}{
 		"everything":      {request: &csi.ListVolumesRequest{}},
-		"another's token": {request: &csi.ListVolumesRequest{StartingToken: "17"}, code: codes.Aborted, message: `starting_token "17" is none of this leader; list from the beginning`},
+		"another's token": {request: &csi.ListVolumesRequest{StartingToken: "17"}, code: codes.Aborted, message: `starting_token "17" is not from this leader; list from the beginning`},
 		"fewer than none": {request: &csi.ListVolumesRequest{MaxEntries: -1}, code: codes.InvalidArgument, message: "max_entries is negative"},
 		"incomplete":      {request: &csi.ListVolumesRequest{}, err: &Failure{Kind: "Unavailable", Message: "a part is missing"}, code: codes.Unavailable, message: "a part is missing"},
 	} {

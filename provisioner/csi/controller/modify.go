@@ -12,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Modifier changes what a VolumeAttributesClass may say about a volume.
+// Modifier changes the properties of a volume that a VolumeAttributesClass can set.
 type Modifier interface {
 	// Retype gives a volume another volume type. It may be called again after any
 	// interruption.

@@ -19,7 +19,7 @@ func (s *Server) pageAfter(token string) (last string, err error) {
 	}
 	last, own := strings.CutPrefix(token, s.tokenAfter(""))
 	if !own || last == "" {
-		return "", status.Errorf(codes.Aborted, "starting_token %.150q is none of this leader; list from the beginning", token)
+		return "", status.Errorf(codes.Aborted, "starting_token %.150q is not from this leader; list from the beginning", token)
 	}
 	return last, nil
 }

@@ -18,13 +18,13 @@ type Snapshotter interface {
 	// TakeSnapshot takes the snapshot of that name, or finds it, and returns when it is
 	// ready.
 	TakeSnapshot(ctx context.Context, volume wire.Handle, name string, parameters map[string]string) (Snapshot, error)
-	// RemoveSnapshot removes a snapshot. One that is gone is removed.
+	// RemoveSnapshot removes a snapshot. It succeeds if the snapshot is already gone.
 	RemoveSnapshot(ctx context.Context, snapshot wire.Handle) error
 	// ListSnapshots lists snapshots in the order of their handles.
 	ListSnapshots(ctx context.Context, wanted Listing) ([]Snapshot, error)
 }
 
-// Snapshot is one that is ready, unless it says otherwise.
+// Snapshot describes a snapshot. It is ready unless it says otherwise.
 type Snapshot struct {
 	Handle, Volume wire.Handle
 	Bytes          int64
@@ -32,8 +32,8 @@ type Snapshot struct {
 	NotReady       bool
 }
 
-// Listing says which snapshots to list: the one of a handle, those of a volume, or all,
-// if both are zero.
+// Listing says which snapshots to list: the one with a handle, those of a volume, or, if
+// both are zero, all.
 type Listing struct {
 	Snapshot, Volume wire.Handle
 	// Again means that a later page continues what the first one has listed.

@@ -89,7 +89,7 @@ func TestSnapshotsAreListedInPages(t *testing.T) {
 		"of a volume":                  {request: &csi.ListSnapshotsRequest{SourceVolumeId: "gold/v1"}, listed: "gold/s1 gold/s2 gold/s3", asked: "list snapshots of {/ gold/v1 false}"},
 		"a snapshot of another driver": {request: &csi.ListSnapshotsRequest{SnapshotId: "snap-1"}},
 		"a volume of another driver":   {request: &csi.ListSnapshotsRequest{SourceVolumeId: "vol-1"}},
-		"a token of another driver":    {request: &csi.ListSnapshotsRequest{StartingToken: "7"}, code: codes.Aborted, message: `starting_token "7" is none of this leader; list from the beginning`},
+		"a token of another driver":    {request: &csi.ListSnapshotsRequest{StartingToken: "7"}, code: codes.Aborted, message: `starting_token "7" is not from this leader; list from the beginning`},
 		"a negative page":              {request: &csi.ListSnapshotsRequest{MaxEntries: -1}, code: codes.InvalidArgument, message: "max_entries is negative"},
 		"no complete listing": {request: &csi.ListSnapshotsRequest{}, err: &Failure{Kind: "Unavailable", Message: "silent"}, asked: "list snapshots of {/ / false}",
 			code: codes.Unavailable, message: "silent"},

@@ -3,9 +3,9 @@
 // themselves; no link of udev and no cached identity decides anything. What it does
 // to the node goes through a Root, so that tests need no node.
 //
-// No step relies on one before it having been done by this process: a step that finds
-// its result present does nothing, and a step that cannot reach its result is an
-// error, never a line in a log.
+// No step assumes that this process did an earlier one: a step whose result is already
+// present does nothing, and a step that cannot reach its result returns an error, and
+// never only logs it.
 package host
 
 import (
@@ -24,7 +24,7 @@ type Host struct {
 // New makes a Host of a node's files, devices and tools.
 func New(root Root, logger *slog.Logger) *Host { return &Host{root: root, logger: logger} }
 
-// A Reason names why something is refused that another try would not change.
+// A Reason says why the host refuses something that another try would not change.
 type Reason string
 
 const (

@@ -65,14 +65,14 @@ func fcName(text string) string {
 func CheckFC(p FCPath) error {
 	for _, name := range append([]string{p.Target}, p.From...) {
 		if name == "" || fcName(name) != name {
-			return Refuse(Malformed, "%q is no name of a Fibre Channel port", name)
+			return Refuse(Malformed, "%q is not the name of a Fibre Channel port", name)
 		}
 	}
 	if len(p.From) == 0 {
 		return Refuse(Malformed, "no port of the node leads to port %s", p.Target)
 	}
 	if p.LUN < 0 || p.LUN > math.MaxInt32 {
-		return Refuse(Malformed, "%d is no LUN", p.LUN)
+		return Refuse(Malformed, "%d is not a LUN", p.LUN)
 	}
 	return nil
 }
@@ -258,7 +258,7 @@ func (h *Host) unreachable(paths []FCPath) error {
 	met = slices.Compact(met)
 	switch {
 	case len(named) == 0:
-		return fmt.Errorf("the storage shows the volume to the ports %s, and the node has %s; if its HBAs were exchanged, start the node plugin again, and stop the pod until the volume is detached", some(from), orNone(present))
+		return fmt.Errorf("the storage shows the volume to the ports %s, and the node has %s; if its HBAs were exchanged, restart the node plugin, and stop the pod until the volume is detached", some(from), orNone(present))
 	case !slices.ContainsFunc(named, func(p FCPort) bool { return isUp(p.State) }):
 		return fmt.Errorf("none of the node's ports that the storage shows the volume to is online: %s; look at their cables and the switches", states(named))
 	}

@@ -105,7 +105,7 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	case c.UUID != "" && c.UUID != w.Volume && !slices.Contains(w.Copied, c.UUID):
 		return false, Refuse(WrongVolume, "the disk of volume %s (%s) holds a filesystem with the UUID %s; a filesystem of this volume has the volume's ID as its UUID. Nothing was changed", w.Volume, device, c.UUID)
 	case c.UUID != "" && c.Filesystem != w.Filesystem:
-		return false, Refuse(WrongFilesystem, "volume %s holds %s, and %s was asked for", w.Volume, c.Filesystem, w.Filesystem)
+		return false, Refuse(WrongFilesystem, "volume %s holds %s, but %s was requested", w.Volume, c.Filesystem, w.Filesystem)
 	case c.UUID != "":
 		return false, nil
 	case w.ReadOnly:
@@ -113,7 +113,7 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	case c.Empty, w.Begun && c.Filesystem == "":
 		return true, nil
 	}
-	return false, Refuse(NotEmpty, "the disk of volume %s (%s) holds no filesystem, but is not empty either, so that it is not formatted. If formatting was interrupted on another node, overwrite its first 2 MiB with zeros", w.Volume, device)
+	return false, Refuse(NotEmpty, "the disk of volume %s (%s) holds no filesystem, but is not empty either, so it is not formatted. If formatting was interrupted on another node, overwrite its first 2 MiB with zeros", w.Volume, device)
 }
 
 // formatLimit bounds mkfs and fsck, which take long on large disks.

@@ -370,7 +370,7 @@ func TestWhatHangsIsGivenUp(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	// It is not tried again meanwhile: each try would cost a thread.
-	if err := do(); err == nil || err.Error() != "the test still hangs since an earlier try" {
+	if err := do(); err == nil || err.Error() != "the test still hangs from an earlier try" {
 		t.Errorf("%v", err)
 	}
 	if err := l.bounded(ctx, time.Second, "something else", func() error { return nil }); err != nil {

@@ -82,11 +82,11 @@ func CheckTarget(t Target, lun int) error {
 	_, err := netip.ParseAddr(host)
 	switch {
 	case !targetName.MatchString(t.Name):
-		return Refuse(Malformed, "%q is no name of an iSCSI target", t.Name)
+		return Refuse(Malformed, "%q is not the name of an iSCSI target", t.Name)
 	case !ok || !portNumber.MatchString(port) || err != nil && !hostName.MatchString(host):
-		return Refuse(Malformed, "%q is no address of an iSCSI portal", t.Portal)
+		return Refuse(Malformed, "%q is not the address of an iSCSI portal", t.Portal)
 	case lun < 0 || lun > highestLUN:
-		return Refuse(Malformed, "%d is no iSCSI LUN", lun)
+		return Refuse(Malformed, "%d is not an iSCSI LUN", lun)
 	}
 	return nil
 }

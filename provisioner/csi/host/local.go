@@ -209,7 +209,7 @@ func (l *Local) bounded(ctx context.Context, limit time.Duration, what string, d
 	hangs := l.stuck[what] > 0
 	l.mu.Unlock()
 	if hangs {
-		return fmt.Errorf("%s still hangs since an earlier try", what)
+		return fmt.Errorf("%s still hangs from an earlier try", what)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- do() }()

@@ -45,7 +45,7 @@ func TestADiskSaysWhatItIs(t *testing.T) {
 	}
 	// The target no longer has the LUN, but the kernel still has the disk.
 	delete(n.Targets[target].LUNs, 1)
-	if _, err := h.Inspect(ctx, address, name); refusal(err) != host.WrongDisk || !strings.HasSuffix(err.Error(), "is no disk any more: its type is 0x7f") {
+	if _, err := h.Inspect(ctx, address, name); refusal(err) != host.WrongDisk || !strings.HasSuffix(err.Error(), "is no longer a disk: its type is 0x7f") {
 		t.Errorf("%v", err)
 	}
 }

@@ -63,12 +63,12 @@ func CheckSubsystem(subsystem, portal string, namespace int) error {
 	address, err := netip.ParseAddr(host)
 	switch {
 	case !nqn.MatchString(subsystem):
-		return Refuse(Malformed, "%q is no name of an NVMe subsystem", subsystem)
+		return Refuse(Malformed, "%q is not the name of an NVMe subsystem", subsystem)
 	case !ok || err != nil || address.Zone() != "" || !portNumber.MatchString(port):
 		// A zone is any text.
-		return Refuse(Malformed, "%q is no IP address and port of an NVMe subsystem", portal)
+		return Refuse(Malformed, "%q is not the IP address and port of an NVMe subsystem", portal)
 	case namespace < 0:
-		return Refuse(Malformed, "%d is no NVMe namespace", namespace)
+		return Refuse(Malformed, "%d is not an NVMe namespace", namespace)
 	}
 	return nil
 }

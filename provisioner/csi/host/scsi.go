@@ -254,7 +254,7 @@ func (h *Host) InspectAgain(ctx context.Context, d Disk) (Disk, error) {
 func (h *Host) isStillAt(d Disk) error {
 	name, _, err := h.diskAt(d.Address)
 	if err == nil && name != d.Name {
-		err = fmt.Errorf("%s is not at %s any more", d.Name, d.Address)
+		err = fmt.Errorf("%s is no longer at %s", d.Name, d.Address)
 	}
 	return err
 }
@@ -324,7 +324,7 @@ func (h *Host) inquire(ctx context.Context, disk string, page byte) ([]byte, err
 	}
 	// The upper bits are not zero if the target has no such LUN any more.
 	if answer[0] != 0 {
-		return nil, Refuse(WrongDisk, "%s is no disk any more: its type is %#x", disk, answer[0])
+		return nil, Refuse(WrongDisk, "%s is no longer a disk: its type is %#x", disk, answer[0])
 	}
 	length := int(binary.BigEndian.Uint16(answer[2:4]))
 	return answer[4:min(4+length, len(answer))], nil

@@ -3,7 +3,7 @@
 // What is done to the node is in package host; what depends on how the storage is
 // reached is behind protocol, with a file for each.
 //
-// Staging either succeeds or leaves nothing, because kubelet does not unstage what
-// failed for good. Everything is taken away by one function, takeDown, whether staging
-// failed, was interrupted by a crash, or is undone by unstaging.
+// Staging either succeeds or leaves nothing, because the kubelet does not unstage a volume
+// whose staging failed for good. One function, takeDown, removes everything, whether
+// staging failed, was interrupted by a crash, or is undone by unstaging.
 package node

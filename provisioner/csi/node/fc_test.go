@@ -118,9 +118,9 @@ func TestWhatIsNotReachedIsNamed(t *testing.T) {
 			f.node.Fabric()
 		}, codes.Internal, "none of the node's ports that the storage shows the volume to is online: 10000000c9a1b2c1 is Linkdown"},
 		"a name that is none": {func(_ *fixture, u *use) { u.paths[0].Target = "500A098180FEEB01" }, codes.InvalidArgument,
-			`Malformed: "500A098180FEEB01" is no name of a Fibre Channel port`},
-		"an initiator that is none": {func(_ *fixture, u *use) { u.paths[0].Portal = fcPorts[0] + "," }, codes.InvalidArgument, `Malformed: "" is no name`},
-		"a LUN that is none":        {func(_ *fixture, u *use) { u.paths[0].LUN = 1 << 40 }, codes.InvalidArgument, "is no LUN"},
+			`Malformed: "500A098180FEEB01" is not the name of a Fibre Channel port`},
+		"an initiator that is none": {func(_ *fixture, u *use) { u.paths[0].Portal = fcPorts[0] + "," }, codes.InvalidArgument, `Malformed: "" is not the name`},
+		"a LUN that is none":        {func(_ *fixture, u *use) { u.paths[0].LUN = 1 << 40 }, codes.InvalidArgument, "is not a LUN"},
 		"another filesystem": {func(f *fixture, _ *use) { f.volume().Filesystem, f.volume().UUID = "ext4", foreignID }, codes.FailedPrecondition,
 			"WrongVolume: "},
 		"a smaller disk": {func(f *fixture, _ *use) { f.volume().Bytes /= 2 }, codes.FailedPrecondition, "WrongDisk: "},
@@ -466,7 +466,7 @@ func TestANewDiskThatGoesIsNotLookedForByItsName(t *testing.T) {
 			f.node.FCTargets["0x500a0981aaaaaa01"] = &csinode.FCTarget{LUNs: map[int]*csinode.Volume{7: &other}, Zones: []string{"0x" + fcPorts[1]}}
 			f.node.Fabric()
 		})
-		f.refuses(f.stage(u), codes.Internal, "sdab is not at 5:0:0:16684 any more")
+		f.refuses(f.stage(u), codes.Internal, "sdab is no longer at 5:0:0:16684")
 		if other != blank {
 			t.Errorf("the other volume was written: %+v", other)
 		}
@@ -487,7 +487,7 @@ func TestADiskThatGoesBeforeItIsFormattedIsNotFormatted(t *testing.T) {
 			f.node.FCTargets["0x500a0981aaaaaa01"] = &csinode.FCTarget{LUNs: map[int]*csinode.Volume{7: &other}, Zones: []string{"0x" + fcPorts[1]}}
 			f.node.Fabric()
 		})
-		f.refuses(f.stage(u), codes.Internal, "sdab is not at 5:0:0:16684 any more")
+		f.refuses(f.stage(u), codes.Internal, "sdab is no longer at 5:0:0:16684")
 		if other != blank {
 			t.Errorf("the other volume was written: %+v", other)
 		}
@@ -508,7 +508,7 @@ func TestARawVolumeWhoseDiskIsGoneIsNotPublished(t *testing.T) {
 				other := &csinode.Volume{Bytes: gibibyte, Identity: "600000000000000f"}
 				f.node.FCTargets["0x500a0981aaaaaa01"] = &csinode.FCTarget{LUNs: map[int]*csinode.Volume{7: other}, Zones: []string{"0x" + fcPorts[1]}}
 				f.node.Fabric()
-				f.refuses(f.publish(u, 1, readOnly), codes.Internal, "sdab is not at 5:0:0:16684 any more")
+				f.refuses(f.publish(u, 1, readOnly), codes.Internal, "sdab is no longer at 5:0:0:16684")
 				if v, _, _, found := f.node.MountedAt(u.pod(1)); found {
 					t.Errorf("the pod has %+v", v)
 				}

@@ -209,11 +209,11 @@ func TestNamespacesThatAreNotProvenAreRefused(t *testing.T) {
 		"no identity and no namespace": {func(u *use, _ *csinode.Subsystem) { u.lun, u.identities = 0, nil }, codes.InvalidArgument,
 			"says neither which namespace of nqn.2026-01.org.example:vol-1 the volume is nor how it is identified"},
 		"a portal without an address": {func(u *use, _ *csinode.Subsystem) { u.portals = []string{"storage.example:4420"} }, codes.InvalidArgument,
-			`"storage.example:4420" is no IP address and port of an NVMe subsystem`},
+			`"storage.example:4420" is not the IP address and port of an NVMe subsystem`},
 		"a portal with an option": {func(u *use, s *csinode.Subsystem) {
 			u.portals = []string{"[fd00::1%x,hostnqn=nqn.2026-01.org.example:other]:4420"}
-		}, codes.InvalidArgument, "is no IP address and port of an NVMe subsystem"},
-		"a subsystem with an option": {func(u *use, _ *csinode.Subsystem) { u.target = "vol-1,hostid=x" }, codes.InvalidArgument, "is no name of an NVMe subsystem"},
+		}, codes.InvalidArgument, "is not the IP address and port of an NVMe subsystem"},
+		"a subsystem with an option": {func(u *use, _ *csinode.Subsystem) { u.target = "vol-1,hostid=x" }, codes.InvalidArgument, "is not the name of an NVMe subsystem"},
 		"no portal that answers":     {func(_ *use, s *csinode.Subsystem) { s.Down[oneNVMe] = true }, codes.Internal, "connection refused; the kernel's log says more"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,8 +2,8 @@ package node
 
 import "time"
 
-// Observer is told what the node does, for its metrics. It may be called by several
-// goroutines at once.
+// Observer learns what the node does, for its metrics. Several goroutines may call it at
+// once.
 type Observer interface {
 	// Step is told of a step of staging that has succeeded.
 	Step(step Step, took time.Duration)
@@ -15,7 +15,7 @@ type Observer interface {
 	RemovedDisk()
 }
 
-// Step is a part of staging that takes time of its own.
+// Step is a part of staging whose time is measured separately.
 type Step string
 
 const (

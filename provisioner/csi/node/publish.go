@@ -180,7 +180,7 @@ func (s *Service) hide(ctx context.Context, r *record, at string) error {
 	return s.state.save(r)
 }
 
-// NodeGetVolumeStats says how full a volume is.
+// NodeGetVolumeStats returns how full a volume is.
 func (s *Service) NodeGetVolumeStats(ctx context.Context, request *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	volume, err := readVolume(request.GetVolumeId())
 	if err != nil {

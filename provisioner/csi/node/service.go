@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Options are what a Service needs.
+// Options configure a Service.
 type Options struct {
 	// Root is the node.
 	Root host.Root
@@ -79,7 +79,7 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 // tools are programs without which no volume can be mounted.
 var tools = []string{"mount", "umount", "blockdev", "mkfs.ext4", "e2fsck", "resize2fs"}
 
-// NodeGetInfo says which names the storage knows the node by.
+// NodeGetInfo returns the names by which the storage knows the node.
 func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	var errs []error
 	for _, tool := range tools {
@@ -155,8 +155,8 @@ func (s *Service) begin(ctx context.Context, volume string) (context.Context, fu
 	return context.WithoutCancel(ctx), release, err
 }
 
-// Tidy takes away what calls left that a crash of the plugin cut off, unless the
-// calls are made again first. Volumes that were staged stay: kubelet knows them.
+// Tidy removes what interrupted calls left after a crash of the plugin, unless the calls
+// are repeated first. Volumes that were staged stay: the kubelet knows them.
 func (s *Service) Tidy(ctx context.Context) {
 	if err := s.state.tidy(); err != nil {
 		s.logger.Warn("state files of an earlier boot could not be removed", "error", err)

@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/node"
 )
 
-// Metrics are those of a node. Labels are bounded: methods and codes by the
+// Metrics are the metrics of a node. Labels are bounded: methods and codes by the
 // specifications of CSI and gRPC, steps and reasons by the program.
 type Metrics struct {
 	requests *prometheus.CounterVec

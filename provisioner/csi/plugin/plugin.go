@@ -1,5 +1,5 @@
-// Package plugin is the process of the CSI node plugin: its options, its two sockets,
-// and nothing of the provisioner.
+// Package plugin is the process of the CSI node plugin: its options and its two sockets.
+// It uses nothing of the provisioner.
 package plugin
 
 import (
@@ -54,11 +54,11 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/standalone-cinder", "`directory` on the node for the state files of staged volumes")
 	flags.StringVar(&o.NodeName, "node-name", "", "`name` of the Node object; default is $NODE_NAME")
 	flags.StringVar(&o.Listen, "listen", "", "`address` of /metrics and /healthz, such as 127.0.0.1:9809; empty serves neither")
-	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a plugin that is stopped waits for its calls to finish; keep it below the pod's termination grace period")
+	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a stopped plugin waits for its calls to finish; keep it below the pod's termination grace period")
 }
 
-// Complete fills in the defaults that depend on others, and reports everything that is
-// wrong.
+// Complete fills in the defaults that depend on other options, and reports every invalid
+// option.
 func (o *Options) Complete(getenv func(string) string) error {
 	if o.NodeName == "" {
 		o.NodeName = getenv("NODE_NAME")

@@ -1,6 +1,7 @@
-// Package registration makes the CSI driver known to the kubelet of its node. Kubelet
-// watches a directory for sockets, asks each what it serves, and says whether it took
-// it. It empties the directory when it starts, so that Keep serves again.
+// Package registration registers the CSI driver with the kubelet of its node. The kubelet
+// watches a directory for sockets, asks each what it serves, and answers whether it
+// accepted it. When the kubelet starts, it empties the directory; Keep then makes the
+// socket again.
 package registration
 
 import (
@@ -32,8 +33,8 @@ func (s *Server) GetInfo(context.Context, *registerapi.InfoRequest) (*registerap
 	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: s.Driver, Endpoint: s.Endpoint, SupportedVersions: []string{"1.0.0"}}, nil
 }
 
-// NotifyRegistrationStatus is kubelet's verdict. It tries again by itself after a
-// failure, such as a node without an initiator name.
+// NotifyRegistrationStatus gets the kubelet's verdict. After a failure, such as a node
+// without an initiator name, the kubelet tries again.
 func (s *Server) NotifyRegistrationStatus(_ context.Context, status *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
 	if status.GetPluginRegistered() {
 		s.Logger.Info("kubelet registered the driver", "driver", s.Driver)

@@ -1,11 +1,11 @@
 // Package socket serves the CSI driver's controller on a UNIX socket that follows the
-// lease. Every replica listens all the time, because sidecars end when there is no
-// socket. While a replica follows, it says which driver it is and that it is not ready,
-// and refuses everything else; its sidecars then wait. A replica that leads serves. When its term
-// ends, all connections are closed, after which its sidecars start again and wait.
+// lease. Every replica always listens, because sidecars exit when there is no socket. A
+// follower answers with the driver's name and that it is not ready, and refuses everything
+// else; its sidecars then wait. A leader serves. When its term ends, it closes all
+// connections; its sidecars restart and wait.
 //
-// The socket only keeps sidecars away: what keeps a replica that does not lead from
-// changing anything is the fence.
+// The socket only keeps sidecars away. The fence keeps a replica that does not lead from
+// changing anything.
 package socket
 
 import (
@@ -52,9 +52,9 @@ type Socket struct {
 	plugin *csi.GetPluginInfoResponse
 }
 
-// Introduce says what driver this is, also while the replica follows: csi-snapshotter
-// asks for the name before it asks whether the driver is ready, and ends without an
-// answer.
+// Introduce answers with the driver's name, even while the replica follows:
+// csi-snapshotter asks for the name before it asks whether the driver is ready, and exits
+// if it gets no answer.
 func (s *Socket) Introduce(name, version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +142,7 @@ func (s *Socket) accept() {
 	}
 }
 
-// Lead serves with the services of a term. Sidecars that waited go on at once.
+// Lead serves with the services of a term. Sidecars that waited continue at once.
 func (s *Socket) Lead(services Services) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

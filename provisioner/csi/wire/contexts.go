@@ -20,13 +20,13 @@ type Connection struct {
 	Protocol string
 	// Paths lead to the same volume.
 	Paths []Path
-	// Credentials is whether the node needs an entry of the volume's Secret to
+	// Credentials reports whether the node needs an entry of the volume's Secret to
 	// log in. Without the entry it must not try.
 	Credentials bool
 	// Identities are what the disk must say that it is, as far as Cinder knows: uuid.
 	// and a UUID, or eui. and an NGUID.
 	Identities []string
-	// ReadOnly is whether the array refuses writes.
+	// ReadOnly reports whether the array refuses writes.
 	ReadOnly bool
 	// Bytes is the size of the volume, or 0 if it is not known.
 	Bytes int64
@@ -61,7 +61,7 @@ const (
 	contextVersion = "1"
 )
 
-// PublishContext is the connection's form in a VolumeAttachment.
+// PublishContext returns the connection as a VolumeAttachment has it.
 func (c Connection) PublishContext() (map[string]string, error) {
 	paths, err := json.Marshal(c.Paths)
 	if err != nil {
@@ -117,7 +117,7 @@ func ParsePublishContext(context map[string]string) (Connection, error) {
 // AttachmentOf reads the attachment of a publish context; empty if it names none.
 func AttachmentOf(context map[string]string) string { return context[keyAttachment] }
 
-// Volume is what a PersistentVolume says about its volume to the nodes, in its
+// Volume is what a PersistentVolume tells the nodes about its volume, in its
 // volumeAttributes.
 type Volume struct {
 	// FilesystemUUIDs are the UUIDs that the volume's filesystem may have beside
@@ -127,7 +127,7 @@ type Volume struct {
 
 const keyFilesystemUUIDs = "filesystemUUIDs"
 
-// Context is the volume's form in a PersistentVolume.
+// Context returns the volumeAttributes of the PersistentVolume.
 func (v Volume) Context() map[string]string {
 	if len(v.FilesystemUUIDs) == 0 {
 		return nil

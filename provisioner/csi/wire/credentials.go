@@ -7,8 +7,8 @@ import (
 	"log/slog"
 )
 
-// Credentials are what a node logs in to a target with. It prints as nothing: a
-// password must not reach a log.
+// Credentials are a node's login to a target. They print as nothing: a password must not
+// reach a log.
 type Credentials struct {
 	User, Password string
 	// DiscoveryUser and DiscoveryPassword are for asking a portal which targets

@@ -1,7 +1,6 @@
-// Package wire has what the controller and the nodes of the CSI driver tell each
-// other through Kubernetes: handles, node IDs, contexts, and the entries of a
-// volume's Secret. The forms are permanent: objects of the cluster keep them longer
-// than any release runs.
+// Package wire defines what the controller and the nodes of the CSI driver exchange
+// through Kubernetes: handles, node IDs, contexts, and the entries of a volume's Secret.
+// These formats are permanent: objects in the cluster outlive every release.
 package wire
 
 // DriverName is the name of the CSI driver. A driver's name is a DNS subdomain,

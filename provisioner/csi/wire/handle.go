@@ -16,10 +16,10 @@ type Handle struct {
 	ID string
 }
 
-// String is the handle's form in a PersistentVolume or a VolumeSnapshotContent.
+// String returns the handle as a PersistentVolume or a VolumeSnapshotContent has it.
 func (h Handle) String() string { return h.Backend + "/" + h.ID }
 
-// ParseHandle reads what String writes. Its error is for whoever wrote the object
+// ParseHandle reads what String writes. Its error is for the person who wrote the object
 // by hand.
 func ParseHandle(text string) (Handle, error) {
 	backend, id, found := strings.Cut(text, "/")

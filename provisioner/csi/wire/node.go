@@ -11,7 +11,7 @@ import (
 // LongestNodeID is the limit of a node ID in a CSINode, in bytes.
 const LongestNodeID = 256
 
-// Node is what identifies a node to Cinder and to storage arrays.
+// Node has the names that identify a node to Cinder and to storage arrays.
 type Node struct {
 	// Name is the name of the Node object.
 	Name string
@@ -27,7 +27,7 @@ type Node struct {
 	HostNQN string
 	// HostID is the node's NVMe host ID, or empty.
 	HostID string
-	// Multipath is whether the node runs multipathd.
+	// Multipath reports whether the node runs multipathd.
 	Multipath bool
 }
 
@@ -43,9 +43,9 @@ const (
 	fieldMultipath = "m"
 )
 
-// NodeID is the node's ID in its CSINode, which cannot change while the driver is
-// registered there. It fails if the ID would be too long, or if a name could not be
-// read back.
+// NodeID returns the node's ID in its CSINode, which cannot change while the driver is
+// registered there. It fails if the ID would be too long, or if ParseNodeID could not
+// read a name back.
 func (n Node) NodeID() (string, error) {
 	fields := []string{nodeIDVersion, n.Name}
 	add := func(field, value string) {
@@ -138,11 +138,11 @@ func ParseNodeID(id string) (Node, error) {
 	return n, nil
 }
 
-// Key stands for a node where its name is too long or has the wrong characters: in
-// keys of a volume's metadata and of its Secret.
+// Key returns what stands for a node where its name would be too long or have the wrong
+// characters: in keys of a volume's metadata and of its Secret.
 func (n Node) Key() string { return NodeKey(n.Name) }
 
-// NodeKey is the Key of the node of that name.
+// NodeKey returns the Key of the node with that name.
 func NodeKey(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:8])

@@ -91,9 +91,9 @@ proxy to pods. It needs the rights to get Leases and to get pods/proxy in the
 program's namespace, and nothing else. --pod asks another replica, which knows
 less than the leader; --url asks an address directly, without Kubernetes.
 
-Replicas with TLS are asked the same way; the API server does not verify their
-certificates. If --web-config-file also asks for a login or a client certificate,
-the proxy cannot ask: forward the port, and give both in --http-config-file.
+Replicas with TLS need no other flags; the API server does not verify their
+certificates. If --web-config-file also requires a login or a client certificate,
+the proxy cannot pass it on: forward the port, and give both in --http-config-file.
 
 Exit codes: 0 the report is printed; 1 the report is printed, and says what needs
 an operator (no leader, a refused policy, credentials that cannot be read, a

@@ -228,7 +228,8 @@ func TestProtectedReplicaIsAsked(t *testing.T) {
 	}{
 		"with TLS and login": {[]string{"--url", server.URL, "--http-config-file", full}, 0, "replica  p_1"},
 		"without the login":  {[]string{"--url", server.URL, "--http-config-file", withoutLogin}, 2, "401 Unauthorized: give its login in --http-config-file"},
-		"without the file":   {[]string{"--url", server.URL}, 2, "certificate"},
+		"without the file":   {[]string{"--url", server.URL}, 2, "--url: cannot reach " + server.URL + " (name its authority in --http-config-file): tls: failed to verify certificate"},
+		"nobody listens":     {[]string{"--url", "http://127.0.0.1:1"}, 2, "--url: cannot reach http://127.0.0.1:1 (is kubectl port-forward running?): dial tcp 127.0.0.1:1: connect: connection refused"},
 		"a misspelled key":   {[]string{"--url", server.URL, "--http-config-file", misspelled}, 2, "field tls not found"},
 		"without --url":      {[]string{"--http-config-file", full, "--kubeconfig", "none"}, 2, "--http-config-file needs --url"},
 	} {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -61,6 +62,9 @@ func (o *connection) clientConfig() clientcmd.ClientConfig {
 
 func (o *connection) client() (kubernetes.Interface, error) {
 	clientConfig, err := o.clientConfig().ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("no connection to Kubernetes: neither $KUBECONFIG nor ~/.kube/config has a configuration, and this is no pod; give --kubeconfig")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("no connection to Kubernetes (give --kubeconfig and --context): %w", err)
 	}
@@ -157,6 +161,19 @@ func (o *connection) httpClient() (*http.Client, error) {
 	return client, nil
 }
 
+// unreachable is the error for a replica that cannot be reached by --url.
+func (o *connection) unreachable(err error) error {
+	remedy := "is kubectl port-forward running?"
+	if certificate := (*tls.CertificateVerificationError)(nil); errors.As(err, &certificate) {
+		remedy = "name its authority in --http-config-file"
+	}
+	// It repeats the address.
+	if failed := (*url.Error)(nil); errors.As(err, &failed) {
+		err = failed.Err
+	}
+	return fmt.Errorf("--url: cannot reach %s (%s): %w", o.url, remedy, err)
+}
+
 // fetchURL asks without Kubernetes.
 func (o *connection) fetchURL(ctx context.Context, parameters map[string]string) ([]byte, error) {
 	at, err := url.Parse(o.url)
@@ -179,7 +196,7 @@ func (o *connection) fetchURL(ctx context.Context, parameters map[string]string)
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, err
+		return nil, o.unreachable(err)
 	}
 	defer response.Body.Close() //nolint:errcheck // Nothing was written.
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxReport+1))
