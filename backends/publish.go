@@ -129,7 +129,8 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 	}
 	records := NodeRecordsOf(v)
 	mine := records[to.Key].AttachmentID
-	if mine != "" && v.Status == cinder.StatusInUse && isAmong(v.Attachments, mine) {
+	// The volume is not shown as in use while another node's attachment is incomplete.
+	if mine != "" && v.Status != cinder.StatusAvailable && isAmong(v.Attachments, mine) {
 		return e.handOutAgain(ctx, v, records[to.Key], to)
 	}
 	delete(records, to.Key)
@@ -164,21 +165,23 @@ func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded N
 
 // clearTheWay removes what interrupted calls left: attachments that no other node can
 // have, and records of other nodes without an attachment. It refuses a volume that
-// another node has, or may have, unless both may have it.
+// another node has, or may have, unless both may have it; then an attachment that is not
+// complete goes, too, since Cinder makes no other one beside it.
 func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[string]NodeRecord, to Publication) (moved bool, err error) {
 	listed, err := e.attachments(ctx, v)
 	if err != nil {
 		return false, err
 	}
 	present := map[string]bool{}
+	shared := to.Shared && v.MultiAttach
 	for _, a := range listed {
-		present[a.ID] = true
+		present[a.ID] = !shared || a.Status == cinder.AttachmentAttached
 	}
 	recorded := map[string]bool{}
 	for _, key := range slices.Sorted(maps.Keys(others)) {
 		other := others[key]
-		recorded[other.AttachmentID] = true
-		if present[other.AttachmentID] && !(to.Shared && v.MultiAttach) {
+		recorded[other.AttachmentID] = present[other.AttachmentID]
+		if present[other.AttachmentID] && !shared {
 			return false, e.onOtherNode(v, other.Node, to)
 		}
 	}

@@ -222,6 +222,61 @@ func TestPublishNamesTheOtherNode(t *testing.T) {
 	}
 }
 
+// TestANodeKeepsASharedVolumeWhileAnotherOneGetsIt: Cinder shows a volume as attaching as
+// long as any of its attachments is not complete, also one that an interrupted call left.
+func TestANodeKeepsASharedVolumeWhileAnotherOneGetsIt(t *testing.T) {
+	for _, member := range []bool{false, true} {
+		memory := newMemoryCinder()
+		memory.member = member
+		v := forNodes()
+		v.MultiAttach = true
+		id := memory.add(v)
+		memory.recordedFor(t, id, "n1")
+		second := toNode("n2")
+		second.Shared, second.HandOut = true, func(context.Context, Published) error { return errors.New("no right") }
+		_, err := memory.term(t).Publish(t.Context(), claimTarget(1, id), second)
+		equal(t, authtest.ErrorText(err), "no right")
+		equal(t, memory.present()[id].Status, cinder.StatusAttaching)
+		memory.forgetLog()
+
+		first := toNode("n1")
+		first.Shared = true
+		published, err := memory.term(t).Publish(t.Context(), claimTarget(1, id), first)
+		success(t, err)
+		equal(t, published.AttachmentID, "attachment-2")
+		if changes := memory.changes(); len(changes) > 0 {
+			t.Errorf("changes %q", changes)
+		}
+	}
+}
+
+// TestANodeThatCannotTakeASharedVolumeKeepsItFromNoOther: what its call left is not
+// complete, and Cinder makes no other attachment beside that.
+func TestANodeThatCannotTakeASharedVolumeKeepsItFromNoOther(t *testing.T) {
+	memory := newMemoryCinder()
+	v := forNodes()
+	v.MultiAttach = true
+	id := memory.add(v)
+	memory.recordedFor(t, id, "n1")
+	second, third := toNode("n2"), toNode("n3")
+	second.Shared, third.Shared = true, true
+	second.HandOut = func(context.Context, Published) error { return errors.New("no right") }
+	_, err := memory.term(t).Publish(t.Context(), claimTarget(1, id), second)
+	equal(t, authtest.ErrorText(err), "no right")
+	memory.forgetLog()
+
+	published, err := memory.term(t).Publish(t.Context(), claimTarget(1, id), third)
+	success(t, err)
+	equal(t, published.AttachmentID, "attachment-4")
+	if want := []string{"attachment.delete attachment-3", "metadata.update volume-1", "attachment.create volume-1", "metadata.update volume-1", "attachment.complete attachment-4"}; !slices.Equal(memory.changes(), want) {
+		t.Errorf("changes %q, want %q", memory.changes(), want)
+	}
+	want := map[string]NodeRecord{"key-of-n1": {AttachmentID: "attachment-2", Node: "n1"}, "key-of-n3": {AttachmentID: "attachment-4", Node: "n3"}}
+	if records := NodeRecordsOf(memory.present()[id]); !maps.Equal(records, want) {
+		t.Errorf("records %v", records)
+	}
+}
+
 // TestNothingIsCompletedThatCouldNotBeHandedOut: without its credentials, a node
 // could not log in.
 func TestNothingIsCompletedThatCouldNotBeHandedOut(t *testing.T) {
