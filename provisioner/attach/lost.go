@@ -155,7 +155,7 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 		return fmt.Errorf("it is not known yet which nodes were lost with volumes: %w", err)
 	}
 	for _, v := range all {
-		if !backends.IsCSI(v) {
+		if !backends.IsCSI(v) || e.isAnothers(v, backend) {
 			continue
 		}
 		for key, note := range backends.UncleanOf(v) {
@@ -169,11 +169,25 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 	return nil
 }
 
+// isAnothers reports whether the PersistentVolume of a volume names another backend than
+// the one that shows it: backends of one project show the same volumes, and nodes know a
+// volume by the one name.
+func (e *Engine) isAnothers(v cinder.Volume, shownBy string) bool {
+	object, exists, err := e.PersistentVolumes.GetByKey(backends.StampOf(v).PV)
+	pv, ok := object.(*corev1.PersistentVolume)
+	if err != nil || !exists || !ok || !record.IsCSI(pv) {
+		return false
+	}
+	handle, err := wire.ParseHandle(pv.Spec.CSI.VolumeHandle)
+	return err == nil && handle.ID == v.ID && handle.Backend != shownBy
+}
+
 // nodeState is what of a Node says whether it has let go of volumes.
 type nodeState struct {
 	exists bool
 	boot   string
-	inUse  map[string]bool
+	// inUse are the IDs of the driver's volumes.
+	inUse map[string]bool
 	// off means that an administrator says that the node is off.
 	off bool
 }
@@ -198,18 +212,27 @@ func stateOf(node *corev1.Node) nodeState {
 		off:    slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == corev1.TaintNodeOutOfService }),
 	}
 	for _, name := range node.Status.VolumesInUse {
-		state.inUse[string(name)] = true
+		if handle, ours := handleInUse(name); ours {
+			state.inUse[handle.ID] = true
+		}
 	}
 	return state
 }
 
 // letGo reports whether a node has let go of a volume that it was lost with.
-func (n nodeState) letGo(volume wire.Handle, note backends.Unclean) bool {
-	return !n.exists || !n.inUse[inUseName+volume.String()] || note.Boot != "" && n.boot != "" && n.boot != note.Boot
+func (n nodeState) letGo(volumeID string, note backends.Unclean) bool {
+	return !n.exists || !n.inUse[volumeID] || note.Boot != "" && n.boot != "" && n.boot != note.Boot
 }
 
 // inUseName and a handle are kubelet's name for a volume of the driver.
 const inUseName = "kubernetes.io/csi/" + wire.DriverName + "^"
+
+// handleInUse is the volume of the driver that a node's status names.
+func handleInUse(name corev1.UniqueVolumeName) (wire.Handle, bool) {
+	text, ours := strings.CutPrefix(string(name), inUseName)
+	handle, err := wire.ParseHandle(text)
+	return handle, ours && err == nil
+}
 
 // quarantine returns an error as long as a node may write to volumes of a backend that
 // were taken from it: the array may give their addresses to other volumes, and the
@@ -229,7 +252,7 @@ func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place) erro
 	var refusal error
 	for _, v := range notes {
 		handle := wire.Handle{Backend: at.backend, ID: v.target.VolumeID}
-		if !state.letGo(handle, v.Unclean) {
+		if !state.letGo(handle.ID, v.Unclean) {
 			if refusal == nil {
 				refusal = unclean("node %s was lost with volume %s and may still write to it, so it gets no volume of backend %s until its kubelet has released that volume, it has rebooted, or its Node object is deleted", at.node, handle, at.backend)
 			}
@@ -240,7 +263,7 @@ func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place) erro
 		}
 	}
 	for _, handle := range leftovers {
-		if refusal == nil && state.exists && state.inUse[inUseName+handle.String()] {
+		if refusal == nil && state.exists && state.inUse[handle.ID] {
 			refusal = unclean("node %s still uses volume %s, which no PersistentVolume names any more, so it gets no volume of backend %s until its kubelet has released that volume or the node has rebooted", at.node, handle, at.backend)
 		}
 	}
@@ -269,12 +292,11 @@ func (e *Engine) leftovers(at place) []wire.Handle {
 	}
 	var left []wire.Handle
 	for _, name := range node.Status.VolumesInUse {
-		text, ours := strings.CutPrefix(string(name), inUseName)
-		handle, err := wire.ParseHandle(text)
-		if !ours || err != nil || handle.Backend != at.backend {
+		handle, ours := handleInUse(name)
+		if !ours || handle.Backend != at.backend {
 			continue
 		}
-		if named, err := record.WithSource(e.PersistentVolumes, wire.DriverName, text); err == nil && len(named) == 0 {
+		if named, err := record.WithSource(e.PersistentVolumes, wire.DriverName, handle.String()); err == nil && len(named) == 0 {
 			left = append(left, handle)
 		}
 	}
@@ -309,7 +331,7 @@ func (e *Engine) admit(volume wire.Handle, node string, quarantine error) func(c
 			switch {
 			case err != nil:
 				return nil, err
-			case state.letGo(volume, note):
+			case state.letGo(volume.ID, note):
 				ended = append(ended, key)
 			case state.off:
 				// It moves, and the node is quarantined until it is seen to have let go.
@@ -331,7 +353,7 @@ func (e *Engine) seeClean(ctx context.Context, volume wire.Handle, of source, no
 		return
 	}
 	// Whether it fails, or the node uses the volume, is told when the backend has answered.
-	if state, err := e.lookAt(ctx, node); err == nil && state.letGo(volume, backends.Unclean{}) {
+	if state, err := e.lookAt(ctx, node); err == nil && state.letGo(volume.ID, backends.Unclean{}) {
 		e.setClean(ctx, asked)
 	}
 }
@@ -357,7 +379,7 @@ func (e *Engine) stillUses(volume wire.Handle, of source, clean func(node string
 		if err != nil {
 			return backends.Unclean{}, false, err
 		}
-		if state.letGo(volume, noted) {
+		if state.letGo(volume.ID, noted) {
 			e.setClean(ctx, asked)
 			clean(node)
 			return backends.Unclean{}, false, nil

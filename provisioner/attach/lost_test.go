@@ -408,6 +408,38 @@ func TestANodeThatLetGoDuringAnOutageIsClean(t *testing.T) {
 	}
 }
 
+// TestANoteIsReadByTheNameOfItsBackendAlone: two backends of one project show each other's
+// volumes, and nodes list a volume by the name of the one that its PersistentVolume names.
+// Without a PersistentVolume, only the volume's ID tells.
+func TestANoteIsReadByTheNameOfItsBackendAlone(t *testing.T) {
+	for _, recorded := range []bool{true, false} {
+		v := cinder.Volume{ID: volumeID, Metadata: backends.Stamp{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+		v.Metadata[backends.StampMode] = backends.ModeCSI
+		note := backends.Unclean{Node: "n1", Boot: backends.BootKey("boot-1")}
+		v.Metadata[backends.StampPrefix+"unclean."+wire.NodeKey("n1")] = note.String()
+		objects := []runtime.Object{testSecret(), machine("n1", "boot-1", handle()), otherPV(2, "silver")}
+		if recorded {
+			objects = append(objects, testPV())
+		}
+		w := newWorld(t, objects...)
+		w.volumes.all, w.volumes.document = []cinder.Volume{v}, plain+"}"
+		w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
+		w.Backends = func() []string { return []string{"gold", "silver"} }
+		w.tidy(t.Context())
+		if len(w.volumes.calls) > 0 {
+			t.Errorf("node n1 still uses the volume, but: %q", w.volumes.calls)
+		}
+		if !recorded {
+			continue
+		}
+		_, err := w.publish(t)
+		wantFailure(t, err, controller.Unclean, quarantined)
+		// The other name has nothing to do with it.
+		_, err = w.Publish(t.Context(), controller.Publication{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1})
+		must(t, err)
+	}
+}
+
 // TestNothingIsAttachedBeforeTheNodesAreRead: a node that uses a volume which is gone
 // shows it in its status alone.
 func TestNothingIsAttachedBeforeTheNodesAreRead(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
 // tidyInterval is the time between two looks at nodes that were lost. A kubelet reports
@@ -95,7 +94,7 @@ func (e *Engine) hasLetGo(at place) bool {
 		state = stateOf(object.(*corev1.Node))
 	}
 	for _, v := range e.lost.of(at) {
-		if state.letGo(wire.Handle{Backend: at.backend, ID: v.target.VolumeID}, v.Unclean) {
+		if state.letGo(v.target.VolumeID, v.Unclean) {
 			return true
 		}
 	}
