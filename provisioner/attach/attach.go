@@ -133,12 +133,13 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 	at := place{to.Volume.Backend, to.Node.Name}
 	// A volume that the node has is answered again, whatever else it was lost with.
 	quarantine := e.quarantine(ctx, volumes, at)
-	if err := e.takePlace(to.Volume, to.Node.Name); err != nil {
+	taken, err := e.takePlace(to.Volume, to.Node.Name)
+	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
 	target := of.target
 	target.Permit = e.stillThere(of.pv)
-	started, fresh := time.Now(), false
+	started, begun := time.Now(), false
 	admit := e.admit(to.Volume, to.Node.Name, quarantine)
 	gate := e.lost.gate(at)
 	gate.RLock()
@@ -146,9 +147,10 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 	var found mappers.NodeConnection
 	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.Publication{
 		Node: to.Node.Name, Key: to.Node.Key(), Connector: e.connectorOf(to.Node), ReadOnly: to.ReadOnly, Shared: to.Shared,
-		Admit: func(ctx context.Context, notes map[string]backends.Unclean) ([]string, error) {
-			fresh = true
-			return admit(ctx, notes)
+		Admit: func(ctx context.Context, notes map[string]backends.Unclean) (ended []string, err error) {
+			ended, err = admit(ctx, notes)
+			begun = begun || err == nil
+			return ended, err
 		},
 		HandOut: func(ctx context.Context, published backends.Published) (err error) {
 			connection, err := mappers.ParseConnection(published.Document)
@@ -168,10 +170,13 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 		},
 	})
 	if err != nil {
-		e.places.leave(at, to.Volume.String())
+		// What was begun may be attached at Cinder until it is detached.
+		if taken && !begun {
+			e.places.leave(at, to.Volume.String())
+		}
 		return wire.Connection{}, failure(err)
 	}
-	if fresh {
+	if begun {
 		e.Metrics.attached(to.Volume.Backend, found.Protocol, time.Since(started))
 	}
 	e.Logger.Info("Attached a volume to a node", "volume", to.Volume.String(), "persistentVolume", of.pv.Name, "node", to.Node.Name,
