@@ -28,11 +28,13 @@ func TestPolicyAndNodesKnowTheDriverByOneName(t *testing.T) {
 func TestVolumesThatTheDriverCannotServe(t *testing.T) {
 	const remedy = `needs a volume that several hosts may use at once, and Cinder says multiattach is false; use a volume type with the extra spec multiattach="<is> True", or use ReadWriteOnce`
 	for want, v := range map[string]CSIVolume{
-		"":                                       {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}},
-		"access mode ReadOnlyMany " + remedy:     {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}},
-		"access mode ReadWriteMany " + remedy:    {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, Block: true},
-		"access mode ReadWriteMany is for volum": {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, MultiAttach: true},
-		"encrypted is true, but a kubelet canno": {Encrypted: true},
+		"":                                   {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}},
+		"access mode ReadOnlyMany " + remedy: {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}},
+		// csi-attacher attaches no such volume.
+		"access modes ReadOnlyMany and ReadWriteOnce cannot": {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}, MultiAttach: true},
+		"access mode ReadWriteMany " + remedy:                {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, Block: true},
+		"access mode ReadWriteMany is for volum":             {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, MultiAttach: true},
+		"encrypted is true, but a kubelet canno":             {Encrypted: true},
 	} {
 		_, err := MapCSI(v)
 		var refused *mappers.Refusal
