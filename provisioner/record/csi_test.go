@@ -120,3 +120,18 @@ func TestClaimsOfTheDriversStorageClassesAreReviewed(t *testing.T) {
 		t.Errorf("read %+v, %v", existing, err)
 	}
 }
+
+// TestKubeletsSeeThatAVolumeIsWritten: a kubelet goes by the first access mode alone, and
+// takes a volume for one that nobody writes to if that is ReadOnlyMany.
+func TestKubeletsSeeThatAVolumeIsWritten(t *testing.T) {
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteMany}
+	claim := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{AccessModes: modes}}
+	mapped, err := MapCSI(CSIVolume{AccessModes: modes, Block: true, MultiAttach: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pv := NewPersistentVolume(Provisioned{Claim: claim, Class: &storagev1.StorageClass{}, Mapped: mapped})
+	if got := pv.Spec.AccessModes; len(got) != 2 || got[0] != corev1.ReadWriteMany || got[1] != corev1.ReadOnlyMany || modes[0] != corev1.ReadOnlyMany {
+		t.Errorf("access modes %q of %q", got, modes)
+	}
+}
