@@ -258,6 +258,10 @@ func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place) erro
 			}
 			continue
 		}
+		if state.letGo(handle.ID, backends.Unclean{}) {
+			// If the volume is still to be detached, this may be the only moment that shows it.
+			e.setClean(ctx, e.detachment(v.target.Stamp.PV, at.node))
+		}
 		if err := e.forget(ctx, volumes, at, v); err != nil {
 			return err
 		}

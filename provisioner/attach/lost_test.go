@@ -408,6 +408,32 @@ func TestANodeThatLetGoDuringAnOutageIsClean(t *testing.T) {
 	}
 }
 
+// TestANodeThatLetGoBetweenTwoCallsIsClean: csi-attacher repeats a refused call later and
+// later. Meanwhile the kubelet releases the volume, and lists it again for the next pod,
+// which waits for this very detachment. The next leader knows, too.
+func TestANodeThatLetGoBetweenTwoCallsIsClean(t *testing.T) {
+	for _, next := range []bool{false, true} {
+		detaching := testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) {
+			a.UID, a.DeletionTimestamp, a.Finalizers = "uid-1", &metav1.Time{Time: metav1.Now().Time}, []string{"f"}
+		})
+		w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()), detaching)
+		wantFailure(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)), controller.Unclean, held)
+		w.becomes(t, machine("n1", "boot-1"))
+		w.tidy(t.Context())
+		w.becomes(t, machine("n1", "boot-1", handle()))
+		if next {
+			noted, err := w.client.StorageV1().VolumeAttachments().Get(t.Context(), detaching.Name, metav1.GetOptions{})
+			must(t, err)
+			must(t, w.attachments.Update(noted))
+			w.Engine = New(w.Options)
+		}
+		must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+		if len(w.volumes.notes) > 0 {
+			t.Errorf("notes %v", w.volumes.notes)
+		}
+	}
+}
+
 // TestANoteIsReadByTheNameOfItsBackendAlone: two backends of one project show each other's
 // volumes, and nodes list a volume by the name of the one that its PersistentVolume names.
 // Without a PersistentVolume, only the volume's ID tells.
