@@ -127,12 +127,19 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
-	if err := e.know(ctx, volumes, to.Volume.Backend); err != nil {
+	at := place{to.Volume.Backend, to.Node.Name}
+	// Its listing shows the notes on its neighbors' volumes, too, and where it leads.
+	if err := e.know(ctx, volumes, at.backend); err != nil {
 		return wire.Connection{}, failure(err)
 	}
-	at := place{to.Volume.Backend, to.Node.Name}
 	// A volume that the node has is answered again, whatever else it was lost with.
-	quarantine := e.quarantine(ctx, volumes, at)
+	var quarantine error
+	neighbors := e.neighbors(volumes, at.backend)
+	for _, neighbor := range neighbors {
+		if err := e.quarantine(ctx, neighbor.volumes, place{neighbor.backend, at.node}, at.backend); quarantine == nil {
+			quarantine = err
+		}
+	}
 	taken, err := e.takePlace(to.Volume, to.Node.Name)
 	if err != nil {
 		return wire.Connection{}, failure(err)
@@ -140,10 +147,12 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 	target := of.target
 	target.Permit = e.stillThere(of.pv)
 	started, begun := time.Now(), false
-	admit := e.admit(to.Volume, to.Node.Name, quarantine)
-	gate := e.lost.gate(at)
-	gate.RLock()
-	defer gate.RUnlock()
+	admit := e.admit(to.Volume, to.Node.Name, neighbors, quarantine)
+	for _, neighbor := range neighbors {
+		gate := e.lost.gate(place{neighbor.backend, at.node})
+		gate.RLock()
+		defer gate.RUnlock()
+	}
 	var found mappers.NodeConnection
 	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.Publication{
 		Node: to.Node.Name, Key: to.Node.Key(), Connector: e.connectorOf(to.Node), ReadOnly: to.ReadOnly, Shared: to.Shared,

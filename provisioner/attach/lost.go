@@ -96,6 +96,13 @@ func (e *Engine) setClean(ctx context.Context, a *storagev1.VolumeAttachment) {
 	}
 }
 
+func (l *lost) isLoaded(backend string, at cinder.Place) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	where, loaded := l.loaded[backend]
+	return loaded && where == at
+}
+
 // lostVolume is a note.
 type lostVolume struct {
 	backends.Unclean
@@ -141,13 +148,33 @@ func (l *lost) places() []place {
 	})
 }
 
+// neighbor is a backend whose volumes are where another one's are.
+type neighbor struct {
+	backend string
+	volumes Volumes
+}
+
+// neighbors are a backend, and those others of mode csi that lead to the same place, in
+// order: what a node was lost with there can have its address given to a volume of any
+// of them.
+func (e *Engine) neighbors(volumes Volumes, backend string) []neighbor {
+	found := []neighbor{{backend, volumes}}
+	for _, name := range e.Backends() {
+		if name == backend {
+			continue
+		}
+		if other, err := e.Volumes(name); err == nil && other.Place().IsKnown() && other.Place() == volumes.Place() {
+			found = append(found, neighbor{name, other})
+		}
+	}
+	slices.SortFunc(found, func(a, b neighbor) int { return cmp.Compare(a.backend, b.backend) })
+	return found
+}
+
 // know reads the notes on a backend's volumes, unless that was done where it leads.
 // Those of this term are known anyway.
 func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) error {
-	e.lost.mu.Lock()
-	at, loaded := e.lost.loaded[backend]
-	e.lost.mu.Unlock()
-	if loaded && at == volumes.Place() {
+	if e.lost.isLoaded(backend, volumes.Place()) {
 		return nil
 	}
 	all, err := volumes.Volumes(ctx)
@@ -155,12 +182,16 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 		return fmt.Errorf("it is not known yet which nodes were lost with volumes: %w", err)
 	}
 	for _, v := range all {
-		if !backends.IsCSI(v) || e.isAnothers(v, backend) {
+		if !backends.IsCSI(v) {
 			continue
+		}
+		name := e.nameFor(v, backend)
+		if name != backend && e.lost.isLoaded(name, volumes.Place()) {
+			continue // it may have ended since this listing
 		}
 		for key, note := range backends.UncleanOf(v) {
 			stamp := backends.StampOf(v)
-			e.lost.add(place{backend, note.Node}, lostVolume{note, key, backends.Target{VolumeID: v.ID, Stamp: stamp, Place: volumes.Place()}, stamp.Tenant})
+			e.lost.add(place{name, note.Node}, lostVolume{note, key, backends.Target{VolumeID: v.ID, Stamp: stamp, Place: volumes.Place()}, stamp.Tenant})
 		}
 	}
 	e.lost.mu.Lock()
@@ -169,17 +200,19 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 	return nil
 }
 
-// isAnothers reports whether the PersistentVolume of a volume names another backend than
-// the one that shows it: backends of one project show the same volumes, and nodes know a
-// volume by the one name.
-func (e *Engine) isAnothers(v cinder.Volume, shownBy string) bool {
+// nameFor is the backend that the PersistentVolume of a volume names, by which nodes know
+// the volume: backends of one project show the same ones. Without a PersistentVolume it is
+// the backend that shows the volume.
+func (e *Engine) nameFor(v cinder.Volume, shownBy string) string {
 	object, exists, err := e.PersistentVolumes.GetByKey(backends.StampOf(v).PV)
 	pv, ok := object.(*corev1.PersistentVolume)
 	if err != nil || !exists || !ok || !record.IsCSI(pv) {
-		return false
+		return shownBy
 	}
-	handle, err := wire.ParseHandle(pv.Spec.CSI.VolumeHandle)
-	return err == nil && handle.ID == v.ID && handle.Backend != shownBy
+	if handle, err := wire.ParseHandle(pv.Spec.CSI.VolumeHandle); err == nil && handle.ID == v.ID {
+		return handle.Backend
+	}
+	return shownBy
 }
 
 // nodeState is what of a Node says whether it has let go of volumes.
@@ -237,7 +270,8 @@ func handleInUse(name corev1.UniqueVolumeName) (wire.Handle, bool) {
 // quarantine returns an error as long as a node may write to volumes of a backend that
 // were taken from it: the array may give their addresses to other volumes, and the
 // node's kernel would not notice. It costs no request for a node that was never lost.
-func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place) error {
+// wanted is the backend of which the node then gets no volume.
+func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place, wanted string) error {
 	if !e.NodesKnown() {
 		return fmt.Errorf("the Nodes are not read yet, so it is not known whether node %s still uses volumes that are gone", at.node)
 	}
@@ -254,7 +288,7 @@ func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place) erro
 		handle := wire.Handle{Backend: at.backend, ID: v.target.VolumeID}
 		if !state.letGo(handle.ID, v.Unclean) {
 			if refusal == nil {
-				refusal = unclean("node %s was lost with volume %s and may still write to it, so it gets no volume of backend %s until its kubelet has released that volume, it has rebooted, or its Node object is deleted", at.node, handle, at.backend)
+				refusal = unclean("node %s was lost with volume %s and may still write to it, so it gets no volume of backend %s until its kubelet has released that volume, it has rebooted, or its Node object is deleted", at.node, handle, wanted)
 			}
 			continue
 		}
@@ -268,7 +302,7 @@ func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place) erro
 	}
 	for _, handle := range leftovers {
 		if refusal == nil && state.exists && state.inUse[handle.ID] {
-			refusal = unclean("node %s still uses volume %s, which no PersistentVolume names any more, so it gets no volume of backend %s until its kubelet has released that volume or the node has rebooted", at.node, handle, at.backend)
+			refusal = unclean("node %s still uses volume %s, which no PersistentVolume names any more, so it gets no volume of backend %s until its kubelet has released that volume or the node has rebooted", at.node, handle, wanted)
 		}
 	}
 	return refusal
@@ -309,12 +343,12 @@ func (e *Engine) leftovers(at place) []wire.Handle {
 
 // admit returns what Publish asks before a new attachment of a volume is made for a
 // node. quarantine is why the node gets no volume, or nil.
-func (e *Engine) admit(volume wire.Handle, node string, quarantine error) func(context.Context, map[string]backends.Unclean) ([]string, error) {
+func (e *Engine) admit(volume wire.Handle, node string, neighbors []neighbor, quarantine error) func(context.Context, map[string]backends.Unclean) ([]string, error) {
 	return func(ctx context.Context, notes map[string]backends.Unclean) (ended []string, err error) {
 		if quarantine != nil {
 			return nil, quarantine
 		}
-		if len(e.lost.of(place{volume.Backend, node})) > 0 {
+		if slices.ContainsFunc(neighbors, func(n neighbor) bool { return len(e.lost.of(place{n.backend, node})) > 0 }) {
 			return nil, &controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("node %s has just been lost with another volume", node)}
 		}
 		own := wire.NodeKey(node)

@@ -167,7 +167,13 @@ func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
 					w.Engine = New(w.Options)
 				}
 				w.rules.FencedByInitiator = true
-				w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
+				silver := &volumes{project: "p2", document: plain + "}"}
+				w.Volumes = func(backend string) (Volumes, error) {
+					if backend == "silver" {
+						return silver, nil
+					}
+					return w.volumes, nil
+				}
 				way.then(t, w)
 				w.volumes.calls, w.volumes.document = nil, plain+"}"
 				other := controller.Publication{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
@@ -193,8 +199,7 @@ func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
 				wantFailure(t, err, controller.Unclean, quarantined)
 				_, err = w.publish(t)
 				wantFailure(t, err, controller.Unclean, quarantined)
-				// Other backends' volumes have nothing to do with it.
-				w.volumes.all = nil
+				// What is elsewhere has nothing to do with it.
 				_, err = w.Publish(t.Context(), controller.Publication{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1})
 				must(t, err)
 			})
@@ -318,7 +323,7 @@ func TestNothingIsDecidedUnseen(t *testing.T) {
 // is on its way to it.
 func TestANodeThatIsLostMeanwhileGetsNothing(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
-	admit := w.admit(handle(), "n1", nil)
+	admit := w.admit(handle(), "n1", w.neighbors(w.volumes, "gold"), nil)
 	w.lost.add(place{"gold", "n1"}, lostVolume{target: backends.Target{VolumeID: "x"}})
 	_, err := admit(t.Context(), nil)
 	wantFailure(t, err, "Conflict", "node n1 has just been lost with another volume")
@@ -460,10 +465,39 @@ func TestANoteIsReadByTheNameOfItsBackendAlone(t *testing.T) {
 		}
 		_, err := w.publish(t)
 		wantFailure(t, err, controller.Unclean, quarantined)
-		// The other name has nothing to do with it.
-		_, err = w.Publish(t.Context(), controller.Publication{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1})
-		must(t, err)
 	}
+}
+
+// TestALostNodeGetsNothingByTheOtherNameOfAProject: its array gives addresses that are free
+// to volumes of all backends that lead there.
+func TestALostNodeGetsNothingByTheOtherNameOfAProject(t *testing.T) {
+	const until = "so it gets no volume of backend silver until its kubelet has released that volume"
+	other := controller.Publication{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1}
+	w := lostWithVolume(t, otherPV(2, "silver"))
+	w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
+	w.volumes.document = plain + "}"
+	_, err := w.Publish(t.Context(), other)
+	wantFailure(t, err, controller.Unclean, "node n1 was lost with volume gold/"+volumeID+" and may still write to it, "+until+", it has rebooted, or its Node object is deleted")
+
+	// The next leader reads it in the one listing or the other.
+	v := cinder.Volume{ID: volumeID, Metadata: backends.Stamp{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+	v.Metadata[backends.StampMode] = backends.ModeCSI
+	v.Metadata[backends.StampPrefix+"unclean."+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
+	w.volumes.all = []cinder.Volume{v}
+	w.Engine = New(w.Options)
+	w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
+	_, err = w.Publish(t.Context(), other)
+	wantFailure(t, err, controller.Unclean, "node n1 was lost with volume gold/"+volumeID+" and may still write to it, "+until+", it has rebooted, or its Node object is deleted")
+
+	// The same if the volume is deleted.
+	w = newWorld(t, machine("n1", "boot-1", handle()), otherPV(2, "silver"))
+	w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
+	w.volumes.document = plain + "}"
+	_, err = w.Publish(t.Context(), other)
+	wantFailure(t, err, controller.Unclean, "node n1 still uses volume gold/"+volumeID+", which no PersistentVolume names any more, "+until+" or the node has rebooted")
+	w.becomes(t, machine("n1", "boot-1"))
+	_, err = w.Publish(t.Context(), other)
+	must(t, err)
 }
 
 // TestNothingIsAttachedBeforeTheNodesAreRead: a node that uses a volume which is gone

@@ -43,7 +43,7 @@ func (e *Engine) tidy(ctx context.Context) {
 		if err != nil || !e.hasLetGo(at) {
 			continue
 		}
-		if err := e.quarantine(ctx, volumes, at); err != nil && ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
+		if err := e.quarantine(ctx, volumes, at, at.backend); err != nil && ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
 			e.Logger.Debug("A node that was lost is looked at again", "node", at.node, "backend", at.backend, "error", err)
 		}
 	}
