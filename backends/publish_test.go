@@ -554,6 +554,73 @@ func TestPublishThroughFaults(t *testing.T) {
 	})
 }
 
+// TestSharedVolumesThroughFaults: the same for a volume that several nodes have at once. What
+// a node was answered stays as it is until the volume is detached from that node, whatever
+// becomes of the calls for others.
+func TestSharedVolumesThroughFaults(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(rt)
+		w.member = rapid.Bool().Draw(rt, "member")
+		v := forNodes()
+		v.MultiAttach = true
+		id := w.add(v)
+		has := map[string]string{} // attachments by node
+		check := func(after string) {
+			for node, attachment := range has {
+				if a, ok := w.open[attachment]; !ok || a.host != NodeHost(node, "cluster-1") {
+					rt.Fatalf("after %s node %s has lost attachment %s\nlog: %s", after, node, attachment, strings.Join(w.log, "\n     "))
+				}
+			}
+		}
+		for range rapid.IntRange(1, 8).Draw(rt, "steps") {
+			node := rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(rt, "node")
+			to := toNode(node)
+			to.Shared = true
+			var others []string
+			for other := range has {
+				if other != node {
+					others = append(others, "key-of-"+other)
+				}
+			}
+			step := rapid.SampledFrom([]string{"publish", "cut off", "refused", "unpublish"}).Draw(rt, "step")
+			switch step {
+			case "publish":
+				if err := w.until(rt, t, step, func(l *Lifecycle) error {
+					published, err := l.Publish(t.Context(), claimTarget(1, id), to)
+					if err == nil {
+						if before := has[node]; before != "" && before != published.AttachmentID {
+							rt.Fatalf("node %s had attachment %s, and has %s", node, before, published.AttachmentID)
+						}
+						has[node] = published.AttachmentID
+					}
+					return err
+				}); err != nil {
+					rt.Fatalf("not published in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
+				}
+			case "refused":
+				to.HandOut = func(context.Context, Published) error { return errors.New("no right") }
+				fallthrough
+			case "cut off":
+				if published, err := w.term(t).Publish(t.Context(), claimTarget(1, id), to); err == nil {
+					has[node] = published.AttachmentID
+				}
+			case "unpublish":
+				delete(has, node)
+				if err := w.until(rt, t, step, func(l *Lifecycle) error {
+					return l.Unpublish(t.Context(), claimTarget(1, id), Withdrawal{Node: node, Key: "key-of-" + node, Others: others})
+				}); err != nil {
+					rt.Fatalf("not unpublished in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
+				}
+				if NodeRecordsOf(w.present()[id])["key-of-"+node].AttachmentID != "" {
+					rt.Fatalf("a record of node %s is left", node)
+				}
+			}
+			check(step + " of " + node)
+		}
+		w.check(rt)
+	})
+}
+
 // TestNodeRecords: keys and values have the limits of Cinder's metadata.
 func TestNodeRecords(t *testing.T) {
 	long := strings.Repeat("n", 253)
