@@ -66,8 +66,8 @@ func (e *OnOtherNodeError) Unwrap() error { return e.Failure }
 // of a node it was made. A recorded and completed attachment is answered again as it is.
 //
 // A completed attachment that no record names may have been handed out: a record, or
-// its end, may have arrived late, over a later one. It is deleted for its own node, and
-// keeps the volume from any other.
+// its end, may have arrived late, over a later one. Its own node, where Cinder shows which
+// that is, has it, and it keeps the volume from any other.
 func (l *Lifecycle) Publish(ctx context.Context, target Target, to Publication) (Published, error) {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
@@ -134,6 +134,13 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 		return e.handOutAgain(ctx, v, records[to.Key], to)
 	}
 	delete(records, to.Key)
+	if unnamed := completedFor(v, to.Connector.Host, records); unnamed != "" {
+		own := NodeRecord{AttachmentID: unnamed, Node: to.Node, ReadOnly: to.ReadOnly}
+		if err := e.updateMetadata(ctx, v.ID, map[string]string{NodeRecordPrefix + to.Key: own.String()}); err != nil {
+			return Published{}, err
+		}
+		return e.handOutAgain(ctx, v, own, to)
+	}
 	if v.Status != cinder.StatusAvailable || len(records) > 0 {
 		if moved, err := e.clearTheWay(ctx, v, records, to); moved || err != nil {
 			return Published{}, err
@@ -190,7 +197,6 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[
 			continue
 		}
 		switch host := hostOf(v, a.ID); host {
-		case to.Connector.Host:
 		case "":
 			return false, e.failure(KindOnOtherNode, "volume %s has attachment %s, and no record says which node has it; it goes when the volume is detached from its node", v.ID, a.ID)
 		default:
@@ -231,6 +237,17 @@ func (e *endpoint) onOtherNode(v cinder.Volume, other string, to Publication) er
 		why = "; for several nodes at once it needs a volume type with multiattach"
 	}
 	return &OnOtherNodeError{Node: other, Failure: e.failure(KindOnOtherNode, "volume %s is attached to node %s, and goes to node %s when it is detached there%s", v.ID, other, to.Node, why)}
+}
+
+// completedFor is a completed attachment for a host that no other node's record names;
+// empty if there is none.
+func completedFor(v cinder.Volume, host string, others map[string]NodeRecord) string {
+	for _, a := range v.Attachments {
+		if a.Host == host && !slices.ContainsFunc(slices.Collect(maps.Values(others)), func(r NodeRecord) bool { return r.AttachmentID == a.ID }) {
+			return a.ID
+		}
+	}
+	return ""
 }
 
 // hostOf is the host of a completed attachment, which Cinder shows only to
