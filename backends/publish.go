@@ -67,8 +67,9 @@ func (e *OnOtherNodeError) Unwrap() error { return e.Failure }
 // Publish returns the same answer again.
 //
 // A completed attachment that no record names may have been handed out: a request that
-// wrote or cleared its record may have arrived late, and overwritten a later one.
-// Publish deletes it if it is for this node, and otherwise refuses to attach the volume.
+// wrote or cleared its record may have arrived late, and overwritten a later one. If
+// Cinder shows that it is this node's, Publish hands it out again. Otherwise it refuses
+// to attach the volume.
 func (l *Lifecycle) Publish(ctx context.Context, target Target, to Publication) (Published, error) {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
@@ -130,10 +131,18 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 	}
 	records := NodeRecordsOf(v)
 	mine := records[to.Key].AttachmentID
-	if mine != "" && v.Status == cinder.StatusInUse && isAmong(v.Attachments, mine) {
+	// The volume is not shown as in use while another node's attachment is incomplete.
+	if mine != "" && v.Status != cinder.StatusAvailable && isAmong(v.Attachments, mine) {
 		return e.handOutAgain(ctx, v, records[to.Key], to)
 	}
 	delete(records, to.Key)
+	if unnamed := completedFor(v, to.Connector.Host, records); unnamed != "" {
+		own := NodeRecord{AttachmentID: unnamed, Node: to.Node, ReadOnly: to.ReadOnly}
+		if err := e.updateMetadata(ctx, v.ID, map[string]string{NodeRecordPrefix + to.Key: own.String()}); err != nil {
+			return Published{}, err
+		}
+		return e.handOutAgain(ctx, v, own, to)
+	}
 	if v.Status != cinder.StatusAvailable || len(records) > 0 {
 		if moved, err := e.clearTheWay(ctx, v, records, to); moved || err != nil {
 			return Published{}, err
@@ -165,21 +174,23 @@ func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded N
 
 // clearTheWay removes what interrupted calls left: attachments that no other node can
 // have, and records of other nodes without an attachment. It refuses a volume that
-// another node has, or may have, unless both may have it.
+// another node has, or may have, unless both may have it; then an attachment that is not
+// complete goes, too, since Cinder makes no other one beside it.
 func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[string]NodeRecord, to Publication) (moved bool, err error) {
 	listed, err := e.attachments(ctx, v)
 	if err != nil {
 		return false, err
 	}
 	present := map[string]bool{}
+	shared := to.Shared && v.MultiAttach
 	for _, a := range listed {
-		present[a.ID] = true
+		present[a.ID] = !shared || a.Status == cinder.AttachmentAttached
 	}
 	recorded := map[string]bool{}
 	for _, key := range slices.Sorted(maps.Keys(others)) {
 		other := others[key]
-		recorded[other.AttachmentID] = true
-		if present[other.AttachmentID] && !(to.Shared && v.MultiAttach) {
+		recorded[other.AttachmentID] = present[other.AttachmentID]
+		if present[other.AttachmentID] && !shared {
 			return false, e.onOtherNode(v, other.Node, to)
 		}
 	}
@@ -188,7 +199,6 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[
 			continue
 		}
 		switch host := hostOf(v, a.ID); host {
-		case to.Connector.Host:
 		case "":
 			return false, e.failure(KindOnOtherNode, "volume %s has attachment %s, and no record says which node has it; it goes when the volume is detached from its node", v.ID, a.ID)
 		default:
@@ -229,6 +239,17 @@ func (e *endpoint) onOtherNode(v cinder.Volume, other string, to Publication) er
 		why = "; for several nodes at once it needs a volume type with multiattach"
 	}
 	return &OnOtherNodeError{Node: other, Failure: e.failure(KindOnOtherNode, "volume %s is attached to node %s, and can go to node %s only after it is detached there%s", v.ID, other, to.Node, why)}
+}
+
+// completedFor is a completed attachment for a host that no other node's record names;
+// empty if there is none.
+func completedFor(v cinder.Volume, host string, others map[string]NodeRecord) string {
+	for _, a := range v.Attachments {
+		if a.Host == host && !slices.ContainsFunc(slices.Collect(maps.Values(others)), func(r NodeRecord) bool { return r.AttachmentID == a.ID }) {
+			return a.ID
+		}
+	}
+	return ""
 }
 
 // hostOf is the host of a completed attachment, which Cinder shows only to

@@ -107,7 +107,7 @@ func TestPublish(t *testing.T) {
 		"made for this node, and its record lost": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {
 			m.recordedFor(t, "volume-1", "n1")
 			m.loseRecord(t, "volume-1", "n1")
-		}, want: []string{"attachment.delete attachment-2", attach, mark, "attachment.complete attachment-3"}, handed: "attachment-3"},
+		}, want: []string{mark}, handed: "attachment-2"},
 		"made for another node, and its record lost": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {
 			m.recordedFor(t, "volume-1", "n2")
 			m.loseRecord(t, "volume-1", "n2")
@@ -219,6 +219,61 @@ func TestPublishNamesTheOtherNode(t *testing.T) {
 	var other *OnOtherNodeError
 	if !errors.As(err, &other) || other.Node != "n2" {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// TestANodeKeepsASharedVolumeWhileAnotherOneGetsIt: Cinder shows a volume as attaching as
+// long as any of its attachments is not complete, also one that an interrupted call left.
+func TestANodeKeepsASharedVolumeWhileAnotherOneGetsIt(t *testing.T) {
+	for _, member := range []bool{false, true} {
+		memory := newMemoryCinder()
+		memory.member = member
+		v := forNodes()
+		v.MultiAttach = true
+		id := memory.add(v)
+		memory.recordedFor(t, id, "n1")
+		second := toNode("n2")
+		second.Shared, second.HandOut = true, func(context.Context, Published) error { return errors.New("no right") }
+		_, err := memory.term(t).Publish(t.Context(), claimTarget(1, id), second)
+		equal(t, authtest.ErrorText(err), "no right")
+		equal(t, memory.present()[id].Status, cinder.StatusAttaching)
+		memory.forgetLog()
+
+		first := toNode("n1")
+		first.Shared = true
+		published, err := memory.term(t).Publish(t.Context(), claimTarget(1, id), first)
+		success(t, err)
+		equal(t, published.AttachmentID, "attachment-2")
+		if changes := memory.changes(); len(changes) > 0 {
+			t.Errorf("changes %q", changes)
+		}
+	}
+}
+
+// TestANodeThatCannotTakeASharedVolumeKeepsItFromNoOther: what its call left is not
+// complete, and Cinder makes no other attachment beside that.
+func TestANodeThatCannotTakeASharedVolumeKeepsItFromNoOther(t *testing.T) {
+	memory := newMemoryCinder()
+	v := forNodes()
+	v.MultiAttach = true
+	id := memory.add(v)
+	memory.recordedFor(t, id, "n1")
+	second, third := toNode("n2"), toNode("n3")
+	second.Shared, third.Shared = true, true
+	second.HandOut = func(context.Context, Published) error { return errors.New("no right") }
+	_, err := memory.term(t).Publish(t.Context(), claimTarget(1, id), second)
+	equal(t, authtest.ErrorText(err), "no right")
+	memory.forgetLog()
+
+	published, err := memory.term(t).Publish(t.Context(), claimTarget(1, id), third)
+	success(t, err)
+	equal(t, published.AttachmentID, "attachment-4")
+	if want := []string{"attachment.delete attachment-3", "metadata.update volume-1", "attachment.create volume-1", "metadata.update volume-1", "attachment.complete attachment-4"}; !slices.Equal(memory.changes(), want) {
+		t.Errorf("changes %q, want %q", memory.changes(), want)
+	}
+	want := map[string]NodeRecord{"key-of-n1": {AttachmentID: "attachment-2", Node: "n1"}, "key-of-n3": {AttachmentID: "attachment-4", Node: "n3"}}
+	if records := NodeRecordsOf(memory.present()[id]); !maps.Equal(records, want) {
+		t.Errorf("records %v", records)
 	}
 }
 
@@ -457,6 +512,25 @@ func TestALateRecordGivesAVolumeToNoOtherNode(t *testing.T) {
 	}
 }
 
+// TestALateEndOfARecordCostsANodeNothing: where Cinder shows whose an attachment is, the
+// node that has it keeps it. Repeated listings have the volume published again, while pods
+// use it.
+func TestALateEndOfARecordCostsANodeNothing(t *testing.T) {
+	memory := newMemoryCinder()
+	id := memory.add(forNodes())
+	memory.recordedFor(t, id, "n1")
+	memory.loseRecord(t, id, "n1")
+	var handed []string
+	published, err := memory.term(t).Publish(t.Context(), claimTarget(1, id), toNode("n1", &handed))
+	success(t, err)
+	equal(t, published.AttachmentID, "attachment-2")
+	equal(t, strings.Join(handed, " "), "attachment-2")
+	if want := []string{"metadata.update volume-1"}; !slices.Equal(memory.changes(), want) {
+		t.Errorf("changes %q, want %q", memory.changes(), want)
+	}
+	equal(t, NodeRecordsOf(memory.present()[id])["key-of-n1"], NodeRecord{AttachmentID: "attachment-2", Node: "n1"})
+}
+
 // TestPublishThroughFaults: through lost answers and changes of the leader, a volume
 // moves from node to node. An attachment that was answered stays as it is until it is
 // ended, no two nodes have the volume at once, and no other volume is touched.
@@ -494,6 +568,73 @@ func TestPublishThroughFaults(t *testing.T) {
 			if len(w.attachmentsOf(w.volumes[id])) > 0 || len(NodeRecordsOf(v)) > 0 || v.Status != cinder.StatusAvailable {
 				rt.Fatalf("after unpublish: %+v\nlog: %s", v, strings.Join(w.log, "\n     "))
 			}
+		}
+		w.check(rt)
+	})
+}
+
+// TestSharedVolumesThroughFaults: the same for a volume that several nodes have at once. What
+// a node was answered stays as it is until the volume is detached from that node, whatever
+// becomes of the calls for others.
+func TestSharedVolumesThroughFaults(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(rt)
+		w.member = rapid.Bool().Draw(rt, "member")
+		v := forNodes()
+		v.MultiAttach = true
+		id := w.add(v)
+		has := map[string]string{} // attachments by node
+		check := func(after string) {
+			for node, attachment := range has {
+				if a, ok := w.open[attachment]; !ok || a.host != NodeHost(node, "cluster-1") {
+					rt.Fatalf("after %s node %s has lost attachment %s\nlog: %s", after, node, attachment, strings.Join(w.log, "\n     "))
+				}
+			}
+		}
+		for range rapid.IntRange(1, 8).Draw(rt, "steps") {
+			node := rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(rt, "node")
+			to := toNode(node)
+			to.Shared = true
+			var others []string
+			for other := range has {
+				if other != node {
+					others = append(others, "key-of-"+other)
+				}
+			}
+			step := rapid.SampledFrom([]string{"publish", "cut off", "refused", "unpublish"}).Draw(rt, "step")
+			switch step {
+			case "publish":
+				if err := w.until(rt, t, step, func(l *Lifecycle) error {
+					published, err := l.Publish(t.Context(), claimTarget(1, id), to)
+					if err == nil {
+						if before := has[node]; before != "" && before != published.AttachmentID {
+							rt.Fatalf("node %s had attachment %s, and has %s", node, before, published.AttachmentID)
+						}
+						has[node] = published.AttachmentID
+					}
+					return err
+				}); err != nil {
+					rt.Fatalf("not published in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
+				}
+			case "refused":
+				to.HandOut = func(context.Context, Published) error { return errors.New("no right") }
+				fallthrough
+			case "cut off":
+				if published, err := w.term(t).Publish(t.Context(), claimTarget(1, id), to); err == nil {
+					has[node] = published.AttachmentID
+				}
+			case "unpublish":
+				delete(has, node)
+				if err := w.until(rt, t, step, func(l *Lifecycle) error {
+					return l.Unpublish(t.Context(), claimTarget(1, id), Withdrawal{Node: node, Key: "key-of-" + node, Others: others})
+				}); err != nil {
+					rt.Fatalf("not unpublished in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
+				}
+				if NodeRecordsOf(w.present()[id])["key-of-"+node].AttachmentID != "" {
+					rt.Fatalf("a record of node %s is left", node)
+				}
+			}
+			check(step + " of " + node)
 		}
 		w.check(rt)
 	})

@@ -303,6 +303,16 @@ func NeedsMultiAttach(mode corev1.PersistentVolumeAccessMode) error {
 	return refuse(UnsupportedAccessMode, "access mode %s needs a volume that several hosts may use at once, and Cinder says multiattach is false; use a volume type with the extra spec multiattach=\"<is> True\", or use ReadWriteOnce", mode)
 }
 
+// CheckAccessModesForCSI refuses access modes that no volume of a CSI driver has together:
+// it is attached either for reading by many or for writing by one, and csi-attacher
+// attaches none that asks for both. ReadWriteMany includes them.
+func CheckAccessModesForCSI(modes []corev1.PersistentVolumeAccessMode) error {
+	if !slices.Contains(modes, corev1.ReadOnlyMany) || !slices.Contains(modes, corev1.ReadWriteOnce) || slices.Contains(modes, corev1.ReadWriteMany) {
+		return nil
+	}
+	return refuse(UnsupportedAccessMode, "access modes ReadOnlyMany and ReadWriteOnce cannot be had together in mode csi; replace the claim with one that names one of them, or use a rule with mode: native")
+}
+
 // CheckAccessModes refuses the access modes that no source of any protocol
 // here can honor, so that a claim can be rejected before a volume is created
 // for it. Map may still refuse other modes for a certain protocol or volume. The error is a *Refusal of reason UnsupportedAccessMode.

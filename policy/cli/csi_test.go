@@ -82,6 +82,7 @@ func TestExplanationSaysWhenATypeMustHaveMultiattach(t *testing.T) {
 		"many writers in mode native": {class: "fast", mode: "RWX", more: []string{"--volume-mode", "Block"}, note: "note: ReadWriteMany" + needs},
 		"many readers in mode native": {class: "fast", mode: "ROX"},
 		"one writer":                  {class: "fast-csi", mode: "RWO"},
+		"many readers and one writer": {class: "fast-csi", mode: "ROX", more: []string{"--access-mode", "RWO"}, note: "note: in mode csi, ReadOnlyMany and ReadWriteOnce cannot be had together, and such a claim is denied; name one of them\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := run("", append([]string{"explain", "--policy", file, "-n", "team-a", "--storage-class", test.class, "--size", "1Gi", "--access-mode", test.mode}, test.more...)...)

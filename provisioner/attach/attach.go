@@ -127,28 +127,39 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
-	if err := e.know(ctx, volumes, to.Volume.Backend); err != nil {
+	at := place{to.Volume.Backend, to.Node.Name}
+	// Its listing shows the notes on its neighbors' volumes, too, and where it leads.
+	if err := e.know(ctx, volumes, at.backend); err != nil {
 		return wire.Connection{}, failure(err)
 	}
-	at := place{to.Volume.Backend, to.Node.Name}
 	// A volume that the node has is answered again, whatever else it was lost with.
-	quarantine := e.quarantine(ctx, volumes, at)
-	if err := e.takePlace(to.Volume, to.Node.Name); err != nil {
+	var quarantine error
+	neighbors := e.neighbors(volumes, at.backend)
+	for _, neighbor := range neighbors {
+		if err := e.quarantine(ctx, neighbor.volumes, place{neighbor.backend, at.node}, at.backend); quarantine == nil {
+			quarantine = err
+		}
+	}
+	taken, err := e.takePlace(to.Volume, to.Node.Name)
+	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
 	target := of.target
 	target.Permit = e.stillThere(of.pv)
-	started, fresh := time.Now(), false
-	admit := e.admit(to.Volume, to.Node.Name, quarantine)
-	gate := e.lost.gate(at)
-	gate.RLock()
-	defer gate.RUnlock()
+	started, begun := time.Now(), false
+	admit := e.admit(to.Volume, to.Node.Name, neighbors, quarantine)
+	for _, neighbor := range neighbors {
+		gate := e.lost.gate(place{neighbor.backend, at.node})
+		gate.RLock()
+		defer gate.RUnlock()
+	}
 	var found mappers.NodeConnection
 	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.Publication{
 		Node: to.Node.Name, Key: to.Node.Key(), Connector: e.connectorOf(to.Node), ReadOnly: to.ReadOnly, Shared: to.Shared,
-		Admit: func(ctx context.Context, notes map[string]backends.Unclean) ([]string, error) {
-			fresh = true
-			return admit(ctx, notes)
+		Admit: func(ctx context.Context, notes map[string]backends.Unclean) (ended []string, err error) {
+			ended, err = admit(ctx, notes)
+			begun = begun || err == nil
+			return ended, err
 		},
 		HandOut: func(ctx context.Context, published backends.Published) (err error) {
 			connection, err := mappers.ParseConnection(published.Document)
@@ -168,10 +179,13 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 		},
 	})
 	if err != nil {
-		e.places.leave(at, to.Volume.String())
+		// What was begun may be attached at Cinder until it is detached.
+		if taken && !begun {
+			e.places.leave(at, to.Volume.String())
+		}
 		return wire.Connection{}, failure(err)
 	}
-	if fresh {
+	if begun {
 		e.Metrics.attached(to.Volume.Backend, found.Protocol, time.Since(started))
 	}
 	e.Logger.Info("Attached a volume to a node", "volume", to.Volume.String(), "persistentVolume", of.pv.Name, "node", to.Node.Name,

@@ -55,10 +55,11 @@ type volumes struct {
 	to     backends.Publication
 	from   backends.Withdrawal
 	// all is what it lists, or why not; notes are those on the volume.
-	all    []cinder.Volume
-	unread error
-	notes  map[string]backends.Unclean
-	ended  []string
+	all     []cinder.Volume
+	unread  error
+	project string
+	notes   map[string]backends.Unclean
+	ended   []string
 	// recorded says that the node has the volume for reading already; nil that it has it
 	// not.
 	recorded *bool
@@ -110,7 +111,7 @@ func (v *volumes) ForgetUnclean(_ context.Context, target backends.Target, key s
 func (v *volumes) Volumes(context.Context) ([]cinder.Volume, error) { return v.all, v.unread }
 
 func (v *volumes) Place() cinder.Place {
-	return cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
+	return cinder.Place{Endpoint: "http://cinder:8776/v3", Project: cmp.Or(v.project, "p1")}
 }
 
 func (v *volumes) Find(context.Context, string) (cinder.Volume, bool, error) {

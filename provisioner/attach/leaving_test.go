@@ -162,3 +162,28 @@ func TestPortsAreNamedInOneFormAlone(t *testing.T) {
 		must(t, err)
 	}
 }
+
+// TestNamesThatNoNodeHasAreRefused: the node's own word goes to Cinder's drivers, which
+// write it into commands and files, and some of which leave blanks or zeros out. So a name
+// could be another node's without being seen to be that.
+func TestNamesThatNoNodeHasAreRefused(t *testing.T) {
+	for name, node := range map[string]wire.Node{
+		"an iSCSI name": {Name: "n2", InitiatorName: n1.InitiatorName + "\t"},
+		"an NVMe name":  {Name: "n2", HostNQN: "nqn.x/../../" + n1.HostNQN},
+	} {
+		w := newWorld(t, testPV(), testSecret())
+		must(t, w.nodes.Update(csiNode(t, node)))
+		_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: node})
+		bad := node.InitiatorName + node.HostNQN
+		wantFailure(t, err, controller.NodeUnknown, fmt.Sprintf("node n2 is registered with %q, which is not %s; restart its node plugin", bad, name))
+		if len(w.volumes.calls) > 0 {
+			t.Errorf("calls %q", w.volumes.calls)
+		}
+		_, err = w.publish(t)
+		must(t, err)
+	}
+	w := newWorld(t, testPV(), testSecret())
+	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n2", PortNames: []string{"05001"}})))
+	_, err := w.publish(t)
+	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 have the same name at the arrays, 5001, so neither gets a volume; give one of them a unique name, and restart its node plugin")
+}

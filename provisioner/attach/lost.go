@@ -96,6 +96,13 @@ func (e *Engine) setClean(ctx context.Context, a *storagev1.VolumeAttachment) {
 	}
 }
 
+func (l *lost) isLoaded(backend string, at cinder.Place) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	where, loaded := l.loaded[backend]
+	return loaded && where == at
+}
+
 // lostVolume is a note.
 type lostVolume struct {
 	backends.Unclean
@@ -141,13 +148,33 @@ func (l *lost) places() []place {
 	})
 }
 
+// neighbor is a backend whose volumes are where another one's are.
+type neighbor struct {
+	backend string
+	volumes Volumes
+}
+
+// neighbors are a backend, and those others of mode csi that lead to the same place, in
+// order: what a node was lost with there can have its address given to a volume of any
+// of them.
+func (e *Engine) neighbors(volumes Volumes, backend string) []neighbor {
+	found := []neighbor{{backend, volumes}}
+	for _, name := range e.Backends() {
+		if name == backend {
+			continue
+		}
+		if other, err := e.Volumes(name); err == nil && other.Place().IsKnown() && other.Place() == volumes.Place() {
+			found = append(found, neighbor{name, other})
+		}
+	}
+	slices.SortFunc(found, func(a, b neighbor) int { return cmp.Compare(a.backend, b.backend) })
+	return found
+}
+
 // know reads the notes on a backend's volumes, unless that was done where it leads.
 // Those of this term are known anyway.
 func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) error {
-	e.lost.mu.Lock()
-	at, loaded := e.lost.loaded[backend]
-	e.lost.mu.Unlock()
-	if loaded && at == volumes.Place() {
+	if e.lost.isLoaded(backend, volumes.Place()) {
 		return nil
 	}
 	all, err := volumes.Volumes(ctx)
@@ -158,9 +185,13 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 		if !backends.IsCSI(v) {
 			continue
 		}
+		name := e.nameFor(v, backend)
+		if name != backend && e.lost.isLoaded(name, volumes.Place()) {
+			continue // it may have ended since this listing
+		}
 		for key, note := range backends.UncleanOf(v) {
 			stamp := backends.StampOf(v)
-			e.lost.add(place{backend, note.Node}, lostVolume{note, key, backends.Target{VolumeID: v.ID, Stamp: stamp, Place: volumes.Place()}, stamp.Tenant})
+			e.lost.add(place{name, note.Node}, lostVolume{note, key, backends.Target{VolumeID: v.ID, Stamp: stamp, Place: volumes.Place()}, stamp.Tenant})
 		}
 	}
 	e.lost.mu.Lock()
@@ -169,11 +200,27 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 	return nil
 }
 
+// nameFor is the backend that the PersistentVolume of a volume names, by which nodes know
+// the volume: backends of one project show the same ones. Without a PersistentVolume it is
+// the backend that shows the volume.
+func (e *Engine) nameFor(v cinder.Volume, shownBy string) string {
+	object, exists, err := e.PersistentVolumes.GetByKey(backends.StampOf(v).PV)
+	pv, ok := object.(*corev1.PersistentVolume)
+	if err != nil || !exists || !ok || !record.IsCSI(pv) {
+		return shownBy
+	}
+	if handle, err := wire.ParseHandle(pv.Spec.CSI.VolumeHandle); err == nil && handle.ID == v.ID {
+		return handle.Backend
+	}
+	return shownBy
+}
+
 // nodeState is what of a Node says whether it has let go of volumes.
 type nodeState struct {
 	exists bool
 	boot   string
-	inUse  map[string]bool
+	// inUse are the IDs of the driver's volumes.
+	inUse map[string]bool
 	// off means that an administrator says that the node is off.
 	off bool
 }
@@ -198,23 +245,33 @@ func stateOf(node *corev1.Node) nodeState {
 		off:    slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == corev1.TaintNodeOutOfService }),
 	}
 	for _, name := range node.Status.VolumesInUse {
-		state.inUse[string(name)] = true
+		if handle, ours := handleInUse(name); ours {
+			state.inUse[handle.ID] = true
+		}
 	}
 	return state
 }
 
 // letGo reports whether a node has let go of a volume that it was lost with.
-func (n nodeState) letGo(volume wire.Handle, note backends.Unclean) bool {
-	return !n.exists || !n.inUse[inUseName+volume.String()] || note.Boot != "" && n.boot != "" && n.boot != note.Boot
+func (n nodeState) letGo(volumeID string, note backends.Unclean) bool {
+	return !n.exists || !n.inUse[volumeID] || note.Boot != "" && n.boot != "" && n.boot != note.Boot
 }
 
 // inUseName and a handle are kubelet's name for a volume of the driver.
 const inUseName = "kubernetes.io/csi/" + wire.DriverName + "^"
 
+// handleInUse is the volume of the driver that a node's status names.
+func handleInUse(name corev1.UniqueVolumeName) (wire.Handle, bool) {
+	text, ours := strings.CutPrefix(string(name), inUseName)
+	handle, err := wire.ParseHandle(text)
+	return handle, ours && err == nil
+}
+
 // quarantine returns an error as long as a node may write to volumes of a backend that
 // were taken from it: the array may give their addresses to other volumes, and the
 // node's kernel would not notice. It costs no request for a node that was never lost.
-func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place) error {
+// wanted is the backend of which the node then gets no volume.
+func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place, wanted string) error {
 	if !e.NodesKnown() {
 		return fmt.Errorf("the Nodes are not read yet, so it is not known whether node %s still uses volumes that are gone", at.node)
 	}
@@ -229,19 +286,23 @@ func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place) erro
 	var refusal error
 	for _, v := range notes {
 		handle := wire.Handle{Backend: at.backend, ID: v.target.VolumeID}
-		if !state.letGo(handle, v.Unclean) {
+		if !state.letGo(handle.ID, v.Unclean) {
 			if refusal == nil {
-				refusal = unclean("node %s was lost with volume %s and may still write to it, so it gets no volume of backend %s until its kubelet has released that volume, it has rebooted, or its Node object is deleted", at.node, handle, at.backend)
+				refusal = unclean("node %s was lost with volume %s and may still write to it, so it gets no volume of backend %s until its kubelet has released that volume, it has rebooted, or its Node object is deleted", at.node, handle, wanted)
 			}
 			continue
+		}
+		if state.letGo(handle.ID, backends.Unclean{}) {
+			// If the volume is still to be detached, this may be the only moment that shows it.
+			e.setClean(ctx, e.detachment(v.target.Stamp.PV, at.node))
 		}
 		if err := e.forget(ctx, volumes, at, v); err != nil {
 			return err
 		}
 	}
 	for _, handle := range leftovers {
-		if refusal == nil && state.exists && state.inUse[inUseName+handle.String()] {
-			refusal = unclean("node %s still uses volume %s, which no PersistentVolume names any more, so it gets no volume of backend %s until its kubelet has released that volume or the node has rebooted", at.node, handle, at.backend)
+		if refusal == nil && state.exists && state.inUse[handle.ID] {
+			refusal = unclean("node %s still uses volume %s, which no PersistentVolume names any more, so it gets no volume of backend %s until its kubelet has released that volume or the node has rebooted", at.node, handle, wanted)
 		}
 	}
 	return refusal
@@ -269,12 +330,11 @@ func (e *Engine) leftovers(at place) []wire.Handle {
 	}
 	var left []wire.Handle
 	for _, name := range node.Status.VolumesInUse {
-		text, ours := strings.CutPrefix(string(name), inUseName)
-		handle, err := wire.ParseHandle(text)
-		if !ours || err != nil || handle.Backend != at.backend {
+		handle, ours := handleInUse(name)
+		if !ours || handle.Backend != at.backend {
 			continue
 		}
-		if named, err := record.WithSource(e.PersistentVolumes, wire.DriverName, text); err == nil && len(named) == 0 {
+		if named, err := record.WithSource(e.PersistentVolumes, wire.DriverName, handle.String()); err == nil && len(named) == 0 {
 			left = append(left, handle)
 		}
 	}
@@ -283,12 +343,12 @@ func (e *Engine) leftovers(at place) []wire.Handle {
 
 // admit returns what Publish asks before a new attachment of a volume is made for a
 // node. quarantine is why the node gets no volume, or nil.
-func (e *Engine) admit(volume wire.Handle, node string, quarantine error) func(context.Context, map[string]backends.Unclean) ([]string, error) {
+func (e *Engine) admit(volume wire.Handle, node string, neighbors []neighbor, quarantine error) func(context.Context, map[string]backends.Unclean) ([]string, error) {
 	return func(ctx context.Context, notes map[string]backends.Unclean) (ended []string, err error) {
 		if quarantine != nil {
 			return nil, quarantine
 		}
-		if len(e.lost.of(place{volume.Backend, node})) > 0 {
+		if slices.ContainsFunc(neighbors, func(n neighbor) bool { return len(e.lost.of(place{n.backend, node})) > 0 }) {
 			return nil, &controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("node %s has just been lost with another volume", node)}
 		}
 		own := wire.NodeKey(node)
@@ -309,7 +369,7 @@ func (e *Engine) admit(volume wire.Handle, node string, quarantine error) func(c
 			switch {
 			case err != nil:
 				return nil, err
-			case state.letGo(volume, note):
+			case state.letGo(volume.ID, note):
 				ended = append(ended, key)
 			case state.off:
 				// It moves, and the node is quarantined until it is seen to have let go.
@@ -331,7 +391,7 @@ func (e *Engine) seeClean(ctx context.Context, volume wire.Handle, of source, no
 		return
 	}
 	// Whether it fails, or the node uses the volume, is told when the backend has answered.
-	if state, err := e.lookAt(ctx, node); err == nil && state.letGo(volume, backends.Unclean{}) {
+	if state, err := e.lookAt(ctx, node); err == nil && state.letGo(volume.ID, backends.Unclean{}) {
 		e.setClean(ctx, asked)
 	}
 }
@@ -357,7 +417,7 @@ func (e *Engine) stillUses(volume wire.Handle, of source, clean func(node string
 		if err != nil {
 			return backends.Unclean{}, false, err
 		}
-		if state.letGo(volume, noted) {
+		if state.letGo(volume.ID, noted) {
 			e.setClean(ctx, asked)
 			clean(node)
 			return backends.Unclean{}, false, nil

@@ -167,7 +167,13 @@ func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
 					w.Engine = New(w.Options)
 				}
 				w.rules.FencedByInitiator = true
-				w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
+				silver := &volumes{project: "p2", document: plain + "}"}
+				w.Volumes = func(backend string) (Volumes, error) {
+					if backend == "silver" {
+						return silver, nil
+					}
+					return w.volumes, nil
+				}
 				way.then(t, w)
 				w.volumes.calls, w.volumes.document = nil, plain+"}"
 				other := controller.Publication{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
@@ -193,8 +199,7 @@ func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
 				wantFailure(t, err, controller.Unclean, quarantined)
 				_, err = w.publish(t)
 				wantFailure(t, err, controller.Unclean, quarantined)
-				// Other backends' volumes have nothing to do with it.
-				w.volumes.all = nil
+				// What is elsewhere has nothing to do with it.
 				_, err = w.Publish(t.Context(), controller.Publication{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1})
 				must(t, err)
 			})
@@ -318,7 +323,7 @@ func TestNothingIsDecidedUnseen(t *testing.T) {
 // is on its way to it.
 func TestANodeThatIsLostMeanwhileGetsNothing(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
-	admit := w.admit(handle(), "n1", nil)
+	admit := w.admit(handle(), "n1", w.neighbors(w.volumes, "gold"), nil)
 	w.lost.add(place{"gold", "n1"}, lostVolume{target: backends.Target{VolumeID: "x"}})
 	_, err := admit(t.Context(), nil)
 	wantFailure(t, err, "Conflict", "node n1 has just been lost with another volume")
@@ -406,6 +411,93 @@ func TestANodeThatLetGoDuringAnOutageIsClean(t *testing.T) {
 	if len(w.volumes.notes) > 0 || w.looks() != 1 {
 		t.Errorf("notes %v, %d looks", w.volumes.notes, w.looks())
 	}
+}
+
+// TestANodeThatLetGoBetweenTwoCallsIsClean: csi-attacher repeats a refused call later and
+// later. Meanwhile the kubelet releases the volume, and lists it again for the next pod,
+// which waits for this very detachment. The next leader knows, too.
+func TestANodeThatLetGoBetweenTwoCallsIsClean(t *testing.T) {
+	for _, next := range []bool{false, true} {
+		detaching := testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) {
+			a.UID, a.DeletionTimestamp, a.Finalizers = "uid-1", &metav1.Time{Time: metav1.Now().Time}, []string{"f"}
+		})
+		w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()), detaching)
+		wantFailure(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)), controller.Unclean, held)
+		w.becomes(t, machine("n1", "boot-1"))
+		w.tidy(t.Context())
+		w.becomes(t, machine("n1", "boot-1", handle()))
+		if next {
+			noted, err := w.client.StorageV1().VolumeAttachments().Get(t.Context(), detaching.Name, metav1.GetOptions{})
+			must(t, err)
+			must(t, w.attachments.Update(noted))
+			w.Engine = New(w.Options)
+		}
+		must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+		if len(w.volumes.notes) > 0 {
+			t.Errorf("notes %v", w.volumes.notes)
+		}
+	}
+}
+
+// TestANoteIsReadByTheNameOfItsBackendAlone: two backends of one project show each other's
+// volumes, and nodes list a volume by the name of the one that its PersistentVolume names.
+// Without a PersistentVolume, only the volume's ID tells.
+func TestANoteIsReadByTheNameOfItsBackendAlone(t *testing.T) {
+	for _, recorded := range []bool{true, false} {
+		v := cinder.Volume{ID: volumeID, Metadata: backends.Stamp{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+		v.Metadata[backends.StampMode] = backends.ModeCSI
+		note := backends.Unclean{Node: "n1", Boot: backends.BootKey("boot-1")}
+		v.Metadata[backends.StampPrefix+"unclean."+wire.NodeKey("n1")] = note.String()
+		objects := []runtime.Object{testSecret(), machine("n1", "boot-1", handle()), otherPV(2, "silver")}
+		if recorded {
+			objects = append(objects, testPV())
+		}
+		w := newWorld(t, objects...)
+		w.volumes.all, w.volumes.document = []cinder.Volume{v}, plain+"}"
+		w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
+		w.Backends = func() []string { return []string{"gold", "silver"} }
+		w.tidy(t.Context())
+		if len(w.volumes.calls) > 0 {
+			t.Errorf("node n1 still uses the volume, but: %q", w.volumes.calls)
+		}
+		if !recorded {
+			continue
+		}
+		_, err := w.publish(t)
+		wantFailure(t, err, controller.Unclean, quarantined)
+	}
+}
+
+// TestALostNodeGetsNothingByTheOtherNameOfAProject: its array gives addresses that are free
+// to volumes of all backends that lead there.
+func TestALostNodeGetsNothingByTheOtherNameOfAProject(t *testing.T) {
+	const until = "so it gets no volume of backend silver until its kubelet has released that volume"
+	other := controller.Publication{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1}
+	w := lostWithVolume(t, otherPV(2, "silver"))
+	w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
+	w.volumes.document = plain + "}"
+	_, err := w.Publish(t.Context(), other)
+	wantFailure(t, err, controller.Unclean, "node n1 was lost with volume gold/"+volumeID+" and may still write to it, "+until+", it has rebooted, or its Node object is deleted")
+
+	// The next leader reads it in the one listing or the other.
+	v := cinder.Volume{ID: volumeID, Metadata: backends.Stamp{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+	v.Metadata[backends.StampMode] = backends.ModeCSI
+	v.Metadata[backends.StampPrefix+"unclean."+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
+	w.volumes.all = []cinder.Volume{v}
+	w.Engine = New(w.Options)
+	w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
+	_, err = w.Publish(t.Context(), other)
+	wantFailure(t, err, controller.Unclean, "node n1 was lost with volume gold/"+volumeID+" and may still write to it, "+until+", it has rebooted, or its Node object is deleted")
+
+	// The same if the volume is deleted.
+	w = newWorld(t, machine("n1", "boot-1", handle()), otherPV(2, "silver"))
+	w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
+	w.volumes.document = plain + "}"
+	_, err = w.Publish(t.Context(), other)
+	wantFailure(t, err, controller.Unclean, "node n1 still uses volume gold/"+volumeID+", which no PersistentVolume names any more, "+until+" or the node has rebooted")
+	w.becomes(t, machine("n1", "boot-1"))
+	_, err = w.Publish(t.Context(), other)
+	must(t, err)
 }
 
 // TestNothingIsAttachedBeforeTheNodesAreRead: a node that uses a volume which is gone

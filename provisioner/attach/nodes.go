@@ -2,6 +2,7 @@ package attach
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -29,10 +30,8 @@ func (e *Engine) admits(node wire.Node) error {
 	if err != nil {
 		return &controller.Failure{Kind: controller.NodeUnknown, Message: err.Error()}
 	}
-	for _, name := range slices.Concat(node.PortNames, node.NodeNames) {
-		if strings.Trim(name, "0123456789abcdef") != "" {
-			return &controller.Failure{Kind: controller.NodeUnknown, Message: fmt.Sprintf("node %s is registered with %q, which is not the name of a Fibre Channel port; restart its node plugin", node.Name, name)}
-		}
+	if name, of := malformed(node); of != "" {
+		return &controller.Failure{Kind: controller.NodeUnknown, Message: fmt.Sprintf("node %s is registered with %q, which is not %s; restart its node plugin", node.Name, name, of)}
 	}
 	registered := false
 	var twin, shared string
@@ -70,6 +69,29 @@ func (e *Engine) admits(node wire.Node) error {
 	return &controller.Failure{Kind: controller.DuplicateInitiator, Message: message}
 }
 
+var (
+	iscsiName = regexp.MustCompile(`^(?i:iqn|eui|naa)\.[A-Za-z0-9.:_-]+$`)
+	nvmeName  = regexp.MustCompile(`^nqn\.[A-Za-z0-9.:_-]+$`)
+	portName  = regexp.MustCompile(`^[0-9a-f]*$`)
+)
+
+// malformed returns a name of a node that no plugin registers, and what it should be; of is
+// empty if there is none. Cinder's drivers write names into commands and files.
+func malformed(node wire.Node) (name, of string) {
+	switch {
+	case node.InitiatorName != "" && !iscsiName.MatchString(node.InitiatorName):
+		return node.InitiatorName, "an iSCSI name"
+	case node.HostNQN != "" && !nvmeName.MatchString(node.HostNQN):
+		return node.HostNQN, "an NVMe name"
+	}
+	for _, name := range slices.Concat(node.PortNames, node.NodeNames) {
+		if !portName.MatchString(name) {
+			return name, "the name of a Fibre Channel port"
+		}
+	}
+	return "", ""
+}
+
 // nodeIDOf is a node's ID with the driver.
 func nodeIDOf(csiNode *storagev1.CSINode) (id string, has bool) {
 	for _, driver := range csiNode.Spec.Drivers {
@@ -89,8 +111,10 @@ func sharedName(a, b wire.Node) string {
 	if a.HostNQN != "" && a.HostNQN == b.HostNQN {
 		return a.HostNQN
 	}
+	// A driver may read them as numbers.
+	number := func(name string) string { return strings.TrimLeft(name, "0") }
 	for _, name := range a.PortNames {
-		if name != "" && slices.ContainsFunc(b.PortNames, func(other string) bool { return strings.EqualFold(name, other) }) {
+		if name != "" && slices.ContainsFunc(b.PortNames, func(other string) bool { return strings.EqualFold(number(name), number(other)) }) {
 			return name
 		}
 	}

@@ -23,9 +23,10 @@ type places struct {
 // place is a node, as far as one backend's volumes go.
 type place struct{ backend, node string }
 
-// take reserves a place on a node for a volume, unless the limit leaves none. A volume
-// that is attached there keeps its place, whatever the limit.
-func (p *places) take(at place, volume string, limit int, attached map[string]bool) error {
+// take reserves a place on a node for a volume, unless the limit leaves none, and reports
+// whether it had none before. A volume that is attached there keeps its place, whatever
+// the limit.
+func (p *places) take(at place, volume string, limit int, attached map[string]bool) (taken bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	used := len(attached)
@@ -34,16 +35,16 @@ func (p *places) take(at place, volume string, limit int, attached map[string]bo
 			used++
 		}
 	}
-	if _, taken := p.taken[at][volume]; !attached[volume] && !taken {
+	if _, has := p.taken[at][volume]; !attached[volume] && !has {
 		if limit > 0 && used >= limit {
-			return &controller.Failure{Kind: controller.NodeFull, Message: fmt.Sprintf("node %s has %d of the %d volumes of backend %s that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there", at.node, used, limit, at.backend)}
+			return false, &controller.Failure{Kind: controller.NodeFull, Message: fmt.Sprintf("node %s has %d of the %d volumes of backend %s that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there", at.node, used, limit, at.backend)}
 		}
 		if p.taken[at] == nil {
 			p.taken[at] = map[string]bool{}
 		}
-		p.taken[at][volume] = false
+		p.taken[at][volume], taken = false, true
 	}
-	return nil
+	return taken, nil
 }
 
 // tidy gives back the places whose VolumeAttachments are gone although nobody asked the
@@ -103,14 +104,14 @@ func (p *places) leave(at place, volume string) {
 	}
 }
 
-// takePlace reserves a place on a node if the backend has a limit.
-func (e *Engine) takePlace(volume wire.Handle, node string) error {
+// takePlace reserves a place on a node if the backend has a limit, as take does.
+func (e *Engine) takePlace(volume wire.Handle, node string) (taken bool, err error) {
 	limit := e.Rules(volume.Backend).VolumesPerNode
 	if limit == 0 {
-		return nil
+		return false, nil
 	}
 	if !e.AttachmentsKnown() {
-		return fmt.Errorf("the VolumeAttachments are not read yet, so it is not known how many volumes node %s has", node)
+		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known how many volumes node %s has", node)
 	}
 	attached := map[string]bool{}
 	for _, object := range e.Attachments.List() {

@@ -1,12 +1,15 @@
 package attach
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
@@ -87,7 +90,7 @@ func TestPlaceOfAVolumeAttachmentThatIsRemovedByHandIsFree(t *testing.T) {
 	must(t, err)
 	other := wire.Handle{Backend: "gold", ID: "1"}
 	w.tidy(t.Context())
-	if err := w.takePlace(other, "n1"); err == nil {
+	if _, err := w.takePlace(other, "n1"); err == nil {
 		t.Error("the place is free although nobody has detached the volume")
 	}
 	attachment := testAttachment(pvName, "n1", nil)
@@ -95,7 +98,8 @@ func TestPlaceOfAVolumeAttachmentThatIsRemovedByHandIsFree(t *testing.T) {
 	w.tidy(t.Context())
 	must(t, w.attachments.Delete(attachment))
 	w.tidy(t.Context())
-	must(t, w.takePlace(other, "n1"))
+	_, err = w.takePlace(other, "n1")
+	must(t, err)
 }
 
 // TestPlacesAreCountedBeforeTheCacheShowsThem: volumes are attached at the same time.
@@ -116,9 +120,32 @@ func TestPlacesAreCountedBeforeTheCacheShowsThem(t *testing.T) {
 	_, err = w.publish(t)
 	wantFailure(t, err, "Conflict", "backend gold: busy")
 	w.volumes.err = nil
-	must(t, w.takePlace(other.Volume, "n1"))
+	_, err = w.takePlace(other.Volume, "n1")
+	must(t, err)
 	w.AttachmentsKnown = func() bool { return false }
 	if _, err := w.publish(t); err == nil || err.Error() != "the VolumeAttachments are not read yet, so it is not known how many volumes node n1 has" {
 		t.Errorf("error %v", err)
 	}
+}
+
+// TestAnAttachmentThatWasBegunKeepsItsPlace: it is at Cinder until the volume is detached,
+// whatever became of the rest, and of the calls that repeat it.
+func TestAnAttachmentThatWasBegunKeepsItsPlace(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret(), otherPV(1, "gold"))
+	w.rules.VolumesPerNode = 1
+	w.client.PrependReactor("update", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("silent") })
+	_, err := w.publish(t)
+	if err == nil || err.Error() != "cannot update Secret standalone-cinder/pvc-1-node: silent" {
+		t.Errorf("error %v", err)
+	}
+	w.volumes.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "no answer"}
+	_, err = w.publish(t)
+	wantFailure(t, err, "Unavailable", "backend gold: no answer")
+	w.volumes.err = nil
+	other := controller.Publication{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
+	_, err = w.Publish(t.Context(), other)
+	wantFailure(t, err, controller.NodeFull, "node n1 has 1 of the 1 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there")
+	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+	_, err = w.takePlace(other.Volume, "n1")
+	must(t, err)
 }

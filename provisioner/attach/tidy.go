@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
 // tidyInterval is the time between two looks at nodes that were lost. A kubelet reports
@@ -44,7 +43,7 @@ func (e *Engine) tidy(ctx context.Context) {
 		if err != nil || !e.hasLetGo(at) {
 			continue
 		}
-		if err := e.quarantine(ctx, volumes, at); err != nil && ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
+		if err := e.quarantine(ctx, volumes, at, at.backend); err != nil && ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
 			e.Logger.Debug("A node that was lost is looked at again", "node", at.node, "backend", at.backend, "error", err)
 		}
 	}
@@ -95,7 +94,7 @@ func (e *Engine) hasLetGo(at place) bool {
 		state = stateOf(object.(*corev1.Node))
 	}
 	for _, v := range e.lost.of(at) {
-		if state.letGo(wire.Handle{Backend: at.backend, ID: v.target.VolumeID}, v.Unclean) {
+		if state.letGo(v.target.VolumeID, v.Unclean) {
 			return true
 		}
 	}

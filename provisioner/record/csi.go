@@ -68,6 +68,9 @@ func MapCSI(v CSIVolume) (mappers.Result, error) {
 	if err := mappers.CheckVolume(v.Encrypted, v.MultiAttach, v.AccessModes, v.Block); err != nil {
 		return mappers.Result{}, err
 	}
+	if err := mappers.CheckAccessModesForCSI(v.AccessModes); err != nil {
+		return mappers.Result{}, err
+	}
 	if slices.Contains(v.AccessModes, corev1.ReadOnlyMany) && !v.MultiAttach {
 		return mappers.Result{}, mappers.NeedsMultiAttach(corev1.ReadOnlyMany)
 	}

@@ -28,11 +28,13 @@ func TestPolicyAndNodesKnowTheDriverByOneName(t *testing.T) {
 func TestVolumesThatTheDriverCannotServe(t *testing.T) {
 	const remedy = `needs a volume that several hosts may use at once, and Cinder says multiattach is false; use a volume type with the extra spec multiattach="<is> True", or use ReadWriteOnce`
 	for want, v := range map[string]CSIVolume{
-		"":                                       {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}},
-		"access mode ReadOnlyMany " + remedy:     {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}},
-		"access mode ReadWriteMany " + remedy:    {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, Block: true},
-		"access mode ReadWriteMany is for volum": {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, MultiAttach: true},
-		"encrypted is true, but a kubelet canno": {Encrypted: true},
+		"":                                   {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}},
+		"access mode ReadOnlyMany " + remedy: {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}},
+		// csi-attacher attaches no such volume.
+		"access modes ReadOnlyMany and ReadWriteOnce cannot": {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}, MultiAttach: true},
+		"access mode ReadWriteMany " + remedy:                {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, Block: true},
+		"access mode ReadWriteMany is for volum":             {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, MultiAttach: true},
+		"encrypted is true, but a kubelet canno":             {Encrypted: true},
 	} {
 		_, err := MapCSI(v)
 		var refused *mappers.Refusal
@@ -116,5 +118,20 @@ func TestClaimsOfTheDriversStorageClassesAreReviewed(t *testing.T) {
 	existing, err := ReadExisting(t.Context(), fake.NewClientset(class, claim), "test")
 	if err != nil || len(existing.Claims) != 1 || len(existing.Classes) != 1 || existing.Claims[0].Request.Driver != wire.DriverName || !existing.Claims[0].OnePod {
 		t.Errorf("read %+v, %v", existing, err)
+	}
+}
+
+// TestKubeletsSeeThatAVolumeIsWritten: a kubelet goes by the first access mode alone, and
+// takes a volume for one that nobody writes to if that is ReadOnlyMany.
+func TestKubeletsSeeThatAVolumeIsWritten(t *testing.T) {
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteMany}
+	claim := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{AccessModes: modes}}
+	mapped, err := MapCSI(CSIVolume{AccessModes: modes, Block: true, MultiAttach: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pv := NewPersistentVolume(Provisioned{Claim: claim, Class: &storagev1.StorageClass{}, Mapped: mapped})
+	if got := pv.Spec.AccessModes; len(got) != 2 || got[0] != corev1.ReadWriteMany || got[1] != corev1.ReadOnlyMany || modes[0] != corev1.ReadOnlyMany {
+		t.Errorf("access modes %q of %q", got, modes)
 	}
 }

@@ -91,7 +91,7 @@ func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 		ObjectMeta: metav1.ObjectMeta{Name: of.Name, Annotations: annotations},
 		Spec: PersistentVolumeSpec(of.Mapped, corev1.PersistentVolumeSpec{
 			Capacity:                      capacity(of.Connected.Volume.SizeGiB),
-			AccessModes:                   of.Claim.Spec.AccessModes,
+			AccessModes:                   writingFirst(of.Claim.Spec.AccessModes),
 			PersistentVolumeReclaimPolicy: reclaim,
 			MountOptions:                  of.Class.MountOptions,
 			VolumeMode:                    of.Claim.Spec.VolumeMode,
@@ -99,6 +99,18 @@ func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 			VolumeAttributesClassName:     attributes,
 		}),
 	}
+}
+
+// writingFirst puts ReadOnlyMany behind the other access modes. They are a set, but to a
+// CSI driver a kubelet shows the first one alone.
+func writingFirst(modes []corev1.PersistentVolumeAccessMode) []corev1.PersistentVolumeAccessMode {
+	reading := func(mode corev1.PersistentVolumeAccessMode) int {
+		if mode == corev1.ReadOnlyMany {
+			return 1
+		}
+		return 0
+	}
+	return slices.SortedStableFunc(slices.Values(modes), func(a, b corev1.PersistentVolumeAccessMode) int { return reading(a) - reading(b) })
 }
 
 // nodeAffinity binds a PersistentVolume to the nodes that its volume is

@@ -81,6 +81,10 @@ func (r *Retyper) Plan(ctx context.Context, request Request) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if origin.CSI && slices.Contains(claim.Spec.AccessModes, corev1.ReadOnlyMany) {
+		// Each node has an attachment of its own, for which the type has multiattach.
+		return nil, refuse("claim %s has the access mode ReadOnlyMany, for which its volume needs the type that it has", name)
+	}
 	plan := &Plan{PersistentVolume: pv.Name, Backend: origin.Backend, Type: request.Type, target: origin.Target()}
 	plan.target.Permit = r.stillBound(pv, claim)
 	if err := r.decide(ctx, plan, claim, origin, request.byClass); err != nil {

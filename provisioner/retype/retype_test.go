@@ -15,6 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -205,5 +206,27 @@ func TestTypeByAVolumeAttributesClass(t *testing.T) {
 				t.Errorf("got  %s: %s, %d requests\nwant %s: %s", kind, message, one.requests, test.kind, test.message)
 			}
 		})
+	}
+}
+
+// TestAVolumeThatManyNodesReadKeepsItsType: in mode csi, each has an attachment of its own,
+// for which the volume needs a type with multiattach, as it has.
+func TestAVolumeThatManyNodesReadKeepsItsType(t *testing.T) {
+	for _, csi := range []bool{true, false} {
+		f := newFixture()
+		class := "classes"
+		f.claim.Spec.StorageClassName, f.class.Name = &class, class
+		f.claim.Spec.AccessModes[0] = corev1.ReadOnlyMany
+		if csi {
+			f.pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: "gold/volume-1"}
+		}
+		r, one := f.retyper(t)
+		err := r.RetypeVolume(t.Context(), f.pv, "ssd")
+		if want := "claim team-a/data has the access mode ReadOnlyMany, for which its volume needs the type that it has"; csi && (err == nil || err.Error() != want) || !csi && err != nil {
+			t.Errorf("error %v", err)
+		}
+		if (one.requests == 0) != csi {
+			t.Errorf("%d requests", one.requests)
+		}
 	}
 }

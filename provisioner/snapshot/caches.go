@@ -222,14 +222,15 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 			c.forget(content)
 			c.mu.Lock()
 			isOpen := record.IsCSISnapshot(content) && !c.removed[content.UID] && record.IsSnapshotRecorded(content) && record.SnapshotHandleOf(content) == ""
-			if isOpen {
-				c.open[content.Name] = content.Annotations[record.AnnotationBackend]
-			}
 			delete(c.removed, content.UID)
 			c.mu.Unlock()
 			// Its snapshot is kept, or this term has removed it and it counts no longer.
 			c.Ledger.ForsakeSnapshot(content.Spec.VolumeSnapshotRef.UID)
 			if isOpen {
+				// Only now: a listing that begins from here on frees its room.
+				c.mu.Lock()
+				c.open[content.Name] = content.Annotations[record.AnnotationBackend]
+				c.mu.Unlock()
 				c.enqueue(itemOf(content))
 			}
 			if reference := content.Spec.VolumeSnapshotRef; reference.Name != "" {

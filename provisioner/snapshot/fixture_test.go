@@ -52,8 +52,10 @@ func here() cinder.Place { return cinder.NewPlace("http://cinder:8776/v3", "p1")
 
 // fakeSnapshots fakes the snapshots of one backend.
 type fakeSnapshots struct {
-	calls  []string
-	listed []cinder.Snapshot
+	calls []string
+	// listings is how often it was listed again.
+	listings int
+	listed   []cinder.Snapshot
 	// since are those that only another listing shows.
 	since  []cinder.Snapshot
 	err    error
@@ -164,6 +166,7 @@ func (f *fakeSnapshots) AbandonSnapshots(_ context.Context, target backends.Snap
 
 func (f *fakeSnapshots) Snapshots(context.Context) ([]cinder.Snapshot, error) { return f.listed, f.err }
 func (f *fakeSnapshots) RelistSnapshots(context.Context) ([]cinder.Snapshot, error) {
+	f.listings++
 	return slices.Concat(f.listed, f.since), f.err
 }
 func (f *fakeSnapshots) Health() error       { return f.health }

@@ -280,10 +280,16 @@ func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendNa
 
 // closeOpen looks at once what a content of the CSI driver left that is gone without
 // saying what became of its snapshot: the sidecar ends one whose call failed for good
-// without asking for a deletion.
+// without asking for a deletion. One listing serves all that were gone before it.
 func (c *Controller) closeOpen(ctx context.Context, name string) error {
 	c.mu.Lock()
 	backend, isOpen := c.open[name]
+	var closed []string
+	for other, on := range c.open {
+		if on == backend {
+			closed = append(closed, other)
+		}
+	}
 	c.mu.Unlock()
 	if !isOpen || c.health(backend) != nil {
 		return nil // an audit looks, too
@@ -292,8 +298,10 @@ func (c *Controller) closeOpen(ctx context.Context, name string) error {
 		return err
 	}
 	c.mu.Lock()
-	delete(c.open, name)
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	for _, other := range closed {
+		delete(c.open, other)
+	}
 	return nil
 }
 

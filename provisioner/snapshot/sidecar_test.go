@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -364,5 +365,29 @@ func TestContentThatEndsWithoutASnapshotCountsNoLonger(t *testing.T) {
 			b.backend.calls, b.backend.err = nil, errors.New("silent")
 			b.must(b.syncItsContent())
 		})
+	}
+}
+
+// TestContentsThatEndTogetherShareAListing: a tenant that deletes its VolumeSnapshots at once
+// costs Cinder no listing for each.
+func TestContentsThatEndTogetherShareAListing(t *testing.T) {
+	b := newBench(t, namespace())
+	events := b.contentEvents()
+	var names []string
+	for i := range 20 {
+		uid := types.UID(fmt.Sprintf("u%d", i))
+		content := takenForSidecar(func(c *snapshotv1.VolumeSnapshotContent) {
+			c.DeletionTimestamp, c.Status, c.UID, c.Name, c.Spec.VolumeSnapshotRef.UID = nil, nil, "content-"+uid, record.SnapshotContentName(uid), uid
+		})
+		events.OnAdd(content, false)
+		events.OnDelete(content)
+		names = append(names, content.Name)
+	}
+	b.refresh()
+	for _, name := range names {
+		b.must(b.syncContent(t.Context(), item{contentItem, "", name}))
+	}
+	if counts := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; counts != 0 || len(b.open) > 0 || b.backend.listings != 1 {
+		t.Errorf("%d snapshots count, open are %v, %d listings", counts, b.open, b.backend.listings)
 	}
 }

@@ -2,6 +2,7 @@ package contract
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"testing"
 
@@ -90,10 +91,24 @@ func lifecycleSharedNodes(t *testing.T, target Target, workflow cinder.Workflow)
 	a := newActor(t, target, workflow)
 	a.spec.Type = needType(t, target.Types.Shared, "CONTRACT_TYPE_SHARED")
 	v := a.forNodes()
-	for _, node := range []string{"n1", "n2"} {
-		_, err := a.publish(v, node, true)
-		a.must(err)
+	first, err := a.publish(v, "n1", true)
+	a.must(err)
+	// What a node leaves that cannot take it disturbs no other one.
+	refusal := errors.New("no")
+	_, err = a.Publish(a.ctx, a.of(v), backends.Publication{
+		Node: "n3", Key: "key-of-n3", Shared: true, Connector: cinder.Connector{Host: backends.NodeHost("n3", "contract"), Initiator: "iqn.2026-01.example:n3"},
+		HandOut: func(context.Context, backends.Published) error { return refusal },
+	})
+	if !errors.Is(err, refusal) {
+		t.Errorf("error %v", err)
 	}
+	again, err := a.publish(v, "n1", true)
+	a.must(err)
+	if again.AttachmentID != first.AttachmentID {
+		t.Errorf("attachment %s, and then %s", first.AttachmentID, again.AttachmentID)
+	}
+	_, err = a.publish(v, "n2", true)
+	a.must(err)
 	a.wantNodes(v, "n1", "n2")
 	a.must(a.Unpublish(a.ctx, a.of(v), backends.Withdrawal{Node: "n1", Key: "key-of-n1"}))
 	a.wantNodes(v, "n2")
