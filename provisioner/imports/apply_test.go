@@ -59,7 +59,7 @@ func (p *project) All(context.Context) ([]cinder.Volume, error) {
 	return []cinder.Volume{p.volume}, nil
 }
 
-func (p *project) Importable(cinder.Volume, backends.Stamp, cinder.Connector) error { return nil }
+func (p *project) Importable(cinder.Volume, backends.Stamp, cinder.Connector, bool) error { return nil }
 
 func (p *project) Import(ctx context.Context, spec backends.Import) (backends.Connected, error) {
 	if !spec.Stamp.Owns(p.volume) {

@@ -96,7 +96,7 @@ func (p *project) Volume(_ context.Context, id string) (cinder.Volume, error) {
 	return v, nil
 }
 
-func (p *project) Importable(v cinder.Volume, stamp backends.Stamp, _ cinder.Connector) error {
+func (p *project) Importable(v cinder.Volume, stamp backends.Stamp, _ cinder.Connector, _ bool) error {
 	if backends.StampOf(v).Cluster == "" && v.Status != cinder.StatusAvailable {
 		return &cinder.Error{Backend: "gold", Kind: cinder.KindConflict, Message: "volume " + v.ID + " is " + string(v.Status)}
 	}
