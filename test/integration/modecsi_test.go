@@ -51,6 +51,12 @@ func unlikeCSI(pv corev1.PersistentVolume, v cindersim.Volume, secrets []corev1.
 	if v.SourceID != "" {
 		wanted = v.SourceID
 	}
+	if strings.HasPrefix(pv.Name, "imported-") {
+		wanted = v.Metadata[annotation("filesystem-uuids")]
+		if source.VolumeAttributes["neverFormat"] != "true" {
+			return fmt.Sprintf("PersistentVolume %s has the attributes %v, so its imported volume may be formatted", pv.Name, source.VolumeAttributes)
+		}
+	}
 	if source.VolumeAttributes["filesystemUUIDs"] != wanted {
 		return fmt.Sprintf("PersistentVolume %s has the attributes %v, and its volume is a copy of %q", pv.Name, source.VolumeAttributes, v.SourceID)
 	}
