@@ -50,8 +50,9 @@ func (e *endpoint) freeOfNodes(v cinder.Volume) error {
 		// is reserved does not show for whom.
 		return e.failure(cinder.KindConflict, "volume %s is %s and has %d attachments, but only an available volume without any can be imported in mode csi; detach it first, or import it in mode native", v.ID, v.Status, len(v.Attachments))
 	}
-	for _, key := range slices.Sorted(maps.Keys(notes)) {
+	if len(notes) > 0 {
 		// The leader ends the note. Under another stamp, it would not find it.
+		key := slices.Min(slices.Collect(maps.Keys(notes)))
 		return e.failure(KindInUse, "volume %s was detached from node %s while it was in use there, and that node may still write to it; the program ends the note when the node has released the volume, has rebooted, or is gone. If another cluster made the note, remove it: openstack volume unset --property %s %s",
 			v.ID, notes[key].Node, uncleanPrefix+key, v.ID)
 	}
@@ -65,15 +66,15 @@ func (e *endpoint) unattached(ctx context.Context, v cinder.Volume) error {
 	if err != nil {
 		return err
 	}
-	for _, a := range listed {
-		for _, record := range NodeRecordsOf(v) {
-			if record.AttachmentID == a.ID {
-				return e.failure(KindInUse, "volume %s is %s, but has attachment %s, of node %s; detach it there first", v.ID, v.Status, a.ID, record.Node)
-			}
-		}
-		return e.failure(KindInUse, "volume %s is %s, but has attachment %s, and nothing says which node has it; if none does, delete the attachment", v.ID, v.Status, a.ID)
+	if len(listed) == 0 {
+		return nil
 	}
-	return nil
+	for _, record := range NodeRecordsOf(v) {
+		if isAmong(listed, record.AttachmentID) {
+			return e.failure(KindInUse, "volume %s is %s, but has attachment %s, of node %s; detach it there first", v.ID, v.Status, record.AttachmentID, record.Node)
+		}
+	}
+	return e.failure(KindInUse, "volume %s is %s, but has attachment %s, and nothing says which node has it; if none does, delete the attachment", v.ID, v.Status, listed[0].ID)
 }
 
 // describeForNodes adds what the stamp of a volume for the CSI driver has besides.

@@ -14,12 +14,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // isCSI reports whether a volume is imported for the CSI driver.
-func (i *Importer) isCSI(plan *Plan) bool { return plan.IsCSI(i.Backend.Name) }
+func (i *Importer) isCSI(plan *Plan) bool {
+	return plan.decision.ModeOn(i.Backend.Name) == policy.ModeCSI
+}
 
 // checkMode checks what depends on the mode in which the volume is imported, and makes the
 // PersistentVolume.

@@ -112,9 +112,6 @@ func (p *Plan) Decision() policy.Decision { return p.decision }
 // StorageClass is the claim's.
 func (p *Plan) StorageClass() string { return p.class.Name }
 
-// IsCSI reports whether the volume is for the CSI driver.
-func (p *Plan) IsCSI(backend string) bool { return p.decision.ModeOn(backend) == policy.ModeCSI }
-
 // Begun reports whether an earlier run stamped the volume for the claim.
 func (i *Importer) Begun(plan *Plan) bool { return i.stamp(plan).Owns(plan.Volume) }
 
