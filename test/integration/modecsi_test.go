@@ -183,9 +183,12 @@ func TestClaimsInModeCSI(t *testing.T) {
 	original, source := w.madeFor("ours")
 	_, err = suite.CreateClaim(w.ctx, harness.Claim("modecsi-b", "copy", "modecsi-driver", "1Gi", contentOf("ours")))
 	w.must(err)
-	copied, _ := w.madeFor("copy")
+	copied, copiedVolume := w.madeFor("copy")
 	if uuids := copied.Spec.CSI.VolumeAttributes["filesystemUUIDs"]; uuids != source.ID {
 		t.Errorf("the copy may have the filesystems %q, want %q", uuids, source.ID)
+	}
+	if recorded := copiedVolume.Metadata[annotation("filesystem-uuids")]; recorded != source.ID {
+		t.Errorf("the copy is recorded to have the filesystems %q, want %q", recorded, source.ID)
 	}
 	if code, answer := w.audit(); code != 0 {
 		t.Errorf("the audit ended with %d: %+v", code, answer)
