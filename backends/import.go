@@ -32,6 +32,11 @@ type Import struct {
 	// means that an earlier run met one.
 	Unattended bool
 	Contested  bool
+	// CSI means that the volume is for the CSI driver: it is stamped, and stays available.
+	CSI bool
+	// FilesystemUUIDs are those that the filesystem of a volume for the CSI driver may
+	// have. They are recorded on the volume.
+	FilesystemUUIDs []string
 }
 
 // All lists the volumes of the backend's project, of any owner.
@@ -55,12 +60,13 @@ func (l *Lifecycle) Volume(ctx context.Context, id string) (cinder.Volume, error
 // Importable returns an error unless a volume may be imported under a stamp in
 // its present state: it is available and carries no stamp, it carries the stamp
 // already, or its stamp is that of another claim of this cluster, which kept it.
-// Whether that claim still needs it is for Kubernetes to say.
-func (l *Lifecycle) Importable(v cinder.Volume, stamp Stamp, connector cinder.Connector) error {
-	return l.current().importable(v, stamp, connector)
+// Whether that claim still needs it is for Kubernetes to say. For the CSI driver (csi), it
+// must be available in any case.
+func (l *Lifecycle) Importable(v cinder.Volume, stamp Stamp, connector cinder.Connector, csi bool) error {
+	return l.current().importable(v, stamp, connector, csi)
 }
 
-func (e *endpoint) importable(v cinder.Volume, stamp Stamp, connector cinder.Connector) error {
+func (e *endpoint) importable(v cinder.Volume, stamp Stamp, connector cinder.Connector, csi bool) error {
 	other := StampOf(v)
 	switch {
 	case stamp.Owns(v):
@@ -78,6 +84,9 @@ func (e *endpoint) importable(v cinder.Volume, stamp Stamp, connector cinder.Con
 		// Until it is recorded, a volume belongs to the leader's attempt, which may be
 		// removing it.
 		return e.failure(KindNotOurs, "volume %s was made for claim %s/%s and was never in use, so it is empty; the program removes it, or its audit does", v.ID, other.Namespace, other.Claim)
+	}
+	if csi {
+		return e.freeOfNodes(v)
 	}
 	if IsCSI(v) && v.Status != cinder.StatusAvailable {
 		// Its attachment is one node's, which Cinder may not show.
@@ -121,6 +130,9 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 	if err != nil {
 		return Connected{}, err
 	}
+	if spec.CSI {
+		return e.importForNodes(ctx, v, spec)
+	}
 	// contested means that another party may see the volume as free, too: others do
 	// not look at stamps.
 	contested := v.Status == cinder.StatusAvailable
@@ -129,7 +141,7 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 			return Connected{}, err
 		}
 	}
-	if !spec.Stamp.Owns(v) {
+	if !spec.Stamp.Owns(v) || IsCSI(v) {
 		if v, err = e.writeStamp(ctx, v, spec); err != nil {
 			return Connected{}, err
 		}
@@ -177,10 +189,15 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 	if err := spec.granted(v); err != nil {
 		return cinder.Volume{}, err
 	}
-	if err := e.importable(v, spec.Stamp, spec.Connector); err != nil {
+	if err := e.importable(v, spec.Stamp, spec.Connector, spec.CSI); err != nil {
 		return cinder.Volume{}, err
 	}
-	if StampOf(v).Cluster != "" {
+	if spec.CSI {
+		if err := e.unattached(ctx, v); err != nil {
+			return cinder.Volume{}, err
+		}
+	}
+	if StampOf(v).Cluster != "" && !spec.Stamp.Owns(v) {
 		if err := spec.Unclaimed(ctx, v); err != nil {
 			return cinder.Volume{}, err
 		}
@@ -201,8 +218,12 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 			metadata[stampWorkflow] = string(workflowOf(v))
 		}
 		metadata[stampAttached] = attachedMark()[stampAttached]
-		if IsCSI(v) {
-			// Imported volumes are native.
+		switch {
+		case spec.CSI && workflow != cinder.WorkflowAttachment:
+			return e.needsAttachments()
+		case spec.CSI:
+			spec.describeForNodes(v, metadata)
+		case IsCSI(v):
 			metadata[StampMode] = ""
 		}
 		if v.Metadata[stampContested] != "" {
@@ -303,7 +324,8 @@ func (e *endpoint) contested(v cinder.Volume) error {
 // CancelImport disconnects a volume that Import connected and that cannot be
 // used. The stamp stays, and with it the proof that nothing may remove the
 // volume. A volume that is in use stays connected, and one that another party
-// reserved stays reserved.
+// reserved stays reserved. So does one for the CSI driver, which Import connects to
+// nobody.
 func (l *Lifecycle) CancelImport(ctx context.Context, target Target) error {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
@@ -315,7 +337,7 @@ func (l *Lifecycle) CancelImport(ctx context.Context, target Target) error {
 	if err != nil {
 		return err
 	}
-	if v.Metadata[stampContested] != "" {
+	if v.Metadata[stampContested] != "" || IsCSI(v) {
 		return nil
 	}
 	switch steps.TowardsGone(v, workflowOf(v)) {

@@ -138,6 +138,9 @@ type Spec struct {
 	// CSI makes a volume for the CSI driver: Connect waits until it is available, and
 	// connects it to nothing.
 	CSI bool
+	// FilesystemUUIDs are those that the filesystem of a copy may have. In mode csi, they
+	// are recorded on the volume: when its PersistentVolume is gone, nothing else has them.
+	FilesystemUUIDs []string
 	// Permit is called before a volume of the claim is removed because it
 	// failed or because another one is kept; nil permits everything.
 	Permit Permit
@@ -329,9 +332,10 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 		}
 		if spec.CSI {
 			if workflow != cinder.WorkflowAttachment {
-				return e.failure(cinder.KindConfig, "mode csi needs the attachments API, which the endpoint does not offer; use mode native")
+				return e.needsAttachments()
 			}
 			metadata[StampMode] = ModeCSI
+			recordFilesystems(metadata, spec.FilesystemUUIDs)
 		}
 		v, err = client.CreateVolume(ctx, cinder.NewVolume{
 			Name:     spec.Name,

@@ -3,8 +3,12 @@ package backends
 import (
 	"fmt"
 	"maps"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
@@ -32,6 +36,9 @@ const (
 	// uncleanPrefix and a node's key are the key of a note that the node may still write
 	// to the volume; see Unclean.
 	uncleanPrefix = StampPrefix + "unclean."
+	// stampFilesystemUUIDs is the first of the keys under which a volume of mode csi
+	// records the UUIDs that its filesystem may have; see FilesystemUUIDsOf.
+	stampFilesystemUUIDs = StampPrefix + "filesystem-uuids"
 	// stampAttached is written before an attachment is completed. Cinder itself
 	// leaves such a mark only with os-attach.
 	stampAttached = StampPrefix + "attached"
@@ -135,6 +142,45 @@ func attachedMark() map[string]string { return map[string]string{stampAttached: 
 // it. Such a volume is available while no node does, and is never connected to the
 // nodes' shared connector.
 func IsCSI(v cinder.Volume) bool { return v.Metadata[StampMode] == ModeCSI }
+
+// FilesystemUUIDsOf are the UUIDs that the filesystem of a volume may have besides the
+// volume's own ID, as far as they are recorded on the volume: by the program, when it made
+// the volume as a copy or imported it, or by an administrator of the project. What is not
+// a UUID names no filesystem, and is left out.
+func FilesystemUUIDsOf(v cinder.Volume) []string {
+	var found []string
+	for n := 0; ; n++ {
+		recorded, exists := v.Metadata[filesystemsKey(n)]
+		if !exists {
+			return found
+		}
+		for text := range strings.SplitSeq(recorded, ",") {
+			if id, err := uuid.Parse(strings.TrimSpace(text)); err == nil && id != uuid.Nil && !slices.Contains(found, id.String()) {
+				found = append(found, id.String())
+			}
+		}
+	}
+}
+
+// filesystemsKey is the nth key of those for filesystem UUIDs.
+func filesystemsKey(n int) string {
+	if n == 0 {
+		return stampFilesystemUUIDs
+	}
+	return stampFilesystemUUIDs + "." + strconv.Itoa(n)
+}
+
+// uuidsPerKey is how many UUIDs, with commas between them, a value has room for.
+const uuidsPerKey = (longestMetadata + 1) / 37
+
+// recordFilesystems adds the record of UUIDs to a volume's metadata.
+func recordFilesystems(metadata map[string]string, uuids []string) {
+	n := 0
+	for some := range slices.Chunk(uuids, uuidsPerKey) {
+		metadata[filesystemsKey(n)] = strings.Join(some, ",")
+		n++
+	}
+}
 
 // workflowOf is how the volume was or will be connected.
 func workflowOf(v cinder.Volume) cinder.Workflow {

@@ -113,13 +113,14 @@ func (d *decider) runImport() *Denial {
 	if denial := d.importFrom(class); denial != nil {
 		return denial
 	}
-	return d.importNative(class)
+	d.decision.CSI = d.csiOf(class)
+	return d.importInMode(class)
 }
 
-// importNative leaves out the backends whose mode cannot serve the import: volumes
-// that exist are imported in mode native only.
-func (d *decider) importNative(class *Class) (denial *Denial) {
-	d.request.Import = &Existing{}
+// importInMode leaves out the backends whose mode cannot serve the claim's StorageClass.
+func (d *decider) importInMode(class *Class) (denial *Denial) {
+	// Whether the driver has the filesystem is decided with the volume.
+	d.request.VolumeMode = Block
 	d.decision.Backends = slices.DeleteFunc(d.decision.Backends, func(name string) bool {
 		refused := d.checkMode(class, d.policy.backendIndex(name), VolumeProperties{})
 		if denial == nil {

@@ -198,8 +198,6 @@ func (d *decider) checkMode(c *Class, backend int, volume VolumeProperties) *Den
 	}
 	block := d.request.VolumeMode == Block
 	switch {
-	case d.request.Import != nil:
-		return deny("%s makes volumes in mode csi on backend %s, and a volume that exists at Cinder can be imported in mode native only", c.path, b.Name)
 	case !block && !slices.Contains(CSIFileSystems(), volume.FSType):
 		return deny("%s makes volumes in mode csi on backend %s, where the file system can be %s, not %s", c.path, b.Name, strings.Join(CSIFileSystems(), " or "), volume.FSType)
 	case !block && source != nil && source.Mode != ModeCSI && !source.FilesystemKnown:
@@ -260,9 +258,6 @@ func (p *Policy) validateModes(d *document.Document) {
 			}
 			if at := document.Child(c.path, "fsType"); c.FSType != "" && slices.Contains(FileSystems(), c.FSType) && !slices.Contains(CSIFileSystems(), c.FSType) {
 				d.Errorf(at, "the rule makes volumes in mode csi, where the file system can be %s, not %s", strings.Join(CSIFileSystems(), " or "), c.FSType)
-			}
-			if c.Import != nil && csi == all {
-				d.Warnf(document.Child(c.path, "import"), "import has no effect: the rule makes volumes in mode csi only, and volumes that exist are imported in mode native; use a rule of its own for them")
 			}
 		}
 	}

@@ -408,7 +408,10 @@ func (a *attempt) spec() backends.Spec {
 		ReadOnly:  record.OnlyReading(a.claim.Spec.AccessModes),
 		Source:    a.source.Content,
 		CSI:       volume.Mode == policy.ModeCSI,
-		Permit:    a.p.cleaner.Permit(a.p.cleaner.IsUnrecorded),
+
+		FilesystemUUIDs: a.source.FilesystemUUIDs,
+
+		Permit: a.p.cleaner.Permit(a.p.cleaner.IsUnrecorded),
 	}
 }
 

@@ -193,6 +193,11 @@ func TestCopyNamesTheFilesystemsOfItsLineage(t *testing.T) {
 			t.Errorf("PersistentVolume %s: %q, want %q", pv.Name, got, want)
 		}
 	}
+	// The volume records them, too, for when its PersistentVolume is gone.
+	specs := f.backends["gold"].specs
+	if got := strings.Join(specs[len(specs)-1].FilesystemUUIDs, ","); got != "volume-of-uid-2,volume-of-uid-1" {
+		t.Errorf("the volume of the third claim records %q", got)
+	}
 	// Under a rule that changed, no volume of the driver is a copy of a native one.
 	f.inForce("", "")
 	native := bound("native", "uid-4", "")

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -27,6 +28,7 @@ type importFlags struct {
 	accessModes []string
 	volumeMode  string
 	reclaim     string
+	filesystems []string
 	apply       bool
 }
 
@@ -40,14 +42,21 @@ stamps the volume, connects it as the running program does, writes the Secret if
 connection has credentials, and creates the PersistentVolume. The running program
 takes the last step. If the command is interrupted, run it again.
 
+If the rule makes volumes in mode csi, the volume is not connected: it stays available,
+and the CSI driver attaches it to each node that uses it. The driver never formats an
+imported volume. It mounts a filesystem only if its UUID is the volume's ID, which is so
+for a volume that was made in mode csi, or is recorded on the volume, or is given with
+--filesystem-uuid.
+
 Without --apply, it checks everything that can be checked without a change, and
-prints the PersistentVolume and the steps. The source of the PersistentVolume follows
-from the connection, so it is missing there.
+prints the PersistentVolume and the steps. In mode native, the source of the
+PersistentVolume follows from the connection, so it is missing there.
 
 It refuses a volume that is not available, or that a claim or a PersistentVolume
 needs, and an import for which the policy would deny a claim of the volume's size. A
 volume that a claim of this cluster left behind (Retain) may still be in use by the
-cluster's connector. The command never forces anything.
+cluster's connector, unless it is imported in mode csi. The command never forces
+anything.
 
 Exit codes: 0 imported, or can be imported, 1 refused or failed, 2 wrong usage, or
 the cluster cannot be read.`,
@@ -72,6 +81,7 @@ the cluster cannot be read.`,
 	set.StringSliceVar(&flags.accessModes, "access-mode", []string{"RWO"}, "access `mode` of the claim: RWO, ROX, RWX or RWOP; may be repeated")
 	set.StringVar(&flags.volumeMode, "volume-mode", string(corev1.PersistentVolumeFilesystem), "volume `mode` of the claim: Filesystem or Block")
 	set.StringVar(&flags.reclaim, "reclaim-policy", string(corev1.PersistentVolumeReclaimRetain), "reclaim `policy` of the PersistentVolume: Retain or Delete")
+	set.StringSliceVar(&flags.filesystems, "filesystem-uuid", nil, "`UUID` of the filesystem on a volume that was not made in mode csi, or is a copy; for mode csi; may be repeated")
 	set.StringVar(&flags.SecretNamespace, "secret-namespace", "", "`namespace` of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's namespace, else "+defaultMapNamespace)
 	set.BoolVar(&flags.apply, "apply", false, "import the volume; without it, the command only checks")
 	return command
@@ -102,10 +112,28 @@ func (f *importFlags) read(command *cobra.Command) error {
 	if f.request.ReclaimPolicy != corev1.PersistentVolumeReclaimRetain && f.request.ReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
 		return volumeUsage("--reclaim-policy must be Retain or Delete, not %q", f.reclaim)
 	}
+	if f.request.FilesystemUUIDs, err = readFilesystems(f.filesystems); err != nil {
+		return err
+	}
 	if f.SecretNamespace, err = wiring.OwnNamespace(f.SecretNamespace); err != nil {
 		f.SecretNamespace = defaultMapNamespace
 	}
 	return nil
+}
+
+// readFilesystems reads UUIDs of filesystems in the form that blkid has.
+func readFilesystems(texts []string) ([]string, error) {
+	var read []string
+	for _, text := range texts {
+		id, err := uuid.Parse(text)
+		if err != nil || id == uuid.Nil || !strings.EqualFold(text, id.String()) {
+			return nil, volumeUsage("--filesystem-uuid must be a UUID such as 6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11, not %q", text)
+		}
+		if !slices.Contains(read, id.String()) {
+			read = append(read, id.String())
+		}
+	}
+	return read, nil
 }
 
 func readAccessModes(texts []string) ([]corev1.PersistentVolumeAccessMode, error) {
@@ -162,7 +190,9 @@ func (f *importFlags) report(w, stderr io.Writer, plan *imports.Plan, pv *corev1
 		for n, step := range plan.Steps {
 			lines = append(lines, fmt.Sprintf("%d. %s", n+1, statusreport.OneLine(step)))
 		}
-		lines = append(lines, "the source of the PersistentVolume follows from the connection")
+		if pv.Spec.CSI == nil {
+			lines = append(lines, "the source of the PersistentVolume follows from the connection")
+		}
 	}
 	shown := pv.DeepCopy()
 	shown.ManagedFields = nil

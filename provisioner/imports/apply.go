@@ -32,6 +32,12 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	if err := i.keepClaim(ctx, plan); err != nil {
 		return nil, err
 	}
+	if i.isCSI(plan) {
+		// The names by which nodes know the volume need no connection.
+		if err := i.checkNodes(ctx, plan.Volume.ID, i.useOf(plan.PersistentVolume, plan.Volume)); err != nil {
+			return nil, err
+		}
+	}
 	connected, err := i.Volumes.Import(ctx, backends.Import{
 		VolumeID:  plan.Volume.ID,
 		Stamp:     i.stamp(plan),
@@ -43,6 +49,9 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 
 		Unattended: plan.wanted != "",
 		Contested:  plan.contested,
+
+		CSI:             i.isCSI(plan),
+		FilesystemUUIDs: plan.recordUUIDs(),
 	})
 	var refusal *RefusedError
 	switch {
@@ -52,7 +61,7 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	case err != nil:
 		return nil, err
 	}
-	mapped, pv, err := i.mapConnection(plan, connected)
+	mapped, pv, err := i.mapVolume(plan, connected)
 	if err == nil {
 		err = i.checkHandle(ctx, pv)
 	}
@@ -60,7 +69,7 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 		return nil, i.cancel(ctx, plan, connected.Place, err)
 	}
 	plan.Warnings = append(plan.Warnings, mapped.Warnings...)
-	if err := i.checkNodes(ctx, plan.Volume.ID, nodeuse.VolumeOf(pv)); err != nil {
+	if err := i.checkNodes(ctx, plan.Volume.ID, i.useOf(pv, plan.Volume)); err != nil {
 		return nil, err
 	}
 	if err := i.keepSecret(ctx, plan, pv.Name, mapped, connected.Fresh); err != nil {
@@ -143,16 +152,28 @@ func (i *Importer) persistentVolume(plan *Plan) *corev1.PersistentVolume {
 	return i.record(plan, backends.Connected{Volume: plan.Volume}, "", mappers.Result{})
 }
 
+// mapVolume says how nodes reach the volume: by its connection, or by the CSI driver.
+func (i *Importer) mapVolume(plan *Plan, connected backends.Connected) (mappers.Result, *corev1.PersistentVolume, error) {
+	if i.isCSI(plan) {
+		return i.mapCSI(plan, connected)
+	}
+	return i.mapConnection(plan, connected)
+}
+
 // record makes the PersistentVolume as the running program and its library would.
 func (i *Importer) record(plan *Plan, connected backends.Connected, protocol string, mapped mappers.Result) *corev1.PersistentVolume {
 	class := plan.class.DeepCopy()
 	class.ReclaimPolicy = &plan.reclaim
-	pv := record.NewPersistentVolume(record.Provisioned{
+	provisioned := record.Provisioned{
 		Name: record.ImportedPVName(plan.Volume.ID), Claim: plan.Claim, Class: class, Cluster: i.Cluster,
 		Tenant: plan.decision.Tenant, Rule: plan.decision.Rule, Revision: i.Policy.Revision(),
 		Backend: i.Backend.Name, Connector: &i.Connector, NodeLabels: plan.nodeLabels,
 		Connected: connected, Protocol: protocol, Mapped: mapped, SecretNamespace: i.Namespace,
-	})
+	}
+	if i.isCSI(plan) {
+		provisioned.Connector = nil
+	}
+	pv := record.NewPersistentVolume(provisioned)
 	pv.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"}
 	pv.Annotations[record.AnnotationProvisionedBy] = i.ProvisionerName
 	pv.Spec.StorageClassName = class.Name

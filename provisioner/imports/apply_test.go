@@ -53,15 +53,20 @@ type project struct {
 	// connected is called when the volume is.
 	connected func()
 	canceled  int
+	// spec is the last import, imports how many there were.
+	spec    backends.Import
+	imports int
 }
 
 func (p *project) All(context.Context) ([]cinder.Volume, error) {
 	return []cinder.Volume{p.volume}, nil
 }
 
-func (p *project) Importable(cinder.Volume, backends.Stamp, cinder.Connector) error { return nil }
+func (p *project) Importable(cinder.Volume, backends.Stamp, cinder.Connector, bool) error { return nil }
 
 func (p *project) Import(ctx context.Context, spec backends.Import) (backends.Connected, error) {
+	p.spec = spec
+	p.imports++
 	if !spec.Stamp.Owns(p.volume) {
 		if backends.StampOf(p.volume).Cluster != "" {
 			if err := spec.Unclaimed(ctx, p.volume); err != nil {
@@ -70,7 +75,9 @@ func (p *project) Import(ctx context.Context, spec backends.Import) (backends.Co
 		}
 		p.volume.Metadata = spec.Stamp.Metadata(nil)
 	}
-	p.volume.Status = cinder.StatusAttaching
+	if !spec.CSI {
+		p.volume.Status = cinder.StatusAttaching
+	}
 	if p.connected != nil {
 		p.connected()
 	}

@@ -30,7 +30,7 @@ import (
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
 type Volumes interface {
 	All(ctx context.Context) ([]cinder.Volume, error)
-	Importable(v cinder.Volume, stamp backends.Stamp, connector cinder.Connector) error
+	Importable(v cinder.Volume, stamp backends.Stamp, connector cinder.Connector, csi bool) error
 	Import(ctx context.Context, spec backends.Import) (backends.Connected, error)
 	CancelImport(ctx context.Context, target backends.Target) error
 }
@@ -72,6 +72,8 @@ type Request struct {
 	AccessModes   []corev1.PersistentVolumeAccessMode
 	VolumeMode    corev1.PersistentVolumeMode
 	ReclaimPolicy corev1.PersistentVolumeReclaimPolicy
+	// FilesystemUUIDs are those that the volume's filesystem may have, in mode csi.
+	FilesystemUUIDs []string
 }
 
 // Plan is an import that nothing stands against, as far as can be told without a
@@ -80,8 +82,8 @@ type Plan struct {
 	Volume cinder.Volume
 	// Claim is the claim as it is, or as it will be created.
 	Claim *corev1.PersistentVolumeClaim
-	// PersistentVolume lacks the source, which follows from the connection, and
-	// the UID of a claim that is still to be created.
+	// PersistentVolume lacks the UID of a claim that is still to be created, and in mode
+	// native the source, which follows from the connection.
 	PersistentVolume *corev1.PersistentVolume
 	// Done means that the PersistentVolume exists.
 	Done bool
@@ -94,8 +96,11 @@ type Plan struct {
 	wanted string
 	// contested is for backends.Import.
 	contested bool
-	class     *storagev1.StorageClass
-	decision  policy.Decision
+	// given are the UUIDs that the operator gives, and filesystemUUIDs all that the
+	// filesystem of a volume for the CSI driver may have.
+	given, filesystemUUIDs []string
+	class                  *storagev1.StorageClass
+	decision               policy.Decision
 	// nodeLabels are those of the nodes that use the volume, from its zone.
 	nodeLabels map[string]string
 	reclaim    corev1.PersistentVolumeReclaimPolicy

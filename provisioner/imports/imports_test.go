@@ -25,7 +25,9 @@ import (
 // freeVolumes takes every volume for importable.
 type freeVolumes struct{ Volumes }
 
-func (freeVolumes) Importable(cinder.Volume, backends.Stamp, cinder.Connector) error { return nil }
+func (freeVolumes) Importable(cinder.Volume, backends.Stamp, cinder.Connector, bool) error {
+	return nil
+}
 
 func claim(name, uid, volumeName string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(uid)}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: volumeName}}

@@ -111,7 +111,7 @@ func (i *Importer) against(v cinder.Volume, known *Known) string {
 	case isAwaited:
 		return fmt.Sprintf("claim %s waits for it; import it for that claim", waiting)
 	}
-	if err := i.Volumes.Importable(v, backends.Stamp{Cluster: i.Cluster, ClusterUID: i.ClusterUID}, i.Connector); err != nil {
+	if err := i.Volumes.Importable(v, backends.Stamp{Cluster: i.Cluster, ClusterUID: i.ClusterUID}, i.Connector, false); err != nil {
 		return err.Error()
 	}
 	switch {

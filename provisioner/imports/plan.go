@@ -24,14 +24,11 @@ import (
 // change. An error that is a *RefusedError, or comes from the state of the volume,
 // says what stands against the import.
 func (i *Importer) Plan(ctx context.Context, r Request) (*Plan, error) {
-	if len(i.Backend.Connector.NodeLabels) > 0 && len(i.Connector.WWPNs) == 0 {
-		return nil, refused("the connector of backend %s consists of the port names that annotations of nodes list, which this command does not read; name them in connector.wwpns of a copy of the policy", i.Backend.Name)
-	}
 	v, err := i.find(ctx, r.Volume)
 	if err != nil {
 		return nil, err
 	}
-	plan := &Plan{Volume: v, reclaim: r.ReclaimPolicy}
+	plan := &Plan{Volume: v, reclaim: r.ReclaimPolicy, given: r.FilesystemUUIDs}
 	if plan.class, err = i.findClass(ctx, r.StorageClass); err != nil {
 		return nil, err
 	}
@@ -69,7 +66,7 @@ func (i *Importer) check(ctx context.Context, plan *Plan) (*Plan, error) {
 		return nil, err
 	}
 	stamp := i.stamp(plan)
-	if err := i.Volumes.Importable(v, stamp, i.Connector); err != nil {
+	if err := i.Volumes.Importable(v, stamp, i.Connector, i.isCSI(plan)); err != nil {
 		return nil, err
 	}
 	switch other := backends.StampOf(v); {
@@ -80,7 +77,9 @@ func (i *Importer) check(ctx context.Context, plan *Plan) (*Plan, error) {
 			return nil, err
 		}
 	}
-	plan.PersistentVolume = i.persistentVolume(plan)
+	if err := i.checkMode(ctx, plan); err != nil {
+		return nil, err
+	}
 	plan.describe(i)
 	return plan, nil
 }
@@ -226,10 +225,10 @@ func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 	switch {
 	case plan.decision.Denial != nil && plan.wanted != "":
 		return &RefusedError{message: plan.decision.Denial.Message, Denial: plan.decision.Denial}
+	case plan.decision.Denial != nil && plan.decision.Denial.Reason == policy.VolumeAttributesClassNotFound:
+		return refused("claim %s/%s names a VolumeAttributesClass, and an imported volume keeps its type; create the claim without it, and name the class when the claim is bound", claim.Namespace, claim.Name)
 	case plan.decision.Denial != nil:
 		return refused("the policy denies claim %s/%s of %d GiB: %s: %s", claim.Namespace, claim.Name, plan.Volume.SizeGiB, plan.decision.Denial.Reason, plan.decision.Denial.Message)
-	case plan.decision.ModeOn(i.Backend.Name) == policy.ModeCSI:
-		return refused("%s makes volumes in mode csi on backend %s, and a volume that exists at Cinder can be imported in mode native only; use a StorageClass with a rule of its own", plan.decision.Rule, i.Backend.Name)
 	case !slices.Contains(plan.decision.Backends, i.Backend.Name):
 		return refused("%s grants claim %s/%s only volumes of backend %s, not of %s", plan.decision.Rule, claim.Namespace, claim.Name, strings.Join(plan.decision.Backends, ", "), i.Backend.Name)
 	}
@@ -269,6 +268,7 @@ func (i *Importer) checkPersistentVolumes(ctx context.Context, plan *Plan) error
 		case pv == nil:
 		case i.isRecord(pv, plan.Claim, plan.Volume):
 			plan.Done, plan.PersistentVolume = true, pv
+			plan.warnFilesystem(pv)
 			if has := pv.Spec.PersistentVolumeReclaimPolicy; has != plan.reclaim {
 				plan.Warnings = append(plan.Warnings, fmt.Sprintf("PersistentVolume %s has the reclaim policy %s, not %s; to change it, run: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"%s\"}}'",
 					pv.Name, has, plan.reclaim, pv.Name, plan.reclaim))
@@ -345,9 +345,13 @@ func (p *Plan) describe(i *Importer) {
 		step("create claim %s/%s, which waits for PersistentVolume %s", p.Claim.Namespace, p.Claim.Name, p.PersistentVolume.Name)
 	}
 	if !i.stamp(p).Owns(p.Volume) {
-		step("stamp volume %s (%s, %d GiB) for that claim, tenant %s", p.Volume.ID, p.Volume.Name, p.Volume.SizeGiB, p.decision.Tenant)
+		step("stamp volume %s (%s, %d GiB) for that claim, tenant %s%s", p.Volume.ID, p.Volume.Name, p.Volume.SizeGiB, p.decision.Tenant, map[bool]string{true: ", in mode csi"}[i.isCSI(p)])
 	}
-	step("reserve and connect the volume for %s, by the workflow of backend %s", i.Connector.Host, i.Backend.Name)
-	step("write the Secret %s/%s, if the connection has credentials of its own", i.Namespace, record.SecretName(p.PersistentVolume.Name))
+	if i.isCSI(p) {
+		step("write the Secret %s/%s, which is empty until a node gets the volume", i.Namespace, record.NodeSecretName(p.PersistentVolume.Name))
+	} else {
+		step("reserve and connect the volume for %s, by the workflow of backend %s", i.Connector.Host, i.Backend.Name)
+		step("write the Secret %s/%s, if the connection has credentials of its own", i.Namespace, record.SecretName(p.PersistentVolume.Name))
+	}
 	step("create PersistentVolume %s with the reclaim policy %s, and annotate the claim", p.PersistentVolume.Name, p.reclaim)
 }

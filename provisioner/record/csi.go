@@ -55,8 +55,10 @@ type CSIVolume struct {
 	// Block is set for raw block volumes, for which FSType has no meaning.
 	Block  bool
 	FSType string
-	// FilesystemUUIDs are those that a copy may have.
+	// FilesystemUUIDs are those that a copy, or an imported volume, may have.
 	FilesystemUUIDs []string
+	// Imported means that the volume existed before its claim.
+	Imported bool
 	// Encrypted and MultiAttach are what Cinder says about the volume.
 	Encrypted, MultiAttach bool
 }
@@ -83,7 +85,7 @@ func MapCSI(v CSIVolume) (mappers.Result, error) {
 	}
 	if !v.Block {
 		source.FSType = v.FSType
-		source.VolumeAttributes = wire.Volume{FilesystemUUIDs: v.FilesystemUUIDs}.Context()
+		source.VolumeAttributes = wire.Volume{FilesystemUUIDs: v.FilesystemUUIDs, NeverFormat: v.Imported}.Context()
 	}
 	return mappers.Result{
 		Source:   corev1.PersistentVolumeSource{CSI: source},

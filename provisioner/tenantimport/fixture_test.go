@@ -44,6 +44,7 @@ tenants:
     classes:
       - {storageClasses: [fast], backends: [gold, silver], import: {names: ["data*"], metadata: {owner: a}}}
       - {storageClasses: [new], backends: [gold]}
+      - {storageClasses: [csi, driver], backends: [gold, silver], mode: csi, import: {names: ["data*"], metadata: {owner: a}}}
   - name: b
     namespaces: [team-b]
     classes: [{storageClasses: ["*"], backends: [gold], import: {names: ["*"]}}]
@@ -96,7 +97,7 @@ func (p *project) Volume(_ context.Context, id string) (cinder.Volume, error) {
 	return v, nil
 }
 
-func (p *project) Importable(v cinder.Volume, stamp backends.Stamp, _ cinder.Connector) error {
+func (p *project) Importable(v cinder.Volume, stamp backends.Stamp, _ cinder.Connector, _ bool) error {
 	if backends.StampOf(v).Cluster == "" && v.Status != cinder.StatusAvailable {
 		return &cinder.Error{Backend: "gold", Kind: cinder.KindConflict, Message: "volume " + v.ID + " is " + string(v.Status)}
 	}
@@ -128,7 +129,16 @@ func (p *project) Import(ctx context.Context, spec backends.Import) (backends.Co
 		}
 		v.Metadata = maps.Clone(v.Metadata)
 		maps.Copy(v.Metadata, spec.Stamp.Metadata(spec.Metadata))
+		if spec.CSI {
+			v.Metadata[backends.StampMode] = backends.ModeCSI
+		}
 		p.put(v)
+	}
+	if spec.CSI {
+		if p.die == "connect" {
+			return backends.Connected{}, errDied
+		}
+		return backends.Connected{Volume: v}, spec.Granted(v)
 	}
 	if p.die == "reserve" {
 		return backends.Connected{}, errDied
@@ -156,6 +166,9 @@ func (p *project) CancelImport(ctx context.Context, target backends.Target) erro
 		return &cinder.Error{Backend: "gold", Kind: backends.KindNotOurs, Message: "another stamp"}
 	}
 	p.canceled = append(p.canceled, v.ID)
+	if backends.IsCSI(v) {
+		return nil
+	}
 	v.Status = cinder.StatusAvailable
 	p.put(v)
 	return nil
@@ -202,7 +215,7 @@ func newFixture(t *testing.T, volumes ...cinder.Volume) *fixture {
 		f.projects["gold"].put(v)
 	}
 	f.factory = informers.NewSharedInformerFactory(f.client, 0)
-	for name, provisioner := range map[string]string{"fast": "test", "new": "test", "foreign": "other"} {
+	for name, provisioner := range map[string]string{"fast": "test", "new": "test", "foreign": "other", "csi": "test", "driver": "standalone-cinder.openstack.org"} {
 		class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner}
 		_, err := f.client.StorageV1().StorageClasses().Create(t.Context(), class, metav1.CreateOptions{})
 		f.must(err)

@@ -40,6 +40,7 @@ func lifecycleCases() []testCase {
 			{"a volume that nobody may write to", lifecycleReadOnly},
 			{"a volume goes from node to node", lifecycleNodes},
 			{"a volume for several nodes", lifecycleSharedNodes},
+			{"a volume for nodes is imported again", lifecycleRescue},
 		} {
 			cases = append(cases, testCase{
 				name: fmt.Sprintf("lifecycle by %s: %s", workflow, c.name),

@@ -274,8 +274,14 @@ func TestImportIsRefused(t *testing.T) {
 // noClaims waits until tenant a has no claim.
 func (w *world) noClaims() {
 	w.Helper()
+	w.noClaimsOf("a")
+}
+
+// noClaimsOf waits until a tenant has no claim.
+func (w *world) noClaimsOf(tenant string) {
+	w.Helper()
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
-		claims, err := suite.Client.CoreV1().PersistentVolumeClaims(w.name+"-a").List(w.ctx, metav1.ListOptions{})
+		claims, err := suite.Client.CoreV1().PersistentVolumeClaims(w.name+"-"+tenant).List(w.ctx, metav1.ListOptions{})
 		if err == nil && len(claims.Items) > 0 {
 			return fmt.Sprintf("%d claims are left", len(claims.Items)), nil
 		}

@@ -21,8 +21,24 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
+// importSites are the ways to import a volume.
+var importSites = map[string]siteOptions{
+	"reserve":    {workflow: "reserve"},
+	"attachment": {workflow: "attachment"},
+	"csi":        {workflow: "attachment", csi: true, rule: "mode: csi\n        import: {names: [old data]}"},
+}
+
+// oldFilesystem is the UUID of the filesystem on a volume that existed before.
+const oldFilesystem = "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11"
+
 // The changes that an import is made of.
 var importSteps = map[string][]step{
+	"csi": {
+		{"kubernetes POST api/v1/namespaces/NAMESPACE/persistentvolumeclaims", 1},
+		{"cinder POST volumes/ID/metadata", 1},
+		{stepSecret, 1},
+		{stepRecord, 1},
+	},
 	"reserve": {
 		{"kubernetes POST api/v1/namespaces/NAMESPACE/persistentvolumeclaims", 1},
 		{"cinder POST volumes/ID/metadata", 1},
@@ -57,7 +73,7 @@ func TestCrashMatrixOfImports(t *testing.T) {
 	for workflow, steps := range importSteps {
 		sampled := sample.New(t)
 		group.Go(func() {
-			s, err := newSite(ctx, "importcrash"+workflow, siteOptions{workflow: workflow})
+			s, err := newSite(ctx, "importcrash"+workflow, importSites[workflow])
 			if err != nil {
 				t.Error(err)
 				return
@@ -150,8 +166,12 @@ func (s *site) leftOver(ctx context.Context) string {
 
 // importCommand is the command that imports a volume.
 func (s *site) importCommand(ctx context.Context, dir, volume string) (*node, *exec.Cmd, error) {
-	return s.volumeCommand(ctx, dir, "import", "--backend", "gold", "--volume", volume, "--namespace", s.namespace, "--claim", "data", "--storage-class", s.class,
-		"--secret-namespace", harness.Namespace, "--reclaim-policy", "Delete", "--apply")
+	flags := []string{"--backend", "gold", "--volume", volume, "--namespace", s.namespace, "--claim", "data", "--storage-class", s.class,
+		"--secret-namespace", harness.Namespace, "--reclaim-policy", "Delete", "--apply"}
+	if s.options.csi {
+		flags = append(flags, "--filesystem-uuid", oldFilesystem)
+	}
+	return s.volumeCommand(ctx, dir, "import", flags...)
 }
 
 // volumeCommand is an operator's command, behind networks of its own.
@@ -227,8 +247,12 @@ func (s *site) unlikeImported(ctx context.Context, id string) (complaint string,
 		return "", err
 	}
 	volumes := s.ours()
-	if len(volumes) != 1 || volumes[0].ID != id || volumes[0].Status != "in-use" || len(volumes[0].Attachments) != 1 ||
-		!slices.Equal(volumes[0].Export.ConnectedHosts, []string{"k8s"}) || volumes[0].Metadata["owner"] != "somebody" {
+	switch {
+	case len(volumes) != 1 || volumes[0].ID != id || volumes[0].Metadata["owner"] != "somebody":
+		return "not the one volume: " + describe(volumes), nil
+	case s.options.csi && (volumes[0].Status != "available" || len(volumes[0].Attachments) != 0 || volumes[0].Metadata[annotation("attached")] != "true" || volumes[0].Metadata[annotation("mode")] != "csi"):
+		return "the volume is not available and marked: " + describe(volumes), nil
+	case !s.options.csi && (volumes[0].Status != "in-use" || len(volumes[0].Attachments) != 1 || !slices.Equal(volumes[0].Export.ConnectedHosts, []string{"k8s"})):
 		return "the volume is not in use once: " + describe(volumes), nil
 	}
 	pvs, err := suite.PersistentVolumes(ctx, s.provisioner)

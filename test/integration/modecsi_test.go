@@ -51,6 +51,12 @@ func unlikeCSI(pv corev1.PersistentVolume, v cindersim.Volume, secrets []corev1.
 	if v.SourceID != "" {
 		wanted = v.SourceID
 	}
+	if strings.HasPrefix(pv.Name, "imported-") {
+		wanted = v.Metadata[annotation("filesystem-uuids")]
+		if source.VolumeAttributes["neverFormat"] != "true" {
+			return fmt.Sprintf("PersistentVolume %s has the attributes %v, so its imported volume may be formatted", pv.Name, source.VolumeAttributes)
+		}
+	}
 	if source.VolumeAttributes["filesystemUUIDs"] != wanted {
 		return fmt.Sprintf("PersistentVolume %s has the attributes %v, and its volume is a copy of %q", pv.Name, source.VolumeAttributes, v.SourceID)
 	}
@@ -177,9 +183,12 @@ func TestClaimsInModeCSI(t *testing.T) {
 	original, source := w.madeFor("ours")
 	_, err = suite.CreateClaim(w.ctx, harness.Claim("modecsi-b", "copy", "modecsi-driver", "1Gi", contentOf("ours")))
 	w.must(err)
-	copied, _ := w.madeFor("copy")
+	copied, copiedVolume := w.madeFor("copy")
 	if uuids := copied.Spec.CSI.VolumeAttributes["filesystemUUIDs"]; uuids != source.ID {
 		t.Errorf("the copy may have the filesystems %q, want %q", uuids, source.ID)
+	}
+	if recorded := copiedVolume.Metadata[annotation("filesystem-uuids")]; recorded != source.ID {
+		t.Errorf("the copy is recorded to have the filesystems %q, want %q", recorded, source.ID)
 	}
 	if code, answer := w.audit(); code != 0 {
 		t.Errorf("the audit ended with %d: %+v", code, answer)

@@ -20,6 +20,11 @@ import (
 
 // The changes that the import for a tenant's claim is made of.
 var tenantImportSteps = map[string][]step{
+	"csi": {
+		{"cinder POST volumes/ID/metadata", 1},
+		{stepSecret, 1},
+		{stepRecord, 1},
+	},
 	"reserve": {
 		{"cinder POST volumes/ID/metadata", 1},
 		{stepReserve, 1},
@@ -55,7 +60,7 @@ func TestCrashMatrixOfTenantsImports(t *testing.T) {
 	for workflow, steps := range tenantImportSteps {
 		sampled := sample.New(t)
 		group.Go(func() {
-			s, err := newSite(ctx, "timportcrash"+workflow, siteOptions{workflow: workflow})
+			s, err := newSite(ctx, "timportcrash"+workflow, importSites[workflow])
 			if err != nil {
 				t.Error(err)
 				return
@@ -97,7 +102,11 @@ func TestCrashMatrixOfTenantsImports(t *testing.T) {
 func (s *site) importForTenant(ctx context.Context, at step, m mishap) error {
 	ctx, cancel := context.WithTimeout(ctx, caseTime)
 	defer cancel()
-	id, err := s.sim.AddVolume(cindersim.Volume{Name: "old data", Project: s.project(), SizeGiB: 1, Metadata: map[string]string{"owner": "somebody"}})
+	metadata := map[string]string{"owner": "somebody"}
+	if s.options.csi {
+		metadata[annotation("filesystem-uuids")] = oldFilesystem
+	}
+	id, err := s.sim.AddVolume(cindersim.Volume{Name: "old data", Project: s.project(), SizeGiB: 1, Metadata: metadata})
 	if err != nil {
 		return err
 	}

@@ -96,6 +96,9 @@ type Wanted struct {
 	ReadOnly bool
 	// Begun means that formatting this very disk was begun, and did not end.
 	Begun bool
+	// NeverFormat means that the volume existed before its claim. What looks empty may be
+	// data then: a disk image may begin with zeros.
+	NeverFormat bool
 }
 
 // Judge decides what to do with a device's content: use it, or format the device. All
@@ -110,6 +113,8 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 		return false, nil
 	case w.ReadOnly:
 		return false, Refuse(WrongFilesystem, "volume %s holds no filesystem, and cannot get one as it is read-only", w.Volume)
+	case w.NeverFormat:
+		return false, Refuse(WrongFilesystem, "volume %s was imported, and its disk (%s) holds no filesystem that is known; an imported volume is never formatted. Nothing was changed", w.Volume, device)
 	case c.Empty, w.Begun && c.Filesystem == "":
 		return true, nil
 	}

@@ -34,18 +34,21 @@ func TestWhatIsFormattedUsedAndRefused(t *testing.T) {
 		format  bool
 		reason  Reason
 	}{
-		"an empty disk":                    {Content{Empty: true}, Wanted{}, true, ""},
-		"its own filesystem":               {own, Wanted{}, false, ""},
-		"its own filesystem, read-only":    {own, Wanted{ReadOnly: true}, false, ""},
-		"its source's":                     {Content{Filesystem: Ext4, UUID: source}, Wanted{Copied: []string{other + "x", source}}, false, ""},
-		"another's":                        {Content{Filesystem: Ext4, UUID: other}, Wanted{Copied: []string{source}}, false, WrongVolume},
-		"another's, and formatting begun":  {Content{Filesystem: Ext4, UUID: other}, Wanted{Begun: true}, false, WrongVolume},
-		"its own of another type":          {Content{Filesystem: XFS, UUID: volume}, Wanted{}, false, WrongFilesystem},
-		"data":                             {Content{}, Wanted{}, false, NotEmpty},
-		"half a filesystem of its own":     {Content{}, Wanted{Begun: true}, true, ""},
-		"two filesystems":                  {Content{Filesystem: "ext and xfs"}, Wanted{Begun: true}, false, NotEmpty},
-		"an empty disk that is read-only":  {Content{Empty: true}, Wanted{ReadOnly: true}, false, WrongFilesystem},
-		"half a filesystem, read-only now": {Content{}, Wanted{Begun: true, ReadOnly: true}, false, WrongFilesystem},
+		"an empty disk":                     {Content{Empty: true}, Wanted{}, true, ""},
+		"its own filesystem":                {own, Wanted{}, false, ""},
+		"its own filesystem, read-only":     {own, Wanted{ReadOnly: true}, false, ""},
+		"its source's":                      {Content{Filesystem: Ext4, UUID: source}, Wanted{Copied: []string{other + "x", source}}, false, ""},
+		"another's":                         {Content{Filesystem: Ext4, UUID: other}, Wanted{Copied: []string{source}}, false, WrongVolume},
+		"another's, and formatting begun":   {Content{Filesystem: Ext4, UUID: other}, Wanted{Begun: true}, false, WrongVolume},
+		"its own of another type":           {Content{Filesystem: XFS, UUID: volume}, Wanted{}, false, WrongFilesystem},
+		"data":                              {Content{}, Wanted{}, false, NotEmpty},
+		"half a filesystem of its own":      {Content{}, Wanted{Begun: true}, true, ""},
+		"two filesystems":                   {Content{Filesystem: "ext and xfs"}, Wanted{Begun: true}, false, NotEmpty},
+		"an empty disk that is read-only":   {Content{Empty: true}, Wanted{ReadOnly: true}, false, WrongFilesystem},
+		"an imported disk that looks empty": {Content{Empty: true}, Wanted{NeverFormat: true}, false, WrongFilesystem},
+		"an imported disk with data":        {Content{}, Wanted{NeverFormat: true, Begun: true}, false, WrongFilesystem},
+		"an imported filesystem":            {Content{Filesystem: Ext4, UUID: source}, Wanted{NeverFormat: true, Copied: []string{source}}, false, ""},
+		"half a filesystem, read-only now":  {Content{}, Wanted{Begun: true, ReadOnly: true}, false, WrongFilesystem},
 	} {
 		c.wanted.Volume, c.wanted.Filesystem = volume, Ext4
 		format, err := Judge("sdb", c.content, c.wanted)

@@ -158,6 +158,7 @@ type use struct {
 	mode       csi.VolumeCapability_AccessMode_Mode
 	flags      []string
 	copied     []string
+	imported   bool
 	arrayReads bool
 	open       bool
 	protocol   string
@@ -212,7 +213,7 @@ func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 	}
 	request := &csi.NodeStageVolumeRequest{
 		VolumeId: u.handle(), StagingTargetPath: u.staging(), VolumeCapability: u.capability(), PublishContext: context,
-		VolumeContext: wire.Volume{FilesystemUUIDs: u.copied}.Context(),
+		VolumeContext: wire.Volume{FilesystemUUIDs: u.copied, NeverFormat: u.imported}.Context(),
 	}
 	if !u.open {
 		key, value, err := wire.SecretEntry(nodeName, wire.Credentials{User: user, Password: u.password})

@@ -76,9 +76,10 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 	if err := protocol.check(connection); err != nil {
 		return staging{}, err
 	}
+	about := wire.ParseVolumeContext(request.GetVolumeContext())
 	w := staging{mountFlags: capability.mountFlags, refusesWrites: connection.ReadOnly, record: record{
 		Volume: volume, Protocol: connection.Protocol, Paths: connection.Paths, Identities: connection.Identities, Bytes: connection.Bytes, StagingPath: at, Attachment: connection.Attachment,
-		Filesystem: capability.filesystem, Copied: wire.ParseVolumeContext(request.GetVolumeContext()).FilesystemUUIDs,
+		Filesystem: capability.filesystem, Copied: about.FilesystemUUIDs, NeverFormat: about.NeverFormat,
 		ReadOnly: connection.ReadOnly || capability.readOnly, NoWriters: capability.noWriters,
 	}}
 	if connection.Credentials {

@@ -234,7 +234,7 @@ func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer)
 	if err != nil {
 		return err
 	}
-	filesystem := host.Wanted{Volume: r.volumeID(), Copied: r.Copied, Filesystem: r.Filesystem, ReadOnly: r.ReadOnly, Begun: begun}
+	filesystem := host.Wanted{Volume: r.volumeID(), Copied: r.Copied, Filesystem: r.Filesystem, ReadOnly: r.ReadOnly, Begun: begun, NeverFormat: r.NeverFormat}
 	format, err := host.Judge(r.Device, content, filesystem)
 	if err != nil {
 		return err

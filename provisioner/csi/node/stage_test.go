@@ -353,6 +353,26 @@ func TestACopyKeepsTheUUIDOfItsSource(t *testing.T) {
 	}
 }
 
+// TestAnImportedVolumeIsNeverFormatted: its data may begin with zeros. With a filesystem of
+// a UUID that is expected, it is mounted.
+func TestAnImportedVolumeIsNeverFormatted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, u := newFixture(t), plain()
+		u.imported = true
+		f.refuses(f.stage(u), codes.FailedPrecondition, "WrongFilesystem: volume "+firstID+" was imported, and its disk (")
+		if slices.ContainsFunc(f.node.Calls(), func(c string) bool { return strings.HasPrefix(c, "mkfs") }) || f.volume().Filesystem != "" {
+			t.Errorf("the volume is %+v", f.volume())
+		}
+		f.clean()
+		*f.volume() = csinode.Volume{Bytes: gibibyte, Filesystem: "ext4", UUID: secondID, FilesystemBytes: gibibyte}
+		f.refuses(f.stage(u), codes.FailedPrecondition, "WrongVolume: ")
+		u.copied = []string{secondID}
+		f.must(f.stage(u))
+		f.must(f.unstage(u))
+		f.clean()
+	})
+}
+
 func TestFormattingThatWasInterruptedIsDoneAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFixture(t), plain()

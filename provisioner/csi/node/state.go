@@ -41,7 +41,9 @@ type record struct {
 	// Filesystem is empty for raw volumes.
 	Filesystem string   `json:"filesystem,omitempty"`
 	Copied     []string `json:"copied,omitempty"`
-	ReadOnly   bool     `json:"readOnly,omitempty"`
+	// NeverFormat means that no filesystem may be made on the volume.
+	NeverFormat bool `json:"neverFormat,omitempty"`
+	ReadOnly    bool `json:"readOnly,omitempty"`
 	// NoWriters means that no node may write to the volume.
 	NoWriters bool `json:"noWriters,omitempty"`
 	// Disks are those that were found and are the volume's alone.

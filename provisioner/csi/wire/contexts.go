@@ -121,25 +121,42 @@ func AttachmentOf(context map[string]string) string { return context[keyAttachme
 // volumeAttributes.
 type Volume struct {
 	// FilesystemUUIDs are the UUIDs that the volume's filesystem may have beside
-	// the volume's own ID: those of the volumes whose content it is a copy of.
+	// the volume's own ID: those of the volumes whose content it is a copy of, or what an
+	// administrator says.
 	FilesystemUUIDs []string
+	// NeverFormat means that the volume may have data that nothing recognizes, so that no
+	// filesystem is made on it, however empty it looks.
+	NeverFormat bool
 }
 
-const keyFilesystemUUIDs = "filesystemUUIDs"
+const (
+	keyFilesystemUUIDs = "filesystemUUIDs"
+	keyNeverFormat     = "neverFormat"
+)
 
 // Context returns the volumeAttributes of the PersistentVolume.
 func (v Volume) Context() map[string]string {
-	if len(v.FilesystemUUIDs) == 0 {
+	context := map[string]string{}
+	if len(v.FilesystemUUIDs) > 0 {
+		context[keyFilesystemUUIDs] = strings.Join(v.FilesystemUUIDs, ",")
+	}
+	if v.NeverFormat {
+		context[keyNeverFormat] = "true"
+	}
+	if len(context) == 0 {
 		return nil
 	}
-	return map[string]string{keyFilesystemUUIDs: strings.Join(v.FilesystemUUIDs, ",")}
+	return context
 }
 
 // ParseVolumeContext reads what Context writes, and ignores other attributes:
 // Kubernetes and sidecars add some.
 func ParseVolumeContext(context map[string]string) Volume {
+	var v Volume
 	if text := context[keyFilesystemUUIDs]; text != "" {
-		return Volume{FilesystemUUIDs: strings.Split(text, ",")}
+		v.FilesystemUUIDs = strings.Split(text, ",")
 	}
-	return Volume{}
+	// Whatever else somebody may write there, formatting is what cannot be taken back.
+	_, v.NeverFormat = context[keyNeverFormat]
+	return v
 }

@@ -91,10 +91,19 @@ func TestConnections(t *testing.T) {
 }
 
 func TestVolumeContexts(t *testing.T) {
-	for _, v := range []Volume{{}, {[]string{"a"}}, {[]string{"a", "b"}}} {
+	for _, v := range []Volume{{}, {FilesystemUUIDs: []string{"a"}}, {FilesystemUUIDs: []string{"a", "b"}}, {NeverFormat: true}, {[]string{"a"}, true}} {
 		context := v.Context()
 		if back := ParseVolumeContext(context); !reflect.DeepEqual(back, v) {
 			t.Errorf("%v is read as %v", context, back)
+		}
+	}
+}
+
+// TestWhateverIsSaidAboutFormattingForbidsIt: somebody may have written it by hand.
+func TestWhateverIsSaidAboutFormattingForbidsIt(t *testing.T) {
+	for _, value := range []string{"true", "", "false", "yes"} {
+		if !ParseVolumeContext(map[string]string{"neverFormat": value}).NeverFormat {
+			t.Errorf("%q permits it", value)
 		}
 	}
 }

@@ -1,0 +1,102 @@
+package backends
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// importForNodes stamps a volume for the CSI driver. Each node gets its own attachment
+// later, so the volume is reserved for nobody and stays available: in any other state,
+// somebody else has it, whatever the stamp says.
+func (e *endpoint) importForNodes(ctx context.Context, v cinder.Volume, spec Import) (Connected, error) {
+	if !spec.Stamp.Owns(v) || !IsCSI(v) || len(unrecordedUUIDs(v, spec.FilesystemUUIDs)) > 0 {
+		var err error
+		if v, err = e.writeStamp(ctx, v, spec); err != nil {
+			return Connected{}, err
+		}
+	}
+	// Nothing was reserved, so the stamp that is read after it was written is all that
+	// tells which of two clusters has the volume. Only that one can attach it.
+	if err := e.stampedFor(v, spec); err != nil {
+		return Connected{}, err
+	}
+	if err := e.freeOfNodes(v); err != nil {
+		return Connected{}, err
+	}
+	// So that noting the record needs no look.
+	e.known.See(v.ID, v)
+	return Connected{Volume: v}, nil
+}
+
+// freeOfNodes returns an error if a volume that is to be for the CSI driver is not
+// available, or a node may still write to it.
+func (e *endpoint) freeOfNodes(v cinder.Volume) error {
+	records, notes := NodeRecordsOf(v), UncleanOf(v)
+	switch {
+	case v.Status != cinder.StatusAvailable && IsCSI(v) && len(records) > 0:
+		var nodes []string
+		for _, record := range records {
+			nodes = append(nodes, record.Node)
+		}
+		return e.failure(KindInUse, "volume %s, of mode csi, is %s, and is recorded as attached to node %s; detach it there first", v.ID, v.Status, strings.Join(slices.Sorted(slices.Values(nodes)), ", "))
+	case v.Status != cinder.StatusAvailable && IsCSI(v):
+		return e.failure(KindInUse, "volume %s, of mode csi, is %s, so a node may have it; detach it there first", v.ID, v.Status)
+	case v.Status != cinder.StatusAvailable || len(v.Attachments) > 0:
+		// Which nodes use a native volume can be told only by its connection, and one that
+		// is reserved does not show for whom.
+		return e.failure(cinder.KindConflict, "volume %s is %s and has %d attachments, but only an available volume without any can be imported in mode csi; detach it first, or import it in mode native", v.ID, v.Status, len(v.Attachments))
+	}
+	if len(notes) > 0 {
+		// The leader ends the note. Under another stamp, it would not find it.
+		key := slices.Min(slices.Collect(maps.Keys(notes)))
+		return e.failure(KindInUse, "volume %s was detached from node %s while it was in use there, and that node may still write to it; the program ends the note when the node has released the volume, has rebooted, or is gone. If another cluster made the note, remove it: openstack volume unset --property %s %s",
+			v.ID, notes[key].Node, uncleanPrefix+key, v.ID)
+	}
+	return nil
+}
+
+// unattached returns an error if Cinder lists an attachment of a volume. The volume's own
+// document shows only completed ones, and an administrator may have set the status.
+func (e *endpoint) unattached(ctx context.Context, v cinder.Volume) error {
+	listed, err := e.attachments(ctx, v)
+	if err != nil {
+		return err
+	}
+	if len(listed) == 0 {
+		return nil
+	}
+	for _, record := range NodeRecordsOf(v) {
+		if isAmong(listed, record.AttachmentID) {
+			return e.failure(KindInUse, "volume %s is %s, but has attachment %s, of node %s; detach it there first", v.ID, v.Status, record.AttachmentID, record.Node)
+		}
+	}
+	return e.failure(KindInUse, "volume %s is %s, but has attachment %s, and nothing says which node has it; if none does, delete the attachment", v.ID, v.Status, listed[0].ID)
+}
+
+// describeForNodes adds what the stamp of a volume for the CSI driver has besides.
+func (spec Import) describeForNodes(v cinder.Volume, metadata map[string]string) {
+	metadata[StampMode] = ModeCSI
+	metadata[stampWorkflow] = string(cinder.WorkflowAttachment)
+	// No attachment is left, so the records of nodes are those of interrupted calls, or
+	// came with a backup.
+	for key := range NodeRecordsOf(v) {
+		metadata[NodeRecordPrefix+key] = ""
+	}
+	if added := unrecordedUUIDs(v, spec.FilesystemUUIDs); len(added) > 0 {
+		recordFilesystems(metadata, append(FilesystemUUIDsOf(v), added...))
+	}
+}
+
+// unrecordedUUIDs are those that a volume does not record.
+func unrecordedUUIDs(v cinder.Volume, uuids []string) []string {
+	recorded := FilesystemUUIDsOf(v)
+	return slices.DeleteFunc(slices.Clone(uuids), func(id string) bool { return slices.Contains(recorded, id) })
+}
+
+func (e *endpoint) needsAttachments() error {
+	return e.failure(cinder.KindConfig, "mode csi needs the attachments API, which the endpoint does not offer; use mode native")
+}
