@@ -86,7 +86,7 @@ func TestExternalProvisionerIsToldWhatTheProgramMade(t *testing.T) {
 	bare := asking(claim, 2)
 	bare.Parameters = map[string]string{"namespace": w.name + "-b", "storageClass": w.name + "-driver"}
 	_, err = driver.CreateVolume(w.ctx, bare)
-	want(err, codes.InvalidArgument, "it is not known which claim asks for the volume")
+	want(err, codes.InvalidArgument, "so the program cannot tell which claim asks for the volume")
 	for name, denied := range map[string]struct {
 		class, size string
 		code        codes.Code
