@@ -13,9 +13,11 @@ and unit, so that a node cannot tell the new volume from the old one by it.
 
 import re
 
+from oslo_concurrency import processutils
 from oslo_config import cfg
 
 from cinder import coordination
+from cinder import exception
 from cinder import interface
 from cinder.volume import configuration
 
@@ -61,17 +63,7 @@ class UnitVolumeDriver(file_driver.FileVolumeDriver):
     @coordination.synchronized('standalone-cinder-rig-units')
     def initialize_connection(self, volume, connector):
         name = self._target_name(connector)
-        targets = self._targets()
-        if name not in targets:
-            number = max([t['number'] for t in targets.values()], default=0) + 1
-            self._admin('new', 'target', number, '--targetname', name)
-            if self.configuration.unit_target_per_initiator:
-                access = ('--initiator-name', connector['initiator'])
-            else:
-                access = ('--initiator-address', 'ALL')
-            self._admin('bind', 'target', number, *access)
-            targets[name] = {'number': number, 'units': {}}
-        target = targets[name]
+        target = self._targets().get(name) or self._make_target(name, connector)
         path = self.local_path(volume)
         unit = target['units'].get(path)
         if unit is None:
@@ -91,6 +83,29 @@ class UnitVolumeDriver(file_driver.FileVolumeDriver):
                 'volume_id': volume['id'],
             },
         }
+
+    def _make_target(self, name, connector):
+        # The other backends' targets are made meanwhile, and their numbers come from the
+        # same row: a number that one of them took first is not tried again.
+        for _ in range(10):
+            taken = [target['number'] for target in self._targets().values()]
+            number = max(taken, default=0) + 1
+            try:
+                self._admin('new', 'target', number, '--targetname', name,
+                            attempts=1)
+                break
+            except processutils.ProcessExecutionError as e:
+                if 'already exists' not in e.stderr:
+                    raise
+        else:
+            raise exception.VolumeBackendAPIException(
+                data='no free number for target %s' % name)
+        if self.configuration.unit_target_per_initiator:
+            access = ('--initiator-name', connector['initiator'])
+        else:
+            access = ('--initiator-address', 'ALL')
+        self._admin('bind', 'target', number, *access)
+        return {'number': number, 'units': {}}
 
     @coordination.synchronized('standalone-cinder-rig-units')
     def terminate_connection(self, volume, connector, **kwargs):
@@ -113,11 +128,11 @@ class UnitVolumeDriver(file_driver.FileVolumeDriver):
             owner = re.sub('[^a-z0-9-]', '-', connector['initiator'].lower())
         return 'iqn.2026-01.example.rig:%s-%s' % (self.backend_name, owner)
 
-    def _admin(self, operation, mode, target, *arguments):
+    def _admin(self, operation, mode, target, *arguments, attempts=10):
         self._execute('tgtadm', '--lld', 'iscsi', '--op', operation,
                       '--mode', mode, '--tid', str(target), *arguments,
                       # A unit that has a command under way is not deleted.
-                      attempts=10, delay_on_retry=True)
+                      attempts=attempts, delay_on_retry=True)
 
     def _targets(self):
         """What tgtd has: by name, each target's number and units by path."""
