@@ -4,7 +4,7 @@
 // client of backends/cinder. With it, a Lifecycle takes a volume through its
 // life: create, reserve, connect, complete, and all the way back. Waiting costs
 // one listing per backend and tick, however many volumes are in flight
-// (watcher).
+// (package watch).
 //
 // The package does not know Kubernetes: a claim reaches it as a Stamp. Nor does
 // it know HTTP: it requests changes through the interface Cinder.

@@ -12,6 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/backends/knowledge"
+	"github.com/standalone-cinder/standalone-cinder/backends/watch"
 )
 
 // endpoint is the volumes of a backend at one place: how to reach them and what
@@ -25,12 +26,12 @@ type endpoint struct {
 	cluster   string
 	inventory *knowledge.Inventory[cinder.Volume]
 	known     *knowledge.Notes
-	watcher   *watcher[cinder.Volume]
+	watcher   *watch.Watcher[cinder.Volume]
 
 	snapshotInventory *knowledge.Inventory[cinder.Snapshot]
 	// snapshotsKnown is by UID of VolumeSnapshots.
 	snapshotsKnown  *knowledge.Notes
-	snapshotWatcher *watcher[cinder.Snapshot]
+	snapshotWatcher *watch.Watcher[cinder.Snapshot]
 
 	// shown is true once Cinder showed a volume of this cluster here.
 	shown atomic.Bool
@@ -64,34 +65,34 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		epoch:   epoch,
 		left:    func() { l.leave(e) },
 	}
-	e.watcher = &watcher[cinder.Volume]{
-		backend:  config.Name,
-		noun:     "volume",
-		interval: l.options.Poll,
-		list: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Volume) bool) error {
+	e.watcher = watch.New(watch.Options[cinder.Volume]{
+		Backend:  config.Name,
+		Noun:     "volume",
+		Interval: l.options.Poll,
+		List: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Volume) bool) error {
 			return e.list(ctx, cinder.VolumeQuery{Status: status, PageSize: pageSize}, yield)
 		},
-		get:     e.get,
-		state:   func(v cinder.Volume) (string, cinder.Status) { return v.ID, v.Status },
-		observe: e.observe,
-		waiting: func(more int) { l.options.Metrics.waiting(config.Name, more) },
-		waits:   map[*wait[cinder.Volume]]struct{}{},
-	}
-	e.snapshotWatcher = &watcher[cinder.Snapshot]{
-		backend:  config.Name,
-		noun:     "snapshot",
-		interval: l.options.Poll,
-		list: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Snapshot) bool) error {
+		Get:     e.get,
+		State:   func(v cinder.Volume) (string, cinder.Status) { return v.ID, v.Status },
+		Observe: e.observe,
+		Waiting: func(more int) { l.options.Metrics.waiting(config.Name, more) },
+		Pause:   func(pause time.Duration) { l.options.pause(pause) },
+	})
+	e.snapshotWatcher = watch.New(watch.Options[cinder.Snapshot]{
+		Backend:  config.Name,
+		Noun:     "snapshot",
+		Interval: l.options.Poll,
+		List: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Snapshot) bool) error {
 			return e.listSnapshots(ctx, cinder.SnapshotQuery{Status: status, PageSize: pageSize}, yield)
 		},
-		get:     e.getSnapshot,
-		state:   func(s cinder.Snapshot) (string, cinder.Status) { return s.ID, s.Status },
-		observe: func([]cinder.Snapshot) {},
-		waiting: func(more int) { l.options.Metrics.waiting(config.Name, more) },
-		waits:   map[*wait[cinder.Snapshot]]struct{}{},
-	}
-	e.inventory = newInventory(l.options.Cluster, e.watcher.listAll)
-	e.snapshotInventory = newSnapshotInventory(l.options.Cluster, e.snapshotWatcher.listAll)
+		Get:     e.getSnapshot,
+		State:   func(s cinder.Snapshot) (string, cinder.Status) { return s.ID, s.Status },
+		Observe: func([]cinder.Snapshot) {},
+		Waiting: func(more int) { l.options.Metrics.waiting(config.Name, more) },
+		Pause:   func(pause time.Duration) { l.options.pause(pause) },
+	})
+	e.inventory = newInventory(l.options.Cluster, e.watcher.ListAll)
+	e.snapshotInventory = newSnapshotInventory(l.options.Cluster, e.snapshotWatcher.ListAll)
 	return e
 }
 

@@ -34,7 +34,7 @@ func (e *endpoint) extend(ctx context.Context, target Target, sizeGiB int64) (ci
 		switch v.Status {
 		case cinder.StatusExtending:
 			var gone bool
-			v, gone, err = e.watcher.await(ctx, v.ID, cinder.StatusExtending, e.timeouts().Create)
+			v, gone, err = e.watcher.Await(ctx, v.ID, cinder.StatusExtending, e.timeouts().Create)
 			switch {
 			case err != nil:
 			case gone:

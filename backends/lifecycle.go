@@ -31,6 +31,8 @@ type LifecycleOptions struct {
 	Metrics *Metrics
 	// Poll is the shortest time between two rounds of waiting; 0 means 200 ms.
 	Poll time.Duration
+	// pause waits between two rounds; nil means time.Sleep.
+	pause func(time.Duration)
 	// FailuresToOpen is how many requests in a row must fail before further
 	// ones are rejected until a probe succeeds; 0 means five.
 	FailuresToOpen int
@@ -84,6 +86,9 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 	options.Logger = options.Logger.With("backend", options.Config.Name)
 	if options.Poll <= 0 {
 		options.Poll = 200 * time.Millisecond
+	}
+	if options.pause == nil {
+		options.pause = time.Sleep
 	}
 	l := &Lifecycle{options: options, clients: clients, locks: keyedmutex.New()}
 	l.breaker = breaker.New(breaker.Options{
@@ -382,7 +387,7 @@ func (e *endpoint) correctRequestTime(ctx context.Context, v cinder.Volume) erro
 // that it is the only one of its claim.
 func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	stamp := spec.Stamp
-	after, gone, err := e.watcher.await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
+	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
 	if err != nil {
 		return cinder.Volume{}, err
 	}

@@ -203,10 +203,7 @@ func operationEndsWhereItBegan(t *testing.T, during string) {
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, two.count("volume.list"), 1)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		at.watcher.mu.Lock()
-		running := at.watcher.running
-		at.watcher.mu.Unlock()
-		if !running {
+		if !at.watcher.Running() {
 			break
 		}
 		if time.Now().After(deadline) {

@@ -200,7 +200,7 @@ func (e *endpoint) found(ctx context.Context, target Target) (Target, error) {
 // owned reads the target's volume and checks the proof of ownership. The zero
 // Volume means that it is gone.
 func (e *endpoint) owned(ctx context.Context, target Target) (cinder.Volume, error) {
-	v, err := e.watcher.see(ctx, target.VolumeID, e.timeouts().Request)
+	v, err := e.watcher.See(ctx, target.VolumeID, e.timeouts().Request)
 	switch {
 	case cinder.IsKind(err, cinder.KindNotFound):
 		return cinder.Volume{}, e.absent(ctx, target)
@@ -252,7 +252,7 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 	}
 	switch next {
 	case steps.AwaitCreated:
-		after, gone, err := e.watcher.await(ctx, v.ID, v.Status, e.timeouts().Create)
+		after, gone, err := e.watcher.Await(ctx, v.ID, v.Status, e.timeouts().Create)
 		if gone || err != nil {
 			return cinder.Volume{}, err
 		}
@@ -338,7 +338,7 @@ func (e *endpoint) terminate(ctx context.Context, v cinder.Volume, target Target
 
 // awaitGone waits for the end of a deletion that Cinder has accepted.
 func (e *endpoint) awaitGone(ctx context.Context, id string) error {
-	v, gone, err := e.watcher.await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
+	v, gone, err := e.watcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
 	switch {
 	case err != nil:
 		return err

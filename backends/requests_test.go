@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
@@ -29,10 +31,7 @@ func atOnce(t *testing.T, n int, do func(claim int) error) {
 func idle(t *testing.T, l *Lifecycle) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		l.current().watcher.mu.Lock()
-		running := l.current().watcher.running
-		l.current().watcher.mu.Unlock()
-		if !running {
+		if !l.current().watcher.Running() {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -45,21 +44,13 @@ func idle(t *testing.T, l *Lifecycle) {
 // waits. After that, the test counts how many requests they need together,
 // however long the beginning of each took.
 func together(t *testing.T, l *Lifecycle, waits int) {
-	l.current().watcher.mu.Lock()
-	defer l.current().watcher.mu.Unlock()
-	l.current().watcher.running = true
-	go func() {
-		for t.Context().Err() == nil {
-			l.current().watcher.mu.Lock()
-			n := len(l.current().watcher.waits)
-			l.current().watcher.mu.Unlock()
-			if n == waits {
-				l.current().watcher.run()
-				return
-			}
+	l.options.pause = func(time.Duration) {
+		l.options.pause = time.Sleep
+		inFlight := l.options.Metrics.inFlight.WithLabelValues(l.options.Config.Name)
+		for t.Context().Err() == nil && testutil.ToFloat64(inFlight) != float64(waits) {
 			time.Sleep(time.Millisecond)
 		}
-	}()
+	}
 }
 
 // TestRequestsPerClaim counts: three changes per claim, no request for a single

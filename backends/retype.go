@@ -34,7 +34,7 @@ func (e *endpoint) retype(ctx context.Context, target Target, volumeType string)
 		switch v.Status {
 		case cinder.StatusRetyping:
 			var gone bool
-			v, gone, err = e.watcher.await(ctx, v.ID, cinder.StatusRetyping, e.timeouts().Create)
+			v, gone, err = e.watcher.Await(ctx, v.ID, cinder.StatusRetyping, e.timeouts().Create)
 			switch {
 			case err != nil:
 			case gone:

@@ -93,7 +93,7 @@ func (e *endpoint) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.
 			if s.Status == cinder.StatusDeleting {
 				timeout = e.timeouts().Delete
 			}
-			if s, gone, err = e.snapshotWatcher.await(ctx, s.ID, s.Status, timeout); gone {
+			if s, gone, err = e.snapshotWatcher.Await(ctx, s.ID, s.Status, timeout); gone {
 				e.forgetSnapshot(spec.Stamp, waitedFor.ID)
 				e.snapshotsKnown.Doubt(spec.Stamp.SnapshotUID)
 				s, err = e.lookForSnapshot(ctx, spec)
@@ -314,7 +314,7 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 		target.Place = e.place()
 		switch s.Status {
 		case cinder.StatusCreating:
-			_, _, err = e.snapshotWatcher.await(ctx, s.ID, s.Status, e.timeouts().Create)
+			_, _, err = e.snapshotWatcher.Await(ctx, s.ID, s.Status, e.timeouts().Create)
 		case cinder.StatusAvailable, cinder.StatusError:
 			err = e.deleteSnapshot(ctx, s, target)
 			switch {
@@ -353,7 +353,7 @@ func (e *endpoint) deleteSnapshot(ctx context.Context, s cinder.Snapshot, target
 
 // awaitSnapshotGone waits for the end of a deletion that Cinder has accepted.
 func (e *endpoint) awaitSnapshotGone(ctx context.Context, id string) error {
-	s, gone, err := e.snapshotWatcher.await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
+	s, gone, err := e.snapshotWatcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
 	switch {
 	case err != nil || gone || s.Status != cinder.StatusAvailable:
 		return err

@@ -1,0 +1,258 @@
+package watch
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// round makes one round of requests and delivers what has changed. A failure
+// for some volumes does not delay the news of others.
+func (w *Watcher[T]) round(now inFlight[T]) (settled int) {
+	// The waits bound the operation; the transport's timeouts bound a round of
+	// requests.
+	ctx := context.Background()
+	if w.listsAll(now) {
+		if settled, done := w.roundAll(ctx, now); done {
+			return settled
+		}
+	}
+	if len(now.creating) > 0 {
+		settled += w.roundCreating(ctx, now.creating)
+	}
+	if len(now.deleting) > 0 {
+		settled += w.roundDeleting(ctx, now.deleting)
+	}
+	return settled + w.verify(ctx, now.seeing, unseen(now.seeing))
+}
+
+// roundAll serves all waits by one listing. It gives up, and is not done, if there
+// is much more than the last complete listing had.
+func (w *Watcher[T]) roundAll(ctx context.Context, now inFlight[T]) (settled int, done bool) {
+	all := []waits[T]{now.seeing, now.creating, now.deleting}
+	missing := make([]map[string]bool, len(all))
+	for i, of := range all {
+		missing[i] = unseen(of)
+	}
+	most := 2*(*w.total.Load()) + pageSize
+	listed := 0
+	err := w.options.List(ctx, "", pageSize, func(page []T) bool {
+		if len(now.creating) > 0 {
+			w.options.Observe(page)
+		}
+		for _, v := range page {
+			id, _ := w.options.State(v)
+			show(now.deleting[id])
+			for i, of := range all {
+				delete(missing[i], id)
+				settled += w.deliver(of[id], v)
+			}
+		}
+		listed += len(page)
+		return listed <= most
+	})
+	if err == nil {
+		w.total.Store(&listed)
+		if listed > most {
+			return settled, false
+		}
+		settled += absent(now.deleting, missing[2])
+	} else {
+		// The next round does without: what fails may be a page that none of the waits
+		// needs.
+		w.total.Store(nil)
+	}
+	for i, of := range all {
+		if err != nil {
+			settled += failed(of, missing[i], err)
+		} else {
+			settled += w.verify(ctx, of, missing[i])
+		}
+	}
+	return settled, true
+}
+
+// roundCreating reads the newest volumes first, since those being created are
+// among them. It stops when it has seen them all, or when requesting the rest
+// one by one is less work: a volume that an earlier leader left in creation may
+// be far behind.
+func (w *Watcher[T]) roundCreating(ctx context.Context, creating waits[T]) (settled int) {
+	missing := unseen(creating)
+	pages := 0
+	err := w.options.List(ctx, "", newestPage(len(creating)), func(page []T) bool {
+		w.options.Observe(page)
+		for _, v := range page {
+			if id, _ := w.options.State(v); missing[id] {
+				delete(missing, id)
+				settled += w.deliver(creating[id], v)
+			}
+		}
+		pages++
+		return len(missing) >= pages
+	})
+	if err != nil {
+		return settled + failed(creating, missing, err)
+	}
+	return settled + w.verify(ctx, creating, missing)
+}
+
+// roundDeleting lists the volumes in deletion. A missing volume has left that
+// state, or the filter was not honored. The missing ones are read one by one, or
+// by one listing without a filter, whichever costs less.
+func (w *Watcher[T]) roundDeleting(ctx context.Context, deleting waits[T]) (settled int) {
+	missing := unseen(deleting)
+	err := w.options.List(ctx, cinder.StatusDeleting, pageSize, func(page []T) bool {
+		for _, v := range page {
+			id, status := w.options.State(v)
+			show(deleting[id])
+			if status == cinder.StatusDeleting && missing[id] {
+				delete(missing, id)
+				settled += w.deliver(deleting[id], v)
+			}
+		}
+		return len(missing) > 0
+	})
+	cost, known := w.costOfAll()
+	if !known {
+		cost = fewReads
+	}
+	if err == nil && float64(len(missing)) > cost {
+		var n int
+		n, err = w.sweep(ctx, deleting, missing)
+		settled += n
+	}
+	if err != nil {
+		return settled + failed(deleting, missing, err)
+	}
+	return settled + w.verify(ctx, deleting, missing)
+}
+
+// sweep settles missing volumes with one complete listing, and removes the
+// settled ones from missing.
+func (w *Watcher[T]) sweep(ctx context.Context, deleting waits[T], missing map[string]bool) (settled int, err error) {
+	err = w.ListAll(ctx, func(page []T) bool {
+		for _, v := range page {
+			if id, _ := w.options.State(v); missing[id] {
+				delete(missing, id)
+				settled += w.deliver(deleting[id], v)
+				show(deleting[id])
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return settled, err
+	}
+	return settled + absent(deleting, missing), nil
+}
+
+// absent settles those volumes missing from a complete listing whose absence
+// proves that they are gone, and removes them from missing: an earlier listing
+// has shown them. Another project's volume is never shown, although an
+// administrator may have deleted it by ID.
+func absent[T any](deleting waits[T], missing map[string]bool) (settled int) {
+	for id := range missing {
+		if shown(deleting[id]) {
+			delete(missing, id)
+			settled += finish(deleting[id], outcome[T]{gone: true})
+		}
+	}
+	return settled
+}
+
+func unseen[T any](of waits[T]) map[string]bool {
+	missing := make(map[string]bool, len(of))
+	for id := range of {
+		missing[id] = true
+	}
+	return missing
+}
+
+func show[T any](waits []*wait[T]) {
+	for _, waiting := range waits {
+		waiting.shown = true
+	}
+}
+
+// shown reports whether every wait has seen its volume in a listing; a wait
+// that just began may not have.
+func shown[T any](waits []*wait[T]) bool {
+	for _, waiting := range waits {
+		if !waiting.shown {
+			return false
+		}
+	}
+	return len(waits) > 0
+}
+
+// verify reads volumes by their IDs that a listing did not show.
+func (w *Watcher[T]) verify(ctx context.Context, of waits[T], missing map[string]bool) (settled int) {
+	type answer struct {
+		found T
+		err   error
+	}
+	ids := slices.Collect(maps.Keys(missing))
+	answers := make([]answer, len(ids))
+	var group errgroup.Group
+	group.SetLimit(readsAtOnce)
+	for i, id := range ids {
+		group.Go(func() error {
+			answers[i].found, answers[i].err = w.options.Get(ctx, id)
+			return nil
+		})
+	}
+	_ = group.Wait()
+	for i, id := range ids {
+		switch err := answers[i].err; {
+		case cinder.IsKind(err, cinder.KindNotFound):
+			settled += finish(of[id], outcome[T]{gone: true})
+		case err != nil:
+			settled += failed(of, map[string]bool{id: true}, err)
+		default:
+			settled += w.deliver(of[id], answers[i].found)
+		}
+	}
+	return settled
+}
+
+// deliver delivers a volume to the waits whose status it has left.
+func (w *Watcher[T]) deliver(waits []*wait[T], v T) (settled int) {
+	_, status := w.options.State(v)
+	for _, waiting := range waits {
+		waiting.failures = 0
+		if status == waiting.status || waiting.status == cinder.StatusCreating && status == "downloading" {
+			continue
+		}
+		settled += finish([]*wait[T]{waiting}, outcome[T]{found: v})
+	}
+	return settled
+}
+
+// failed records that a round brought no news of the missing volumes, and
+// delivers the error where that has happened too often.
+func failed[T any](of waits[T], missing map[string]bool, err error) (settled int) {
+	for id := range missing {
+		for _, waiting := range of[id] {
+			if waiting.failures++; waiting.failures >= failuresToReport {
+				settled += finish([]*wait[T]{waiting}, outcome[T]{err: err})
+			}
+		}
+	}
+	return settled
+}
+
+// finish delivers an outcome to the waits.
+func finish[T any](waits []*wait[T], result outcome[T]) (count int) {
+	for _, waiting := range waits {
+		if !waiting.finished {
+			waiting.finished = true
+			waiting.result <- result
+			count++
+		}
+	}
+	return count
+}

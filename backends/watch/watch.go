@@ -1,0 +1,243 @@
+// Package watch waits until volumes and snapshots leave a status, by as few requests as
+// Cinder can be asked with: one round serves everything that is in flight.
+package watch
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// Options say what a Watcher waits for, and how it asks for it.
+type Options[T any] struct {
+	Backend string
+	// Noun is what is waited for, in errors.
+	Noun string
+	// Interval is the shortest time between rounds.
+	Interval time.Duration
+	// List lists those with a status, or all if it is empty. Whether a backend honors the
+	// status is not relied on.
+	List func(ctx context.Context, status cinder.Status, pageSize int, yield func(page []T) bool) error
+	// Get reads one.
+	Get   func(ctx context.Context, id string) (T, error)
+	State func(T) (id string, status cinder.Status)
+	// Observe gets what was read on the way to what is being created.
+	Observe func(page []T)
+	// Waiting adds to the number that is waited for.
+	Waiting func(more int)
+	// Pause waits between rounds; nil means time.Sleep.
+	Pause func(time.Duration)
+}
+
+// Watcher waits for many volumes, or many snapshots, of one backend at once.
+// While any is in flight it makes a round of requests per tick, which costs
+// Cinder as much as there is in flight, not as much as the project has. It makes
+// no request while nothing is in flight.
+type Watcher[T any] struct {
+	options Options[T]
+	// total is how many the last complete listing had; nil before there was one, and
+	// after one that failed.
+	total atomic.Pointer[int]
+
+	mu      sync.Mutex
+	waits   map[*wait[T]]struct{}
+	running bool
+	// While running, pause is how long the pause before the next round is, and
+	// listedAll whether the last one listed everything.
+	pause     time.Duration
+	listedAll bool
+}
+
+// New makes a watcher that waits for nothing yet.
+func New[T any](options Options[T]) *Watcher[T] {
+	if options.Pause == nil {
+		options.Pause = time.Sleep
+	}
+	return &Watcher[T]{options: options, waits: map[*wait[T]]struct{}{}}
+}
+
+// wait is one caller's wait for a volume or snapshot.
+type wait[T any] struct {
+	id     string
+	status cinder.Status // the status to leave; empty if any will do
+	result chan outcome[T]
+	// shown is set once a listing has shown the volume; failures counts the
+	// rounds in a row without news of it; finished is set once the result is
+	// delivered, which may be before the caller leaves. Only the goroutine that
+	// makes the rounds uses them.
+	shown    bool
+	failures int
+	finished bool
+}
+
+type outcome[T any] struct {
+	found T
+	gone  bool
+	err   error
+}
+
+// KindTimeout is the kind of failure of a wait that timed out.
+const KindTimeout cinder.Kind = "Timeout"
+
+// failuresToReport is how many rounds in a row may fail for a volume before its
+// callers get the error. A single lost answer is not worth a retry of the whole
+// operation.
+const failuresToReport = 3
+
+// slowestRound bounds how far the interval grows, as a multiple of itself.
+const slowestRound = 10
+
+// soon is how long a caller that wants to see a volume waits for a listing,
+// as a multiple of the interval.
+const soon = 3
+
+// waits is what is waited for, by ID.
+type waits[T any] map[string][]*wait[T]
+
+// inFlight is what a round serves: what is to be seen in whatever status, what is
+// being created, and what is being deleted.
+type inFlight[T any] struct {
+	seeing, creating, deleting waits[T]
+}
+
+func (f inFlight[T]) len() int { return len(f.seeing) + len(f.creating) + len(f.deleting) }
+
+// Await returns the volume once it has left the status, or gone once it no
+// longer exists. The timeout is for the whole wait, not for one request.
+func (w *Watcher[T]) Await(ctx context.Context, id string, status cinder.Status, timeout time.Duration) (after T, gone bool, err error) {
+	ctx, span := cinder.StartSpan(ctx, "wait while "+cmp.Or(string(status), "unseen"))
+	defer span.End()
+	waiting := &wait[T]{id: id, status: status, result: make(chan outcome[T], 1)}
+	w.add(waiting)
+	defer w.remove(waiting)
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case found := <-waiting.result:
+		return found.found, found.gone, found.err
+	case <-ctx.Done():
+		return after, false, ctx.Err()
+	case <-timer.C:
+		return after, false, &cinder.Error{Backend: w.options.Backend, Kind: KindTimeout,
+			Message: fmt.Sprintf("%s %s is still %s after %s", w.options.Noun, id, cmp.Or(string(status), "unseen"), timeout)}
+	}
+}
+
+// See reads a volume: with the next listing, if one is due soon that costs less
+// than reading each volume by itself, and if it comes.
+func (w *Watcher[T]) See(ctx context.Context, id string, timeout time.Duration) (T, error) {
+	if w.listsSoon() {
+		if found, gone, err := w.Await(ctx, id, anyStatus, timeout); err == nil && !gone {
+			return found, nil
+		}
+	}
+	return w.options.Get(ctx, id)
+}
+
+// anyStatus is what a wait is for that ends when the volume is seen.
+const anyStatus cinder.Status = ""
+
+// listsSoon reports whether others wait for the next round, which is near, and
+// likely to list everything because the last one did.
+func (w *Watcher[T]) listsSoon() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.waits) > 0 && w.listedAll && w.pause <= soon*w.options.Interval
+}
+
+func (w *Watcher[T]) add(waiting *wait[T]) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waits[waiting] = struct{}{}
+	w.options.Waiting(1)
+	if !w.running {
+		w.running = true
+		go w.run()
+	}
+}
+
+func (w *Watcher[T]) remove(waiting *wait[T]) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.waits, waiting)
+	w.options.Waiting(-1)
+}
+
+// run makes rounds while there are waits. The pause adapts: it starts short, as
+// most volumes take a fraction of a second, and grows while nothing changes and
+// with the duration of a round, so that a slow Cinder gets fewer requests: the
+// rounds keep it busy for at most a third of the time.
+func (w *Watcher[T]) run() {
+	pause := w.options.Interval
+	known := 0
+	for {
+		w.sleep(pause)
+		now := w.pending()
+		if now.len() == 0 {
+			return
+		}
+		started := time.Now()
+		settled := w.round(now)
+		took := time.Since(started)
+		if settled > 0 || now.len() > known {
+			pause = w.options.Interval
+		} else {
+			pause = min(pause*13/10, w.options.Interval*slowestRound)
+		}
+		pause = min(max(pause, 2*took), w.options.Interval*slowestRound)
+		known = now.len() - settled
+	}
+}
+
+func (w *Watcher[T]) sleep(pause time.Duration) {
+	w.mu.Lock()
+	w.pause = pause
+	w.mu.Unlock()
+	w.options.Pause(pause)
+}
+
+// Running reports whether rounds are being made, or are about to be.
+func (w *Watcher[T]) Running() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.running
+}
+
+// pending takes a snapshot of the waits; if there are none, the caller must end.
+func (w *Watcher[T]) pending() inFlight[T] {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := inFlight[T]{seeing: waits[T]{}, creating: waits[T]{}, deleting: waits[T]{}}
+	for waiting := range w.waits {
+		of := now.creating
+		switch waiting.status {
+		case anyStatus:
+			of = now.seeing
+		case cinder.StatusDeleting:
+			of = now.deleting
+		}
+		if !waiting.finished {
+			of[waiting.id] = append(of[waiting.id], waiting)
+		}
+	}
+	w.running, w.listedAll = now.len() > 0, w.listsAll(now)
+	return now
+}
+
+// ListAll makes a complete listing, and notes how much it has.
+func (w *Watcher[T]) ListAll(ctx context.Context, yield func(page []T) bool) error {
+	listed := 0
+	err := w.options.List(ctx, "", pageSize, func(page []T) bool {
+		listed += len(page)
+		return yield(page)
+	})
+	if err == nil {
+		w.total.Store(&listed)
+	}
+	return err
+}

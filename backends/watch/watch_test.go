@@ -1,0 +1,267 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+func TestWaitsEndWithTheState(t *testing.T) {
+	tests := map[string]struct {
+		status cinder.Status
+		ends   cinder.Status
+		await  cinder.Status
+		want   cinder.Status
+		gone   bool
+	}{
+		"created":            {status: cinder.StatusCreating, ends: cinder.StatusAvailable, await: cinder.StatusCreating, want: cinder.StatusAvailable},
+		"creation fails":     {status: cinder.StatusCreating, ends: cinder.StatusError, await: cinder.StatusCreating, want: cinder.StatusError},
+		"creation vanishes":  {status: cinder.StatusCreating, await: cinder.StatusCreating, gone: true},
+		"created already":    {status: cinder.StatusAvailable, await: cinder.StatusCreating, want: cinder.StatusAvailable},
+		"deleted":            {status: cinder.StatusDeleting, await: cinder.StatusDeleting, gone: true},
+		"deletion fails":     {status: cinder.StatusDeleting, ends: cinder.StatusErrorDeleting, await: cinder.StatusDeleting, want: cinder.StatusErrorDeleting},
+		"deletion undone":    {status: cinder.StatusDeleting, ends: cinder.StatusAvailable, await: cinder.StatusDeleting, want: cinder.StatusAvailable},
+		"downloads an image": {status: "downloading", ends: cinder.StatusAvailable, await: cinder.StatusCreating, want: cinder.StatusAvailable},
+	}
+	for name, test := range tests {
+		for _, ignoreFilter := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%v", name, ignoreFilter), func(t *testing.T) {
+				p := newProject()
+				p.ignoreFilter = ignoreFilter
+				v := p.add(test.status)
+				v.end = test.ends
+				found, gone, err := p.watcher().Await(t.Context(), v.id, test.await, time.Minute)
+				equal(t, err, nil)
+				equal(t, gone, test.gone)
+				equal(t, found.status, test.want)
+			})
+		}
+	}
+}
+
+// TestManyDeletions: one sweep settles many, and a volume that no listing ever
+// showed is read by its ID before it counts as gone.
+func TestManyDeletions(t *testing.T) {
+	p := newProject()
+	w := p.watcher()
+	want := map[string]cinder.Status{}
+	for i := range 60 {
+		v := p.add(cinder.StatusDeleting)
+		switch i % 6 {
+		case 4:
+			v.end = cinder.StatusErrorDeleting
+		case 5:
+			// Of another project: an administrator's listing never shows it.
+			v.hidden = true
+		}
+		want[v.id] = v.end
+	}
+	var group sync.WaitGroup
+	for id, status := range want {
+		group.Go(func() {
+			found, gone, err := w.Await(t.Context(), id, cinder.StatusDeleting, time.Minute)
+			if err != nil || gone != (status == "") || found.status != status {
+				t.Errorf("%s: %q, gone %v, error %v; want %q", id, found.status, gone, err, status)
+			}
+			if gone && p.exists(id) {
+				t.Errorf("%s counts as gone but exists", id)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// TestOldVolumeInCreation: a volume that an earlier leader left in creation is
+// behind thousands of newer ones. It costs two pages and a read per round, not
+// a listing of everything.
+func TestOldVolumeInCreation(t *testing.T) {
+	p := newProject()
+	v := p.add(cinder.StatusCreating)
+	for range 3000 {
+		p.add(cinder.StatusAvailable)
+	}
+	_, _, err := p.watcher().Await(t.Context(), v.id, cinder.StatusCreating, time.Minute)
+	equal(t, err, nil)
+	rounds := p.looks + 1
+	if n := p.count("list"); n > 2*rounds {
+		t.Errorf("%d pages in %d rounds, want at most %d", n, rounds, 2*rounds)
+	}
+	equal(t, p.count("get"), rounds)
+}
+
+func TestWaitTimesOut(t *testing.T) {
+	p := newProject()
+	p.looks = 1 << 30
+	v := p.add(cinder.StatusCreating)
+	w := p.watcher()
+	_, _, err := w.Await(t.Context(), v.id, cinder.StatusCreating, 5*time.Millisecond)
+	if err == nil || err.Error() != "backend gold: volume volume-1 is still creating after 5ms" {
+		t.Errorf("error %v", err)
+	}
+	equal(t, cinder.KindOf(err), KindTimeout)
+	equal(t, len(w.waits), 0)
+}
+
+func TestWaitIsCanceled(t *testing.T) {
+	p := newProject()
+	p.looks = 1 << 30
+	ctx, cancel := context.WithCancel(t.Context())
+	p.list = func(context.Context, cinder.Status, int) (bool, error) {
+		if p.count("list") == 3 {
+			cancel()
+		}
+		return false, nil
+	}
+	w := p.watcher()
+	_, _, err := w.Await(ctx, p.add(cinder.StatusCreating).id, cinder.StatusCreating, time.Minute)
+	equal(t, errors.Is(err, context.Canceled), true)
+	for deadline := time.Now().Add(time.Minute); w.Running(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the rounds go on although nothing is waited for")
+		}
+	}
+}
+
+var errRefused = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "Cinder answered service unavailable"}
+
+func TestListingThatKeepsFailingIsReported(t *testing.T) {
+	for _, status := range []cinder.Status{cinder.StatusCreating, cinder.StatusDeleting} {
+		p := newProject()
+		v := p.add(status)
+		p.fault = func(operation, _ string) error {
+			if operation == "list" {
+				return errRefused
+			}
+			return nil
+		}
+		_, _, err := p.watcher().Await(t.Context(), v.id, status, time.Minute)
+		equal(t, err, error(errRefused))
+		equal(t, p.count("list"), failuresToReport)
+	}
+}
+
+func TestFewFailuresAreNotReported(t *testing.T) {
+	p := newProject()
+	v := p.add(cinder.StatusCreating)
+	n := 0
+	p.fault = func(string, string) error {
+		if n++; n%failuresToReport != 0 {
+			return errRefused
+		}
+		return nil
+	}
+	found, _, err := p.watcher().Await(t.Context(), v.id, cinder.StatusCreating, time.Minute)
+	equal(t, err, nil)
+	equal(t, found.status, cinder.StatusAvailable)
+}
+
+// TestOneFailureDelaysNoOtherWait: reading one volume fails forever; the others
+// in flight are served, and only that volume's waits fail.
+func TestOneFailureDelaysNoOtherWait(t *testing.T) {
+	p := newProject()
+	bad := p.add(cinder.StatusDeleting)
+	bad.hidden = true
+	p.fault = func(operation, id string) error {
+		if operation == "get" && id == bad.id {
+			return errRefused
+		}
+		return nil
+	}
+	w := p.watcher()
+	var created, deleted []*volume
+	for range 20 {
+		created, deleted = append(created, p.add(cinder.StatusCreating)), append(deleted, p.add(cinder.StatusDeleting))
+	}
+	var group sync.WaitGroup
+	for _, v := range slices.Concat(created, deleted) {
+		id, awaited, want := v.id, v.status, v.end
+		group.Go(func() {
+			found, gone, err := w.Await(t.Context(), id, awaited, time.Minute)
+			if err != nil || gone != (want == "") || found.status != want {
+				t.Errorf("%s: %s, gone %v, %v; want %q", id, found.status, gone, err, want)
+			}
+		})
+	}
+	_, _, err := w.Await(t.Context(), bad.id, cinder.StatusDeleting, time.Minute)
+	equal(t, err, error(errRefused))
+	group.Wait()
+}
+
+func TestSeveralMayWaitForOneVolume(t *testing.T) {
+	p := newProject()
+	v := p.add(cinder.StatusCreating)
+	w := p.watcher()
+	var group sync.WaitGroup
+	for range 10 {
+		group.Go(func() {
+			if found, _, err := w.Await(t.Context(), v.id, cinder.StatusCreating, time.Minute); err != nil || found.status != cinder.StatusAvailable {
+				t.Errorf("%s, %v", found.status, err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+func TestNumberOfWaitsIsTold(t *testing.T) {
+	p := newProject()
+	v := p.add(cinder.StatusCreating)
+	options := p.options()
+	var seen []int
+	options.Waiting = func(more int) { seen = append(seen, more) }
+	_, _, err := New(options).Await(t.Context(), v.id, cinder.StatusCreating, time.Minute)
+	equal(t, err, nil)
+	if !slices.Equal(seen, []int{1, -1}) {
+		t.Errorf("told %v", seen)
+	}
+}
+
+// TestVolumeIsSeenWithoutAListing: a deletion that was to see its volume with the
+// next listing reads it if that listing fails or does not come.
+func TestVolumeIsSeenWithoutAListing(t *testing.T) {
+	for name, list := range map[string]func(context.Context, cinder.Status, int) (bool, error){
+		"it fails": func(context.Context, cinder.Status, int) (bool, error) { return true, errRefused },
+		"it hangs": func(context.Context, cinder.Status, int) (bool, error) {
+			<-t.Context().Done()
+			return true, t.Context().Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProject()
+			p.looks = 1 << 30
+			deleted, id := p.add(cinder.StatusDeleting).id, p.add(cinder.StatusInUse).id
+			p.list = list
+			options := p.options()
+			options.Interval = 20 * time.Millisecond
+			w := New(options).of(0)
+			w.listedAll = true
+			go w.Await(t.Context(), deleted, cinder.StatusDeleting, time.Minute) //nolint:errcheck // It ends with the test.
+			for !w.listsSoon() {
+				time.Sleep(time.Millisecond)
+			}
+			found, err := w.See(t.Context(), id, 300*time.Millisecond)
+			equal(t, err, nil)
+			equal(t, found.id, id)
+		})
+	}
+}
+
+// TestListingsThatFailAreNotRepeated: a listing of everything that fails, as it
+// does where one volume's metadata cannot be read, stops no wait that does not
+// need it.
+func TestListingsThatFailAreNotRepeated(t *testing.T) {
+	for _, status := range []cinder.Status{cinder.StatusCreating, cinder.StatusDeleting} {
+		p := newProject()
+		v := p.add(status)
+		p.list = func(_ context.Context, status cinder.Status, size int) (bool, error) {
+			return status == "" && size == pageSize, errRefused
+		}
+		_, _, err := p.watcher().of(1).Await(t.Context(), v.id, status, time.Minute)
+		equal(t, err, nil)
+	}
+}
