@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // Complete takes the last step, to in-use; a volume for the CSI driver is only marked
@@ -60,11 +61,11 @@ func (l *Lifecycle) Mark(ctx context.Context, target Target) error {
 }
 
 func (e *endpoint) mark(ctx context.Context, v cinder.Volume) error {
-	if EverAttached(v) {
+	if stamps.EverAttached(v) {
 		return nil
 	}
 	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-		return client.UpdateMetadata(ctx, v.ID, attachedMark())
+		return client.UpdateMetadata(ctx, v.ID, stamps.AttachedMark())
 	})
 }
 
@@ -80,7 +81,7 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 		var failed error
 		tried := false
 		switch {
-		case IsCSI(v):
+		case stamps.IsCSI(v):
 			return e.mark(ctx, v)
 		case v.Status == cinder.StatusInUse:
 			return e.attachedElsewhere(v, target)
@@ -115,7 +116,7 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 
 // bringIntoUse takes the step from attaching to in-use.
 func (e *endpoint) bringIntoUse(ctx context.Context, v cinder.Volume, target Target, readOnly bool) error {
-	if workflowOf(v) == cinder.WorkflowAttachment {
+	if stamps.WorkflowOf(v) == cinder.WorkflowAttachment {
 		return e.completeAttachment(ctx, v)
 	}
 	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 func TestCompleteFromEveryState(t *testing.T) {
@@ -48,7 +49,7 @@ func TestCompleteFromEveryState(t *testing.T) {
 		memory.fault = sequence(map[string][]mishap{"attachment.complete": {refused}})
 		l := memory.term(t)
 		equal(t, cinder.KindOf(l.Complete(t.Context(), claimTarget(1, id), false)), cinder.KindUnavailable)
-		equal(t, EverAttached(memory.present()[id]), true)
+		equal(t, stamps.EverAttached(memory.present()[id]), true)
 		if err := l.Complete(t.Context(), claimTarget(1, id), false); err != nil {
 			t.Error(err)
 		}

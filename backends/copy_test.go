@@ -6,6 +6,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // restored is a volume that a user restored from a backup of a claim's volume,
@@ -13,7 +14,7 @@ import (
 func restored(n int) cinder.Volume {
 	made := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	v := mine(n, cinder.StatusAvailable)
-	v.Metadata[stampRequested] = made.Format(time.RFC3339)
+	v.Metadata[stamps.KeyRequestedAt] = made.Format(time.RFC3339)
 	v.CreatedAt = made.Add(time.Hour)
 	return v
 }
@@ -78,11 +79,11 @@ func TestVolumeIsACopyOnlyIfItIsMuchYoungerThanItsRequest(t *testing.T) {
 		{"Cinder does not say", time.Time{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			equal(t, IsCopy(cinder.Volume{CreatedAt: c.created, Metadata: map[string]string{stampRequested: at.Format(time.RFC3339)}}), c.copy)
+			equal(t, stamps.IsCopy(cinder.Volume{CreatedAt: c.created, Metadata: map[string]string{stamps.KeyRequestedAt: at.Format(time.RFC3339)}}), c.copy)
 		})
 	}
 	// A volume of an earlier release has no record of its request.
-	equal(t, IsCopy(cinder.Volume{CreatedAt: at, Metadata: claimStamp(1).Metadata(nil)}), false)
+	equal(t, stamps.IsCopy(cinder.Volume{CreatedAt: at, Metadata: claimStamp(1).Metadata(nil)}), false)
 }
 
 // TestWrongDateMakesNoCopy: a proxy's Date header is wrong by an hour. The
@@ -97,7 +98,7 @@ func TestWrongDateMakesNoCopy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if IsCopy(memory.stamped(claimStamp(1))[0]) {
+		if stamps.IsCopy(memory.stamped(claimStamp(1))[0]) {
 			t.Errorf("%s ahead: volume %s counts as a copy", ahead, connected.Volume.ID)
 		}
 		if err := l.Abandon(t.Context(), claimStamp(1), claimSpec(1).Connector, nil); err != nil {

@@ -9,17 +9,18 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // csiVolume is claim n's volume for the CSI driver, in a state.
 func csiVolume(n int, status cinder.Status, attachments ...cinder.Attachment) cinder.Volume {
 	v := cinder.Volume{Name: claimStamp(n).PV, Status: status, Metadata: claimStamp(n).Metadata(nil), SizeGiB: 1, Attachments: attachments}
-	v.Metadata[StampMode], v.Metadata[stampWorkflow] = ModeCSI, string(cinder.WorkflowAttachment)
+	v.Metadata[stamps.KeyMode], v.Metadata[stamps.KeyWorkflow] = stamps.ModeCSI, string(cinder.WorkflowAttachment)
 	return v
 }
 
 func marked(v cinder.Volume) cinder.Volume {
-	v.Metadata[stampAttached] = "true"
+	v.Metadata[stamps.KeyAttached] = "true"
 	return v
 }
 
@@ -33,7 +34,7 @@ func withAttachments(memory *memoryCinder, v cinder.Volume, statuses ...cinder.A
 		name := fmt.Sprintf("attachment-%d", memory.ids)
 		memory.open[name] = &memoryAttachment{volume: id, status: string(status)}
 		if status == cinder.AttachmentAttached {
-			memory.volumes[id].Attachments = append(memory.volumes[id].Attachments, cinder.Attachment{ID: name, Host: NodeHost("node-1", "cluster-1")})
+			memory.volumes[id].Attachments = append(memory.volumes[id].Attachments, cinder.Attachment{ID: name, Host: stamps.NodeHost("node-1", "cluster-1")})
 		}
 	}
 	return id
@@ -60,7 +61,7 @@ func newCSICinder() *memoryCinder {
 func TestVolumeForTheCSIDriverFromEveryState(t *testing.T) {
 	native := func() cinder.Volume {
 		v := mine(1, cinder.StatusAvailable)
-		v.Metadata[stampRequest] = claimSpec(1).request()
+		v.Metadata[stamps.KeyRequest] = claimSpec(1).request()
 		return v
 	}
 	for name, test := range map[string]struct {
@@ -72,7 +73,7 @@ func TestVolumeForTheCSIDriverFromEveryState(t *testing.T) {
 		"nothing there":   {want: []string{"volume.create"}, kept: "volume-1"},
 		"creating":        {volumes: []cinder.Volume{csiVolume(1, cinder.StatusCreating)}, kept: "volume-1"},
 		"available":       {volumes: []cinder.Volume{csiVolume(1, cinder.StatusAvailable)}, kept: "volume-1"},
-		"on a node":       {volumes: []cinder.Volume{marked(csiVolume(1, cinder.StatusInUse, cinder.Attachment{ID: "a", Host: NodeHost("node-1", "cluster-1")}))}, kept: "volume-1"},
+		"on a node":       {volumes: []cinder.Volume{marked(csiVolume(1, cinder.StatusInUse, cinder.Attachment{ID: "a", Host: stamps.NodeHost("node-1", "cluster-1")}))}, kept: "volume-1"},
 		"being attached":  {volumes: []cinder.Volume{marked(csiVolume(1, cinder.StatusAttaching))}, kept: "volume-1"},
 		"being detached":  {volumes: []cinder.Volume{marked(csiVolume(1, cinder.StatusDetaching))}, kept: "volume-1"},
 		"being deleted":   {volumes: []cinder.Volume{csiVolume(1, cinder.StatusDeleting)}, want: []string{"volume.create"}, kept: "volume-2"},
@@ -101,8 +102,8 @@ func TestVolumeForTheCSIDriverFromEveryState(t *testing.T) {
 				t.Errorf("connected %+v", connected)
 			}
 			v := memory.present()[test.kept]
-			equal(t, IsCSI(v), true)
-			equal(t, v.Metadata[stampWorkflow], "attachment")
+			equal(t, stamps.IsCSI(v), true)
+			equal(t, v.Metadata[stamps.KeyWorkflow], "attachment")
 		})
 	}
 }
@@ -115,7 +116,7 @@ func TestNativeVolumeIsMadeAnewAfterTheModeCSI(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, connected.Volume.ID, "volume-2")
 	equal(t, memory.changes(), []string{"volume.delete volume-1", "volume.create", "attachment.create volume-2"})
-	equal(t, IsCSI(memory.present()["volume-2"]), false)
+	equal(t, stamps.IsCSI(memory.present()["volume-2"]), false)
 }
 
 // TestTwoRequestsForAClaimInModeCSI besides listings: one that makes the volume, and
@@ -133,11 +134,11 @@ func TestTwoRequestsForAClaimInModeCSI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, EverAttached(memory.present()[connected.Volume.ID]), false)
+	equal(t, stamps.EverAttached(memory.present()[connected.Volume.ID]), false)
 	if err := l.Complete(t.Context(), csiTarget(1, connected.Volume.ID), false); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, EverAttached(memory.present()[connected.Volume.ID]), true)
+	equal(t, stamps.EverAttached(memory.present()[connected.Volume.ID]), true)
 	equal(t, memory.changes(), []string{"volume.create", "metadata.update volume-1"})
 	equal(t, memory.present()[connected.Volume.ID].Status, cinder.StatusAvailable)
 	// Again, by this leader and by the next, which lists.
@@ -165,7 +166,7 @@ func TestMarkOfAVolumeForTheCSIDriver(t *testing.T) {
 		wantErr string
 	}{
 		"unmarked":          {volume: csiVolume(1, cinder.StatusAvailable), want: []string{"metadata.update volume-1"}},
-		"on a node, marked": {volume: marked(csiVolume(1, cinder.StatusInUse, cinder.Attachment{ID: "a", Host: NodeHost("node-1", "cluster-1")}))},
+		"on a node, marked": {volume: marked(csiVolume(1, cinder.StatusInUse, cinder.Attachment{ID: "a", Host: stamps.NodeHost("node-1", "cluster-1")}))},
 		"refused":           {volume: csiVolume(1, cinder.StatusAvailable), faults: map[string][]mishap{"metadata.update": {refused}}, want: []string{"metadata.update volume-1"}, wantErr: "backend gold: metadata.update: Cinder answered service unavailable (HTTP 503)"},
 		"another's": {volume: csiVolume(2, cinder.StatusAvailable),
 			wantErr: `backend gold: volume volume-1 is stamped cluster "cluster-1", PersistentVolume "pvc-uid-2", claim UID "uid-2", expected cluster "cluster-1", PersistentVolume "pvc-uid-1", claim UID "uid-1"; it is not touched`},
@@ -235,7 +236,7 @@ func TestImportOfAVolumeThatWasInModeCSI(t *testing.T) {
 	if _, err := memory.term(t).Import(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, IsCSI(memory.present()[id]), false)
+	equal(t, stamps.IsCSI(memory.present()[id]), false)
 	memory = newCSICinder()
 	id = withAttachments(memory, marked(csiVolume(1, cinder.StatusInUse)), "attached")
 	spec.VolumeID = id
@@ -280,7 +281,7 @@ func TestOneVolumeOfAClaimInModeCSIThroughMishaps(t *testing.T) {
 				return l.RemoveUnrecorded(t.Context(), second, claimStamp(1), testConnector, nil)
 			})
 		}
-		if found := memory.stamped(claimStamp(1)); len(found) != 1 || found[0].ID != id || !EverAttached(found[0]) || found[0].Status != cinder.StatusAvailable {
+		if found := memory.stamped(claimStamp(1)); len(found) != 1 || found[0].ID != id || !stamps.EverAttached(found[0]) || found[0].Status != cinder.StatusAvailable {
 			t.Fatalf("seed %d: left %+v: %q", seed, found, memory.log)
 		}
 		if slices.ContainsFunc(memory.changes(), func(change string) bool {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // TestVolumeThatVanishedIsLookedUp: the volume that this term knows is gone,
@@ -95,7 +96,7 @@ func TestLateRivalIsHandedOver(t *testing.T) {
 			}
 			late := memory.add(mine(1, cinder.StatusAvailable))
 			foreign := mine(1, cinder.StatusAvailable)
-			foreign.Metadata[stampPV] = "pvc-another"
+			foreign.Metadata[stamps.KeyPV] = "pvc-another"
 			memory.add(foreign)
 			// Another claim's wait shows them.
 			if _, err := l.Connect(t.Context(), claimSpec(2)); err != nil {

@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/backends/knowledge"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/backends/watch"
 )
 
@@ -100,10 +99,10 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 func newInventory(cluster string, list func(context.Context, func([]cinder.Volume) bool) error) *knowledge.Inventory[cinder.Volume] {
 	return knowledge.NewInventory(knowledge.Entries[cinder.Volume]{
 		List:  list,
-		Owner: claimOf(cluster),
+		Owner: stamps.ClaimOf(cluster),
 		Born:  func(v cinder.Volume) (string, time.Time) { return v.ID, v.CreatedAt },
 		Share: func(v cinder.Volume, texts map[string]string) cinder.Volume {
-			v.Metadata = shareTexts(v.Metadata, texts)
+			v.Metadata = stamps.Share(v.Metadata, texts)
 			return v
 		},
 	})
@@ -114,55 +113,17 @@ func newSnapshotInventory(cluster string, list func(context.Context, func([]cind
 	return knowledge.NewInventory(knowledge.Entries[cinder.Snapshot]{
 		List: list,
 		Owner: func(s cinder.Snapshot) string {
-			if s.Metadata[stampCluster] != cluster {
+			if s.Metadata[stamps.KeyCluster] != cluster {
 				return ""
 			}
-			return s.Metadata[stampSnapshotUID]
+			return s.Metadata[stamps.KeySnapshotUID]
 		},
 		Born: func(s cinder.Snapshot) (string, time.Time) { return s.ID, s.CreatedAt },
 		Share: func(s cinder.Snapshot, texts map[string]string) cinder.Snapshot {
-			s.Metadata = shareTexts(s.Metadata, texts)
+			s.Metadata = stamps.Share(s.Metadata, texts)
 			return s
 		},
 	})
-}
-
-// claimOf returns the UID of the claim that one of the cluster's volumes is stamped
-// with; empty for volumes of others.
-func claimOf(cluster string) func(v cinder.Volume) (uid string) {
-	return func(v cinder.Volume) string {
-		if v.Metadata[stampCluster] != cluster {
-			return ""
-		}
-		return v.Metadata[stampClaimUID]
-	}
-}
-
-// keysOfOne are the keys whose values are different for each claim or snapshot.
-var keysOfOne = []string{stampClaimUID, stampClaim, stampPV, stampRequested, stampSnapshotUID, stampSnapshot, stampSnapshotContent}
-
-// shareTexts copies metadata so that all volumes share common strings: the
-// keys, and the values that do not differ between claims or snapshots. Each was decoded
-// separately, and a listing of 20,000 volumes is kept for a leader's term.
-func shareTexts(metadata, texts map[string]string) map[string]string {
-	share := func(text string) string {
-		if known, ok := texts[text]; ok {
-			return known
-		}
-		texts[text] = text
-		return text
-	}
-	shared := make(map[string]string, len(metadata))
-	for key, value := range metadata {
-		switch {
-		case strings.HasPrefix(key, NodeRecordPrefix):
-		case slices.Contains(keysOfOne, key):
-		default:
-			value = share(value)
-		}
-		shared[share(key)] = value
-	}
-	return shared
 }
 
 func (e *endpoint) timeouts() Timeouts { return e.config.Load().Timeouts }
@@ -179,7 +140,7 @@ func (e *endpoint) get(ctx context.Context, id string) (v cinder.Volume, err err
 }
 
 func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
-	query.Keep = isOurKey
+	query.Keep = stamps.IsOurKey
 	return e.listForAll(ctx, func(ctx context.Context, client Cinder) error {
 		return client.ListVolumes(ctx, query, func(page []cinder.Volume) bool {
 			for _, v := range page {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 func TestExtendFromEveryState(t *testing.T) {
@@ -18,7 +19,7 @@ func TestExtendFromEveryState(t *testing.T) {
 	larger := mine(1, cinder.StatusAvailable)
 	larger.SizeGiB = 7
 	stranger := mine(1, cinder.StatusAvailable)
-	stranger.Metadata[stampClaimUID] = "uid-2"
+	stranger.Metadata[stamps.KeyClaimUID] = "uid-2"
 	failed := mine(1, cinder.StatusInUse)
 	failed.Status = cinder.StatusErrorExtending
 	tests := map[string]struct {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/backends/steps"
 )
 
@@ -13,7 +14,7 @@ import (
 type Import struct {
 	VolumeID string
 	// Stamp is what the volume carries from then on.
-	Stamp     Stamp
+	Stamp     stamps.Volume
 	Metadata  map[string]string // the operator's
 	Connector cinder.Connector
 	// ReadOnly requests a connection that does not allow writes.
@@ -62,12 +63,12 @@ func (l *Lifecycle) Volume(ctx context.Context, id string) (cinder.Volume, error
 // already, or its stamp is that of another claim of this cluster, which kept it.
 // Whether that claim still needs it is for Kubernetes to say. For the CSI driver (csi), it
 // must be available in any case.
-func (l *Lifecycle) Importable(v cinder.Volume, stamp Stamp, connector cinder.Connector, csi bool) error {
+func (l *Lifecycle) Importable(v cinder.Volume, stamp stamps.Volume, connector cinder.Connector, csi bool) error {
 	return l.current().importable(v, stamp, connector, csi)
 }
 
-func (e *endpoint) importable(v cinder.Volume, stamp Stamp, connector cinder.Connector, csi bool) error {
-	other := StampOf(v)
+func (e *endpoint) importable(v cinder.Volume, stamp stamps.Volume, connector cinder.Connector, csi bool) error {
+	other := stamps.Of(v)
 	switch {
 	case stamp.Owns(v):
 	case other.Cluster == "":
@@ -76,11 +77,11 @@ func (e *endpoint) importable(v cinder.Volume, stamp Stamp, connector cinder.Con
 		}
 	case other.Cluster != stamp.Cluster || other.ClusterUID != "" && other.ClusterUID != stamp.ClusterUID:
 		return e.failure(KindNotOurs, "volume %s carries the stamp of cluster %q, claim %s/%s; if that cluster no longer needs it, remove the stamp: openstack volume unset --property %s %s",
-			v.ID, other.Cluster, other.Namespace, other.Claim, stampCluster, v.ID)
+			v.ID, other.Cluster, other.Namespace, other.Claim, stamps.KeyCluster, v.ID)
 	case other.ClusterUID == "" && other.Cluster != stamp.ClusterUID:
 		return e.failure(KindNotOurs, "volume %s was made by an earlier version, whose stamps do not distinguish two clusters with the same clusterID; if no other cluster needs it, remove the stamp: openstack volume unset --property %s %s",
-			v.ID, stampCluster, v.ID)
-	case !EverAttached(v) && !IsCopy(v):
+			v.ID, stamps.KeyCluster, v.ID)
+	case !stamps.EverAttached(v) && !stamps.IsCopy(v):
 		// Until it is recorded, a volume belongs to the leader's attempt, which may be
 		// removing it.
 		return e.failure(KindNotOurs, "volume %s was made for claim %s/%s and was never in use, so it is empty; the program removes it, or its audit does", v.ID, other.Namespace, other.Claim)
@@ -88,7 +89,7 @@ func (e *endpoint) importable(v cinder.Volume, stamp Stamp, connector cinder.Con
 	if csi {
 		return e.freeOfNodes(v)
 	}
-	if IsCSI(v) && v.Status != cinder.StatusAvailable {
+	if stamps.IsCSI(v) && v.Status != cinder.StatusAvailable {
 		// Its attachment is one node's, which Cinder may not show.
 		return e.failure(KindInUse, "volume %s, of mode csi, is %s, so a node may have it; detach it there first", v.ID, v.Status)
 	}
@@ -141,7 +142,7 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 			return Connected{}, err
 		}
 	}
-	if !spec.Stamp.Owns(v) || IsCSI(v) {
+	if !spec.Stamp.Owns(v) || stamps.IsCSI(v) {
 		if v, err = e.writeStamp(ctx, v, spec); err != nil {
 			return Connected{}, err
 		}
@@ -156,7 +157,7 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 		if err := ctx.Err(); err != nil {
 			return Connected{}, err
 		}
-		switch steps.TowardsConnected(v, workflowOf(v)) {
+		switch steps.TowardsConnected(v, stamps.WorkflowOf(v)) {
 		case steps.Reserve:
 			v, err = e.reserveImported(ctx, v, spec, contested)
 			contested = false
@@ -197,7 +198,7 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 			return cinder.Volume{}, err
 		}
 	}
-	if StampOf(v).Cluster != "" && !spec.Stamp.Owns(v) {
+	if stamps.Of(v).Cluster != "" && !spec.Stamp.Owns(v) {
 		if err := spec.Unclaimed(ctx, v); err != nil {
 			return cinder.Volume{}, err
 		}
@@ -210,24 +211,24 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 		metadata := spec.Stamp.Metadata(spec.Metadata)
 		// Cinder keeps keys that are not written, so those of an earlier stamp are
 		// written again.
-		metadata[stampRequest] = fmt.Sprintf("import of %d GiB", v.SizeGiB)
-		metadata[stampRequested] = client.Now().UTC().Format(time.RFC3339)
-		metadata[stampWorkflow] = string(workflow)
+		metadata[stamps.KeyRequest] = fmt.Sprintf("import of %d GiB", v.SizeGiB)
+		metadata[stamps.KeyRequestedAt] = client.Now().UTC().Format(time.RFC3339)
+		metadata[stamps.KeyWorkflow] = string(workflow)
 		if v.Status != cinder.StatusAvailable {
 			// It stays connected as it is.
-			metadata[stampWorkflow] = string(workflowOf(v))
+			metadata[stamps.KeyWorkflow] = string(stamps.WorkflowOf(v))
 		}
-		metadata[stampAttached] = attachedMark()[stampAttached]
+		metadata[stamps.KeyAttached] = stamps.AttachedMark()[stamps.KeyAttached]
 		switch {
 		case spec.CSI && workflow != cinder.WorkflowAttachment:
 			return e.needsAttachments()
 		case spec.CSI:
 			spec.describeForNodes(v, metadata)
-		case IsCSI(v):
-			metadata[StampMode] = ""
+		case stamps.IsCSI(v):
+			metadata[stamps.KeyMode] = ""
 		}
-		if v.Metadata[stampContested] != "" {
-			metadata[stampContested] = ""
+		if v.Metadata[stamps.KeyContested] != "" {
+			metadata[stamps.KeyContested] = ""
 		}
 		return client.UpdateMetadata(ctx, v.ID, metadata)
 	})
@@ -252,7 +253,7 @@ func (e *endpoint) stampedFor(v cinder.Volume, spec Import) error {
 		return err
 	}
 	if !spec.Stamp.Owns(v) {
-		other := StampOf(v)
+		other := stamps.Of(v)
 		return e.failure(KindNotOurs, "volume %s was stamped for claim %s/%s of cluster %q at the same time, and is not imported", v.ID, other.Namespace, other.Claim, other.Cluster)
 	}
 	return e.attachedElsewhere(v, Target{Connector: spec.Connector})
@@ -292,7 +293,7 @@ func (e *endpoint) takenAway(ctx context.Context, v cinder.Volume, spec Import) 
 // settleContest returns an error if another party reserved the volume during an
 // earlier run. Once the volume is available again, the contest is over.
 func (e *endpoint) settleContest(ctx context.Context, v cinder.Volume, spec Import) error {
-	noted := v.Metadata[stampContested] != ""
+	noted := v.Metadata[stamps.KeyContested] != ""
 	switch {
 	case v.Status != cinder.StatusAvailable && noted:
 		return e.contested(v)
@@ -300,7 +301,7 @@ func (e *endpoint) settleContest(ctx context.Context, v cinder.Volume, spec Impo
 		return e.noteContest(ctx, v)
 	case noted && v.Status == cinder.StatusAvailable:
 		return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-			return client.UpdateMetadata(ctx, v.ID, map[string]string{stampContested: ""})
+			return client.UpdateMetadata(ctx, v.ID, map[string]string{stamps.KeyContested: ""})
 		})
 	}
 	return nil
@@ -309,7 +310,7 @@ func (e *endpoint) settleContest(ctx context.Context, v cinder.Volume, spec Impo
 func (e *endpoint) noteContest(ctx context.Context, v cinder.Volume) error {
 	contested := e.contested(v)
 	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-		return client.UpdateMetadata(ctx, v.ID, map[string]string{stampContested: "true"})
+		return client.UpdateMetadata(ctx, v.ID, map[string]string{stamps.KeyContested: "true"})
 	})
 	if err != nil {
 		return fmt.Errorf("%w (which cannot be noted on the volume: %s)", contested, err.Error())
@@ -337,10 +338,10 @@ func (l *Lifecycle) CancelImport(ctx context.Context, target Target) error {
 	if err != nil {
 		return err
 	}
-	if v.Metadata[stampContested] != "" || IsCSI(v) {
+	if v.Metadata[stamps.KeyContested] != "" || stamps.IsCSI(v) {
 		return nil
 	}
-	switch steps.TowardsGone(v, workflowOf(v)) {
+	switch steps.TowardsGone(v, stamps.WorkflowOf(v)) {
 	case steps.Release:
 		return e.release(ctx, v, target)
 	case steps.DetachAll:

@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // importStamp is the stamp of a volume that claim n imports: the
 // PersistentVolume is named after the volume.
-func importStamp(n int, id string) Stamp {
+func importStamp(n int, id string) stamps.Volume {
 	stamp := claimStamp(n)
 	stamp.ClusterUID, stamp.PV = "cluster-1", "imported-"+id
 	return stamp
@@ -27,17 +28,17 @@ func importOf(n int, id string) Import {
 func TestImportFromEveryState(t *testing.T) {
 	node := cinder.Attachment{ID: "attachment-0", Host: testConnector.Host}
 	foreign := cinder.Attachment{ID: "attachment-0", ServerID: "instance"}
-	stamped := func(change func(*Stamp), marked bool) map[string]string {
+	stamped := func(change func(*stamps.Volume), marked bool) map[string]string {
 		stamp := claimStamp(2)
 		stamp.ClusterUID = "cluster-1"
 		change(&stamp)
 		metadata := stamp.Metadata(nil)
 		if marked {
-			maps.Copy(metadata, attachedMark())
+			maps.Copy(metadata, stamps.AttachedMark())
 		}
 		return metadata
 	}
-	kept := stamped(func(*Stamp) {}, true)
+	kept := stamped(func(*stamps.Volume) {}, true)
 	for name, c := range map[string]struct {
 		volume cinder.Volume
 		want   cinder.Kind // of the error; empty if it is imported
@@ -52,9 +53,9 @@ func TestImportFromEveryState(t *testing.T) {
 		"kept, still connected":            {cinder.Volume{Status: cinder.StatusInUse, Metadata: kept, Attachments: []cinder.Attachment{node}}, ""},
 		"kept, used by an instance":        {cinder.Volume{Status: cinder.StatusInUse, Metadata: kept, Attachments: []cinder.Attachment{foreign}}, KindInUse},
 		"kept, in error":                   {cinder.Volume{Status: cinder.StatusError, Metadata: kept}, cinder.KindConflict},
-		"of another cluster":               {cinder.Volume{Status: cinder.StatusAvailable, Metadata: stamped(func(s *Stamp) { s.Cluster = "other" }, true)}, KindNotOurs},
-		"of another with the clusterID":    {cinder.Volume{Status: cinder.StatusAvailable, Metadata: stamped(func(s *Stamp) { s.ClusterUID = "other" }, true)}, KindNotOurs},
-		"of an attempt that is unfinished": {cinder.Volume{Status: cinder.StatusAvailable, Metadata: stamped(func(*Stamp) {}, false)}, KindNotOurs},
+		"of another cluster":               {cinder.Volume{Status: cinder.StatusAvailable, Metadata: stamped(func(s *stamps.Volume) { s.Cluster = "other" }, true)}, KindNotOurs},
+		"of another with the clusterID":    {cinder.Volume{Status: cinder.StatusAvailable, Metadata: stamped(func(s *stamps.Volume) { s.ClusterUID = "other" }, true)}, KindNotOurs},
+		"of an attempt that is unfinished": {cinder.Volume{Status: cinder.StatusAvailable, Metadata: stamped(func(*stamps.Volume) {}, false)}, KindNotOurs},
 	} {
 		t.Run(name, func(t *testing.T) {
 			memory := newMemoryCinder()
@@ -69,7 +70,7 @@ func TestImportFromEveryState(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || len(connected.Document) == 0 || !importStamp(1, id).Owns(after) || !EverAttached(after) || IsCopy(after) || connected.Place != memoryPlace {
+			if err != nil || len(connected.Document) == 0 || !importStamp(1, id).Owns(after) || !stamps.EverAttached(after) || stamps.IsCopy(after) || connected.Place != memoryPlace {
 				t.Fatalf("error %v, connected %+v, volume %+v", err, connected, after)
 			}
 			if before.Status == cinder.StatusAvailable {
@@ -185,7 +186,7 @@ func TestTwoClustersImportOneVolume(t *testing.T) {
 func TestClaimThatNeedsItsVolumeKeepsIt(t *testing.T) {
 	memory := newMemoryCinder()
 	v := mine(2, cinder.StatusInUse)
-	v.Metadata[stampClusterUID] = "cluster-1"
+	v.Metadata[stamps.KeyClusterUID] = "cluster-1"
 	id := memory.add(v)
 	needed := errors.New("claim team-a/data-2 exists")
 	spec := importOf(1, id)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 func unattended(n int, id string) Import {
@@ -42,7 +43,7 @@ func TestUnattendedImportNeverTakesAForeignReservation(t *testing.T) {
 	}
 	setStatus(memory, id, cinder.StatusAvailable)
 	connected, err := memory.term(t).Import(t.Context(), unattended(1, id))
-	if err != nil || connected.Volume.Metadata[stampContested] != "" {
+	if err != nil || connected.Volume.Metadata[stamps.KeyContested] != "" {
 		t.Errorf("free again: %v, %v", err, connected.Volume.Metadata)
 	}
 }
@@ -51,14 +52,14 @@ func TestUnattendedImportNeverTakesAForeignReservation(t *testing.T) {
 func TestContestThatCouldNotBeNotedIsRemembered(t *testing.T) {
 	memory := newMemoryCinder()
 	metadata := importStamp(1, "volume-x").Metadata(nil)
-	metadata[stampAttached] = "true"
+	metadata[stamps.KeyAttached] = "true"
 	id := memory.add(cinder.Volume{ID: "volume-x", Status: cinder.StatusAttaching, Metadata: metadata})
 	spec := unattended(1, id)
 	spec.Contested = true
 	if _, err := memory.term(t).Import(t.Context(), spec); !cinder.IsKind(err, KindContested) {
 		t.Fatalf("error %v", err)
 	}
-	if memory.present()[id].Metadata[stampContested] == "" {
+	if memory.present()[id].Metadata[stamps.KeyContested] == "" {
 		t.Error("it is not noted")
 	}
 }
@@ -74,7 +75,7 @@ func TestReservationIsNotTakenThroughAnotherClaim(t *testing.T) {
 						memory := newMemoryCinder()
 						memory.workflow = workflow
 						metadata := importStamp(1, "volume-x").Metadata(nil)
-						metadata[stampAttached], metadata[stampContested], metadata[stampWorkflow] = "true", noted, string(workflow)
+						metadata[stamps.KeyAttached], metadata[stamps.KeyContested], metadata[stamps.KeyWorkflow] = "true", noted, string(workflow)
 						id := memory.add(cinder.Volume{ID: "volume-x", Status: status, Metadata: metadata})
 						spec := unattended(2, id)
 						spec.Unattended = alone
@@ -96,7 +97,7 @@ func TestContestedReservationIsNotReleased(t *testing.T) {
 	t.Run("the claim is gone", func(t *testing.T) {
 		memory := newMemoryCinder()
 		metadata := importStamp(1, "volume-x").Metadata(nil)
-		metadata[stampAttached], metadata[stampContested] = "true", "true"
+		metadata[stamps.KeyAttached], metadata[stamps.KeyContested] = "true", "true"
 		id := memory.add(cinder.Volume{ID: "volume-x", Status: cinder.StatusAttaching, Metadata: metadata})
 		target := Target{VolumeID: id, Stamp: importStamp(1, id), Connector: testConnector}
 		if err := memory.term(t).CancelImport(t.Context(), target); err != nil {
@@ -148,7 +149,7 @@ func TestForeignStampIsRefusedByTheGrant(t *testing.T) {
 				})
 				spec := unattended(1, id)
 				spec.Granted = func(v cinder.Volume) error {
-					if StampOf(v).Tenant == "other" {
+					if stamps.Of(v).Tenant == "other" {
 						return errNo
 					}
 					return nil

@@ -7,13 +7,14 @@ import (
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // importForNodes stamps a volume for the CSI driver. Each node gets its own attachment
 // later, so the volume is reserved for nobody and stays available: in any other state,
 // somebody else has it, whatever the stamp says.
 func (e *endpoint) importForNodes(ctx context.Context, v cinder.Volume, spec Import) (Connected, error) {
-	if !spec.Stamp.Owns(v) || !IsCSI(v) || len(unrecordedUUIDs(v, spec.FilesystemUUIDs)) > 0 {
+	if !spec.Stamp.Owns(v) || !stamps.IsCSI(v) || len(unrecordedUUIDs(v, spec.FilesystemUUIDs)) > 0 {
 		var err error
 		if v, err = e.writeStamp(ctx, v, spec); err != nil {
 			return Connected{}, err
@@ -35,15 +36,15 @@ func (e *endpoint) importForNodes(ctx context.Context, v cinder.Volume, spec Imp
 // freeOfNodes returns an error if a volume that is to be for the CSI driver is not
 // available, or a node may still write to it.
 func (e *endpoint) freeOfNodes(v cinder.Volume) error {
-	records, notes := NodeRecordsOf(v), UncleanOf(v)
+	records, notes := stamps.NodeRecordsOf(v), stamps.UncleanOf(v)
 	switch {
-	case v.Status != cinder.StatusAvailable && IsCSI(v) && len(records) > 0:
+	case v.Status != cinder.StatusAvailable && stamps.IsCSI(v) && len(records) > 0:
 		var nodes []string
 		for _, record := range records {
 			nodes = append(nodes, record.Node)
 		}
 		return e.failure(KindInUse, "volume %s, of mode csi, is %s, and is recorded as attached to node %s; detach it there first", v.ID, v.Status, strings.Join(slices.Sorted(slices.Values(nodes)), ", "))
-	case v.Status != cinder.StatusAvailable && IsCSI(v):
+	case v.Status != cinder.StatusAvailable && stamps.IsCSI(v):
 		return e.failure(KindInUse, "volume %s, of mode csi, is %s, so a node may have it; detach it there first", v.ID, v.Status)
 	case v.Status != cinder.StatusAvailable || len(v.Attachments) > 0:
 		// Which nodes use a native volume can be told only by its connection, and one that
@@ -54,7 +55,7 @@ func (e *endpoint) freeOfNodes(v cinder.Volume) error {
 		// The leader ends the note. Under another stamp, it would not find it.
 		key := slices.Min(slices.Collect(maps.Keys(notes)))
 		return e.failure(KindInUse, "volume %s was detached from node %s while it was in use there, and that node may still write to it; the program ends the note when the node has released the volume, has rebooted, or is gone. If another cluster made the note, remove it: openstack volume unset --property %s %s",
-			v.ID, notes[key].Node, uncleanPrefix+key, v.ID)
+			v.ID, notes[key].Node, stamps.UncleanPrefix+key, v.ID)
 	}
 	return nil
 }
@@ -69,7 +70,7 @@ func (e *endpoint) unattached(ctx context.Context, v cinder.Volume) error {
 	if len(listed) == 0 {
 		return nil
 	}
-	for _, record := range NodeRecordsOf(v) {
+	for _, record := range stamps.NodeRecordsOf(v) {
 		if isAmong(listed, record.AttachmentID) {
 			return e.failure(KindInUse, "volume %s is %s, but has attachment %s, of node %s; detach it there first", v.ID, v.Status, record.AttachmentID, record.Node)
 		}
@@ -79,21 +80,21 @@ func (e *endpoint) unattached(ctx context.Context, v cinder.Volume) error {
 
 // describeForNodes adds what the stamp of a volume for the CSI driver has besides.
 func (spec Import) describeForNodes(v cinder.Volume, metadata map[string]string) {
-	metadata[StampMode] = ModeCSI
-	metadata[stampWorkflow] = string(cinder.WorkflowAttachment)
+	metadata[stamps.KeyMode] = stamps.ModeCSI
+	metadata[stamps.KeyWorkflow] = string(cinder.WorkflowAttachment)
 	// No attachment is left, so the records of nodes are those of interrupted calls, or
 	// came with a backup.
-	for key := range NodeRecordsOf(v) {
-		metadata[NodeRecordPrefix+key] = ""
+	for key := range stamps.NodeRecordsOf(v) {
+		metadata[stamps.NodeRecordPrefix+key] = ""
 	}
 	if added := unrecordedUUIDs(v, spec.FilesystemUUIDs); len(added) > 0 {
-		recordFilesystems(metadata, append(FilesystemUUIDsOf(v), added...))
+		stamps.RecordFilesystems(metadata, append(stamps.FilesystemUUIDsOf(v), added...))
 	}
 }
 
 // unrecordedUUIDs are those that a volume does not record.
 func unrecordedUUIDs(v cinder.Volume, uuids []string) []string {
-	recorded := FilesystemUUIDsOf(v)
+	recorded := stamps.FilesystemUUIDsOf(v)
 	return slices.DeleteFunc(slices.Clone(uuids), func(id string) bool { return slices.Contains(recorded, id) })
 }
 

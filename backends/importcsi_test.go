@@ -9,6 +9,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // filesystem are UUIDs of filesystems.
@@ -27,7 +28,7 @@ func importForNodesOf(n int, id string, filesystems ...string) Import {
 // keptByNodes is a volume that a claim in mode csi left behind.
 func keptByNodes(status cinder.Status, more map[string]string) cinder.Volume {
 	v := marked(csiVolume(2, status))
-	v.Metadata[stampClusterUID] = "cluster-1"
+	v.Metadata[stamps.KeyClusterUID] = "cluster-1"
 	maps.Copy(v.Metadata, more)
 	return v
 }
@@ -39,11 +40,11 @@ func TestImportInModeCSIFromEveryState(t *testing.T) {
 		return func(m *memoryCinder) string { return m.add(v) }
 	}
 	record := func(attachment string) map[string]string {
-		return map[string]string{NodeRecordPrefix + "key-1": NodeRecord{AttachmentID: attachment, Node: "node-1"}.String()}
+		return map[string]string{stamps.NodeRecordPrefix + "key-1": stamps.NodeRecord{AttachmentID: attachment, Node: "node-1"}.String()}
 	}
 	native := func(status cinder.Status, attachments ...cinder.Attachment) cinder.Volume {
 		v := mine(2, status)
-		v.Metadata[stampClusterUID], v.Attachments = "cluster-1", attachments
+		v.Metadata[stamps.KeyClusterUID], v.Attachments = "cluster-1", attachments
 		return marked(v)
 	}
 	shared := cinder.Attachment{ID: "attachment-0", Host: testConnector.Host}
@@ -56,7 +57,7 @@ func TestImportInModeCSIFromEveryState(t *testing.T) {
 		"kept in mode csi":         {add: add(keptByNodes(cinder.StatusAvailable, nil))},
 		"kept, with an old record": {add: add(keptByNodes(cinder.StatusAvailable, record("gone")))},
 		"kept, native, detached":   {add: add(native(cinder.StatusAvailable))},
-		"kept, of an import":       {add: add(keptByNodes(cinder.StatusAvailable, map[string]string{stampPV: "imported-volume-1"}))},
+		"kept, of an import":       {add: add(keptByNodes(cinder.StatusAvailable, map[string]string{stamps.KeyPV: "imported-volume-1"}))},
 		"kept, native, connected": {add: add(native(cinder.StatusInUse, shared)),
 			wantErr: "volume volume-1 is in-use and has 1 attachments, but only an available volume without any can be imported in mode csi; detach it first, or import it in mode native"},
 		"kept, native, reserved": {add: add(native(cinder.StatusAttaching)),
@@ -77,14 +78,14 @@ func TestImportInModeCSIFromEveryState(t *testing.T) {
 		"set available, and attached": {add: func(m *memoryCinder) string {
 			return withAttachments(m, cinder.Volume{Status: cinder.StatusAvailable}, "attaching")
 		}, wantErr: "volume volume-1 is available, but has attachment attachment-2, and nothing says which node has it; if none does, delete the attachment"},
-		"a node may still write to it": {add: add(keptByNodes(cinder.StatusAvailable, map[string]string{uncleanPrefix + "key-1": Unclean{Node: "node-1", Boot: "boot"}.String()})),
+		"a node may still write to it": {add: add(keptByNodes(cinder.StatusAvailable, map[string]string{stamps.UncleanPrefix + "key-1": stamps.Unclean{Node: "node-1", Boot: "boot"}.String()})),
 			wantErr: "volume volume-1 was detached from node node-1 while it was in use there, and that node may still write to it; the program ends the note when the node has released the volume, has rebooted, or is gone. " +
 				"If another cluster made the note, remove it: openstack volume unset --property standalone-cinder.openstack.org/unclean.key-1 volume-1"},
-		"of another cluster": {add: add(keptByNodes(cinder.StatusAvailable, map[string]string{stampCluster: "other"})),
+		"of another cluster": {add: add(keptByNodes(cinder.StatusAvailable, map[string]string{stamps.KeyCluster: "other"})),
 			wantErr: `volume volume-1 carries the stamp of cluster "other", claim team-a/data-2; if that cluster no longer needs it, remove the stamp: openstack volume unset --property standalone-cinder.openstack.org/cluster volume-1`},
 		"of an attempt that is unfinished": {add: func(m *memoryCinder) string {
 			v := csiVolume(2, cinder.StatusAvailable)
-			v.Metadata[stampClusterUID] = "cluster-1"
+			v.Metadata[stamps.KeyClusterUID] = "cluster-1"
 			return m.add(v)
 		}, wantErr: "volume volume-1 was made for claim team-a/data-2 and was never in use, so it is empty; the program removes it, or its audit does"},
 	} {
@@ -103,7 +104,7 @@ func TestImportInModeCSIFromEveryState(t *testing.T) {
 			success(t, err)
 			equal(t, memory.changes(), []string{"metadata.update volume-1"})
 			v := memory.present()[id]
-			if v.Status != cinder.StatusAvailable || len(v.Attachments) > 0 || !IsCSI(v) || !importStamp(1, id).Owns(v) || !EverAttached(v) || IsCopy(v) || len(NodeRecordsOf(v)) > 0 {
+			if v.Status != cinder.StatusAvailable || len(v.Attachments) > 0 || !stamps.IsCSI(v) || !importStamp(1, id).Owns(v) || !stamps.EverAttached(v) || stamps.IsCopy(v) || len(stamps.NodeRecordsOf(v)) > 0 {
 				t.Errorf("the volume is %+v", v)
 			}
 			if connected.Document != nil || connected.Place != memoryPlace || connected.Volume.ID != id {
@@ -130,7 +131,7 @@ func TestImportInModeCSIIsRepeatedAfterEveryFault(t *testing.T) {
 		for at := 0; at < calls; at++ {
 			t.Run(fmt.Sprintf("fault %d/call %d", what, at), func(t *testing.T) {
 				memory := newCSICinder()
-				id := memory.add(keptByNodes(cinder.StatusAvailable, map[string]string{"owner": "somebody", NodeRecordPrefix + "key-1": "gone node-1"}))
+				id := memory.add(keptByNodes(cinder.StatusAvailable, map[string]string{"owner": "somebody", stamps.NodeRecordPrefix + "key-1": "gone node-1"}))
 				n := 0
 				memory.fault = func(string, string) mishap {
 					n++
@@ -151,7 +152,7 @@ func TestImportInModeCSIIsRepeatedAfterEveryFault(t *testing.T) {
 				leader := memory.term(t)
 				success(t, leader.Complete(t.Context(), target, false))
 				after := memory.present()[id]
-				if after.Status != cinder.StatusAvailable || after.Metadata["owner"] != "somebody" || strings.Join(FilesystemUUIDsOf(after), " ") != filesystem1 {
+				if after.Status != cinder.StatusAvailable || after.Metadata["owner"] != "somebody" || strings.Join(stamps.FilesystemUUIDsOf(after), " ") != filesystem1 {
 					t.Errorf("after completion: %+v", after)
 				}
 				_, err = leader.Publish(t.Context(), target, toNode("n1"))
@@ -243,7 +244,7 @@ func TestModeOfAnImportThatChangesBetweenRuns(t *testing.T) {
 	native.Unclaimed = func(context.Context, cinder.Volume) error { return needed }
 	connected, err := memory.term(t).Import(t.Context(), native)
 	success(t, err)
-	if v := memory.present()[id]; IsCSI(v) || v.Status != cinder.StatusAttaching || len(connected.Document) == 0 {
+	if v := memory.present()[id]; stamps.IsCSI(v) || v.Status != cinder.StatusAttaching || len(connected.Document) == 0 {
 		t.Errorf("native: %+v", v)
 	}
 	_, err = memory.term(t).Import(t.Context(), spec)
@@ -252,7 +253,7 @@ func TestModeOfAnImportThatChangesBetweenRuns(t *testing.T) {
 	spec.Unclaimed = native.Unclaimed
 	_, err = memory.term(t).Import(t.Context(), spec)
 	success(t, err)
-	equal(t, IsCSI(memory.present()[id]), true)
+	equal(t, stamps.IsCSI(memory.present()[id]), true)
 }
 
 // TestFilesystemUUIDsOnAVolume: what is recorded stays, and what is no UUID names nothing.
@@ -268,8 +269,8 @@ func TestFilesystemUUIDsOnAVolume(t *testing.T) {
 	}{
 		"none":                           {},
 		"one":                            {given: []string{filesystem1}, want: []string{filesystem1}},
-		"an administrator's":             {recorded: map[string]string{stampFilesystemUUIDs: " " + strings.ToUpper(filesystem2) + ", junk,00000000-0000-0000-0000-000000000000"}, want: []string{filesystem2}},
-		"both":                           {recorded: map[string]string{stampFilesystemUUIDs: filesystem2}, given: []string{filesystem1, filesystem2}, want: []string{filesystem2, filesystem1}},
+		"an administrator's":             {recorded: map[string]string{stamps.KeyFilesystemUUIDs: " " + strings.ToUpper(filesystem2) + ", junk,00000000-0000-0000-0000-000000000000"}, want: []string{filesystem2}},
+		"both":                           {recorded: map[string]string{stamps.KeyFilesystemUUIDs: filesystem2}, given: []string{filesystem1, filesystem2}, want: []string{filesystem2, filesystem1}},
 		"more than a value has room for": {given: many, want: many},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -278,9 +279,9 @@ func TestFilesystemUUIDsOnAVolume(t *testing.T) {
 			_, err := memory.term(t).Import(t.Context(), importForNodesOf(1, id, test.given...))
 			success(t, err)
 			v := memory.present()[id]
-			equal(t, fmt.Sprint(FilesystemUUIDsOf(v)), fmt.Sprint(test.want))
+			equal(t, fmt.Sprint(stamps.FilesystemUUIDsOf(v)), fmt.Sprint(test.want))
 			for key, value := range v.Metadata {
-				if len(value) > longestMetadata {
+				if len(value) > stamps.LongestValue {
 					t.Errorf("%s has %d characters", key, len(value))
 				}
 			}
@@ -291,7 +292,7 @@ func TestFilesystemUUIDsOnAVolume(t *testing.T) {
 			equal(t, len(memory.changes()), 0)
 			_, err = memory.term(t).Import(t.Context(), importForNodesOf(1, id, "22222222-2222-4222-8222-222222222222"))
 			success(t, err)
-			equal(t, fmt.Sprint(FilesystemUUIDsOf(memory.present()[id])), fmt.Sprint(append(test.want, "22222222-2222-4222-8222-222222222222")))
+			equal(t, fmt.Sprint(stamps.FilesystemUUIDsOf(memory.present()[id])), fmt.Sprint(append(test.want, "22222222-2222-4222-8222-222222222222")))
 		})
 	}
 }
@@ -304,5 +305,5 @@ func TestACopyInModeCSIRecordsItsFilesystem(t *testing.T) {
 	spec.FilesystemUUIDs = []string{filesystem1, filesystem2}
 	connected, err := memory.term(t).Connect(t.Context(), spec)
 	success(t, err)
-	equal(t, fmt.Sprint(FilesystemUUIDsOf(memory.present()[connected.Volume.ID])), fmt.Sprint(spec.FilesystemUUIDs))
+	equal(t, fmt.Sprint(stamps.FilesystemUUIDsOf(memory.present()[connected.Volume.ID])), fmt.Sprint(spec.FilesystemUUIDs))
 }

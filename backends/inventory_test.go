@@ -13,6 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 func TestInventoryIsListedOnce(t *testing.T) {
@@ -20,7 +21,7 @@ func TestInventoryIsListedOnce(t *testing.T) {
 	memory.add(mine(1, cinder.StatusAvailable))
 	memory.add(mine(2, cinder.StatusAvailable))
 	foreign := mine(3, cinder.StatusAvailable)
-	foreign.Metadata[stampCluster] = "cluster-2"
+	foreign.Metadata[stamps.KeyCluster] = "cluster-2"
 	memory.add(foreign)
 	i := newInventory("cluster-1", func(ctx context.Context, yield func([]cinder.Volume) bool) error {
 		return memory.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, yield)

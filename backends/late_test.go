@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 func TestVolumeThatArrivesAfterTheListingIsFoundByTheNext(t *testing.T) {
@@ -28,7 +29,7 @@ func TestVolumeThatArrivesAfterTheListingIsFoundByTheNext(t *testing.T) {
 
 func TestUnrecordedVolumeIsRemovedAndNoOther(t *testing.T) {
 	marked := mine(1, cinder.StatusAvailable)
-	marked.Metadata[stampAttached] = "true"
+	marked.Metadata[stamps.KeyAttached] = "true"
 	for name, c := range map[string]struct {
 		volume  cinder.Volume
 		kind    cinder.Kind

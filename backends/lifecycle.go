@@ -13,6 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/backends/steps"
 )
 
@@ -136,7 +137,7 @@ type Spec struct {
 	// Source is what its content is copied from; zero for an empty volume.
 	Source    Source
 	Metadata  map[string]string // the operator's; the stamp is added
-	Stamp     Stamp
+	Stamp     stamps.Volume
 	Connector cinder.Connector
 	// ReadOnly requests a connection that does not allow writes.
 	ReadOnly bool
@@ -158,22 +159,19 @@ type Spec struct {
 // volume.
 func (s Spec) request() string {
 	request := fmt.Sprintf("%d GiB, type %q, zone %q%s", s.SizeGiB, s.Type, s.Zone, s.Source)
-	if len(request) > longestMetadata {
+	if len(request) > stamps.LongestValue {
 		return fingerprint.Of(request)
 	}
 	return request
 }
 
-// longestMetadata is the longest value that Cinder accepts for a metadata key.
-const longestMetadata = 255
-
 // requestedIn reports whether a volume was requested as the spec requests it, and
 // in which zone. Volumes of earlier versions have no record of their request.
 func (s Spec) requestedIn(v cinder.Volume) (zone string, fits bool) {
-	if IsCSI(v) != s.CSI {
+	if stamps.IsCSI(v) != s.CSI {
 		return "", false
 	}
-	request, known := v.Metadata[stampRequest]
+	request, known := v.Metadata[stamps.KeyRequest]
 	if !known || request == s.request() {
 		return s.Zone, true
 	}
@@ -242,7 +240,7 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 		if err := ctx.Err(); err != nil {
 			return Connected{}, err
 		}
-		next := steps.TowardsConnected(v, workflowOf(v))
+		next := steps.TowardsConnected(v, stamps.WorkflowOf(v))
 		if spec.CSI {
 			next = steps.TowardsMade(v)
 		}
@@ -330,17 +328,17 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 			return cinder.WithoutEffect(err)
 		}
 		metadata := spec.Stamp.Metadata(spec.Metadata)
-		metadata[stampRequest] = spec.request()
-		metadata[stampRequested] = client.Now().UTC().Format(time.RFC3339)
+		metadata[stamps.KeyRequest] = spec.request()
+		metadata[stamps.KeyRequestedAt] = client.Now().UTC().Format(time.RFC3339)
 		if workflow == cinder.WorkflowAttachment {
-			metadata[stampWorkflow] = string(workflow)
+			metadata[stamps.KeyWorkflow] = string(workflow)
 		}
 		if spec.CSI {
 			if workflow != cinder.WorkflowAttachment {
 				return e.needsAttachments()
 			}
-			metadata[StampMode] = ModeCSI
-			recordFilesystems(metadata, spec.FilesystemUUIDs)
+			metadata[stamps.KeyMode] = stamps.ModeCSI
+			stamps.RecordFilesystems(metadata, spec.FilesystemUUIDs)
 		}
 		v, err = client.CreateVolume(ctx, cinder.NewVolume{
 			Name:     spec.Name,
@@ -374,12 +372,12 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 // create's answer shows as a copy: the clock that the request was stamped by, a
 // Date header, was wrong. Left alone, the volume could never be removed.
 func (e *endpoint) correctRequestTime(ctx context.Context, v cinder.Volume) error {
-	if !IsCopy(v) {
+	if !stamps.IsCopy(v) {
 		return nil
 	}
-	e.logger.Warn("The Date headers of the endpoint differ from Cinder's clock; fix the clock of Cinder or of the proxy in front of it", "volume", v.ID, "createdAt", v.CreatedAt, "requestedAt", v.Metadata[stampRequested])
+	e.logger.Warn("The Date headers of the endpoint differ from Cinder's clock; fix the clock of Cinder or of the proxy in front of it", "volume", v.ID, "createdAt", v.CreatedAt, "requestedAt", v.Metadata[stamps.KeyRequestedAt])
 	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-		return client.UpdateMetadata(ctx, v.ID, map[string]string{stampRequested: v.CreatedAt.UTC().Format(time.RFC3339)})
+		return client.UpdateMetadata(ctx, v.ID, map[string]string{stamps.KeyRequestedAt: v.CreatedAt.UTC().Format(time.RFC3339)})
 	})
 }
 
@@ -451,11 +449,11 @@ func (e *endpoint) reserve(ctx context.Context, v cinder.Volume) (cinder.Volume,
 // volume created by this call matches the spec, so no call replaces its own
 // volume.
 func (e *endpoint) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
-	made, wanted := v.Metadata[stampRequest], spec.request()
+	made, wanted := v.Metadata[stamps.KeyRequest], spec.request()
 	switch {
-	case spec.CSI && !IsCSI(v):
+	case spec.CSI && !stamps.IsCSI(v):
 		made, wanted = made+", mode native", wanted+", mode csi"
-	case !spec.CSI && IsCSI(v):
+	case !spec.CSI && stamps.IsCSI(v):
 		made, wanted = made+", mode csi", wanted+", mode native"
 	}
 	e.logger.Info("Removing a volume of an earlier attempt: the policy now requests a different one", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "askedFor", made, "wanted", wanted)

@@ -10,11 +10,12 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 func TestConnectFromEveryState(t *testing.T) {
 	other := mine(1, cinder.StatusAvailable)
-	other.Metadata[stampPV] = "pvc-another"
+	other.Metadata[stamps.KeyPV] = "pvc-another"
 	tests := map[string]struct {
 		volumes []cinder.Volume
 		want    []string // changes made
@@ -106,7 +107,7 @@ func TestCreateRequest(t *testing.T) {
 	memory := newMemoryCinder()
 	spec := claimSpec(1)
 	spec.SizeGiB, spec.Type, spec.Zone = 7, "ssd", "az1"
-	spec.Metadata = map[string]string{"costcenter": "4711", stampCluster: "stolen", "readonly": "True", "attached_mode": "ro"}
+	spec.Metadata = map[string]string{"costcenter": "4711", stamps.KeyCluster: "stolen", "readonly": "True", "attached_mode": "ro"}
 	if _, err := memory.term(t).Connect(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +125,7 @@ func TestCreateRequest(t *testing.T) {
 		"csi.storage.k8s.io/pvc/name":                   "data-1",
 		"csi.storage.k8s.io/pv/name":                    "pvc-uid-1",
 	})
-	equal(t, StampOf(v), claimStamp(1))
+	equal(t, stamps.Of(v), claimStamp(1))
 }
 
 // TestCreationFailsAndIsReported: the volume that went to error is gone, the
@@ -342,7 +343,7 @@ func TestStampThatChangesDuringCreation(t *testing.T) {
 func TestOneClaimOneOperation(t *testing.T) {
 	memory := newMemoryCinder()
 	historic := func(n int) (cinder.Volume, Target) {
-		v := cinder.Volume{ID: fmt.Sprintf("historic-%d", n), Name: historicNamePrefix + fmt.Sprint(n), Status: cinder.StatusAvailable}
+		v := cinder.Volume{ID: fmt.Sprintf("historic-%d", n), Name: stamps.HistoricNamePrefix + fmt.Sprint(n), Status: cinder.StatusAvailable}
 		return v, Target{VolumeID: v.ID, Historic: true, Connector: cinder.Connector{Host: "localhost"}}
 	}
 	first, firstTarget := historic(1)

@@ -7,15 +7,16 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/knowledge"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // HasVolumeOf reports whether the backend has a volume of the claim, in any
 // state. It costs requests only if the term does not know the answer.
-func (l *Lifecycle) HasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) {
+func (l *Lifecycle) HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error) {
 	return l.current().hasVolumeOf(ctx, stamp)
 }
 
-func (e *endpoint) hasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) {
+func (e *endpoint) hasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error) {
 	id, since := e.known.Of(stamp.ClaimUID)
 	if id != "" {
 		return true, nil
@@ -26,7 +27,7 @@ func (e *endpoint) hasVolumeOf(ctx context.Context, stamp Stamp) (bool, error) {
 
 // KnownVolumeOf is the ID of the claim's volume as far as this term knows it,
 // without a request; empty if it knows none.
-func (l *Lifecycle) KnownVolumeOf(stamp Stamp) string {
+func (l *Lifecycle) KnownVolumeOf(stamp stamps.Volume) string {
 	id, _ := l.current().known.Of(stamp.ClaimUID)
 	return id
 }
@@ -76,7 +77,7 @@ func (l *Lifecycle) LastDoubt() time.Time {
 
 // look finds the claim's volume: by the ID that this term knows, or in the
 // term's listing. The zero Volume means that there provably is none.
-func (e *endpoint) look(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
+func (e *endpoint) look(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
 	for range maxMoves {
 		id, err := e.locate(ctx, stamp, connector, permit)
 		if id == "" || err != nil {
@@ -114,7 +115,7 @@ func (e *endpoint) lookAgain(ctx context.Context, id string, spec Spec) (cinder.
 }
 
 // locate returns the ID of the claim's only volume, or "" if there is none.
-func (e *endpoint) locate(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) (string, error) {
+func (e *endpoint) locate(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (string, error) {
 	id, since := e.known.Of(stamp.ClaimUID)
 	if id != "" && since.IsZero() {
 		return id, nil
@@ -185,7 +186,7 @@ func (e *endpoint) elsewhere(format string, arguments ...any) *cinder.Error {
 
 // note records that Cinder showed a volume of this cluster here.
 func (e *endpoint) note(v cinder.Volume) {
-	if v.Metadata[stampCluster] == e.cluster {
+	if v.Metadata[stamps.KeyCluster] == e.cluster {
 		e.shown.Store(true)
 	}
 }
@@ -199,7 +200,7 @@ func elder(a, b cinder.Volume) int { return knowledge.ByAge(a.ID, a.CreatedAt, b
 // removes the rest. A volume that a PersistentVolume may name wins, then one
 // that is connected, then the oldest. If PersistentVolumes may name several, it
 // touches none.
-func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp Stamp, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
+func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
 	if len(found) == 1 {
 		return found[0], nil
 	}
@@ -217,7 +218,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp Sta
 		}
 		switch {
 		case !stamp.Owns(v):
-		case IsCopy(v):
+		case stamps.IsCopy(v):
 			copies++
 		default:
 			present = append(present, v)
@@ -240,7 +241,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp Sta
 		if v.ID == chosen.ID {
 			continue
 		}
-		if EverAttached(v) {
+		if stamps.EverAttached(v) {
 			return cinder.Volume{}, e.failure(KindRecorded, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", chosen.ID, v.ID)
 		}
 		e.logger.Warn("Removing a duplicate volume of one claim", "volume", v.ID, "kept", chosen.ID, "status", v.Status)
@@ -253,7 +254,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp Sta
 
 // rank orders volumes by how much depends on them.
 func rank(v cinder.Volume) int {
-	if EverAttached(v) {
+	if stamps.EverAttached(v) {
 		return 3
 	}
 	switch v.Status {
@@ -286,4 +287,4 @@ func (l *Lifecycle) Duplicates(claimUID, recorded string) []string {
 // observe searches a page that was read for another purpose for duplicates of
 // claims in flight. So every claim is checked after its create request at no
 // cost.
-func (e *endpoint) observe(page []cinder.Volume) { e.known.NoteRivals(page, claimOf(e.cluster)) }
+func (e *endpoint) observe(page []cinder.Volume) { e.known.NoteRivals(page, stamps.ClaimOf(e.cluster)) }

@@ -10,6 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 var otherPlace = cinder.Place{Endpoint: "http://old:8776/v3", Project: "p0"}
@@ -21,7 +22,7 @@ func TestAbsenceTellsOnlyWhereTheVolumeWas(t *testing.T) {
 	const unknown = "backend gold: volume volume-9 does not exist at http://cinder:8776/v3 (project p1), but it may never have been there: " +
 		"its PersistentVolume does not record where it was made, and there is no other volume of this cluster"
 	foreign := mine(2, cinder.StatusAvailable)
-	foreign.Metadata[stampCluster] = "cluster-2"
+	foreign.Metadata[stamps.KeyCluster] = "cluster-2"
 	tests := map[string]struct {
 		recorded cinder.Place
 		others   []cinder.Volume

@@ -16,6 +16,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // memoryCinder simulates Cinder's volumes behind the interface Cinder, with the
@@ -672,7 +673,7 @@ func (m *memoryCinder) forgetLog() {
 }
 
 // stamped lists the volumes with a claim's stamp, oldest first.
-func (m *memoryCinder) stamped(stamp Stamp) []cinder.Volume {
+func (m *memoryCinder) stamped(stamp stamps.Volume) []cinder.Volume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var found []cinder.Volume
@@ -742,8 +743,8 @@ var memoryPlace = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
 
 var testConnector = cinder.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:k8s"}
 
-func claimStamp(n int) Stamp {
-	return Stamp{Cluster: "cluster-1", Namespace: "team-a", Claim: fmt.Sprintf("data-%d", n), ClaimUID: fmt.Sprintf("uid-%d", n), PV: fmt.Sprintf("pvc-uid-%d", n),
+func claimStamp(n int) stamps.Volume {
+	return stamps.Volume{Cluster: "cluster-1", Namespace: "team-a", Claim: fmt.Sprintf("data-%d", n), ClaimUID: fmt.Sprintf("uid-%d", n), PV: fmt.Sprintf("pvc-uid-%d", n),
 		Tenant: "team-a", StorageClass: "fast"}
 }
 
@@ -773,9 +774,9 @@ func (m *memoryCinder) byAttachments(n int, status cinder.Status, attachments ..
 	v.Attachments = nil
 	delete(v.Metadata, "readonly")
 	delete(v.Metadata, "attached_mode")
-	v.Metadata[stampWorkflow] = "attachment"
+	v.Metadata[stamps.KeyWorkflow] = "attachment"
 	if status == cinder.StatusInUse {
-		v.Metadata[stampAttached] = "true"
+		v.Metadata[stamps.KeyAttached] = "true"
 		if len(attachments) == 0 {
 			attachments = []string{"attached"}
 		}

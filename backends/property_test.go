@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // world is a Cinder with foreign volumes, and random faults for later calls. It
@@ -42,8 +43,8 @@ func newWorld(t *rapid.T) *world {
 	w.ignoreFilter = rapid.Bool().Draw(t, "filter ignored")
 
 	cluster, claim, pv, nothing := mine(1, ""), mine(2, ""), mine(1, ""), cinder.Volume{Name: claimStamp(1).PV}
-	cluster.Metadata[stampCluster] = "cluster-2"
-	pv.Metadata[stampPV] = "pvc-another"
+	cluster.Metadata[stamps.KeyCluster] = "cluster-2"
+	pv.Metadata[stamps.KeyPV] = "pvc-another"
 	for i, v := range []cinder.Volume{cluster, claim, pv, nothing} {
 		v.Status = rapid.SampledFrom([]cinder.Status{cinder.StatusAvailable, cinder.StatusAttaching, cinder.StatusInUse, cinder.StatusError, cinder.StatusErrorDeleting}).Draw(t, fmt.Sprintf("foreign state %d", i))
 		if v.Status == cinder.StatusInUse {
@@ -322,7 +323,7 @@ func (w *world) sweep(t *rapid.T, tb testing.TB, recorded string) {
 	err := w.until(t, tb, "sweep", func(l *Lifecycle) error {
 		listed, err := l.Relist(tb.Context())
 		for _, v := range listed {
-			if err == nil && v.ID != recorded && claimStamp(1).Owns(v) && !EverAttached(v) {
+			if err == nil && v.ID != recorded && claimStamp(1).Owns(v) && !stamps.EverAttached(v) {
 				err = l.RemoveUnrecorded(tb.Context(), v.ID, claimStamp(1), testConnector, nil)
 			}
 		}

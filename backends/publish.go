@@ -3,13 +3,12 @@ package backends
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // Publication is the request to attach a volume to one node.
@@ -27,7 +26,7 @@ type Publication struct {
 	// nodes that may still write to the volume, and returns the keys of those that have
 	// released it since: Publish clears their notes with its next request. Publish returns
 	// its error unchanged. Nil admits all.
-	Admit func(ctx context.Context, notes map[string]Unclean) (ended []string, err error)
+	Admit func(ctx context.Context, notes map[string]stamps.Unclean) (ended []string, err error)
 	// HandOut gives the connection to the node. Publish calls it before it completes the
 	// attachment, and again whenever Publish is repeated. It must write what the node
 	// needs beside the answer. Publish returns its error unchanged.
@@ -114,7 +113,7 @@ func (e *endpoint) publish(ctx context.Context, target Target, to Publication) (
 func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, error) {
 	e.known.DropPicture(target.VolumeID)
 	v, err := e.owned(ctx, target)
-	if err == nil && v.ID != "" && !IsCSI(v) {
+	if err == nil && v.ID != "" && !stamps.IsCSI(v) {
 		// Its attachment, if it has one, is that of all nodes, and no record names it.
 		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s was not made for a CSI PersistentVolume, so it is neither attached nor detached for one", v.ID)
 	}
@@ -129,7 +128,7 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 	default:
 		return Published{}, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
 	}
-	records := NodeRecordsOf(v)
+	records := stamps.NodeRecordsOf(v)
 	mine := records[to.Key].AttachmentID
 	// The volume is not shown as in use while another node's attachment is incomplete.
 	if mine != "" && v.Status != cinder.StatusAvailable && isAmong(v.Attachments, mine) {
@@ -137,8 +136,8 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 	}
 	delete(records, to.Key)
 	if unnamed := completedFor(v, to.Connector.Host, records); unnamed != "" {
-		own := NodeRecord{AttachmentID: unnamed, Node: to.Node, ReadOnly: to.ReadOnly}
-		if err := e.updateMetadata(ctx, v.ID, map[string]string{NodeRecordPrefix + to.Key: own.String()}); err != nil {
+		own := stamps.NodeRecord{AttachmentID: unnamed, Node: to.Node, ReadOnly: to.ReadOnly}
+		if err := e.updateMetadata(ctx, v.ID, map[string]string{stamps.NodeRecordPrefix + to.Key: own.String()}); err != nil {
 			return Published{}, err
 		}
 		return e.handOutAgain(ctx, v, own, to)
@@ -152,7 +151,7 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 }
 
 // handOutAgain answers a repeated publish.
-func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded NodeRecord, to Publication) (Published, error) {
+func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamps.NodeRecord, to Publication) (Published, error) {
 	attachmentID := recorded.AttachmentID
 	var document []byte
 	err := e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
@@ -176,7 +175,7 @@ func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded N
 // have, and records of other nodes without an attachment. It refuses a volume that
 // another node has, or may have, unless both may have it; then an attachment that is not
 // complete goes, too, since Cinder makes no other one beside it.
-func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[string]NodeRecord, to Publication) (moved bool, err error) {
+func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[string]stamps.NodeRecord, to Publication) (moved bool, err error) {
 	listed, err := e.attachments(ctx, v)
 	if err != nil {
 		return false, err
@@ -202,7 +201,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[
 		case "":
 			return false, e.failure(KindOnOtherNode, "volume %s has attachment %s, and no record says which node has it; it goes when the volume is detached from its node", v.ID, a.ID)
 		default:
-			return false, e.onOtherNode(v, strings.TrimSuffix(host, nodeHostSuffix(e.cluster)), to)
+			return false, e.onOtherNode(v, strings.TrimSuffix(host, stamps.NodeHostSuffix(e.cluster)), to)
 		}
 	}
 	if len(listed) == 0 && v.Status != cinder.StatusAvailable {
@@ -230,7 +229,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[
 // onOtherNode is the failure because another node has the volume.
 func (e *endpoint) onOtherNode(v cinder.Volume, other string, to Publication) error {
 	why := ""
-	for _, note := range UncleanOf(v) {
+	for _, note := range stamps.UncleanOf(v) {
 		if note.Node == other {
 			why = "; that waits until node " + other + " cannot write to it any more"
 		}
@@ -243,9 +242,9 @@ func (e *endpoint) onOtherNode(v cinder.Volume, other string, to Publication) er
 
 // completedFor is a completed attachment for a host that no other node's record names;
 // empty if there is none.
-func completedFor(v cinder.Volume, host string, others map[string]NodeRecord) string {
+func completedFor(v cinder.Volume, host string, others map[string]stamps.NodeRecord) string {
 	for _, a := range v.Attachments {
-		if a.Host == host && !slices.ContainsFunc(slices.Collect(maps.Values(others)), func(r NodeRecord) bool { return r.AttachmentID == a.ID }) {
+		if a.Host == host && !slices.ContainsFunc(slices.Collect(maps.Values(others)), func(r stamps.NodeRecord) bool { return r.AttachmentID == a.ID }) {
 			return a.ID
 		}
 	}
@@ -268,13 +267,13 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publica
 	var ended []string
 	if to.Admit != nil {
 		var err error
-		if ended, err = to.Admit(ctx, UncleanOf(v)); err != nil {
+		if ended, err = to.Admit(ctx, stamps.UncleanOf(v)); err != nil {
 			return Published{}, err
 		}
 	}
-	if !EverAttached(v) {
+	if !stamps.EverAttached(v) {
 		// From here on somebody may have it.
-		if err := e.updateMetadata(ctx, v.ID, attachedMark()); err != nil {
+		if err := e.updateMetadata(ctx, v.ID, stamps.AttachedMark()); err != nil {
 			return Published{}, err
 		}
 	}
@@ -293,9 +292,9 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publica
 	if err != nil {
 		return Published{}, err
 	}
-	metadata := map[string]string{NodeRecordPrefix + to.Key: NodeRecord{AttachmentID: published.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}.String()}
+	metadata := map[string]string{stamps.NodeRecordPrefix + to.Key: stamps.NodeRecord{AttachmentID: published.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}.String()}
 	for _, key := range ended {
-		metadata[uncleanPrefix+key] = ""
+		metadata[stamps.UncleanPrefix+key] = ""
 	}
 	if err := e.updateMetadata(ctx, v.ID, metadata); err != nil {
 		return Published{}, err
@@ -309,6 +308,21 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publica
 		return Published{}, err
 	}
 	return published, nil
+}
+
+// Withdrawal is the request to detach a volume from one node, or from all.
+type Withdrawal struct {
+	// Node is the node's name, and Key stands for it in the volume's metadata. If both are
+	// empty, Unpublish detaches the volume from all nodes.
+	Node, Key string
+	// Others are the keys of other nodes that the volume stays attached to.
+	Others []string
+	// Unclean reports whether a node still uses the volume, and since which boot.
+	// Unpublish calls it before it deletes an attachment that the node may have. noted is
+	// the present note about the node. If the node uses the volume, Unpublish writes the
+	// note. If Unclean returns an error, Unpublish then returns it unchanged, and deletes
+	// nothing. Nil means that no node is known to use the volume.
+	Unclean func(ctx context.Context, node, key string, noted stamps.Unclean) (note stamps.Unclean, unclean bool, err error)
 }
 
 // Unpublish detaches a volume of mode csi from a node, or from all. If a node still uses
@@ -333,7 +347,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from Withdrawal
 		return err
 	}
 	ctx = withPermit(ctx, target.Permit, v)
-	records := NodeRecordsOf(v)
+	records := stamps.NodeRecordsOf(v)
 	attached := v.Attachments
 	unknown := v.Status != cinder.StatusAvailable && !onlyRecorded(v, records)
 	if unknown || v.Status == cinder.StatusAvailable && len(records) > 0 {
@@ -361,9 +375,9 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from Withdrawal
 			}
 			ended[id] = true
 		}
-		emptied := map[string]string{NodeRecordPrefix + of: ""}
+		emptied := map[string]string{stamps.NodeRecordPrefix + of: ""}
 		if outdated {
-			emptied[uncleanPrefix+of] = ""
+			emptied[stamps.UncleanPrefix+of] = ""
 		}
 		err = e.updateMetadata(ctx, v.ID, emptied)
 		if cinder.IsKind(err, cinder.KindNotFound) {
@@ -379,7 +393,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from Withdrawal
 		return nil
 	}
 	for _, a := range attached {
-		if ended[a.ID] || slices.ContainsFunc(slices.Collect(maps.Values(records)), func(r NodeRecord) bool { return r.AttachmentID == a.ID }) {
+		if ended[a.ID] || slices.ContainsFunc(slices.Collect(maps.Values(records)), func(r stamps.NodeRecord) bool { return r.AttachmentID == a.ID }) {
 			continue
 		}
 		if other := unrecorded(from.Others, records); other && a.Status == cinder.AttachmentAttached && hostOf(v, a.ID) == "" {
@@ -388,7 +402,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from Withdrawal
 			}
 			return e.failure(cinder.KindConflict, "volume %s has attachment %s, and no record says whether node %s or another one has it; it goes when the volume is detached from the others", v.ID, a.ID, from.Node)
 		}
-		if host := hostOf(v, a.ID); from.Key != "" && host != "" && host != NodeHost(from.Node, e.cluster) {
+		if host := hostOf(v, a.ID); from.Key != "" && host != "" && host != stamps.NodeHost(from.Node, e.cluster) {
 			continue // another node's, whose record got lost
 		}
 		if a.Status == cinder.AttachmentAttached {
@@ -411,7 +425,7 @@ func isAmong(attachments []cinder.Attachment, id string) bool {
 }
 
 // unrecorded reports whether any of the nodes for which the keys stand has no record.
-func unrecorded(keys []string, records map[string]NodeRecord) bool {
+func unrecorded(keys []string, records map[string]stamps.NodeRecord) bool {
 	return slices.ContainsFunc(keys, func(key string) bool { _, found := records[key]; return !found })
 }
 
@@ -426,7 +440,7 @@ func (e *endpoint) goneFromNodes(ctx context.Context, target Target) error {
 
 // onlyRecorded reports whether the volume is in use, and its completed attachments,
 // which its document shows, are just those of its records.
-func onlyRecorded(v cinder.Volume, records map[string]NodeRecord) bool {
+func onlyRecorded(v cinder.Volume, records map[string]stamps.NodeRecord) bool {
 	if v.Status != cinder.StatusInUse || len(v.Attachments) != len(records) {
 		return false
 	}
@@ -445,57 +459,45 @@ func (e *endpoint) updateMetadata(ctx context.Context, id string, metadata map[s
 // clearRecord empties a node's record. It cannot remove it: Cinder finds no metadata
 // by a key with a slash, and to replace all metadata would lose what others write.
 func (e *endpoint) clearRecord(ctx context.Context, id, key string) error {
-	return e.updateMetadata(ctx, id, map[string]string{NodeRecordPrefix + key: ""})
+	return e.updateMetadata(ctx, id, map[string]string{stamps.NodeRecordPrefix + key: ""})
 }
 
-// NodeRecord is a volume's record of an attachment that was handed out to a node, in
-// mode csi.
-type NodeRecord struct {
-	AttachmentID string
-	// Node is the node's name, or its beginning if the name is very long.
-	Node string
-	// ReadOnly means that the node got the attachment for reading.
-	ReadOnly bool
-}
-
-// forReading ends the record of an attachment for reading. The name of a node has no
-// blank.
-const forReading = " ro"
-
-// String returns the record as the volume's metadata has it.
-func (r NodeRecord) String() string {
-	text, end := r.AttachmentID+" "+r.Node, ""
-	if r.ReadOnly {
-		end = forReading
+// noteUnclean writes a note on a volume that a node still uses. It reports whether the
+// volume has an outdated note, about a node that does not use it: that note is cleared
+// when the volume is detached from the node, because it would say nothing about a later
+// boot, in which the node may have the volume again.
+func (e *endpoint) noteUnclean(ctx context.Context, v cinder.Volume, node, key string, from Withdrawal) (outdated bool, err error) {
+	if from.Unclean == nil || key == "" {
+		return false, nil
 	}
-	return text[:min(len(text), longestMetadata-len(end))] + end
-}
-
-// NodeRecordsOf returns a volume's records by the keys of their nodes, without those
-// that were cleared.
-func NodeRecordsOf(v cinder.Volume) map[string]NodeRecord {
-	records := map[string]NodeRecord{}
-	for key, value := range v.Metadata {
-		if of, found := strings.CutPrefix(key, NodeRecordPrefix); found && value != "" {
-			id, node, _ := strings.Cut(value, " ")
-			node, readOnly := strings.CutSuffix(node, forReading)
-			records[of] = NodeRecord{AttachmentID: id, Node: cmp.Or(node, "with the key "+of), ReadOnly: readOnly}
-		}
+	noted, has := stamps.UncleanOf(v)[key]
+	note, unclean, err := from.Unclean(ctx, node, key, noted)
+	if !unclean || note == noted {
+		return has && !unclean && err == nil, err
 	}
-	return records
+	if failed := e.updateMetadata(ctx, v.ID, map[string]string{stamps.UncleanPrefix + key: note.String()}); failed != nil {
+		return false, failed
+	}
+	return false, err
 }
 
-// longestHost is the longest name of a host that Cinder keeps.
-const longestHost = 255
-
-// NodeHost returns the name by which Cinder and arrays know a node. It includes the
-// cluster, because two clusters may have nodes of the same name.
-func NodeHost(node, cluster string) string {
-	suffix := nodeHostSuffix(cluster)
-	return node[:min(len(node), longestHost-len(suffix))] + suffix
-}
-
-func nodeHostSuffix(cluster string) string {
-	sum := sha256.Sum256([]byte(cluster))
-	return "." + hex.EncodeToString(sum[:4])
+// ForgetUnclean clears a volume's note about a node, unless the volume is still attached
+// to the node: then the note says in which boot the node used it. If the volume is gone,
+// there is nothing to clear.
+func (l *Lifecycle) ForgetUnclean(ctx context.Context, target Target, key string) error {
+	release, err := l.lock(ctx, target.key())
+	if err != nil {
+		return err
+	}
+	defer release()
+	e := l.current()
+	v, err := e.ofNodes(ctx, target)
+	if err != nil || v.ID == "" || v.Metadata[stamps.UncleanPrefix+key] == "" || stamps.NodeRecordsOf(v)[key].AttachmentID != "" {
+		return err
+	}
+	err = e.updateMetadata(withPermit(ctx, target.Permit, v), v.ID, map[string]string{stamps.UncleanPrefix + key: ""})
+	if cinder.IsKind(err, cinder.KindNotFound) {
+		return e.goneFromNodes(ctx, target)
+	}
+	return err
 }

@@ -13,19 +13,20 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // forNodes is claim 1's volume of mode csi, as provisioning leaves it.
 func forNodes() cinder.Volume {
 	v := mine(1, cinder.StatusAvailable)
-	v.Metadata[StampMode], v.Metadata[stampAttached] = ModeCSI, "true"
+	v.Metadata[stamps.KeyMode], v.Metadata[stamps.KeyAttached] = stamps.ModeCSI, "true"
 	return v
 }
 
 // toNode is the publication to a node, which counts what was handed out.
 func toNode(name string, handed ...*[]string) Publication {
 	return Publication{
-		Node: name, Key: "key-of-" + name, Connector: cinder.Connector{Host: NodeHost(name, "cluster-1"), Initiator: "iqn.2026-01.example:" + name},
+		Node: name, Key: "key-of-" + name, Connector: cinder.Connector{Host: stamps.NodeHost(name, "cluster-1"), Initiator: "iqn.2026-01.example:" + name},
 		HandOut: func(_ context.Context, p Published) error {
 			for _, list := range handed {
 				*list = append(*list, p.AttachmentID)
@@ -54,7 +55,7 @@ func TestPublish(t *testing.T) {
 		complete = "attachment.complete attachment-2"
 	)
 	unmarked := forNodes()
-	delete(unmarked.Metadata, stampAttached)
+	delete(unmarked.Metadata, stamps.KeyAttached)
 	native := mine(1, cinder.StatusAvailable)
 	shared := forNodes()
 	shared.MultiAttach = true
@@ -63,7 +64,7 @@ func TestPublish(t *testing.T) {
 	retyping := forNodes()
 	retyping.Status = cinder.StatusRetyping
 	stranger := forNodes()
-	stranger.Metadata[stampClaimUID] = "uid-2"
+	stranger.Metadata[stamps.KeyClaimUID] = "uid-2"
 	instance := attachedTo(forNodes(), cinder.Attachment{ID: "a", ServerID: "instance-7"})
 	elsewhere := attachedTo(forNodes(), cinder.Attachment{ID: "a", Host: "a-hypervisor"})
 	for name, test := range map[string]struct {
@@ -158,8 +159,8 @@ func TestPublish(t *testing.T) {
 			}
 			v := memory.present()[id]
 			equal(t, v.Status, cinder.StatusInUse)
-			equal(t, v.Metadata[NodeRecordPrefix+"key-of-n1"], test.handed+" n1")
-			equal(t, v.Metadata[stampAttached], "true")
+			equal(t, v.Metadata[stamps.NodeRecordPrefix+"key-of-n1"], test.handed+" n1")
+			equal(t, v.Metadata[stamps.KeyAttached], "true")
 		})
 	}
 }
@@ -177,7 +178,7 @@ func TestPublishForReading(t *testing.T) {
 		equal(t, published.ReadOnly, true)
 		to.ReadOnly = false
 	}
-	equal(t, NodeRecordsOf(memory.present()[id])["key-of-ro"].Node, "ro")
+	equal(t, stamps.NodeRecordsOf(memory.present()[id])["key-of-ro"].Node, "ro")
 }
 
 // recordedOfAnother has the first node's record of volume-1 name an attachment of another
@@ -187,14 +188,14 @@ func (m *memoryCinder) recordedOfAnother(t *testing.T) {
 	other := m.add(mine(2, cinder.StatusAvailable))
 	id, _, err := m.CreateAttachment(t.Context(), other, toNode("n3").Connector, false)
 	success(t, err)
-	success(t, m.UpdateMetadata(t.Context(), "volume-1", map[string]string{NodeRecordPrefix + "key-of-n1": NodeRecord{AttachmentID: id, Node: "n1"}.String()}))
+	success(t, m.UpdateMetadata(t.Context(), "volume-1", map[string]string{stamps.NodeRecordPrefix + "key-of-n1": stamps.NodeRecord{AttachmentID: id, Node: "n1"}.String()}))
 	m.forgetLog()
 }
 
 // loseRecord empties a node's record, as a request does that arrives late.
 func (m *memoryCinder) loseRecord(t *testing.T, id, node string) {
 	t.Helper()
-	success(t, m.UpdateMetadata(t.Context(), id, map[string]string{NodeRecordPrefix + "key-of-" + node: ""}))
+	success(t, m.UpdateMetadata(t.Context(), id, map[string]string{stamps.NodeRecordPrefix + "key-of-" + node: ""}))
 	m.forgetLog()
 }
 
@@ -271,8 +272,8 @@ func TestANodeThatCannotTakeASharedVolumeKeepsItFromNoOther(t *testing.T) {
 	if want := []string{"attachment.delete attachment-3", "metadata.update volume-1", "attachment.create volume-1", "metadata.update volume-1", "attachment.complete attachment-4"}; !slices.Equal(memory.changes(), want) {
 		t.Errorf("changes %q, want %q", memory.changes(), want)
 	}
-	want := map[string]NodeRecord{"key-of-n1": {AttachmentID: "attachment-2", Node: "n1"}, "key-of-n3": {AttachmentID: "attachment-4", Node: "n3"}}
-	if records := NodeRecordsOf(memory.present()[id]); !maps.Equal(records, want) {
+	want := map[string]stamps.NodeRecord{"key-of-n1": {AttachmentID: "attachment-2", Node: "n1"}, "key-of-n3": {AttachmentID: "attachment-4", Node: "n3"}}
+	if records := stamps.NodeRecordsOf(memory.present()[id]); !maps.Equal(records, want) {
 		t.Errorf("records %v", records)
 	}
 }
@@ -378,7 +379,7 @@ func TestUnpublish(t *testing.T) {
 			v := memory.present()[id]
 			equal(t, v.Status, test.status)
 			var left []string
-			for _, r := range NodeRecordsOf(v) {
+			for _, r := range stamps.NodeRecordsOf(v) {
 				left = append(left, r.Node)
 			}
 			slices.Sort(left)
@@ -479,9 +480,9 @@ func (m *memoryCinder) settlesOn(t *testing.T, id string, nodes ...string) {
 	}
 	v := m.present()[id]
 	equal(t, len(m.attachmentsOf(m.volumes[id])), len(nodes))
-	equal(t, len(NodeRecordsOf(v)), len(nodes))
+	equal(t, len(stamps.NodeRecordsOf(v)), len(nodes))
 	for i, node := range nodes {
-		equal(t, NodeRecordsOf(v)["key-of-"+node], NodeRecord{AttachmentID: handed[i], Node: node})
+		equal(t, stamps.NodeRecordsOf(v)["key-of-"+node], stamps.NodeRecord{AttachmentID: handed[i], Node: node})
 	}
 	if len(nodes) == 0 {
 		equal(t, v.Status, cinder.StatusAvailable)
@@ -528,7 +529,7 @@ func TestALateEndOfARecordCostsANodeNothing(t *testing.T) {
 	if want := []string{"metadata.update volume-1"}; !slices.Equal(memory.changes(), want) {
 		t.Errorf("changes %q, want %q", memory.changes(), want)
 	}
-	equal(t, NodeRecordsOf(memory.present()[id])["key-of-n1"], NodeRecord{AttachmentID: "attachment-2", Node: "n1"})
+	equal(t, stamps.NodeRecordsOf(memory.present()[id])["key-of-n1"], stamps.NodeRecord{AttachmentID: "attachment-2", Node: "n1"})
 }
 
 // TestPublishThroughFaults: through lost answers and changes of the leader, a volume
@@ -555,7 +556,7 @@ func TestPublishThroughFaults(t *testing.T) {
 					rt.Fatalf("again: attachment %s, then %s, error %v", first, published.AttachmentID, err)
 				}
 			}
-			if all := w.attachmentsOf(w.volumes[id]); len(all) != 1 || all[0].Status != cinder.AttachmentAttached || w.open[first].host != NodeHost(node, "cluster-1") {
+			if all := w.attachmentsOf(w.volumes[id]); len(all) != 1 || all[0].Status != cinder.AttachmentAttached || w.open[first].host != stamps.NodeHost(node, "cluster-1") {
 				rt.Fatalf("the attachments are %+v", all)
 			}
 			key := rapid.SampledFrom([]string{"", "key-of-" + node}).Draw(rt, "key")
@@ -565,7 +566,7 @@ func TestPublishThroughFaults(t *testing.T) {
 				rt.Fatalf("not unpublished in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
 			}
 			v := w.present()[id]
-			if len(w.attachmentsOf(w.volumes[id])) > 0 || len(NodeRecordsOf(v)) > 0 || v.Status != cinder.StatusAvailable {
+			if len(w.attachmentsOf(w.volumes[id])) > 0 || len(stamps.NodeRecordsOf(v)) > 0 || v.Status != cinder.StatusAvailable {
 				rt.Fatalf("after unpublish: %+v\nlog: %s", v, strings.Join(w.log, "\n     "))
 			}
 		}
@@ -586,7 +587,7 @@ func TestSharedVolumesThroughFaults(t *testing.T) {
 		has := map[string]string{} // attachments by node
 		check := func(after string) {
 			for node, attachment := range has {
-				if a, ok := w.open[attachment]; !ok || a.host != NodeHost(node, "cluster-1") {
+				if a, ok := w.open[attachment]; !ok || a.host != stamps.NodeHost(node, "cluster-1") {
 					rt.Fatalf("after %s node %s has lost attachment %s\nlog: %s", after, node, attachment, strings.Join(w.log, "\n     "))
 				}
 			}
@@ -630,7 +631,7 @@ func TestSharedVolumesThroughFaults(t *testing.T) {
 				}); err != nil {
 					rt.Fatalf("not unpublished in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
 				}
-				if NodeRecordsOf(w.present()[id])["key-of-"+node].AttachmentID != "" {
+				if stamps.NodeRecordsOf(w.present()[id])["key-of-"+node].AttachmentID != "" {
 					rt.Fatalf("a record of node %s is left", node)
 				}
 			}
@@ -638,25 +639,4 @@ func TestSharedVolumesThroughFaults(t *testing.T) {
 		}
 		w.check(rt)
 	})
-}
-
-// TestNodeRecords: keys and values have the limits of Cinder's metadata.
-func TestNodeRecords(t *testing.T) {
-	long := strings.Repeat("n", 253)
-	text := NodeRecord{AttachmentID: "3b5a4e8e-6a3c-4c43-a5f1-7bfbd4c6ac48", Node: long}.String()
-	equal(t, len(text), longestMetadata)
-	reading := NodeRecord{AttachmentID: "3b5a4e8e-6a3c-4c43-a5f1-7bfbd4c6ac48", Node: long, ReadOnly: true}.String()
-	equal(t, len(reading), longestMetadata)
-	v := cinder.Volume{Metadata: map[string]string{
-		NodeRecordPrefix + "a": text, NodeRecordPrefix + "b": "", NodeRecordPrefix + "c": "id", NodeRecordPrefix + "d": reading, NodeRecordPrefix + "e": "id ro", "x": "y",
-	}}
-	records := NodeRecordsOf(v)
-	if want := map[string]NodeRecord{
-		"a": {AttachmentID: "3b5a4e8e-6a3c-4c43-a5f1-7bfbd4c6ac48", Node: long[:218]}, "c": {AttachmentID: "id", Node: "with the key c"},
-		"d": {AttachmentID: "3b5a4e8e-6a3c-4c43-a5f1-7bfbd4c6ac48", Node: long[:215], ReadOnly: true}, "e": {AttachmentID: "id", Node: "ro"},
-	}; !maps.Equal(records, want) {
-		t.Errorf("records %v", records)
-	}
-	equal(t, NodeHost("n1", "cluster-1") == NodeHost("n1", "cluster-2"), false)
-	equal(t, len(NodeHost(long, "cluster-1")), longestHost)
 }

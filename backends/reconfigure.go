@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // Configure gives a running lifecycle the configuration of a reloaded policy.
@@ -76,7 +77,7 @@ func (l *Lifecycle) move(config Config) {
 // It costs no request. A caller that knows that no earlier term can have served
 // the claim may then choose another backend, as long as no other operation on
 // the claim is under way.
-func (l *Lifecycle) Untouched(stamp Stamp) bool {
+func (l *Lifecycle) Untouched(stamp stamps.Volume) bool {
 	at := l.current()
 	id, doubtSince := at.known.Of(stamp.ClaimUID)
 	return id == "" && doubtSince.IsZero() && !at.inventory.Knows(stamp.ClaimUID)

@@ -8,13 +8,14 @@ import (
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/backends/steps"
 )
 
 // Target is a volume to remove, and the proof that it may be removed.
 type Target struct {
 	VolumeID string
-	Stamp    Stamp
+	Stamp    stamps.Volume
 	// Historic means that the historic provisioner, whose volumes have no
 	// stamp, wrote the PersistentVolume.
 	Historic bool
@@ -67,7 +68,7 @@ func (t Target) key() string { return cmp.Or(t.Stamp.ClaimUID, t.VolumeID) }
 // owns reports whether the volume is provably the target's.
 func (t Target) owns(v cinder.Volume) bool {
 	if t.Historic {
-		return looksHistoric(v)
+		return stamps.LooksHistoric(v)
 	}
 	return t.Stamp.Owns(v)
 }
@@ -81,7 +82,7 @@ func (t Target) attachedBy(a cinder.Attachment) bool {
 	if a.ServerID != "" {
 		return false
 	}
-	return a.Host == "" || a.Host == t.Connector.Host || t.Historic && a.Host == historicHost || strings.HasSuffix(a.Host, nodeHostSuffix(t.Stamp.Cluster))
+	return a.Host == "" || a.Host == t.Connector.Host || t.Historic && a.Host == stamps.HistoricHost || strings.HasSuffix(a.Host, stamps.NodeHostSuffix(t.Stamp.Cluster))
 }
 
 // Remove undoes everything that was done for a volume, in any state:
@@ -107,7 +108,7 @@ func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
 // Abandon removes whatever a claim left at the backend that no PersistentVolume
 // records. It keeps a volume that was ever attached or that looks like a
 // restored backup. The permit must check the rest at Kubernetes.
-func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) error {
+func (l *Lifecycle) Abandon(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
 	release, err := l.lock(ctx, stamp.ClaimUID)
 	if err != nil {
 		return err
@@ -116,7 +117,7 @@ func (l *Lifecycle) Abandon(ctx context.Context, stamp Stamp, connector cinder.C
 	return l.current().abandon(ctx, stamp, connector, permit)
 }
 
-func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector cinder.Connector, permit Permit) error {
+func (e *endpoint) abandon(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
 	v, err := e.look(ctx, stamp, connector, permit)
 	if err != nil {
 		return err
@@ -140,7 +141,7 @@ func (e *endpoint) abandon(ctx context.Context, stamp Stamp, connector cinder.Co
 // RemoveUnrecorded removes one volume that a listing showed and that no
 // PersistentVolume names: an orphan, or a duplicate of a claim's volume. It
 // keeps the same volumes as Abandon.
-func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp Stamp, connector cinder.Connector, permit Permit) error {
+func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
 	release, err := l.lock(ctx, stamp.ClaimUID)
 	if err != nil {
 		return err
@@ -149,7 +150,7 @@ func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp
 	return l.current().removeUnrecorded(ctx, volumeID, stamp, connector, permit)
 }
 
-func (e *endpoint) removeUnrecorded(ctx context.Context, volumeID string, stamp Stamp, connector cinder.Connector, permit Permit) error {
+func (e *endpoint) removeUnrecorded(ctx context.Context, volumeID string, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
 	err := e.remove(ctx, Target{VolumeID: volumeID, Stamp: stamp, Connector: connector, Permit: permit, unreferenced: true})
 	if err == nil {
 		e.forgetOne(stamp.ClaimUID, volumeID)
@@ -216,9 +217,9 @@ func (e *endpoint) removable(v cinder.Volume, target Target) error {
 	switch {
 	case !target.owns(v):
 		return e.notOurs(v, target)
-	case target.unreferenced && IsCopy(v):
+	case target.unreferenced && stamps.IsCopy(v):
 		return e.failure(KindNotOurs, "volume %s (%s) carries the stamp of claim UID %q but is younger than that claim's volume: it looks like a restored backup and is not removed", v.ID, v.Status, target.Stamp.ClaimUID)
-	case target.unreferenced && EverAttached(v):
+	case target.unreferenced && stamps.EverAttached(v):
 		return e.failure(KindRecorded, "volume %s (%s) has been attached, so a PersistentVolume has named it; it is removed only through that PersistentVolume", v.ID, v.Status)
 	}
 	return e.attachedElsewhere(v, target)
@@ -242,11 +243,11 @@ func (e *endpoint) attachedElsewhere(v cinder.Volume, target Target) error {
 // answers a step only when it is complete, the next state is assumed; if that
 // is wrong, Cinder rejects the next step and the volume is read again.
 func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target Target) (cinder.Volume, error) {
-	next := steps.TowardsGone(v, workflowOf(v))
+	next := steps.TowardsGone(v, stamps.WorkflowOf(v))
 	if next == steps.Delete && len(v.Attachments) > 0 {
 		// It failed while in use, and Cinder does not delete attached volumes.
 		next = steps.Disconnect
-		if workflowOf(v) == cinder.WorkflowAttachment {
+		if stamps.WorkflowOf(v) == cinder.WorkflowAttachment {
 			next = steps.DetachAll
 		}
 	}
@@ -373,7 +374,7 @@ func (e *endpoint) dependents(ctx context.Context, v cinder.Volume) error {
 			names = append(names, nameOfSnapshot(s))
 		}
 		kind := KindHasSnapshots
-		if slices.ContainsFunc(snapshots, func(s cinder.Snapshot) bool { return SnapshotStampOf(s).Cluster != e.cluster }) {
+		if slices.ContainsFunc(snapshots, func(s cinder.Snapshot) bool { return stamps.OfSnapshot(s).Cluster != e.cluster }) {
 			kind = KindInUse
 		}
 		return e.failure(kind, "volume %s has %d snapshots, and Cinder keeps it until they are deleted: %s", v.ID, len(snapshots), strings.Join(names, ", "))
@@ -386,7 +387,7 @@ const mostNamed = 5
 
 // nameOfSnapshot names a snapshot by its VolumeSnapshot, if it has one.
 func nameOfSnapshot(s cinder.Snapshot) string {
-	if stamp := SnapshotStampOf(s); stamp.Snapshot != "" {
+	if stamp := stamps.OfSnapshot(s); stamp.Snapshot != "" {
 		return fmt.Sprintf("VolumeSnapshot %s/%s (%s)", stamp.Namespace, stamp.Snapshot, s.ID)
 	}
 	return fmt.Sprintf("%s (%s)", s.Name, s.ID)
@@ -396,13 +397,6 @@ func (e *endpoint) notOurs(v cinder.Volume, target Target) *cinder.Error {
 	if target.Historic {
 		return e.failure(KindNotOurs, "volume %s (%q) does not look like a volume of the historic provisioner; it is not touched", v.ID, v.Name)
 	}
-	found := StampOf(v)
-	return e.failure(KindNotOurs, "volume %s is stamped %s, expected %s; it is not touched", v.ID, found.describe(), target.Stamp.describe())
-}
-
-func (s Stamp) describe() string {
-	if s.Cluster == "" && s.PV == "" {
-		return "with nothing"
-	}
-	return fmt.Sprintf("cluster %q, PersistentVolume %q, claim UID %q", s.Cluster, s.PV, s.ClaimUID)
+	found := stamps.Of(v)
+	return e.failure(KindNotOurs, "volume %s is stamped %s, expected %s; it is not touched", v.ID, found.Describe(), target.Stamp.Describe())
 }

@@ -10,11 +10,12 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 func TestRemoveFromEveryState(t *testing.T) {
 	stranger := mine(1, cinder.StatusAvailable)
-	stranger.Metadata[stampCluster] = "cluster-2"
+	stranger.Metadata[stamps.KeyCluster] = "cluster-2"
 	unstamped := cinder.Volume{Name: "important", Status: cinder.StatusAvailable}
 	several := mine(1, cinder.StatusInUse)
 	several.Attachments = append(several.Attachments, cinder.Attachment{ID: "attachment-1", Host: testConnector.Host})
@@ -203,7 +204,7 @@ func TestRemoveHistoricVolumes(t *testing.T) {
 		volume  cinder.Volume
 		wantErr string
 	}{
-		"in use":                 {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a", Host: historicHost}}}},
+		"in use":                 {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a", Host: stamps.HistoricHost}}}},
 		"in use, host hidden":    {volume: cinder.Volume{Name: name, Status: cinder.StatusInUse, Attachments: []cinder.Attachment{{ID: "a"}}}},
 		"available":              {volume: cinder.Volume{Name: name, Status: cinder.StatusAvailable}},
 		"another name":           {volume: cinder.Volume{Name: "database", Status: cinder.StatusAvailable}, wantErr: `backend gold: volume volume-1 ("database") does not look like a volume of the historic provisioner; it is not touched`},
@@ -232,24 +233,24 @@ func TestOwnership(t *testing.T) {
 	renamed := stamp
 	renamed.Tenant, renamed.StorageClass, renamed.Claim, renamed.Namespace = "renamed", "renamed", "renamed", "renamed"
 	equal(t, stamp.Owns(cinder.Volume{Metadata: renamed.Metadata(nil)}), true)
-	for name, change := range map[string]func(*Stamp){
-		"cluster": func(s *Stamp) { s.Cluster = "cluster-2" },
-		"claim":   func(s *Stamp) { s.ClaimUID = "uid-2" },
-		"PV":      func(s *Stamp) { s.PV = "pvc-uid-2" },
+	for name, change := range map[string]func(*stamps.Volume){
+		"cluster": func(s *stamps.Volume) { s.Cluster = "cluster-2" },
+		"claim":   func(s *stamps.Volume) { s.ClaimUID = "uid-2" },
+		"PV":      func(s *stamps.Volume) { s.PV = "pvc-uid-2" },
 	} {
 		other := stamp
 		change(&other)
 		equal(t, stamp.Owns(cinder.Volume{Metadata: other.Metadata(nil)}), false)
 		// Empty fields prove nothing, although they are equal.
-		change = map[string]func(*Stamp){
-			"cluster": func(s *Stamp) { s.Cluster = "" },
-			"claim":   func(s *Stamp) { s.ClaimUID = "" },
-			"PV":      func(s *Stamp) { s.PV = "" },
+		change = map[string]func(*stamps.Volume){
+			"cluster": func(s *stamps.Volume) { s.Cluster = "" },
+			"claim":   func(s *stamps.Volume) { s.ClaimUID = "" },
+			"PV":      func(s *stamps.Volume) { s.PV = "" },
 		}[name]
 		change(&other)
 		equal(t, other.Owns(cinder.Volume{Metadata: other.Metadata(nil)}), false)
 	}
-	equal(t, Stamp{}.Owns(cinder.Volume{}), false)
+	equal(t, stamps.Volume{}.Owns(cinder.Volume{}), false)
 	own := map[string]string{"a": "b"}
 	stamp.Metadata(own)
 	equal(t, own, map[string]string{"a": "b"})

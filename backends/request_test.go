@@ -6,12 +6,13 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // askedFor is the volume after a create request for the spec.
 func askedFor(spec Spec, v cinder.Volume) cinder.Volume {
 	v.SizeGiB, v.Type, v.Zone = spec.SizeGiB, spec.Type, spec.Zone
-	v.Metadata[stampRequest] = spec.request()
+	v.Metadata[stamps.KeyRequest] = spec.request()
 	return v
 }
 

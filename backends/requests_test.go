@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // atOnce runs one thing for n claims at the same time.
@@ -87,7 +88,7 @@ func TestRequestsPerClaim(t *testing.T) {
 			equal(t, memory.count("volume.os-attach"), claims)
 			equal(t, len(memory.log), claims) // nothing else
 			for _, v := range memory.present() {
-				if StampOf(v).Cluster != "" && v.Status != cinder.StatusInUse {
+				if stamps.Of(v).Cluster != "" && v.Status != cinder.StatusInUse {
 					t.Errorf("%s is %s", v.ID, v.Status)
 				}
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // SnapshotImport is a snapshot that exists at the backend and that a
@@ -12,7 +13,7 @@ import (
 type SnapshotImport struct {
 	SnapshotID string
 	// Stamp is what the snapshot carries from then on.
-	Stamp SnapshotStamp
+	Stamp stamps.Snapshot
 	// Place is where the VolumeSnapshotContent says that the snapshot is. A snapshot
 	// elsewhere is not stamped.
 	Place cinder.Place
@@ -45,18 +46,18 @@ func (l *Lifecycle) AllSnapshots(ctx context.Context) (all []cinder.Snapshot, er
 // stamp already, or its stamp is that of another VolumeSnapshot of this cluster,
 // which was ready once. Whether anything still needs that one is for Kubernetes to
 // say.
-func (l *Lifecycle) ImportableSnapshot(s cinder.Snapshot, stamp SnapshotStamp) error {
+func (l *Lifecycle) ImportableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
 	return l.current().importableSnapshot(s, stamp)
 }
 
-func (e *endpoint) importableSnapshot(s cinder.Snapshot, stamp SnapshotStamp) error {
-	other := SnapshotStampOf(s)
+func (e *endpoint) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
+	other := stamps.OfSnapshot(s)
 	switch {
 	case stamp.Owns(s), other.Cluster == "":
 	case other.Cluster != stamp.Cluster || other.ClusterUID != "" && other.ClusterUID != stamp.ClusterUID:
 		return e.failure(KindNotOurs, "snapshot %s carries the stamp of cluster %q, VolumeSnapshot %s/%s; if that cluster no longer needs it, remove the stamp: openstack volume snapshot unset --property %s %s",
-			s.ID, other.Cluster, other.Namespace, other.Snapshot, stampCluster, s.ID)
-	case !WasRecorded(s):
+			s.ID, other.Cluster, other.Namespace, other.Snapshot, stamps.KeyCluster, s.ID)
+	case !stamps.WasRecorded(s):
 		// Until it is recorded, a snapshot belongs to the leader, which may be removing it.
 		return e.failure(KindNotOurs, "snapshot %s was taken for VolumeSnapshot %s/%s and was never ready; the program removes it, or its audit does", s.ID, other.Namespace, other.Snapshot)
 	}
@@ -91,7 +92,7 @@ func (e *endpoint) importSnapshot(ctx context.Context, spec SnapshotImport) (cin
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
-	if !spec.Stamp.Owns(s) || !WasRecorded(s) {
+	if !spec.Stamp.Owns(s) || !stamps.WasRecorded(s) {
 		if err := e.writeSnapshotStamp(ctx, s, spec); err != nil {
 			return cinder.Snapshot{}, err
 		}
@@ -103,7 +104,7 @@ func (e *endpoint) importSnapshot(ctx context.Context, spec SnapshotImport) (cin
 		return cinder.Snapshot{}, err
 	}
 	if !spec.Stamp.Owns(s) {
-		return cinder.Snapshot{}, e.failure(KindNotOurs, "snapshot %s was stamped for somebody else at the same time: %s; it is not imported", s.ID, SnapshotStampOf(s).describe())
+		return cinder.Snapshot{}, e.failure(KindNotOurs, "snapshot %s was stamped for somebody else at the same time: %s; it is not imported", s.ID, stamps.OfSnapshot(s).Describe())
 	}
 	if err := e.importableSnapshot(s, spec.Stamp); err != nil {
 		return cinder.Snapshot{}, err
@@ -120,13 +121,13 @@ func (e *endpoint) writeSnapshotStamp(ctx context.Context, s cinder.Snapshot, sp
 	if err := e.importableSnapshot(s, spec.Stamp); err != nil {
 		return err
 	}
-	if SnapshotStampOf(s).Cluster != "" && !spec.Stamp.Owns(s) {
+	if stamps.OfSnapshot(s).Cluster != "" && !spec.Stamp.Owns(s) {
 		if err := spec.Unclaimed(ctx, s); err != nil {
 			return err
 		}
 	}
 	metadata := spec.Stamp.Metadata(nil)
-	metadata[stampRecorded] = "true"
+	metadata[stamps.KeyRecorded] = "true"
 	if spec.Permit != nil {
 		ctx = context.WithValue(ctx, permitKey{}, func() error { return spec.Permit(ctx) })
 	}

@@ -7,9 +7,10 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-func importedSnapshotStamp(n int) SnapshotStamp {
+func importedSnapshotStamp(n int) stamps.Snapshot {
 	stamp := snapshotStamp(n)
 	stamp.ClusterUID, stamp.Content = "cluster-1", "chosen-by-somebody"
 	return stamp
@@ -26,8 +27,8 @@ func snapshotImport(n int, id string) SnapshotImport {
 // TestImportSnapshotFromEveryState: what is free, or was kept, is stamped; all else
 // stays exactly as it is.
 func TestImportSnapshotFromEveryState(t *testing.T) {
-	recorded := map[string]string{stampRecorded: "true"}
-	stamped := func(change func(*SnapshotStamp), marked map[string]string) map[string]string {
+	recorded := map[string]string{stamps.KeyRecorded: "true"}
+	stamped := func(change func(*stamps.Snapshot), marked map[string]string) map[string]string {
 		stamp := snapshotStamp(2)
 		stamp.ClusterUID = "cluster-1"
 		change(&stamp)
@@ -35,7 +36,7 @@ func TestImportSnapshotFromEveryState(t *testing.T) {
 		maps.Copy(metadata, marked)
 		return metadata
 	}
-	same := func(*SnapshotStamp) {}
+	same := func(*stamps.Snapshot) {}
 	for name, test := range map[string]struct {
 		status   cinder.Status
 		metadata map[string]string
@@ -51,9 +52,9 @@ func TestImportSnapshotFromEveryState(t *testing.T) {
 			wantErr: "backend gold: snapshot snapshot-2 is creating, and only an available one can be imported"},
 		"never ready": {status: cinder.StatusAvailable, metadata: stamped(same, nil), want: KindNotOurs,
 			wantErr: "backend gold: snapshot snapshot-2 was taken for VolumeSnapshot team-a/nightly-2 and was never ready; the program removes it, or its audit does"},
-		"of another cluster": {status: cinder.StatusAvailable, metadata: stamped(func(s *SnapshotStamp) { s.Cluster = "other" }, recorded), want: KindNotOurs,
+		"of another cluster": {status: cinder.StatusAvailable, metadata: stamped(func(s *stamps.Snapshot) { s.Cluster = "other" }, recorded), want: KindNotOurs,
 			wantErr: `backend gold: snapshot snapshot-2 carries the stamp of cluster "other", VolumeSnapshot team-a/nightly-2; if that cluster no longer needs it, remove the stamp: openstack volume snapshot unset --property standalone-cinder.openstack.org/cluster snapshot-2`},
-		"of another with the clusterID": {status: cinder.StatusAvailable, metadata: stamped(func(s *SnapshotStamp) { s.ClusterUID = "other" }, recorded), want: KindNotOurs},
+		"of another with the clusterID": {status: cinder.StatusAvailable, metadata: stamped(func(s *stamps.Snapshot) { s.ClusterUID = "other" }, recorded), want: KindNotOurs},
 	} {
 		t.Run(name, func(t *testing.T) {
 			memory := newMemoryCinder()
@@ -74,8 +75,8 @@ func TestImportSnapshotFromEveryState(t *testing.T) {
 				return
 			}
 			success(t, err)
-			equal(t, importedSnapshotStamp(1).Owns(s) && WasRecorded(s), true)
-			equal(t, SnapshotStampOf(s), importedSnapshotStamp(1))
+			equal(t, importedSnapshotStamp(1).Owns(s) && stamps.WasRecorded(s), true)
+			equal(t, stamps.OfSnapshot(s), importedSnapshotStamp(1))
 			for key, value := range test.metadata {
 				if key == "owner" {
 					equal(t, s.Metadata[key], value)
@@ -106,7 +107,7 @@ func TestImportSnapshotIsRefused(t *testing.T) {
 			memory := newMemoryCinder()
 			id := memory.addSnapshot(2, "volume-9", cinder.StatusAvailable)
 			memory.mark(id)
-			memory.snapshots[id].Metadata[stampClusterUID] = "cluster-1"
+			memory.snapshots[id].Metadata[stamps.KeyClusterUID] = "cluster-1"
 			spec := snapshotImport(1, id)
 			change(&spec)
 			_, err := memory.term(t).ImportSnapshot(t.Context(), spec)
@@ -136,7 +137,7 @@ func TestImportedSnapshotOfAnother(t *testing.T) {
 
 	memory.snapshots[id].Metadata = nil
 	other := importedSnapshotStamp(2).Metadata(nil)
-	other[stampCluster] = "other"
+	other[stamps.KeyCluster] = "other"
 	gets := 0
 	memory.onCall(func(operation string) {
 		if operation == "snapshot.get" {

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // SnapshotSpec is the snapshot that a VolumeSnapshot wants.
 type SnapshotSpec struct {
 	Name     string            // derived from the VolumeSnapshot's UID
 	Metadata map[string]string // the operator's; the stamp is added
-	Stamp    SnapshotStamp
+	Stamp    stamps.Snapshot
 	// Source is the volume, with the proof that it is the claim's.
 	Source Target
 	// Place is where the VolumeSnapshotContent says that the snapshot is. It is taken
@@ -29,18 +30,15 @@ type SnapshotSpec struct {
 func (s SnapshotSpec) metadata() map[string]string {
 	metadata := s.Stamp.Metadata(s.Metadata)
 	if s.CSI {
-		metadata[StampMode] = ModeCSI
+		metadata[stamps.KeyMode] = stamps.ModeCSI
 	}
 	return metadata
 }
 
-// IsCSISnapshot reports whether a snapshot was made for the sidecar of the CSI driver.
-func IsCSISnapshot(s cinder.Snapshot) bool { return s.Metadata[StampMode] == ModeCSI }
-
 // SnapshotTarget is a snapshot to remove, and the proof that it may be removed.
 type SnapshotTarget struct {
 	SnapshotID string
-	Stamp      SnapshotStamp
+	Stamp      stamps.Snapshot
 	// Place is where the snapshot lives.
 	Place cinder.Place
 	// Permit is called before the request to delete, as the Permit of a Target;
@@ -54,7 +52,7 @@ type SnapshotTarget struct {
 // earlier attempt left, and waits until it is available. The error is KindElsewhere
 // if the backend leads to another place.
 func (l *Lifecycle) TakeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
-	release, err := l.lock(ctx, spec.Stamp.key())
+	release, err := l.lock(ctx, spec.Stamp.Key())
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
@@ -166,7 +164,7 @@ func (e *endpoint) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot,
 	id = found[0].ID
 	var recorded []string
 	for _, s := range found {
-		if WasRecorded(s) {
+		if stamps.WasRecorded(s) {
 			recorded = append(recorded, s.ID)
 		}
 	}
@@ -226,7 +224,7 @@ func (e *endpoint) createSnapshot(ctx context.Context, spec SnapshotSpec) (s cin
 // The next attempt makes a new one. One that was recorded was ready once, so its
 // content is worth a repair.
 func (e *endpoint) discardSnapshot(ctx context.Context, s cinder.Snapshot, spec SnapshotSpec) error {
-	if WasRecorded(s) {
+	if stamps.WasRecorded(s) {
 		return e.failure(KindVolumeFailed, "snapshot %s went to error after it was recorded, so it is kept; an OpenStack administrator must repair it, or delete the VolumeSnapshot", s.ID)
 	}
 	if err := e.removeSnapshot(ctx, SnapshotTarget{SnapshotID: s.ID, Stamp: spec.Stamp, Place: e.place(), Unrecorded: true}); err != nil {
@@ -238,11 +236,11 @@ func (e *endpoint) discardSnapshot(ctx context.Context, s cinder.Snapshot, spec 
 // MarkSnapshot marks a snapshot as recorded, before a VolumeSnapshotContent names
 // it. After that, no check takes it for one that was never handed out.
 func (l *Lifecycle) MarkSnapshot(ctx context.Context, s cinder.Snapshot) error {
-	if WasRecorded(s) {
+	if stamps.WasRecorded(s) {
 		return nil
 	}
 	return l.current().session.change(ctx, func(ctx context.Context, client Cinder) error {
-		return client.UpdateSnapshotMetadata(ctx, s.ID, map[string]string{stampRecorded: "true"})
+		return client.UpdateSnapshotMetadata(ctx, s.ID, map[string]string{stamps.KeyRecorded: "true"})
 	})
 }
 
@@ -250,7 +248,7 @@ func (l *Lifecycle) MarkSnapshot(ctx context.Context, s cinder.Snapshot) error {
 // none; the target has no ID. It returns the IDs of those that it kept, because
 // they were recorded and the target is Unrecorded.
 func (l *Lifecycle) AbandonSnapshots(ctx context.Context, target SnapshotTarget) (kept []string, err error) {
-	release, err := l.lock(ctx, target.Stamp.key())
+	release, err := l.lock(ctx, target.Stamp.Key())
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +280,7 @@ func (l *Lifecycle) AbandonSnapshots(ctx context.Context, target SnapshotTarget)
 // RemoveSnapshot deletes a snapshot, in any state, and waits until it is gone. It
 // does nothing to a snapshot whose stamp does not match (KindNotOurs).
 func (l *Lifecycle) RemoveSnapshot(ctx context.Context, target SnapshotTarget) error {
-	release, err := l.lock(ctx, target.Stamp.key())
+	release, err := l.lock(ctx, target.Stamp.Key())
 	if err != nil {
 		return err
 	}
@@ -307,7 +305,7 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 			return err
 		case !target.Stamp.Owns(s):
 			return e.snapshotNotOurs(s, target.Stamp)
-		case target.Unrecorded && WasRecorded(s):
+		case target.Unrecorded && stamps.WasRecorded(s):
 			return e.failure(KindRecorded, "snapshot %s was recorded in a VolumeSnapshotContent; it is not touched", s.ID)
 		}
 		// It was seen here, so that its absence here is proof from now on.
@@ -340,8 +338,8 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 	return e.failure(cinder.KindConflict, "snapshot %s keeps changing state; something else is modifying it", target.SnapshotID)
 }
 
-func (e *endpoint) snapshotNotOurs(s cinder.Snapshot, expected SnapshotStamp) *cinder.Error {
-	return e.failure(KindNotOurs, "snapshot %s is stamped %s, expected %s; it is not touched", s.ID, SnapshotStampOf(s).describe(), expected.describe())
+func (e *endpoint) snapshotNotOurs(s cinder.Snapshot, expected stamps.Snapshot) *cinder.Error {
+	return e.failure(KindNotOurs, "snapshot %s is stamped %s, expected %s; it is not touched", s.ID, stamps.OfSnapshot(s).Describe(), expected.Describe())
 }
 
 func (e *endpoint) deleteSnapshot(ctx context.Context, s cinder.Snapshot, target SnapshotTarget) error {
@@ -406,12 +404,12 @@ func (e *endpoint) getSnapshot(ctx context.Context, id string) (s cinder.Snapsho
 
 func (e *endpoint) listSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func([]cinder.Snapshot) bool) error {
 	return e.listForAll(ctx, func(ctx context.Context, client Cinder) error {
-		query.Keep = isOurKey
+		query.Keep = stamps.IsOurKey
 		return client.ListSnapshots(ctx, query, yield)
 	})
 }
 
-func (e *endpoint) forgetSnapshot(stamp SnapshotStamp, id string) {
+func (e *endpoint) forgetSnapshot(stamp stamps.Snapshot, id string) {
 	e.snapshotsKnown.ForgetVolume(stamp.SnapshotUID, id)
 	e.snapshotInventory.Forget(id)
 }

@@ -12,10 +12,11 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-func snapshotStamp(n int) SnapshotStamp {
-	return SnapshotStamp{Cluster: "cluster-1", Namespace: "team-a", Snapshot: fmt.Sprintf("nightly-%d", n), SnapshotUID: fmt.Sprintf("snapshot-uid-%d", n),
+func snapshotStamp(n int) stamps.Snapshot {
+	return stamps.Snapshot{Cluster: "cluster-1", Namespace: "team-a", Snapshot: fmt.Sprintf("nightly-%d", n), SnapshotUID: fmt.Sprintf("snapshot-uid-%d", n),
 		Content: fmt.Sprintf("snapcontent-snapshot-uid-%d", n), Tenant: "team-a"}
 }
 
@@ -45,7 +46,7 @@ func (m *memoryCinder) addSnapshot(n int, volumeID string, status cinder.Status)
 func (m *memoryCinder) mark(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.snapshots[id].Metadata[stampRecorded] = "true"
+	m.snapshots[id].Metadata[stamps.KeyRecorded] = "true"
 }
 
 // stampedSnapshots lists the IDs of the snapshots with the stamp of snapshot n.
@@ -397,7 +398,7 @@ func TestMarkedSnapshotIsNeverTakenForALeftover(t *testing.T) {
 	next := memory.term(t)
 	s, found, err := next.FindSnapshot(t.Context(), s.ID)
 	success(t, err)
-	equal(t, found && WasRecorded(s), true)
+	equal(t, found && stamps.WasRecorded(s), true)
 	changes := len(memory.changes())
 	success(t, next.MarkSnapshot(t.Context(), s))
 	equal(t, len(memory.changes()), changes)

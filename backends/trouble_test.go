@@ -11,6 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // movedTerm is a term whose credentials began to lead to another project after
@@ -150,7 +151,7 @@ func TestTwoCopiesEnd(t *testing.T) {
 	memory := newMemoryCinder()
 	for range 2 {
 		v := mine(1, cinder.StatusAvailable)
-		v.Metadata[stampRequested] = "2026-01-01T00:00:00Z"
+		v.Metadata[stamps.KeyRequestedAt] = "2026-01-01T00:00:00Z"
 		v.CreatedAt = time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)
 		memory.add(v)
 	}

@@ -9,12 +9,13 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // lostWith is a withdrawal from a node that still uses the volume.
 func lostWith(node, boot string) Withdrawal {
-	return Withdrawal{Node: node, Key: "key-of-" + node, Unclean: func(_ context.Context, asked, _ string, _ Unclean) (Unclean, bool, error) {
-		return Unclean{Node: asked, Boot: boot}, true, nil
+	return Withdrawal{Node: node, Key: "key-of-" + node, Unclean: func(_ context.Context, asked, _ string, _ stamps.Unclean) (stamps.Unclean, bool, error) {
+		return stamps.Unclean{Node: asked, Boot: boot}, true, nil
 	}}
 }
 
@@ -28,16 +29,19 @@ func TestANodeThatStillUsesAVolumeIsNotedBeforeItIsDetached(t *testing.T) {
 	if changes, want := memory.changes(), []string{"metadata.update volume-1", "attachment.delete attachment-2", "metadata.update volume-1"}; !slices.Equal(changes, want) {
 		t.Errorf("changes %q, want %q", changes, want)
 	}
-	want := map[string]Unclean{"key-of-n1": {Node: "n1", Boot: "boot-1"}}
-	if notes := UncleanOf(memory.present()[target.VolumeID]); !maps.Equal(notes, want) {
+	want := map[string]stamps.Unclean{"key-of-n1": {Node: "n1", Boot: "boot-1"}}
+	if notes := stamps.UncleanOf(memory.present()[target.VolumeID]); !maps.Equal(notes, want) {
 		t.Errorf("notes %v", notes)
 	}
 
 	// Another node may be refused, or told of what has changed.
 	refusal := errors.New("not yet")
 	to := toNode("n2")
-	var told map[string]Unclean
-	to.Admit = func(_ context.Context, notes map[string]Unclean) ([]string, error) { told = notes; return nil, refusal }
+	var told map[string]stamps.Unclean
+	to.Admit = func(_ context.Context, notes map[string]stamps.Unclean) ([]string, error) {
+		told = notes
+		return nil, refusal
+	}
 	memory.forgetLog()
 	if _, err := memory.term(t).Publish(t.Context(), target, to); !errors.Is(err, refusal) || !maps.Equal(told, want) {
 		t.Errorf("error %v, told %v", err, told)
@@ -45,17 +49,17 @@ func TestANodeThatStillUsesAVolumeIsNotedBeforeItIsDetached(t *testing.T) {
 	if changes := memory.changes(); len(changes) > 0 {
 		t.Errorf("changes %q", changes)
 	}
-	to.Admit = func(context.Context, map[string]Unclean) ([]string, error) { return []string{"key-of-n1"}, nil }
+	to.Admit = func(context.Context, map[string]stamps.Unclean) ([]string, error) { return []string{"key-of-n1"}, nil }
 	_, err := memory.term(t).Publish(t.Context(), target, to)
 	success(t, err)
 	v := memory.present()[target.VolumeID]
-	if notes := UncleanOf(v); len(notes) > 0 || len(NodeRecordsOf(v)) != 1 {
-		t.Errorf("notes %v, records %v", notes, NodeRecordsOf(v))
+	if notes := stamps.UncleanOf(v); len(notes) > 0 || len(stamps.NodeRecordsOf(v)) != 1 {
+		t.Errorf("notes %v, records %v", notes, stamps.NodeRecordsOf(v))
 	}
 	equal(t, memory.count("metadata.update"), 1)
 
 	// What the node has is answered again without a question.
-	to.Admit = func(context.Context, map[string]Unclean) ([]string, error) { return nil, refusal }
+	to.Admit = func(context.Context, map[string]stamps.Unclean) ([]string, error) { return nil, refusal }
 	_, err = memory.term(t).Publish(t.Context(), target, to)
 	success(t, err)
 }
@@ -86,13 +90,13 @@ func TestWithdrawalsAreNotedOnlyIfSomethingIsDetached(t *testing.T) {
 			}
 			var asked []string
 			answer := test.from.Unclean
-			test.from.Unclean = func(ctx context.Context, node, key string, noted Unclean) (Unclean, bool, error) {
+			test.from.Unclean = func(ctx context.Context, node, key string, noted stamps.Unclean) (stamps.Unclean, bool, error) {
 				asked = append(asked, node+" "+key)
 				return answer(ctx, node, key, noted)
 			}
 			success(t, memory.term(t).Unpublish(t.Context(), claimTarget(1, id), test.from))
 			var notes []string
-			for _, note := range UncleanOf(memory.present()[id]) {
+			for _, note := range stamps.UncleanOf(memory.present()[id]) {
 				notes = append(notes, note.Node)
 			}
 			slices.Sort(notes)
@@ -109,8 +113,8 @@ func TestNothingIsDetachedIfItIsNotKnownWhetherTheNodeUsesIt(t *testing.T) {
 	target := claimTarget(1, memory.add(forNodes()))
 	memory.recordedFor(t, target.VolumeID, "n1")
 	failure := errors.New("no API server")
-	err := memory.term(t).Unpublish(t.Context(), target, Withdrawal{Node: "n1", Key: "key-of-n1", Unclean: func(context.Context, string, string, Unclean) (Unclean, bool, error) {
-		return Unclean{}, false, failure
+	err := memory.term(t).Unpublish(t.Context(), target, Withdrawal{Node: "n1", Key: "key-of-n1", Unclean: func(context.Context, string, string, stamps.Unclean) (stamps.Unclean, bool, error) {
+		return stamps.Unclean{}, false, failure
 	}})
 	if changes := memory.changes(); !errors.Is(err, failure) || len(changes) > 0 {
 		t.Errorf("error %v, changes %q", err, changes)
@@ -130,17 +134,17 @@ func TestAVolumeThatMustStayIsNoted(t *testing.T) {
 	target := claimTarget(1, memory.add(forNodes()))
 	memory.recordedFor(t, target.VolumeID, "n1")
 	held := errors.New("the node may write")
-	var told []Unclean
-	from := Withdrawal{Node: "n1", Key: "key-of-n1", Unclean: func(_ context.Context, node, _ string, noted Unclean) (Unclean, bool, error) {
+	var told []stamps.Unclean
+	from := Withdrawal{Node: "n1", Key: "key-of-n1", Unclean: func(_ context.Context, node, _ string, noted stamps.Unclean) (stamps.Unclean, bool, error) {
 		told = append(told, noted)
-		return Unclean{Node: node, Boot: "boot-1"}, true, held
+		return stamps.Unclean{Node: node, Boot: "boot-1"}, true, held
 	}}
 	for range 2 {
 		if err := memory.term(t).Unpublish(t.Context(), target, from); !errors.Is(err, held) {
 			t.Errorf("the error is %v", err)
 		}
 	}
-	if want := []Unclean{{}, {Node: "n1", Boot: "boot-1"}}; !slices.Equal(told, want) {
+	if want := []stamps.Unclean{{}, {Node: "n1", Boot: "boot-1"}}; !slices.Equal(told, want) {
 		t.Errorf("told %v, want %v", told, want)
 	}
 	success(t, memory.term(t).ForgetUnclean(t.Context(), target, "key-of-n1"))
@@ -163,7 +167,7 @@ func TestForgetUnclean(t *testing.T) {
 		success(t, memory.term(t).ForgetUnclean(t.Context(), target, "key-of-n1"))
 	}
 	equal(t, memory.count("metadata.update"), 1)
-	if notes := UncleanOf(memory.present()[target.VolumeID]); len(notes) > 0 {
+	if notes := stamps.UncleanOf(memory.present()[target.VolumeID]); len(notes) > 0 {
 		t.Errorf("notes %v", notes)
 	}
 	equal(t, cinder.KindOf(memory.term(t).ForgetUnclean(t.Context(), claimTarget(2, target.VolumeID), "key-of-n1")), KindNotOurs)
@@ -173,18 +177,18 @@ func TestForgetUnclean(t *testing.T) {
 // TestNotesHaveRoom: a long name takes that of the boot.
 func TestNotesHaveRoom(t *testing.T) {
 	long := strings.Repeat("n", 253)
-	for _, note := range []Unclean{{Node: "n1", Boot: BootKey("84c3-1")}, {Node: "n1"}, {Node: long, Boot: BootKey("84c3-1")}} {
+	for _, note := range []stamps.Unclean{{Node: "n1", Boot: stamps.BootKey("84c3-1")}, {Node: "n1"}, {Node: long, Boot: stamps.BootKey("84c3-1")}} {
 		text := note.String()
-		v := cinder.Volume{Metadata: map[string]string{uncleanPrefix + "k": text, uncleanPrefix + "other": ""}}
+		v := cinder.Volume{Metadata: map[string]string{stamps.UncleanPrefix + "k": text, stamps.UncleanPrefix + "other": ""}}
 		want := note
 		if note.Node == long {
 			want.Boot = ""
 		}
-		if notes := UncleanOf(v); len(text) > longestMetadata || len(notes) != 1 || notes["k"] != want {
+		if notes := stamps.UncleanOf(v); len(text) > stamps.LongestValue || len(notes) != 1 || notes["k"] != want {
 			t.Errorf("%d bytes, notes %v", len(text), notes)
 		}
 	}
-	if BootKey("") != "" || BootKey("a b") == BootKey("a c") || strings.ContainsAny(BootKey("a b"), " ") {
+	if stamps.BootKey("") != "" || stamps.BootKey("a b") == stamps.BootKey("a c") || strings.ContainsAny(stamps.BootKey("a b"), " ") {
 		t.Error("keys of boots are not told apart")
 	}
 }
@@ -235,14 +239,14 @@ func TestANoteEndsWithTheDetachment(t *testing.T) {
 	// The node has rebooted. Its note stays, as long as the attachment does.
 	success(t, memory.term(t).ForgetUnclean(t.Context(), target, "key-of-n1"))
 	memory.forgetLog()
-	success(t, memory.term(t).Unpublish(t.Context(), target, Withdrawal{Node: "n1", Key: "key-of-n1", Unclean: func(context.Context, string, string, Unclean) (Unclean, bool, error) {
-		return Unclean{}, false, nil
+	success(t, memory.term(t).Unpublish(t.Context(), target, Withdrawal{Node: "n1", Key: "key-of-n1", Unclean: func(context.Context, string, string, stamps.Unclean) (stamps.Unclean, bool, error) {
+		return stamps.Unclean{}, false, nil
 	}}))
 	if changes, want := memory.changes(), []string{"attachment.delete attachment-2", "metadata.update volume-1"}; !slices.Equal(changes, want) {
 		t.Errorf("changes %q, want %q", changes, want)
 	}
 	v := memory.present()[target.VolumeID]
-	if notes := UncleanOf(v); len(notes) > 0 || len(NodeRecordsOf(v)) > 0 {
-		t.Errorf("notes %v, records %v", notes, NodeRecordsOf(v))
+	if notes := stamps.UncleanOf(v); len(notes) > 0 || len(stamps.NodeRecordsOf(v)) > 0 {
+		t.Errorf("notes %v, records %v", notes, stamps.NodeRecordsOf(v))
 	}
 }

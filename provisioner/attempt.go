@@ -16,6 +16,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
@@ -72,7 +73,7 @@ type attempt struct {
 	// passedOver is why earlier backends of the rule were not chosen.
 	passedOver []ledger.PassedOver
 	protocol   string
-	stamp      backends.Stamp
+	stamp      stamps.Volume
 	connector  cinder.Connector
 	// source is what the volume's content is copied from; zero for an empty volume.
 	source record.Source
@@ -251,7 +252,7 @@ func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 		a.p.denyOnNode(ctx, a.claim, a.class, a.p.denialOf(a.claim, a.class, a.decision), a.since)
 		return errDenied
 	}
-	a.stamp = backends.Stamp{
+	a.stamp = stamps.Volume{
 		Cluster:      a.p.Cluster,
 		ClusterUID:   a.p.ClusterUID,
 		Namespace:    a.claim.Namespace,

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -43,7 +43,7 @@ func TestCleanerRemovesOnlyWhatNothingCanNeed(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		objects []runtime.Object
-		stamp   func(*backends.Stamp)
+		stamp   func(*stamps.Volume)
 		want    string // error; empty: removed
 	}{
 		{name: "neither claim nor PersistentVolume exists"},
@@ -59,19 +59,19 @@ func TestCleanerRemovesOnlyWhatNothingCanNeed(t *testing.T) {
 			want: "volume volume-1 of claim team-a/data: its claim is pending and may still be bound to it"},
 		{name: "the claim was bound to its PersistentVolume, which is gone", objects: []runtime.Object{claim("uid-1", "pvc-uid-1")},
 			want: "volume volume-1: claim team-a/data was bound to PersistentVolume pvc-uid-1, which is gone"},
-		{name: "another cluster of the same id", stamp: func(s *backends.Stamp) { s.ClusterUID = "another-uid" },
+		{name: "another cluster of the same id", stamp: func(s *stamps.Volume) { s.ClusterUID = "another-uid" },
 			want: `volume volume-1 is stamped by cluster "cluster-1" under kube-system UID "another-uid", but this cluster's is "kube-system-uid": two clusters seem to share one clusterID; give each its own in the policy`},
-		{name: "made before there was a second mark of the cluster", stamp: func(s *backends.Stamp) { s.ClusterUID = "" },
+		{name: "made before there was a second mark of the cluster", stamp: func(s *stamps.Volume) { s.ClusterUID = "" },
 			want: `volume volume-1 was made by an earlier version, whose stamps do not distinguish two clusters with the same clusterID; remove it by hand if no other cluster has clusterID "cluster-1"`},
-		{name: "another cluster's stamp", stamp: func(s *backends.Stamp) { s.Cluster = "cluster-2" },
+		{name: "another cluster's stamp", stamp: func(s *stamps.Volume) { s.Cluster = "cluster-2" },
 			want: "volume volume-1: its stamp was not written by this program for this cluster"},
-		{name: "a stamp that contradicts itself", stamp: func(s *backends.Stamp) { s.PV = "pvc-uid-2" },
+		{name: "a stamp that contradicts itself", stamp: func(s *stamps.Volume) { s.PV = "pvc-uid-2" },
 			want: "volume volume-1: its stamp was not written by this program for this cluster"},
-		{name: "a stamp that names no claim", stamp: func(s *backends.Stamp) { s.Claim = "" }, want: "volume volume-1: its stamp does not name its claim, so the claim may still need it"},
+		{name: "a stamp that names no claim", stamp: func(s *stamps.Volume) { s.Claim = "" }, want: "volume volume-1: its stamp does not name its claim, so the claim may still need it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t, append(c.objects, credentialsOf("pvc-uid-1"))...)
-			stamp := backends.Stamp{Cluster: "cluster-1", ClusterUID: "kube-system-uid", Namespace: "team-a", Claim: "data", ClaimUID: "uid-1", PV: "pvc-uid-1"}
+			stamp := stamps.Volume{Cluster: "cluster-1", ClusterUID: "kube-system-uid", Namespace: "team-a", Claim: "data", ClaimUID: "uid-1", PV: "pvc-uid-1"}
 			if c.stamp != nil {
 				c.stamp(&stamp)
 			}

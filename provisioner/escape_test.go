@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -103,7 +104,7 @@ func (w watchedVolumes) Connect(ctx context.Context, spec backends.Spec) (backen
 	return w.fakeVolumes.Connect(ctx, spec)
 }
 
-func (w watchedVolumes) HasVolumeOf(ctx context.Context, stamp backends.Stamp) (bool, error) {
+func (w watchedVolumes) HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error) {
 	if w.watch.lookupErr != nil {
 		return false, w.watch.lookupErr
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -96,7 +97,7 @@ func (f *fakeVolumes) call(format string, arguments ...any) {
 // namePlaceholder stands in documents for the volume's name.
 const namePlaceholder = "NAME-OF-THE-VOLUME"
 
-func (f *fakeVolumes) volumeOf(stamp backends.Stamp) string {
+func (f *fakeVolumes) volumeOf(stamp stamps.Volume) string {
 	if f.apart {
 		return "volume-of-" + stamp.ClaimUID
 	}
@@ -157,13 +158,13 @@ func (f *fakeVolumes) Remove(ctx context.Context, target backends.Target) error 
 
 // Abandon requests the permit as the lifecycle does, for the claim's volume in
 // the listing, or one that this term created.
-func (f *fakeVolumes) Abandon(ctx context.Context, stamp backends.Stamp, _ cinder.Connector, permit backends.Permit) error {
+func (f *fakeVolumes) Abandon(ctx context.Context, stamp stamps.Volume, _ cinder.Connector, permit backends.Permit) error {
 	v := cinder.Volume{ID: f.volumeOf(stamp), Status: cinder.StatusAttaching, Metadata: stamp.Metadata(nil)}
 	for _, listed := range f.listed {
 		if stamp.Owns(listed) {
 			v = listed
 		}
-		if stamp.Owns(listed) && backends.EverAttached(listed) {
+		if stamp.Owns(listed) && stamps.EverAttached(listed) {
 			f.abandonKeeps = true
 		}
 	}
@@ -189,7 +190,7 @@ func (f *fakeVolumes) Duplicates(claimUID, _ string) []string {
 	return duplicates
 }
 
-func (f *fakeVolumes) HasVolumeOf(_ context.Context, stamp backends.Stamp) (bool, error) {
+func (f *fakeVolumes) HasVolumeOf(_ context.Context, stamp stamps.Volume) (bool, error) {
 	return f.hasVolumeOf[stamp.ClaimUID], nil
 }
 
@@ -204,7 +205,7 @@ func (f *fakeVolumes) Relist(ctx context.Context) ([]cinder.Volume, error) { ret
 
 func (f *fakeVolumes) LastDoubt() time.Time { return f.lastDoubt }
 
-func (f *fakeVolumes) RemoveUnrecorded(ctx context.Context, id string, stamp backends.Stamp, _ cinder.Connector, permit backends.Permit) error {
+func (f *fakeVolumes) RemoveUnrecorded(ctx context.Context, id string, stamp stamps.Volume, _ cinder.Connector, permit backends.Permit) error {
 	v := cinder.Volume{ID: id, Status: cinder.StatusAvailable, Metadata: stamp.Metadata(nil)}
 	for _, listed := range f.listed {
 		if listed.ID == id {
@@ -224,7 +225,7 @@ func (f *fakeVolumes) HasVolume(_ context.Context, id string) (bool, error) {
 
 func (f *fakeVolumes) Health() error { return f.health }
 
-func (f *fakeVolumes) Untouched(stamp backends.Stamp) bool { return !f.touched[stamp.ClaimUID] }
+func (f *fakeVolumes) Untouched(stamp stamps.Volume) bool { return !f.touched[stamp.ClaimUID] }
 
 type fakeBackends map[string]*fakeVolumes
 
@@ -521,7 +522,7 @@ func wantCalls(t *testing.T, volumes *fakeVolumes, want ...string) {
 // stamped is a volume at Cinder that an earlier leader created for a claim of
 // namespace team-a.
 func (f *fixture) stamped(uid string) cinder.Volume {
-	return cinder.Volume{ID: "volume-of-" + uid, SizeGiB: 1, Metadata: backends.Stamp{
+	return cinder.Volume{ID: "volume-of-" + uid, SizeGiB: 1, Metadata: stamps.Volume{
 		Cluster: "cluster-1", ClusterUID: "kube-system-uid", Namespace: "team-a", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: f.class.Name,
 	}.Metadata(nil)}
 }

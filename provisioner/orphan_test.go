@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -17,7 +18,7 @@ import (
 // orphanVolume is a volume that an earlier leader created for claim team-a/data.
 func (f *fixture) orphanVolume(uid string) cinder.Volume {
 	v := f.stamped(uid)
-	v.Metadata = backends.Stamp{
+	v.Metadata = stamps.Volume{
 		Cluster: "cluster-1", ClusterUID: "kube-system-uid", Namespace: "team-a", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: "one",
 	}.Metadata(nil)
 	v.CreatedAt = time.Now()

@@ -30,6 +30,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -246,9 +247,9 @@ type Connecting interface {
 	// Mark notes on a volume that it was recorded, without bringing it into use.
 	Mark(ctx context.Context, target backends.Target) error
 	// HasVolumeOf reports whether the claim has a volume.
-	HasVolumeOf(ctx context.Context, stamp backends.Stamp) (bool, error)
+	HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error)
 	// Untouched reports whether this term provably created nothing for the claim.
-	Untouched(stamp backends.Stamp) bool
+	Untouched(stamp stamps.Volume) bool
 }
 
 // Removing removes volumes. Every removal needs a proof.
@@ -256,9 +257,9 @@ type Removing interface {
 	// Remove removes the volume that a PersistentVolume names.
 	Remove(ctx context.Context, target backends.Target) error
 	// Abandon removes all unrecorded volumes of a claim.
-	Abandon(ctx context.Context, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
+	Abandon(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit backends.Permit) error
 	// RemoveUnrecorded removes one unrecorded volume.
-	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
+	RemoveUnrecorded(ctx context.Context, volumeID string, stamp stamps.Volume, connector cinder.Connector, permit backends.Permit) error
 	// Duplicates returns the IDs of volumes that were seen in addition to the
 	// claim's recorded one, and forgets them.
 	Duplicates(claimUID, recorded string) []string

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -305,7 +305,7 @@ func TestNodesAreReadAgainWhenAnOperatorAnswersForThem(t *testing.T) {
 
 func TestRecordSavedWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 	f := newFixture(t)
-	stamp := backends.StampOf(f.stamped("uid-1"))
+	stamp := stamps.Of(f.stamped("uid-1"))
 	v := f.stamped("uid-1")
 	v.Status = cinder.StatusAttaching
 	f.backends["gold"].listed = []cinder.Volume{v}

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -132,7 +132,7 @@ func TestReportOfManyIsShort(t *testing.T) {
 		}}
 		f.parked.claims.IsNews(claim.UID, "QuotaExceeded", "full", true)
 		f.parked.claims.Park(claim, parking.Denied, nil)
-		f.journal.Begin(claim.UID, journal.Beginning{Backend: "gold", Stamp: backends.Stamp{Namespace: claim.Namespace, Claim: claim.Name}})
+		f.journal.Begin(claim.UID, journal.Beginning{Backend: "gold", Stamp: stamps.Volume{Namespace: claim.Namespace, Claim: claim.Name}})
 	}
 	report := f.ReportClaims(Selected{Limit: 10})
 	if report.Total != many || len(report.Pending) != 10 || report.NotShown != many-10 || report.Pending[0].Name != fmt.Sprint("data-", many-1) {

@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -21,9 +21,9 @@ import (
 
 // staleRecord reports whether a PersistentVolume may name a volume that this
 // term has undone.
-func (p *Provisioner) staleRecord(pv *corev1.PersistentVolume) (stamp backends.Stamp, stale bool) {
+func (p *Provisioner) staleRecord(pv *corev1.PersistentVolume) (stamp stamps.Volume, stale bool) {
 	if !p.isMine(pv) || pv.DeletionTimestamp != nil || pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
-		return backends.Stamp{}, false
+		return stamps.Volume{}, false
 	}
 	return p.journal.UndoneOf(pv)
 }
@@ -31,7 +31,7 @@ func (p *Provisioner) staleRecord(pv *corev1.PersistentVolume) (stamp backends.S
 // removeStale removes a PersistentVolume whose volume this term has undone, once
 // it is certain that no such volume exists and that the claim is gone. No pod
 // has ever used it: a volume that was in use is never undone.
-func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolume, claim backends.Stamp) (removed bool, err error) {
+func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolume, claim stamps.Volume) (removed bool, err error) {
 	origin, err := record.OriginOf(pv)
 	if err != nil {
 		return false, err

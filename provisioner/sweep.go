@@ -7,8 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -189,12 +189,12 @@ const youngEnough = time.Hour
 // and orphans, and queues them. The proof follows when their turn comes.
 func (p *Provisioner) examine(backend string, all []cinder.Volume) {
 	for _, v := range all {
-		stamp := backends.StampOf(v)
+		stamp := stamps.Of(v)
 		uid := types.UID(stamp.ClaimUID)
 		if stamp.PV == record.ImportedPVName(v.ID) && !p.claimExists(uid) && p.recordedBy(v) == "" && p.LeftImport != nil {
 			p.LeftImport(backend, v)
 		}
-		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || backends.EverAttached(v) || backends.IsCopy(v) || p.recordedBy(v) != "" {
+		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || stamps.EverAttached(v) || stamps.IsCopy(v) || p.recordedBy(v) != "" {
 			continue
 		}
 		item := removalOf(uid, backend, v.ID)
@@ -254,7 +254,7 @@ func (p *Provisioner) claimsOfVolumes(ctx context.Context) (map[types.UID]bool, 
 			return nil, err
 		}
 		for _, v := range all {
-			if stamp := backends.StampOf(v); stamp.PV == record.PVNameFor(stamp.ClaimUID) {
+			if stamp := stamps.Of(v); stamp.PV == record.PVNameFor(stamp.ClaimUID) {
 				claims[types.UID(stamp.ClaimUID)] = true
 			}
 		}

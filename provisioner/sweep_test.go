@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	ktesting "k8s.io/client-go/testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -54,10 +54,10 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 		"it was attached": func(_ *fixture, _ *corev1.PersistentVolume, v *cinder.Volume) { v.Metadata["readonly"] = "False" },
 		"it is in use":    func(_ *fixture, _ *corev1.PersistentVolume, v *cinder.Volume) { v.Status = cinder.StatusInUse },
 		"it is a restored backup": func(_ *fixture, _ *corev1.PersistentVolume, v *cinder.Volume) {
-			v.Metadata[backends.StampPrefix+"requested-at"] = "2026-01-01T00:00:00Z"
+			v.Metadata[stamps.Prefix+"requested-at"] = "2026-01-01T00:00:00Z"
 		},
 		"its stamp contradicts itself": func(_ *fixture, _ *corev1.PersistentVolume, v *cinder.Volume) {
-			v.Metadata[backends.StampPrefix+"claim-uid"] = "uid-of-another"
+			v.Metadata[stamps.Prefix+"claim-uid"] = "uid-of-another"
 		},
 		"the API server knows the object by another volume than the cache": func(f *fixture, pv *corev1.PersistentVolume, _ *cinder.Volume) {
 			renamed := pv.DeepCopy()

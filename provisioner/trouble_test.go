@@ -18,6 +18,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
@@ -215,7 +216,7 @@ func TestDuplicateLeavesTheSecretOfAKeptVolume(t *testing.T) {
 	})
 	t.Run("found by an audit", func(t *testing.T) {
 		f, second := prepare(t)
-		f.must(f.cleaner.RemoveVolume(t.Context(), "gold", second.ID, backends.StampOf(second)))
+		f.must(f.cleaner.RemoveVolume(t.Context(), "gold", second.ID, stamps.Of(second)))
 		if !f.hasSecret("pvc-uid-gone") {
 			t.Error("the Secret of the kept volume is gone")
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
@@ -64,8 +65,8 @@ func (p *Provisioner) foundBeginning(uid types.UID, position ledger.Position) (j
 }
 
 // stampOf is the part of a claim's stamp that identifies its volumes.
-func (p *Provisioner) stampOf(uid types.UID, tenant string) backends.Stamp {
-	return backends.Stamp{Cluster: p.Cluster, ClusterUID: p.ClusterUID, ClaimUID: string(uid), PV: record.PVNameFor(string(uid)), Tenant: tenant}
+func (p *Provisioner) stampOf(uid types.UID, tenant string) stamps.Volume {
+	return stamps.Volume{Cluster: p.Cluster, ClusterUID: p.ClusterUID, ClaimUID: string(uid), PV: record.PVNameFor(string(uid)), Tenant: tenant}
 }
 
 // undo removes the volumes and the Secrets of a claim, if it has the proof that
@@ -150,7 +151,7 @@ func (p *Provisioner) recordedBy(v cinder.Volume) string {
 	if found, err := p.Records.ByIndex(record.ByVolume, v.ID); err == nil && len(found) > 0 {
 		return found[0].(*corev1.PersistentVolume).Name
 	}
-	if stamp := backends.StampOf(v); p.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
+	if stamp := stamps.Of(v); p.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
 		return stamp.PV + ", which is gone"
 	}
 	return ""
@@ -159,7 +160,7 @@ func (p *Provisioner) recordedBy(v cinder.Volume) string {
 // useOf returns what nodes may list for a volume whose PersistentVolume may have
 // been saved; nil if this term created the volume and handed over no
 // PersistentVolume yet.
-func (p *Provisioner) useOf(stamp backends.Stamp) *nodeuse.Volume {
+func (p *Provisioner) useOf(stamp stamps.Volume) *nodeuse.Volume {
 	begun, ok := p.journal.Beginning(types.UID(stamp.ClaimUID))
 	if position, _ := p.ledger.PositionOf(types.UID(stamp.ClaimUID)); ok && (begun.HandedOver != nil || position.NothingSeen) {
 		return begun.HandedOver

@@ -24,6 +24,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -156,7 +157,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 	var found mappers.NodeConnection
 	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.Publication{
 		Node: to.Node.Name, Key: to.Node.Key(), Connector: e.connectorOf(to.Node), ReadOnly: to.ReadOnly, Shared: to.Shared,
-		Admit: func(ctx context.Context, notes map[string]backends.Unclean) (ended []string, err error) {
+		Admit: func(ctx context.Context, notes map[string]stamps.Unclean) (ended []string, err error) {
 			ended, err = admit(ctx, notes)
 			begun = begun || err == nil
 			return ended, err
@@ -218,7 +219,7 @@ func asBefore(to controller.Publication, recorded, granted bool) error {
 // connectorOf describes a node to Cinder.
 func (e *Engine) connectorOf(node wire.Node) cinder.Connector {
 	return cinder.Connector{
-		Host: backends.NodeHost(node.Name, e.Cluster), Initiator: node.InitiatorName, WWPNs: node.PortNames, WWNNs: node.NodeNames, NQN: node.HostNQN, Multipath: node.Multipath,
+		Host: stamps.NodeHost(node.Name, e.Cluster), Initiator: node.InitiatorName, WWPNs: node.PortNames, WWNNs: node.NodeNames, NQN: node.HostNQN, Multipath: node.Multipath,
 	}
 }
 

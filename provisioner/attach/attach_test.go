@@ -27,6 +27,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -58,7 +59,7 @@ type volumes struct {
 	all     []cinder.Volume
 	unread  error
 	project string
-	notes   map[string]backends.Unclean
+	notes   map[string]stamps.Unclean
 	ended   []string
 	// recorded says that the node has the volume for reading already; nil that it has it
 	// not.
@@ -96,7 +97,7 @@ func (v *volumes) Unpublish(ctx context.Context, target backends.Target, from ba
 	}
 	note, unclean, err := from.Unclean(ctx, from.Node, from.Key, v.notes[from.Key])
 	if unclean {
-		v.notes = map[string]backends.Unclean{from.Key: note}
+		v.notes = map[string]stamps.Unclean{from.Key: note}
 	} else if err == nil {
 		delete(v.notes, from.Key)
 	}
@@ -269,7 +270,7 @@ func TestPublishHandsOutConnectionAndCredentials(t *testing.T) {
 	if c, want := w.volumes.to.Connector, (cinder.Connector{Host: w.volumes.to.Connector.Host, Initiator: n1.InitiatorName, WWPNs: n1.PortNames, NQN: n1.HostNQN, Multipath: true}); !reflect.DeepEqual(c, want) {
 		t.Errorf("the connector is %+v", c)
 	}
-	if want := (backends.Stamp{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName}); w.volumes.target.Stamp != want || w.volumes.target.Place.Project != "p1" {
+	if want := (stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName}); w.volumes.target.Stamp != want || w.volumes.target.Place.Project != "p1" {
 		t.Errorf("the target is %+v", w.volumes.target)
 	}
 	// Again, without a change.
@@ -582,8 +583,8 @@ func TestWritesOfOthersStay(t *testing.T) {
 }
 
 func TestUnpublish(t *testing.T) {
-	stamped := cinder.Volume{ID: volumeID, Metadata: backends.Stamp{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
-	foreign := cinder.Volume{ID: volumeID, Metadata: backends.Stamp{Cluster: "cluster-2", ClaimUID: "uid-1", PV: pvName}.Metadata(nil)}
+	stamped := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+	foreign := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-2", ClaimUID: "uid-1", PV: pvName}.Metadata(nil)}
 	key := wire.NodeKey("n1")
 	for name, test := range map[string]struct {
 		objects []runtime.Object
@@ -623,7 +624,7 @@ func TestUnpublish(t *testing.T) {
 }
 
 func TestVolume(t *testing.T) {
-	stamped := cinder.Volume{ID: volumeID, MultiAttach: true, Metadata: backends.Stamp{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName}.Metadata(nil)}
+	stamped := cinder.Volume{ID: volumeID, MultiAttach: true, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName}.Metadata(nil)}
 	pv := testPV()
 	pv.Spec.CSI.VolumeAttributes = map[string]string{"a": "b"}
 	w := newWorld(t, pv)

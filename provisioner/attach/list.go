@@ -13,8 +13,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -98,7 +98,7 @@ func incomplete(err error) error {
 
 // isOurs reports whether a volume is one of this cluster that the driver attaches.
 func (e *Engine) isOurs(v cinder.Volume) bool {
-	return backends.IsCSI(v) && backends.StampOf(v).Cluster == e.Cluster
+	return stamps.IsCSI(v) && stamps.Of(v).Cluster == e.Cluster
 }
 
 // backendsInUse are those that have volumes in mode csi, or may get some. A backend
@@ -154,7 +154,7 @@ func (e *Engine) nodeIDs() (map[string]string, error) {
 // and completed at Cinder. A node of no known ID is left out: nobody can ask for it.
 func listed(backend string, v cinder.Volume, ids map[string]string) controller.Listed {
 	described := controller.Listed{Volume: wire.Handle{Backend: backend, ID: v.ID}, Bytes: v.SizeGiB << 30}
-	for key, attached := range backends.NodeRecordsOf(v) {
+	for key, attached := range stamps.NodeRecordsOf(v) {
 		complete := slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return a.ID == attached.AttachmentID })
 		if id := ids[key]; complete && id != "" {
 			described.NodeIDs = append(described.NodeIDs, id)

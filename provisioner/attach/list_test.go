@@ -8,8 +8,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -18,10 +18,10 @@ import (
 // onNodes is a volume in mode csi with records for nodes, whose attachments are a-NODE;
 // complete are the nodes of those that Cinder shows.
 func onNodes(id, cluster string, nodes, complete []string) cinder.Volume {
-	v := cinder.Volume{ID: id, SizeGiB: 3, Metadata: backends.Stamp{Cluster: cluster, ClaimUID: "uid", PV: "pvc-uid"}.Metadata(nil)}
-	v.Metadata[backends.StampMode] = backends.ModeCSI
+	v := cinder.Volume{ID: id, SizeGiB: 3, Metadata: stamps.Volume{Cluster: cluster, ClaimUID: "uid", PV: "pvc-uid"}.Metadata(nil)}
+	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 	for _, node := range nodes {
-		v.Metadata[backends.NodeRecordPrefix+wire.NodeKey(node)] = backends.NodeRecord{AttachmentID: "a-" + node, Node: node}.String()
+		v.Metadata[stamps.NodeRecordPrefix+wire.NodeKey(node)] = stamps.NodeRecord{AttachmentID: "a-" + node, Node: node}.String()
 	}
 	for _, node := range complete {
 		v.Attachments = append(v.Attachments, cinder.Attachment{ID: "a-" + node})
@@ -45,7 +45,7 @@ func TestListShowsWhoHasAVolume(t *testing.T) {
 	w.attach(t, wire.DriverName, "gone", "v1 gone i=iqn.gone")
 	w.attach(t, "other.example.org", "n3", "x")
 	native := onNodes("native", "cluster-1", nil, nil)
-	delete(native.Metadata, backends.StampMode)
+	delete(native.Metadata, stamps.KeyMode)
 	w.volumes.all = []cinder.Volume{
 		onNodes("both", "cluster-1", []string{"n2", "n1"}, []string{"n1", "n2"}),
 		onNodes("removed", "cluster-1", []string{"n1"}, nil),

@@ -17,6 +17,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -105,7 +106,7 @@ func (l *lost) isLoaded(backend string, at cinder.Place) bool {
 
 // lostVolume is a note.
 type lostVolume struct {
-	backends.Unclean
+	stamps.Unclean
 	key    string
 	target backends.Target
 	tenant string
@@ -182,15 +183,15 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 		return fmt.Errorf("it is not known yet which nodes were lost with volumes: %w", err)
 	}
 	for _, v := range all {
-		if !backends.IsCSI(v) {
+		if !stamps.IsCSI(v) {
 			continue
 		}
 		name := e.nameFor(v, backend)
 		if name != backend && e.lost.isLoaded(name, volumes.Place()) {
 			continue // it may have ended since this listing
 		}
-		for key, note := range backends.UncleanOf(v) {
-			stamp := backends.StampOf(v)
+		for key, note := range stamps.UncleanOf(v) {
+			stamp := stamps.Of(v)
 			e.lost.add(place{name, note.Node}, lostVolume{note, key, backends.Target{VolumeID: v.ID, Stamp: stamp, Place: volumes.Place()}, stamp.Tenant})
 		}
 	}
@@ -204,7 +205,7 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 // the volume: backends of one project show the same ones. Without a PersistentVolume it is
 // the backend that shows the volume.
 func (e *Engine) nameFor(v cinder.Volume, shownBy string) string {
-	object, exists, err := e.PersistentVolumes.GetByKey(backends.StampOf(v).PV)
+	object, exists, err := e.PersistentVolumes.GetByKey(stamps.Of(v).PV)
 	pv, ok := object.(*corev1.PersistentVolume)
 	if err != nil || !exists || !ok || !record.IsCSI(pv) {
 		return shownBy
@@ -240,7 +241,7 @@ func (e *Engine) lookAt(ctx context.Context, name string) (nodeState, error) {
 func stateOf(node *corev1.Node) nodeState {
 	state := nodeState{
 		exists: true,
-		boot:   backends.BootKey(node.Status.NodeInfo.BootID),
+		boot:   stamps.BootKey(node.Status.NodeInfo.BootID),
 		inUse:  map[string]bool{},
 		off:    slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == corev1.TaintNodeOutOfService }),
 	}
@@ -253,7 +254,7 @@ func stateOf(node *corev1.Node) nodeState {
 }
 
 // letGo reports whether a node has let go of a volume that it was lost with.
-func (n nodeState) letGo(volumeID string, note backends.Unclean) bool {
+func (n nodeState) letGo(volumeID string, note stamps.Unclean) bool {
 	return !n.exists || !n.inUse[volumeID] || note.Boot != "" && n.boot != "" && n.boot != note.Boot
 }
 
@@ -292,7 +293,7 @@ func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place, want
 			}
 			continue
 		}
-		if state.letGo(handle.ID, backends.Unclean{}) {
+		if state.letGo(handle.ID, stamps.Unclean{}) {
 			// If the volume is still to be detached, this may be the only moment that shows it.
 			e.setClean(ctx, e.detachment(v.target.Stamp.PV, at.node))
 		}
@@ -343,8 +344,8 @@ func (e *Engine) leftovers(at place) []wire.Handle {
 
 // admit returns what Publish asks before a new attachment of a volume is made for a
 // node. quarantine is why the node gets no volume, or nil.
-func (e *Engine) admit(volume wire.Handle, node string, neighbors []neighbor, quarantine error) func(context.Context, map[string]backends.Unclean) ([]string, error) {
-	return func(ctx context.Context, notes map[string]backends.Unclean) (ended []string, err error) {
+func (e *Engine) admit(volume wire.Handle, node string, neighbors []neighbor, quarantine error) func(context.Context, map[string]stamps.Unclean) ([]string, error) {
+	return func(ctx context.Context, notes map[string]stamps.Unclean) (ended []string, err error) {
 		if quarantine != nil {
 			return nil, quarantine
 		}
@@ -391,7 +392,7 @@ func (e *Engine) seeClean(ctx context.Context, volume wire.Handle, of source, no
 		return
 	}
 	// Whether it fails, or the node uses the volume, is told when the backend has answered.
-	if state, err := e.lookAt(ctx, node); err == nil && state.letGo(volume.ID, backends.Unclean{}) {
+	if state, err := e.lookAt(ctx, node); err == nil && state.letGo(volume.ID, stamps.Unclean{}) {
 		e.setClean(ctx, asked)
 	}
 }
@@ -400,29 +401,29 @@ func (e *Engine) seeClean(ctx context.Context, volume wire.Handle, of source, no
 // array does not keep nodes out, the volume stays attached to one that still uses it:
 // its address would be free for any other volume, on whatever node, and the lost node
 // would write into that. clean is told of nodes that do not use it.
-func (e *Engine) stillUses(volume wire.Handle, of source, clean func(node string)) func(ctx context.Context, node, key string, noted backends.Unclean) (backends.Unclean, bool, error) {
-	return func(ctx context.Context, node, key string, noted backends.Unclean) (backends.Unclean, bool, error) {
+func (e *Engine) stillUses(volume wire.Handle, of source, clean func(node string)) func(ctx context.Context, node, key string, noted stamps.Unclean) (stamps.Unclean, bool, error) {
+	return func(ctx context.Context, node, key string, noted stamps.Unclean) (stamps.Unclean, bool, error) {
 		if wire.NodeKey(node) != key {
 			// The record had no room for the whole name.
 			if node = e.nodeOf(key); node == "" {
-				return backends.Unclean{}, false, nil
+				return stamps.Unclean{}, false, nil
 			}
 		}
 		asked := e.detachment(of.target.Stamp.PV, node)
 		if e.isClean(asked) {
 			clean(node)
-			return backends.Unclean{}, false, nil
+			return stamps.Unclean{}, false, nil
 		}
 		state, err := e.lookAt(ctx, node)
 		if err != nil {
-			return backends.Unclean{}, false, err
+			return stamps.Unclean{}, false, err
 		}
 		if state.letGo(volume.ID, noted) {
 			e.setClean(ctx, asked)
 			clean(node)
-			return backends.Unclean{}, false, nil
+			return stamps.Unclean{}, false, nil
 		}
-		note := backends.Unclean{Node: node, Boot: state.boot}
+		note := stamps.Unclean{Node: node, Boot: state.boot}
 		if noted.Boot != "" {
 			note = noted // of the boot in which the node was lost
 		}

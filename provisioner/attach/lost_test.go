@@ -16,6 +16,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
@@ -66,7 +67,7 @@ func lostWithVolume(t *testing.T, objects ...runtime.Object) *world {
 	w := newWorld(t, append([]runtime.Object{testPV(), testSecret(), machine("n1", "boot-1", handle()), machine("n2", "boot-9")}, objects...)...)
 	w.rules.FencedByInitiator = true
 	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
-	if want := map[string]backends.Unclean{wire.NodeKey("n1"): {Node: "n1", Boot: backends.BootKey("boot-1")}}; !maps.Equal(w.volumes.notes, want) {
+	if want := map[string]stamps.Unclean{wire.NodeKey("n1"): {Node: "n1", Boot: stamps.BootKey("boot-1")}}; !maps.Equal(w.volumes.notes, want) {
 		t.Fatalf("notes %v", w.volumes.notes)
 	}
 	return w
@@ -106,7 +107,7 @@ func TestAVolumeStaysWithALostNodeThatTheArrayLetsIn(t *testing.T) {
 				for range 2 {
 					wantFailure(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)), controller.Unclean, held)
 				}
-				if want := map[string]backends.Unclean{wire.NodeKey("n1"): {Node: "n1", Boot: backends.BootKey("boot-1")}}; !maps.Equal(w.volumes.notes, want) {
+				if want := map[string]stamps.Unclean{wire.NodeKey("n1"): {Node: "n1", Boot: stamps.BootKey("boot-1")}}; !maps.Equal(w.volumes.notes, want) {
 					t.Fatalf("notes %v", w.volumes.notes)
 				}
 				if next {
@@ -160,9 +161,9 @@ func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
 				w := lostWithVolume(t, otherPV(1, "gold"), otherPV(2, "silver"))
 				if next {
 					// What the volume carries is all that it has.
-					v := cinder.Volume{ID: volumeID, Metadata: backends.Stamp{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
-					v.Metadata[backends.StampMode] = backends.ModeCSI
-					v.Metadata[backends.StampPrefix+"unclean."+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
+					v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+					v.Metadata[stamps.KeyMode] = stamps.ModeCSI
+					v.Metadata[stamps.Prefix+"unclean."+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
 					w.volumes.all = []cinder.Volume{v, {ID: "native"}}
 					w.Engine = New(w.Options)
 				}
@@ -356,11 +357,11 @@ func TestLongNamesOfNodesAreFound(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()))
 	w.rules.FencedByInitiator = true
 	ask := w.stillUses(handle(), source{}, func(string) {})
-	note, unclean, err := ask(t.Context(), "n", wire.NodeKey("n1"), backends.Unclean{})
+	note, unclean, err := ask(t.Context(), "n", wire.NodeKey("n1"), stamps.Unclean{})
 	if err != nil || !unclean || note.Node != "n1" {
 		t.Errorf("note %v, unclean %t, error %v", note, unclean, err)
 	}
-	if _, unclean, err := ask(t.Context(), "n", wire.NodeKey("n7"), backends.Unclean{}); err != nil || unclean {
+	if _, unclean, err := ask(t.Context(), "n", wire.NodeKey("n7"), stamps.Unclean{}); err != nil || unclean {
 		t.Errorf("unclean %t, error %v", unclean, err)
 	}
 }
@@ -387,7 +388,7 @@ func TestAnOldNoteEndsWhenItsNodeGetsTheVolume(t *testing.T) {
 	for _, byInitiator := range []bool{false, true} {
 		w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()))
 		w.rules.FencedByInitiator = byInitiator
-		w.volumes.notes = map[string]backends.Unclean{wire.NodeKey("n1"): {Node: "n1", Boot: backends.BootKey("boot-1")}}
+		w.volumes.notes = map[string]stamps.Unclean{wire.NodeKey("n1"): {Node: "n1", Boot: stamps.BootKey("boot-1")}}
 		_, err := w.publish(t)
 		must(t, err)
 		if want := []string{wire.NodeKey("n1")}; !slices.Equal(w.volumes.ended, want) {
@@ -444,10 +445,10 @@ func TestANodeThatLetGoBetweenTwoCallsIsClean(t *testing.T) {
 // Without a PersistentVolume, only the volume's ID tells.
 func TestANoteIsReadByTheNameOfItsBackendAlone(t *testing.T) {
 	for _, recorded := range []bool{true, false} {
-		v := cinder.Volume{ID: volumeID, Metadata: backends.Stamp{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
-		v.Metadata[backends.StampMode] = backends.ModeCSI
-		note := backends.Unclean{Node: "n1", Boot: backends.BootKey("boot-1")}
-		v.Metadata[backends.StampPrefix+"unclean."+wire.NodeKey("n1")] = note.String()
+		v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+		v.Metadata[stamps.KeyMode] = stamps.ModeCSI
+		note := stamps.Unclean{Node: "n1", Boot: stamps.BootKey("boot-1")}
+		v.Metadata[stamps.Prefix+"unclean."+wire.NodeKey("n1")] = note.String()
 		objects := []runtime.Object{testSecret(), machine("n1", "boot-1", handle()), otherPV(2, "silver")}
 		if recorded {
 			objects = append(objects, testPV())
@@ -480,9 +481,9 @@ func TestALostNodeGetsNothingByTheOtherNameOfAProject(t *testing.T) {
 	wantFailure(t, err, controller.Unclean, "node n1 was lost with volume gold/"+volumeID+" and may still write to it, "+until+", it has rebooted, or its Node object is deleted")
 
 	// The next leader reads it in the one listing or the other.
-	v := cinder.Volume{ID: volumeID, Metadata: backends.Stamp{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
-	v.Metadata[backends.StampMode] = backends.ModeCSI
-	v.Metadata[backends.StampPrefix+"unclean."+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
+	v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
+	v.Metadata[stamps.Prefix+"unclean."+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
 	w.volumes.all = []cinder.Volume{v}
 	w.Engine = New(w.Options)
 	w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }

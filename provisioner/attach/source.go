@@ -9,6 +9,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -51,7 +52,7 @@ func (e *Engine) sourceOf(pv *corev1.PersistentVolume, volume wire.Handle) (sour
 		return source{}, damaged("PersistentVolume %s: annotation %s is missing; its volume is neither attached nor detached until it is fixed", pv.Name, record.AnnotationClaimUID)
 	}
 	return source{pv: pv, tenant: annotations[record.AnnotationTenant], target: backends.Target{
-		VolumeID: volume.ID, Stamp: backends.Stamp{Cluster: e.Cluster, ClaimUID: claim, PV: pv.Name}, Place: record.PlaceOf(pv),
+		VolumeID: volume.ID, Stamp: stamps.Volume{Cluster: e.Cluster, ClaimUID: claim, PV: pv.Name}, Place: record.PlaceOf(pv),
 	}}, nil
 }
 
@@ -72,7 +73,7 @@ func (e *Engine) attached(ctx context.Context, volumes Volumes, volume wire.Hand
 		// Whether that proves anything is for the backend to say.
 		return of, nil
 	}
-	stamp := backends.StampOf(v)
+	stamp := stamps.Of(v)
 	if stamp.Cluster != e.Cluster || stamp.ClaimUID == "" || stamp.PV == "" {
 		return source{}, &controller.Failure{Kind: string(backends.KindNotOurs), Message: fmt.Sprintf("volume %s does not carry the stamp of this cluster, so it is not detached", volume.ID)}
 	}

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -25,7 +25,7 @@ func ConfirmAttachments(ctx context.Context, find Finder, listings map[string]Li
 	for name, listing := range listings {
 		if listing.Err == nil {
 			for _, v := range listing.Volumes {
-				if backends.IsCSI(v) {
+				if stamps.IsCSI(v) {
 					volumes[place{name, v.ID}] = v
 				}
 			}
@@ -65,7 +65,7 @@ type leak struct {
 // leaked lists what no VolumeAttachment asks for, in order.
 func leaked(v cinder.Volume, wanted []record.Attachment) []leak {
 	var leaks []leak
-	records := backends.NodeRecordsOf(v)
+	records := stamps.NodeRecordsOf(v)
 	recorded := map[string]bool{}
 	for _, key := range slices.Sorted(maps.Keys(records)) {
 		r := records[key]
@@ -96,7 +96,7 @@ func leaked(v cinder.Volume, wanted []record.Attachment) []leak {
 // attachment without a record may be that of any of them.
 func missing(v cinder.Volume, wanted []record.Attachment) []record.Attachment {
 	var without []record.Attachment
-	records := backends.NodeRecordsOf(v)
+	records := stamps.NodeRecordsOf(v)
 	unrecorded := len(v.Attachments)
 	for _, r := range records {
 		if has(v, r.AttachmentID) {

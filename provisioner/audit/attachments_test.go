@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -17,12 +17,12 @@ import (
 // "attachment node"; "attachment" has no record, "-attachment node" is a record alone.
 func forNodes(texts ...string) func(*cinder.Volume) {
 	return func(v *cinder.Volume) {
-		v.Metadata[backends.StampMode] = backends.ModeCSI
+		v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 		for _, text := range texts {
 			var id, node string
 			_, _ = fmt.Sscan(text, &id, &node)
 			if node != "" {
-				v.Metadata[backends.NodeRecordPrefix+"key-of-"+node] = backends.NodeRecord{AttachmentID: id, Node: node}.String()
+				v.Metadata[stamps.NodeRecordPrefix+"key-of-"+node] = stamps.NodeRecord{AttachmentID: id, Node: node}.String()
 			}
 			if id[0] != '-' {
 				v.Attachments = append(v.Attachments, cinder.Attachment{ID: id})

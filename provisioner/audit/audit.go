@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -72,7 +72,7 @@ type Finding struct {
 	// Message is a sentence.
 	Message string `json:"message"`
 	// Stamp is the volume's stamp.
-	Stamp backends.Stamp `json:"-"`
+	Stamp stamps.Volume `json:"-"`
 }
 
 // State is what Compare compares.
@@ -156,12 +156,12 @@ func (c *comparison) volume(backend string, v cinder.Volume) {
 	if c.recorded[v.ID] || c.young(v.CreatedAt) {
 		return
 	}
-	stamp := backends.StampOf(v)
+	stamp := stamps.Of(v)
 	other, recorded := c.byClaim[stamp.ClaimUID]
 	f := Finding{
 		Backend: backend, Volume: v.ID, Claim: stamp.Namespace + "/" + stamp.Claim, Tenant: stamp.Tenant, Stamp: stamp,
 		// Only a volume that a PersistentVolume names is ever attached.
-		Removable: !backends.EverAttached(v) && !backends.IsCopy(v) && stamp.PV == record.PVNameFor(stamp.ClaimUID) && (recorded && other.Damage == nil || !c.Records.Names[stamp.PV]),
+		Removable: !stamps.EverAttached(v) && !stamps.IsCopy(v) && stamp.PV == record.PVNameFor(stamp.ClaimUID) && (recorded && other.Damage == nil || !c.Records.Names[stamp.PV]),
 	}
 	claim, pending := c.Records.Claims[stamp.ClaimUID]
 	switch {
@@ -186,9 +186,9 @@ func (c *comparison) history(f Finding, v cinder.Volume) string {
 	switch {
 	case f.Removable:
 		return "it was never attached, so it contains no data written from this cluster"
-	case backends.IsCopy(v):
+	case stamps.IsCopy(v):
 		return "it is younger than its stamp and looks like a restored backup"
-	case backends.EverAttached(v):
+	case stamps.EverAttached(v):
 		return "it has been attached and may contain data; it may have been kept on purpose"
 	}
 	return "its stamp contradicts itself, so it may not be this program's volume"
@@ -293,7 +293,7 @@ func (c *comparison) volumeIsGone(pv string) bool {
 			return false
 		}
 		for _, v := range listing.Volumes {
-			if backends.StampOf(v).PV == pv {
+			if stamps.Of(v).PV == pv {
 				return false
 			}
 		}

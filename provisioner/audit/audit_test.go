@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -19,7 +19,7 @@ var here = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
 
 // stamped is a volume of a claim, an hour old.
 func stamped(id, uid string, status cinder.Status, change func(*cinder.Volume)) cinder.Volume {
-	v := cinder.Volume{ID: id, Status: status, SizeGiB: 1, CreatedAt: now.Add(-time.Hour), Metadata: backends.Stamp{
+	v := cinder.Volume{ID: id, Status: status, SizeGiB: 1, CreatedAt: now.Add(-time.Hour), Metadata: stamps.Volume{
 		Cluster: "cluster-1", Namespace: "team-a", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: "fast",
 	}.Metadata(nil)}
 	if change != nil {
@@ -47,7 +47,7 @@ const remedy = "put the configuration and credentials of backend gold back to wh
 	"kubectl annotate pv pvc-1 --overwrite standalone-cinder.openstack.org/endpoint=http://cinder:8776/v3 standalone-cinder.openstack.org/project-id=p1"
 
 func ofAnotherCluster(v *cinder.Volume) {
-	v.Metadata[backends.StampPrefix+"kube-system-uid"] = "another-uid"
+	v.Metadata[stamps.Prefix+"kube-system-uid"] = "another-uid"
 }
 
 func attached(v *cinder.Volume) { v.Metadata["readonly"] = "False" }

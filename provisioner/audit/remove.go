@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
 )
 
 // Cleaner removes what is proven unused; proof.Cleaner implements it.
 type Cleaner interface {
-	RemoveVolume(ctx context.Context, backend, volumeID string, stamp backends.Stamp) error
+	RemoveVolume(ctx context.Context, backend, volumeID string, stamp stamps.Volume) error
 	RemoveSecret(ctx context.Context, pvName string) error
 }
 

@@ -24,8 +24,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -350,8 +350,8 @@ func TestCopiesNameTheirSourceAsClaimsDo(t *testing.T) {
 // TestOnlyVolumesOfTrustedCallersAreDeleted, and only unused ones.
 func TestOnlyVolumesOfTrustedCallersAreDeleted(t *testing.T) {
 	stamped := func(change func(*cinder.Volume)) *cinder.Volume {
-		v := &cinder.Volume{ID: "volume-uid-1", Status: cinder.StatusAvailable, Metadata: backends.Stamp{Cluster: "cluster-1", ClaimUID: "uid-1", PV: "pvc-uid-1"}.Metadata(nil)}
-		v.Metadata[backends.StampMode] = backends.ModeCSI
+		v := &cinder.Volume{ID: "volume-uid-1", Status: cinder.StatusAvailable, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: "pvc-uid-1"}.Metadata(nil)}
+		v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 		if change != nil {
 			change(v)
 		}
@@ -385,7 +385,7 @@ func TestOnlyVolumesOfTrustedCallersAreDeleted(t *testing.T) {
 		}, "InUse", "PersistentVolume pvc-uid-1 keeps the volume: its reclaim policy is Retain"},
 		"Kubernetes attaches it": {func(w *world) { w.attached = true }, "InUse", "a VolumeAttachment names PersistentVolume pvc-uid-1"},
 		"a node has it": {func(w *world) {
-			w.volume.Metadata[backends.NodeRecordPrefix+"k"] = backends.NodeRecord{AttachmentID: "a", Node: "n1"}.String()
+			w.volume.Metadata[stamps.NodeRecordPrefix+"k"] = stamps.NodeRecord{AttachmentID: "a", Node: "n1"}.String()
 		}, "InUse", "volume volume-uid-1 is attached to node n1"},
 		"it is in use":     {func(w *world) { w.volume.Status = cinder.StatusInUse }, "InUse", "volume volume-uid-1 is in-use"},
 		"it takes longer":  {func(w *world) { w.deletion = Waits{Message: "no answer"} }, "Conflict", "volume gold/volume-uid-1 is not gone yet: no answer"},

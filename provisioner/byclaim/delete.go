@@ -11,6 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -36,7 +37,7 @@ func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
 		return err
 	case len(found) == 0 && !exists:
 		return nil
-	case len(found) == 0 && (!backends.IsCSI(v) || backends.StampOf(v).Cluster != m.Cluster):
+	case len(found) == 0 && (!stamps.IsCSI(v) || stamps.Of(v).Cluster != m.Cluster):
 		return failure(notOurs, "volume %s does not carry the stamp of a volume of the driver in this cluster, so it is not deleted", volume)
 	case len(found) == 0:
 		return failure(notOurs, "no PersistentVolume names volume %s; run an audit to see whether something needs it", volume)
@@ -116,7 +117,7 @@ func (m *Maker) unused(pv *corev1.PersistentVolume, v cinder.Volume) error {
 	case attached:
 		return failure(inUse, "a VolumeAttachment names PersistentVolume %s", pv.Name)
 	}
-	if records := backends.NodeRecordsOf(v); len(records) > 0 {
+	if records := stamps.NodeRecordsOf(v); len(records) > 0 {
 		first := slices.Min(slices.Collect(maps.Keys(records)))
 		return failure(inUse, "volume %s is attached to node %s", v.ID, records[first].Node)
 	}

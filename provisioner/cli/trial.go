@@ -16,6 +16,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
@@ -44,8 +45,8 @@ const (
 
 // trialStamp marks a trial's volume. The name of the PersistentVolume is none
 // that the running program gives.
-func trialStamp(uid string) backends.Stamp {
-	return backends.Stamp{Cluster: trialCluster, ClaimUID: uid, PV: trialPrefix + uid}
+func trialStamp(uid string) stamps.Volume {
+	return stamps.Volume{Cluster: trialCluster, ClaimUID: uid, PV: trialPrefix + uid}
 }
 
 // trialPlan is one volume to make, for all rules that ask for the same.
@@ -313,7 +314,7 @@ func (b *trialBench) describeCSI(trial *policycli.Trial, uid string, connection 
 
 // remove removes whatever a trial left, and returns what could not be removed.
 // lost means that the answer to a request for the volume was lost.
-func (b *trialBench) remove(ctx context.Context, stamp backends.Stamp, id string, lost bool) (left string) {
+func (b *trialBench) remove(ctx context.Context, stamp stamps.Volume, id string, lost bool) (left string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longestRemoval)
 	defer cancel()
 	var err error
@@ -370,7 +371,7 @@ func (b *trialBench) removeLeftovers(ctx context.Context) {
 		return
 	}
 	for _, v := range volumes {
-		stamp, age := backends.StampOf(v), b.client.Now().Sub(v.CreatedAt)
+		stamp, age := stamps.Of(v), b.client.Now().Sub(v.CreatedAt)
 		if stamp != trialStamp(stamp.ClaimUID) {
 			continue // Somebody has changed it.
 		}

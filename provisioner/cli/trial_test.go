@@ -14,6 +14,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
@@ -278,7 +279,7 @@ func TestTrialsAtOnePlace(t *testing.T) {
 // hour old, and only if it is provably a trial's.
 func TestLeftoversOfKilledCommands(t *testing.T) {
 	c := newCloud(t, cindersim.Options{}, 0, false)
-	add := func(name string, age time.Duration, stamp backends.Stamp, status string) string {
+	add := func(name string, age time.Duration, stamp stamps.Volume, status string) string {
 		id, err := c.AddVolume(cindersim.Volume{Name: name, Status: status, Created: time.Now().Add(-age), Metadata: stamp.Metadata(nil)})
 		if err != nil {
 			t.Fatal(err)
@@ -294,9 +295,9 @@ func TestLeftoversOfKilledCommands(t *testing.T) {
 		young,
 		add("changed", 2*time.Hour, changed, "available"),
 		add("used", 2*time.Hour, trialStamp("u5"), "in-use"),
-		add("claim's", 2*time.Hour, backends.Stamp{Cluster: "prod", ClaimUID: "u6", PV: record.PVNameFor("u6")}, "available"),
-		add("foreign", 2*time.Hour, backends.Stamp{}, "available"),
-		add(trialPrefix+"name-alone", 2*time.Hour, backends.Stamp{}, "available"),
+		add("claim's", 2*time.Hour, stamps.Volume{Cluster: "prod", ClaimUID: "u6", PV: record.PVNameFor("u6")}, "available"),
+		add("foreign", 2*time.Hour, stamps.Volume{}, "available"),
+		add(trialPrefix+"name-alone", 2*time.Hour, stamps.Volume{}, "available"),
 	}
 	got := c.check(t.Context(), labWith("")+tenant("lab", ", volumeType: iscsi"), "--make-volume")
 	var left []string

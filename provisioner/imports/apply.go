@@ -13,6 +13,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
@@ -105,7 +106,7 @@ func (i *Importer) granted(plan *Plan) func(cinder.Volume) error {
 
 // IsForeign reports whether a volume carries the stamp of another cluster or tenant.
 func IsForeign(v cinder.Volume, cluster, clusterUID, tenant string) bool {
-	stamp := backends.StampOf(v)
+	stamp := stamps.Of(v)
 	return stamp.Cluster != "" && (stamp.Cluster != cluster || stamp.ClusterUID != "" && stamp.ClusterUID != clusterUID || stamp.Tenant != tenant)
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
@@ -62,13 +63,13 @@ func (p *project) All(context.Context) ([]cinder.Volume, error) {
 	return []cinder.Volume{p.volume}, nil
 }
 
-func (p *project) Importable(cinder.Volume, backends.Stamp, cinder.Connector, bool) error { return nil }
+func (p *project) Importable(cinder.Volume, stamps.Volume, cinder.Connector, bool) error { return nil }
 
 func (p *project) Import(ctx context.Context, spec backends.Import) (backends.Connected, error) {
 	p.spec = spec
 	p.imports++
 	if !spec.Stamp.Owns(p.volume) {
-		if backends.StampOf(p.volume).Cluster != "" {
+		if stamps.Of(p.volume).Cluster != "" {
 			if err := spec.Unclaimed(ctx, p.volume); err != nil {
 				return backends.Connected{}, err
 			}
@@ -164,7 +165,7 @@ func wantRefusal(t *testing.T, err error, part string) {
 
 // keptVolume was left behind by claim uid-old.
 func keptVolume(created time.Time) cinder.Volume {
-	metadata := backends.Stamp{Cluster: "cluster-1", ClusterUID: "cluster-1", Namespace: "team-a", Claim: "old", ClaimUID: "uid-old", PV: "pvc-uid-old"}.Metadata(nil)
+	metadata := stamps.Volume{Cluster: "cluster-1", ClusterUID: "cluster-1", Namespace: "team-a", Claim: "old", ClaimUID: "uid-old", PV: "pvc-uid-old"}.Metadata(nil)
 	metadata["standalone-cinder.openstack.org/requested-at"] = time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC).Format(time.RFC3339)
 	return cinder.Volume{ID: "volume-1", SizeGiB: 1, Status: cinder.StatusInUse, Metadata: metadata, CreatedAt: created}
 }
@@ -268,7 +269,7 @@ func TestClaimThatWasToBeProvisionedIsRefused(t *testing.T) {
 		o := newOperator(t, importPolicy, cinder.Volume{ID: "volume-1", SizeGiB: 1, Status: cinder.StatusAvailable}, waiting)
 		_, err := o.run(t)
 		wantRefusal(t, err, "claim team-a/data")
-		if backends.StampOf(o.project.volume).Cluster != "" || o.saved(t) != nil {
+		if stamps.Of(o.project.volume).Cluster != "" || o.saved(t) != nil {
 			t.Errorf("imported: %+v", o.project.volume)
 		}
 	}

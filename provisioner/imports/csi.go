@@ -13,6 +13,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
@@ -62,19 +63,19 @@ func (i *Importer) findFilesystem(ctx context.Context, plan *Plan) error {
 		}
 		return nil
 	}
-	known := slices.Concat(plan.given, backends.FilesystemUUIDsOf(v))
-	if backends.IsCopy(v) {
+	known := slices.Concat(plan.given, stamps.FilesystemUUIDsOf(v))
+	if stamps.IsCopy(v) {
 		copied, err := i.filesystemOfOriginal(ctx, v)
 		if err != nil {
 			return err
 		}
 		known = append(known, copied...)
 	}
-	isDrivers := backends.IsCSI(v) && !backends.IsCopy(v)
+	isDrivers := stamps.IsCSI(v) && !stamps.IsCopy(v)
 	switch {
 	case len(known) > 0 || isDrivers:
 	case plan.wanted != "":
-		return refused("volume %s was not in mode csi, and nobody recorded the UUID of its filesystem, by which the CSI driver tells it; ask an operator to record it at Cinder: openstack volume set --property %sfilesystem-uuids=UUID %s", v.ID, backends.StampPrefix, v.ID)
+		return refused("volume %s was not in mode csi, and nobody recorded the UUID of its filesystem, by which the CSI driver tells it; ask an operator to record it at Cinder: openstack volume set --property %sfilesystem-uuids=UUID %s", v.ID, stamps.Prefix, v.ID)
 	default:
 		return refused("volume %s was not in mode csi, or was restored from a backup, and nothing says which UUID its filesystem has, by which the CSI driver tells it; give it with --filesystem-uuid", v.ID)
 	}
@@ -89,7 +90,7 @@ func (i *Importer) findFilesystem(ctx context.Context, plan *Plan) error {
 // filesystemOfOriginal are the UUIDs that the filesystem of a restored backup may have, as
 // far as the PersistentVolume of the original records them.
 func (i *Importer) filesystemOfOriginal(ctx context.Context, v cinder.Volume) ([]string, error) {
-	name := backends.StampOf(v).PV
+	name := stamps.Of(v).PV
 	pv, err := i.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && !record.IsOurs(pv):

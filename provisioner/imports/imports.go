@@ -21,6 +21,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
@@ -30,7 +31,7 @@ import (
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
 type Volumes interface {
 	All(ctx context.Context) ([]cinder.Volume, error)
-	Importable(v cinder.Volume, stamp backends.Stamp, connector cinder.Connector, csi bool) error
+	Importable(v cinder.Volume, stamp stamps.Volume, connector cinder.Connector, csi bool) error
 	Import(ctx context.Context, spec backends.Import) (backends.Connected, error)
 	CancelImport(ctx context.Context, target backends.Target) error
 }
@@ -133,8 +134,8 @@ func refused(format string, arguments ...any) error {
 
 // stamp is what the volume carries for a claim; its UID is empty until the claim
 // exists.
-func (i *Importer) stamp(plan *Plan) backends.Stamp {
-	return backends.Stamp{
+func (i *Importer) stamp(plan *Plan) stamps.Volume {
+	return stamps.Volume{
 		Cluster:      i.Cluster,
 		ClusterUID:   i.ClusterUID,
 		Namespace:    plan.Claim.Namespace,

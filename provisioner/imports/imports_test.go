@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
@@ -25,7 +25,7 @@ import (
 // freeVolumes takes every volume for importable.
 type freeVolumes struct{ Volumes }
 
-func (freeVolumes) Importable(cinder.Volume, backends.Stamp, cinder.Connector, bool) error {
+func (freeVolumes) Importable(cinder.Volume, stamps.Volume, cinder.Connector, bool) error {
 	return nil
 }
 
@@ -43,7 +43,7 @@ func naming(name, volume string) *corev1.PersistentVolume {
 func TestKeptVolumeIsFreeWhenNothingNeedsIt(t *testing.T) {
 	made := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
 	stamped := func(id string, created time.Time) cinder.Volume {
-		metadata := backends.Stamp{Cluster: "cluster-1", Namespace: "team-a", Claim: "data", ClaimUID: "uid-1", PV: "pvc-uid-1"}.Metadata(nil)
+		metadata := stamps.Volume{Cluster: "cluster-1", Namespace: "team-a", Claim: "data", ClaimUID: "uid-1", PV: "pvc-uid-1"}.Metadata(nil)
 		metadata["standalone-cinder.openstack.org/requested-at"] = made.Format(time.RFC3339)
 		return cinder.Volume{ID: id, Status: cinder.StatusAvailable, Metadata: metadata, CreatedAt: created}
 	}

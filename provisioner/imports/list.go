@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -86,7 +86,7 @@ func Read(ctx context.Context, client kubernetes.Interface) (*Known, error) {
 func (i *Importer) List(volumes []cinder.Volume, known *Known) []Listed {
 	listed := make([]Listed, 0, len(volumes))
 	for _, v := range volumes {
-		stamp := backends.StampOf(v)
+		stamp := stamps.Of(v)
 		l := Listed{
 			Backend: i.Backend.Name, ID: v.ID, Name: v.Name, SizeGiB: v.SizeGiB, Status: string(v.Status), Type: v.Type, Zone: v.Zone,
 			Cluster: stamp.Cluster, PersistentVolume: known.naming[v.ID],
@@ -103,7 +103,7 @@ func (i *Importer) List(volumes []cinder.Volume, known *Known) []Listed {
 
 // against is what stands against an import; empty if nothing does.
 func (i *Importer) against(v cinder.Volume, known *Known) string {
-	stamp := backends.StampOf(v)
+	stamp := stamps.Of(v)
 	waiting, isAwaited := known.waiting[record.ImportedPVName(v.ID)]
 	switch {
 	case known.naming[v.ID] != "":
@@ -111,11 +111,11 @@ func (i *Importer) against(v cinder.Volume, known *Known) string {
 	case isAwaited:
 		return fmt.Sprintf("claim %s waits for it; import it for that claim", waiting)
 	}
-	if err := i.Volumes.Importable(v, backends.Stamp{Cluster: i.Cluster, ClusterUID: i.ClusterUID}, i.Connector, false); err != nil {
+	if err := i.Volumes.Importable(v, stamps.Volume{Cluster: i.Cluster, ClusterUID: i.ClusterUID}, i.Connector, false); err != nil {
 		return err.Error()
 	}
 	switch {
-	case stamp.Cluster == "" || backends.IsCopy(v) && known.names[stamp.PV]:
+	case stamp.Cluster == "" || stamps.IsCopy(v) && known.names[stamp.PV]:
 	case known.names[stamp.PV]:
 		return fmt.Sprintf("it is stamped for PersistentVolume %s, which exists", stamp.PV)
 	case known.claims[stamp.ClaimUID]:

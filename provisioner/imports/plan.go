@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
@@ -69,7 +69,7 @@ func (i *Importer) check(ctx context.Context, plan *Plan) (*Plan, error) {
 	if err := i.Volumes.Importable(v, stamp, i.Connector, i.isCSI(plan)); err != nil {
 		return nil, err
 	}
-	switch other := backends.StampOf(v); {
+	switch other := stamps.Of(v); {
 	case other.Cluster == "" && other.PV != "":
 		plan.Warnings = append(plan.Warnings, fmt.Sprintf("the metadata of volume %s names claim %s/%s and PersistentVolume %s, perhaps of another cluster; make sure that nothing there needs it", v.ID, other.Namespace, other.Claim, other.PV))
 	case other.Cluster != "" && !stamp.Owns(v):
@@ -315,13 +315,13 @@ func (i *Importer) checkRivals(ctx context.Context, plan *Plan) error {
 // uses it by the name of that PersistentVolume. A restored backup carries the stamp
 // of the volume that it copies; it is free if the claim has that volume.
 func (i *Importer) checkUnclaimed(ctx context.Context, v cinder.Volume) error {
-	stamp := backends.StampOf(v)
+	stamp := stamps.Of(v)
 	pv, err := i.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
 		return fmt.Errorf("cannot tell whether PersistentVolume %s exists: %w", stamp.PV, err)
-	case backends.IsCopy(v) && record.IsOurs(pv) && !record.Names(pv, v.ID):
+	case stamps.IsCopy(v) && record.IsOurs(pv) && !record.Names(pv, v.ID):
 		return nil
 	default:
 		return refused("volume %s is stamped for PersistentVolume %s, which exists", v.ID, stamp.PV)

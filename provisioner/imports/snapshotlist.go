@@ -9,8 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -99,7 +99,7 @@ func missingIsNone(err error) error {
 func (i *SnapshotImporter) ListSnapshots(backend string, from Snapshots, snapshots []cinder.Snapshot, known *KnownSnapshots) []ListedSnapshot {
 	listed := make([]ListedSnapshot, 0, len(snapshots))
 	for _, s := range snapshots {
-		stamp := backends.SnapshotStampOf(s)
+		stamp := stamps.OfSnapshot(s)
 		l := ListedSnapshot{
 			Backend: backend, ID: s.ID, Name: s.Name, SizeGiB: s.SizeGiB, Status: string(s.Status), Volume: s.VolumeID,
 			Cluster: stamp.Cluster, VolumeSnapshotContent: known.naming[s.ID],
@@ -119,10 +119,10 @@ func (i *SnapshotImporter) againstSnapshot(s cinder.Snapshot, from Snapshots, kn
 	if content := known.naming[s.ID]; content != "" {
 		return fmt.Sprintf("VolumeSnapshotContent %s names it", content)
 	}
-	if err := from.ImportableSnapshot(s, backends.SnapshotStamp{Cluster: i.Cluster, ClusterUID: i.ClusterUID}); err != nil {
+	if err := from.ImportableSnapshot(s, stamps.Snapshot{Cluster: i.Cluster, ClusterUID: i.ClusterUID}); err != nil {
 		return err.Error()
 	}
-	stamp := backends.SnapshotStampOf(s)
+	stamp := stamps.OfSnapshot(s)
 	switch {
 	case stamp.Cluster == "":
 	case known.contents[stamp.Content]:

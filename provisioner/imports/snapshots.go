@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -23,7 +23,7 @@ type Snapshots interface {
 	FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error)
 	// Volume reads a volume, of any owner.
 	Volume(ctx context.Context, id string) (cinder.Volume, error)
-	ImportableSnapshot(s cinder.Snapshot, stamp backends.SnapshotStamp) error
+	ImportableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error
 }
 
 // SnapshotImporter checks whether VolumeSnapshots may have snapshots that exist at
@@ -56,7 +56,7 @@ type SnapshotPlan struct {
 	Snapshot cinder.Snapshot
 	Backend  string
 	// Stamp is what the snapshot gets.
-	Stamp    backends.SnapshotStamp
+	Stamp    stamps.Snapshot
 	Decision policy.Decision
 
 	request  SnapshotRequest
@@ -111,7 +111,7 @@ func (i *SnapshotImporter) Plan(ctx context.Context, r SnapshotRequest) (*Snapsh
 	if plan.Decision = i.Policy.DecideSnapshot(asked); plan.Decision.Denial != nil {
 		return nil, refusedBy(plan.Decision.Denial)
 	}
-	plan.Stamp = backends.SnapshotStamp{
+	plan.Stamp = stamps.Snapshot{
 		Cluster: i.Cluster, ClusterUID: i.ClusterUID, Namespace: r.Namespace, Snapshot: r.Name, SnapshotUID: r.UID, Content: r.Content,
 		Tenant: plan.Decision.Tenant, StorageClass: r.StorageClass,
 	}
@@ -124,7 +124,7 @@ func (i *SnapshotImporter) Plan(ctx context.Context, r SnapshotRequest) (*Snapsh
 	if err := from.ImportableSnapshot(plan.Snapshot, plan.Stamp); err != nil {
 		return nil, err
 	}
-	if backends.SnapshotStampOf(plan.Snapshot).Cluster != "" && !plan.Stamp.Owns(plan.Snapshot) {
+	if stamps.OfSnapshot(plan.Snapshot).Cluster != "" && !plan.Stamp.Owns(plan.Snapshot) {
 		if err := plan.Unclaimed(ctx, plan.Snapshot); err != nil {
 			return nil, err
 		}
@@ -144,7 +144,7 @@ func (p *SnapshotPlan) existing(s cinder.Snapshot) *policy.Existing {
 // Granted checks the snapshot as it is now: somebody may rename it, or change its
 // metadata, at any time.
 func (p *SnapshotPlan) Granted(s cinder.Snapshot) error {
-	i, stamp := p.importer, backends.SnapshotStampOf(s)
+	i, stamp := p.importer, stamps.OfSnapshot(s)
 	isOthers := stamp.Cluster != "" && (stamp.Cluster != i.Cluster || stamp.ClusterUID != "" && stamp.ClusterUID != i.ClusterUID || stamp.Tenant != p.Decision.Tenant)
 	if !isOthers && !IsForeign(p.volume, i.Cluster, i.ClusterUID, p.Decision.Tenant) && p.Decision.Import.Grants(*p.existing(s)) {
 		return nil
@@ -155,7 +155,7 @@ func (p *SnapshotPlan) Granted(s cinder.Snapshot) error {
 // Unclaimed refuses a snapshot with a stamp of this cluster as long as Kubernetes
 // has the VolumeSnapshotContent or the VolumeSnapshot that it was stamped for.
 func (p *SnapshotPlan) Unclaimed(ctx context.Context, s cinder.Snapshot) error {
-	stamp, from := backends.SnapshotStampOf(s), p.importer.SnapshotClient.SnapshotV1()
+	stamp, from := stamps.OfSnapshot(s), p.importer.SnapshotClient.SnapshotV1()
 	_, err := from.VolumeSnapshotContents().Get(ctx, stamp.Content, metav1.GetOptions{})
 	switch {
 	case err == nil && stamp.Content == p.request.Content:
@@ -178,7 +178,7 @@ func (p *SnapshotPlan) Unclaimed(ctx context.Context, s cinder.Snapshot) error {
 // LeftBy is the UID of the VolumeSnapshot that left the snapshot behind; empty if
 // there is none.
 func (p *SnapshotPlan) LeftBy() string {
-	if uid := backends.SnapshotStampOf(p.Snapshot).SnapshotUID; uid != p.request.UID {
+	if uid := stamps.OfSnapshot(p.Snapshot).SnapshotUID; uid != p.request.UID {
 		return uid
 	}
 	return ""

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -50,7 +50,7 @@ func (p snapshotProject) Volume(_ context.Context, id string) (cinder.Volume, er
 	return cinder.Volume{ID: id}, nil
 }
 
-func (p snapshotProject) ImportableSnapshot(s cinder.Snapshot, _ backends.SnapshotStamp) error {
+func (p snapshotProject) ImportableSnapshot(s cinder.Snapshot, _ stamps.Snapshot) error {
 	if s.Status != cinder.StatusAvailable {
 		return errors.New("snapshot " + s.ID + " is " + string(s.Status))
 	}
@@ -116,7 +116,7 @@ func TestSnapshotObjects(t *testing.T) {
 		"the VolumeSnapshot exists": {objects: []runtime.Object{snapshot("imported-1")}, steps: []string{makeContent}},
 		"both exist":                {objects: []runtime.Object{content(same), snapshot("imported-1")}},
 		"it was imported": {objects: []runtime.Object{content(same), snapshot("imported-1")}, change: func(s *cinder.Snapshot) {
-			s.Metadata = backends.SnapshotStamp{Cluster: "cluster-1", ClusterUID: "uid-1", Namespace: "team-a", Snapshot: "nightly", SnapshotUID: "u1", Content: "imported-1", Tenant: "a"}.Metadata(nil)
+			s.Metadata = stamps.Snapshot{Cluster: "cluster-1", ClusterUID: "uid-1", Namespace: "team-a", Snapshot: "nightly", SnapshotUID: "u1", Content: "imported-1", Tenant: "a"}.Metadata(nil)
 		}},
 		"no such snapshot":             {wish: func(w *SnapshotWish) { w.Snapshot = "x" }, refused: `the backend has no snapshot with the ID or the name "x" in its project`},
 		"another snapshot of the name": {wish: func(w *SnapshotWish) { w.Snapshot = "twice" }, refused: `2 snapshots of the backend have the name "twice": 8, 9; give the ID of one`},
@@ -175,7 +175,7 @@ func TestListSnapshots(t *testing.T) {
 	stamped := func(id, uid, content string) cinder.Snapshot {
 		s := oldSnapshot()
 		s.ID = id
-		s.Metadata = backends.SnapshotStamp{Cluster: "cluster-1", ClusterUID: "uid-1", Namespace: "team-a", Snapshot: "nightly", SnapshotUID: uid, Content: content, Tenant: "a"}.Metadata(nil)
+		s.Metadata = stamps.Snapshot{Cluster: "cluster-1", ClusterUID: "uid-1", Namespace: "team-a", Snapshot: "nightly", SnapshotUID: uid, Content: content, Tenant: "a"}.Metadata(nil)
 		return s
 	}
 	creating := oldSnapshot()

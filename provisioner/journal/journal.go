@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -39,7 +39,7 @@ type Journal struct {
 // Beginning is what undoing a claim's attempt needs.
 type Beginning struct {
 	Backend   string
-	Stamp     backends.Stamp
+	Stamp     stamps.Volume
 	Connector cinder.Connector
 	// Since is when the journal first had the attempt.
 	Since time.Time
@@ -56,7 +56,7 @@ type Handle struct{ Driver, VolumeHandle string }
 // undoing is when and where a claim's attempt was undone.
 type undoing struct {
 	backend string
-	stamp   backends.Stamp
+	stamp   stamps.Volume
 	at      time.Time
 }
 
@@ -81,7 +81,7 @@ func (j *Journal) Beginning(claim types.UID) (Beginning, bool) {
 }
 
 // StampOf returns the stamp of the claim's unfinished attempt.
-func (j *Journal) StampOf(claim types.UID) (stamp backends.Stamp, begun bool) {
+func (j *Journal) StampOf(claim types.UID) (stamp stamps.Volume, begun bool) {
 	b, begun := j.Beginning(claim)
 	return b.Stamp, begun
 }
@@ -166,7 +166,7 @@ func (j *Journal) NoteUndone(claim types.UID, begun Beginning) {
 
 // UndoneOf reports whether a PersistentVolume may name a volume that was undone,
 // and returns the volume's stamp.
-func (j *Journal) UndoneOf(pv *corev1.PersistentVolume) (stamp backends.Stamp, undone bool) {
+func (j *Journal) UndoneOf(pv *corev1.PersistentVolume) (stamp stamps.Volume, undone bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	u, ok := j.undone[types.UID(pv.Annotations[record.AnnotationClaimUID])]

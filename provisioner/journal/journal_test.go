@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -20,7 +20,7 @@ func TestUndoneIsForgottenInTime(t *testing.T) {
 		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", Annotations: map[string]string{
 			record.AnnotationClaimUID: "uid-1", record.AnnotationBackend: "gold",
 		}}}
-		begun := Beginning{Backend: "gold", Stamp: backends.Stamp{ClaimUID: "uid-1", PV: "pvc-uid-1"}}
+		begun := Beginning{Backend: "gold", Stamp: stamps.Volume{ClaimUID: "uid-1", PV: "pvc-uid-1"}}
 		j.NoteUndone("uid-1", begun)
 		if stamp, undone := j.UndoneOf(pv); !undone || stamp != begun.Stamp {
 			t.Errorf("undone: %t, stamp %+v", undone, stamp)

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
@@ -108,7 +108,7 @@ func (p *Placer) countListed(ctx context.Context, name string) error {
 // countFound counts the volumes of a listing.
 func (p *Placer) countFound(name string, all []cinder.Volume) {
 	for _, v := range all {
-		stamp := backends.StampOf(v)
+		stamp := stamps.Of(v)
 		if !record.IsPVNameOf(stamp.PV, stamp.ClaimUID, v.ID) {
 			// The stamp contradicts itself, so this program did not write it.
 			continue
@@ -355,7 +355,7 @@ func (p *Placer) forgetVanished(name string, all []cinder.Volume, exists func(cl
 	}
 	present := map[types.UID]bool{}
 	for _, v := range all {
-		present[types.UID(backends.StampOf(v).ClaimUID)] = true
+		present[types.UID(stamps.Of(v).ClaimUID)] = true
 	}
 	freed := false
 	for _, uid := range unrecorded {

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 )
@@ -76,7 +76,7 @@ func (p *Placer) MayLeave(claim *corev1.PersistentVolumeClaim, d ledger.Decided)
 
 // MayHaveVolume reports whether a backend may have a volume of the claim, made in
 // this term or earlier.
-func (p *Placer) MayHaveVolume(claim *corev1.PersistentVolumeClaim, backend string, stamp backends.Stamp) bool {
+func (p *Placer) MayHaveVolume(claim *corev1.PersistentVolumeClaim, backend string, stamp stamps.Volume) bool {
 	volumes, err := p.Volumes(backend)
 	return err != nil || !volumes.Untouched(stamp) || p.mayHaveUnseenVolume(claim, backend)
 }

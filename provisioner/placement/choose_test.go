@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -25,11 +25,11 @@ func TestClaimLeavesOnlyABackendWithoutAVolumeOfIt(t *testing.T) {
 		"nothing was begun":   {func(f *fixture) { f.backends["gold"].health = errors.New("down") }, true},
 		"an attempt began and sent nothing": {func(f *fixture) {
 			f.backends["gold"].health = errors.New("down")
-			f.begun[uid] = backends.Stamp{ClaimUID: uid}
+			f.begun[uid] = stamps.Volume{ClaimUID: uid}
 		}, true},
 		"an attempt may have created a volume": {func(f *fixture) {
 			f.backends["gold"].health = errors.New("down")
-			f.begun[uid] = backends.Stamp{ClaimUID: uid}
+			f.begun[uid] = stamps.Volume{ClaimUID: uid}
 			f.backends["gold"].touched = map[string]bool{uid: true}
 		}, false},
 		"a listing showed a volume": {func(f *fixture) {

@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
@@ -51,7 +51,7 @@ func (f *fakeVolumes) Volumes(context.Context) ([]cinder.Volume, error) {
 
 func (f *fakeVolumes) Relist(ctx context.Context) ([]cinder.Volume, error) { return f.Volumes(ctx) }
 
-func (f *fakeVolumes) Untouched(stamp backends.Stamp) bool { return !f.touched[stamp.ClaimUID] }
+func (f *fakeVolumes) Untouched(stamp stamps.Volume) bool { return !f.touched[stamp.ClaimUID] }
 
 func (f *fakeVolumes) Health() error { return f.health }
 
@@ -60,7 +60,7 @@ type fixture struct {
 	*Placer
 	backends map[string]*fakeVolumes
 	// begun has the claims with unfinished attempts.
-	begun map[types.UID]backends.Stamp
+	begun map[types.UID]stamps.Volume
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -70,7 +70,7 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	inForce := func() *policy.Policy { return parsed }
-	f := &fixture{backends: map[string]*fakeVolumes{"gold": {}, "silver": {}}, begun: map[types.UID]backends.Stamp{}}
+	f := &fixture{backends: map[string]*fakeVolumes{"gold": {}, "silver": {}}, begun: map[types.UID]stamps.Volume{}}
 	f.Placer = New(Options{
 		Policy: inForce, Ledger: ledger.New(inForce), Term: t.Context(),
 		Backends: func() []string { return slices.Sorted(maps.Keys(f.backends)) },
@@ -80,7 +80,7 @@ func newFixture(t *testing.T) *fixture {
 			}
 			return nil, fmt.Errorf("backend %q is not in the policy", name)
 		},
-		Unfinished: func(claim types.UID) (backends.Stamp, bool) {
+		Unfinished: func(claim types.UID) (stamps.Volume, bool) {
 			stamp, begun := f.begun[claim]
 			return stamp, begun
 		},

@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -23,7 +23,7 @@ type Volumes interface {
 	// Relist lists them again.
 	Relist(ctx context.Context) ([]cinder.Volume, error)
 	// Untouched reports whether this term provably created nothing for the claim.
-	Untouched(stamp backends.Stamp) bool
+	Untouched(stamp stamps.Volume) bool
 	// Health is nil while the backend answers.
 	Health() error
 }
@@ -39,7 +39,7 @@ type Options struct {
 	Backends func() []string
 	Volumes  func(backend string) (Volumes, error)
 	// Unfinished returns the stamp of a claim's unfinished attempt.
-	Unfinished func(claim types.UID) (stamp backends.Stamp, begun bool)
+	Unfinished func(claim types.UID) (stamp stamps.Volume, begun bool)
 	// Term ends with the lease.
 	Term context.Context
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
@@ -24,7 +25,7 @@ import (
 // Unrecorded removes volumes of one backend that no PersistentVolume names;
 // *backends.Lifecycle implements it.
 type Unrecorded interface {
-	RemoveUnrecorded(ctx context.Context, volumeID string, stamp backends.Stamp, connector cinder.Connector, permit backends.Permit) error
+	RemoveUnrecorded(ctx context.Context, volumeID string, stamp stamps.Volume, connector cinder.Connector, permit backends.Permit) error
 }
 
 // Nodes determines which nodes use a volume.
@@ -53,7 +54,7 @@ type Cleaner struct {
 	// records, and nil if no node can list it: its connection was never published.
 	// If the function itself is nil, only the name that the PersistentVolume would
 	// have is known.
-	UseOf func(stamp backends.Stamp) *nodeuse.Volume
+	UseOf func(stamp stamps.Volume) *nodeuse.Volume
 	// Volumes provides a backend's volumes and the connector they are connected
 	// to.
 	Volumes func(backend string) (Unrecorded, cinder.Connector, error)
@@ -88,7 +89,7 @@ func (c Cleaner) IsUnneeded(ctx context.Context, v cinder.Volume) error {
 	if err != nil || second {
 		return err
 	}
-	stamp := backends.StampOf(v)
+	stamp := stamps.Of(v)
 	if stamp.Namespace == "" || stamp.Claim == "" {
 		return kept("volume %s: its stamp does not name its claim, so the claim may still need it", v.ID)
 	}
@@ -116,7 +117,7 @@ func (c Cleaner) IsUnneeded(ctx context.Context, v cinder.Volume) error {
 // the name this program would use is served by another provisioner's object of
 // that name. If no such object exists, the claim's own PersistentVolume
 // existed, and may have been used.
-func (c Cleaner) servedByForeign(ctx context.Context, stamp backends.Stamp, v cinder.Volume) error {
+func (c Cleaner) servedByForeign(ctx context.Context, stamp stamps.Volume, v cinder.Volume) error {
 	_, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return kept("volume %s: claim %s/%s was bound to PersistentVolume %s, which is gone", v.ID, stamp.Namespace, stamp.Claim, stamp.PV)
@@ -136,7 +137,7 @@ func (c Cleaner) IsUnrecorded(ctx context.Context, v cinder.Volume) error {
 // PersistentVolume names another volume. It looks in the cache by the volume's
 // ID, and at the API server by the name of this claim's PersistentVolume.
 func (c Cleaner) isSecond(ctx context.Context, v cinder.Volume) (second bool, err error) {
-	stamp := backends.StampOf(v)
+	stamp := stamps.Of(v)
 	if stamp.Cluster != c.Cluster || stamp.PV != record.PVNameFor(stamp.ClaimUID) {
 		return false, kept("volume %s: its stamp was not written by this program for this cluster", v.ID)
 	}
@@ -189,7 +190,7 @@ func (c Cleaner) Record(ctx context.Context, name string) (*corev1.PersistentVol
 
 // mayUse returns what nodes may list for a volume that no PersistentVolume
 // records; nil if no node can list it. No node uses a volume that was never connected.
-func (c Cleaner) mayUse(stamp backends.Stamp, v cinder.Volume) *nodeuse.Volume {
+func (c Cleaner) mayUse(stamp stamps.Volume, v cinder.Volume) *nodeuse.Volume {
 	switch {
 	case v.Status != cinder.StatusAttaching && v.Status != cinder.StatusReserved:
 		return nil
@@ -213,7 +214,7 @@ func (c Cleaner) unused(ctx context.Context, use nodeuse.Volume, v cinder.Volume
 
 // RemoveVolume removes a volume that is proven unneeded. Its claim's Secret may
 // belong to another volume, and stays.
-func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, stamp backends.Stamp) error {
+func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, stamp stamps.Volume) error {
 	volumes, connector, err := c.Volumes(backend)
 	if err != nil {
 		return err

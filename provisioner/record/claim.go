@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 )
@@ -85,7 +85,7 @@ func BoundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
 
 // ClaimOf reads from the API server the claim that a volume was made for; nil
 // if it is gone.
-func ClaimOf(ctx context.Context, client kubernetes.Interface, stamp backends.Stamp) (*corev1.PersistentVolumeClaim, error) {
+func ClaimOf(ctx context.Context, client kubernetes.Interface, stamp stamps.Volume) (*corev1.PersistentVolumeClaim, error) {
 	claim, err := client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != stamp.ClaimUID {
 		return nil, nil

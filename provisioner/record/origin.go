@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
@@ -41,7 +42,7 @@ type Origin struct {
 func (o Origin) Target() backends.Target {
 	return backends.Target{
 		VolumeID:  o.VolumeID,
-		Stamp:     backends.Stamp{Cluster: o.Cluster, ClaimUID: o.ClaimUID, PV: o.PVName},
+		Stamp:     stamps.Volume{Cluster: o.Cluster, ClaimUID: o.ClaimUID, PV: o.PVName},
 		Historic:  o.Historic,
 		Connector: o.Connector,
 		Place:     o.Place,

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 )
 
@@ -68,7 +68,7 @@ type Secret struct {
 }
 
 // Stamp is the stamp that the record's volume must carry.
-func (r Volume) Stamp() backends.Stamp { return r.Target().Stamp }
+func (r Volume) Stamp() stamps.Volume { return r.Target().Stamp }
 
 // ClusterUID is the UID of namespace kube-system, the default clusterID.
 func ClusterUID(ctx context.Context, client kubernetes.Interface) (string, error) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
@@ -73,8 +74,8 @@ type SnapshotOrigin struct {
 }
 
 // Stamp is the snapshot's.
-func (o SnapshotOrigin) Stamp() backends.SnapshotStamp {
-	return backends.SnapshotStamp{
+func (o SnapshotOrigin) Stamp() stamps.Snapshot {
+	return stamps.Snapshot{
 		Cluster: o.Cluster, Namespace: o.Namespace, Snapshot: o.Name, SnapshotUID: string(o.UID), Content: o.Content,
 		Tenant: o.Tenant, StorageClass: o.StorageClass,
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -64,7 +65,7 @@ type fixture struct {
 
 func newFixture() *fixture {
 	class := "fast"
-	stamp := backends.Stamp{Cluster: "cluster-1", ClaimUID: "c1", PV: "pvc-c1", Tenant: "a"}
+	stamp := stamps.Volume{Cluster: "cluster-1", ClaimUID: "c1", PV: "pvc-c1", Tenant: "a"}
 	return &fixture{
 		claim: &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "c1"},

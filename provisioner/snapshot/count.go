@@ -8,8 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -101,7 +101,7 @@ func (c *Controller) list(ctx context.Context, name string, backend Snapshots, a
 func (c *Controller) countListed(name string, all []cinder.Snapshot, began time.Time) {
 	present := map[types.UID]ledger.Snapshot{}
 	for _, s := range all {
-		if stamp := backends.SnapshotStampOf(s); c.isOurs(stamp) || c.isImported(stamp, s) {
+		if stamp := stamps.OfSnapshot(s); c.isOurs(stamp) || c.isImported(stamp, s) {
 			counts := ledger.Snapshot{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass}
 			if !c.mayUse(stamp.Tenant, name) {
 				// Anyone with write access to this backend's project can forge a stamp.
@@ -117,14 +117,14 @@ func (c *Controller) countListed(name string, all []cinder.Snapshot, began time.
 
 // isOurs reports whether a stamp is one that this program wrote in this very
 // cluster.
-func (c *Controller) isOurs(stamp backends.SnapshotStamp) bool {
+func (c *Controller) isOurs(stamp stamps.Snapshot) bool {
 	return stamp.Cluster == c.Cluster && stamp.ClusterUID == c.ClusterUID && stamp.Content == record.SnapshotContentName(types.UID(stamp.SnapshotUID))
 }
 
 // isImported reports whether a snapshot carries the stamp of an import in this very
 // cluster. Its content has a name of somebody's choice, so nothing here takes the
 // snapshot for one that was left over.
-func (c *Controller) isImported(stamp backends.SnapshotStamp, s cinder.Snapshot) bool {
+func (c *Controller) isImported(stamp stamps.Snapshot, s cinder.Snapshot) bool {
 	return stamp.Cluster == c.Cluster && stamp.ClusterUID == c.ClusterUID && stamp.SnapshotUID != "" && wasRecorded(s)
 }
 
@@ -168,4 +168,4 @@ func (c *Controller) health(name string) error {
 	return backend.Health()
 }
 
-func wasRecorded(s cinder.Snapshot) bool { return backends.WasRecorded(s) }
+func wasRecorded(s cinder.Snapshot) bool { return stamps.WasRecorded(s) }

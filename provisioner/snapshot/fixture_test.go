@@ -26,6 +26,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
@@ -83,7 +84,7 @@ func (f *fakeSnapshots) Volume(context.Context, string) (cinder.Volume, error) {
 	return f.ofVolume, f.err
 }
 
-func (f *fakeSnapshots) ImportableSnapshot(s cinder.Snapshot, _ backends.SnapshotStamp) error {
+func (f *fakeSnapshots) ImportableSnapshot(s cinder.Snapshot, _ stamps.Snapshot) error {
 	if s.Status != cinder.StatusAvailable {
 		return &cinder.Error{Backend: "gold", Kind: cinder.KindConflict, Message: "snapshot " + s.ID + " is " + string(s.Status)}
 	}
@@ -144,7 +145,7 @@ func (f *fakeSnapshots) RemoveSnapshot(ctx context.Context, target backends.Snap
 	}
 	f.call("remove %s unrecorded=%t", target.SnapshotID, target.Unrecorded)
 	for _, s := range f.existing {
-		if s.ID == target.SnapshotID && backends.IsCSISnapshot(*s) && !target.Stamp.Owns(*s) {
+		if s.ID == target.SnapshotID && stamps.IsCSISnapshot(*s) && !target.Stamp.Owns(*s) {
 			return &cinder.Error{Backend: "gold", Kind: backends.KindNotOurs, Message: "snapshot " + s.ID + " does not carry the stamp"}
 		}
 	}
@@ -157,7 +158,7 @@ func (f *fakeSnapshots) RemoveSnapshot(ctx context.Context, target backends.Snap
 func (f *fakeSnapshots) AbandonSnapshots(_ context.Context, target backends.SnapshotTarget) (kept []string, err error) {
 	f.call("abandon those of %s unrecorded=%t", target.Stamp.SnapshotUID, target.Unrecorded)
 	for _, s := range f.listed {
-		if target.Unrecorded && target.Stamp.Owns(s) && backends.WasRecorded(s) {
+		if target.Unrecorded && target.Stamp.Owns(s) && stamps.WasRecorded(s) {
 			kept = append(kept, s.ID)
 		}
 	}
@@ -393,7 +394,7 @@ func deletedContent(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.
 }
 
 func stamped(id string, uid types.UID, isRecorded bool) cinder.Snapshot {
-	stamp := backends.SnapshotStamp{Cluster: "cluster-1", ClusterUID: "uid-1", Namespace: "team-a", Snapshot: "nightly", SnapshotUID: string(uid), Content: record.SnapshotContentName(uid), Tenant: "a", StorageClass: "fast"}
+	stamp := stamps.Snapshot{Cluster: "cluster-1", ClusterUID: "uid-1", Namespace: "team-a", Snapshot: "nightly", SnapshotUID: string(uid), Content: record.SnapshotContentName(uid), Tenant: "a", StorageClass: "fast"}
 	s := cinder.Snapshot{ID: id, VolumeID: "volume-1", Metadata: stamp.Metadata(nil)}
 	if isRecorded {
 		s.Metadata["standalone-cinder.openstack.org/recorded"] = "true"

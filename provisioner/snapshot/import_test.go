@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -78,8 +79,8 @@ func (b *bench) imported() *snapshotv1.VolumeSnapshotContent {
 	return content
 }
 
-func ofOther(change func(*backends.SnapshotStamp)) map[string]string {
-	stamp := backends.SnapshotStamp{Cluster: "cluster-1", ClusterUID: "uid-1", Namespace: "team-a", Snapshot: "earlier", SnapshotUID: "u0", Content: "snapcontent-u0", Tenant: "a", StorageClass: "fast"}
+func ofOther(change func(*stamps.Snapshot)) map[string]string {
+	stamp := stamps.Snapshot{Cluster: "cluster-1", ClusterUID: "uid-1", Namespace: "team-a", Snapshot: "earlier", SnapshotUID: "u0", Content: "snapcontent-u0", Tenant: "a", StorageClass: "fast"}
 	change(&stamp)
 	metadata := stamp.Metadata(nil)
 	metadata["standalone-cinder.openstack.org/recorded"] = "true"
@@ -91,7 +92,7 @@ func ofOther(change func(*backends.SnapshotStamp)) map[string]string {
 func TestWhichSnapshotIsImported(t *testing.T) {
 	earlier := record.NewSnapshotContent(record.SnapshotOrigin{Content: "snapcontent-u0", VolumeID: "volume-9", Backend: "gold", Place: here(), Cluster: "cluster-1",
 		Namespace: "team-a", Name: "earlier", UID: "u0"}, class(nil), nil)
-	same := func(*backends.SnapshotStamp) {}
+	same := func(*stamps.Snapshot) {}
 	for name, test := range map[string]struct {
 		content  *snapshotv1.VolumeSnapshotContent
 		snapshot *snapshotv1.VolumeSnapshot
@@ -104,28 +105,28 @@ func TestWhichSnapshotIsImported(t *testing.T) {
 		"left behind by the tenant":   {content: byHand(nil), change: func(s *cinder.Snapshot, _ *cinder.Volume) { s.Metadata = ofOther(same) }, imported: true},
 		"another has its former name": {content: byHand(nil), others: []runtime.Object{nightly(func(s *snapshotv1.VolumeSnapshot) { s.Name, s.UID = "earlier", "another" })}, change: func(s *cinder.Snapshot, _ *cinder.Volume) { s.Metadata = ofOther(same) }, imported: true},
 		"made anew under the same name": {content: byHand(nil), change: func(s *cinder.Snapshot, _ *cinder.Volume) {
-			s.Metadata = ofOther(func(s *backends.SnapshotStamp) { s.Content = "imported-snapshot-7" })
+			s.Metadata = ofOther(func(s *stamps.Snapshot) { s.Content = "imported-snapshot-7" })
 		}, imported: true},
 		"of a volume of the tenant": {content: byHand(nil), change: func(_ *cinder.Snapshot, v *cinder.Volume) {
-			v.Metadata = backends.Stamp{Cluster: "cluster-1", ClusterUID: "uid-1", Tenant: "a"}.Metadata(nil)
+			v.Metadata = stamps.Volume{Cluster: "cluster-1", ClusterUID: "uid-1", Tenant: "a"}.Metadata(nil)
 		}, imported: true},
 		"of a volume of another tenant": {content: byHand(nil), change: func(_ *cinder.Snapshot, v *cinder.Volume) {
-			v.Metadata = backends.Stamp{Cluster: "cluster-1", ClusterUID: "uid-1", Tenant: "b"}.Metadata(nil)
+			v.Metadata = stamps.Volume{Cluster: "cluster-1", ClusterUID: "uid-1", Tenant: "b"}.Metadata(nil)
 		}, event: notGranted},
 		"of a volume of another cluster": {content: byHand(nil), change: func(_ *cinder.Snapshot, v *cinder.Volume) {
-			v.Metadata = backends.Stamp{Cluster: "other", Tenant: "a"}.Metadata(nil)
+			v.Metadata = stamps.Volume{Cluster: "other", Tenant: "a"}.Metadata(nil)
 		}, event: notGranted},
 		"it does not exist": {content: byHand(nil), change: func(s *cinder.Snapshot, _ *cinder.Volume) { s.ID = "snapshot-8" }, event: notGranted},
 		"another name":      {content: byHand(nil), change: func(s *cinder.Snapshot, _ *cinder.Volume) { s.Name = "secret" }, event: notGranted},
 		"another type":      {content: byHand(nil), change: func(_ *cinder.Snapshot, v *cinder.Volume) { v.Type = "hdd" }, event: notGranted},
 		"another tenant's": {content: byHand(nil), change: func(s *cinder.Snapshot, _ *cinder.Volume) {
-			s.Metadata = ofOther(func(s *backends.SnapshotStamp) { s.Tenant = "b" })
+			s.Metadata = ofOther(func(s *stamps.Snapshot) { s.Tenant = "b" })
 		}, event: notGranted},
 		"another cluster's": {content: byHand(nil), change: func(s *cinder.Snapshot, _ *cinder.Volume) {
-			s.Metadata = ofOther(func(s *backends.SnapshotStamp) { s.Cluster = "x" })
+			s.Metadata = ofOther(func(s *stamps.Snapshot) { s.Cluster = "x" })
 		}, event: notGranted},
 		"another cluster's, too": {content: byHand(nil), change: func(s *cinder.Snapshot, _ *cinder.Volume) {
-			s.Metadata = ofOther(func(s *backends.SnapshotStamp) { s.ClusterUID = "x" })
+			s.Metadata = ofOther(func(s *stamps.Snapshot) { s.ClusterUID = "x" })
 		}, event: notGranted},
 		"it belongs to a content": {content: byHand(nil), others: []runtime.Object{earlier}, change: func(s *cinder.Snapshot, _ *cinder.Volume) { s.Metadata = ofOther(same) },
 			event: "Warning SnapshotImportRefused snapshot snapshot-7 belongs to VolumeSnapshotContent snapcontent-u0, which exists; to free the snapshot, set its deletionPolicy to Retain, and delete its VolumeSnapshot and the object"},
@@ -237,7 +238,7 @@ func TestSnapshotThatCannotBeImportedNow(t *testing.T) {
 	})
 	t.Run("the tenant left it behind, and its quota is full", func(t *testing.T) {
 		b := newImportBench(t, byHand(nil), wantingIt(nil))
-		left := ofOther(func(*backends.SnapshotStamp) {})
+		left := ofOther(func(*stamps.Snapshot) {})
 		b.backend.existing[0].Metadata = left
 		b.backend.listed = []cinder.Snapshot{{ID: "snapshot-7", VolumeID: "volume-9", Metadata: left}}
 		b.must(b.syncImported())
@@ -354,8 +355,8 @@ func TestImportedContentIsDeleted(t *testing.T) {
 // takes one for a leftover.
 func TestImportedSnapshotsCount(t *testing.T) {
 	b := newImportBench(t)
-	imported := cinder.Snapshot{ID: "snapshot-7", VolumeID: "volume-9", Metadata: ofOther(func(s *backends.SnapshotStamp) { s.Content = "imported-snapshot-7" })}
-	unmarked := cinder.Snapshot{ID: "snapshot-8", VolumeID: "volume-9", Metadata: ofOther(func(s *backends.SnapshotStamp) { s.Content, s.SnapshotUID = "by-hand", "u8" })}
+	imported := cinder.Snapshot{ID: "snapshot-7", VolumeID: "volume-9", Metadata: ofOther(func(s *stamps.Snapshot) { s.Content = "imported-snapshot-7" })}
+	unmarked := cinder.Snapshot{ID: "snapshot-8", VolumeID: "volume-9", Metadata: ofOther(func(s *stamps.Snapshot) { s.Content, s.SnapshotUID = "by-hand", "u8" })}
 	delete(unmarked.Metadata, "standalone-cinder.openstack.org/recorded")
 	b.backend.listed = []cinder.Snapshot{imported, unmarked}
 	b.must(b.sweep(t.Context(), "gold", true))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -43,7 +44,7 @@ func (c *Controller) sweep(ctx context.Context, name string, again bool) error {
 	c.forgetKept(name, all)
 	var candidates []cinder.Snapshot
 	for _, s := range all {
-		if stamp := backends.SnapshotStampOf(s); c.isOurs(stamp) && !c.isNamed(stamp, s.ID) {
+		if stamp := stamps.OfSnapshot(s); c.isOurs(stamp) && !c.isNamed(stamp, s.ID) {
 			candidates = append(candidates, s)
 		}
 	}
@@ -67,7 +68,7 @@ func (c *Controller) sweep(ctx context.Context, name string, again bool) error {
 
 // isNamed reports whether the cache has a content that leads to the snapshot, or
 // still may.
-func (c *Controller) isNamed(stamp backends.SnapshotStamp, id string) bool {
+func (c *Controller) isNamed(stamp stamps.Snapshot, id string) bool {
 	content, err := c.shown().contents.Get(stamp.Content)
 	return err == nil && (record.SnapshotHandleOf(content) == "" || record.SnapshotHandleOf(content) == id)
 }
@@ -107,7 +108,7 @@ func (c *Controller) forgetKept(name string, all []cinder.Snapshot) {
 // removeLeftover removes a snapshot if it is proven that it was never handed out.
 // Others are kept and reported once in a term.
 func (c *Controller) removeLeftover(ctx context.Context, backend Snapshots, name string, s cinder.Snapshot) error {
-	stamp := backends.SnapshotStampOf(s)
+	stamp := stamps.OfSnapshot(s)
 	log := c.Logger.With("backend", name, "id", s.ID, "snapshot", stamp.Namespace+"/"+stamp.Snapshot, "snapshotUID", stamp.SnapshotUID, "tenant", stamp.Tenant)
 	keep := func(why string) error {
 		c.mu.Lock()
@@ -156,7 +157,7 @@ func (c *Controller) removeLeftover(ctx context.Context, backend Snapshots, name
 
 // mayStillLeadTo asks the API server for what may still lead to a snapshot, or be
 // given it: its VolumeSnapshot, and a content that names no other.
-func (c *Controller) mayStillLeadTo(ctx context.Context, stamp backends.SnapshotStamp, id string) (why string, err error) {
+func (c *Controller) mayStillLeadTo(ctx context.Context, stamp stamps.Snapshot, id string) (why string, err error) {
 	content, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, stamp.Content, metav1.GetOptions{})
 	switch {
 	case err == nil:

@@ -19,6 +19,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -239,14 +240,14 @@ func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendNa
 	if err != nil {
 		return err
 	}
-	stamp := backends.SnapshotStampOf(s)
+	stamp := stamps.OfSnapshot(s)
 	target := backends.SnapshotTarget{SnapshotID: id, Stamp: stamp, Place: backend.Place()}
 	switch {
 	case content == nil && !found:
 		return nil
 	case content == nil:
 		return &refusal{"Damaged", fmt.Sprintf("no VolumeSnapshotContent asks for the deletion of snapshot %s", id)}
-	case found && (!backends.IsCSISnapshot(s) || !c.isOurs(stamp) && !c.isImported(stamp, s)):
+	case found && (!stamps.IsCSISnapshot(s) || !c.isOurs(stamp) && !c.isImported(stamp, s)):
 		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s does not carry the stamp of this cluster's CSI driver; it is not touched", id)}
 	}
 	origin, recordedErr := record.SnapshotOriginOf(content)
@@ -404,8 +405,8 @@ func (c *Controller) ListForSidecar(ctx context.Context, backendName, id, volume
 			}
 		}
 		for _, s := range found {
-			stamp := backends.SnapshotStampOf(s)
-			if backends.IsCSISnapshot(s) && (c.isOurs(stamp) || c.isImported(stamp, s)) && (volumeID == "" || s.VolumeID == volumeID) {
+			stamp := stamps.OfSnapshot(s)
+			if stamps.IsCSISnapshot(s) && (c.isOurs(stamp) || c.isImported(stamp, s)) && (volumeID == "" || s.VolumeID == volumeID) {
 				all = append(all, Taken{s, name})
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -281,13 +282,13 @@ func (t *taking) take(ctx context.Context, backend Snapshots, requests *trail.Re
 	return nil
 }
 
-func (c *Controller) stampOf(origin record.SnapshotOrigin) backends.SnapshotStamp {
+func (c *Controller) stampOf(origin record.SnapshotOrigin) stamps.Snapshot {
 	stamp := origin.Stamp()
 	stamp.ClusterUID = c.ClusterUID
 	return stamp
 }
 
-func (t *taking) stamp() backends.SnapshotStamp { return t.stampOf(t.origin) }
+func (t *taking) stamp() stamps.Snapshot { return t.stampOf(t.origin) }
 
 // stillWanted asks the API server, just before the request to Cinder, whether the
 // content is still there to lead to the snapshot.

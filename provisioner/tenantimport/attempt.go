@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
@@ -171,7 +171,7 @@ func (a *attempt) begun(ctx context.Context, position ledger.Position, asks bool
 	switch {
 	case err != nil && !cinder.IsKind(err, cinder.KindNotFound):
 		return cinder.Volume{}, err
-	case err == nil && a.isStamped(v) && backends.StampOf(v).Tenant != a.decision.Tenant:
+	case err == nil && a.isStamped(v) && stamps.Of(v).Tenant != a.decision.Tenant:
 		// The namespace belongs to another tenant by now.
 		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
 	case err == nil && a.isStamped(v):
@@ -190,7 +190,7 @@ func (a *attempt) begun(ctx context.Context, position ledger.Position, asks bool
 
 // isStamped reports whether a volume carries the stamp of an import for the claim.
 func (a *attempt) isStamped(v cinder.Volume) bool {
-	return backends.Stamp{Cluster: a.c.Cluster, ClaimUID: string(a.cached.UID), PV: record.ImportedPVName(v.ID)}.Owns(v)
+	return stamps.Volume{Cluster: a.c.Cluster, ClaimUID: string(a.cached.UID), PV: record.ImportedPVName(v.ID)}.Owns(v)
 }
 
 // search searches the rule's backends. What the rule does not grant, or was made for
@@ -260,7 +260,7 @@ func (a *attempt) read(ctx context.Context, id string) (cinder.Volume, error) {
 // mayHave reports whether the claim may have a volume, as far as that depends on whose
 // it is.
 func (a *attempt) mayHave(v cinder.Volume) bool {
-	stamp := backends.StampOf(v)
+	stamp := stamps.Of(v)
 	isOthers := imports.IsForeign(v, a.c.Cluster, a.c.ClusterUID, a.decision.Tenant)
 	isGranted := a.decision.Import.Grants(policy.Existing{Name: v.Name, Type: v.Type, Metadata: v.Metadata})
 	if isOthers && isGranted {
@@ -297,7 +297,7 @@ func (a *attempt) importer() (*imports.Importer, error) {
 // the tenant left behind needs no more than it has.
 func (a *attempt) reserve(ctx context.Context, plan *imports.Plan) error {
 	d := ledger.Decided{Decision: plan.Decision(), Revision: a.inForce.Revision(), Import: a.volume.ID}
-	if left := types.UID(backends.StampOf(a.volume).ClaimUID); left != a.claim.UID {
+	if left := types.UID(stamps.Of(a.volume).ClaimUID); left != a.claim.UID {
 		d.LeftBy = left
 	}
 	choice, err := a.c.Room.Choose(ctx, a.claim, plan.StorageClass(), d.Only([]string{a.backend}, nil), true)

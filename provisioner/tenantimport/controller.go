@@ -26,8 +26,8 @@ import (
 	eventrecord "k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
@@ -204,7 +204,7 @@ func (c *Controller) Left(backend string, v cinder.Volume) {
 	if v.Status == cinder.StatusAvailable || v.Status == cinder.StatusInUse {
 		return
 	}
-	stamp := backends.StampOf(v)
+	stamp := stamps.Of(v)
 	c.end(types.UID(stamp.ClaimUID), leftover{backend: backend, volume: v.ID, tenant: stamp.Tenant})
 }
 

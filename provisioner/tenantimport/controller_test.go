@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -37,7 +37,7 @@ func TestClaimGetsTheVolumeThatItAsksFor(t *testing.T) {
 			if ref.UID != claim.UID || pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || pv.Spec.Capacity.Storage().String() != "4Gi" || !f.secrets[pv.Name] {
 				t.Errorf("%+v", pv.Spec)
 			}
-			if stamp := backends.StampOf(f.projects["gold"].volumes["volume-1"]); stamp.Tenant != "a" || stamp.ClaimUID != "uid-mine" || stamp.PV != "imported-volume-1" {
+			if stamp := stamps.Of(f.projects["gold"].volumes["volume-1"]); stamp.Tenant != "a" || stamp.ClaimUID != "uid-mine" || stamp.PV != "imported-volume-1" {
 				t.Errorf("stamped %+v", stamp)
 			}
 			want := "Normal VolumeImported tenant a, rule tenants[0].classes[0]: volume volume-1 (4 GiB) of backend gold is imported; its PersistentVolume imported-volume-1 keeps it when the claim is deleted"
@@ -105,7 +105,7 @@ func TestRefusals(t *testing.T) {
 			}
 			after, _ := f.projects["gold"].All(t.Context())
 			if !slices.EqualFunc(before, after, func(a, b cinder.Volume) bool {
-				return a.Status == b.Status && backends.StampOf(a) == backends.StampOf(b)
+				return a.Status == b.Status && stamps.Of(a) == stamps.Of(b)
 			}) || f.served("id") != "" || f.position(claim) != "" {
 				t.Errorf("something was changed: %+v, %s", after, f.position(claim))
 			}

@@ -6,14 +6,14 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // drivers is a volume that a claim of tenant a in mode csi left behind.
 func drivers(v *cinder.Volume) {
 	stamped("cluster-1", "a", "gone")(v)
-	v.Metadata[backends.StampMode] = backends.ModeCSI
+	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 }
 
 // TestClaimGetsAVolumeOfTheDriver in mode csi, also by a StorageClass that names the
@@ -35,7 +35,7 @@ func TestClaimGetsAVolumeOfTheDriver(t *testing.T) {
 			if source == nil || source.VolumeHandle != "gold/volume-1" || source.VolumeAttributes["neverFormat"] != "true" || source.VolumeAttributes["filesystemUUIDs"] != "" || !f.secrets[pv.Name] {
 				t.Errorf("source %+v", source)
 			}
-			if v := f.projects["gold"].volumes["volume-1"]; v.Status != cinder.StatusAvailable || backends.StampOf(v).ClaimUID != "uid-mine" {
+			if v := f.projects["gold"].volumes["volume-1"]; v.Status != cinder.StatusAvailable || stamps.Of(v).ClaimUID != "uid-mine" {
 				t.Errorf("volume %+v", v)
 			}
 		})
@@ -49,7 +49,7 @@ func TestTenantCannotNameAFilesystem(t *testing.T) {
 	f.sync(claim)
 	want := "Warning ImportRefused volume volume-1 was not in mode csi, and nobody recorded the UUID of its filesystem, by which the CSI driver tells it; ask an operator to record it at Cinder: " +
 		"openstack volume set --property standalone-cinder.openstack.org/filesystem-uuids=UUID volume-1"
-	if events := f.newEvents(); !slices.Equal(events, []string{want}) || f.served("volume-1") != "" || backends.StampOf(f.projects["gold"].volumes["volume-1"]).Cluster != "" {
+	if events := f.newEvents(); !slices.Equal(events, []string{want}) || f.served("volume-1") != "" || stamps.Of(f.projects["gold"].volumes["volume-1"]).Cluster != "" {
 		t.Fatalf("events %q", events)
 	}
 	const uuid = "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11"

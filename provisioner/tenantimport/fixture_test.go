@@ -22,6 +22,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
@@ -97,8 +98,8 @@ func (p *project) Volume(_ context.Context, id string) (cinder.Volume, error) {
 	return v, nil
 }
 
-func (p *project) Importable(v cinder.Volume, stamp backends.Stamp, _ cinder.Connector, _ bool) error {
-	if backends.StampOf(v).Cluster == "" && v.Status != cinder.StatusAvailable {
+func (p *project) Importable(v cinder.Volume, stamp stamps.Volume, _ cinder.Connector, _ bool) error {
+	if stamps.Of(v).Cluster == "" && v.Status != cinder.StatusAvailable {
 		return &cinder.Error{Backend: "gold", Kind: cinder.KindConflict, Message: "volume " + v.ID + " is " + string(v.Status)}
 	}
 	return nil
@@ -122,7 +123,7 @@ func (p *project) Import(ctx context.Context, spec backends.Import) (backends.Co
 		if err := spec.Granted(v); err != nil {
 			return backends.Connected{}, err
 		}
-		if backends.StampOf(v).Cluster != "" {
+		if stamps.Of(v).Cluster != "" {
 			if err := spec.Unclaimed(ctx, v); err != nil {
 				return backends.Connected{}, err
 			}
@@ -130,7 +131,7 @@ func (p *project) Import(ctx context.Context, spec backends.Import) (backends.Co
 		v.Metadata = maps.Clone(v.Metadata)
 		maps.Copy(v.Metadata, spec.Stamp.Metadata(spec.Metadata))
 		if spec.CSI {
-			v.Metadata[backends.StampMode] = backends.ModeCSI
+			v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 		}
 		p.put(v)
 	}
@@ -166,7 +167,7 @@ func (p *project) CancelImport(ctx context.Context, target backends.Target) erro
 		return &cinder.Error{Backend: "gold", Kind: backends.KindNotOurs, Message: "another stamp"}
 	}
 	p.canceled = append(p.canceled, v.ID)
-	if backends.IsCSI(v) {
+	if stamps.IsCSI(v) {
 		return nil
 	}
 	v.Status = cinder.StatusAvailable
@@ -183,7 +184,7 @@ func (p *project) put(v cinder.Volume) {
 // Volumes, Relist, Untouched and Health are for the ledger.
 func (p *project) Volumes(ctx context.Context) ([]cinder.Volume, error) { return p.All(ctx) }
 func (p *project) Relist(ctx context.Context) ([]cinder.Volume, error)  { return p.All(ctx) }
-func (p *project) Untouched(backends.Stamp) bool                        { return true }
+func (p *project) Untouched(stamps.Volume) bool                         { return true }
 func (p *project) Health() error                                        { return p.health }
 
 type fixture struct {
@@ -235,7 +236,7 @@ func (f *fixture) term() {
 		Name: "test", Cluster: "cluster-1", ClusterUID: "kube-system", Namespace: "own", Policy: current,
 		Room: placement.New(placement.Options{
 			Policy: current, Ledger: ledger.New(current), Term: f.t.Context(),
-			Unfinished: func(types.UID) (backends.Stamp, bool) { return backends.Stamp{}, false },
+			Unfinished: func(types.UID) (stamps.Volume, bool) { return stamps.Volume{}, false },
 			Backends:   func() []string { return []string{"gold", "silver"} },
 			Volumes:    func(name string) (placement.Volumes, error) { return f.projects[name], nil },
 		}),
@@ -282,7 +283,7 @@ func data(id string, change func(*cinder.Volume)) cinder.Volume {
 // stamped puts a stamp on a volume that has been left behind.
 func stamped(cluster, tenant, claim string) func(*cinder.Volume) {
 	return func(v *cinder.Volume) {
-		maps.Copy(v.Metadata, backends.Stamp{Cluster: cluster, ClusterUID: "kube-system", Namespace: "team-" + tenant, Claim: claim, ClaimUID: "uid-" + claim,
+		maps.Copy(v.Metadata, stamps.Volume{Cluster: cluster, ClusterUID: "kube-system", Namespace: "team-" + tenant, Claim: claim, ClaimUID: "uid-" + claim,
 			PV: "pvc-uid-" + claim, Tenant: tenant, StorageClass: "fast"}.Metadata(nil))
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
@@ -55,7 +56,7 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	}
 	v, err := volumes.Volume(ctx, left.volume)
 	pvName := record.ImportedPVName(left.volume)
-	stamp := backends.Stamp{Cluster: c.Cluster, ClusterUID: c.ClusterUID, ClaimUID: string(claim), PV: pvName}
+	stamp := stamps.Volume{Cluster: c.Cluster, ClusterUID: c.ClusterUID, ClaimUID: string(claim), PV: pvName}
 	switch {
 	case cinder.IsKind(err, cinder.KindNotFound) || err == nil && !stamp.Owns(v):
 		c.Room.GiveBack(claim)
@@ -71,7 +72,7 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("cannot tell whether PersistentVolume %s exists: %w", pvName, err)
 	}
-	exists, err := record.ClaimOf(ctx, c.Client, backends.StampOf(v))
+	exists, err := record.ClaimOf(ctx, c.Client, stamps.Of(v))
 	if err != nil || exists != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/test/hostile"
 	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
@@ -215,7 +216,7 @@ func (c cell) spec(t *testing.T) backends.Spec {
 	name := unique(t, "hostile")
 	return backends.Spec{
 		Name: name, SizeGiB: 1, Type: c.target.Types.ISCSI,
-		Stamp:     backends.Stamp{Cluster: "contract", Namespace: "hostile", Claim: name, ClaimUID: name, PV: "pvc-" + name, Tenant: "t", StorageClass: "s"},
+		Stamp:     stamps.Volume{Cluster: "contract", Namespace: "hostile", Claim: name, ClaimUID: name, PV: "pvc-" + name, Tenant: "t", StorageClass: "s"},
 		Connector: cinder.Connector{Host: "node1", Initiator: "iqn.2026-01.example:contract"},
 	}
 }

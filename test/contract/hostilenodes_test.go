@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/test/hostile"
 	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
@@ -123,7 +124,7 @@ func (r *nodesRun) make() backends.Target {
 	r.Helper()
 	spec, raw := r.spec(r.T), r.target.client()
 	metadata := spec.Stamp.Metadata(nil)
-	metadata[backends.StampMode] = backends.ModeCSI
+	metadata[stamps.KeyMode] = stamps.ModeCSI
 	id := raw.call(r.T, http.MethodPost, "/volumes", object{"volume": object{"name": spec.Name, "size": 1, "volume_type": spec.Type, "metadata": metadata}}).
 		want(r.T, http.StatusAccepted).object(r.T, "volume")["id"].(string)
 	for r.volume(id)["status"] != "available" {
@@ -213,7 +214,7 @@ func (r *nodesRun) publish(of backends.Target, node string) error {
 	handed := ""
 	published, err := r.lives.Publish(r.ctx, of, backends.Publication{
 		Node: node, Key: "key-of-" + node,
-		Connector: cinder.Connector{Host: backends.NodeHost(node, "contract"), Initiator: "iqn.2026-01.example:" + node},
+		Connector: cinder.Connector{Host: stamps.NodeHost(node, "contract"), Initiator: "iqn.2026-01.example:" + node},
 		HandOut: func(_ context.Context, published backends.Published) error {
 			handed = published.AttachmentID
 			return nil

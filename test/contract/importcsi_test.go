@@ -8,6 +8,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // lifecycleRescue: a volume for nodes whose claim is gone gets another claim's stamp, and
@@ -51,8 +52,8 @@ func lifecycleRescue(t *testing.T, target Target, workflow cinder.Workflow) {
 		connected, err := a.Import(a.ctx, spec)
 		a.must(err)
 		now := connected.Volume
-		if now.Status != cinder.StatusAvailable || !stamp.Owns(now) || !backends.IsCSI(now) || !backends.EverAttached(now) || backends.IsCopy(now) ||
-			strings.Join(backends.FilesystemUUIDsOf(now), ",") != filesystem {
+		if now.Status != cinder.StatusAvailable || !stamp.Owns(now) || !stamps.IsCSI(now) || !stamps.EverAttached(now) || stamps.IsCopy(now) ||
+			strings.Join(stamps.FilesystemUUIDsOf(now), ",") != filesystem {
 			t.Errorf("imported as %+v", now)
 		}
 	}

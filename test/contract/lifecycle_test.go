@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // lifecycleCases run the program's own lifecycle, so that the real state
@@ -75,7 +76,7 @@ func newActor(t *testing.T, target Target, workflow cinder.Workflow) *actor {
 		Name:    "pvc-" + uid,
 		SizeGiB: 1,
 		Type:    target.Types.ISCSI,
-		Stamp: backends.Stamp{Cluster: "contract", Namespace: "ns", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid,
+		Stamp: stamps.Volume{Cluster: "contract", Namespace: "ns", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid,
 			Tenant: "tenant", StorageClass: "class"},
 		Connector: cinder.Connector{Host: "contract", Initiator: "iqn.2026-01.example:contract"},
 	}}
@@ -178,7 +179,7 @@ func (a *actor) make() cinder.Volume {
 	a.t.Helper()
 	metadata := a.spec.Stamp.Metadata(nil)
 	if a.workflow == cinder.WorkflowAttachment {
-		metadata[backends.StampPrefix+"workflow"] = "attachment"
+		metadata[stamps.Prefix+"workflow"] = "attachment"
 	}
 	got := a.raw.call(a.t, http.MethodPost, "/volumes", object{"volume": object{
 		"name": a.spec.Name, "size": a.spec.SizeGiB, "volume_type": a.spec.Type, "metadata": metadata,

@@ -8,13 +8,14 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // forNodes makes a volume that nodes get each for itself.
 func (a *actor) forNodes() cinder.Volume {
 	a.t.Helper()
 	v := a.make()
-	a.raw.call(a.t, http.MethodPost, "/volumes/"+v.ID+"/metadata", object{"metadata": object{backends.StampMode: backends.ModeCSI}}).want(a.t, http.StatusOK)
+	a.raw.call(a.t, http.MethodPost, "/volumes/"+v.ID+"/metadata", object{"metadata": object{stamps.KeyMode: stamps.ModeCSI}}).want(a.t, http.StatusOK)
 	return v
 }
 
@@ -24,7 +25,7 @@ func (a *actor) publish(v cinder.Volume, node string, shared bool) (backends.Pub
 	handed := 0
 	published, err := a.Publish(a.ctx, a.of(v), backends.Publication{
 		Node: node, Key: "key-of-" + node, Shared: shared,
-		Connector: cinder.Connector{Host: backends.NodeHost(node, "contract"), Initiator: "iqn.2026-01.example:" + node},
+		Connector: cinder.Connector{Host: stamps.NodeHost(node, "contract"), Initiator: "iqn.2026-01.example:" + node},
 		HandOut:   func(context.Context, backends.Published) error { handed++; return nil },
 	})
 	if err == nil && (handed != 1 || len(published.Document) == 0) {
@@ -38,7 +39,7 @@ func (a *actor) wantNodes(v cinder.Volume, nodes ...string) {
 	a.t.Helper()
 	now, found, err := a.Find(a.ctx, v.ID)
 	a.must(err)
-	records := backends.NodeRecordsOf(now)
+	records := stamps.NodeRecordsOf(now)
 	if !found || len(records) != len(nodes) || len(now.Attachments) != len(nodes) {
 		a.t.Errorf("the volume is %s, with %d attachments and the records %v; want %q", now.Status, len(now.Attachments), records, nodes)
 	}
@@ -96,7 +97,7 @@ func lifecycleSharedNodes(t *testing.T, target Target, workflow cinder.Workflow)
 	// What a node leaves that cannot take it disturbs no other one.
 	refusal := errors.New("no")
 	_, err = a.Publish(a.ctx, a.of(v), backends.Publication{
-		Node: "n3", Key: "key-of-n3", Shared: true, Connector: cinder.Connector{Host: backends.NodeHost("n3", "contract"), Initiator: "iqn.2026-01.example:n3"},
+		Node: "n3", Key: "key-of-n3", Shared: true, Connector: cinder.Connector{Host: stamps.NodeHost("n3", "contract"), Initiator: "iqn.2026-01.example:n3"},
 		HandOut: func(context.Context, backends.Published) error { return refusal },
 	})
 	if !errors.Is(err, refusal) {

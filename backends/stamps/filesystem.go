@@ -1,0 +1,50 @@
+package stamps
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// FilesystemUUIDsOf are the UUIDs that the filesystem of a volume may have besides the
+// volume's own ID, as far as they are recorded on the volume: by the program, when it made
+// the volume as a copy or imported it, or by an administrator of the project. What is not
+// a UUID names no filesystem, and is left out.
+func FilesystemUUIDsOf(v cinder.Volume) []string {
+	var found []string
+	for n := 0; ; n++ {
+		recorded, exists := v.Metadata[filesystemsKey(n)]
+		if !exists {
+			return found
+		}
+		for text := range strings.SplitSeq(recorded, ",") {
+			if id, err := uuid.Parse(strings.TrimSpace(text)); err == nil && id != uuid.Nil && !slices.Contains(found, id.String()) {
+				found = append(found, id.String())
+			}
+		}
+	}
+}
+
+// filesystemsKey is the nth key of those for filesystem UUIDs.
+func filesystemsKey(n int) string {
+	if n == 0 {
+		return KeyFilesystemUUIDs
+	}
+	return KeyFilesystemUUIDs + "." + strconv.Itoa(n)
+}
+
+// uuidsPerKey is how many UUIDs, with commas between them, a value has room for.
+const uuidsPerKey = (LongestValue + 1) / 37
+
+// RecordFilesystems adds the record of UUIDs to a volume's metadata.
+func RecordFilesystems(metadata map[string]string, uuids []string) {
+	n := 0
+	for some := range slices.Chunk(uuids, uuidsPerKey) {
+		metadata[filesystemsKey(n)] = strings.Join(some, ",")
+		n++
+	}
+}

@@ -1,0 +1,108 @@
+package stamps
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// NodeRecord is a volume's record of an attachment that was handed out to a node, in
+// mode csi.
+type NodeRecord struct {
+	AttachmentID string
+	// Node is the node's name, or its beginning if the name is very long.
+	Node string
+	// ReadOnly means that the node got the attachment for reading.
+	ReadOnly bool
+}
+
+// forReading ends the record of an attachment for reading. The name of a node has no
+// blank.
+const forReading = " ro"
+
+// String returns the record as the volume's metadata has it.
+func (r NodeRecord) String() string {
+	text, end := r.AttachmentID+" "+r.Node, ""
+	if r.ReadOnly {
+		end = forReading
+	}
+	return text[:min(len(text), LongestValue-len(end))] + end
+}
+
+// NodeRecordsOf returns a volume's records by the keys of their nodes, without those
+// that were cleared.
+func NodeRecordsOf(v cinder.Volume) map[string]NodeRecord {
+	records := map[string]NodeRecord{}
+	for key, value := range v.Metadata {
+		if of, found := strings.CutPrefix(key, NodeRecordPrefix); found && value != "" {
+			id, node, _ := strings.Cut(value, " ")
+			node, readOnly := strings.CutSuffix(node, forReading)
+			records[of] = NodeRecord{AttachmentID: id, Node: cmp.Or(node, "with the key "+of), ReadOnly: readOnly}
+		}
+	}
+	return records
+}
+
+// LongestHost is the longest name of a host that Cinder keeps.
+const LongestHost = 255
+
+// NodeHost returns the name by which Cinder and arrays know a node. It includes the
+// cluster, because two clusters may have nodes of the same name.
+func NodeHost(node, cluster string) string {
+	suffix := NodeHostSuffix(cluster)
+	return node[:min(len(node), LongestHost-len(suffix))] + suffix
+}
+
+// NodeHostSuffix ends the names of a cluster's nodes at Cinder.
+func NodeHostSuffix(cluster string) string {
+	sum := sha256.Sum256([]byte(cluster))
+	return "." + hex.EncodeToString(sum[:4])
+}
+
+// Unclean is a note on a volume of mode csi about a node that still used the volume when
+// it was to be detached: the node may still have it mounted, and data to write. The note
+// stays until the node is known to have released the volume.
+type Unclean struct {
+	// Node is the node's name.
+	Node string
+	// Boot identifies the boot of the node at that time; empty if unknown.
+	Boot string
+}
+
+// BootKey identifies a node's boot in notes. It is a hash of the boot's ID, because the
+// node reports the ID and could send anything.
+func BootKey(id string) string {
+	if id == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:8])
+}
+
+// String returns the note as the volume's metadata has it. It omits the boot if the
+// node's name leaves no room for it.
+func (u Unclean) String() string {
+	if text := u.Node + " " + u.Boot; u.Boot != "" && len(text) <= LongestValue {
+		return text
+	}
+	return u.Node
+}
+
+// UncleanOf returns a volume's notes by the keys of their nodes, without those that were
+// cleared.
+func UncleanOf(v cinder.Volume) map[string]Unclean {
+	var notes map[string]Unclean
+	for key, value := range v.Metadata {
+		if of, found := strings.CutPrefix(key, UncleanPrefix); found && value != "" {
+			if notes == nil {
+				notes = map[string]Unclean{}
+			}
+			node, boot, _ := strings.Cut(value, " ")
+			notes[of] = Unclean{Node: node, Boot: boot}
+		}
+	}
+	return notes
+}

@@ -1,0 +1,139 @@
+package stamps
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// Volume identifies the cluster, claim and PersistentVolume that a volume
+// belongs to. The create request contains it, so that none of the program's
+// volumes exists without it.
+type Volume struct {
+	Cluster string
+	// ClusterUID is the UID of the cluster's namespace kube-system. Cluster is
+	// configured, and may be the same for two clusters by mistake.
+	ClusterUID   string
+	Namespace    string // the claim's
+	Claim        string
+	ClaimUID     string
+	PV           string
+	Tenant       string
+	StorageClass string
+}
+
+// Metadata adds the stamp to the operator's metadata; the stamp wins. It leaves
+// Cinder's own keys to Cinder: they show whether a volume was ever attached.
+func (s Volume) Metadata(own map[string]string) map[string]string {
+	metadata := make(map[string]string, len(own)+7)
+	maps.Copy(metadata, own)
+	delete(metadata, cinder.MetadataReadOnly)
+	delete(metadata, cinder.MetadataAttachedMode)
+	metadata[KeyCluster] = s.Cluster
+	if s.ClusterUID != "" {
+		metadata[KeyClusterUID] = s.ClusterUID
+	}
+	metadata[KeyNamespace] = s.Namespace
+	metadata[KeyClaim] = s.Claim
+	metadata[KeyClaimUID] = s.ClaimUID
+	metadata[KeyPV] = s.PV
+	metadata[KeyTenant] = s.Tenant
+	metadata[KeyStorageClass] = s.StorageClass
+	return metadata
+}
+
+// Of reads a volume's stamp; missing keys give empty fields.
+func Of(v cinder.Volume) Volume {
+	return Volume{
+		Cluster:      v.Metadata[KeyCluster],
+		ClusterUID:   v.Metadata[KeyClusterUID],
+		Namespace:    v.Metadata[KeyNamespace],
+		Claim:        v.Metadata[KeyClaim],
+		ClaimUID:     v.Metadata[KeyClaimUID],
+		PV:           v.Metadata[KeyPV],
+		Tenant:       v.Metadata[KeyTenant],
+		StorageClass: v.Metadata[KeyStorageClass],
+	}
+}
+
+// Owns reports whether the volume provably belongs to the same cluster, claim
+// and PersistentVolume. It ignores tenant and StorageClass, which may be
+// renamed in the policy during a volume's life.
+func (s Volume) Owns(v cinder.Volume) bool {
+	other := Of(v)
+	return s.Cluster != "" && s.Cluster == other.Cluster &&
+		s.ClaimUID != "" && s.ClaimUID == other.ClaimUID &&
+		s.PV != "" && s.PV == other.PV
+}
+
+// EverAttached reports whether the volume is or was in use. It is brought into
+// use only after a PersistentVolume that names it was seen, so that a volume
+// that was never in use was never recorded. For os-attach see attach_volume in
+// Cinder's cinder/volume/manager.py; Cinder leaves no mark when an attachment
+// is completed, so the program writes its own before.
+func EverAttached(v cinder.Volume) bool {
+	_, attached := v.Metadata[cinder.MetadataReadOnly]
+	_, marked := v.Metadata[KeyAttached]
+	return attached || marked || v.Status == cinder.StatusInUse
+}
+
+// AttachedMark is written on a volume that is about to be in use.
+func AttachedMark() map[string]string { return map[string]string{KeyAttached: "true"} }
+
+// IsCSI reports whether the CSI driver attaches the volume to each node that uses
+// it. Such a volume is available while no node does, and is never connected to the
+// nodes' shared connector.
+func IsCSI(v cinder.Volume) bool { return v.Metadata[KeyMode] == ModeCSI }
+
+// WorkflowOf is how the volume was or will be connected.
+func WorkflowOf(v cinder.Volume) cinder.Workflow {
+	if v.Metadata[KeyWorkflow] == string(cinder.WorkflowAttachment) || v.Metadata[KeyMode] == ModeCSI {
+		return cinder.WorkflowAttachment
+	}
+	return cinder.WorkflowReserve
+}
+
+// copyAfter is how much later than its request a volume may be created. Both
+// times are by Cinder's clock, and the request has a timeout.
+const copyAfter = 15 * time.Minute
+
+// IsCopy reports whether a volume carries the stamp of the volume that it was
+// made from: Cinder restores a backup together with the original's metadata
+// (put_metadata in cinder/backup/driver.py). Such a volume contains a user's
+// rescued data, and is younger than the request that the stamp records.
+func IsCopy(v cinder.Volume) bool {
+	at, err := time.Parse(time.RFC3339, v.Metadata[KeyRequestedAt])
+	return err == nil && v.CreatedAt.Sub(at) > copyAfter
+}
+
+// Marks of a volume made by the historic provisioner, which wrote no stamp.
+const (
+	HistoricNamePrefix = "cinder-dynamic-pvc-"
+	HistoricHost       = "standalone-cinder.k8s.io"
+)
+
+// LooksHistoric reports whether a volume carries the historic provisioner's
+// marks and is attached nowhere else. The caller must also have a
+// PersistentVolume that names this volume and that provisioner.
+func LooksHistoric(v cinder.Volume) bool {
+	if !strings.HasPrefix(v.Name, HistoricNamePrefix) || Of(v).Cluster != "" {
+		return false
+	}
+	for _, attachment := range v.Attachments {
+		if attachment.ServerID != "" || attachment.Host != "" && attachment.Host != HistoricHost {
+			return false
+		}
+	}
+	return true
+}
+
+// Describe says in an error whose the volume is.
+func (s Volume) Describe() string {
+	if s.Cluster == "" && s.PV == "" {
+		return "with nothing"
+	}
+	return fmt.Sprintf("cluster %q, PersistentVolume %q, claim UID %q", s.Cluster, s.PV, s.ClaimUID)
+}
