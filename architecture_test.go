@@ -40,6 +40,8 @@ var forbidden = []struct {
 		why: "matching names is a leaf"},
 	{of: "policy/selectors", never: []string{"github.com/", "sigs.k8s.io/"}, except: []string{module + "/policy/document/"},
 		why: "comparing selectors is a leaf"},
+	{of: "policy/hints", never: []string{"k8s.io/", "github.com/", "sigs.k8s.io/"}, except: []string{module + "/policy/document/"},
+		why: "what is often misplaced is a table"},
 	{of: "policy/document", never: []string{"k8s.io/", "github.com/", "sigs.k8s.io/", module + "/"},
 		why: "the strict reader of YAML is a leaf: its caller passes in what to read"},
 	{of: "backends/", never: []string{"k8s.io/", module + "/policy/", module + "/mappers/", module + "/provisioner/"},

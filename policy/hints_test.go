@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
+	"github.com/standalone-cinder/standalone-cinder/policy/hints"
 )
 
 // TestMisplacedKeysAreUnknownWhereTheyAre: a remedy for a key that the language
@@ -34,7 +35,7 @@ func TestMisplacedKeysAreUnknownWhereTheyAre(t *testing.T) {
 		}
 	}
 	walk(reflect.TypeFor[Policy]())
-	for typ, keys := range misplacedKeys() {
+	for typ, keys := range hints.Keys() {
 		known, ok := types[typ]
 		if !ok {
 			t.Errorf("no part of a policy has the type %s", typ)

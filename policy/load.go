@@ -12,6 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
+	"github.com/standalone-cinder/standalone-cinder/policy/hints"
 )
 
 // Load reads a policy file and parses it; see Parse. A file that cannot be read
@@ -118,7 +119,7 @@ func newDocument(source string) *document.Document {
 
 func newDocumentOf(source, noun, tooLarge string) *document.Document {
 	return document.New(document.Options{
-		Source: source, Noun: noun, TooLarge: tooLarge, APIVersion: APIVersion, Misplaced: misplaced,
+		Source: source, Noun: noun, TooLarge: tooLarge, APIVersion: APIVersion, Misplaced: hints.Misplaced,
 		IsAmount: sizePattern.MatchString,
 		Scalars: map[reflect.Type]document.Scalar{
 			reflect.TypeFor[Size](): {

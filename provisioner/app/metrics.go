@@ -5,6 +5,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 // reloadMetrics show which policy is in force and whether it is the one in the
@@ -84,3 +89,150 @@ func newImportMetrics(registry prometheus.Registerer) *importMetrics {
 }
 
 func (m *importMetrics) count(outcome string) { m.imports.WithLabelValues(outcome).Inc() }
+
+// termCollector exports what only the leader knows. It counts when it is asked:
+// nothing has to be kept current, and a follower exports nothing.
+type termCollector struct {
+	app *App
+
+	quota, claims, oldest, deletions *prometheus.Desc
+	snapshots                        *prometheus.Desc
+	volumes, released, turns         *prometheus.Desc
+	tokenExpiry, certificateExpiry   *prometheus.Desc
+}
+
+func newTermCollector(a *App) *termCollector {
+	describe := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("standalone_cinder_"+name, help+"; only the leader exports it.", labels, nil)
+	}
+	return &termCollector{
+		app: a,
+		quota: describe("quota",
+			"Limits of the policy (type hard) and what counts against them (type used), by scope (tenant, class, backend) and resource (volumes, gigabytes in GiB, and snapshots of tenants and classes)",
+			"scope", "name", "resource", "type"),
+		claims: describe("pending_claims",
+			"Claims that cannot continue now, by state (waiting for a worker, denied, failing, blocked) and reason of their last event",
+			"state", "reason"),
+		oldest: describe("oldest_pending_claim_timestamp_seconds",
+			"Unix time at which the oldest pending claim was created, by state and reason",
+			"state", "reason"),
+		deletions: describe("pending_deletions",
+			"Released PersistentVolumes whose deletion cannot continue now, by state and reason of their last event",
+			"state", "reason"),
+		snapshots: describe("pending_snapshots",
+			"VolumeSnapshots and VolumeSnapshotContents (kind) that cannot continue now, by state and reason of their last event",
+			"kind", "state", "reason"),
+		volumes: describe("persistentvolumes",
+			"PersistentVolumes of this provisioner and cluster, by backend, protocol, phase and reclaim policy",
+			"backend", "protocol", "phase", "reclaim_policy"),
+		released: describe("oldest_released_persistentvolume_timestamp_seconds",
+			"Unix time at which the claim of the oldest released PersistentVolume went away, by backend, protocol and reclaim policy",
+			"backend", "protocol", "reclaim_policy"),
+		turns: describe("turns",
+			"Items of the queues of claims, deletions and followup work that a worker works on (state held) or that wait for one (state waiting)",
+			"work", "state"),
+		tokenExpiry: describe("token_expiry_timestamp_seconds",
+			"Unix time at which the token in use expires, by backend; the next request renews it",
+			"backend"),
+		certificateExpiry: describe("certificate_expiry_timestamp_seconds",
+			"Unix time at which a certificate expires, by backend and certificate: client (the one in clouds.yaml), keystone or cinder (the server's, or an authority that it was verified by)",
+			"backend", "certificate"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *termCollector) Describe(to chan<- *prometheus.Desc) {
+	for _, description := range []*prometheus.Desc{c.quota, c.claims, c.oldest, c.deletions, c.snapshots, c.volumes, c.released, c.turns, c.tokenExpiry, c.certificateExpiry} {
+		to <- description
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *termCollector) Collect(to chan<- prometheus.Metric) {
+	term := c.app.term()
+	if term == nil {
+		return
+	}
+	gauge := func(description *prometheus.Desc, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(description, prometheus.GaugeValue, value, labels...)
+	}
+	for _, quota := range term.provisioner.Quotas() {
+		for _, resource := range quotaResources(quota) {
+			scope, name := string(quota.Scope.Kind), quota.Scope.Name
+			gauge(c.quota, float64(resource.used), scope, name, resource.name, "used")
+			if resource.hard != nil {
+				gauge(c.quota, float64(*resource.hard), scope, name, resource.name, "hard")
+			}
+		}
+	}
+	for _, group := range term.provisioner.PendingClaims() {
+		gauge(c.claims, float64(group.Count), string(group.State), group.Reason)
+		gauge(c.oldest, unixSeconds(group.Oldest), string(group.State), group.Reason)
+	}
+	for _, group := range term.provisioner.PendingDeletions() {
+		gauge(c.deletions, float64(group.Count), string(group.State), group.Reason)
+	}
+	for waiting, count := range term.snapshots.Report() {
+		gauge(c.snapshots, float64(count), waiting.Kind, waiting.State, waiting.Reason)
+	}
+	for _, turns := range term.provisioner.Turns() {
+		gauge(c.turns, float64(turns.Held), turns.Work, "held")
+		gauge(c.turns, float64(turns.Waiting), turns.Work, "waiting")
+	}
+	c.collectVolumes(term.provisioner, gauge)
+	c.collectExpiries(gauge)
+}
+
+type exportGauge func(description *prometheus.Desc, value float64, labels ...string)
+
+func (c *termCollector) collectVolumes(p *provisioner.Provisioner, gauge exportGauge) {
+	counts, err := p.PersistentVolumeCounts()
+	if err != nil {
+		return // The cache never fails.
+	}
+	for group, count := range counts {
+		gauge(c.volumes, float64(count.Count), group.Backend, group.Protocol, string(group.Phase), string(group.ReclaimPolicy))
+		if group.Phase == corev1.VolumeReleased && !count.Since.IsZero() {
+			gauge(c.released, unixSeconds(count.Since), group.Backend, group.Protocol, string(group.ReclaimPolicy))
+		}
+	}
+}
+
+// collectExpiries exports what is known about the backends of the policy.
+func (c *termCollector) collectExpiries(gauge exportGauge) {
+	inForce := c.app.policy.Load()
+	for i := range inForce.Backends {
+		name := inForce.Backends[i].Name
+		found := c.app.pool.Expiry(wiring.BackendConfig(inForce, &inForce.Backends[i], c.app.cluster))
+		if !found.Token.IsZero() {
+			gauge(c.tokenExpiry, unixSeconds(found.Token), name)
+		}
+		for certificate, expires := range map[string]time.Time{"client": found.ClientCertificate, "keystone": found.Keystone, "cinder": found.Cinder} {
+			if !expires.IsZero() {
+				gauge(c.certificateExpiry, unixSeconds(expires), name, certificate)
+			}
+		}
+	}
+}
+
+// quotaResource is one limit of a scope; hard is nil if there is none.
+type quotaResource struct {
+	name string
+	used int64
+	hard *int64
+}
+
+func quotaResources(quota provisioner.QuotaUse) []quotaResource {
+	limits := quota.Scope.Limits
+	resources := []quotaResource{{"volumes", quota.Used.Volumes, limits.Volumes}, {"gigabytes", quota.Used.Gigabytes, limits.Gigabytes}}
+	if quota.Scope.Kind != policy.BackendScope {
+		resources = append(resources, quotaResource{"snapshots", quota.Used.Snapshots, limits.Snapshots})
+	}
+	if quota.Scope.Kind == policy.ClassScope && limits.Volumes == nil && limits.Gigabytes == nil && limits.Snapshots == nil {
+		// Most rules (scope class) have no limits, and each is a series.
+		return nil
+	}
+	return resources
+}
+
+func unixSeconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

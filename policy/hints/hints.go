@@ -1,4 +1,6 @@
-package policy
+// Package hints knows keys of a policy that are often written in the wrong place or under
+// another name, and says where they belong.
+package hints
 
 import (
 	"fmt"
@@ -9,12 +11,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// anyKey stands in misplacedKeys for every key that is unknown there.
+// anyKey stands in Keys for every key that is unknown there.
 const anyKey = "*"
 
-// misplacedKeys has hints, by type and key, about keys that are often written in
+// Keys has hints, by type and key, about keys that are often written in
 // the wrong place or under another name.
-func misplacedKeys() map[string]map[string]string {
+func Keys() map[string]map[string]string {
 	const (
 		ofRule      = "it belongs to a rule, under classes"
 		underQuota  = "it belongs under quota"
@@ -68,8 +70,10 @@ func misplacedKeys() map[string]map[string]string {
 	}
 }
 
-func misplaced(typeName, key string) string {
-	of := misplacedKeys()[typeName]
+// Misplaced returns what to do about a key that a type of the policy does not have; empty
+// if nothing is known about it.
+func Misplaced(typeName, key string) string {
+	of := Keys()[typeName]
 	if remedy := of[key]; remedy != "" {
 		return remedy
 	}
