@@ -35,7 +35,7 @@ func (w *world) administer(ctx, trouble context.Context) {
 		case plan.Rotate:
 			err = w.rotate(userOf(step.Where), fmt.Sprintf("password-%d", i))
 		case plan.Foreign:
-			err = w.addForeign(step.Where, string(w.claims.pick(step.Pick)))
+			err = w.addForeign(step.Where, string(w.claims.Pick(step.Pick)))
 		case plan.GiveAway:
 			err = w.giveAway(step.Pick)
 		case plan.Retype:
@@ -114,7 +114,7 @@ func (w *world) addForeign(backend, claimUID string) error {
 func (w *world) giveAway(pick int) error {
 	var inUse []cindersim.Volume
 	for _, v := range w.sim.Volumes() {
-		if v.Status == "in-use" && w.isStamped(v) && !checker.IsOnNodes(v) && !w.claims.isAsked(types.UID(v.Metadata[checker.StampClaimUID])) {
+		if v.Status == "in-use" && w.isStamped(v) && !checker.IsOnNodes(v) && !w.claims.IsAsked(types.UID(v.Metadata[checker.StampClaimUID])) {
 			inUse = append(inUse, v)
 		}
 	}
@@ -130,7 +130,7 @@ func (w *world) giveAway(pick int) error {
 	if !w.sim.ReplaceVolumeMetadata(given.ID, "in-use", stamp) {
 		return nil // it was deleted a moment ago
 	}
-	if w.claims.isAsked(uid) {
+	if w.claims.IsAsked(uid) {
 		// Its deletion may already be under way, which is correct.
 		w.sim.ReplaceVolumeMetadata(given.ID, "in-use", given.Metadata)
 		return nil

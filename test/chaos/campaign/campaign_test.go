@@ -9,11 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
@@ -120,24 +118,6 @@ func TestLateCreatesAreRemembered(t *testing.T) {
 	}
 }
 
-func TestClaimsArePickedAmongTheNewest(t *testing.T) {
-	b := newClaimBook()
-	if got := b.pick(5); got != "" {
-		t.Errorf("picked %q of nothing", got)
-	}
-	for _, uid := range []types.UID{"u1", "u2", "u3"} {
-		b.noteMade(uid)
-	}
-	if got := b.pick(4); got != "u2" {
-		t.Errorf("picked %q", got)
-	}
-	b.noteAsked("u2")
-	b.noteAsked("u2")
-	if made, asked := b.totals(); made != 3 || asked != 1 || !b.isAsked("u2") || b.isAsked("u1") {
-		t.Errorf("%d made, %d asked", made, asked)
-	}
-}
-
 func TestJournalLinesSayWhatWentWrong(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
 	for _, c := range []struct {
@@ -179,27 +159,6 @@ func TestBackendsLeadElsewhere(t *testing.T) {
 	}
 	if len(lines) != 3 {
 		t.Errorf("three places, and the policy says %q", slices.Collect(maps.Keys(lines)))
-	}
-}
-
-func TestAPersistentVolumeHasOneFate(t *testing.T) {
-	b := newFateBook()
-	if !b.choose("pvc-1") || b.choose("pvc-1") || !b.choose("pvc-2") {
-		t.Error("a PersistentVolume is not chosen once")
-	}
-	pv := checker.PV{Name: "pvc-1", VolumeID: "v1"}
-	for _, c := range []struct {
-		name string
-		note func(checker.PV)
-		must bool
-	}{
-		{"removed", b.noteRemoved, false}, {"kept", b.noteKept, true}, {"freed", b.noteFreed, false}, {"kept again", b.noteKept, true},
-	} {
-		c.note(pv)
-		fate := b.all()["pvc-1"]
-		if fate.MustStay() != c.must || fate.PV != pv || !fate.Removed {
-			t.Errorf("%s: %+v", c.name, fate)
-		}
 	}
 }
 

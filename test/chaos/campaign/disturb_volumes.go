@@ -67,7 +67,7 @@ func (w *world) chooseVolume(ctx context.Context, step plan.VolumeStep) *corev1.
 			}
 		}
 		for i := range fitting {
-			if pv := fitting[(step.Pick+i)%len(fitting)]; w.fates.choose(pv.Name) {
+			if pv := fitting[(step.Pick+i)%len(fitting)]; w.fates.Choose(pv.Name) {
 				return pv
 			}
 		}
@@ -100,7 +100,7 @@ func (w *world) nextVolume(ctx context.Context) *corev1.PersistentVolume {
 			pv, is := event.Object.(*corev1.PersistentVolume)
 			// A watch begins with the existing objects.
 			if is && w.names.made(pv) && pv.Spec.CSI == nil && pv.Spec.ClaimRef != nil && pv.Status.Phase != corev1.VolumeBound && pv.Status.Phase != corev1.VolumeReleased &&
-				pv.CreationTimestamp.After(began.Add(-time.Second)) && w.fates.choose(pv.Name) {
+				pv.CreationTimestamp.After(began.Add(-time.Second)) && w.fates.Choose(pv.Name) {
 				return pv
 			}
 		}
@@ -117,20 +117,20 @@ func (w *world) keep(ctx, trouble context.Context, pv *corev1.PersistentVolume, 
 		return nil
 	}
 	sleep(trouble, step.For)
-	w.fates.noteFreed(pvOf(pv))
+	w.fates.NoteFreed(pvOf(pv))
 	_, err := w.reclaim(ctx, pv.Name, corev1.PersistentVolumeReclaimDelete)
 	return err
 }
 
 // retain makes a PersistentVolume keep its volume.
 func (w *world) retain(ctx context.Context, name string) error {
-	w.fates.noteKeeping(name, true)
+	w.fates.NoteKeeping(name, true)
 	pv, err := w.reclaim(ctx, name, corev1.PersistentVolumeReclaimRetain)
 	if err != nil {
-		w.fates.noteKeeping(name, false)
+		w.fates.NoteKeeping(name, false)
 		return err
 	}
-	w.fates.noteKept(pvOf(pv))
+	w.fates.NoteKept(pvOf(pv))
 	w.timeline.Note("%s is to be kept", name)
 	return nil
 }
@@ -155,9 +155,9 @@ func (w *world) remove(ctx, trouble context.Context, pv *corev1.PersistentVolume
 		}
 	}
 	recorded := pvOf(pv)
-	w.fates.noteRemoved(recorded)
+	w.fates.NoteRemoved(recorded)
 	if recorded.Retain {
-		w.fates.noteKept(recorded)
+		w.fates.NoteKept(recorded)
 	}
 	volumes := w.suite.Client.CoreV1().PersistentVolumes()
 	err := insist(ctx, func(ctx context.Context) error {
@@ -170,7 +170,7 @@ func (w *world) remove(ctx, trouble context.Context, pv *corev1.PersistentVolume
 		})
 		// A repeated request finds that the first one took effect.
 		if err == nil || apierrors.IsNotFound(err) {
-			w.fates.noteKept(recorded)
+			w.fates.NoteKept(recorded)
 		}
 	}
 	w.change(func(c *Counts) { c.Removals++ })
@@ -185,5 +185,5 @@ func (w *world) remove(ctx, trouble context.Context, pv *corev1.PersistentVolume
 // tooLate reports whether a PersistentVolume was to be kept only after the
 // removal of its volume had begun.
 func (w *world) tooLate(fate checker.Fate) bool {
-	return checker.CameTooLate(fate, w.claims.askedAt(types.UID(fate.PV.ClaimUID)), w.sim.Journal())
+	return checker.CameTooLate(fate, w.claims.AskedAt(types.UID(fate.PV.ClaimUID)), w.sim.Journal())
 }

@@ -85,7 +85,7 @@ func (w *world) noteDisconnected() {
 	w.mu.Lock()
 	uses := w.uses
 	w.mu.Unlock()
-	asked := func(uid string) time.Time { return w.claims.askedAt(types.UID(uid)) }
+	asked := func(uid string) time.Time { return w.claims.AskedAt(types.UID(uid)) }
 	for _, f := range checker.Disconnected(uses, asked, w.sim.Journal()) {
 		w.found(f)
 	}
@@ -112,7 +112,7 @@ func (w *world) deleteClaims(ctx context.Context, which func(*corev1.PersistentV
 	}
 	for i := range claims {
 		claim := &claims[i]
-		if w.claims.isAsked(claim.UID) || which(claim) {
+		if w.claims.IsAsked(claim.UID) || which(claim) {
 			if err := w.deleteClaim(ctx, claim.Namespace, claim.Name, claim.UID); err != nil {
 				return err
 			}
@@ -196,8 +196,8 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 	given := maps.Clone(w.given)
 	w.mu.Unlock()
 	s.Volumes = w.sim.Volumes()
-	s.Fates, s.TooLate = w.fates.all(), w.tooLate
-	s.AskedAt = func(uid string) time.Time { return w.claims.askedAt(types.UID(uid)) }
+	s.Fates, s.TooLate = w.fates.All(), w.tooLate
+	s.AskedAt = func(uid string) time.Time { return w.claims.AskedAt(types.UID(uid)) }
 	_, s.LedSince = w.watch.term()
 	inForce, err := policy.Parse([]byte(w.configuration().policy), "policy.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
@@ -216,7 +216,7 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 		c := checker.Claim{
 			UID: string(claim.UID), Namespace: claim.Namespace, Name: claim.Name,
 			Bound: claim.Status.Phase == corev1.ClaimBound,
-			Asked: w.claims.isAsked(claim.UID),
+			Asked: w.claims.IsAsked(claim.UID),
 		}
 		source, sourceDenial := w.source(ctx, claim)
 		if ref := claim.Spec.DataSource; ref != nil {

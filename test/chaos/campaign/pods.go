@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,50 +21,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
-
-// attachmentBook knows the VolumeAttachments of pods: which were seen attached, and
-// which deletions were requested.
-type attachmentBook struct {
-	mu       sync.Mutex
-	pods     int
-	attached map[types.UID]bool
-	asked    map[types.UID]bool
-}
-
-func newAttachmentBook() *attachmentBook {
-	return &attachmentBook{attached: map[types.UID]bool{}, asked: map[types.UID]bool{}}
-}
-
-func (b *attachmentBook) notePod() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.pods++
-}
-
-func (b *attachmentBook) noteAttached(uid types.UID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.attached[uid] = true
-}
-
-// noteAsked must be called before the delete request.
-func (b *attachmentBook) noteAsked(uid types.UID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.asked[uid] = true
-}
-
-func (b *attachmentBook) isAsked(uid types.UID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.asked[uid]
-}
-
-func (b *attachmentBook) totals() (pods, attached int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.pods, len(b.attached)
-}
 
 // makeNodes registers the driver on the nodes of pods, as its plugin does there.
 func (w *world) makeNodes(ctx context.Context) (err error) {
@@ -191,8 +146,8 @@ func (w *world) makePodClaim(ctx context.Context, namespace string, step plan.Po
 	if err != nil {
 		return "", err
 	}
-	w.claims.noteMade(made.UID)
-	w.attachments.notePod()
+	w.claims.NoteMade(made.UID)
+	w.attachments.NotePod()
 	return made.UID, nil
 }
 
@@ -232,7 +187,7 @@ func (w *world) attach(ctx, trouble context.Context, pv, node string) (*attachme
 			})
 		}
 		switch {
-		case err == nil && made.DeletionTimestamp == nil && !w.attachments.isAsked(made.UID):
+		case err == nil && made.DeletionTimestamp == nil && !w.attachments.IsAsked(made.UID):
 			a.uid = made.UID
 			return a, nil
 		case err != nil && !apierrors.IsNotFound(err):
@@ -245,7 +200,7 @@ func (w *world) attach(ctx, trouble context.Context, pv, node string) (*attachme
 
 // detach requests the end of an attachment.
 func (w *world) detach(ctx context.Context, a *attachment) error {
-	w.attachments.noteAsked(a.uid)
+	w.attachments.NoteAsked(a.uid)
 	err := insist(ctx, func(ctx context.Context) error {
 		return w.suite.Client.StorageV1().VolumeAttachments().Delete(ctx, a.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &a.uid}})
 	})
@@ -302,7 +257,7 @@ func (w *world) endPods(ctx context.Context) error {
 	for i := range all {
 		a := &all[i]
 		pv := *a.Spec.Source.PersistentVolumeName
-		if !w.attachments.isAsked(a.UID) && !kept[pv] && !w.claims.isAsked(types.UID(strings.TrimPrefix(pv, "pvc-"))) {
+		if !w.attachments.IsAsked(a.UID) && !kept[pv] && !w.claims.IsAsked(types.UID(strings.TrimPrefix(pv, "pvc-"))) {
 			kept[pv] = true
 			continue
 		}
@@ -317,7 +272,7 @@ func (w *world) endPods(ctx context.Context) error {
 func (w *world) attachmentOf(a *storagev1.VolumeAttachment, volumes map[string]string) checker.Attachment {
 	out := checker.Attachment{
 		UID: string(a.UID), Name: a.Name, PV: *a.Spec.Source.PersistentVolumeName, Node: a.Spec.NodeName,
-		Attached: a.Status.Attached && a.DeletionTimestamp == nil, Asked: w.attachments.isAsked(a.UID) || a.DeletionTimestamp != nil,
+		Attached: a.Status.Attached && a.DeletionTimestamp == nil, Asked: w.attachments.IsAsked(a.UID) || a.DeletionTimestamp != nil,
 	}
 	out.VolumeID = volumes[out.PV]
 	for _, failed := range []*storagev1.VolumeError{a.Status.AttachError, a.Status.DetachError} {

@@ -2,7 +2,6 @@ package campaign
 
 import (
 	"context"
-	"sync"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,39 +12,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 )
-
-// snapshotBook knows which VolumeSnapshots were created, and whose deletion was
-// requested.
-type snapshotBook struct {
-	mu    sync.Mutex
-	taken int
-	asked map[types.UID]bool
-}
-
-func (b *snapshotBook) noteTaken() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.taken++
-}
-
-// noteAsked must be called before the delete request.
-func (b *snapshotBook) noteAsked(uid types.UID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.asked[uid] = true
-}
-
-func (b *snapshotBook) isAsked(uid types.UID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.asked[uid]
-}
-
-func (b *snapshotBook) total() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.taken
-}
 
 // makeSnapshotClass creates the seed's VolumeSnapshotClass.
 func (w *world) makeSnapshotClass(ctx context.Context) error {
@@ -103,13 +69,13 @@ func (w *world) takeSnapshot(ctx context.Context, namespace string, step plan.Sn
 	if err != nil {
 		return "", err
 	}
-	w.snapshots.noteTaken()
+	w.snapshots.NoteTaken()
 	return made.UID, nil
 }
 
 // deleteSnapshot requests the deletion of a VolumeSnapshot.
 func (w *world) deleteSnapshot(ctx context.Context, namespace, name string, uid types.UID) error {
-	w.snapshots.noteAsked(uid)
+	w.snapshots.NoteAsked(uid)
 	err := insist(ctx, func(ctx context.Context) error {
 		return w.snapshotClient.SnapshotV1().VolumeSnapshots(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	})
@@ -132,7 +98,7 @@ func (w *world) deleteSnapshots(ctx context.Context) error {
 	}
 	kept := map[string]bool{}
 	for _, claim := range claims {
-		kept[claim.Namespace+"/"+claim.Name] = !w.claims.isAsked(claim.UID)
+		kept[claim.Namespace+"/"+claim.Name] = !w.claims.IsAsked(claim.UID)
 	}
 	all, err := w.listSnapshots(ctx)
 	if err != nil {
@@ -148,11 +114,11 @@ func (w *world) deleteSnapshots(ctx context.Context) error {
 	for i := range contents {
 		if origin, err := record.SnapshotOriginOf(&contents[i]); err == nil {
 			v, _ := w.sim.Volume(origin.VolumeID)
-			ofDeleted[contents[i].Name] = w.claims.isAsked(types.UID(v.Metadata[checker.StampClaimUID]))
+			ofDeleted[contents[i].Name] = w.claims.IsAsked(types.UID(v.Metadata[checker.StampClaimUID]))
 		}
 	}
 	for _, s := range all {
-		if w.snapshots.isAsked(s.UID) || ofDeleted[record.SnapshotContentName(s.UID)] || !kept[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName] {
+		if w.snapshots.IsAsked(s.UID) || ofDeleted[record.SnapshotContentName(s.UID)] || !kept[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName] {
 			if err := w.deleteSnapshot(ctx, s.Namespace, s.Name, s.UID); err != nil {
 				return err
 			}
@@ -279,7 +245,7 @@ func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[typ
 		name := record.SnapshotContentName(snapshot.UID)
 		wanted := checker.VolumeSnapshot{
 			Namespace: snapshot.Namespace, Name: snapshot.Name, Content: name, VolumeID: volumes[name],
-			Asked: w.snapshots.isAsked(snapshot.UID), Explained: len(told[snapshot.UID]) > 0,
+			Asked: w.snapshots.IsAsked(snapshot.UID), Explained: len(told[snapshot.UID]) > 0,
 		}
 		if wanted.VolumeID == "" {
 			wanted.VolumeID = source[snapshot.Namespace+"/"+*snapshot.Spec.Source.PersistentVolumeClaimName]

@@ -97,10 +97,10 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 			})
 		}
 		switch {
-		case err == nil && made.DeletionTimestamp == nil && !t.world.claims.isAsked(made.UID):
+		case err == nil && made.DeletionTimestamp == nil && !t.world.claims.IsAsked(made.UID):
 			t.present[step.Claim] = made.UID
 			t.retained[made.UID] = step.Class == plan.Kept
-			t.world.claims.noteMade(made.UID)
+			t.world.claims.NoteMade(made.UID)
 			return nil
 		case err != nil && !apierrors.IsNotFound(err):
 			return err
@@ -115,7 +115,7 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 // retain makes a claim's PersistentVolume keep its volume, if it has one.
 func (t *tenant) retain(ctx context.Context, uid types.UID) error {
 	name := "pvc-" + string(uid)
-	if !t.world.fates.choose(name) {
+	if !t.world.fates.Choose(name) {
 		return nil
 	}
 	t.retained[uid] = true
@@ -128,7 +128,7 @@ func (t *tenant) retain(ctx context.Context, uid types.UID) error {
 
 // deleteClaim requests a claim's deletion.
 func (w *world) deleteClaim(ctx context.Context, namespace, name string, uid types.UID) error {
-	w.claims.noteAsked(uid)
+	w.claims.NoteAsked(uid)
 	err := insist(ctx, func(ctx context.Context) error {
 		return w.suite.Client.CoreV1().PersistentVolumeClaims(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	})
@@ -142,7 +142,7 @@ func (w *world) deleteClaim(ctx context.Context, namespace, name string, uid typ
 // failInUse moves the volume of a deleted claim from in-use to error.
 func (w *world) failInUse(uid types.UID) {
 	// A volume to be kept is not broken, nor is a broken one kept.
-	if !w.fates.choose("pvc-" + string(uid)) {
+	if !w.fates.Choose("pvc-" + string(uid)) {
 		return
 	}
 	for _, v := range w.sim.Volumes() {

@@ -268,7 +268,7 @@ func (w *world) sample(ctx context.Context) (stop func()) {
 func (w *world) look() {
 	_, term := w.watch.term()
 	pvs, bound := w.watch.recorded()
-	w.fates.noteSeen(pvs)
+	w.fates.NoteSeen(pvs)
 	recorded, volumeOf := map[string]bool{}, map[string]string{}
 	for _, pv := range pvs {
 		recorded[pv.VolumeID] = true
@@ -277,7 +277,7 @@ func (w *world) look() {
 	var attached []checker.Attachment
 	for _, a := range w.watch.pods() {
 		if a.Status.Attached {
-			w.attachments.noteAttached(a.UID)
+			w.attachments.NoteAttached(a.UID)
 		}
 		attached = append(attached, w.attachmentOf(a, volumeOf))
 	}
@@ -291,9 +291,9 @@ func (w *world) look() {
 	w.course.Look(checker.Sample{
 		At:  at,
 		PVs: pvs, Bound: bound, Volumes: volumes, Foreign: foreign,
-		Asked: func(uid string) bool { return w.claims.isAsked(types.UID(uid)) },
-		Fates: w.fates.all(), TooLate: w.tooLate,
-		Attachments: attached, AttachmentAsked: func(uid string) bool { return w.attachments.isAsked(types.UID(uid)) },
+		Asked: func(uid string) bool { return w.claims.IsAsked(types.UID(uid)) },
+		Fates: w.fates.All(), TooLate: w.tooLate,
+		Attachments: attached, AttachmentAsked: func(uid string) bool { return w.attachments.IsAsked(types.UID(uid)) },
 	})
 	for _, f := range elsewhere {
 		w.course.Note(f)

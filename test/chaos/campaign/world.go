@@ -11,10 +11,10 @@ import (
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/books"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/timeline"
@@ -37,15 +37,15 @@ type world struct {
 
 	timeline *timeline.Timeline
 	watch    *watch
-	claims   *claimBook
+	claims   *books.Claims
 	// snapshots are the tenants' VolumeSnapshots.
-	snapshots      *snapshotBook
+	snapshots      *books.Snapshots
 	snapshotClient snapshotclient.Interface
 	// attachments are the VolumeAttachments that pods need.
-	attachments *attachmentBook
+	attachments *books.Attachments
 	// sockets is the directory of the replicas' sockets; empty without CSI.
 	sockets string
-	fates   *fateBook
+	fates   *books.Fates
 	// course and quotas are for the sampler, and for the ending afterwards.
 	course *checker.Course
 	quotas *checker.Quotas
@@ -98,11 +98,11 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 		plan:      options.Plan(seed),
 		names:     names{seed},
 		timeline:  timeline.New(options.Log),
-		claims:    newClaimBook(),
-		snapshots: &snapshotBook{asked: map[types.UID]bool{}},
+		claims:    books.NewClaims(),
+		snapshots: books.NewSnapshots(),
 
-		attachments: newAttachmentBook(),
-		fates:       newFateBook(),
+		attachments: books.NewAttachments(),
+		fates:       books.NewFates(),
 		course:      checker.NewCourse(connectorHost),
 		foreign:     map[string]cindersim.Volume{},
 		given:       map[string]cindersim.Volume{},
@@ -277,9 +277,9 @@ func (w *world) count() Counts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	counts := w.counts
-	counts.Claims, counts.Deleted = w.claims.totals()
-	counts.Snapshots = w.snapshots.total()
-	counts.Pods, counts.Attached = w.attachments.totals()
+	counts.Claims, counts.Deleted = w.claims.Totals()
+	counts.Snapshots = w.snapshots.Total()
+	counts.Pods, counts.Attached = w.attachments.Totals()
 	for _, n := range w.attacks {
 		counts.Lies += n
 	}
