@@ -375,3 +375,24 @@ func TestDecisionsHaveAnIndex(t *testing.T) {
 		}
 	}
 }
+
+// TestNoFolderIsTooFull: a folder whose files no newcomer can take in at a glance wants
+// rooms of its own.
+func TestNoFolderIsTooFull(t *testing.T) {
+	const most = 20
+	files := map[string]int{}
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+			files[filepath.Dir(path)]++
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for folder, n := range files {
+		if n > most {
+			t.Errorf("%s has %d files besides tests, more than %d: which of them make a package of their own?", folder, n, most)
+		}
+	}
+}
