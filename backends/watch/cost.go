@@ -30,7 +30,7 @@ func (w *Watcher[T]) costOfAll() (cost float64, known bool) {
 // half of what is being deleted is gone when the next round looks, and has to
 // be read.
 func (f inFlight[T]) cost() float64 {
-	cost := float64(len(f.seeing))
+	cost := float64(len(f.seeing) + f.alone)
 	if n := len(f.creating); n > 0 {
 		cost += costOfListing(newestPage(n))
 	}
@@ -38,6 +38,15 @@ func (f inFlight[T]) cost() float64 {
 		cost += costOfListing(n) + float64(n)/2
 	}
 	return cost
+}
+
+// shrinks notes that something is gone: a project that is being emptied has less to list
+// from round to round, whether or not a round lists it.
+func (w *Watcher[T]) shrinks() {
+	if total := w.total.Load(); total != nil && *total > 0 {
+		less := *total - 1
+		w.total.CompareAndSwap(total, &less)
+	}
 }
 
 // newestPage is the size of the page on which n volumes are likely to be that were

@@ -209,6 +209,7 @@ func (w *Watcher[T]) verify(ctx context.Context, of waits[T], missing map[string
 	for i, id := range ids {
 		switch err := answers[i].err; {
 		case cinder.IsKind(err, cinder.KindNotFound):
+			w.shrinks()
 			settled += finish(of[id], outcome[T]{gone: true})
 		case err != nil:
 			settled += failed(of, map[string]bool{id: true}, err)

@@ -47,10 +47,12 @@ type Watcher[T any] struct {
 	mu      sync.Mutex
 	waits   map[*wait[T]]struct{}
 	running bool
-	// While running, pause is how long the pause before the next round is, and
-	// listedAll whether the last one listed everything.
+	// While running, pause is how long the pause before the next round is, listedAll
+	// whether the last one listed everything, and alone how many have been read by their
+	// IDs since then that a listing of everything would have shown.
 	pause     time.Duration
 	listedAll bool
+	alone     int
 }
 
 // New makes a watcher that waits for nothing yet.
@@ -103,6 +105,9 @@ type waits[T any] map[string][]*wait[T]
 // being created, and what is being deleted.
 type inFlight[T any] struct {
 	seeing, creating, deleting waits[T]
+	// alone is how many were read by their IDs since the last round. About as many will be
+	// until the next, unless rounds list everything.
+	alone int
 }
 
 func (f inFlight[T]) len() int { return len(f.seeing) + len(f.creating) + len(f.deleting) }
@@ -136,6 +141,9 @@ func (w *Watcher[T]) See(ctx context.Context, id string, timeout time.Duration) 
 			return found, nil
 		}
 	}
+	w.mu.Lock()
+	w.alone++
+	w.mu.Unlock()
 	return w.options.Get(ctx, id)
 }
 
@@ -156,7 +164,7 @@ func (w *Watcher[T]) add(waiting *wait[T]) {
 	w.waits[waiting] = struct{}{}
 	w.options.Waiting(1)
 	if !w.running {
-		w.running = true
+		w.running, w.alone = true, 0
 		go w.run()
 	}
 }
@@ -212,7 +220,8 @@ func (w *Watcher[T]) Running() bool {
 func (w *Watcher[T]) pending() inFlight[T] {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := inFlight[T]{seeing: waits[T]{}, creating: waits[T]{}, deleting: waits[T]{}}
+	now := inFlight[T]{seeing: waits[T]{}, creating: waits[T]{}, deleting: waits[T]{}, alone: w.alone}
+	w.alone = 0
 	for waiting := range w.waits {
 		of := now.creating
 		switch waiting.status {

@@ -265,3 +265,50 @@ func TestListingsThatFailAreNotRepeated(t *testing.T) {
 		equal(t, err, nil)
 	}
 }
+
+// TestEmptyingAProjectMakesListingsCheaper: what is known to be gone is not paid for by
+// the next listing.
+func TestEmptyingAProjectMakesListingsCheaper(t *testing.T) {
+	p := newProject()
+	v := p.add(cinder.StatusDeleting)
+	v.hidden = true
+	w := p.watcher().of(500)
+	_, gone, err := w.Await(t.Context(), v.id, cinder.StatusDeleting, time.Minute)
+	equal(t, err, nil)
+	equal(t, gone, true)
+	equal(t, *w.total.Load(), 499)
+}
+
+// TestReadsMakeListingsWorthwhile: where many are read by their IDs between two rounds,
+// the next round lists everything, so that they can share it.
+func TestReadsMakeListingsWorthwhile(t *testing.T) {
+	for _, reads := range []int{0, 30} {
+		p := newProject()
+		deleted, used := p.add(cinder.StatusDeleting), p.add(cinder.StatusInUse)
+		complete := 0
+		p.list = func(_ context.Context, status cinder.Status, size int) (bool, error) {
+			if status == "" && size == pageSize {
+				complete++
+			}
+			return false, nil
+		}
+		options := p.options()
+		var w *Watcher[volume]
+		paused := false
+		options.Pause = func(time.Duration) {
+			if !paused {
+				for range reads {
+					_, err := w.See(t.Context(), used.id, time.Minute)
+					equal(t, err, nil)
+				}
+			}
+			paused = true
+		}
+		w = New(options).of(600) // a listing costs 11 reads
+		_, _, err := w.Await(t.Context(), deleted.id, cinder.StatusDeleting, time.Minute)
+		equal(t, err, nil)
+		if (complete > 0) != (reads > 0) {
+			t.Errorf("%d listings of everything after %d reads", complete, reads)
+		}
+	}
+}
