@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -71,6 +72,8 @@ type kubeletCluster struct {
 	csiCluster
 	env   rig.Env
 	nodes map[string]*csiNode
+	image vm.Image
+	media string
 	// logs are of the processes on this machine.
 	logs map[string]func() string
 	mu   sync.Mutex
@@ -94,36 +97,42 @@ func startKubelets(ctx context.Context, t *testing.T, names ...string) *kubeletC
 		env:        env, nodes: map[string]*csiNode{}, passwords: map[string]bool{},
 	}
 	c.prepare(ctx, t)
-	media, err := kubelet.Media(ctx, filepath.Join("..", ".."), t.TempDir(), program)
+	c.media, err = kubelet.Media(ctx, filepath.Join("..", ".."), t.TempDir(), program)
 	must(t, err)
-	image, err := vm.Build(ctx, vm.DefaultDirectory())
+	c.image, err = vm.Build(ctx, vm.DefaultDirectory())
 	must(t, err)
 	var boots errgroup.Group
 	for _, name := range names {
 		n := &csiNode{name: name, initiator: "iqn.2026-01.example:" + name, cuts: map[string]func(){}, env: env}
 		c.nodes[name] = n
-		boots.Go(func() (err error) {
-			n.Machine, err = vm.Start(ctx, vm.Options{Image: image, Name: name, Initiator: n.initiator, Memory: kubelet.Memory, Disk: media})
-			if err != nil {
-				return err
+		t.Cleanup(func() {
+			if n.Machine == nil {
+				return
 			}
-			t.Cleanup(func() {
-				if t.Failed() {
-					n.explain(t)
-				}
-				n.Kill()
-			})
-			for _, portal := range env.Portals {
-				if n.cuts[portal], err = n.Reach(portal); err != nil {
-					return err
-				}
+			if t.Failed() {
+				n.explain(t)
 			}
-			return kubelet.Start(ctx, n.Machine, name, c.ControlPlane().NodeKubeconfigPath(name))
+			n.Kill()
 		})
+		boots.Go(func() error { return c.boot(ctx, n) })
 	}
 	must(t, boots.Wait())
 	c.ready(ctx, t)
 	return c
+}
+
+// boot starts a node, with an empty disk, and its kubelet.
+func (c *kubeletCluster) boot(ctx context.Context, n *csiNode) (err error) {
+	n.Machine, err = vm.Start(ctx, vm.Options{Image: c.image, Name: n.name, Initiator: n.initiator, Memory: kubelet.Memory, Disk: c.media})
+	if err != nil {
+		return err
+	}
+	for _, portal := range c.env.Portals {
+		if n.cuts[portal], err = n.Reach(portal); err != nil {
+			return err
+		}
+	}
+	return kubelet.Start(ctx, n.Machine, n.name, c.ControlPlane().NodeKubeconfigPath(n.name))
 }
 
 // prepare sets up what an administrator would: what the component csi has for the
@@ -444,7 +453,7 @@ func (c *kubeletCluster) grows(ctx context.Context, t *testing.T, pod, claim str
 // the DaemonSet of the manifests: whatever happens between a pod and Cinder is done
 // by the programs that do it in a cluster.
 func TestPodsUseVolumesInModeCSI(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
 	defer cancel()
 	c := startKubelets(ctx, t, "node-1", "node-2")
 	t.Run("a pod follows another on the next node", func(t *testing.T) { c.follows(ctx, t) })
@@ -471,7 +480,12 @@ func TestPodsUseVolumesInModeCSI(t *testing.T) {
 				t.Parallel()
 				c.zones(ctx, t)
 			})
+			t.Run("ten pods", func(t *testing.T) {
+				t.Parallel()
+				c.ten(ctx, t)
+			})
 		})
+		t.Run("a node loses its power", func(t *testing.T) { c.losesPower(ctx, t) })
 	}
 	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
 	t.Run("no log has a password", func(t *testing.T) { c.noPassword(ctx, t) })
@@ -603,6 +617,113 @@ func (c *kubeletCluster) zoneOf(ctx context.Context, t *testing.T, pv *corev1.Pe
 	}
 	must(t, askProject(ctx, c.env, fmt.Sprintf("%032x", kubeletZonedProject), "/volumes/"+volumeID(t, pv), &answer))
 	return answer.Volume.Zone
+}
+
+// ten has ten pods start at once, five on each node.
+func (c *kubeletCluster) ten(ctx context.Context, t *testing.T) {
+	var names []string
+	for i := range 10 {
+		name := fmt.Sprintf("one-of-ten-%d", i)
+		names = append(names, name)
+		_, err := c.CreateClaim(ctx, harness.Claim("team-c", name, "files", "1Gi", nil))
+		must(t, err)
+		c.create(ctx, t, c.pod(name, name, on(fmt.Sprintf("node-%d", i%2+1))))
+	}
+	started := time.Now()
+	for _, name := range names {
+		c.writes(ctx, t, name)
+	}
+	t.Logf("ten pods write after %s", time.Since(started).Round(time.Second))
+	for _, name := range names {
+		c.removePod(ctx, t, name)
+	}
+}
+
+// losesPower switches a node off for good, as far as anybody can tell, and follows what
+// the guide on lost nodes says: an administrator taints the node, and the pod goes on
+// elsewhere. Later the node is back.
+func (c *kubeletCluster) losesPower(ctx context.Context, t *testing.T) {
+	const lost, other = "node-1", "node-2"
+	c.claim(ctx, t, "of-a-lost-node", "files")
+	labels := map[string]string{"app": "worker"}
+	one := int32(1)
+	pod := c.pod("worker", "of-a-lost-node", nil)
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+		Weight:     100,
+		Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{lost}}}},
+	}}}}
+	_, err := c.Client.AppsV1().Deployments("team-c").Create(ctx, &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "worker"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &one, Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec},
+		},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	worksOn := func(node string) (name string) {
+		t.Helper()
+		must(t, harness.Eventually(ctx, func() (string, error) {
+			pods, err := c.Client.CoreV1().Pods("team-c").List(ctx, metav1.ListOptions{LabelSelector: "app=worker"})
+			if err != nil {
+				return "", err
+			}
+			for _, pod := range pods.Items {
+				if pod.Spec.NodeName == node && pod.DeletionTimestamp == nil {
+					name = pod.Name
+					return "", nil
+				}
+			}
+			return "no pod of the Deployment is on " + node, nil
+		}))
+		return name
+	}
+	first := worksOn(lost)
+	c.writes(ctx, t, first)
+	before := c.told(ctx, t, first)
+
+	c.nodes[lost].Kill()
+	c.isReady(ctx, t, lost, corev1.ConditionUnknown)
+	change := func(patch string) {
+		t.Helper()
+		_, err := c.Client.CoreV1().Nodes().Patch(ctx, lost, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		must(t, err)
+	}
+	tainted := time.Now()
+	change(`{"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}]}}`)
+	second := worksOn(other)
+	after := c.writes(ctx, t, second)
+	t.Logf("the pod writes on the other node %s after the taint", time.Since(tainted).Round(time.Second))
+	if after.found < before.wrote {
+		t.Errorf("the pod wrote %d records before its node lost its power, and found %d on the other", before.wrote, after.found)
+	}
+
+	must(t, c.boot(ctx, c.nodes[lost]))
+	change(`{"spec": {"taints": null}}`)
+	c.isReady(ctx, t, lost, corev1.ConditionTrue)
+	must(t, c.Client.AppsV1().Deployments("team-c").Delete(ctx, "worker", metav1.DeleteOptions{}))
+	c.gone(ctx, t, second)
+	c.create(ctx, t, c.pod("back", "of-a-lost-node", on(lost)))
+	if back := c.writes(ctx, t, "back"); back.found < after.wrote {
+		t.Errorf("the pod wrote %d records, and found %d on the node that is back", after.wrote, back.found)
+	}
+}
+
+// isReady waits until a node's condition Ready has a status.
+func (c *kubeletCluster) isReady(ctx context.Context, t *testing.T, name string, want corev1.ConditionStatus) {
+	t.Helper()
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		node, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		for _, condition := range node.Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == want {
+				return "", nil
+			}
+		}
+		return fmt.Sprintf("%s is not Ready=%s: %+v", name, want, node.Status.Conditions), nil
+	}))
 }
 
 // nothingLeft removes the last pods and claims.
