@@ -427,7 +427,8 @@ func (a *attempt) mapVolume(connected backends.Connected) (mappers.Result, error
 	a.protocol = record.ProtocolCSI
 	return record.MapCSI(record.CSIVolume{
 		PVName: a.pvName, Backend: a.backend, VolumeID: connected.Volume.ID, SecretNamespace: a.p.Namespace,
-		AccessModes: a.claim.Spec.AccessModes, Block: record.IsBlock(a.claim), FSType: a.decision.Volume.FSType, FilesystemUUIDs: a.source.FilesystemUUIDs,
+		AccessModes: a.claim.Spec.AccessModes, Block: record.IsBlock(a.claim), FSType: a.decision.Volume.FSType,
+		FilesystemUUIDs: a.source.FilesystemUUIDs, NeverFormat: a.source.NeverFormat,
 		Encrypted: connected.Volume.Encrypted, MultiAttach: connected.Volume.MultiAttach,
 	})
 }

@@ -192,11 +192,22 @@ func TestCopyNamesTheFilesystemsOfItsLineage(t *testing.T) {
 		if got := pv.Spec.CSI.VolumeAttributes["filesystemUUIDs"]; got != want {
 			t.Errorf("PersistentVolume %s: %q, want %q", pv.Name, got, want)
 		}
+		if never := pv.Spec.CSI.VolumeAttributes["neverFormat"]; never != "" {
+			t.Errorf("PersistentVolume %s has neverFormat %q", pv.Name, never)
+		}
 	}
 	// The volume records them, too, for when its PersistentVolume is gone.
 	specs := f.backends["gold"].specs
 	if got := strings.Join(specs[len(specs)-1].FilesystemUUIDs, ","); got != "volume-of-uid-2,volume-of-uid-1" {
 		t.Errorf("the volume of the third claim records %q", got)
+	}
+	// What was imported is not formatted, and neither is a copy of it, or of that.
+	imported := bound("imported", "uid-6", "")
+	imported.Spec.CSI.VolumeAttributes = map[string]string{"neverFormat": "true"}
+	f.store(imported)
+	bound("copy", "uid-7", "imported")
+	if again := bound("copy-of-copy", "uid-8", "copy"); again.Spec.CSI.VolumeAttributes["neverFormat"] != "true" {
+		t.Errorf("the copy of a copy of an imported volume has %v", again.Spec.CSI.VolumeAttributes)
 	}
 	// Under a rule that changed, no volume of the driver is a copy of a native one.
 	f.inForce("", "")
@@ -216,7 +227,7 @@ func TestCopyNamesTheFilesystemsOfItsLineage(t *testing.T) {
 	f.store(native)
 	f.SourceChanged("team-a", "native")
 	f.wantRequeued("fifth")
-	if fifth := bound("fifth", "uid-5", "native"); fifth.Spec.CSI == nil || fifth.Spec.CSI.VolumeAttributes["filesystemUUIDs"] != "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11" {
+	if fifth := bound("fifth", "uid-5", "native"); fifth.Spec.CSI == nil || fifth.Spec.CSI.VolumeAttributes["filesystemUUIDs"] != "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11" || fifth.Spec.CSI.VolumeAttributes["neverFormat"] != "true" {
 		t.Errorf("source %+v", fifth.Spec.PersistentVolumeSource)
 	}
 }

@@ -119,7 +119,7 @@ func (i *Importer) mapCSI(plan *Plan, connected backends.Connected) (mappers.Res
 	mapped, err := record.MapCSI(record.CSIVolume{
 		PVName: plan.pvName(), Backend: i.Backend.Name, VolumeID: v.ID, SecretNamespace: i.Namespace,
 		AccessModes: plan.Claim.Spec.AccessModes, Block: record.IsBlock(plan.Claim), FSType: plan.decision.Volume.FSType,
-		FilesystemUUIDs: plan.filesystemUUIDs, Imported: true, Encrypted: v.Encrypted, MultiAttach: v.MultiAttach,
+		FilesystemUUIDs: plan.filesystemUUIDs, NeverFormat: true, Encrypted: v.Encrypted, MultiAttach: v.MultiAttach,
 	})
 	var refusal *mappers.Refusal
 	switch {

@@ -57,8 +57,9 @@ type CSIVolume struct {
 	FSType string
 	// FilesystemUUIDs are those that a copy, or an imported volume, may have.
 	FilesystemUUIDs []string
-	// Imported means that the volume existed before its claim.
-	Imported bool
+	// NeverFormat means that no filesystem may be made on the volume: it was imported, or
+	// is a copy of one that was, or of a native volume. Its data may begin with zeros.
+	NeverFormat bool
 	// Encrypted and MultiAttach are what Cinder says about the volume.
 	Encrypted, MultiAttach bool
 }
@@ -85,7 +86,7 @@ func MapCSI(v CSIVolume) (mappers.Result, error) {
 	}
 	if !v.Block {
 		source.FSType = v.FSType
-		source.VolumeAttributes = wire.Volume{FilesystemUUIDs: v.FilesystemUUIDs, NeverFormat: v.Imported}.Context()
+		source.VolumeAttributes = wire.Volume{FilesystemUUIDs: v.FilesystemUUIDs, NeverFormat: v.NeverFormat}.Context()
 	}
 	return mappers.Result{
 		Source:   corev1.PersistentVolumeSource{CSI: source},
@@ -101,6 +102,12 @@ func FilesystemUUIDsOf(pv *corev1.PersistentVolume, volumeID string) []string {
 		return nil
 	}
 	return filesystemUUIDs(pv, volumeID)
+}
+
+// NeverFormat reports whether no filesystem may be made on a copy of a PersistentVolume's
+// volume. A native volume has one that the program did not make, or other data.
+func NeverFormat(pv *corev1.PersistentVolume) bool {
+	return !IsCSI(pv) || wire.ParseVolumeContext(pv.Spec.CSI.VolumeAttributes).NeverFormat
 }
 
 // IsBlockVolume reports whether a PersistentVolume is a raw block device.

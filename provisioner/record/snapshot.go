@@ -29,6 +29,10 @@ const AnnotationStorageClass = Prefix + "storage-class"
 // of a native volume, an administrator records them, so that copies can be in mode csi.
 const AnnotationFilesystemUUIDs = Prefix + "filesystem-uuids"
 
+// AnnotationNeverFormat is on the content of a snapshot whose volume was imported: the CSI
+// driver makes no filesystem on what is restored from it.
+const AnnotationNeverFormat = Prefix + "never-format"
+
 // Names that the snapshot-controller and its sidecars agree on.
 const (
 	// SnapshotFinalizer keeps a VolumeSnapshotContent until its snapshot is removed
@@ -71,6 +75,9 @@ type SnapshotOrigin struct {
 	// FilesystemUUIDs are those that the filesystem may have, as far as they are
 	// recorded.
 	FilesystemUUIDs []string
+	// NeverFormat means that no filesystem may be made on a volume that is restored from
+	// the snapshot; see Source.
+	NeverFormat bool
 }
 
 // Stamp is the snapshot's.
@@ -95,6 +102,9 @@ func (o SnapshotOrigin) Annotations() map[string]string {
 	maps.Copy(annotations, PlaceAnnotations(o.Place))
 	if len(o.FilesystemUUIDs) > 0 {
 		annotations[AnnotationFilesystemUUIDs] = strings.Join(o.FilesystemUUIDs, ",")
+	}
+	if o.NeverFormat {
+		annotations[AnnotationNeverFormat] = "true"
 	}
 	return annotations
 }
@@ -160,6 +170,7 @@ func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin
 		VolumeID: annotations[AnnotationVolume], Backend: annotations[AnnotationBackend], Tenant: annotations[AnnotationTenant],
 		Cluster: annotations[AnnotationCluster], StorageClass: annotations[AnnotationStorageClass],
 		Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID, FilesystemUUIDs: recordedUUIDs(annotations),
+		NeverFormat: annotations[AnnotationNeverFormat] != "",
 	}
 	if endpoint := annotations[AnnotationEndpoint]; endpoint != "" {
 		origin.Place = cinder.NewPlace(endpoint, annotations[AnnotationProject])

@@ -70,6 +70,7 @@ func SnapshotSourceOf(claim *corev1.PersistentVolumeClaim, named *admission.Data
 	found := &Source{
 		Decided: policy.Source{Name: described, Tenant: origin.Tenant, Backend: origin.Backend, SizeGiB: size/gib + min(size%gib, 1), VolumeMode: mode},
 		Content: backends.Source{Snapshot: &target}, FilesystemUUIDs: origin.FilesystemUUIDs,
+		NeverFormat: origin.NeverFormat || !IsCSISnapshot(content),
 	}
 	found.Decided.FilesystemKnown = len(found.FilesystemUUIDs) > 0
 	if IsCSISnapshot(content) {

@@ -12,6 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
 type oneSnapshot struct {
@@ -42,8 +43,14 @@ func TestSnapshotSource(t *testing.T) {
 		message string
 		mode    policy.VolumeMode
 		known   bool
+		// formats means that an empty filesystem may be made on what is restored.
+		formats bool
 	}{
-		"ready": {change: func(*oneSnapshot) {}, mode: policy.Filesystem},
+		"ready":             {change: func(*oneSnapshot) {}, mode: policy.Filesystem},
+		"of the CSI driver": {change: func(o *oneSnapshot) { o.content.Spec.Driver = wire.DriverName }, mode: policy.Filesystem, formats: true},
+		"of the CSI driver, and of a volume that was imported": {change: func(o *oneSnapshot) {
+			o.content.Spec.Driver, o.content.Annotations[AnnotationNeverFormat] = wire.DriverName, "true"
+		}, mode: policy.Filesystem},
 		"its filesystem is recorded": {change: func(o *oneSnapshot) {
 			o.content.Annotations[AnnotationFilesystemUUIDs] = "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11"
 		}, mode: policy.Filesystem, known: true},
@@ -88,7 +95,13 @@ func TestSnapshotSource(t *testing.T) {
 				}
 				return
 			}
+			if source != nil && source.NeverFormat == test.formats {
+				t.Errorf("what is restored is never formatted: %v", source.NeverFormat)
+			}
 			want := policy.Source{Name: "VolumeSnapshot team-a/nightly", Tenant: "a", Backend: "gold", SizeGiB: 3, VolumeMode: test.mode, FilesystemKnown: test.known}
+			if o.content.Spec.Driver == wire.DriverName {
+				want.Mode = policy.ModeCSI
+			}
 			if denial != nil || source.Decided != want || source.Content.Snapshot.SnapshotID != "snapshot-1" || !source.Content.Snapshot.Place.IsKnown() {
 				t.Errorf("source %+v, denial %+v", source, denial)
 			}

@@ -27,6 +27,9 @@ type Source struct {
 	// FilesystemUUIDs are those that the content's filesystem may have, as far as they
 	// are recorded.
 	FilesystemUUIDs []string
+	// NeverFormat means that the content may be data that nothing recognizes, because the
+	// program did not make the volume that it comes from for the CSI driver.
+	NeverFormat bool
 }
 
 // SourceReader reads what sources consist of: from caches, a listing or the API
@@ -83,6 +86,7 @@ func SourceOf(claim *corev1.PersistentVolumeClaim, named *admission.DataSource, 
 		},
 		Content:         backends.Source{Volume: &target},
 		FilesystemUUIDs: filesystemUUIDs(pv, origin.VolumeID),
+		NeverFormat:     NeverFormat(pv),
 	}
 	found.Decided.FilesystemKnown = len(found.FilesystemUUIDs) > 0
 	if origin.CSI {

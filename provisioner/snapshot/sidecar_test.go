@@ -164,6 +164,19 @@ func TestSnapshotForASidecar(t *testing.T) {
 	}
 }
 
+// TestSnapshotOfAnImportedVolumeIsNeverFormatted: neither is what is restored from it.
+func TestSnapshotOfAnImportedVolumeIsNeverFormatted(t *testing.T) {
+	b := newBench(t, forSidecar(nil), namespace())
+	imported := csiVolume(func(pv *corev1.PersistentVolume) {
+		pv.Spec.CSI.VolumeAttributes = map[string]string{"neverFormat": "true"}
+	})
+	_, err := b.TakeForSidecar(t.Context(), imported, "snapshot-u1", nil)
+	b.must(err)
+	if b.content().Annotations[record.AnnotationNeverFormat] != "true" {
+		t.Errorf("the content records %v", b.content().Annotations)
+	}
+}
+
 func ledgerOf(tenant string) ledger.Snapshot {
 	return ledger.Snapshot{Tenant: tenant, StorageClass: "fast"}
 }

@@ -96,8 +96,8 @@ type Wanted struct {
 	ReadOnly bool
 	// Begun means that formatting this very disk was begun, and did not end.
 	Begun bool
-	// NeverFormat means that the volume existed before its claim. What looks empty may be
-	// data then: a disk image may begin with zeros.
+	// NeverFormat means that the volume existed before its claim, or is a copy of one that
+	// did. What looks empty may be data then: a disk image may begin with zeros.
 	NeverFormat bool
 }
 
@@ -114,7 +114,7 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	case w.ReadOnly:
 		return false, Refuse(WrongFilesystem, "volume %s holds no filesystem, and cannot get one as it is read-only", w.Volume)
 	case w.NeverFormat:
-		return false, Refuse(WrongFilesystem, "volume %s was imported, and its disk (%s) holds no filesystem that is known; an imported volume is never formatted. Nothing was changed", w.Volume, device)
+		return false, Refuse(WrongFilesystem, "volume %s, or a volume that it is a copy of, was not made by this driver, and the disk (%s) holds no filesystem that is known; such a volume is never formatted. Nothing was changed", w.Volume, device)
 	case c.Empty, w.Begun && c.Filesystem == "":
 		return true, nil
 	}
