@@ -48,8 +48,8 @@ type Watcher[T any] struct {
 	waits   map[*wait[T]]struct{}
 	running bool
 	// While running, pause is how long the pause before the next round is, listedAll
-	// whether the last one listed everything, and alone how many have been read by their
-	// IDs since then that a listing of everything would have shown.
+	// whether the last one listed everything, and alone how many callers have read by
+	// ID since then what a listing of everything would have shown soon enough.
 	pause     time.Duration
 	listedAll bool
 	alone     int
@@ -136,26 +136,31 @@ func (w *Watcher[T]) Await(ctx context.Context, id string, status cinder.Status,
 // See reads a volume: with the next listing, if one is due soon that costs less
 // than reading each volume by itself, and if it comes.
 func (w *Watcher[T]) See(ctx context.Context, id string, timeout time.Duration) (T, error) {
-	if w.listsSoon() {
+	if w.joinsListing() {
 		if found, gone, err := w.Await(ctx, id, anyStatus, timeout); err == nil && !gone {
 			return found, nil
 		}
 	}
-	w.mu.Lock()
-	w.alone++
-	w.mu.Unlock()
 	return w.options.Get(ctx, id)
 }
 
 // anyStatus is what a wait is for that ends when the volume is seen.
 const anyStatus cinder.Status = ""
 
-// listsSoon reports whether others wait for the next round, which is near, and
-// likely to list everything because the last one did.
-func (w *Watcher[T]) listsSoon() bool {
+// joinsListing reports whether a caller that wants to see a volume is to wait for the next
+// round: others wait for it, too, it is near, and likely to list everything because the
+// last one did. If only that is missing, it counts the caller, who makes such a listing
+// more worthwhile.
+func (w *Watcher[T]) joinsListing() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.waits) > 0 && w.listedAll && w.pause <= soon*w.options.Interval
+	if len(w.waits) == 0 || w.pause > soon*w.options.Interval {
+		return false
+	}
+	if !w.listedAll {
+		w.alone++
+	}
+	return w.listedAll
 }
 
 func (w *Watcher[T]) add(waiting *wait[T]) {

@@ -174,17 +174,16 @@ func TestOneFailureDelaysNoOtherWait(t *testing.T) {
 		return nil
 	}
 	w := p.watcher()
-	var created, deleted []*volume
-	for range 20 {
-		created, deleted = append(created, p.add(cinder.StatusCreating)), append(deleted, p.add(cinder.StatusDeleting))
+	var others []volume
+	for i := range 40 {
+		others = append(others, *p.add([]cinder.Status{cinder.StatusCreating, cinder.StatusDeleting}[i%2]))
 	}
 	var group sync.WaitGroup
-	for _, v := range slices.Concat(created, deleted) {
-		id, awaited, want := v.id, v.status, v.end
+	for _, v := range others {
 		group.Go(func() {
-			found, gone, err := w.Await(t.Context(), id, awaited, time.Minute)
-			if err != nil || gone != (want == "") || found.status != want {
-				t.Errorf("%s: %s, gone %v, %v; want %q", id, found.status, gone, err, want)
+			found, gone, err := w.Await(t.Context(), v.id, v.status, time.Minute)
+			if err != nil || gone != (v.end == "") || found.status != v.end {
+				t.Errorf("%s: %s, gone %v, %v; want %q", v.id, found.status, gone, err, v.end)
 			}
 		})
 	}
@@ -241,7 +240,7 @@ func TestVolumeIsSeenWithoutAListing(t *testing.T) {
 			w := New(options).of(0)
 			w.listedAll = true
 			go w.Await(t.Context(), deleted, cinder.StatusDeleting, time.Minute) //nolint:errcheck // It ends with the test.
-			for !w.listsSoon() {
+			for !w.joinsListing() {
 				time.Sleep(time.Millisecond)
 			}
 			found, err := w.See(t.Context(), id, 300*time.Millisecond)
