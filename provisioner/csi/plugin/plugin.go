@@ -107,9 +107,11 @@ func Run(ctx context.Context, o Options) error {
 		csi.RegisterNodeServer(server, service)
 		return server
 	}
+	registrar := &registration.Server{Driver: wire.DriverName, Endpoint: o.Endpoint, Logger: o.Logger}
+	registrationSocket := path.Join(o.RegistrationDir, registration.SocketName(wire.DriverName))
 	serveRegistration := func() *grpc.Server {
 		server := grpc.NewServer()
-		registerapi.RegisterRegistrationServer(server, &registration.Server{Driver: wire.DriverName, Endpoint: o.Endpoint, Logger: o.Logger})
+		registerapi.RegisterRegistrationServer(server, registrar)
 		return server
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -132,7 +134,11 @@ func Run(ctx context.Context, o Options) error {
 		return registration.Keep(ctx, root.Path(o.Endpoint), serveCSI, o.DrainTimeout, o.Logger)
 	})
 	group.Go(func() error {
-		return registration.Keep(ctx, root.Path(path.Join(o.RegistrationDir, registration.SocketName(wire.DriverName))), serveRegistration, 0, o.Logger)
+		return registration.Keep(ctx, root.Path(registrationSocket), serveRegistration, 0, o.Logger)
+	})
+	group.Go(func() error {
+		registrar.WarnUnlessAsked(ctx, registrationSocket)
+		return nil
 	})
 	return group.Wait()
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -26,11 +27,29 @@ type Server struct {
 	// it.
 	Driver, Endpoint string
 	Logger           *slog.Logger
+
+	asked atomic.Bool
 }
 
 // GetInfo says what is served where.
 func (s *Server) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
+	s.asked.Store(true)
 	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: s.Driver, Endpoint: s.Endpoint, SupportedVersions: []string{"1.0.0"}}, nil
+}
+
+// patience is how long a kubelet may take to ask. It looks at its directory at once.
+const patience = time.Minute
+
+// WarnUnlessAsked logs that no kubelet has asked for the driver in the first minute: it
+// then looks for sockets elsewhere, and the node never gets the driver.
+func (s *Server) WarnUnlessAsked(ctx context.Context, socket string) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(patience):
+		if !s.asked.Load() {
+			s.Logger.Error("no kubelet has asked for the driver; is --kubelet-dir the kubelet's root directory (its --root-dir)?", "driver", s.Driver, "socket", socket)
+		}
+	}
 }
 
 // NotifyRegistrationStatus gets the kubelet's verdict. After a failure, such as a node
