@@ -47,7 +47,12 @@ func run(name string, arguments []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		fmt.Fprintf(stderr, "%s: %s\n", root.DisplayName(), err)
+		// Sentences about a command begin with its name.
+		program, text := root.DisplayName(), err.Error()
+		if !strings.HasPrefix(text, program+" ") {
+			text = program + ": " + text
+		}
+		fmt.Fprintln(stderr, text)
 	}
 	return policycli.ExitCode(err)
 }

@@ -64,3 +64,18 @@ func TestLinkerSetsTheVersionElseTheCheckoutDoes(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorsNameTheProgramOnce: what is about a command begins with it.
+func TestErrorsNameTheProgramOnce(t *testing.T) {
+	for arguments, want := range map[string]string{
+		"volume":         "standalone-cinder volume needs a subcommand (see standalone-cinder volume --help)\n",
+		"audit":          "standalone-cinder: --policy is required\n",
+		"status -o wide": "standalone-cinder: --output must be table or json, not \"wide\"\n",
+	} {
+		var stderr bytes.Buffer
+		run("standalone-cinder", strings.Fields(arguments), io.Discard, &stderr)
+		if stderr.String() != want {
+			t.Errorf("%s: %q", arguments, stderr.String())
+		}
+	}
+}
