@@ -30,7 +30,7 @@ func (w *Watcher[T]) costOfAll() (cost float64, known bool) {
 // half of what is being deleted is gone when the next round looks, and has to
 // be read.
 func (f inFlight[T]) cost() float64 {
-	cost := float64(len(f.seeing) + f.alone)
+	cost := float64(len(f.seeing))
 	if n := len(f.creating); n > 0 {
 		cost += costOfListing(newestPage(n))
 	}
@@ -40,12 +40,12 @@ func (f inFlight[T]) cost() float64 {
 	return cost
 }
 
-// shrinks notes that something is gone: a project that is being emptied has less to list
-// from round to round, whether or not a round lists it.
-func (w *Watcher[T]) shrinks() {
-	if total := w.total.Load(); total != nil && *total > 0 {
-		less := *total - 1
-		w.total.CompareAndSwap(total, &less)
+// changes corrects the total by what a round has made out without listing everything: a
+// project that is being emptied has less to list from round to round.
+func (w *Watcher[T]) changes(by int) {
+	if total := w.total.Load(); total != nil {
+		now := max(0, *total+by)
+		w.total.CompareAndSwap(total, &now)
 	}
 }
 

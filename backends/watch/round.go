@@ -22,7 +22,9 @@ func (w *Watcher[T]) round(now inFlight[T]) (settled int) {
 		}
 	}
 	if len(now.creating) > 0 {
-		settled += w.roundCreating(ctx, now.creating)
+		made := w.roundCreating(ctx, now.creating)
+		w.changes(made)
+		settled += made
 	}
 	if len(now.deleting) > 0 {
 		settled += w.roundDeleting(ctx, now.deleting)
@@ -124,11 +126,17 @@ func (w *Watcher[T]) roundDeleting(ctx context.Context, deleting waits[T]) (sett
 		var n int
 		n, err = w.sweep(ctx, deleting, missing)
 		settled += n
+		if err == nil {
+			// Its listing has counted what is there.
+			return settled + w.verify(ctx, deleting, missing)
+		}
 	}
 	if err != nil {
 		return settled + failed(deleting, missing, err)
 	}
-	return settled + w.verify(ctx, deleting, missing)
+	removed := w.verify(ctx, deleting, missing)
+	w.changes(-removed)
+	return settled + removed
 }
 
 // sweep settles missing volumes with one complete listing, and removes the
@@ -209,7 +217,6 @@ func (w *Watcher[T]) verify(ctx context.Context, of waits[T], missing map[string
 	for i, id := range ids {
 		switch err := answers[i].err; {
 		case cinder.IsKind(err, cinder.KindNotFound):
-			w.shrinks()
 			settled += finish(of[id], outcome[T]{gone: true})
 		case err != nil:
 			settled += failed(of, map[string]bool{id: true}, err)

@@ -47,12 +47,10 @@ type Watcher[T any] struct {
 	mu      sync.Mutex
 	waits   map[*wait[T]]struct{}
 	running bool
-	// While running, pause is how long the pause before the next round is, listedAll
-	// whether the last one listed everything, and alone how many callers have read by
-	// ID since then what a listing of everything would have shown soon enough.
+	// While running, pause is how long the pause before the next round is, and
+	// listedAll whether the last one listed everything.
 	pause     time.Duration
 	listedAll bool
-	alone     int
 }
 
 // New makes a watcher that waits for nothing yet.
@@ -105,9 +103,6 @@ type waits[T any] map[string][]*wait[T]
 // being created, and what is being deleted.
 type inFlight[T any] struct {
 	seeing, creating, deleting waits[T]
-	// alone is how many were read by their IDs since the last round. About as many will be
-	// until the next, unless rounds list everything.
-	alone int
 }
 
 func (f inFlight[T]) len() int { return len(f.seeing) + len(f.creating) + len(f.deleting) }
@@ -136,7 +131,7 @@ func (w *Watcher[T]) Await(ctx context.Context, id string, status cinder.Status,
 // See reads a volume: with the next listing, if one is due soon that costs less
 // than reading each volume by itself, and if it comes.
 func (w *Watcher[T]) See(ctx context.Context, id string, timeout time.Duration) (T, error) {
-	if w.joinsListing() {
+	if w.listsSoon() {
 		if found, gone, err := w.Await(ctx, id, anyStatus, timeout); err == nil && !gone {
 			return found, nil
 		}
@@ -147,20 +142,12 @@ func (w *Watcher[T]) See(ctx context.Context, id string, timeout time.Duration) 
 // anyStatus is what a wait is for that ends when the volume is seen.
 const anyStatus cinder.Status = ""
 
-// joinsListing reports whether a caller that wants to see a volume is to wait for the next
-// round: others wait for it, too, it is near, and likely to list everything because the
-// last one did. If only that is missing, it counts the caller, who makes such a listing
-// more worthwhile.
-func (w *Watcher[T]) joinsListing() bool {
+// listsSoon reports whether others wait for the next round, which is near, and
+// likely to list everything because the last one did.
+func (w *Watcher[T]) listsSoon() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.waits) == 0 || w.pause > soon*w.options.Interval {
-		return false
-	}
-	if !w.listedAll {
-		w.alone++
-	}
-	return w.listedAll
+	return len(w.waits) > 0 && w.listedAll && w.pause <= soon*w.options.Interval
 }
 
 func (w *Watcher[T]) add(waiting *wait[T]) {
@@ -169,7 +156,7 @@ func (w *Watcher[T]) add(waiting *wait[T]) {
 	w.waits[waiting] = struct{}{}
 	w.options.Waiting(1)
 	if !w.running {
-		w.running, w.alone = true, 0
+		w.running = true
 		go w.run()
 	}
 }
@@ -225,8 +212,7 @@ func (w *Watcher[T]) Running() bool {
 func (w *Watcher[T]) pending() inFlight[T] {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := inFlight[T]{seeing: waits[T]{}, creating: waits[T]{}, deleting: waits[T]{}, alone: w.alone}
-	w.alone = 0
+	now := inFlight[T]{seeing: waits[T]{}, creating: waits[T]{}, deleting: waits[T]{}}
 	for waiting := range w.waits {
 		of := now.creating
 		switch waiting.status {

@@ -240,7 +240,7 @@ func TestVolumeIsSeenWithoutAListing(t *testing.T) {
 			w := New(options).of(0)
 			w.listedAll = true
 			go w.Await(t.Context(), deleted, cinder.StatusDeleting, time.Minute) //nolint:errcheck // It ends with the test.
-			for !w.joinsListing() {
+			for !w.listsSoon() {
 				time.Sleep(time.Millisecond)
 			}
 			found, err := w.See(t.Context(), id, 300*time.Millisecond)
@@ -278,36 +278,54 @@ func TestEmptyingAProjectMakesListingsCheaper(t *testing.T) {
 	equal(t, *w.total.Load(), 499)
 }
 
-// TestReadsMakeListingsWorthwhile: where many are read by their IDs between two rounds,
-// the next round lists everything, so that they can share it.
-func TestReadsMakeListingsWorthwhile(t *testing.T) {
-	for _, reads := range []int{0, 30} {
+// TestTotalFollowsWhatIsMadeAndRemoved: replacing volumes leaves the size of a project as
+// it is, and what a listing has left out is not subtracted from it again.
+func TestTotalFollowsWhatIsMadeAndRemoved(t *testing.T) {
+	t.Run("replaced one by one", func(t *testing.T) {
 		p := newProject()
-		deleted, used := p.add(cinder.StatusDeleting), p.add(cinder.StatusInUse)
-		complete := 0
-		p.list = func(_ context.Context, status cinder.Status, size int) (bool, error) {
-			if status == "" && size == pageSize {
-				complete++
-			}
-			return false, nil
+		for range 300 {
+			p.add(cinder.StatusInUse)
+		}
+		w := p.watcher().of(300)
+		for range 50 {
+			_, _, err := w.Await(t.Context(), p.add(cinder.StatusCreating).id, cinder.StatusCreating, time.Minute)
+			equal(t, err, nil)
+			removed := p.add(cinder.StatusDeleting)
+			removed.hidden = true
+			_, gone, err := w.Await(t.Context(), removed.id, cinder.StatusDeleting, time.Minute)
+			equal(t, err, nil)
+			equal(t, gone, true)
+		}
+		equal(t, *w.total.Load(), 300)
+	})
+	t.Run("gone before the listing", func(t *testing.T) {
+		p := newProject()
+		for range 40 {
+			p.add(cinder.StatusInUse)
 		}
 		options := p.options()
-		var w *Watcher[volume]
-		paused := false
-		options.Pause = func(time.Duration) {
-			if !paused {
-				for range reads {
-					_, err := w.See(t.Context(), used.id, time.Minute)
-					equal(t, err, nil)
-				}
+		all := make(chan struct{})
+		options.Pause = func(pause time.Duration) { <-all; time.Sleep(pause) }
+		w := New(options).of(40)
+		var group sync.WaitGroup
+		for i := range 40 {
+			group.Go(func() {
+				_, gone, err := w.Await(t.Context(), fmt.Sprintf("gone-%d", i), cinder.StatusDeleting, time.Minute)
+				equal(t, err, nil)
+				equal(t, gone, true)
+			})
+		}
+		for {
+			w.mu.Lock()
+			n := len(w.waits)
+			w.mu.Unlock()
+			if n == 40 {
+				break
 			}
-			paused = true
+			time.Sleep(time.Millisecond)
 		}
-		w = New(options).of(600) // a listing costs 11 reads
-		_, _, err := w.Await(t.Context(), deleted.id, cinder.StatusDeleting, time.Minute)
-		equal(t, err, nil)
-		if (complete > 0) != (reads > 0) {
-			t.Errorf("%d listings of everything after %d reads", complete, reads)
-		}
-	}
+		close(all)
+		group.Wait()
+		equal(t, *w.total.Load(), 40)
+	})
 }

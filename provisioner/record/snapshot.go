@@ -29,8 +29,9 @@ const AnnotationStorageClass = Prefix + "storage-class"
 // of a native volume, an administrator records them, so that copies can be in mode csi.
 const AnnotationFilesystemUUIDs = Prefix + "filesystem-uuids"
 
-// AnnotationNeverFormat is on the content of a snapshot whose volume was imported: the CSI
-// driver makes no filesystem on what is restored from it.
+// AnnotationNeverFormat is on the content of a snapshot whose volume was imported or is a
+// raw block device: the CSI driver makes no filesystem on what is restored from it. Any
+// value will do.
 const AnnotationNeverFormat = Prefix + "never-format"
 
 // Names that the snapshot-controller and its sidecars agree on.
@@ -170,8 +171,8 @@ func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin
 		VolumeID: annotations[AnnotationVolume], Backend: annotations[AnnotationBackend], Tenant: annotations[AnnotationTenant],
 		Cluster: annotations[AnnotationCluster], StorageClass: annotations[AnnotationStorageClass],
 		Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID, FilesystemUUIDs: recordedUUIDs(annotations),
-		NeverFormat: annotations[AnnotationNeverFormat] != "",
 	}
+	_, origin.NeverFormat = annotations[AnnotationNeverFormat]
 	if endpoint := annotations[AnnotationEndpoint]; endpoint != "" {
 		origin.Place = cinder.NewPlace(endpoint, annotations[AnnotationProject])
 	}

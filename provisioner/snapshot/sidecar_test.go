@@ -164,16 +164,25 @@ func TestSnapshotForASidecar(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfAnImportedVolumeIsNeverFormatted: neither is what is restored from it.
+// TestSnapshotOfAnImportedVolumeIsNeverFormatted: neither is what is restored from it. Of a
+// raw volume, the content may not say that it is one (sourceVolumeMode), so that a claim
+// may ask for a filesystem.
 func TestSnapshotOfAnImportedVolumeIsNeverFormatted(t *testing.T) {
-	b := newBench(t, forSidecar(nil), namespace())
-	imported := csiVolume(func(pv *corev1.PersistentVolume) {
-		pv.Spec.CSI.VolumeAttributes = map[string]string{"neverFormat": "true"}
-	})
-	_, err := b.TakeForSidecar(t.Context(), imported, "snapshot-u1", nil)
-	b.must(err)
-	if b.content().Annotations[record.AnnotationNeverFormat] != "true" {
-		t.Errorf("the content records %v", b.content().Annotations)
+	block := corev1.PersistentVolumeBlock
+	for name, change := range map[string]func(*corev1.PersistentVolume){
+		"imported": func(pv *corev1.PersistentVolume) {
+			pv.Spec.CSI.VolumeAttributes = map[string]string{"neverFormat": "true"}
+		},
+		"raw": func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode, pv.Spec.CSI.VolumeAttributes = &block, nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, forSidecar(nil), namespace())
+			_, err := b.TakeForSidecar(t.Context(), csiVolume(change), "snapshot-u1", nil)
+			b.must(err)
+			if origin, err := record.SnapshotOriginOf(b.content()); err != nil || !origin.NeverFormat {
+				t.Errorf("the content records %v (%v)", b.content().Annotations, err)
+			}
+		})
 	}
 }
 

@@ -206,7 +206,7 @@ func (t *taking) originate(of *source) {
 		Cluster: t.Cluster, StorageClass: of.pv.Spec.StorageClassName,
 		Namespace: t.snapshot.Namespace, Name: t.snapshot.Name, UID: t.snapshot.UID,
 		FilesystemUUIDs: record.FilesystemUUIDsOf(of.pv, of.origin.VolumeID),
-		NeverFormat:     record.IsCSI(of.pv) && record.NeverFormat(of.pv),
+		NeverFormat:     record.IsCSI(of.pv) && (record.IsBlockVolume(of.pv) || record.NeverFormat(of.pv)),
 	}
 }
 
