@@ -115,8 +115,9 @@ func aloneWith[T any](ctx context.Context, s *Server, what string, work func(con
 	s.running.Go(func() {
 		defer cancel()
 		defer undo()
-		defer s.end(what)
 		answer, err := work(lasting)
+		// Who gets the answer may call again at once.
+		s.end(what)
 		if err != nil && ctx.Err() != nil {
 			s.Logger.Warn("A call of the CSI driver failed after its caller had given up", "for", what, "error", err)
 		}

@@ -245,6 +245,16 @@ func TestCodes(t *testing.T) {
 	}
 }
 
+// TestACallThatIsAnsweredIsOver: who has the answer may call again at once.
+func TestACallThatIsAnsweredIsOver(t *testing.T) {
+	s := newServer(&engine{})
+	for range 20_000 {
+		if _, err := s.ControllerUnpublishVolume(t.Context(), &csi.ControllerUnpublishVolumeRequest{VolumeId: "gold/v1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestACallOutlivesItsCaller: a change that a sidecar gives up on is finished, and
 // meanwhile another one for the volume is refused.
 func TestACallOutlivesItsCaller(t *testing.T) {
