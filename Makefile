@@ -6,6 +6,8 @@ SHELL := /bin/bash
 GO ?= go
 # The race detector needs a C compiler; without one the tests run without it.
 RACE := $(if $(shell command -v gcc cc 2>/dev/null),-race,)
+# By default, every program with the race detector sleeps for a second before it exits.
+export GORACE ?= atexit_sleep_ms=10
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 MISSPELL := github.com/golangci/misspell/cmd/misspell@v0.8.0
 # Those of test/deploy.
@@ -23,7 +25,7 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyW
 
 # Tests that take minutes each: every kind of fault at every step of a claim's
 # life, every hostile answer to every request, and tests that need thousands of claims or volumes.
-# Those of outages, lost leaders and long waits take half a minute and more.
+# Those of outages, lost leaders, changes under way and long waits take half a minute and more.
 # FAULT_SAMPLE=3 runs a third of the cases of the crash matrices and of the hostile tables.
 FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestCrashMatrixOfExpansions TestCrashMatrixOfSnapshots \
   TestCrashMatrixOfImports TestCrashMatrixOfTenantsImports TestCrashMatrixOfRetypes TestCrashMatrixOfAttachments TestCrashMatrixOfLostNodes TestCrashMatrixOfSidecarCalls \
@@ -38,7 +40,14 @@ OUTAGE_TESTS := TestBackendsOfOneProject TestNextBackendServesWhileTheFirstIsDow
   TestExpansionWhileABackendIsSilent TestRescueOfReleasedVolumesIsHeard TestSnapshotsBeginWhenTheirCRDsAreInstalled \
   TestIdleReplicasSendNoRequests TestAttachmentsSurviveTheirLeaders TestRemovedAttachmentsAreMadeAgain \
   TestAVolumeLeavesALostNode TestGrowthInModeCSISurvivesItsLeader TestSnapshotsOfClaimsInModeCSI \
-  TestCSISanityOfSnapshots
+  TestCSISanityOfSnapshots TestFullZoneSendsAClaimToTheNext TestSchedulerSendsThePodWhereThereIsRoom \
+  TestStatusCommandsAskProtectedReplicas TestQuotaOfModeCSIHoldsWhileTheLeaderChanges TestRotatedCredentialsFailNoClaim \
+  TestBrokenCredentialsFileKeepsTheOldOnes TestVolumesOfARemovedBackendAreStillDeleted TestSourceOutlivesItsClone \
+  TestCopiesOfEveryShape TestEscapeThroughALabelChangedBetweenAttemptsLeavesNothingHalf \
+  TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom TestEscapeThroughALabelChangedWhileCinderMakesTheVolumeIsFinished \
+  TestStatusCommandsAskTheLeader TestStoppedLeaderHandsOver TestReloadAdmitsWhatWasDenied TestReconfiguredBackendIsUsedAtOnce \
+  TestVolumeIsLeftToTheNodesThatUseIt TestCindersOwnQuotaSendsClaimsOn TestSnapshotQuotaReturnsWhenRoomIsFreed \
+  TestDamagedLastGoodIsToldAndRepaired TestKeptDirectoryIsTakenUpAgain TestCredentialsOfAnEarlierAttemptAreReplaced
 # Tests that build or run other programs, which Go's cache of test results does
 # not see. Continuous integration believes no cached result at all.
 PROGRAM_TESTS := ./test/integration . ./backends/auth ./test/docs ./test/harness ./test/controlplane ./test/controlplane/cmd/controlplane
@@ -87,7 +96,7 @@ faults: ## outages, the crash matrices, split brain, a thousand claims, 20,000 v
 	@for test in $(FAULT_TESTS) $(OUTAGE_TESTS); do grep -qr "^func $$test(" test/integration test/scale test/contract backends/cinder || \
 	  { echo "faults: $$test does not exist: name its successor in the Makefile"; exit 1; }; done
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
-	  $(GO) test $(RACE) -count=1 -timeout 20m -parallel 4 -run '$(OUTAGE_PATTERN)' ./test/integration && \
+	  $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -run '$(OUTAGE_PATTERN)' ./test/integration && \
 	  $(GO) test $(RACE) -count=1 -timeout 40m -run '$(FAULT_PATTERN)' ./test/integration ./test/scale ./test/contract
 	$(GO) test -count=1 -timeout 10m -run '^TestControlPlane$$' ./test/controlplane
 	@# The race detector would only make these slower: one goroutine each.
