@@ -28,6 +28,9 @@ type Replica struct {
 	Skip, Focus string
 	// NodeID is registered in a CSINode.
 	NodeID string
+	// NodeEndpoint is the socket of the node that TestNode tests. NodePaths is the URL of
+	// a server that answers 200 if that node has the directory of the URL's path, else 404.
+	NodeEndpoint, NodePaths string
 	// Parameters are those of CreateVolume, SnapshotParameters those of CreateSnapshot,
 	// and MutableParameters those of ControllerModifyVolume.
 	Parameters, SnapshotParameters, MutableParameters map[string]string

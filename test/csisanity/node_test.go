@@ -3,9 +3,11 @@ package csisanity
 import (
 	"context"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -127,4 +129,40 @@ func TestNodeService(t *testing.T) {
 	if harm := fixture.Harm(); len(harm) > 0 {
 		t.Errorf("harm: %q", harm)
 	}
+}
+
+// TestNode runs the part of the suite that is about nodes against a node that really
+// mounts, and a replica's controller. What takes the calls makes the directories.
+func TestNode(t *testing.T) {
+	r := replica(t)
+	if err := flag.Set("ginkgo.focus", "Node Service"); err != nil {
+		t.Fatal(err)
+	}
+	config := sanity.NewTestConfig()
+	config.Address, config.ControllerAddress = r.NodeEndpoint, r.Endpoint
+	config.TargetPath, config.StagingPath = "/var/lib/kubelet/pods/1/volumes/sanity", "/var/lib/kubelet/plugins/kubernetes.io/csi/sanity/globalmount"
+	same := func(path string) (string, error) { return path, nil }
+	nothing := func(string) error { return nil }
+	config.CreateTargetDir, config.CreateStagingDir = same, same
+	config.RemoveTargetPath, config.RemoveStagingPath = nothing, nothing
+	config.CheckPath = func(path string) (sanity.PathKind, error) {
+		response, err := http.Get(r.NodePaths + path)
+		if err != nil {
+			return sanity.PathIsNotFound, err
+		}
+		defer response.Body.Close()
+		switch response.StatusCode {
+		case http.StatusOK:
+			return sanity.PathIsDir, nil
+		case http.StatusNotFound:
+			return sanity.PathIsNotFound, nil
+		}
+		return sanity.PathIsNotFound, fmt.Errorf("the node cannot tell whether it has %s: %s", path, response.Status)
+	}
+	config.TestVolumeSize, config.TestVolumeExpandSize = 1<<30, 2<<30
+	config.TestVolumeParameters = r.Parameters
+	config.IDGen = &ids{r.Backend}
+	config.IdempotentCount = 3
+	reportSkipped(t)
+	sanity.Test(t, config)
 }

@@ -12,6 +12,9 @@ import (
 // SanityReplica is what test/csisanity needs to know about a replica.
 type SanityReplica struct {
 	Endpoint, Backend, NodeID string
+	// NodeEndpoint is the socket of the node that TestNode tests. NodePaths is the URL of
+	// a server that answers 200 if that node has the directory of the URL's path, else 404.
+	NodeEndpoint, NodePaths string
 	// Skip leaves out tests by their names, and Focus all others; both may be empty.
 	Skip, Focus                                       string
 	Parameters, SnapshotParameters, MutableParameters map[string]string
