@@ -104,6 +104,8 @@ func TestHandOverAtTwentyThousandVolumes(t *testing.T) {
 	bound, serving := time.Since(began), peak(t, replica)
 	profiles.take(t, "new-leader")
 	until(ctx, t, func() string {
+		// A page of metrics takes megabytes, and Prometheus asks for one far less often.
+		time.Sleep(time.Second)
 		_, metrics, err := replica.Get(ctx, "/metrics")
 		if err != nil {
 			return err.Error()
