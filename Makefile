@@ -47,7 +47,7 @@ OUTAGE_TESTS := TestBackendsOfOneProject TestNextBackendServesWhileTheFirstIsDow
   TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom TestEscapeThroughALabelChangedWhileCinderMakesTheVolumeIsFinished \
   TestStatusCommandsAskTheLeader TestStoppedLeaderHandsOver TestReloadAdmitsWhatWasDenied TestReconfiguredBackendIsUsedAtOnce \
   TestVolumeIsLeftToTheNodesThatUseIt TestCindersOwnQuotaSendsClaimsOn TestSnapshotQuotaReturnsWhenRoomIsFreed \
-  TestDamagedLastGoodIsToldAndRepaired TestKeptDirectoryIsTakenUpAgain TestCredentialsOfAnEarlierAttemptAreReplaced
+  TestDamagedLastGoodIsToldAndRepaired TestCredentialsOfAnEarlierAttemptAreReplaced
 # Tests that build or run other programs, which Go's cache of test results does
 # not see. Continuous integration believes no cached result at all.
 PROGRAM_TESTS := ./test/integration . ./backends/auth ./test/docs ./test/harness ./test/controlplane ./test/controlplane/cmd/controlplane
