@@ -311,6 +311,26 @@ func TestOtherReclaimPolicyOfAnImportedVolumeIsTold(t *testing.T) {
 	}
 }
 
+// TestOperatorsAreToldWhatANodeFormats: a kubelet formats a native volume whose content
+// it does not recognize, and nothing in a PersistentVolume can forbid that.
+func TestOperatorsAreToldWhatANodeFormats(t *testing.T) {
+	for _, test := range []struct {
+		mode corev1.PersistentVolumeMode
+		told bool
+	}{{corev1.PersistentVolumeFilesystem, true}, {corev1.PersistentVolumeBlock, false}} {
+		o := newOperator(t, importPolicy, cinder.Volume{ID: "volume-1", SizeGiB: 1, Status: cinder.StatusAvailable})
+		o.request.VolumeMode = test.mode
+		plan, err := o.Plan(t.Context(), o.request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const warning = "a node formats volume volume-1 if it finds no filesystem, partition table or encryption on it that it knows; if the volume has other data, import it with --volume-mode Block"
+		if slices.Contains(plan.Warnings, warning) != test.told {
+			t.Errorf("%s: warnings %q", test.mode, plan.Warnings)
+		}
+	}
+}
+
 // TestVolumeThatWasMadeForAnotherClaimIsTold: other drivers leave such metadata,
 // and a volume without a stamp may be another cluster's that no pod uses now.
 func TestVolumeThatWasMadeForAnotherClaimIsTold(t *testing.T) {

@@ -36,6 +36,9 @@ func (i *Importer) checkMode(ctx context.Context, plan *Plan) error {
 			return refused("the connector of backend %s consists of the port names that annotations of nodes list, which this command does not read; name them in connector.wwpns of a copy of the policy", i.Backend.Name)
 		}
 		plan.PersistentVolume = i.persistentVolume(plan)
+		if plan.wanted == "" && !record.IsBlock(plan.Claim) {
+			plan.Warnings = append(plan.Warnings, fmt.Sprintf("a node formats volume %s if it finds no filesystem, partition table or encryption on it that it knows; if the volume has other data, import it with --volume-mode Block", plan.Volume.ID))
+		}
 		return nil
 	}
 	if err := i.findFilesystem(ctx, plan); err != nil {
