@@ -96,7 +96,7 @@ Exit codes: 0 nothing to report, or all of it removed, 1 findings remain,
 	}
 	flags := command.Flags()
 	flags.StringVar(&options.PolicyFile, "policy", "", "policy `file` (required)")
-	flags.StringVar(&options.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")
+	flags.StringVar(&options.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else ~/.kube/config, else the pod's service account")
 	flags.StringVar(&options.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")
 	flags.StringVar(&options.Namespace, "namespace", "", "`namespace` of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's namespace")
 	flags.StringVar(&options.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to the program")
@@ -121,11 +121,10 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	if err != nil {
 		return AuditReport{}, nil, err
 	}
-	config, err := wiring.KubeConfig(wiring.Kube{Kubeconfig: options.Kubeconfig, QPS: readingQPS, Burst: readingBurst})
+	config, err := readingConfig(options.Kubeconfig)
 	if err != nil {
 		return AuditReport{}, nil, err
 	}
-	config.Timeout = readingTimeout
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return AuditReport{}, nil, fmt.Errorf("kubernetes client: %w", err)

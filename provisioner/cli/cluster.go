@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/rest"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
@@ -98,20 +98,28 @@ func ReadCSI(ctx context.Context, kubeconfig string) (*review.CSI, error) {
 	return record.ReadCSI(ctx, client)
 }
 
+// readingConfig is the connection of a command that reads whole clusters.
+func readingConfig(kubeconfig string) (*rest.Config, error) {
+	config, err := wiring.ConnectAsKubectl(kubeconfig, "")
+	if err != nil {
+		return nil, err
+	}
+	if config, err = wiring.KubeConfig(wiring.Kube{Config: config, QPS: readingQPS, Burst: readingBurst}); err != nil {
+		return nil, err
+	}
+	config.Timeout = readingTimeout
+	return config, nil
+}
+
 // readingClient reads the cluster of a kubeconfig file as a guest.
 func readingClient(kubeconfig string) (kubernetes.Interface, error) {
 	if kubeconfig == "" {
 		return nil, errors.New("no kubeconfig file is given")
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	config, err := readingConfig(kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
-	config, err = wiring.KubeConfig(wiring.Kube{Config: config, QPS: readingQPS, Burst: readingBurst})
-	if err != nil {
-		return nil, err
-	}
-	config.Timeout = readingTimeout
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)

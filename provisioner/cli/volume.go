@@ -88,7 +88,7 @@ func checkVolumeMode(mode corev1.PersistentVolumeMode) error {
 func (o *VolumeOptions) addFlags(command *cobra.Command) {
 	flags := command.Flags()
 	flags.StringVar(&o.PolicyFile, "policy", "", "policy `file` (required)")
-	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else ~/.kube/config, else the pod's service account")
 	flags.StringVar(&o.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")
 	flags.StringVar(&o.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to the program")
 }
@@ -117,11 +117,10 @@ func (o *VolumeOptions) open(ctx context.Context, mayChange bool) (*volumeRun, e
 	if _, known := loaded.Backend(o.Backend); o.Backend != "" && !known {
 		return nil, fmt.Errorf("--backend: the policy has no backend %q", o.Backend)
 	}
-	config, err := wiring.KubeConfig(wiring.Kube{Kubeconfig: o.Kubeconfig, QPS: readingQPS, Burst: readingBurst})
+	config, err := readingConfig(o.Kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	config.Timeout = readingTimeout
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)

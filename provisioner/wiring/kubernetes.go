@@ -63,6 +63,27 @@ func KubeConfig(options Kube) (*rest.Config, error) {
 	return config, nil
 }
 
+// KubectlConfig is the configuration that kubectl would use: that of the file and the
+// context that are given, else of $KUBECONFIG, else of ~/.kube/config, else the pod's.
+// Commands use it; the daemon reads no file of a home directory.
+func KubectlConfig(kubeconfig, context string) clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context})
+}
+
+// ConnectAsKubectl is the connection to the API server by a KubectlConfig.
+func ConnectAsKubectl(kubeconfig, context string) (*rest.Config, error) {
+	config, err := KubectlConfig(kubeconfig, context).ClientConfig()
+	if kubeconfig == "" && clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("no connection to Kubernetes: neither $KUBECONFIG nor ~/.kube/config has a configuration, and this is no pod; give --kubeconfig")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("no connection to Kubernetes (give another kubeconfig, or context): %w", err)
+	}
+	return config, nil
+}
+
 // DefaultProvisionerName is the historic program's, so that an upgrade needs no
 // new StorageClasses.
 const DefaultProvisionerName = "openstack.org/standalone-cinder"

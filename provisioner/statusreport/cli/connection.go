@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
@@ -54,19 +53,10 @@ func (o *connection) addFlags(c *cobra.Command, namespaceFlag, short string) {
 	flags.StringVar(&o.httpConfigFile, "http-config-file", "", "`file` with the TLS and the login for --url, in the format of Prometheus' HTTP clients, if --web-config-file protects the replica")
 }
 
-func (o *connection) clientConfig() clientcmd.ClientConfig {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.context})
-}
-
 func (o *connection) client() (kubernetes.Interface, error) {
-	clientConfig, err := o.clientConfig().ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("no connection to Kubernetes: neither $KUBECONFIG nor ~/.kube/config has a configuration, and this is no pod; give --kubeconfig")
-	}
+	clientConfig, err := wiring.ConnectAsKubectl(o.kubeconfig, o.context)
 	if err != nil {
-		return nil, fmt.Errorf("no connection to Kubernetes (give --kubeconfig and --context): %w", err)
+		return nil, err
 	}
 	clientConfig.Timeout = askTimeout
 	clientConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedAnswers{next} })

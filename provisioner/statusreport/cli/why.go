@@ -20,6 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 // maxEvents is how many events why shows.
@@ -102,7 +103,7 @@ func (o *connection) why(ctx context.Context, namespace, name string) (*whyAnswe
 		return nil, err
 	}
 	if namespace == "" {
-		if namespace, _, err = o.clientConfig().Namespace(); err != nil {
+		if namespace, _, err = wiring.KubectlConfig(o.kubeconfig, o.context).Namespace(); err != nil {
 			return nil, err
 		}
 	}
