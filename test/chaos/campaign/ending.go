@@ -2,6 +2,7 @@ package campaign
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -137,7 +138,7 @@ func (w *world) settle(ctx context.Context, lead places) error {
 		}
 		if clean++; len(findings) > 0 {
 			clean = 0
-			if err := w.deleteUnbound(ctx); err != nil {
+			if err := errors.Join(w.deleteUnbound(ctx), w.freeSources(ctx)); err != nil {
 				return err
 			}
 		}

@@ -2,6 +2,8 @@ package campaign
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -202,6 +204,47 @@ func (w *world) deleteUnbound(ctx context.Context) error {
 		w.timeline.Say("VolumeSnapshotContent %s: deleted, as its event asks", content.Name)
 		err := insist(ctx, func(ctx context.Context) error {
 			return w.snapshotClient.SnapshotV1().VolumeSnapshotContents().Delete(ctx, content.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &content.UID}})
+		})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// sourceProtection is the snapshot-controller's finalizer on claims of which snapshots
+// are being taken.
+const sourceProtection = "snapshot.storage.kubernetes.io/pvc-as-source-protection"
+
+// freeSources does what the guide to troubleshooting asks an administrator for: it
+// removes the snapshot-controller's finalizer from deleted claims of which no
+// VolumeSnapshot is left. The snapshot-controller forgets it if a VolumeSnapshot is
+// deleted right after it was created of a claim that is not bound.
+func (w *world) freeSources(ctx context.Context) error {
+	if !w.options.Snapshots {
+		return nil
+	}
+	claims, err := w.listClaims(ctx)
+	if err != nil {
+		return err
+	}
+	snapshots, err := w.listSnapshots(ctx)
+	if err != nil {
+		return err
+	}
+	sources := map[string]bool{}
+	for _, s := range snapshots {
+		sources[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName] = true
+	}
+	for _, claim := range claims {
+		if claim.DeletionTimestamp == nil || !slices.Equal(claim.Finalizers, []string{sourceProtection}) || sources[claim.Namespace+"/"+claim.Name] {
+			continue
+		}
+		w.timeline.Say("claim %s/%s: freed of the finalizer that the snapshot-controller left", claim.Namespace, claim.Name)
+		patch := fmt.Sprintf(`{"metadata": {"finalizers": null, "resourceVersion": %q}}`, claim.ResourceVersion)
+		err := insist(ctx, func(ctx context.Context) error {
+			_, err := w.suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			return err
 		})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return err
