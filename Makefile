@@ -92,7 +92,7 @@ monitoring: ## evaluate the alerts with Prometheus' engine, and check the dashbo
 	@echo "building Prometheus' rule engine (2 minutes on two cores the first time), then testing for a quarter of a minute"
 	cd test/monitoring && $(GO) test -count=1 -timeout 10m .
 
-faults: ## outages, the crash matrices, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (about 20 minutes on two cores)
+faults: ## outages, the crash matrices, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (22 minutes on two cores with FAULT_SAMPLE=12, much longer without)
 	@for test in $(FAULT_TESTS) $(OUTAGE_TESTS); do grep -qr "^func $$test(" test/integration test/scale test/contract backends/cinder || \
 	  { echo "faults: $$test does not exist: name its successor in the Makefile"; exit 1; }; done
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \

@@ -118,7 +118,7 @@ func readingClient(kubeconfig string) (kubernetes.Interface, error) {
 	}
 	config, err := readingConfig(kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		return nil, err
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -78,8 +78,11 @@ func ConnectAsKubectl(kubeconfig, context string) (*rest.Config, error) {
 	if kubeconfig == "" && clientcmd.IsEmptyConfig(err) {
 		return nil, errors.New("no connection to Kubernetes: neither $KUBECONFIG nor ~/.kube/config has a configuration, and this is no pod; give --kubeconfig")
 	}
-	if err != nil {
-		return nil, fmt.Errorf("no connection to Kubernetes (give another kubeconfig, or context): %w", err)
+	switch {
+	case err != nil && kubeconfig != "":
+		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	case err != nil:
+		return nil, fmt.Errorf("no connection to Kubernetes (give --kubeconfig): %w", err)
 	}
 	return config, nil
 }

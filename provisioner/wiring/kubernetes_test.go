@@ -41,7 +41,8 @@ func TestCommandsConnectAsKubectl(t *testing.T) {
 		"files of the environment":    {environment: filepath.Join(dir, "missing") + ":" + write("second"), want: "https://second.example"},
 		"the home directory":          {home: write("home"), want: "https://home.example"},
 		"nothing":                     {wantErr: "no connection to Kubernetes: neither $KUBECONFIG nor ~/.kube/config has a configuration, and this is no pod; give --kubeconfig"},
-		"a file that is missing":      {flag: dir + "/none", wantErr: "no connection to Kubernetes (give another kubeconfig, or context): stat " + dir + "/none: no such file or directory"},
+		"a context that is missing":   {environment: write("environment"), context: "none", wantErr: `no connection to Kubernetes (give --kubeconfig): context "none" does not exist`},
+		"a file that is missing":      {flag: dir + "/none", wantErr: "kubeconfig " + dir + "/none: stat " + dir + "/none: no such file or directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KUBECONFIG", test.environment)

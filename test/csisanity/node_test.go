@@ -112,22 +112,32 @@ func TestNodeService(t *testing.T) {
 	config := sanity.NewTestConfig()
 	config.Address = "unix://" + socket
 	config.TargetPath, config.StagingPath = "/pods/mount", "/staging"
-	same := func(path string) (string, error) { return path, nil }
-	nothing := func(string) error { return nil }
-	config.CreateTargetDir, config.CreateStagingDir = same, same
-	config.RemoveTargetPath, config.RemoveStagingPath = nothing, nothing
-	config.CheckPath = func(path string) (sanity.PathKind, error) {
-		if _, _, _, found := fixture.MountedAt(path); found || fixture.Exists(path) {
-			return sanity.PathIsDir, nil
-		}
-		return sanity.PathIsNotFound, nil
-	}
+	useForeignPaths(&config, func(path string) (bool, error) {
+		_, _, _, found := fixture.MountedAt(path)
+		return found || fixture.Exists(path), nil
+	})
 	sanity.Test(t, config)
 	if left := fixture.Left(); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
 	if harm := fixture.Harm(); len(harm) > 0 {
 		t.Errorf("harm: %q", harm)
+	}
+}
+
+// useForeignPaths tells the suite that its paths are another machine's, on which it makes
+// and removes nothing. exists reports whether that has a directory.
+func useForeignPaths(config *sanity.TestConfig, exists func(path string) (bool, error)) {
+	same := func(path string) (string, error) { return path, nil }
+	nothing := func(string) error { return nil }
+	config.CreateTargetDir, config.CreateStagingDir = same, same
+	config.RemoveTargetPath, config.RemoveStagingPath = nothing, nothing
+	config.CheckPath = func(path string) (sanity.PathKind, error) {
+		found, err := exists(path)
+		if !found || err != nil {
+			return sanity.PathIsNotFound, err
+		}
+		return sanity.PathIsDir, nil
 	}
 }
 
@@ -141,24 +151,20 @@ func TestNode(t *testing.T) {
 	config := sanity.NewTestConfig()
 	config.Address, config.ControllerAddress = r.NodeEndpoint, r.Endpoint
 	config.TargetPath, config.StagingPath = "/var/lib/kubelet/pods/1/volumes/sanity", "/var/lib/kubelet/plugins/kubernetes.io/csi/sanity/globalmount"
-	same := func(path string) (string, error) { return path, nil }
-	nothing := func(string) error { return nil }
-	config.CreateTargetDir, config.CreateStagingDir = same, same
-	config.RemoveTargetPath, config.RemoveStagingPath = nothing, nothing
-	config.CheckPath = func(path string) (sanity.PathKind, error) {
+	useForeignPaths(&config, func(path string) (bool, error) {
 		response, err := http.Get(r.NodePaths + path)
 		if err != nil {
-			return sanity.PathIsNotFound, err
+			return false, err
 		}
 		defer response.Body.Close()
 		switch response.StatusCode {
 		case http.StatusOK:
-			return sanity.PathIsDir, nil
+			return true, nil
 		case http.StatusNotFound:
-			return sanity.PathIsNotFound, nil
+			return false, nil
 		}
-		return sanity.PathIsNotFound, fmt.Errorf("the node cannot tell whether it has %s: %s", path, response.Status)
-	}
+		return false, fmt.Errorf("the node cannot tell whether it has %s: %s", path, response.Status)
+	})
 	config.TestVolumeSize, config.TestVolumeExpandSize = 1<<30, 2<<30
 	config.TestVolumeParameters = r.Parameters
 	config.IDGen = &ids{r.Backend}
