@@ -3,12 +3,12 @@ package app
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
-	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -27,7 +27,7 @@ const auditDelay = time.Minute
 type auditor struct {
 	policy          func() *policy.Policy
 	client          kubernetes.Interface
-	volumes         corelisters.PersistentVolumeLister
+	caches          record.Caches
 	cluster         string
 	clusterUID      string
 	namespace       string
@@ -80,13 +80,10 @@ func (u *auditor) once(ctx context.Context) error {
 	if err := u.provisioner.SweepSecrets(ctx); err != nil && ctx.Err() == nil {
 		u.warn("Looking for abandoned Secrets failed and will be tried again", "error", err)
 	}
-	records, err := record.Read(ctx, u.client, u.provisionerName, u.namespace)
+	findings, err := u.compare(ctx, listings, settings.Delete)
 	if err != nil {
 		return err
 	}
-	audit.ConfirmMissing(ctx, u.find, listings, records)
-	audit.ConfirmAttachments(ctx, u.find, listings, records)
-	findings := audit.Compare(audit.State{Now: time.Now(), Cluster: u.cluster, ClusterUID: u.clusterUID, Grace: settings.Grace, Backends: listings, Records: records})
 	var removed []audit.Finding
 	var notRemoved error
 	if settings.Delete {
@@ -100,12 +97,45 @@ func (u *auditor) once(ctx context.Context) error {
 	return notRemoved
 }
 
+// compare compares with the caches, which costs the API server little. It confirms what
+// it finds there with what the API server has, unless an earlier audit has, and nothing
+// is to be removed.
+func (u *auditor) compare(ctx context.Context, listings map[string]audit.Listing, removes bool) ([]audit.Finding, error) {
+	records, err := record.ReadCached(ctx, u.client, u.caches, u.provisionerName, u.namespace)
+	if err != nil {
+		return nil, err
+	}
+	findings := u.compareWith(ctx, listings, records)
+	if !slices.ContainsFunc(findings, func(f audit.Finding) bool {
+		return f.Kind != audit.BackendUnreadable && (!u.reported[withoutMessage(f)] || removes && f.Removable)
+	}) {
+		return findings, nil
+	}
+	if records, err = record.Read(ctx, u.client, u.provisionerName, u.namespace); err != nil {
+		return nil, err
+	}
+	return u.compareWith(ctx, listings, records), nil
+}
+
+func (u *auditor) compareWith(ctx context.Context, listings map[string]audit.Listing, records record.Records) []audit.Finding {
+	audit.ConfirmMissing(ctx, u.find, listings, records)
+	audit.ConfirmAttachments(ctx, u.find, listings, records)
+	return audit.Compare(audit.State{Now: time.Now(), Cluster: u.cluster, ClusterUID: u.clusterUID, Grace: u.policy().Audit.Grace, Backends: listings, Records: records})
+}
+
 func (u *auditor) find(ctx context.Context, backend, id string) (cinder.Volume, bool, error) {
 	lifecycle, _, err := u.backends.configured(backend)
 	if err != nil {
 		return cinder.Volume{}, false, err
 	}
 	return lifecycle.Find(ctx, id)
+}
+
+// withoutMessage is what a finding has in common with that of the next audit: the age in
+// a message changes.
+func withoutMessage(f audit.Finding) audit.Finding {
+	f.Message = ""
+	return f
 }
 
 // mostReported is how many findings of one audit without an object of their own
@@ -121,15 +151,13 @@ func (u *auditor) report(findings, removed []audit.Finding) {
 	}
 	reported, more := map[audit.Finding]bool{}, 0
 	for _, f := range findings {
-		// The age in a message changes with every audit.
-		key := f
-		key.Message = ""
+		key := withoutMessage(f)
 		reported[key] = true
 		if u.reported[key] {
 			continue
 		}
 		u.warn("The audit has a finding", "kind", f.Kind, "backend", f.Backend, "subject", audit.Subject(f), "finding", f.Message)
-		if pv, err := u.volumes.Get(f.PersistentVolume); err == nil {
+		if pv, err := u.caches.PersistentVolumes.Get(f.PersistentVolume); err == nil {
 			u.record(pv, string(f.Kind), f.Message)
 			continue
 		}

@@ -257,9 +257,12 @@ func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionCon
 
 func (a *App) newAuditor(t *term) *auditor {
 	return &auditor{
-		policy:          a.policy.Load,
-		client:          a.client,
-		volumes:         a.factory.Core().V1().PersistentVolumes().Lister(),
+		policy: a.policy.Load,
+		client: a.client,
+		caches: record.Caches{
+			Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
+			PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
+		},
 		cluster:         a.cluster,
 		clusterUID:      a.clusterUID,
 		namespace:       a.namespace,

@@ -23,6 +23,8 @@ import (
 func ConfirmAttachments(ctx context.Context, find Finder, listings map[string]Listing, records record.Records) {
 	volumes := map[place]cinder.Volume{}
 	for name, listing := range listings {
+		listing.Again = nil // of an earlier comparison
+		listings[name] = listing
 		if listing.Err == nil {
 			for _, v := range listing.Volumes {
 				if stamps.IsCSI(v) {

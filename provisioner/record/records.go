@@ -8,7 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
@@ -85,76 +87,132 @@ func ClusterUID(ctx context.Context, client kubernetes.Interface) (string, error
 // It reads claims before PersistentVolumes: a volume that is recorded in
 // between then shows as recorded.
 func Read(ctx context.Context, client kubernetes.Interface, provisionerName, namespace string) (Records, error) {
-	records := Records{Claims: map[string]Claim{}, Names: map[string]bool{}, NeededSecrets: map[string]bool{}}
-	type claimed struct {
-		uid string
-		Claim
-	}
-	claims, _, err := ListClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) claimed {
-		return claimed{string(claim.UID), Claim{Elsewhere: BoundElsewhere(claim) && !HasOwnPV(claim)}}
-	})
+	r := newReader(provisionerName, namespace)
+	claims, _, err := ListClaims(ctx, client, r.claim)
 	if err != nil {
-		return records, err
+		return Records{}, err
 	}
 	secrets, err := ListSecrets(ctx, client, namespace)
 	if err != nil {
-		return records, err
+		return Records{}, err
 	}
-	type found struct {
-		name, secret string
-		record       *Volume // nil if the volume is not this program's
-	}
-	// A cluster has few backends, tenants and places, and each object its own copy of
-	// their names.
-	texts := map[string]string{}
-	share := func(shared ...*string) {
-		for _, text := range shared {
-			known, ok := texts[*text]
-			if !ok {
-				known = *text
-				texts[known] = known
-			}
-			*text = known
-		}
-	}
-	volumes, err := ListPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) found {
-		f := found{name: pv.Name}
-		if pv.Annotations[AnnotationSecretNamespace] == namespace {
-			f.secret = pv.Annotations[AnnotationSecret]
-		}
-		if pv.Annotations[AnnotationProvisionedBy] == provisionerName && IsOurs(pv) {
-			origin, damage := OriginOf(pv)
-			share(&origin.Backend, &origin.Tenant, &origin.Protocol, &origin.Cluster, &origin.SecretNamespace, &origin.Place.Endpoint, &origin.Place.Project)
-			origin.Connector = cinder.Connector{} // an audit disconnects nothing
-			f.record = &Volume{
-				Origin: origin, Damage: damage, Released: pv.Status.Phase == corev1.VolumeReleased, CreatedAt: pv.CreationTimestamp.Time,
-			}
-		}
-		return f
-	})
+	volumes, err := ListPersistentVolumes(ctx, client, r.volume)
 	if err != nil {
-		return records, err
+		return Records{}, err
 	}
+	return r.records(ctx, client, claims, secrets, volumes)
+}
+
+// Caches are a replica's caches of a cluster.
+type Caches struct {
+	Claims            corelisters.PersistentVolumeClaimLister
+	PersistentVolumes corelisters.PersistentVolumeLister
+}
+
+// ReadCached is Read, but takes claims and PersistentVolumes from a replica's caches:
+// they are nearly all that Read lists. Caches may be late, so what a comparison
+// with them finds must be confirmed by another one with what Read returns.
+func ReadCached(ctx context.Context, client kubernetes.Interface, caches Caches, provisionerName, namespace string) (Records, error) {
+	r := newReader(provisionerName, namespace)
+	claims, err := caches.Claims.List(labels.Everything())
+	if err != nil {
+		return Records{}, err
+	}
+	secrets, err := ListSecrets(ctx, client, namespace)
+	if err != nil {
+		return Records{}, err
+	}
+	volumes, err := caches.PersistentVolumes.List(labels.Everything())
+	if err != nil {
+		return Records{}, err
+	}
+	return r.records(ctx, client, each(claims, r.claim), secrets, each(volumes, r.volume))
+}
+
+func each[T, R any](all []T, record func(T) R) []R {
+	records := make([]R, len(all))
+	for i, one := range all {
+		records[i] = record(one)
+	}
+	return records
+}
+
+// reader turns objects into Records.
+type reader struct {
+	provisionerName, namespace string
+	// texts are those that many objects share: a cluster has few backends, tenants and
+	// places, and each object its own copy of their names.
+	texts map[string]string
+}
+
+func newReader(provisionerName, namespace string) *reader {
+	return &reader{provisionerName: provisionerName, namespace: namespace, texts: map[string]string{}}
+}
+
+type readClaim struct {
+	uid string
+	Claim
+}
+
+func (r *reader) claim(claim *corev1.PersistentVolumeClaim) readClaim {
+	return readClaim{string(claim.UID), Claim{Elsewhere: BoundElsewhere(claim) && !HasOwnPV(claim)}}
+}
+
+type readVolume struct {
+	name, secret string
+	record       *Volume // nil if the volume is not this program's
+}
+
+func (r *reader) volume(pv *corev1.PersistentVolume) readVolume {
+	read := readVolume{name: pv.Name}
+	if pv.Annotations[AnnotationSecretNamespace] == r.namespace {
+		read.secret = pv.Annotations[AnnotationSecret]
+	}
+	if pv.Annotations[AnnotationProvisionedBy] == r.provisionerName && IsOurs(pv) {
+		origin, damage := OriginOf(pv)
+		r.share(&origin.Backend, &origin.Tenant, &origin.Protocol, &origin.Cluster, &origin.SecretNamespace, &origin.Place.Endpoint, &origin.Place.Project)
+		origin.Connector = cinder.Connector{} // an audit disconnects nothing
+		read.record = &Volume{
+			Origin: origin, Damage: damage, Released: pv.Status.Phase == corev1.VolumeReleased, CreatedAt: pv.CreationTimestamp.Time,
+		}
+	}
+	return read
+}
+
+func (r *reader) share(texts ...*string) {
+	for _, text := range texts {
+		known, ok := r.texts[*text]
+		if !ok {
+			known = *text
+			r.texts[known] = known
+		}
+		*text = known
+	}
+}
+
+// records also lists the VolumeAttachments, if a volume may have any.
+func (r *reader) records(ctx context.Context, client kubernetes.Interface, claims []readClaim, secrets []Secret, volumes []readVolume) (Records, error) {
+	records := Records{Claims: make(map[string]Claim, len(claims)), Names: make(map[string]bool, len(volumes)), NeededSecrets: map[string]bool{}, Secrets: secrets}
 	for _, claim := range claims {
 		records.Claims[claim.uid] = claim.Claim
 	}
-	records.Secrets = secrets
 	ours := 0
-	for _, f := range volumes {
-		if f.record != nil {
+	for _, volume := range volumes {
+		if volume.record != nil {
 			ours++
 		}
 	}
 	records.Volumes = make([]Volume, 0, ours)
-	for _, f := range volumes {
-		records.Names[f.name] = true
-		if f.secret != "" {
-			records.NeededSecrets[f.secret] = true
+	for _, volume := range volumes {
+		records.Names[volume.name] = true
+		if volume.secret != "" {
+			records.NeededSecrets[volume.secret] = true
 		}
-		if f.record != nil {
-			records.Volumes = append(records.Volumes, *f.record)
+		if volume.record != nil {
+			records.Volumes = append(records.Volumes, *volume.record)
 		}
 	}
+	var err error
 	if slices.ContainsFunc(records.Volumes, func(v Volume) bool { return v.CSI }) {
 		records.Attachments, err = listAttachments(ctx, client)
 	}

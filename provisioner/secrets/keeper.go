@@ -87,5 +87,9 @@ func (k *Keeper) noteDoubt() { k.lastDoubt.Store(time.Now().UnixNano()) }
 
 // Sweep removes Secrets that nothing needs, own and shared.
 func (k *Keeper) Sweep(ctx context.Context) error {
-	return errors.Join(k.sweepOwn(ctx), k.sweepShared(ctx))
+	secrets, err := record.ListSecrets(ctx, k.Client, k.Namespace)
+	if err != nil {
+		return err
+	}
+	return errors.Join(k.sweepOwn(ctx, secrets), k.sweepShared(ctx, secrets))
 }

@@ -137,11 +137,7 @@ func inNamespace(err error, verb, namespace, name string) error {
 // provisioned. Undoing removes a claim's Secret, but the request that creates
 // it may arrive later. If a volume of the claim exists, the Secret may have
 // been kept on purpose, with the volume.
-func (k *Keeper) sweepOwn(ctx context.Context) error {
-	secrets, err := record.ListSecrets(ctx, k.Client, k.Namespace)
-	if err != nil {
-		return err
-	}
+func (k *Keeper) sweepOwn(ctx context.Context, secrets []record.Secret) error {
 	left := map[types.UID]string{} // PersistentVolumes' names by claim UID
 	for _, secret := range secrets {
 		claimUID, named := strings.CutPrefix(secret.PV, record.PVNamePrefix)

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -211,27 +210,13 @@ func (k *Keeper) needsShared(pv *corev1.PersistentVolume, entry *holding, name s
 // process dies between the last deletion and the Secret's, or when
 // PersistentVolumes are removed by hand. Age does not matter: their content
 // comes from Cinder with every new volume.
-func (k *Keeper) sweepShared(ctx context.Context) error {
-	shared, err := paging.List(ctx, "Secrets in "+k.Namespace, func(ctx context.Context, options metav1.ListOptions) ([]metav1.ObjectMeta, string, error) {
-		options.LabelSelector = record.LabelManagedBy + "=" + record.ManagedBy
-		list, err := k.Client.CoreV1().Secrets(k.Namespace).List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		var marked []metav1.ObjectMeta
-		for i := range list.Items {
-			if secret := &list.Items[i]; record.IsSharedSecret(secret, secret.Annotations[record.AnnotationSharedBy], k.Cluster) {
-				marked = append(marked, secret.ObjectMeta)
-			}
-		}
-		return marked, list.Continue, nil
-	})
-	if err != nil {
-		return err
-	}
+func (k *Keeper) sweepShared(ctx context.Context, secrets []record.Secret) error {
 	var failed []error
-	for _, secret := range shared {
-		_, err := k.removeUnneeded(ctx, secret.Annotations[record.AnnotationSharedBy], secret.Name)
+	for _, secret := range secrets {
+		if secret.SharedBy == "" || secret.Cluster != k.Cluster {
+			continue
+		}
+		_, err := k.removeUnneeded(ctx, secret.SharedBy, secret.Name)
 		failed = append(failed, err)
 	}
 	return errors.Join(failed...)

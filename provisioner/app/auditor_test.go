@@ -1,0 +1,94 @@
+package app
+
+import (
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// TestAuditConfirmsWhatTheCachesShow: caches may be late, and a listing of everything
+// that is not needed costs the API server more than all else that a replica asks for.
+func TestAuditConfirmsWhatTheCachesShow(t *testing.T) {
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", CreationTimestamp: metav1.Now(), Annotations: map[string]string{
+		record.AnnotationProvisionedBy: "cinder", record.AnnotationVolume: "volume-1", record.AnnotationBackend: "gold", record.AnnotationCluster: "cluster",
+		record.AnnotationClaimUID: "uid-1", record.AnnotationTenant: "a", record.AnnotationProtocol: "iscsi", record.AnnotationConnector: `{"host":"k8s"}`,
+	}}}
+	volume := cinder.Volume{ID: "volume-1", Status: cinder.StatusAttaching, CreatedAt: time.Now().Add(-24 * time.Hour),
+		Metadata: stamps.Volume{Cluster: "cluster", ClusterUID: "cluster-uid", ClaimUID: "uid-1", PV: "pvc-uid-1", Namespace: "a", Claim: "data"}.Metadata(nil)}
+	for _, test := range []struct {
+		name             string
+		cached, existing []*corev1.PersistentVolume
+		again            bool
+		removes          bool
+		want             []audit.Kind
+		confirmed        bool
+	}{
+		{name: "nothing is wrong", cached: []*corev1.PersistentVolume{pv}, existing: []*corev1.PersistentVolume{pv}},
+		{name: "the cache is late", existing: []*corev1.PersistentVolume{pv}, confirmed: true},
+		{name: "a volume that nothing names", want: []audit.Kind{audit.OrphanVolume}, confirmed: true},
+		{name: "a volume that nothing names, again", again: true, want: []audit.Kind{audit.OrphanVolume}},
+		{name: "a volume that nothing names and that is to be removed, again", again: true, removes: true, want: []audit.Kind{audit.OrphanVolume}, confirmed: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var objects []runtime.Object
+			for _, pv := range test.existing {
+				objects = append(objects, pv)
+			}
+			client := fake.NewClientset(objects...)
+			volumes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+			for _, pv := range test.cached {
+				if err := volumes.Add(pv); err != nil {
+					t.Fatal(err)
+				}
+			}
+			u := &auditor{
+				policy: func() *policy.Policy { return &policy.Policy{Audit: policy.Audit{Grace: time.Hour}} }, client: client, warn: slog.New(slog.DiscardHandler).Warn,
+				cluster: "cluster", clusterUID: "cluster-uid", namespace: "system", provisionerName: "cinder", reported: map[audit.Finding]bool{},
+				caches: record.Caches{
+					Claims:            corelisters.NewPersistentVolumeClaimLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
+					PersistentVolumes: corelisters.NewPersistentVolumeLister(volumes),
+				},
+			}
+			compare := func() []audit.Finding {
+				findings, err := u.compare(t.Context(), map[string]audit.Listing{"gold": {Volumes: []cinder.Volume{volume}}}, test.removes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return findings
+			}
+			if test.again {
+				for _, f := range compare() {
+					u.reported[withoutMessage(f)] = true
+				}
+				client.ClearActions()
+			}
+			findings := compare()
+			var kinds []audit.Kind
+			for _, f := range findings {
+				kinds = append(kinds, f.Kind)
+			}
+			if !slices.Equal(kinds, test.want) {
+				t.Errorf("found %+v, want %v", findings, test.want)
+			}
+			confirmed := slices.ContainsFunc(client.Actions(), func(a clienttesting.Action) bool { return a.Matches("list", "persistentvolumes") })
+			if confirmed != test.confirmed {
+				t.Errorf("PersistentVolumes were listed: %t, want %t", confirmed, test.confirmed)
+			}
+		})
+	}
+}
