@@ -35,6 +35,18 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 	return nil
 }
 
+// IsCompletedBy reports whether a volume is as Complete leaves the target's, so that
+// Complete would do nothing.
+func (t Target) IsCompletedBy(v cinder.Volume) bool {
+	switch {
+	case !t.owns(v):
+		return false
+	case stamps.IsCSI(v):
+		return stamps.EverAttached(v)
+	}
+	return v.Status == cinder.StatusInUse && len(t.foreign(v)) == 0
+}
+
 // Mark marks a volume as recorded without bringing it into use, since its
 // PersistentVolume is gone again. After that, no check takes it for a volume
 // that was never recorded.

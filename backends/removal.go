@@ -85,6 +85,17 @@ func (t Target) attachedBy(a cinder.Attachment) bool {
 	return a.Host == "" || a.Host == t.Connector.Host || t.Historic && a.Host == stamps.HistoricHost || strings.HasSuffix(a.Host, stamps.NodeHostSuffix(t.Stamp.Cluster))
 }
 
+// foreign names those that a volume is attached to, except by this program.
+func (t Target) foreign(v cinder.Volume) []string {
+	var foreign []string
+	for _, attachment := range v.Attachments {
+		if !t.attachedBy(attachment) {
+			foreign = append(foreign, cmp.Or(attachment.ServerID, cmp.Or(attachment.Host, attachment.ID)))
+		}
+	}
+	return foreign
+}
+
 // Remove undoes everything that was done for a volume, in any state:
 // disconnect, detach or unreserve, delete, and wait until it is gone. A volume
 // that does not exist at its place is already removed; that it does not exist
@@ -227,12 +238,7 @@ func (e *endpoint) removable(v cinder.Volume, target Target) error {
 
 // attachedElsewhere returns an error if another party has attached the volume.
 func (e *endpoint) attachedElsewhere(v cinder.Volume, target Target) error {
-	var foreign []string
-	for _, attachment := range v.Attachments {
-		if !target.attachedBy(attachment) {
-			foreign = append(foreign, cmp.Or(attachment.ServerID, cmp.Or(attachment.Host, attachment.ID)))
-		}
-	}
+	foreign := target.foreign(v)
 	if len(foreign) == 0 {
 		return nil
 	}

@@ -349,6 +349,10 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		Metrics: NewMetrics(prometheus.NewRegistry(), registry.Protocols()),
 	})
 	t.Cleanup(f.followup.queue.ShutDown)
+	// As if the term had begun long ago.
+	for name := range f.backends {
+		f.followup.backendListed(name, nil)
+	}
 	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
 	return f
 }

@@ -38,15 +38,19 @@ type Followup struct {
 	queue       workqueue.TypedRateLimitingInterface[task]
 	turns       *fairshare.Turns[task]
 
-	mu        sync.Mutex
+	mu sync.Mutex
+	// listed are the backends whose volumes are known, or could not be listed when the
+	// term began; unlisted has the names of PersistentVolumes on the others.
+	listed    map[string]bool
+	unlisted  map[string][]string
 	completed map[types.UID]bool // PersistentVolumes, by UID
 	// failing is the set of items that failed, each with its backend.
 	failing map[task]string
 }
 
-// task is a followup in eight bytes. A new leader queues one for nearly every
-// PersistentVolume, and the tables of the queue and of the turns keep the size that
-// this takes for the rest of the term.
+// task is a followup in eight bytes. If a large backend is silent as the term begins, one
+// is queued for each of its PersistentVolumes, and the tables of the queue and of the
+// turns keep the size that this takes.
 type task = unique.Handle[followup]
 
 // followup is what a task does. Make it by completionOf, undoOf, removalOf or markOf.
@@ -85,6 +89,8 @@ func newFollowup(p *Provisioner, workers int) *Followup {
 		provisioner: p,
 		workers:     workers,
 		queue:       workqueue.NewTypedRateLimitingQueueWithConfig[task](followupLimiter{p.limiter}, workqueue.TypedRateLimitingQueueConfig[task]{Name: "followup"}),
+		listed:      map[string]bool{},
+		unlisted:    map[string][]string{},
 		completed:   map[types.UID]bool{},
 		failing:     map[task]string{},
 	}
@@ -112,10 +118,64 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 			f.queue.Add(undoOf(ref.UID))
 		}
 	}
-	if _, stale := f.provisioner.staleRecord(pv); stale || f.wantsCompletion(pv) || slices.Contains(pv.Finalizers, record.Finalizer) {
+	if _, stale := f.provisioner.staleRecord(pv); stale || slices.Contains(pv.Finalizers, record.Finalizer) || f.wantsCompletion(pv) && !f.awaitListing(pv) {
 		f.queue.Add(completionOf(pv.Name))
 	}
 	f.provisioner.reportNeverBound(pv)
+}
+
+// awaitListing leaves a PersistentVolume to the first listing of its backend, which
+// shows for nearly all that nothing is to be done.
+func (f *Followup) awaitListing(pv *corev1.PersistentVolume) bool {
+	backend := pv.Annotations[record.AnnotationBackend]
+	if !slices.Contains(f.provisioner.Backends.Names(), backend) {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.listed[backend] {
+		return false
+	}
+	f.unlisted[backend] = append(f.unlisted[backend], pv.Name)
+	return true
+}
+
+// backendListed takes up the PersistentVolumes that waited for the first listing of
+// their backend, with the volumes that it shows; none if it failed.
+func (f *Followup) backendListed(backend string, volumes []cinder.Volume) {
+	f.mu.Lock()
+	names := f.unlisted[backend]
+	delete(f.unlisted, backend)
+	f.listed[backend] = true
+	f.mu.Unlock()
+	byID := make(map[string]*cinder.Volume, len(volumes))
+	for i := range volumes {
+		byID[volumes[i].ID] = &volumes[i]
+	}
+	for _, name := range names {
+		pv, err := f.provisioner.PersistentVolumes.Get(name)
+		if err != nil {
+			continue
+		}
+		if isInUse(pv, byID) {
+			f.mu.Lock()
+			f.completed[pv.UID] = true
+			f.mu.Unlock()
+			continue
+		}
+		f.queue.Add(completionOf(name))
+	}
+}
+
+// isInUse reports whether a listing shows that nothing is left to be done for a
+// PersistentVolume.
+func isInUse(pv *corev1.PersistentVolume, volumes map[string]*cinder.Volume) bool {
+	origin, err := record.OriginOf(pv)
+	if err != nil {
+		return false
+	}
+	v, listed := volumes[origin.VolumeID]
+	return listed && origin.Target().IsCompletedBy(*v)
 }
 
 // VolumeGone forgets a PersistentVolume. Unless its volume was removed, the

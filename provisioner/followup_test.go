@@ -1,6 +1,8 @@
 package provisioner
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -53,6 +56,78 @@ func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
 	followup.VolumeSeen(pv)
 	if n := followup.queue.Len(); n != 1 {
 		t.Errorf("%d volumes wait to be completed once their PersistentVolume is seen", n)
+	}
+}
+
+// TestNewTermCompletesOnlyWhatAListingShowsToBeIncomplete: nearly all volumes are in
+// use, and a queue of all would keep its size.
+func TestNewTermCompletesOnlyWhatAListingShowsToBeIncomplete(t *testing.T) {
+	inUse := func(v *cinder.Volume) { v.Status = cinder.StatusInUse }
+	for _, c := range []struct {
+		name   string
+		volume func(*cinder.Volume) // nil if the listing does not show it
+		change func(*corev1.PersistentVolume)
+		fails  bool
+		want   int
+	}{
+		{name: "in use", volume: inUse, want: 0},
+		{name: "attaching", volume: func(v *cinder.Volume) { v.Status = cinder.StatusAttaching }, want: 1},
+		{name: "in use by another", volume: func(v *cinder.Volume) {
+			inUse(v)
+			v.Attachments = []cinder.Attachment{{ID: "1", ServerID: "server"}}
+		}, want: 1},
+		{name: "of another claim", volume: func(v *cinder.Volume) {
+			inUse(v)
+			v.Metadata[stamps.KeyClaimUID] = "uid-2"
+		}, want: 1},
+		{name: "not recorded for the CSI driver", volume: func(v *cinder.Volume) {
+			v.Status = cinder.StatusAvailable
+			v.Metadata[stamps.KeyMode] = stamps.ModeCSI
+		}, want: 1},
+		{name: "recorded for the CSI driver", volume: func(v *cinder.Volume) {
+			v.Status = cinder.StatusAvailable
+			v.Metadata[stamps.KeyMode] = stamps.ModeCSI
+			v.Metadata[stamps.KeyAttached] = "true"
+		}, want: 0},
+		{name: "not listed", want: 1},
+		{name: "the listing fails", volume: inUse, fails: true, want: 1},
+		{name: "with the finalizer", volume: inUse, change: func(pv *corev1.PersistentVolume) { pv.Finalizers = []string{record.Finalizer} }, want: 1},
+		{name: "damaged", volume: inUse, change: func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationConnector) }, want: 1},
+		{name: "of a backend that the policy lacks", volume: inUse, change: func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationBackend] = "tin" }, want: 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			clear(f.followup.listed)
+			pv := f.recorded()
+			if c.change != nil {
+				c.change(pv)
+			}
+			if c.volume != nil {
+				v := cinder.Volume{ID: "volume-1", Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pv.Name}.Metadata(nil)}
+				c.volume(&v)
+				f.backends["gold"].listed = []cinder.Volume{v}
+			}
+			f.followup.VolumeSeen(pv)
+			ctx, cancel := context.WithCancel(t.Context())
+			if c.fails {
+				f.Recount("gold")
+				f.backends["gold"].listErr = errors.New("no answer")
+				cancel() // instead of waiting for the next attempt
+			}
+			f.countUntilDone(ctx, "gold")
+			cancel()
+			if got := f.followup.queue.Len(); got != c.want {
+				t.Errorf("%d completions, want %d", got, c.want)
+			}
+			// From here on, completions no longer wait for a listing.
+			again := pv.DeepCopy()
+			again.Name, again.UID = "pvc-uid-3", "pv-uid-3"
+			before := f.followup.queue.Len()
+			f.followup.VolumeSeen(again)
+			if got := f.followup.queue.Len() - before; got != 1 {
+				t.Errorf("%d completions of a volume that is recorded later, want 1", got)
+			}
+		})
 	}
 }
 

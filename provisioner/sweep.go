@@ -140,14 +140,17 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 	const maxWait = 15 * time.Second
 	for wait := time.Second; ; wait = min(2*wait, maxWait) {
-		if p.placement.Health(name) == nil {
-			err := p.placement.CountBackend(ctx, name)
-			if err == nil {
-				err = p.examineListed(ctx, name)
-			}
-			if err == nil {
-				return
-			}
+		var volumes []cinder.Volume
+		err := p.placement.Health(name)
+		silent := err != nil
+		if !silent {
+			volumes, err = p.countAndExamine(ctx, name)
+		}
+		p.followup.backendListed(name, volumes)
+		if err == nil {
+			return
+		}
+		if !silent {
 			p.Logger.Warn("Counting a backend's volumes failed and will be retried", "backend", name, "error", err)
 		}
 		if !pause(ctx, wait) {
@@ -156,18 +159,22 @@ func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 	}
 }
 
-// examineListed searches the term's listing of a backend for volumes that
-// nothing seems to need.
-func (p *Provisioner) examineListed(ctx context.Context, name string) error {
+// countAndExamine counts a backend's volumes, searches the term's listing of them for
+// those that nothing seems to need, and returns it.
+func (p *Provisioner) countAndExamine(ctx context.Context, name string) ([]cinder.Volume, error) {
+	if err := p.placement.CountBackend(ctx, name); err != nil {
+		return nil, err
+	}
 	volumes, err := p.Backends.Volumes(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	all, err := volumes.Volumes(ctx)
-	if err == nil {
-		p.examine(name, all)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	p.examine(name, all)
+	return all, nil
 }
 
 // RelistBackend lists a backend again, queues the volumes that nothing seems to
