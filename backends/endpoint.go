@@ -101,10 +101,7 @@ func newInventory(cluster string, list func(context.Context, func([]cinder.Volum
 		List:  list,
 		Owner: stamps.ClaimOf(cluster),
 		Born:  func(v cinder.Volume) (string, time.Time) { return v.ID, v.CreatedAt },
-		Share: func(v cinder.Volume, texts map[string]string) cinder.Volume {
-			v.Metadata = stamps.Share(v.Metadata, texts)
-			return v
-		},
+		Share: stamps.Share,
 	})
 }
 
@@ -118,11 +115,8 @@ func newSnapshotInventory(cluster string, list func(context.Context, func([]cind
 			}
 			return s.Metadata[stamps.KeySnapshotUID]
 		},
-		Born: func(s cinder.Snapshot) (string, time.Time) { return s.ID, s.CreatedAt },
-		Share: func(s cinder.Snapshot, texts map[string]string) cinder.Snapshot {
-			s.Metadata = stamps.Share(s.Metadata, texts)
-			return s
-		},
+		Born:  func(s cinder.Snapshot) (string, time.Time) { return s.ID, s.CreatedAt },
+		Share: stamps.ShareSnapshot,
 	})
 }
 

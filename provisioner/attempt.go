@@ -469,9 +469,8 @@ func (a *attempt) checkHandle(mapped mappers.Result) error {
 	if holder != "" {
 		return mappers.HandleTaken(a.protocol, csi, record.PVNameFor(string(holder)))
 	}
-	taken, err := record.WithHandle(a.p.Records, mapped.Source, a.pvName)
-	if err == nil && taken != "" {
+	if taken := record.WithHandle(a.p.Records, mapped.Source, a.pvName); taken != "" {
 		return mappers.HandleTaken(a.protocol, csi, taken)
 	}
-	return err
+	return nil
 }

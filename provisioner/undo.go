@@ -148,8 +148,8 @@ func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 // recordedBy is the PersistentVolume that names a volume according to the cache,
 // or named it earlier in this term; empty if there is none.
 func (p *Provisioner) recordedBy(v cinder.Volume) string {
-	if found, err := p.Records.ByIndex(record.ByVolume, v.ID); err == nil && len(found) > 0 {
-		return found[0].(*corev1.PersistentVolume).Name
+	if found := record.WithVolume(p.Records, v.ID); len(found) > 0 {
+		return found[0].Name
 	}
 	if stamp := stamps.Of(v); p.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
 		return stamp.PV + ", which is gone"

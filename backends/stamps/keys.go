@@ -80,26 +80,45 @@ func ClaimOf(cluster string) func(v cinder.Volume) (uid string) {
 // keysOfOne are the keys whose values are different for each claim or snapshot.
 var keysOfOne = []string{KeyClaimUID, KeyClaim, KeyPV, KeyRequestedAt, KeySnapshotUID, KeySnapshot, KeySnapshotContent}
 
-// Share copies metadata so that all volumes share common strings: the
-// keys, and the values that do not differ between claims or snapshots. Each was decoded
+// Share copies a volume so that it shares common texts with all others: the keys of
+// metadata, and the values that do not differ between claims. Each was decoded
 // separately, and a listing of 20,000 volumes is kept for a leader's term.
-func Share(metadata, texts map[string]string) map[string]string {
-	share := func(text string) string {
-		if known, ok := texts[text]; ok {
-			return known
-		}
-		texts[text] = text
-		return text
-	}
-	shared := make(map[string]string, len(metadata))
+func Share(v cinder.Volume, texts map[string]string) cinder.Volume {
+	v.Type, v.Zone, v.Status = shared(v.Type, texts), shared(v.Zone, texts), shared(v.Status, texts)
+	v.Metadata = shareMetadata(v.Metadata, v.Name, texts)
+	return v
+}
+
+// ShareSnapshot does the same for a snapshot.
+func ShareSnapshot(s cinder.Snapshot, texts map[string]string) cinder.Snapshot {
+	s.Metadata = shareMetadata(s.Metadata, s.Name, texts)
+	return s
+}
+
+// shareMetadata also makes values parts of the name, which contains the claim's UID.
+func shareMetadata(metadata map[string]string, name string, texts map[string]string) map[string]string {
+	smaller := make(map[string]string, len(metadata))
 	for key, value := range metadata {
 		switch {
 		case strings.HasPrefix(key, NodeRecordPrefix):
 		case slices.Contains(keysOfOne, key):
+			if at := strings.Index(name, value); at >= 0 {
+				value = name[at : at+len(value)]
+			}
 		default:
-			value = share(value)
+			value = shared(value, texts)
 		}
-		shared[share(key)] = value
+		smaller[shared(key, texts)] = value
 	}
-	return shared
+	return smaller
+}
+
+// shared is the first copy of a text.
+func shared[T ~string](text T, texts map[string]string) T {
+	known, ok := texts[string(text)]
+	if !ok {
+		known = string(text)
+		texts[known] = known
+	}
+	return T(known)
 }

@@ -292,6 +292,9 @@ func (a *App) Run(ctx context.Context) error {
 	if err := informers.volumes.AddIndexers(record.Indexers()); err != nil {
 		return err
 	}
+	if err := informers.claims.AddIndexers(record.ClaimIndexers()); err != nil {
+		return err
+	}
 	a.factory.Start(background.Done())
 	a.nodes.factory.Start(background.Done())
 	for _, informer := range informers.all() {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -8,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	storageinformers "k8s.io/client-go/informers/storage/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -135,19 +137,37 @@ func (a *App) lend(informer processInformer) *termInformer {
 	}
 }
 
-// AddIndexers skips the indexers that an earlier term added.
+// libraryIndex is the library's index of claims by UID. It would take a set for each
+// claim; the caches have a smaller one.
+const libraryIndex = "uid"
+
+// AddIndexers adds nothing: GetIndexer answers the library's questions.
 func (t *termInformer) AddIndexers(indexers cache.Indexers) error {
-	missing := cache.Indexers{}
-	present := t.SharedIndexInformer.GetIndexer().GetIndexers()
-	for name, index := range indexers {
-		if _, ok := present[name]; !ok {
-			missing[name] = index
+	for name := range indexers {
+		if name != libraryIndex {
+			return fmt.Errorf("the provisioning library wants the index %q, which the caches do not have", name)
 		}
 	}
-	if len(missing) == 0 {
-		return nil
+	return nil
+}
+
+// GetIndexer returns the cache, for the library.
+func (t *termInformer) GetIndexer() cache.Indexer {
+	return libraryIndexer{t.SharedIndexInformer.GetIndexer()}
+}
+
+// libraryIndexer has the library's index of claims.
+type libraryIndexer struct{ cache.Indexer }
+
+// ByIndex implements cache.Indexer.
+func (i libraryIndexer) ByIndex(name, value string) ([]any, error) {
+	if name != libraryIndex {
+		return i.Indexer.ByIndex(name, value)
 	}
-	return t.SharedIndexInformer.AddIndexers(missing)
+	if claim := record.ClaimByUID(i.Indexer, types.UID(value)); claim != nil {
+		return []any{claim}, nil
+	}
+	return nil, nil
 }
 
 // AddEventHandlerWithResyncPeriod remembers the handler, to remove it with the

@@ -88,10 +88,6 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	defer stopWork()
 	defer context.AfterFunc(stop, stopWork)()
 
-	// Followers need no index of claims by UID, which takes memory for each.
-	if err := a.lend(a.processInformers().claims).AddIndexers(record.ClaimIndexers()); err != nil {
-		return err
-	}
 	t := a.newTerm(work, termCtx, fence)
 	counted, err := t.informers.follow(t.provisioner, t.protector, t.snapshots)
 	if err != nil {

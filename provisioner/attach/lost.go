@@ -335,7 +335,7 @@ func (e *Engine) leftovers(at place) []wire.Handle {
 		if !ours || handle.Backend != at.backend {
 			continue
 		}
-		if named, err := record.WithSource(e.PersistentVolumes, wire.DriverName, handle.String()); err == nil && len(named) == 0 {
+		if len(record.WithSource(e.PersistentVolumes, wire.DriverName, handle.String())) == 0 {
 			left = append(left, handle)
 		}
 	}

@@ -25,10 +25,7 @@ type source struct {
 
 // volumeOf finds the PersistentVolume of a volume, which must be this program's.
 func (e *Engine) volumeOf(volume wire.Handle) (source, error) {
-	found, err := record.WithSource(e.PersistentVolumes, wire.DriverName, volume.String())
-	if err != nil {
-		return source{}, err
-	}
+	found := record.WithSource(e.PersistentVolumes, wire.DriverName, volume.String())
 	switch len(found) {
 	case 0:
 		return source{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("no PersistentVolume has the handle %s", volume)}

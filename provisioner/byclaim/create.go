@@ -240,11 +240,7 @@ func isNamedBy(claim *corev1.PersistentVolumeClaim) func(class *string) bool {
 func (m *Maker) sourceOf(ctx context.Context, namespace string, wanted controller.Creation) (*corev1.TypedLocalObjectReference, error) {
 	switch {
 	case wanted.FromVolume != "":
-		found, err := record.WithSource(m.PersistentVolumes, wire.DriverName, wanted.FromVolume)
-		if err != nil {
-			return nil, err
-		}
-		for _, pv := range found {
+		for _, pv := range record.WithSource(m.PersistentVolumes, wire.DriverName, wanted.FromVolume) {
 			if ref := pv.Spec.ClaimRef; ref != nil && ref.Namespace == namespace {
 				return &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: ref.Name}, nil
 			}

@@ -93,10 +93,8 @@ func (m *Maker) snapshotClass(parameters map[string]string) (string, error) {
 
 // claimForCaller is the claim of a volume, if it was made for a trusted caller.
 func (m *Maker) claimForCaller(ctx context.Context, volume wire.Handle) (*corev1.PersistentVolumeClaim, error) {
-	found, err := record.WithSource(m.PersistentVolumes, wire.DriverName, volume.String())
+	found := record.WithSource(m.PersistentVolumes, wire.DriverName, volume.String())
 	switch {
-	case err != nil:
-		return nil, err
 	case len(found) == 0:
 		return nil, failure(notFound, "no PersistentVolume has the handle %s", volume)
 	case len(found) > 1:

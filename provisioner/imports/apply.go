@@ -226,11 +226,10 @@ func (i *Importer) checkHandle(ctx context.Context, pv *corev1.PersistentVolume)
 			return err
 		}
 	}
-	taken, err := record.WithHandle(pvs, pv.Spec.PersistentVolumeSource, pv.Name)
-	if err == nil && taken != "" {
-		err = mappers.HandleTaken(pv.Annotations[record.AnnotationProtocol], pv.Spec.CSI, taken)
+	if taken := record.WithHandle(pvs, pv.Spec.PersistentVolumeSource, pv.Name); taken != "" {
+		return mappers.HandleTaken(pv.Annotations[record.AnnotationProtocol], pv.Spec.CSI, taken)
 	}
-	return err
+	return nil
 }
 
 // checkNodes refuses a volume that a node still uses. Another node would mount it

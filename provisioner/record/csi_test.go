@@ -77,11 +77,11 @@ func TestHandlesOfTheDriverNameTheirVolumes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if found, err := pvs.ByIndex(ByVolume, "v1"); err != nil || len(found) != 1 || found[0].(*corev1.PersistentVolume).Name != "ours" {
-		t.Errorf("volume v1 is named by %v, %v", found, err)
+	if found := WithVolume(pvs, "v1"); len(found) != 1 || found[0].Name != "ours" {
+		t.Errorf("volume v1 is named by %v", found)
 	}
-	if taken, err := WithHandle(pvs, source(wire.DriverName, "gold/v1"), "mine"); err != nil || taken != "ours" {
-		t.Errorf("the handle is that of %q, %v", taken, err)
+	if taken := WithHandle(pvs, source(wire.DriverName, "gold/v1"), "mine"); taken != "ours" {
+		t.Errorf("the handle is that of %q", taken)
 	}
 }
 

@@ -31,17 +31,19 @@ type Trimmer struct {
 	finalizers shared[[]string]
 	// annotations are those of claims, which are the same on most.
 	annotations shared[map[string]string]
+	// pointers are to texts, and volumeModes to modes, that are optional.
+	pointers    shared[*string]
+	volumeModes shared[*corev1.PersistentVolumeMode]
 }
 
 // Options describe which annotations are needed.
 type Options struct {
 	// IsRead reports whether code reads an annotation of claims.
 	IsRead func(key string) bool
+	// IsReadOnVolumes reports whether code reads an annotation of PersistentVolumes.
+	IsReadOnVolumes func(key string) bool
 	// IsOfOne reports whether no two objects share an annotation's value.
 	IsOfOne func(key string) bool
-	// ClaimUID and Secret are annotations of PersistentVolumes that repeat the UID
-	// of spec.claimRef, and the name that the source gives its Secret.
-	ClaimUID, Secret string
 }
 
 // New makes a Trimmer for all informers of the process.
@@ -53,6 +55,8 @@ func New(options Options) *Trimmer {
 		modes:       shared[[]corev1.PersistentVolumeAccessMode]{},
 		finalizers:  shared[[]string]{},
 		annotations: shared[map[string]string]{},
+		pointers:    shared[*string]{},
+		volumeModes: shared[*corev1.PersistentVolumeMode]{},
 	}
 }
 
@@ -90,9 +94,10 @@ func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
 	// Maps are printed in the order of their keys.
 	claim.Annotations = t.annotations.same(fmt.Sprintf("%q", claim.Annotations), claim.Annotations)
 	t.share(&claim.Namespace)
-	if claim.Spec.StorageClassName != nil {
-		t.share(claim.Spec.StorageClassName)
-	}
+	// Most PersistentVolumes are named after the UID of their claim.
+	shorten(&claim.UID, claim.Spec.VolumeName)
+	claim.Spec.StorageClassName = t.optional(claim.Spec.StorageClassName)
+	claim.Spec.VolumeMode = t.volumeMode(claim.Spec.VolumeMode)
 	claim.Spec.AccessModes = t.accessModes(claim.Spec.AccessModes)
 	claim.Spec.Resources.Requests = t.resources(claim.Spec.Resources.Requests)
 	claim.Status = corev1.PersistentVolumeClaimStatus{
@@ -107,45 +112,78 @@ func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
 // references of every kind of source, and by what nodes identify CSI volumes.
 func (t *Trimmer) volume(pv *corev1.PersistentVolume) {
 	pv.Labels = nil
-	t.metadata(&pv.ObjectMeta, func(key string) bool { return key != corev1.LastAppliedConfigAnnotation })
+	t.metadata(&pv.ObjectMeta, t.options.IsReadOnVolumes)
 	pv.Spec.Capacity = t.resources(pv.Spec.Capacity)
 	pv.Spec.AccessModes = t.accessModes(pv.Spec.AccessModes)
+	pv.Spec.VolumeMode = t.volumeMode(pv.Spec.VolumeMode)
 	t.share(&pv.Spec.StorageClassName)
 	shareText(t, &pv.Spec.PersistentVolumeReclaimPolicy)
 	shareText(t, &pv.Status.Phase)
-	if claim := pv.Spec.ClaimRef; claim != nil {
+	claim, iscsi, csi := pv.Spec.ClaimRef, pv.Spec.ISCSI, pv.Spec.CSI
+	if claim != nil {
 		t.share(&claim.Kind)
 		t.share(&claim.APIVersion)
 		t.share(&claim.Namespace)
-		if uid, ok := pv.Annotations[t.options.ClaimUID]; ok && uid == string(claim.UID) {
-			pv.Annotations[t.options.ClaimUID] = string(claim.UID)
-		}
 	}
-	if iscsi := pv.Spec.ISCSI; iscsi != nil {
+	if iscsi != nil {
 		t.share(&iscsi.TargetPortal)
 		t.share(&iscsi.ISCSIInterface)
 		t.share(&iscsi.FSType)
-		if iscsi.InitiatorName != nil {
-			t.share(iscsi.InitiatorName)
-		}
-		t.secret(pv, iscsi.SecretRef)
+		iscsi.InitiatorName = t.optional(iscsi.InitiatorName)
+		t.secretNamespace(iscsi.SecretRef)
 	}
-	if csi := pv.Spec.CSI; csi != nil {
+	if csi != nil {
 		t.share(&csi.Driver)
 		t.share(&csi.FSType)
-		t.secret(pv, csi.NodeStageSecretRef)
+		t.secretNamespace(csi.NodeStageSecretRef)
+	}
+	t.ofOne(pv)
+}
+
+func (t *Trimmer) secretNamespace(reference *corev1.SecretReference) {
+	if reference != nil {
+		t.share(&reference.Namespace)
 	}
 }
 
-// secret makes a reference share its name with the annotation that says the
-// same.
-func (t *Trimmer) secret(pv *corev1.PersistentVolume, reference *corev1.SecretReference) {
-	if reference == nil {
-		return
+// ofOne makes texts that only this PersistentVolume has parts of each other: the name
+// of its Secret contains its own, which contains the claim's UID, and the target or
+// handle contains the volume's ID.
+func (t *Trimmer) ofOne(pv *corev1.PersistentVolume) {
+	wholes := make([]string, 0, 4)
+	if iscsi := pv.Spec.ISCSI; iscsi != nil {
+		wholes = append(wholes, iscsi.IQN)
+		if iscsi.SecretRef != nil {
+			wholes = append(wholes, iscsi.SecretRef.Name)
+		}
 	}
-	t.share(&reference.Namespace)
-	if name, ok := pv.Annotations[t.options.Secret]; ok && name == reference.Name {
-		reference.Name = name
+	if csi := pv.Spec.CSI; csi != nil {
+		wholes = append(wholes, csi.VolumeHandle)
+		if csi.NodeStageSecretRef != nil {
+			wholes = append(wholes, csi.NodeStageSecretRef.Name)
+		}
+	}
+	shorten(&pv.Name, wholes...)
+	wholes = append(wholes, pv.Name)
+	if claim := pv.Spec.ClaimRef; claim != nil {
+		shorten(&claim.UID, wholes...)
+	}
+	for key, value := range pv.Annotations {
+		if t.options.IsOfOne(key) {
+			shorten(&value, wholes...)
+			pv.Annotations[key] = value
+		}
+	}
+}
+
+// shorten makes a text a part of the first one that contains it, so that it takes no
+// memory of its own.
+func shorten[T ~string](text *T, wholes ...string) {
+	for _, whole := range wholes {
+		if at := strings.Index(whole, string(*text)); at >= 0 {
+			*text = T(whole[at : at+len(*text)])
+			return
+		}
 	}
 }
 
@@ -182,6 +220,20 @@ func (t *Trimmer) accessModes(modes []corev1.PersistentVolumeAccessMode) []corev
 		return modes
 	}
 	return t.modes.same(string(modes[0]), slices.Clip(modes))
+}
+
+func (t *Trimmer) optional(text *string) *string {
+	if text == nil {
+		return nil
+	}
+	return t.pointers.same(*text, text)
+}
+
+func (t *Trimmer) volumeMode(mode *corev1.PersistentVolumeMode) *corev1.PersistentVolumeMode {
+	if mode == nil {
+		return nil
+	}
+	return t.volumeModes.same(string(*mode), mode)
 }
 
 func (t *Trimmer) share(text *string) { shareText(t, text) }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
@@ -69,14 +70,15 @@ func TestTrimmedClaimKeepsWhatIsRead(t *testing.T) {
 	}
 }
 
-func aVolume(name string) *corev1.PersistentVolume {
+func aVolume(claim types.UID) *corev1.PersistentVolume {
+	name, id := "pvc-"+string(claim), "id-"+strings.TrimPrefix(string(claim), "uid-")
 	initiator := strings.Clone("iqn.2026-01.example:x")
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: "pv-uid", Labels: map[string]string{"a": "b"},
 			Annotations: map[string]string{
-				corev1.LastAppliedConfigAnnotation: "{}", strings.Clone(annotationBackend): strings.Clone("gold"), annotationVolume: "id-of-" + name,
-				annotationClaimUID: "uid", annotationSecret: name + "-credentials", "others": "kept",
+				annotationUnread: "{}", strings.Clone(annotationBackend): strings.Clone("gold"), annotationVolume: id,
+				annotationClaimUID: string(claim), annotationSecret: name + "-credentials", "others": "kept",
 			},
 			Finalizers:    []string{"kubernetes.io/pv-protection"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
@@ -85,9 +87,9 @@ func aVolume(name string) *corev1.PersistentVolume {
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")},
 			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
-			ClaimRef:                      &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "team-a", Name: "data", UID: "uid"},
+			ClaimRef:                      &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "team-a", Name: "data", UID: claim},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{
-				TargetPortal: "192.0.2.1:3260", IQN: "iqn." + name, InitiatorName: &initiator,
+				TargetPortal: "192.0.2.1:3260", IQN: "iqn.example:volume-" + id, InitiatorName: &initiator,
 				SecretRef: &corev1.SecretReference{Name: name + "-credentials", Namespace: "own"},
 			}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
@@ -100,11 +102,11 @@ func aVolume(name string) *corev1.PersistentVolume {
 
 func TestTrimmedVolumeKeepsWhatIsRead(t *testing.T) {
 	trimmer := New(testOptions())
-	want := aVolume("pvc-1")
+	want := aVolume("uid-1")
 	want.Labels, want.ManagedFields = nil, nil
-	delete(want.Annotations, corev1.LastAppliedConfigAnnotation)
+	delete(want.Annotations, annotationUnread)
 	for range 2 {
-		got := aVolume("pvc-1")
+		got := aVolume("uid-1")
 		for range 2 {
 			if _, err := trimmer.Trim(got); err != nil {
 				t.Fatal(err)
@@ -145,7 +147,7 @@ func TestOtherObjectsAreTrimmedToWhatThePolicyReads(t *testing.T) {
 
 func TestTrimmedObjectsShareWhatIsTheSame(t *testing.T) {
 	trimmer := New(testOptions())
-	one, two := aVolume("pvc-1"), aVolume("pvc-2")
+	one, two := aVolume("uid-1"), aVolume("uid-2")
 	for _, pv := range []*corev1.PersistentVolume{one, two} {
 		if _, err := trimmer.Trim(pv); err != nil {
 			t.Fatal(err)
@@ -160,6 +162,17 @@ func TestTrimmedObjectsShareWhatIsTheSame(t *testing.T) {
 	if unsafe.StringData(one.Annotations[annotationSecret]) != unsafe.StringData(one.Spec.ISCSI.SecretRef.Name) {
 		t.Error("annotation and reference have each their own name of the Secret")
 	}
+	parts := map[string]struct{ part, whole string }{
+		"the volume's ID in the target's name": {one.Annotations[annotationVolume], one.Spec.ISCSI.IQN},
+		"the name in that of the Secret":       {one.Name, one.Spec.ISCSI.SecretRef.Name},
+		"the claim's UID in the name":          {string(one.Spec.ClaimRef.UID), one.Name},
+		"the claim's UID in the annotation":    {one.Annotations[annotationClaimUID], one.Name},
+	}
+	for what, c := range parts {
+		if at := strings.Index(c.whole, c.part); at < 0 || unsafe.StringData(c.part) != unsafe.StringData(c.whole[at:]) {
+			t.Errorf("%s takes memory of its own: %q and %q", what, c.part, c.whole)
+		}
+	}
 	// What the library does with a volume that lacks its finalizer.
 	_ = append(one.Finalizers, "one")
 	if got := append(two.Finalizers, "two"); !slices.Equal(got, []string{"kubernetes.io/pv-protection", "two"}) || len(one.Finalizers) != 1 {
@@ -168,7 +181,7 @@ func TestTrimmedObjectsShareWhatIsTheSame(t *testing.T) {
 }
 
 func TestFinalizersAreAllThatThePatchOfATrimmedVolumeChanges(t *testing.T) {
-	whole, trimmed := aVolume("pvc-1"), aVolume("pvc-1")
+	whole, trimmed := aVolume("uid-1"), aVolume("uid-1")
 	if _, err := New(testOptions()).Trim(trimmed); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +200,7 @@ func TestFinalizersAreAllThatThePatchOfATrimmedVolumeChanges(t *testing.T) {
 	if err := json.Unmarshal(result, &got); err != nil {
 		t.Fatal(err)
 	}
-	want := aVolume("pvc-1")
+	want := aVolume("uid-1")
 	want.Finalizers = changed.Finalizers
 	if !equality.Semantic.DeepEqual(&got, want) {
 		t.Errorf("patched to %+v, want %+v", got, want)
@@ -232,6 +245,7 @@ const (
 	annotationClaimUID = "example.org/claim-uid"
 	annotationSecret   = "example.org/secret"
 	annotationRead     = "example.org/read"
+	annotationUnread   = "example.org/unread"
 )
 
 func testOptions() Options {
@@ -240,6 +254,6 @@ func testOptions() Options {
 		IsOfOne: func(key string) bool {
 			return key == annotationVolume || key == annotationClaimUID || key == annotationSecret
 		},
-		ClaimUID: annotationClaimUID, Secret: annotationSecret,
+		IsReadOnVolumes: func(key string) bool { return key != annotationUnread },
 	}
 }

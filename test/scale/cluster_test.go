@@ -175,6 +175,7 @@ func volumeOf(i int, claim *corev1.PersistentVolumeClaim, id string, at cinder.P
 				policy.StampPrefix + "connector": `{"host":"standalone-cinder","ip":"127.0.0.1","initiator":"` + initiator + `","os_type":"linux2","platform":"x86_64","multipath":false}`,
 				policy.StampPrefix + "cluster":   "scale", policy.StampPrefix + "claim-uid": string(claim.UID), policy.StampPrefix + "policy-revision": "0123456789ab",
 				policy.StampPrefix + "secret": name + "-credentials", policy.StampPrefix + "secret-namespace": harness.Namespace,
+				policy.StampPrefix + "secret-uid": uuid.NewString(),
 				"pv.kubernetes.io/provisioned-by": provisioner,
 			},
 			Finalizers:    []string{"external-provisioner.volume.kubernetes.io/finalizer", "kubernetes.io/pv-protection"},
