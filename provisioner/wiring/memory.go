@@ -10,7 +10,7 @@ import (
 // heapShare is the part of the memory limit, in percent, that the Go runtime may
 // fill before it collects garbage all the time. The rest is for what the runtime
 // does not count, and for the peak of a new leader, which reads every volume.
-const heapShare = 47
+const heapShare = 39
 
 // eagerCollection is GOGC: with Go's default, a heap doubles before it is
 // collected, and the peak decides whether a container is killed.
