@@ -138,10 +138,11 @@ func (c comparison) reportRequests(r *results, out io.Writer) {
 			claims  int
 		}{
 			{"loop", limit.kubernetes, limit.claims},
+			{string(theControllers) + "_with_loop", limit.controllers, limit.claims},
 			{"program", program.kubernetes, program.claims},
 			{string(theControllers), program.controllers, program.claims},
 		}
-		fmt.Fprintf(table, "\nrequests to the API server per claim %s\tbare loop\tstandalone-cinder\tkube-controller-manager\n", phase.name)
+		fmt.Fprintf(table, "\nrequests to the API server per claim %s\tbare loop\tkube-controller-manager then\tstandalone-cinder\tkube-controller-manager then\n", phase.name)
 		row := func(title string, count func(requests) int) {
 			cells, most := "", 0.0
 			for _, s := range subjects {
@@ -154,7 +155,7 @@ func (c comparison) reportRequests(r *results, out io.Writer) {
 				fmt.Fprintln(table, title+cells)
 			}
 		}
-		for _, kind := range kinds(limit.kubernetes, program.kubernetes, program.controllers) {
+		for _, kind := range kinds(limit.kubernetes, limit.controllers, program.kubernetes, program.controllers) {
 			row(kind, func(counted requests) int { return counted[kind] })
 		}
 		row("all", requests.sum)
