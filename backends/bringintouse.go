@@ -3,6 +3,7 @@ package backends
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -33,6 +34,18 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 	}
 	e.known.DropPicture(target.VolumeID)
 	return nil
+}
+
+// IsComplete reports whether the term's listing shows that Complete would do nothing. It
+// never lists.
+func (l *Lifecycle) IsComplete(target Target) bool {
+	e := l.current()
+	if _, seen := e.known.Picture(target.VolumeID); seen {
+		return false // what this term saw is newer
+	}
+	return slices.ContainsFunc(e.inventory.Listed(target.Stamp.ClaimUID), func(v cinder.Volume) bool {
+		return v.ID == target.VolumeID && target.IsCompletedBy(v)
+	})
 }
 
 // IsCompletedBy reports whether a volume is as Complete leaves the target's, so that

@@ -191,6 +191,10 @@ func (e *endpoint) note(v cinder.Volume) {
 	}
 }
 
+// IsListed reports whether the term's last listing has a volume that is not gone since. It
+// never lists.
+func (l *Lifecycle) IsListed(volumeID string) bool { return l.current().inventory.Has(volumeID) }
+
 func (e *endpoint) hasShown() bool { return e.shown.Load() }
 
 // elder orders volumes by age.

@@ -184,6 +184,10 @@ func (f *fakeVolumes) Mark(_ context.Context, target backends.Target) error {
 	return f.err
 }
 
+func (f *fakeVolumes) IsComplete(target backends.Target) bool {
+	return slices.ContainsFunc(f.listed, func(v cinder.Volume) bool { return v.ID == target.VolumeID && target.IsCompletedBy(v) })
+}
+
 func (f *fakeVolumes) Duplicates(claimUID, _ string) []string {
 	duplicates := f.duplicates[claimUID]
 	delete(f.duplicates, claimUID)
@@ -351,7 +355,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	t.Cleanup(f.followup.queue.ShutDown)
 	// As if the term had begun long ago.
 	for name := range f.backends {
-		f.followup.backendListed(name, nil)
+		f.followup.backendListed(name)
 	}
 	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
 	return f

@@ -39,10 +39,10 @@ type Followup struct {
 	turns       *fairshare.Turns[task]
 
 	mu sync.Mutex
-	// listed are the backends whose volumes are known, or could not be listed when the
-	// term began; unlisted has the names of PersistentVolumes on the others.
+	// listed are the backends that were listed, or could not be, since the term began;
+	// unlisted has the names of the PersistentVolumes that wait for the others.
 	listed    map[string]bool
-	unlisted  map[string][]string
+	unlisted  map[string]map[string]bool
 	completed map[types.UID]bool // PersistentVolumes, by UID
 	// failing is the set of items that failed, each with its backend.
 	failing map[task]string
@@ -90,7 +90,7 @@ func newFollowup(p *Provisioner, workers int) *Followup {
 		workers:     workers,
 		queue:       workqueue.NewTypedRateLimitingQueueWithConfig[task](followupLimiter{p.limiter}, workqueue.TypedRateLimitingQueueConfig[task]{Name: "followup"}),
 		listed:      map[string]bool{},
-		unlisted:    map[string][]string{},
+		unlisted:    map[string]map[string]bool{},
 		completed:   map[types.UID]bool{},
 		failing:     map[task]string{},
 	}
@@ -118,7 +118,8 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 			f.queue.Add(undoOf(ref.UID))
 		}
 	}
-	if _, stale := f.provisioner.staleRecord(pv); stale || slices.Contains(pv.Finalizers, record.Finalizer) || f.wantsCompletion(pv) && !f.awaitListing(pv) {
+	if _, stale := f.provisioner.staleRecord(pv); stale || slices.Contains(pv.Finalizers, record.Finalizer) ||
+		f.wantsCompletion(pv) && !f.awaitListing(pv) && !f.isComplete(pv) {
 		f.queue.Add(completionOf(pv.Name))
 	}
 	f.provisioner.reportNeverBound(pv)
@@ -128,7 +129,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 // shows for nearly all that nothing is to be done.
 func (f *Followup) awaitListing(pv *corev1.PersistentVolume) bool {
 	backend := pv.Annotations[record.AnnotationBackend]
-	if !slices.Contains(f.provisioner.Backends.Names(), backend) {
+	if f.provisioner.placement.IsCounted(backend) || !slices.Contains(f.provisioner.Backends.Names(), backend) {
 		return false
 	}
 	f.mu.Lock()
@@ -136,46 +137,50 @@ func (f *Followup) awaitListing(pv *corev1.PersistentVolume) bool {
 	if f.listed[backend] {
 		return false
 	}
-	f.unlisted[backend] = append(f.unlisted[backend], pv.Name)
+	if f.unlisted[backend] == nil {
+		f.unlisted[backend] = map[string]bool{}
+	}
+	f.unlisted[backend][pv.Name] = true
 	return true
 }
 
 // backendListed takes up the PersistentVolumes that waited for the first listing of
-// their backend, with the volumes that it shows; none if it failed.
-func (f *Followup) backendListed(backend string, volumes []cinder.Volume) {
+// their backend, or for its failure.
+func (f *Followup) backendListed(backend string) {
 	f.mu.Lock()
 	names := f.unlisted[backend]
 	delete(f.unlisted, backend)
 	f.listed[backend] = true
 	f.mu.Unlock()
-	byID := make(map[string]*cinder.Volume, len(volumes))
-	for i := range volumes {
-		byID[volumes[i].ID] = &volumes[i]
-	}
-	for _, name := range names {
-		pv, err := f.provisioner.PersistentVolumes.Get(name)
-		if err != nil {
-			continue
+	for name := range names {
+		if pv, err := f.provisioner.PersistentVolumes.Get(name); err == nil && f.wantsCompletion(pv) && !f.isComplete(pv) {
+			f.queue.Add(completionOf(name))
 		}
-		if isInUse(pv, byID) {
-			f.mu.Lock()
-			f.completed[pv.UID] = true
-			f.mu.Unlock()
-			continue
-		}
-		f.queue.Add(completionOf(name))
 	}
 }
 
-// isInUse reports whether a listing shows that nothing is left to be done for a
-// PersistentVolume.
-func isInUse(pv *corev1.PersistentVolume, volumes map[string]*cinder.Volume) bool {
+// hasListed reports whether PersistentVolumes of a backend wait for a listing no longer.
+func (f *Followup) hasListed(backend string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.listed[backend]
+}
+
+// isComplete notes that a PersistentVolume's volume is in use if the term's listing shows
+// that.
+func (f *Followup) isComplete(pv *corev1.PersistentVolume) bool {
 	origin, err := record.OriginOf(pv)
 	if err != nil {
 		return false
 	}
-	v, listed := volumes[origin.VolumeID]
-	return listed && origin.Target().IsCompletedBy(*v)
+	volumes, err := f.provisioner.Backends.Volumes(origin.Backend)
+	if err != nil || !volumes.IsComplete(origin.Target()) {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.completed[pv.UID] = true
+	return true
 }
 
 // VolumeGone forgets a PersistentVolume. Unless its volume was removed, the
@@ -186,6 +191,7 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 	f.mu.Lock()
 	completed := f.completed[pv.UID]
 	delete(f.completed, pv.UID)
+	delete(f.unlisted[pv.Annotations[record.AnnotationBackend]], pv.Name)
 	f.mu.Unlock()
 	if removed || !f.provisioner.isMine(pv) {
 		return

@@ -3,7 +3,10 @@ package provisioner
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,8 +100,8 @@ func TestNewTermCompletesOnlyWhatAListingShowsToBeIncomplete(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
-			clear(f.followup.listed)
 			pv := f.recorded()
+			f.beginTermAnew()
 			if c.change != nil {
 				c.change(pv)
 			}
@@ -107,11 +110,12 @@ func TestNewTermCompletesOnlyWhatAListingShowsToBeIncomplete(t *testing.T) {
 				c.volume(&v)
 				f.backends["gold"].listed = []cinder.Volume{v}
 			}
-			f.followup.VolumeSeen(pv)
+			for range 3 {
+				f.followup.VolumeSeen(pv)
+			}
 			ctx, cancel := context.WithCancel(t.Context())
 			if c.fails {
-				f.Recount("gold")
-				f.backends["gold"].listErr = errors.New("no answer")
+				f.backends["gold"].listed, f.backends["gold"].listErr = nil, errors.New("no answer")
 				cancel() // instead of waiting for the next attempt
 			}
 			f.countUntilDone(ctx, "gold")
@@ -122,6 +126,7 @@ func TestNewTermCompletesOnlyWhatAListingShowsToBeIncomplete(t *testing.T) {
 			// From here on, completions no longer wait for a listing.
 			again := pv.DeepCopy()
 			again.Name, again.UID = "pvc-uid-3", "pv-uid-3"
+			again.Annotations[record.AnnotationVolume] = "volume-3"
 			before := f.followup.queue.Len()
 			f.followup.VolumeSeen(again)
 			if got := f.followup.queue.Len() - before; got != 1 {
@@ -129,6 +134,78 @@ func TestNewTermCompletesOnlyWhatAListingShowsToBeIncomplete(t *testing.T) {
 			}
 		})
 	}
+}
+
+// beginTermAnew forgets what was listed.
+func (f *fixture) beginTermAnew() {
+	clear(f.followup.listed)
+	for name := range f.backends {
+		f.Recount(name)
+	}
+	f.placement.TakeWanted()
+}
+
+// TestPersistentVolumesWaitOnceForAListing: they change meanwhile, and some are deleted.
+func TestPersistentVolumesWaitOnceForAListing(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	f.beginTermAnew()
+	for range 3 {
+		f.followup.VolumeSeen(pv)
+	}
+	if got := f.followup.unlisted["gold"]; len(got) != 1 {
+		t.Errorf("%v wait for a listing", got)
+	}
+	f.followup.VolumeGone(pv)
+	if got := f.followup.unlisted["gold"]; len(got) != 0 {
+		t.Errorf("%v wait for a listing, although the PersistentVolume is gone", got)
+	}
+}
+
+// TestPersistentVolumesOfEveryBackendAreTakenUp however many backends there are.
+func TestPersistentVolumesOfEveryBackendAreTakenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		for i := range 300 { // sorted before gold
+			f.backends[fmt.Sprintf("b%03d", i)] = &fakeVolumes{document: iscsiDocument}
+		}
+		pv := f.recorded()
+		f.beginTermAnew()
+		f.followup.VolumeSeen(pv)
+		ctx, cancel := context.WithCancel(t.Context())
+		var counting sync.WaitGroup
+		counting.Go(func() { f.CountBackends(ctx) })
+		synctest.Wait()
+		if got := f.followup.queue.Len(); got != 1 {
+			t.Errorf("%d completions are queued, want 1; waiting: %v", got, f.followup.unlisted)
+		}
+		cancel()
+		counting.Wait()
+	})
+}
+
+// TestVolumesOfANewBackendAreCompleted although a claim counts it before the reload that
+// adds it has ended.
+func TestVolumesOfANewBackendAreCompleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var counting sync.WaitGroup
+		counting.Go(func() { f.CountBackends(ctx) })
+		synctest.Wait()
+		f.backends["tin"] = &fakeVolumes{document: iscsiDocument}
+		pv := f.recorded()
+		pv.Annotations[record.AnnotationBackend] = "tin"
+		f.followup.VolumeSeen(pv)
+		f.must(f.placement.CountBackend(ctx, "tin"))
+		f.PolicyChanged()
+		synctest.Wait()
+		if got := f.followup.queue.Len(); got != 1 {
+			t.Errorf("%d completions are queued, want 1; waiting: %v", got, f.followup.unlisted)
+		}
+		cancel()
+		counting.Wait()
+	})
 }
 
 // TestRecordOfAnUndoneVolumeIsRemoved: a PersistentVolume is saved late. Its

@@ -244,6 +244,8 @@ type Volumes interface {
 type Connecting interface {
 	Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error)
 	Complete(ctx context.Context, target backends.Target, readOnly bool) error
+	// IsComplete reports whether the term's listing shows that Complete would do nothing.
+	IsComplete(target backends.Target) bool
 	// Mark notes on a volume that it was recorded, without bringing it into use.
 	Mark(ctx context.Context, target backends.Target) error
 	// HasVolumeOf reports whether the claim has a volume.

@@ -130,8 +130,10 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case name := <-p.placement.Wanted():
-			group.Go(func() { p.countUntilDone(ctx, name) })
+		case <-p.placement.Wanted():
+			for _, name := range p.placement.TakeWanted() {
+				group.Go(func() { p.countUntilDone(ctx, name) })
+			}
 		}
 	}
 }
@@ -140,13 +142,12 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 	const maxWait = 15 * time.Second
 	for wait := time.Second; ; wait = min(2*wait, maxWait) {
-		var volumes []cinder.Volume
 		err := p.placement.Health(name)
 		silent := err != nil
 		if !silent {
-			volumes, err = p.countAndExamine(ctx, name)
+			err = p.countAndExamine(ctx, name)
 		}
-		p.followup.backendListed(name, volumes)
+		p.followup.backendListed(name)
 		if err == nil {
 			return
 		}
@@ -159,22 +160,21 @@ func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 	}
 }
 
-// countAndExamine counts a backend's volumes, searches the term's listing of them for
-// those that nothing seems to need, and returns it.
-func (p *Provisioner) countAndExamine(ctx context.Context, name string) ([]cinder.Volume, error) {
+// countAndExamine counts a backend's volumes, and searches the term's listing of them for
+// those that nothing seems to need.
+func (p *Provisioner) countAndExamine(ctx context.Context, name string) error {
 	if err := p.placement.CountBackend(ctx, name); err != nil {
-		return nil, err
+		return err
 	}
 	volumes, err := p.Backends.Volumes(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	all, err := volumes.Volumes(ctx)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		p.examine(name, all)
 	}
-	p.examine(name, all)
-	return all, nil
+	return err
 }
 
 // RelistBackend lists a backend again, queues the volumes that nothing seems to

@@ -53,7 +53,8 @@ func (p *Provisioner) PolicyChanged() {
 	p.claimTurns.Recheck()
 	p.volumeTurns.Recheck()
 	for _, name := range p.Backends.Names() {
-		if !p.placement.IsCounted(name) {
+		// A claim may have counted a new backend before.
+		if !p.placement.IsCounted(name) || !p.followup.hasListed(name) {
 			p.placement.RequestCount(name)
 		}
 	}

@@ -98,6 +98,22 @@ func (i *Inventory[T]) AllAfter(ctx context.Context, after time.Time) ([]T, erro
 	return all, nil
 }
 
+// Listed returns an owner's entries in the last complete listing, without what is gone
+// since. It never lists.
+func (i *Inventory[T]) Listed(uid string) []T {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.entries[uid]
+}
+
+// Has reports whether the last complete listing has an entry that is not gone since.
+func (i *Inventory[T]) Has(id string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	_, has := i.owners[id]
+	return has
+}
+
 // Knows reports whether the last complete listing, if there was one, has an
 // entry with the UID.
 func (i *Inventory[T]) Knows(uid string) bool {

@@ -35,7 +35,9 @@ type auditor struct {
 	provisioner     *provisioner.Provisioner
 	backends        *termBackends
 	snapshots       *snapshot.Controller
-	metrics         *auditMetrics
+	// isListed reports whether a volume was listed and is not removed since.
+	isListed func(backend, volumeID string) bool
+	metrics  *auditMetrics
 	// tell writes an event about the program, record one about an object.
 	tell   func(eventType, reason, message string)
 	record func(pv *corev1.PersistentVolume, reason, message string)
@@ -120,7 +122,10 @@ func (u *auditor) compare(ctx context.Context, listings map[string]audit.Listing
 func (u *auditor) compareWith(ctx context.Context, listings map[string]audit.Listing, records record.Records) []audit.Finding {
 	audit.ConfirmMissing(ctx, u.find, listings, records)
 	audit.ConfirmAttachments(ctx, u.find, listings, records)
-	return audit.Compare(audit.State{Now: time.Now(), Cluster: u.cluster, ClusterUID: u.clusterUID, Grace: u.policy().Audit.Grace, Backends: listings, Records: records})
+	findings := audit.Compare(audit.State{Now: time.Now(), Cluster: u.cluster, ClusterUID: u.clusterUID, Grace: u.policy().Audit.Grace, Backends: listings, Records: records})
+	// The volumes were listed first. The last of those that this term has removed since
+	// may have gone before their PersistentVolumes were read.
+	return slices.DeleteFunc(findings, func(f audit.Finding) bool { return f.IsUnrecorded() && !u.isListed(f.Backend, f.Volume) })
 }
 
 func (u *auditor) find(ctx context.Context, backend, id string) (cinder.Volume, bool, error) {

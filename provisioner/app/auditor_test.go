@@ -33,7 +33,7 @@ func TestAuditConfirmsWhatTheCachesShow(t *testing.T) {
 	for _, test := range []struct {
 		name             string
 		cached, existing []*corev1.PersistentVolume
-		again            bool
+		again, removed   bool
 		removes          bool
 		want             []audit.Kind
 		confirmed        bool
@@ -41,6 +41,7 @@ func TestAuditConfirmsWhatTheCachesShow(t *testing.T) {
 		{name: "nothing is wrong", cached: []*corev1.PersistentVolume{pv}, existing: []*corev1.PersistentVolume{pv}},
 		{name: "the cache is late", existing: []*corev1.PersistentVolume{pv}, confirmed: true},
 		{name: "a volume that nothing names", want: []audit.Kind{audit.OrphanVolume}, confirmed: true},
+		{name: "a volume that was removed after it was listed", removed: true},
 		{name: "a volume that nothing names, again", again: true, want: []audit.Kind{audit.OrphanVolume}},
 		{name: "a volume that nothing names and that is to be removed, again", again: true, removes: true, want: []audit.Kind{audit.OrphanVolume}, confirmed: true},
 	} {
@@ -58,7 +59,8 @@ func TestAuditConfirmsWhatTheCachesShow(t *testing.T) {
 			}
 			u := &auditor{
 				policy: func() *policy.Policy { return &policy.Policy{Audit: policy.Audit{Grace: time.Hour}} }, client: client, warn: slog.New(slog.DiscardHandler).Warn,
-				cluster: "cluster", clusterUID: "cluster-uid", namespace: "system", provisionerName: "cinder", reported: map[audit.Finding]bool{},
+				isListed: func(string, string) bool { return !test.removed },
+				cluster:  "cluster", clusterUID: "cluster-uid", namespace: "system", provisionerName: "cinder", reported: map[audit.Finding]bool{},
 				caches: record.Caches{
 					Claims:            corelisters.NewPersistentVolumeClaimLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
 					PersistentVolumes: corelisters.NewPersistentVolumeLister(volumes),

@@ -61,6 +61,12 @@ func (t *termBackends) Volumes(name string) (provisioner.Volumes, error) {
 	return lifecycle, nil
 }
 
+// isListed reports whether a backend's last listing has a volume that is not gone since.
+func (t *termBackends) isListed(name, volumeID string) bool {
+	lifecycle, _, err := t.configured(name)
+	return err != nil || lifecycle.IsListed(volumeID)
+}
+
 func (t *termBackends) tellMoved(name string) {
 	t.logger.Warn("The backend now points to a different Cinder or project; volumes created earlier are expected there, too", "backend", name)
 	t.moved(name)

@@ -75,6 +75,11 @@ type Finding struct {
 	Stamp stamps.Volume `json:"-"`
 }
 
+// IsUnrecorded reports whether the finding is about a volume that no PersistentVolume names.
+func (f Finding) IsUnrecorded() bool {
+	return f.Kind == OrphanVolume || f.Kind == SecondVolume || f.Kind == UnfinishedVolume
+}
+
 // State is what Compare compares.
 type State struct {
 	Now time.Time

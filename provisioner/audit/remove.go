@@ -50,7 +50,7 @@ func Subject(f Finding) string {
 	switch {
 	case f.Secret != "":
 		return "Secret " + f.Secret
-	case f.Kind == OrphanVolume || f.Kind == SecondVolume || f.Kind == UnfinishedVolume:
+	case f.IsUnrecorded():
 		return "volume " + f.Volume + " of claim " + f.Claim
 	case f.PersistentVolume != "":
 		return f.PersistentVolume

@@ -3,6 +3,7 @@ package placement
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -39,8 +40,10 @@ type counting struct {
 	goneEarly map[types.UID]bool
 	// underWay is the counts that are under way, by backend.
 	underWay map[string]*tally
-	// wanted queues the backends to count in the background.
-	wanted chan string
+	// wanted are the backends to count in the background, and wake tells that there are
+	// some.
+	wanted map[string]bool
+	wake   chan struct{}
 }
 
 func newCounting() *counting {
@@ -51,7 +54,8 @@ func newCounting() *counting {
 		silent:     map[string]time.Time{},
 		goneEarly:  map[types.UID]bool{},
 		underWay:   map[string]*tally{},
-		wanted:     make(chan string, 256),
+		wanted:     map[string]bool{},
+		wake:       make(chan struct{}, 1),
 	}
 }
 
@@ -137,12 +141,15 @@ func (p *Placer) isGeneration(name string, generation int) bool {
 	return p.counting.generation[name] == generation
 }
 
-// RequestCount queues a backend for counting in the background. If too many requests are
-// pending, the backend's first claim counts it.
+// RequestCount queues a backend for counting in the background.
 func (p *Placer) RequestCount(name string) {
+	c := p.counting
+	c.mu.Lock()
+	c.wanted[name] = true
+	c.mu.Unlock()
 	select {
-	case p.counting.wanted <- name:
-	default:
+	case c.wake <- struct{}{}:
+	default: // whoever takes what is wanted has yet to begin
 	}
 }
 
@@ -300,8 +307,18 @@ func (p *Placer) Recount(name string) {
 	p.RequestCount(name)
 }
 
-// Wanted delivers the backends to count in the background.
-func (p *Placer) Wanted() <-chan string { return p.counting.wanted }
+// Wanted tells when TakeWanted has backends to count in the background.
+func (p *Placer) Wanted() <-chan struct{} { return p.counting.wake }
+
+// TakeWanted takes the backends to count in the background.
+func (p *Placer) TakeWanted() []string {
+	c := p.counting
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	names := slices.Sorted(maps.Keys(c.wanted))
+	clear(c.wanted)
+	return names
+}
 
 // NoteEarlier records which claims existed before the term.
 func (p *Placer) NoteEarlier(claims record.EarlierClaims) {
