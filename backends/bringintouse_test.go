@@ -141,3 +141,60 @@ func TestOutdatedPictureIsRefreshed(t *testing.T) {
 	equal(t, authtest.ErrorText(l.Complete(t.Context(), claimTarget(1, id), false)), "")
 	equal(t, memory.log, []string{"volume.list", "volume.get " + id, "volume.os-attach " + id})
 }
+
+// TestIsCompleteAgreesWithComplete: what the listing shows to be complete must need no
+// request, or a later leader would take the volume for one that was never recorded.
+func TestIsCompleteAgreesWithComplete(t *testing.T) {
+	csi, marked := mine(1, cinder.StatusAvailable), mine(1, cinder.StatusAvailable)
+	csi.Metadata[stamps.KeyMode], marked.Metadata[stamps.KeyMode] = stamps.ModeCSI, stamps.ModeCSI
+	marked.Metadata[stamps.KeyAttached] = "true"
+	noStamp := mine(1, cinder.StatusInUse)
+	noStamp.Metadata[stamps.KeyClaimUID] = "uid-2"
+	for name, test := range map[string]struct {
+		volume cinder.Volume
+		want   bool
+	}{
+		"attaching":                 {mine(1, cinder.StatusAttaching), false},
+		"in use":                    {mine(1, cinder.StatusInUse), true},
+		"available":                 {mine(1, cinder.StatusAvailable), false},
+		"error":                     {mine(1, cinder.StatusError), false},
+		"another claim's":           {noStamp, false},
+		"in use by another":         {attachedTo(mine(1, cinder.StatusInUse), cinder.Attachment{ID: "a", ServerID: "server"}), false},
+		"in mode csi, not recorded": {csi, false},
+		"in mode csi, recorded":     {marked, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newMemoryCinder()
+			id := memory.add(test.volume)
+			l := memory.term(t)
+			equal(t, l.IsComplete(claimTarget(1, id)), false) // nothing was listed
+			equal(t, l.IsListed(id), false)
+			if _, err := l.Volumes(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			equal(t, l.IsComplete(claimTarget(1, id)), test.want)
+			equal(t, l.IsListed(id), true)
+			if test.want {
+				if err := l.Complete(t.Context(), claimTarget(1, id), false); err != nil {
+					t.Error(err)
+				}
+				equal(t, len(memory.changes()), 0)
+			}
+		})
+	}
+}
+
+// TestRemovedVolumeIsNoLongerListed, before another listing shows that.
+func TestRemovedVolumeIsNoLongerListed(t *testing.T) {
+	memory := newMemoryCinder()
+	id := memory.add(mine(1, cinder.StatusInUse))
+	l := memory.term(t)
+	if _, err := l.Volumes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Remove(t.Context(), claimTarget(1, id)); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, l.IsListed(id), false)
+	equal(t, l.IsComplete(claimTarget(1, id)), false)
+}
