@@ -40,8 +40,8 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 // never lists.
 func (l *Lifecycle) IsComplete(target Target) bool {
 	e := l.current()
-	if _, seen := e.known.Picture(target.VolumeID); seen {
-		return false // what this term saw is newer
+	if _, seen := e.known.Picture(target.VolumeID); seen || e.isOlder(target) {
+		return false // what this term saw is newer, or what it will see
 	}
 	return slices.ContainsFunc(e.inventory.Listed(target.Stamp.ClaimUID), func(v cinder.Volume) bool {
 		return v.ID == target.VolumeID && target.IsCompletedBy(v)
@@ -149,6 +149,13 @@ func (e *endpoint) bringIntoUse(ctx context.Context, v cinder.Volume, target Tar
 	})
 }
 
+// isOlder reports whether the last listing, if there was one, is older than the record of
+// the volume: the volume may have been detached before it was recorded again.
+func (e *endpoint) isOlder(target Target) bool {
+	started := e.inventory.Started()
+	return !started.IsZero() && started.Before(target.RecordedAt)
+}
+
 // lastSeen returns the last known state of a volume, or reads it.
 func (e *endpoint) lastSeen(ctx context.Context, target Target) (cinder.Volume, error) {
 	v, ok := e.known.Picture(target.VolumeID)
@@ -156,7 +163,7 @@ func (e *endpoint) lastSeen(ctx context.Context, target Target) (cinder.Volume, 
 		// Another stamp is out of date: the volume was imported for another claim.
 		return v, nil
 	}
-	if !ok {
+	if !ok && !e.isOlder(target) {
 		found, err := e.inventory.Find(ctx, target.Stamp.ClaimUID, target.Stamp.Owns, time.Time{})
 		if err != nil {
 			return cinder.Volume{}, err

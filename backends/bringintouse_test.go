@@ -2,6 +2,7 @@ package backends
 
 import (
 	"testing"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -168,12 +169,12 @@ func TestIsCompleteAgreesWithComplete(t *testing.T) {
 			id := memory.add(test.volume)
 			l := memory.term(t)
 			equal(t, l.IsComplete(claimTarget(1, id)), false) // nothing was listed
-			equal(t, l.IsListed(id), false)
+			equal(t, l.IsGone(id), false)
 			if _, err := l.Volumes(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			equal(t, l.IsComplete(claimTarget(1, id)), test.want)
-			equal(t, l.IsListed(id), true)
+			equal(t, l.IsGone(id), false)
 			if test.want {
 				if err := l.Complete(t.Context(), claimTarget(1, id), false); err != nil {
 					t.Error(err)
@@ -184,8 +185,8 @@ func TestIsCompleteAgreesWithComplete(t *testing.T) {
 	}
 }
 
-// TestRemovedVolumeIsNoLongerListed, before another listing shows that.
-func TestRemovedVolumeIsNoLongerListed(t *testing.T) {
+// TestRemovedVolumeIsGone before another listing shows that.
+func TestRemovedVolumeIsGone(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(mine(1, cinder.StatusInUse))
 	l := memory.term(t)
@@ -195,6 +196,30 @@ func TestRemovedVolumeIsNoLongerListed(t *testing.T) {
 	if err := l.Remove(t.Context(), claimTarget(1, id)); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, l.IsListed(id), false)
+	equal(t, l.IsGone(id), true)
 	equal(t, l.IsComplete(claimTarget(1, id)), false)
+}
+
+// TestListingOlderThanTheRecordShowsNothing: an administrator detached the volume before
+// its PersistentVolume was made again.
+func TestListingOlderThanTheRecordShowsNothing(t *testing.T) {
+	memory := newMemoryCinder()
+	id := memory.add(mine(1, cinder.StatusInUse))
+	l := memory.term(t)
+	if _, err := l.Volumes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	memory.mu.Lock()
+	v := memory.volumes[id]
+	v.Status = cinder.StatusAttaching
+	memory.volumes[id] = v
+	memory.mu.Unlock()
+	target := claimTarget(1, id)
+	equal(t, l.IsComplete(target), true) // as far as the listing shows
+	target.RecordedAt = time.Now().Add(time.Minute)
+	equal(t, l.IsComplete(target), false)
+	if err := l.Complete(t.Context(), target, false); err != nil {
+		t.Error(err)
+	}
+	equal(t, memory.changes(), []string{"volume.os-attach " + id})
 }

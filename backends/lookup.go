@@ -191,9 +191,9 @@ func (e *endpoint) note(v cinder.Volume) {
 	}
 }
 
-// IsListed reports whether the term's last listing has a volume that is not gone since. It
-// never lists.
-func (l *Lifecycle) IsListed(volumeID string) bool { return l.current().inventory.Has(volumeID) }
+// IsGone reports whether the term's last listing shows that a volume does not exist, or
+// the volume is gone since. It never lists; without a listing, nothing is gone.
+func (l *Lifecycle) IsGone(volumeID string) bool { return l.current().inventory.IsGone(volumeID) }
 
 func (e *endpoint) hasShown() bool { return e.shown.Load() }
 

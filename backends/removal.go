@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
@@ -30,6 +31,10 @@ type Target struct {
 	// so that a later attempt can interpret the volume's absence; its error
 	// ends the removal. Nil means that nothing is recorded.
 	Found func(ctx context.Context, at cinder.Place) error
+
+	// RecordedAt is when the PersistentVolume was created, by the API server's clock; zero
+	// if it is not known. No older listing shows whether it is complete.
+	RecordedAt time.Time
 
 	// unreferenced means that no PersistentVolume names the volume. If the
 	// volume was ever attached, it is not removed, since one once did.

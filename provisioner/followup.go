@@ -174,7 +174,7 @@ func (f *Followup) isComplete(pv *corev1.PersistentVolume) bool {
 		return false
 	}
 	volumes, err := f.provisioner.Backends.Volumes(origin.Backend)
-	if err != nil || !volumes.IsComplete(origin.Target()) {
+	if err != nil || !volumes.IsComplete(targetOf(pv, origin)) {
 		return false
 	}
 	f.mu.Lock()
@@ -391,7 +391,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		// No pod uses it, and an administrator may have detached it on purpose.
 		err = volumes.Mark(p.OnBehalfOf(ctx, origin.Tenant), origin.Target())
 	} else {
-		err = volumes.Complete(p.OnBehalfOf(ctx, origin.Tenant), origin.Target(), record.ReadOnly(pv))
+		err = volumes.Complete(p.OnBehalfOf(ctx, origin.Tenant), targetOf(pv, origin), record.ReadOnly(pv))
 	}
 	switch cinder.KindOf(err) {
 	case "":
@@ -415,6 +415,12 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	defer f.mu.Unlock()
 	f.completed[pv.UID] = true
 	return nil
+}
+
+func targetOf(pv *corev1.PersistentVolume, origin record.Origin) backends.Target {
+	target := origin.Target()
+	target.RecordedAt = pv.CreationTimestamp.Time
+	return target
 }
 
 func (i followup) key() string {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -178,6 +180,45 @@ func TestPersistentVolumesOfEveryBackendAreTakenUp(t *testing.T) {
 		synctest.Wait()
 		if got := f.followup.queue.Len(); got != 1 {
 			t.Errorf("%d completions are queued, want 1; waiting: %v", got, f.followup.unlisted)
+		}
+		cancel()
+		counting.Wait()
+	})
+}
+
+// TestReloadsStartNoMoreCounts of a backend that is silent: each would read the whole
+// listing when it answers.
+func TestReloadsStartNoMoreCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		silver := f.backends["silver"]
+		var answers atomic.Bool
+		var listings atomic.Int32
+		silver.onList = func() {
+			silver.listErr = errors.New("silent")
+			if answers.Load() {
+				silver.listErr = nil
+				listings.Add(1)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var counting sync.WaitGroup
+		counting.Go(func() { f.CountBackends(ctx) })
+		synctest.Wait()
+		for range 50 {
+			f.PolicyChanged()
+			synctest.Wait()
+		}
+		answers.Store(true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := listings.Load(); n > 2 {
+			t.Errorf("the listing was read %d times, want twice", n)
+		}
+		f.Recount("silver")
+		synctest.Wait()
+		if !f.placement.IsCounted("silver") {
+			t.Error("a backend that moved is not counted again")
 		}
 		cancel()
 		counting.Wait()

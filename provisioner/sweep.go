@@ -126,14 +126,32 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 	for _, name := range p.Backends.Names() {
 		p.placement.RequestCount(name)
 	}
+	var mu sync.Mutex
+	running := map[string]bool{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.placement.Wanted():
-			for _, name := range p.placement.TakeWanted() {
-				group.Go(func() { p.countUntilDone(ctx, name) })
+		}
+		for _, name := range p.placement.TakeWanted() {
+			mu.Lock()
+			isRunning := running[name]
+			running[name] = true
+			mu.Unlock()
+			if isRunning {
+				continue
 			}
+			group.Go(func() {
+				p.countUntilDone(ctx, name)
+				mu.Lock()
+				delete(running, name)
+				mu.Unlock()
+				// It may have moved after it was counted, and before this was forgotten.
+				if ctx.Err() == nil && !p.placement.IsCounted(name) {
+					p.placement.RequestCount(name)
+				}
+			})
 		}
 	}
 }

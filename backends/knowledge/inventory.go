@@ -106,12 +106,20 @@ func (i *Inventory[T]) Listed(uid string) []T {
 	return i.entries[uid]
 }
 
-// Has reports whether the last complete listing has an entry that is not gone since.
-func (i *Inventory[T]) Has(id string) bool {
+// IsGone reports whether there was a complete listing, and the last one does not have an
+// entry, or the entry is gone since.
+func (i *Inventory[T]) IsGone(id string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	_, has := i.owners[id]
-	return has
+	return !has && !i.started.IsZero()
+}
+
+// Started is when the last complete listing began; zero before the first.
+func (i *Inventory[T]) Started() time.Time {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.started
 }
 
 // Knows reports whether the last complete listing, if there was one, has an

@@ -35,9 +35,9 @@ type auditor struct {
 	provisioner     *provisioner.Provisioner
 	backends        *termBackends
 	snapshots       *snapshot.Controller
-	// isListed reports whether a volume was listed and is not removed since.
-	isListed func(backend, volumeID string) bool
-	metrics  *auditMetrics
+	// isGone reports whether a volume is gone since its backend was listed.
+	isGone  func(backend, volumeID string) bool
+	metrics *auditMetrics
 	// tell writes an event about the program, record one about an object.
 	tell   func(eventType, reason, message string)
 	record func(pv *corev1.PersistentVolume, reason, message string)
@@ -123,13 +123,24 @@ func (u *auditor) compareWith(ctx context.Context, listings map[string]audit.Lis
 	audit.ConfirmMissing(ctx, u.find, listings, records)
 	audit.ConfirmAttachments(ctx, u.find, listings, records)
 	findings := audit.Compare(audit.State{Now: time.Now(), Cluster: u.cluster, ClusterUID: u.clusterUID, Grace: u.policy().Audit.Grace, Backends: listings, Records: records})
-	// The volumes were listed first. The last of those that this term has removed since
-	// may have gone before their PersistentVolumes were read.
-	return slices.DeleteFunc(findings, func(f audit.Finding) bool { return f.IsUnrecorded() && !u.isListed(f.Backend, f.Volume) })
+	if !slices.ContainsFunc(findings, audit.Finding.IsUnrecorded) {
+		return findings
+	}
+	// The volumes were listed first. What this term has removed since, by whichever of a
+	// project's backends, may have gone before its PersistentVolume was looked for.
+	gone := map[string]bool{}
+	for backend, listing := range listings {
+		for i := range listing.Volumes {
+			if id := listing.Volumes[i].ID; u.isGone(backend, id) {
+				gone[id] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(findings, func(f audit.Finding) bool { return f.IsUnrecorded() && gone[f.Volume] })
 }
 
 func (u *auditor) find(ctx context.Context, backend, id string) (cinder.Volume, bool, error) {
-	lifecycle, _, err := u.backends.configured(backend)
+	lifecycle, err := u.backends.current(backend)
 	if err != nil {
 		return cinder.Volume{}, false, err
 	}

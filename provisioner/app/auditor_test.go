@@ -40,10 +40,10 @@ func TestAuditConfirmsWhatTheCachesShow(t *testing.T) {
 	}{
 		{name: "nothing is wrong", cached: []*corev1.PersistentVolume{pv}, existing: []*corev1.PersistentVolume{pv}},
 		{name: "the cache is late", existing: []*corev1.PersistentVolume{pv}, confirmed: true},
-		{name: "a volume that nothing names", want: []audit.Kind{audit.OrphanVolume}, confirmed: true},
+		{name: "a volume that nothing names", want: []audit.Kind{audit.OrphanVolume, audit.OrphanVolume}, confirmed: true},
 		{name: "a volume that was removed after it was listed", removed: true},
-		{name: "a volume that nothing names, again", again: true, want: []audit.Kind{audit.OrphanVolume}},
-		{name: "a volume that nothing names and that is to be removed, again", again: true, removes: true, want: []audit.Kind{audit.OrphanVolume}, confirmed: true},
+		{name: "a volume that nothing names, again", again: true, want: []audit.Kind{audit.OrphanVolume, audit.OrphanVolume}},
+		{name: "a volume that nothing names and that is to be removed, again", again: true, removes: true, want: []audit.Kind{audit.OrphanVolume, audit.OrphanVolume}, confirmed: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var objects []runtime.Object
@@ -59,15 +59,17 @@ func TestAuditConfirmsWhatTheCachesShow(t *testing.T) {
 			}
 			u := &auditor{
 				policy: func() *policy.Policy { return &policy.Policy{Audit: policy.Audit{Grace: time.Hour}} }, client: client, warn: slog.New(slog.DiscardHandler).Warn,
-				isListed: func(string, string) bool { return !test.removed },
-				cluster:  "cluster", clusterUID: "cluster-uid", namespace: "system", provisionerName: "cinder", reported: map[audit.Finding]bool{},
+				isGone:  func(backend, _ string) bool { return test.removed && backend == "gold" },
+				cluster: "cluster", clusterUID: "cluster-uid", namespace: "system", provisionerName: "cinder", reported: map[audit.Finding]bool{},
 				caches: record.Caches{
 					Claims:            corelisters.NewPersistentVolumeClaimLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
 					PersistentVolumes: corelisters.NewPersistentVolumeLister(volumes),
 				},
 			}
+			// Another backend of the same project shows it, too.
+			listings := map[string]audit.Listing{"gold": {Volumes: []cinder.Volume{volume}}, "silver": {Volumes: []cinder.Volume{volume}}}
 			compare := func() []audit.Finding {
-				findings, err := u.compare(t.Context(), map[string]audit.Listing{"gold": {Volumes: []cinder.Volume{volume}}}, test.removes)
+				findings, err := u.compare(t.Context(), listings, test.removes)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -61,10 +61,10 @@ func (t *termBackends) Volumes(name string) (provisioner.Volumes, error) {
 	return lifecycle, nil
 }
 
-// isListed reports whether a backend's last listing has a volume that is not gone since.
-func (t *termBackends) isListed(name, volumeID string) bool {
-	lifecycle, _, err := t.configured(name)
-	return err != nil || lifecycle.IsListed(volumeID)
+// isGone reports whether a volume is gone since its backend was last listed.
+func (t *termBackends) isGone(name, volumeID string) bool {
+	lifecycle, err := t.current(name)
+	return err == nil && lifecycle.IsGone(volumeID)
 }
 
 func (t *termBackends) tellMoved(name string) {

@@ -266,7 +266,7 @@ func (a *App) newAuditor(t *term) *auditor {
 		provisioner:     t.provisioner,
 		backends:        t.backends,
 		snapshots:       t.snapshots,
-		isListed:        t.backends.isListed,
+		isGone:          t.backends.isGone,
 		metrics:         a.audits,
 		tell:            a.tell,
 		record: func(pv *corev1.PersistentVolume, reason, message string) {

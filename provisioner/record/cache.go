@@ -52,7 +52,7 @@ func isOfOne(key string) bool {
 }
 
 // The names of indexes. An index keeps a set of objects for each value, which takes more
-// memory than the object if it is its only one. So these have groups of values, and who
+// memory than the object if it is its only one. So these have groups of values, and whoever
 // looks an object up in its group compares the value itself.
 const (
 	byVolume   = "volume-group"
