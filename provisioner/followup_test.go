@@ -147,6 +147,19 @@ func (f *fixture) beginTermAnew() {
 	f.placement.TakeWanted()
 }
 
+// countInBackground counts backends as a term does, in a bubble of synctest, until it is
+// told to stop.
+func (f *fixture) countInBackground() (stop func()) {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var counting sync.WaitGroup
+	counting.Go(func() { f.CountBackends(ctx) })
+	synctest.Wait()
+	return func() {
+		cancel()
+		counting.Wait()
+	}
+}
+
 // TestPersistentVolumesWaitOnceForAListing: they change meanwhile, and some are deleted.
 func TestPersistentVolumesWaitOnceForAListing(t *testing.T) {
 	f := newFixture(t)
@@ -174,15 +187,10 @@ func TestPersistentVolumesOfEveryBackendAreTakenUp(t *testing.T) {
 		pv := f.recorded()
 		f.beginTermAnew()
 		f.followup.VolumeSeen(pv)
-		ctx, cancel := context.WithCancel(t.Context())
-		var counting sync.WaitGroup
-		counting.Go(func() { f.CountBackends(ctx) })
-		synctest.Wait()
+		defer f.countInBackground()()
 		if got := f.followup.queue.Len(); got != 1 {
 			t.Errorf("%d completions are queued, want 1; waiting: %v", got, f.followup.unlisted)
 		}
-		cancel()
-		counting.Wait()
 	})
 }
 
@@ -201,10 +209,7 @@ func TestReloadsStartNoMoreCounts(t *testing.T) {
 				listings.Add(1)
 			}
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var counting sync.WaitGroup
-		counting.Go(func() { f.CountBackends(ctx) })
-		synctest.Wait()
+		defer f.countInBackground()()
 		for range 50 {
 			f.PolicyChanged()
 			synctest.Wait()
@@ -220,8 +225,6 @@ func TestReloadsStartNoMoreCounts(t *testing.T) {
 		if !f.placement.IsCounted("silver") {
 			t.Error("a backend that moved is not counted again")
 		}
-		cancel()
-		counting.Wait()
 	})
 }
 
@@ -230,22 +233,17 @@ func TestReloadsStartNoMoreCounts(t *testing.T) {
 func TestVolumesOfANewBackendAreCompleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		var counting sync.WaitGroup
-		counting.Go(func() { f.CountBackends(ctx) })
-		synctest.Wait()
+		defer f.countInBackground()()
 		f.backends["tin"] = &fakeVolumes{document: iscsiDocument}
 		pv := f.recorded()
 		pv.Annotations[record.AnnotationBackend] = "tin"
 		f.followup.VolumeSeen(pv)
-		f.must(f.placement.CountBackend(ctx, "tin"))
+		f.must(f.placement.CountBackend(t.Context(), "tin"))
 		f.PolicyChanged()
 		synctest.Wait()
 		if got := f.followup.queue.Len(); got != 1 {
 			t.Errorf("%d completions are queued, want 1; waiting: %v", got, f.followup.unlisted)
 		}
-		cancel()
-		counting.Wait()
 	})
 }
 

@@ -123,15 +123,18 @@ func (u *auditor) compareWith(ctx context.Context, listings map[string]audit.Lis
 	audit.ConfirmMissing(ctx, u.find, listings, records)
 	audit.ConfirmAttachments(ctx, u.find, listings, records)
 	findings := audit.Compare(audit.State{Now: time.Now(), Cluster: u.cluster, ClusterUID: u.clusterUID, Grace: u.policy().Audit.Grace, Backends: listings, Records: records})
-	if !slices.ContainsFunc(findings, audit.Finding.IsUnrecorded) {
-		return findings
+	unrecorded := map[string]bool{}
+	for _, f := range findings {
+		if f.IsUnrecorded() {
+			unrecorded[f.Volume] = true
+		}
 	}
 	// The volumes were listed first. What this term has removed since, by whichever of a
 	// project's backends, may have gone before its PersistentVolume was looked for.
 	gone := map[string]bool{}
 	for backend, listing := range listings {
 		for i := range listing.Volumes {
-			if id := listing.Volumes[i].ID; u.isGone(backend, id) {
+			if id := listing.Volumes[i].ID; unrecorded[id] && u.isGone(backend, id) {
 				gone[id] = true
 			}
 		}
