@@ -597,11 +597,12 @@ func (s *site) crash(ctx context.Context, c crash) (recovery []step, err error) 
 	}
 	reached, err := s.befall(ctx, at, c.mishap, t)
 	taken := len(s.steps())
+	reachedAgain := true
 	if err == nil && reached && c.again != (step{}) {
 		// The next leader must be running.
 		again := s.set(c.again, c.againMishap.verdict)
 		if err = s.replace(ctx); err == nil {
-			reached, err = s.befall(ctx, at, c.againMishap, again)
+			reachedAgain, err = s.befall(ctx, at, c.againMishap, again)
 		}
 	}
 	if err == nil {
@@ -613,6 +614,8 @@ func (s *site) crash(ctx context.Context, c crash) (recovery []step, err error) 
 	if steps := s.steps(); c.mishap.kill && reached && taken < len(steps) {
 		recovery = steps[taken:]
 	}
+	// Also if nothing befell the next leader: a late request must not disturb the
+	// next case.
 	if err == nil && reached && c.mishap.verdict == faultproxy.Late {
 		err = s.arriveLate(ctx, at, c.mishap, t)
 	}
@@ -622,7 +625,7 @@ func (s *site) crash(ctx context.Context, c crash) (recovery []step, err error) 
 	if err == nil {
 		err = s.finish(ctx, at)
 	}
-	if err == nil && !reached {
+	if err == nil && !(reached && reachedAgain) {
 		err = errNotReached
 	}
 	return recovery, err
