@@ -12,7 +12,7 @@ ARG GO_IMAGE=golang:1.26-bookworm
 ARG VERSION=v0.0.0-dev
 ARG COMMIT=unknown
 
-# Go compiles for the target on the builder's own platform.
+# Go cross-compiles for the target on the builder's own platform.
 FROM --platform=$BUILDPLATFORM ${GO_IMAGE} AS build
 ARG TARGETOS
 ARG TARGETARCH

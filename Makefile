@@ -10,7 +10,7 @@ RACE := $(if $(shell command -v gcc cc 2>/dev/null),-race,)
 export GORACE ?= atexit_sleep_ms=10
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 MISSPELL := github.com/golangci/misspell/cmd/misspell@v0.8.0
-# Those of test/deploy.
+# Helm and kustomize, at the versions that test/deploy uses.
 RENDERERS = $(shell sed -n 's/^\t\(helm\|kustomize\) *= "\(.*\)"$$/\2/p' test/deploy/render.go)
 
 # The available minors of the control plane, each in a nested module.
@@ -24,9 +24,10 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyW
   TestKilledLeaderLosesAndDoublesNothing TestStoppedLeaderHandsOver
 
 # Tests that take minutes each: every kind of fault at every step of a claim's
-# life, every hostile answer to every request, and tests that need thousands of claims or volumes.
-# Those of outages, lost leaders, changes under way and long waits take half a minute and more.
-# FAULT_SAMPLE=3 runs a third of the cases of the crash matrices and of the hostile tables.
+# life, every hostile answer to every request, and tests that need thousands of claims or
+# volumes. Tests of outages, lost leaders, changes under way and long waits take half a
+# minute or more. FAULT_SAMPLE=3 runs a third of the cases of the crash matrices and of
+# the hostile tables.
 FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestCrashMatrixOfExpansions TestCrashMatrixOfSnapshots \
   TestCrashMatrixOfImports TestCrashMatrixOfTenantsImports TestCrashMatrixOfRetypes TestCrashMatrixOfAttachments TestCrashMatrixOfLostNodes TestCrashMatrixOfSidecarCalls \
   TestCrashMatrixOfModeCSI TestSplitBrain TestThousandClaimsKeepToEveryQuota \
@@ -49,14 +50,14 @@ OUTAGE_TESTS := TestBackendsOfOneProject TestNextBackendServesWhileTheFirstIsDow
   TestVolumeIsLeftToTheNodesThatUseIt TestCindersOwnQuotaSendsClaimsOn TestSnapshotQuotaReturnsWhenRoomIsFreed \
   TestDamagedLastGoodIsToldAndRepaired TestCredentialsOfAnEarlierAttemptAreReplaced
 # Tests that build or run other programs, which Go's cache of test results does
-# not see. Continuous integration believes no cached result at all.
+# not see. Continuous integration uses no cached result at all.
 PROGRAM_TESTS := ./test/integration . ./backends/auth ./test/docs ./test/harness ./test/controlplane ./test/controlplane/cmd/controlplane
 empty :=
 space := $(empty) $(empty)
 pattern = ^($(subst $(space),|,$(strip $(1))))$$
 FAULT_PATTERN := $(call pattern,$(FAULT_TESTS))
 OUTAGE_PATTERN := $(call pattern,$(OUTAGE_TESTS))
-# TestControlPlane is about the control plane alone, which the integration tests use anyway.
+# TestControlPlane tests only the control plane, which the integration tests use anyway.
 SLOW_PATTERN := $(call pattern,$(FAULT_TESTS) $(OUTAGE_TESTS) TestControlPlane)
 
 .PHONY: help build demo test render monitoring faults test-oldest e2e browser bench chaos release release-check lint fresh
@@ -113,9 +114,9 @@ test-oldest: ## the tests that depend on the API server, on the oldest minor (or
 	tests=$$(echo $(OLDEST_TESTS)) && $(GO) test $(RACE) -count=1 -timeout 15m -run "^($${tests// /|})$$" ./test/integration
 	$(GO) test -count=1 -timeout 10m -run '^TestControlPlane$$' ./test/controlplane
 
-# In front of real Cinder, all attacks of the hostile server take half an hour;
-# E2E_SHORT= makes them, kills node plugins more often, and has more pods on real
-# kubelets. Against the simulator, make test and make faults make them.
+# In front of real Cinder, all attacks of the hostile server take half an hour.
+# E2E_SHORT= runs them all, kills node plugins more often, and has more pods on
+# real kubelets. Against the simulator, make test and make faults run them all.
 E2E_SHORT ?= -short
 # E2E_SKIP=PATTERN leaves out tests of test/e2e.
 
@@ -152,7 +153,7 @@ release-check: ## build a release twice, at different places, compare all bytes,
 	@echo "building two releases (8 minutes on two cores the first time, later a minute)"
 	cd build/release && $(GO) test -count=1 -timeout 40m ./...
 
-# Findings that another checkout cached have the paths of its files, whose nolint
+# Findings cached by another checkout have the paths of its files, whose nolint
 # comments the linter can no longer read.
 lint: export GOLANGCI_LINT_CACHE = $(CURDIR)/bin/lint-cache
 lint: ## formatting, linters (.golangci.yml), American spelling, tidy modules

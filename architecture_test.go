@@ -20,9 +20,9 @@ const module = "github.com/standalone-cinder/standalone-cinder"
 var forbidden = []struct {
 	of    string
 	never []string
-	// except is allowed nevertheless.
+	// except lists the imports that are allowed nevertheless.
 	except []string
-	// exceptIn are packages that the rule does not bind.
+	// exceptIn lists the packages that the rule does not apply to.
 	exceptIn []string
 	why      string
 }{
@@ -277,7 +277,7 @@ func TestRulePatternsCoverWhatTheySay(t *testing.T) {
 	}
 }
 
-// mentioned is a file that docs mention.
+// mentioned matches the name of a file that docs mention.
 var mentioned = regexp.MustCompile("`([a-z0-9_/]+\\.go|testdata/[a-z_]+\\.txt)`")
 
 // TestDocumentedFilesExist keeps docs/ from naming files that were moved. A
@@ -318,7 +318,8 @@ func TestDocumentedFilesExist(t *testing.T) {
 // longer exist.
 func TestFaultsNameTestsThatExist(t *testing.T) { namesExistingTests(t, "docs/faults.md", 20) }
 
-// namesExistingTests checks a page that names at least so many tests.
+// namesExistingTests checks that a page names at least that many tests, and
+// that all of them exist.
 func namesExistingTests(t *testing.T, page string, least int) {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -353,9 +354,9 @@ func namesExistingTests(t *testing.T, page string, least int) {
 	}
 }
 
-// TestDecisionsHaveAnIndex: every decision has a number, a day and a line in
-// the index. Numbers only go up; a gap is for decisions that were withdrawn or are
-// written elsewhere at the same time.
+// TestDecisionsHaveAnIndex: every decision has a number, a date and a line in the
+// index. Numbers only go up; a gap is left by decisions that were withdrawn or
+// that another branch is adding.
 func TestDecisionsHaveAnIndex(t *testing.T) {
 	text, err := os.ReadFile("docs/decisions.md")
 	if err != nil {
@@ -376,8 +377,8 @@ func TestDecisionsHaveAnIndex(t *testing.T) {
 	}
 }
 
-// TestNoFolderIsTooFull: a folder whose files no newcomer can take in at a glance wants
-// rooms of its own.
+// TestNoFolderIsTooFull: a folder with more files than a newcomer can take in at a
+// glance should be split.
 func TestNoFolderIsTooFull(t *testing.T) {
 	const most = 20
 	files := map[string]int{}

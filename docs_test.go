@@ -19,8 +19,8 @@ import (
 
 const commandsFile = "docs/reference/commands.md"
 
-// TestCommandsReferenceIsUpToDate keeps the page of commands and flags what the
-// program says.
+// TestCommandsReferenceIsUpToDate keeps the page of commands and flags equal to
+// what the program says.
 func TestCommandsReferenceIsUpToDate(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Commands and flags\n\n" +
@@ -67,12 +67,12 @@ func describe(b *strings.Builder, command *cobra.Command) {
 	}
 }
 
-// inline is a command line of the program, or a flag, in a sentence.
+// These match a command line of the program, or a flag, in a page.
 var (
 	inlineCommand = regexp.MustCompile("`(standalone-cinder [^`]*)`")
 	inlineFlag    = regexp.MustCompile("`(--[a-z][a-z-]*)[^`]*`")
 	calledProgram = regexp.MustCompile(`(?:^|-- /|^bin/|[ ;]bin/)standalone-cinder (.*)`)
-	// A histogram of seconds has series of its own.
+	// The series of a histogram have suffixes that its name lacks.
 	seriesOfHistogram = regexp.MustCompile(`_seconds_(?:bucket|count|sum)$`)
 	lineEnd           = regexp.MustCompile(`\s(?:\||>|&&|;|<<).*`)
 )
@@ -151,7 +151,7 @@ func parse(line string, whole bool) error {
 }
 
 // TestNamesOfThePagesExist: flags, metrics, annotations and reasons that pages
-// name are those of the program.
+// name exist in the program.
 func TestNamesOfThePagesExist(t *testing.T) {
 	face, err := os.ReadFile("testdata/public_face.txt")
 	if err != nil {
@@ -185,7 +185,8 @@ func TestNamesOfThePagesExist(t *testing.T) {
 	}
 }
 
-// TestReasonsAreDocumented: a reason that somebody may read has an explanation.
+// TestReasonsAreDocumented: every reason that a user may read has an
+// explanation.
 func TestReasonsAreDocumented(t *testing.T) {
 	face, err := os.ReadFile("testdata/public_face.txt")
 	if err != nil {

@@ -31,9 +31,9 @@ func main() {
 	os.Exit(run(os.Args[0], os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the whole program short of the process: it returns 0 on success, 1
-// when it failed or a check did not pass, 2 on wrong usage. Under the name
-// kubectl-cinder it is the plugin of kubectl.
+// run is the whole program except for the exit. It returns 0 on success, 1 if
+// the program failed or a check did not pass, 2 on wrong usage. Under the name
+// kubectl-cinder it is the kubectl plugin.
 func run(name string, arguments []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -47,7 +47,7 @@ func run(name string, arguments []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		// Sentences about a command begin with its name.
+		// An error about a command already begins with its name.
 		program, text := root.DisplayName(), err.Error()
 		if !strings.HasPrefix(text, program+" ") {
 			text = program + ": " + text
@@ -57,7 +57,7 @@ func run(name string, arguments []string, stdout, stderr io.Writer) int {
 	return policycli.ExitCode(err)
 }
 
-// newCommand is the program's command line; the log lines of run go to the
+// newCommand returns the program's root command; its subcommands log to the
 // writer.
 func newCommand(log io.Writer) *cobra.Command {
 	build := thisBuild()
@@ -191,7 +191,7 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed; 2 wrong usage.`,
 	return command
 }
 
-// newRegistry is a registry with metrics of the process itself.
+// newRegistry returns a registry with the metrics of the process itself.
 func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

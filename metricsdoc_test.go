@@ -30,7 +30,7 @@ const (
 )
 
 // presence is what the registry cannot say about a metric: who exports it, and
-// when. TestMetricsOfTheReplicas compares who does with running replicas.
+// when. TestMetricsOfTheReplicas checks the former against running replicas.
 type presence struct{ by, when string }
 
 const (
@@ -116,7 +116,7 @@ var presences = map[string]presence{
 
 const metricsDoc = "docs/metrics.md"
 
-// nodePrefix is that of the metrics of the other process.
+// nodePrefix begins the names of the node plugin's metrics.
 const nodePrefix = "standalone_cinder_node_"
 
 // generated separates the prose of docs/metrics.md from the tables.
@@ -177,7 +177,7 @@ func metricTables(t *testing.T) string {
 	return b.String()
 }
 
-// TestMetricNames is promlint over every metric.
+// TestMetricNames runs promlint on every metric.
 func TestMetricNames(t *testing.T) {
 	var text bytes.Buffer
 	for _, m := range describedMetrics(t) {
@@ -208,8 +208,8 @@ type describedMetric struct {
 	labels           []string
 }
 
-// describedMetrics are the metrics of a program that has all its parts, except
-// those of the Go runtime and the process.
+// describedMetrics returns the metrics of a program that has all its parts,
+// except those of the Go runtime and the process.
 func describedMetrics(t *testing.T) []describedMetric {
 	t.Helper()
 	notes := &descriptions{Registry: prometheus.NewRegistry()}
@@ -222,7 +222,7 @@ func describedMetrics(t *testing.T) []describedMetric {
 	}
 	events.NewRecorder(nil, nil, notes, nil) // which Run makes
 	wiring.NewClientMetrics(notes)           // which main makes
-	plugin.NewMetrics(notes)                 // of the command node
+	plugin.NewMetrics(notes)                 // which the command node makes
 	notes.MustRegister(plugin.StagedVolumes(func() (int, error) { return 0, nil }))
 	slices.SortFunc(notes.metrics, func(a, b describedMetric) int { return strings.Compare(a.name, b.name) })
 	return notes.metrics
@@ -257,9 +257,9 @@ func (d *descriptions) MustRegister(all ...prometheus.Collector) {
 	d.Registry.MustRegister(all...)
 }
 
-// kindOf is the type of a collector's metrics. The program's own collectors
-// export gauges; TestMetricsOfTheReplicas compares the types with those that
-// running replicas export.
+// kindOf returns the type of a collector's metrics. The program's own
+// collectors export gauges; TestMetricsOfTheReplicas compares the types with
+// those that running replicas export.
 func kindOf(collector prometheus.Collector) string {
 	name := strings.ToLower(reflect.TypeOf(collector).String())
 	for _, kind := range []string{"histogram", "counter"} {

@@ -105,7 +105,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// commandLines are the commands, each with its flags.
+// commandLines returns the commands, each with its flags.
 func commandLines(command *cobra.Command) []string {
 	lines := []string{command.CommandPath()}
 	command.LocalFlags().VisitAll(func(f *pflag.Flag) {
@@ -121,7 +121,7 @@ func commandLines(command *cobra.Command) []string {
 	return lines
 }
 
-// metricLines are the program's metrics with their labels.
+// metricLines returns the program's metrics with their labels.
 func metricLines(t *testing.T) []string {
 	t.Helper()
 	var lines []string
@@ -195,7 +195,7 @@ func isModule(directory string) bool {
 	return err == nil
 }
 
-// text is the value of a string literal, empty for anything else.
+// text returns the value of a string literal, empty for anything else.
 func text(node ast.Node) string {
 	literal, ok := node.(*ast.BasicLit)
 	if !ok || literal.Kind != token.STRING {

@@ -65,7 +65,8 @@ func TestLinkerSetsTheVersionElseTheCheckoutDoes(t *testing.T) {
 	}
 }
 
-// TestErrorsNameTheProgramOnce: what is about a command begins with it.
+// TestErrorsNameTheProgramOnce: an error about a command already begins with
+// its name.
 func TestErrorsNameTheProgramOnce(t *testing.T) {
 	for arguments, want := range map[string]string{
 		"volume":         "standalone-cinder volume needs a subcommand (see standalone-cinder volume --help)\n",

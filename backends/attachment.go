@@ -63,7 +63,8 @@ func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spe
 	return e.opened(v, kept.ID, document, false), nil
 }
 
-// opened records what the completion needs, so that it needs no look.
+// opened records what the completion needs, so that it need not read the
+// volume.
 func (e *endpoint) opened(v cinder.Volume, attachmentID string, document []byte, fresh bool) Connected {
 	v.Status = cinder.StatusAttaching
 	v.Attachments = []cinder.Attachment{{ID: attachmentID}}

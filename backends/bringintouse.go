@@ -11,11 +11,11 @@ import (
 )
 
 // Complete takes the last step, to in-use; a volume for the CSI driver is only marked
-// as recorded. The caller has seen the
-// PersistentVolume in the API server. A volume connected in this term costs one
-// request; one connected in an earlier term is looked up in the listing that
-// serves all of these. For a volume that does not exist, the error is of
-// KindNotFound, or of KindElsewhere if its absence here proves nothing.
+// as recorded. The caller must have seen the PersistentVolume in the API server. A
+// volume connected in this term costs one request; one connected in an earlier term
+// is looked up in the listing that serves all of these. For a volume that does not
+// exist, the error is of KindNotFound, or of KindElsewhere if its absence here proves
+// nothing.
 func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) error {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
@@ -41,7 +41,7 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 func (l *Lifecycle) IsComplete(target Target) bool {
 	e := l.current()
 	if _, seen := e.known.Picture(target.VolumeID); seen || e.isOlder(target) {
-		return false // what this term saw is newer, or what it will see
+		return false // what this term saw or will see is newer
 	}
 	return slices.ContainsFunc(e.inventory.Listed(target.Stamp.ClaimUID), func(v cinder.Volume) bool {
 		return v.ID == target.VolumeID && target.IsCompletedBy(v)

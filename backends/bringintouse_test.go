@@ -185,7 +185,8 @@ func TestIsCompleteAgreesWithComplete(t *testing.T) {
 	}
 }
 
-// TestRemovedVolumeIsGone before another listing shows that.
+// TestRemovedVolumeIsGone: a removed volume counts as gone before another
+// listing shows that.
 func TestRemovedVolumeIsGone(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(mine(1, cinder.StatusInUse))

@@ -18,7 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
-// Config is all that the package needs to know of one backend. The caller
+// Config is all that the package needs to know about one backend. The caller
 // derives it from the policy; the two packages do not import each other.
 type Config struct {
 	// Name is unique in the policy and appears in metrics, events and errors.
@@ -55,7 +55,8 @@ const (
 	DefaultRequestTimeout = 75 * time.Second
 )
 
-// credentials is the part of the configuration that matters to credentials.
+// credentials returns the part of the configuration that matters to
+// credentials.
 func (c Config) credentials() auth.Config {
 	return auth.Config{Source: c.Auth, Region: c.Region, Interface: c.Interface}
 }
@@ -76,7 +77,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Expect is a backend's place as far as its configuration and credentials
+// Expect returns a backend's place as far as its configuration and credentials
 // determine it without a request: completely for noauth, and for Keystone the
 // project if the credentials contain its ID. From unreadable credentials it
 // derives nothing.

@@ -9,8 +9,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// restored is a volume that a user restored from a backup of a claim's volume,
-// an hour after that was made.
+// restored returns a volume that a user restored from a backup of a claim's
+// volume, an hour after the original was made.
 func restored(n int) cinder.Volume {
 	made := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	v := mine(n, cinder.StatusAvailable)

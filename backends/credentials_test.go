@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// goodCredentials are the values of the two gauges.
+// goodCredentials returns the values of the two gauges.
 func goodCredentials(metrics *Metrics) (good bool, at time.Time) {
 	seconds := testutil.ToFloat64(metrics.credentialsReadAt.WithLabelValues("gold"))
 	return testutil.ToFloat64(metrics.credentialsGood.WithLabelValues("gold")) == 1, time.UnixMilli(int64(seconds * 1000))
@@ -65,7 +65,7 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 			good, again := goodCredentials(metrics)
 			equal(t, good, false)
 			equal(t, again, readAt)
-			// It was made for a different configuration.
+			// The client was made for a different configuration.
 			other := gold
 			other.Region = "RegionTwo"
 			if _, err := pool.Client(t.Context(), other); !cinder.IsKind(err, cinder.KindConfig) {
@@ -84,8 +84,8 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 	}
 }
 
-// TestBrokenFileIsNotReadByEveryRequest: the credentials' age counts for it
-// too.
+// TestBrokenFileIsNotReadByEveryRequest: a broken file is read no more often
+// than a good one.
 func TestBrokenFileIsNotReadByEveryRequest(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	sources := cloud.Clouds(cindertest.PasswordCloud)
@@ -244,7 +244,8 @@ func TestEveryFileIsWatched(t *testing.T) {
 	}
 }
 
-// TestEnvironmentIsReadEveryTime, although it is not a file.
+// TestEnvironmentIsReadEveryTime: a change of the environment counts, although
+// it is not a file.
 func TestEnvironmentIsReadEveryTime(t *testing.T) {
 	variables := map[string]string{"OS_AUTH_URL": "http://one/v3", "OS_USERNAME": "kube", "OS_USER_DOMAIN_NAME": "D", "OS_PASSWORD": "s3cr3t"}
 	pool := NewPool(PoolOptions{Sources: auth.Sources{Getenv: authtest.Environment(variables)}, Metrics: testMetrics()})

@@ -12,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// csiVolume is claim n's volume for the CSI driver, in a state.
+// csiVolume returns claim n's volume for the CSI driver, in a state.
 func csiVolume(n int, status cinder.Status, attachments ...cinder.Attachment) cinder.Volume {
 	v := cinder.Volume{Name: claimStamp(n).PV, Status: status, Metadata: claimStamp(n).Metadata(nil), SizeGiB: 1, Attachments: attachments}
 	v.Metadata[stamps.KeyMode], v.Metadata[stamps.KeyWorkflow] = stamps.ModeCSI, string(cinder.WorkflowAttachment)
@@ -119,8 +119,8 @@ func TestNativeVolumeIsMadeAnewAfterTheModeCSI(t *testing.T) {
 	equal(t, stamps.IsCSI(memory.present()["volume-2"]), false)
 }
 
-// TestTwoRequestsForAClaimInModeCSI besides listings: one that makes the volume, and
-// the mark.
+// TestTwoRequestsForAClaimInModeCSI: besides listings, one request makes the volume,
+// and one marks it.
 func TestTwoRequestsForAClaimInModeCSI(t *testing.T) {
 	memory := newCSICinder()
 	memory.looks = 0
@@ -227,7 +227,8 @@ func TestOnlyAMarkKeepsAnAbandonedVolumeForTheCSIDriver(t *testing.T) {
 	equal(t, memory.changes(), []string{"volume.delete volume-1"})
 }
 
-// TestImportOfAVolumeThatWasInModeCSI makes it native, and refuses one that a node has.
+// TestImportOfAVolumeThatWasInModeCSI: the import makes it native, and refuses one that
+// a node has.
 func TestImportOfAVolumeThatWasInModeCSI(t *testing.T) {
 	memory := newCSICinder()
 	id := memory.add(marked(csiVolume(1, cinder.StatusAvailable)))

@@ -12,7 +12,8 @@ import (
 )
 
 // TestVolumeThatVanishedIsLookedUp: the volume that this term knows is gone,
-// but not by its doing. Another leader may have kept a different one.
+// but this term did not remove it. Another leader may have kept a different
+// one.
 func TestVolumeThatVanishedIsLookedUp(t *testing.T) {
 	for _, status := range []cinder.Status{cinder.StatusAttaching, cinder.StatusCreating} {
 		memory := newMemoryCinder()

@@ -14,9 +14,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/watch"
 )
 
-// endpoint is the volumes of a backend at one place: how to reach them and what
-// the term knows about them. An operation ends at the endpoint where it began,
-// even if the configuration meanwhile names another.
+// endpoint represents the volumes of a backend at one place: how to reach them
+// and what the term knows about them. An operation ends at the endpoint where
+// it began, even if the configuration names another by then.
 type endpoint struct {
 	backend   string
 	config    atomic.Pointer[Config] // with defaults
@@ -28,11 +28,11 @@ type endpoint struct {
 	watcher   *watch.Watcher[cinder.Volume]
 
 	snapshotInventory *knowledge.Inventory[cinder.Snapshot]
-	// snapshotsKnown is by UID of VolumeSnapshots.
+	// snapshotsKnown is keyed by the UIDs of VolumeSnapshots.
 	snapshotsKnown  *knowledge.Notes
 	snapshotWatcher *watch.Watcher[cinder.Snapshot]
 
-	// shown is true once Cinder showed a volume of this cluster here.
+	// shown is true once Cinder has shown a volume of this cluster here.
 	shown atomic.Bool
 	// answerLost is called after a create request whose answer was lost.
 	answerLost func()
@@ -95,7 +95,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 	return e
 }
 
-// newInventory is the inventory of a cluster's volumes.
+// newInventory returns the inventory of a cluster's volumes.
 func newInventory(cluster string, list func(context.Context, func([]cinder.Volume) bool) error) *knowledge.Inventory[cinder.Volume] {
 	return knowledge.NewInventory(knowledge.Entries[cinder.Volume]{
 		List:  list,
@@ -105,7 +105,7 @@ func newInventory(cluster string, list func(context.Context, func([]cinder.Volum
 	})
 }
 
-// newSnapshotInventory is the inventory of a cluster's snapshots.
+// newSnapshotInventory returns the inventory of a cluster's snapshots.
 func newSnapshotInventory(cluster string, list func(context.Context, func([]cinder.Snapshot) bool) error) *knowledge.Inventory[cinder.Snapshot] {
 	return knowledge.NewInventory(knowledge.Entries[cinder.Snapshot]{
 		List: list,

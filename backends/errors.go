@@ -13,7 +13,7 @@ const (
 	KindInUse        cinder.Kind = "InUse"           // attached elsewhere, or something depends on it
 	KindHasSnapshots cinder.Kind = "HasSnapshots"    // the volume has snapshots, all of them made for VolumeSnapshots of this cluster
 	KindContested    cinder.Kind = "Contested"       // another party reserved the volume while it was being imported
-	KindRecorded     cinder.Kind = "Recorded"        // was recorded, and is removed only with its object
+	KindRecorded     cinder.Kind = "Recorded"        // the volume was recorded, and is removed only with its object
 	KindOnOtherNode  cinder.Kind = "OnOtherNode"     // another node has the volume, which only one may have; see OnOtherNodeError
 	KindElsewhere    cinder.Kind = "Elsewhere"       // absent, but not at the place where it was made; Place is where the backend leads
 )
@@ -24,14 +24,14 @@ const (
 type NotMadeError struct {
 	// Zone is the availability zone that was requested.
 	Zone string
-	// Reason is Cinder's.
+	// Reason is the reason that Cinder gives.
 	Reason string
 	// Failure is the failure in full.
 	Failure *cinder.Error
 }
 
-// Error is that of the failure.
+// Error returns the failure's text.
 func (e *NotMadeError) Error() string { return e.Failure.Error() }
 
-// Unwrap is the failure.
+// Unwrap returns the failure.
 func (e *NotMadeError) Unwrap() error { return e.Failure }

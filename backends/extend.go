@@ -8,10 +8,10 @@ import (
 )
 
 // Extend makes the target's volume at least as large as requested, and returns
-// it. It may be called again after any interruption: what is large enough is
-// not extended. The storage backend's failure (KindVolumeFailed) leaves the
-// volume with its old size in error_extending, from which only an OpenStack
-// administrator can take it.
+// it. It may be called again after any interruption: a volume that is large
+// enough is not extended. The storage backend's failure (KindVolumeFailed)
+// leaves the volume with its old size in error_extending, from which only an
+// OpenStack administrator can take it.
 func (l *Lifecycle) Extend(ctx context.Context, target Target, sizeGiB int64) (cinder.Volume, error) {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
@@ -61,8 +61,8 @@ func (e *endpoint) extend(ctx context.Context, target Target, sizeGiB int64) (ci
 	return v, e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", target.VolumeID)
 }
 
-// requestExtension requests the size. After a conflict it looks at the volume:
-// if an earlier request whose answer was lost extends it, that is just as good.
+// requestExtension requests the size. After a conflict it reads the volume: if
+// an earlier request whose answer was lost extends it, that is just as good.
 func (e *endpoint) requestExtension(ctx context.Context, v cinder.Volume, target Target, sizeGiB int64) (cinder.Volume, error) {
 	err := e.session.change(withPermit(ctx, target.Permit, v), func(ctx context.Context, client Cinder) error {
 		return client.ExtendVolume(ctx, v.ID, sizeGiB, v.Status == cinder.StatusInUse)
@@ -96,7 +96,8 @@ func (e *endpoint) existing(ctx context.Context, target Target) (cinder.Volume, 
 	return v, err
 }
 
-// statusBefore is the status that a volume had before its extension failed.
+// statusBefore returns the status that a volume had before its extension
+// failed.
 func statusBefore(v cinder.Volume) cinder.Status {
 	if len(v.Attachments) > 0 {
 		return cinder.StatusInUse

@@ -64,7 +64,8 @@ func TestExtendFromEveryState(t *testing.T) {
 	}
 }
 
-// TestVolumeToExtendThatDoesNotExist: absence counts at its place only.
+// TestVolumeToExtendThatDoesNotExist: absence counts only at the place where
+// the volume was made.
 func TestVolumeToExtendThatDoesNotExist(t *testing.T) {
 	memory := newMemoryCinder()
 	l := memory.term(t)
@@ -76,7 +77,8 @@ func TestVolumeToExtendThatDoesNotExist(t *testing.T) {
 	equal(t, cinder.KindOf(err), KindElsewhere)
 }
 
-// TestExtendAsksForPermission: what the caller does not permit is not done.
+// TestExtendAsksForPermission: no request is sent that the caller does not
+// permit.
 func TestExtendAsksForPermission(t *testing.T) {
 	memory := newMemoryCinder()
 	target := claimTarget(1, memory.add(mine(1, cinder.StatusAvailable)))

@@ -47,7 +47,7 @@ func (h *healthOf) asked() int {
 	return h.calls
 }
 
-// client fails like a login.
+// client fails the way a login does.
 func (h *healthOf) client(context.Context) (Cinder, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -85,7 +85,8 @@ func newWatched(t *testing.T, source clients, change ...func(*LifecycleOptions))
 	options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Term: term,
 		Logger: discard(), Metrics: w.metrics, Poll: time.Millisecond,
 		HealthChanged: func(err error) {
-			// Called under no lock: all of these need one.
+			// This deadlocks if it is called with a lock held: all of these
+			// take one.
 			_ = w.Health()
 			w.Configure(w.options.Config)
 			_ = w.Untouched(claimStamp(1))
@@ -195,7 +196,8 @@ func TestFixedBackendIsProbedAtOnce(t *testing.T) {
 	}
 }
 
-// TestHangingProbeEndsWhenTheBackendIsFixed: the cause of the hang is fixed.
+// TestHangingProbeEndsWhenTheBackendIsFixed: a hanging probe gives way to a new
+// one.
 func TestHangingProbeEndsWhenTheBackendIsFixed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
@@ -405,7 +407,8 @@ func TestWaitsEndWhileRequestsAreRejected(t *testing.T) {
 	})
 }
 
-// TestConditionTellsAnOutage from its first failure to its end.
+// TestConditionTellsAnOutage follows an outage from its first failure to its
+// end.
 func TestConditionTellsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := &healthOf{memory: newMemoryCinder(), err: errDown}

@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/steps"
 )
 
-// Import is a volume that exists at the backend and that a claim gets.
+// Import is an existing volume at the backend that a claim is to get.
 type Import struct {
 	VolumeID string
 	// Stamp is what the volume carries from then on.
@@ -23,8 +23,8 @@ type Import struct {
 	// replaced. Its error, returned unchanged, means that something still needs
 	// the volume.
 	Unclaimed func(ctx context.Context, v cinder.Volume) error
-	// Granted is asked about the volume before it is stamped, and before every step
-	// after that: its name and its metadata may change at any time. Nil grants every
+	// Granted is asked about the volume before it is stamped and before every later
+	// step, since its name and its metadata may change at any time. Nil grants every
 	// volume; its error is returned unchanged.
 	Granted func(v cinder.Volume) error
 	// Unattended means that nobody reads the error and decides whether to continue,
@@ -60,9 +60,9 @@ func (l *Lifecycle) Volume(ctx context.Context, id string) (cinder.Volume, error
 
 // Importable returns an error unless a volume may be imported under a stamp in
 // its present state: it is available and carries no stamp, it carries the stamp
-// already, or its stamp is that of another claim of this cluster, which kept it.
-// Whether that claim still needs it is for Kubernetes to say. For the CSI driver (csi), it
-// must be available in any case.
+// already, or its stamp is that of another claim of this cluster, which kept it. Whether
+// that claim still needs it is for Kubernetes to say. For the CSI driver (csi), the
+// volume must be available in any case.
 func (l *Lifecycle) Importable(v cinder.Volume, stamp stamps.Volume, connector cinder.Connector, csi bool) error {
 	return l.current().importable(v, stamp, connector, csi)
 }
@@ -134,7 +134,7 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 	if spec.CSI {
 		return e.importForNodes(ctx, v, spec)
 	}
-	// contested means that another party may see the volume as free, too: others do
+	// contested means that another party may also see the volume as free: others do
 	// not look at stamps.
 	contested := v.Status == cinder.StatusAvailable
 	if spec.Unattended && spec.Stamp.Owns(v) {
@@ -215,7 +215,7 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 		metadata[stamps.KeyRequestedAt] = client.Now().UTC().Format(time.RFC3339)
 		metadata[stamps.KeyWorkflow] = string(workflow)
 		if v.Status != cinder.StatusAvailable {
-			// It stays connected as it is.
+			// The volume stays connected as it is.
 			metadata[stamps.KeyWorkflow] = string(stamps.WorkflowOf(v))
 		}
 		metadata[stamps.KeyAttached] = stamps.AttachedMark()[stamps.KeyAttached]
@@ -238,7 +238,8 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 	return e.get(ctx, v.ID)
 }
 
-// granted asks first of all, since all other errors tell about the volume.
+// granted asks Granted. It comes before all other checks, whose errors reveal
+// something about the volume.
 func (spec Import) granted(v cinder.Volume) error {
 	if spec.Granted == nil {
 		return nil
@@ -281,8 +282,8 @@ func (e *endpoint) reserveImported(ctx context.Context, v cinder.Volume, spec Im
 	return again, nil
 }
 
-// takenAway is the error about a volume that became reserved between the look
-// and the reservation.
+// takenAway returns the error about a volume that became reserved between the
+// look and the reservation.
 func (e *endpoint) takenAway(ctx context.Context, v cinder.Volume, spec Import) error {
 	if spec.Unattended {
 		return e.noteContest(ctx, v)
@@ -325,8 +326,8 @@ func (e *endpoint) contested(v cinder.Volume) error {
 // CancelImport disconnects a volume that Import connected and that cannot be
 // used. The stamp stays, and with it the proof that nothing may remove the
 // volume. A volume that is in use stays connected, and one that another party
-// reserved stays reserved. So does one for the CSI driver, which Import connects to
-// nobody.
+// reserved stays reserved. A volume for the CSI driver stays as it is, since Import
+// does not connect it.
 func (l *Lifecycle) CancelImport(ctx context.Context, target Target) error {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {

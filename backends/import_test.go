@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// importStamp is the stamp of a volume that claim n imports: the
+// importStamp returns the stamp of a volume that claim n imports: the
 // PersistentVolume is named after the volume.
 func importStamp(n int, id string) stamps.Volume {
 	stamp := claimStamp(n)
@@ -153,8 +153,8 @@ func TestImportIsRepeatedAfterEveryFault(t *testing.T) {
 	}
 }
 
-// TestTwoClustersImportOneVolume: both see it free, and one gets it at most. The
-// other has changed the volume at the worst moment.
+// TestTwoClustersImportOneVolume: both see it free, and at most one gets it,
+// even if the other changes the volume at the worst moment.
 func TestTwoClustersImportOneVolume(t *testing.T) {
 	for _, workflow := range []cinder.Workflow{cinder.WorkflowReserve, cinder.WorkflowAttachment} {
 		for at := range 8 {
@@ -197,7 +197,8 @@ func TestClaimThatNeedsItsVolumeKeepsIt(t *testing.T) {
 	equal(t, len(memory.changes()), 0)
 }
 
-// TestCanceledImportIsAvailableAgain, and can be repeated.
+// TestCanceledImportIsAvailableAgain: a canceled import leaves the volume
+// available, and can be repeated.
 func TestCanceledImportIsAvailableAgain(t *testing.T) {
 	for _, workflow := range []cinder.Workflow{cinder.WorkflowReserve, cinder.WorkflowAttachment} {
 		t.Run(string(workflow), func(t *testing.T) {
@@ -245,8 +246,8 @@ func TestCompletionAfterAnImport(t *testing.T) {
 	equal(t, memory.present()[id].Status, cinder.StatusInUse)
 }
 
-// TestOneImportTwiceAtOnce runs an import while another run of it is anywhere on
-// its way: the volume keeps its stamp and is connected once.
+// TestOneImportTwiceAtOnce runs an import while another run of it is at any
+// step: the volume keeps its stamp and is connected once.
 func TestOneImportTwiceAtOnce(t *testing.T) {
 	for _, workflow := range []cinder.Workflow{cinder.WorkflowReserve, cinder.WorkflowAttachment} {
 		for at := range 8 {

@@ -48,7 +48,7 @@ func TestUnattendedImportNeverTakesAForeignReservation(t *testing.T) {
 	}
 }
 
-// TestContestThatCouldNotBeNotedIsRemembered: by the caller.
+// TestContestThatCouldNotBeNotedIsRemembered: the caller remembers it.
 func TestContestThatCouldNotBeNotedIsRemembered(t *testing.T) {
 	memory := newMemoryCinder()
 	metadata := importStamp(1, "volume-x").Metadata(nil)
@@ -126,7 +126,7 @@ func TestContestedReservationIsNotReleased(t *testing.T) {
 }
 
 // TestForeignStampIsRefusedByTheGrant: whoever asked must not learn whose the volume
-// is, whenever the other stamp comes.
+// is, whenever the other stamp appears.
 func TestForeignStampIsRefusedByTheGrant(t *testing.T) {
 	errNo := errors.New("there is no such volume")
 	for _, cluster := range []string{"cluster-1", "cluster-2"} {

@@ -28,7 +28,7 @@ func (e *endpoint) importForNodes(ctx context.Context, v cinder.Volume, spec Imp
 	if err := e.freeOfNodes(v); err != nil {
 		return Connected{}, err
 	}
-	// So that noting the record needs no look.
+	// Noting the record later then needs no request to read the volume.
 	e.known.See(v.ID, v)
 	return Connected{Volume: v}, nil
 }
@@ -47,12 +47,13 @@ func (e *endpoint) freeOfNodes(v cinder.Volume) error {
 	case v.Status != cinder.StatusAvailable && stamps.IsCSI(v):
 		return e.failure(KindInUse, "volume %s, of mode csi, is %s, so a node may have it; detach it there first", v.ID, v.Status)
 	case v.Status != cinder.StatusAvailable || len(v.Attachments) > 0:
-		// Which nodes use a native volume can be told only by its connection, and one that
-		// is reserved does not show for whom.
+		// Only a connection shows which nodes use a native volume, and a reserved volume
+		// does not show for whom.
 		return e.failure(cinder.KindConflict, "volume %s is %s and has %d attachments, but only an available volume without any can be imported in mode csi; detach it first, or import it in mode native", v.ID, v.Status, len(v.Attachments))
 	}
 	if len(notes) > 0 {
-		// The leader ends the note. Under another stamp, it would not find it.
+		// The leader ends the note, which it would not find under another
+		// stamp.
 		key := slices.Min(slices.Collect(maps.Keys(notes)))
 		return e.failure(KindInUse, "volume %s was detached from node %s while it was in use there, and that node may still write to it; the program ends the note when the node has released the volume, has rebooted, or is gone. If another cluster made the note, remove it: openstack volume unset --property %s %s",
 			v.ID, notes[key].Node, stamps.UncleanPrefix+key, v.ID)
@@ -78,7 +79,8 @@ func (e *endpoint) unattached(ctx context.Context, v cinder.Volume) error {
 	return e.failure(KindInUse, "volume %s is %s, but has attachment %s, and nothing says which node has it; if none does, delete the attachment", v.ID, v.Status, listed[0].ID)
 }
 
-// describeForNodes adds what the stamp of a volume for the CSI driver has besides.
+// describeForNodes adds the metadata that a volume for the CSI driver carries
+// besides its stamp.
 func (spec Import) describeForNodes(v cinder.Volume, metadata map[string]string) {
 	metadata[stamps.KeyMode] = stamps.ModeCSI
 	metadata[stamps.KeyWorkflow] = string(cinder.WorkflowAttachment)
@@ -92,7 +94,7 @@ func (spec Import) describeForNodes(v cinder.Volume, metadata map[string]string)
 	}
 }
 
-// unrecordedUUIDs are those that a volume does not record.
+// unrecordedUUIDs returns the UUIDs that a volume does not record.
 func unrecordedUUIDs(v cinder.Volume, uuids []string) []string {
 	recorded := stamps.FilesystemUUIDsOf(v)
 	return slices.DeleteFunc(slices.Clone(uuids), func(id string) bool { return slices.Contains(recorded, id) })

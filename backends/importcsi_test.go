@@ -12,20 +12,20 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// filesystem are UUIDs of filesystems.
+// UUIDs of filesystems.
 const (
 	filesystem1 = "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11"
 	filesystem2 = "0b1c5a52-3a3f-4a64-9a59-2b7e2a6f1c11"
 )
 
-// importForNodesOf is the import of a volume in mode csi.
+// importForNodesOf returns the import of a volume in mode csi.
 func importForNodesOf(n int, id string, filesystems ...string) Import {
 	spec := importOf(n, id)
 	spec.CSI, spec.FilesystemUUIDs, spec.Connector = true, filesystems, cinder.Connector{}
 	return spec
 }
 
-// keptByNodes is a volume that a claim in mode csi left behind.
+// keptByNodes returns a volume that a claim in mode csi left behind.
 func keptByNodes(status cinder.Status, more map[string]string) cinder.Volume {
 	v := marked(csiVolume(2, status))
 	v.Metadata[stamps.KeyClusterUID] = "cluster-1"
@@ -114,7 +114,7 @@ func TestImportInModeCSIFromEveryState(t *testing.T) {
 	}
 }
 
-// TestImportInModeCSINeedsTheAttachmentsAPI before anything is stamped.
+// TestImportInModeCSINeedsTheAttachmentsAPI: without it, nothing is stamped.
 func TestImportInModeCSINeedsTheAttachmentsAPI(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(cinder.Volume{Status: cinder.StatusAvailable})
@@ -232,7 +232,8 @@ func TestImportInModeCSILosesToAReservation(t *testing.T) {
 	}
 }
 
-// TestModeOfAnImportThatChangesBetweenRuns: the rule may have got the other mode.
+// TestModeOfAnImportThatChangesBetweenRuns: the rule's mode may have changed in
+// between.
 func TestModeOfAnImportThatChangesBetweenRuns(t *testing.T) {
 	memory := newCSICinder()
 	id := memory.add(cinder.Volume{Status: cinder.StatusAvailable})
@@ -256,7 +257,7 @@ func TestModeOfAnImportThatChangesBetweenRuns(t *testing.T) {
 	equal(t, stamps.IsCSI(memory.present()[id]), true)
 }
 
-// TestFilesystemUUIDsOnAVolume: what is recorded stays, and what is no UUID names nothing.
+// TestFilesystemUUIDsOnAVolume: recorded UUIDs stay, and what is not a UUID is ignored.
 func TestFilesystemUUIDsOnAVolume(t *testing.T) {
 	many := make([]string, 15)
 	for n := range many {
@@ -297,8 +298,8 @@ func TestFilesystemUUIDsOnAVolume(t *testing.T) {
 	}
 }
 
-// TestACopyInModeCSIRecordsItsFilesystem: when its PersistentVolume is gone, nothing else
-// does.
+// TestACopyInModeCSIRecordsItsFilesystem: once its PersistentVolume is gone, nothing else
+// records it.
 func TestACopyInModeCSIRecordsItsFilesystem(t *testing.T) {
 	memory := newCSICinder()
 	spec := csiSpec(1)

@@ -101,7 +101,7 @@ func TestInventoryThatFails(t *testing.T) {
 	found, err := i.Find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Time{})
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(found), 1)
-	// Half a list does not count: the last complete one stays.
+	// A partial list does not count: the last complete one stays.
 	fail = true
 	if _, err := i.Find(t.Context(), claimStamp(1).ClaimUID, claimStamp(1).Owns, time.Now()); err == nil {
 		t.Error("no error from a new listing")

@@ -38,8 +38,8 @@ func TestBrokenFileLeavesTheCredentialsThatWereRead(t *testing.T) {
 	}
 }
 
-// TestKeptCredentialsServeUntilTheFileIsGood, in a pool that has never read the
-// file.
+// TestKeptCredentialsServeUntilTheFileIsGood uses a pool that has never read
+// the file.
 func TestKeptCredentialsServeUntilTheFileIsGood(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	sources := cloud.Clouds(cindertest.PasswordCloud)
@@ -72,7 +72,7 @@ func TestKeptCredentialsServeUntilTheFileIsGood(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "backend gold: cannot read "+sources.CloudsFile+": no such file or directory; "+
 		"the last good credentials cannot be used either: they were read for another configuration of the backend")
 
-	// The file wins as soon as it is good, and for good.
+	// The file wins as soon as it is good, and keeps winning.
 	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(string(good), "s3cr3t", "n3w"))
 	second, err := pool.Client(t.Context(), gold)
 	if err != nil || second == first {

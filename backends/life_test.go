@@ -146,7 +146,7 @@ func reply(w http.ResponseWriter, status int, document map[string]any, err error
 	cindertest.Answer(w, status, string(encoded))
 }
 
-// TestLifeOverHTTP leads many volumes through their lives with all components:
+// TestLifeOverHTTP takes many volumes through their lives with all components:
 // pool, login, paging, a token that expires meanwhile, few slots.
 func TestLifeOverHTTP(t *testing.T) {
 	cloud := cindertest.NewCloud(t)

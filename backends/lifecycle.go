@@ -39,19 +39,20 @@ type LifecycleOptions struct {
 	FailuresToOpen int
 	// HealthChanged is called with the error of rejected requests when the
 	// circuit opens, and with nil when the backend answers again; in order, one
-	// call at a time, during the term only, and under no lock. It must return
-	// soon: the next probe waits for it. Nil means that it is not needed.
+	// call at a time, during the term only, and with no lock held. It must
+	// return soon: the next probe waits for it. It may be nil.
 	HealthChanged func(err error)
-	// Moved is called, under no lock, when changed credentials lead to another
-	// place, as after Configure. It must return soon. Nil means that it is not
-	// needed.
+	// Moved is called, with no lock held, when changed credentials lead to
+	// another place, so that the endpoint changes as after Configure. It must
+	// return soon. It may be nil.
 	Moved func()
 }
 
-// Lifecycle manages the life cycle of one backend's volumes: create, connect, bring into use, and back; with the volume actions or the attachments
-// API, see Workflow. It lives as long as one leader's term: what it remembers
-// (volumes it created, creates whose answers were lost, the listing at the
-// beginning of the term) is valid only while no other replica leads.
+// Lifecycle manages the life cycle of one backend's volumes: create, connect, bring into
+// use, and back. It uses the volume actions or the attachments API; see Workflow. It
+// lives as long as one leader's term: what it remembers (volumes it created, creates
+// whose answers were lost, the listing at the beginning of the term) is valid only while
+// no other replica leads.
 //
 // Every method derives its next step from the observed state, so that each may
 // be interrupted anywhere and called again, by this leader or the next.
@@ -105,23 +106,23 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 	return l
 }
 
-// current is the endpoint for an operation that begins now.
+// current returns the endpoint for an operation that begins now.
 func (l *Lifecycle) current() *endpoint {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.at
 }
 
-// Health is the error with which requests are rejected, or nil while the
+// Health returns the error with which requests are rejected, or nil while the
 // backend answers, as far as requests have shown.
 func (l *Lifecycle) Health() error { return l.breaker.Health() }
 
-// Condition is for reports.
+// Condition returns how the backend answers, for reports.
 func (l *Lifecycle) Condition() breaker.Condition { return l.breaker.Condition() }
 
-// ProbeNow probes a backend that does not answer at once, rather than after the
-// pause between two probes. It is for callers that know of a fix, such as new
-// credentials; it does nothing while the backend answers.
+// ProbeNow immediately probes a backend that does not answer, rather than after
+// the pause between two probes. It is for callers that know of a fix, such as
+// new credentials; it does nothing while the backend answers.
 func (l *Lifecycle) ProbeNow() { l.breaker.ProbeNow() }
 
 // Spec is the volume that a claim wants.
@@ -130,9 +131,9 @@ type Spec struct {
 	SizeGiB int64
 	Type    string
 	Zone    string
-	// Zones are those in which a volume of an earlier attempt, or of the source, may
-	// be. Without any, a volume must have been requested in Zone, and a source may be
-	// in any.
+	// Zones are those in which a volume of an earlier attempt, or the source, may be.
+	// If there are none, a volume must have been requested in Zone, and a source may
+	// be in any zone.
 	Zones []string
 	// Source is what its content is copied from; zero for an empty volume.
 	Source    Source
@@ -141,22 +142,23 @@ type Spec struct {
 	Connector cinder.Connector
 	// ReadOnly requests a connection that does not allow writes.
 	ReadOnly bool
-	// CSI makes a volume for the CSI driver: Connect waits until it is available, and
-	// connects it to nothing.
+	// CSI requests a volume for the CSI driver: Connect waits until it is available,
+	// and connects it to nothing.
 	CSI bool
 	// FilesystemUUIDs are those that the filesystem of a copy may have. In mode csi, they
-	// are recorded on the volume: when its PersistentVolume is gone, nothing else has them.
+	// are recorded on the volume: once its PersistentVolume is gone, nothing else has
+	// them.
 	FilesystemUUIDs []string
 	// Permit is called before a volume of the claim is removed because it
 	// failed or because another one is kept; nil permits everything.
 	Permit Permit
 }
 
-// request is the part of the spec that determines how a volume is created, in a
-// form for comparisons and for people. Cinder may create something else: arrays
-// round sizes up, the type may be given by its ID, and the zone or the type may
-// be left to a default. So a request is compared with a request, never with the
-// volume.
+// request returns the part of the spec that determines how a volume is created,
+// in a form for comparisons and for people. Cinder may create something else:
+// arrays round sizes up, the type may be given by its ID, and the zone or the
+// type may be left to a default. So a request is compared with a request, never
+// with the volume.
 func (s Spec) request() string {
 	request := fmt.Sprintf("%d GiB, type %q, zone %q%s", s.SizeGiB, s.Type, s.Zone, s.Source)
 	if len(request) > stamps.LongestValue {
@@ -200,8 +202,9 @@ type Connected struct {
 	Place cinder.Place
 }
 
-// maxMoves bounds how often one call looks and takes a step. The longest normal
-// path has four moves; more mean that another party changes the volume too.
+// maxMoves bounds how often one call reads the volume and takes a step. The
+// longest normal path has four moves; more mean that another party changes the
+// volume too.
 const maxMoves = 12
 
 // lock takes the lock of a claim. Its holder may be waiting for a turn at the
@@ -211,11 +214,11 @@ func (l *Lifecycle) lock(ctx context.Context, claimUID string) (release func(), 
 	return l.locks.Acquire(ctx, claimUID)
 }
 
-// Connect brings the claim's volume to the state in which its connection is
-// known, or made for the CSI driver. It creates the volume if there is none, and
-// adopts whatever an earlier attempt left. The volume does not reach in-use: Complete takes that step
-// after the PersistentVolume is recorded, so that "attaching or earlier" proves
-// that the volume was never recorded.
+// Connect brings the claim's volume to the state in which its connection is known or, for
+// the CSI driver, to the state in which it is available. It creates the volume if there
+// is none, and adopts whatever an earlier attempt left. The volume does not reach in-use:
+// Complete takes that step after the PersistentVolume is recorded, so that "attaching or
+// earlier" proves that the volume was never recorded.
 func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 	release, err := l.lock(ctx, spec.Stamp.ClaimUID)
 	if err != nil {
@@ -274,7 +277,7 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 				v, err = e.get(ctx, v.ID)
 			}
 		case steps.None:
-			// So that noting the record needs no look.
+			// Noting the record later then needs no request to read the volume.
 			e.known.See(v.ID, v)
 			return Connected{Volume: v}, nil
 		case steps.Discard:
@@ -319,8 +322,8 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 	if err := e.checkSource(ctx, spec); err != nil {
 		return cinder.Volume{}, err
 	}
-	// Recorded before the request leaves: a panic between effect and answer
-	// must not make the volume unknown.
+	// This is recorded before the request leaves: a panic between effect and
+	// answer must not make the volume unknown.
 	e.known.Doubt(uid)
 	err = e.session.change(ctx, func(ctx context.Context, client Cinder) error {
 		workflow, err := client.Workflow(ctx)
@@ -370,7 +373,8 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 
 // correctRequestTime replaces the time of the request on a volume that its own
 // create's answer shows as a copy: the clock that the request was stamped by, a
-// Date header, was wrong. Left alone, the volume could never be removed.
+// Date header, was wrong. If it were left alone, the volume could never be
+// removed.
 func (e *endpoint) correctRequestTime(ctx context.Context, v cinder.Volume) error {
 	if !stamps.IsCopy(v) {
 		return nil
@@ -422,7 +426,7 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 	return chosen, nil
 }
 
-// reserve marks the volume as being attached. After a conflict it looks at the
+// reserve marks the volume as being attached. After a conflict it reads the
 // volume: if an earlier request whose answer was lost has reserved it, that is
 // just as good.
 func (e *endpoint) reserve(ctx context.Context, v cinder.Volume) (cinder.Volume, error) {
@@ -477,7 +481,7 @@ func (e *endpoint) discard(ctx context.Context, v cinder.Volume, spec Spec) erro
 	failed := e.failure(KindVolumeFailed, "volume %s went to %s and was removed: %s", v.ID, v.Status, reason)
 	zone, fits := spec.requestedIn(v)
 	if v.Status != cinder.StatusError || !fits {
-		// It says nothing about what the spec requests.
+		// The failure says nothing about what the spec requests.
 		return failed
 	}
 	return &NotMadeError{Zone: zone, Reason: reason, Failure: failed}

@@ -224,7 +224,7 @@ func TestRefusedCreateIsReported(t *testing.T) {
 	equal(t, memory.count("volume.create"), 3)
 }
 
-// TestLostCreateIsSettledByLooking: the answer was lost after the effect.
+// TestLostCreateIsSettledByLooking: the answer is lost after the effect.
 func TestLostCreateIsSettledByLooking(t *testing.T) {
 	memory := newMemoryCinder()
 	lose := true

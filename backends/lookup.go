@@ -25,8 +25,8 @@ func (e *endpoint) hasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, 
 	return len(found) > 0, err
 }
 
-// KnownVolumeOf is the ID of the claim's volume as far as this term knows it,
-// without a request; empty if it knows none.
+// KnownVolumeOf returns the ID of the claim's volume as far as this term knows
+// it, without a request; empty if it knows none.
 func (l *Lifecycle) KnownVolumeOf(stamp stamps.Volume) string {
 	id, _ := l.current().known.Of(stamp.ClaimUID)
 	return id
@@ -39,7 +39,7 @@ func (l *Lifecycle) HasVolume(ctx context.Context, id string) (bool, error) {
 	return found, err
 }
 
-// Find reads a volume of any owner by its ID.
+// Find reads a volume by its ID, whoever owns it.
 func (l *Lifecycle) Find(ctx context.Context, id string) (v cinder.Volume, found bool, err error) {
 	v, err = l.current().get(ctx, id)
 	if cinder.IsKind(err, cinder.KindNotFound) {
@@ -65,7 +65,7 @@ func (l *Lifecycle) Relist(ctx context.Context) ([]cinder.Volume, error) {
 	return all, err
 }
 
-// LastDoubt is when this term last requested a volume without learning the
+// LastDoubt returns when this term last requested a volume without learning the
 // result, or the backend began to point elsewhere; zero if neither happened. A
 // network may deliver such a request late, after the claim got another volume,
 // and volumes may remain at the former place.
@@ -76,7 +76,7 @@ func (l *Lifecycle) LastDoubt() time.Time {
 }
 
 // look finds the claim's volume: by the ID that this term knows, or in the
-// term's listing. The zero Volume means that there provably is none.
+// term's listing. The zero Volume means that there is provably none.
 func (e *endpoint) look(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
 	for range maxMoves {
 		id, err := e.locate(ctx, stamp, connector, permit)
@@ -96,7 +96,7 @@ func (e *endpoint) look(ctx context.Context, stamp stamps.Volume, connector cind
 		}
 		if !stamp.Owns(v) {
 			// The next attempt looks again: the answer that named this volume may have
-			// been wrong. The volume is not gone, and may be that of another claim.
+			// been wrong. The volume is not gone, and may belong to another claim.
 			e.known.ForgetClaim(stamp.ClaimUID, id)
 			e.known.Doubt(stamp.ClaimUID)
 			return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
@@ -135,14 +135,15 @@ func (e *endpoint) locate(ctx context.Context, stamp stamps.Volume, connector ci
 	return id, nil
 }
 
-// place is where this endpoint leads; zero before the first login.
+// place returns where this endpoint leads; zero before the first login.
 func (e *endpoint) place() cinder.Place { return e.session.where() }
 
-// Place is where the backend leads; zero before the first login of the term.
+// Place returns where the backend leads; zero before the first login of the
+// term.
 func (l *Lifecycle) Place() cinder.Place { return l.current().place() }
 
 // absent evaluates Cinder's answer that a target does not exist, and returns
-// nil if the volume is gone. Absence proves that only at the place where the
+// nil if the volume is gone. The answer proves that only at the place where the
 // volume was. If no PersistentVolume records that place, a place counts if it
 // has shown this term a volume of the cluster: credentials of another project
 // show none.
@@ -192,7 +193,7 @@ func (e *endpoint) note(v cinder.Volume) {
 }
 
 // IsGone reports whether the term's last listing shows that a volume does not exist, or
-// the volume is gone since. It never lists; without a listing, nothing is gone.
+// the volume has gone since. It never lists; without a listing, nothing is gone.
 func (l *Lifecycle) IsGone(volumeID string) bool { return l.current().inventory.IsGone(volumeID) }
 
 func (e *endpoint) hasShown() bool { return e.shown.Load() }
@@ -288,7 +289,7 @@ func (l *Lifecycle) Duplicates(claimUID, recorded string) []string {
 	return duplicates
 }
 
-// observe searches a page that was read for another purpose for duplicates of
-// claims in flight. So every claim is checked after its create request at no
+// observe looks for duplicates of claims in flight on a page that was read for
+// another purpose. So every claim is checked after its create request at no
 // cost.
 func (e *endpoint) observe(page []cinder.Volume) { e.known.NoteRivals(page, stamps.ClaimOf(e.cluster)) }

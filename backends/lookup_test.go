@@ -15,8 +15,8 @@ import (
 
 var otherPlace = cinder.Place{Endpoint: "http://old:8776/v3", Project: "p0"}
 
-// TestAbsenceTellsOnlyWhereTheVolumeWas: the program must keep caring for a
-// volume after a 404 at another place.
+// TestAbsenceTellsOnlyWhereTheVolumeWas: the program must keep looking after a
+// volume that answers 404 at another place.
 func TestAbsenceTellsOnlyWhereTheVolumeWas(t *testing.T) {
 	const elsewhere = "backend gold: volume volume-9 was recorded at http://old:8776/v3 (project p0), but the backend points to http://cinder:8776/v3 (project p1), where it does not exist"
 	const unknown = "backend gold: volume volume-9 does not exist at http://cinder:8776/v3 (project p1), but it may never have been there: " +
@@ -142,9 +142,9 @@ func (c *changingClients) leadTo(memory *memoryCinder) {
 	c.now = memory
 }
 
-// TestCredentialsThatLeadElsewhere: an operation never continues at another
-// place than where it began, and knowledge of one place does not apply to the
-// other.
+// TestCredentialsThatLeadElsewhere: an operation never continues at a place
+// other than the one where it began, and knowledge of one place does not apply
+// to the other.
 func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	before, after := newMemoryCinder(), newMemoryCinder()
 	after.place = cinder.Place{Endpoint: memoryPlace.Endpoint, Project: "p2"}
@@ -170,8 +170,8 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "backend gold: the backend's credentials now point to http://cinder:8776/v3 (project p2) and no longer to http://cinder:8776/v3 (project p1); work begun there starts over")
 	equal(t, cinder.KindOf(err), cinder.KindConflict)
 	equal(t, moved, 1)
-	// The new place is listed soon: this term, or an earlier one, may have
-	// begun something there.
+	// The new place is to be listed soon: this term, or an earlier one, may
+	// have begun something there.
 	equal(t, l.LastDoubt().IsZero(), false)
 	equal(t, cinder.KindOf(l.Remove(t.Context(), target)), KindElsewhere)
 	equal(t, l.Place(), after.place)

@@ -48,11 +48,11 @@ type memoryCinder struct {
 	// delay is the number of calls for the next one.
 	delayed map[*delayedEffect]int
 	delay   func() int
-	// workflow is how new volumes are connected.
+	// workflow says how new volumes are connected.
 	workflow cinder.Workflow
 	// shared allows several hosts to attach a volume (multiattach).
 	shared bool
-	// noAttachments is a Cinder without the attachments API.
+	// noAttachments takes away the attachments API.
 	noAttachments bool
 	// open contains attachments of the attachments API, by ID.
 	open map[string]*memoryAttachment
@@ -164,7 +164,8 @@ func (m *memoryCinder) put(v cinder.Volume) *memoryVolume {
 
 func (v *memoryVolume) change(looks int, end cinder.Status) { v.left, v.end = looks, end }
 
-// look reads a volume and advances its time.
+// look reads a volume, and brings its asynchronous change one read closer to
+// its end.
 func (m *memoryCinder) look(v *memoryVolume) (cinder.Volume, bool) {
 	if v.Status == cinder.StatusCreating || v.Status == cinder.StatusDeleting || v.Status == cinder.StatusExtending || v.Status == cinder.StatusRetyping && v.becomes != "" {
 		if v.left == 0 && v.Status == cinder.StatusRetyping {
@@ -213,7 +214,7 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 	if m.asked != nil {
 		m.asked(ctx, operation)
 	}
-	// Like the transport when the request's turn has come.
+	// The transport does this when the request's turn has come.
 	if err := turns.AdmissionOf(ctx).Fence(); err != nil {
 		return cinder.NotSent("gold", operation, err)
 	}
@@ -432,7 +433,7 @@ func (m *memoryCinder) unreserve(v *memoryVolume) {
 	}
 }
 
-// attachmentsOf are all attachments of a volume: those in its document, and
+// attachmentsOf returns all attachments of a volume: those in its document, and
 // those of the attachments API that are not complete.
 func (m *memoryCinder) attachmentsOf(v *memoryVolume) []cinder.Attachment {
 	var all []cinder.Attachment
@@ -520,7 +521,7 @@ func (m *memoryCinder) Detach(ctx context.Context, id, attachmentID string) erro
 		all := m.attachmentsOf(v)
 		switch {
 		case attachmentID == "" && len(all) == 0:
-			// Whatever the status was.
+			// This happens whatever the status was.
 			v.Status = cinder.StatusAvailable
 			return nil
 		case attachmentID == "" && len(all) == 1:
@@ -538,7 +539,7 @@ func (m *memoryCinder) Place() cinder.Place { return m.place }
 
 func (m *memoryCinder) Workflow(context.Context) (cinder.Workflow, error) { return m.workflow, nil }
 
-// Now is the clock for the timestamps of volumes.
+// Now returns the time by the clock that stamps volumes.
 func (m *memoryCinder) Now() time.Time { return m.clock.Add(m.ahead) }
 
 func (m *memoryCinder) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
@@ -634,7 +635,7 @@ func (m *memoryCinder) FailureReason(ctx context.Context, id string) (reason str
 	return reason
 }
 
-// count is the number of calls of an operation.
+// count returns the number of calls of an operation.
 func (m *memoryCinder) count(operation string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -647,7 +648,7 @@ func (m *memoryCinder) count(operation string) int {
 	return n
 }
 
-// calls lists the calls, without listings and reads.
+// changes lists the calls, without listings and reads.
 func (m *memoryCinder) changes() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -686,7 +687,7 @@ func (m *memoryCinder) stamped(stamp stamps.Volume) []cinder.Volume {
 	return found
 }
 
-// present is every volume in its current state, by ID.
+// present returns every volume in its current state, by ID.
 func (m *memoryCinder) present() map[string]cinder.Volume {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -757,7 +758,7 @@ func claimTarget(n int, id string) Target {
 	return Target{VolumeID: id, Stamp: claimStamp(n), Connector: testConnector, Place: memoryPlace}
 }
 
-// mine is claim n's volume in a state.
+// mine returns claim n's volume in a state.
 func mine(n int, status cinder.Status) cinder.Volume {
 	v := cinder.Volume{Name: claimStamp(n).PV, Status: status, Metadata: claimStamp(n).Metadata(nil)}
 	if status == cinder.StatusInUse {
@@ -767,8 +768,8 @@ func mine(n int, status cinder.Status) cinder.Volume {
 	return v
 }
 
-// byAttachments is claim n's volume, connected by the attachments API, with one
-// attachment for each of the statuses.
+// byAttachments returns claim n's volume, connected by the attachments API,
+// with one attachment for each of the statuses.
 func (m *memoryCinder) byAttachments(n int, status cinder.Status, attachments ...string) string {
 	v := mine(n, status)
 	v.Attachments = nil

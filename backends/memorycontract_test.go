@@ -8,8 +8,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindercontract"
 )
 
-// TestMemoryCinderIsLikeCinder runs the Cinder of the property tests against
-// the same table as the adapter and real Cinder.
+// TestMemoryCinderIsLikeCinder holds the Cinder of the property tests to the
+// same table as the adapter and real Cinder.
 func TestMemoryCinderIsLikeCinder(t *testing.T) {
 	cindercontract.TableIsComplete(t)
 	for name, member := range map[string]bool{"administrator": false, "member": true} {

@@ -22,7 +22,7 @@ func snapshotNotFound(operation, id string) error {
 	return &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindNotFound, Status: 404, Message: "Snapshot " + id + " could not be found"}
 }
 
-// snapshotsOf are the snapshots of a volume; it is called with the lock.
+// snapshotsOf returns the snapshots of a volume. The caller must hold the lock.
 func (m *memoryCinder) snapshotsOf(volume string) []*memorySnapshot {
 	var found []*memorySnapshot
 	for _, s := range m.snapshots {
@@ -47,7 +47,8 @@ func (m *memoryCinder) CreateSnapshot(ctx context.Context, request cinder.NewSna
 	return created, err
 }
 
-// putSnapshot adds a snapshot that is being created; it is called with the lock.
+// putSnapshot adds a snapshot that is being created. The caller must hold the
+// lock.
 func (m *memoryCinder) putSnapshot(s cinder.Snapshot) cinder.Snapshot {
 	m.ids++
 	s.ID, s.Status = fmt.Sprintf("snapshot-%d", m.ids), cinder.StatusCreating
@@ -56,7 +57,8 @@ func (m *memoryCinder) putSnapshot(s cinder.Snapshot) cinder.Snapshot {
 	return s
 }
 
-// lookAtSnapshot reads a snapshot and advances its time.
+// lookAtSnapshot reads a snapshot, and brings its change one read closer to its
+// end.
 func (m *memoryCinder) lookAtSnapshot(s *memorySnapshot) (cinder.Snapshot, bool) {
 	if s.Status == cinder.StatusCreating || s.Status == cinder.StatusDeleting {
 		switch {

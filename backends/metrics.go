@@ -73,13 +73,13 @@ func (m *Metrics) Health(backend string, up bool) {
 	m.outages.WithLabelValues(backend).Add(0)
 }
 
-// ForgetHealth forgets what only a leader knows of a backend.
+// ForgetHealth forgets what only a leader knows about a backend.
 func (m *Metrics) ForgetHealth(backend string) {
 	m.up.DeleteLabelValues(backend)
 	m.Requests.ForgetLogin(backend)
 }
 
-// Outage counts one that begins.
+// Outage counts the beginning of an outage.
 func (m *Metrics) Outage(backend string) { m.outages.WithLabelValues(backend).Inc() }
 
 func (m *Metrics) credentialsRead(backend string, at time.Time, good bool) {

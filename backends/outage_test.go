@@ -98,7 +98,7 @@ func TestBlackHole(t *testing.T) {
 						if i%2 == 0 {
 							_, err = w.HasVolume(t.Context(), fmt.Sprintf("volume-%d", i))
 						} else {
-							// A change, without the look before it.
+							// A change, without the read before it.
 							err = w.current().session.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, "v1") })
 						}
 						mu.Lock()
@@ -190,7 +190,8 @@ func TestFixedCredentialsAreUsedAtOnce(t *testing.T) {
 	idle(t, l)
 }
 
-// TestProbeBoundsItsRequests, but not those of others.
+// TestProbeBoundsItsRequests: a probe bounds its own requests, but not those of
+// others.
 func TestProbeBoundsItsRequests(t *testing.T) {
 	for _, test := range []struct{ configured, probe time.Duration }{{DefaultRequestTimeout, longestProbe}, {time.Second, time.Second}} {
 		synctest.Test(t, func(t *testing.T) {

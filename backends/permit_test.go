@@ -46,8 +46,8 @@ func TestPermitIsAskedBeforeEveryChange(t *testing.T) {
 	}
 }
 
-// TestPermitGuardsEveryVolumeWithoutARecord: undoing, duplicates, and volumes
-// that failed.
+// TestPermitGuardsEveryVolumeWithoutARecord: it is asked when volumes are
+// undone, duplicate or failed.
 func TestPermitGuardsEveryVolumeWithoutARecord(t *testing.T) {
 	refuse := func(context.Context, cinder.Volume) error { return errNotPermitted }
 	for name, c := range map[string]struct {

@@ -59,9 +59,9 @@ type Pool struct {
 	// kept is what an earlier process kept for the backends whose credentials this
 	// one has not read yet.
 	kept map[string][]byte
-	// readings contains the last good reading of the credentials. Its keys have
-	// only what matters to them: a change of anything else must not lose the last
-	// good ones.
+	// readings contains the last good readings of the credentials. A key contains
+	// only what matters to the credentials: a change of anything else must not
+	// lose the last good ones.
 	readings *lru.Cache[key, lastReading]
 	// accounts contains the credentials in use, by a hash of them.
 	accounts *lru.Cache[string, *cinder.Account]
@@ -137,8 +137,8 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 	// The login outlives the caller that happened to come first, since others
 	// wait for it too. Every caller stops waiting when its own context ends.
 	result := p.logins.DoChan(config.Name+" "+found.Version, func() (any, error) {
-		// A caller that looked before the previous login ended finds its
-		// result.
+		// A caller that looked before the previous login ended finds its result
+		// here.
 		if client, ok := p.peek(at, found.Version); ok {
 			return client, nil
 		}
@@ -222,13 +222,14 @@ func (p *Pool) read(config Config) (*auth.Reading, error) {
 	return next, err
 }
 
-// UsableKept is nil if a pool could use these kept credentials for the backend.
+// UsableKept returns an error unless a pool could use these kept credentials
+// for the backend.
 func UsableKept(config Config, kept []byte) error {
 	_, err := auth.Restore(config.credentials(), kept)
 	return err
 }
 
-// LastGood is the credentials of a backend that are in use.
+// LastGood describes the credentials of a backend that are in use.
 type LastGood struct {
 	// Kept is the text that PoolOptions.Kept takes, a secret; empty if the
 	// credentials come from no file.
@@ -238,8 +239,8 @@ type LastGood struct {
 	Current, Restored bool
 }
 
-// LastGood returns the last good credentials, of the last CheckCredentials or
-// Client; false if there are none.
+// LastGood returns the last good credentials that CheckCredentials or Client
+// read; false if there are none.
 func (p *Pool) LastGood(config Config) (LastGood, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -251,10 +252,10 @@ func (p *Pool) LastGood(config Config) (LastGood, bool) {
 }
 
 // CheckCredentials reads the backend's credentials now, without a request, and
-// makes the next look-up use changed ones. The version stays the same as long
-// as the credentials do and this process lives; it reveals nothing about them.
-// The error has KindConfig and contains no secrets; the last good credentials
-// stay in use.
+// makes the next look-up use changed ones. As long as the process lives, the
+// version changes only with the credentials; it reveals nothing about them. The
+// error has KindConfig and contains no secrets; the last good credentials stay
+// in use.
 func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	config = config.withDefaults()
 	at := key{config.Name, fingerprint.Of(config)}
@@ -305,7 +306,7 @@ func (p *Pool) peek(at key, version string) (*cinder.Client, bool) {
 	return entry.client, true
 }
 
-// account is what all clients of this user and secret share.
+// account returns what all clients of this user and secret share.
 func (p *Pool) account(found auth.Credentials) *cinder.Account {
 	id := found.Account()
 	p.mu.Lock()
@@ -318,8 +319,8 @@ func (p *Pool) account(found auth.Credentials) *cinder.Account {
 	return account
 }
 
-// queue is the backend's queue, with the limits of the configuration that logs
-// in.
+// queue returns the backend's queue, with the limits of the configuration that
+// logs in.
 func (p *Pool) queue(config Config) *turns.Queue {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -361,7 +362,7 @@ func (p *Pool) Forget(client *cinder.Client) {
 // not known, or that there is nothing that could expire.
 type Expiry struct {
 	cinder.Expiry
-	// ClientCertificate is the one that the program shows.
+	// ClientCertificate is the certificate that the program presents.
 	ClientCertificate time.Time
 }
 
@@ -380,7 +381,8 @@ func (p *Pool) Expiry(config Config) Expiry {
 		}
 	}
 	if loggedIn {
-		// Reading the token's expiry decodes the catalog, too: not under the lock.
+		// Reading the token's expiry also decodes the catalog, which is too slow
+		// to do under the lock.
 		found.Expiry = entry.client.Expiry()
 	}
 	return found

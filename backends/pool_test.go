@@ -105,7 +105,7 @@ func TestLoginOutlivesTheFirstCaller(t *testing.T) {
 	equal(t, cloud.LoginCount(), 1)
 }
 
-// logins is the number of logins with an outcome.
+// logins returns the number of logins with an outcome.
 func logins(t *testing.T, registry *prometheus.Registry, outcome string) float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -554,7 +554,7 @@ func TestTwoConfigurationsOfOneBackend(t *testing.T) {
 }
 
 // TestTokensInPlainTextAreReported: Keystone has TLS, and its catalog names a
-// Cinder without.
+// Cinder without it.
 func TestTokensInPlainTextAreReported(t *testing.T) {
 	plain := cindertest.NewCloud(t)
 	secure := cindertest.NewTLSCloud(t, func(*httptest.Server) {})
@@ -583,11 +583,11 @@ func TestTokensInPlainTextAreReported(t *testing.T) {
 
 // TestASilentKeystoneOpensEveryBreaker: two backends log in with one account, and
 // its Keystone accepts connections but does not answer. While the login of gold
-// waits for its answer, those of zinc give up waiting for their turn. That counts
-// as "not sent", which says nothing about the backend, so the breaker of zinc does
-// not open. While it is closed, claims do not go on to the next backend of their
-// rule, and each holds a worker for two request timeouts (2.5 minutes). With many
-// backends on one account, most logins end this way whatever the timeouts are.
+// waits for its answer, those of zinc give up waiting for their turn. That must
+// count as a failure of zinc, although nothing was sent: while its breaker is
+// closed, claims do not go on to the next backend of their rule, and each holds a
+// worker for two request timeouts (2.5 minutes). With many backends on one
+// account, most logins end this way whatever the timeouts are.
 func TestASilentKeystoneOpensEveryBreaker(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	over, asked := make(chan struct{}), make(chan struct{}, 1)
@@ -623,11 +623,10 @@ func TestASilentKeystoneOpensEveryBreaker(t *testing.T) {
 }
 
 // TestOneUserOfManyProjectsIsNotLocked: a service user often has a project for each
-// tenant, hence a backend for each. Its password is changed at Keystone. Keystone
-// counts failures by user, whatever project they ask for, but logins with
-// another project count as another account here: twelve backends send twelve
-// wrong passwords at once, and a Keystone that locks after five
-// (lockout_failure_attempts) locks the user, also for everybody else.
+// tenant, hence a backend for each. Its password is changed at Keystone, which
+// counts failures by user, whatever project they ask for. If each of twelve
+// backends sent the wrong password, a Keystone that locks after five failures
+// (lockout_failure_attempts) would lock the user for everybody.
 func TestOneUserOfManyProjectsIsNotLocked(t *testing.T) {
 	const projects, lockedAfter = 12, 5
 	cloud := cindertest.NewCloud(t)

@@ -55,7 +55,8 @@ func newWorld(t *rapid.T) *world {
 	}
 	w.fault = w.nextMishap
 	w.created = func(string) cinder.Status {
-		// Called with memoryCinder's lock, when the new volume exists.
+		// This is called with memoryCinder's lock held, once the new volume
+		// exists.
 		var own []string
 		for _, v := range w.volumes {
 			if claimStamp(1).Owns(v.Volume) {
@@ -96,8 +97,8 @@ func (w *world) nextMishap(operation, id string) mishap {
 	return next
 }
 
-// leftover is a volume that an earlier term left in some state, connected by
-// either API.
+// leftover returns a volume that an earlier term left in some state, connected
+// by either API.
 func (w *world) leftover(t *rapid.T, i int, status cinder.Status) string {
 	if rapid.Bool().Draw(t, fmt.Sprintf("volume %d by the volume actions", i)) {
 		return w.add(mine(1, status))
@@ -227,7 +228,7 @@ func TestOneClaimOneVolume(t *testing.T) {
 	})
 }
 
-// TestAbandonedClaimLeavesNothing: a claim is deleted at any point of its
+// TestAbandonedClaimLeavesNothing deletes a claim at any point of its
 // provisioning.
 func TestAbandonedClaimLeavesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -249,7 +250,7 @@ func TestAbandonedClaimLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestFenceThatFallsAnyTime: after the fence has fallen no change is made,
+// TestFenceThatFallsAnyTime: once the fence rejects changes, none is made,
 // whatever was under way.
 func TestFenceThatFallsAnyTime(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -23,13 +23,13 @@ type Publication struct {
 	// says so, too (multiattach).
 	Shared bool
 	// Admit decides about a new attachment before it is made. It gets the notes about
-	// nodes that may still write to the volume, and returns the keys of those that have
-	// released it since: Publish clears their notes with its next request. Publish returns
-	// its error unchanged. Nil admits all.
+	// nodes that may still write to the volume, and returns the keys of the nodes that
+	// have released it since: Publish clears their notes with its next request. Publish
+	// returns its error unchanged. Nil admits everything.
 	Admit func(ctx context.Context, notes map[string]stamps.Unclean) (ended []string, err error)
 	// HandOut gives the connection to the node. Publish calls it before it completes the
 	// attachment, and again whenever Publish is repeated. It must write what the node
-	// needs beside the answer. Publish returns its error unchanged.
+	// needs in addition to the answer. Publish returns its error unchanged.
 	HandOut func(ctx context.Context, published Published) error
 }
 
@@ -97,7 +97,7 @@ func (e *endpoint) publish(ctx context.Context, target Target, to Publication) (
 		if err != nil && !cinder.IsKind(err, cinder.KindNotFound) || published.AttachmentID != "" {
 			return published, err
 		}
-		// A step was taken, or what it was about is gone.
+		// A step was taken, or the object of the step is gone.
 		if v, err = e.ofNodes(ctx, target); err != nil {
 			return Published{}, err
 		}
@@ -108,13 +108,13 @@ func (e *endpoint) publish(ctx context.Context, target Target, to Publication) (
 	return Published{}, e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", target.VolumeID)
 }
 
-// ofNodes reads the target's volume and checks that it is one that nodes get for
-// themselves. The zero Volume means that it is gone.
+// ofNodes reads the target's volume and checks that each node gets it for
+// itself. The zero Volume means that it is gone.
 func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, error) {
 	e.known.DropPicture(target.VolumeID)
 	v, err := e.owned(ctx, target)
 	if err == nil && v.ID != "" && !stamps.IsCSI(v) {
-		// Its attachment, if it has one, is that of all nodes, and no record names it.
+		// Its attachment, if it has one, belongs to all nodes, and no record names it.
 		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s was not made for a CSI PersistentVolume, so it is neither attached nor detached for one", v.ID)
 	}
 	return v, err
@@ -173,8 +173,8 @@ func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded s
 
 // clearTheWay removes what interrupted calls left: attachments that no other node can
 // have, and records of other nodes without an attachment. It refuses a volume that
-// another node has, or may have, unless both may have it; then an attachment that is not
-// complete goes, too, since Cinder makes no other one beside it.
+// another node has, or may have, unless both may have it; then an incomplete attachment
+// is removed, too, since Cinder makes no other one beside it.
 func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[string]stamps.NodeRecord, to Publication) (moved bool, err error) {
 	listed, err := e.attachments(ctx, v)
 	if err != nil {
@@ -226,7 +226,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[
 	return moved, nil
 }
 
-// onOtherNode is the failure because another node has the volume.
+// onOtherNode returns the failure that says that another node has the volume.
 func (e *endpoint) onOtherNode(v cinder.Volume, other string, to Publication) error {
 	why := ""
 	for _, note := range stamps.UncleanOf(v) {
@@ -240,8 +240,8 @@ func (e *endpoint) onOtherNode(v cinder.Volume, other string, to Publication) er
 	return &OnOtherNodeError{Node: other, Failure: e.failure(KindOnOtherNode, "volume %s is attached to node %s, and can go to node %s only after it is detached there%s", v.ID, other, to.Node, why)}
 }
 
-// completedFor is a completed attachment for a host that no other node's record names;
-// empty if there is none.
+// completedFor returns a completed attachment for a host that no other node's record
+// names; empty if there is none.
 func completedFor(v cinder.Volume, host string, others map[string]stamps.NodeRecord) string {
 	for _, a := range v.Attachments {
 		if a.Host == host && !slices.ContainsFunc(slices.Collect(maps.Values(others)), func(r stamps.NodeRecord) bool { return r.AttachmentID == a.ID }) {
@@ -251,7 +251,7 @@ func completedFor(v cinder.Volume, host string, others map[string]stamps.NodeRec
 	return ""
 }
 
-// hostOf is the host of a completed attachment, which Cinder shows only to
+// hostOf returns the host of a completed attachment, which Cinder shows only to
 // administrators.
 func hostOf(v cinder.Volume, attachmentID string) string {
 	for _, a := range v.Attachments {
@@ -272,7 +272,7 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publica
 		}
 	}
 	if !stamps.EverAttached(v) {
-		// From here on somebody may have it.
+		// From here on a node may have the volume.
 		if err := e.updateMetadata(ctx, v.ID, stamps.AttachedMark()); err != nil {
 			return Published{}, err
 		}
@@ -320,7 +320,7 @@ type Withdrawal struct {
 	// Unclean reports whether a node still uses the volume, and since which boot.
 	// Unpublish calls it before it deletes an attachment that the node may have. noted is
 	// the present note about the node. If the node uses the volume, Unpublish writes the
-	// note. If Unclean returns an error, Unpublish then returns it unchanged, and deletes
+	// new note. If Unclean returns an error, Unpublish returns it unchanged, and deletes
 	// nothing. Nil means that no node is known to use the volume.
 	Unclean func(ctx context.Context, node, key string, noted stamps.Unclean) (note stamps.Unclean, unclean bool, err error)
 }
@@ -367,8 +367,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from Withdrawal
 		} else if err != nil {
 			return err
 		}
-		// The metadata of a restored backup name attachments of the volume that it was
-		// made of.
+		// The metadata of a restored backup names attachments of the original volume.
 		if id := records[of].AttachmentID; isAmong(attached, id) {
 			if err := e.deleteAttachment(ctx, id); err != nil {
 				return err
@@ -381,7 +380,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from Withdrawal
 		}
 		err = e.updateMetadata(ctx, v.ID, emptied)
 		if cinder.IsKind(err, cinder.KindNotFound) {
-			// The volume went meanwhile, or is no longer shown.
+			// The volume has gone in the meantime, or is no longer shown.
 			return e.goneFromNodes(ctx, target)
 		}
 		if err != nil {
@@ -398,12 +397,12 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from Withdrawal
 		}
 		if other := unrecorded(from.Others, records); other && a.Status == cinder.AttachmentAttached && hostOf(v, a.ID) == "" {
 			if hadAttachment {
-				continue // another node's: it has one, and no record says which
+				continue // another node's: that node has an attachment, and no record says which
 			}
 			return e.failure(cinder.KindConflict, "volume %s has attachment %s, and no record says whether node %s or another one has it; it goes when the volume is detached from the others", v.ID, a.ID, from.Node)
 		}
 		if host := hostOf(v, a.ID); from.Key != "" && host != "" && host != stamps.NodeHost(from.Node, e.cluster) {
-			continue // another node's, whose record got lost
+			continue // another node's, whose record was lost
 		}
 		if a.Status == cinder.AttachmentAttached {
 			if _, err := e.noteUnclean(ctx, v, from.Node, from.Key, from); cinder.IsKind(err, cinder.KindNotFound) {
@@ -439,7 +438,7 @@ func (e *endpoint) goneFromNodes(ctx context.Context, target Target) error {
 }
 
 // onlyRecorded reports whether the volume is in use, and its completed attachments,
-// which its document shows, are just those of its records.
+// which its document shows, are exactly those of its records.
 func onlyRecorded(v cinder.Volume, records map[string]stamps.NodeRecord) bool {
 	if v.Status != cinder.StatusInUse || len(v.Attachments) != len(records) {
 		return false
@@ -457,7 +456,7 @@ func (e *endpoint) updateMetadata(ctx context.Context, id string, metadata map[s
 }
 
 // clearRecord empties a node's record. It cannot remove it: Cinder finds no metadata
-// by a key with a slash, and to replace all metadata would lose what others write.
+// by a key with a slash, and replacing all metadata would lose what others write.
 func (e *endpoint) clearRecord(ctx context.Context, id, key string) error {
 	return e.updateMetadata(ctx, id, map[string]string{stamps.NodeRecordPrefix + key: ""})
 }

@@ -16,14 +16,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// forNodes is claim 1's volume of mode csi, as provisioning leaves it.
+// forNodes returns claim 1's volume of mode csi, as provisioning leaves it.
 func forNodes() cinder.Volume {
 	v := mine(1, cinder.StatusAvailable)
 	v.Metadata[stamps.KeyMode], v.Metadata[stamps.KeyAttached] = stamps.ModeCSI, "true"
 	return v
 }
 
-// toNode is the publication to a node, which counts what was handed out.
+// toNode returns the publication to a node, which counts what was handed out.
 func toNode(name string, handed ...*[]string) Publication {
 	return Publication{
 		Node: name, Key: "key-of-" + name, Connector: cinder.Connector{Host: stamps.NodeHost(name, "cluster-1"), Initiator: "iqn.2026-01.example:" + name},
@@ -165,8 +165,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestPublishForReading: the record says it when the volume is published again, since
-// Cinder may be too old to.
+// TestPublishForReading: when the volume is published again, the record says so,
+// since Cinder may be too old to.
 func TestPublishForReading(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(forNodes())
@@ -182,7 +182,7 @@ func TestPublishForReading(t *testing.T) {
 }
 
 // recordedOfAnother has the first node's record of volume-1 name an attachment of another
-// volume, as metadata do that came with a restored backup.
+// volume, as the metadata of a restored backup does.
 func (m *memoryCinder) recordedOfAnother(t *testing.T) {
 	t.Helper()
 	other := m.add(mine(2, cinder.StatusAvailable))
@@ -192,14 +192,14 @@ func (m *memoryCinder) recordedOfAnother(t *testing.T) {
 	m.forgetLog()
 }
 
-// loseRecord empties a node's record, as a request does that arrives late.
+// loseRecord empties a node's record, as a late request does.
 func (m *memoryCinder) loseRecord(t *testing.T, id, node string) {
 	t.Helper()
 	success(t, m.UpdateMetadata(t.Context(), id, map[string]string{stamps.NodeRecordPrefix + "key-of-" + node: ""}))
 	m.forgetLog()
 }
 
-// failOnce fails an operation one time.
+// failOnce fails an operation once.
 func failOnce(operation string, how mishap) func(string, string) mishap {
 	done := false
 	return func(called, _ string) mishap {
@@ -224,7 +224,8 @@ func TestPublishNamesTheOtherNode(t *testing.T) {
 }
 
 // TestANodeKeepsASharedVolumeWhileAnotherOneGetsIt: Cinder shows a volume as attaching as
-// long as any of its attachments is not complete, also one that an interrupted call left.
+// long as any of its attachments is incomplete, including one that an interrupted call
+// left.
 func TestANodeKeepsASharedVolumeWhileAnotherOneGetsIt(t *testing.T) {
 	for _, member := range []bool{false, true} {
 		memory := newMemoryCinder()
@@ -251,8 +252,8 @@ func TestANodeKeepsASharedVolumeWhileAnotherOneGetsIt(t *testing.T) {
 	}
 }
 
-// TestANodeThatCannotTakeASharedVolumeKeepsItFromNoOther: what its call left is not
-// complete, and Cinder makes no other attachment beside that.
+// TestANodeThatCannotTakeASharedVolumeKeepsItFromNoOther: its call left an
+// incomplete attachment, and Cinder makes no other one beside that.
 func TestANodeThatCannotTakeASharedVolumeKeepsItFromNoOther(t *testing.T) {
 	memory := newMemoryCinder()
 	v := forNodes()
@@ -390,7 +391,8 @@ func TestUnpublish(t *testing.T) {
 	}
 }
 
-// TestUnpublishOfAVolumeThatIsGone: gone counts as done, at its place only.
+// TestUnpublishOfAVolumeThatIsGone: gone counts as detached, but only at the
+// volume's place.
 func TestUnpublishOfAVolumeThatIsGone(t *testing.T) {
 	memory := newMemoryCinder()
 	l := memory.term(t)
@@ -402,7 +404,8 @@ func TestUnpublishOfAVolumeThatIsGone(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "backend gold: volume volume-9 does not exist")
 }
 
-// TestPublishAsksForPermission: what the caller does not permit is not done.
+// TestPublishAsksForPermission: no request is sent that the caller does not
+// permit.
 func TestPublishAsksForPermission(t *testing.T) {
 	memory := newMemoryCinder()
 	target := claimTarget(1, memory.add(forNodes()))
@@ -490,7 +493,7 @@ func (m *memoryCinder) settlesOn(t *testing.T, id string, nodes ...string) {
 }
 
 // TestALateRecordGivesAVolumeToNoOtherNode: the record of an earlier attempt arrives
-// over the one of the attachment that the node has.
+// late, and overwrites the record of the attachment that the node has.
 func TestALateRecordGivesAVolumeToNoOtherNode(t *testing.T) {
 	for _, member := range []bool{false, true} {
 		memory := newMemoryCinder()
@@ -514,8 +517,8 @@ func TestALateRecordGivesAVolumeToNoOtherNode(t *testing.T) {
 }
 
 // TestALateEndOfARecordCostsANodeNothing: where Cinder shows whose an attachment is, the
-// node that has it keeps it. Repeated listings have the volume published again, while pods
-// use it.
+// node that has it keeps it. The volume is published again after repeated listings, while
+// pods use it.
 func TestALateEndOfARecordCostsANodeNothing(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(forNodes())
@@ -533,8 +536,9 @@ func TestALateEndOfARecordCostsANodeNothing(t *testing.T) {
 }
 
 // TestPublishThroughFaults: through lost answers and changes of the leader, a volume
-// moves from node to node. An attachment that was answered stays as it is until it is
-// ended, no two nodes have the volume at once, and no other volume is touched.
+// moves from node to node. An attachment that a node was told about stays as it is
+// until it is ended, no two nodes have the volume at once, and no other volume is
+// touched.
 func TestPublishThroughFaults(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
@@ -574,8 +578,8 @@ func TestPublishThroughFaults(t *testing.T) {
 	})
 }
 
-// TestSharedVolumesThroughFaults: the same for a volume that several nodes have at once. What
-// a node was answered stays as it is until the volume is detached from that node, whatever
+// TestSharedVolumesThroughFaults: the same for a volume that several nodes have at once.
+// What a node was told stays true until the volume is detached from that node, whatever
 // becomes of the calls for others.
 func TestSharedVolumesThroughFaults(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -16,7 +16,7 @@ import (
 // caller must count them again. Operations under way end at the endpoint where
 // they began.
 //
-// The lifecycle keeps its name; an equal configuration changes nothing.
+// The backend keeps its name; an equal configuration changes nothing.
 func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 	config.Name = l.options.Config.Name
 	config = config.withDefaults()
@@ -37,7 +37,7 @@ func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 	return endpointChanged
 }
 
-// selection is a hash of the settings that select an endpoint.
+// selection returns a hash of the settings that select an endpoint.
 func selection(config Config) string {
 	return fingerprint.Of(config.Auth, config.Region, config.Interface)
 }
@@ -57,9 +57,9 @@ func (l *Lifecycle) leave(left *endpoint) {
 	}
 }
 
-// move makes another endpoint the current one; it is called with l.mu locked.
-// It also records the time: volumes begun at the former place may remain there,
-// and nothing else may cause this backend to be listed again for long.
+// move makes another endpoint the current one. The caller must hold l.mu. It
+// also records the time: volumes begun at the former place may remain there,
+// and nothing else may cause this backend to be listed again for a long time.
 func (l *Lifecycle) move(config Config) {
 	old := l.at
 	l.at = l.newEndpoint(config, old.session.epoch+1)
@@ -68,7 +68,7 @@ func (l *Lifecycle) move(config Config) {
 	l.at.snapshotsKnown.Succeed(old.snapshotsKnown, old.snapshotInventory.Owners(), old.place(), now)
 	l.lastDoubt = now
 	// Answers from the old endpoint say nothing about the new one. The breaker
-	// never calls back with its lock.
+	// never calls back with its lock held.
 	l.breaker.Moved(l.at.session.epoch)
 }
 

@@ -34,7 +34,7 @@ func (c *regionalClients) client(context.Context) (Cinder, error) {
 }
 func (c *regionalClients) forget(Cinder) {}
 
-// uncut is a Cinder whose lists are under way when their reader leaves.
+// uncut is a Cinder whose listings continue when their reader leaves.
 type uncut struct{ *memoryCinder }
 
 func (u uncut) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
@@ -90,7 +90,7 @@ func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
 	}
 }
 
-// TestTimeoutsHoldForTheNextWait, without a new term.
+// TestTimeoutsHoldForTheNextWait: changed timeouts do not need a new term.
 func TestTimeoutsHoldForTheNextWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
@@ -111,7 +111,7 @@ func TestTimeoutsHoldForTheNextWait(t *testing.T) {
 	})
 }
 
-// TestLimitsHoldForTheNextRequest: the pool gets the new ones.
+// TestLimitsHoldForTheNextRequest: the pool gets the new limits.
 func TestLimitsHoldForTheNextRequest(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	memory := newMemoryCinder()
@@ -212,8 +212,8 @@ func operationEndsWhereItBegan(t *testing.T, during string) {
 	}
 }
 
-// TestFailuresOfTheOldEndpointDoNotCount for the new one, neither those before
-// the change nor those of operations that end there.
+// TestFailuresOfTheOldEndpointDoNotCount: neither failures before the change
+// nor those of operations that end at the old endpoint count for the new one.
 func TestFailuresOfTheOldEndpointDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newMemoryCinder(), newMemoryCinder()
@@ -247,7 +247,8 @@ func TestFailuresOfTheOldEndpointDoNotCount(t *testing.T) {
 	})
 }
 
-// TestProbeOfTheOldEndpointClosesNothing, although it succeeds in the end.
+// TestProbeOfTheOldEndpointClosesNothing: the probe succeeds in the end, and
+// closes nothing all the same.
 func TestProbeOfTheOldEndpointClosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newMemoryCinder(), newMemoryCinder()
@@ -366,8 +367,9 @@ func failing(operation string, how mishap) func(string, string) mishap {
 	}
 }
 
-// TestConfigureWhileClaimsAreServed is for the race detector, and counts: every
-// claim ends with one volume at one of the endpoints, or an error.
+// TestConfigureWhileClaimsAreServed is for the race detector, and counts
+// volumes: every claim ends with one volume at one of the endpoints, or an
+// error.
 func TestConfigureWhileClaimsAreServed(t *testing.T) {
 	of := cindersByRegion{"one": newMemoryCinder(), "two": newMemoryCinder()}
 	of["two"].ids = 1000 // ids are unique

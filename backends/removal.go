@@ -32,21 +32,23 @@ type Target struct {
 	// ends the removal. Nil means that nothing is recorded.
 	Found func(ctx context.Context, at cinder.Place) error
 
-	// RecordedAt is when the PersistentVolume was created, by the API server's clock; zero
-	// if it is not known. No older listing shows whether it is complete.
+	// RecordedAt is when the PersistentVolume was created, by the API server's clock;
+	// zero if it is not known. An older listing does not show whether the volume is
+	// complete.
 	RecordedAt time.Time
 
 	// unreferenced means that no PersistentVolume names the volume. If the
-	// volume was ever attached, it is not removed, since one once did.
+	// volume was ever attached, it is not removed, since a PersistentVolume
+	// once named it.
 	unreferenced bool
 }
 
 // Permit decides whether a volume, in its last known state, may be taken a step
 // towards its removal. It is called twice for every change: before the request
 // enters the queue, when it may take its time, and again when the turn has
-// come, which may be minutes later. It then delays other requests to the
-// backend and should not make requests. Its error is returned unchanged, and
-// nothing more is changed.
+// come, which may be minutes later. The second call delays other requests to
+// the backend, so it should not make requests. Its error is returned unchanged,
+// and nothing more is changed.
 type Permit func(ctx context.Context, v cinder.Volume) error
 
 type permitKey struct{}
@@ -78,8 +80,8 @@ func (t Target) owns(v cinder.Volume) bool {
 	return t.Stamp.Owns(v)
 }
 
-// attachedBy reports whether this program made an attachment: with this
-// connector, for one of the cluster's nodes, or as the historic provisioner. Cinder
+// attachedBy reports whether an attachment was made by this program, with this
+// connector or for one of the cluster's nodes, or by the historic provisioner. Cinder
 // shows the host only to administrators (cinder/api/v2/views/volumes.py); an attachment
 // without host and instance, on a volume with the target's stamp, counts as this
 // program's.
@@ -90,7 +92,8 @@ func (t Target) attachedBy(a cinder.Attachment) bool {
 	return a.Host == "" || a.Host == t.Connector.Host || t.Historic && a.Host == stamps.HistoricHost || strings.HasSuffix(a.Host, stamps.NodeHostSuffix(t.Stamp.Cluster))
 }
 
-// foreign names those that a volume is attached to, except by this program.
+// foreign names the hosts and instances that others have attached the volume
+// to.
 func (t Target) foreign(v cinder.Volume) []string {
 	var foreign []string
 	for _, attachment := range v.Attachments {
@@ -103,10 +106,9 @@ func (t Target) foreign(v cinder.Volume) []string {
 
 // Remove undoes everything that was done for a volume, in any state:
 // disconnect, detach or unreserve, delete, and wait until it is gone. A volume
-// that does not exist at its place is already removed; that it does not exist
-// at another place proves nothing (KindElsewhere). Remove does nothing to a
-// volume whose stamp does not match (KindNotOurs) or that is in use elsewhere
-// (KindInUse).
+// that does not exist at its place is already removed; its absence at another
+// place proves nothing (KindElsewhere). Remove does nothing to a volume whose
+// stamp does not match (KindNotOurs) or that is in use elsewhere (KindInUse).
 func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
@@ -177,7 +179,7 @@ func (e *endpoint) removeUnrecorded(ctx context.Context, volumeID string, stamp 
 func (e *endpoint) remove(ctx context.Context, target Target) error {
 	v, err := e.owned(ctx, target)
 	if err == nil && v.ID != "" {
-		// From here on its absence is proof, since it was seen.
+		// The volume was seen here, so from here on its absence is proof.
 		target, err = e.found(ctx, target)
 	}
 	for range maxMoves {
@@ -192,7 +194,7 @@ func (e *endpoint) remove(ctx context.Context, target Target) error {
 		}
 		v, err = e.moveTowardsGone(withPermit(ctx, target.Permit, v), v, target)
 		if cinder.IsKind(err, cinder.KindNotFound) {
-			// It disappeared between the look and the step.
+			// It disappeared between the read and the step.
 			v, err = e.owned(ctx, target)
 		}
 	}
@@ -363,8 +365,8 @@ func (e *endpoint) awaitGone(ctx context.Context, id string) error {
 	return e.failure(KindInUse, "Cinder canceled the deletion of volume %s (it is %s): something may still depend on it", id, v.Status)
 }
 
-// forceDelete is the only way out of error_deleting, for administrators and
-// noauth only.
+// forceDelete deletes a volume in any state. It is the only way out of
+// error_deleting, and for administrators and noauth only.
 func (e *endpoint) forceDelete(ctx context.Context, v cinder.Volume) error {
 	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.ForceDeleteVolume(ctx, v.ID) })
 	if cinder.IsKind(err, cinder.KindForbidden) {
@@ -376,8 +378,9 @@ func (e *endpoint) forceDelete(ctx context.Context, v cinder.Volume) error {
 	return e.awaitGone(ctx, v.ID)
 }
 
-// dependents is the error for the only rejected DELETE whose fix is elsewhere.
-// Cinder's own message lists every possible reason, but names nothing.
+// dependents explains a DELETE that was rejected because of something that must
+// be deleted first. Cinder's own message lists every possible reason, but names
+// nothing.
 func (e *endpoint) dependents(ctx context.Context, v cinder.Volume) error {
 	if snapshots, err := e.snapshotsOf(ctx, v.ID); err == nil && len(snapshots) > 0 {
 		var names []string

@@ -9,7 +9,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// askedFor is the volume after a create request for the spec.
+// askedFor returns the volume after a create request for the spec.
 func askedFor(spec Spec, v cinder.Volume) cinder.Volume {
 	v.SizeGiB, v.Type, v.Zone = spec.SizeGiB, spec.Type, spec.Zone
 	v.Metadata[stamps.KeyRequest] = spec.request()
@@ -81,8 +81,8 @@ func TestVolumeOfAnEarlierAttemptFitsTheRequest(t *testing.T) {
 	}
 }
 
-// TestVolumeThatIsNotAsAskedIsNotMadeAgain: a call accepts its own volume the
-// way Cinder created it.
+// TestVolumeThatIsNotAsAskedIsNotMadeAgain: a call accepts its own volume,
+// however Cinder created it.
 func TestVolumeThatIsNotAsAskedIsNotMadeAgain(t *testing.T) {
 	memory := newMemoryCinder()
 	l := memory.term(t)

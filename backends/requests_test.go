@@ -13,7 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// atOnce runs one thing for n claims at the same time.
+// atOnce runs a function for n claims at the same time.
 func atOnce(t *testing.T, n int, do func(claim int) error) {
 	t.Helper()
 	var group sync.WaitGroup
@@ -108,13 +108,14 @@ func TestRequestsPerClaim(t *testing.T) {
 			equal(t, len(memory.changes()), 3*claims)
 			lists, reads := memory.count("volume.list"), memory.count("volume.get")
 			if rounds := memory.looks + 1; claims > 100 {
-				// Listings show which volumes are gone, and whose those are that are
+				// Listings show which volumes are gone, and who owns those that are
 				// removed later.
 				if lists > rounds+2 || reads > claims {
 					t.Errorf("%d listings and %d reads", lists, reads)
 				}
 			} else {
-				// One read per volume proves ownership, one that it is gone.
+				// One read per volume proves ownership, and one proves that it
+				// is gone.
 				equal(t, lists, rounds)
 				equal(t, reads, 2*claims)
 			}

@@ -8,10 +8,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Retype gives the target's volume another type, where it is: it is never migrated to
+// Retype gives the target's volume another type in place: it is never migrated to
 // another storage backend. It may be called again after any interruption: a volume
-// of the type stays as it is. Cinder accepts what no storage can do, and then leaves
-// the volume as it was (KindVolumeFailed).
+// that has the type stays as it is. Cinder also accepts changes that no storage can
+// make, and then leaves the volume as it was (KindVolumeFailed).
 func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
@@ -66,8 +66,8 @@ func (e *endpoint) retype(ctx context.Context, target Target, volumeType string)
 
 var typeID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// typeName is what Cinder shows as the type of a volume. Cinder takes types by their
-// names and by their IDs.
+// typeName returns the name that Cinder shows as the type of a volume. Requests may
+// name a type by its name or its ID.
 func (e *endpoint) typeName(ctx context.Context, volumeType string) (string, error) {
 	if !typeID.MatchString(volumeType) {
 		return volumeType, nil
@@ -78,13 +78,13 @@ func (e *endpoint) typeName(ctx context.Context, volumeType string) (string, err
 		return err
 	})
 	if cinder.IsKind(err, cinder.KindNotFound) {
-		// A name may look like an ID; if it is none, Cinder says so.
+		// A name may look like an ID. If it is neither, Cinder says so later.
 		return volumeType, nil
 	}
 	return found.Name, err
 }
 
-// requestRetype requests the type. After a conflict it looks at the volume: if an
+// requestRetype requests the type. After a conflict it reads the volume: if an
 // earlier request whose answer was lost changes it, that is just as good.
 func (e *endpoint) requestRetype(ctx context.Context, v cinder.Volume, target Target, volumeType string) (cinder.Volume, error) {
 	err := e.session.change(withPermit(ctx, target.Permit, v), func(ctx context.Context, client Cinder) error {
@@ -105,7 +105,7 @@ func (e *endpoint) requestRetype(ctx context.Context, v cinder.Volume, target Ta
 		}
 		return again, nil
 	case cinder.KindNotFound:
-		// Cinder answers the same about a volume and about a type.
+		// The 404 may be about the volume or about the type.
 		if _, lookErr := e.existing(ctx, target); lookErr != nil {
 			return cinder.Volume{}, lookErr
 		}

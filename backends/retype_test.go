@@ -67,7 +67,7 @@ func TestRetype(t *testing.T) {
 				equal(t, v.Type, test.to)
 				equal(t, v.Status, test.volume.Status)
 			case test.fault == lost:
-				// The next run finds what the lost one has done, and requests nothing.
+				// The next run finds what the lost request did, and requests nothing.
 				memory.fault = nil
 				v, err := memory.term(t).Retype(t.Context(), claimTarget(1, id), test.to)
 				success(t, err)
@@ -96,7 +96,7 @@ func TestRetypeToATypeByItsID(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			memory := newMemoryCinder()
 			id := memory.add(cinder.Volume{Status: cinder.StatusInUse, Type: test.has, Metadata: claimStamp(1).Metadata(nil)})
-			// csi-resizer repeats a call that it got no answer to.
+			// csi-resizer repeats a call that got no answer.
 			for range 3 {
 				v, err := memory.term(t).Retype(t.Context(), claimTarget(1, id), test.to)
 				success(t, err)

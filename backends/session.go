@@ -22,9 +22,9 @@ type Cinder interface {
 	SnapshotsAPI
 	ActionsAPI
 	AttachmentsAPI
-	// Place is where the volumes live; it never changes.
+	// Place returns where the volumes live; it never changes.
 	Place() cinder.Place
-	// Now is the time by Cinder's clock.
+	// Now returns the time by Cinder's clock.
 	Now() time.Time
 }
 
@@ -40,7 +40,7 @@ type VolumesAPI interface {
 	FailureReason(ctx context.Context, id string) string
 }
 
-// ChangesAPI is the volume actions that change what a volume is.
+// ChangesAPI has the volume actions that change a volume's size and type.
 type ChangesAPI interface {
 	// ExtendVolume requests a larger size; inUse is whether the volume is in use.
 	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
@@ -74,9 +74,9 @@ type ActionsAPI interface {
 // AttachmentsAPI is what the lifecycle uses of /attachments, which connect a
 // volume by the workflow attachment.
 type AttachmentsAPI interface {
-	// Workflow is how to connect new volumes: reserve or attachment.
+	// Workflow returns how to connect new volumes: reserve or attachment.
 	Workflow(ctx context.Context) (cinder.Workflow, error)
-	// OffersAttachments is an error if the endpoint does not have what the other
+	// OffersAttachments returns an error if the endpoint lacks what the other
 	// methods need, whatever workflow new volumes are connected by.
 	OffersAttachments(ctx context.Context) error
 	CreateAttachment(ctx context.Context, volumeID string, connector cinder.Connector, readOnly bool) (attachmentID string, document []byte, err error)
@@ -134,7 +134,7 @@ type session struct {
 	place cinder.Place // of the first client
 }
 
-// where is the place of the first client; zero before the first login.
+// where returns the place of the first client; zero before the first login.
 func (s *session) where() cinder.Place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,8 +199,8 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(s.term, cancel)()
-	// Before the request enters the queue: a new permit may need requests, and
-	// they must not use up a turn.
+	// The permit is asked before the request enters the queue: it may need
+	// requests, which must not use up a turn.
 	if err := permitted(ctx); err != nil {
 		attempt.End(lasting, err)
 		return err
@@ -210,7 +210,7 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 		if notPermitted = permitted(ctx); notPermitted != nil {
 			return notPermitted
 		}
-		// Last, since getting the permit may have taken a while.
+		// This comes last, since getting the permit may have taken a while.
 		return s.stillLeads()
 	}
 	admitted := turns.WithAdmission(lasting, turns.Admission{Waiter: ctx, Outage: attempt.Admit, Fence: fence})
@@ -224,7 +224,7 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 		return call(admitted, client)
 	})
 	if notPermitted != nil {
-		// The original error, not that of the request that was not sent.
+		// Return the original error, not that of the request that was not sent.
 		err = notPermitted
 	}
 	attempt.End(lasting, err)

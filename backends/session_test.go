@@ -16,8 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// testSession is a session of a term that lasts until its context ends, with a
-// breaker that never opens.
+// testSession returns a session of a term that lasts until its context ends,
+// with a breaker that never opens.
 func testSession(term context.Context, source clients) *session {
 	watched := breaker.New(breaker.Options{Backend: "gold", FailuresToOpen: math.MaxInt, Term: term, Logger: discard(), Metrics: testMetrics()})
 	return &session{clients: source, backend: "gold", fence: func() error { return nil }, term: term, breaker: watched}
@@ -86,8 +86,8 @@ func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 	equal(t, effectUnknown(err), true)
 }
 
-// TestCallerLeavesARequestUnderWayAlone: cutting it would only make its effect
-// unknown.
+// TestCallerLeavesARequestUnderWayAlone: canceling it would only make its
+// effect unknown.
 func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := testSession(t.Context(), &memoryClients{memory: newMemoryCinder()})
@@ -137,7 +137,7 @@ func ids(volumes []cinder.Volume) []string {
 	return ids
 }
 
-// cutShort is the failure of a request under way whose context has ended.
+// cutShort returns the failure of a request under way whose context has ended.
 func cutShort(operation string, err error) error {
 	failed := &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindUnavailable, EffectUnknown: true, Message: "the request was canceled", Cause: err}
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -8,8 +8,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// SnapshotImport is a snapshot that exists at the backend and that a
-// VolumeSnapshotContent gets.
+// SnapshotImport is an existing snapshot at the backend that a
+// VolumeSnapshotContent is to get.
 type SnapshotImport struct {
 	SnapshotID string
 	// Stamp is what the snapshot carries from then on.
@@ -44,8 +44,8 @@ func (l *Lifecycle) AllSnapshots(ctx context.Context) (all []cinder.Snapshot, er
 // ImportableSnapshot returns an error unless a snapshot may be imported under a
 // stamp in its present state: it is available and carries no stamp, it carries the
 // stamp already, or its stamp is that of another VolumeSnapshot of this cluster,
-// which was ready once. Whether anything still needs that one is for Kubernetes to
-// say.
+// which was ready once. Whether anything still needs the snapshot is for
+// Kubernetes to say.
 func (l *Lifecycle) ImportableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
 	return l.current().importableSnapshot(s, stamp)
 }
@@ -70,11 +70,11 @@ func (e *endpoint) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) 
 // ImportSnapshot stamps a snapshot and marks it as recorded, with one request, so
 // that from then on nothing removes it without a VolumeSnapshotContent. It may be
 // called again after any interruption. Cinder has no step that only one party can
-// take, so of two clusters that import one snapshot at the same moment, the one
-// whose stamp stays may delete it, and the other finds that it is no longer its own.
+// take. So if two clusters import one snapshot at the same moment, the one whose
+// stamp stays may delete it, and the other finds that it is no longer its own.
 func (l *Lifecycle) ImportSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
-	// By the snapshot: of two contents that name it, the second is to see the stamp of
-	// the first.
+	// The lock is by snapshot: of two contents that name it, the second must see the
+	// stamp of the first.
 	release, err := l.lock(ctx, "import of snapshot "+spec.SnapshotID)
 	if err != nil {
 		return cinder.Snapshot{}, err
@@ -85,7 +85,7 @@ func (l *Lifecycle) ImportSnapshot(ctx context.Context, spec SnapshotImport) (ci
 
 func (e *endpoint) importSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
 	s, err := e.getSnapshot(ctx, spec.SnapshotID)
-	// By now the endpoint knows its place, and stays there.
+	// By now the endpoint knows its place, which does not change.
 	if here := e.place(); err == nil && here != spec.Place {
 		err = e.elsewhere("snapshot %s was to be imported at %s, but the backend points to %s", spec.SnapshotID, spec.Place, here)
 	}
@@ -114,7 +114,8 @@ func (e *endpoint) importSnapshot(ctx context.Context, spec SnapshotImport) (cin
 
 // writeSnapshotStamp writes the stamp on a snapshot that may be imported.
 func (e *endpoint) writeSnapshotStamp(ctx context.Context, s cinder.Snapshot, spec SnapshotImport) error {
-	// First of all, since all other errors tell about the snapshot.
+	// This check comes first, since all other errors reveal something about the
+	// snapshot.
 	if err := spec.Granted(s); err != nil {
 		return err
 	}

@@ -82,19 +82,19 @@ func TestImportSnapshotFromEveryState(t *testing.T) {
 					equal(t, s.Metadata[key], value)
 				}
 			}
-			// Done again, nothing changes.
+			// Repeating the import changes nothing.
 			changes := len(memory.changes())
 			_, err = memory.term(t).ImportSnapshot(t.Context(), snapshotImport(1, made.ID))
 			success(t, err)
 			equal(t, len(memory.changes()), changes)
-			// By its stamp, it can be removed.
+			// The stamp allows its removal.
 			success(t, l.RemoveSnapshot(t.Context(), SnapshotTarget{SnapshotID: made.ID, Stamp: importedSnapshotStamp(1), Place: memoryPlace}))
 			equal(t, len(memory.snapshots), 0)
 		})
 	}
 }
 
-// TestImportSnapshotIsRefused: the caller's reasons come back unchanged, and before
+// TestImportSnapshotIsRefused: the caller's error is returned unchanged, before
 // anything is written.
 func TestImportSnapshotIsRefused(t *testing.T) {
 	refusal := errors.New("no")
@@ -117,8 +117,8 @@ func TestImportSnapshotIsRefused(t *testing.T) {
 	}
 }
 
-// TestImportedSnapshotOfAnother: one that is renamed, or stamped by another cluster,
-// in the moment of the import is not handed out.
+// TestImportedSnapshotOfAnother: a snapshot that is renamed, or stamped by another
+// cluster, at the moment of the import is not handed out.
 func TestImportedSnapshotOfAnother(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.addSnapshot(2, "volume-9", cinder.StatusAvailable)

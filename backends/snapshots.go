@@ -19,14 +19,14 @@ type SnapshotSpec struct {
 	Stamp    stamps.Snapshot
 	// Source is the volume, with the proof that it is the claim's.
 	Source Target
-	// Place is where the VolumeSnapshotContent says that the snapshot is. It is taken
-	// nowhere else, since nothing would lead to it.
+	// Place is where the VolumeSnapshotContent says that the snapshot is. The
+	// snapshot is taken nowhere else, since nothing would lead to it there.
 	Place cinder.Place
 	// CSI marks the snapshot as one of the CSI driver; see IsCSISnapshot.
 	CSI bool
 }
 
-// metadata is what the snapshot is made with.
+// metadata returns the metadata that the snapshot is made with.
 func (s SnapshotSpec) metadata() map[string]string {
 	metadata := s.Stamp.Metadata(s.Metadata)
 	if s.CSI {
@@ -41,8 +41,8 @@ type SnapshotTarget struct {
 	Stamp      stamps.Snapshot
 	// Place is where the snapshot lives.
 	Place cinder.Place
-	// Permit is called before the request to delete, as the Permit of a Target;
-	// nil permits it.
+	// Permit is called before the request to delete, like the Permit of a
+	// Target; nil permits it.
 	Permit func(ctx context.Context) error
 	// Unrecorded keeps a snapshot that was recorded (KindRecorded).
 	Unrecorded bool
@@ -68,7 +68,7 @@ func (e *endpoint) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.
 	}
 	s, err := e.lookForSnapshot(ctx, spec)
 	if err == nil {
-		// By now the endpoint knows its place, and stays there.
+		// By now the endpoint knows its place, which does not change.
 		err = e.mustTakeAt(spec.Place)
 	}
 	for range maxMoves {
@@ -116,7 +116,7 @@ func (e *endpoint) mustTakeAt(wanted cinder.Place) error {
 }
 
 // lookForSnapshot finds the snapshot of a VolumeSnapshot. The zero Snapshot means
-// that there provably is none.
+// that there is provably none.
 func (e *endpoint) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
 	uid := spec.Stamp.SnapshotUID
 	for range maxMoves {
@@ -172,7 +172,7 @@ func (e *endpoint) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot,
 		id = recorded[0]
 	}
 	if len(recorded) > 1 {
-		// Somebody is to delete all but one of them, which only another listing shows.
+		// Somebody must delete all but one of them, which only another listing shows.
 		e.snapshotsKnown.Doubt(spec.Stamp.SnapshotUID)
 		return "", e.failure(KindRecorded, "snapshots %s of one VolumeSnapshot were all recorded; keep one and delete the others by hand", strings.Join(recorded, ", "))
 	}
@@ -221,8 +221,8 @@ func (e *endpoint) createSnapshot(ctx context.Context, spec SnapshotSpec) (s cin
 }
 
 // discardSnapshot deletes a snapshot that Cinder failed to make, and reports it.
-// The next attempt makes a new one. One that was recorded was ready once, so its
-// content is worth a repair.
+// The next attempt makes a new one. A snapshot that was recorded was ready once,
+// so its content is worth a repair.
 func (e *endpoint) discardSnapshot(ctx context.Context, s cinder.Snapshot, spec SnapshotSpec) error {
 	if stamps.WasRecorded(s) {
 		return e.failure(KindVolumeFailed, "snapshot %s went to error after it was recorded, so it is kept; an OpenStack administrator must repair it, or delete the VolumeSnapshot", s.ID)
@@ -308,7 +308,7 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 		case target.Unrecorded && stamps.WasRecorded(s):
 			return e.failure(KindRecorded, "snapshot %s was recorded in a VolumeSnapshotContent; it is not touched", s.ID)
 		}
-		// It was seen here, so that its absence here is proof from now on.
+		// It was seen here, so its absence here is proof from now on.
 		target.Place = e.place()
 		switch s.Status {
 		case cinder.StatusCreating:
@@ -371,7 +371,7 @@ func (l *Lifecycle) RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, err
 	return l.current().snapshotInventory.AllAfter(ctx, time.Now())
 }
 
-// FindSnapshot reads a snapshot of any owner by its ID.
+// FindSnapshot reads a snapshot by its ID, whoever owns it.
 func (l *Lifecycle) FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error) {
 	s, err = l.current().getSnapshot(ctx, id)
 	if cinder.IsKind(err, cinder.KindNotFound) {
@@ -380,8 +380,8 @@ func (l *Lifecycle) FindSnapshot(ctx context.Context, id string) (s cinder.Snaps
 	return s, err == nil, err
 }
 
-// snapshotsOf lists a volume's snapshots, of any owner, for a message to people:
-// it trusts the server's filter for absence.
+// snapshotsOf lists a volume's snapshots, of any owner. It trusts the server's
+// filter even for absence, so its result is fit only for messages to people.
 func (e *endpoint) snapshotsOf(ctx context.Context, volumeID string) (found []cinder.Snapshot, err error) {
 	err = e.listSnapshots(ctx, cinder.SnapshotQuery{VolumeID: volumeID, PageSize: 100}, func(page []cinder.Snapshot) bool {
 		for _, s := range page {

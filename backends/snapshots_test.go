@@ -20,7 +20,7 @@ func snapshotStamp(n int) stamps.Snapshot {
 		Content: fmt.Sprintf("snapcontent-snapshot-uid-%d", n), Tenant: "team-a"}
 }
 
-// snapshotSpec is snapshot n of claim 1's volume.
+// snapshotSpec returns snapshot n of claim 1's volume.
 func snapshotSpec(n int, volumeID string) SnapshotSpec {
 	stamp := snapshotStamp(n)
 	return SnapshotSpec{Name: "snapshot-" + stamp.SnapshotUID, Stamp: stamp, Source: claimTarget(1, volumeID), Place: memoryPlace}
@@ -128,7 +128,7 @@ func TestSnapshotOfAForeignVolumeIsNotTaken(t *testing.T) {
 }
 
 // TestRecordedSnapshotIsKept: of two, the one that a VolumeSnapshotContent names
-// stays, also when it goes to error.
+// stays, even if it goes to error.
 func TestRecordedSnapshotIsKept(t *testing.T) {
 	memory := newMemoryCinder()
 	volume := memory.add(mine(1, cinder.StatusAvailable))
@@ -364,8 +364,8 @@ func TestOneVolumeSnapshotOneSnapshot(t *testing.T) {
 	})
 }
 
-// TestVolumeWithOurSnapshotsOnly: what waits for such a volume can be told when
-// its last snapshot is gone.
+// TestVolumeWithOurSnapshotsOnly: whatever waits for such a volume can be
+// notified when its last snapshot is gone.
 func TestVolumeWithOurSnapshotsOnly(t *testing.T) {
 	memory := newMemoryCinder()
 	volume := memory.add(mine(1, cinder.StatusAvailable))

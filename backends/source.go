@@ -15,7 +15,7 @@ type Source struct {
 	Snapshot *SnapshotTarget
 }
 
-// String is the source as a part of a request's text.
+// String returns the source as a part of a request's text.
 func (s Source) String() string {
 	switch {
 	case s.Volume != nil:

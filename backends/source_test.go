@@ -65,7 +65,7 @@ func TestForeignSourceIsNotCopied(t *testing.T) {
 }
 
 // TestSourceInAnotherZoneIsNotCopied: Cinder copies within one zone, and a volume
-// there would be of no use.
+// in the source's zone would be of no use.
 func TestSourceInAnotherZoneIsNotCopied(t *testing.T) {
 	memory := newMemoryCinder()
 	elsewhere := mine(2, cinder.StatusInUse)

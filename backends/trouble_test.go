@@ -14,8 +14,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// movedTerm is a term whose credentials began to lead to another project after
-// it had connected a volume for claim 1.
+// movedTerm returns a term whose credentials began to lead to another project
+// after it had connected a volume for claim 1.
 func movedTerm(t *testing.T) (l *Lifecycle, before *memoryCinder, clients *changingClients, id string) {
 	t.Helper()
 	before, after := newMemoryCinder(), newMemoryCinder()
@@ -53,8 +53,8 @@ func TestAbandonAtAnotherPlaceProvesNothing(t *testing.T) {
 	}
 }
 
-// TestRemovalOfAListedVolumeAtAnotherPlaceProvesNothing: the listing was of
-// another place than the removal.
+// TestRemovalOfAListedVolumeAtAnotherPlaceProvesNothing: the volume was listed
+// at a place other than that of the removal.
 func TestRemovalOfAListedVolumeAtAnotherPlaceProvesNothing(t *testing.T) {
 	l, before, _, id := movedTerm(t)
 	err := l.RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, nil)
@@ -82,8 +82,8 @@ func TestMarkAtAnotherPlaceIsNotMissing(t *testing.T) {
 	}
 }
 
-// TestAbandonOfTwoKeptVolumesEnds: both were once recorded, and are kept.
-// Otherwise the conflict would be retried forever.
+// TestAbandonOfTwoKeptVolumesEnds: both were once recorded, and are kept. If
+// that were a conflict, it would be retried forever.
 func TestAbandonOfTwoKeptVolumesEnds(t *testing.T) {
 	memory := newMemoryCinder()
 	for range 2 {
@@ -145,8 +145,8 @@ func TestPermitTakesNoSlot(t *testing.T) {
 }
 
 // TestTwoCopiesEnd: two backups of a volume were restored, both with its stamp.
-// Otherwise each attempt to undo what the claim left would list the whole
-// backend again, and end in a conflict, which is retried.
+// If they were not recognized, each attempt to undo what the claim left would
+// list the whole backend again, and end in a conflict, which is retried.
 func TestTwoCopiesEnd(t *testing.T) {
 	memory := newMemoryCinder()
 	for range 2 {

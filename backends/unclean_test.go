@@ -12,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// lostWith is a withdrawal from a node that still uses the volume.
+// lostWith returns a withdrawal from a node that still uses the volume.
 func lostWith(node, boot string) Withdrawal {
 	return Withdrawal{Node: node, Key: "key-of-" + node, Unclean: func(_ context.Context, asked, _ string, _ stamps.Unclean) (stamps.Unclean, bool, error) {
 		return stamps.Unclean{Node: asked, Boot: boot}, true, nil
@@ -20,7 +20,7 @@ func lostWith(node, boot string) Withdrawal {
 }
 
 // TestANodeThatStillUsesAVolumeIsNotedBeforeItIsDetached: whoever reads the volume next
-// knows it.
+// knows about it.
 func TestANodeThatStillUsesAVolumeIsNotedBeforeItIsDetached(t *testing.T) {
 	memory := newMemoryCinder()
 	target := claimTarget(1, memory.add(forNodes()))
@@ -34,7 +34,7 @@ func TestANodeThatStillUsesAVolumeIsNotedBeforeItIsDetached(t *testing.T) {
 		t.Errorf("notes %v", notes)
 	}
 
-	// Another node may be refused, or told of what has changed.
+	// Another node may be refused, or admitted with the notes that have ended.
 	refusal := errors.New("not yet")
 	to := toNode("n2")
 	var told map[string]stamps.Unclean
@@ -58,7 +58,7 @@ func TestANodeThatStillUsesAVolumeIsNotedBeforeItIsDetached(t *testing.T) {
 	}
 	equal(t, memory.count("metadata.update"), 1)
 
-	// What the node has is answered again without a question.
+	// For what the node has, the answer is repeated without asking Admit.
 	to.Admit = func(context.Context, map[string]stamps.Unclean) ([]string, error) { return nil, refusal }
 	_, err = memory.term(t).Publish(t.Context(), target, to)
 	success(t, err)
@@ -107,7 +107,6 @@ func TestWithdrawalsAreNotedOnlyIfSomethingIsDetached(t *testing.T) {
 	}
 }
 
-// TestNothingIsDetachedIfItIsNotKnownWhetherTheNodeUsesIt.
 func TestNothingIsDetachedIfItIsNotKnownWhetherTheNodeUsesIt(t *testing.T) {
 	memory := newMemoryCinder()
 	target := claimTarget(1, memory.add(forNodes()))
@@ -119,7 +118,7 @@ func TestNothingIsDetachedIfItIsNotKnownWhetherTheNodeUsesIt(t *testing.T) {
 	if changes := memory.changes(); !errors.Is(err, failure) || len(changes) > 0 {
 		t.Errorf("error %v, changes %q", err, changes)
 	}
-	// Nor if it cannot be noted.
+	// Nothing is detached either if the note cannot be written.
 	memory.fault = failOnce("metadata.update", refused)
 	equal(t, cinder.KindOf(memory.term(t).Unpublish(t.Context(), target, lostWith("n1", "boot-1"))), cinder.KindUnavailable)
 	if changes, want := memory.changes(), []string{"metadata.update volume-1"}; !slices.Equal(changes, want) {
@@ -174,7 +173,7 @@ func TestForgetUnclean(t *testing.T) {
 	success(t, memory.term(t).ForgetUnclean(t.Context(), claimTarget(3, "volume-9"), "key-of-n1"))
 }
 
-// TestNotesHaveRoom: a long name takes that of the boot.
+// TestNotesHaveRoom: a long name takes the room of the boot.
 func TestNotesHaveRoom(t *testing.T) {
 	long := strings.Repeat("n", 253)
 	for _, note := range []stamps.Unclean{{Node: "n1", Boot: stamps.BootKey("84c3-1")}, {Node: "n1"}, {Node: long, Boot: stamps.BootKey("84c3-1")}} {
@@ -193,7 +192,7 @@ func TestNotesHaveRoom(t *testing.T) {
 	}
 }
 
-// TestALostRecordCostsNoOtherNodeItsAttachment, where Cinder does not show whose an
+// TestALostRecordCostsNoOtherNodeItsAttachment: Cinder does not show whose an
 // attachment is, but Kubernetes says that another node has one.
 func TestALostRecordCostsNoOtherNodeItsAttachment(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -227,9 +226,9 @@ func TestALostRecordCostsNoOtherNodeItsAttachment(t *testing.T) {
 	}
 }
 
-// TestANoteEndsWithTheDetachment: the node has let go of the volume, which stayed attached
-// to it until then. A note that stayed would be of an earlier boot when the node has the
-// volume again, and is lost again.
+// TestANoteEndsWithTheDetachment: the node has released the volume, which stayed attached
+// to it until then. A note that stayed would name an earlier boot if the node had the
+// volume again and were lost again.
 func TestANoteEndsWithTheDetachment(t *testing.T) {
 	memory := newMemoryCinder()
 	target := claimTarget(1, memory.add(forNodes()))

@@ -34,8 +34,8 @@ func TestWaitIsCanceled(t *testing.T) {
 }
 
 // TestWaitingCostsWhatIsInFlight: in a project with 20,000 volumes, a claim costs
-// at most two pages or reads more than in an empty one, and many claims no listing
-// of all.
+// at most two pages or reads more than in an empty one, and many claims cost no
+// complete listing.
 func TestWaitingCostsWhatIsInFlight(t *testing.T) {
 	for _, claims := range []int{1, 3, 100} {
 		t.Run(fmt.Sprint(claims), func(t *testing.T) {
@@ -62,8 +62,8 @@ func TestWaitingCostsWhatIsInFlight(t *testing.T) {
 				}
 				equal(t, len(memory.present()), others)
 			}
-			// Of many, each is read before and after its deletion, which costs Cinder less
-			// than listings of all.
+			// If there are many, each is read before and after its deletion, which costs
+			// Cinder less than complete listings.
 			if more := spent[20_000] - spent[0]; more > 2*claims {
 				t.Errorf("%d pages and reads, %d in an empty project", spent[20_000], spent[0])
 			}
@@ -71,8 +71,8 @@ func TestWaitingCostsWhatIsInFlight(t *testing.T) {
 	}
 }
 
-// TestDeletionsThatTrickleShareListings: where the project has little else, most of
-// them cost no read of their own, whenever they begin.
+// TestDeletionsThatTrickleShareListings: where the project has little else, most
+// deletions cost no read of their own, whenever they begin.
 func TestDeletionsThatTrickleShareListings(t *testing.T) {
 	memory := newMemoryCinder()
 	l := memory.term(t)

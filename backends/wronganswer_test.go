@@ -94,8 +94,8 @@ func TestCreateAnsweredWithTheVolumeOfAnotherClaim(t *testing.T) {
 	}
 }
 
-// TestUnknownAttachmentDoesNotMakeTheVolumeMissing: the caller would give up on
-// the PersistentVolume.
+// TestUnknownAttachmentDoesNotMakeTheVolumeMissing: otherwise the caller would
+// give up on the PersistentVolume.
 func TestUnknownAttachmentDoesNotMakeTheVolumeMissing(t *testing.T) {
 	memory := newMemoryCinder()
 	memory.workflow = cinder.WorkflowAttachment

@@ -41,8 +41,8 @@ func parsePortal(portal string) (address, error) {
 	return newAddress(host, port, strings.HasPrefix(portal, "["))
 }
 
-// newAddress checks a host and a port. bracketed hosts must be IPv6, others
-// must not be unless the caller separated host and port.
+// newAddress checks a host and a port. A bracketed host must be IPv6; any other
+// must not be, unless the caller separated host and port.
 func newAddress(host, port string, bracketed bool) (address, error) {
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || number == 0 || port[0] == '0' {

@@ -12,8 +12,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
-// Connection is what Cinder answered about a connected volume, whatever API
-// and envelope it came in. The zero value is no connection; Map refuses it.
+// Connection is what Cinder answered about a connected volume, whatever API and
+// envelope it came in. Map refuses the zero value, which is no connection.
 //
 // A Connection holds credentials. Its data cannot be reached from outside this
 // package, and every way of printing it shows the names of its fields only.
@@ -56,7 +56,8 @@ func ParseConnection(document []byte) (Connection, error) {
 	return fromEnvelope(root)
 }
 
-// NewConnection is ParseConnection for an answer that is already decoded.
+// NewConnection does the same as ParseConnection for an answer that is already
+// decoded.
 func NewConnection(document map[string]any) (Connection, error) {
 	encoded, err := json.Marshal(document)
 	if err != nil {
@@ -120,7 +121,7 @@ func fromEnvelope(root map[string]any) (Connection, error) {
 	return connection, nil
 }
 
-// placeholders are words of drivers that have nothing to say.
+// placeholders returns words that drivers send in place of a missing value.
 func placeholders() []string {
 	return []string{"", "unknown", "none", "null", "undefined", "unsupported"}
 }
@@ -140,7 +141,7 @@ func missingOr(object map[string]any, key string) string {
 	return kindOf(value)
 }
 
-// Protocol is driver_volume_type in lower case.
+// Protocol returns driver_volume_type in lower case.
 func (c Connection) Protocol() string { return c.protocol }
 
 // String describes the connection without its values.
@@ -158,8 +159,8 @@ func (c Connection) LogValue() slog.Value { return slog.StringValue(c.String()) 
 func (c Connection) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
 
 // shortestCredential is the minimum length of a credential to search for within
-// other values, and to refuse in results. Shorter ones would match everywhere; only
-// messages withhold values that are exactly that.
+// other values, and to refuse in results. Shorter ones would match everywhere; they
+// are withheld only from messages, and only if they are a whole value.
 const shortestCredential = 4
 
 // credentialsIn collects the values below fields that name a credential, at
@@ -181,8 +182,8 @@ func credentialsIn(value any) []string {
 		case string:
 			if marked {
 				found[typed] = true
-				// The lines of a keyring hold the keys proper. Cinder's provider_auth is
-				// a method, a user and a password.
+				// The lines of a keyring contain the actual keys. Cinder's provider_auth
+				// is a method, a user and a password.
 				words := strings.Fields(typed)
 				if len(words) == 3 && words[0] == "CHAP" {
 					words = words[2:]

@@ -67,7 +67,7 @@ func TestNewConnectionRefusesWhatJSONCannotExpress(t *testing.T) {
 	expectRefusal(t, err, mappers.InvalidConnection, "the connection document holds values that JSON cannot express; give the answer of Cinder as it came")
 }
 
-// Clients of Cinder decode numbers as floats.
+// TestNewConnectionTakesFloats: clients of Cinder decode numbers as floats.
 func TestNewConnectionTakesFloats(t *testing.T) {
 	connection, err := mappers.NewConnection(map[string]any{"driver_volume_type": "iscsi", "data": map[string]any{
 		"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": float64(12),
@@ -96,7 +96,8 @@ func TestProtocolIsInLowerCase(t *testing.T) {
 	}
 }
 
-// Whoever logs a connection, a request or a result must not log a password.
+// TestPrintingHidesCredentials: whoever logs a connection, a request or a
+// result must not log a password.
 func TestPrintingHidesCredentials(t *testing.T) {
 	const password = "not-a-real-secret"
 	connection, err := mappers.ParseConnection([]byte(`{"driver_volume_type": "iscsi", "data": {

@@ -20,7 +20,7 @@ const (
 // second "encrypted"), replaces broken UTF-8 (which would change a password)
 // and turns numbers into floats. Numbers come out as json.Number.
 //
-// Its errors quote nothing of the document, which may hold credentials.
+// Its errors quote nothing from the document, which may contain credentials.
 func decodeObject(document []byte) (map[string]any, error) {
 	if len(document) > maxDocumentBytes {
 		return nil, fmt.Errorf("is %d bytes long, more than the %d expected at most", len(document), maxDocumentBytes)

@@ -96,8 +96,8 @@ func mapFibreChannel(r request) (Result, error) {
 	return result, nil
 }
 
-// fibreChannelFacts returns the paths for a driver of the operator's choice. lun is
-// missing if the paths have different LUNs.
+// fibreChannelFacts returns the paths for a driver that the operator chooses. lun
+// is missing if the paths have different LUNs.
 func fibreChannelFacts(r request) (facts, *Refusal, error) {
 	named, err := r.Connection.fcTargets()
 	if err != nil {
@@ -126,8 +126,8 @@ func fibreChannelFacts(r request) (facts, *Refusal, error) {
 	return facts{"targets": targets, "luns": luns, "lun": lun}, nil, nil
 }
 
-// mostTargets is the number of target names that kubelet can put into the name
-// of a directory: each with a hyphen, then "lun-" and the LUN.
+// mostTargets returns the number of target names that kubelet can put into the
+// name of a directory: each with a hyphen, then "lun-" and the LUN.
 func mostTargets(lun int32) int {
 	return (longestFileName - len(fmt.Sprintf("lun-%d", lun))) / (wwnDigits + len("-"))
 }
@@ -154,7 +154,7 @@ func (r request) fcWWIDs() ([]string, error) {
 	return []string{wwid}, nil
 }
 
-// fcPath is one way to the volume, as far as the target's port.
+// fcPath is one path to the volume, up to the target's port.
 type fcPath struct {
 	target string
 	lun    int32
@@ -163,10 +163,10 @@ type fcPath struct {
 // fcPaths reads the targets and their LUNs. There is at least one target, and none
 // is listed twice.
 //
-// The rules are os-brick's (connectors/fibre_channel.py): target_wwns goes
-// before target_wwn, target_luns before target_lun, and lists are paired by
-// position, except that one LUN may serve all targets. What os-brick overlooks
-// is refused: a target with two LUNs, and keys that contradict each other.
+// The rules are os-brick's (connectors/fibre_channel.py): target_wwns takes
+// precedence over target_wwn, target_luns over target_lun, and lists are paired by
+// position, except that one LUN may serve all targets. What os-brick overlooks is
+// refused: a target with two LUNs, and keys that contradict each other.
 func (c Connection) fcPaths(targets []string, masking fcMasking) ([]fcPath, error) {
 	if len(targets) == 0 {
 		targets = masking.all()
@@ -279,7 +279,7 @@ var (
 	portNamePairs  = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){7}$`)
 )
 
-// portName brings the name of a Fibre Channel port into the form in which
+// portName normalizes the name of a Fibre Channel port to the form in which
 // kubelet compares it with the names of devices: 16 lower-case digits.
 func (c Connection) portName(field, text string) (string, error) {
 	name := strings.TrimPrefix(strings.ToLower(text), "0x")
@@ -328,7 +328,7 @@ func (c Connection) fcPairs(targets []string) ([]fcPath, error) {
 	return paths, nil
 }
 
-// fcMasking is what the array shows to each initiator. It is empty if the
+// fcMasking says what the array shows to each initiator. It is empty if the
 // connection does not say.
 type fcMasking struct {
 	// targets holds the targets by initiator, in the driver's order.
@@ -415,7 +415,7 @@ func (m fcMasking) all() []string {
 	return slices.Compact(all)
 }
 
-// initiators lists those that reach a target, sorted.
+// initiators lists the initiators that reach a target, sorted.
 func (m fcMasking) initiators() []string {
 	reaching := maps.Clone(m.targets)
 	maps.DeleteFunc(reaching, func(_ string, targets []string) bool { return len(targets) == 0 })

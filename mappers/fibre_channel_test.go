@@ -17,8 +17,8 @@ const (
 	hostA, hostB = "10000000c9a1b2c1", "10000000c9a1b2c2"
 )
 
-// onePort is a sound connection of one target; the changes are laid over it,
-// and a nil removes a field.
+// onePort returns a sound connection of one target; the changes are laid over
+// it, and a nil removes a field.
 func onePort(changes fields) fields {
 	return laidOver(fields{"target_wwn": []string{portA}, "target_lun": 1}, changes)
 }
@@ -158,8 +158,9 @@ func TestFibreChannelMasking(t *testing.T) {
 	}
 }
 
-// kubelet joins the names with hyphens and appends the LUN (pkg/volume/fc,
-// makePDNameInternal); no file system of Linux takes more than 255 bytes.
+// TestFibreChannelNamesFitADirectory: kubelet joins the names with hyphens and
+// appends the LUN (pkg/volume/fc, makePDNameInternal); no Linux filesystem
+// takes names of more than 255 bytes.
 func TestFibreChannelNamesFitADirectory(t *testing.T) {
 	for _, lun := range []int{0, 10, 255} {
 		for count := 1; count <= 40; count++ {
@@ -197,7 +198,8 @@ func TestFibreChannelNamesFitADirectory(t *testing.T) {
 	}
 }
 
-// What identifies the disk takes the place of targets and LUN.
+// TestFibreChannelByWWID: the identifier of the disk takes the place of targets
+// and LUN.
 func TestFibreChannelByWWID(t *testing.T) {
 	for name, test := range map[string]struct{ wwn, refused string }{
 		"NAA of 128 bits":  {wwn: "3624a93709714b5cb91634c4700020001"},

@@ -100,7 +100,7 @@ func (c Connection) wrongType(field string, value any, expected string) *Refusal
 // at names an element of a list field.
 func at(key string, index int) string { return fmt.Sprintf("%s[%d]", key, index) }
 
-// hasControl reports whether text holds control characters, which no
+// hasControl reports whether text contains control characters, which no
 // credential or address can have and command lines cannot carry.
 func hasControl(text string) bool {
 	return strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f })

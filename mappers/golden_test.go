@@ -20,8 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
-// golden is a case file of testdata: what Cinder answered, and what the
-// provisioner knows beside it.
+// golden is a case file of testdata: what Cinder answered, and what else the
+// provisioner knows.
 type golden struct {
 	// Source says where the document comes from, in one line.
 	Source   string
@@ -48,7 +48,7 @@ const (
 	testNQN       = "nqn.2014-08.org.nvmexpress:uuid:6953a373-c3f7-4ea8-ae77-105c393012ff"
 )
 
-// plainRequest is the request that the tests vary.
+// plainRequest returns the request that the tests vary.
 func plainRequest() mappers.Request {
 	return mappers.Request{
 		PVName:      testPV,
@@ -106,7 +106,7 @@ func goldenPaths(t testing.TB) []string {
 	return paths
 }
 
-// mapDocument is the way of a document through the package.
+// mapDocument parses a document and maps the connection.
 func mapDocument(registry *mappers.Registry, document []byte, request mappers.Request) (mappers.Result, error) {
 	connection, err := mappers.ParseConnection(document)
 	if err != nil {
@@ -211,14 +211,16 @@ func TestEveryGoldenDirectoryIsAProtocol(t *testing.T) {
 	}
 	known := newRegistry(t).Protocols()
 	for _, directory := range directories {
-		// "other" holds what no mapper is asked about, "fuzz" is go test's.
+		// "other" holds what no mapper is asked about, and "fuzz" belongs to go
+		// test.
 		if name := directory.Name(); name != "other" && name != "fuzz" && !slices.Contains(known, name) {
 			t.Errorf("testdata/%s is the name of no protocol (known: %s)", name, strings.Join(known, ", "))
 		}
 	}
 }
 
-// The facts of a volume do not depend on the API they came by.
+// TestEnvelopesMapAlike: the facts of a volume do not depend on the API that
+// they came from.
 func TestEnvelopesMapAlike(t *testing.T) {
 	registry := newRegistry(t)
 	facts := map[string]any{

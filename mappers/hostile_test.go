@@ -24,7 +24,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
-// hostileMappings are the operators' settings under which every document is
+// hostileMappings returns the operators' settings under which every document is
 // tried, so that all mappers get to see it.
 func hostileMappings() []map[string]mapping.Mapping {
 	return []map[string]mapping.Mapping{
@@ -41,7 +41,7 @@ func hostileMappings() []map[string]mapping.Mapping {
 	}
 }
 
-// templatesFor is the mapping for every protocol, with templates that name
+// templatesFor returns the mapping for every protocol, with templates that name
 // what hostile documents change.
 func templatesFor(shared mapping.Mapping) map[string]mapping.Mapping {
 	all := map[string]mapping.Mapping{}
@@ -70,9 +70,9 @@ func templatesFor(shared mapping.Mapping) map[string]mapping.Mapping {
 	return all
 }
 
-// checkAnyDocument holds what is true of every document, sound or hostile, under
-// any of the mappings. It returns under how many of them the document is mapped
-// and refused.
+// checkAnyDocument checks what must be true of every document, sound or hostile,
+// under each of the mappings. It returns the numbers of mappings under which the
+// document is mapped and refused.
 func checkAnyDocument(t *testing.T, registry *mappers.Registry, hostile []map[string]mapping.Mapping, document []byte) (mapped, refused int) {
 	t.Helper()
 	credentials := lonelyCredentials(document)
@@ -129,7 +129,7 @@ var (
 	apiWWN = regexp.MustCompile(`^[0-9a-f]{16}$`)
 )
 
-// checkFilled holds for what templates have filled in.
+// checkFilled checks what templates have filled in.
 func checkFilled(t *testing.T, fields map[string]string, limit int) {
 	t.Helper()
 	length := 0
@@ -263,8 +263,8 @@ func everyString(value any, secret bool, all, secrets *[]string) {
 	}
 }
 
-// lonelyCredentials are the credentials of a document that are no part of
-// anything else in it, so that whoever shows them has copied them.
+// lonelyCredentials returns the credentials of a document that occur nowhere
+// else in it: output that contains them must have copied them.
 func lonelyCredentials(document []byte) []string {
 	var root any
 	if json.Unmarshal(document, &root) != nil {
@@ -279,7 +279,7 @@ func lonelyCredentials(document []byte) []string {
 				holders++
 			}
 		}
-		// Short ones occur by chance in our own words.
+		// Short ones may occur in our own words by chance.
 		return len(secret) < 8 || holders != 1
 	})
 }
@@ -315,15 +315,15 @@ func FuzzMap(f *testing.F) {
 // changes more.
 var mutations = flag.Int("mutations", 100, "documents that TestMutatedDocuments changes")
 
-// Random bytes rarely stay JSON; these documents always do. The seed is fixed,
-// so a failure comes back.
+// TestMutatedDocuments changes documents so that they stay JSON, which random
+// bytes rarely are. The seed is fixed, so a failure can be reproduced.
 func TestMutatedDocuments(t *testing.T) {
 	registry, hostile := newRegistry(t), hostileMappings()
 	random := rand.New(rand.NewPCG(2026, 1))
 	var documents []json.RawMessage
 	for _, path := range goldenPaths(t) {
 		if _, err := os.Stat(strings.TrimSuffix(path, ".json") + ".refused.txt"); err == nil {
-			continue // One change rarely makes it sound.
+			continue // one change rarely makes it sound
 		}
 		read, _ := readGolden(t, path)
 		documents = append(documents, read.Document)
@@ -347,7 +347,7 @@ func TestMutatedDocuments(t *testing.T) {
 			t.Fatalf("round %d: %s", round, document)
 		}
 	}
-	// Both must happen often, or the test looks at nothing.
+	// Both must happen often, or the test checks nothing.
 	if least := *mutations * 2 / 3; mapped < least || refused < least {
 		t.Errorf("documents were mapped %d times and refused %d times, expected at least %d of both", mapped, refused, least)
 	}
@@ -420,7 +420,8 @@ func hostileValue(random *rand.Rand) any {
 	return values[random.IntN(len(values))]
 }
 
-// A caller may map several volumes with one request value.
+// TestMapLeavesTheRequestAlone: a caller may map several volumes with one
+// request value.
 func TestMapLeavesTheRequestAlone(t *testing.T) {
 	request := plainRequest()
 	request.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}

@@ -102,8 +102,8 @@ func mapISCSI(r request) (Result, error) {
 	return result, nil
 }
 
-// iscsiInterface is the open-iscsi interface through which nodes log in. The
-// default one speaks TCP, which an RDMA-only portal refuses.
+// iscsiInterface returns the open-iscsi interface through which nodes log in.
+// The default one speaks TCP, which an RDMA-only portal refuses.
 func (r request) iscsiInterface() string {
 	switch {
 	case r.mapping.Interface != "":
@@ -115,7 +115,8 @@ func (r request) iscsiInterface() string {
 	}
 }
 
-// withHint adds to a limit of the native source that a driver may not have it.
+// withHint adds to a refusal because of a limit of the native source that a
+// driver may not have that limit.
 func (r request) withHint(err error) error {
 	var refusal *Refusal
 	if errors.As(err, &refusal) && refusal.Reason == UnsupportedConnection {
@@ -124,9 +125,9 @@ func (r request) withHint(err error) error {
 	return err
 }
 
-// initiator sets the source's initiator name and returns the portals in an
-// order whose first keeps Kubernetes' limit for such sources: kubelet makes an
-// interface named "<first portal>:<PersistentVolume>".
+// initiator sets the source's initiator name, and returns the portals reordered
+// so that the first keeps within Kubernetes' limit for such sources: kubelet
+// makes an interface named "<first portal>:<PersistentVolume>".
 func (r request) initiator(source *corev1.ISCSIPersistentVolumeSource, portals []string) ([]string, error) {
 	name := r.Connector.Initiator
 	if name == "" {
@@ -136,7 +137,7 @@ func (r request) initiator(source *corev1.ISCSIPersistentVolumeSource, portals [
 		return nil, refuse(InvalidConnector, "the connector's initiator is %s, which %s; correct connector.initiator of the backend", r.Connection.quote(name), problem)
 	}
 	if r.mapping.OmitInitiatorName {
-		// Nodes log in under it all the same: it is their own.
+		// Nodes log in under this name all the same: it is their own.
 		return portals, nil
 	}
 	source.InitiatorName = &name
@@ -213,9 +214,9 @@ func (c Connection) chap(prefix, keyPrefix string, data map[string][]byte) (bool
 	return true, nil
 }
 
-// iscsiFacts returns the paths for a driver of the operator's choice: the primary
-// one, and all of them in parallel lists. lun is missing if the paths have
-// different LUNs. Contradictions are refused for every driver.
+// iscsiFacts returns the paths for a driver that the operator chooses: the
+// primary one, and all of them in parallel lists. lun is missing if the paths
+// have different LUNs. Contradictions are refused for every driver.
 func iscsiFacts(r request) (facts, *Refusal, error) {
 	paths, _, err := iscsiPaths(r.Connection.withoutLimits())
 	if err != nil {
@@ -242,7 +243,7 @@ func iscsiFacts(r request) (facts, *Refusal, error) {
 
 func lunFact(lun int32) json.Number { return json.Number(strconv.Itoa(int(lun))) }
 
-// iscsiPath is one way to the volume.
+// iscsiPath is one path to the volume.
 type iscsiPath struct {
 	portal address
 	target string
@@ -256,12 +257,12 @@ var (
 	iqnPattern = regexp.MustCompile(`^iqn\.[0-9]{4}-[0-9]{2}\.[A-Za-z0-9.-]+:[A-Za-z0-9._:-]+$`)
 	euiPattern = regexp.MustCompile(`^eui\.[0-9A-Fa-f]{16}$`)
 	naaPattern = regexp.MustCompile(`^naa\.[0-9A-Fa-f]{32}$`)
-	// plainTargetPattern is what some drivers send instead, and some
-	// initiators take. A comma is part of no name: in the answers of discovery it
+	// plainTargetPattern matches what some drivers send instead, and some
+	// initiators accept. No name contains a comma: in the answers of discovery it
 	// separates the name from the tag of its portal group.
 	plainTargetPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]*$`)
-	// standardTargetPattern is what RFC 7143 (section 4.2.7) allows and Kubernetes
-	// does not.
+	// standardTargetPattern matches what RFC 7143 (section 4.2.7) allows and
+	// Kubernetes does not.
 	standardTargetPattern = regexp.MustCompile(`^(iqn\.[0-9]{4}-[0-9]{2}\.[A-Za-z0-9.-]+|naa\.[0-9A-Fa-f]{16})$`)
 	portalGroupTag        = regexp.MustCompile(`,t,|,[0-9]+$`)
 	typedTarget           = regexp.MustCompile(`^(iqn|eui|naa)\.`)

@@ -24,7 +24,7 @@ type flatPath struct {
 
 func (f flatPath) complete() bool { return f.hasPortal && f.hasTarget && f.hasLUN }
 
-// agrees reports whether a listed path is one that the flat keys may mean.
+// agrees reports whether the flat keys may describe a listed path.
 func (f flatPath) agrees(path iscsiPath) bool {
 	return (!f.hasPortal || f.portal == path.portal) && (!f.hasTarget || f.target == path.target) && (!f.hasLUN || f.lun == path.lun)
 }
@@ -182,8 +182,8 @@ func (l pathLists) describe() (present, absent string) {
 
 // listedPaths pairs the lists. As in os-brick, there are paths only if both
 // portals and targets are listed, and a flat LUN stands for a missing list of
-// LUNs. Other lists are left aside with a warning when the flat keys give a
-// path without them.
+// LUNs. Other lists are ignored with a warning if the flat keys give a path
+// without them.
 func (c Connection) listedPaths(flat flatPath) ([]iscsiPath, []string, error) {
 	lists, err := c.pathLists()
 	if err != nil {

@@ -24,13 +24,13 @@ const (
 
 type fields = map[string]any
 
-// onePath is a sound connection of one path; the changes are laid over it, and
-// a nil removes a field.
+// onePath returns a sound connection of one path; the changes are laid over it,
+// and a nil removes a field.
 func onePath(changes fields) fields {
 	return laidOver(fields{"target_portal": "192.0.2.1:3260", "target_iqn": targetA, "target_lun": 1}, changes)
 }
 
-// twoPaths is a sound connection of two paths in lists.
+// twoPaths returns a sound connection of two paths in lists.
 func twoPaths(changes fields) fields {
 	return laidOver(fields{
 		"target_portals": []string{"192.0.2.1:3260", "192.0.2.2:3260"},
@@ -54,7 +54,8 @@ func mapData(t *testing.T, protocol string, data fields, request mappers.Request
 	return mapDocument(newRegistry(t), document, request)
 }
 
-// mapOtherwise ends what only the native source cannot express.
+// mapOtherwise returns the end of a refusal of what only the native source
+// cannot express.
 func mapOtherwise(protocol string) string {
 	return "; or map " + protocol + " to a CSI or FlexVolume driver that can (mapping." + protocol + " of the backend)"
 }
@@ -263,8 +264,9 @@ func TestISCSIInitiator(t *testing.T) {
 	}
 }
 
-// Kubernetes counts "<PersistentVolume>:<portal>" to 64, but only for sources
-// that name an initiator.
+// TestISCSIPortalNextToTheVolumesName: Kubernetes limits
+// "<PersistentVolume>:<portal>" to 64 characters, but only for sources that
+// name an initiator.
 func TestISCSIPortalNextToTheVolumesName(t *testing.T) {
 	const portal = "192.0.2.1:3260"
 	const shorter = "; give the target a shorter address, or, if every node has the connector's initiator as its InitiatorName in /etc/iscsi/initiatorname.iscsi, set mapping.iscsi.omitInitiatorName of the backend"

@@ -26,10 +26,11 @@ import (
 // Options are the settings that all mappings of a process share.
 type Options struct {
 	// SecretNamespace is the namespace in which the provisioner keeps the
-	// Secrets of its volumes. Required: references without a namespace would
-	// be looked up in the namespace of the pod, which tenants can read.
+	// Secrets of its volumes. It is required: references without a namespace
+	// would be looked up in the namespace of the pod, which tenants can read.
 	SecretNamespace string
-	// Protocols are the protocols to map, such as those of BuiltIn. Required.
+	// Protocols are the protocols to map, such as those of BuiltIn. They are
+	// required.
 	Protocols Protocols
 }
 
@@ -68,8 +69,8 @@ func (r *Registry) Describe() mapping.Protocols { return r.described }
 type Request struct {
 	// Connection is Cinder's answer.
 	Connection Connection
-	// PVName is the name the PersistentVolume will have. Required: Kubernetes
-	// limits its length together with the iSCSI portal.
+	// PVName is the name the PersistentVolume will have. It is required:
+	// Kubernetes limits its length together with the iSCSI portal.
 	PVName string
 	// SecretName is the name the Secret will have, should the volume need one
 	// of its own.
@@ -83,8 +84,8 @@ type Request struct {
 	// MountOptions are those of the StorageClass, which the PersistentVolume
 	// will carry.
 	MountOptions []string
-	// FSType is the filesystem the node makes on an empty volume, ext4 when it
-	// is left empty. Ignored when Block is set.
+	// FSType is the filesystem that the node makes on an empty volume. Empty
+	// means ext4. It is ignored if Block is set.
 	FSType string
 	// Block is set for a claim of volumeMode Block.
 	Block bool
@@ -254,7 +255,8 @@ func (r *Registry) settle(in Request) (request, error) {
 	return settled, nil
 }
 
-// unknownProtocol names the remedies: a mapping, or another volume type.
+// unknownProtocol refuses a protocol that has no mapper, and names the
+// remedies: a mapping, or another volume type.
 func (r *Registry) unknownProtocol(protocol string) *Refusal {
 	if kind, _, _ := strings.Cut(protocol, "-"); r.described[kind].OneHost {
 		return refuse(UnsupportedProtocol, "%s", mapping.OneHostReason(protocol))
@@ -283,7 +285,7 @@ func (c Connection) qosWarnings() ([]string, error) {
 		c.quote(strings.Join(names, ", ")))}, nil
 }
 
-// CheckVolume refuses what no source can do with a volume that Cinder describes in
+// CheckVolume refuses what no source can do with a volume that Cinder describes
 // this way. The error is a *Refusal.
 func CheckVolume(encrypted, multiAttach bool, modes []corev1.PersistentVolumeAccessMode, block bool) error {
 	if encrypted {
@@ -303,9 +305,9 @@ func NeedsMultiAttach(mode corev1.PersistentVolumeAccessMode) error {
 	return refuse(UnsupportedAccessMode, "access mode %s needs a volume that several hosts may use at once, and Cinder says multiattach is false; use a volume type with the extra spec multiattach=\"<is> True\", or use ReadWriteOnce", mode)
 }
 
-// CheckAccessModesForCSI refuses access modes that no volume of a CSI driver has together:
-// it is attached either for reading by many or for writing by one, and csi-attacher
-// attaches none that asks for both. ReadWriteMany includes them.
+// CheckAccessModesForCSI refuses combinations of access modes that no volume of a CSI
+// driver can have: it is attached either for reading by many or for writing by one, and
+// csi-attacher attaches no volume that asks for both. ReadWriteMany includes both.
 func CheckAccessModesForCSI(modes []corev1.PersistentVolumeAccessMode) error {
 	if !slices.Contains(modes, corev1.ReadOnlyMany) || !slices.Contains(modes, corev1.ReadWriteOnce) || slices.Contains(modes, corev1.ReadWriteMany) {
 		return nil
@@ -314,8 +316,9 @@ func CheckAccessModesForCSI(modes []corev1.PersistentVolumeAccessMode) error {
 }
 
 // CheckAccessModes refuses the access modes that no source of any protocol
-// here can honor, so that a claim can be rejected before a volume is created
-// for it. Map may still refuse other modes for a certain protocol or volume. The error is a *Refusal of reason UnsupportedAccessMode.
+// here can honor, so that a claim can be rejected before a volume is created for it. Map
+// may still refuse other modes for a particular protocol or volume. The error is a
+// *Refusal of reason UnsupportedAccessMode.
 func CheckAccessModes(modes []corev1.PersistentVolumeAccessMode, block bool) error {
 	if mistake := mapping.AccessModeMistake(modes, block); mistake != "" {
 		return refuse(UnsupportedAccessMode, "%s", mistake)
@@ -330,7 +333,7 @@ func onlyReading(modes []corev1.PersistentVolumeAccessMode) bool {
 	})
 }
 
-// request is a Request with what Registry.Map has settled.
+// request is a Request with what Registry.settle has decided.
 type request struct {
 	Request
 	protocol string
@@ -359,7 +362,8 @@ func (r request) filesystem() string {
 	}
 }
 
-// requireNativeAccessModes refuses what only CSI sources have (KEP-2485).
+// requireNativeAccessModes refuses ReadWriteOncePod, which only CSI sources
+// support (KEP-2485).
 func (r request) requireNativeAccessModes() error {
 	if slices.Contains(r.AccessModes, corev1.ReadWriteOncePod) {
 		return refuse(UnsupportedAccessMode, "access mode ReadWriteOncePod needs a CSI source, but protocol %s is mapped to another; use ReadWriteOnce", r.protocol)

@@ -31,7 +31,8 @@ func TestProtocols(t *testing.T) {
 	}
 }
 
-// A caller's mistake is no refusal: it must not be blamed on the volume.
+// TestMapNeedsNames: a caller's mistake is not a refusal: it must not be blamed
+// on the volume.
 func TestMapNeedsNames(t *testing.T) {
 	const want = "mappers: Request.PVName and Request.SecretName must be set"
 	for name, change := range map[string]func(*mappers.Request){
@@ -81,7 +82,7 @@ func TestCheckAccessModes(t *testing.T) {
 	}
 }
 
-// Only a claim that never writes makes the source read-only.
+// TestReadOnly: only a claim that never writes makes the source read-only.
 func TestReadOnly(t *testing.T) {
 	registry := newRegistry(t)
 	for name, test := range map[string]struct {
@@ -159,7 +160,7 @@ func soundConnection(t *testing.T, protocol string) (string, mapping.Mapping) {
 	return "", mapping.Mapping{}
 }
 
-// What holds for every protocol is checked for every protocol.
+// TestRefusalsOfEveryProtocol checks what holds for every protocol.
 func TestRefusalsOfEveryProtocol(t *testing.T) {
 	registry := newRegistry(t)
 	const encrypted = "encrypted is true, but a kubelet cannot open the volume's LUKS layer and would format it; use a volume type without encryption"
@@ -203,8 +204,9 @@ func TestRefusalsOfEveryProtocol(t *testing.T) {
 	}
 }
 
-// A raw block volume that Cinder lets several hosts use is the one that many
-// nodes may write to; every protocol with a source for it maps it.
+// TestManyWritersOfARawVolume: many nodes may write to a volume only if it is a
+// raw block volume that Cinder lets several hosts use; every protocol with a
+// source for it maps it.
 func TestManyWritersOfARawVolume(t *testing.T) {
 	registry := newRegistry(t)
 	for _, protocol := range registry.Protocols() {
@@ -224,7 +226,8 @@ func TestManyWritersOfARawVolume(t *testing.T) {
 	}
 }
 
-// kubelet mounts no FlexVolume with mount options: the pod would wait for good.
+// TestFlexVolumeTakesNoMountOptions: kubelet mounts no FlexVolume with mount
+// options; the pod would wait forever.
 func TestFlexVolumeTakesNoMountOptions(t *testing.T) {
 	request := plainRequest()
 	request.MountOptions = []string{"noatime"}
@@ -242,7 +245,8 @@ func TestMappingOfUnknownForm(t *testing.T) {
 	expectRefusal(t, err, mappers.InvalidMapping, `mapping.nfs.as: Kubernetes has no native volume source for "nfs"; use csi or flexVolume with a driver`)
 }
 
-// A driver that repeats a password elsewhere must not get it printed.
+// TestSentencesWithholdCredentials: a password that a driver repeats elsewhere
+// must not be printed.
 func TestSentencesWithholdCredentials(t *testing.T) {
 	registry := newRegistry(t)
 	const withheld = "a value that contains a credential"
@@ -293,7 +297,8 @@ func TestQoSWarningWithholdsCredentials(t *testing.T) {
 	}
 }
 
-// Words that drivers send when they know nothing are not taken for protocols.
+// TestPlaceholdersAreNoProtocols: words that drivers send when they know
+// nothing are not taken for protocols.
 func TestPlaceholdersAreNoProtocols(t *testing.T) {
 	for _, word := range []string{"unknown", "Unknown", "none", "null", ""} {
 		_, err := mappers.ParseConnection([]byte(`{"driver_volume_type": "` + word + `", "data": {"a": 1}}`))
@@ -301,7 +306,8 @@ func TestPlaceholdersAreNoProtocols(t *testing.T) {
 	}
 }
 
-// A mapping would not help: the device is on another host.
+// TestDevicesOfOneHost: a mapping would not help, since the device is on
+// another host.
 func TestDevicesOfOneHost(t *testing.T) {
 	for _, protocol := range []string{"local", "local-lvm"} {
 		_, err := mapData(t, protocol, fields{"device_path": "/dev/vg/volume-1"}, plainRequest())

@@ -32,7 +32,7 @@ func newcomer() protocol {
 	}
 }
 
-// WithNewcomer is the program's registry with one more entry.
+// WithNewcomer returns the program's registry with one more entry.
 func WithNewcomer() Protocols {
 	protocols := BuiltIn()
 	protocols["newcomer"] = newcomer()

@@ -32,11 +32,12 @@ func mapNFS(r request) (Result, error) {
 	return Result{}, refuse(MappingRequired, "a Cinder volume on NFS is an image file on an export shared by many volumes, which Kubernetes cannot mount by itself without handing the whole export to the pod; name in mapping.nfs of the backend a CSI or FlexVolume driver that attaches the one file")
 }
 
-// imageFileName is the name of a volume's image, which the driver makes from
-// the ids of the volume and its snapshot (volume_name_template).
+// imageFileName matches the name of a volume's image, which the driver makes
+// from the ids of the volume and its snapshot (volume_name_template).
 var imageFileName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,254}$`)
 
-// imageFormat is a word that losetup's and qemu-nbd's callers compare.
+// imageFormat matches the name of an image's format, which callers of losetup
+// and qemu-nbd compare.
 var imageFormat = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
 
 // nfsFacts reads a connection of an NFS driver (cinder/volume/drivers/nfs.py,
@@ -94,7 +95,8 @@ func cutExport(export string) (server, directory string, ok bool) {
 			return "", "", false
 		}
 	}
-	// Any port makes it an address that can be checked.
+	// The port does not matter: it only makes the host an address that can be
+	// checked.
 	if _, err := newAddress(bare, "2049", bracketed); err != nil {
 		return "", "", false
 	}
@@ -102,6 +104,6 @@ func cutExport(export string) (server, directory string, ok bool) {
 	return server, directory, clean && exportDirectory.MatchString(directory)
 }
 
-// exportDirectory is a path that means the same in a mount command, a URL and a
-// file name; a comma would begin another mount option.
+// exportDirectory matches a path that means the same in a mount command, a URL
+// and a file name; a comma would begin another mount option.
 var exportDirectory = regexp.MustCompile(`^/[A-Za-z0-9_./@:+=-]*$`)

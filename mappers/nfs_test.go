@@ -8,7 +8,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
-// What reaches a driver on the nodes is a plain path and a plain name.
+// TestNFSNames: what reaches a driver on the nodes is a plain path and a plain
+// name.
 func TestNFSNames(t *testing.T) {
 	request := plainRequest()
 	request.Mappings = map[string]mapping.Mapping{"nfs": {As: mapping.CSI, Driver: "nfs.example.org", Attributes: map[string]string{"export": "{{ .nfs.export }}", "file": "{{ .nfs.file }}"}}}

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// NodeConnection is how one node of its own reaches a volume that is attached to it,
+// NodeConnection is how a single node reaches a volume that is attached to it,
 // through the CSI driver's node plugin. It has none of the limits of Kubernetes' own
 // sources: paths may have different targets and any LUNs.
 type NodeConnection struct {
@@ -19,18 +19,18 @@ type NodeConnection struct {
 	Protocol string
 	// Paths lead to the same volume, the primary first. There is at least one.
 	Paths []NodePath
-	// Identities are what the disk must say that it is, as far as Cinder knows: uuid.
-	// and a UUID, or eui. and an NGUID. Only NVMe has them.
+	// Identities are the identifiers that the disk must report, as far as Cinder
+	// knows them: "uuid." and a UUID, or "eui." and an NGUID. Only NVMe has them.
 	Identities []string
 	// ReadOnly means that Cinder grants the volume read-only.
 	ReadOnly bool
 	// Credentials are what the node logs in with; nil if it needs none.
 	Credentials *NodeCredentials
-	// Warnings are sentences about what Cinder offered and the nodes do not take.
+	// Warnings are sentences about what Cinder offered and the nodes do not use.
 	Warnings []string
 }
 
-// NodePath is one way to a volume.
+// NodePath is one path to a volume.
 type NodePath struct {
 	// Portal is host:port; an IPv6 address has brackets. For Fibre Channel it is the
 	// node's own ports that reach the target, separated by commas, and empty if neither
@@ -39,9 +39,9 @@ type NodePath struct {
 	// Target is the iSCSI target's name, the NVMe subsystem's, or that of the storage's
 	// Fibre Channel port.
 	Target string
-	// LUN is the number by which the kernel knows the logical unit, which is another one
-	// than the array's for some modes of addressing. It is the NVMe namespace's number
-	// for NVMe, and 0 if that is not known.
+	// LUN is the number by which the kernel knows the logical unit, which differs from
+	// the array's in some addressing modes. It is the NVMe namespace's number for NVMe,
+	// and 0 if that is not known.
 	LUN int
 }
 
@@ -54,16 +54,16 @@ type NodeCredentials struct {
 
 const hiddenCredentials = "(credentials)"
 
-// String shows nothing.
+// String hides the credentials.
 func (NodeCredentials) String() string { return hiddenCredentials }
 
-// GoString shows nothing.
+// GoString keeps %#v from printing the credentials.
 func (NodeCredentials) GoString() string { return hiddenCredentials }
 
-// LogValue shows nothing.
+// LogValue keeps slog from printing the credentials.
 func (NodeCredentials) LogValue() slog.Value { return slog.StringValue(hiddenCredentials) }
 
-// MarshalJSON shows nothing.
+// MarshalJSON keeps JSON loggers from printing the credentials.
 func (NodeCredentials) MarshalJSON() ([]byte, error) { return json.Marshal(hiddenCredentials) }
 
 // ForNode reads a connection that Cinder made for one node. encrypted is what Cinder
@@ -103,7 +103,8 @@ func ForNode(c Connection, encrypted bool, ports ...string) (NodeConnection, err
 	return found, nil
 }
 
-// forNodes read what differs between the protocols that nodes attach.
+// forNodes has the function that reads a connection for each protocol that
+// nodes attach.
 var forNodes = map[string]func(c Connection, ports []string) (NodeConnection, error){
 	"fibre_channel": fibreChannelForNode,
 	"iscsi":         iscsiForNode,
@@ -111,7 +112,8 @@ var forNodes = map[string]func(c Connection, ports []string) (NodeConnection, er
 	"nvmeof":        nvmeofForNode,
 }
 
-// NodeProtocols are those by which nodes of the CSI driver attach volumes.
+// NodeProtocols returns the protocols by which nodes of the CSI driver attach
+// volumes.
 func NodeProtocols() []string { return slices.Sorted(maps.Keys(forNodes)) }
 
 func iscsiForNode(c Connection, _ []string) (NodeConnection, error) {
@@ -131,9 +133,9 @@ func iscsiForNode(c Connection, _ []string) (NodeConnection, error) {
 	return found, err
 }
 
-// fibreChannelForNode reads which ports of the storage the node's ports reach. Where the
-// connection names the initiators, no other port of the node is used: behind it, the LUN
-// may be another volume.
+// fibreChannelForNode reads which ports of the storage the node's ports reach. If the
+// connection names the initiators, no other port of the node is used: through it, the
+// LUN may be another volume.
 func fibreChannelForNode(c Connection, ports []string) (NodeConnection, error) {
 	targets, err := c.fcTargets()
 	if err != nil {
@@ -186,12 +188,12 @@ func fibreChannelForNode(c Connection, ports []string) (NodeConnection, error) {
 	return found, nil
 }
 
-// flatBit is the method of flat space addressing in the first byte of a LUN, as the
-// kernel reads the LUN as a number.
+// flatBit marks flat space addressing in the first byte of a LUN, in the number
+// that the kernel makes from the LUN.
 const flatBit = 1 << 14
 
-// kernelLUN is the number by which Linux knows a LUN of the array. The modes are those
-// of os-brick (lun_for_addressing in initiator/linuxscsi.py).
+// kernelLUN returns the number by which Linux knows a LUN of the array. The modes are
+// those of os-brick (lun_for_addressing in initiator/linuxscsi.py).
 func (c Connection) kernelLUN(lun int32) (int, error) {
 	mode, err := c.text("addressing_mode")
 	if err != nil {
@@ -280,7 +282,7 @@ func nvmeofForNode(c Connection, _ []string) (NodeConnection, error) {
 	return found, err
 }
 
-// orRefuse is the error, or a refusal if there is none.
+// orRefuse returns the error, or a refusal if there is none.
 func orRefuse(err error, reason Reason, message string) error {
 	if err != nil {
 		return err
@@ -288,8 +290,8 @@ func orRefuse(err error, reason Reason, message string) error {
 	return refuse(reason, "%s", message)
 }
 
-// nodeCredentials reads the credentials for sessions. Those for discovery alone are of
-// no use: nodes discover nothing.
+// nodeCredentials reads the credentials for sessions. Credentials for discovery alone
+// are of no use: nodes discover nothing.
 func (c Connection) nodeCredentials() (*NodeCredentials, error) {
 	data := map[string][]byte{}
 	session, err := c.chap("", "session.", data)

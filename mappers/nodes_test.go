@@ -16,8 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 )
 
-// TestGoldenForNodes: what every recorded connection by iSCSI, Fibre Channel or NVMe is to a node of
-// its own.
+// TestGoldenForNodes: what every recorded connection by iSCSI, Fibre Channel or NVMe
+// becomes for a single node.
 func TestGoldenForNodes(t *testing.T) {
 	const file = "testdata/other/for-nodes.yaml"
 	results := map[string]any{}
@@ -145,12 +145,12 @@ func TestPathsByFibreChannelForNodes(t *testing.T) {
 	}
 }
 
-// nvme is the older form of a connection, without its end.
+// nvme returns the older form of a connection, without its end.
 func nvme(portal, transport, namespace string) string {
 	return fmt.Sprintf(`{"driver_volume_type": "nvmeof", "nqn": "nqn.2014-08.org.example:s1", "target_portal": %s, "target_port": 4420, "transport_type": %s, "ns_id": %s`, portal, transport, namespace)
 }
 
-// TestWhatNodesDoNotAttach: refusals that no transcript shows.
+// TestWhatNodesDoNotAttach covers refusals that no recording shows.
 func TestWhatNodesDoNotAttach(t *testing.T) {
 	flat := `{"driver_volume_type": "iscsi", "target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume-1", "target_lun": 1`
 	for name, test := range map[string]struct {
@@ -188,7 +188,7 @@ func TestWhatNodesDoNotAttach(t *testing.T) {
 	}
 }
 
-// TestCredentialsOfNodesAreNotPrinted, whatever prints them.
+// TestCredentialsOfNodesAreNotPrinted prints them in every way.
 func TestCredentialsOfNodesAreNotPrinted(t *testing.T) {
 	of := mappers.NodeConnection{Credentials: &mappers.NodeCredentials{User: "u", Password: "secret-1", DiscoveryUser: "d", DiscoveryPassword: "secret-2"}}
 	var log strings.Builder

@@ -28,8 +28,8 @@ func nvmeof() protocol {
 	}
 }
 
-// unidentified is about connections of the older form, which Cinder's own NVMe
-// targets send by default (cinder/volume/targets/nvmeof.py).
+// unidentified explains the refusal of connections of the older form, which
+// Cinder's own NVMe targets send by default (cinder/volume/targets/nvmeof.py).
 const unidentified = "the connection names neither vol_uuid nor volume_nguid, so nodes cannot tell which disk of the subsystem is the volume; set nvmeof_conn_info_version = 2 for the backend in cinder.conf if it has that option, or identify the volume in the mapping by .nvmeof.nqn and .nvmeof.namespace for a driver that can"
 
 // mapNVMeOF refuses protocol nvmeof, for which Kubernetes has no source of its
@@ -82,7 +82,7 @@ func nvmeofFacts(r request) (facts, *Refusal, error) {
 		return nil, nil, err
 	}
 
-	// One connect command has one transport.
+	// One connect command uses one transport.
 	primary := portals[0]
 	var addresses []any
 	for _, portal := range portals {
@@ -104,8 +104,8 @@ func nvmeofFacts(r request) (facts, *Refusal, error) {
 	}, nil, nil
 }
 
-// nqnPattern is the name of an NVMe subsystem. Cinder's own target makes names
-// without the date that the specification wants.
+// nqnPattern matches the name of an NVMe subsystem. Cinder's own target makes
+// names without the date that the specification requires.
 var nqnPattern = regexp.MustCompile(`^nqn\.[A-Za-z0-9][A-Za-z0-9.:_-]*$`)
 
 // nqn reads the subsystem's name. One driver sends it as a list of one element.
@@ -205,8 +205,8 @@ func (c Connection) newNVMePortal(hostField string, host any, portField string, 
 	return nvmePortal{read, kind}, err
 }
 
-// transport is the word that nvme connect accepts. It is empty if the driver does
-// not send one.
+// transport returns the word that nvme connect accepts. It is empty if the driver
+// does not send one.
 func (c Connection) transport(field string, value any) (string, error) {
 	if value == nil {
 		return "", nil

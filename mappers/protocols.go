@@ -6,9 +6,9 @@ import "github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 type protocol struct {
 	// about describes it to the rest of the program.
 	about mapping.Protocol
-	// builtIn maps them unless the operator's mapping writes the fields.
-	// Registry.Map deals with everything that applies to every protocol:
-	// encryption, access modes that nothing can honor, front-end QoS.
+	// builtIn maps the connections unless the operator's mapping writes the
+	// fields. Registry.Map deals with everything that applies to every
+	// protocol: encryption, access modes that nothing can honor, front-end QoS.
 	builtIn func(request) (Result, error)
 	// facts reads and checks the values that templates may name below the
 	// protocol's own name, such as .nvmeof.nqn. It is nil if there are none.
@@ -17,11 +17,11 @@ type protocol struct {
 	// names.
 	facts func(request) (facts, *Refusal, error)
 	// missing says, by the name of a fact, why a sound connection may lack it and
-	// what to do about it, for a mapping that cannot do without.
+	// what to do about it, for a mapping that cannot do without it.
 	missing map[string]string
 }
 
-// facts are values by the names that templates know them by.
+// facts are values, by the names under which templates know them.
 type facts map[string]any
 
 // Protocols are mappers by Cinder's name of the protocol (driver_volume_type),
@@ -52,8 +52,8 @@ func (p Protocols) Describe() mapping.Protocols {
 	return described
 }
 
-// unmapped are protocols of Cinder's drivers that have no mapper. An operator's
-// mapping names their fields.
+// unmapped returns protocols of Cinder's drivers that have no mapper. An
+// operator's mapping names their fields.
 func unmapped() mapping.Protocols {
 	return mapping.Protocols{
 		"fibre_channel_eckd": {},

@@ -18,7 +18,7 @@ import (
 )
 
 // TestNewProtocolNeedsOneEntry registers a protocol that does not exist, and
-// finds everything else in the program to know it.
+// checks that everything else in the program knows it.
 func TestNewProtocolNeedsOneEntry(t *testing.T) {
 	protocols := mappers.WithNewcomer()
 	file := func(name, content string) string {

@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
-// defaultImageFeatures is what every image has. ceph-csi insists on the
+// defaultImageFeatures is what every image has. ceph-csi requires the
 // attribute, and then goes by what the image itself says.
 const defaultImageFeatures = "layering"
 
@@ -136,10 +136,10 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 }
 
 // cephSecret returns a reference to the operator's Secret, or to one of the given
-// kind for the key that Cinder sent. Without either it returns nothing and no
-// error. The cluster distinguishes it from others with a user of the same name:
-// after a fail-over of Cinder, a connection leads to another cluster, whose key
-// must not replace the one that earlier volumes need.
+// kind for the key that Cinder sent. If there is neither, it returns nothing and
+// no error. The cluster distinguishes it from others with a user of the same
+// name: after a fail-over of Cinder, a connection leads to another cluster, whose
+// key must not replace the one that earlier volumes need.
 func (r request) cephSecret(reference *corev1.SecretReference, image rbdImage, cluster []string, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
 	if reference != nil {
 		return reference.DeepCopy(), nil, nil
@@ -154,7 +154,8 @@ func (r request) cephSecret(reference *corev1.SecretReference, image rbdImage, c
 	return secret.reference(), secret, nil
 }
 
-// identity is the same for every order and spelling of the monitors.
+// identity returns a list that is the same for every order and spelling of the
+// monitors.
 func identity(monitors []string) []string {
 	var spelled []string
 	for _, monitor := range monitors {
@@ -164,8 +165,8 @@ func identity(monitors []string) []string {
 }
 
 // sharedSecretName derives the name of a Secret from its backend and everything
-// that makes it the same for two volumes. The key is not part of it: a new one
-// goes into the same Secret, so that existing volumes find it too.
+// that makes it the same for two volumes. The key is not part of the name: a
+// new key goes into the same Secret, so that existing volumes find it too.
 func sharedSecretName(backend string, identity []string) string {
 	sum := sha256.New()
 	for _, part := range append([]string{backend}, identity...) {
@@ -225,8 +226,8 @@ func (r request) rbdImage() (rbdImage, error) {
 		r.Connection.quote(image.cluster), r.mapping.ClusterName)
 }
 
-// cephName matches names of pools, images and users that are nothing else to
-// rbd and to drivers that join them to paths: no option, and no path or pattern.
+// cephName matches names of pools, images and users that rbd, and drivers that
+// join them to paths, cannot take for an option, a path or a pattern.
 var cephName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
 func (c Connection) rbdImage() (rbdImage, error) {
@@ -313,8 +314,8 @@ func (c Connection) monitors() ([]string, error) {
 }
 
 // cephKey finds a user's key in the text of a Ceph keyring file: sections named
-// "[client.user]" with a line "key = ...". Without a user the keyring must
-// hold the key of exactly one. Keys of other users are never returned: a
+// "[client.user]" with a line "key = ...". Without a user, the keyring must
+// have exactly one user's key. Keys of other users are never returned: a
 // keyring may hold an administrator's.
 func (c Connection) cephKey(keyring, user string) (string, string, error) {
 	keys := map[string]string{}

@@ -131,7 +131,8 @@ func TestRBDMonitors(t *testing.T) {
 	}
 }
 
-// The forms in which ceph-authtool and administrators write keyrings.
+// TestCephKeyring covers the forms in which ceph-authtool and administrators
+// write keyrings.
 func TestCephKeyring(t *testing.T) {
 	for name, test := range map[string]struct{ user, keyring, wantUser string }{
 		"as ceph writes it":      {"cinder", "[client.cinder]\n\tkey = " + cinderKey + "\n\tcaps mon = \"profile rbd\"\n", "cinder"},
@@ -172,8 +173,8 @@ func TestCephKeyring(t *testing.T) {
 	}
 }
 
-// A result must not share memory with the operator's mapping, which many
-// volumes are mapped by.
+// TestRBDResultIsIndependentOfTheMapping: a result must not share memory with
+// the operator's mapping, which is used for many volumes.
 func TestRBDResultIsIndependentOfTheMapping(t *testing.T) {
 	settings := mapping.Mapping{As: mapping.CSI, ClusterID: "ceph-1", NodeStageSecretRef: &corev1.SecretReference{Name: "ceph", Namespace: "ceph-csi"}, Attributes: map[string]string{"mounter": "rbd-nbd"}}
 	request := plainRequest()
@@ -189,8 +190,8 @@ func TestRBDResultIsIndependentOfTheMapping(t *testing.T) {
 	}
 }
 
-// Volumes share the Secret of a key exactly when it is the same user's of the
-// same cluster, in the same form.
+// TestRBDSecretIsSharedByBackendUserAndCluster: volumes share the Secret of a
+// key exactly if user, cluster and form are the same.
 func TestRBDSecretIsSharedByBackendUserAndCluster(t *testing.T) {
 	const theirKey = "[client.cinder]\nkey = " + cinderKey
 	secretOf := func(t *testing.T, data fields, backend string, settings mapping.Mapping) *mappers.Secret {

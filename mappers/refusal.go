@@ -25,8 +25,8 @@ const (
 	// UnsupportedConnection means that the document is sound, but no source can
 	// express it (LUNs above 255, different LUNs per path, exotic target names).
 	UnsupportedConnection Reason = "UnsupportedConnection"
-	// UnsupportedAuthentication means that the target wants an authentication that
-	// kubelet does not speak.
+	// UnsupportedAuthentication means that the target requires an authentication
+	// that kubelet does not support.
 	UnsupportedAuthentication Reason = "UnsupportedAuthentication"
 	// UnsupportedAccessMode means that the source cannot honor an access mode of
 	// the claim.
@@ -39,7 +39,7 @@ const (
 	InvalidMapping Reason = "InvalidMapping"
 )
 
-// Refusal says why a volume cannot be mapped. Nothing was mapped in part.
+// Refusal says why a volume cannot be mapped. Nothing was partly mapped.
 type Refusal struct {
 	Reason Reason
 	// Message is one sentence naming the field, its value and the remedy. It is
@@ -51,8 +51,8 @@ type Refusal struct {
 // the reason.
 func (r *Refusal) Error() string { return r.Message }
 
-// HandleTaken refuses a volume whose handle another PersistentVolume of the
-// driver has.
+// HandleTaken refuses a volume whose handle belongs to another PersistentVolume
+// of the driver.
 func HandleTaken(protocol string, source *corev1.CSIPersistentVolumeSource, by string) *Refusal {
 	return refuse(InvalidMapping, "volumeHandle %q is already that of PersistentVolume %s of driver %s, and nodes would mount one volume for the other; correct mapping.%s of the backend so that the handle names one volume, as {{ .volume.id }} does, or remove that PersistentVolume if its volume is gone",
 		source.VolumeHandle, by, source.Driver, protocol)

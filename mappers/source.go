@@ -9,9 +9,9 @@ const (
 	largestCSIAttributes = 4096
 )
 
-// checkSource refuses what a CSI driver would refuse later, when the claim seems
-// to be done. Mapping.Check has checked the fields that the operator wrote, but
-// the results of templates are known only now.
+// checkSource refuses what a CSI driver would refuse later, when the claim is
+// already bound. Mapping.Check has checked the fields that the operator wrote,
+// but the results of templates are known only now.
 func checkSource(source corev1.PersistentVolumeSource) error {
 	csi := source.CSI
 	if csi == nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
-// checkMapping refuses mappings that no policy contains, since the policy checks
-// them in the same way.
+// checkMapping refuses mappings with mistakes. No policy contains them, since
+// the policy makes the same checks.
 func (r request) checkMapping() error {
 	if reflect.ValueOf(r.mapping).IsZero() {
 		return nil
@@ -98,7 +98,8 @@ func (r request) csiVolume(values templateValues) (Result, error) {
 	return Result{Source: corev1.PersistentVolumeSource{CSI: source}, Secret: secret}, nil
 }
 
-// secretSlot is the field of a CSI source for one of mapping.SecretReferenceKeys.
+// secretSlot returns the field of a CSI source for one of
+// mapping.SecretReferenceKeys.
 func secretSlot(source *corev1.CSIPersistentVolumeSource, name string) **corev1.SecretReference {
 	switch name {
 	case "nodeStageSecretRef":
@@ -271,8 +272,8 @@ func (v templateValues) fillAll(field string, templates map[string]string) (map[
 	return filled, nil
 }
 
-// shortestShown is the minimum length of a credential that counts as shown if it
-// is part of a text. Shorter ones occur in numbers and names by chance.
+// shortestShown is the minimum length of a credential that counts as shown when
+// it is only part of a text. Shorter ones occur in numbers and names by chance.
 const shortestShown = 8
 
 func (c Connection) showsCredential(text string) bool {

@@ -13,7 +13,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
-// Every name that the language knows has a value in one of the golden cases.
+// TestEveryNameOfTheVocabularyHasAValue: every name that the language knows has
+// a value in one of the golden cases.
 func TestEveryNameOfTheVocabularyHasAValue(t *testing.T) {
 	registry := newRegistry(t)
 	for _, protocol := range registry.Protocols() {
@@ -46,8 +47,9 @@ func TestEveryNameOfTheVocabularyHasAValue(t *testing.T) {
 	}
 }
 
-// Arrays name another of a volume's portals first after a fail-over, and some
-// choose one at random: both answers map, and keep the credentials.
+// TestTwoAnswersForOneVolume: after a failover, arrays put another of a
+// volume's portals first, and some choose one at random. Both answers map, and
+// keep the credentials.
 func TestTwoAnswersForOneVolume(t *testing.T) {
 	answer := func(first string) fields {
 		return twoPaths(fields{
@@ -113,7 +115,8 @@ func TestMappingRefusals(t *testing.T) {
 	}
 }
 
-// A handle that two volumes share makes kubelet mount one of them for the other.
+// TestSharedValuesAreNoHandle: a handle that two volumes share makes kubelet
+// mount one of them for the other.
 func TestSharedValuesAreNoHandle(t *testing.T) {
 	const end = " may be the same for several volumes, and nodes would mount one of them for another; put one of these into it: .volume.id, .volume.name, .pv.name, .claim.uid"
 	own := map[string]string{
@@ -154,7 +157,8 @@ func TestSharedValuesAreNoHandle(t *testing.T) {
 	}
 }
 
-// What a protocol calls an identity must be one of its facts.
+// TestIdentitiesAreFacts: what a protocol calls an identity must be one of its
+// facts.
 func TestIdentitiesAreFacts(t *testing.T) {
 	for name, about := range mappers.BuiltIn().Describe() {
 		for _, fact := range about.IdentityFacts {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestVolumeAttributesClassOfANewClaim gives the volume its type, if the rule lists it,
-// and in mode csi alone.
+// TestVolumeAttributesClassOfANewClaim: the class gives the volume its type if the rule
+// lists that type, and only in mode csi.
 func TestVolumeAttributesClassOfANewClaim(t *testing.T) {
 	p := mustParse(t, strings.NewReplacer(
 		"[csi], backends: [gold, silver], mode: csi,", "[csi], backends: [gold, silver], mode: csi, volumeType: hdd, volumeTypes: [ssd],",

@@ -62,17 +62,18 @@ type Decision struct {
 	// nodes.
 	Backends []string         `json:"backends,omitempty"`
 	Volume   VolumeProperties `json:"volume"`
-	// Placements are the zones on every backend of the rule that maps them, those
-	// that are no candidates included: a volume may exist there already.
+	// Placements are the zones on every backend of the rule that maps them,
+	// including backends that are not candidates: a volume may exist there
+	// already.
 	Placements []Placement `json:"placements,omitempty"`
 	// CSI are the backends of the rule on which the volume is one for the CSI driver,
-	// those that are no candidates included.
+	// including those that are not candidates.
 	CSI []string `json:"csi,omitempty"`
 	// Import is what the rule says about volumes that exist, for claims that ask for
 	// one.
 	Import *ImportFilter `json:"import,omitempty"`
-	// Quotas are what the volume counts against: the tenant, the class rule
-	// and each of Backends, in this order, those without limits included.
+	// Quotas are what the volume counts against: the tenant, the class rule and
+	// each of Backends, in this order, including those without limits.
 	Quotas []QuotaScope `json:"quotas,omitempty"`
 	// Trace lists the tenants that match the namespace, and every rule and backend
 	// that was considered, in order. That of Explain lists every tenant.
@@ -374,8 +375,8 @@ func (d *decider) ordered(c *Class, candidates []candidate) []candidate {
 			continue
 		}
 		placement := &d.decision.Placements[all[k].placement]
-		// The zones take turns once every backend had one: otherwise two backends with
-		// two zones each would use only one zone of each.
+		// The zones take turns once every backend has had its turn: otherwise two
+		// backends with two zones each would use only one zone of each.
 		placement.Zones = rotate(placement.Zones, turn/uint64(len(all)))
 		if placement.AtSource {
 			all[k].step.Detail += ", in the availability zone of its source: " + strings.Join(placement.Names(), " or ")

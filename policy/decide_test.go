@@ -74,7 +74,7 @@ func mustParse(t testing.TB, text string) *Policy {
 	return p
 }
 
-// claim is a request that is granted on backend gold.
+// claim returns a request that is granted on backend gold.
 func claim(change func(*Request)) Request {
 	r := Request{Namespace: "team-a", StorageClass: "open", Bytes: 10 * gib, VolumeMode: Filesystem}
 	if change != nil {

@@ -45,7 +45,7 @@ func TestEscapeNamespaceThatLooksLikeAnothersIsNotTheirs(t *testing.T) {
 		want      string // the tenant or the reason
 	}{
 		{"team-a", nil, "a"},
-		{"team-a", map[string]string{"tenant": "b"}, "a"}, // a label takes nothing from who is named
+		{"team-a", map[string]string{"tenant": "b"}, "a"}, // a label takes nothing from a tenant that names the namespace
 		{"team-a-evil", nil, "b"},                         // the pattern's, and not the name's
 		{"team-a-own", nil, "a"},                          // the name's, and not the pattern's
 		{"team-a-owner", nil, "b"},
@@ -54,7 +54,7 @@ func TestEscapeNamespaceThatLooksLikeAnothersIsNotTheirs(t *testing.T) {
 		{"my-team-a-x", nil, "NoMatchingTenant"},
 		{"team", nil, "NoMatchingTenant"},
 		{"team-b", nil, "NoMatchingTenant"},
-		{"a", nil, "NoMatchingTenant"}, // a tenant's name is no namespace
+		{"a", nil, "NoMatchingTenant"}, // a tenant's name is not a namespace
 		{"team-a.", nil, "InvalidClaim"},
 		{"team-a.x", nil, "InvalidClaim"},
 		{"team-a-", nil, "InvalidClaim"},
@@ -212,8 +212,8 @@ func TestEscapeStorageClassOverridesNothingThatTheRuleSets(t *testing.T) {
 	}
 }
 
-// TestEscapeClaimCannotChooseItsZone: a claim's author writes its name, and with a
-// pod of his own its node. Neither leads to a zone or backend other than the rule's.
+// TestEscapeClaimCannotChooseItsZone: a claim's author writes its name and, with a
+// pod, chooses its node. Neither leads to a zone or backend other than the rule's.
 func TestEscapeClaimCannotChooseItsZone(t *testing.T) {
 	p := mustParse(t, zonedPolicy)
 	rapid.Check(t, func(t *rapid.T) {

@@ -7,16 +7,16 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// Holding is where a volume counts that exists already.
+// Holding says where an existing volume counts.
 type Holding struct{ Tenant, Backend string }
 
-// DecideExpansion decides about a claim that wants its volume larger; the request
+// DecideExpansion decides about a claim that wants a larger volume; the request
 // has the new size. The claim must still get a volume of this size from the
 // volume's tenant on the volume's backend. What only matters to a new volume does
 // not count: the StorageClass's parameters and topologies, the smallest size, and
 // whether the backend is suspended.
 //
-// The decision has the volume's backend alone. Its quotas hold the whole volume,
+// The decision has only the volume's backend. Its quotas hold the whole volume,
 // which counts there already.
 func (p *Policy) DecideExpansion(r Request, of Holding) Decision {
 	d := &decider{policy: p, request: r}

@@ -7,8 +7,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
-// TestExpansionWarning: only who may get a volume that the kubelet mounts by
-// itself must grow filesystems.
+// TestExpansionWarning: the warning is given only to tenants that may get
+// volumes that the kubelet mounts by itself.
 func TestExpansionWarning(t *testing.T) {
 	const header = `
 apiVersion: standalone-cinder.openstack.org/v1alpha1

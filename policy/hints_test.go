@@ -10,7 +10,7 @@ import (
 )
 
 // TestMisplacedKeysAreUnknownWhereTheyAre: a remedy for a key that the language
-// has there by now, or for a type that is called otherwise, would never be told.
+// now has there, or for a type that has another name, would never be shown.
 func TestMisplacedKeysAreUnknownWhereTheyAre(t *testing.T) {
 	types := map[string][]string{}
 	var walk func(reflect.Type)
@@ -46,7 +46,7 @@ func TestMisplacedKeysAreUnknownWhereTheyAre(t *testing.T) {
 					t.Errorf("%s is a key of %s", key, typ)
 				}
 			}
-			// A near key is told instead, in keeping with other typing errors.
+			// A similar key is suggested instead, as for other typing errors.
 			if near, ok := document.Suggest(key, known); ok {
 				t.Errorf("%s of %s is taken for a misspelled %s", key, typ, near)
 			}

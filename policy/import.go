@@ -11,7 +11,8 @@ import (
 )
 
 // ImportFilter says which volumes that exist at Cinder the claims of a rule may
-// have, and which snapshots its VolumeSnapshots. What is given must all hold.
+// have, and which snapshots its VolumeSnapshots may have. Everything that is
+// given must hold.
 type ImportFilter struct {
 	// Names holds names of volumes and snapshots, and patterns, as Tenant.Namespaces
 	// does; Types names of volume types. One of each must match. The type of a
@@ -33,14 +34,15 @@ type Existing struct {
 }
 
 // The reasons to deny a claim that asks for a volume that exists. Decide returns
-// them; the second one, too, before it is known whether there is such a volume.
+// them, the second one even before it is known whether there is such a volume.
 const (
 	// ImportNotGranted: the rule grants no volumes that exist.
 	ImportNotGranted Reason = "ImportNotGranted"
 	// ImportedVolumeNotFound: there is no such volume, or the rule does not grant
 	// it. The two must not be told apart.
 	ImportedVolumeNotFound Reason = "ImportedVolumeNotFound"
-	// ImportedSnapshotNotFound: the same of a snapshot that a VolumeSnapshot asks for.
+	// ImportedSnapshotNotFound: the same for a snapshot that a VolumeSnapshot asks
+	// for.
 	ImportedSnapshotNotFound Reason = "ImportedSnapshotNotFound"
 )
 
@@ -76,9 +78,9 @@ func (f *ImportFilter) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// DecideImport decides whether a claim may have any volume that exists. The
+// DecideImport decides whether a claim may have an existing volume at all. The
 // decision has the filter, and the backends on which the volume may be; Decide
-// decides about the volume. The request needs no size.
+// decides about the particular volume. The request needs no size.
 func (p *Policy) DecideImport(r Request) Decision {
 	d := &decider{policy: p, request: r}
 	d.decision.Denial = d.runImport()
@@ -119,7 +121,8 @@ func (d *decider) runImport() *Denial {
 
 // importInMode leaves out the backends whose mode cannot serve the claim's StorageClass.
 func (d *decider) importInMode(class *Class) (denial *Denial) {
-	// Whether the driver has the filesystem is decided with the volume.
+	// Whether the driver supports the filesystem is decided later, with the
+	// volume.
 	d.request.VolumeMode = Block
 	d.decision.Backends = slices.DeleteFunc(d.decision.Backends, func(name string) bool {
 		refused := d.checkMode(class, d.policy.backendIndex(name), VolumeProperties{})
@@ -176,14 +179,14 @@ func (d *decider) checkImport(class *Class) *Denial {
 	return nil
 }
 
-// NoSuchVolume is the denial of a claim for a volume that does not exist, or that
-// the rule does not grant: a tenant must not learn which.
+// NoSuchVolume returns the denial of a claim for a volume that does not exist, or
+// that the rule does not grant: a tenant must not learn which.
 func NoSuchVolume(rule, wanted string) *Denial {
 	return &Denial{Reason: ImportedVolumeNotFound, Path: rule + ".import", Message: fmt.Sprintf(
 		"%s.import grants no volume with the ID or the name %q on the backends of the rule; correct the claim's annotation, or ask an operator", rule, wanted)}
 }
 
-// NoSuchSnapshot is the same for a VolumeSnapshot.
+// NoSuchSnapshot returns the same denial for a VolumeSnapshot.
 func NoSuchSnapshot(rule, wanted string) *Denial {
 	return &Denial{Reason: ImportedSnapshotNotFound, Path: rule + ".import", Message: fmt.Sprintf(
 		"%s.import grants no snapshot with the ID %q on the backends of the rule; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or the rule", rule, wanted)}

@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// index finds what a claim or a volume names without a look at everything that
-// the policy has: with a thousand tenants, a decision takes as long as with ten.
+// index finds what a claim or a volume names without looking at everything in
+// the policy: with a thousand tenants, a decision takes as long as with ten.
 type index struct {
-	// backends and tenants are the places of names.
+	// backends and tenants map names to positions in the policy.
 	backends, tenants map[string]int
 	// listed are the tenants that list a namespace.
 	listed map[string][]int
@@ -42,8 +42,8 @@ func (a *affixes) add(text string, tenant int) {
 	}
 }
 
-// indexNames finds backends and tenants by their names from now on. Of several with one
-// name, which is an error, it finds the first.
+// indexNames indexes backends and tenants by name. Of several with the same name, which
+// is an error, it keeps the first.
 func (p *Policy) indexNames() {
 	p.index.backends, p.index.tenants = make(map[string]int, len(p.Backends)), make(map[string]int, len(p.Tenants))
 	for i := len(p.Backends) - 1; i >= 0; i-- {
@@ -54,7 +54,7 @@ func (p *Policy) indexNames() {
 	}
 }
 
-// indexNamespaces finds tenants by namespaces from now on.
+// indexNamespaces indexes tenants by namespace.
 func (p *Policy) indexNamespaces() {
 	x := &p.index
 	x.listed, x.labels = map[string][]int{}, map[label][]int{}
@@ -89,8 +89,8 @@ func (p *Policy) indexNamespaces() {
 			x.unlabeled = append(x.unlabeled, i)
 			continue
 		}
-		// Many tenants may demand the same of one label, such as the stage, but
-		// hardly of all.
+		// Many tenants may demand the same value of one label, such as the
+		// stage, but hardly of all labels.
 		most := func(r labels.Requirement) (most int) {
 			for _, l := range labelsOf(r) {
 				most = max(most, sharing[l])
@@ -104,7 +104,7 @@ func (p *Policy) indexNamespaces() {
 	}
 }
 
-// demanded are the requirements that only certain values satisfy.
+// demanded returns the requirements that only certain values satisfy.
 func demanded(selector labels.Selector) []labels.Requirement {
 	all, _ := selector.Requirements()
 	return slices.DeleteFunc(slices.Clone(all), func(r labels.Requirement) bool {
@@ -124,8 +124,8 @@ func labelsOf(r labels.Requirement) []label {
 	return all
 }
 
-// candidates are the tenants that a namespace may belong to, in their order. No
-// other tenant matches it.
+// candidates returns the tenants that a namespace may belong to, in their
+// order. No other tenant matches it.
 func (x *index) candidates(namespace string, of map[string]string) []int {
 	found := slices.Clone(x.listed[namespace])
 	for _, n := range x.prefixes.lengths {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestIndexOverlooksNoTenant compares decisions that look at a few tenants with those
-// that look at all, for tenants that overlap in every way, also in ways that a
+// that look at all, for tenants that overlap in every way, including ways that a
 // policy must not have.
 func TestIndexOverlooksNoTenant(t *testing.T) {
 	texts := rapid.SampledFrom([]string{"a", "b", "ab", "a-b", "*", "a*", "*a", "a*b", "*a*", "ab*", "*-b", "a-*", "*a*b", "a*a", "ab*ab"})
@@ -61,8 +61,8 @@ func TestIndexOverlooksNoTenant(t *testing.T) {
 	})
 }
 
-// TestIndexFindsTheFirstOfAName: two of a name are an error, about which the
-// validation must be able to speak.
+// TestIndexFindsTheFirstOfAName: two with the same name are an error, which the
+// validation must be able to report.
 func TestIndexFindsTheFirstOfAName(t *testing.T) {
 	p := &Policy{Backends: []Backend{{Name: "x", Region: "first"}, {Name: "x"}}, Tenants: []Tenant{{Name: "y", Namespaces: []string{"first"}}, {Name: "y"}}}
 	p.indexNames()

@@ -15,8 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// golden compares with a file beside the test data; an absent file stands for
-// nothing.
+// golden compares with a file beside the test data; an absent file means that
+// nothing is expected.
 func golden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {

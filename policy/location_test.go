@@ -27,8 +27,8 @@ tenants:
       - {storageClasses: [az1], backends: [gold, silver, lead], availabilityZone: az1}
 `
 
-// inOrder is where a decision tries to make the volume, as backend/zone, and the
-// quotas that it counts against.
+// inOrder returns where a decision tries to make the volume, as backend/zone,
+// and the quotas that it counts against.
 func inOrder(d Decision) string {
 	var locations, quotas []string
 	for _, backend := range d.Backends {

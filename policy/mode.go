@@ -119,8 +119,8 @@ func (p *Policy) ModesOn(backend string) (modes []Mode) {
 	return modes
 }
 
-// csiPath is the first place in the policy that asks for mode csi, and has an
-// effect; empty if there is none.
+// csiPath returns the first place in the policy that asks for mode csi, and has
+// an effect; empty if there is none.
 func (p *Policy) csiPath() string {
 	for i := range p.Tenants {
 		for j := range p.Tenants[i].Classes {
@@ -158,8 +158,8 @@ func (c Class) ModeOn(b Backend) Mode {
 	return ModeNative
 }
 
-// modePath is the value that decides about the mode of a rule's volumes on a
-// backend, or the rule if none does.
+// modePath returns the value that decides about the mode of a rule's volumes on
+// a backend, or the rule if none does.
 func (p *Policy) modePath(c *Class, backend int) string {
 	for _, at := range []string{document.Child(c.path, "mode"), document.Element("backends", backend) + ".mode", "defaults.mode"} {
 		if _, given := p.positions[at]; given {
@@ -180,7 +180,7 @@ func (d *decider) csiOf(c *Class) []string {
 	return names
 }
 
-// checkMode denies what the rule's mode on a backend does not have.
+// checkMode denies what the rule's mode on a backend does not support.
 func (d *decider) checkMode(c *Class, backend int, volume VolumeProperties) *Denial {
 	b, source := &d.policy.Backends[backend], d.request.Source
 	deny := func(format string, args ...any) *Denial {

@@ -9,8 +9,8 @@ import (
 )
 
 // newcomersMistakes are single changes to the example that everybody starts
-// from, with all that is said about each, line by line. Where that is does not
-// depend on how long the example is.
+// from, with everything that is reported about each, line by line. Line numbers
+// are left out, so that they do not depend on the length of the example.
 var newcomersMistakes = map[string]struct{ from, to, want string }{
 	"a key in the plural": {"    quota: {volumes: 20", "    quotas: {volumes: 20",
 		`tenants[0].quotas: unknown key "quotas"; did you mean "quota"?`},
@@ -102,7 +102,7 @@ backends[0].cloud: unknown key "cloud"; it belongs under auth`},
 		`tenants[1].classes[0].backends: is missing or empty; name the backends the volumes may come from`},
 }
 
-// numberOfLine are the places that sentences refer to.
+// numberOfLine matches the line numbers in sentences.
 var numberOfLine = regexp.MustCompile(`line [0-9]+`)
 
 func sentences(mistakes ErrorList) string {

@@ -10,8 +10,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// StorageClass is what a policy can say something about in a StorageClass, apart
-// from its parameters.
+// StorageClass holds what matters to a policy in a StorageClass, apart from its
+// parameters.
 type StorageClass struct {
 	Name string
 	// Topologies are its allowedTopologies, of which one must apply. Without
@@ -122,8 +122,9 @@ func labelsText(of map[string]string) string {
 	return strings.Join(pairs, ",")
 }
 
-// ClassWarnings are what a StorageClass promises, and claims of it will or may
-// not get. A tenant restricts the warnings to its claims; empty means all.
+// ClassWarnings lists what a StorageClass promises and its claims will not, or
+// may not, get. A tenant restricts the warnings to its claims; empty means all
+// tenants.
 func (p *Policy) ClassWarnings(class StorageClass, tenant string) []string {
 	var warnings []string
 	if class.Expandable && p.mayBeNative(class.Name, tenant) {
@@ -223,7 +224,8 @@ func (p *Policy) missesNodes(c *Class, topologies []Topology) (name, path string
 // only a warning.
 const mostParts = 10_000
 
-// parts is into how many parts covered splits the topology at most.
+// parts returns the largest number of parts into which covered splits the
+// topology.
 func (t Topology) parts(sets []map[string]string) int {
 	n := 1
 	for key, values := range t {

@@ -149,8 +149,8 @@ const (
 )
 
 // attributes gives the volume the type that the claim's VolumeAttributesClass names. It
-// comes before that of the rule and the StorageClass: the rule lists it for claims to
-// choose.
+// takes precedence over the type of the rule and the StorageClass, since the rule lists
+// it for claims to choose.
 func (d *decider) attributes(c *Class, volume *VolumeProperties) *Denial {
 	named := d.request.Attributes
 	switch {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// plantedMistakes are single changes to the example that can be read, and that
-// nobody means, with all that is said about each.
+// plantedMistakes are single changes to the example that can be read but that
+// nobody can mean, with everything that is reported about each.
 var plantedMistakes = []struct {
 	name, from, to string
 	warning        bool
@@ -190,8 +190,8 @@ var plantedMistakes = []struct {
 		`clusterID: "prod eu 1" cannot be a cluster's id; use 1 to 63 letters, digits, '.', '_' and '-', beginning and ending with a letter or digit`},
 }
 
-// TestPlantedMistakes: none of them passes without a word, and each is said to be
-// where it was planted.
+// TestPlantedMistakes: none passes unnoticed, and each is reported where it was
+// planted.
 func TestPlantedMistakes(t *testing.T) {
 	example := string(read(t, "../config.example.yaml"))
 	for _, mistake := range plantedMistakes {
@@ -213,7 +213,8 @@ func TestPlantedMistakes(t *testing.T) {
 			first := 1 + strings.Count(before, "\n")
 			last := first + strings.Count(mistake.to, "\n")
 			near := func(e Error) bool { return e.Line >= first && e.Line <= last }
-			// What follows from a planted value may be told where it matters.
+			// The consequence of a planted value may be reported where it
+			// matters.
 			if elsewhere := map[string]bool{"two backends at one endpoint": true, "all backends of a rule suspended": true, "a quota that no volume fits": true}; !elsewhere[mistake.name] && !slices.ContainsFunc(told, near) {
 				t.Errorf("the mistake is on lines %d to %d, but is told elsewhere:\n%v", first, last, told)
 			}

@@ -5,5 +5,5 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
-// protocols are those of the program.
+// protocols returns the protocols that the program supports.
 func protocols() mapping.Protocols { return mappers.BuiltIn().Describe() }

@@ -98,10 +98,10 @@ func (s QuotaScope) limits(used, more Usage) []scopeLimit {
 	}
 }
 
-// Subject is how sentences name the scope.
+// Subject returns how sentences name the scope.
 func (s QuotaScope) Subject() string { return s.subject }
 
-// ExceededLimit is a limit of a scope that holds more than it allows.
+// ExceededLimit is a limit that is exceeded by the usage of its scope.
 type ExceededLimit struct {
 	// Key and Path locate the limit in the policy. Unit is what it counts.
 	Key, Path, Unit string
@@ -152,8 +152,8 @@ func (p *Policy) QuotaScopes(tenant, storageClass, backend string) []QuotaScope 
 	return scopes
 }
 
-// prepareScopes makes the scopes once: every claim and every volume is counted in
-// some.
+// prepareScopes makes the scopes once, since every claim and every volume needs
+// some of them.
 func (p *Policy) prepareScopes() {
 	for i := range p.Backends {
 		b := &p.Backends[i]

@@ -53,8 +53,8 @@ func Bytes(q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// roundUpGiB returns the size of the smallest volume that holds so many bytes.
-// Cinder knows only whole GiB.
+// roundUpGiB returns the size of the smallest volume that holds that many
+// bytes. Cinder knows only whole GiB.
 func roundUpGiB(bytes int64) int64 {
 	n := bytes / gib
 	if bytes%gib > 0 {
@@ -108,7 +108,7 @@ func (s sizeLimits) conflict() (string, bool) {
 	return fmt.Sprintf("no size in whole GiB is at least %s (%s) and at most %s (%s)", s.min, s.minPath, s.max, s.maxPath), true
 }
 
-// check denies a volume of so many GiB (at most maxGiB) that is not within the
+// check denies a volume whose size in GiB (at most maxGiB) is not within the
 // limits.
 func (s sizeLimits) check(size int64) *Denial {
 	switch {

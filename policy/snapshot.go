@@ -22,7 +22,7 @@ type SnapshotRequest struct {
 	Parameters map[string]string
 	// Import is the snapshot at Cinder that the VolumeSnapshot asks for; nil for a new
 	// one. It belongs to nobody, so Tenant does not matter, and StorageClass is the one
-	// by whose rule it is granted and counts.
+	// whose rule grants it and counts it.
 	Import *Existing
 }
 
@@ -34,7 +34,7 @@ const (
 	BackendNotGranted Reason = "BackendNotGranted"
 )
 
-// DecideSnapshot decides about one VolumeSnapshot. The policy of today must name
+// DecideSnapshot decides about one VolumeSnapshot. The current policy must name
 // the tenant that the volume was made for, its StorageClass and its backend. The
 // decision has the quotas of the tenant and the rule.
 func (p *Policy) DecideSnapshot(r SnapshotRequest) Decision {
@@ -89,9 +89,9 @@ func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
 	return nil
 }
 
-// DecideSnapshotImport decides whether a VolumeSnapshot may have any snapshot that
-// exists at Cinder. The decision has the filter, and the backends on which the
-// snapshot may be; DecideSnapshot decides about the snapshot.
+// DecideSnapshotImport decides whether a VolumeSnapshot may have an existing
+// snapshot at all. The decision has the filter, and the backends on which the
+// snapshot may be; DecideSnapshot decides about the particular snapshot.
 func (p *Policy) DecideSnapshotImport(r SnapshotRequest) Decision {
 	d := &decider{policy: p, request: Request{Namespace: r.Namespace, NamespaceLabels: r.NamespaceLabels, StorageClass: r.StorageClass}}
 	d.decision.Denial = d.runSnapshotImport(r)

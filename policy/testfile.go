@@ -39,8 +39,8 @@ type TestCase struct {
 	Name     string        `json:"name"`
 	Claim    *TestClaim    `json:"claim"`
 	Snapshot *TestSnapshot `json:"snapshot"`
-	// Used is the usage of quota scopes before. Scopes that are not listed are
-	// empty.
+	// Used is the usage of quota scopes beforehand. Scopes that are not listed
+	// are empty.
 	Used   []ScopeUsage    `json:"used"`
 	Expect TestExpectation `json:"expect"`
 }
@@ -64,7 +64,8 @@ type TestClaim struct {
 	// Limit is the claim's resources.limits.storage; nil means none.
 	Limit      *Size      `json:"limit"`
 	VolumeMode VolumeMode `json:"volumeMode"`
-	// Source is what the claim wants the content of; nil means nothing.
+	// Source is what the claim's content is copied from; nil means an empty
+	// volume.
 	Source *TestSource `json:"source"`
 	// Import is the volume at Cinder that the claim asks for; nil means a new one.
 	Import *TestImport `json:"import"`

@@ -1,6 +1,6 @@
-// Package policy is the language in which an operator says which Kubernetes
-// namespaces may have which OpenStack Cinder volumes from which backends, and
-// the one decision that everything else obeys.
+// Package policy defines the language in which an operator says which
+// Kubernetes namespaces may have which OpenStack Cinder volumes from which
+// backends, and makes the decisions that everything else obeys.
 //
 // Load reads a policy file. If anything in it is wrong, Load rejects the whole
 // file and lists every mistake with its line, its path and a remedy.
@@ -354,11 +354,11 @@ func (p *Policy) Tenant(name string) (*Tenant, bool) {
 	return nil, false
 }
 
-// Revision is a short hash of the file's content: two files with the same
+// Revision returns a short hash of the file's content: two files with the same
 // bytes have the same revision.
 func (p *Policy) Revision() string { return p.revision }
 
-// Text is the content that the revision is of.
+// Text returns the content of the file, which Revision is a hash of.
 func (p *Policy) Text() []byte { return p.text }
 
 // Line returns the line of the value at a path, such as the Path of a Denial,

@@ -200,7 +200,8 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 }
 
 // backendsKnown reports whether all backends and their names could be read, and
-// none must be typed again. Then a name that is not among them must be wrong.
+// no name has an odd character. Then a name that is not among them must be
+// wrong.
 func (p *Policy) backendsKnown(d *document.Document) bool {
 	for i, b := range p.Backends {
 		if b.Name == "" || document.Foreign(b.Name) != "" || d.IsUnread(document.Element("backends", i)) {

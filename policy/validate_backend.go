@@ -122,7 +122,7 @@ func validateNoAuth(d *document.Document, path string, noauth NoAuth) {
 	}
 }
 
-// givenProject is the project if the file gives it; the default is none.
+// givenProject returns the project if the file gives it; the default is none.
 func givenProject(d *document.Document, path string, noauth NoAuth) string {
 	if d.Has(document.Child(path, "project")) {
 		return noauth.Project
@@ -130,7 +130,8 @@ func givenProject(d *document.Document, path string, noauth NoAuth) string {
 	return ""
 }
 
-// endpointMistake never shows the URL, which might hold a password.
+// endpointMistake describes what is wrong with an endpoint. It never shows the
+// URL, which might contain a password.
 func endpointMistake(endpoint string) string {
 	u, err := url.Parse(endpoint)
 	switch {
@@ -192,7 +193,7 @@ type named[T any] struct {
 	value T
 }
 
-// validateDurations wants each that is given to be positive.
+// validateDurations requires every duration that is given to be positive.
 func validateDurations(d *document.Document, path string, durations ...named[time.Duration]) {
 	for _, duration := range durations {
 		if at := document.Child(path, duration.key); d.Has(at) && duration.value <= 0 {
@@ -201,7 +202,7 @@ func validateDurations(d *document.Document, path string, durations ...named[tim
 	}
 }
 
-// validateConnector also brings WWPNs into their normal form.
+// validateConnector checks a connector, and normalizes its WWPNs.
 func validateConnector(d *document.Document, path string, c *Connector) {
 	if at := document.Child(path, "host"); d.Has(at) && (!hostPattern.MatchString(c.Host) || len(c.Host) > MaxTextLength) {
 		d.Errorf(at, "%q cannot be a host name; use letters, digits, '.', '_' and '-'", c.Host)
@@ -219,7 +220,8 @@ func validateConnector(d *document.Document, path string, c *Connector) {
 	if at := document.Child(path, "nqn"); d.Has(at) && (!nqnPattern.MatchString(c.NQN) || len(c.NQN) > MaxQualifiedName) {
 		d.Errorf(at, "%q is not an NVMe qualified name; write it like nqn.2014-08.org.nvmexpress:uuid:...", c.NQN)
 	}
-	// At a backend, no labels may replace those of the defaults.
+	// A backend may use an empty set of labels to override those of the
+	// defaults.
 	if at := document.Child(path, "nodeLabels"); d.Has(at) && len(c.NodeLabels) == 0 && !d.IsUnread(at) &&
 		(path == "defaults.connector" || !d.Has("defaults.connector.nodeLabels")) {
 		d.Warnf(at, "no label is given, so volumes can be used on every node; name the labels, or remove the key")
@@ -288,7 +290,8 @@ func validateRate(d *document.Document, path string, value float64) {
 	}
 }
 
-// validateMapping adds places in the file to what is wrong with a mapping.
+// validateMapping reports what is wrong with a mapping at its place in the
+// file.
 func validateMapping(d *document.Document, path, protocol string, m mapping.Mapping, protocols mapping.Protocols) {
 	place := func(keys []string) string {
 		at := path

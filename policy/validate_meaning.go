@@ -19,7 +19,7 @@ import (
 // anybody means.
 
 // Bounds of durations. Shorter ones end before any request does; longer ones were
-// meant in another unit.
+// probably meant in another unit.
 const (
 	MinVolumeTimeout  = time.Second
 	MinRequestTimeout = 100 * time.Millisecond
@@ -84,7 +84,7 @@ func warnContradiction(d *document.Document, path string, volumes, gigabytes *in
 	}
 }
 
-// validateWholeGiB reports a size that is not one of a volume.
+// validateWholeGiB reports a size that no volume can have.
 func validateWholeGiB(d *document.Document, path string, size *Size, largest bool) {
 	switch {
 	case size == nil || !d.Has(path) || size.Bytes < gib || size.Bytes%gib == 0 || roundUpGiB(size.Bytes) > maxGiB:
@@ -95,8 +95,8 @@ func validateWholeGiB(d *document.Document, path string, size *Size, largest boo
 	}
 }
 
-// smallest is the size of the smallest volume within the limits, in GiB, and what
-// demands it.
+// smallest returns the size of the smallest volume within the limits, in GiB, and
+// what demands it.
 func (s sizeLimits) smallest() (size int64, demandedBy string) {
 	if s.min == nil || s.min.Bytes <= gib {
 		return 1, ""
@@ -244,7 +244,8 @@ func endpointDetails(endpoint, project string) string {
 	return ""
 }
 
-// fileMistake describes a path that no file has.
+// fileMistake describes why a path cannot be that of a file; it is empty if it
+// can.
 func fileMistake(path string) string {
 	switch {
 	case strings.HasPrefix(path, "~"):

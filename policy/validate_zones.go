@@ -47,7 +47,8 @@ func validateZones(d *document.Document, backend string, b *Backend) {
 	validateUnique(d, path, len(b.Zones), func(i int) string { return b.Zones[i].Name }, "a zone has one set of nodes")
 }
 
-// validatePick also warns if there is nothing to pick from.
+// validatePick checks a rule's pick, and warns if there is nothing to pick
+// from.
 func (p *Policy) validatePick(d *document.Document, path string, c *Class) {
 	if !d.Has(path) {
 		return
@@ -64,8 +65,8 @@ func (p *Policy) validatePick(d *document.Document, path string, c *Class) {
 	}
 }
 
-// validateFixedZone rejects a rule that fixes a zone of which one of its backends
-// does not know the nodes: none of its claims could be served there.
+// validateFixedZone rejects a rule that fixes a zone whose nodes one of its
+// backends does not know: none of its claims could be served there.
 func (p *Policy) validateFixedZone(d *document.Document, path string, c *Class) {
 	if c.AvailabilityZone == "" {
 		return

@@ -51,7 +51,7 @@ func (d Decision) PlacementOn(backend string) (placement Placement, mapped bool)
 	return d.Placements[i], true
 }
 
-// VolumeOn is the volume to create on a backend.
+// VolumeOn returns the volume to create on a backend.
 func (d Decision) VolumeOn(backend string) VolumeProperties {
 	volume := d.Volume
 	if placement, _ := d.PlacementOn(backend); len(placement.Zones) > 0 && !placement.AtSource {
@@ -67,8 +67,8 @@ func (d Decision) VolumeOn(backend string) VolumeProperties {
 // requested there; empty if Cinder chooses the zone.
 type Location struct{ Backend, Zone string }
 
-// LocationsOn are those of a backend, in the order in which they are tried. A copy
-// has only one, since Cinder puts it where its source is.
+// LocationsOn returns the locations on a backend, in the order in which they are
+// tried. A copy has only one, since Cinder puts it where its source is.
 func (d Decision) LocationsOn(backend string) []Location {
 	placement, _ := d.PlacementOn(backend)
 	if len(placement.Zones) == 0 || placement.AtSource {
@@ -81,8 +81,8 @@ func (d Decision) LocationsOn(backend string) []Location {
 	return locations
 }
 
-// TryLast moves locations behind all others: among the zones of their backends,
-// and backends behind all others once each of their locations is among them.
+// TryLast moves locations to the end: each behind the other zones of its
+// backend, and a backend behind the others if all of its locations are moved.
 // Nothing else changes.
 func (d Decision) TryLast(last []Location) Decision {
 	if len(last) == 0 {
@@ -110,7 +110,8 @@ func (d Decision) TryLast(last []Location) Decision {
 	return d
 }
 
-// behind returns the list with those of its elements last that are to be last.
+// behind returns the list with the elements for which isLast is true at the
+// end.
 func behind[T any](list []T, isLast func(T) bool) []T {
 	var first, last []T
 	for _, element := range list {
@@ -130,8 +131,9 @@ type reach struct {
 	labels map[string]string
 }
 
-// reaches are the sets of nodes that use the backend's volumes: one for each of
-// its zones, or only that of the fixed zone, or one if it does not map zones.
+// reaches returns the sets of nodes that use the backend's volumes: one for
+// each of its zones, or only that of the fixed zone, or one if it does not map
+// zones.
 func (b *Backend) reaches(fixed string) []reach {
 	if len(b.Zones) == 0 {
 		return []reach{{labels: b.Connector.NodeLabels}}
@@ -145,7 +147,8 @@ func (b *Backend) reaches(fixed string) []reach {
 	return all
 }
 
-// labelsIn are the labels of the nodes that use the backend's volumes in a zone.
+// labelsIn returns the labels of the nodes that use the backend's volumes in a
+// zone.
 func (b *Backend) labelsIn(zone Zone) map[string]string {
 	merged := maps.Clone(b.Connector.NodeLabels)
 	if merged == nil {
@@ -155,7 +158,7 @@ func (b *Backend) labelsIn(zone Zone) map[string]string {
 	return merged
 }
 
-// reachPath is the field that limits the nodes of a backend.
+// reachPath returns the field that limits the nodes of a backend.
 func (b *Backend) reachPath(path string) string {
 	if len(b.Zones) > 0 {
 		return document.Child(path, "zones")
@@ -194,7 +197,7 @@ func (d *decider) place(b *Backend, path, fixed string) ([]Zone, *Denial) {
 	return zonesOf(b, near), nil
 }
 
-// zonesOf are the zones of a backend that maps them.
+// zonesOf returns the zones of a backend that maps them.
 func zonesOf(b *Backend, reaches []reach) []Zone {
 	if len(b.Zones) == 0 {
 		return nil
@@ -206,8 +209,8 @@ func zonesOf(b *Backend, reaches []reach) []Zone {
 	return zones
 }
 
-// unmappedZone denies a backend to a StorageClass that chooses a zone of which the
-// backend does not know the nodes. Parse rejects rules that fix such a zone.
+// unmappedZone denies a backend to a StorageClass that chooses a zone whose nodes
+// the backend does not know. Parse rejects rules that fix such a zone.
 func (d *decider) unmappedZone(b *Backend, path, zone string) *Denial {
 	return &Denial{Reason: ParameterInvalid, Path: path, Message: fmt.Sprintf(
 		"StorageClass %s sets the parameter availability to %q, but backend %s has only the zones %s (%s); choose one of them, or add the zone with the labels of its nodes",
@@ -228,15 +231,15 @@ type Pick string
 const (
 	// PickFirst is the order of the policy. It is the default.
 	PickFirst Pick = "first"
-	// PickSpread begins with another one for each claim, and with the next one for
-	// the next replica of a StatefulSet.
+	// PickSpread begins with a different one for each claim, and with the next one
+	// for the next replica of a StatefulSet.
 	PickSpread Pick = "spread"
 )
 
-// Picks are the known ones.
+// Picks returns the known picks.
 func Picks() []string { return []string{string(PickFirst), string(PickSpread)} }
 
-// RulePicks is the pick of a rule, by its path.
+// RulePicks returns the pick of a rule, by its path.
 func (p *Policy) RulePicks(rule string) Pick {
 	for _, t := range p.Tenants {
 		for _, c := range t.Classes {
@@ -248,10 +251,11 @@ func (p *Policy) RulePicks(rule string) Pick {
 	return PickFirst
 }
 
-// turnOf is the claim's number among those that are spread. Claims of one
-// StatefulSet have consecutive ones. It depends on nothing but the claim's name,
-// so that every leader, and policy explain, come to the same order. A request
-// without a name has none, and keeps the policy's order.
+// turnOf returns the claim's number among those that are spread. Claims of one
+// StatefulSet have consecutive numbers. The number depends on nothing but the
+// claim's namespace and name, so that every leader, and policy explain, come to
+// the same order. A request without a name has the number 0, and keeps the
+// policy's order.
 func turnOf(r Request) uint64 {
 	if r.Claim == "" {
 		return 0

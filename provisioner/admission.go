@@ -39,8 +39,8 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		return false
 	}
 	if !p.serves(class) {
-		// The claim's author has written the annotation, or it is the driver's, and
-		// nothing is in mode csi: another installation may be the driver's.
+		// The claim's author wrote the annotation, or the claim is the CSI driver's
+		// while nothing is in mode csi: the driver may belong to another installation.
 		return false
 	}
 	defer p.cleanUpIfGone(claim)
@@ -74,10 +74,10 @@ func (p *Provisioner) serves(class *storagev1.StorageClass) bool {
 	return class.Provisioner == p.Name || record.DriverOf(class) != "" && p.Policy().UsesCSI()
 }
 
-// isImport reports whether a claim gets a volume that exists at Cinder: its author
-// asks for one, and no new one was begun for it; or the import was begun, perhaps
-// finished, and Kubernetes has not bound the claim yet. Only one of the two reserves the claim's room,
-// and so decides which.
+// isImport reports whether a claim gets a volume that exists at Cinder: its author asks
+// for one, and no new one was begun for it; or the import was begun, perhaps finished,
+// and Kubernetes has not bound the claim yet. Whichever of the two paths reserves room
+// for the claim first decides, and the other then leaves it alone.
 func (p *Provisioner) isImport(claim *corev1.PersistentVolumeClaim) bool {
 	if position, counts := p.ledger.PositionOf(claim.UID); counts && position.Imported {
 		return true
@@ -85,8 +85,8 @@ func (p *Provisioner) isImport(claim *corev1.PersistentVolumeClaim) bool {
 	return record.AsksForImport(claim) && !p.mayHaveVolume(claim.UID)
 }
 
-// leaveToImport forgets a claim that had no volume yet when its author asked for
-// one that exists.
+// leaveToImport hands a claim over to the import: its author asked for an existing
+// volume before a new one was begun.
 func (p *Provisioner) leaveToImport(claim *corev1.PersistentVolumeClaim) {
 	if position, counts := p.ledger.PositionOf(claim.UID); counts && !position.Imported {
 		p.placement.GiveBack(claim.UID)
@@ -116,7 +116,7 @@ func (p *Provisioner) DropImportSecrets(ctx context.Context, claim types.UID, pv
 	return nil
 }
 
-// RequeueClaim brings a claim back that is not imported after all.
+// RequeueClaim brings back a claim that is not imported after all.
 func (p *Provisioner) RequeueClaim(claim *corev1.PersistentVolumeClaim) {
 	p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 }
@@ -165,7 +165,7 @@ func (p *Provisioner) evaluate(ctx context.Context, claim *corev1.PersistentVolu
 	return decision, nil
 }
 
-// choose chooses the backend of a claim. A claim that leaves another backend no
+// choose chooses the backend of a claim. If the claim leaves another backend, it no
 // longer needs that backend's Secret.
 func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (placement.Choice, error) {
 	if p.placement.MayLeave(claim, d) {
@@ -189,8 +189,8 @@ func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d ledger.De
 	return p.turnOrPark(claim, d, p.claimTurns.Begin)
 }
 
-// turnOrPark parks a claim that does not get its turn. It parks the claim first,
-// because the invitation may come at once.
+// turnOrPark parks a claim that does not get its turn. It parks the claim before asking
+// for the turn, because the invitation may come at once.
 func (p *Provisioner) turnOrPark(claim *corev1.PersistentVolumeClaim, d ledger.Decided, turn func(claim types.UID, tenant, backend string) bool) bool {
 	p.parked.awaitTurn(claim)
 	if !turn(claim.UID, d.Tenant, p.backendFor(claim.UID, d)) {
@@ -200,7 +200,7 @@ func (p *Provisioner) turnOrPark(claim *corev1.PersistentVolumeClaim, d ledger.D
 	return true
 }
 
-// backendFor is the backend that a claim's turn counts against.
+// backendFor returns the backend that a claim's turn counts against.
 func (p *Provisioner) backendFor(uid types.UID, d ledger.Decided) string {
 	if position, ok := p.ledger.PositionOf(uid); ok {
 		return position.Backend
@@ -208,7 +208,7 @@ func (p *Provisioner) backendFor(uid types.UID, d ledger.Decided) string {
 	return d.Backends[0]
 }
 
-// denialOf is a denial by the policy, or because of the claim's source.
+// denialOf returns a denial by the policy, or one because of the claim's source.
 func (p *Provisioner) denialOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, decision ledger.Decided) placement.Denial {
 	denied := placement.DenialOf(decision.Denial)
 	denied.Triggers = append(denied.Triggers, p.sources.TriggersOf(claim, class)...)
@@ -224,8 +224,8 @@ func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storage
 	return p.decideAbout(claim, class, labels, source)
 }
 
-// decideAbout applies the policy in force to a claim for the content of a source,
-// or for an empty volume if that is nil.
+// decideAbout applies the policy in force to a claim for the content of source, or for
+// an empty volume if source is nil.
 func (p *Provisioner) decideAbout(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string, source *record.Source) ledger.Decided {
 	inForce := p.Policy()
 	request := record.RequestOf(claim, class, labels)
@@ -241,9 +241,9 @@ func (p *Provisioner) decideAbout(claim *corev1.PersistentVolumeClaim, class *st
 	return p.placement.InTurn(claim.UID, ledger.Decided{Decision: inForce.Decide(request), Revision: inForce.Revision()})
 }
 
-// selectedNode is the node that the scheduler selected for the claim's pod. It is
-// nil as long as the node is not in the cache: the PersistentVolume's affinity
-// keeps the pod from other nodes in any case.
+// selectedNode returns the node that the scheduler selected for the claim's pod. It
+// returns nil while the node is not in the cache. That does no harm, because the
+// PersistentVolume's affinity keeps the pod from other nodes.
 func (p *Provisioner) selectedNode(claim *corev1.PersistentVolumeClaim) *policy.Node {
 	name := admission.SelectedNode(claim)
 	if name == "" || p.LabelsOfNode == nil {
@@ -256,8 +256,8 @@ func (p *Provisioner) selectedNode(claim *corev1.PersistentVolumeClaim) *policy.
 	return &policy.Node{Name: name, Labels: labels}
 }
 
-// namespaceLabels reads the labels from the cache. A namespace that is not there
-// yet has no labels; its arrival brings the claim back.
+// namespaceLabels reads the labels from the cache. A namespace that is not there yet
+// has no labels; its arrival brings the claim back.
 func (p *Provisioner) namespaceLabels(name string) map[string]string {
 	namespace, err := p.Namespaces.Get(name)
 	if err != nil {
@@ -288,15 +288,15 @@ func (p *Provisioner) selectsByLabels(tenant string) bool {
 	return ok && t.NamespaceSelector != nil
 }
 
-// deny parks a claim and reports why, once for each reason and again before the
-// event expires. since is a moment before the decision.
+// deny parks a claim and reports why, once for each reason and again before the event
+// expires. since is a moment before the decision.
 func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied placement.Denial, since parking.Moment) {
 	if _, begun := p.journal.Beginning(claim.UID); !begun {
 		// An earlier decision may have reserved room.
 		p.placement.GiveBack(claim.UID)
 	}
 	if denied.Reason != placement.ReasonBackendUnavailable {
-		// What the policy denies, the program does not delay.
+		// The time for which the policy denies a claim does not count as ours.
 		p.claimTimes.restart(claim.UID)
 	}
 	p.placement.EndRound(claim.UID)

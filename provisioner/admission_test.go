@@ -79,8 +79,8 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestTopologies: the StorageClass "both" has the backends gold, for all nodes,
-// and silver, for nodes with storage=fc.
+// TestTopologies uses the StorageClass "both", which has the backends gold, for all
+// nodes, and silver, for nodes with storage=fc.
 func TestTopologies(t *testing.T) {
 	topology := func(key string, values ...string) corev1.TopologySelectorTerm {
 		return corev1.TopologySelectorTerm{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: key, Values: values}}}
@@ -148,7 +148,7 @@ func TestDenialIsReportedOnceAndLiftedByTheNamespace(t *testing.T) {
 	if strings.Join(f.requeued, " ") != "data" {
 		t.Errorf("claims that came back: %v", f.requeued)
 	}
-	// Another reason is news.
+	// Another reason gets another event.
 	claim = claim.DeepCopy()
 	claim.Spec.Selector = &metav1.LabelSelector{}
 	f.ShouldProvision(t.Context(), claim)

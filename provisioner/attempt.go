@@ -34,9 +34,9 @@ import (
 // PersistentVolume for it. An earlier attempt, of this leader or another, may
 // have done any of the steps.
 //
-// It always reports that it finished, although a volume may exist: the journal
-// and Cinder remember what an unfinished attempt leaves. The library's memory
-// ends with the process.
+// It always reports ProvisioningFinished, although a volume may exist: the journal and
+// Cinder remember what an unfinished attempt leaves. The library's own memory ends with
+// the process.
 func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
 	started := time.Now()
 	claim := options.PVC
@@ -81,11 +81,11 @@ type attempt struct {
 	made     cinder.Volume
 	requests *trail.RequestIDs
 	// goesOn means that Cinder could not make the volume, and another location can be
-	// tried at once; rescheduled that the scheduler looks for another node instead.
+	// tried at once; rescheduled, that the scheduler looks for another node instead.
 	goesOn, rescheduled bool
 }
 
-// run is the claim's path, one line for each step.
+// run takes a claim through all steps of an attempt, one line for each.
 func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err error) {
 	if err := a.stillWanted(); err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, a.zoneText(), placement.PassedOverText(a.decision.Decision, slices.Concat(a.failedBefore(), a.passedOver)))
 	}
 	// If the claim was deleted before the journal had this attempt, claimGone found
-	// nothing to undo; if it is deleted now, claimGone may come before anything was
+	// nothing to undo. If it is deleted now, claimGone may run before anything is
 	// created. In both cases this attempt must undo what it created.
 	defer func() {
 		if err != nil {
@@ -168,11 +168,11 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	return pv, nil
 }
 
-// checkUnrecorded ends the attempt if the claim's PersistentVolume is saved but
-// has not reached the cache yet. Connecting once more would be idempotent, but
-// Cinder removes the export of a volume when it fails to connect it
-// (initialize_connection in cinder/volume/manager.py). The check costs a request
-// only if an earlier attempt may have come this far.
+// checkUnrecorded ends the attempt if the claim's PersistentVolume is saved but has not
+// reached the cache yet. Connecting once more would be idempotent, but when it fails,
+// Cinder removes the export of the volume (initialize_connection in
+// cinder/volume/manager.py). The check costs a request only if an earlier attempt may
+// have come this far.
 func (a *attempt) checkUnrecorded(ctx context.Context) error {
 	begun, _ := a.p.journal.Beginning(a.claim.UID)
 	if begun.HandedOver == nil && !a.p.ledger.IsFound(a.claim.UID, a.backend) {
@@ -185,10 +185,9 @@ func (a *attempt) checkUnrecorded(ctx context.Context) error {
 	return err
 }
 
-// checkClaimExists ends the attempt if the claim is gone, which the cache may
-// not show yet. The claim's volume may already have been created and removed;
-// another volume would be an orphan. The check costs a request only if that is
-// possible.
+// checkClaimExists ends the attempt if the claim is gone, which the cache may not show
+// yet. If its volume has already been created and removed, another one would be an
+// orphan. The check costs a request only if that is possible.
 func (a *attempt) checkClaimExists(ctx context.Context) error {
 	if a.p.placement.CreatedInTerm(a.claim) && !a.p.journal.HasOutlived(a.claim.UID) {
 		return nil
@@ -205,8 +204,8 @@ func (a *attempt) checkClaimExists(ctx context.Context) error {
 	return nil
 }
 
-// confirmSource reads the source of the claim at the API server and protects it.
-// The decision rests on the caches, which may show a claim that was replaced.
+// confirmSource reads the source of the claim from the API server and protects it. The
+// decision was based on the caches, which may show a claim that was replaced.
 func (a *attempt) confirmSource(ctx context.Context) error {
 	source, denial, err := a.p.sources.Live(ctx, a.claim, a.class)
 	switch {
@@ -241,7 +240,7 @@ func (a *attempt) stillWanted() error {
 	return err
 }
 
-// decide applies the policy again, which may have changed since admission. It
+// decide applies the policy again, because it may have changed since admission. It
 // undoes what was begun for a claim that is no longer admitted.
 func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
 	a.decision = a.p.decide(a.claim, a.class, labels)
@@ -295,9 +294,9 @@ func (a *attempt) observe(outcome string, took time.Duration) {
 	a.p.Metrics.provisioned(a.backend, a.protocol, outcome, took)
 }
 
-// setAside sends a claim to another location at once if Cinder could not make its
-// volume, and to another backend if Cinder's own quota has no room on this one,
-// unless this one no longer answers: then settle parks the claim for it.
+// setAside sends a claim at once to another location if Cinder could not make its
+// volume, and to another backend if Cinder's own quota has no room on this one. If the
+// backend no longer answers, settle parks the claim until it does.
 func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
 	if a.goesOn {
 		a.p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{a.claim})
@@ -339,8 +338,8 @@ func (a *attempt) triggers() []parking.Trigger {
 // maxDecisions bounds how often policy and labels may change during an attempt.
 const maxDecisions = 5
 
-// chooseBackend reserves room on a backend. Choosing may take a while, so it
-// ends with another check of what the decision rests on.
+// chooseBackend reserves room on a backend. Choosing may take a while, so it ends by
+// checking again what the decision is based on.
 func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 	for range maxDecisions {
 		if err := a.undoMisplaced(ctx); err != nil {
@@ -351,7 +350,7 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 			return nil, err
 		}
 		if position, _ := a.p.ledger.PositionOf(a.claim.UID); position.Imported {
-			// An import has reserved the room, perhaps that of an earlier leader.
+			// An import has reserved the room, perhaps in an earlier term.
 			a.p.leaveToImport(a.claim)
 			return nil, errImport
 		}
@@ -397,7 +396,7 @@ func (a *attempt) spec() backends.Spec {
 	volume := a.decision.VolumeOn(a.backend)
 	zones, _ := a.decision.PlacementOn(a.backend)
 	return backends.Spec{
-		// The name is for people. The stamp identifies the volume.
+		// The name is only for people; the stamp identifies the volume.
 		Name:      a.pvName,
 		SizeGiB:   volume.SizeGiB,
 		Type:      volume.Type,
@@ -419,7 +418,7 @@ func (a *attempt) spec() backends.Spec {
 // isCSI reports whether the CSI driver will attach the volume to nodes.
 func (a *attempt) isCSI() bool { return a.decision.ModeOn(a.backend) == policy.ModeCSI }
 
-// mapVolume says how nodes reach the volume: by its connection, or by the CSI driver.
+// mapVolume returns how nodes reach the volume: by its connection or by the CSI driver.
 func (a *attempt) mapVolume(connected backends.Connected) (mappers.Result, error) {
 	if !a.isCSI() {
 		return a.mapConnection(connected)
@@ -457,9 +456,9 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 	return a.p.Mappers.Map(request)
 }
 
-// checkHandle refuses a volume that nodes would take for another one. The cache
-// shows the PersistentVolumes that are saved, the journal those that are about to
-// be; a PersistentVolume of this claim is the one that the attempt may find saved.
+// checkHandle refuses a volume that nodes would take for another one. The cache shows
+// the PersistentVolumes that are saved, the journal those that are about to be saved.
+// One of this claim does not count, because an earlier attempt may have saved it.
 func (a *attempt) checkHandle(mapped mappers.Result) error {
 	csi := mapped.Source.CSI
 	if csi == nil {

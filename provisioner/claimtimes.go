@@ -11,9 +11,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// claimTimes remembers since when claims could have been served, where that is
-// later than their creation: a pod's node was selected, or the policy or a quota
-// denied the claim until then. What it remembers is what this term saw.
+// claimTimes remembers since when claims could have been served, where that is later
+// than their creation: a pod's node was selected, or the policy or a quota denied the
+// claim until then. It knows only what this term saw.
 type claimTimes struct {
 	mu    sync.Mutex
 	since map[types.UID]time.Time
@@ -37,10 +37,9 @@ func (c *claimTimes) end(claim types.UID) (since time.Time, known bool) {
 	return since, known
 }
 
-// measureClaim observes how long a claim took that this term sees become Bound.
-// A claim that was already Bound when the term began never passes here. One whose
-// node was selected before the term began is left out: nothing records when that
-// was.
+// measureClaim observes how long it took until a claim became Bound. A claim that was
+// already Bound when the term began never gets here. A claim whose node was selected
+// before the term began is left out, because nothing records when that was.
 func (p *Provisioner) measureClaim(before, after *corev1.PersistentVolumeClaim) {
 	if after.Status.Phase != corev1.ClaimBound {
 		if admission.SelectedNode(before) == "" && admission.SelectedNode(after) != "" && p.hasOurClass(after) {
@@ -71,9 +70,9 @@ func (p *Provisioner) measureClaim(before, after *corev1.PersistentVolumeClaim) 
 	p.Metrics.claimBound.WithLabelValues(tenant, backend).Observe(max(0, time.Since(since).Seconds()))
 }
 
-// hasOurClass reports whether the claim's StorageClass is one of this
-// provisioner. Claims that wait for a node get the annotation with the
-// provisioner's name only afterwards.
+// hasOurClass reports whether the claim's StorageClass belongs to this provisioner. A
+// claim that waits for a node gets the annotation with the provisioner's name only
+// after the node is selected.
 func (p *Provisioner) hasOurClass(claim *corev1.PersistentVolumeClaim) bool {
 	class, err := p.Classes.Get(record.ClassName(claim))
 	return err == nil && p.serves(class)

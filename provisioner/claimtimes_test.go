@@ -16,8 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// measured returns how many claims of tenant a on a backend were seen to become
-// Bound, and how long they took together.
+// measured returns how many claims of tenant a on a backend were seen to become Bound,
+// and the sum of the times that they took.
 func (f *fixture) measured(tenant, backend string) (count uint64, took time.Duration) {
 	f.t.Helper()
 	var found dto.Metric
@@ -25,8 +25,8 @@ func (f *fixture) measured(tenant, backend string) (count uint64, took time.Dura
 	return found.GetHistogram().GetSampleCount(), time.Duration(found.GetHistogram().GetSampleSum() * float64(time.Second))
 }
 
-// bound is the claim as the PersistentVolume controller leaves it, in the two
-// steps that it takes.
+// bound returns the claim as the PersistentVolume controller leaves it after each of
+// its two steps.
 func bound(claim *corev1.PersistentVolumeClaim) (named, bound *corev1.PersistentVolumeClaim) {
 	named = claim.DeepCopy()
 	named.Spec.VolumeName = record.PVNameOf(claim)
@@ -47,7 +47,7 @@ func TestTimeToBound(t *testing.T) {
 		return selected
 	}
 	for name, test := range map[string]struct {
-		// happen makes the claim Bound, by whatever way.
+		// happen makes the claim Bound.
 		happen func(f *fixture, claim *corev1.PersistentVolumeClaim)
 		want   string
 	}{

@@ -44,7 +44,7 @@ func TestCleanerRemovesOnlyWhatNothingCanNeed(t *testing.T) {
 		name    string
 		objects []runtime.Object
 		stamp   func(*stamps.Volume)
-		want    string // error; empty: removed
+		want    string // error; empty if the volume is removed
 	}{
 		{name: "neither claim nor PersistentVolume exists"},
 		{name: "the claim's name is another claim's now", objects: []runtime.Object{claim("uid-2", "")}},

@@ -20,7 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// newCSIFixture has the rule for StorageClass one in mode csi.
+// newCSIFixture returns a fixture whose rule for StorageClass one is in mode csi.
 func newCSIFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := newFixture(t)
@@ -118,7 +118,7 @@ func TestNodesOfABackendAreThoseOfItsVolumesInModeCSI(t *testing.T) {
 	}
 }
 
-// TestAnotherAttemptKeepsTheCredentialsOfNodes: publishing may have written some.
+// TestAnotherAttemptKeepsTheCredentialsOfNodes: attaching may have written some.
 func TestAnotherAttemptKeepsTheCredentialsOfNodes(t *testing.T) {
 	f := newCSIFixture(t)
 	claim := f.claim(nil)
@@ -196,12 +196,13 @@ func TestCopyNamesTheFilesystemsOfItsLineage(t *testing.T) {
 			t.Errorf("PersistentVolume %s has neverFormat %q", pv.Name, never)
 		}
 	}
-	// The volume records them, too, for when its PersistentVolume is gone.
+	// The volume records them, too, because its PersistentVolume may be gone later.
 	specs := f.backends["gold"].specs
 	if got := strings.Join(specs[len(specs)-1].FilesystemUUIDs, ","); got != "volume-of-uid-2,volume-of-uid-1" {
 		t.Errorf("the volume of the third claim records %q", got)
 	}
-	// What was imported is not formatted, and neither is a copy of it, or of that.
+	// An imported volume is never formatted, nor is a copy of it, nor a copy of that
+	// copy.
 	imported := bound("imported", "uid-6", "")
 	imported.Spec.CSI.VolumeAttributes = map[string]string{"neverFormat": "true"}
 	f.store(imported)
@@ -209,7 +210,7 @@ func TestCopyNamesTheFilesystemsOfItsLineage(t *testing.T) {
 	if again := bound("copy-of-copy", "uid-8", "copy"); again.Spec.CSI.VolumeAttributes["neverFormat"] != "true" {
 		t.Errorf("the copy of a copy of an imported volume has %v", again.Spec.CSI.VolumeAttributes)
 	}
-	// Under a rule that changed, no volume of the driver is a copy of a native one.
+	// When the rule changes, no volume of the driver becomes a copy of a native one.
 	f.inForce("", "")
 	native := bound("native", "uid-4", "")
 	f.csi()
@@ -222,7 +223,7 @@ func TestCopyNamesTheFilesystemsOfItsLineage(t *testing.T) {
 	if events := f.newEvents(); len(events) == 0 || !strings.HasPrefix(events[len(events)-1], "Warning UnsupportedMode claim team-a/native, whose content this claim asks for, is a native volume") && !strings.HasPrefix(events[len(events)-1], "Warning UnsupportedMode claim team-a/native is a native volume") {
 		t.Errorf("events %q", events)
 	}
-	// An administrator says what its filesystem is.
+	// An administrator records the UUID of its filesystem.
 	native.Annotations[record.AnnotationFilesystemUUIDs] = "6F3D7F7C-8b0f-4b43-8d4e-3f3b9d3f6a11"
 	f.store(native)
 	f.SourceChanged("team-a", "native")
@@ -258,7 +259,7 @@ func TestStorageClassMayNameTheDriver(t *testing.T) {
 	}
 	f.newEvents()
 
-	// The rule for another StorageClass is in mode csi, and this one's is not.
+	// Another StorageClass has a rule in mode csi, and this one does not.
 	f = newFixture(t)
 	f.inForce("backends: [gold, silver], fsType: xfs", "backends: [gold], mode: csi")
 	f.class.Provisioner = wire.DriverName
@@ -267,7 +268,7 @@ func TestStorageClassMayNameTheDriver(t *testing.T) {
 	}
 	f.wantEvent("Warning UnsupportedMode StorageClass one names the CSI driver standalone-cinder.openstack.org as its provisioner, but tenants[0].classes[1] makes native volumes on backend gold; give the rule mode: csi, or name the program itself as the provisioner")
 
-	// The author of a claim cannot choose by its annotation.
+	// The author of a claim cannot choose the provisioner by the claim's annotation.
 	f = newCSIFixture(t)
 	f.class.Provisioner = "ebs.csi.example"
 	if f.ShouldProvision(t.Context(), f.claim(ofDriver)) {
@@ -281,7 +282,8 @@ func TestStorageClassMayNameTheDriver(t *testing.T) {
 const stillAttached = "Warning VolumeStillAttached VolumeAttachment csi-1 (node a), csi-2 (node b) still attaches the volume; the deletion continues when Kubernetes has removed it; " +
 	"if the node is permanently lost, delete its Node object or taint it with node.kubernetes.io/out-of-service"
 
-// TestVolumeInModeCSIWaitsForItsAttachments, of nodes that exist or do not.
+// TestVolumeInModeCSIWaitsForItsAttachments covers nodes that exist and nodes that do
+// not.
 func TestVolumeInModeCSIWaitsForItsAttachments(t *testing.T) {
 	for name, watched := range map[string]bool{"the cache shows them": true, "the watch is late": false} {
 		t.Run(name, func(t *testing.T) {
@@ -334,7 +336,8 @@ func TestAttachmentsThatCannotBeReadStopADeletion(t *testing.T) {
 	wantCalls(t, f.backends["gold"])
 }
 
-// TestDeletionInModeCSIIsRetriedWithoutAWatch of attachments.
+// TestDeletionInModeCSIIsRetriedWithoutAWatch covers a program that does not watch
+// VolumeAttachments.
 func TestDeletionInModeCSIIsRetriedWithoutAWatch(t *testing.T) {
 	f := newCSIFixture(t)
 	f.blind = true
@@ -348,7 +351,7 @@ func TestDeletionInModeCSIIsRetriedWithoutAWatch(t *testing.T) {
 }
 
 // TestPersistentVolumeInModeCSIWithAnotherHandleIsDamaged: the handle cannot be
-// changed, and the annotations can.
+// changed, but the annotations can.
 func TestPersistentVolumeInModeCSIWithAnotherHandleIsDamaged(t *testing.T) {
 	f := newCSIFixture(t)
 	pv := f.recorded()
@@ -374,8 +377,9 @@ func TestVolumeThatAStaticPersistentVolumeNamesIsKept(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
 
-// attributesFixture has the rule for StorageClass one in mode csi, which grants the type
-// ssd to a VolumeAttributesClass, and the class quick, which asks for it.
+// attributesFixture returns a fixture whose rule for StorageClass one is in mode csi
+// and grants the type ssd to VolumeAttributesClasses, and the class quick, which asks
+// for ssd.
 func attributesFixture(t *testing.T) (f *fixture, classes map[string]*storagev1.VolumeAttributesClass) {
 	t.Helper()
 	f = newFixture(t)
@@ -397,8 +401,8 @@ func named(class string) func(*corev1.PersistentVolumeClaim) {
 	return func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = &class }
 }
 
-// TestVolumeAttributesClassAtCreation: the volume gets the type, and the PersistentVolume
-// the class, without which Kubernetes would not bind the claim.
+// TestVolumeAttributesClassAtCreation: the volume gets the type. The PersistentVolume
+// gets the class, without which Kubernetes would not bind the claim.
 func TestVolumeAttributesClassAtCreation(t *testing.T) {
 	f, _ := attributesFixture(t)
 	f.backends["gold"].volumeType = "ssd"
@@ -418,7 +422,8 @@ func TestVolumeAttributesClassAtCreation(t *testing.T) {
 	}
 }
 
-// TestClaimWaitsForItsVolumeAttributesClass, and comes back when it is created.
+// TestClaimWaitsForItsVolumeAttributesClass: the claim comes back when the class is
+// created.
 func TestClaimWaitsForItsVolumeAttributesClass(t *testing.T) {
 	f, classes := attributesFixture(t)
 	class := classes["quick"]
@@ -437,7 +442,7 @@ func TestClaimWaitsForItsVolumeAttributesClass(t *testing.T) {
 	}
 }
 
-// TestTypeThatCinderShowsInAnotherWayIsRight: Cinder takes a type by its ID, too, and
+// TestTypeThatCinderShowsInAnotherWayIsRight: Cinder accepts the ID of a type, but
 // shows its name.
 func TestTypeThatCinderShowsInAnotherWayIsRight(t *testing.T) {
 	const id = "8b0f4b43-8d4e-4f3b-9d3f-6a116f3d7f7c"
@@ -460,8 +465,8 @@ func TestTypeThatCinderShowsInAnotherWayIsRight(t *testing.T) {
 	}
 }
 
-// TestClaimThatNamesAnotherClassMeanwhileBeginsAgain: with the class of before its
-// PersistentVolume would never be bound.
+// TestClaimThatNamesAnotherClassMeanwhileBeginsAgain: a PersistentVolume with the
+// earlier class would never be bound.
 func TestClaimThatNamesAnotherClassMeanwhileBeginsAgain(t *testing.T) {
 	f, _ := attributesFixture(t)
 	old := f.claim(named("quick")).DeepCopy()
@@ -470,7 +475,7 @@ func TestClaimThatNamesAnotherClassMeanwhileBeginsAgain(t *testing.T) {
 	wantCalls(t, f.backends["gold"])
 }
 
-// provisionError returns nil if provisioning fails for that reason.
+// provisionError returns nil if provisioning fails with the wanted error.
 func (f *fixture) provisionError(claim *corev1.PersistentVolumeClaim, want string) error {
 	_, err := f.provision(claim)
 	if err == nil || !strings.HasSuffix(err.Error(), want) {

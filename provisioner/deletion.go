@@ -33,7 +33,7 @@ func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVol
 	since := p.parked.now()
 	origin, err := record.OriginOf(pv)
 	if !mayRelease(pv) || err != nil || p.journal.IsRemoved(pv.UID) {
-		// The library checks that too, or Delete reports what is wrong.
+		// The library makes the same check, or Delete reports what is wrong.
 		return true
 	}
 	if unhealthy := p.placement.Health(origin.Backend); unhealthy != nil {
@@ -46,8 +46,8 @@ func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVol
 		p.parkForAttachments(pv, attached, since)
 		return false
 	}
-	// The cache may not show every user; Delete checks at the API server before the
-	// first change.
+	// The cache may not show every user. Delete reads them from the API server before
+	// the first change.
 	if users, err := p.Nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
 		p.volumeTurns.Leave(pv.Name)
 		p.parkForNodes(pv, users, since)
@@ -106,7 +106,7 @@ type deletion struct {
 	requests *trail.RequestIDs
 }
 
-// run is the deletion's path, one line for each step.
+// run takes a deletion through all its steps, one line for each.
 func (d *deletion) run(ctx context.Context) (err error) {
 	if d.origin, err = record.OriginOf(d.pv); err != nil {
 		return err
@@ -145,8 +145,9 @@ func (d *deletion) remove(ctx context.Context) error {
 		return err
 	}
 	d.p.removeDuplicates(volumes, d.origin)
-	// Only now: while the volume exists, a node may still need the credentials to
-	// log out, and the PersistentVolume must not refer to a missing Secret.
+	// The Secret goes last: while the volume exists, a node may still need the
+	// credentials to log out, and the PersistentVolume must not refer to a missing
+	// Secret.
 	return d.p.secrets.VolumeRemoved(ctx, d.pv.UID, d.origin)
 }
 
@@ -176,7 +177,7 @@ func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
 	if release.IsProven() {
 		return nil
 	}
-	// There was nothing left to change.
+	// Without anything to change, Remove did not request the permit.
 	return release.Permit(ctx, cinder.Volume{})
 }
 
@@ -192,8 +193,8 @@ func (d *deletion) at() string  { return d.origin.Backend }
 
 func (d *deletion) succeeded(time.Duration) { d.p.parked.volumes.Forget(d.pv.UID) }
 
-// logRemoved writes the line of the audit trail: the volume is gone, even if
-// Kubernetes does not say what became of the object.
+// logRemoved writes the line of the audit trail. The volume is gone, even if Kubernetes
+// does not answer what became of the object.
 func (d *deletion) logRemoved() {
 	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", trail.ClaimOf(d.pv), "claimUID", d.origin.ClaimUID,
 		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "sizeGiB", trail.SizeOf(d.pv),
@@ -204,7 +205,7 @@ func (d *deletion) observe(outcome string, took time.Duration) {
 	d.p.Metrics.deleted(d.origin.Backend, d.origin.Protocol, outcome, took)
 }
 
-// setAside ends deletions that a user has called off, and those that wait for a
+// setAside ends deletions that a user has called off, and parks those that wait for a
 // node or for the volume's snapshots.
 func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	var changed *proof.ChangedError
@@ -282,9 +283,9 @@ func (p *Provisioner) parkForAttachments(pv *corev1.PersistentVolume, attached *
 	p.parked.parkVolume(pv, parking.Blocked, triggers, since)
 }
 
-// mayDelete rejects PersistentVolumes whose volume may also belong elsewhere:
-// one that came from another cluster, perhaps with a backup, and one that names
-// an unstamped volume that another PersistentVolume names, too.
+// mayDelete rejects PersistentVolumes whose volume may also belong elsewhere: one that
+// came from another cluster, perhaps with a backup, and one that names an unstamped
+// volume that another PersistentVolume also names.
 func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin record.Origin) error {
 	if !origin.Historic {
 		if origin.Cluster != p.Cluster {

@@ -76,8 +76,8 @@ func (f *fixture) cacheLabels(labels map[string]string) {
 	f.must(f.factory.Core().V1().Namespaces().Informer().GetStore().Add(namespace))
 }
 
-// watchedBackends let a test see which volumes are requested, and act while a
-// backend is being listed.
+// watchedBackends let a test see which volumes are requested, and act while a backend
+// is being listed.
 type watchedBackends struct {
 	fakeBackends
 	specs  *[]backends.Spec
@@ -168,8 +168,8 @@ func TestEscapeByAnnotationsOrLabelsOfAClaimDecidesNothing(t *testing.T) {
 }
 
 // TestEscapeByTheOldClassAnnotationGetsNoOthersClass covers the annotation that
-// Kubernetes still prefers to spec.storageClassName: the policy must decide by
-// the one that takes effect.
+// Kubernetes still prefers to spec.storageClassName: the policy must decide by the one
+// that takes effect.
 func TestEscapeByTheOldClassAnnotationGetsNoOthersClass(t *testing.T) {
 	own, other, empty := "only-a", "only-b", ""
 	for _, c := range []struct {
@@ -203,10 +203,10 @@ func TestEscapeByTheOldClassAnnotationGetsNoOthersClass(t *testing.T) {
 	}
 }
 
-// TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere: a claim's
-// author forged the annotation that Kubernetes writes. The library ignores the
-// claim, because its StorageClass is another provisioner's; until then, the claim
-// must not take room or a turn.
+// TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere: a claim's author
+// forged the annotation that Kubernetes writes. The library ignores the claim, because
+// its StorageClass belongs to another provisioner, so the claim must not take room or a
+// turn either.
 func TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere(t *testing.T) {
 	f := newEscape(t)
 	f.class.Provisioner = "other.example.org"
@@ -224,7 +224,7 @@ func TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere(t *testing.T
 }
 
 // TestEscapeThroughLabelsThatAreGone removes a namespace's labels while its claim
-// waits: the labels at the API server count when the work begins.
+// waits. When the work begins, the labels at the API server count.
 func TestEscapeThroughLabelsThatAreGone(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -269,7 +269,7 @@ func TestEscapeThroughARecreatedNamespace(t *testing.T) {
 	if _, err := f.provision(claim); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
-	// The next owner has it, and a claim of the same name.
+	// The next owner creates the namespace again, with a claim of the same name.
 	_, err := f.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a", Labels: ofB}}, metav1.CreateOptions{})
 	f.must(err)
 	f.forgetClaim(claim)
@@ -293,8 +293,8 @@ func TestEscapeThroughLabelsThatGoWhileBackendsAreListed(t *testing.T) {
 	wantCalls(t, f.backends["gold"])
 }
 
-// TestEscapeThroughLabelsThatGoWhileCinderIsAskedIsFinished removes the label
-// while Cinder creates the volume: that claim was admitted.
+// TestEscapeThroughLabelsThatGoWhileCinderIsAskedIsFinished removes the label while
+// Cinder creates the volume. The claim was admitted, so it is served.
 func TestEscapeThroughLabelsThatGoWhileCinderIsAskedIsFinished(t *testing.T) {
 	for name, labels := range map[string]map[string]string{"none": nil, "another tenant's": ofB} {
 		t.Run(name, func(t *testing.T) {
@@ -355,8 +355,8 @@ func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testin
 	}
 }
 
-// TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim: an attempt began when its
-// backend went down, and its namespace belongs to no tenant when the backend is
+// TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim: an attempt has begun when its
+// backend goes down, and its namespace belongs to no tenant by the time the backend is
 // back. Nothing was created, so the room must be free for others.
 func TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim(t *testing.T) {
 	f := newEscape(t)
@@ -438,8 +438,8 @@ func TestEscapeByAStampInAnothersBackendUsesUpNoQuota(t *testing.T) {
 	}
 }
 
-// TestEscapeByASecretOfTheSameNameDoesNotDeleteIt: the program refused to write a
-// foreign Secret, and must not remove it with the claim.
+// TestEscapeByASecretOfTheSameNameDoesNotDeleteIt: the program refused to overwrite a
+// foreign Secret, and must not remove it with the claim either.
 func TestEscapeByASecretOfTheSameNameDoesNotDeleteIt(t *testing.T) {
 	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "pvc-uid-1-credentials"}, Data: map[string][]byte{"clouds.yaml": []byte("x")}}
 	f := newFixture(t, foreign)
@@ -456,9 +456,9 @@ func TestEscapeByASecretOfTheSameNameDoesNotDeleteIt(t *testing.T) {
 	}
 }
 
-// TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing: a backup of
-// another cluster brought a PersistentVolume here. Its volume has a valid stamp,
-// and the other cluster still uses it.
+// TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing: a PersistentVolume came
+// here with the backup of another cluster. Its volume has a valid stamp, and the other
+// cluster still uses it.
 func TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
@@ -474,8 +474,8 @@ func TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing(t *testing.T) {
 }
 
 // TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother: a released
-// PersistentVolume of the historic provisioner, whose volumes have no stamps,
-// names a volume that another PersistentVolume names, too.
+// PersistentVolume of the historic provisioner, whose volumes have no stamps, names a
+// volume that another PersistentVolume also names.
 func TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother(t *testing.T) {
 	historic := func(name string) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Annotations: map[string]string{

@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// tried are the zones in which volumes were requested, by backend.
+// tried returns the zones in which volumes were requested, by backend.
 func (f *fixture) tried() string {
 	var all []string
 	for _, name := range []string{"gold", "silver"} {
@@ -23,7 +23,7 @@ func (f *fixture) tried() string {
 	return strings.Join(all, " ")
 }
 
-// untilItWaits provisions a claim for as long as it comes back at once.
+// untilItWaits provisions a claim until it no longer comes back at once.
 func (f *fixture) untilItWaits(claim *corev1.PersistentVolumeClaim) (pv *corev1.PersistentVolume, err error) {
 	f.t.Helper()
 	for range 10 {
@@ -103,8 +103,8 @@ func TestVolumeThatCinderCannotMakeIsTriedElsewhere(t *testing.T) {
 	}
 }
 
-// TestClaimBeginsAgainInOrder: after a delay, it is tried where the policy says,
-// and the delays grow although each comes after several failures.
+// TestClaimBeginsAgainInOrder: after a delay, locations are tried in the policy's order
+// again, and each delay is longer although it follows several failures.
 func TestClaimBeginsAgainInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := zoned(t)
@@ -182,8 +182,8 @@ func TestWhatFailedIsForgotten(t *testing.T) {
 	}
 }
 
-// TestFailureOfOneClaimConcernsNoOther: what looks like a full zone may be the
-// claim's own, such as its size.
+// TestFailureOfOneClaimConcernsNoOther: a zone that looks full may be fine, and the
+// cause may be in the claim itself, such as its size.
 func TestFailureOfOneClaimConcernsNoOther(t *testing.T) {
 	f := zoned(t)
 	f.noteEarlier()

@@ -59,7 +59,7 @@ tenants:
 
 // fakeVolumes fakes the volumes of one backend.
 type fakeVolumes struct {
-	// volumeType is what Connect says about the volume.
+	// volumeType is the type that Connect reports.
 	volumeType  string
 	hasVolumeOf map[string]bool // by claim UID
 	listed      []cinder.Volume
@@ -70,7 +70,7 @@ type fakeVolumes struct {
 	onCall      func()
 	hasVolume   map[string]bool // by volume ID
 	health      error
-	// touched has the UIDs of claims for which a volume may have been created.
+	// touched holds the UIDs of claims for which a volume may have been created.
 	touched    map[string]bool
 	abandonErr error
 	// abandonKeeps makes Abandon find that the volume was attached.
@@ -104,7 +104,7 @@ func (f *fakeVolumes) volumeOf(stamp stamps.Volume) string {
 	return "volume-1"
 }
 
-// answer gives a request of Cinder's an ID.
+// answer reports the ID of a request to Cinder to the caller.
 func answer(ctx context.Context, operation, requestID string) {
 	if answered := turns.CallerOf(ctx).Answered; answered != nil {
 		answered(operation, requestID)
@@ -132,7 +132,7 @@ func (f *fakeVolumes) Connect(ctx context.Context, spec backends.Spec) (backends
 	return backends.Connected{Volume: cinder.Volume{ID: f.volumeOf(spec.Stamp), SizeGiB: spec.SizeGiB, Type: f.volumeType, MultiAttach: f.shared, Zone: cmp.Or(f.zone, spec.Zone)}, Document: []byte(document), Fresh: !f.stored, Place: f.Place()}, nil
 }
 
-// Place is the place of all fakes.
+// Place returns the same place for all fakes.
 func (f *fakeVolumes) Place() cinder.Place {
 	return cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
 }
@@ -156,8 +156,8 @@ func (f *fakeVolumes) Remove(ctx context.Context, target backends.Target) error 
 	return f.err
 }
 
-// Abandon requests the permit as the lifecycle does, for the claim's volume in
-// the listing, or one that this term created.
+// Abandon requests the permit as the lifecycle does, for the claim's volume that is in
+// the listing, or for one that this term created.
 func (f *fakeVolumes) Abandon(ctx context.Context, stamp stamps.Volume, _ cinder.Connector, permit backends.Permit) error {
 	v := cinder.Volume{ID: f.volumeOf(stamp), Status: cinder.StatusAttaching, Metadata: stamp.Metadata(nil)}
 	for _, listed := range f.listed {
@@ -275,8 +275,8 @@ type fixture struct {
 	factory  informers.SharedInformerFactory
 	stop     chan struct{}
 	class    *storagev1.StorageClass
-	// mu guards requeued: a turn may lapse after its test has ended, and timers bring
-	// claims back.
+	// mu guards requeued, because timers bring claims back, and a turn may lapse after
+	// its test has ended.
 	mu       sync.Mutex
 	requeued []string
 	// nodes is the cache of nodes; blind means that it is not synced yet.
@@ -353,7 +353,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		Metrics: NewMetrics(prometheus.NewRegistry(), registry.Protocols()),
 	})
 	t.Cleanup(f.followup.queue.ShutDown)
-	// As if the term had begun long ago.
+	// Make it look as if the term had begun long ago.
 	for name := range f.backends {
 		f.followup.backendListed(name)
 	}
@@ -413,8 +413,8 @@ func (f *fixture) claim(change func(*corev1.PersistentVolumeClaim)) *corev1.Pers
 	return claim
 }
 
-// Resource versions of objects last changed before the term began, when it
-// began, and later.
+// Resource versions of objects that last changed before the term began, when it began,
+// and later.
 const (
 	versionBefore = "9"
 	versionOfTerm = "10"
@@ -481,7 +481,7 @@ func (f *fixture) delete(pv *corev1.PersistentVolume) error {
 	return f.deleteReleased(pv)
 }
 
-// deleteReleased is nil if volume and object were deleted.
+// deleteReleased returns nil if the volume and the object were deleted.
 func (f *fixture) deleteReleased(pv *corev1.PersistentVolume) error {
 	err := f.Delete(f.t.Context(), pv)
 	if errors.Is(err, errObjectDeleted) {
@@ -527,7 +527,7 @@ func wantCalls(t *testing.T, volumes *fakeVolumes, want ...string) {
 	}
 }
 
-// stamped is a volume at Cinder that an earlier leader created for a claim of
+// stamped returns a volume at Cinder that an earlier leader created for a claim of
 // namespace team-a.
 func (f *fixture) stamped(uid string) cinder.Volume {
 	return cinder.Volume{ID: "volume-of-" + uid, SizeGiB: 1, Metadata: stamps.Volume{

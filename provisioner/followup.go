@@ -27,11 +27,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
 
-// Followup finishes what the library leaves unfinished: it completes volumes
-// whose PersistentVolume has reached the API server, and removes unrecorded
-// volumes that nothing needs. Deleted claims, listings and completions all feed
-// its one queue, in which each item has its own delays. It runs for one term,
-// under the same lease.
+// Followup finishes what the library leaves unfinished: it completes volumes whose
+// PersistentVolume has reached the API server, and removes unrecorded volumes that
+// nothing needs. Deleted claims, listings and completions all feed its one queue, in
+// which each item has its own delays. It runs for one term, under the same lease.
 type Followup struct {
 	provisioner *Provisioner
 	workers     int
@@ -40,7 +39,7 @@ type Followup struct {
 
 	mu sync.Mutex
 	// listed are the backends that were listed, or could not be, since the term began;
-	// unlisted has the names of the PersistentVolumes that wait for the others.
+	// unlisted holds the names of the PersistentVolumes that wait for the others.
 	listed    map[string]bool
 	unlisted  map[string]map[string]bool
 	completed map[types.UID]bool // PersistentVolumes, by UID
@@ -48,12 +47,12 @@ type Followup struct {
 	failing map[task]string
 }
 
-// task is a followup in eight bytes. If a large backend is silent as the term begins, one
-// is queued for each of its PersistentVolumes, and the tables of the queue and of the
-// turns keep the size that this takes.
+// task is a followup in eight bytes. If a large backend is silent as the term begins,
+// one task is queued for each of its PersistentVolumes, and the tables of the queue and
+// of the turns never shrink again.
 type task = unique.Handle[followup]
 
-// followup is what a task does. Make it by completionOf, undoOf, removalOf or markOf.
+// followup is what a task does. completionOf, undoOf, removalOf and markOf make one.
 type followup struct {
 	kind    followupKind
 	pv      string
@@ -69,7 +68,7 @@ const (
 	completion followupKind = "complete" // a PersistentVolume's volume: pv
 	undo       followupKind = "undo"     // what was begun for a claim: claim
 	removal    followupKind = "remove"   // one volume of a claim: claim, backend, volume
-	mark       followupKind = "mark"     // one volume of a claim: the same, and place
+	mark       followupKind = "mark"     // one volume of a claim: as for removal, and place
 )
 
 func completionOf(pvName string) task { return unique.Make(followup{kind: completion, pv: pvName}) }
@@ -113,7 +112,8 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 		f.provisioner.finish(types.UID(pv.Annotations[record.AnnotationClaimUID]))
 	case ref == nil:
 	default:
-		// Another provisioner serves the claim, perhaps under the same name.
+		// Another provisioner serves the claim, perhaps with a PersistentVolume of that
+		// name.
 		if _, begun := f.provisioner.journal.Beginning(ref.UID); begun {
 			f.queue.Add(undoOf(ref.UID))
 		}
@@ -126,7 +126,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 }
 
 // awaitListing leaves a PersistentVolume to the first listing of its backend, which
-// shows for nearly all that nothing is to be done.
+// shows that nearly all volumes need nothing.
 func (f *Followup) awaitListing(pv *corev1.PersistentVolume) bool {
 	backend := pv.Annotations[record.AnnotationBackend]
 	if f.provisioner.placement.IsCounted(backend) || !slices.Contains(f.provisioner.Backends.Names(), backend) {
@@ -159,15 +159,15 @@ func (f *Followup) backendListed(backend string) {
 	}
 }
 
-// hasListed reports whether PersistentVolumes of a backend wait for a listing no longer.
+// hasListed reports whether a backend's PersistentVolumes no longer wait for a listing.
 func (f *Followup) hasListed(backend string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.listed[backend]
 }
 
-// isComplete notes that a PersistentVolume's volume is in use if the term's listing shows
-// that.
+// isComplete notes that a PersistentVolume's volume is in use if the term's listing
+// shows it.
 func (f *Followup) isComplete(pv *corev1.PersistentVolume) bool {
 	origin, err := record.OriginOf(pv)
 	if err != nil {
@@ -217,8 +217,8 @@ func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 	f.queue.Add(undoOf(claim.UID))
 }
 
-// ClaimChanged records that a claim was bound. The library silently drops a
-// claim that was bound to a PersistentVolume not created for it.
+// ClaimChanged records that a claim was bound. The library silently drops a claim that
+// is bound to a PersistentVolume that was not created for it.
 func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	f.provisioner.measureClaim(before, after)
 	switch {
@@ -230,9 +230,10 @@ func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// wantsCompletion is false for volumes that are about to be removed, because
-// removing them would only undo the completion. All others are completed in every phase, because a later
-// leader takes a volume that was never in use for an unrecorded one.
+// wantsCompletion returns false for volumes that are about to be removed, because the
+// removal would only undo the completion. All others are completed in every phase of
+// the PersistentVolume, because a later leader takes a volume that was never in use for
+// an unrecorded one.
 func (f *Followup) wantsCompletion(pv *corev1.PersistentVolume) bool {
 	over := pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
 	if !f.provisioner.isMine(pv) || over && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
@@ -271,12 +272,12 @@ func (f *Followup) next(ctx context.Context) bool {
 	item := next.Value()
 	ctx, end := f.provisioner.watch(ctx, "the worker of %s", item.key())
 	defer end()
-	// A backend that does not answer must not keep every worker busy. An item
-	// without a turn is invited back.
+	// A backend that does not answer must not keep every worker busy. An item without a
+	// turn comes back when its turn has come.
 	since := f.provisioner.parked.history.Now()
 	tenant, backend := f.tenantAndBackend(item)
 	if backend != "" && !slices.Contains(f.provisioner.Backends.Names(), backend) {
-		// Only another policy unblocks it.
+		// Only another policy can unblock it.
 		f.provisioner.Logger.Warn("A follow-up waits because its backend is not in the policy", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
 		f.provisioner.limiter.Gone(item.key())
 		f.awaitTrigger(next, since)
@@ -330,7 +331,7 @@ func (f *Followup) wake(triggers []parking.Trigger) {
 // add queues an item.
 func (f *Followup) add(item task) { f.queue.Add(item) }
 
-// tenantAndBackend are what the item's turn counts against.
+// tenantAndBackend returns what an item's turn counts against.
 func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
 	if item.kind != completion {
 		position, _ := f.provisioner.ledger.PositionOf(item.claim)
@@ -359,9 +360,9 @@ func (f *Followup) do(ctx context.Context, item followup) (err error) {
 	}
 }
 
-// complete brings the volume of a saved PersistentVolume into use. If the volume
-// had been undone before the PersistentVolume was saved, complete removes the
-// PersistentVolume instead.
+// complete brings the volume of a saved PersistentVolume into use. If the volume was
+// undone before the PersistentVolume was saved, complete removes the PersistentVolume
+// instead.
 func (f *Followup) complete(ctx context.Context, name string) error {
 	p := f.provisioner
 	pv, err := p.PersistentVolumes.Get(name)
@@ -427,7 +428,7 @@ func (i followup) key() string {
 	return fmt.Sprintf("followup %s %s%s %s %s", i.kind, i.pv, i.claim, i.backend, i.volume)
 }
 
-// followupLimiter gives follow-ups the delays of the one retry table.
+// followupLimiter gives follow-ups the delays of the retry table.
 type followupLimiter struct{ limiter *backoff.Limiter }
 
 func (l followupLimiter) When(item task) time.Duration { return l.limiter.When(item.Value().key()) }

@@ -49,8 +49,8 @@ func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false")
 }
 
-// TestSeenVolumesWaitForTheirCompletion: a volume is brought into use only after
-// its PersistentVolume is seen.
+// TestSeenVolumesWaitForTheirCompletion: a volume is brought into use only after its
+// PersistentVolume was seen.
 func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
@@ -65,7 +65,7 @@ func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
 }
 
 // TestNewTermCompletesOnlyWhatAListingShowsToBeIncomplete: nearly all volumes are in
-// use, and a queue of all would keep its size.
+// use, and a queue that once held all of them would never shrink again.
 func TestNewTermCompletesOnlyWhatAListingShowsToBeIncomplete(t *testing.T) {
 	inUse := func(v *cinder.Volume) { v.Status = cinder.StatusInUse }
 	for _, c := range []struct {
@@ -138,7 +138,7 @@ func TestNewTermCompletesOnlyWhatAListingShowsToBeIncomplete(t *testing.T) {
 	}
 }
 
-// beginTermAnew forgets what was listed.
+// beginTermAnew forgets which backends were listed.
 func (f *fixture) beginTermAnew() {
 	clear(f.followup.listed)
 	for name := range f.backends {
@@ -147,8 +147,8 @@ func (f *fixture) beginTermAnew() {
 	f.placement.TakeWanted()
 }
 
-// countInBackground counts backends as a term does, in a bubble of synctest, until it is
-// told to stop.
+// countInBackground counts backends as a term does, in a synctest bubble, until stop is
+// called.
 func (f *fixture) countInBackground() (stop func()) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var counting sync.WaitGroup
@@ -160,7 +160,8 @@ func (f *fixture) countInBackground() (stop func()) {
 	}
 }
 
-// TestPersistentVolumesWaitOnceForAListing: they change meanwhile, and some are deleted.
+// TestPersistentVolumesWaitOnceForAListing: some change in the meantime, and some are
+// deleted.
 func TestPersistentVolumesWaitOnceForAListing(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
@@ -177,7 +178,8 @@ func TestPersistentVolumesWaitOnceForAListing(t *testing.T) {
 	}
 }
 
-// TestPersistentVolumesOfEveryBackendAreTakenUp however many backends there are.
+// TestPersistentVolumesOfEveryBackendAreTakenUp: the number of backends does not
+// matter.
 func TestPersistentVolumesOfEveryBackendAreTakenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -194,8 +196,8 @@ func TestPersistentVolumesOfEveryBackendAreTakenUp(t *testing.T) {
 	})
 }
 
-// TestReloadsStartNoMoreCounts of a backend that is silent: each would read the whole
-// listing when it answers.
+// TestReloadsStartNoMoreCounts: while a backend is silent, reloads must not pile up
+// counts that would all read the whole listing once it answers.
 func TestReloadsStartNoMoreCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -228,8 +230,8 @@ func TestReloadsStartNoMoreCounts(t *testing.T) {
 	})
 }
 
-// TestVolumesOfANewBackendAreCompleted although a claim counts it before the reload that
-// adds it has ended.
+// TestVolumesOfANewBackendAreCompleted: a claim counts the backend before the reload
+// that adds it has ended.
 func TestVolumesOfANewBackendAreCompleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -247,8 +249,8 @@ func TestVolumesOfANewBackendAreCompleted(t *testing.T) {
 	})
 }
 
-// TestRecordOfAnUndoneVolumeIsRemoved: a PersistentVolume is saved late. Its
-// volume is gone, because the claim was deleted before the volume was recorded.
+// TestRecordOfAnUndoneVolumeIsRemoved: a PersistentVolume is saved late. Its volume is
+// already gone, because the claim was deleted before the volume was recorded.
 func TestRecordOfAnUndoneVolumeIsRemoved(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy  corev1.PersistentVolumeReclaimPolicy
@@ -312,7 +314,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 		f.backends["gold"].onCall = nil
 		f.backends["gold"].err = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold", Message: "gone"}
 		f.released(pv)
-		f.must(followup.do(t.Context(), followupOf(pv).Value())) // seen, and its volume missed
+		f.must(followup.do(t.Context(), followupOf(pv).Value())) // seen, but its volume is missing
 		f.backends["gold"].err = nil
 	}
 	followup.ClaimGone(claim)
@@ -397,9 +399,9 @@ func TestForeignPersistentVolumeDoesNotEndAnAttempt(t *testing.T) {
 	}
 }
 
-// A completion that failed because its backend was at another place is retried
-// as soon as the backend may be at the right place again: nothing else brings it
-// back for half an hour.
+// TestHelpForABackendHelpsItsFollowups: a completion failed because its backend led to
+// another place. It is retried as soon as the backend may lead to the right place
+// again, because nothing else would bring it back for half an hour.
 func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -42,7 +42,7 @@ func newNVMeFixture(t *testing.T) *fixture {
 	return f
 }
 
-// handleOf is a PersistentVolume of any maker.
+// handleOf returns a PersistentVolume that anybody may have made.
 func handleOf(name, driver, volumeHandle string) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
 		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: volumeHandle}},
@@ -54,8 +54,8 @@ func (f *fixture) provisionUID(uid string) (*corev1.PersistentVolume, error) {
 	return f.provision(f.claim(func(c *corev1.PersistentVolumeClaim) { c.Name, c.UID = "data-"+uid, types.UID(uid) }))
 }
 
-// TestHandleOfAnotherVolumeIsRefused: kubelet mounts one volume for another that
-// has its driver and handle.
+// TestHandleOfAnotherVolumeIsRefused: kubelet would mount one volume for another with
+// the same driver and handle.
 func TestHandleOfAnotherVolumeIsRefused(t *testing.T) {
 	refusedBy := func(name string) string {
 		return `InvalidMapping: backend gold: volumeHandle "` + firstDisk + `" is already that of PersistentVolume ` + name + ` of driver csi.nvmf.com, and nodes would mount one volume for the other; ` +
@@ -91,7 +91,7 @@ func TestHandleOfAnotherVolumeIsRefused(t *testing.T) {
 				if err != nil || pv.Spec.CSI == nil {
 					t.Fatalf("%v, %v", pv, err)
 				}
-				// Once more, as after a failed save.
+				// Try once more, as after a failed save.
 				if _, err := f.provisionUID("uid-2"); err != nil {
 					t.Errorf("the next attempt: %v", err)
 				}
@@ -108,8 +108,7 @@ func TestHandleOfAnotherVolumeIsRefused(t *testing.T) {
 	}
 }
 
-// TestHandlesAreIndexed: a handle that is the volume's ID is found by the other
-// index.
+// TestHandlesAreIndexed: a handle that is the volume's ID is found by the other index.
 func TestHandlesAreIndexed(t *testing.T) {
 	f := newFixture(t)
 	own := handleOf("pvc-uid-1", "csi.example.org", "volume-1")

@@ -12,10 +12,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// locateHistoric finds the backend of a volume that the historic provisioner
-// created. That provisioner knew only one backend and recorded none. Only a
-// volume that is found can be deleted: if no backend has it, that proves
-// nothing, because its backend may be missing from the policy.
+// locateHistoric finds the backend of a volume that the historic provisioner created.
+// That provisioner knew only one backend and recorded none. Only a volume that is found
+// can be deleted: that no backend has it proves nothing, because its backend may be
+// missing from the policy.
 func (p *Provisioner) locateHistoric(ctx context.Context, origin *record.Origin) (string, error) {
 	names := p.Backends.Names()
 	var silent []error

@@ -12,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// leaves records which claims the hub leaves to an import.
+// leaves returns a list to which the claims are added that the hub leaves to an import.
 func (f *fixture) leaves() *[]string {
 	left := &[]string{}
 	f.Import = func(claim *corev1.PersistentVolumeClaim) { *left = append(*left, claim.Name) }
@@ -23,8 +23,8 @@ func asks(claim *corev1.PersistentVolumeClaim) {
 	claim.Annotations[record.AnnotationImport] = "volume"
 }
 
-// TestClaimThatAsksForAnImportGetsNoNewVolume: not even if room was reserved before
-// the annotation came, or if it comes between admission and attempt.
+// TestClaimThatAsksForAnImportGetsNoNewVolume: room may have been reserved before the
+// annotation was written, or it may be written between admission and attempt.
 func TestClaimThatAsksForAnImportGetsNoNewVolume(t *testing.T) {
 	f := newFixture(t)
 	left := f.leaves()
@@ -49,8 +49,7 @@ func TestClaimThatAsksForAnImportGetsNoNewVolume(t *testing.T) {
 	}
 }
 
-// TestClaimWhoseVolumeWasBegunKeepsIt: an annotation that comes later changes
-// nothing.
+// TestClaimWhoseVolumeWasBegunKeepsIt: a later annotation changes nothing.
 func TestClaimWhoseVolumeWasBegunKeepsIt(t *testing.T) {
 	f := newFixture(t)
 	left := f.leaves()
@@ -62,8 +61,8 @@ func TestClaimWhoseVolumeWasBegunKeepsIt(t *testing.T) {
 	}
 }
 
-// TestImportThatWasBegunGoesOnWithoutTheAnnotation: the hub must not make a volume
-// besides, nor undo the import when the claim goes.
+// TestImportThatWasBegunGoesOnWithoutTheAnnotation: the hub must not make another
+// volume, nor undo the import when the claim is deleted.
 func TestImportThatWasBegunGoesOnWithoutTheAnnotation(t *testing.T) {
 	f := newFixture(t)
 	left := f.leaves()
@@ -85,8 +84,8 @@ func TestImportThatWasBegunGoesOnWithoutTheAnnotation(t *testing.T) {
 	}
 }
 
-// TestImportedClaimIsNotProvisionedBeforeItIsBound: its PersistentVolume has another
-// name than the library looks for.
+// TestImportedClaimIsNotProvisionedBeforeItIsBound: its PersistentVolume does not have
+// the name that the library looks for.
 func TestImportedClaimIsNotProvisionedBeforeItIsBound(t *testing.T) {
 	f := newFixture(t)
 	f.leaves()
@@ -106,7 +105,7 @@ func TestImportedClaimIsNotProvisionedBeforeItIsBound(t *testing.T) {
 	}
 }
 
-// TestClaimsThatWaitForImportsArePending: in status and metrics, like the others.
+// TestClaimsThatWaitForImportsArePending: status and metrics show them like the others.
 func TestClaimsThatWaitForImportsArePending(t *testing.T) {
 	f := newFixture(t)
 	waiting := parking.NewLot[*corev1.PersistentVolumeClaim]()

@@ -13,14 +13,14 @@ import (
 type Metrics struct {
 	provision *prometheus.HistogramVec
 	delete    *prometheus.HistogramVec
-	// claimBound is what users wait for, not an attempt.
+	// claimBound is the time that users wait, not the time of one attempt.
 	claimBound *prometheus.HistogramVec
-	// protocols are the values of the label; others count as "other".
+	// protocols are the known values of the label; all others count as "other".
 	protocols []string
 }
 
-// NewMetrics registers the package's metrics with the caller's registry. The
-// protocols bound the values of a label.
+// NewMetrics registers the package's metrics with the caller's registry. The protocols
+// are the values that a label may have.
 func NewMetrics(registry prometheus.Registerer, protocols []string) *Metrics {
 	buckets := []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 	m := &Metrics{
@@ -53,12 +53,12 @@ func (m *Metrics) deleted(backend, protocol, outcome string, took time.Duration)
 	m.delete.WithLabelValues(backend, m.ProtocolLabel(protocol), outcome).Observe(took.Seconds())
 }
 
-// otherLabel replaces values that are not known beforehand, so that they share one
+// otherLabel replaces values that are not known in advance, so that they share one
 // series.
 const otherLabel = "other"
 
-// ProtocolLabel returns the label value for a protocol. Backends must not invent
-// values, so all protocols that are not known share one.
+// ProtocolLabel returns the label value for a protocol. Unknown protocols share one
+// value, so that a backend cannot create series.
 func (m *Metrics) ProtocolLabel(protocol string) string {
 	if protocol == "" || slices.Contains(m.protocols, protocol) {
 		return protocol

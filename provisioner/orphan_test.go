@@ -15,7 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// orphanVolume is a volume that an earlier leader created for claim team-a/data.
+// orphanVolume returns a volume that an earlier leader created for claim team-a/data.
 func (f *fixture) orphanVolume(uid string) cinder.Volume {
 	v := f.stamped(uid)
 	v.Metadata = stamps.Volume{
@@ -85,7 +85,7 @@ func TestVolumesThatAreNotTakenForOrphans(t *testing.T) {
 			followup := f.Followup()
 			f.count()
 			f.follow(followup)
-			// The odd volume does not keep the other one from being removed.
+			// The odd volume does not prevent the removal of the other one.
 			wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
 		})
 	}
@@ -102,7 +102,7 @@ func TestDuplicateOnAnotherBackendIsRemoved(t *testing.T) {
 	followup := f.Followup()
 	f.count()
 	f.follow(followup)
-	// A PersistentVolume may yet name this one.
+	// A PersistentVolume may still come to name this one.
 	wantCalls(t, f.backends["silver"])
 	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
 	f.store(pv)
@@ -222,8 +222,8 @@ func TestTenantsOtherBackendThatCannotBeCountedDoesNotStopIt(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
 
-// TestSecretGoesAfterTheVolume: if the volume turns out to have been in use, it
-// is kept, and so are its credentials.
+// TestSecretGoesAfterTheVolume: if the volume turns out to have been in use, it is kept
+// together with its credentials.
 func TestSecretGoesAfterTheVolume(t *testing.T) {
 	f := newFixture(t, credentialsOf("pvc-uid-gone"))
 	gold := f.backends["gold"]

@@ -14,15 +14,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 )
 
-// Requeue queues objects with the library again.
+// Requeue returns objects to the library's queues.
 type Requeue struct {
 	Claim  func(*corev1.PersistentVolumeClaim)
 	Volume func(*corev1.PersistentVolume)
 }
 
-// parked keeps the claims and deletions that cannot continue now, and brings
-// them back when one of their triggers fires. It does not poll, and writes one
-// event that says why each waits.
+// parked holds the claims and deletions that cannot continue now, and brings them back
+// when one of their triggers fires. It does not poll. It writes one event for each
+// reason why an object waits.
 type parked struct {
 	claims  *parking.Lot[*corev1.PersistentVolumeClaim]
 	volumes *parking.Lot[*corev1.PersistentVolume]
@@ -48,7 +48,8 @@ func newParked(options Options) *parked {
 // missed.
 func (p *parked) now() parking.Moment { return p.history.Now() }
 
-// wake requeues everything parked on any of these triggers, oldest claims first.
+// wake requeues everything that is parked on any of these triggers, oldest claims
+// first.
 func (p *parked) wake(triggers []parking.Trigger) {
 	p.history.Note(triggers)
 	p.requeueClaims(p.claims.TriggeredBy(triggers))
@@ -80,7 +81,7 @@ func (p *parked) awaitTurn(claim *corev1.PersistentVolumeClaim) {
 	p.claims.Park(claim, parking.Waiting, nil)
 }
 
-// hasTurn ends what awaitTurn began.
+// hasTurn ends the wait that awaitTurn began.
 func (p *parked) hasTurn(claim types.UID) { p.claims.Take(claim, parking.Waiting) }
 
 // inviteClaim brings back a claim whose turn has come.
@@ -107,7 +108,7 @@ func (p *parked) parkClaim(claim *corev1.PersistentVolumeClaim, reason parking.R
 	}
 }
 
-// parkVolume does the same for a deletion.
+// parkVolume does for a deletion what parkClaim does for a claim.
 func (p *parked) parkVolume(pv *corev1.PersistentVolume, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
 	p.volumes.Park(pv, reason, triggers)
 	if p.history.Since(since, triggers) {

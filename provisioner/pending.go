@@ -15,8 +15,8 @@ import (
 // PendingGroup is the parked claims, or deletions, with one state and reason.
 type PendingGroup struct {
 	State parking.Reason
-	// Reason is that of the last event about them; empty if there was none. While
-	// they fail, that may be the library's.
+	// Reason is the reason of the last event about them; empty if there was none. While
+	// they fail, that event may be one of the library's.
 	Reason string
 	Count  int
 	// Oldest is when the oldest object of the group was created.
@@ -27,7 +27,7 @@ type PendingGroup struct {
 func (p *Provisioner) PendingClaims() []PendingGroup {
 	return groups(p.waiting(), func(state parking.Reason, reported string) string {
 		if state == parking.Failing {
-			// What was reported is an earlier denial.
+			// The last event of our own is about an earlier denial.
 			return "ProvisioningFailed"
 		}
 		return reported
@@ -44,7 +44,7 @@ func (p *Provisioner) PendingDeletions() []PendingGroup {
 	})
 }
 
-// waiting has the claims that wait for something, for an import as well.
+// waiting returns the lots of claims that wait for something, including imports.
 func (p *Provisioner) waiting() []*parking.Lot[*corev1.PersistentVolumeClaim] {
 	lots := []*parking.Lot[*corev1.PersistentVolumeClaim]{p.parked.claims}
 	if p.ParkedImports != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// countRecorded counts the volume of a PersistentVolume in any phase: the volume
-// exists until the object is gone.
+// countRecorded counts the volume of a PersistentVolume in any phase, because the
+// volume exists until the object is gone.
 func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 	uid := types.UID(pv.Annotations[record.AnnotationClaimUID])
 	if !p.isMine(pv) || uid == "" {
@@ -35,8 +35,8 @@ func (p *Provisioner) isMine(pv *corev1.PersistentVolume) bool {
 	return record.IsOurs(pv) && pv.Annotations[record.AnnotationProvisionedBy] == p.Name && pv.Annotations[record.AnnotationCluster] == p.Cluster
 }
 
-// noteOutlived remembers a claim that is still in the cache when its
-// PersistentVolume is gone: usually the cache is late.
+// noteOutlived remembers a claim that the cache still shows after its PersistentVolume
+// is gone, usually because the cache is late.
 func (p *Provisioner) noteOutlived(of *corev1.ObjectReference) {
 	if of == nil {
 		return
@@ -77,10 +77,10 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	return removed
 }
 
-// reportNeverBound reports how to fix a PersistentVolume that a user deleted
-// before its claim was bound to it. The PersistentVolume controller binds no
-// claim to an object that is being deleted, and this program keeps the object as
-// long as the claim may still get it.
+// reportNeverBound reports how to fix a PersistentVolume that a user deleted before its
+// claim was bound to it. The PersistentVolume controller binds no claim to an object
+// that is being deleted, and this program keeps the object as long as the claim may
+// still get it.
 func (p *Provisioner) reportNeverBound(pv *corev1.PersistentVolume) {
 	bound := pv.Status.Phase == corev1.VolumeBound || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
 	ref := pv.Spec.ClaimRef
@@ -95,10 +95,10 @@ func (p *Provisioner) reportNeverBound(pv *corev1.PersistentVolume) {
 	p.parked.reportOnPV(pv, claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
 }
 
-// reasonDeletedUnbound is the reason of reportNeverBound's event.
+// reasonDeletedUnbound is the reason of the event that reportNeverBound writes.
 const reasonDeletedUnbound = "DeletedBeforeBound"
 
-// VolumeGroup is this program's PersistentVolumes with one backend, protocol,
+// VolumeGroup identifies this program's PersistentVolumes with one backend, protocol,
 // phase and reclaim policy.
 type VolumeGroup struct {
 	Backend, Protocol string

@@ -126,7 +126,7 @@ func TestAttemptThatLeftNothingFreesItsRoom(t *testing.T) {
 	if !f.ShouldProvision(t.Context(), second) {
 		t.Error("a claim that Cinder rejects blocks others")
 	}
-	// An attempt that may have left a volume keeps its room.
+	// If an attempt may have left a volume, its room stays reserved.
 	f.backends["gold"].hasVolumeOf = map[string]bool{"uid-second": true}
 	if _, err := f.provision(second); err == nil {
 		t.Fatal("the attempt succeeded")
@@ -181,8 +181,8 @@ func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 	}
 }
 
-// TestPersistentVolumeCounts counts this program's objects only, by what operators
-// distinguish.
+// TestPersistentVolumeCounts: only this program's objects count, grouped by what
+// operators distinguish.
 func TestPersistentVolumeCounts(t *testing.T) {
 	f := newFixture(t)
 	early, late := time.Unix(1000, 0), time.Unix(2000, 0)

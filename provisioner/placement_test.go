@@ -24,7 +24,7 @@ var (
 	errGoldAtLimit = &cinder.Error{Kind: cinder.KindOverQuota, Backend: "gold", Operation: "volume.create", Message: "VolumeLimitExceeded", Status: 413}
 )
 
-// both is a claim of the rule with two backends, created in this term.
+// both returns a claim of the rule with two backends, created in this term.
 func (f *fixture) both() *corev1.PersistentVolumeClaim {
 	f.class.Name = "both"
 	f.noteEarlier()
@@ -140,7 +140,8 @@ func TestCindersOwnQuotaSendsAClaimToTheNextBackend(t *testing.T) {
 	f.must(err)
 	f.wantEvent("Normal BackendChosen tenant a, rule tenants[0].classes[0]: 2 GiB on backend silver; passed over: backend gold: volume.create: VolumeLimitExceeded (HTTP 413)")
 
-	// A rule with only this backend tries it again, and reports Cinder's answer.
+	// If a rule has only this backend, it is tried again, and Cinder's answer is
+	// reported.
 	f.class.Name = "one"
 	if _, err := f.provision(f.named("alone")); !errors.Is(err, errGoldAtLimit) {
 		t.Errorf("error %v", err)

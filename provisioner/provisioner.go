@@ -7,8 +7,7 @@
 // API server has the PersistentVolume). Delete works from what the
 // PersistentVolume records, never from the current policy.
 //
-// A Provisioner lives for one leader's term and has all of the term's mutable
-// state.
+// A Provisioner lives for one leader's term and holds all of the term's mutable state.
 package provisioner
 
 import (
@@ -118,7 +117,7 @@ func New(options Options) *Provisioner {
 	return p
 }
 
-// Cleaner removes what nothing needs, with the term's backends.
+// Cleaner returns what removes the things that nothing needs, with the term's backends.
 func (p *Provisioner) Cleaner() proof.Cleaner { return p.cleaner }
 
 func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, cinder.Connector, error) {
@@ -130,19 +129,19 @@ func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, cinde
 	return volumes, connector, err
 }
 
-// Placement places and counts the volumes of the term.
+// Placement returns what places and counts the volumes of the term.
 func (p *Provisioner) Placement() *placement.Placer { return p.placement }
 
-// Ledger counts what the term's quotas are compared with.
+// Ledger returns the counts that the term's quotas are compared with.
 func (p *Provisioner) Ledger() *ledger.Ledger { return p.ledger }
 
-// Sources finds the content that claims want.
+// Sources returns what finds the content that claims want.
 func (p *Provisioner) Sources() *datasource.Resolver { return p.sources }
 
-// Followup finishes what the library leaves unfinished.
+// Followup returns what finishes the work that the library leaves unfinished.
 func (p *Provisioner) Followup() *Followup { return p.followup }
 
-// Limiter has the retry delays of this term, for the library's queues.
+// Limiter returns the retry delays of this term, for the library's queues.
 func (p *Provisioner) Limiter() *backoff.Limiter { return p.limiter }
 
 // SupportsBlock reports that the program serves raw block claims.
@@ -192,7 +191,7 @@ type Options struct {
 	// caches nodes.
 	LabelsOfNode func(name string) (map[string]string, bool)
 	// AttributesClass reads a VolumeAttributesClass from a cache. It is nil without the
-	// CSI driver: then no claim gets a volume by one.
+	// CSI driver: then no claim gets a volume with such a class.
 	AttributesClass func(name string) (*storagev1.VolumeAttributesClass, error)
 
 	// Workers is how many claims, and how many deletions, are worked on at once.
@@ -204,26 +203,26 @@ type Options struct {
 	// Requeue brings parked objects back.
 	Requeue Requeue
 
-	// Triggered passes every trigger on to what else waits for one; nil if nothing
+	// Triggered passes every trigger on to whoever else waits for one; nil if nobody
 	// does.
 	Triggered func([]parking.Trigger)
 
-	// Import is called with the claims that are to get a volume that exists at Cinder,
-	// and LeftImport with such volumes whose claims are gone and that no
-	// PersistentVolume names. Nil if nothing imports.
+	// Import is called with each claim that is to get a volume that exists at Cinder,
+	// and LeftImport with each such volume whose claim is gone and that no
+	// PersistentVolume names. Both are nil if nothing imports.
 	Import     func(claim *corev1.PersistentVolumeClaim)
 	LeftImport func(backend string, v cinder.Volume)
-	// ParkedImports has the claims whose imports wait; nil if nothing imports.
+	// ParkedImports returns the claims whose imports wait; nil if nothing imports.
 	ParkedImports func() *parking.Lot[*corev1.PersistentVolumeClaim]
 
-	// Term ends with the lease. Undoing continues until then.
+	// Term ends with the lease. Undoing may continue until then.
 	Term context.Context
 	// Stopping is closed when the replica begins to hand over: it takes no new
 	// work, and leaves what waits to the next leader.
 	Stopping <-chan struct{}
 
-	// Monitor watches the work; LongestWork is longer than anything it waits for
-	// may take, turns at backends aside.
+	// Monitor watches the work. LongestWork exceeds anything that the work may wait
+	// for, except turns at backends.
 	Monitor     *liveness.Monitor
 	LongestWork liveness.Bound
 
@@ -244,7 +243,8 @@ type Volumes interface {
 type Connecting interface {
 	Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error)
 	Complete(ctx context.Context, target backends.Target, readOnly bool) error
-	// IsComplete reports whether the term's listing shows that Complete would do nothing.
+	// IsComplete reports whether Complete would do nothing, according to the term's
+	// listing.
 	IsComplete(target backends.Target) bool
 	// Mark notes on a volume that it was recorded, without bringing it into use.
 	Mark(ctx context.Context, target backends.Target) error
@@ -275,15 +275,15 @@ type Listing interface {
 	Relist(ctx context.Context) ([]cinder.Volume, error)
 	// HasVolume reports whether the backend has the volume.
 	HasVolume(ctx context.Context, volumeID string) (bool, error)
-	// LastDoubt is when the answer to a create request was last lost in this term.
+	// LastDoubt returns when the answer to a create request was last lost in this term.
 	LastDoubt() time.Time
 }
 
 // Status reports a backend's health and place.
 type Status interface {
-	// Health is nil while the backend answers.
+	// Health returns nil while the backend answers.
 	Health() error
-	// Place is the endpoint and project of the backend; zero before its first login.
+	// Place returns the backend's endpoint and project; zero before its first login.
 	Place() cinder.Place
 }
 
@@ -291,10 +291,11 @@ type Status interface {
 type Backends interface {
 	// Volumes returns an error if no backend of that name is configured.
 	Volumes(name string) (Volumes, error)
-	// Connector identifies the nodes that the backend connects its volumes to.
+	// Connector returns what identifies the nodes to which the backend connects its
+	// volumes.
 	Connector(name string) (cinder.Connector, error)
-	// NodeLabels select the nodes that can use the backend's volumes; empty means
-	// all.
+	// NodeLabels returns the labels of the nodes that can use the backend's volumes;
+	// empty means all nodes.
 	NodeLabels(name string) map[string]string
 	// Mappings returns the backend's mappings by protocol.
 	Mappings(name string) map[string]mapping.Mapping
@@ -302,14 +303,14 @@ type Backends interface {
 	Names() []string
 }
 
-// watch makes liveness notice if work on an object does not end.
+// watch lets the liveness monitor notice if work on an object does not end.
 func (p *Provisioner) watch(ctx context.Context, format string, arguments ...any) (watched context.Context, end func()) {
 	task := p.Monitor.Begin(fmt.Sprintf(format, arguments...), p.LongestWork)
 	return task.In(ctx), task.End
 }
 
-// WatchTurns watches those that wait for a worker, until the context ends. If
-// nobody has a worker, somebody must get one.
+// WatchTurns watches the queues for workers until the context ends. If nobody has a
+// worker, somebody must get one.
 func (p *Provisioner) WatchTurns(ctx context.Context) {
 	go p.Monitor.Follow(ctx, "the queue of volumes to delete", p.LongestWork, p.volumeTurns.Progress)
 	go p.Monitor.Follow(ctx, "the queue of follow-ups", p.LongestWork, p.followup.turns.Progress)
@@ -318,7 +319,7 @@ func (p *Provisioner) WatchTurns(ctx context.Context) {
 
 // Nodes determines which nodes use a volume; *nodeuse.Tracker implements it.
 type Nodes interface {
-	// Known answers from a cache: an empty answer proves nothing.
+	// Known reads a cache, so an empty answer proves nothing.
 	Known(v nodeuse.Volume) ([]string, error)
 	// Users reads from the API server.
 	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
@@ -326,6 +327,6 @@ type Nodes interface {
 	// volume.
 	Watches() bool
 	Forget(pv types.UID)
-	// Attachments are about the volumes of the CSI driver.
+	// Attachments covers the volumes of the CSI driver.
 	proof.Attachments
 }

@@ -49,7 +49,7 @@ func TestProvisionRecordsEverythingThatDeleteNeeds(t *testing.T) {
 	// The library gives a saved object its UID.
 	pv.UID = "pv-uid"
 	f.must(f.delete(pv))
-	// The object's deletion is a change that makes the library call Delete again.
+	// Deleting the object is a change that makes the library call Delete again.
 	f.must(f.delete(pv))
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "remove volume-1 historic=false")
 	if _, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-credentials", metav1.GetOptions{}); err == nil {
@@ -95,8 +95,8 @@ func TestRefusedConnectionIsUndoneAndReported(t *testing.T) {
 	}
 }
 
-// TestManyWritersNeedAVolumeForSeveralHosts: only Cinder's answer shows whether
-// the volume is one.
+// TestManyWritersNeedAVolumeForSeveralHosts: only Cinder's answer shows whether the
+// volume allows several hosts.
 func TestManyWritersNeedAVolumeForSeveralHosts(t *testing.T) {
 	many := func(claim *corev1.PersistentVolumeClaim) {
 		block := corev1.PersistentVolumeBlock
@@ -166,7 +166,7 @@ func TestTransientFailureKeepsTheVolumeForTheNextAttempt(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
-	// When its claim is deleted later, the attempt is undone.
+	// When its claim is deleted afterwards, the attempt is undone.
 	f.forgetClaim(claim)
 	f.must(f.claimGone(t.Context(), claim.UID))
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
@@ -336,7 +336,7 @@ func TestBackendOfAHistoricVolumeIsFoundAndRecorded(t *testing.T) {
 	if _, err := f.client.CoreV1().Secrets("team-a").Get(t.Context(), "old-secret", metav1.GetOptions{}); err == nil {
 		t.Error("the Secret in the claim's namespace is left")
 	}
-	// A later leader finds the recorded backend, and does not search the others for a
+	// A later leader finds the recorded backend. It does not search the others for a
 	// volume that is gone.
 	f.backends["silver"].hasVolume = nil
 	f.Followup().VolumeGone(noted)
@@ -357,8 +357,8 @@ func (f *fixture) wantObjectKept(err error) {
 	}
 }
 
-// TestDeletedObjectIsNotDeletedAgain: the library asks again until the cache shows
-// that the object is gone, and while it is not deleted.
+// TestDeletedObjectIsNotDeletedAgain: the library calls Delete again until the cache
+// shows that the object is gone.
 func TestDeletedObjectIsNotDeletedAgain(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
@@ -405,8 +405,8 @@ func TestFailedRemovalKeepsTheSecret(t *testing.T) {
 	}
 }
 
-// TestVolumeElsewhereKeepsPersistentVolumeAndSecret: a 404 at another place does
-// not prove that the volume is gone.
+// TestVolumeElsewhereKeepsPersistentVolumeAndSecret: a 404 from another place does not
+// prove that the volume is gone.
 func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
@@ -461,7 +461,7 @@ func TestMissingPlaceIsRecorded(t *testing.T) {
 			if record.PlaceOf(noted) != f.backends["gold"].Place() {
 				t.Errorf("recorded is %v", noted.Annotations)
 			}
-			// The API server rejects the patch for an object with another UID.
+			// The API server would reject the patch for an object with another UID.
 			if patch := lastPatch(f); !strings.Contains(patch, `"uid":"pv-uid"`) {
 				t.Errorf("the patch %s does not name the object", patch)
 			}
@@ -487,9 +487,9 @@ func TestPersistentVolumeIsBoundToTheNodesOfItsBackend(t *testing.T) {
 	}
 }
 
-// TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain: the library calls
-// Provision again if the object has not reached the cache yet. A connection that
-// failed then would remove the export of a volume that a pod is about to use.
+// TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain: the library calls Provision
+// again if the object has not reached the cache yet. If a second connection failed,
+// that would remove the export of a volume that a pod is about to use.
 func TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain(t *testing.T) {
 	for name, prepare := range map[string]func(f *fixture){
 		"by this leader": func(f *fixture) {

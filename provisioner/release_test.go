@@ -21,8 +21,8 @@ import (
 
 const volumeName = "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2010-10.org.openstack:volume-1:1"
 
-// node adds a node that uses volumes to the API server, and to the cache unless
-// the watch is late.
+// node adds a node that uses volumes to the API server, and to the cache unless the
+// watch is late.
 func (f *fixture) node(name string, watched bool, inUse ...corev1.UniqueVolumeName) *corev1.Node {
 	f.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
@@ -164,9 +164,8 @@ func TestRevokedDeletionStops(t *testing.T) {
 	})
 }
 
-// TestDeletionReadsTheObjectOnce: a deletion reads the object once, before its
-// first change, and not again before the later ones, as long as the cache shows
-// no change.
+// TestDeletionReadsTheObjectOnce: a deletion reads the object before its first change,
+// and not again before later ones as long as the cache shows no change.
 func TestDeletionReadsTheObjectOnce(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
@@ -186,7 +185,7 @@ func TestDeletionReadsTheObjectOnce(t *testing.T) {
 	if reads != 1 {
 		t.Errorf("%d reads of the object", reads)
 	}
-	// A cached object older than the proof proves nothing.
+	// A cached object that is older than the proof proves nothing.
 	store := f.factory.Core().V1().PersistentVolumes().Informer().GetStore()
 	before, after := pv.DeepCopy(), pv.DeepCopy()
 	before.ResourceVersion, before.Status.Phase = "9", corev1.VolumeBound
@@ -200,8 +199,8 @@ func TestDeletionReadsTheObjectOnce(t *testing.T) {
 	}
 }
 
-// TestUndoingWaitsForTheNode: the library has the PersistentVolume, which may have
-// been saved, used and removed since.
+// TestUndoingWaitsForTheNode: the library got the PersistentVolume, which may since
+// have been saved, used and removed.
 func TestUndoingWaitsForTheNode(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
@@ -250,8 +249,8 @@ func (n askedNodes) Users(_ context.Context, v nodeuse.Volume) ([]string, error)
 	return n.users, nil
 }
 
-// whileNodesAreRead calls do while the API server lists the nodes, which may take
-// any length of time.
+// whileNodesAreRead calls do while the API server lists the nodes, which may take any
+// length of time.
 func (f *fixture) whileNodesAreRead(do func()) {
 	f.client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		do()
@@ -275,7 +274,8 @@ func TestDeletionRevokedWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "connect pvc-uid-1 2 GiB")
 }
 
-// An operator's statement counts as soon as the API server has it.
+// TestNodesAreReadAgainWhenAnOperatorAnswersForThem: an operator's statement counts as
+// soon as the API server has it.
 func TestNodesAreReadAgainWhenAnOperatorAnswersForThem(t *testing.T) {
 	for _, c := range []struct {
 		name, before, after string
@@ -320,8 +320,8 @@ func TestRecordSavedWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 	wantCalls(t, f.backends["gold"])
 }
 
-// A node that is rebooted has released what it used before, but not what it has
-// used since another pod took the volume back into use.
+// TestNewUseForgetsTheBootOfTheOldOne: a rebooted node has released what it used
+// before, but not what it has used since another pod took the volume back into use.
 func TestNewUseForgetsTheBootOfTheOldOne(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))

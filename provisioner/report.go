@@ -14,10 +14,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
-// Census is what counts against the quotas.
+// Census returns what counts against the quotas.
 func (p *Provisioner) Census() ledger.Census { return p.ledger.Census() }
 
-// Selected says which claims a report is about; the zero value selects all.
+// Selected selects the claims that a report is about; the zero value selects all.
 type Selected struct {
 	Namespace, Claim string
 	// Limit is how many pending objects to list.
@@ -28,7 +28,7 @@ func (s Selected) includes(namespace, claim string) bool {
 	return (s.Namespace == "" || s.Namespace == namespace) && (s.Claim == "" || s.Claim == claim)
 }
 
-// ReportClaims takes one snapshot of each owner; they may be moments apart.
+// ReportClaims takes one snapshot of each owner, so the parts may be moments apart.
 func (p *Provisioner) ReportClaims(selected Selected) statusreport.Claims {
 	var parked []parking.Parked[*corev1.PersistentVolumeClaim]
 	for _, lot := range p.waiting() {
@@ -55,7 +55,8 @@ func (p *Provisioner) ReportClaims(selected Selected) statusreport.Claims {
 	}
 }
 
-// ReportDeletions does the same for released PersistentVolumes.
+// ReportDeletions does for released PersistentVolumes what ReportClaims does for
+// claims.
 func (p *Provisioner) ReportDeletions(selected Selected) statusreport.Deletions {
 	var pending []statusreport.Pending
 	for _, one := range p.parked.volumes.List() {
@@ -84,8 +85,8 @@ func pendingOf(state parking.Reason, reason, message string, since, created time
 	}
 }
 
-// steps counts the claims that are worked on. Of a selection it counts only those
-// whose namespaces the journal knows.
+// steps counts the claims that are being worked on. In a selection, it counts only
+// those whose namespaces the journal knows.
 func (p *Provisioner) steps(selected Selected, unfinished map[types.UID]journal.Beginning, working []types.UID, waits map[types.UID]bool) []statusreport.Step {
 	var choosing, connecting, saving stepCount
 	for claim, begun := range unfinished {
@@ -134,7 +135,7 @@ func (s *stepCount) as(name statusreport.StepName) statusreport.Step {
 	return step
 }
 
-// followupTasks counts tasks. One that failed is among those that are being
+// followupTasks counts tasks. A task that failed and will be retried counts as being
 // done.
 type followupTasks struct{ queued, completing, undoing int }
 

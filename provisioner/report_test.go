@@ -28,7 +28,7 @@ func countsOf(steps []statusreport.Step) string {
 	return strings.Join(text, ", ")
 }
 
-// TestReportFollowsAClaim on its way from a denial through a failure to its
+// TestReportFollowsAClaim follows a claim from a denial through a failure to its
 // volume.
 func TestReportFollowsAClaim(t *testing.T) {
 	f, _, gold := newCountedFixture(t)
@@ -94,7 +94,7 @@ func TestReportFollowsAClaim(t *testing.T) {
 	}
 }
 
-// TestReportOfDeletions says which wait, and for what.
+// TestReportOfDeletions checks which deletions wait, and for what.
 func TestReportOfDeletions(t *testing.T) {
 	f, _, gold := newCountedFixture(t)
 	pv, err := f.provision(f.claim(nil))
@@ -120,8 +120,8 @@ func TestReportOfDeletions(t *testing.T) {
 	}
 }
 
-// TestReportOfManyIsShort: with 20,000 pending claims it lists the oldest, and
-// a selected one although it is not among them.
+// TestReportOfManyIsShort: of 20,000 pending claims, the report lists the oldest, and a
+// selected one even if it is not among them.
 func TestReportOfManyIsShort(t *testing.T) {
 	f := newFixture(t)
 	const many = 20_000

@@ -21,17 +21,17 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 )
 
-// The scheduler selects the node of a claim's pod before the volume is made, and
-// looks for another one when the annotation with the node is removed. It remembers
-// nothing, and may select the same node again: so it is asked at once, and then
+// The scheduler selects the node of a claim's pod before the volume is made, and looks
+// for another one when the annotation with the node is removed. It has no memory, and
+// may select the same node again. So it is asked at once the first time, and then only
 // after growing pauses.
 const (
 	firstReschedulePause = 10 * time.Second
 	mostReschedulePause  = 5 * time.Minute
 )
 
-// reschedules keeps when the scheduler may be asked again, by claim. It ends with
-// the term: the next leader may ask once more.
+// reschedules holds when the scheduler may be asked again, by claim. It ends with the
+// term, so the next leader may ask at once.
 type reschedules struct {
 	mu     sync.Mutex
 	claims map[types.UID]*reschedule
@@ -54,7 +54,7 @@ func (r *reschedules) mayAsk(claim types.UID) bool {
 	return known == nil || !time.Now().Before(known.next)
 }
 
-// pauseAfter lets a pause begin, longer than the one before.
+// pauseAfter begins a pause that is longer than the one before.
 func (r *reschedules) pauseAfter(claim types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,8 +63,8 @@ func (r *reschedules) pauseAfter(claim types.UID) {
 	known.next = time.Now().Add(known.pause)
 }
 
-// atEnd calls back once when the pause of the claim is over, and not at once even
-// if there is none.
+// atEnd calls back once when the claim's pause is over. Without a pause, it waits as
+// long as the first one would be.
 func (r *reschedules) atEnd(claim types.UID, back func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +88,7 @@ func (r *reschedules) of(claim types.UID) *reschedule {
 	return known
 }
 
-// forget drops a claim that needs no node any longer.
+// forget drops a claim that no longer needs a node.
 func (r *reschedules) forget(claim types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,7 +98,7 @@ func (r *reschedules) forget(claim types.UID) {
 	delete(r.claims, claim)
 }
 
-// nodeOf is the node that the scheduler selected and may replace by another one;
+// nodeOf returns the node that the scheduler selected and may replace with another one;
 // empty if there is none.
 func nodeOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	if !admission.ClassOf(class).WaitsForPod || claim.Spec.VolumeName != "" {
@@ -108,14 +108,14 @@ func nodeOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) 
 }
 
 // lacksNode reports whether the scheduler must select a node before the library
-// provisions the claim. It asks about such a claim nevertheless: the annotation with
-// the provisioner stays when that with the node is removed.
+// provisions the claim. The library asks about such a claim nevertheless, because the
+// annotation with the provisioner stays when the one with the node is removed.
 func lacksNode(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
 	return admission.ClassOf(class).WaitsForPod && claim.Annotations[admission.SelectedNodeAnnotation] == ""
 }
 
-// awaitNode lets a claim wait for the scheduler, and for nothing else. Meanwhile it
-// takes neither room nor a worker from others.
+// awaitNode lets a claim wait for the scheduler alone. Meanwhile it takes neither room
+// nor a worker from others.
 func (p *Provisioner) awaitNode(claim types.UID) {
 	p.parked.claims.Take(claim)
 	if _, begun := p.journal.Beginning(claim); !begun {
@@ -125,8 +125,8 @@ func (p *Provisioner) awaitNode(claim types.UID) {
 }
 
 // onAnyNode decides as if the scheduler had not selected a node yet, and reports
-// whether another node helps: it reaches a location that the selected one does not,
-// and that has not failed.
+// whether another node helps: one that reaches a location that has not failed and that
+// the selected node does not reach.
 func (p *Provisioner) onAnyNode(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (decision ledger.Decided, helps bool) {
 	if nodeOf(claim, class) == "" {
 		return ledger.Decided{}, false
@@ -142,8 +142,8 @@ func (p *Provisioner) onAnyNode(claim *corev1.PersistentVolumeClaim, class *stor
 	})
 }
 
-// hasNothing reports whether provably no volume of the claim exists or is being
-// made, by the same proof that lets a claim go to another backend.
+// hasNothing reports whether the claim provably has no volume and none is being made,
+// by the same proof that lets a claim go to another backend.
 func (p *Provisioner) hasNothing(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
 	stamp := p.stampOf(claim.UID, d.Tenant)
 	return !p.mayHaveVolume(claim.UID) && !slices.ContainsFunc(p.placement.RuleBackends(d), func(name string) bool {
@@ -151,12 +151,12 @@ func (p *Provisioner) hasNothing(claim *corev1.PersistentVolumeClaim, d ledger.D
 	})
 }
 
-// reschedule asks the scheduler for another node, if that helps and the last time
-// is long enough ago.
+// reschedule asks the scheduler for another node, if that helps and the pause since the
+// last time is over.
 //
-// The patch is only for the version of the claim that the decision is about, and
-// removes one annotation. The library would update the whole claim, of which the
-// cache has only a part.
+// The patch applies only to the version of the claim that the decision is about, and
+// removes one annotation. The library would update the whole claim, of which the cache
+// holds only a part.
 func (p *Provisioner) reschedule(ctx context.Context, decided *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, why string) (asked bool) {
 	claim, err := p.Claims.PersistentVolumeClaims(decided.Namespace).Get(decided.Name)
 	if err != nil || claim.UID != decided.UID || nodeOf(claim, class) != nodeOf(decided, class) {
@@ -172,7 +172,7 @@ func (p *Provisioner) reschedule(ctx context.Context, decided *corev1.Persistent
 	}
 	err = removeSelectedNode(ctx, p.Client, claim)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		// The claim has changed, and comes back.
+		// The claim has changed, so it comes back anyway.
 		return false
 	}
 	p.reschedules.pauseAfter(claim.UID)
@@ -196,8 +196,9 @@ func removeSelectedNode(ctx context.Context, client kubernetes.Interface, claim 
 	return err
 }
 
-// denyOnNode denies a claim that the policy does not admit, unless the scheduler is
-// asked for another node. If that must wait, the claim comes back for it.
+// denyOnNode denies a claim that the policy does not admit, unless it can ask the
+// scheduler for another node. If asking must wait, the claim comes back when the pause
+// is over.
 func (p *Provisioner) denyOnNode(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, denied placement.Denial, since parking.Moment) {
 	if p.reschedule(ctx, claim, class, denied.Message) {
 		return

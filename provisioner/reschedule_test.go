@@ -20,8 +20,8 @@ import (
 
 var claimsResource = schema.GroupResource{Resource: "persistentvolumeclaims"}
 
-// delayed is a fixture with zones, whose StorageClass waits for the pod of the
-// claim. asked has the patches of claims; the API server answers with failure.
+// delayed is a fixture with zones, whose StorageClass waits for the claim's pod. asked
+// holds the patches of claims; the API server answers them with failure.
 type delayed struct {
 	*fixture
 	asked   []string
@@ -123,8 +123,8 @@ func TestNodeIsKept(t *testing.T) {
 	}
 }
 
-// TestVolumeIsUndoneBeforeTheSchedulerIsAsked: the node of a claim may be replaced by
-// one that no zone reaches, or the zones by others.
+// TestVolumeIsUndoneBeforeTheSchedulerIsAsked: a claim's node may be replaced by one
+// that no zone reaches, or the zones may change.
 func TestVolumeIsUndoneBeforeTheSchedulerIsAsked(t *testing.T) {
 	d := newDelayed(t)
 	d.backends["gold"].err = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "down", EffectUnknown: true}
@@ -151,7 +151,7 @@ func TestVolumeIsUndoneBeforeTheSchedulerIsAsked(t *testing.T) {
 	}
 }
 
-// TestSchedulerIsAskedLessAndLessOften: it selects the same node again and again.
+// TestSchedulerIsAskedLessAndLessOften: the scheduler selects the same node every time.
 func TestSchedulerIsAskedLessAndLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDelayed(t)
@@ -172,7 +172,7 @@ func TestSchedulerIsAskedLessAndLessOften(t *testing.T) {
 		if got := strings.Join(at, " "); got != "0s 10s 30s 1m10s 2m30s 5m10s 10m10s 15m10s" {
 			t.Errorf("asked after %s", got)
 		}
-		// Another claim of the same name begins anew.
+		// Another claim of the same name starts over.
 		d.must(d.claimGone(t.Context(), claim.UID))
 		d.asked = nil
 		d.ShouldProvision(t.Context(), claim)
@@ -251,7 +251,7 @@ func TestSchedulerIsAskedForANodeOfAnotherZone(t *testing.T) {
 		class  string
 		change func(*delayed)
 		event  string // the last one
-		err    string // of an attempt that is tried again
+		err    string // of an attempt that is retried
 	}{
 		"another zone has other nodes": {class: "one", change: func(*delayed) {},
 			event: "Warning RescheduleRequested the scheduler is asked to select another node than node-b: " + full},
@@ -288,11 +288,12 @@ func TestSchedulerIsAskedForANodeOfAnotherZone(t *testing.T) {
 				if !isIgnored(err) || strings.Join(d.asked, "\n") != removesTheNode {
 					t.Errorf("error %v, patches %s", err, d.asked)
 				}
-				// The scheduler selects the node once more, at once, and after the pause.
+				// The scheduler selects the same node again, at once and after the
+				// pause.
 				if _, err := d.untilItWaits(claim); err == nil || isIgnored(err) || len(d.asked) != 1 {
 					t.Errorf("error %v, %d patches", err, len(d.asked))
 				}
-				// It selects one of the other zone, which has room.
+				// It selects a node of the other zone, which has room.
 				d.asked = nil
 				time.Sleep(firstReschedulePause)
 				if _, err := d.untilItWaits(claim); !isIgnored(err) || len(d.asked) != 1 || len(d.parked.claims.List()) > 0 {
@@ -305,7 +306,7 @@ func TestSchedulerIsAskedForANodeOfAnotherZone(t *testing.T) {
 	}
 }
 
-// TestFullZonesOfBothNodesAreTriedAgain: there is no node left to ask for.
+// TestFullZonesOfBothNodesAreTriedAgain: there is no other node to ask for.
 func TestFullZonesOfBothNodesAreTriedAgain(t *testing.T) {
 	d := newDelayed(t)
 	d.backends["gold"].full = map[string]bool{"az1": true, "az2": true}
@@ -319,8 +320,8 @@ func TestFullZonesOfBothNodesAreTriedAgain(t *testing.T) {
 	}
 }
 
-// TestClaimWithoutANodeTakesNothing: the library asks about it, and then does not
-// provision it.
+// TestClaimWithoutANodeTakesNothing: the library asks about the claim, but then does
+// not provision it.
 func TestClaimWithoutANodeTakesNothing(t *testing.T) {
 	for name, before := range map[string]func(*delayed){
 		"the scheduler was asked for another one": func(d *delayed) { d.ShouldProvision(d.t.Context(), d.onNode("node-c")) },
@@ -335,7 +336,7 @@ func TestClaimWithoutANodeTakesNothing(t *testing.T) {
 			d.count()
 			before(d)
 			d.newEvents()
-			// The annotation is one that the scheduler does not read.
+			// The scheduler does not read this annotation.
 			claim := d.claim(func(claim *corev1.PersistentVolumeClaim) {
 				claim.Annotations[admission.AlphaSelectedNodeAnnotation] = "node-c"
 			})

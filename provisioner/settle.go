@@ -15,7 +15,7 @@ import (
 type work interface {
 	// key names the object to the retry limiter.
 	key() string
-	// at is the backend of the work; empty before one was chosen.
+	// at returns the backend of the work; empty before one was chosen.
 	at() string
 	// setAside reports whether an error other than overError ends the work without a
 	// retry. It parks the object if it must come back, and returns the outcome to
@@ -26,7 +26,7 @@ type work interface {
 	// parkForRetry parks an object that the library retries, so that a trigger
 	// brings it back sooner.
 	parkForRetry(failure error)
-	// succeeded drops what parked knows of the object, and writes the line of the
+	// succeeded drops what parked holds about the object, and writes the line of the
 	// audit trail if that is not written yet.
 	succeeded(took time.Duration)
 	observe(outcome string, took time.Duration)
@@ -70,7 +70,7 @@ func (p *Provisioner) settle(w work, started time.Time, err error) error {
 	return err
 }
 
-// endSpan ends the span of a piece of work. Work that is over has not failed.
+// endSpan ends the span of a piece of work. An overError is not a failure.
 func endSpan(span tracing.Span, err error) {
 	var over *overError
 	if errors.As(err, &over) {
@@ -98,9 +98,9 @@ var (
 	errNoTurn = &overError{"no free worker for this tenant or backend"}
 )
 
-// errSourceChanged is retried: the caches are late.
+// errSourceChanged is retried, because the caches were only late.
 var errSourceChanged = errors.New("what the claim wants the content of has changed since the policy decided")
 
 // errAttributesChanged is retried: Kubernetes would never bind the claim to a
-// PersistentVolume with the VolumeAttributesClass of before.
+// PersistentVolume with the earlier VolumeAttributesClass.
 var errAttributesChanged = errors.New("the claim names another VolumeAttributesClass than when the policy decided")

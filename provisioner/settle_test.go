@@ -54,7 +54,7 @@ func TestAttemptThatEndsSaysWhy(t *testing.T) {
 	}
 }
 
-// TestWorkIsTraced: only work that failed is marked as an error.
+// TestWorkIsTraced: only failed work is marked as an error.
 func TestWorkIsTraced(t *testing.T) {
 	f := newFixture(t)
 	spans := tracetest.NewSpanRecorder()

@@ -42,7 +42,7 @@ func (cephBackends) Mappings(string) map[string]mapping.Mapping {
 	return map[string]mapping.Mapping{"rbd": {As: mapping.CSI, ClusterID: "ceph-1"}}
 }
 
-// newCephFixture has backends whose connections contain the key.
+// newCephFixture returns a fixture with backends whose connections contain the key.
 func newCephFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	t.Helper()
 	f := newFixture(t, objects...)
@@ -61,7 +61,7 @@ func (f *fixture) provisionClaim(uid string) *corev1.PersistentVolume {
 	return pv
 }
 
-// endClaim deletes a claim of provisionClaim.
+// endClaim deletes a claim that provisionClaim made.
 func (f *fixture) endClaim(uid string) {
 	f.t.Helper()
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data-" + uid)
@@ -133,7 +133,7 @@ func TestVolumesOfABackendShareOneSecret(t *testing.T) {
 }
 
 // TestFailOverKeepsTheSecretOfEarlierVolumes: the secondary cluster's key must not
-// replace the one with which nodes stage the volumes of the primary.
+// replace the key with which nodes stage the volumes of the primary.
 func TestFailOverKeepsTheSecretOfEarlierVolumes(t *testing.T) {
 	f := newCephFixture(t)
 	first := f.record(f.provisionClaim("uid-1"))
@@ -147,7 +147,7 @@ func TestFailOverKeepsTheSecretOfEarlierVolumes(t *testing.T) {
 		t.Errorf("the keys are %v", keys)
 	}
 
-	// Each goes with its own last volume.
+	// Each Secret goes with the last volume that uses it.
 	f.endClaim("uid-1")
 	f.must(f.delete(first))
 	if f.hasShared(first.Annotations[record.AnnotationSecret]) || !f.hasShared(second.Annotations[record.AnnotationSecret]) {
@@ -155,8 +155,8 @@ func TestFailOverKeepsTheSecretOfEarlierVolumes(t *testing.T) {
 	}
 }
 
-// TestStoredConnectionDoesNotReplaceTheKey: an attachment from before a key's
-// change still has the old key.
+// TestStoredConnectionDoesNotReplaceTheKey: an attachment from before a change of the
+// key still has the old one.
 func TestStoredConnectionDoesNotReplaceTheKey(t *testing.T) {
 	f := newCephFixture(t)
 	f.backends["gold"].document, f.backends["gold"].stored = rbdDocument(newKey), true
@@ -272,8 +272,8 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 	}
 }
 
-// TestSharedSecretOfAnImportStays: the import records its PersistentVolume after the
-// listing, and writes the Secret before its removal.
+// TestSharedSecretOfAnImportStays: the import writes the Secret before its removal, and
+// records its PersistentVolume after the listing.
 func TestSharedSecretOfAnImportStays(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
@@ -288,7 +288,7 @@ func TestSharedSecretOfAnImportStays(t *testing.T) {
 		f.must(f.client.Tracker().Update(resource, changed, "own"))
 		return false, nil, nil
 	})
-	// The tracker does not know preconditions.
+	// The fake client's tracker ignores preconditions.
 	f.client.PrependReactor("delete", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		wanted := action.(clienttesting.DeleteActionImpl).DeleteOptions.Preconditions.ResourceVersion
 		live, err := f.client.Tracker().Get(resource, "own", name)
@@ -307,7 +307,8 @@ func TestSharedSecretOfAnImportStays(t *testing.T) {
 	}
 }
 
-// The annotation alone must not get any Secret removed.
+// TestAnnotationOfASharedSecretMustMatchItsBackend: an annotation alone must not get an
+// arbitrary Secret removed.
 func TestAnnotationOfASharedSecretMustMatchItsBackend(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
@@ -351,8 +352,8 @@ func TestLastTwoVolumesAtOnceLeaveNoSecret(t *testing.T) {
 	}
 }
 
-// Volumes come and go concurrently: every attempt that needs the Secret finds it,
-// and in the end it is gone.
+// TestSharedSecretExistsWhileItIsNeeded: volumes come and go concurrently. Every
+// attempt that needs the Secret finds it, and in the end it is gone.
 func TestSharedSecretExistsWhileItIsNeeded(t *testing.T) {
 	f := newCephFixture(t)
 	const name = "gold-cephx-0123456789abcdef"
@@ -412,9 +413,9 @@ func TestSharedSecretExistsWhileItIsNeeded(t *testing.T) {
 	}
 }
 
-// A PersistentVolume that is saved after the last check of attempts is in the
-// listing. An attempt that begins after that check waits, and creates the Secret
-// again.
+// TestSharedSecretThatIsNeededAgainDuringItsRemoval: a PersistentVolume that is saved
+// after the last check of attempts is in the listing. An attempt that begins after that
+// check waits, and creates the Secret again.
 func TestSharedSecretThatIsNeededAgainDuringItsRemoval(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
@@ -645,7 +646,7 @@ func TestClaimThatLeavesABackendNoLongerNeedsItsSecret(t *testing.T) {
 	}
 }
 
-// TestEndOfAnAwaitedImportSweepsSecrets: the claim may have been all that kept one.
+// TestEndOfAnAwaitedImportSweepsSecrets: the claim may have been the only user of one.
 func TestEndOfAnAwaitedImportSweepsSecrets(t *testing.T) {
 	for volume, swept := range map[string]bool{record.ImportedPVName("volume-9"): true, "another": false} {
 		f := newCephFixture(t)

@@ -13,11 +13,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// A request that saves a PersistentVolume may reach the API server after the
-// claim was deleted and its attempt undone: a network delayed it, or its sender
-// was paused. The object then names a volume that is gone. If its reclaim policy
-// is Delete, the library deletes it; otherwise it would stay forever, as if a user
-// had kept the volume.
+// A request that saves a PersistentVolume may reach the API server after the claim was
+// deleted and its attempt undone, because a network delayed it or its sender was
+// paused. The object then names a volume that is gone. If its reclaim policy is Delete,
+// the library deletes it; otherwise it would stay forever, as if a user had kept the
+// volume.
 
 // staleRecord reports whether a PersistentVolume may name a volume that this
 // term has undone.
@@ -44,8 +44,8 @@ func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolu
 	if err != nil || exists || origin.Place != volumes.Place() {
 		return false, err
 	}
-	// The stamp of a volume that a listing showed does not name the claim; the
-	// object does.
+	// The stamp of a volume that was found by a listing does not name the claim, but
+	// the object does.
 	if pv.Spec.ClaimRef != nil {
 		claim.Namespace, claim.Claim = pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name
 	}

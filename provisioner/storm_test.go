@@ -33,7 +33,8 @@ func TestFullBackendAndFullQuotaCauseADelay(t *testing.T) {
 	}
 }
 
-// TestRecoveryOfAnotherBackendHelpsNothing that does not wait for that backend.
+// TestRecoveryOfAnotherBackendHelpsNothing: a claim comes back only for a backend that
+// it waits for.
 func TestRecoveryOfAnotherBackendHelpsNothing(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
@@ -56,7 +57,7 @@ func TestRecoveryOfAnotherBackendHelpsNothing(t *testing.T) {
 	f.wantRequeued("failing", pv.Name)
 }
 
-// pvOf is a PersistentVolume of another claim.
+// pvOf returns a PersistentVolume of another claim.
 func (f *fixture) pvOf(claim string) *corev1.PersistentVolume {
 	f.t.Helper()
 	gold := f.backends["gold"]
@@ -70,7 +71,7 @@ func (f *fixture) pvOf(claim string) *corev1.PersistentVolume {
 	return pv
 }
 
-// TestFreedRoomIsOfferedToClaimsThatWaitForIt and to no others.
+// TestFreedRoomIsOfferedToClaimsThatWaitForIt: no other claims come back.
 func TestFreedRoomIsOfferedToClaimsThatWaitForIt(t *testing.T) {
 	for _, c := range []struct {
 		name  string

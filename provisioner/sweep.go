@@ -12,11 +12,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// A request may reach Cinder after its sender has given up or lost the lease: a
-// network, a proxy or a queue delayed it. What it creates appears after the
-// listing that every lookup uses, so no attempt would find it. Therefore each
-// backend is listed again, once soon, and once when every such request must have
-// timed out.
+// A request may reach Cinder after its sender has given up or lost the lease, because a
+// network, a proxy or a queue delayed it. What it creates appears after the listing
+// that every lookup uses, so no attempt would find it. Therefore each backend is listed
+// again: once soon, and once when every such request must have timed out.
 const (
 	firstSweepAfter = 15 * time.Second
 	lastSweepAfter  = 90 * time.Second
@@ -147,7 +146,8 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 				mu.Lock()
 				delete(running, name)
 				mu.Unlock()
-				// It may have moved after it was counted, and before this was forgotten.
+				// The backend may have moved after the count and before running forgot
+				// it.
 				if ctx.Err() == nil && !p.placement.IsCounted(name) {
 					p.placement.RequestCount(name)
 				}
@@ -205,13 +205,14 @@ func (p *Provisioner) RelistBackend(ctx context.Context, name string) ([]cinder.
 	return all, err
 }
 
-// youngEnough is the age up to which a volume or Secret may be removed although
-// this term did not see its claim deleted. An earlier leader's unfinished work
-// is young; what is older may have been kept on purpose, and an audit reports it.
+// youngEnough is the age up to which a volume or Secret may be removed although this
+// term did not see the deletion of its claim. An earlier leader's unfinished work is
+// young. Anything older may have been kept on purpose, so it is left to the audit's
+// report.
 const youngEnough = time.Hour
 
-// examine searches a listing for volumes that nothing seems to need, duplicates
-// and orphans, and queues them. The proof follows when their turn comes.
+// examine searches a listing for volumes that nothing seems to need, duplicates and
+// orphans, and queues them for removal. The proof follows when their turn comes.
 func (p *Provisioner) examine(backend string, all []cinder.Volume) {
 	for _, v := range all {
 		stamp := stamps.Of(v)
@@ -234,7 +235,7 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) {
 		case counts && position.Backend != backend:
 			p.followup.add(item) // a duplicate as soon as a PersistentVolume names one of the two
 		case claim != nil && !record.BoundElsewhere(claim):
-			// If the claim is denied, that was decided without knowing of its volume.
+			// If the claim was denied, that decision did not consider its volume.
 			p.parked.reconsider(claim)
 		case begun:
 		case p.ledger.WasServedByAnother(uid, v.ID):

@@ -21,7 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// lateVolume is a duplicate of a recorded volume.
+// lateVolume returns a duplicate of a recorded volume.
 func (f *fixture) lateVolume(pv *corev1.PersistentVolume) cinder.Volume {
 	f.t.Helper()
 	v := f.orphanVolume(pv.Annotations[record.AnnotationClaimUID])
@@ -78,7 +78,7 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 			change(f, pv, &late)
 			gold := f.backends["gold"]
 			gold.listed, gold.calls = []cinder.Volume{late}, nil
-			// An error means a retry.
+			// An error means that the removal is retried.
 			_, _ = f.RelistBackend(t.Context(), "gold")
 			wantCalls(t, gold)
 		})
@@ -95,8 +95,8 @@ func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
 }
 
-// TestDuplicateOfAVolumeWhosePersistentVolumeWasDeletedByHandIsRemoved: the claim
-// is gone, and the volume that served it is to be kept.
+// TestDuplicateOfAVolumeWhosePersistentVolumeWasDeletedByHandIsRemoved: the claim is
+// gone, and the volume that it was bound to must be kept.
 func TestDuplicateOfAVolumeWhosePersistentVolumeWasDeletedByHandIsRemoved(t *testing.T) {
 	f, followup, _ := newCountedFixture(t)
 	pv := f.recorded()
@@ -142,7 +142,7 @@ func TestSweepIsDueAfterAnythingThatMayArriveLate(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name               string
-		doubt, swept, asks int // seconds; -1: never
+		doubt, swept, asks int // seconds; -1 means never
 		want               bool
 	}{
 		{"just begun", -1, -1, 5, false},
@@ -235,13 +235,13 @@ func TestFailedSecretRequestCausesALaterSweep(t *testing.T) {
 	}
 }
 
-// TestFailedSweepOfSecretsIsRetriedSoon although it lists every backend: a late
-// Secret holds credentials.
+// TestFailedSweepOfSecretsIsRetriedSoon: a late Secret holds credentials, so the retry
+// is worth listing every backend.
 func TestFailedSweepOfSecretsIsRetriedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.noteEarlier()
-		var lists atomic.Int32 // one a sweep
+		var lists atomic.Int32 // one for each sweep
 		f.client.PrependReactor("list", "secrets", func(ktesting.Action) (bool, runtime.Object, error) {
 			lists.Add(1)
 			return true, nil, errors.New("connection lost")

@@ -12,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
 
-// tenantRates limits the request rate of every tenant, over all backends.
+// tenantRates limits the request rate of every tenant, across all backends.
 type tenantRates struct {
 	policy func() *policy.Policy
 
@@ -48,13 +48,13 @@ func (p *tenantRates) of(tenant string) *rate.Limiter {
 	return limiter
 }
 
-// OnBehalfOf marks requests to Cinder as a tenant's, so that tenants take turns
-// at a backend and keep to their request rates.
+// OnBehalfOf marks requests to Cinder as a tenant's, so that tenants take turns at a
+// backend and stay within their request rates.
 func (p *Provisioner) OnBehalfOf(ctx context.Context, tenant string) context.Context {
 	return turns.WithCaller(ctx, turns.Caller{Tenant: tenant, Pace: p.tenantRates.of(tenant), Waits: liveness.PauseOf(ctx), Answered: trail.Answered(ctx)})
 }
 
-// ownTurns is how many claims of a tenant may be worked on at once; 0 means that
+// ownTurns returns how many claims of a tenant may be worked on at once; 0 means that
 // the tenant has no limit.
 func (p *Provisioner) ownTurns(tenant string) int {
 	if t, ok := p.Policy().Tenant(tenant); ok {

@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// trailOf are the lines that the work leaves in the log, by message.
+// trailOf returns the lines that the work writes to the log, by message.
 func trailOf(t *testing.T, f *fixture, work func()) map[string]map[string]any {
 	t.Helper()
 	var log bytes.Buffer
@@ -28,7 +28,7 @@ func trailOf(t *testing.T, f *fixture, work func()) map[string]map[string]any {
 	return lines
 }
 
-// TestTheAuditTrailNamesTheRequests: with its ID, a line leads to Cinder's log.
+// TestTheAuditTrailNamesTheRequests: the ID in a line leads to Cinder's log.
 func TestTheAuditTrailNamesTheRequests(t *testing.T) {
 	f, followup, _ := newCountedFixture(t)
 	claim := f.claim(nil)
@@ -61,8 +61,8 @@ func TestTheAuditTrailNamesTheRequests(t *testing.T) {
 	}
 }
 
-// TestTheAuditTrailNeedsNoAnswerFromKubernetes: the volume is gone, whatever becomes
-// of the object. If only the answer to its deletion was lost, nothing asks again.
+// TestTheAuditTrailNeedsNoAnswerFromKubernetes: the volume is gone, whatever becomes of
+// the object. If only the answer to its deletion was lost, Delete is not called again.
 func TestTheAuditTrailNeedsNoAnswerFromKubernetes(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))

@@ -25,8 +25,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// movedBackends are at another place, or have no connector, as long as a test
-// says so.
+// movedBackends are at another place, or have no connector, for as long as a test says.
 type movedBackends struct {
 	fakeBackends
 	place        cinder.Place
@@ -89,7 +88,7 @@ func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 	if f.ShouldDelete(t.Context(), pv) {
 		t.Fatal("deleted while the node uses it")
 	}
-	// Rescued, and bound to another claim.
+	// The volume was rescued, and its PersistentVolume bound to another claim.
 	bound := pv.DeepCopy()
 	bound.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	bound.Spec.ClaimRef.Name, bound.Spec.ClaimRef.UID = "rescued", "uid-rescued"
@@ -99,7 +98,7 @@ func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 	node.Status.NodeInfo.BootID = "boot-2"
 	f.updateNode(node, true) // a pod has used it since then
 	f.NodeChanged("a")
-	// Released again.
+	// The PersistentVolume is released again.
 	again := bound.DeepCopy()
 	again.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 	f.released(again)
@@ -341,8 +340,8 @@ func (n *boundedNodes) Users(ctx context.Context, _ nodeuse.Volume) ([]string, e
 }
 
 // TestNodesThatTakeFourSecondsToReadAreWaitedFor: a listing takes that long in a
-// cluster of several thousand nodes. A caller that comes just after one has begun
-// waits for its end, for a pause of three times its length, and for the next. The
+// cluster of several thousand nodes. A caller that comes just after one has begun waits
+// for its end, for a pause of three times its length, and for the next listing. The
 // proof's timeout must allow that.
 func TestNodesThatTakeFourSecondsToReadAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -390,9 +389,8 @@ func TestNewVolumeOfAClaimWhoseRecordIsGoneIsUndone(t *testing.T) {
 	wantCalls(t, gold, "abandon pvc-uid-1")
 }
 
-// TestRoomOfAKeptVolumeIsFreedWhenItIsGone: this term created the volume, and
-// another user attached it, so undoing keeps it. Then an administrator removes
-// it by hand.
+// TestRoomOfAKeptVolumeIsFreedWhenItIsGone: this term created the volume and another
+// user attached it, so undoing keeps it. Then an administrator removes it by hand.
 func TestRoomOfAKeptVolumeIsFreedWhenItIsGone(t *testing.T) {
 	f, followup, gold := newCountedFixture(t)
 	claim := f.claim(nil)
@@ -437,7 +435,7 @@ func TestRecordThatArrivesAfterTheProofIsNoticed(t *testing.T) {
 	}
 }
 
-// TestClaimWhosePersistentVolumeGoesComesBack: the claim is pending, in no queue,
+// TestClaimWhosePersistentVolumeGoesComesBack: the claim is pending, but in no queue
 // and not parked.
 func TestClaimWhosePersistentVolumeGoesComesBack(t *testing.T) {
 	f, followup, _ := newCountedFixture(t)
@@ -475,7 +473,7 @@ func TestClaimUndoneBeforeItsConnectIsNotForgotten(t *testing.T) {
 	wantCalls(t, gold, "abandon pvc-uid-1")
 }
 
-// conflictVolumes cannot be brought into use.
+// conflictBackends have volumes that cannot be brought into use.
 type conflictBackends struct{ fakeBackends }
 
 type conflictVolumes struct{ *fakeVolumes }
@@ -507,9 +505,9 @@ func TestKeptVolumeThatWasDetachedStaysDetached(t *testing.T) {
 	}
 }
 
-// TestRecordingAgainFreesNothing: every change of a PersistentVolume records it
-// again. That must not free room, or it would bring back every claim that waits
-// for room of the tenant.
+// TestRecordingAgainFreesNothing: every change of a PersistentVolume records it again.
+// If that freed room, it would bring back every claim that waits for room of the
+// tenant.
 func TestRecordingAgainFreesNothing(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")

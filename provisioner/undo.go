@@ -58,13 +58,13 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 	return err
 }
 
-// foundBeginning is the beginning of a claim that only a listing shows.
+// foundBeginning returns the beginning of a claim that only a listing shows.
 func (p *Provisioner) foundBeginning(uid types.UID, position ledger.Position) (journal.Beginning, error) {
 	connector, err := p.Backends.Connector(position.Backend)
 	return journal.Beginning{Backend: position.Backend, Stamp: p.stampOf(uid, position.Tenant), Connector: connector}, err
 }
 
-// stampOf is the part of a claim's stamp that identifies its volumes.
+// stampOf returns the part of a claim's stamp that identifies its volumes.
 func (p *Provisioner) stampOf(uid types.UID, tenant string) stamps.Volume {
 	return stamps.Volume{Cluster: p.Cluster, ClusterUID: p.ClusterUID, ClaimUID: string(uid), PV: record.PVNameFor(string(uid)), Tenant: tenant}
 }
@@ -145,7 +145,7 @@ func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 	return err
 }
 
-// recordedBy is the PersistentVolume that names a volume according to the cache,
+// recordedBy returns the PersistentVolume that names a volume according to the cache,
 // or named it earlier in this term; empty if there is none.
 func (p *Provisioner) recordedBy(v cinder.Volume) string {
 	if found := record.WithVolume(p.Records, v.ID); len(found) > 0 {
@@ -157,9 +157,9 @@ func (p *Provisioner) recordedBy(v cinder.Volume) string {
 	return ""
 }
 
-// useOf returns what nodes may list for a volume whose PersistentVolume may have
-// been saved; nil if this term created the volume and handed over no
-// PersistentVolume yet.
+// useOf returns what nodes may list for a volume whose PersistentVolume may have been
+// saved; nil if this term created the volume and has not handed over a PersistentVolume
+// yet.
 func (p *Provisioner) useOf(stamp stamps.Volume) *nodeuse.Volume {
 	begun, ok := p.journal.Beginning(types.UID(stamp.ClaimUID))
 	if position, _ := p.ledger.PositionOf(types.UID(stamp.ClaimUID)); ok && (begun.HandedOver != nil || position.NothingSeen) {

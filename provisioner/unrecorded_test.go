@@ -206,7 +206,7 @@ func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 	wantCalls(t, f.backends["silver"])
 }
 
-// TestFinishedFollowUpsLeaveNothingInTheLimiter, not even after a failure.
+// TestFinishedFollowUpsLeaveNothingInTheLimiter: this holds even after a failure.
 func TestFinishedFollowUpsLeaveNothingInTheLimiter(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()

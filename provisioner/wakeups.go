@@ -13,11 +13,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// Parked claims and deletions come back when one of their triggers fires. This
-// file has the events that other parts of the program report, and
-// freed room. The hub's own steps bring some back, too: see parked.go, sweep.go,
-// persistentvolumes.go and attempt.go. Nothing here polls, or writes
-// to the API server.
+// Parked claims and deletions come back when one of their triggers fires. This file
+// handles freed room, and the events that other parts of the program report. The hub's
+// own steps bring some back, too: see parked.go, sweep.go, persistentvolumes.go and
+// attempt.go. Nothing here polls, or writes to the API server.
 
 // Reconsider brings back the denied claims of a namespace after a change of the
 // namespace that might admit them.
@@ -53,7 +52,7 @@ func (p *Provisioner) PolicyChanged() {
 	p.claimTurns.Recheck()
 	p.volumeTurns.Recheck()
 	for _, name := range p.Backends.Names() {
-		// A claim may have counted a new backend before.
+		// A claim may already have caused the count of a new backend.
 		if !p.placement.IsCounted(name) || !p.followup.hasListed(name) {
 			p.placement.RequestCount(name)
 		}
@@ -94,9 +93,9 @@ func (p *Provisioner) BackendAnswers(name string) {
 	p.wake(parking.Trigger{Kind: parking.Backend, Name: name})
 }
 
-// Recount counts a backend again that has changed its endpoint, and brings back
-// what failed at the old endpoint. Changed credentials may have brought
-// that back too early: only the next login shows the new endpoint.
+// Recount counts a backend again after its endpoint has changed, and brings back what
+// failed at the old endpoint. Changed credentials may have brought that back too early,
+// because only the next login shows the new endpoint.
 func (p *Provisioner) Recount(name string) {
 	p.placement.Recount(name)
 	p.wake(parking.Trigger{Kind: parking.Backend, Name: name})
@@ -139,8 +138,8 @@ func (p *Provisioner) wake(triggers ...parking.Trigger) {
 	}
 }
 
-// gatherFreedRoom is how long freed room gathers before it is offered: one freed
-// volume brings back as many claims as a hundred.
+// gatherFreedRoom is how long freed room accumulates before it is offered, because one
+// freed volume brings back as many claims as a hundred.
 const gatherFreedRoom = 200 * time.Millisecond
 
 // offerFreedRoom brings back only the claims that wait for room in the quotas

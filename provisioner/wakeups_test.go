@@ -62,8 +62,8 @@ func TestOutageDuringAnAttemptForgetsNothing(t *testing.T) {
 	}
 }
 
-// TestOutageComesBeforeAFullQuota: what a backend said before it fell silent does
-// not decide about its claims.
+// TestOutageComesBeforeAFullQuota: what a backend answered before it went down no
+// longer decides about its claims.
 func TestOutageComesBeforeAFullQuota(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
@@ -324,8 +324,8 @@ func TestRoomThatADenialFreesIsOffered(t *testing.T) {
 	}
 }
 
-// TestPendingGroupsNameTheLastEvent: what fails has an event of the library, whatever
-// was reported before.
+// TestPendingGroupsNameTheLastEvent: a claim that fails has an event of the library,
+// whatever was reported before.
 func TestPendingGroupsNameTheLastEvent(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)

@@ -13,12 +13,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 )
 
-// nodeLabels are those of the nodes that use the volume that was made. On a backend
-// that maps its zones to nodes, the zone in which Cinder has the volume decides:
-// an earlier attempt may have requested it in another zone than this one would.
+// nodeLabels returns the labels of the nodes that may use the new volume. On a backend
+// that maps its zones to nodes, the zone in which Cinder has the volume decides: an
+// earlier attempt may have requested it in another zone than this one would.
 //
-// A volume in a zone that the claim cannot use is an error. Cinder may be configured
-// to take another zone for one that it does not have, and it copies a volume within
+// A volume in a zone that the claim cannot use is an error. Cinder may be configured to
+// replace a zone that it does not have with another one, and it copies a volume within
 // the zone of the source.
 func (a *attempt) nodeLabels() (map[string]string, error) {
 	placement, mapped := a.decision.PlacementOn(a.backend)
@@ -86,7 +86,7 @@ func newRoundError(failures []placement.Failure, last error) error {
 func (e *roundError) Error() string { return "Cinder could not make the volume: " + e.all }
 func (e *roundError) Unwrap() error { return e.last }
 
-// failedBefore are the locations that failed before this one.
+// failedBefore returns the locations that failed before this one.
 func (a *attempt) failedBefore() []ledger.PassedOver {
 	present := policy.Location{Backend: a.backend, Zone: a.decision.VolumeOn(a.backend).AvailabilityZone}
 	var before []ledger.PassedOver

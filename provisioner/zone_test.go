@@ -12,14 +12,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 )
 
-// zones are of a backend whose connector selects nodes, too.
+// zones configures a backend whose connector also selects nodes.
 const zones = `
     connector: {nodeLabels: {site: north}}
     zones:
       - {name: az1, nodeLabels: {rack: a}}
       - {name: az2, nodeLabels: {rack: b}}`
 
-// zoned is a fixture whose backend gold maps its zones, with a node in each.
+// zoned returns a fixture whose backend gold maps its zones, with a node in each.
 func zoned(t *testing.T) *fixture {
 	t.Helper()
 	f := newFixture(t)
@@ -32,7 +32,7 @@ func zoned(t *testing.T) *fixture {
 	return f
 }
 
-// onNode is a claim whose pod was scheduled.
+// onNode returns a claim whose pod was scheduled to the named node.
 func (f *fixture) onNode(name string) *corev1.PersistentVolumeClaim {
 	return f.claim(func(claim *corev1.PersistentVolumeClaim) {
 		claim.Annotations[admission.SelectedNodeAnnotation] = name
@@ -74,12 +74,12 @@ func TestVolumeIsMadeInTheZoneOfTheNode(t *testing.T) {
 func TestZoneOfTheVolumeDecides(t *testing.T) {
 	for name, c := range map[string]struct {
 		node string
-		// change is put into the policy before the attempt.
+		// change changes the policy before the attempt.
 		change func(*fixture)
 		// at is where an earlier attempt left the volume.
 		at string
-		// zones are those that the attempt accepts, requested the one that it would
-		// create a volume in.
+		// requested is the zone in which the attempt would create a volume, zones are
+		// those that it accepts.
 		requested, zones, affinity string
 	}{
 		"as chosen now":                         {at: "az1", requested: "az1", zones: "az1,az2", affinity: "rack=a,site=north"},
@@ -124,7 +124,8 @@ func swapped(f *fixture) {
 	f.withZones("      - {name: az1, nodeLabels: {rack: a}}\n      - {name: az2, nodeLabels: {rack: b}}", "      - {name: az2, nodeLabels: {rack: b}}\n      - {name: az1, nodeLabels: {rack: a}}")
 }
 
-// TestVolumeOfAnUnusableZoneIsUndone: Cinder may take another zone than requested.
+// TestVolumeOfAnUnusableZoneIsUndone: Cinder may use another zone than the requested
+// one.
 func TestVolumeOfAnUnusableZoneIsUndone(t *testing.T) {
 	for name, c := range map[string]struct{ node, at, only string }{
 		"a zone without nodes":             {at: "nova", only: "az1, az2"},
@@ -145,7 +146,7 @@ func TestVolumeOfAnUnusableZoneIsUndone(t *testing.T) {
 				t.Errorf("error %v\n want %s", err, want)
 			}
 			wantCalls(t, gold, "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
-			// Once Cinder does as it is told, the claim is served.
+			// Once Cinder uses the requested zone, the claim is served.
 			gold.zone = ""
 			pv, err = f.provision(f.onNode(c.node))
 			f.must(err)

@@ -26,7 +26,7 @@ func (c cloudsCase) contents() map[string]string {
 		{"clouds-public.yaml", c.vendor, "public-clouds: {vendor: "},
 	} {
 		if file.entry != "" {
-			// $USER is the most common account.
+			// $USER stands for the most common account.
 			files[file.name] = file.before + strings.ReplaceAll(file.entry, "$USER", "auth_url: http://k/v3, user_id: u, password: p, project_id: x") + "}\n"
 		}
 	}
@@ -36,8 +36,8 @@ func (c cloudsCase) contents() map[string]string {
 	return files
 }
 
-// userLogin is how a client logs in with the most common account where this
-// package rejects the files.
+// userLogin returns the login of the most common account, for files that this
+// package rejects and clientconfig does not.
 func userLogin(password string) map[string]string {
 	return map[string]string{
 		"login": "", "login.identity.methods.0": "password", "login.identity.password.user.id": "u",

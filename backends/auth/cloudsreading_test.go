@@ -16,12 +16,12 @@ import (
 
 var updateReadings = flag.Bool("update", false, "rewrite testdata/cloudsreadings.json")
 
-// test/cloudsoracle also reads cloudsReadings, to compare how gophercloud's
-// clientconfig reads the same files.
+// cloudsReadings is also read by test/cloudsoracle, to compare how
+// gophercloud's clientconfig reads the same files.
 const cloudsReadings = "testdata/cloudsreadings.json"
 
-// cloudsReading is one case with its result. Without a cloud the files were
-// rejected, without a login the credentials.
+// cloudsReading is one case with its result. Without a cloud, the files were
+// rejected; without a login, the credentials were.
 type cloudsReading struct {
 	Case        string            `json:"case"`
 	Files       map[string]string `json:"files"`
@@ -53,7 +53,7 @@ func TestCloudsReadings(t *testing.T) {
 		}
 		lines = append(lines, string(line))
 	}
-	// One case a line.
+	// One case per line.
 	now := "[\n" + strings.Join(lines, ",\n") + "\n]\n"
 	if *updateReadings {
 		if err := os.WriteFile(cloudsReadings, []byte(now), 0o644); err != nil {
@@ -76,8 +76,8 @@ func TestCloudsReadings(t *testing.T) {
 	t.Errorf("%s differs from the current result", cloudsReadings)
 }
 
-// read reads the case like a backend. In its files, $DIR is their directory,
-// which also contains certificates.
+// read reads the case the way a backend does. In its files, $DIR is their
+// directory, which also contains certificates.
 func (c cloudsCase) read(t *testing.T) cloudsReading {
 	t.Helper()
 	ca := authtest.NewAuthority(t)
@@ -108,7 +108,7 @@ func (c cloudsCase) read(t *testing.T) cloudsReading {
 	return reading
 }
 
-// loginBody is what Keystone would receive.
+// loginBody returns what Keystone would receive.
 func loginBody(t *testing.T, options gophercloud.AuthOptions) any {
 	t.Helper()
 	var scope map[string]any

@@ -35,7 +35,7 @@ type Sources struct {
 	// Getenv reads the environment; nil means os.Getenv.
 	Getenv func(string) string
 
-	// files are those of one reading.
+	// files caches the files of one reading.
 	files fileSet
 }
 
@@ -57,9 +57,9 @@ type Credentials struct {
 	Version string
 }
 
-// Account is a hash of what Keystone checks before it looks at the project: who
-// logs in, where and with which secret. It is empty for noauth. Credentials with
-// the same account are right or wrong together.
+// Account returns a hash of what Keystone checks before it looks at the project:
+// who logs in, where and with which secret. It is empty for noauth. Credentials
+// with the same account are right or wrong together.
 func (c Credentials) Account() string {
 	if c.Noauth != nil {
 		return ""
@@ -69,8 +69,8 @@ func (c Credentials) Account() string {
 		k.ApplicationCredentialID, k.ApplicationCredentialName, k.ApplicationCredentialSecret)
 }
 
-// Resolve reads the credentials of one backend. Its errors quote no value of a
-// file but a single word that is not secret; see named.
+// Resolve reads the credentials of one backend. Its errors quote no value from
+// a file except a single word that is not secret; see named.
 func (s Sources) Resolve(config Config) (Credentials, error) {
 	_, found, err := s.read(config)
 	return found, err
@@ -113,7 +113,7 @@ func (s Sources) entry(config Config) (entry, error) {
 	return entry{}, errors.New("no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
 }
 
-// complete makes credentials of an entry.
+// complete makes credentials from an entry.
 func (f fileSet) complete(config Config, e entry) (found Credentials, err error) {
 	if e.noauth != nil {
 		found, err = noauthCredentials(config, *e.noauth)

@@ -14,9 +14,9 @@ type iniFile map[string]map[string]string
 // parseINI reads the dialect of git's and the cloud provider's configuration
 // files: `key = value` under `[Section]`, names in any case, comments after #
 // or ;, double quotes around values that contain blanks or comment signs, and
-// \" \\ as escapes (\n and \t within quotes). In one point it is more lenient:
-// a comment sign that directly follows another character is part of the value,
-// since passwords are pasted like that.
+// \" \\ as escapes (\n and \t within quotes). It is more lenient in one
+// respect: a comment sign that directly follows another character is part of
+// the value, since passwords are pasted like that.
 //
 // Only the named sections are read; others belong to other programs. Errors
 // begin with a line number and never quote the file, which contains passwords.
@@ -91,8 +91,8 @@ func iniValue(raw string) (value string, ok bool) {
 	return b.String()[:kept], !quoted
 }
 
-// iniEscape is the character that a backslash and c mean. Any other pair is
-// literal text: Windows domains are written with a backslash.
+// iniEscape returns the character that a backslash and c mean. Any other pair
+// is literal text: Windows domains are written with a backslash.
 func iniEscape(c byte, quoted bool) (escaped byte, known bool) {
 	switch {
 	case c == '"' || c == '\\':

@@ -11,8 +11,8 @@ import (
 )
 
 // keptEntry is an entry that needs no file: profile, secure.yaml and region are
-// merged, and certificates and keys are in it as text. Only this one backend's
-// entry is in it, whatever else its files contain.
+// merged, and certificates and keys are included as text. It holds one
+// backend's entry only, whatever else the files contain.
 type keptEntry struct {
 	// For is the fingerprint of the configuration that it was read for. A field
 	// that a later release adds to Config must be left out of JSON while it is empty,
@@ -31,7 +31,8 @@ func (f fileSet) keep(config Config, read entry) ([]byte, error) {
 	kept := keptEntry{For: fingerprint.Of(config), Noauth: read.noauth}
 	if read.cloud != nil {
 		cloud := *read.cloud
-		// They are merged into the entry, and may contain more secrets.
+		// Regions and profiles are merged into the entry already, and may
+		// contain other secrets.
 		cloud.Regions, cloud.Profile, cloud.Cloud = nil, "", ""
 		for _, file := range []*string{&cloud.CACertFile, &cloud.ClientCertFile, &cloud.ClientKeyFile} {
 			if *file == "" {
@@ -45,8 +46,8 @@ func (f fileSet) keep(config Config, read entry) ([]byte, error) {
 		}
 		kept.Cloud = &cloud
 	}
-	// YAML cannot read every text that it writes. Every certificate is one line,
-	// which a store can share between backends.
+	// JSON, since YAML cannot read back every text that it writes. A certificate
+	// is one line, which a store can share between backends.
 	text, err := json.MarshalIndent(kept, "", " ")
 	if err != nil {
 		return nil, errors.New("the credentials cannot be written as JSON")
@@ -58,9 +59,9 @@ func (f fileSet) keep(config Config, read entry) ([]byte, error) {
 // the backend.
 var ErrOtherConfig = errors.New("they were read for another configuration of the backend")
 
-// Restore makes the reading that a text was kept from, and checks it as it checks
-// a file. The next Reread always prefers the files. Its errors never quote the
-// text.
+// Restore makes the reading that a text was kept from, with the same checks as
+// for a file. The next Reread always prefers the files. Its errors never quote
+// the text.
 func Restore(config Config, text []byte) (*Reading, error) {
 	var kept keptEntry
 	if err := json.Unmarshal(text, &kept); err != nil || (kept.Cloud == nil) == (kept.Noauth == nil) {

@@ -29,14 +29,14 @@ const (
 // authOptions turns an auth section into one complete token request.
 // gophercloud rejects redundant information, such as a domain in addition to a
 // user's ID. The OpenStack clients let the more precise part win, and so does
-// this.
+// authOptions.
 func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.AuthOptions, error) {
 	address, repaired := identityV3(info.AuthURL)
 	if !IsWebAddress(address) {
 		return gophercloud.AuthOptions{}, fmt.Errorf("%s is not an http or https address", named("auth_url", WithoutUser(info.AuthURL)))
 	}
 	if !utf8.ValidString(info.Password + info.ApplicationCredentialSecret + info.Token) {
-		// JSON would silently send a different text to Keystone.
+		// Encoded as JSON, a different text would silently reach Keystone.
 		return gophercloud.AuthOptions{}, errors.New("the password, secret or token is not UTF-8")
 	}
 	if repaired {
@@ -81,7 +81,7 @@ func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.Au
 		}
 	}
 	if method == methodApplication {
-		// It is bound to its project; Keystone rejects a scope in addition.
+		// It is bound to its project; Keystone rejects an additional scope.
 		return options, nil
 	}
 	// A file that names only the user's domain means projects of the same
@@ -155,8 +155,8 @@ func setUser(options *gophercloud.AuthOptions, info clouds.AuthInfo, of domain) 
 	return nil
 }
 
-// scopeOf is the scope of the requested token. A trust alone determines the
-// scope of its token; Keystone rejects a project in addition (OS-TRUST
+// scopeOf returns the scope of the requested token. A trust alone determines
+// the scope of its token; Keystone rejects an additional project (OS-TRUST
 // extension). Without a project Keystone uses the user's default project. The
 // scope is never a domain alone: volumes belong to projects.
 func scopeOf(info clouds.AuthInfo, of domain) (*gophercloud.AuthScope, error) {
@@ -193,7 +193,7 @@ func IsWebAddress(address string) bool {
 }
 
 // WithoutUser removes user and password from an address, so that it can be
-// shown. The address may be malformed: then they may contain slashes.
+// shown. In a malformed address, they may contain slashes.
 func WithoutUser(address string) string {
 	scheme, rest := address[:schemeEnd(address)], address[schemeEnd(address):]
 	authority := rest
@@ -268,10 +268,10 @@ func in(value string) string {
 	return " in " + value
 }
 
-// named is what an error says of a key of a file: the key with its value if
-// that is one word. A longer value may have swallowed the lines after it, as
-// when a slip in an editor took the colon out of the next one, and with them a
-// secret.
+// named returns how an error refers to a key of a file: the key, with its value
+// if that is one word. A longer value may have swallowed the lines after it,
+// and a secret with them, as when a slip in an editor removed the colon from
+// the next line.
 func named(key, value string) string {
 	if !oneWord(value) {
 		return key

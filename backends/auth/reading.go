@@ -38,8 +38,8 @@ func (c fileContent) hash() fileHash {
 	return fileHash{content: sha256.Sum256(c.text)}
 }
 
-// Reading is credentials and the files they were read from. Every replica
-// checks once a second whether they have changed: by measurement, that takes
+// Reading holds credentials and the files they were read from. Every replica
+// checks once a second whether they have changed: that was measured to take
 // 0.02 ms, and 0.9 ms if twenty entries are parsed.
 type Reading struct {
 	config string // the version of the configuration; empty if it must be read again
@@ -76,21 +76,21 @@ func (s Sources) Reread(config Config, last *Reading) (*Reading, error) {
 		next.files[path] = content.hash()
 	}
 	if config.Source.Environment {
-		// The environment is not a file; it is read fast, since there is no
-		// YAML to parse.
+		// The environment is not a file. Reading it again is cheap, since there
+		// is no YAML to parse.
 		next.config = ""
 	}
 	return next, nil
 }
 
-// Credentials are the credentials read.
+// Credentials returns the credentials read.
 func (r *Reading) Credentials() Credentials { return r.found }
 
-// Kept is the text from which Restore makes the same credentials without any
-// file. It is a secret, and empty if no file was read.
+// Kept returns the text from which Restore makes the same credentials without
+// any file. It is a secret, and empty if no file was read.
 func (r *Reading) Kept() []byte { return r.kept }
 
-// Restored reports whether Restore made it.
+// Restored reports whether the reading was made by Restore.
 func (r *Reading) Restored() bool { return r.restored }
 
 func (r *Reading) current() bool {

@@ -11,7 +11,8 @@ import (
 )
 
 // StrayKey is a key of an entry of clouds.yaml or secure.yaml that nothing reads.
-// Other programs may: only those that resemble a known key are mistakes.
+// Other programs may read it, so only a key that resembles a known one is a
+// mistake.
 type StrayKey struct {
 	File  string
 	Line  int

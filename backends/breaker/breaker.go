@@ -37,7 +37,7 @@ type Options struct {
 	Probe func(ctx context.Context) error
 	// Changed is called with the error of rejected requests when the breaker
 	// opens, and with nil when it closes; in order, one call at a time, during the
-	// term only, and under no lock. Nil means that it is not needed.
+	// term only, and with no lock held. It may be nil.
 	Changed func(err error)
 	Logger  *slog.Logger
 	Metrics Metrics
@@ -56,10 +56,10 @@ type Metrics interface {
 type Condition struct {
 	// Answers is false while requests are rejected.
 	Answers bool
-	// Since is when that began; zero if it has been so all the term.
+	// Since is when that began; zero if it has been so for the whole term.
 	Since time.Time
-	// FailuresInARow counts while the backend answers; enough of them in a row end
-	// that.
+	// FailuresInARow counts while the backend answers; enough of them open the
+	// breaker.
 	FailuresInARow int
 	// LastFailure is what the last failure said, if there was one in the term.
 	LastFailure   string
@@ -89,7 +89,8 @@ type Breaker struct {
 	epoch  int
 	// opened and closed are when the breaker last opened and closed.
 	opened, closed time.Time
-	// lastFailure is what the last failed call or probe said, and failed when.
+	// lastFailure is what the last failed call or probe said, and failed is
+	// when it did.
 	lastFailure string
 	failed      time.Time
 	// coolDown is the pause before the next probe.
@@ -197,7 +198,7 @@ func (a *Attempt) End(ctx context.Context, err error) {
 	}
 }
 
-// open is called with b.mu locked.
+// open opens the breaker. The caller must hold b.mu.
 func (b *Breaker) open(err error) {
 	if b.ended || b.options.Term.Err() != nil {
 		// Nothing could close it again.
@@ -225,7 +226,7 @@ func (b *Breaker) open(err error) {
 	}
 }
 
-// close is called with b.mu locked.
+// close closes the breaker. The caller must hold b.mu.
 func (b *Breaker) close() {
 	now := time.Now()
 	b.rejected, b.failures, b.closed = nil, 0, now
@@ -241,7 +242,8 @@ func (b *Breaker) Moved(epoch int) {
 	b.epoch, b.failures = epoch, 0
 }
 
-// Health is nil while the breaker is closed.
+// Health returns the error with which requests are rejected, or nil while the
+// breaker is closed.
 func (b *Breaker) Health() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -251,7 +253,7 @@ func (b *Breaker) Health() error {
 	return b.rejected
 }
 
-// Condition is called without b.mu locked.
+// Condition returns how the backend answers. The caller must not hold b.mu.
 func (b *Breaker) Condition() Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -262,7 +264,7 @@ func (b *Breaker) Condition() Condition {
 	return c
 }
 
-// rejection is the error of rejected requests. It omits the last failure's
+// rejection returns the error of rejected requests. It omits the last failure's
 // request ID, so that the same problem gives the same sentence.
 func (b *Breaker) rejection(last error) *cinder.Error {
 	return &cinder.Error{Backend: b.options.Backend, Kind: cinder.KindUnavailable, Unsent: true,
@@ -277,7 +279,7 @@ func summaryOf(err error) string {
 	return err.Error()
 }
 
-// noteFailure is called with b.mu locked.
+// noteFailure records the last failure. The caller must hold b.mu.
 func (b *Breaker) noteFailure(err error) { b.lastFailure, b.failed = summaryOf(err), time.Now() }
 
 // run announces changes and probes, until the breaker is closed or the term

@@ -64,7 +64,7 @@ func (m *backendModel) complain(format string, arguments ...any) {
 	m.wrong = append(m.wrong, fmt.Sprintf(format, arguments...))
 }
 
-// probe is a request of the breaker.
+// probe answers one probe of the breaker.
 func (m *backendModel) probe(ctx context.Context) error {
 	m.mu.Lock()
 	now := time.Now()
@@ -398,7 +398,7 @@ func equal[T any](t *testing.T, got, want T) {
 	}
 }
 
-// cutShort is the failure of a request under way whose context has ended.
+// cutShort returns the failure of a request under way whose context has ended.
 func cutShort(operation string, err error) error {
 	failed := &cinder.Error{Backend: "gold", Operation: operation, Kind: cinder.KindUnavailable, EffectUnknown: true, Message: "the request was canceled", Cause: err}
 	if errors.Is(err, context.DeadlineExceeded) {

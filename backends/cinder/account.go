@@ -16,8 +16,8 @@ const (
 )
 
 // Account protects one user and secret at one Keystone, which several backends may
-// use, from being locked. It lets out one login at a time, and none for a growing
-// delay after one was rejected. Changed credentials are another account.
+// use, from being locked. It sends one login at a time, and none for a growing
+// delay after a rejection. Changed credentials are another account.
 //
 // Keystone rejects a project in which the user has no role as it rejects a wrong
 // password. So the first rejection stops only the logins with that project; a
@@ -26,20 +26,20 @@ type Account struct {
 	mu sync.Mutex
 	// running is the login under way; nil if there is none.
 	running *login
-	// projects contains those whose last login was rejected.
+	// projects contains the projects whose last login was rejected.
 	projects map[string]*refusal
-	// all is about the logins with any project since the last that was accepted.
+	// all covers the logins with any project since the last accepted one.
 	all refusal
 }
 
-// login is one that is under way.
+// login is a login under way.
 type login struct {
 	// over is closed at its end, after err is set.
 	over chan struct{}
 	err  error
 }
 
-// refusal is why and how long logins are not sent.
+// refusal says why, and for how long, logins are not sent.
 type refusal struct {
 	rejected *Error
 	delay    time.Duration
@@ -130,7 +130,7 @@ func (a *Account) end(mine *login, project string, err error) error {
 	return err
 }
 
-// again is the rejection for a login that is not sent.
+// again returns the rejection for a login that is not sent.
 func (r *refusal) again(backend string) error {
 	failed := *r.rejected
 	failed.Backend = backend
@@ -138,7 +138,7 @@ func (r *refusal) again(backend string) error {
 	return &failed
 }
 
-// atBackend is an error about the account for another of its backends.
+// atBackend returns an error about the account for another of its backends.
 func atBackend(err error, backend string) error {
 	var failed *Error
 	if !errors.As(err, &failed) {

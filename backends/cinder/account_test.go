@@ -59,8 +59,8 @@ func TestRejectedCredentialsWaitLongerEachTime(t *testing.T) {
 	})
 }
 
-// TestOtherFailuresOfALoginDelayNothing: a Keystone that is down is the breaker's
-// matter, and one that is up again is used at once.
+// TestOtherFailuresOfALoginDelayNothing: a Keystone that is down is for the
+// breaker to handle, and one that is up again is used at once.
 func TestOtherFailuresOfALoginDelayNothing(t *testing.T) {
 	account := NewAccount()
 	sent := 0
@@ -155,8 +155,8 @@ func TestARejectedProjectStopsItsOwnLogins(t *testing.T) {
 	})
 }
 
-// TestLoginsShareTheSilenceOfKeystone: what got no answer is not tried by each in
-// turn.
+// TestLoginsShareTheSilenceOfKeystone: a login that got no answer is not repeated
+// by each waiting caller in turn.
 func TestLoginsShareTheSilenceOfKeystone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		account := NewAccount()
@@ -192,10 +192,10 @@ func (keystoneTrip) RoundTrip(*http.Request) (*http.Response, error) {
 }
 
 // TestABusyBackendDoesNotStopTheLoginsOfAnother: the Cinder of gold hangs, so that
-// its slots are taken. A login of gold (its token has expired) waits for one of
-// them, and has the account's turn meanwhile. Backend zinc, which uses the same
-// credentials and whose Cinder is well, cannot log in, although Keystone answers
-// at once: a backend that is down takes another with it.
+// its slots are taken. A login of gold, whose token has expired, must not wait for
+// one of them while it has the account's turn: then zinc, a healthy backend with
+// the same credentials, could not log in either, although Keystone answers at
+// once.
 func TestABusyBackendDoesNotStopTheLoginsOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		found := auth.Credentials{Endpoint: gophercloud.EndpointOpts{Availability: gophercloud.AvailabilityPublic}, Keystone: gophercloud.AuthOptions{IdentityEndpoint: "http://keystone/v3/", UserID: "u", Password: "p", AllowReauth: true}}

@@ -146,9 +146,9 @@ func (c *Client) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inU
 const OperationRetype = "volume.os-retype"
 
 // RetypeVolume requests another volume type, without a migration to another storage
-// backend. It is accepted also if no storage can change the volume: it is complete
-// when the volume has left the status retyping, and only the type that it has then
-// shows whether it succeeded.
+// backend. Cinder accepts the request even if no storage can change the volume: it
+// is complete when the volume has left the status retyping, and only the type that
+// it has then shows whether it succeeded.
 func (c *Client) RetypeVolume(ctx context.Context, id, volumeType string) error {
 	const operation = OperationRetype
 	if err := c.checkID(operation, id); err != nil {

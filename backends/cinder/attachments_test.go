@@ -5,10 +5,11 @@ import (
 	"testing"
 )
 
-// An administrator finds a volume of another project by its ID, even if its
-// backend now leads to a different project, and must find its attachments as
-// well: a volume that seems to have none is unreserved. To a member who
-// requests all projects, Cinder returns nothing at all.
+// TestAttachmentsOfAnotherProjectAreListed: an administrator finds a volume of
+// another project by its ID, even if its backend now leads to a different
+// project, and must find its attachments as well: a volume that seems to have
+// none is unreserved. To a member who requests all projects, Cinder returns
+// nothing at all.
 func TestAttachmentsOfAnotherProjectAreListed(t *testing.T) {
 	for name, showsAllProjects := range map[string]bool{"an administrator": true, "a member": false} {
 		t.Run(name, func(t *testing.T) {

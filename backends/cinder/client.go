@@ -41,24 +41,24 @@ type Client struct {
 	microversion *discovered
 }
 
-// Backend is the backend's name.
+// Backend returns the backend's name.
 func (c *Client) Backend() string { return c.backend }
 
-// Place is where the client's volumes live.
+// Place returns where the client's volumes live.
 func (c *Client) Place() Place { return c.place }
 
-// Now is the time by Cinder's clock, as far as its answers have shown it.
+// Now returns the time by Cinder's clock, as far as its answers have shown it.
 func (c *Client) Now() time.Time { return c.wire.clock.Now() }
 
-// ClockAhead is how far the clock of the server was ahead of the local one in its
-// last answer, to the second, without the bound of Now. It is not known if no
-// answer had a date.
+// ClockAhead returns how far the clock of the server was ahead of the local one
+// in its last answer, to the second, without the bound of Now. It is not known if
+// no answer had a date.
 func (c *Client) ClockAhead() (ahead time.Duration, known bool) { return c.wire.clock.Last() }
 
-// Address is the endpoint that the client uses, without user and password.
+// Address returns the endpoint that the client uses, without user and password.
 func (c *Client) Address() string { return auth.WithoutUser(c.service.Endpoint) }
 
-// CatalogEntry is where the client's endpoint comes from; zero for noauth.
+// CatalogEntry returns where the client's endpoint comes from; zero for noauth.
 func (c *Client) CatalogEntry() catalog.Entry { return c.entry }
 
 // usableID matches what may be used as an ID in an address. Cinder's

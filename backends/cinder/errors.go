@@ -50,7 +50,7 @@ type Error struct {
 	Unsent bool
 }
 
-// Error is the backend's name, the operation, and what went wrong.
+// Error returns the backend's name, the operation, and what went wrong.
 func (e *Error) Error() string {
 	text := "backend " + e.Backend + ": " + e.Summary()
 	if e.Status != 0 && e.RequestID != "" {
@@ -59,8 +59,8 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Summary is the error without the backend's name and the request ID, the same
-// for the same problem.
+// Summary returns the error without the backend's name and the request ID, the
+// same for the same problem.
 func (e *Error) Summary() string {
 	text := e.Message
 	if e.Operation != "" {
@@ -72,7 +72,7 @@ func (e *Error) Summary() string {
 	return text
 }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
 // KindOf returns the kind of the first Error in err's chain, or "" if there is
@@ -101,7 +101,7 @@ func WithoutEffect(err error) error {
 	return &harmless
 }
 
-// NotSent is the failure of a request that was not made because of another
+// NotSent returns the failure of a request that was not made because of another
 // error, such as a context's.
 func NotSent(backend, operation string, err error) error {
 	return translate(backend, operation, notSent{err})

@@ -15,7 +15,7 @@ import (
 
 func testMetrics() *Metrics { return NewMetrics(prometheus.NewRegistry()) }
 
-// testOptions are those of a backend with room for a few requests.
+// testOptions returns those of a backend with room for a few requests.
 func testOptions() Options {
 	return Options{Backend: "gold", Limits: turns.Limits{Concurrency: 16}, RequestTimeout: time.Minute, Metrics: testMetrics()}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-// most is how much one answer may take of memory.
+// most is how much memory one answer may take.
 const most = 64 << 20
 
 // TestNoAnswerTakesMuchMemory sends the worst answers to every kind of request:
@@ -111,7 +111,7 @@ func TestNoAnswerTakesMuchMemory(t *testing.T) {
 					_, _ = io.WriteString(to, test.before)
 					chunk := strings.Repeat(test.each, 1+1<<20/len(test.each))
 					for range 2 * largestListing >> 20 {
-						// Compressing goes on without an error for long after the
+						// Compressing goes on without an error long after the
 						// client has left.
 						if _, err := io.WriteString(to, chunk); err != nil || r.Context().Err() != nil {
 							return
@@ -132,8 +132,8 @@ func TestNoAnswerTakesMuchMemory(t *testing.T) {
 	}
 }
 
-// TestHeadersAreBounded: several answers of net/http's default bound at once would
-// take more memory than the program has.
+// TestHeadersAreBounded: several answers at once with headers of net/http's
+// default maximum would take more memory than the program has.
 func TestHeadersAreBounded(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	client := logIn(t, cloud)
@@ -151,7 +151,7 @@ func TestHeadersAreBounded(t *testing.T) {
 	}
 }
 
-// memoryTaken is how much the heap grew at most while the function ran.
+// memoryTaken returns the most that the heap grew while the function ran.
 func memoryTaken(run func()) int64 {
 	defer debug.SetGCPercent(debug.SetGCPercent(25))
 	heap := func() int64 {
@@ -219,8 +219,8 @@ func TestListingEnds(t *testing.T) {
 	}
 }
 
-// TestOneOddVolumeLeavesTheListingReadable: the odd one is known to exist, in no
-// state that the program acts on.
+// TestOneOddVolumeLeavesTheListingReadable: the odd one is listed, in a state
+// that the program does not act on.
 func TestOneOddVolumeLeavesTheListingReadable(t *testing.T) {
 	for name, odd := range map[string]string{
 		"a size in quotes that is none": `"size": "big", "status": "available"`,
@@ -386,8 +386,8 @@ func TestCallersOfDiscoveryKeepTheirTime(t *testing.T) {
 	equal(t, asked.Load(), 1)
 }
 
-// TestEmptyGzipIsNotDecompressed: a transport that asks for no compression gets
-// what a server sends anyway as it is.
+// TestEmptyGzipIsNotDecompressed: a transport that does not ask for compression
+// passes on what the server sends unchanged.
 func TestEmptyGzipIsNotDecompressed(t *testing.T) {
 	var zipped bytes.Buffer
 	zip := gzip.NewWriter(&zipped)

@@ -34,7 +34,7 @@ type VolumeQuery struct {
 
 // ListVolumes calls yield with every page until it returns false or the list
 // ends. Pages are newest first if the server honors the order. A volume that
-// exists from beginning to end is among them; no volume comes twice.
+// exists throughout the listing is on one of them; no volume comes twice.
 func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(page []Volume) (more bool)) error {
 	values := url.Values{}
 	if query.Status != "" {
@@ -110,12 +110,12 @@ const maxPasses = 5
 const (
 	longestListing  = 30 * time.Minute
 	mostPages       = 10_000
-	mostEmptyPages  = 3 // without any new entry, one after the other
+	mostEmptyPages  = 3 // in a row, without any new entry
 	defaultPageSize = 1000
 )
 
 // pass reads a list from its beginning and yields entries that were not seen
-// before. It is broken if the entry that a page was to begin behind has been
+// before. It is broken if the entry after which a page was to begin has been
 // deleted meanwhile, which Cinder answers with 404.
 func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool, ends time.Time, yield func(page []T) bool) (broken bool, err error) {
 	visited := map[string]bool{}

@@ -14,9 +14,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
-// maxMicroversion is the newest minor version of v3 that the endpoint offers,
-// requested once per client. Calls that need no microversion send none, so that
-// old clouds and proxies without version discovery work.
+// maxMicroversion returns the newest minor version of v3 that the endpoint
+// offers, requested once per client. Calls that need no microversion send none,
+// so that old clouds and proxies without version discovery work.
 //
 // Callers that need it at the same time share one request, and each stops
 // waiting when its own context ends. A failure is remembered for a moment, so
@@ -83,13 +83,14 @@ func (c *Client) discover(ctx context.Context) (int, error) {
 		}
 	}
 	if !listed {
-		// Remembered, it would rule out the attachments API for the client's life.
+		// If it were remembered, this answer would rule out the attachments API
+		// for the client's life.
 		return 0, &Error{Backend: c.backend, Operation: operationVersions, Kind: KindInternal, Message: "the answer does not list version 3"}
 	}
 	return newest, nil
 }
 
-// versionRoot is an endpoint up to its version: http://host/volume/v3/.
+// versionRoot returns an endpoint up to its version: http://host/volume/v3/.
 func versionRoot(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil {

@@ -58,7 +58,7 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s (project %s)", p.Endpoint, p.Project)
 }
 
-// NoauthPlace is the place of an account at a noauth endpoint. It needs no
+// NoauthPlace returns the place of an account at a noauth endpoint. It needs no
 // request; of a malformed address it uses what it can.
 func NoauthPlace(noauth auth.Noauth) Place {
 	base, project, err := auth.SplitNoauth(noauth.Endpoint)

@@ -13,8 +13,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
 
-// What a project may use. The requests are open to every member of a project,
-// and for checks only, except VolumeType: nothing else that the daemon does depends on
+// What a project may use. Every member of a project may make these requests. They are
+// for checks only, except VolumeType: nothing else that the daemon does depends on
 // them.
 
 // VolumeType is a volume type that the project may use. A create request may
@@ -42,9 +42,10 @@ const (
 	mostZones     = 1_000
 )
 
-// VolumeTypes lists the volume types that the project may use. A page begins
-// behind the last type of the one before, and one without news is the last: links
-// may name an address that only Cinder can reach.
+// VolumeTypes lists the volume types that the project may use. It does not follow
+// Cinder's links, which may name an address that only Cinder can reach: a page
+// begins after the last type of the one before, and a page without new types is
+// the last.
 func (c *Client) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 	const operation = "type.list"
 	var all []VolumeType
@@ -86,9 +87,9 @@ func (c *Client) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 	return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list of volume types does not end"}
 }
 
-// DefaultVolumeType is the type of volumes whose create request names none. A
-// KindNotFound means that there is none, or that Cinder is configured with a type
-// that does not exist.
+// DefaultVolumeType returns the type of volumes whose create request names none.
+// A KindNotFound means that there is none, or that Cinder is configured with a
+// type that does not exist.
 func (c *Client) DefaultVolumeType(ctx context.Context) (VolumeType, error) {
 	return c.typeAt(ctx, "default")
 }
@@ -147,8 +148,9 @@ func (c *Client) Zones(ctx context.Context) ([]Zone, error) {
 	return zones, err
 }
 
-// Quota reads the quota of the project. It uses the limits, which show every
-// member the two that count; quotas of single volume types are not among them.
+// Quota reads the quota of the project. It reads the limits, which show every
+// member the two quotas that count; those of single volume types are not among
+// them.
 func (c *Client) Quota(ctx context.Context) (ProjectQuota, error) {
 	const operation = "limits.get"
 	var answer struct {
@@ -185,8 +187,8 @@ func (c *Client) Quota(ctx context.Context) (ProjectQuota, error) {
 	return quota, nil
 }
 
-// MaxMicroversion is the newest minor version of v3 that the endpoint offers; 0
-// if it lists none.
+// MaxMicroversion returns the newest minor version of v3 that the endpoint
+// offers; 0 if it lists none.
 func (c *Client) MaxMicroversion(ctx context.Context) (int, error) { return c.maxMicroversion(ctx) }
 
 // read streams the list that an answer has under a key. read takes each element

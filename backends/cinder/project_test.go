@@ -101,8 +101,8 @@ func TestDefaultVolumeType(t *testing.T) {
 	}
 }
 
-// TestVolumeTypesOfManyPages serves types in pages, and as servers do that ignore
-// the page or never end.
+// TestVolumeTypesOfManyPages serves types in pages, and the way servers do that
+// ignore the page or never end.
 func TestVolumeTypesOfManyPages(t *testing.T) {
 	const all = 1234
 	serve := func(from, to int) string {
@@ -181,8 +181,8 @@ func TestWhereAClientLeads(t *testing.T) {
 	equal(t, client.Address(), cloud.URL+"/v3/abc/")
 }
 
-// TestClockAhead: an implausible date is no clock to go by, and yet what a check
-// must show.
+// TestClockAhead: an implausible date is not used as a clock, and yet a check
+// must show it.
 func TestClockAhead(t *testing.T) {
 	for _, ahead := range []time.Duration{-time.Hour, 72 * time.Hour} {
 		cloud := cindertest.NewCloud(t)

@@ -13,8 +13,9 @@ type Snapshot struct {
 	ID       string
 	Name     string
 	VolumeID string
-	// Status is one of a volume's that also snapshots have: creating, available,
-	// deleting, error, error_deleting (cinder/objects/fields.py, SnapshotStatus).
+	// Status is one of the statuses that volumes and snapshots share: creating,
+	// available, deleting, error, error_deleting (cinder/objects/fields.py,
+	// SnapshotStatus).
 	Status Status
 	// SizeGiB is the size of the volume when the snapshot was made.
 	SizeGiB   int64
@@ -34,7 +35,7 @@ type snapshotDocument struct {
 }
 
 // snapshot returns the snapshot, and whether a field that the program acts on
-// has a wrong type. Its metadata is nil if it cannot be read, so that it is
+// has a wrong type. Its metadata is nil if it cannot be read; it is then
 // unknown whose snapshot it is.
 func (d snapshotDocument) snapshot(keep func(key string) bool) (s Snapshot, odd bool) {
 	metadata, err := readMetadata(d.Metadata, keep)

@@ -111,8 +111,8 @@ func (c *Client) snapshot(ctx context.Context, method, operation, address string
 	case !usableID.MatchString(s.ID):
 		return unusable("the answer names %q, which is not a snapshot ID", sentence(s.ID))
 	case s.Status == "":
-		// A snapshot without a status exists. Taken for absent, it would be created
-		// once more.
+		// A snapshot without a status exists. If it were taken for absent, it would
+		// be created once more.
 		return unusable("the answer gives no status of snapshot %s", sentence(s.ID))
 	}
 	return s, nil
@@ -145,7 +145,8 @@ func (c *Client) UpdateSnapshotMetadata(ctx context.Context, id string, metadata
 // SnapshotQuery narrows a listing of snapshots. As for volumes, the caller
 // compares again, and concludes anything from absence only if it set no filter.
 type SnapshotQuery struct {
-	// VolumeID is the volume whose snapshots are requested; empty is all.
+	// VolumeID is the volume whose snapshots are requested; empty means all
+	// volumes.
 	VolumeID string
 	Status   Status
 	PageSize int

@@ -116,7 +116,7 @@ func (e *Error) fromFailure(err error) *Error {
 }
 
 // notDescribed describes an answer in a form that the API reference does not
-// have.
+// define.
 const notDescribed = "unexpected response: not the JSON documented in the API reference"
 
 // dialing returns the error of a connection that was never made.
@@ -184,8 +184,8 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 		e.Kind = KindRateLimited
 		e.Message = cmp.Or(e.Message, "Cinder asks for fewer requests")
 	case status == http.StatusRequestEntityTooLarge && fault.name != "overLimit":
-		// A proxy says so of a body that is too long for it, and so does Cinder
-		// (max_request_body_size, oslo.middleware, 112 KiB by default).
+		// A proxy answers this to a body that is too long for it, and so does
+		// Cinder (max_request_body_size, oslo.middleware, 112 KiB by default).
 		e.Kind = KindInvalid
 		e.Message = requestTooLarge
 	case status == http.StatusRequestEntityTooLarge:
@@ -209,7 +209,7 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 
 // rejects reports whether an answer proves that the request had no effect: it
 // has Cinder's own fault, or a status that is given only to requests that go no
-// further. Anything else may come from a server in between that did not like
+// further. Anything else may come from a server in between that rejected
 // Cinder's answer.
 func rejects(status int, fault fault) bool {
 	switch status {
@@ -283,7 +283,7 @@ func statusText(status int) string {
 	return cmp.Or(strings.ToLower(http.StatusText(status)), "an unknown status")
 }
 
-// statusOf is the HTTP status of an error, or 0.
+// statusOf returns the HTTP status of an error, or 0.
 func statusOf(err error) int {
 	var e *Error
 	if errors.As(err, &e) {
@@ -332,7 +332,7 @@ func readFault(content []byte) fault {
 	return found
 }
 
-// sentence turns a server's text into one line without a full stop.
+// sentence turns a server's text into one line without a final period.
 func sentence(text string) string {
 	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
 	text = strings.ReplaceAll(text, "<br />", "")
@@ -384,8 +384,8 @@ func dialTarget(err error, dial *net.OpError) string {
 	return "the endpoint"
 }
 
-// requestID is the ID that OpenStack's services give a request, which finds it
-// in their logs. Anything else in its place is dropped.
+// requestID returns the ID that OpenStack's services give a request, which
+// finds it in their logs. Anything else in its place is dropped.
 func requestID(header http.Header) string {
 	id := header.Get("X-Openstack-Request-Id")
 	if len(id) > 64 || strings.Trim(id, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-") != "" {
@@ -394,8 +394,9 @@ func requestID(header http.Header) string {
 	return id
 }
 
-// rootCause is the innermost text of a network error, without the addresses of
-// ephemeral ports, so that the same problem gives the same sentence.
+// rootCause returns the innermost text of a network error, without the
+// addresses of ephemeral ports, so that the same problem gives the same
+// sentence.
 func rootCause(err error) string {
 	for {
 		inner := errors.Unwrap(err)

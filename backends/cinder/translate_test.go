@@ -296,8 +296,8 @@ func TestUnansweredRequestIsCanceled(t *testing.T) {
 	}
 }
 
-// TestRefusedRenewal: a 401 whose renewal fails with an unknown effect; the
-// rejected request itself still had none.
+// TestRefusedRenewal: after a 401, the renewal fails with an unknown effect;
+// the rejected request itself still had none.
 func TestRefusedRenewal(t *testing.T) {
 	for name, test := range map[string]struct {
 		keystone http.HandlerFunc

@@ -53,7 +53,7 @@ type transport struct {
 	// mayWrite is called before bytes leave; see guardedConn.
 	mayWrite func() error
 	clock    clock.Clock
-	// certificates are those that the servers showed.
+	// certificates remembers what the servers showed.
 	certificates certificates.Seen
 }
 
@@ -127,7 +127,7 @@ func WithRequestTimeout(ctx context.Context, timeout time.Duration) context.Cont
 	return context.WithValue(ctx, requestTimeoutKey{}, timeout)
 }
 
-// requestTimeoutOf is the timeout of a request, at most longest.
+// requestTimeoutOf returns the timeout of a request, at most longest.
 func requestTimeoutOf(ctx context.Context, longest time.Duration) time.Duration {
 	if timeout, ok := ctx.Value(requestTimeoutKey{}).(time.Duration); ok {
 		return min(timeout, longest)
@@ -209,8 +209,8 @@ func (t traced) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// codeLabel is the label for an HTTP status. Statuses that HTTP does not define
-// share one, since a server could send any number.
+// codeLabel returns the label for an HTTP status. Statuses that HTTP does not
+// define share one, since a server could send any number.
 func codeLabel(status int) string {
 	if http.StatusText(status) == "" {
 		return "other"

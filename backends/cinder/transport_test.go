@@ -30,7 +30,7 @@ type tripper func(*http.Request) (*http.Response, error)
 
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// testTransport is a transport on top of another, with the given limits.
+// testTransport returns a transport on top of another, with the given limits.
 func testTransport(t *testing.T, next tripper, limits turns.Limits) *transport {
 	t.Helper()
 	options := testOptions()
@@ -40,7 +40,7 @@ func testTransport(t *testing.T, next tripper, limits turns.Limits) *transport {
 	return newTransport(options, auth.Credentials{})
 }
 
-// occupy takes a slot like a request.
+// occupy takes a slot, as a request does.
 func occupy(t *testing.T, wire *transport) {
 	t.Helper()
 	if err := wire.queue.Admit(t.Context()); err != nil {
@@ -93,7 +93,7 @@ func TestSlotsBoundRequestsUnderWay(t *testing.T) {
 }
 
 // TestSlotIsHeldUntilTheBodyIsRead: a page of a thousand volumes takes most of
-// its time after the header.
+// its time after the headers.
 func TestSlotIsHeldUntilTheBodyIsRead(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok("x"), nil }, turns.Limits{Concurrency: 1})
 	response, err := wire.RoundTrip(request(t.Context()))

@@ -167,7 +167,8 @@ func TestPassedTurnsNeedNoToken(t *testing.T) {
 	})
 }
 
-// TestACallerLearnsTheIDsOfItsRequests: of those that Cinder accepted, cleaned.
+// TestACallerLearnsTheIDsOfItsRequests: only of those that Cinder accepted, and
+// sanitized.
 func TestACallerLearnsTheIDsOfItsRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int

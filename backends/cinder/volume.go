@@ -59,8 +59,9 @@ const (
 	StatusExtending      Status = "extending"
 	StatusErrorExtending Status = "error_extending"
 	StatusRetyping       Status = "retyping"
-	// StatusUnreadable is that of a volume or snapshot in a listing whose entry
-	// lacks a status or is odd otherwise. Cinder has no status of that name.
+	// StatusUnreadable is the status of a volume or snapshot whose entry in a
+	// listing lacks a status or is odd otherwise. Cinder has no status of that
+	// name.
 	StatusUnreadable Status = "unreadable"
 )
 
@@ -86,7 +87,7 @@ type Connector struct {
 	Multipath bool     `json:"multipath"`
 }
 
-// request is the connector in the form that Cinder and its drivers expect.
+// request returns the connector in the form that Cinder and its drivers expect.
 // The platform keys are what os-brick sends from a Linux node.
 func (c Connector) request() map[string]any {
 	body := map[string]any{

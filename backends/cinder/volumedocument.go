@@ -27,7 +27,7 @@ type volumeDocument struct {
 }
 
 // volume returns the volume, and whether a field that the program acts on has a
-// wrong type. Its metadata is nil if it cannot be read, so that it is unknown
+// wrong type. Its metadata is nil if it cannot be read; it is then unknown
 // whose volume it is. keep selects metadata keys; nil keeps all of them.
 func (d volumeDocument) volume(keep func(key string) bool) (v Volume, odd bool) {
 	metadata, err := readMetadata(d.Metadata, keep)
@@ -54,9 +54,9 @@ func (d volumeDocument) volume(keep func(key string) bool) (v Volume, odd bool) 
 	return v, odd || err != nil || attachmentsErr != nil
 }
 
-// readMetadata reads the keys that are to be kept. Those of a hostile answer are read
-// one by one, because a map of all takes many times the memory of the answer. To read
-// a volume's few keys at once takes less time and memory.
+// readMetadata reads the keys to keep. Metadata of the usual size is decoded at once,
+// which takes less time and memory. Longer metadata, as in a hostile answer, is read
+// key by key, because a map of all keys takes many times the memory of the answer.
 func readMetadata(part json.RawMessage, keep func(key string) bool) (map[string]string, error) {
 	const usual = 8 << 10
 	if len(part) <= usual {
@@ -130,7 +130,7 @@ func readAttachments(part json.RawMessage) (attachments []Attachment, err error)
 	return attachments, err
 }
 
-// parseTime reads Cinder's time stamps, which are UTC without saying so.
+// parseTime reads Cinder's timestamps, which are in UTC without saying so.
 func parseTime(text string) time.Time {
 	for _, layout := range []string{"2006-01-02T15:04:05.999999", time.RFC3339Nano} {
 		if t, err := time.Parse(layout, text); err == nil {

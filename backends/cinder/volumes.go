@@ -70,7 +70,7 @@ func (r NewVolume) describes(v Volume) bool {
 }
 
 // Volume reads one volume. If a 404 does not carry Cinder's own fault, a
-// listing must confirm it (more requests): the program stops caring for a
+// listing must confirm it (more requests): the program stops looking after a
 // volume that is gone.
 func (c *Client) Volume(ctx context.Context, id string) (Volume, error) {
 	const operation = "volume.get"
@@ -117,8 +117,8 @@ func (c *Client) volume(operation string, err error, extract func(any) error) (V
 		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
 			Message: fmt.Sprintf("the answer names %q, which is not a volume ID", sentence(v.ID))}
 	case v.Status == "":
-		// A volume without a status exists. Taken for absent, it would be
-		// created once more.
+		// A volume without a status exists. If it were taken for absent, it
+		// would be created once more.
 		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
 			Message: fmt.Sprintf("the answer gives no status of volume %s", sentence(v.ID))}
 	}

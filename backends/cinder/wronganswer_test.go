@@ -93,8 +93,9 @@ func TestAnswerAboutSomethingElseIsAnError(t *testing.T) {
 	}
 }
 
-// TestVersionsWithoutVersionThreeAreAskedForAgain: remembered, one broken answer
-// would decide how volumes are connected for as long as the client lives.
+// TestVersionsWithoutVersionThreeAreAskedForAgain: if it were remembered, one
+// broken answer would decide how volumes are connected for as long as the client
+// lives.
 func TestVersionsWithoutVersionThreeAreAskedForAgain(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	client := logIn(t, cloud)

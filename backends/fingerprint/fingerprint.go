@@ -9,7 +9,7 @@ import (
 	"fmt"
 )
 
-// Of is a hash of the values. JSON gives them a stable form. Volumes carry
+// Of returns a hash of the values. JSON gives them a stable form. Volumes carry
 // fingerprints: the same values must have the same one in every release.
 func Of(values ...any) string {
 	encoded, err := json.Marshal(values)

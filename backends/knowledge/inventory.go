@@ -1,5 +1,5 @@
-// Package knowledge is what a term knows about the volumes and snapshots at one
-// endpoint: the last complete listing, and what the term did and saw since.
+// Package knowledge holds what a term knows about the volumes and snapshots at
+// one endpoint: the last complete listing, and what the term did and saw since.
 package knowledge
 
 import (
@@ -19,10 +19,10 @@ type Entries[T any] struct {
 	List func(ctx context.Context, yield func(page []T) bool) error
 	// Owner is the UID that an entry is stamped with; empty for entries of others.
 	Owner func(T) (uid string)
-	// Born is what entries are ordered by.
+	// Born returns what entries are ordered by.
 	Born func(T) (id string, created time.Time)
-	// Share makes an entry share its common texts with others: a
-	// term keeps the listing.
+	// Share makes an entry share its common texts with others, to save memory:
+	// a term keeps the listing.
 	Share func(entry T, texts map[string]string) T
 }
 
@@ -50,7 +50,8 @@ type loading struct {
 	// cut off.
 	waiting int
 	cutOff  context.CancelFunc
-	// gone is what went away meanwhile, although an early page may show it.
+	// gone contains what went away during the listing, although an early page
+	// may show it.
 	gone map[string]bool
 }
 
@@ -98,8 +99,8 @@ func (i *Inventory[T]) AllAfter(ctx context.Context, after time.Time) ([]T, erro
 	return all, nil
 }
 
-// Listed returns an owner's entries in the last complete listing, without what is gone
-// since. It never lists.
+// Listed returns an owner's entries in the last complete listing, without those that
+// are gone since. It never lists.
 func (i *Inventory[T]) Listed(uid string) []T {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -115,7 +116,7 @@ func (i *Inventory[T]) IsGone(id string) bool {
 	return !has && !i.started.IsZero()
 }
 
-// Started is when the last complete listing began; zero before the first.
+// Started returns when the last complete listing began; zero before the first.
 func (i *Inventory[T]) Started() time.Time {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -191,8 +192,8 @@ func (i *Inventory[T]) load(ctx context.Context, after time.Time) error {
 	}
 }
 
-// awaitDone waits for a listing. Its pages wait for their turns at the backend, and
-// so do its callers.
+// awaitDone waits for a listing. While its pages wait for their turns at the
+// backend, so do its callers.
 func awaitDone(ctx context.Context, done <-chan struct{}) error {
 	defer turns.CallerOf(ctx).Waiting()()
 	select {
@@ -258,8 +259,9 @@ func (i *Inventory[T]) run(ctx context.Context, current *loading) {
 	close(current.done)
 }
 
-// unchanged returns the only entry of an owner if the last listing showed it like
-// this, so that listing everything again takes no memory for what is the same.
+// unchanged returns an owner's entries from the last listing if they are exactly
+// this entry, so that listing everything again takes no memory for what has not
+// changed.
 func (i *Inventory[T]) unchanged(uid string, entry T) []T {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestListingDoesNotBringBackWhatIsGone: its pages are older than its end.
+// TestListingDoesNotBringBackWhatIsGone: its pages may be older than what
+// happened before its end.
 func TestListingDoesNotBringBackWhatIsGone(t *testing.T) {
 	var later func()
 	inventory := NewInventory(Entries[string]{
@@ -34,7 +35,7 @@ func TestListingDoesNotBringBackWhatIsGone(t *testing.T) {
 }
 
 // TestListingAgainTakesNoMemoryForWhatIsTheSame: a term lists everything again for
-// each audit.
+// every audit.
 func TestListingAgainTakesNoMemoryForWhatIsTheSame(t *testing.T) {
 	type entry struct {
 		ID, Status string
@@ -115,8 +116,9 @@ func TestEntryThatChangesHandsDuringAListing(t *testing.T) {
 	}
 }
 
-// TestListingThatWasCutOffShowsNothing: it does not know what went away since
-// nobody waits for it, and another one may have ended before it.
+// TestListingThatWasCutOffShowsNothing: it does not know what went away after
+// the last caller stopped waiting, and another listing may have ended before
+// it.
 func TestListingThatWasCutOffShowsNothing(t *testing.T) {
 	shown := []string{"1", "2"}
 	listed, resumed, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})

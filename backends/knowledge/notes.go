@@ -12,8 +12,8 @@ import (
 // Notes are what a term knows about the volumes at one endpoint, besides the
 // inventory's complete listings.
 type Notes struct {
-	// mu is the lifecycle's, shared by all endpoints, since next is written
-	// too.
+	// mu is the lifecycle's. All endpoints share it, since Doubt also writes to
+	// the notes that next leads to.
 	mu *sync.Mutex
 	// volumes maps a claim's UID to the volume that serves it, as far as this
 	// term knows.
@@ -110,7 +110,7 @@ func (n *Notes) See(id string, v cinder.Volume) {
 	n.seen[id] = v
 }
 
-// Picture is the last known state of a volume, if there is one.
+// Picture returns the last known state of a volume, if there is one.
 func (n *Notes) Picture(id string) (v cinder.Volume, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -125,8 +125,8 @@ func (n *Notes) DropPicture(id string) {
 	delete(n.seen, id)
 }
 
-// NoteRivals searches volumes, with the UIDs that they are stamped with, that were read for another purpose
-// for duplicates of claims in flight.
+// NoteRivals looks for duplicates of claims in flight among volumes that were read for
+// another purpose. owner returns the UID that a volume is stamped with.
 func (n *Notes) NoteRivals(page []cinder.Volume, owner func(cinder.Volume) (uid string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -167,7 +167,8 @@ func (n *Notes) dropRivalLocked(uid, id string) {
 	}
 }
 
-// FormerPlace is where the term knew a volume of the claim before.
+// FormerPlace returns the place where the term knew the claim's volume before
+// the backend led here.
 func (n *Notes) FormerPlace(uid string) (at cinder.Place, known bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -175,10 +176,10 @@ func (n *Notes) FormerPlace(uid string) (at cinder.Place, known bool) {
 	return at, known
 }
 
-// Succeed takes over from another endpoint what is also valid at this one; it
-// is called with the lock. Doubts remain, and every claim with a volume there,
-// listed or known, gets one: this may be the same Cinder at another address.
-// place is the other endpoint's.
+// Succeed takes over from another endpoint what is also valid at this one. The
+// caller must hold the lock. Doubts remain, and every claim with a volume
+// there, listed or known, gets one: this may be the same Cinder at another
+// address. place is the other endpoint's.
 func (n *Notes) Succeed(other *Notes, listed []string, place cinder.Place, now time.Time) {
 	maps.Copy(n.unsettled, other.unsettled)
 	maps.Copy(n.former, other.former)

@@ -10,10 +10,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// FilesystemUUIDsOf are the UUIDs that the filesystem of a volume may have besides the
-// volume's own ID, as far as they are recorded on the volume: by the program, when it made
-// the volume as a copy or imported it, or by an administrator of the project. What is not
-// a UUID names no filesystem, and is left out.
+// FilesystemUUIDsOf returns the UUIDs that the filesystem of a volume may have besides
+// the volume's own ID, as far as they are recorded on the volume: by the program, when it
+// made the volume as a copy or imported it, or by an administrator of the project. What
+// is not a UUID names no filesystem, and is left out.
 func FilesystemUUIDsOf(v cinder.Volume) []string {
 	var found []string
 	for n := 0; ; n++ {
@@ -29,7 +29,7 @@ func FilesystemUUIDsOf(v cinder.Volume) []string {
 	}
 }
 
-// filesystemsKey is the nth key of those for filesystem UUIDs.
+// filesystemsKey returns the nth of the keys for filesystem UUIDs.
 func filesystemsKey(n int) string {
 	if n == 0 {
 		return KeyFilesystemUUIDs

@@ -22,18 +22,18 @@ const (
 	KeyTenant       = Prefix + "tenant"
 	KeyStorageClass = Prefix + "storage-class"
 	KeyRequestedAt  = Prefix + "requested-at"
-	// KeyRequest records what was requested of Cinder, to tell a volume of an earlier,
-	// different request.
+	// KeyRequest records what was requested of Cinder, to recognize a volume of an
+	// earlier, different request.
 	KeyRequest  = Prefix + "requested"
 	KeyWorkflow = Prefix + "workflow"
-	// KeyMode says that nodes get the volume each for itself, by its value ModeCSI.
-	// Without it, all nodes of the cluster share one connection.
+	// KeyMode, with the value ModeCSI, says that each node gets the volume for
+	// itself. Without it, all nodes of the cluster share one connection.
 	KeyMode = Prefix + "mode"
-	// NodeRecordPrefix and a node's key are the key under which a volume of mode csi
-	// records the attachment that was handed out to that node; see NodeRecord.
+	// NodeRecordPrefix and a node's key form the key under which a volume of mode
+	// csi records the attachment that was handed out to that node; see NodeRecord.
 	NodeRecordPrefix = Prefix + "node."
-	// UncleanPrefix and a node's key are the key of a note that the node may still write
-	// to the volume; see Unclean.
+	// UncleanPrefix and a node's key form the key of a note that the node may still
+	// write to the volume; see Unclean.
 	UncleanPrefix = Prefix + "unclean."
 	// KeyFilesystemUUIDs is the first of the keys under which a volume of mode csi
 	// records the UUIDs that its filesystem may have; see FilesystemUUIDsOf.
@@ -95,7 +95,8 @@ func ShareSnapshot(s cinder.Snapshot, texts map[string]string) cinder.Snapshot {
 	return s
 }
 
-// shareMetadata also makes values parts of the name, which contains the claim's UID.
+// shareMetadata also makes values substrings of the name, which contains the claim's
+// UID.
 func shareMetadata(metadata map[string]string, name string, texts map[string]string) map[string]string {
 	smaller := make(map[string]string, len(metadata))
 	for key, value := range metadata {
@@ -113,7 +114,7 @@ func shareMetadata(metadata map[string]string, name string, texts map[string]str
 	return smaller
 }
 
-// shared is the first copy of a text.
+// shared returns the first copy of a text.
 func shared[T ~string](text T, texts map[string]string) T {
 	known, ok := texts[string(text)]
 	if !ok {

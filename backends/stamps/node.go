@@ -19,11 +19,11 @@ type NodeRecord struct {
 	ReadOnly bool
 }
 
-// forReading ends the record of an attachment for reading. The name of a node has no
-// blank.
+// forReading ends the record of an attachment for reading. Node names contain no
+// spaces.
 const forReading = " ro"
 
-// String returns the record as the volume's metadata has it.
+// String returns the record in the form of the volume's metadata.
 func (r NodeRecord) String() string {
 	text, end := r.AttachmentID+" "+r.Node, ""
 	if r.ReadOnly {
@@ -82,8 +82,8 @@ func BootKey(id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// String returns the note as the volume's metadata has it. It omits the boot if the
-// node's name leaves no room for it.
+// String returns the note in the form of the volume's metadata. It omits the boot
+// if the node's name leaves no room for it.
 func (u Unclean) String() string {
 	if text := u.Node + " " + u.Boot; u.Boot != "" && len(text) <= LongestValue {
 		return text

@@ -28,7 +28,7 @@ type Snapshot struct {
 	SnapshotUID string
 	Content     string
 	Tenant      string
-	// StorageClass is the volume's.
+	// StorageClass is that of the snapshot's volume.
 	StorageClass string
 }
 
@@ -80,7 +80,7 @@ func WasRecorded(s cinder.Snapshot) bool { return s.Metadata[KeyRecorded] != "" 
 // Key identifies operations that must not overlap.
 func (s Snapshot) Key() string { return "snapshot/" + s.SnapshotUID }
 
-// Describe says in an error whose the snapshot is.
+// Describe says whose the snapshot is, for an error.
 func (s Snapshot) Describe() string {
 	if s.Cluster == "" && s.Content == "" {
 		return "with nothing"

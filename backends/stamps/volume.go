@@ -70,17 +70,18 @@ func (s Volume) Owns(v cinder.Volume) bool {
 }
 
 // EverAttached reports whether the volume is or was in use. It is brought into
-// use only after a PersistentVolume that names it was seen, so that a volume
-// that was never in use was never recorded. For os-attach see attach_volume in
+// use only after a PersistentVolume that names it was seen, so a volume that
+// was never in use was never recorded. For os-attach see attach_volume in
 // Cinder's cinder/volume/manager.py; Cinder leaves no mark when an attachment
-// is completed, so the program writes its own before.
+// is completed, so the program writes its own first.
 func EverAttached(v cinder.Volume) bool {
 	_, attached := v.Metadata[cinder.MetadataReadOnly]
 	_, marked := v.Metadata[KeyAttached]
 	return attached || marked || v.Status == cinder.StatusInUse
 }
 
-// AttachedMark is written on a volume that is about to be in use.
+// AttachedMark returns the metadata that is written on a volume before it comes
+// into use.
 func AttachedMark() map[string]string { return map[string]string{KeyAttached: "true"} }
 
 // IsCSI reports whether the CSI driver attaches the volume to each node that uses
@@ -88,7 +89,7 @@ func AttachedMark() map[string]string { return map[string]string{KeyAttached: "t
 // nodes' shared connector.
 func IsCSI(v cinder.Volume) bool { return v.Metadata[KeyMode] == ModeCSI }
 
-// WorkflowOf is how the volume was or will be connected.
+// WorkflowOf returns how the volume was or will be connected.
 func WorkflowOf(v cinder.Volume) cinder.Workflow {
 	if v.Metadata[KeyWorkflow] == string(cinder.WorkflowAttachment) || v.Metadata[KeyMode] == ModeCSI {
 		return cinder.WorkflowAttachment
@@ -103,7 +104,7 @@ const copyAfter = 15 * time.Minute
 // IsCopy reports whether a volume carries the stamp of the volume that it was
 // made from: Cinder restores a backup together with the original's metadata
 // (put_metadata in cinder/backup/driver.py). Such a volume contains a user's
-// rescued data, and is younger than the request that the stamp records.
+// rescued data, and was created well after the request that the stamp records.
 func IsCopy(v cinder.Volume) bool {
 	at, err := time.Parse(time.RFC3339, v.Metadata[KeyRequestedAt])
 	return err == nil && v.CreatedAt.Sub(at) > copyAfter
@@ -130,7 +131,7 @@ func LooksHistoric(v cinder.Volume) bool {
 	return true
 }
 
-// Describe says in an error whose the volume is.
+// Describe says whose the volume is, for an error.
 func (s Volume) Describe() string {
 	if s.Cluster == "" && s.PV == "" {
 		return "with nothing"

@@ -4,7 +4,7 @@ package steps
 import "github.com/standalone-cinder/standalone-cinder/backends/cinder"
 
 // Step is one move in a volume's life. The next step depends on the observed
-// state alone, so that interrupted and new operations share one code.
+// state alone, so that interrupted and new operations share the same code.
 type Step string
 
 // The steps.
@@ -25,9 +25,9 @@ const (
 	Blocked      Step = "blocked"
 )
 
-// TowardsConnected is the next step from a volume's state to a connection,
-// by the workflow that the volume is connected with. An
-// absent volume has no ID; one without a status exists, in a state unknown.
+// TowardsConnected returns the next step from a volume's state to a connection,
+// by the workflow that the volume is connected with. An absent volume has no
+// ID; one without a status exists, in an unknown state.
 func TowardsConnected(v cinder.Volume, workflow cinder.Workflow) Step {
 	if v.ID == "" {
 		return Create
@@ -44,7 +44,7 @@ func TowardsConnected(v cinder.Volume, workflow cinder.Workflow) Step {
 	case cinder.StatusAvailable:
 		return Reserve
 	case cinder.StatusAttaching, cinder.StatusInUse:
-		// Initializing is idempotent, also on a volume that a PersistentVolume
+		// Initializing is idempotent, even on a volume that a PersistentVolume
 		// of the same claim once had in use.
 		return Connect
 	case cinder.StatusError, cinder.StatusErrorDeleting:
@@ -55,8 +55,8 @@ func TowardsConnected(v cinder.Volume, workflow cinder.Workflow) Step {
 	return Blocked
 }
 
-// TowardsMade is the next step from a volume's state to a volume that the CSI driver
-// can attach; None if it can. A volume that nodes have attached was made: a
+// TowardsMade returns the next step from a volume's state to a volume that the CSI
+// driver can attach; None if it can. A volume that nodes have attached was made: a
 // PersistentVolume of the same claim once named it.
 func TowardsMade(v cinder.Volume) Step {
 	switch v.Status {
@@ -66,7 +66,7 @@ func TowardsMade(v cinder.Volume) Step {
 	return TowardsConnected(v, cinder.WorkflowAttachment)
 }
 
-// TowardsGone is the next step from a volume's state to its absence.
+// TowardsGone returns the next step from a volume's state to its absence.
 func TowardsGone(v cinder.Volume, workflow cinder.Workflow) Step {
 	if v.ID == "" {
 		return None

@@ -59,7 +59,7 @@ func TestNextStepForEveryStatus(t *testing.T) {
 	}
 }
 
-// TestNextStepByTheAttachmentsAPI: it differs only in the states that an
+// TestNextStepByTheAttachmentsAPI: the step differs only in the states that an
 // attachment leads to.
 func TestNextStepByTheAttachmentsAPI(t *testing.T) {
 	differs := map[cinder.Status]struct{ connected, gone Step }{

@@ -12,12 +12,12 @@ import (
 )
 
 // project is a Cinder that only shows volumes. A change of a volume's state takes a
-// number of looks at it.
+// number of reads.
 type project struct {
 	looks int
 	// ignoreFilter answers a listing by status with every volume.
 	ignoreFilter bool
-	// fault fails a request before anything was looked at; list decides alone about the
+	// fault fails a request before it reads anything; list alone decides about the
 	// answer to a listing. Both may be nil.
 	fault func(operation, id string) error
 	list  func(ctx context.Context, status cinder.Status, pageSize int) (answered bool, err error)
@@ -30,8 +30,8 @@ type project struct {
 type volume struct {
 	id     string
 	status cinder.Status
-	// left is how many looks still show the status; after them it ends in another one,
-	// or, where that is empty, with the volume.
+	// left is how many reads still show the status. After that, the status becomes end
+	// or, if that is empty, the volume is gone.
 	left int
 	end  cinder.Status
 	// hidden keeps it out of listings.
@@ -53,7 +53,7 @@ func (p *project) add(status cinder.Status) *volume {
 	return v
 }
 
-// look shows a volume, and lets its time pass.
+// look shows a volume, and brings the change of its state one read closer.
 func (p *project) look(v *volume) (shown volume, exists bool) {
 	switch v.status {
 	case cinder.StatusCreating, cinder.StatusDeleting, "downloading":
@@ -133,7 +133,7 @@ func (p *project) listed(ctx context.Context, status cinder.Status, pageSize int
 	return nil
 }
 
-// watcher is a watcher of the project.
+// watcher returns a watcher of the project.
 func (p *project) watcher() *Watcher[volume] { return New(p.options()) }
 
 func (p *project) options() Options[volume] {
@@ -149,7 +149,7 @@ func (p *project) options() Options[volume] {
 	}
 }
 
-// of makes the watcher know how much a complete listing has.
+// of tells the watcher how much a complete listing has.
 func (w *Watcher[T]) of(total int) *Watcher[T] {
 	w.total.Store(&total)
 	return w

@@ -11,7 +11,7 @@ import (
 )
 
 // round makes one round of requests and delivers what has changed. A failure
-// for some volumes does not delay the news of others.
+// for some volumes does not delay news about others.
 func (w *Watcher[T]) round(now inFlight[T]) (settled int) {
 	// The waits bound the operation; the transport's timeouts bound a round of
 	// requests.
@@ -64,8 +64,8 @@ func (w *Watcher[T]) roundAll(ctx context.Context, now inFlight[T]) (settled int
 		}
 		settled += absent(now.deleting, missing[2])
 	} else {
-		// The next round does without: what fails may be a page that none of the waits
-		// needs.
+		// The next round does without a complete listing: what failed may be a page
+		// that none of the waits needs.
 		w.total.Store(nil)
 	}
 	for i, of := range all {
@@ -127,7 +127,7 @@ func (w *Watcher[T]) roundDeleting(ctx context.Context, deleting waits[T]) (sett
 		n, err = w.sweep(ctx, deleting, missing)
 		settled += n
 		if err == nil {
-			// Its listing has counted what is there.
+			// The complete listing has counted what is there.
 			return settled + w.verify(ctx, deleting, missing)
 		}
 	}
@@ -197,7 +197,7 @@ func shown[T any](waits []*wait[T]) bool {
 	return len(waits) > 0
 }
 
-// verify reads volumes by their IDs that a listing did not show.
+// verify reads volumes that a listing did not show, by their IDs.
 func (w *Watcher[T]) verify(ctx context.Context, of waits[T], missing map[string]bool) (settled int) {
 	type answer struct {
 		found T
@@ -241,7 +241,7 @@ func (w *Watcher[T]) deliver(waits []*wait[T], v T) (settled int) {
 }
 
 // failed records that a round brought no news of the missing volumes, and
-// delivers the error where that has happened too often.
+// delivers the error to those for which that has happened too often.
 func failed[T any](of waits[T], missing map[string]bool, err error) (settled int) {
 	for id := range missing {
 		for _, waiting := range of[id] {

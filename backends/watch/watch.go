@@ -1,5 +1,5 @@
-// Package watch waits until volumes and snapshots leave a status, by as few requests as
-// Cinder can be asked with: one round serves everything that is in flight.
+// Package watch waits until volumes and snapshots leave a status, with as few requests
+// as possible: one round serves everything that is in flight.
 package watch
 
 import (
@@ -13,10 +13,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Options say what a Watcher waits for, and how it asks for it.
+// Options configure a Watcher.
 type Options[T any] struct {
 	Backend string
-	// Noun is what is waited for, in errors.
+	// Noun names what is waited for, in errors.
 	Noun string
 	// Interval is the shortest time between rounds.
 	Interval time.Duration
@@ -26,9 +26,9 @@ type Options[T any] struct {
 	// Get reads one.
 	Get   func(ctx context.Context, id string) (T, error)
 	State func(T) (id string, status cinder.Status)
-	// Observe gets what was read on the way to what is being created.
+	// Observe gets every page that was read to find what is being created.
 	Observe func(page []T)
-	// Waiting adds to the number that is waited for.
+	// Waiting is called with the change of the number of waits.
 	Waiting func(more int)
 	// Pause waits between rounds; nil means time.Sleep.
 	Pause func(time.Duration)
@@ -40,15 +40,15 @@ type Options[T any] struct {
 // no request while nothing is in flight.
 type Watcher[T any] struct {
 	options Options[T]
-	// total is how many the last complete listing had; nil before there was one, and
-	// after one that failed.
+	// total is how many entries the last complete listing had; nil before there was
+	// one, and after one that failed.
 	total atomic.Pointer[int]
 
 	mu      sync.Mutex
 	waits   map[*wait[T]]struct{}
 	running bool
-	// While running, pause is how long the pause before the next round is, and
-	// listedAll whether the last one listed everything.
+	// While running is true, pause is the length of the pause before the next
+	// round, and listedAll says whether the last round listed everything.
 	pause     time.Duration
 	listedAll bool
 }
@@ -64,7 +64,7 @@ func New[T any](options Options[T]) *Watcher[T] {
 // wait is one caller's wait for a volume or snapshot.
 type wait[T any] struct {
 	id     string
-	status cinder.Status // the status to leave; empty if any will do
+	status cinder.Status // the status to leave; anyStatus if the volume only has to be seen
 	result chan outcome[T]
 	// shown is set once a listing has shown the volume; failures counts the
 	// rounds in a row without news of it; finished is set once the result is
@@ -99,7 +99,7 @@ const soon = 3
 // waits is what is waited for, by ID.
 type waits[T any] map[string][]*wait[T]
 
-// inFlight is what a round serves: what is to be seen in whatever status, what is
+// inFlight is what a round serves: what is to be seen in any status, what is
 // being created, and what is being deleted.
 type inFlight[T any] struct {
 	seeing, creating, deleting waits[T]
@@ -128,8 +128,9 @@ func (w *Watcher[T]) Await(ctx context.Context, id string, status cinder.Status,
 	}
 }
 
-// See reads a volume: with the next listing, if one is due soon that costs less
-// than reading each volume by itself, and if it comes.
+// See reads a volume. It uses the next listing if one is due soon that costs
+// less than separate reads, and a read of its own if that listing does not
+// come.
 func (w *Watcher[T]) See(ctx context.Context, id string, timeout time.Duration) (T, error) {
 	if w.listsSoon() {
 		if found, gone, err := w.Await(ctx, id, anyStatus, timeout); err == nil && !gone {
@@ -139,7 +140,7 @@ func (w *Watcher[T]) See(ctx context.Context, id string, timeout time.Duration) 
 	return w.options.Get(ctx, id)
 }
 
-// anyStatus is what a wait is for that ends when the volume is seen.
+// anyStatus is the status of a wait that ends when the volume is seen.
 const anyStatus cinder.Status = ""
 
 // listsSoon reports whether others wait for the next round, which is near, and
@@ -229,7 +230,7 @@ func (w *Watcher[T]) pending() inFlight[T] {
 	return now
 }
 
-// ListAll makes a complete listing, and notes how much it has.
+// ListAll makes a complete listing, and notes how many entries it has.
 func (w *Watcher[T]) ListAll(ctx context.Context, yield func(page []T) bool) error {
 	listed := 0
 	err := w.options.List(ctx, "", pageSize, func(page []T) bool {

@@ -220,8 +220,8 @@ func TestNumberOfWaitsIsTold(t *testing.T) {
 	}
 }
 
-// TestVolumeIsSeenWithoutAListing: a deletion that was to see its volume with the
-// next listing reads it if that listing fails or does not come.
+// TestVolumeIsSeenWithoutAListing: a deletion that expects its volume in the next
+// listing reads it if that listing fails or does not come.
 func TestVolumeIsSeenWithoutAListing(t *testing.T) {
 	for name, list := range map[string]func(context.Context, cinder.Status, int) (bool, error){
 		"it fails": func(context.Context, cinder.Status, int) (bool, error) { return true, errRefused },
@@ -265,8 +265,8 @@ func TestListingsThatFailAreNotRepeated(t *testing.T) {
 	}
 }
 
-// TestEmptyingAProjectMakesListingsCheaper: what is known to be gone is not paid for by
-// the next listing.
+// TestEmptyingAProjectMakesListingsCheaper: what is known to be gone does not add
+// to the cost of the next listing.
 func TestEmptyingAProjectMakesListingsCheaper(t *testing.T) {
 	p := newProject()
 	v := p.add(cinder.StatusDeleting)
@@ -278,8 +278,8 @@ func TestEmptyingAProjectMakesListingsCheaper(t *testing.T) {
 	equal(t, *w.total.Load(), 499)
 }
 
-// TestTotalFollowsWhatIsMadeAndRemoved: replacing volumes leaves the size of a project as
-// it is, and what a listing has left out is not subtracted from it again.
+// TestTotalFollowsWhatIsMadeAndRemoved: replacing volumes leaves the total as it is, and
+// what a listing has left out is not subtracted again.
 func TestTotalFollowsWhatIsMadeAndRemoved(t *testing.T) {
 	t.Run("replaced one by one", func(t *testing.T) {
 		p := newProject()

@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// file is one of an archive or a layer; a name that ends in a slash is that of a
-// directory.
+// file is an entry of an archive or a layer. A name that ends in a slash is a
+// directory's.
 type file struct {
 	name    string
 	content []byte
 	mode    int64
 }
 
-// tarball contains files in the order given, all of root and of one time.
+// tarball archives files in the order given, all owned by root and with the
+// same time.
 func tarball(files []file, at time.Time) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

@@ -17,7 +17,7 @@ const (
 	imageDirectory = "image"
 )
 
-// platforms are those of Linux.
+// platforms lists the architectures; the operating system is always Linux.
 var platforms = []string{"amd64", "arm64"}
 
 // build writes a release into an empty directory. The checksums come last: a
@@ -50,13 +50,13 @@ func build(ctx context.Context, s source, out string) error {
 	return writeChecksums(out)
 }
 
-// artifact is the name of a file of the release.
+// artifact returns the name of a file of the release.
 func (s source) artifact(suffix string) string {
 	return program + "-" + s.version + suffix
 }
 
-// compile builds the binary of one platform. What the environment or the place
-// of the checkout could change is set.
+// compile builds the binary of one platform. It pins every setting that the
+// environment or the path of the checkout could change.
 func compile(ctx context.Context, s source, architecture, to string) error {
 	to, err := filepath.Abs(to)
 	if err != nil {
@@ -71,7 +71,7 @@ func compile(ctx context.Context, s source, architecture, to string) error {
 }
 
 // writeChecksums lists every file, in the form that sha256sum -c reads. The
-// archive of the image stands for its directory.
+// image's directory is left out, since its archive has the same content.
 func writeChecksums(out string) error {
 	entries, err := os.ReadDir(out)
 	if err != nil {

@@ -70,8 +70,8 @@ func writeImage(s source, out string, binaries map[string]string, notices []byte
 	if err != nil {
 		return err
 	}
-	// containerd names what it loads after its own annotation, other tools find a
-	// tag by the one of OCI.
+	// containerd names what it loads by its own annotation; other tools find a
+	// tag by OCI's.
 	if err := path.AppendIndex(index, layout.WithAnnotations(map[string]string{
 		labelsPrefix + "ref.name":  s.version,
 		"io.containerd.image.name": repository + ":" + s.version,
@@ -92,7 +92,7 @@ func writeImage(s source, out string, binaries map[string]string, notices []byte
 	return os.WriteFile(filepath.Join(out, s.artifact("-image.tar")), archive, 0o644)
 }
 
-// newImage has one layer.
+// newImage makes an image with one layer.
 func newImage(s source, architecture string, files []file) (v1.Image, error) {
 	content, err := tarball(files, s.time)
 	if err != nil {
@@ -119,7 +119,8 @@ func newImage(s source, architecture string, files []file) (v1.Image, error) {
 	return mutate.Annotations(image, s.labels()).(v1.Image), nil
 }
 
-// labels are those of the configuration, and the annotations of the manifests.
+// labels returns the labels of the configuration, which are also the
+// annotations of the manifests.
 func (s source) labels() map[string]string {
 	labels := map[string]string{}
 	for name, value := range map[string]string{
@@ -132,8 +133,8 @@ func (s source) labels() map[string]string {
 }
 
 // dockerImage is an entry of manifest.json. Docker's classic image store reads
-// it instead of index.json. It holds one platform under a name, so that each
-// platform has a name of its own here.
+// it instead of index.json. It holds one platform per name, so each platform
+// has a name of its own here.
 type dockerImage struct {
 	Config   string
 	RepoTags []string
@@ -153,20 +154,20 @@ func describeForDocker(image v1.Image, tag string) (dockerImage, error) {
 	return described, nil
 }
 
-// trustedAuthorities are the roots of Mozilla's program, at the version in
+// trustedAuthorities returns the roots of Mozilla's program, at the version in
 // go.mod. A file of certificates cannot express the limits that the program puts
-// on some of them, so that those are left out.
+// on some of them, so those are left out.
 func trustedAuthorities() []byte {
 	var b bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint == nil {
-			_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a Buffer takes everything
+			_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // writing to a Buffer cannot fail
 		}
 	}
 	return b.Bytes()
 }
 
-// archiveOf contains the files of a directory, sorted by name.
+// archiveOf archives the files of a directory, sorted by name.
 func archiveOf(directory string, at time.Time) ([]byte, error) {
 	var files []file
 	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {

@@ -99,7 +99,7 @@ func copyOf(t *testing.T, root string) string {
 	return directory
 }
 
-// contents are the files of a directory and of those below it.
+// contents returns the files of a directory and of those below it.
 func contents(t *testing.T, directory string) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
@@ -208,7 +208,8 @@ func checkArchive(t *testing.T, binary string) {
 	}
 }
 
-// untar reads files; each must belong to root and may be changed by nobody else.
+// untar reads an archive. Each file must belong to root and be writable by
+// nobody else.
 func untar(t *testing.T, r io.Reader) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
@@ -245,8 +246,8 @@ func checkChart(t *testing.T, out string) {
 			t.Errorf("Chart.yaml has no line %q:\n%s", line, chart)
 		}
 	}
-	// The chart takes the image of its own version from the place that the image is
-	// named after.
+	// The chart must pull the image from the repository that the image is named
+	// for.
 	if values := files[program+"/values.yaml"]; !bytes.Contains(values, []byte("\n  repository: "+repository+"\n")) {
 		t.Errorf("the chart's image is not from %s", repository)
 	}

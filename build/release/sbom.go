@@ -46,7 +46,7 @@ func writeSBOM(s source, binary string) error {
 }
 
 // describe lists the program, its modules and Go's standard library. The
-// namespace identifies the document: another binary has another one.
+// namespace identifies the document: every binary has its own.
 func describe(s source, name string, digest [sha256.Size]byte, info *debug.BuildInfo) (*spdx.Document, error) {
 	main := newPackage(info.Main.Path, s.version, "APPLICATION")
 	main.PackageFileName = name
@@ -93,7 +93,7 @@ func describe(s source, name string, digest [sha256.Size]byte, info *debug.Build
 	}, nil
 }
 
-// isNotOfIdentifiers is what an SPDX identifier must not contain.
+// isNotOfIdentifiers matches what an SPDX identifier must not contain.
 var isNotOfIdentifiers = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
 func newPackage(name, version, purpose string) *spdx.Package {

@@ -31,12 +31,12 @@ type source struct {
 	version   string
 	// commit ends in -dirty if the checkout has changes that are not committed.
 	commit string
-	// time is that of every file of the release.
+	// time is the modification time of every file of the release.
 	time time.Time
 }
 
-// readSource asks git what the version does not say. $SOURCE_DATE_EPOCH
-// replaces the time of the commit.
+// readSource asks git for what is not given. $SOURCE_DATE_EPOCH replaces the
+// time of the commit.
 func readSource(ctx context.Context, directory, version string) (source, error) {
 	directory, err := filepath.Abs(directory)
 	if err != nil {
@@ -44,8 +44,8 @@ func readSource(ctx context.Context, directory, version string) (source, error) 
 	}
 	s := source{directory: directory, version: version, commit: noCommit}
 	epoch := os.Getenv("SOURCE_DATE_EPOCH")
-	// In the directory of an unpacked archive, git might answer for a repository
-	// around it.
+	// In an unpacked archive, git might answer for a repository that encloses
+	// it.
 	if _, err := os.Stat(filepath.Join(directory, ".git")); err == nil {
 		if err := s.askGit(ctx, &epoch); err != nil {
 			return source{}, err
@@ -99,8 +99,8 @@ func (s *source) askGit(ctx context.Context, epoch *string) error {
 	return err
 }
 
-// run returns the standard output of a program, which gets more variables in its
-// environment.
+// run runs a program with additional environment variables and returns its
+// standard output.
 func run(ctx context.Context, directory string, variables []string, name string, arguments ...string) ([]byte, error) {
 	command := exec.CommandContext(ctx, name, arguments...)
 	command.Dir, command.Env = directory, append(os.Environ(), variables...)

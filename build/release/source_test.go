@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// checkout is a repository with one commit of 2026-11-22.
+// checkout returns a repository with one commit, dated 2026-11-22.
 func checkout(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
@@ -103,8 +103,8 @@ func TestVersionsThatTagsAndChartsCannotHaveAreRefused(t *testing.T) {
 	}
 }
 
-// TestNothingIsMixedWithAnEarlierRelease: what a directory has left from before
-// would get into its checksums.
+// TestNothingIsMixedWithAnEarlierRelease: files left over in the directory
+// would get into the checksums.
 func TestNothingIsMixedWithAnEarlierRelease(t *testing.T) {
 	out := t.TempDir()
 	write(t, filepath.Join(out, "checksums.txt"), "")

@@ -148,7 +148,8 @@ func (c *checker) protocolName() {
 	}
 }
 
-// OneHostReason says why volumes of a protocol serve no cluster, and the remedy.
+// OneHostReason says why volumes of a protocol are of no use to a cluster, and
+// names the remedy.
 func OneHostReason(protocol string) string {
 	return fmt.Sprintf("volumes of protocol %s are devices of the host that cinder-volume runs on, and no other node can attach them, whatever the driver; use a volume type whose backend exports its volumes", protocol)
 }
@@ -190,7 +191,7 @@ func (c *checker) form() bool {
 	return true
 }
 
-// keys finds keys that do not go with the form and the protocol.
+// keys finds keys that do not belong to the form and the protocol.
 func (c *checker) keys() {
 	for _, k := range keys() {
 		if c.Has(k.name) && !k.fits(c.about, c.As) {
@@ -245,7 +246,7 @@ func (c *checker) names() {
 		c.errorf(at("interface"), "%q cannot be the name of an open-iscsi interface; it is the name of a file below /etc/iscsi/ifaces or /var/lib/iscsi/ifaces, such as default, iser or one made with iscsiadm", c.Interface)
 	}
 	for _, option := range slices.Sorted(maps.Keys(c.Options)) {
-		// As in validateFlexPersistentVolumeSource of Kubernetes.
+		// This is the check of Kubernetes' validateFlexPersistentVolumeSource.
 		namespace, _, _ := strings.Cut(option, "/")
 		if namespace = "." + strings.ToLower(namespace); strings.HasSuffix(namespace, ".kubernetes.io") || strings.HasSuffix(namespace, ".k8s.io") {
 			c.errorf(at("options", option), "names under kubernetes.io and k8s.io are reserved for Kubernetes; choose another")

@@ -18,8 +18,8 @@ var Initiator = regexp.MustCompile(`^(iqn\.[0-9]{4}-[0-9]{2}\.[a-z0-9.-]+:[a-z0-
 const LongestInitiator = 223
 
 // InitiatorProblem describes why nodes cannot log in under a name, as the rest of
-// a sentence. It is empty if they can. The policy and the mappers ask it, so that
-// no policy passes with which every claim would fail.
+// a sentence. It is empty if they can. Both the policy and the mappers use it, so
+// that no policy passes under which every claim would fail.
 func InitiatorProblem(name string) string {
 	foreign := strings.IndexFunc(name, func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsLower(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._:-", r)

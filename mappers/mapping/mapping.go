@@ -1,7 +1,7 @@
 // Package mapping says what a policy may decide about the connections of one
 // protocol, and checks it. The policy checks mappings with it when a file is
 // read, and the mappers apply them. The only package of the module that it imports
-// is the language of templates. Callers pass in what is known about each protocol.
+// is mappers/template. Callers pass in what is known about each protocol.
 package mapping
 
 import (
@@ -51,7 +51,7 @@ type Mapping struct {
 	Options    map[string]string `json:"options"`
 	// Secret is created for each volume.
 	Secret *Secret `json:"secret"`
-	// Secrets that the operator keeps for a CSI driver.
+	// These are Secrets that the operator keeps for a CSI driver.
 	NodeStageSecretRef         *corev1.SecretReference `json:"nodeStageSecretRef"`
 	NodePublishSecretRef       *corev1.SecretReference `json:"nodePublishSecretRef"`
 	NodeExpandSecretRef        *corev1.SecretReference `json:"nodeExpandSecretRef"`

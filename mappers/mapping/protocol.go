@@ -28,12 +28,12 @@ type Protocol struct {
 	// Facts are the names that templates know below the protocol's own name.
 	// The mapper reads and checks their values, whichever shape the driver chose.
 	Facts []string
-	// Fields are those that Cinder's drivers are known to send; nil if none
-	// are known. Drivers may send others.
+	// Fields are the fields that Cinder's drivers are known to send; nil if
+	// none are known. Drivers may send others.
 	Fields []string
-	// IdentityFacts are those of Facts, and IdentityFields the fields of the
-	// connection, that no two volumes share. Only they, and what is known of every
-	// volume, make a volumeHandle.
+	// IdentityFacts are the names in Facts, and IdentityFields the fields of the
+	// connection, whose values no two volumes share. Only they, and what is known
+	// about every volume, make a volumeHandle.
 	IdentityFacts, IdentityFields []string
 	// PerNode gives, by field, the reason why it is valid for one node only.
 	PerNode map[string]string
@@ -99,8 +99,8 @@ func (p Protocols) fields(protocol string) []string {
 // key is a key that not every mapping may have.
 type key struct {
 	name string
-	// forms are those that have the key whatever the protocol. With others,
-	// some protocols have it (Protocol.Keys).
+	// forms are the forms that have the key whatever the protocol. With other
+	// forms, only some protocols have it (Protocol.Keys).
 	forms []Form
 }
 
@@ -130,7 +130,7 @@ func (k key) fits(about Protocol, as Form) bool {
 	return slices.Contains(k.forms, as) || slices.Contains(about.Keys[as], k.name)
 }
 
-// only says in words what the key goes with.
+// only describes the forms and protocols that the key is for.
 func (p Protocols) only(k key) string {
 	var parts, forms []string
 	for _, form := range k.forms {

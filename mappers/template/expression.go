@@ -19,7 +19,8 @@ type scope struct {
 // expression is a part of a template. A missing value is nil.
 type expression interface {
 	evaluate(*scope) (any, error)
-	// name returns its name in sentences, source its text in a template.
+	// name returns the expression's name in sentences, source its text in a
+	// template.
 	name() string
 	source() string
 }
@@ -62,7 +63,7 @@ func descend(s *scope, of expression, value any, path []string) (any, error) {
 	return value, nil
 }
 
-// below is a field of what another expression gives.
+// below is a field of another expression's value.
 type below struct {
 	of   expression
 	path []string
@@ -131,8 +132,8 @@ func (c call) source() string {
 	return strings.Join(words, " ")
 }
 
-// compiler turns the parser's nodes into expressions and collects what is
-// wrong with them.
+// compiler turns the parser's nodes into expressions, and collects mistakes in
+// them.
 type compiler struct {
 	use      Use
 	mistakes Mistakes
@@ -232,7 +233,7 @@ func (c *compiler) command(command *parse.CommandNode, piped expression) express
 	return made
 }
 
-// index checks the constant keys like the names in a path.
+// index checks constant keys as it would the names in a path.
 func (c *compiler) index(made call) expression {
 	from, isField := made.arguments[0].(field)
 	path := []string{}

@@ -213,7 +213,7 @@ func hostPort(c call, values []any) (host, port string, err error) {
 	return host, port, nil
 }
 
-// verb is a verb that printf knows; widths have two digits at most.
+// verb matches a verb that printf knows; widths have two digits at most.
 var (
 	verb       = regexp.MustCompile(`%%|%(0?[0-9]{0,2})([dsxX])`)
 	percentEnd = regexp.MustCompile(`%`)

@@ -41,7 +41,7 @@ func (u Use) identifies(value expression) bool {
 	return false
 }
 
-// identifiesField is for index .connection "name".
+// identifiesField does the same as identifies for index .connection "name".
 func (u Use) identifiesField(index call) bool {
 	from, ok := index.arguments[0].(field)
 	if !ok || len(index.arguments) != 2 {

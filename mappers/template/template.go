@@ -1,6 +1,6 @@
-// Package template is the small language in which a policy's mapping says what
-// goes into the fields of a volume source: text with values of the connection,
-// the volume and the claim filled in.
+// Package template implements the small language in which a policy's mapping says
+// what goes into the fields of a volume source: text with values of the
+// connection, the volume and the claim filled in.
 //
 //	{{ .connection.export }}
 //	{{ index .connection.target_portals 0 }}
@@ -56,9 +56,9 @@ type Use struct {
 	// Identities are the paths below the protocol and the connection whose
 	// values no two volumes share, such as nvmeof.uuid.
 	Identities []string
-	// Device is set for a text that names the disk to nodes. The driver's fields
-	// are many, and the node finds no disk by one that is none's name, but no
-	// tenant may choose it.
+	// Device is set for a text that names the disk to nodes. It may be any field
+	// of the driver, since the node finds no disk by a wrong name, but no tenant
+	// may choose it.
 	Device bool
 }
 
@@ -82,7 +82,8 @@ func Parse(text string, use Use) (*Template, error) {
 		return nil, Mistakes{fmt.Sprintf("the template is longer than %d bytes", MaxLength)}
 	}
 	tree := parse.New("")
-	// The compiler looks up functions, and has better words about unknown ones.
+	// The compiler looks up functions, and reports unknown ones in better
+	// words.
 	tree.Mode = parse.SkipFuncCheck
 	trees := map[string]*parse.Tree{}
 	if _, err := tree.Parse(text, "{{", "}}", trees); err != nil {
@@ -112,7 +113,7 @@ func Parse(text string, use Use) (*Template, error) {
 	return t, nil
 }
 
-// syntaxMistake is the parser's error without its "template: name:line:".
+// syntaxMistake returns the parser's error without its "template: name:line:".
 func syntaxMistake(err error) string {
 	text := err.Error()
 	if match := syntaxPrefix.FindStringSubmatch(text); match != nil {
@@ -202,7 +203,7 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("%s is missing; if the driver can do without it, write {{ %s | default \"\" }}", e.Name, e.source)
 }
 
-// scalar returns a value as it is written into the result.
+// scalar returns a value in the form in which it is written into the result.
 func scalar(of expression, value any) (string, error) {
 	switch typed := value.(type) {
 	case string:

@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
-// values is what the templates of these tests are filled in with.
+// values returns what the templates of these tests are filled in with.
 func values(t testing.TB) map[string]any {
 	t.Helper()
 	decoder := json.NewDecoder(strings.NewReader(`{
@@ -142,12 +142,12 @@ func TestExecuteFails(t *testing.T) {
 	}
 }
 
-// facts are the names that two protocols add to the language.
+// facts returns the names that two protocols add to the language.
 func facts() map[string][]string {
 	return map[string][]string{"nfs": {"export", "server", "path", "file", "format", "options"}, "rbd": {"pool", "image"}}
 }
 
-// Credentials and lines go into Secrets, and nowhere else.
+// TestSecrets: credentials and line breaks go into Secrets, and nowhere else.
 func TestSecrets(t *testing.T) {
 	for text, want := range map[string]string{
 		"{{ .connection.auth_password }}":                              "not-a-real-secret",
@@ -242,7 +242,8 @@ func TestParseMistakes(t *testing.T) {
 	}
 }
 
-// What names a volume differs from volume to volume, and no tenant chooses it.
+// TestIdentity: what names a volume differs from volume to volume, and no
+// tenant chooses it.
 func TestIdentity(t *testing.T) {
 	const shared = "it may be the same for several volumes, and nodes would mount one of them for another; put one of these into it: .volume.id, .volume.name, .pv.name, .claim.uid, .nfs.file, .connection.disk"
 	for text, want := range map[string]string{
@@ -293,7 +294,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// Drivers have many fields for the identifier of a disk.
+// TestDeviceIdentifier: drivers have many fields for the identifier of a disk.
 func TestDeviceIdentifier(t *testing.T) {
 	for text, want := range map[string]string{
 		"{{ .connection.wwn }}":  "",
@@ -342,7 +343,8 @@ func TestNamesAndConnectionFields(t *testing.T) {
 	}
 }
 
-// FuzzTemplate: whatever is written, it is read or refused, and ends.
+// FuzzTemplate: any template is either read or refused, and its evaluation
+// ends.
 func FuzzTemplate(f *testing.F) {
 	for _, seed := range []string{"{{ .volume.id }}", "{{ index .connection.nested 0 1 | default 1 }}", "{{ printf \"%04d\" .connection.lun }}", "{{ .connection.medium | split \",\" | join \"-\" | replace \"x\" \"yy\" }}", "{{ .connection.config | json }}"} {
 		f.Add(seed, "{{ .connection.auth_password }}")

@@ -1,6 +1,6 @@
 // Package admission says which claims the provisioner refuses before it asks any
-// policy, and what of a StorageClass matters to a policy. The running program and
-// policy explain share it, so that what is explained is what happens.
+// policy, and which parts of a StorageClass matter to a policy. The running
+// program and policy explain share it, so that what is explained is what happens.
 package admission
 
 import (
@@ -21,7 +21,8 @@ const (
 // that exists at Cinder: its ID or its name.
 const ImportAnnotation = "standalone-cinder.openstack.org/import-volume"
 
-// ImportOf is the volume that a claim asks for, and whether it asks for one.
+// ImportOf returns the volume that a claim asks for, and whether it asks for
+// one.
 func ImportOf(claim *corev1.PersistentVolumeClaim) (volume string, asks bool) {
 	volume, asks = claim.Annotations[ImportAnnotation]
 	return volume, asks
@@ -34,9 +35,9 @@ const (
 	UnsupportedAccessMode policy.Reason = "UnsupportedAccessMode"
 )
 
-// Refusal explains why a claim is denied that asks for what no Cinder volume can
-// honor through this program; nil if it does not. Such a claim must not get an
-// ordinary, empty volume instead.
+// Refusal explains why a claim is denied if it asks for something that this
+// program cannot honor with any Cinder volume; otherwise it returns nil. Such a
+// claim must not get an ordinary, empty volume instead.
 //
 // parameters are those of the claim's StorageClass.
 func Refusal(claim *corev1.PersistentVolumeClaim, parameters map[string]string) *policy.Denial {
@@ -57,8 +58,8 @@ func Refusal(claim *corev1.PersistentVolumeClaim, parameters map[string]string) 
 	return nil
 }
 
-// SelectedNode is the name of the node that the scheduler selected for the claim's
-// pod; empty if it selected none.
+// SelectedNode returns the name of the node that the scheduler selected for the
+// claim's pod; empty if it selected none.
 func SelectedNode(claim *corev1.PersistentVolumeClaim) string {
 	if name := claim.Annotations[SelectedNodeAnnotation]; name != "" {
 		return name
@@ -66,12 +67,12 @@ func SelectedNode(claim *corev1.PersistentVolumeClaim) string {
 	return claim.Annotations[AlphaSelectedNodeAnnotation]
 }
 
-// AttributesOf is the VolumeAttributesClass that a claim names, as far as the claim
-// shows it: nobody has looked whether it exists. It is nil if the claim names none.
+// AttributesOf returns the VolumeAttributesClass that a claim names, as far as the
+// claim shows it: whether it exists is not checked. It is nil if the claim names none.
 //
 // Kubernetes binds a claim only to a PersistentVolume with the same class
-// (FindMatchingVolume in k8s.io/component-helpers/storage/volume), and rejects one of a
-// native source with it.
+// (FindMatchingVolume in k8s.io/component-helpers/storage/volume), and rejects a
+// PersistentVolume with a native source and a class.
 func AttributesOf(claim *corev1.PersistentVolumeClaim) *policy.AttributesClass {
 	if name := claim.Spec.VolumeAttributesClassName; name != nil && *name != "" {
 		return &policy.AttributesClass{Name: *name, Missing: true}

@@ -10,11 +10,12 @@ import (
 )
 
 // CloneAnnotation is the annotation by which a claim's author asks for a copy of
-// another claim where the StorageClass has the historic provisioner's parameter
+// another claim, if the StorageClass has the historic provisioner's parameter
 // smartclone.
 const CloneAnnotation = "k8s.io/CloneRequest"
 
-// DataSource is what a claim wants the content of, in the claim's namespace.
+// DataSource is the object in the claim's namespace whose content a claim
+// wants.
 type DataSource struct {
 	// Kind is ClaimKind or SnapshotKind.
 	Kind string
@@ -28,9 +29,9 @@ const (
 	snapshots    = "snapshot.storage.k8s.io"
 )
 
-// DataSourceOf reads what a claim wants the content of; nil if it wants an empty
-// volume. It refuses what the program cannot copy: such a claim must not get an
-// empty volume instead.
+// DataSourceOf returns the object whose content a claim wants; nil if it wants
+// an empty volume. It refuses what the program cannot copy: such a claim must
+// not get an empty volume instead.
 func DataSourceOf(claim *corev1.PersistentVolumeClaim, parameters map[string]string) (*DataSource, *policy.Denial) {
 	given, refused := givenSource(claim)
 	if refused != nil {

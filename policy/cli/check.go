@@ -246,7 +246,7 @@ func (o checkOptions) checkFile(cmd *cobra.Command, file string) (report, error)
 	if (o.cloudsFile != "" || o.live) && o.Credentials != nil {
 		findings := o.Credentials(p, o.cloudsFile)
 		if o.live {
-			// The login says what is wrong with them.
+			// The login reports what is wrong with credentials.
 			findings = slices.DeleteFunc(findings, func(f Finding) bool { return !f.Warning })
 		}
 		r.add(p, findings)
@@ -262,7 +262,7 @@ func (o checkOptions) checkFile(cmd *cobra.Command, file string) (report, error)
 	return r, r.outcome(o.failOn)
 }
 
-// outcome is the error of the command about one file.
+// outcome returns the error of the command about one file.
 func (r report) outcome(failOn string) error {
 	switch {
 	case !r.Valid:
@@ -282,7 +282,7 @@ func newReport(source string) report {
 	return report{Source: source, Errors: policy.ErrorList{}, Warnings: policy.ErrorList{}}
 }
 
-// failure is the error of the command if the file has mistakes.
+// failure returns the error of the command if the file has mistakes.
 func (r report) failure(code int) error {
 	return &ExitError{Code: code, Err: fmt.Errorf("%s has %s", r.Source, count(len(r.Errors), "error"))}
 }
@@ -310,8 +310,9 @@ func loadPolicy(cmd *cobra.Command, file, output string, protocols mapping.Proto
 	return nil, reportMistakes(cmd, output, file, err, ExitFailed)
 }
 
-// reportMistakes prints the mistakes in a file, and returns what the command
-// ends with: the code for them, or that for files that cannot be read.
+// reportMistakes prints the mistakes in a file, and returns the error that the
+// command ends with: one with the code or, if the file could not be read, with
+// ExitUsage.
 func reportMistakes(cmd *cobra.Command, output, file string, err error, code int) error {
 	r := newReport(file)
 	if !errors.As(err, &r.Errors) {

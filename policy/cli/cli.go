@@ -76,9 +76,9 @@ type Options struct {
 	// Live logs in to the backends of a policy and asks them whether they can do
 	// what it says.
 	Live Live
-	// Protocols are those that mappings may be about.
+	// Protocols are the protocols that mappings may be about.
 	Protocols mapping.Protocols
-	// ProvisionerName is the default of --provisioner-name, that of the
+	// ProvisionerName is the default of --provisioner-name, the same as in the
 	// running program.
 	ProvisionerName string
 }
@@ -102,7 +102,7 @@ func NewCommand(options Options) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          requireSubcommand,
-		// Files are for the subcommands.
+		// Only the subcommands take files.
 		ValidArgsFunction: cobra.NoFileCompletions,
 		// Cobra sets this only if it makes suggestions itself.
 		SuggestionsMinimumDistance: 2,

@@ -38,7 +38,7 @@ func runWith(options Options, stdin string, args ...string) result {
 	return execute(options, stdin, append([]string{"policy"}, args...)...)
 }
 
-// complete is what the shell is offered after the arguments.
+// complete returns what the shell is offered after the arguments.
 func complete(args ...string) string {
 	return execute(testOptions, "", append([]string{"__complete", "policy"}, args...)...).stdout
 }

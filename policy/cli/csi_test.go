@@ -93,7 +93,8 @@ func TestExplanationSaysWhenATypeMustHaveMultiattach(t *testing.T) {
 	}
 }
 
-// TestExplanationSaysThatTheModeDependsOnTheBackend, if the rule leaves it to them.
+// TestExplanationSaysThatTheModeDependsOnTheBackend: it does so if the rule has no
+// mode.
 func TestExplanationSaysThatTheModeDependsOnTheBackend(t *testing.T) {
 	file := write(t, strings.Replace(strings.Replace(csiPolicy, "tenants:\n", `- name: silver
   mode: csi
@@ -215,8 +216,8 @@ func TestPendingClaimsOfOnePodAreToldWhatTheyNeed(t *testing.T) {
 	}
 }
 
-// TestExplanationKnowsAVolumeAttributesClass, given on the command line or among the
-// manifests; tests of a policy know it, too.
+// TestExplanationKnowsAVolumeAttributesClass gives the class on the command line,
+// among the manifests, and in tests of a policy.
 func TestExplanationKnowsAVolumeAttributesClass(t *testing.T) {
 	file := write(t, strings.Replace(csiPolicy, "    mode: csi\n", "    mode: csi\n    volumeTypes: [ssd]\n", 1))
 	explain := func(manifest string, arguments ...string) string {

@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
-// documented is what exists in the cluster of the documentation.
+// documented returns what exists in the cluster of the documentation.
 func documented() review.Existing {
 	claim := func(namespace, name string, gib int64, volume string) review.Claim {
 		return review.Claim{
@@ -33,7 +33,7 @@ func documented() review.Existing {
 }
 
 // TestDocumentationIsTrue runs what docs/policy-commands.md shows, against the
-// example that everybody has.
+// example that comes with the program.
 func TestDocumentationIsTrue(t *testing.T) {
 	t.Chdir("../..")
 	text, err := os.ReadFile("docs/policy-commands.md")
@@ -62,7 +62,7 @@ func TestDocumentationIsTrue(t *testing.T) {
 		options := clusterWith(documented())
 		options.ProvisionerName = "openstack.org/standalone-cinder"
 		got := runWith(options, "", append([]string{"check"}, strings.Fields(command)...)...)
-		// The example has another revision after every change of a comment.
+		// Every change of a comment in the example changes its revision.
 		revision := regexp.MustCompile("revision [0-9a-f]{12}")
 		if ExitCode(got.err) != ExitFailed || revision.ReplaceAllString(got.stdout, "") != revision.ReplaceAllString(want, "") {
 			t.Errorf("%v\n got:\n%s\nwant:\n%s", got.err, got.stdout, want)

@@ -227,8 +227,8 @@ func TestWhatTheProvisionerRefuses(t *testing.T) {
 	}
 }
 
-// TestPromisesOfTheStorageClass: what a class says and claims do not get is
-// denied or noted.
+// TestPromisesOfTheStorageClass: what a class promises and its claims do not
+// get is denied or noted.
 func TestPromisesOfTheStorageClass(t *testing.T) {
 	file := write(t, strings.Replace(good, "auth: {cloud: gold}", "auth: {cloud: gold}, connector: {nodeLabels: {storage: fc}}", 1))
 	class := func(text string) string {

@@ -181,8 +181,8 @@ func explain(p *policy.Policy, claims []claim, used policy.Usages) explanation {
 	return e
 }
 
-// decide asks the policy about a claim. Of a volume that exists only Cinder knows
-// the size, so the claim's stands for it.
+// decide asks the policy about a claim. Only Cinder knows the size of an existing
+// volume, so the claim's size stands in for it.
 func decide(p *policy.Policy, c *claim) policy.Decision {
 	if c.existing != "" {
 		granted := p.ExplainImport(c.request)

@@ -96,7 +96,7 @@ type Trial struct {
 // TrialStep is a step in the life of a trial's volume.
 type TrialStep string
 
-// The steps of a trial. One that failed at the beginning was not tried.
+// The steps of a trial. A trial that failed at StepBegin was not tried.
 const (
 	StepBegin   TrialStep = "begin"
 	StepCreate  TrialStep = "create"
@@ -145,7 +145,8 @@ func (l *LiveReport) text(to io.Writer) error {
 	return w.Flush()
 }
 
-// facts are what is known about a reachable backend, as parts of a sentence.
+// facts returns what is known about a reachable backend, as parts of a
+// sentence.
 func (b LiveBackend) facts() []string {
 	facts := []string{"reachable at " + b.Endpoint}
 	add := func(format string, value string) {
@@ -169,7 +170,7 @@ func (b LiveBackend) facts() []string {
 	return facts
 }
 
-// Describe is a phrase such as "3 of 10 volumes".
+// Describe returns a phrase such as "3 of 10 volumes".
 func (l LiveLimit) Describe(unit string) string {
 	if l.Limit < 0 {
 		return fmt.Sprintf("%d of unlimited %s", l.Used, unit)

@@ -12,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
-// answering are options whose backends answer with the report.
+// answering returns options whose backends answer with the report.
 func answering(report LiveReport) (options Options, asked *[]LiveOptions) {
 	asked = &[]LiveOptions{}
 	options = clusterWith(reviewed())
@@ -70,7 +70,7 @@ volume on backend gold for r4:
 }
 
 // TestLiveComesLast: backends are not asked about a policy with mistakes, nor if
-// the command fails before.
+// the command fails first.
 func TestLiveComesLast(t *testing.T) {
 	options, asked := answering(LiveReport{Findings: []Finding{{Path: "backends[0]", Message: "slow", Warning: true}}})
 	options.ReadCluster = func(context.Context, string, string) (review.Existing, error) {

@@ -26,7 +26,8 @@ const maxManifests = 64 << 20
 const stdinName = "<stdin>"
 
 // manifests are the objects of some files that matter to the decision about
-// claims. Of two objects of one name the later counts, as with kubectl apply.
+// claims. Of two objects with the same name, the later one counts, as with
+// kubectl apply.
 type manifests struct {
 	claims     []claimManifest
 	namespaces map[string]*corev1.Namespace
@@ -102,8 +103,8 @@ func (r *manifestReader) readFile(file string, stdin io.Reader) error {
 
 // document is one YAML document of a file.
 type document struct {
-	// line is that of its first line with content, before the number of lines
-	// in front of its text.
+	// line is the number of its first line with content; before is the number
+	// of lines in front of its text.
 	line, before int
 	text         []byte
 }
@@ -157,8 +158,8 @@ func (h header) String() string {
 	return h.Kind + " " + name
 }
 
-// readObject reads a document that begins after so many lines of its file; at
-// is its place.
+// readObject reads the text of a document. at is its place, and before is the
+// number of lines in front of the text.
 func (r *manifestReader) readObject(text []byte, at string, before int) error {
 	var h header
 	if err := yaml.Unmarshal(text, &h); err != nil {
@@ -220,8 +221,8 @@ var (
 	decoderLine   = regexp.MustCompile(`\bline (\d+):`)
 )
 
-// yamlProblem is a decoder's error in one line, without its own prefixes and
-// with lines counted from the beginning of the file.
+// yamlProblem returns a decoder's error in one line, without its own prefixes
+// and with lines counted from the beginning of the file.
 func yamlProblem(err error, before int) string {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	for decoderPrefix.MatchString(text) {
@@ -241,9 +242,9 @@ const (
 	betaDefaultClassAnnotation = "storageclass.beta.kubernetes.io/is-default-class"
 )
 
-// defaultClass is the StorageClass that Kubernetes would give to a claim that
-// names none. Of several it takes the newest, then the first by name, and the
-// objects of a manifest have no age yet.
+// defaultClass returns the StorageClass that Kubernetes would give to a claim
+// that names none. Of several, Kubernetes takes the newest, then the first by
+// name; objects of a manifest have no age yet.
 func (m manifests) defaultClass() string {
 	var names []string
 	for name, class := range m.classes {

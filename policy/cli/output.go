@@ -66,7 +66,7 @@ func completeFile(_ *cobra.Command, args []string, _ string) ([]cobra.Completion
 }
 
 // completeValues offers the values that a flag can have. If they are unknown, it
-// offers none, and at least no files.
+// offers nothing, not even files.
 func completeValues(cmd *cobra.Command, flag string, values ...cobra.Completion) {
 	mustComplete(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 }
@@ -78,8 +78,8 @@ func completeYAML(cmd *cobra.Command, flags ...string) {
 	}
 }
 
-// mustComplete panics about a flag that does not exist, a mistake in this
-// package which making the command shows.
+// mustComplete panics if a flag does not exist, a programming mistake that
+// shows as soon as the command is made.
 func mustComplete(err error) {
 	if err != nil {
 		panic("policy command: " + err.Error())

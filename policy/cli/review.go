@@ -13,7 +13,7 @@ import (
 
 // clusterReview is what policy check says about a cluster.
 type clusterReview struct {
-	// Kubeconfig and Provisioner say what was asked about, Against which
+	// Kubeconfig and Provisioner say what was reviewed, and Against which
 	// policy the answer is compared with.
 	Kubeconfig  string          `json:"kubeconfig"`
 	Provisioner string          `json:"provisioner"`

@@ -13,7 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
-// testOptions know no cluster.
+// testOptions have no cluster.
 var testOptions = Options{
 	Protocols:       mappers.BuiltIn().Describe(),
 	ProvisionerName: "cinder.example",
@@ -25,7 +25,7 @@ var testOptions = Options{
 	},
 }
 
-// clusterWith is a cluster that has these claims and volumes.
+// clusterWith returns a cluster that has these claims and volumes.
 func clusterWith(existing review.Existing) Options {
 	options := testOptions
 	options.ReadCluster = func(context.Context, string, string) (review.Existing, error) { return existing, nil }
@@ -103,7 +103,8 @@ func TestCheckOfACluster(t *testing.T) {
 	}
 }
 
-// TestEveryKindOfFindingHasAHeading, and reviewed has each of them.
+// TestEveryKindOfFindingHasAHeading also checks that reviewed has a finding of
+// every kind.
 func TestEveryKindOfFindingHasAHeading(t *testing.T) {
 	p, err := policy.Load("testdata/review.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
@@ -208,7 +209,7 @@ func TestCheckOfAClusterGoesWrong(t *testing.T) {
 	}
 }
 
-// TestInterruptedReading: the command hands its context on.
+// TestInterruptedReading: the command passes its context on.
 func TestInterruptedReading(t *testing.T) {
 	options := testOptions
 	options.ReadCluster = func(ctx context.Context, _, _ string) (review.Existing, error) { return review.Existing{}, ctx.Err() }

@@ -108,7 +108,7 @@ type testReport struct {
 	Tests  []testResult   `json:"tests"`
 }
 
-// testResult is what came of one test.
+// testResult is the result of one test.
 type testResult struct {
 	Name string `json:"name"`
 	// Line is the line in the file where the test begins.
@@ -136,7 +136,7 @@ type decided struct {
 	Volume   *policy.VolumeProperties `json:"volume,omitempty"`
 }
 
-// String completes "denied: ".
+// String returns the text that follows "denied: ".
 func (d decided) String() string {
 	if d.Denial == nil {
 		return "no, it is granted"
@@ -171,7 +171,7 @@ type comparison struct {
 func (c *comparison) run(p *policy.Policy, test policy.TestCase) decided {
 	usages, err := p.Usages(test.Used)
 	if err != nil {
-		// The policy lost what the test counts on.
+		// The policy no longer has what the test refers to.
 		var unknown policy.ErrorList
 		errors.As(err, &unknown)
 		for _, e := range unknown {
@@ -255,7 +255,7 @@ func (c *comparison) compare(expect policy.TestExpectation, d decided) {
 	}
 }
 
-// text compares values that are expected only if they are not empty.
+// text compares two values; an empty one means that nothing is expected.
 func (c *comparison) text(field, expected, decided string) {
 	if expected == "" || expected == decided {
 		return

@@ -33,8 +33,8 @@ func Strange(word string) string {
 	return ""
 }
 
-// Foreign does the same for words of ASCII characters: it names the first other
-// one.
+// Foreign does the same for words of ASCII characters: it also names the first
+// character that is not ASCII.
 func Foreign(word string) string {
 	if strange := Strange(word); strange != "" {
 		return strange

@@ -240,8 +240,8 @@ func hasLeadingZero(text string) bool {
 	return len(text) > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9'
 }
 
-// describeBool also shows the words that mean true or false in other versions of
-// YAML.
+// describeBool describes a value that is not a bool, and shows the words that
+// mean true or false in other versions of YAML.
 func describeBool(n *yaml.Node) string {
 	switch strings.ToLower(n.Value) {
 	case "yes", "no", "on", "off", "true", "false":
@@ -250,7 +250,8 @@ func describeBool(n *yaml.Node) string {
 	return describe(n)
 }
 
-// describeNumber also shows the value if it is another kind of number.
+// describeNumber describes a value that is not a number, and shows it if it is
+// another kind of number.
 func describeNumber(n *yaml.Node) string {
 	if n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!int" || n.ShortTag() == "!!float") {
 		return n.Value

@@ -253,7 +253,7 @@ func DidYouMean(word string, known []string, all string) string {
 	return fmt.Sprintf("%s; %s %s%s", oddity(word), all, strings.Join(known, ", "), more)
 }
 
-// oddity continues a sentence about a word with what cannot be seen of it.
+// oddity continues a sentence about a word with what cannot be seen in it.
 func oddity(word string) string {
 	if strange := Strange(word); strange != "" {
 		return "; " + strange

@@ -69,9 +69,9 @@ const maxReread = 10 << 20
 // after the longest beginning of the file that can. The parser itself only
 // gives the line of the surrounding construct, one that is off by one, or none.
 //
-// It looks backwards from where the parser gave up. For what is never closed
-// that is the end of the file, but then its own line (0 for the first) is that
-// of the opening.
+// It looks backwards from where the parser gave up. If something is never
+// closed, that is the end of the file, and the line in the parser's error (0
+// for the first) is that of the opening.
 func brokenLine(data []byte, reported int) (int, []byte) {
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	feed := &lineReader{lines: lines}

@@ -19,11 +19,11 @@ type Kind struct {
 	dots bool
 }
 
-// Namespace is the kind of names that are RFC 1123 labels.
+// Namespace returns the kind of names that are RFC 1123 labels.
 func Namespace() Kind { return Kind{max: validation.DNS1123LabelMaxLength} }
 
-// StorageClass is the kind of names that are RFC 1123 subdomains, like those of
-// StorageClasses and claims.
+// StorageClass returns the kind of names that are RFC 1123 subdomains, like
+// those of StorageClasses and claims.
 func StorageClass() Kind { return Kind{max: validation.DNS1123SubdomainMaxLength, dots: true} }
 
 // Valid reports whether an object of the kind can have the name.

@@ -16,7 +16,7 @@ func TestMatches(t *testing.T) {
 		{"team-a", "team", false},
 		{"*", "anything", true},
 		{"team-a-*", "team-a-dev", true},
-		{"team-a-*", "team-a-", true}, // no namespace can be called so
+		{"team-a-*", "team-a-", true}, // no namespace can have this name
 		{"team-a-*", "team-a", false},
 		{"team-a*", "team-a", true},
 		{"team-a*", "team-ab", true},
@@ -106,7 +106,8 @@ func TestCommonNames(t *testing.T) {
 	}
 }
 
-// randomPattern is short and over few characters, so that patterns often meet.
+// randomPattern returns a short pattern of few different characters, so that
+// patterns often overlap.
 func randomPattern(r *rand.Rand) string {
 	var b strings.Builder
 	for range 1 + r.IntN(5) {

@@ -26,9 +26,9 @@ type Existing struct {
 
 // CSI is what a cluster has for mode csi.
 type CSI struct {
-	// Driver is whether the CSIDriver object exists.
+	// Driver reports whether the CSIDriver object exists.
 	Driver bool
-	// Nodes is on how many nodes the driver is registered.
+	// Nodes is the number of nodes on which the driver is registered.
 	Nodes int
 }
 
@@ -83,7 +83,7 @@ type Claim struct {
 	Volume string
 }
 
-// subject is how findings name the claim.
+// subject returns how findings name the claim.
 func (c Claim) subject() string { return c.Request.Namespace + "/" + c.Name }
 
 // Volume is a PersistentVolume that the provisioner made, with what it
@@ -120,11 +120,11 @@ type Volume struct {
 	Damage string
 }
 
-// usage is what the volume counts for.
+// usage returns what the volume counts for.
 func (v Volume) usage() policy.Usage { return policy.Usage{Volumes: 1, Gigabytes: v.GiB} }
 
 // counts reports whether the volume counts against quotas if the provisioner runs
-// under this cluster's ID. Its ledger decides in the same way.
+// under this cluster's ID. The provisioner's ledger decides in the same way.
 func (v Volume) counts(cluster string) bool {
 	return !v.Historic && v.ClaimUID != "" && (cluster == "" || v.Cluster == cluster)
 }

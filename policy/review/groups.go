@@ -23,7 +23,7 @@ func (g *groups) each(visit func(group string, names []string)) {
 	}
 }
 
-// grouped is a finding about several volumes.
+// grouped returns a finding about several volumes.
 func grouped(kind FindingKind, subject, path string, names []string, format string, args ...any) Finding {
 	return Finding{Kind: kind, Subject: subject, Path: path, Volumes: names, Message: fmt.Sprintf(format, args...), detail: strings.Join(names, " ")}
 }

@@ -32,7 +32,7 @@ const (
 	RetainedBackendGone FindingKind = "RetainedBackendGone"
 	// ClusterChanged: volumes were stamped under another cluster's id.
 	ClusterChanged FindingKind = "ClusterChanged"
-	// DamagedVolume: a PersistentVolume fails to record what deleting needs.
+	// DamagedVolume: a PersistentVolume lacks a record that deletion needs.
 	DamagedVolume FindingKind = "DamagedVolume"
 	// TenantGone: volumes belong to a tenant that the policy does not have.
 	TenantGone FindingKind = "TenantGone"
@@ -134,7 +134,7 @@ func Of(p *policy.Policy, existing Existing) Review {
 	volumes := slices.Clone(existing.Volumes)
 	slices.SortFunc(volumes, func(a, b Volume) int { return strings.Compare(a.Name, b.Name) })
 	r.volumes(volumes)
-	// Limits are about what exists; pending claims come on top.
+	// Limits are checked for what exists, so before pending claims are added.
 	r.overQuota()
 	r.driver(existing.CSI)
 	for _, class := range existing.Classes {

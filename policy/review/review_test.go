@@ -61,7 +61,7 @@ tenants:
       - {storageClasses: ["*"], backends: [silver], volumeType: hdd}
 `
 
-// existingOf makes what exists of short descriptions.
+// existingOf makes an Existing from short descriptions.
 type existingOf struct {
 	claims  []Claim
 	volumes []Volume
@@ -87,7 +87,7 @@ func pending(namespace, name, class string, change func(*Claim)) Claim {
 	})
 }
 
-// volumeOf is the volume of a claim called name.
+// volumeOf returns the volume of a claim called name.
 func volumeOf(name, tenant, class, backend string, change func(*Volume)) Volume {
 	v := Volume{
 		Name: "pv-" + name, Backend: backend, Tenant: tenant, StorageClass: class, GiB: 10, Cluster: "prod",
@@ -398,7 +398,7 @@ func TestBackendsThatLeadElsewhere(t *testing.T) {
 }
 
 // TestBackendsOfWhichAnotherEndpointIsChosen: where a catalog leads is not
-// known offline, but that it is asked for something else is.
+// known offline, but whether it is asked for something else is.
 func TestBackendsOfWhichAnotherEndpointIsChosen(t *testing.T) {
 	const old = "http://old:8776/v3"
 	existing := Existing{Cluster: "prod", Volumes: []Volume{

@@ -8,7 +8,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// findingKey is equal for two findings if their policies mean the same for a
+// findingKey is equal for two findings that say the same about the same
 // subject.
 type findingKey struct {
 	kind    FindingKind
@@ -18,8 +18,8 @@ type findingKey struct {
 
 func (f Finding) key() findingKey { return findingKey{f.Kind, f.Subject, f.detail} }
 
-// topic is the subject of a finding, whatever it says about it. An ended finding
-// is left out if there is another one with the same topic.
+// topic returns the subject of a finding, whatever it says about it. An ended
+// finding is left out if there is another one with the same topic.
 func (f Finding) topic() findingKey {
 	switch f.Kind {
 	case PendingDenied, PendingGranted, StorageClassGone:

@@ -201,8 +201,8 @@ func sharedFields() map[string]field {
 	}
 }
 
-// templateRules bound the length of a template. Only policy.Parse reads what is in
-// it.
+// templateRules bounds the length of a template. Only policy.Parse checks its
+// content.
 func templateRules() object { return object{"maxLength": template.MaxLength} }
 
 func filledKeys() object { return object{"propertyNames": object{"minLength": 1}} }
@@ -219,8 +219,8 @@ func labelValueRules() object {
 	return object{"pattern": labelValuePattern, "maxLength": validation.LabelValueMaxLength}
 }
 
-// metadataRules are about the keys, metadataValues about the values: empty
-// values are allowed there.
+// metadataRules returns the rules for metadata keys, and metadataValues those
+// for values, which may be empty.
 func metadataRules() object {
 	return object{"propertyNames": object{
 		"pattern": textPattern, "maxLength": policy.MaxTextLength,
@@ -232,5 +232,6 @@ func metadataValues() object {
 	return object{"maxLength": policy.MaxTextLength, "anyOf": []object{{"const": ""}, {"pattern": textPattern}}}
 }
 
-// notZero is for sizes and durations, whose type has a pattern already.
+// notZero returns a rule for sizes and durations, whose type already has a
+// pattern.
 func notZero() object { return object{"allOf": []object{{"pattern": notZeroPattern}}} }

@@ -13,8 +13,8 @@ import (
 // referenceFile is the page of the policy's fields.
 const referenceFile = "../../docs/reference/policy.md"
 
-// TestReferenceIsUpToDate keeps the page of the policy's fields what the schema
-// says.
+// TestReferenceIsUpToDate keeps the page of the policy's fields in step with
+// the schema.
 func TestReferenceIsUpToDate(t *testing.T) {
 	want := reference(t)
 	if *update {
@@ -31,7 +31,7 @@ func TestReferenceIsUpToDate(t *testing.T) {
 	}
 }
 
-// described is what the page says of a part of the schema.
+// described is what the page says about a part of the schema.
 type described struct {
 	Type                 string
 	Description          string
@@ -84,7 +84,7 @@ func section(b *strings.Builder, name string, part described) {
 	}
 }
 
-// kind is the type of a field.
+// kind returns the type of a field.
 func kind(about described) string {
 	if name := definitionOf(about); name != "" {
 		return fmt.Sprintf("[%s](#%s)", name, strings.ToLower(name))
@@ -104,7 +104,7 @@ func kind(about described) string {
 	return about.Type
 }
 
-// definitionOf is the name of the definition that a field has, if any.
+// definitionOf returns the name of the definition that a field has, if any.
 func definitionOf(about described) string {
 	if about.Ref != "" {
 		return strings.TrimPrefix(about.Ref, "#/definitions/")
@@ -117,7 +117,7 @@ func definitionOf(about described) string {
 	return ""
 }
 
-// below are the definitions that the fields of one lead to.
+// below returns the definitions that the fields of a definition refer to.
 func below(part described) []string {
 	var names []string
 	for _, field := range slices.Sorted(maps.Keys(part.Properties)) {

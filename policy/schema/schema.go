@@ -34,7 +34,7 @@ func JSON(protocols mapping.Protocols) []byte {
 	root["definitions"] = b.definitions
 	text, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
-		// It consists of maps, lists, strings and numbers only.
+		// The schema consists of maps, lists, strings and numbers only.
 		panic("schema: the schema cannot be written: " + err.Error())
 	}
 	return append(text, '\n')
@@ -57,7 +57,7 @@ type builder struct {
 	definitions object
 }
 
-// of is the schema of a value of the type. It accepts what decode does.
+// of returns the schema of a value of the type. It accepts what decode does.
 func (b *builder) of(t reflect.Type) object {
 	switch {
 	case t.Kind() == reflect.Pointer:
@@ -92,8 +92,8 @@ func (b *builder) of(t reflect.Type) object {
 	panic("schema: no schema for " + t.String())
 }
 
-// definition is the name of a struct in the schema. The package of a type is not
-// part of it, unless the rest says too little.
+// definition returns the name of a struct in the schema. The package of a type
+// is not part of it, unless the rest says too little.
 func definition(t reflect.Type) string {
 	if t == reflect.TypeFor[mapping.Secret]() {
 		return "MappingSecret"
@@ -101,8 +101,8 @@ func definition(t reflect.Type) string {
 	return t.Name()
 }
 
-// object is the schema of a struct. A field without an entry in the table is a
-// programming mistake, which the drift test shows.
+// object returns the schema of a struct. A field without an entry in the table
+// is a programming mistake, which the drift test shows.
 func (b *builder) object(t reflect.Type) object {
 	properties, required := object{}, []string{}
 	for i := range t.NumField() {
@@ -147,8 +147,8 @@ func (b *builder) object(t reflect.Type) object {
 // durationPattern is what time.ParseDuration accepts, as far as it is positive.
 const durationPattern = `^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$`
 
-// These say in regular expressions that Go and ECMAScript both understand what
-// the package policy says in Go. They may accept more, never less.
+// These express checks of the package policy as regular expressions that Go and
+// ECMAScript both understand. They may accept more than the checks, never less.
 const (
 	textPattern         = `^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$`
 	labelPattern        = `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
@@ -181,7 +181,7 @@ func textRules() object {
 // both requires a value to match two schemas.
 func both(a, b object) object { return object{"allOf": []object{a, b}} }
 
-// when requires something of a mapping of that form.
+// when requires something of mappings of a form.
 func when(as mapping.Form, then object) object {
 	return object{
 		"if":   object{"properties": object{"as": object{"const": string(as)}}, "required": []string{"as"}},

@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write the schema file")
 
-// protocols are those of the program.
+// protocols returns the protocols that the program supports.
 func protocols() mapping.Protocols { return mappers.BuiltIn().Describe() }
 
 // testdata finds the policies that the tests of policy.Parse read.
@@ -84,8 +84,8 @@ func compileSchema(t *testing.T) *jsonschema.Schema {
 	return compiled
 }
 
-// plain turns a YAML value into what JSON has, as editors do. What JSON cannot
-// express, or is without end, is not for a schema to judge.
+// plain turns a YAML value into a JSON value, as editors do. A schema cannot
+// judge what JSON cannot express, or what has no end.
 func plain(n *yaml.Node, left *int) (any, bool) {
 	if *left--; *left < 0 {
 		return nil, false
@@ -129,7 +129,7 @@ func plain(n *yaml.Node, left *int) (any, bool) {
 	return n.Value, true
 }
 
-// single reads a file of one document that has nothing but JSON's values.
+// single reads a file of one document that has only values that JSON has, too.
 func single(data []byte) (any, bool) {
 	decoder := yaml.NewDecoder(strings.NewReader(string(data)))
 	var first, second yaml.Node

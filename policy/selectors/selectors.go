@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// Operators are the operators of matchExpressions in their order in
+// Operators returns the operators of matchExpressions in their order in
 // Kubernetes' documentation.
 func Operators() []string {
 	return []string{

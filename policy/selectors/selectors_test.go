@@ -10,8 +10,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// randomSelector uses two labels with three values, so that all there can be
-// is tried out.
+// randomSelector uses two labels with three values, so that every combination
+// is tried.
 func randomSelector(r *rand.Rand) *metav1.LabelSelector {
 	key := func() string { return []string{"k", "l"}[r.IntN(2)] }
 	value := func() string { return []string{"", "1", "2"}[r.IntN(3)] }

@@ -40,15 +40,16 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// resyncPeriod is how often every object is checked again without a reason.
+// resyncPeriod is how often every object is checked again even if it has not changed.
 const resyncPeriod = 15 * time.Minute
 
 // fewClients is the smallest number of logged-in clients to keep; a reload may
 // add backends.
 const fewClients = 256
 
-// A follower's caches may be that late; when it is elected, it reads at once what
-// waits. Connections younger than followersYoung do not wait.
+// A follower reads its watches in batches, so its caches may be late by followersPause;
+// when it is elected, it reads at once what has arrived. Connections younger than
+// followersYoung are read at once.
 const (
 	followersPause = time.Second
 	followersYoung = 10 * time.Second
@@ -61,25 +62,25 @@ type App struct {
 	namespace string
 	identity  string
 
-	// policy is the one in force; it is empty until the start has found one.
+	// policy is the policy in force. It is empty until the start has found one.
 	policy  atomic.Pointer[policy.Policy]
 	mappers *mappers.Registry
-	// pool is made when the start knows which credentials are kept.
+	// pool is created once the start knows which credentials are kept.
 	pool *backends.Pool
 	// lastGood keeps what is in force for replicas that start while a file is bad.
 	lastGood lastgood.Store
-	// fromKept means that the policy in force was taken from there.
+	// fromKept means that the policy in force was taken from lastGood.
 	fromKept atomic.Bool
 
 	client kubernetes.Interface
 	// snapshotClient reads and changes the objects of snapshots.
 	snapshotClient snapshotclient.Interface
-	// metadataClient follows the CRDs of snapshots, and the Secret of lastGood.
+	// metadataClient watches the CRDs of snapshots, and the Secret of lastGood.
 	metadataClient metadata.Interface
 	// leaseClient has a rate limit of its own, so that a flood of claims cannot
 	// delay the renewal of the lease.
 	leaseClient kubernetes.Interface
-	// leaseWatch is prompt, while the other watches of a follower are read in batches.
+	// leaseWatch is read at once, while a follower's other watches are read in batches.
 	leaseWatch  kubernetes.Interface
 	dialer      *batches.Dialer
 	factory     informers.SharedInformerFactory
@@ -89,7 +90,7 @@ type App struct {
 	cluster     string
 	// clusterUID is the UID of namespace kube-system.
 	clusterUID string
-	// leads reports whether this replica leads; never nil.
+	// leads holds whether this replica leads; never nil.
 	leads atomic.Pointer[leadership]
 	// leaseReleased is called when another replica releases the lease; nil unless
 	// this replica is a candidate.
@@ -104,7 +105,7 @@ type App struct {
 	snapshotMetrics    *snapshot.Metrics
 	importMetrics      *importMetrics
 	attachMetrics      *attach.Metrics
-	// libraryMetrics are those of the provisioning library; all terms share them.
+	// libraryMetrics are those of the provisioning library. All terms share them.
 	libraryMetrics metrics.Metrics
 	status         *status
 	monitor        *liveness.Monitor
@@ -120,9 +121,8 @@ type App struct {
 	pprofListener net.Listener
 }
 
-// New does everything that can fail on a wrong configuration, and nothing that
-// contacts a server. A bad policy is not among it: Run looks for the last good
-// one.
+// New does everything that a wrong configuration can make fail, and contacts no server.
+// A bad policy does not make it fail, because Run looks for the last good one.
 func New(options Options) (*App, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err
@@ -222,7 +222,8 @@ func assemble(options Options) (*App, error) {
 	registry.MustRegister(newMissingCollector(a), newTermCollector(a))
 	a.lastGood = lastgood.Store{
 		Client: client, Namespace: namespace, Name: wiring.LeaseName(options.ProvisionerName) + "-last-good", MaxPolicySize: policy.MaxFileSize,
-		// The admission policies in deploy/ let the program change only Secrets with it.
+		// The admission policies in deploy/ let the program change only Secrets with
+		// this label.
 		Labels: map[string]string{record.LabelManagedBy: record.ManagedBy},
 	}
 	a.policy.Store(&policy.Policy{})
@@ -231,7 +232,7 @@ func assemble(options Options) (*App, error) {
 	return a, a.listen()
 }
 
-// newDialer makes the connections of a configuration from now on.
+// newDialer makes all further connections of a configuration.
 func newDialer(config *rest.Config) *batches.Dialer {
 	dial := config.Dial
 	if dial == nil {
@@ -258,14 +259,14 @@ type leadership struct {
 // mayNot is the fence of a replica that does not lead.
 func mayNot() error { return errors.New("this replica does not lead") }
 
-// term returns the current term, nil while this replica does not lead.
+// term returns the current term; nil while this replica does not lead.
 func (a *App) term() *term { return a.leads.Load().term }
 
 // mayWrite keeps a replica that does not lead from changing anything at Cinder
 // or in Kubernetes.
 func (a *App) mayWrite() error { return a.leads.Load().fence() }
 
-// Address is where the replica serves health and metrics.
+// Address returns where the replica serves health and metrics.
 func (a *App) Address() string { return a.listener.Addr().String() }
 
 // Run serves until the context ends, then hands over. It returns when the lease
@@ -330,9 +331,9 @@ func ignoreStop(ctx context.Context, err error) error {
 	return err
 }
 
-// tell writes an event about the program itself. The event is about the Lease,
-// the one object that all replicas share, and only the leader writes it, so
-// that three replicas do not report everything three times.
+// tell writes an event about the program itself. It is about the Lease, the one object
+// that all replicas share. Only the leader writes it, so that three replicas do not
+// report everything three times.
 func (a *App) tell(eventType, reason, message string) {
 	if a.term() == nil {
 		return
@@ -346,9 +347,9 @@ func (a *App) tell(eventType, reason, message string) {
 	a.recorder.Event(lease, eventType, reason, message)
 }
 
-// haveManyMatters reports which events must not replace each other: the
-// program's own, since its Lease stands for everything it reports, and the
-// warnings about a connection, since one claim may have several.
+// haveManyMatters reports whether events with this kind and reason must not replace
+// each other: those about the Lease, which stands for everything that the program
+// reports, and the warnings about connections, because one claim may have several.
 func haveManyMatters(kind, reason string) bool {
 	return kind == "Lease" || reason == "ConnectionWarning"
 }

@@ -35,7 +35,7 @@ type auditor struct {
 	provisioner     *provisioner.Provisioner
 	backends        *termBackends
 	snapshots       *snapshot.Controller
-	// isGone reports whether a volume is gone since its backend was listed.
+	// isGone reports whether a volume has disappeared since its backend was listed.
 	isGone  func(backend, volumeID string) bool
 	metrics *auditMetrics
 	// tell writes an event about the program, record one about an object.
@@ -46,8 +46,7 @@ type auditor struct {
 	reported map[audit.Finding]bool
 }
 
-// run audits until the context ends. The metrics are those of a leader; a
-// follower has none.
+// run audits until the context ends. Only a leader exports the metrics.
 func (u *auditor) run(ctx context.Context) {
 	defer u.metrics.forget()
 	wait := min(auditDelay, u.policy().Audit.Interval)
@@ -64,7 +63,7 @@ func (u *auditor) run(ctx context.Context) {
 	}
 }
 
-// once makes one audit. It reads Cinder first, as Audit does.
+// once makes one audit. Like Audit, it reads Cinder first.
 func (u *auditor) once(ctx context.Context) error {
 	settings := u.policy().Audit
 	listings := audit.ListEach(u.backends.Names(), func(name string) ([]cinder.Volume, cinder.Place, error) {
@@ -99,9 +98,9 @@ func (u *auditor) once(ctx context.Context) error {
 	return notRemoved
 }
 
-// compare compares with the caches, which costs the API server little. It confirms what
-// it finds there with what the API server has, unless an earlier audit has, and nothing
-// is to be removed.
+// compare compares with the caches, which costs the API server little. It confirms
+// findings with what the API server has, unless an earlier audit has confirmed all of
+// them and nothing is to be removed.
 func (u *auditor) compare(ctx context.Context, listings map[string]audit.Listing, removes bool) ([]audit.Finding, error) {
 	records, err := record.ReadCached(ctx, u.client, u.caches, u.provisionerName, u.namespace)
 	if err != nil {
@@ -129,8 +128,9 @@ func (u *auditor) compareWith(ctx context.Context, listings map[string]audit.Lis
 			unrecorded[f.Volume] = true
 		}
 	}
-	// The volumes were listed first. What this term has removed since, by whichever of a
-	// project's backends, may have gone before its PersistentVolume was looked for.
+	// The volumes were listed first. Volumes that this term has removed since, by
+	// whichever of a project's backends, may have gone before their PersistentVolumes
+	// were read.
 	gone := map[string]bool{}
 	for backend, listing := range listings {
 		for i := range listing.Volumes {
@@ -150,19 +150,19 @@ func (u *auditor) find(ctx context.Context, backend, id string) (cinder.Volume, 
 	return lifecycle.Find(ctx, id)
 }
 
-// withoutMessage is what a finding has in common with that of the next audit: the age in
-// a message changes.
+// withoutMessage returns what a finding has in common with the same finding of the next
+// audit, whose message contains another age.
 func withoutMessage(f audit.Finding) audit.Finding {
 	f.Message = ""
 	return f
 }
 
-// mostReported is how many findings of one audit without an object of their own
-// get an event. The command `audit` lists them all.
+// mostReported limits how many findings without an object of their own get an event in
+// one audit. The command `audit` lists them all.
 const mostReported = 20
 
-// report reports what is new: on the PersistentVolume where there is one, else
-// on the program's Lease.
+// report reports what is new: on the PersistentVolume if there is one, otherwise on the
+// program's Lease.
 func (u *auditor) report(findings, removed []audit.Finding) {
 	for _, f := range removed {
 		u.warn("Removed what the audit found to be unused", "kind", f.Kind, "backend", f.Backend, "subject", audit.Subject(f))
@@ -197,7 +197,7 @@ func onBackend(f audit.Finding) string {
 	return " on backend " + f.Backend
 }
 
-// auditMetrics show what this leader's last audit found.
+// auditMetrics shows what this leader's last audit found.
 type auditMetrics struct {
 	findings  *prometheus.GaugeVec
 	removed   *prometheus.CounterVec

@@ -21,8 +21,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// TestAuditConfirmsWhatTheCachesShow: caches may be late, and a listing of everything
-// that is not needed costs the API server more than all else that a replica asks for.
+// TestAuditConfirmsWhatTheCachesShow: caches may be late, and an unnecessary listing of
+// everything costs the API server more than all other requests of a replica.
 func TestAuditConfirmsWhatTheCachesShow(t *testing.T) {
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", CreationTimestamp: metav1.Now(), Annotations: map[string]string{
 		record.AnnotationProvisionedBy: "cinder", record.AnnotationVolume: "volume-1", record.AnnotationBackend: "gold", record.AnnotationCluster: "cluster",
@@ -66,7 +66,7 @@ func TestAuditConfirmsWhatTheCachesShow(t *testing.T) {
 					PersistentVolumes: corelisters.NewPersistentVolumeLister(volumes),
 				},
 			}
-			// Another backend of the same project shows it, too.
+			// Another backend of the same project also shows it.
 			listings := map[string]audit.Listing{"gold": {Volumes: []cinder.Volume{volume}}, "silver": {Volumes: []cinder.Volume{volume}}}
 			compare := func() []audit.Finding {
 				findings, err := u.compare(t.Context(), listings, test.removes)

@@ -17,8 +17,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// termBackends keeps the lifecycles of one term. It makes each on first use and
-// updates it when the policy changes.
+// termBackends holds the lifecycles of one term. It makes each on first use and updates
+// it when the policy changes.
 type termBackends struct {
 	policy  func() *policy.Policy
 	retired *retiredBackends
@@ -31,8 +31,8 @@ type termBackends struct {
 	nodes   *portnames.Pools
 	// watchQueue watches the queue of requests to a backend, until the term ends.
 	watchQueue func(name string)
-	// answers is called when a backend answers again, moved when its name points
-	// to another endpoint.
+	// answers is called when a backend answers again, moved when its name leads to
+	// another endpoint.
 	answers func(name string)
 	moved   func(name string)
 
@@ -61,7 +61,7 @@ func (t *termBackends) Volumes(name string) (provisioner.Volumes, error) {
 	return lifecycle, nil
 }
 
-// isGone reports whether a volume is gone since its backend was last listed.
+// isGone reports whether a volume has disappeared since its backend was last listed.
 func (t *termBackends) isGone(name, volumeID string) bool {
 	lifecycle, err := t.current(name)
 	return err == nil && lifecycle.IsGone(volumeID)
@@ -144,8 +144,8 @@ func (t *termBackends) Mappings(name string) map[string]mapping.Mapping {
 	return backend.Mapping
 }
 
-// Names lists the backends of the policy, and those that a reload has removed. Its
-// callers ask for every volume, so the former are listed once for each policy.
+// Names lists the backends of the policy, and those that a reload has removed. Callers
+// need it for every volume, so the list is made only once for each policy.
 func (t *termBackends) Names() []string {
 	inForce := t.policy()
 	known := t.names.Load()
@@ -156,11 +156,11 @@ func (t *termBackends) Names() []string {
 		}
 		t.names.Store(known)
 	}
-	// Clipped, so that appending makes a copy.
+	// Clip it, so that appending makes a copy.
 	return append(slices.Clip(known.names), t.retired.names()...)
 }
 
-// namesOf are the names of a policy's backends.
+// namesOf holds the names of a policy's backends.
 type namesOf struct {
 	of    *policy.Policy
 	names []string

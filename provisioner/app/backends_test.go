@@ -14,8 +14,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// TestAMoveIsToldByWhoeverSeesItFirst, also by an audit between a reload and what follows
-// it: otherwise the backend is not counted again.
+// TestAMoveIsToldByWhoeverSeesItFirst: an audit may see it between a reload and what
+// follows it. Without the report, the backend would not be counted again.
 func TestAMoveIsToldByWhoeverSeesItFirst(t *testing.T) {
 	const text = `
 apiVersion: standalone-cinder.openstack.org/v1alpha1

@@ -13,8 +13,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
 )
 
-// TestMissingCloudsFileEndsTheStart unless credentials are kept: a replica without
-// any would be ready and could do nothing.
+// TestMissingCloudsFileEndsTheStart: a replica without any credentials would be ready
+// but could do nothing. It starts only if credentials are kept.
 func TestMissingCloudsFileEndsTheStart(t *testing.T) {
 	absent := filepath.Join(t.TempDir(), "clouds.yaml")
 	present := filepath.Join(t.TempDir(), "clouds.yaml")

@@ -9,8 +9,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// TestLibraryLeavesOthersVolumesOfTheDriverAlone: it knows the driver's name, and would
-// put its finalizer on what an administrator or a sidecar made.
+// TestLibraryLeavesOthersVolumesOfTheDriverAlone: the library knows the driver's name,
+// and would put its finalizer on what an administrator or a sidecar made.
 func TestLibraryLeavesOthersVolumesOfTheDriverAlone(t *testing.T) {
 	for by, want := range map[string]bool{"openstack.org/standalone-cinder": true, policy.CSIDriver: false, "": false} {
 		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{

@@ -26,8 +26,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
-// listenForSidecars opens the socket of the CSI driver, if there is to be one. From
-// then on it answers that this replica does not lead.
+// listenForSidecars opens the socket of the CSI driver, if one is configured. Until a
+// term serves it, calls are answered with an error that this replica does not lead.
 func (a *App) listenForSidecars() error {
 	if a.options.CSIEndpoint == "" {
 		return nil
@@ -43,7 +43,7 @@ func (a *App) listenForSidecars() error {
 	return nil
 }
 
-// closeToSidecars removes the socket, if there is one.
+// closeToSidecars removes the socket if there is one.
 func (a *App) closeToSidecars() {
 	if a.csiSocket == nil {
 		return
@@ -62,7 +62,7 @@ type csiTerm struct {
 	term context.Context
 }
 
-// newCSI makes a term's CSI controller, nil without a socket.
+// newCSI makes a term's CSI controller; nil without a socket.
 func (a *App) newCSI(work, termCtx context.Context, t *term) *csiTerm {
 	if a.csiSocket == nil {
 		return nil
@@ -104,7 +104,7 @@ func (a *App) newCSI(work, termCtx context.Context, t *term) *csiTerm {
 	})}
 }
 
-// csiSnapshots are the term's snapshots, as the CSI driver sees them.
+// csiSnapshots presents the term's snapshots to the CSI driver.
 type csiSnapshots struct{ of *snapshot.Controller }
 
 func (s csiSnapshots) Take(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (controller.Snapshot, error) {
@@ -135,7 +135,7 @@ func csiSnapshotOf(s snapshot.Taken) controller.Snapshot {
 	}
 }
 
-// newMaker makes what answers CreateVolume and DeleteVolume.
+// newMaker makes the Maker that answers CreateVolume and DeleteVolume.
 func (a *App) newMaker(t *term) *byclaim.Maker {
 	waits := func(pending []statusreport.Pending) (byclaim.Waits, bool) {
 		if len(pending) == 0 {
@@ -173,8 +173,8 @@ func (a *App) newMaker(t *term) *byclaim.Maker {
 	})
 }
 
-// run serves until the work ends. What is under way then gets its answer, unless the
-// lease is lost: then the fence keeps it from changing anything more. It returns when
+// run serves until the work ends. Calls under way still get their answers, unless the
+// lease is lost: then the fence keeps them from changing anything more. It returns when
 // no connection is open and no call is under way.
 func (c *csiTerm) run(work context.Context) {
 	c.socket.Lead(socket.Services{Identity: c.server, Controller: c.server, Intercept: c.server.Intercept})
@@ -184,8 +184,8 @@ func (c *csiTerm) run(work context.Context) {
 	c.server.Wait()
 }
 
-// attachRules are what the policy in force says about attaching a backend's volumes,
-// or the last one that had the backend.
+// attachRules returns what the policy in force, or the last one that had the backend,
+// says about attaching the backend's volumes.
 func (t *termBackends) attachRules(name string) attach.Rules {
 	_, backend, err := t.find(name)
 	if err != nil {
@@ -194,8 +194,8 @@ func (t *termBackends) attachRules(name string) attach.Rules {
 	return attach.Rules{VolumesPerNode: backend.VolumesPerNode(), FencedByInitiator: backend.Fencing() == policy.FencingInitiator}
 }
 
-// onlyAttachment keeps what is read of a VolumeAttachment: more of the driver's own than
-// of others.
+// onlyAttachment keeps the fields of a VolumeAttachment that the program reads. It
+// keeps more of the driver's own than of others.
 func onlyAttachment(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	kept := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: a.Name, UID: a.UID, ResourceVersion: a.ResourceVersion},
@@ -205,8 +205,8 @@ func onlyAttachment(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 		kept.Spec.Attacher = wire.DriverName
 		kept.DeletionTimestamp = a.DeletionTimestamp
 		kept.Status.Attached = a.Status.Attached
-		// By which ID the node was registered when the volume was attached, and whether it
-		// had unstaged the volume when it was to be detached.
+		// The annotations say by which ID the node was registered when the volume was
+		// attached, and whether it had unstaged the volume when it was to be detached.
 		for _, key := range []string{attach.AnnotationNodeID, record.AnnotationUnstaged} {
 			if value, has := a.Annotations[key]; has {
 				if kept.Annotations == nil {
@@ -219,7 +219,7 @@ func onlyAttachment(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	return kept
 }
 
-// onlyDriver keeps of a CSINode what the driver itself registered.
+// onlyDriver keeps of a CSINode only what the driver itself registered.
 func onlyDriver(node *storagev1.CSINode) *storagev1.CSINode {
 	kept := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
 	for _, driver := range node.Spec.Drivers {

@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// TestCachedCSINodesHaveTheDriverAlone: nothing else of them is read.
+// TestCachedCSINodesHaveTheDriverAlone: the program reads nothing else of them.
 func TestCachedCSINodesHaveTheDriverAlone(t *testing.T) {
 	got, err := onlyUse(&storagev1.CSINode{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "uid", ResourceVersion: "7", Annotations: map[string]string{"a": "b"}},
@@ -27,7 +27,8 @@ func TestCachedCSINodesHaveTheDriverAlone(t *testing.T) {
 	}
 }
 
-// TestCachedVolumeAttachmentsOfOthersHaveTheirPlaceAlone: nothing else of them is read.
+// TestCachedVolumeAttachmentsOfOthersHaveTheirPlaceAlone: the program reads nothing
+// else of them.
 func TestCachedVolumeAttachmentsOfOthersHaveTheirPlaceAlone(t *testing.T) {
 	pv := "pvc-1"
 	full := &storagev1.VolumeAttachment{

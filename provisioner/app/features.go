@@ -14,11 +14,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
-// expandWorkers extend volumes. A storage array may take its time, and other
-// backends and tenants always find a worker.
+// expandWorkers is how many volumes are extended at once. A storage array may take its
+// time, and there must be a worker for other backends and tenants.
 const expandWorkers = 16
 
-// newExpander makes a term's controller of expansions.
+// newExpander makes a term's expansion controller.
 func (a *App) newExpander(t *term) *expand.Controller {
 	return expand.New(expand.Options{
 		Name:              a.options.ProvisionerName,
@@ -73,14 +73,14 @@ func (lent termInformers) followExpansions(c *expand.Controller) (held func() bo
 }
 
 const (
-	// importWorkers import volumes.
+	// importWorkers is how many volumes are imported at once.
 	importWorkers = 8
-	// importListings is how long claims share a whole listing of a backend. What a
-	// tenant has just corrected at Cinder must be seen when it looks.
+	// importListings is how long claims share one full listing of a backend. A tenant
+	// who corrects something at Cinder and looks again must see the effect.
 	importListings = 2 * time.Second
 )
 
-// newImporter makes a term's controller of tenants' imports.
+// newImporter makes a term's controller for imports by tenants.
 func (a *App) newImporter(t *term) *tenantimport.Controller {
 	return tenantimport.New(tenantimport.Options{
 		Name:        a.options.ProvisionerName,
@@ -130,14 +130,14 @@ func (lent termInformers) followImports(c *tenantimport.Controller) error {
 }
 
 const (
-	// snapshotWorkers take and remove snapshots.
+	// snapshotWorkers is how many snapshots are taken or removed at once.
 	snapshotWorkers = 64
-	// lookForSnapshots is how often to look for the snapshot resources while their CRDs
-	// are being installed: one request each time.
+	// lookForSnapshots is how often to look for the snapshot resources until their CRDs
+	// are installed. Each look costs one request.
 	lookForSnapshots = 5 * time.Second
 )
 
-// newSnapshots makes what takes a term's snapshots.
+// newSnapshots makes a term's snapshot controller.
 func (a *App) newSnapshots(t *term) *snapshot.Controller {
 	return snapshot.New(snapshot.Options{
 		Name:              a.options.ProvisionerName,
@@ -165,7 +165,7 @@ func (a *App) newSnapshots(t *term) *snapshot.Controller {
 	})
 }
 
-// cachedSnapshots are those that a term's controller knows, which is made after
+// cachedSnapshots reads the snapshots from the term's controller, which is made after
 // the hub.
 type cachedSnapshots struct{ of *term }
 
@@ -177,14 +177,14 @@ func (c cachedSnapshots) VolumeSnapshotContent(name string) (*snapshotv1.VolumeS
 	return c.of.snapshots.VolumeSnapshotContent(name)
 }
 
-// snapshotBackends are the term's backends, as those who take snapshots see them.
+// snapshotBackends presents the term's backends to the snapshot controller.
 type snapshotBackends struct{ *termBackends }
 
 func (b snapshotBackends) Snapshots(name string) (snapshot.Snapshots, error) {
 	return b.current(name)
 }
 
-// current is the lifecycle of a backend with the configuration in force.
+// current returns the lifecycle of a backend with the configuration in force.
 func (t *termBackends) current(name string) (*backends.Lifecycle, error) {
 	lifecycle, moved, err := t.configured(name)
 	if err == nil && moved {

@@ -23,7 +23,7 @@ type processInformer struct {
 	of string // the resource
 }
 
-// processInformers makes the informers known to the factories, which start those
+// processInformers registers the informers with the factories, which start only those
 // that they know.
 func (a *App) processInformers() processInformers {
 	core := a.factory.Core().V1()
@@ -43,8 +43,8 @@ func (a *App) processInformers() processInformers {
 	return own
 }
 
-// attributesClass reads VolumeAttributesClasses. It is nil without the CSI driver, whose
-// volumes alone can have one.
+// attributesClass returns a reader of VolumeAttributesClasses, or nil without the CSI
+// driver: only its volumes can have one.
 func (a *App) attributesClass() func(name string) (*storagev1.VolumeAttributesClass, error) {
 	if a.nodes.csiNodes == nil {
 		return nil
@@ -52,8 +52,8 @@ func (a *App) attributesClass() func(name string) (*storagev1.VolumeAttributesCl
 	return a.attributesClasses().Lister().Get
 }
 
-// attributesClasses is of the factory for which no start waits: without the rights of
-// the component csi, native volumes are served all the same.
+// attributesClasses uses the factory that the start does not wait for: native volumes
+// are served even without the RBAC rights of the component csi.
 func (a *App) attributesClasses() storageinformers.VolumeAttributesClassInformer {
 	return a.nodes.factory.Storage().V1().VolumeAttributesClasses()
 }
@@ -62,7 +62,7 @@ type processInformers struct {
 	volumes, claims, namespaces, classes, nodes, attachments processInformer
 	// attributes is nil without the CSI driver.
 	attributes *processInformer
-	// more are those that not every process has.
+	// more are informers that not every process has.
 	more []processInformer
 }
 
@@ -76,7 +76,7 @@ func (i processInformers) all() []processInformer {
 // the informer nor leave its handler behind.
 type termInformer struct {
 	cache.SharedIndexInformer
-	// watched makes liveness notice a handler that stands still.
+	// watched lets liveness notice a handler that stands still.
 	watched func(cache.ResourceEventHandler) cache.ResourceEventHandler
 	// concerns reports whether the library may have to do something about an object.
 	concerns func(object any) bool
@@ -86,12 +86,12 @@ type termInformer struct {
 	registrations []cache.ResourceEventHandlerRegistration
 }
 
-// concernsLibrary is false for what makes up nearly all of a cluster: bound claims, and
+// concernsLibrary returns false for nearly all objects of a cluster: bound claims, and
 // bound PersistentVolumes that have the library's finalizer and keep it. The library
-// looks at each, finds nothing to do, and queues all of them again at the beginning
-// of every term, with a place in four tables for each. PersistentVolumes of the CSI
-// driver that an administrator or a sidecar made are not this program's, although the
-// library knows the driver's name.
+// would look at each and find nothing to do, but queue all of them again at the
+// beginning of every term, with a place in four tables for each. It also returns false
+// for PersistentVolumes of the CSI driver that an administrator or a sidecar made: they
+// are not this program's, although the library knows the driver's name.
 func concernsLibrary(object any) bool {
 	switch object := object.(type) {
 	case *corev1.PersistentVolumeClaim:
@@ -106,7 +106,7 @@ func concernsLibrary(object any) bool {
 	return true
 }
 
-// concerning passes on what concerns the library, and all that is deleted.
+// concerning passes on the objects that concern the library, and every deletion.
 type concerning struct {
 	cache.ResourceEventHandler
 	concerns func(object any) bool
@@ -137,11 +137,11 @@ func (a *App) lend(informer processInformer) *termInformer {
 	}
 }
 
-// libraryIndex is the library's index of claims by UID. It would take a set for each
-// claim; the caches have a smaller one.
+// libraryIndex is the library's index of claims by UID. It would use a set for each
+// claim, so lookups go to the smaller index of the cache instead.
 const libraryIndex = "uid"
 
-// AddIndexers adds nothing: GetIndexer answers the library's questions.
+// AddIndexers adds nothing, because GetIndexer serves the library's lookups.
 func (t *termInformer) AddIndexers(indexers cache.Indexers) error {
 	for name := range indexers {
 		if name != libraryIndex {
@@ -156,7 +156,7 @@ func (t *termInformer) GetIndexer() cache.Indexer {
 	return libraryIndexer{t.SharedIndexInformer.GetIndexer()}
 }
 
-// libraryIndexer has the library's index of claims.
+// libraryIndexer serves the library's index of claims.
 type libraryIndexer struct{ cache.Indexer }
 
 // ByIndex implements cache.Indexer.
@@ -170,8 +170,8 @@ func (i libraryIndexer) ByIndex(name, value string) ([]any, error) {
 	return nil, nil
 }
 
-// AddEventHandlerWithResyncPeriod remembers the handler, to remove it with the
-// term and to speak to it directly in Requeue.
+// AddEventHandlerWithResyncPeriod remembers the handler, so that it can be removed with
+// the term and Requeue can call it directly.
 func (t *termInformer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, resync time.Duration) (cache.ResourceEventHandlerRegistration, error) {
 	handler = t.watched(handler)
 	registration, err := t.SharedIndexInformer.AddEventHandlerWithResyncPeriod(concerning{handler, t.concerns}, resync)
@@ -222,10 +222,10 @@ func (t *termInformer) Follow(handler cache.ResourceEventHandler) (cache.Resourc
 	return registration, nil
 }
 
-// distinct tells a handler of an object that took another's name as of two objects.
-// If the watch missed the deletion, the informer takes the next listing's object for
-// the former one, changed. Claims get their names again, and so do the
-// PersistentVolumes of imported volumes.
+// distinct treats an object that took another's name as two objects. If the watch
+// missed the deletion, the informer reports the object of the next listing as an update
+// of the former one. Names of claims are reused, and so are those of imported volumes'
+// PersistentVolumes.
 type distinct struct{ cache.ResourceEventHandler }
 
 // OnUpdate implements cache.ResourceEventHandler.

@@ -24,8 +24,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 )
 
-// TestObjectThatTookAnothersNameIsAnother: a watch that was interrupted shows only
-// the later one, and what the former counted as must not count forever.
+// TestObjectThatTookAnothersNameIsAnother: an interrupted watch shows only the later
+// object, and what the former one counted as must not count forever.
 func TestObjectThatTookAnothersNameIsAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
@@ -68,8 +68,8 @@ func TestObjectThatTookAnothersNameIsAnother(t *testing.T) {
 	})
 }
 
-// TestStartNeedsNoRightOfTheComponentCSI: a program with the driver's socket serves native
-// volumes before the rights are granted, or without them.
+// TestStartNeedsNoRightOfTheComponentCSI: a program with the driver's socket serves
+// native volumes before the RBAC rights are granted, or without them.
 func TestStartNeedsNoRightOfTheComponentCSI(t *testing.T) {
 	client := fake.NewClientset()
 	denied := map[string]bool{"csinodes": true, "volumeattributesclasses": true, "volumeattachments": true, "nodes": true}
@@ -104,8 +104,8 @@ func TestStartNeedsNoRightOfTheComponentCSI(t *testing.T) {
 	}
 }
 
-// TestLibraryLooksOnlyAtWhatItMayActOn: of a cluster of bound claims and volumes it
-// queues nothing, and nothing is kept from it that it would change.
+// TestLibraryLooksOnlyAtWhatItMayActOn: the library queues nothing in a cluster of
+// bound claims and volumes, but gets everything that it would change.
 func TestLibraryLooksOnlyAtWhatItMayActOn(t *testing.T) {
 	volume := func(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 		pv := persistentVolume("pvc-1")

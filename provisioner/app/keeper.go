@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	// keepAgain is how soon a leader tries again to keep what it could not, or what
-	// somebody has changed or removed.
+	// keepAgain is how soon a leader tries again to keep what it could not keep, or
+	// what somebody has changed or removed.
 	keepAgain = 5 * time.Second
 	// keepTimeout is how long one try may take.
 	keepTimeout = 10 * time.Second
 )
 
-// keeper keeps what is in force during one term for replicas that start while a
-// file is bad. It compares instead of being told, so that no change is missed,
-// whether a term, a reload or a file that was mended brings it.
+// keeper keeps what is in force during one term, for replicas that start while a file
+// is bad. It compares instead of being notified, so that it misses no change, whether
+// by a new term, a reload or a repaired file.
 type keeper struct {
 	app *App
 	// last is what was in force at the last try.
 	last inForce
-	// again means that another try is due, from next on, although nothing else is in
-	// force: the last one failed, or somebody has changed what is kept.
+	// again means that another try is due at next although nothing else is in force:
+	// the last one failed, or somebody has changed what is kept.
 	again bool
 	next  time.Time
 	// failure is why the last try failed; empty if it did not.
@@ -40,7 +40,7 @@ type keeper struct {
 // inForce is what a replica works with.
 type inForce struct {
 	policy *policy.Policy
-	// fromFile means that the policy is what the file has now.
+	// fromFile means that the file still has this policy.
 	fromFile bool
 	// credentials are those of the policy's backends.
 	credentials map[string]credentialsInUse
@@ -48,11 +48,11 @@ type inForce struct {
 
 type credentialsInUse struct {
 	text string
-	// fromFiles means that they are what the files have now.
+	// fromFiles means that the files still have these credentials.
 	fromFiles bool
 }
 
-// run keeps until the context ends.
+// run keeps what is in force until the context ends.
 func (k *keeper) run(ctx context.Context) {
 	defer k.app.reloads.keepingEnded()
 	secret := follow.Start(ctx, k.app.metadataClient, follow.Object{
@@ -67,7 +67,7 @@ func (k *keeper) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-secret.Changed:
-			// Also after an own write, which costs one more look.
+			// The program's own writes also get here, and cost one more look.
 			k.again = true
 		case <-ticker.C:
 		}
@@ -121,9 +121,9 @@ func (f inForce) equal(other inForce) bool {
 	return f.policy == other.policy && f.fromFile == other.fromFile && maps.Equal(f.credentials, other.credentials)
 }
 
-// keep writes what is in force. What this replica did not read from a file that
-// is good now replaces only what it could not use itself: another replica may
-// have kept something newer before it.
+// keep writes what is in force. Unless a good file has it now, it replaces only what
+// this replica could not use itself, because another replica may have kept something
+// newer.
 func (a *App) keep(ctx context.Context, now inForce) error {
 	kept, err := a.lastGood.Load(ctx)
 	if err != nil {
@@ -138,8 +138,8 @@ func (a *App) keep(ctx context.Context, now inForce) error {
 	return a.lastGood.Save(ctx, kept, next.Text(), a.credentialsToKeep(next, now, kept))
 }
 
-// credentialsToKeep are those of the backends of the policy that is kept, and of
-// no other: what is not used any more is not kept.
+// credentialsToKeep returns the credentials of those backends that the kept policy has.
+// Credentials that are no longer used are not kept.
 func (a *App) credentialsToKeep(next *policy.Policy, now inForce, kept lastgood.Kept) map[string][]byte {
 	chosen := map[string][]byte{}
 	if !a.options.KeepCredentials {

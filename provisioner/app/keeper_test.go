@@ -22,7 +22,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// twoBackends is a newer policy than policyOf: it adds backend zinc.
+// twoBackends returns a newer policy than policyOf: it adds backend zinc.
 func twoBackends() string {
 	return strings.Replace(policyOf("newer", ""), "backends:\n", "backends:\n  - {name: zinc, auth: {cloud: zinc}}\n", 1)
 }
@@ -31,10 +31,10 @@ func cloudsOfTwo() string {
 	return cloudsOf("hunter2")[:len(cloudsOf("hunter2"))-2] + ", zinc: {auth: {auth_url: 'http://k/v3', user_id: z, password: hunter3}}}\n"
 }
 
-// TestANewerKeptPolicyKeepsItsCredentials: kubelets mount an edit at different
-// times, and the lease moves to a replica that has the older policy in force and
-// whose own file is bad by now. It leaves the newer policy that is kept, and so
-// must leave the credentials of the backends that only the newer policy has.
+// TestANewerKeptPolicyKeepsItsCredentials: kubelets mount an edit at different times,
+// and the lease moves to a replica that has the older policy in force and whose own
+// file is bad by now. It does not replace the newer policy that is kept, so it must not
+// remove the credentials of the backends that only the newer policy has.
 func TestANewerKeptPolicyKeepsItsCredentials(t *testing.T) {
 	older := newStarter(t, policyOf("older", ""), cloudsOfTwo())
 	r, err := older.start(t)
@@ -67,8 +67,8 @@ func TestANewerKeptPolicyKeepsItsCredentials(t *testing.T) {
 	}
 }
 
-// manyBackends is a policy with that many backends, and its clouds.yaml, whose
-// entries use the bundles of authorities in turn.
+// manyBackends returns a policy with the given number of backends, and its clouds.yaml,
+// whose entries use the CA bundles in turn.
 func manyBackends(comment string, count int, bundles ...string) (policyText, clouds string) {
 	var backends, entries []string
 	for i := range count {
@@ -80,7 +80,8 @@ func manyBackends(comment string, count int, bundles ...string) (policyText, clo
 		"tenants:\n  - {name: a, namespaces: [a], classes: [{storageClasses: [c], backends: [ba]}]}\n", "clouds: {" + strings.Join(entries, ", ") + "}\n"
 }
 
-// systemBundle is as large as /etc/ssl/certs/ca-certificates.crt of Debian 12.
+// systemBundle returns a CA bundle as large as Debian 12's
+// /etc/ssl/certs/ca-certificates.crt.
 func systemBundle(t *testing.T) string {
 	t.Helper()
 	var text strings.Builder
@@ -94,8 +95,8 @@ func systemBundle(t *testing.T) string {
 	return path
 }
 
-// TestManyBackendsWithTheSystemBundleAreKept: clouds.yaml commonly names the
-// bundle of the system as cacert, and every entry has a copy of it.
+// TestManyBackendsWithTheSystemBundleAreKept: clouds.yaml commonly names the system's
+// CA bundle as cacert, and every entry gets a copy of it.
 func TestManyBackendsWithTheSystemBundleAreKept(t *testing.T) {
 	const backends = 20
 	policyText, clouds := manyBackends("own", backends, systemBundle(t))
@@ -117,9 +118,9 @@ func TestManyBackendsWithTheSystemBundleAreKept(t *testing.T) {
 	}
 }
 
-// TestARevokedPolicyDoesNotComeBack: the policy in force revoked a tenant's
-// namespace, and its credentials are too large for a Secret. The policy before
-// it must not stay there.
+// TestARevokedPolicyDoesNotComeBack: the policy in force revoked a tenant's namespace,
+// and its credentials are too large for a Secret. The previous policy must not stay in
+// the Secret.
 func TestARevokedPolicyDoesNotComeBack(t *testing.T) {
 	var bundles []string
 	for i := range 8 {
@@ -160,8 +161,8 @@ func TestARevokedPolicyDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// TestABadFileReplacesOnlyWhatItCannotUse: a leader whose own files are bad may
-// have older ones in force than another leader kept.
+// TestABadFileReplacesOnlyWhatItCannotUse: a leader whose own files are bad may have an
+// older policy and older credentials in force than another leader kept.
 func TestABadFileReplacesOnlyWhatItCannotUse(t *testing.T) {
 	newer := policyOf("newer", "")
 	s := newStarter(t, policyOf("own", ""), cloudsOf("own"))
@@ -198,7 +199,7 @@ func TestABadFileReplacesOnlyWhatItCannotUse(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeKeptIsTold once, with a gauge, until it can.
+// TestWhatCannotBeKeptIsTold: it is reported once, and by a gauge until it can be kept.
 func TestWhatCannotBeKeptIsTold(t *testing.T) {
 	s := newStarter(t, policyOf("own", ""), cloudsOf("hunter2"))
 	if _, err := s.start(t); err != nil {
@@ -224,13 +225,13 @@ func TestWhatCannotBeKeptIsTold(t *testing.T) {
 		t.Errorf("kept %q; the gauge is %g", text, testutil.ToFloat64(s.reloads.kept))
 	}
 
-	// Without a change, and before it is due, it asks nobody.
+	// If nothing has changed, it sends no request before the next try is due.
 	asked := len(s.client.Actions())
 	k.look(t.Context())
 	if len(s.client.Actions()) != asked {
 		t.Error("requests were sent without a reason")
 	}
-	// What somebody removes comes back.
+	// What somebody removes is written again.
 	if err := s.client.CoreV1().Secrets("storage").Delete(t.Context(), s.lastGood.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

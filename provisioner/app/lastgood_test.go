@@ -35,8 +35,8 @@ type starter struct {
 	log    *bytes.Buffer
 }
 
-// newStarter makes a replica that has not started. An empty text leaves its file
-// out.
+// newStarter makes a replica that has not started. An empty text means that the file
+// does not exist.
 func newStarter(t *testing.T, policyText, clouds string) *starter {
 	t.Helper()
 	s := &starter{dir: t.TempDir(), log: &bytes.Buffer{}}
@@ -56,7 +56,7 @@ func newStarter(t *testing.T, policyText, clouds string) *starter {
 	return s
 }
 
-// use replaces the API server, as for the next replica.
+// use replaces the API server, as if for the next replica.
 func (s *starter) use(client *fake.Clientset) {
 	s.client, s.App.client, s.lastGood.Client = client, client, client
 }
@@ -86,7 +86,7 @@ func (s *starter) start(t *testing.T) (*reloader, error) {
 	return r, err
 }
 
-// save keeps something, whatever was kept.
+// save keeps the given policy and credentials, whatever was kept before.
 func (s *starter) save(t *testing.T, policyText string, credentials map[string][]byte) {
 	t.Helper()
 	if err := s.findCluster(t.Context()); err != nil {
@@ -101,7 +101,7 @@ func (s *starter) save(t *testing.T, policyText string, credentials map[string][
 	}
 }
 
-// kept is what the cluster has.
+// kept returns what the cluster keeps.
 func (s *starter) kept(t *testing.T) (policyText string, credentials map[string][]byte) {
 	t.Helper()
 	kept, err := s.lastGood.Load(t.Context())
@@ -111,7 +111,7 @@ func (s *starter) kept(t *testing.T) (policyText string, credentials map[string]
 	return string(kept.Policy), kept.Credentials
 }
 
-// policyOf has a comment, so that each has its own revision.
+// policyOf returns a policy with a comment, which gives each its own revision.
 func policyOf(comment, cluster string) string {
 	return "# " + comment + "\napiVersion: " + policy.APIVersion + "\nkind: Policy\n" + cluster + "backends:\n  - {name: gold, auth: {cloud: gold}}\n" +
 		"tenants:\n  - {name: a, namespaces: [a], classes: [{storageClasses: [c], backends: [gold]}]}\n"
@@ -121,7 +121,7 @@ func cloudsOf(password string) string {
 	return "clouds: {gold: {auth: {auth_url: 'http://k/v3', user_id: u, password: " + password + "}}}\n"
 }
 
-// TestAnyBadFileStartsWithTheLastGood, and a good one always wins.
+// TestAnyBadFileStartsWithTheLastGood: a good file always wins.
 func TestAnyBadFileStartsWithTheLastGood(t *testing.T) {
 	first := newStarter(t, policyOf("first", ""), cloudsOf("hunter2"))
 	if _, err := first.start(t); err != nil {
@@ -171,7 +171,8 @@ func TestAnyBadFileStartsWithTheLastGood(t *testing.T) {
 			if !ok || last.Restored != cloudsBad || strings.Contains(string(last.Kept), "hunter2") != cloudsBad {
 				t.Error("other credentials are in use")
 			}
-			// Such a replica keeps what the next one needs.
+			// A replica that started from the last good policy keeps what the next one
+			// needs.
 			if err := s.keep(t.Context(), s.inForce()); err != nil {
 				t.Fatal(err)
 			}
@@ -195,7 +196,7 @@ func TestAnyBadFileStartsWithTheLastGood(t *testing.T) {
 				t.Error("a password is in the log")
 			}
 
-			// The next case finds what this one found.
+			// The next case must find what this one found.
 			if err := first.keep(t.Context(), first.inForce()); err != nil {
 				t.Fatal(err)
 			}
@@ -203,7 +204,7 @@ func TestAnyBadFileStartsWithTheLastGood(t *testing.T) {
 	}
 }
 
-// TestNothingKeptEndsTheStartWithBothErrors.
+// TestNothingKeptEndsTheStartWithBothErrors: of the file, and of what is kept.
 func TestNothingKeptEndsTheStartWithBothErrors(t *testing.T) {
 	forbidden := apierrors.NewForbidden(corev1.Resource("secrets"), "x", errors.New("no"))
 	for name, c := range map[string]struct {
@@ -225,7 +226,7 @@ func TestNothingKeptEndsTheStartWithBothErrors(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "policy.yaml:1: ") || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v\nwant %s", err, c.want)
 			}
-			// A good file needs nothing else.
+			// With a good file, nothing else is needed.
 			s.write(t, "policy.yaml", policyOf("good", ""))
 			if _, err := s.start(t); err != nil {
 				t.Errorf("with a good file: %v", err)
@@ -234,10 +235,10 @@ func TestNothingKeptEndsTheStartWithBothErrors(t *testing.T) {
 	}
 }
 
-// TestWhatAnotherClusterKeptIsNotUsed: a backup of the namespace is restored into
-// a second cluster (a drill, or a clone), with the Secret that the first cluster's
-// leader wrote. With its policy, the second cluster would take the volumes of the
-// first for its own, and those that are not recorded yet for unneeded.
+// TestWhatAnotherClusterKeptIsNotUsed: a backup of the namespace is restored into a
+// second cluster (a drill or a clone), with the Secret that the first cluster's leader
+// wrote. With that policy, the second cluster would take the volumes of the first for
+// its own, and those not yet recorded for unneeded.
 func TestWhatAnotherClusterKeptIsNotUsed(t *testing.T) {
 	first := newStarter(t, policyOf("first", "clusterID: production\n"), cloudsOf("hunter2"))
 	if _, err := first.start(t); err != nil {
@@ -282,7 +283,8 @@ func TestWhatAnotherClusterKeptIsNotUsed(t *testing.T) {
 	}
 }
 
-// TestAGoodFileStartsAlthoughSecretsCannotBeRead, while a bad one waits for them.
+// TestAGoodFileStartsAlthoughSecretsCannotBeRead: with a bad file, the start waits for
+// them.
 func TestAGoodFileStartsAlthoughSecretsCannotBeRead(t *testing.T) {
 	t.Parallel()
 	s := newStarter(t, policyOf("own", ""), cloudsOf("hunter2"))

@@ -18,9 +18,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// lead runs terms until the context ends: when elected it runs one, and after
-// losing the lease it becomes a candidate again. It returns once the lease is
-// released.
+// lead runs terms until the context ends: when elected it runs one, and after losing
+// the lease it becomes a candidate again. It returns once the lease is released.
 func (a *App) lead(ctx context.Context) error {
 	if !a.options.LeaderElect {
 		termCtx, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -38,10 +37,10 @@ func (a *App) lead(ctx context.Context) error {
 	return nil
 }
 
-// elect is a candidate once, and leads if elected. The elector does not use the
-// process's context: it renews the lease while the term drains, and releases it
-// only when nothing is under way. It calls turns as long as it does not stand
-// still.
+// elect runs for the lease once, and leads if elected. The elector does not use the
+// process's context: it renews the lease while the term drains, and releases it only
+// when nothing is under way. elect calls turns for as long as the elector does not
+// stand still.
 func (a *App) elect(ctx context.Context, turns func()) error {
 	candidacy, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
@@ -67,8 +66,8 @@ func (a *App) elect(ctx context.Context, turns func()) error {
 		Client:     a.leaseClient.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: a.identity, EventRecorder: a.recorder},
 	}, Timeout: a.options.RenewDeadline, Turns: turns}
-	// A request sent at the last instant has the other half of the leaderless
-	// interval to arrive.
+	// A request sent at the last instant has the other half of the leaderless interval
+	// in which to arrive.
 	validity := (a.options.LeaseDuration + a.options.RenewDeadline) / 2
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:            lock,
@@ -98,7 +97,7 @@ func (a *App) elect(ctx context.Context, turns func()) error {
 	if err != nil {
 		return fmt.Errorf("leader election: %w", err)
 	}
-	// A new elector asks for the lease at once, not at the next poll.
+	// A new elector asks for the lease at once instead of at the next poll.
 	reacquire := func() {
 		mu.Lock()
 		defer mu.Unlock()
@@ -121,8 +120,8 @@ func (a *App) elect(ctx context.Context, turns func()) error {
 	return failed
 }
 
-// watchLease notifies a candidate as soon as the lease is released. Without it,
-// or when the account may not watch Leases, followers notice by polling every
+// watchLease notifies a candidate as soon as the lease is released. Without it, or if
+// the account may not watch Leases, followers notice at their next poll, once every
 // retry period.
 func (a *App) watchLease(ctx context.Context) {
 	given := func(object any) {
@@ -143,9 +142,9 @@ func (a *App) watchLease(ctx context.Context) {
 	informer.RunWithContext(ctx)
 }
 
-// newIdentity names the pod, for which the status commands look, and distinguishes
-// two processes of one pod or host. A pod's host name is not always its name: with
-// hostNetwork it is the node's, and long names are cut.
+// newIdentity names the pod, which the status commands look for, and distinguishes two
+// processes of one pod or host. A pod's host name is not always its name: with
+// hostNetwork it is the node's, and long names are truncated.
 func newIdentity(environment func(string) string) string {
 	name := environment("POD_NAME")
 	if name == "" {

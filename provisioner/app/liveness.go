@@ -16,26 +16,26 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 )
 
-// electorBound is how long the elector may go without turning: longer than all
+// electorBound returns how long the elector may go without turning: longer than all
 // pauses, requests and drains that it waits for.
 func (o *Options) electorBound() time.Duration { return 4*o.LeaseDuration + o.DrainTimeout }
 
-// watchElector watches the elector, which also waits for the end of a term whose
-// lease is lost. An API server that does not answer fails its requests, and it
-// turns all the same.
+// watchElector watches the elector, which also waits for the end of a term whose lease
+// is lost. If the API server does not answer, the elector's requests fail, and it still
+// turns.
 func (a *App) watchElector() *liveness.Task {
 	return a.monitor.Begin("the leader elector", liveness.Always(a.options.electorBound()))
 }
 
-// informerBound is how long a notification, or a step of an informer, may take.
-// Both only work in memory.
+// informerBound is how long a notification, or a step of an informer, may take. Both
+// work only in memory.
 const informerBound = 2 * time.Minute
 
-// watchInformer watches an informer until the context ends: the cache must catch
-// up with what was read from the API server. While nothing can be read, it does.
+// watchInformer watches an informer until the context ends: the cache must catch up
+// with what was read from the API server. While nothing can be read, it has caught up.
 func (a *App) watchInformer(ctx context.Context, informer processInformer) {
 	a.monitor.Follow(ctx, "the informer of "+informer.of, liveness.Always(informerBound), func() (waiting bool, mark string) {
-		// It is empty if an environment variable switches client-go's feature off.
+		// cached is empty if an environment variable switches client-go's feature off.
 		cached := informer.GetIndexer().LastStoreSyncResourceVersion()
 		return cached != "" && cached != informer.LastSyncResourceVersion(), cached
 	})
@@ -71,13 +71,13 @@ func (h *watchedHandler) OnDelete(object any) {
 	h.next.OnDelete(object)
 }
 
-// workSlack is for what has no timeout in the policy, such as requests to the API
-// server.
+// workSlack is the allowance for what has no timeout in the policy, such as requests to
+// the API server.
 const workSlack = 10 * time.Minute
 
-// longestWork is longer than a worker may need for one object at any backend. It
-// never becomes shorter: work goes on with the timeouts of the policy under which
-// it began.
+// longestWork returns more time than a worker may need for one object at any backend.
+// It never becomes shorter, because work goes on with the timeouts of the policy under
+// which it began.
 func (a *App) longestWork() time.Duration {
 	return max(workSlack, time.Duration(a.longestByPolicy.Load()))
 }
@@ -86,7 +86,8 @@ func (a *App) longestWork() time.Duration {
 func (a *App) noteTimeouts(next *policy.Policy) {
 	longest := a.longestByPolicy.Load()
 	for _, backend := range next.Backends {
-		// An attempt may make a volume and remove another, with some requests each.
+		// An attempt may make one volume and remove another, with several requests for
+		// each.
 		longest = max(longest, int64(workSlack+2*(backend.Timeouts.Create+backend.Timeouts.Delete)+10*backend.Timeouts.Request))
 	}
 	a.longestByPolicy.Store(longest)
@@ -98,13 +99,13 @@ func (a *App) watchQueue(ctx context.Context, backend string) {
 	a.monitor.Follow(ctx, "the request queue of backend "+backend, a.longestWork, func() (waiting bool, mark string) { return a.pool.Progress(backend) })
 }
 
-// healthz answers the kubelet, which restarts a replica in which something
-// stands still. What a restart does not help, such as an API server or a Cinder
-// that does not answer, is no reason.
+// healthz answers the kubelet, which restarts a replica in which something stands
+// still. An API server or a Cinder that does not answer is no reason, because a restart
+// would not help.
 type healthz struct {
 	monitor *liveness.Monitor
 	logger  *slog.Logger
-	// logged means that the log has the present standstill.
+	// logged means that the present standstill is in the log.
 	logged atomic.Bool
 }
 
@@ -120,7 +121,7 @@ func (h *healthz) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	if !h.logged.Swap(true) {
-		// In this form the stacks have no arguments, and so no secrets.
+		// In this form, the stacks have no arguments, and so no secrets.
 		var stacks strings.Builder
 		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
 		text := stacks.String()

@@ -29,14 +29,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 )
 
-// livenessProbe is what /healthz answers.
+// livenessProbe returns what /healthz answers.
 func (s *starter) livenessProbe() (status int, text string) {
 	answer := httptest.NewRecorder()
 	s.health.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/healthz", nil))
 	return answer.Code, strings.TrimSpace(answer.Body.String())
 }
 
-// heldLease is a lease that another replica renews for ever.
+// heldLease returns a lease that another replica renews forever.
 func heldLease(a *App) *coordinationv1.Lease {
 	holder, seconds := "another", int32(365*24*60*60)
 	now := metav1.NewMicroTime(time.Now())
@@ -46,7 +46,7 @@ func heldLease(a *App) *coordinationv1.Lease {
 	}
 }
 
-// candidate is a replica that asks for the lease that another one holds.
+// candidate returns a replica that asks for the lease that another one holds.
 func candidate(t *testing.T, asks clienttesting.ReactionFunc) *starter {
 	s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
 	s.leaseClient = s.client
@@ -226,8 +226,8 @@ func TestAnInformerThatStandsStillIsNotAlive(t *testing.T) {
 	}
 }
 
-// TestShorterTimeoutsDoNotShortenTheWorkUnderWay, which goes on with those of the
-// policy under which it began.
+// TestShorterTimeoutsDoNotShortenTheWorkUnderWay: it goes on with those of the policy
+// under which it began.
 func TestShorterTimeoutsDoNotShortenTheWorkUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
@@ -249,7 +249,8 @@ func TestShorterTimeoutsDoNotShortenTheWorkUnderWay(t *testing.T) {
 	})
 }
 
-// TestEveryStandstillIsLogged, also the second one in a replica that recovered.
+// TestEveryStandstillIsLogged: the second one of a replica that recovered is logged,
+// too.
 func TestEveryStandstillIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))

@@ -62,7 +62,7 @@ func (m *reloadMetrics) inForce(revision string) {
 	m.info.WithLabelValues(revision).Set(1)
 }
 
-// failed records that the file is refused.
+// failed records that the file was refused.
 func (m *reloadMetrics) failed() { m.success.WithLabelValues().Set(0) }
 
 // keeping records whether what is in force is kept.
@@ -90,7 +90,7 @@ func newImportMetrics(registry prometheus.Registerer) *importMetrics {
 
 func (m *importMetrics) count(outcome string) { m.imports.WithLabelValues(outcome).Inc() }
 
-// termCollector exports what only the leader knows. It counts when it is asked:
+// termCollector exports what only the leader knows. It counts when it is scraped, so
 // nothing has to be kept current, and a follower exports nothing.
 type termCollector struct {
 	app *App
@@ -188,7 +188,7 @@ type exportGauge func(description *prometheus.Desc, value float64, labels ...str
 func (c *termCollector) collectVolumes(p *provisioner.Provisioner, gauge exportGauge) {
 	counts, err := p.PersistentVolumeCounts()
 	if err != nil {
-		return // The cache never fails.
+		return // The cache never returns an error.
 	}
 	for group, count := range counts {
 		gauge(c.volumes, float64(count.Count), group.Backend, group.Protocol, string(group.Phase), string(group.ReclaimPolicy))
@@ -198,7 +198,7 @@ func (c *termCollector) collectVolumes(p *provisioner.Provisioner, gauge exportG
 	}
 }
 
-// collectExpiries exports what is known about the backends of the policy.
+// collectExpiries exports the expiry times that are known of the policy's backends.
 func (c *termCollector) collectExpiries(gauge exportGauge) {
 	inForce := c.app.policy.Load()
 	for i := range inForce.Backends {
@@ -215,7 +215,7 @@ func (c *termCollector) collectExpiries(gauge exportGauge) {
 	}
 }
 
-// quotaResource is one limit of a scope; hard is nil if there is none.
+// quotaResource is one limit of a scope; hard is nil if there is no limit.
 type quotaResource struct {
 	name string
 	used int64
@@ -229,7 +229,7 @@ func quotaResources(quota provisioner.QuotaUse) []quotaResource {
 		resources = append(resources, quotaResource{"snapshots", quota.Used.Snapshots, limits.Snapshots})
 	}
 	if quota.Scope.Kind == policy.ClassScope && limits.Volumes == nil && limits.Gigabytes == nil && limits.Snapshots == nil {
-		// Most rules (scope class) have no limits, and each is a series.
+		// Most rules (scope class) have no limits, and each would be a series.
 		return nil
 	}
 	return resources

@@ -12,13 +12,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
-// nodeCaches are the process's caches of nodes and attachments. They show when
-// a node releases a volume. A replica starts without them: an account that may
-// not watch them still provisions, and retries deletions from time to time.
+// nodeCaches are the process's caches of nodes and attachments. They show when a node
+// releases a volume. A replica starts without waiting for them: if the account may not
+// watch them, it still provisions, and retries deletions from time to time.
 type nodeCaches struct {
 	factory            informers.SharedInformerFactory
 	nodes, attachments cache.SharedIndexInformer
-	// csiNodes shows which nodes the CSI driver is registered at; nil without it.
+	// csiNodes shows the nodes on which the CSI driver is registered; nil without the
+	// driver.
 	csiNodes cache.SharedIndexInformer
 }
 
@@ -56,7 +57,8 @@ func (n *nodeCaches) labelsOf(name string) (map[string]string, bool) {
 }
 
 // onlyUse keeps only those fields of nodes and attachments that nodeuse reads, the
-// labels of nodes, and the IDs by which the CSI driver is registered at nodes. The images alone make up most of a Node.
+// labels of nodes, and the IDs by which the CSI driver is registered on nodes. The list
+// of images alone makes up most of a Node.
 func onlyUse(object any) (any, error) {
 	switch object := object.(type) {
 	case *corev1.Node:
@@ -77,8 +79,8 @@ func onlyUse(object any) (any, error) {
 	return object, nil
 }
 
-// watchNodes wakes deletions that wait for nodes on every change: of two
-// changes, the watch may show only the second.
+// watchNodes wakes deletions that wait for nodes on every change, because the watch may
+// show only the second of two changes.
 func watchNodes(p *provisioner.Provisioner, nodes, attachments *termInformer) error {
 	_, err := nodes.Follow(cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(_, after any) { p.NodeChanged(after.(*corev1.Node).Name) },

@@ -1,5 +1,5 @@
-// Package app wires the process: Options → New → Run. Two of them can live
-// in one process, as tests do.
+// Package app wires the process: Options → New → Run. Several replicas can live in one
+// process, as in tests.
 package app
 
 import (
@@ -27,11 +27,11 @@ type Options struct {
 	CloudsFile      string
 	ProvisionerName string
 	Listen          string
-	// WebConfigFile has the TLS and authentication of Listen; HealthListen serves
+	// WebConfigFile configures TLS and authentication for Listen. HealthListen serves
 	// health without them.
 	WebConfigFile string
 	HealthListen  string
-	// PprofAddress serves profiles of the process; empty means nowhere.
+	// PprofAddress is where profiles of the process are served; empty means nowhere.
 	PprofAddress string
 	// CSIEndpoint is where the sidecars of the CSI driver find the controller, such as
 	// unix:///csi/csi.sock; empty means that there is none.
@@ -59,7 +59,7 @@ type Options struct {
 	KubeQPS   float64
 	KubeBurst int
 
-	// Build is the program, as its metrics and its status page describe it.
+	// Build describes the program on its metrics and its status page.
 	Build Build
 	// Protocols are those that the replica maps.
 	Protocols mappers.Protocols
@@ -68,12 +68,12 @@ type Options struct {
 	Logger *slog.Logger
 	// Metrics registers the replica's metrics; /metrics serves what it gathers.
 	Metrics Metrics
-	// Traces takes the spans of claims, with IDs of tracing.IDs; nil means that
+	// Traces receives the spans of claims, with IDs from tracing.IDs; nil means that
 	// there are none.
 	Traces trace.TracerProvider
 }
 
-// Build says what the running program was built from, and with what.
+// Build says from what, and with what, the running program was built.
 type Build struct {
 	Version   string `json:"version"`
 	Commit    string `json:"commit"`
@@ -89,12 +89,12 @@ type Metrics interface {
 
 // AddFlags binds the options to flags, with their defaults.
 //
-// Followers see through a watch that the lease was released, and take it at
-// once; without the right to watch it, within 2.2 retry periods, since
-// client-go's elector polls every retry period plus up to 1.2 of it at random.
-// They take a killed leader's lease within the lease duration plus that. The
-// defaults cost the API server one write a second by the leader and about one
-// read every 1.6 s by each follower.
+// Followers learn through a watch that the lease was released, and take it at once.
+// Without the right to watch it, they take it within 2.2 retry periods, because
+// client-go's elector polls every retry period plus a random part of up to 1.2 of it.
+// They take a killed leader's lease within the lease duration plus that. The defaults
+// cost the API server one write a second by the leader and about one read every 1.6 s
+// by each follower.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.PolicyFile, "policy", "", "policy `file` (required)")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")
@@ -153,9 +153,9 @@ func (o *Options) Validate() error {
 	return errors.Join(problems...)
 }
 
-// onlyLoopback refuses an address for profiles that others could reach: whoever
-// reads them keeps the processor busy, and sees what the program does. A name such
-// as localhost may lead anywhere.
+// onlyLoopback refuses an address for profiles that others could reach: whoever reads
+// profiles keeps the processor busy, and sees what the program does. A name such as
+// localhost may resolve to anything.
 func onlyLoopback(address string) error {
 	if address == "" {
 		return nil

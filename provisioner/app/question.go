@@ -16,9 +16,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
-// answer is what the policy in force decides about the claim that the page's form
-// describes; nil if nothing was asked. The namespace's labels and the
-// StorageClass's parameters are those of the cluster.
+// answer returns what the policy in force decides about the claim that the page's form
+// describes; nil if nothing was asked. It uses the labels and parameters of the
+// cluster's own namespaces and StorageClasses.
 func (a *App) answer(query url.Values) *statusreport.Answer {
 	q := statusreport.Question{Namespace: query.Get("namespace"), StorageClass: query.Get("storageClass"), Size: query.Get("size")}
 	if q == (statusreport.Question{}) {
@@ -57,9 +57,9 @@ func (a *App) answer(query url.Values) *statusreport.Answer {
 	return answer
 }
 
-// parseSize reads a quantity of a request, which anybody may send. It refuses long
-// ones and exponents of several digits: a quantity such as 1e-2147483648 has
-// billions of digits, which would keep the processor busy for ever.
+// parseSize reads a quantity from a request, which anybody may send. It refuses long
+// ones and exponents of several digits: a quantity such as 1e-2147483648 has billions
+// of digits, which would keep the processor busy forever.
 func parseSize(text string) (resource.Quantity, error) {
 	const longest, longestUnit = 30, len("Ki")
 	if len(text) > longest || len(strings.TrimLeft(text, "0123456789.")) > longestUnit {
@@ -68,7 +68,7 @@ func parseSize(text string) (resource.Quantity, error) {
 	return resource.ParseQuantity(text)
 }
 
-// classToAsk is the StorageClass of the cluster, nil if it does not exist.
+// classToAsk returns a StorageClass of the cluster; nil if it does not exist.
 func (a *App) classToAsk(name string, answer *statusreport.Answer) *storagev1.StorageClass {
 	class, err := a.factory.Storage().V1().StorageClasses().Lister().Get(name)
 	if err != nil {

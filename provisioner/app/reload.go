@@ -90,8 +90,8 @@ func (r *reloader) lookAtPolicy() {
 	}
 }
 
-// readPolicy reads the file and checks it, unless its revision is known. A file
-// that cannot be read has a revision, too, which names the reason.
+// readPolicy reads the file and checks it, unless its revision is known. Even a file
+// that cannot be read has a revision, which names the reason.
 func (a *App) readPolicy(known ...string) (revision string, found *policy.Policy, err error) {
 	data, err := readFile(a.options.PolicyFile)
 	if err != nil {
@@ -105,7 +105,7 @@ func (a *App) readPolicy(known ...string) (revision string, found *policy.Policy
 	return revision, found, err
 }
 
-// putInForce makes a policy the one for all later decisions.
+// putInForce makes a policy apply to all later decisions.
 func (a *App) putInForce(next *policy.Policy) {
 	a.noteTimeouts(next)
 	a.policy.Store(next)
@@ -121,7 +121,7 @@ func (r *reloader) accept(revision string) {
 	r.app.status.setRefused(nil)
 }
 
-// refuse keeps the policy in force, and reports why once for each content.
+// refuse keeps the policy in force, and reports why, once for each content.
 func (r *reloader) refuse(revision string, err error) {
 	if r.refused == revision {
 		return
@@ -140,8 +140,8 @@ func (a *App) tellRefused(err error) {
 		a.policy.Load().Revision(), a.keptWhere(), firstErrors(err)))
 }
 
-// keptWhere follows a revision in messages if this replica has not read it from
-// its file.
+// keptWhere returns text that follows a revision in messages if this replica has not
+// read that policy from its file.
 func (a *App) keptWhere() string {
 	if !a.fromKept.Load() {
 		return ""
@@ -154,7 +154,7 @@ func (a *App) tellUnreadable(err error) {
 	a.tell(corev1.EventTypeWarning, "CredentialsUnreadable", err.Error())
 }
 
-// tellTroubles reports, as a term begins, what this replica found as a
+// tellTroubles reports at the beginning of a term what this replica found as a
 // follower.
 func (a *App) tellTroubles() {
 	unreadable, refused := a.status.troubles()
@@ -180,8 +180,8 @@ func firstErrors(err error) string {
 	return fmt.Sprintf("%s; and %d more", strings.Join(first, "; "), len(list)-mostErrors)
 }
 
-// sameCluster refuses a different clusterID: every existing volume would count
-// as another cluster's. Writing out the default ID, or leaving it out, is not a
+// sameCluster refuses a different clusterID, because every existing volume would count
+// as another cluster's. To write out the default ID, or to leave it out, is not a
 // change.
 func (a *App) sameCluster(before, next *policy.Policy) error {
 	was, will := cmp.Or(before.ClusterID, a.clusterUID), cmp.Or(next.ClusterID, a.clusterUID)
@@ -215,7 +215,7 @@ func (r *reloader) lookAtCredentials() {
 		if err != nil || version == r.versions[name] {
 			continue
 		}
-		// Others were in use, or none, until now.
+		// Until now, other credentials were in use, or none.
 		if news || r.versions[name] != "" {
 			a.logger.Info("Credentials have changed", "backend", name)
 			changed = append(changed, name)
@@ -227,7 +227,7 @@ func (r *reloader) lookAtCredentials() {
 	}
 }
 
-// inUse adds to an error about credentials what is in use instead.
+// inUse adds to an error about credentials which ones are in use instead.
 func (a *App) inUse(config backends.Config, err error) error {
 	switch last, ok := a.pool.LastGood(config); {
 	case !ok:

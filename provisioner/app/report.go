@@ -17,13 +17,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// A report lists at most maxTenants tenants, and maxMistakes of a refused policy.
+// A report lists at most maxTenants tenants, and maxMistakes mistakes of a refused
+// policy.
 const (
 	maxTenants  = 1000
 	maxMistakes = 100
 )
 
-// report describes the replica. It holds no lock while it waits for another, so
+// report describes the replica. It never holds one lock while it waits for another, so
 // its parts may be moments apart.
 func (a *App) report(selected provisioner.Selected) statusreport.Report {
 	inForce := a.policy.Load()
@@ -79,7 +80,7 @@ func leaderOnly(holder, identity string) string {
 	return fmt.Sprintf("this replica does not lead: ask %s for %s", holder, missing)
 }
 
-// selection names the tenant of a selected namespace.
+// selection returns a selected namespace with its tenant.
 func (a *App) selection(inForce *policy.Policy, selected provisioner.Selected) *statusreport.Selection {
 	if selected.Namespace == "" {
 		return nil
@@ -94,7 +95,7 @@ func (a *App) selection(inForce *policy.Policy, selected provisioner.Selected) *
 	return s
 }
 
-// namespaceLabels are those of the cache; those of a namespace that does not
+// namespaceLabels returns the labels from the cache. Those of a namespace that does not
 // exist follow from its name.
 func (a *App) namespaceLabels(name string) map[string]string {
 	namespace, err := a.factory.Core().V1().Namespaces().Lister().Get(name)
@@ -232,7 +233,7 @@ func shareOf(share ledger.Share, used policy.Usage) statusreport.Share {
 	return statusreport.Share{Backend: share.Backend, Volumes: used.Volumes, Gigabytes: used.Gigabytes}
 }
 
-// inSeconds is a time as reports have it.
+// inSeconds returns a time in the precision of reports.
 func inSeconds(t time.Time) time.Time {
 	if t.IsZero() {
 		return t

@@ -52,13 +52,13 @@ func (a *App) listen() error {
 	return nil
 }
 
-// serve answers until the context ends. Every replica does, leader or follower.
+// serve answers until the context ends. Leaders and followers serve alike.
 func (a *App) serve(ctx context.Context) <-chan error {
 	failed := make(chan error, 3)
 	run := func(what string, handler http.Handler, longest time.Duration, serve func(*http.Server) error) {
 		server := &http.Server{
 			Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: longest,
-			// A failed handshake is the client's affair.
+			// A failed handshake is the client's problem.
 			ErrorLog: slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
 		}
 		go func() {
@@ -86,14 +86,14 @@ func (a *App) serve(ctx context.Context) <-chan error {
 	}
 	if a.pprofListener != nil {
 		a.logger.Info("Serving profiles of the process", "address", a.pprofListener.Addr().String())
-		// A profile of the processor takes as long as the client wants.
+		// A CPU profile takes as long as the client wants.
 		run("profiles", pprofHandler(), time.Hour, func(server *http.Server) error { return server.Serve(a.pprofListener) })
 	}
 	return failed
 }
 
-// pprofHandler serves profiles. Its package also adds them to the server that
-// nobody here uses.
+// pprofHandler serves profiles. The pprof package also registers them with
+// http.DefaultServeMux, which this program does not serve.
 func pprofHandler() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)

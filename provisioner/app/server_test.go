@@ -17,10 +17,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
-// hashed is the hash of the password hunter2 (bcrypt).
+// hashed is the bcrypt hash of the password hunter2.
 const hashed = "$2a$04$lNuS1TAKld8P.ZqmBhGvBehNoDjWHbqXKbDhMMFIcT8WtE1l8B9tm"
 
-// serving is a replica that serves, with its web configuration and certificates
+// serving returns a replica that serves, with its web configuration and certificates
 // in a directory.
 func serving(t *testing.T, authority *authtest.Authority, webConfig string) (s *starter, dir string) {
 	t.Helper()
@@ -38,7 +38,7 @@ func serving(t *testing.T, authority *authtest.Authority, webConfig string) (s *
 	return s, dir
 }
 
-// get returns the status of an answer, or the error's text.
+// get returns the status of an answer, or the text of the error.
 func get(client *http.Client, url, user, password string) (status int, text string) {
 	request, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
@@ -83,7 +83,7 @@ func TestMetricsNeedTheLoginOfTheWebConfiguration(t *testing.T) {
 	if status, text := get(client, "http://"+s.Address()+"/metrics", "prometheus", "hunter2"); status != http.StatusBadRequest {
 		t.Errorf("without TLS: %d %s", status, text)
 	}
-	// The kubelet has no login, and needs none.
+	// The kubelet has no credentials, and needs none.
 	health := "http://" + s.healthListener.Addr().String()
 	if status, text := get(client, health+"/healthz", "", ""); status != http.StatusOK {
 		t.Errorf("/healthz: %d %s", status, text)
@@ -96,7 +96,7 @@ func TestMetricsNeedTheLoginOfTheWebConfiguration(t *testing.T) {
 			t.Errorf("the port for health serves %s: %d", path, status)
 		}
 	}
-	// Another certificate and other logins need no restart.
+	// A new certificate and new logins need no restart.
 	other := authtest.NewAuthority(t)
 	_, _, cert, key := other.Issue("server", false)
 	authtest.WriteFile(t, filepath.Join(dir, "tls.crt"), cert)

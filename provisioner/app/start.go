@@ -50,7 +50,7 @@ func (a *App) begin(ctx context.Context) (*reloader, error) {
 	return r, a.checkCloudsFile(kept.Credentials)
 }
 
-// findCluster determines the default of the ID that is stamped on volumes.
+// findCluster determines the default of the cluster ID that is stamped on volumes.
 func (a *App) findCluster(ctx context.Context) error {
 	return a.insist(ctx, "The cluster's ID is not known yet; trying again", func() (err error) {
 		a.clusterUID, err = record.ClusterUID(ctx, a.client)
@@ -59,14 +59,14 @@ func (a *App) findCluster(ctx context.Context) error {
 	})
 }
 
-// enoughTries is how often a replica with a good policy file asks for the last
-// good policy before it goes on without: the API server answers, but Secrets
-// cannot be read, as when their encryption is broken.
+// enoughTries is how often a replica with a good policy file asks for the last good
+// policy before it goes on without it: the API server answers, but Secrets cannot be
+// read, for example because their encryption is broken.
 const enoughTries = 3
 
-// loadKept reads the last good policy and credentials. A replica that cannot
-// read them goes on without if its policy file is good, or if waiting is no use
-// because it has no right to.
+// loadKept reads the last good policy and credentials. A replica that cannot read them
+// goes on without them if its policy file is good, or if waiting is of no use because
+// it lacks the right to read them.
 func (a *App) loadKept(ctx context.Context) (kept lastgood.Kept, err error) {
 	tries := 0
 	err = a.insist(ctx, "It is not known yet which policy was in force last; trying again", func() (err error) {
@@ -91,8 +91,8 @@ func (a *App) loadKept(ctx context.Context) (kept lastgood.Kept, err error) {
 	return kept, err
 }
 
-// insist tries until it succeeds or the context ends: the API server may not be
-// up yet, as after a restart of the whole cluster.
+// insist tries until it succeeds or the context ends: the API server may not be up yet,
+// for example after a restart of the whole cluster.
 func (a *App) insist(ctx context.Context, warning string, try func() error) error {
 	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 20, Cap: 15 * time.Second}
 	for {
@@ -109,8 +109,8 @@ func (a *App) insist(ctx context.Context, warning string, try func() error) erro
 	}
 }
 
-// keptPolicy checks the last good policy as it checks a file. Its relative file
-// names start where those of the file do.
+// keptPolicy checks the last good policy like a policy file. Relative file names in it
+// are resolved as they would be in the file.
 func (a *App) keptPolicy(kept lastgood.Kept) (*policy.Policy, error) {
 	err := kept.Unusable
 	if err == nil {
@@ -184,7 +184,7 @@ func (a *App) checkCloudsFile(kept map[string][]byte) error {
 		}
 		failure := backends.UsableKept(wiring.BackendConfig(p, backend, a.cluster), text)
 		if failure == nil {
-			return nil // The reloader reports what the others lack.
+			return nil // The reloader reports which backends lack credentials.
 		}
 		unusable = append(unusable, fmt.Sprintf("; those of %s cannot be used: %s", backend.Name, failure))
 	}

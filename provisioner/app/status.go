@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// status serves health, readiness, metrics and a page for people. Every replica
-// serves them, leader or follower.
+// status serves health, readiness, metrics and a page for people. Leaders and followers
+// serve them alike.
 type status struct {
 	app    *App
 	leader prometheus.Gauge
@@ -20,8 +20,8 @@ type status struct {
 	ready   bool
 	leading bool
 	holder  string
-	// refused is what is wrong with the policy file, nil if nothing is; unreadable
-	// is what is wrong with credentials, by backend.
+	// refused is what is wrong with the policy file; nil if nothing is. unreadable is
+	// what is wrong with credentials, by backend.
 	refused    error
 	unreadable map[string]error
 }
@@ -87,14 +87,14 @@ func (s *status) setUnreadable(backend string, err error) (news bool) {
 	return before == nil || before.Error() != err.Error()
 }
 
-// troublesByBackend returns the current ones.
+// troublesByBackend returns the present troubles, those of credentials by backend.
 func (s *status) troublesByBackend() (unreadable map[string]error, refused error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.unreadable), s.refused
 }
 
-// troubles returns the current ones.
+// troubles returns the present troubles.
 func (s *status) troubles() (unreadable []error, refused error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

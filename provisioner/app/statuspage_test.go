@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
-// started is a follower whose caches have a StorageClass and a namespace.
+// started returns a follower whose caches have a StorageClass and a namespace.
 func started(t *testing.T) (*starter, *http.ServeMux) {
 	t.Helper()
 	s := newStarter(t, policyOf("first", ""), cloudsOf("hunter2"))
@@ -53,7 +53,8 @@ func getReport(t *testing.T, mux *http.ServeMux, path string, wantCode int) *htt
 	return w
 }
 
-// TestFollowersSayWhoKnows what they do not know themselves.
+// TestFollowersSayWhoKnows: followers name the leader for what they do not know
+// themselves.
 func TestFollowersSayWhoKnows(t *testing.T) {
 	s, mux := started(t)
 	var report statusreport.Report
@@ -102,7 +103,7 @@ func TestReportsSelectANamespace(t *testing.T) {
 	getReport(t, mux, "/status.txt?limit=10001", http.StatusBadRequest)
 }
 
-// TestThePageAnswersByThePolicy in force, and by what the cluster has.
+// TestThePageAnswersByThePolicy: the one in force, and by what the cluster has.
 func TestThePageAnswersByThePolicy(t *testing.T) {
 	_, mux := started(t)
 	for path, wanted := range map[string][]string{
@@ -143,7 +144,7 @@ func TestSizesThatTakeForEverAreMistakes(t *testing.T) {
 	}
 }
 
-// heldResponse is what a client that does not read gets.
+// heldResponse is the response to a client that does not read it.
 type heldResponse struct {
 	*httptest.ResponseRecorder
 	began func()
@@ -156,8 +157,8 @@ func (w heldResponse) Write(p []byte) (int, error) {
 	return w.ResponseRecorder.Write(p)
 }
 
-// TestFewReportsAreMadeAtOnce: each takes memory while it is sent, and the leader
-// must not run out of it.
+// TestFewReportsAreMadeAtOnce: each takes memory while it is sent, and the leader must
+// not run out of it.
 func TestFewReportsAreMadeAtOnce(t *testing.T) {
 	_, mux := started(t)
 	var begun, ended sync.WaitGroup

@@ -30,8 +30,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
-// followupWorkers complete volumes after their claims are served. A backend
-// that does not answer occupies at most half of them.
+// followupWorkers is how many workers complete volumes after their claims are served. A
+// backend that does not answer occupies at most half of them.
 const followupWorkers = 64
 
 // term is a leader's own state, from election to hand-over.
@@ -48,19 +48,18 @@ type term struct {
 	// csi is nil unless there are sidecars.
 	csi     *csiTerm
 	library *controller.ProvisionController
-	// workers are the library's, which it starts by itself.
+	// workers are the library's own workers, which it starts itself.
 	workers sync.WaitGroup
 }
 
-// policyChanged wakes what waits for a better policy.
+// policyChanged wakes whatever waits for another policy.
 func (t *term) policyChanged() {
 	t.backends.update()
 	t.provisioner.PolicyChanged()
 	t.snapshots.PolicyChanged()
 }
 
-// credentialsChanged tries again what may have failed because of old
-// credentials.
+// credentialsChanged retries what may have failed because of the old credentials.
 func (t *term) credentialsChanged(backends []string) {
 	t.backends.tryAgain(backends)
 	t.provisioner.CredentialsChanged(backends)
@@ -69,8 +68,8 @@ func (t *term) credentialsChanged(backends []string) {
 	}
 }
 
-// runTerm leads from election to hand-over. stop ends the acceptance of new
-// work; termCtx ends with the lease and cuts requests under way. It returns when
+// runTerm leads from election to hand-over. stop ends the acceptance of new work;
+// termCtx ends with the lease and cuts off requests under way. runTerm returns when
 // nothing of this term is running.
 func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	a.status.setLeading(true)
@@ -83,7 +82,7 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	defer a.leads.Store(&leadership{ctx: termCtx, fence: mayNot})
 	a.logger.Info("Leading", "identity", a.identity)
 
-	// Work stops on either signal.
+	// Work stops when either context ends.
 	work, stopWork := context.WithCancel(termCtx)
 	defer stopWork()
 	defer context.AfterFunc(stop, stopWork)()
@@ -100,8 +99,8 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	if err := t.informers.followImports(t.importer); err != nil {
 		return err
 	}
-	// The ledger has counted every PersistentVolume, and what may be growing, before
-	// the first decision.
+	// Before the first decision, the ledger must have counted every PersistentVolume
+	// and whatever may be growing.
 	if !cache.WaitForCacheSync(work.Done(), counted, held) {
 		return t.informers.release()
 	}
@@ -124,8 +123,8 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	return t.informers.release()
 }
 
-// start runs all parts of a term until the context ends. It closes the channel
-// when none is running.
+// start runs all parts of a term until the context ends. It closes the channel when
+// none of them is running any more.
 func (t *term) start(work context.Context, first func()) (drained <-chan struct{}) {
 	var running sync.WaitGroup
 	running.Go(first)
@@ -153,7 +152,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	return ended
 }
 
-// newTerm makes what a leader needs. None of it runs yet.
+// newTerm makes everything that a leader needs, but starts nothing.
 func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 	t := &term{
 		backends: &termBackends{
@@ -229,7 +228,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 	return t
 }
 
-// newLibrary makes a term's controller from the provisioning library.
+// newLibrary makes a term's controller of the provisioning library.
 func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionController {
 	client := &library.Client{Interface: a.client, Recorder: a.recorder, Volumes: a.factory.Core().V1().PersistentVolumes().Lister(), Provisioner: a.options.ProvisionerName}
 	return controller.NewProvisionController(work, client, a.options.ProvisionerName, t.provisioner,
@@ -241,7 +240,7 @@ func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionCon
 		controller.Threadiness(a.options.Workers),
 		controller.RateLimiter(t.provisioner.Limiter()),
 		controller.ResyncPeriod(resyncPeriod),
-		// Never stop retrying: a volume would be forgotten.
+		// Never stop retrying, or a volume would be forgotten.
 		controller.FailedProvisionThreshold(0),
 		controller.FailedDeleteThreshold(0),
 		controller.AddFinalizer(true),
@@ -276,8 +275,8 @@ func (a *App) newAuditor(t *term) *auditor {
 	}
 }
 
-// noteEarlierClaims lists the claims that exist as the term begins. It sends
-// the request now, to the server that granted the lease.
+// noteEarlierClaims lists the claims that exist when the term begins. It sends the
+// request now, to the server that granted the lease.
 func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner) {
 	for {
 		earlier, err := record.ListEarlierClaims(ctx, a.client)

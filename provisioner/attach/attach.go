@@ -1,9 +1,9 @@
 // Package attach attaches the volumes of CSI PersistentVolumes to nodes, and detaches
 // them, when a sidecar calls the CSI driver's controller. It works beside the hub.
 //
-// Before it changes a volume, the volume's stamp must prove whose it is, as everywhere in
-// the program: the PersistentVolume only says where to look. Credentials go to the node through the
-// Secret that the PersistentVolume names, and nowhere else.
+// As everywhere in the program, a volume's stamp must prove whose the volume is before
+// it is changed; the PersistentVolume only says where to look. Credentials reach the
+// node through the Secret that the PersistentVolume names, and in no other way.
 package attach
 
 import (
@@ -40,15 +40,15 @@ type Volumes interface {
 	Place() cinder.Place
 	// Find reads a volume of any owner by its ID.
 	Find(ctx context.Context, id string) (v cinder.Volume, found bool, err error)
-	// Volumes is the term's last complete listing of the cluster's volumes, and Relist
-	// a new one.
+	// Volumes returns the term's last complete listing of the cluster's volumes, and
+	// Relist a new one.
 	Volumes(ctx context.Context) ([]cinder.Volume, error)
 	Relist(ctx context.Context) ([]cinder.Volume, error)
 }
 
 // Options configure an Engine.
 type Options struct {
-	// Cluster is the ID stamped on this cluster's volumes, Namespace where the
+	// Cluster is the ID stamped on this cluster's volumes; Namespace is where the
 	// Secrets of volumes are.
 	Cluster, Namespace string
 
@@ -60,22 +60,23 @@ type Options struct {
 	OnBehalfOf func(ctx context.Context, tenant string) context.Context
 
 	Client kubernetes.Interface
-	// PersistentVolumes is their cache, with the indexes of package record.
+	// PersistentVolumes is the cache of PersistentVolumes, with the indexes of package
+	// record.
 	PersistentVolumes cache.Indexer
 	CSINodes          storagelisters.CSINodeLister
-	// CSINodesKnown reports whether that cache shows all CSINodes.
+	// CSINodesKnown reports whether the cache shows all CSINodes.
 	CSINodesKnown func() bool
 	// Attachments is the cache of VolumeAttachments; AttachmentsKnown reports whether it
 	// shows all.
 	Attachments      cache.Store
 	AttachmentsKnown func() bool
-	// Nodes is their cache; NodesKnown reports whether it shows all.
+	// Nodes is the cache of Nodes; NodesKnown reports whether it shows all.
 	Nodes      cache.Store
 	NodesKnown func() bool
 	// Rules returns what the policy in force says about a backend.
 	Rules      func(backend string) Rules
 	Expansions Expansions
-	// Types are under the policy in force.
+	// Types returns what changes volume types under the policy in force.
 	Types     func() Types
 	Snapshots Snapshots
 
@@ -109,7 +110,7 @@ func New(options Options) *Engine {
 }
 
 // ReasonDuplicateInitiator is the reason of events about two nodes that have the same
-// name at the arrays.
+// name for arrays.
 const ReasonDuplicateInitiator = "DuplicateInitiator"
 
 // Publish implements controller.Engine.
@@ -129,11 +130,13 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 		return wire.Connection{}, failure(err)
 	}
 	at := place{to.Volume.Backend, to.Node.Name}
-	// Its listing shows the notes on its neighbors' volumes, too, and where it leads.
+	// The listing also shows the notes on the neighbors' volumes, and after it the
+	// backend's place is known.
 	if err := e.know(ctx, volumes, at.backend); err != nil {
 		return wire.Connection{}, failure(err)
 	}
-	// A volume that the node has is answered again, whatever else it was lost with.
+	// A node that already has the volume gets the same answer again, even in
+	// quarantine.
 	var quarantine error
 	neighbors := e.neighbors(volumes, at.backend)
 	for _, neighbor := range neighbors {
@@ -180,7 +183,8 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 		},
 	})
 	if err != nil {
-		// What was begun may be attached at Cinder until it is detached.
+		// An attachment that was begun may exist at Cinder until the volume is
+		// detached.
 		if taken && !begun {
 			e.places.leave(at, to.Volume.String())
 		}
@@ -201,10 +205,10 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 	return connection, nil
 }
 
-// asBefore returns an error if a node has the volume for writing, and is to have it for
-// reading, or the reverse. Cinder before microversion 3.54 knows no attachment for
-// reading, so what is recorded counts, too; a volume that it grants for reading alone may
-// still be asked for as if for writing.
+// asBefore returns an error if a node has the volume for writing and is to have it for
+// reading, or the reverse. Cinder before microversion 3.54 has no attachments for
+// reading, so what is recorded counts, too. If Cinder itself grants a volume only for
+// reading, a call may still ask for it as if for writing.
 func asBefore(to controller.Publication, recorded, granted bool) error {
 	has, asked := "writing", "reading"
 	switch {
@@ -223,8 +227,8 @@ func (e *Engine) connectorOf(node wire.Node) cinder.Connector {
 	}
 }
 
-// stillThere permits a change as long as the PersistentVolume is the same, and nobody
-// has deleted it.
+// stillThere returns a permit for changes as long as the PersistentVolume is the same
+// object and is not being deleted.
 func (e *Engine) stillThere(pv *corev1.PersistentVolume) backends.Permit {
 	return func(context.Context, cinder.Volume) error {
 		object, exists, err := e.PersistentVolumes.GetByKey(pv.Name)
@@ -240,7 +244,7 @@ func (e *Engine) stillThere(pv *corev1.PersistentVolume) backends.Permit {
 }
 
 // Unpublish implements controller.Engine. It needs neither the Node object nor the
-// PersistentVolume: it must be able to detach a volume after they are gone.
+// PersistentVolume, because it must be able to detach a volume after they are gone.
 func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID string) error {
 	volumes, err := e.Volumes(volume.Backend)
 	if err != nil {
@@ -258,7 +262,8 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 	}
 	var first error
 	for _, node := range nodes {
-		// One node that must keep the volume hinders no other.
+		// A node that must keep the volume does not stop the others from being
+		// detached.
 		if err := e.detach(ctx, volumes, volume, of, node); err != nil && first == nil {
 			first = err
 		}
@@ -279,10 +284,11 @@ func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle
 	}
 	e.places.leave(place{volume.Backend, node}, volume.String())
 	for _, node := range clean {
-		// Their notes have ended with that, and they may get the volume again at once.
+		// The notes about them have ended, and they may get the volume again at once.
 		e.lost.drop(place{volume.Backend, node}, volume.ID)
 	}
-	// Only now: until the array refuses the node, the node may have to log in again.
+	// The credentials go last: until the array refuses the node, it may have to log in
+	// again.
 	if err := e.drop(ctx, of.target.Stamp.PV, node); err != nil {
 		return err
 	}
@@ -312,7 +318,7 @@ func (e *Engine) Volume(ctx context.Context, volume wire.Handle) (controller.Vol
 	return controller.Volume{MultiAttach: v.MultiAttach, Context: of.pv.Spec.CSI.VolumeAttributes}, nil
 }
 
-// failure gives an error the form that the controller knows. Errors of no known kind
+// failure turns an error into one that the controller knows. Errors of no known kind
 // stay as they are, and are never final.
 func failure(err error) error {
 	var known *controller.Failure
@@ -325,8 +331,8 @@ func failure(err error) error {
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &failed):
-		// The ID of the request changes every time, and the same problem must have the
-		// same text: it is the status of an object.
+		// The request ID differs every time, but the same problem must have the same
+		// text, because the text becomes the status of an object.
 		message := err.Error()
 		if failed.RequestID != "" {
 			message = strings.ReplaceAll(message, ", "+failed.RequestID, "")

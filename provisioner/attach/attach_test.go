@@ -51,18 +51,19 @@ type volumes struct {
 	found    *cinder.Volume
 	document string
 	err      error
-	// target, to and from are what it was asked for last.
+	// target, to and from are the arguments of the last calls.
 	target backends.Target
 	to     backends.Publication
 	from   backends.Withdrawal
-	// all is what it lists, or why not; notes are those on the volume.
+	// all is what it lists, and unread the error if it cannot list; notes are those on
+	// the volume.
 	all     []cinder.Volume
 	unread  error
 	project string
 	notes   map[string]stamps.Unclean
 	ended   []string
-	// recorded says that the node has the volume for reading already; nil that it has it
-	// not.
+	// recorded says whether the node already has the volume for reading; nil means that
+	// it does not have the volume.
 	recorded *bool
 }
 
@@ -128,7 +129,7 @@ func (v *volumes) Relist(context.Context) ([]cinder.Volume, error) {
 	return v.all, cmp.Or(v.unread, v.err)
 }
 
-// world is an Engine, and what it works with.
+// world is an Engine with everything around it.
 type world struct {
 	*Engine
 	volumes *volumes
@@ -227,7 +228,7 @@ func (w *world) publish(t *testing.T) (wire.Connection, error) {
 	return w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: n1})
 }
 
-// secret is what is in the volume's Secret.
+// secret returns the content of the volume's Secret.
 func (w *world) secret(t *testing.T) map[string]string {
 	t.Helper()
 	secret, err := w.client.CoreV1().Secrets(own).Get(t.Context(), pvName+"-node", metav1.GetOptions{})
@@ -250,8 +251,8 @@ func wantFailure(t *testing.T, err error, kind, message string) {
 	}
 }
 
-// TestPublishHandsOutConnectionAndCredentials: the connection without the credentials,
-// which are in the Secret alone.
+// TestPublishHandsOutConnectionAndCredentials: the connection has no credentials, which
+// are in the Secret alone.
 func TestPublishHandsOutConnectionAndCredentials(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	got, err := w.publish(t)
@@ -273,7 +274,7 @@ func TestPublishHandsOutConnectionAndCredentials(t *testing.T) {
 	if want := (stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName}); w.volumes.target.Stamp != want || w.volumes.target.Place.Project != "p1" {
 		t.Errorf("the target is %+v", w.volumes.target)
 	}
-	// Again, without a change.
+	// A repetition changes nothing.
 	w.client.ClearActions()
 	_, err = w.publish(t)
 	must(t, err)
@@ -342,8 +343,8 @@ func TestPublishRefuses(t *testing.T) {
 	}
 }
 
-// TestPublishForReading: what a node has for reading stays so, whether or not Cinder
-// is new enough to say it.
+// TestPublishForReading: a volume that a node has for reading stays so, whether or not
+// Cinder is new enough to record that.
 func TestPublishForReading(t *testing.T) {
 	const granted = plain + `, "access_mode": "ro"}`
 	const forWriting, forReading = "node n1 has volume gold/" + volumeID + " for writing, and can get it for reading only after it is detached there",
@@ -379,8 +380,8 @@ func TestPublishForReading(t *testing.T) {
 	}
 }
 
-// TestPublishByNVMe: what Cinder knows of the namespace goes to the node, and a node
-// without an NVMe name gets nothing.
+// TestPublishByNVMe: the node gets what Cinder knows of the namespace. A node without
+// an NVMe name gets nothing.
 func TestPublishByNVMe(t *testing.T) {
 	const document = `{"driver_volume_type": "nvmeof", "target_nqn": "nqn.2014-08.org.example:s1", "vol_uuid": "` + volumeID + `", "ns_id": 11, "portals": [["192.0.2.1", 4420, "tcp"], ["192.0.2.2", "4420", "tcp"]]}`
 	w := newWorld(t, testPV(), testSecret())
@@ -409,10 +410,10 @@ func TestPublishByNVMe(t *testing.T) {
 	}
 }
 
-// TestPublishByFibreChannel: the array is told the node's ports, and the node which of
-// them reach which of the array's.
+// TestPublishByFibreChannel: the array gets the node's ports, and the node learns which
+// of them reach which of the array's.
 func TestPublishByFibreChannel(t *testing.T) {
-	const document = `{"driver_volume_type": "fibre_channel", "target_wwn": ["500a098280feeb01", "500a098290feeb01"], "target_lun": 3` // and its end
+	const document = `{"driver_volume_type": "fibre_channel", "target_wwn": ["500a098280feeb01", "500a098290feeb01"], "target_lun": 3` // its end follows
 	node := wire.Node{Name: "n1", PortNames: []string{"10000000c9a1b2c1", "10000000c9a1b2c2"}, NodeNames: []string{"20000000c9a1b2c1", "20000000c9a1b2c2"}}
 	for name, test := range map[string]struct {
 		more  string
@@ -449,8 +450,8 @@ func TestPublishByFibreChannel(t *testing.T) {
 	wantFailure(t, err, controller.Unmappable, "the volume is attached by fibre_channel, but node n1 has registered no Fibre Channel port that is online; look at the HBAs there, and restart its node plugin")
 }
 
-// TestOneAttachmentShowsThatANodeLacksAName: csi-attacher repeats the call for as long as
-// the pod waits.
+// TestOneAttachmentShowsThatANodeLacksAName: csi-attacher repeats the call for as long
+// as the pod waits, and must not cause an attachment each time.
 func TestOneAttachmentShowsThatANodeLacksAName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, testPV(), testSecret())
@@ -470,14 +471,14 @@ func TestOneAttachmentShowsThatANodeLacksAName(t *testing.T) {
 		// An administrator may have moved the volume to other storage.
 		time.Sleep(11 * time.Minute)
 		attachments(2)
-		// The node gets it as soon as it has the name.
+		// The node gets the volume as soon as it has the name.
 		must(t, w.nodes.Update(csiNode(t, n1)))
 		_, err := w.publish(t)
 		must(t, err)
 	})
 }
 
-// TestTwoNodesOfOneNameGetNothing: an array would show a volume to either.
+// TestTwoNodesOfOneNameGetNothing: an array would show a volume to both of them.
 func TestTwoNodesOfOneNameGetNothing(t *testing.T) {
 	for name, twin := range map[string]wire.Node{
 		"iqn.2026-01.example:n1": {Name: "n2", InitiatorName: n1.InitiatorName},
@@ -500,13 +501,14 @@ func TestTwoNodesOfOneNameGetNothing(t *testing.T) {
 			if len(w.volumes.calls) > 0 {
 				t.Errorf("calls %q", w.volumes.calls)
 			}
-			// What is attached can be detached.
+			// A volume that is attached can still be detached.
 			must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
 		})
 	}
 }
 
-// TestANodeOfALaterReleaseGetsVolumes: its ID has a field that is not known here.
+// TestANodeOfALaterReleaseGetsVolumes: its ID has a field that this release does not
+// know.
 func TestANodeOfALaterReleaseGetsVolumes(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	registered := csiNode(t, n1)
@@ -519,7 +521,7 @@ func TestANodeOfALaterReleaseGetsVolumes(t *testing.T) {
 	must(t, err)
 }
 
-// TestNothingIsAttachedBeforeAllNodesAreKnown: one of them may be a twin.
+// TestNothingIsAttachedBeforeAllNodesAreKnown: another one may have the same name.
 func TestNothingIsAttachedBeforeAllNodesAreKnown(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	w.CSINodesKnown = func() bool { return false }
@@ -529,8 +531,8 @@ func TestNothingIsAttachedBeforeAllNodesAreKnown(t *testing.T) {
 	}
 }
 
-// TestAMissingSecretIsMadeAgain: without it, kubelet stages nothing. It is not made for
-// a PersistentVolume that is gone.
+// TestAMissingSecretIsMadeAgain: without it, kubelet cannot stage the volume. It is not
+// made again for a PersistentVolume that is gone.
 func TestAMissingSecretIsMadeAgain(t *testing.T) {
 	w := newWorld(t, testPV())
 	_, err := w.publish(t)
@@ -545,7 +547,7 @@ func TestAMissingSecretIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestCredentialsThatAreNotNeededGo: an array may stop asking for them.
+// TestCredentialsThatAreNotNeededGo: an array may no longer require them.
 func TestCredentialsThatAreNotNeededGo(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	_, err := w.publish(t)
@@ -557,7 +559,7 @@ func TestCredentialsThatAreNotNeededGo(t *testing.T) {
 	}
 }
 
-// TestWritesOfOthersStay: the Secret has entries of other nodes, which other calls
+// TestWritesOfOthersStay: the Secret also has entries of other nodes, which other calls
 // write at the same time.
 func TestWritesOfOthersStay(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
@@ -642,7 +644,8 @@ func TestVolume(t *testing.T) {
 	wantFailure(t, err, "NotFound", "no PersistentVolume has the handle gold/"+volumeID)
 }
 
-// TestEveryKindHasACode: what any part of the program may answer is in the table.
+// TestEveryKindHasACode: the table must have every kind that any part of the program
+// returns.
 func TestEveryKindHasACode(t *testing.T) {
 	for _, kind := range []cinder.Kind{
 		cinder.KindNotFound, cinder.KindInvalid, cinder.KindConflict, cinder.KindOverQuota, cinder.KindRateLimited, cinder.KindUnauthorized, cinder.KindForbidden,
@@ -655,7 +658,7 @@ func TestEveryKindHasACode(t *testing.T) {
 	}
 }
 
-// TestNoFailureShowsACredential, whatever a document is like.
+// TestNoFailureShowsACredential: this holds for any document.
 func TestNoFailureShowsACredential(t *testing.T) {
 	for _, document := range []string{
 		strings.Replace(withCHAP, `"CHAP"`, `"SRP"`, 1), strings.Replace(withCHAP, `"target_lun": 1`, `"target_lun": "`+password+`"`, 1), strings.Replace(withCHAP, `"u"`, `""`, 1), withCHAP + `x`,

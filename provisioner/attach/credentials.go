@@ -15,17 +15,18 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// nodeSecretName is the name of the Secret of a CSI PersistentVolume.
+// nodeSecretName returns the name of the Secret of a CSI PersistentVolume.
 func nodeSecretName(pvName string) string { return pvName + "-node" }
 
-// entries is what all keys of nodes begin with.
+// entries is the prefix of all keys of nodes.
 const entries = "node."
 
-// mostConflicts is how often a Secret is read again because somebody else wrote it.
+// mostConflicts is how often a Secret is read again because somebody else has written
+// it.
 const mostConflicts = 8
 
-// keep writes a node's credentials into the volume's Secret, or removes what is there
-// if the node needs none.
+// keep writes a node's credentials into the volume's Secret, or removes those that are
+// there if the node needs none.
 func (e *Engine) keep(ctx context.Context, pv *corev1.PersistentVolume, node string, credentials *mappers.NodeCredentials) error {
 	ref := pv.Spec.CSI.NodeStageSecretRef
 	if ref == nil || ref.Namespace != e.Namespace || ref.Name != nodeSecretName(pv.Name) {
@@ -39,7 +40,7 @@ func (e *Engine) keep(ctx context.Context, pv *corev1.PersistentVolume, node str
 	if credentials != nil {
 		var err error
 		if key, value, err = wire.SecretEntry(node, wire.Credentials(*credentials)); err != nil {
-			return fmt.Errorf("the credentials for node %s cannot be written", node) // without the error, which may show them
+			return fmt.Errorf("the credentials for node %s cannot be written", node) // omit err, which may show them
 		}
 	}
 	return e.change(ctx, pv.Name, func() error { return e.restore(ctx, pv) }, func(secret *corev1.Secret) bool {
@@ -72,8 +73,9 @@ func (e *Engine) drop(ctx context.Context, pvName, node string) error {
 	})
 }
 
-// change edits the Secret of a PersistentVolume as long as nobody else does. missing is
-// called if there is none, unless it is nil; nothing is edited if there is none then.
+// change edits the Secret of a PersistentVolume, and starts over if somebody else has
+// changed it. If there is none, it calls missing to make it, and edits nothing if
+// missing is nil or made none.
 func (e *Engine) change(ctx context.Context, pvName string, missing func() error, edit func(*corev1.Secret) (changed bool)) error {
 	secrets, name := e.Client.CoreV1().Secrets(e.Namespace), nodeSecretName(pvName)
 	restored := false
@@ -108,8 +110,8 @@ func (e *Engine) change(ctx context.Context, pvName string, missing func() error
 	return fmt.Errorf("others keep changing Secret %s/%s", e.Namespace, name)
 }
 
-// restore makes a Secret that somebody deleted. The PersistentVolume is read first: it
-// may be gone, and its Secret with it.
+// restore makes a Secret that somebody deleted. It reads the PersistentVolume first,
+// because the Secret may be gone together with it.
 func (e *Engine) restore(ctx context.Context, pv *corev1.PersistentVolume) error {
 	live, err := e.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name, metav1.GetOptions{})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 // Expansions makes volumes larger, within policy and quotas; *expand.Controller
-// implements it. The method FailureKind of an error, if it has one, tells the controller
-// which kind of failure it is.
+// implements it. If an error has the method FailureKind, that tells the controller the
+// kind of the failure.
 type Expansions interface {
 	ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, bytes int64) (sizeGiB int64, err error)
 }

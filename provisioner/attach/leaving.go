@@ -19,10 +19,10 @@ import (
 // ReasonWrongNodeID is the reason of events about a node whose ID names another node.
 const ReasonWrongNodeID = "WrongNodeID"
 
-// leaving names the nodes that a volume is to be detached from. The node's ID in the
-// call is what the node itself wrote into its CSINode, so it decides only if nothing
-// else is known. What Kubernetes detaches is the VolumeAttachments that are being
-// deleted; a node cannot write those.
+// leaving returns the names of the nodes that a volume is to be detached from. The node
+// itself has written the ID in the call into its CSINode, so that ID decides only if
+// nothing else is known. Kubernetes detaches the VolumeAttachments that are being
+// deleted, and a node cannot write those.
 func (e *Engine) leaving(ctx context.Context, pv, nodeID string) ([]string, error) {
 	if !e.AttachmentsKnown() {
 		return nil, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known from which node the volume is detached")
@@ -35,8 +35,10 @@ func (e *Engine) leaving(ctx context.Context, pv, nodeID string) ([]string, erro
 	for _, a := range attachments {
 		node, ends := a.Spec.NodeName, a.DeletionTimestamp != nil
 		if !hasNamed || (node == named.Name) != ends {
-			// The node that is named, or that may have named another one, and the cache
-			// may be late; or another one, and it may be outdated.
+			// The cache may be late if this is the node that the call names, or if no
+			// VolumeAttachment is that node's and it may have named another one. If it
+			// is another node whose VolumeAttachment ends, the cache may be out of
+			// date.
 			var err error
 			if ends, err = e.ends(ctx, a); err != nil {
 				return nil, err
@@ -59,13 +61,13 @@ func (e *Engine) leaving(ctx context.Context, pv, nodeID string) ([]string, erro
 	case staying != "":
 		return nil, damaged("VolumeAttachment %s still asks for the volume on node %s, so it is not detached there", staying, named.Name)
 	case mistake != nil:
-		// Another node's attachment must not be taken for it.
+		// Never guess: this could be another node's attachment.
 		return nil, &controller.Failure{Kind: string(cinder.KindInvalid), Message: mistake.Error()}
 	}
 	return []string{named.Name}, nil
 }
 
-// attachmentsOf are the driver's VolumeAttachments of a PersistentVolume in the cache.
+// attachmentsOf returns the driver's VolumeAttachments of a PersistentVolume in the cache.
 func (e *Engine) attachmentsOf(pv string) []*storagev1.VolumeAttachment {
 	var found []*storagev1.VolumeAttachment
 	for _, object := range e.Attachments.List() {
@@ -76,13 +78,13 @@ func (e *Engine) attachmentsOf(pv string) []*storagev1.VolumeAttachment {
 	return found
 }
 
-// isOf reports whether a VolumeAttachment is the driver's, of a PersistentVolume.
+// isOf reports whether a VolumeAttachment is the driver's and is of a PersistentVolume.
 func isOf(a *storagev1.VolumeAttachment, pv string) bool {
 	return a.Spec.Attacher == wire.DriverName && a.Spec.Source.PersistentVolumeName != nil && *a.Spec.Source.PersistentVolumeName == pv
 }
 
-// ends reports whether a VolumeAttachment is being deleted, or is gone, at the API
-// server.
+// ends reports whether a VolumeAttachment is being deleted or is gone, according to the
+// API server.
 func (e *Engine) ends(ctx context.Context, cached *storagev1.VolumeAttachment) (bool, error) {
 	now, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, cached.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -110,8 +112,8 @@ func (e *Engine) tellWrongID(nodes []string, nodeID string) {
 	}
 }
 
-// keysThatStay stand for the other nodes that Kubernetes has attached a volume to, and
-// is not detaching it from.
+// keysThatStay returns the keys of the other nodes to which Kubernetes has attached a
+// volume, and from which it is not detaching it.
 func (e *Engine) keysThatStay(pv, node string) []string {
 	var keys []string
 	for _, a := range e.attachmentsOf(pv) {

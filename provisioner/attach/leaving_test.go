@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// idOf is the ID by which a node is registered.
+// idOf returns the ID with which a node is registered.
 func idOf(t *testing.T, node wire.Node) string {
 	t.Helper()
 	id, err := node.NodeID()
@@ -22,8 +22,8 @@ func idOf(t *testing.T, node wire.Node) string {
 	return id
 }
 
-// TestANodeSpeaksForItselfAlone: the ID in a detachment comes from the node's own CSINode,
-// which the node can write. What is detached is what Kubernetes detaches.
+// TestANodeSpeaksForItselfAlone: the ID in a call comes from the node's own CSINode,
+// which the node can write. Only what Kubernetes detaches is detached.
 func TestANodeSpeaksForItselfAlone(t *testing.T) {
 	const n1ID, n2ID = "v1 n1 i=iqn.2026-01.example:n1 w=5001 n=nqn.n1 m", "v1 n2 i=iqn.2026-01.example:n2 w=5002 n=nqn.n2"
 	leaving := func(node string) *storagev1.VolumeAttachment {
@@ -35,7 +35,7 @@ func TestANodeSpeaksForItselfAlone(t *testing.T) {
 	foreign := leaving("n2")
 	foreign.Spec.Attacher = "other.example.org"
 	for name, test := range map[string]struct {
-		cached, live []*storagev1.VolumeAttachment // live as cached if nil
+		cached, live []*storagev1.VolumeAttachment // same as cached if nil
 		id           string
 		from         []string
 		kind         string
@@ -100,8 +100,8 @@ func TestANodeSpeaksForItselfAlone(t *testing.T) {
 	}
 }
 
-// TestOneNodeThatIsHeldHindersNoOther: a volume may leave several nodes in one call, and
-// one of them may still write to it.
+// TestOneNodeThatIsHeldHindersNoOther: one call may detach a volume from several nodes,
+// and one of them may still write to it.
 func TestOneNodeThatIsHeldHindersNoOther(t *testing.T) {
 	ending := func(node string) *storagev1.VolumeAttachment {
 		return testAttachment(pvName, node, func(a *storagev1.VolumeAttachment) {
@@ -117,7 +117,7 @@ func TestOneNodeThatIsHeldHindersNoOther(t *testing.T) {
 	}
 }
 
-// TestNothingIsDetachedBeforeAllAttachmentsAreKnown.
+// TestNothingIsDetachedBeforeAllAttachmentsAreKnown: the cache might lack the very one.
 func TestNothingIsDetachedBeforeAllAttachmentsAreKnown(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	w.AttachmentsKnown = func() bool { return false }
@@ -127,8 +127,8 @@ func TestNothingIsDetachedBeforeAllAttachmentsAreKnown(t *testing.T) {
 	}
 }
 
-// TestISCSINamesAreTheSameInAnyCase: RFC 7143 compares them normalized to lower case, and
-// so do arrays.
+// TestISCSINamesAreTheSameInAnyCase: RFC 7143 normalizes them to lower case before it
+// compares them, and so do arrays.
 func TestISCSINamesAreTheSameInAnyCase(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n2", InitiatorName: "IQN.2026-01.Example:N1", PortNames: []string{"500A"}})))
@@ -142,8 +142,8 @@ func TestISCSINamesAreTheSameInAnyCase(t *testing.T) {
 	}
 }
 
-// TestPortsAreNamedInOneFormAlone: drivers of Cinder read others, too, and a port of
-// another node would not be seen to be that.
+// TestPortsAreNamedInOneFormAlone: Cinder's drivers accept other forms, too, in which
+// another node's port would not be recognized.
 func TestPortsAreNamedInOneFormAlone(t *testing.T) {
 	for _, node := range []wire.Node{
 		{Name: "n2", PortNames: []string{"0x5001"}},
@@ -163,9 +163,9 @@ func TestPortsAreNamedInOneFormAlone(t *testing.T) {
 	}
 }
 
-// TestNamesThatNoNodeHasAreRefused: the node's own word goes to Cinder's drivers, which
-// write it into commands and files, and some of which leave blanks or zeros out. So a name
-// could be another node's without being seen to be that.
+// TestNamesThatNoNodeHasAreRefused: what a node says goes to Cinder's drivers, which
+// write it into commands and files, and some of which drop blanks or zeros. So a name
+// could be another node's without looking like it.
 func TestNamesThatNoNodeHasAreRefused(t *testing.T) {
 	for name, node := range map[string]wire.Node{
 		"an iSCSI name": {Name: "n2", InitiatorName: n1.InitiatorName + "\t"},

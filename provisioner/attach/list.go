@@ -85,8 +85,8 @@ func (e *Engine) Listed(ctx context.Context, volume wire.Handle) (controller.Lis
 	return listed(volume.Backend, v, ids), nil
 }
 
-// incomplete is the failure of a list of which a part is missing: it passes, whatever
-// the reason.
+// incomplete returns the failure for a list of which a part is missing. Whatever the
+// reason, it is temporary.
 func incomplete(err error) error {
 	message := err.Error()
 	var failed *cinder.Error
@@ -96,13 +96,13 @@ func incomplete(err error) error {
 	return &controller.Failure{Kind: string(cinder.KindUnavailable), Message: "the list of volumes would not be complete: " + message}
 }
 
-// isOurs reports whether a volume is one of this cluster that the driver attaches.
+// isOurs reports whether a volume belongs to this cluster and the driver attaches it.
 func (e *Engine) isOurs(v cinder.Volume) bool {
 	return stamps.IsCSI(v) && stamps.Of(v).Cluster == e.Cluster
 }
 
-// backendsInUse are those that have volumes in mode csi, or may get some. A backend
-// without any costs no request, and its outage hinders nothing.
+// backendsInUse returns the backends that have volumes in mode csi, or may get some. A
+// backend without such volumes costs no request, and its outage does no harm.
 func (e *Engine) backendsInUse() ([]string, error) {
 	names := map[string]bool{}
 	for _, name := range e.Backends() {
@@ -122,8 +122,8 @@ func (e *Engine) backendsInUse() ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// nodeIDs are the IDs of nodes by their keys: those that they are registered by, or
-// were when a volume was attached, as external-attacher reads them.
+// nodeIDs returns the IDs of nodes by their keys: those with which they are registered,
+// or were when a volume was attached, as external-attacher reads them.
 func (e *Engine) nodeIDs() (map[string]string, error) {
 	if !e.CSINodesKnown() || !e.AttachmentsKnown() {
 		return nil, errors.New("the CSINodes and VolumeAttachments are not read yet")
@@ -151,7 +151,8 @@ func (e *Engine) nodeIDs() (map[string]string, error) {
 }
 
 // listed describes a volume. A node has it if an attachment is recorded for the node
-// and completed at Cinder. A node of no known ID is left out: nobody can ask for it.
+// and is complete at Cinder. A node without a known ID is left out, because nobody can
+// ask for it.
 func listed(backend string, v cinder.Volume, ids map[string]string) controller.Listed {
 	described := controller.Listed{Volume: wire.Handle{Backend: backend, ID: v.ID}, Bytes: v.SizeGiB << 30}
 	for key, attached := range stamps.NodeRecordsOf(v) {

@@ -15,8 +15,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// onNodes is a volume in mode csi with records for nodes, whose attachments are a-NODE;
-// complete are the nodes of those that Cinder shows.
+// onNodes returns a volume in mode csi with records for nodes, whose attachments are
+// called a-NODE; complete are the nodes whose attachments Cinder shows.
 func onNodes(id, cluster string, nodes, complete []string) cinder.Volume {
 	v := cinder.Volume{ID: id, SizeGiB: 3, Metadata: stamps.Volume{Cluster: cluster, ClaimUID: "uid", PV: "pvc-uid"}.Metadata(nil)}
 	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
@@ -37,8 +37,8 @@ func (w *world) attach(t *testing.T, driver, node, id string) {
 	}))
 }
 
-// TestListShowsWhoHasAVolume: the nodes for which an attachment is both recorded and
-// complete, by the IDs that external-attacher compares.
+// TestListShowsWhoHasAVolume: it lists the nodes for which an attachment is both
+// recorded and complete, by the IDs that external-attacher compares.
 func TestListShowsWhoHasAVolume(t *testing.T) {
 	w := newWorld(t, testPV())
 	w.attach(t, wire.DriverName, "n1", "v1 n1 i=earlier")
@@ -77,8 +77,7 @@ func TestListShowsWhoHasAVolume(t *testing.T) {
 	wantFailure(t, err, "NotFound", "backend gold does not show a volume native of the driver")
 }
 
-// TestNoPartOfAListIsMissing: what cannot be listed whole is no list, and the failure
-// is never final.
+// TestNoPartOfAListIsMissing: an incomplete list is an error, and never a final one.
 func TestNoPartOfAListIsMissing(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(*world)
@@ -110,8 +109,8 @@ func TestNoPartOfAListIsMissing(t *testing.T) {
 	}
 }
 
-// TestBackendsWithoutVolumesOfTheDriverAreNotListed, and another cluster's object names
-// none.
+// TestBackendsWithoutVolumesOfTheDriverAreNotListed: an object of another cluster does
+// not count.
 func TestBackendsWithoutVolumesOfTheDriverAreNotListed(t *testing.T) {
 	theirs := testPV()
 	theirs.Annotations[record.AnnotationCluster] = "cluster-2"

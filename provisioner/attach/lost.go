@@ -24,25 +24,26 @@ import (
 )
 
 // A node is lost with a volume if the volume is detached from it while its kubelet
-// still lists it as in use: Kubernetes does that to a node that is not ready, or tainted
-// out-of-service, and says nothing about it to the driver. The kubelet takes a volume
-// off the list only when it is unstaged. So the list, the ID of the node's boot, and
-// whether the Node object exists are all that is asked; nothing on the node reports.
+// still lists it as in use. Kubernetes does that to a node that is not ready, or is
+// tainted out-of-service, without telling the driver. The kubelet takes a volume off
+// the list only when it is unstaged. So this code looks only at the list, the ID of the
+// node's boot, and whether the Node object exists; nothing on the node reports.
 
-// lost are the volumes that nodes were lost with. The notes on the volumes are what
-// lasts; this is what a term knows of them.
+// lost holds what a term knows of the volumes that nodes were lost with. The notes on
+// the volumes outlast the term.
 type lost struct {
 	mu    sync.Mutex
 	notes map[place]map[string]lostVolume // by the volume's ID
 	// loaded are the backends whose volumes were read for notes, with the places to
-	// which they led.
+	// which they led then.
 	loaded map[string]cinder.Place
-	// clean are VolumeAttachments whose node had unstaged the volume when it was first
-	// asked to be detached. A kubelet stages nothing by a VolumeAttachment that is being
-	// deleted, but lists a volume again for the next pod.
+	// clean are VolumeAttachments whose node had unstaged the volume when the
+	// detachment was first requested. A kubelet stages nothing for a VolumeAttachment
+	// that is being deleted, but lists the volume again for the next pod.
 	clean map[types.UID]bool
-	// gates let no volume be attached to a node while it is noted as lost: the addresses
-	// of what is taken from it are not free before the note.
+	// gates keep volumes from being attached to a node while a note is made that it is
+	// lost: the addresses of volumes that are taken from it are not free before that
+	// note.
 	gates map[place]*sync.RWMutex
 }
 
@@ -50,7 +51,7 @@ func newLost() *lost {
 	return &lost{notes: map[place]map[string]lostVolume{}, loaded: map[string]cinder.Place{}, clean: map[types.UID]bool{}, gates: map[place]*sync.RWMutex{}}
 }
 
-// gate is that of a node.
+// gate returns the gate of a node.
 func (l *lost) gate(at place) *sync.RWMutex {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,22 +67,23 @@ func (l *lost) isClean(attachment types.UID) bool {
 	return l.clean[attachment]
 }
 
-// setClean remembers that a node had unstaged a volume when it was to be detached.
+// setClean remembers that a node had unstaged a volume when its detachment was
+// requested.
 func (l *lost) setClean(attachment types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.clean[attachment] = true
 }
 
-// isClean reports whether a VolumeAttachment's node had unstaged the volume when it was
-// first asked to be detached, in this term or an earlier one.
+// isClean reports whether a VolumeAttachment's node had unstaged the volume when the
+// detachment was first requested, in this term or an earlier one.
 func (e *Engine) isClean(a *storagev1.VolumeAttachment) bool {
 	return a != nil && (e.lost.isClean(a.UID) || a.Annotations[record.AnnotationUnstaged] == "true")
 }
 
-// setClean remembers that. The next leader has to know it, too: a detachment may outlast
-// a term, and by then the kubelet may list the volume again for the next pod, which waits
-// for this very detachment.
+// setClean also records that for the next leader. A detachment may outlast a term, and
+// by then the kubelet may list the volume again for the next pod, which waits for this
+// very detachment.
 func (e *Engine) setClean(ctx context.Context, a *storagev1.VolumeAttachment) {
 	if a == nil {
 		return
@@ -104,7 +106,7 @@ func (l *lost) isLoaded(backend string, at cinder.Place) bool {
 	return loaded && where == at
 }
 
-// lostVolume is a note.
+// lostVolume is a note, with what is needed to end it.
 type lostVolume struct {
 	stamps.Unclean
 	key    string
@@ -133,14 +135,14 @@ func (l *lost) drop(at place, volumeID string) {
 	}
 }
 
-// of are the volumes that a node was lost with, in order.
+// of returns the volumes that a node was lost with, in order.
 func (l *lost) of(at place) []lostVolume {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.SortedFunc(maps.Values(l.notes[at]), func(a, b lostVolume) int { return cmp.Compare(a.target.VolumeID, b.target.VolumeID) })
 }
 
-// places are those that have notes, in order.
+// places returns the places that have notes, in order.
 func (l *lost) places() []place {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,15 +151,15 @@ func (l *lost) places() []place {
 	})
 }
 
-// neighbor is a backend whose volumes are where another one's are.
+// neighbor is a backend whose volumes are in the same place as another one's.
 type neighbor struct {
 	backend string
 	volumes Volumes
 }
 
-// neighbors are a backend, and those others of mode csi that lead to the same place, in
-// order: what a node was lost with there can have its address given to a volume of any
-// of them.
+// neighbors returns a backend and the others of mode csi that lead to the same place,
+// in order. The array may give the address of a volume that a node was lost with to a
+// volume of any of them.
 func (e *Engine) neighbors(volumes Volumes, backend string) []neighbor {
 	found := []neighbor{{backend, volumes}}
 	for _, name := range e.Backends() {
@@ -172,8 +174,8 @@ func (e *Engine) neighbors(volumes Volumes, backend string) []neighbor {
 	return found
 }
 
-// know reads the notes on a backend's volumes, unless that was done where it leads.
-// Those of this term are known anyway.
+// know reads the notes on a backend's volumes, unless that was done for the place to
+// which it leads now. Notes that this term made are known anyway.
 func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) error {
 	if e.lost.isLoaded(backend, volumes.Place()) {
 		return nil
@@ -188,7 +190,7 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 		}
 		name := e.nameFor(v, backend)
 		if name != backend && e.lost.isLoaded(name, volumes.Place()) {
-			continue // it may have ended since this listing
+			continue // the note may have ended since this listing
 		}
 		for key, note := range stamps.UncleanOf(v) {
 			stamp := stamps.Of(v)
@@ -201,9 +203,9 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 	return nil
 }
 
-// nameFor is the backend that the PersistentVolume of a volume names, by which nodes know
-// the volume: backends of one project show the same ones. Without a PersistentVolume it is
-// the backend that shows the volume.
+// nameFor returns the backend that the PersistentVolume of a volume names, by which
+// nodes know the volume, because all backends of a project show the same volumes.
+// Without a PersistentVolume, it returns the backend that shows the volume.
 func (e *Engine) nameFor(v cinder.Volume, shownBy string) string {
 	object, exists, err := e.PersistentVolumes.GetByKey(stamps.Of(v).PV)
 	pv, ok := object.(*corev1.PersistentVolume)
@@ -216,17 +218,17 @@ func (e *Engine) nameFor(v cinder.Volume, shownBy string) string {
 	return shownBy
 }
 
-// nodeState is what of a Node says whether it has let go of volumes.
+// nodeState is the part of a Node that shows whether the node has let go of volumes.
 type nodeState struct {
 	exists bool
 	boot   string
-	// inUse are the IDs of the driver's volumes.
+	// inUse are the IDs of the driver's volumes that the node lists as in use.
 	inUse map[string]bool
-	// off means that an administrator says that the node is off.
+	// off means that an administrator has declared the node off.
 	off bool
 }
 
-// lookAt reads a Node at the API server.
+// lookAt reads a Node from the API server.
 func (e *Engine) lookAt(ctx context.Context, name string) (nodeState, error) {
 	node, err := e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -258,10 +260,11 @@ func (n nodeState) letGo(volumeID string, note stamps.Unclean) bool {
 	return !n.exists || !n.inUse[volumeID] || note.Boot != "" && n.boot != "" && n.boot != note.Boot
 }
 
-// inUseName and a handle are kubelet's name for a volume of the driver.
+// inUseName, followed by a handle, is kubelet's name for a volume of the driver.
 const inUseName = "kubernetes.io/csi/" + wire.DriverName + "^"
 
-// handleInUse is the volume of the driver that a node's status names.
+// handleInUse returns the volume of the driver that a name in a node's status stands
+// for.
 func handleInUse(name corev1.UniqueVolumeName) (wire.Handle, bool) {
 	text, ours := strings.CutPrefix(string(name), inUseName)
 	handle, err := wire.ParseHandle(text)
@@ -271,7 +274,7 @@ func handleInUse(name corev1.UniqueVolumeName) (wire.Handle, bool) {
 // quarantine returns an error as long as a node may write to volumes of a backend that
 // were taken from it: the array may give their addresses to other volumes, and the
 // node's kernel would not notice. It costs no request for a node that was never lost.
-// wanted is the backend of which the node then gets no volume.
+// wanted is the backend whose volumes the error says the node does not get.
 func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place, wanted string) error {
 	if !e.NodesKnown() {
 		return fmt.Errorf("the Nodes are not read yet, so it is not known whether node %s still uses volumes that are gone", at.node)
@@ -294,7 +297,8 @@ func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place, want
 			continue
 		}
 		if state.letGo(handle.ID, stamps.Unclean{}) {
-			// If the volume is still to be detached, this may be the only moment that shows it.
+			// If the volume's detachment is still to come, only this moment may show
+			// that it was unstaged.
 			e.setClean(ctx, e.detachment(v.target.Stamp.PV, at.node))
 		}
 		if err := e.forget(ctx, volumes, at, v); err != nil {
@@ -320,9 +324,9 @@ func (e *Engine) forget(ctx context.Context, volumes Volumes, at place, v lostVo
 	return nil
 }
 
-// leftovers are volumes of a backend that a node uses according to the cache, and that
-// are deleted: the notes went with them. No pod can ask for them, so the node has them
-// from before.
+// leftovers returns volumes of a backend that a node uses according to the cache, but
+// that are deleted, together with the notes on them. No pod can ask for them, so the
+// node must have had them before.
 func (e *Engine) leftovers(at place) []wire.Handle {
 	object, exists, err := e.Nodes.GetByKey(at.node)
 	node, ok := object.(*corev1.Node)
@@ -342,8 +346,8 @@ func (e *Engine) leftovers(at place) []wire.Handle {
 	return left
 }
 
-// admit returns what Publish asks before a new attachment of a volume is made for a
-// node. quarantine is why the node gets no volume, or nil.
+// admit returns the check that Publish makes before it creates an attachment of a
+// volume for a node. quarantine is why the node gets no volume, or nil.
 func (e *Engine) admit(volume wire.Handle, node string, neighbors []neighbor, quarantine error) func(context.Context, map[string]stamps.Unclean) ([]string, error) {
 	return func(ctx context.Context, notes map[string]stamps.Unclean) (ended []string, err error) {
 		if quarantine != nil {
@@ -354,8 +358,8 @@ func (e *Engine) admit(volume wire.Handle, node string, neighbors []neighbor, qu
 		}
 		own := wire.NodeKey(node)
 		if _, noted := notes[own]; noted {
-			// The node has let go since, or it would be in quarantine. It may list the volume
-			// by now because it is to get it.
+			// The node has let go since then, or it would be in quarantine. If it lists
+			// the volume, that is because it is about to get it.
 			ended = append(ended, own)
 		}
 		if e.Rules(volume.Backend).FencedByInitiator {
@@ -373,7 +377,8 @@ func (e *Engine) admit(volume wire.Handle, node string, neighbors []neighbor, qu
 			case state.letGo(volume.ID, note):
 				ended = append(ended, key)
 			case state.off:
-				// It moves, and the node is quarantined until it is seen to have let go.
+				// The volume moves, and the node stays in quarantine until it is seen
+				// to have let go.
 			default:
 				return nil, unclean("volume %s was detached from node %s while it was in use there, and that node may still write to it (csi.fencing: export); it goes to node %s when the kubelet of %s has released it, %s has rebooted, its Node object is deleted, or it is off and tainted %s",
 					volume, note.Node, node, note.Node, note.Node, corev1.TaintNodeOutOfService)
@@ -384,27 +389,30 @@ func (e *Engine) admit(volume wire.Handle, node string, neighbors []neighbor, qu
 }
 
 // seeClean looks at a node as soon as a volume is to be detached from it, and remembers
-// if it has unstaged the volume. Until the backend answers, the kubelet may list the
-// volume again for the next pod, which waits for the detachment, as that would for the release.
+// whether it has unstaged the volume. By the time the backend answers, the kubelet may
+// list the volume again for the next pod, which waits for the detachment, while the
+// detachment would wait for the release.
 func (e *Engine) seeClean(ctx context.Context, volume wire.Handle, of source, node string) {
 	asked := e.detachment(of.target.Stamp.PV, node)
 	if asked == nil || e.isClean(asked) {
 		return
 	}
-	// Whether it fails, or the node uses the volume, is told when the backend has answered.
+	// If this fails, or the node uses the volume, that is reported once the backend
+	// answers.
 	if state, err := e.lookAt(ctx, node); err == nil && state.letGo(volume.ID, stamps.Unclean{}) {
 		e.setClean(ctx, asked)
 	}
 }
 
-// stillUses returns what Unpublish asks before it takes a volume from a node. If the
-// array does not keep nodes out, the volume stays attached to one that still uses it:
-// its address would be free for any other volume, on whatever node, and the lost node
-// would write into that. clean is told of nodes that do not use it.
+// stillUses returns the check that Unpublish makes before it takes a volume from a
+// node. If the array does not keep nodes out, the volume stays attached to a node that
+// still uses it: otherwise its address would be free for any other volume, on any node,
+// and the lost node would write into that volume. stillUses calls clean for nodes that
+// do not use it.
 func (e *Engine) stillUses(volume wire.Handle, of source, clean func(node string)) func(ctx context.Context, node, key string, noted stamps.Unclean) (stamps.Unclean, bool, error) {
 	return func(ctx context.Context, node, key string, noted stamps.Unclean) (stamps.Unclean, bool, error) {
 		if wire.NodeKey(node) != key {
-			// The record had no room for the whole name.
+			// The node record had no room for the whole name.
 			if node = e.nodeOf(key); node == "" {
 				return stamps.Unclean{}, false, nil
 			}
@@ -425,7 +433,7 @@ func (e *Engine) stillUses(volume wire.Handle, of source, clean func(node string
 		}
 		note := stamps.Unclean{Node: node, Boot: state.boot}
 		if noted.Boot != "" {
-			note = noted // of the boot in which the node was lost
+			note = noted // names the boot in which the node was lost
 		}
 		e.lost.add(place{volume.Backend, node}, lostVolume{note, key, of.target, of.tenant})
 		if !state.off && !e.Rules(volume.Backend).FencedByInitiator {

@@ -21,7 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// machine is a Node that uses volumes.
+// machine returns a Node that uses volumes.
 func machine(name, boot string, uses ...wire.Handle) *corev1.Node {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: boot}}}
 	for _, handle := range uses {
@@ -35,7 +35,7 @@ func outOfService(node *corev1.Node) *corev1.Node {
 	return node
 }
 
-// becomes changes a Node, at the API server and in the cache.
+// becomes changes a Node at the API server and in the cache.
 func (w *world) becomes(t *testing.T, node *corev1.Node) {
 	t.Helper()
 	_, err := w.client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
@@ -49,7 +49,7 @@ func (w *world) vanishes(t *testing.T, name string) {
 	must(t, w.machines.Delete(machine(name, "")))
 }
 
-// looks counts the Nodes that were read.
+// looks returns how many times a Node was read.
 func (w *world) looks() int {
 	n := 0
 	for _, action := range w.client.Actions() {
@@ -60,8 +60,8 @@ func (w *world) looks() int {
 	return n
 }
 
-// lostWithVolume is a world whose node n1 was lost with the volume, and whose array keeps
-// the node out.
+// lostWithVolume returns a world whose node n1 was lost with the volume, and whose
+// array keeps the node out.
 func lostWithVolume(t *testing.T, objects ...runtime.Object) *world {
 	t.Helper()
 	w := newWorld(t, append([]runtime.Object{testPV(), testSecret(), machine("n1", "boot-1", handle()), machine("n2", "boot-9")}, objects...)...)
@@ -79,10 +79,11 @@ const (
 	notFenced   = "volume gold/" + volumeID + " was detached from node n1 while it was in use there, and that node may still write to it (csi.fencing: export); it goes to node n2 when the kubelet of n1 has released it, n1 has rebooted, its Node object is deleted, or it is off and tainted node.kubernetes.io/out-of-service"
 )
 
-// ways are what becomes of a lost node.
+// ways are the things that may happen to a lost node.
 var ways = map[string]struct {
 	then func(*testing.T, *world)
-	// moves means that the volume goes to another node, ends that the node is as any.
+	// moves means that the volume goes to another node; ends, that the node is like any
+	// other again.
 	moves, ends bool
 }{
 	"nothing": {then: func(*testing.T, *world) {}},
@@ -125,8 +126,8 @@ func TestAVolumeStaysWithALostNodeThatTheArrayLetsIn(t *testing.T) {
 	}
 }
 
-// TestAVolumeOfALostNodeMovesWhenNothingCanWriteToIt: its array kept the node out, or
-// the node was said to be off, when it was detached.
+// TestAVolumeOfALostNodeMovesWhenNothingCanWriteToIt: when the volume was detached, its
+// array kept the node out, or the node had been declared off.
 func TestAVolumeOfALostNodeMovesWhenNothingCanWriteToIt(t *testing.T) {
 	for name, way := range ways {
 		for _, byInitiator := range []bool{false, true} {
@@ -152,15 +153,15 @@ func TestAVolumeOfALostNodeMovesWhenNothingCanWriteToIt(t *testing.T) {
 	}
 }
 
-// TestALostNodeGetsNothingMoreOfTheBackend, not even the volume itself, whatever the
-// fencing. The next leader knows.
+// TestALostNodeGetsNothingMoreOfTheBackend: it does not even get the volume itself,
+// whatever the fencing. The next leader knows that, too.
 func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
 	for name, way := range ways {
 		for _, next := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				w := lostWithVolume(t, otherPV(1, "gold"), otherPV(2, "silver"))
 				if next {
-					// What the volume carries is all that it has.
+					// The next leader has only what the volume carries.
 					v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
 					v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 					v.Metadata[stamps.Prefix+"unclean."+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
@@ -188,7 +189,7 @@ func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
 				}
 				if way.ends {
 					must(t, err)
-					// And it costs nothing more.
+					// Another attempt costs nothing.
 					w.client.ClearActions()
 					_, err = w.Publish(t.Context(), other)
 					must(t, err)
@@ -200,7 +201,7 @@ func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
 				wantFailure(t, err, controller.Unclean, quarantined)
 				_, err = w.publish(t)
 				wantFailure(t, err, controller.Unclean, quarantined)
-				// What is elsewhere has nothing to do with it.
+				// Volumes at another place are not affected.
 				_, err = w.Publish(t.Context(), controller.Publication{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1})
 				must(t, err)
 			})
@@ -208,7 +209,7 @@ func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
 	}
 }
 
-// TestOrderlyDetachmentsLeaveNothing, and cost one look at the node.
+// TestOrderlyDetachmentsLeaveNothing: they cost one look at the node.
 func TestOrderlyDetachmentsLeaveNothing(t *testing.T) {
 	for name, node := range map[string]*corev1.Node{
 		"it has unstaged the volume": machine("n1", "boot-1", wire.Handle{Backend: "silver", ID: "x"}),
@@ -230,8 +231,8 @@ func TestOrderlyDetachmentsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestAVolumeThatIsWantedAgainIsNotTakenForUnclean: while its detachment is repeated, the
-// next pod comes to the same node, and the kubelet lists the volume again.
+// TestAVolumeThatIsWantedAgainIsNotTakenForUnclean: while its detachment is repeated,
+// the next pod comes to the same node, and the kubelet lists the volume again.
 func TestAVolumeThatIsWantedAgainIsNotTakenForUnclean(t *testing.T) {
 	detaching := testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) {
 		a.UID, a.DeletionTimestamp, a.Finalizers = "uid-1", &metav1.Time{}, []string{"f"}
@@ -249,7 +250,7 @@ func TestAVolumeThatIsWantedAgainIsNotTakenForUnclean(t *testing.T) {
 	if !w.lost.isClean("uid-1") {
 		t.Error("it is forgotten while it is there")
 	}
-	// The next one is another matter.
+	// The next detachment is judged on its own.
 	must(t, w.attachments.Delete(detaching))
 	w.tidy(t.Context())
 	if w.lost.isClean("uid-1") {
@@ -261,9 +262,9 @@ func TestAVolumeThatIsWantedAgainIsNotTakenForUnclean(t *testing.T) {
 	}
 }
 
-// TestTheNextLeaderTakesNoHealthyNodeForLost: the backend was silent when the volume was
-// to be detached, the leader has changed, and the kubelet lists the volume again for the
-// next pod, which waits for this very detachment.
+// TestTheNextLeaderTakesNoHealthyNodeForLost: the backend was silent when the volume
+// was to be detached. Then the leader changed, and the kubelet lists the volume again
+// for the next pod, which waits for this very detachment.
 func TestTheNextLeaderTakesNoHealthyNodeForLost(t *testing.T) {
 	detaching := testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) {
 		a.UID, a.DeletionTimestamp, a.Finalizers = "uid-1", &metav1.Time{Time: metav1.Now().Time}, []string{"f"}
@@ -279,13 +280,13 @@ func TestTheNextLeaderTakesNoHealthyNodeForLost(t *testing.T) {
 	if len(next.volumes.notes) > 0 {
 		t.Errorf("notes %v", next.volumes.notes)
 	}
-	// Without the word of the first leader it is taken for lost.
+	// Without the first leader's annotation, the node counts as lost.
 	unknown := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()), detaching)
 	wantFailure(t, unknown.Unpublish(t.Context(), handle(), idOf(t, n1)), controller.Unclean, held)
 }
 
-// TestANodeThatUsesADeletedVolumeGetsNothing: the note went with the volume, when an
-// administrator said that the node is off, and it is not.
+// TestANodeThatUsesADeletedVolumeGetsNothing: the note went with the volume, after an
+// administrator had declared the node off although it is not.
 func TestANodeThatUsesADeletedVolumeGetsNothing(t *testing.T) {
 	gone := wire.Handle{Backend: "gold", ID: "gone"}
 	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", gone, wire.Handle{Backend: "silver", ID: "gone"}, handle()))
@@ -296,8 +297,8 @@ func TestANodeThatUsesADeletedVolumeGetsNothing(t *testing.T) {
 	must(t, err)
 }
 
-// TestNothingIsDecidedUnseen: without the API server's or the backend's word, nothing
-// happens, and nothing is final.
+// TestNothingIsDecidedUnseen: without an answer from the API server or the backend,
+// nothing happens, and no failure is final.
 func TestNothingIsDecidedUnseen(t *testing.T) {
 	unseen := apierrors.NewForbidden(corev1.Resource("nodes"), "n1", errors.New("no right"))
 	w := lostWithVolume(t)
@@ -320,8 +321,8 @@ func TestNothingIsDecidedUnseen(t *testing.T) {
 	must(t, err)
 }
 
-// TestANodeThatIsLostMeanwhileGetsNothing: it is lost with one volume while another one
-// is on its way to it.
+// TestANodeThatIsLostMeanwhileGetsNothing: it is lost with one volume while another is
+// being attached to it.
 func TestANodeThatIsLostMeanwhileGetsNothing(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	admit := w.admit(handle(), "n1", w.neighbors(w.volumes, "gold"), nil)
@@ -330,7 +331,8 @@ func TestANodeThatIsLostMeanwhileGetsNothing(t *testing.T) {
 	wantFailure(t, err, "Conflict", "node n1 has just been lost with another volume")
 }
 
-// TestNotesEndWithoutAnotherVolume: nodes let go, or go, while nobody asks.
+// TestNotesEndWithoutAnotherVolume: nodes let go, or disappear, without any further
+// call.
 func TestNotesEndWithoutAnotherVolume(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -352,7 +354,7 @@ func TestNotesEndWithoutAnotherVolume(t *testing.T) {
 	newWorld(t).Run(ctx)
 }
 
-// TestLongNamesOfNodesAreFound: the record on the volume has no room for them.
+// TestLongNamesOfNodesAreFound: the node record on the volume has no room for them.
 func TestLongNamesOfNodesAreFound(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()))
 	w.rules.FencedByInitiator = true
@@ -366,7 +368,7 @@ func TestLongNamesOfNodesAreFound(t *testing.T) {
 	}
 }
 
-// TestANodeThatLetGoGetsTheVolumeAgain, although its kubelet lists the volume again for
+// TestANodeThatLetGoGetsTheVolumeAgain: by then, its kubelet lists the volume again for
 // the pod that waits for it.
 func TestANodeThatLetGoGetsTheVolumeAgain(t *testing.T) {
 	for _, byInitiator := range []bool{false, true} {
@@ -381,9 +383,9 @@ func TestANodeThatLetGoGetsTheVolumeAgain(t *testing.T) {
 	}
 }
 
-// TestAnOldNoteEndsWhenItsNodeGetsTheVolume: it stayed because the node's record did,
-// which somebody else ended. Whether the node has rebooted since that boot would say
-// nothing about the next time.
+// TestAnOldNoteEndsWhenItsNodeGetsTheVolume: the note stayed because the node's record
+// did, until somebody else ended that. Whether the node has rebooted since that boot
+// would say nothing about the next use.
 func TestAnOldNoteEndsWhenItsNodeGetsTheVolume(t *testing.T) {
 	for _, byInitiator := range []bool{false, true} {
 		w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()))
@@ -414,9 +416,10 @@ func TestANodeThatLetGoDuringAnOutageIsClean(t *testing.T) {
 	}
 }
 
-// TestANodeThatLetGoBetweenTwoCallsIsClean: csi-attacher repeats a refused call later and
-// later. Meanwhile the kubelet releases the volume, and lists it again for the next pod,
-// which waits for this very detachment. The next leader knows, too.
+// TestANodeThatLetGoBetweenTwoCallsIsClean: csi-attacher repeats a refused call at
+// growing intervals. In between, the kubelet releases the volume, and lists it again
+// for the next pod, which waits for this very detachment. The next leader knows that,
+// too.
 func TestANodeThatLetGoBetweenTwoCallsIsClean(t *testing.T) {
 	for _, next := range []bool{false, true} {
 		detaching := testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) {
@@ -440,9 +443,9 @@ func TestANodeThatLetGoBetweenTwoCallsIsClean(t *testing.T) {
 	}
 }
 
-// TestANoteIsReadByTheNameOfItsBackendAlone: two backends of one project show each other's
-// volumes, and nodes list a volume by the name of the one that its PersistentVolume names.
-// Without a PersistentVolume, only the volume's ID tells.
+// TestANoteIsReadByTheNameOfItsBackendAlone: two backends of one project show each
+// other's volumes, and nodes list a volume under the backend that its PersistentVolume
+// names. Without a PersistentVolume, only the volume's ID identifies it.
 func TestANoteIsReadByTheNameOfItsBackendAlone(t *testing.T) {
 	for _, recorded := range []bool{true, false} {
 		v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
@@ -469,8 +472,8 @@ func TestANoteIsReadByTheNameOfItsBackendAlone(t *testing.T) {
 	}
 }
 
-// TestALostNodeGetsNothingByTheOtherNameOfAProject: its array gives addresses that are free
-// to volumes of all backends that lead there.
+// TestALostNodeGetsNothingByTheOtherNameOfAProject: its array gives free addresses to
+// volumes of all backends that lead there.
 func TestALostNodeGetsNothingByTheOtherNameOfAProject(t *testing.T) {
 	const until = "so it gets no volume of backend silver until its kubelet has released that volume"
 	other := controller.Publication{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1}
@@ -480,7 +483,7 @@ func TestALostNodeGetsNothingByTheOtherNameOfAProject(t *testing.T) {
 	_, err := w.Publish(t.Context(), other)
 	wantFailure(t, err, controller.Unclean, "node n1 was lost with volume gold/"+volumeID+" and may still write to it, "+until+", it has rebooted, or its Node object is deleted")
 
-	// The next leader reads it in the one listing or the other.
+	// The next leader reads the note in either listing.
 	v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
 	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 	v.Metadata[stamps.Prefix+"unclean."+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
@@ -490,7 +493,7 @@ func TestALostNodeGetsNothingByTheOtherNameOfAProject(t *testing.T) {
 	_, err = w.Publish(t.Context(), other)
 	wantFailure(t, err, controller.Unclean, "node n1 was lost with volume gold/"+volumeID+" and may still write to it, "+until+", it has rebooted, or its Node object is deleted")
 
-	// The same if the volume is deleted.
+	// The same holds if the volume is deleted.
 	w = newWorld(t, machine("n1", "boot-1", handle()), otherPV(2, "silver"))
 	w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
 	w.volumes.document = plain + "}"
@@ -501,8 +504,8 @@ func TestALostNodeGetsNothingByTheOtherNameOfAProject(t *testing.T) {
 	must(t, err)
 }
 
-// TestNothingIsAttachedBeforeTheNodesAreRead: a node that uses a volume which is gone
-// shows it in its status alone.
+// TestNothingIsAttachedBeforeTheNodesAreRead: if a node uses a volume that is gone,
+// only its status shows that.
 func TestNothingIsAttachedBeforeTheNodesAreRead(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	w.NodesKnown = func() bool { return false }

@@ -6,8 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts the calls of the CSI driver, and the attached volumes. Labels are bounded:
-// methods and codes by the specifications of CSI and gRPC, backends by the policy.
+// Metrics counts the calls of the CSI driver, and the attached volumes. Labels are
+// bounded: methods and codes by the specifications of CSI and gRPC, backends by the
+// policy.
 type Metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -52,12 +53,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// attached counts a volume that was attached.
+// attached observes how long attaching a volume took.
 func (m *Metrics) attached(backend, protocol string, took time.Duration) {
 	m.attaching.WithLabelValues(backend, protocol).Observe(took.Seconds())
 }
 
-// counts are the gauges of one backend.
+// counts holds the gauges of one backend.
 type counts struct{ attachments, unclean, quarantined int }
 
 // show replaces the gauges.
@@ -70,7 +71,7 @@ func (m *Metrics) show(backends map[string]counts) {
 	}
 }
 
-// forget ends what only a leader exports.
+// forget removes what only a leader exports.
 func (m *Metrics) forget() {
 	m.attachments.Reset()
 	m.unclean.Reset()

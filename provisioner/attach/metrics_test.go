@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// TestMetricsShowWhatIsLost, as long as a leader looks after it.
+// TestMetricsShowWhatIsLost: only a leader shows it.
 func TestMetricsShowWhatIsLost(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	w := lostWithVolume(t, machine("n3", "boot-1", wire.Handle{Backend: "gold", ID: "gone"}), otherPV(1, "gold"), testAttachment("other-1", "n2", nil))
@@ -39,7 +39,7 @@ func TestMetricsShowWhatIsLost(t *testing.T) {
 	w.tidy(t.Context())
 	want("1", "0", "0")
 
-	// A volume that is attached counts once.
+	// Attaching a volume that is attached already does not count again.
 	for range 2 {
 		_, err := w.publish(t)
 		must(t, err)

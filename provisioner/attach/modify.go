@@ -9,8 +9,8 @@ import (
 )
 
 // Types changes the types of volumes for the VolumeAttributesClasses of claims, within
-// the policy; *retype.Retyper implements it. The method FailureKind of an error, if it
-// has one, tells the controller which kind of failure it is.
+// the policy; *retype.Retyper implements it. If an error has the method FailureKind,
+// that tells the controller the kind of the failure.
 type Types interface {
 	RetypeVolume(ctx context.Context, pv *corev1.PersistentVolume, volumeType string) error
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// hasNameFor returns an error if a node is not known to arrays by the name that a
-// protocol needs, whatever the array made of that.
+// hasNameFor returns an error if a node has not registered the name by which arrays
+// know it with a protocol, even if the array made an export without that name.
 func hasNameFor(node wire.Node, protocol string) error {
 	name, lacks := node.InitiatorName, "iSCSI name; install open-iscsi"
 	switch protocol {
@@ -26,13 +26,13 @@ func hasNameFor(node wire.Node, protocol string) error {
 	return &controller.Failure{Kind: controller.Unmappable, Message: fmt.Sprintf("the volume is attached by %s, but node %s has registered no %s there, and restart its node plugin", protocol, node.Name, lacks)}
 }
 
-// protocolsKept is how long the protocol of a volume is taken for the one that it had:
-// an OpenStack administrator may have moved it to other storage.
+// protocolsKept is how long the protocol of a volume is remembered. It may change,
+// because an OpenStack administrator may move the volume to other storage.
 const protocolsKept = 10 * time.Minute
 
-// protocols are those of volumes that a node without the name for them was to get. The
-// protocol shows when a volume is attached, and every repetition would make another
-// attachment.
+// protocols remembers the protocols of volumes that a node without the matching name
+// was to get. The protocol shows only when a volume is attached, so every repetition
+// would make another attachment.
 type protocols struct {
 	mu   sync.Mutex
 	seen map[wire.Handle]seenProtocol
@@ -43,7 +43,7 @@ type seenProtocol struct {
 	at       time.Time
 }
 
-// check is hasNameFor as far as the protocol of the volume is known.
+// check calls hasNameFor if the protocol of the volume is known.
 func (p *protocols) check(to controller.Publication) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,7 +59,7 @@ func (p *protocols) check(to controller.Publication) error {
 	return hasNameFor(to.Node, seen.protocol)
 }
 
-// learn is hasNameFor, and remembers the protocol if the node lacks the name.
+// learn calls hasNameFor, and remembers the protocol if the node lacks the name.
 func (p *protocols) learn(to controller.Publication, protocol string) error {
 	err := hasNameFor(to.Node, protocol)
 	if err != nil {

@@ -15,9 +15,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// admits returns an error unless a node is registered as it says, and no other node
-// has one of its names for arrays: an array would take both for one, and show a volume
-// to either. Drivers read names of ports in several forms, and only one of them is taken.
+// admits returns an error unless a node is registered as it says, and no other node has
+// one of its names for arrays: an array would take both for one, and show a volume to
+// either. Cinder's drivers read port names in several forms, but only one of them is
+// accepted.
 func (e *Engine) admits(node wire.Node) error {
 	if !e.CSINodesKnown() {
 		return fmt.Errorf("the CSINodes are not read yet, so it is not known whether another node has the names of node %s", node.Name)
@@ -45,7 +46,7 @@ func (e *Engine) admits(node wire.Node) error {
 			continue
 		}
 		if csiNode.Name == node.Name {
-			// Without the fields of later releases.
+			// Compare without the fields of later releases.
 			known, err := other.NodeID()
 			registered = err == nil && known == want
 			continue
@@ -63,7 +64,8 @@ func (e *Engine) admits(node wire.Node) error {
 	first, second := min(node.Name, twin), max(node.Name, twin)
 	message := fmt.Sprintf("Nodes %s and %s have the same name at the arrays, %s, so neither gets a volume; give one of them a unique name, and restart its node plugin", first, second, shared)
 	for _, name := range []string{first, second} {
-		// As kubelet does, which knows no UID of its node either.
+		// Like kubelet, which does not know the UID of its node either, use the name as
+		// the UID.
 		e.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}, corev1.EventTypeWarning, ReasonDuplicateInitiator, message)
 	}
 	return &controller.Failure{Kind: controller.DuplicateInitiator, Message: message}
@@ -75,8 +77,9 @@ var (
 	portName  = regexp.MustCompile(`^[0-9a-f]*$`)
 )
 
-// malformed returns a name of a node that no plugin registers, and what it should be; of is
-// empty if there is none. Cinder's drivers write names into commands and files.
+// malformed returns a name of a node that no plugin would register, and what kind of
+// name it is; of is empty if all names are well-formed. Cinder's drivers write names
+// into commands and files.
 func malformed(node wire.Node) (name, of string) {
 	switch {
 	case node.InitiatorName != "" && !iscsiName.MatchString(node.InitiatorName):
@@ -92,7 +95,7 @@ func malformed(node wire.Node) (name, of string) {
 	return "", ""
 }
 
-// nodeIDOf is a node's ID with the driver.
+// nodeIDOf returns the ID of a node with the driver.
 func nodeIDOf(csiNode *storagev1.CSINode) (id string, has bool) {
 	for _, driver := range csiNode.Spec.Drivers {
 		if driver.Name == wire.DriverName {
@@ -102,8 +105,9 @@ func nodeIDOf(csiNode *storagev1.CSINode) (id string, has bool) {
 	return "", false
 }
 
-// sharedName is a name that two nodes have for arrays, or empty. iSCSI names and port
-// names are the same in any case; NVMe names are compared byte by byte.
+// sharedName returns a name for arrays that two nodes share; empty if there is none.
+// The case of iSCSI names and port names does not matter; NVMe names are compared byte
+// by byte.
 func sharedName(a, b wire.Node) string {
 	if a.InitiatorName != "" && strings.EqualFold(a.InitiatorName, b.InitiatorName) {
 		return a.InitiatorName
@@ -111,7 +115,7 @@ func sharedName(a, b wire.Node) string {
 	if a.HostNQN != "" && a.HostNQN == b.HostNQN {
 		return a.HostNQN
 	}
-	// A driver may read them as numbers.
+	// A driver may read port names as numbers.
 	number := func(name string) string { return strings.TrimLeft(name, "0") }
 	for _, name := range a.PortNames {
 		if name != "" && slices.ContainsFunc(b.PortNames, func(other string) bool { return strings.EqualFold(number(name), number(other)) }) {
@@ -121,8 +125,8 @@ func sharedName(a, b wire.Node) string {
 	return ""
 }
 
-// detachment is the UID of the VolumeAttachment by which a volume is to be detached from
-// a node, as far as the cache shows it; empty if it does not.
+// detachment returns the VolumeAttachment whose deletion asks to detach a volume from a
+// node, as far as the cache shows it; otherwise nil.
 func (e *Engine) detachment(pv, node string) *storagev1.VolumeAttachment {
 	for _, a := range e.attachmentsOf(pv) {
 		if a.Spec.NodeName == node && a.DeletionTimestamp != nil {
@@ -132,8 +136,8 @@ func (e *Engine) detachment(pv, node string) *storagev1.VolumeAttachment {
 	return nil
 }
 
-// nodeOf is the name of the node for which a key stands; empty if the cluster has no
-// such node.
+// nodeOf returns the name of the node with a key; empty if the cluster has no such
+// node.
 func (e *Engine) nodeOf(key string) string {
 	for _, object := range e.Nodes.List() {
 		if node, ok := object.(*corev1.Node); ok && wire.NodeKey(node.Name) == key {

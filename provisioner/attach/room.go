@@ -15,17 +15,17 @@ import (
 // places counts the volumes of each backend on each node.
 type places struct {
 	mu sync.Mutex
-	// taken are those that this term attached, or is attaching: the cache of
-	// VolumeAttachments shows them later. The values say whether it has shown them.
+	// taken are the volumes that this term attached or is attaching, because the cache
+	// of VolumeAttachments shows them later. The values say whether it has shown them.
 	taken map[place]map[string]bool // by handle
 }
 
-// place is a node, as far as one backend's volumes go.
+// place is a node, as far as the volumes of one backend are concerned.
 type place struct{ backend, node string }
 
-// take reserves a place on a node for a volume, unless the limit leaves none, and reports
-// whether it had none before. A volume that is attached there keeps its place, whatever
-// the limit.
+// take reserves a place on a node for a volume, unless the limit leaves none, and
+// reports whether the volume had none before. A volume that is attached there keeps its
+// place, whatever the limit.
 func (p *places) take(at place, volume string, limit int, attached map[string]bool) (taken bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,9 +47,9 @@ func (p *places) take(at place, volume string, limit int, attached map[string]bo
 	return taken, nil
 }
 
-// tidy gives back the places whose VolumeAttachments are gone although nobody asked the
-// driver to detach the volumes: somebody has removed them by hand. present are the
-// handles that VolumeAttachments name for each place.
+// tidy gives back the places whose VolumeAttachments are gone although the driver was
+// never asked to detach the volumes, because somebody removed them by hand. present
+// holds the handles that VolumeAttachments name for each place.
 func (p *places) tidy(present map[place]map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,7 +68,7 @@ func (p *places) tidy(present map[place]map[string]bool) {
 	}
 }
 
-// tidyPlaces looks at all VolumeAttachments for places.tidy.
+// tidyPlaces passes all VolumeAttachments to places.tidy.
 func (e *Engine) tidyPlaces() {
 	if !e.AttachmentsKnown() {
 		return
@@ -90,7 +90,8 @@ func (e *Engine) tidyPlaces() {
 	e.places.tidy(present)
 }
 
-// leave gives the place of a volume back, or those on all nodes if the name is empty.
+// leave gives back the place of a volume, or its places on all nodes if the name is
+// empty.
 func (p *places) leave(at place, volume string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +105,7 @@ func (p *places) leave(at place, volume string) {
 	}
 }
 
-// takePlace reserves a place on a node if the backend has a limit, as take does.
+// takePlace calls take if the backend has a limit.
 func (e *Engine) takePlace(volume wire.Handle, node string) (taken bool, err error) {
 	limit := e.Rules(volume.Backend).VolumesPerNode
 	if limit == 0 {
@@ -124,7 +125,7 @@ func (e *Engine) takePlace(volume wire.Handle, node string) (taken bool, err err
 	return e.places.take(place{volume.Backend, node}, volume.String(), limit, attached)
 }
 
-// handleOf is the volume of a VolumeAttachment, if it is one of the driver's.
+// handleOf returns the volume of a VolumeAttachment, if it is one of the driver's.
 func (e *Engine) handleOf(a *storagev1.VolumeAttachment) (wire.Handle, bool) {
 	if a.Spec.Attacher != wire.DriverName || a.Spec.Source.PersistentVolumeName == nil {
 		return wire.Handle{}, false

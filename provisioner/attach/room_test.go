@@ -17,7 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// testAttachment is the VolumeAttachment of a PersistentVolume on a node.
+// testAttachment returns the VolumeAttachment of a PersistentVolume on a node.
 func testAttachment(pv, node string, change func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: "csi-" + pv + "-" + node},
@@ -30,7 +30,7 @@ func testAttachment(pv, node string, change func(*storagev1.VolumeAttachment)) *
 	return a
 }
 
-// otherPV is the PersistentVolume of another volume.
+// otherPV returns the PersistentVolume of another volume.
 func otherPV(n int, backend string) *corev1.PersistentVolume {
 	pv := testPV()
 	pv.Name, pv.Spec.CSI.VolumeHandle = fmt.Sprintf("other-%d", n), fmt.Sprintf("%s/%d", backend, n)
@@ -38,7 +38,7 @@ func otherPV(n int, backend string) *corev1.PersistentVolume {
 	return pv
 }
 
-// TestAFullNodeGetsNoMoreVolumes: what is attached there is what the limit counts.
+// TestAFullNodeGetsNoMoreVolumes: the limit counts the volumes that are attached there.
 func TestAFullNodeGetsNoMoreVolumes(t *testing.T) {
 	const full = "node n1 has 2 of the 2 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there"
 	waiting := func(a *storagev1.VolumeAttachment) { a.Status.Attached = false }
@@ -72,7 +72,7 @@ func TestAFullNodeGetsNoMoreVolumes(t *testing.T) {
 			if len(w.volumes.calls) > 0 {
 				t.Errorf("calls %q", w.volumes.calls)
 			}
-			// Nothing is counted that was refused.
+			// A refused volume does not count.
 			must(t, w.attachments.Delete(test.attachments[0]))
 			_, err = w.publish(t)
 			must(t, err)
@@ -80,9 +80,9 @@ func TestAFullNodeGetsNoMoreVolumes(t *testing.T) {
 	}
 }
 
-// TestPlaceOfAVolumeAttachmentThatIsRemovedByHandIsFree: nobody asks the driver to detach
-// the volume. Without VolumeAttachments at all, as another orchestrator attaches
-// volumes, places are kept.
+// TestPlaceOfAVolumeAttachmentThatIsRemovedByHandIsFree: nobody asks the driver to
+// detach the volume. If there never were VolumeAttachments, because another
+// orchestrator attaches volumes, places are kept.
 func TestPlaceOfAVolumeAttachmentThatIsRemovedByHandIsFree(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret(), otherPV(1, "gold"))
 	w.rules.VolumesPerNode = 1
@@ -102,7 +102,8 @@ func TestPlaceOfAVolumeAttachmentThatIsRemovedByHandIsFree(t *testing.T) {
 	must(t, err)
 }
 
-// TestPlacesAreCountedBeforeTheCacheShowsThem: volumes are attached at the same time.
+// TestPlacesAreCountedBeforeTheCacheShowsThem: several volumes are attached at the same
+// time.
 func TestPlacesAreCountedBeforeTheCacheShowsThem(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret(), otherPV(1, "gold"))
 	w.rules.VolumesPerNode = 1
@@ -111,10 +112,10 @@ func TestPlacesAreCountedBeforeTheCacheShowsThem(t *testing.T) {
 	other := controller.Publication{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
 	_, err = w.Publish(t.Context(), other)
 	wantFailure(t, err, controller.NodeFull, "node n1 has 1 of the 1 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there")
-	// Again is not one more.
+	// A repetition does not count again.
 	_, err = w.publish(t)
 	must(t, err)
-	// And what fails takes no place.
+	// A failed attempt takes no place.
 	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
 	w.volumes.err = &cinder.Error{Backend: "gold", Kind: cinder.KindConflict, Message: "busy"}
 	_, err = w.publish(t)
@@ -128,8 +129,8 @@ func TestPlacesAreCountedBeforeTheCacheShowsThem(t *testing.T) {
 	}
 }
 
-// TestAnAttachmentThatWasBegunKeepsItsPlace: it is at Cinder until the volume is detached,
-// whatever became of the rest, and of the calls that repeat it.
+// TestAnAttachmentThatWasBegunKeepsItsPlace: it exists at Cinder until the volume is
+// detached, whatever becomes of this call and of those that repeat it.
 func TestAnAttachmentThatWasBegunKeepsItsPlace(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret(), otherPV(1, "gold"))
 	w.rules.VolumesPerNode = 1

@@ -13,7 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// others do for the sidecars what the engine passes on.
+// others fakes the packages to which the engine passes requests of sidecars.
 type others struct {
 	asked []string
 	err   error
@@ -44,14 +44,14 @@ func (o *others) List(_ context.Context, wanted controller.Listing) ([]controlle
 	return nil, o.ask("list %v", wanted)
 }
 
-// refused is how the packages that the engine asks say what it is to tell.
+// refused is an error of those packages whose kind and text the engine must pass on.
 type refused string
 
 func (r refused) Error() string       { return "because" }
 func (r refused) FailureKind() string { return string(r) }
 
-// TestSidecarsRequestsArePassedOn with the PersistentVolume that they are about, and
-// failures come back with their kinds.
+// TestSidecarsRequestsArePassedOn: they get the PersistentVolume that they are about,
+// and failures come back with their kinds.
 func TestSidecarsRequestsArePassedOn(t *testing.T) {
 	unknown := wire.Handle{Backend: "gold", ID: "other"}
 	for name, test := range map[string]struct {

@@ -9,9 +9,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Snapshots takes, removes and lists snapshots of CSI volumes, within policy and quotas.
-// The method FailureKind of an error, if it has one, tells the controller which kind of
-// failure it is.
+// Snapshots takes, removes and lists snapshots of CSI volumes, within policy and
+// quotas. If an error has the method FailureKind, that tells the controller the kind of
+// the failure.
 type Snapshots interface {
 	Take(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (controller.Snapshot, error)
 	Remove(ctx context.Context, snapshot wire.Handle) error

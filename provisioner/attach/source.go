@@ -15,7 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// source is a volume, and whose it is.
+// source says which volume is meant, and whose it is.
 type source struct {
 	// pv is nil if the PersistentVolume is gone.
 	pv     *corev1.PersistentVolume
@@ -23,7 +23,7 @@ type source struct {
 	tenant string
 }
 
-// volumeOf finds the PersistentVolume of a volume, which must be this program's.
+// volumeOf finds the PersistentVolume of a volume. It must be this program's.
 func (e *Engine) volumeOf(volume wire.Handle) (source, error) {
 	found := record.WithSource(e.PersistentVolumes, wire.DriverName, volume.String())
 	switch len(found) {
@@ -36,7 +36,7 @@ func (e *Engine) volumeOf(volume wire.Handle) (source, error) {
 }
 
 // sourceOf reads what a PersistentVolume records. The stamp on the volume must say the
-// same, so what is wrong here attaches no other volume.
+// same, so a wrong record cannot attach another volume.
 func (e *Engine) sourceOf(pv *corev1.PersistentVolume, volume wire.Handle) (source, error) {
 	annotations := pv.Annotations
 	for key, want := range map[string]string{record.AnnotationVolume: volume.ID, record.AnnotationBackend: volume.Backend, record.AnnotationCluster: e.Cluster} {
@@ -67,7 +67,7 @@ func (e *Engine) attached(ctx context.Context, volumes Volumes, volume wire.Hand
 	}
 	of = source{target: backends.Target{VolumeID: volume.ID}}
 	if !found {
-		// Whether that proves anything is for the backend to say.
+		// The backend decides whether that proves anything.
 		return of, nil
 	}
 	stamp := stamps.Of(v)

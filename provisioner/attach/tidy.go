@@ -11,8 +11,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// tidyInterval is the time between two looks at nodes that were lost. A kubelet reports
-// every 10 seconds, and may list a volume again for the next pod.
+// tidyInterval is the time between two checks of lost nodes. A kubelet reports every 10
+// seconds, and may list a volume again for the next pod.
 const tidyInterval = 5 * time.Second
 
 // Run watches nodes that were lost with volumes, until the context ends.
@@ -28,13 +28,13 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// tidy ends the notes about nodes that have let go. Without that, they would be ended
-// only when the node gets another volume, and never for a node that is gone. Caches say
-// when to ask: it costs no request as long as nothing has changed.
+// tidy ends the notes about nodes that have let go. Otherwise they would end only when
+// the node gets another volume, and never for a node that is gone. It consults caches
+// first, so it costs no request as long as nothing has changed.
 func (e *Engine) tidy(ctx context.Context) {
 	for _, backend := range e.Backends() {
 		if volumes, err := e.Volumes(backend); err == nil {
-			// Its failure is told where volumes are attached.
+			// A failure is reported when a volume is attached.
 			_ = e.know(ctx, volumes, backend)
 		}
 	}
@@ -86,8 +86,8 @@ func (e *Engine) count() map[string]counts {
 	return found
 }
 
-// hasLetGo reports whether, according to the cache, a node has let go of a volume that
-// it was lost with.
+// hasLetGo reports whether, according to the cache, a node has let go of any volume
+// that it was lost with.
 func (e *Engine) hasLetGo(at place) bool {
 	state := nodeState{}
 	if object, exists, err := e.Nodes.GetByKey(at.node); err == nil && exists {

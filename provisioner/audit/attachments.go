@@ -13,12 +13,12 @@ import (
 )
 
 // An attachment of a volume of the CSI driver is made while a VolumeAttachment asks for
-// it, and ends before that goes. What Cinder showed before the VolumeAttachments were
-// read, and shows afterwards, was there in between, too: if no VolumeAttachment was, it
-// is nobody's. So the volumes about which there is a doubt are read once more, and
-// calls under way are no findings.
+// it, and ends before the VolumeAttachment does. If Cinder shows an attachment both
+// before and after the VolumeAttachments were read, it also existed in between; if no
+// VolumeAttachment asked for it then, nobody needs it. So volumes with doubtful
+// attachments are read once more, and calls under way cause no findings.
 
-// ConfirmAttachments reads the volumes again whose attachments are not those that the
+// ConfirmAttachments reads those volumes again whose attachments differ from what the
 // cluster's VolumeAttachments ask for.
 func ConfirmAttachments(ctx context.Context, find Finder, listings map[string]Listing, records record.Records) {
 	volumes := map[place]cinder.Volume{}
@@ -55,16 +55,16 @@ func ConfirmAttachments(ctx context.Context, find Finder, listings map[string]Li
 	}
 }
 
-// leak is what a volume has for a node without a VolumeAttachment.
+// leak is an attachment or a record of a volume for a node without a VolumeAttachment.
 type leak struct {
 	attachment string
-	// node is empty if no record says which node has the attachment; gone means that
-	// the record is all that is left.
+	// node is empty if no record says which node has the attachment. gone means that
+	// only the record is left.
 	node string
 	gone bool
 }
 
-// leaked lists what no VolumeAttachment asks for, in order.
+// leaked lists the leaks for which no VolumeAttachment asks, in order.
 func leaked(v cinder.Volume, wanted []record.Attachment) []leak {
 	var leaks []leak
 	records := stamps.NodeRecordsOf(v)
@@ -76,7 +76,8 @@ func leaked(v cinder.Volume, wanted []record.Attachment) []leak {
 			leaks = append(leaks, leak{attachment: r.AttachmentID, node: r.Node, gone: !has(v, r.AttachmentID)})
 		}
 	}
-	// Any of those without a record may have one of the attachments without a record.
+	// Any VolumeAttachment without a record may have one of the attachments without a
+	// record.
 	unrecorded := 0
 	for _, a := range wanted {
 		if _, found := records[a.NodeKey]; !found {
@@ -94,8 +95,8 @@ func leaked(v cinder.Volume, wanted []record.Attachment) []leak {
 	return leaks
 }
 
-// missing lists the VolumeAttachments that are attached, and have nothing at Cinder. An
-// attachment without a record may be that of any of them.
+// missing lists the VolumeAttachments that are attached but have nothing at Cinder. An
+// attachment without a record may belong to any of them.
 func missing(v cinder.Volume, wanted []record.Attachment) []record.Attachment {
 	var without []record.Attachment
 	records := stamps.NodeRecordsOf(v)
@@ -122,7 +123,7 @@ func has(v cinder.Volume, attachment string) bool {
 	return slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return a.ID == attachment })
 }
 
-// attachments judges those of a recorded volume of the CSI driver.
+// attachments judges the attachments of a recorded volume of the CSI driver.
 func (c *comparison) attachments(r record.Volume, before cinder.Volume) {
 	now, doubted := c.Backends[r.Backend].Again[r.VolumeID]
 	if !doubted {

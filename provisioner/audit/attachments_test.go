@@ -13,8 +13,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// forNodes changes a volume to one of the CSI driver, with attachments and records, as
-// "attachment node"; "attachment" has no record, "-attachment node" is a record alone.
+// forNodes changes a volume to one of the CSI driver, with attachments and records
+// given as "attachment node"; "attachment" has no record, and "-attachment node" is
+// only a record.
 func forNodes(texts ...string) func(*cinder.Volume) {
 	return func(v *cinder.Volume) {
 		v.Metadata[stamps.KeyMode] = stamps.ModeCSI
@@ -31,7 +32,7 @@ func forNodes(texts ...string) func(*cinder.Volume) {
 	}
 }
 
-// asked is a VolumeAttachment of an hour ago.
+// asked returns a VolumeAttachment that is an hour old.
 func asked(node string, change func(*record.Attachment)) record.Attachment {
 	a := record.Attachment{Name: "va-" + node, PV: "pvc-1", Node: node, NodeKey: "key-of-" + node, Attached: true, CreatedAt: now.Add(-time.Hour)}
 	if change != nil {
@@ -46,7 +47,7 @@ func TestCompareAttachments(t *testing.T) {
 	ending := func(a *record.Attachment) { a.Ends = true }
 	const leakedA1 = "LeakedAttachment: no VolumeAttachment asks for it on node n1 (attachment a1), which may still write to it"
 	for name, test := range map[string]struct {
-		before, after []string // after as before if nil
+		before, after []string // after is the same as before if nil
 		wanted        []record.Attachment
 		unread        error
 		want          []string

@@ -14,12 +14,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// Kind is what a finding is about; its names are stable.
+// Kind says what a finding is about. Its values are stable.
 type Kind string
 
 // The kinds of findings.
 const (
-	// BackendUnreadable: a backend cannot be listed; the audit does not judge its
+	// BackendUnreadable: a backend cannot be listed, so the audit does not judge its
 	// volumes.
 	BackendUnreadable Kind = "BackendUnreadable"
 	// BackendMissing: a PersistentVolume's backend is not in the policy.
@@ -28,27 +28,29 @@ const (
 	DamagedRecord Kind = "DamagedRecord"
 	// MissingVolume: a PersistentVolume names a volume that does not exist.
 	MissingVolume Kind = "MissingVolume"
-	// VolumeElsewhere: a PersistentVolume names a volume that does not exist where
-	// its backend points now, but may exist elsewhere.
+	// VolumeElsewhere: a PersistentVolume names a volume that does not exist where its
+	// backend leads now, but may exist elsewhere.
 	VolumeElsewhere Kind = "VolumeElsewhere"
 	// ForeignVolume: a PersistentVolume names a volume with another stamp.
 	ForeignVolume Kind = "ForeignVolume"
-	// StuckVolume: a recorded volume is in a state that nothing moves it out of.
+	// StuckVolume: a recorded volume is in a state that it will not leave by itself.
 	StuckVolume Kind = "StuckVolume"
 	// SecondVolume: a duplicate; the PersistentVolume of its claim names another
 	// volume.
 	SecondVolume Kind = "SecondVolume"
-	// SharedClusterID: a volume that another cluster of the same clusterID made.
+	// SharedClusterID: a volume was made by another cluster with the same clusterID.
 	SharedClusterID Kind = "SharedClusterID"
-	// UnfinishedVolume: a volume of a pending claim, for longer than the grace.
+	// UnfinishedVolume: a volume of a claim that has been pending for longer than the
+	// grace.
 	UnfinishedVolume Kind = "UnfinishedVolume"
 	// OrphanVolume: a volume whose claim is gone and that no PersistentVolume
 	// names.
 	OrphanVolume Kind = "OrphanVolume"
-	// LeakedAttachment: a volume of the CSI driver is attached to a node, or records that
-	// it is, and no VolumeAttachment asks for that: somebody may still write to it.
+	// LeakedAttachment: a volume of the CSI driver is attached to a node, or records
+	// that it is, but no VolumeAttachment asks for that, so somebody may still write to
+	// it.
 	LeakedAttachment Kind = "LeakedAttachment"
-	// MissingAttachment: a VolumeAttachment is attached, and the volume is not.
+	// MissingAttachment: a VolumeAttachment is attached, but the volume is not.
 	MissingAttachment Kind = "MissingAttachment"
 	// OrphanSecret: a Secret of a PersistentVolume that is gone, or a shared
 	// Secret whose volumes are all gone.
@@ -69,7 +71,7 @@ type Finding struct {
 	// Removable means that removing it loses nothing: it is proven that no
 	// PersistentVolume ever named the volume, or that nothing needs the Secret.
 	Removable bool `json:"removable,omitempty"`
-	// Message is a sentence.
+	// Message is a full sentence.
 	Message string `json:"message"`
 	// Stamp is the volume's stamp.
 	Stamp stamps.Volume `json:"-"`
@@ -80,15 +82,15 @@ func (f Finding) IsUnrecorded() bool {
 	return f.Kind == OrphanVolume || f.Kind == SecondVolume || f.Kind == UnfinishedVolume
 }
 
-// State is what Compare compares.
+// State is the input of Compare.
 type State struct {
 	Now time.Time
-	// Cluster is the ID that is stamped on volumes and Secrets, and ClusterUID the
-	// UID of namespace kube-system next to it.
+	// Cluster is the ID that is stamped on volumes and Secrets. ClusterUID is the UID
+	// of namespace kube-system, which is stamped next to it.
 	Cluster    string
 	ClusterUID string
-	// Grace is the age at which something can become a finding: anything younger
-	// may be in progress.
+	// Grace is the age from which something can become a finding, because anything
+	// younger may be in progress.
 	Grace    time.Duration
 	Backends map[string]Listing
 	Records  record.Records
@@ -142,7 +144,8 @@ func Compare(s State) []Finding {
 
 type comparison struct {
 	State
-	// recorded maps IDs to volumes: two backends may show the same ones.
+	// recorded holds IDs rather than places, because two backends may show the same
+	// volumes.
 	recorded map[string]bool
 	volumes  map[place]*cinder.Volume
 	byClaim  map[string]*record.Volume // by claim UID
@@ -241,8 +244,8 @@ func (c *comparison) record(r record.Volume) {
 	c.add(f)
 }
 
-// elsewhere explains why a volume that its backend does not show may still
-// exist; empty if it is gone. Deletion uses the same rule.
+// elsewhere explains why a volume that its backend does not show may still exist. It
+// returns an empty string if the volume is gone. Deletion applies the same rule.
 func elsewhere(r record.Volume, listing Listing) string {
 	switch {
 	case r.Place.IsKnown() && r.Place != listing.Place:
@@ -262,7 +265,7 @@ func (c *comparison) stuck(r record.Volume, v cinder.Volume) string {
 		return ""
 	}
 	if r.CSI && v.Status != cinder.StatusDeleting {
-		// It is available as long as no node uses it, and nodes come and go.
+		// Such a volume is available as long as no node uses it.
 		return ""
 	}
 	if c.young(r.CreatedAt) || r.Released && v.Status != cinder.StatusDeleting {
@@ -289,9 +292,8 @@ func (c *comparison) secret(s record.Secret) {
 	c.add(Finding{Kind: OrphanSecret, Secret: s.Name, PersistentVolume: s.PV, Removable: c.volumeIsGone(s.PV), Message: "its PersistentVolume is gone, and so is the claim"})
 }
 
-// volumeIsGone reports whether no backend has a volume for a PersistentVolume
-// of that name. An operator may have kept such a volume together with its
-// credentials.
+// volumeIsGone reports whether no backend has a volume for a PersistentVolume of that
+// name. An operator may have kept such a volume together with its credentials.
 func (c *comparison) volumeIsGone(pv string) bool {
 	for _, listing := range c.Backends {
 		if listing.Err != nil {

@@ -14,10 +14,10 @@ import (
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// here is where both backends lead.
+// here is the place to which both backends lead.
 var here = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
 
-// stamped is a volume of a claim, an hour old.
+// stamped returns a volume of a claim, an hour old.
 func stamped(id, uid string, status cinder.Status, change func(*cinder.Volume)) cinder.Volume {
 	v := cinder.Volume{ID: id, Status: status, SizeGiB: 1, CreatedAt: now.Add(-time.Hour), Metadata: stamps.Volume{
 		Cluster: "cluster-1", Namespace: "team-a", Claim: "data", ClaimUID: uid, PV: "pvc-" + uid, Tenant: "a", StorageClass: "fast",
@@ -28,7 +28,7 @@ func stamped(id, uid string, status cinder.Status, change func(*cinder.Volume)) 
 	return v
 }
 
-// recorded is the PersistentVolume of a claim, an hour old.
+// recorded returns the PersistentVolume of a claim, an hour old.
 func recorded(uid, volume string, change func(*record.Volume)) record.Volume {
 	r := record.Volume{CreatedAt: now.Add(-time.Hour), Origin: record.Origin{
 		PVName: "pvc-" + uid, VolumeID: volume, Backend: "gold", Place: here, Tenant: "a", Cluster: "cluster-1", ClaimUID: uid,

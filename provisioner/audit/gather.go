@@ -8,7 +8,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// ListEach lists all backends at once, so that a slow one delays no other.
+// ListEach lists all backends concurrently, so that a slow one does not delay the
+// others.
 func ListEach(names []string, list func(name string) ([]cinder.Volume, cinder.Place, error)) map[string]Listing {
 	var mu sync.Mutex
 	var group sync.WaitGroup
@@ -28,8 +29,8 @@ func ListEach(names []string, list func(name string) ([]cinder.Volume, cinder.Pl
 // Finder reads one volume by its ID.
 type Finder func(ctx context.Context, backend, volumeID string) (v cinder.Volume, found bool, err error)
 
-// ConfirmMissing reads every recorded volume that its backend's listing does
-// not show: it may have lost its stamp, or be younger than the listing.
+// ConfirmMissing reads every recorded volume that its backend's listing does not show,
+// because it may have lost its stamp, or be younger than the listing.
 func ConfirmMissing(ctx context.Context, find Finder, listings map[string]Listing, records record.Records) {
 	listed := map[string]bool{}
 	for _, listing := range listings {

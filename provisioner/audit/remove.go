@@ -44,8 +44,8 @@ func Remove(ctx context.Context, cleaner Cleaner, findings []Finding) (left, rem
 	return left, removed, errors.Join(failed...)
 }
 
-// Subject names what a finding is about, by the name that an operator would
-// look for first.
+// Subject names what a finding is about, by the name that an operator would look for
+// first.
 func Subject(f Finding) string {
 	switch {
 	case f.Secret != "":

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Delay is how an error is retried: first after First, then after twice as long
-// each time, up to Most. Retries never stop.
+// Delay says how an error is retried: first after First, then after twice as long each
+// time, up to Most. Retries never stop.
 type Delay struct {
-	// Outcome labels the metrics; stable, in snake case.
+	// Outcome labels the metrics. It is stable, and in snake case.
 	Outcome string
 	First   time.Duration
 	Most    time.Duration
@@ -31,20 +31,20 @@ type Limiter struct {
 type entry struct {
 	delay    Delay
 	failures int // in a row, with the same outcome
-	// explained is set until the library asks for the delay of the last failure;
-	// unexplained counts the library's own failures in a row.
+	// explained is set until the library asks for the delay of the last failure.
+	// unexplained counts the library's own consecutive failures.
 	explained   bool
 	unexplained int
 	requeues    int // as the library counts them
 }
 
-// New makes an empty limiter. The delay is for failures that are not reported
-// to it.
+// New makes an empty limiter. The delay applies to failures that are not reported to
+// it.
 func New(unexplained Delay) *Limiter {
 	return &Limiter{unexplained: unexplained, items: map[string]*entry{}}
 }
 
-// Len is how many items are remembered.
+// Len returns how many items are remembered.
 func (l *Limiter) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +64,7 @@ func (l *Limiter) Failed(key string, d Delay) {
 	item.explained = true
 }
 
-// Succeeded forgets an item's failures, but not the library's: saving the
+// Succeeded forgets an item's failures, but not the library's, because saving the
 // result of a success may fail again and again.
 func (l *Limiter) Succeeded(key string) {
 	l.mu.Lock()
@@ -110,9 +110,9 @@ func (l *Limiter) When(key string) time.Duration {
 	return delay + time.Duration(rand.Int64N(int64(delay)/10+1))
 }
 
-// Forget implements workqueue.TypedRateLimiter. The library forgets every item
-// that leaves its queue, even one that is only parked: reported failures are
-// kept until Succeeded or Gone.
+// Forget implements workqueue.TypedRateLimiter. The library forgets every item that
+// leaves its queue, even one that is only parked, so reported failures are kept until
+// Succeeded or Gone.
 func (l *Limiter) Forget(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

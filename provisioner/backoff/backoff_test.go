@@ -58,7 +58,7 @@ func TestFailuresOfTheLibraryInARowAreDelayedMoreAndMore(t *testing.T) {
 			t.Errorf("failure %d of the library is retried after %s, the one before after %s", i+1, delay, before)
 		}
 		before = delay
-		// Meanwhile this package's part succeeds each time.
+		// In the meantime, this program's part succeeds each time.
 		l.Succeeded("claim")
 	}
 	l.Forget("claim")

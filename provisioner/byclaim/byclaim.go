@@ -1,11 +1,11 @@
 // Package byclaim serves CreateVolume and DeleteVolume of the CSI driver, and
-// CreateSnapshot and DeleteSnapshot for callers without claims. It requests volumes and
-// snapshots as tenants do, by objects of Kubernetes. So only the hub provisions them:
-// by the policy, in their turn, counted, and once.
+// CreateSnapshot and DeleteSnapshot for callers without claims. Like tenants, it
+// requests volumes and snapshots by creating Kubernetes objects. So only the hub
+// provisions them: by the policy, in their turn, counted, and only once.
 //
-// external-provisioner calls for claims that exist. Another orchestrator has no claims,
-// and names a namespace and a StorageClass instead; if the program is configured to trust
-// it, this package makes its claims and VolumeSnapshots.
+// external-provisioner calls it for claims that exist. Another orchestrator has no
+// claims, and names a namespace and a StorageClass instead. If the program is
+// configured to trust it, this package makes its claims and VolumeSnapshots.
 package byclaim
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 )
 
-// Parameters of CreateVolume. The first two are external-provisioner's, with
+// Parameters of CreateVolume. external-provisioner sends the first two with
 // --extra-create-metadata; the others are those of trusted callers.
 const (
 	parameterClaim          = "csi.storage.k8s.io/pvc/name"
@@ -34,9 +34,9 @@ const (
 	ParameterStorageClass   = "storageClass"
 )
 
-// Waits is the reason why an object waits, as its events give it.
+// Waits is the reason why an object waits, as its events state it.
 type Waits struct {
-	// Denied means that it waits for something else to change.
+	// Denied means that something else must change first.
 	Denied          bool
 	Reason, Message string
 }
@@ -49,21 +49,22 @@ type Volumes interface {
 // Options configure a Maker.
 type Options struct {
 	Cluster string
-	// TrustParameters allows callers to name namespace and StorageClass of a volume that
-	// no claim asks for.
+	// TrustParameters allows callers to name the namespace and the StorageClass of a
+	// volume that no claim asks for.
 	TrustParameters bool
 
 	Client         kubernetes.Interface
 	SnapshotClient snapshotclient.Interface
 	Classes        storagelisters.StorageClassLister
-	// PersistentVolumes is their cache, with the indexes of package record.
+	// PersistentVolumes is the cache of PersistentVolumes, with the indexes of package
+	// record.
 	PersistentVolumes cache.Indexer
-	// Serves reports whether the program serves claims of that provisioner.
+	// Serves reports whether the program serves claims of a provisioner.
 	Serves func(provisioner string) bool
-	// ClaimWaits returns why a claim waits, DeletionWaits why the deletion of its
-	// PersistentVolume waits; false if it does not wait.
+	// ClaimWaits returns why a claim waits; DeletionWaits, why the deletion of its
+	// PersistentVolume waits. They return false if it does not wait.
 	ClaimWaits, DeletionWaits func(namespace, claim string) (Waits, bool)
-	// IsAttached reports whether Kubernetes attaches a PersistentVolume to a node.
+	// IsAttached reports whether a VolumeAttachment names a PersistentVolume.
 	IsAttached func(pv string) (bool, error)
 	// Volumes returns an error if no backend of that name is configured.
 	Volumes   func(backend string) (Volumes, error)
@@ -79,8 +80,8 @@ var _ controller.Maker = (*Maker)(nil)
 // New makes the Maker of one term.
 func New(options Options) *Maker { return &Maker{options} }
 
-// pause is how often a cache is looked at; every reportEvery-th time, what the object
-// waits for is looked up, too, which takes a look at all that wait.
+// pause is how often a cache is read. What the object waits for is looked up only every
+// reportEvery-th time, because that goes through everything that waits.
 const (
 	pause       = 50 * time.Millisecond
 	reportEvery = 10
@@ -90,7 +91,7 @@ func failure(kind, format string, arguments ...any) error {
 	return &controller.Failure{Kind: kind, Message: fmt.Sprintf(format, arguments...)}
 }
 
-// The kinds of failures that are Cinder's, too.
+// The kinds of failures that Cinder also has.
 const (
 	notFound    = string(cinder.KindNotFound)
 	invalid     = string(cinder.KindInvalid)
@@ -98,7 +99,8 @@ const (
 	unavailable = string(cinder.KindUnavailable)
 )
 
-// await looks until done returns an answer, hopeless an error, or the context ends.
+// await polls until done finishes or fails, hopeless returns an error, or the context
+// ends.
 func await[T any](ctx context.Context, done func() (answer T, finished bool, err error), hopeless func() error) (answer T, finished bool, err error) {
 	for looks := 1; ; looks++ {
 		if answer, finished, err = done(); finished || err != nil {
@@ -120,8 +122,7 @@ func await[T any](ctx context.Context, done func() (answer T, finished bool, err
 	}
 }
 
-// volumeOf is the PersistentVolume of a name according to the cache; nil if there is
-// none.
+// volumeOf returns the PersistentVolume of a name from the cache; nil if there is none.
 func (m *Maker) volumeOf(name string) (*corev1.PersistentVolume, error) {
 	object, exists, err := m.PersistentVolumes.GetByKey(name)
 	if err != nil || !exists {

@@ -31,8 +31,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// world is a Maker, and what it works with. It provisions as the hub does: every claim
-// that it sees gets a PersistentVolume, unless it waits.
+// world is a Maker with everything around it. It provisions as the hub does: every
+// claim that it sees gets a PersistentVolume, unless it waits.
 type world struct {
 	*Maker
 	client   *fake.Clientset
@@ -114,7 +114,7 @@ func wantFailure(t *testing.T, err error, kind, message string) {
 	}
 }
 
-// volumeFor is what the hub makes for a claim.
+// volumeFor returns the PersistentVolume that the hub makes for a claim.
 func volumeFor(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: record.PVNameOf(claim), UID: "of-" + claim.UID, Annotations: map[string]string{record.AnnotationClaimUID: string(claim.UID), record.AnnotationCluster: "cluster-1"}},
@@ -135,7 +135,7 @@ func tenantsClaim(class string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "c1"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class}}
 }
 
-// asked is what external-provisioner asks for.
+// asked returns a request of external-provisioner.
 func asked(change func(*controller.Creation)) controller.Creation {
 	wanted := controller.Creation{Name: "pvc-c1", Bytes: 1 << 30, AccessModes: []controller.AccessMode{controller.OneNode}, Parameters: map[string]string{
 		"csi.storage.k8s.io/pvc/name": "data", "csi.storage.k8s.io/pvc/namespace": "team-a", "csi.storage.k8s.io/pv/name": "pvc-c1", "fsType": "xfs",
@@ -146,7 +146,7 @@ func asked(change func(*controller.Creation)) controller.Creation {
 	return wanted
 }
 
-// trusted is what a trusted caller asks for.
+// trusted returns a request of a trusted caller.
 func trusted(change func(*controller.Creation)) controller.Creation {
 	wanted := controller.Creation{Name: named, Bytes: 1 << 30, AtMost: 3 << 30, AccessModes: []controller.AccessMode{controller.OneNode}, Parameters: map[string]string{"namespace": "team-a", "storageClass": "driver"}}
 	if change != nil {
@@ -155,8 +155,8 @@ func trusted(change func(*controller.Creation)) controller.Creation {
 	return wanted
 }
 
-// TestExternalProvisionerGetsWhatTheHubMade, and nothing for a claim that is not the one
-// it means, or that is not the program's.
+// TestExternalProvisionerGetsWhatTheHubMade: it gets nothing for a claim that is not
+// the one that it means, or that is not the program's.
 func TestExternalProvisionerGetsWhatTheHubMade(t *testing.T) {
 	deleted := tenantsClaim("driver")
 	deleted.DeletionTimestamp, deleted.Finalizers = &metav1.Time{Time: time.Now()}, []string{"f"}
@@ -229,7 +229,8 @@ func TestExternalProvisionerGetsWhatTheHubMade(t *testing.T) {
 	}
 }
 
-// TestTrustedCallersGetOneVolumeForAName: whatever they call it, and how often.
+// TestTrustedCallersGetOneVolumeForAName: this holds for any name and any number of
+// calls.
 func TestTrustedCallersGetOneVolumeForAName(t *testing.T) {
 	w := newWorld(t)
 	first, err := w.Create(t.Context(), trusted(nil))
@@ -259,8 +260,8 @@ func TestTrustedCallersGetOneVolumeForAName(t *testing.T) {
 	}
 }
 
-// TestARepeatedRequestFindsItsVolumeWhateverClassesThereAreNow: a claim names one of the
-// classes with the type, and others may come.
+// TestARepeatedRequestFindsItsVolumeWhateverClassesThereAreNow: the claim names one of
+// the classes with the type, and others may be added later.
 func TestARepeatedRequestFindsItsVolumeWhateverClassesThereAreNow(t *testing.T) {
 	class := func(name string) *storagev1.VolumeAttributesClass {
 		return &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: name}, DriverName: wire.DriverName, Parameters: map[string]string{"type": "ssd"}}
@@ -313,7 +314,7 @@ func TestDeniedClaimsOfTrustedCallersAreDeleted(t *testing.T) {
 	if _, err := w.client.CoreV1().PersistentVolumeClaims("team-a").Get(t.Context(), record.NameForCaller(named), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the claim: %v", err)
 	}
-	// One that only waits stays, for the next call.
+	// A claim that only waits stays, for the next call.
 	w.waits[record.NameForCaller(named)] = Waits{Message: "no answer"}
 	ctx, cancel := context.WithTimeout(t.Context(), pause)
 	defer cancel()
@@ -347,7 +348,7 @@ func TestCopiesNameTheirSourceAsClaimsDo(t *testing.T) {
 	}
 }
 
-// TestOnlyVolumesOfTrustedCallersAreDeleted, and only unused ones.
+// TestOnlyVolumesOfTrustedCallersAreDeleted: they must also be unused.
 func TestOnlyVolumesOfTrustedCallersAreDeleted(t *testing.T) {
 	stamped := func(change func(*cinder.Volume)) *cinder.Volume {
 		v := &cinder.Volume{ID: "volume-uid-1", Status: cinder.StatusAvailable, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: "pvc-uid-1"}.Metadata(nil)}

@@ -21,8 +21,8 @@ import (
 )
 
 // Create implements controller.Maker. It waits until the hub has provisioned the claim,
-// and describes the claim's PersistentVolume. If the caller then writes a PersistentVolume
-// for the claim, it finds that one.
+// and describes the claim's PersistentVolume. If the caller then writes a
+// PersistentVolume for the claim, it finds that it exists.
 func (m *Maker) Create(ctx context.Context, wanted controller.Creation) (controller.Created, error) {
 	claim, own, err := m.claimOf(ctx, wanted)
 	if err != nil {
@@ -35,7 +35,7 @@ func (m *Maker) Create(ctx context.Context, wanted controller.Creation) (control
 		if err != nil || pv == nil || !own {
 			return pv, pv != nil, err
 		}
-		// A trusted caller may ask at once for what is done only with bound claims.
+		// A trusted caller may next ask for something that requires a bound claim.
 		bound, err := m.isBound(ctx, claim, pv)
 		return pv, bound, err
 	}, func() error {
@@ -45,7 +45,7 @@ func (m *Maker) Create(ctx context.Context, wanted controller.Creation) (control
 	})
 	switch {
 	case denied && own:
-		// The caller does not know a volume that it could have deleted.
+		// The caller knows of no volume that it could delete.
 		if err := m.deleteClaim(ctx, claim); err != nil {
 			m.Logger.Warn("Could not delete a claim that was made for a call of the CSI driver", "claim", described, "error", err)
 		}
@@ -62,8 +62,8 @@ func (m *Maker) Create(ctx context.Context, wanted controller.Creation) (control
 	return createdAs(pv, wanted, described)
 }
 
-// isBound reports whether Kubernetes has bound a claim to its PersistentVolume. It
-// says so on the PersistentVolume first.
+// isBound reports whether Kubernetes has bound a claim to its PersistentVolume.
+// Kubernetes writes this on the PersistentVolume first.
 func (m *Maker) isBound(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) (bool, error) {
 	if pv.Status.Phase != corev1.VolumeBound {
 		return false, nil
@@ -78,7 +78,7 @@ func (m *Maker) isBound(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	return now.UID == claim.UID && now.Status.Phase == corev1.ClaimBound, nil
 }
 
-// claimOf is the claim that asks for the volume; own means that it was made for a
+// claimOf returns the claim that asks for the volume. own means that it was made for a
 // trusted caller.
 func (m *Maker) claimOf(ctx context.Context, wanted controller.Creation) (claim *corev1.PersistentVolumeClaim, own bool, err error) {
 	namespace, name := wanted.Parameters[parameterClaimNamespace], wanted.Parameters[parameterClaim]
@@ -93,8 +93,8 @@ func (m *Maker) claimOf(ctx context.Context, wanted controller.Creation) (claim 
 	return nil, false, failure(invalid, "the request has no parameters %s and %s, so the program cannot tell which claim asks for the volume; external-provisioner sends them with --extra-create-metadata", parameterClaimNamespace, parameterClaim)
 }
 
-// existing is the claim that external-provisioner names. The name of the volume proves
-// which one it means: claims are replaced by others of their names.
+// existing returns the claim that external-provisioner names. The name of the volume
+// proves which claim it means, because another claim may have taken the name.
 func (m *Maker) existing(ctx context.Context, namespace, name, volume string) (*corev1.PersistentVolumeClaim, error) {
 	claim, err := m.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -153,12 +153,12 @@ func (m *Maker) ownClaim(ctx context.Context, wanted controller.Creation) (*core
 	return present, nil
 }
 
-// accessModes are those of claims.
+// accessModes maps the access modes of a request to those of claims.
 var accessModes = map[controller.AccessMode]corev1.PersistentVolumeAccessMode{
 	controller.OneNode: corev1.ReadWriteOnce, controller.OnePod: corev1.ReadWriteOncePod, controller.ManyReaders: corev1.ReadOnlyMany, controller.ManyWriters: corev1.ReadWriteMany,
 }
 
-// newClaim is what a trusted caller wants, as a claim.
+// newClaim returns a claim for what a trusted caller wants.
 func (m *Maker) newClaim(ctx context.Context, wanted controller.Creation) (*corev1.PersistentVolumeClaim, error) {
 	namespace, className := wanted.Parameters[ParameterNamespace], wanted.Parameters[ParameterStorageClass]
 	for key := range wanted.Parameters {
@@ -205,9 +205,9 @@ func (m *Maker) newClaim(ctx context.Context, wanted controller.Creation) (*core
 	return claim, err
 }
 
-// attributesFor names the VolumeAttributesClasses of the driver with that volume type, in
-// order: there may be more by the time of the next call. A claim can ask for a type in no
-// other way. Without a type it is nil alone.
+// attributesFor returns the names of the driver's VolumeAttributesClasses with a volume
+// type, sorted, because there may be more by the next call. A claim cannot ask for a
+// type in any other way. Without a type, the only element is nil.
 func (m *Maker) attributesFor(ctx context.Context, volumeType string) ([]*string, error) {
 	if volumeType == "" {
 		return []*string{nil}, nil
@@ -229,14 +229,14 @@ func (m *Maker) attributesFor(ctx context.Context, volumeType string) ([]*string
 	return names, nil
 }
 
-// isNamedBy tells the class that a claim names.
+// isNamedBy returns a function that reports whether a claim names a class.
 func isNamedBy(claim *corev1.PersistentVolumeClaim) func(class *string) bool {
 	return func(class *string) bool {
 		return equality.Semantic.DeepEqual(class, claim.Spec.VolumeAttributesClassName)
 	}
 }
 
-// sourceOf names the source of a volume as a claim of the namespace does.
+// sourceOf returns the source of a volume as a claim of the namespace would name it.
 func (m *Maker) sourceOf(ctx context.Context, namespace string, wanted controller.Creation) (*corev1.TypedLocalObjectReference, error) {
 	switch {
 	case wanted.FromVolume != "":
@@ -264,8 +264,8 @@ func (m *Maker) sourceOf(ctx context.Context, namespace string, wanted controlle
 	return nil, nil
 }
 
-// recordedFor is the PersistentVolume that the hub made for a claim; nil if there is
-// none yet.
+// recordedFor returns the PersistentVolume that the hub made for a claim; nil if there
+// is none yet.
 func (m *Maker) recordedFor(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
 	pv, err := m.volumeOf(record.PVNameOf(claim))
 	switch {
@@ -281,7 +281,8 @@ func (m *Maker) recordedFor(claim *corev1.PersistentVolumeClaim) (*corev1.Persis
 	return pv, nil
 }
 
-// denied returns an error if the policy denies the claim, unless that passes by itself.
+// denied returns an error if the policy denies the claim, unless the cause goes away by
+// itself.
 func (m *Maker) denied(described string, claim *corev1.PersistentVolumeClaim) error {
 	waits, does := m.ClaimWaits(claim.Namespace, claim.Name)
 	if !does || !waits.Denied {
@@ -300,7 +301,7 @@ func (m *Maker) denied(described string, claim *corev1.PersistentVolumeClaim) er
 	return failure(controller.Denied, "%s: %s", described, waits.Message)
 }
 
-// createdAs is what a PersistentVolume says, if that is what the caller wants.
+// createdAs describes a PersistentVolume if it is what the caller wants.
 func createdAs(pv *corev1.PersistentVolume, wanted controller.Creation, described string) (controller.Created, error) {
 	volume, err := wire.ParseHandle(pv.Spec.CSI.VolumeHandle)
 	if err != nil {
@@ -317,8 +318,8 @@ func createdAs(pv *corev1.PersistentVolume, wanted controller.Creation, describe
 	return controller.Created{Volume: volume, Bytes: bytes, Context: pv.Spec.CSI.VolumeAttributes}, nil
 }
 
-// deletionTime is how long the deletion of a claim may take, whether or not its caller
-// still waits.
+// deletionTime is how long the deletion of a claim may take, even if its caller no
+// longer waits.
 const deletionTime = 5 * time.Second
 
 // deleteClaim deletes a claim, but not another one of its name.

@@ -17,7 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// The kinds of failures that are the backends', too.
+// The kinds of failures that backends also have.
 const (
 	notOurs = string(backends.KindNotOurs)
 	inUse   = string(backends.KindInUse)
@@ -74,7 +74,7 @@ func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
 	return failure(conflict, "volume %s is not gone yet: %s", volume, why)
 }
 
-// find reads a volume at Cinder.
+// find reads a volume from Cinder.
 func (m *Maker) find(ctx context.Context, volume wire.Handle) (v cinder.Volume, exists bool, err error) {
 	volumes, err := m.Volumes(volume.Backend)
 	if err != nil {
@@ -83,8 +83,8 @@ func (m *Maker) find(ctx context.Context, volume wire.Handle) (v cinder.Volume, 
 	return volumes.Find(ctx, volume.ID)
 }
 
-// madeFor is the claim that was made for the caller of a volume, nil if it is deleted
-// and its volume goes, too.
+// madeFor returns the claim that was made for the caller of a volume. It returns nil if
+// the claim is deleted, so that the volume will be removed, too.
 func (m *Maker) madeFor(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.PersistentVolumeClaim, error) {
 	ref := pv.Spec.ClaimRef
 	switch {
@@ -105,7 +105,7 @@ func (m *Maker) madeFor(ctx context.Context, pv *corev1.PersistentVolume) (*core
 	return claim, nil
 }
 
-// unused returns an error if a node has the volume, or is about to.
+// unused returns an error if a node has the volume, or is about to get it.
 func (m *Maker) unused(pv *corev1.PersistentVolume, v cinder.Volume) error {
 	attached, err := m.IsAttached(pv.Name)
 	switch {

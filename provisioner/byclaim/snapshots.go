@@ -15,14 +15,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// Snapshots of volumes that were made for trusted callers are asked for as tenants do,
-// too: by VolumeSnapshots. The snapshot-controller and the csi-snapshotter work them
-// off, and call the driver for each of them: by the policy, counted, and once.
+// Snapshots of volumes that were made for trusted callers are requested as tenants
+// request theirs, by VolumeSnapshots. The snapshot-controller and csi-snapshotter
+// process these, and call the driver for each: by the policy, counted, and only once.
 
-// ParameterSnapshotClass is the only parameter of CreateSnapshot of trusted callers.
+// ParameterSnapshotClass is the only parameter of a trusted caller's CreateSnapshot.
 const ParameterSnapshotClass = "volumeSnapshotClass"
 
-// Snapshots shows the snapshot objects of the cluster; *snapshot.Controller implements it.
+// Snapshots reads the snapshot objects of the cluster; *snapshot.Controller implements
+// it.
 type Snapshots interface {
 	VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnapshot, error)
 	VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error)
@@ -31,9 +32,9 @@ type Snapshots interface {
 	ContentsOf(id string) ([]*snapshotv1.VolumeSnapshotContent, error)
 }
 
-// MakesSnapshot reports whether a call of CreateSnapshot is from a trusted caller. The
-// sidecar passes on the parameters of a class, and TakeSnapshot uses only classes without
-// parameters. So the call that the sidecar then makes is not taken for a caller's.
+// MakesSnapshot reports whether a call of CreateSnapshot comes from a trusted caller.
+// The sidecar passes on the parameters of a class, and TakeSnapshot uses only classes
+// without parameters. So the sidecar's own call is not taken for a caller's.
 func (m *Maker) MakesSnapshot(parameters map[string]string) bool {
 	_, has := parameters[ParameterSnapshotClass]
 	return m.TrustParameters && has
@@ -66,8 +67,9 @@ func (m *Maker) TakeSnapshot(ctx context.Context, volume wire.Handle, name strin
 	return controller.Snapshot{}, failure(conflict, "%s is not ready: %s", described, why)
 }
 
-// snapshotClass is the class that the caller names. A class with parameters might ask
-// for anything, and one that keeps snapshots would leave what the driver is to delete.
+// snapshotClass returns the class that the caller names. A class with parameters might
+// ask for anything, and one that keeps snapshots would leave what the driver is to
+// delete.
 func (m *Maker) snapshotClass(parameters map[string]string) (string, error) {
 	for key := range parameters {
 		if key != ParameterSnapshotClass {
@@ -91,7 +93,7 @@ func (m *Maker) snapshotClass(parameters map[string]string) (string, error) {
 	return name, nil
 }
 
-// claimForCaller is the claim of a volume, if it was made for a trusted caller.
+// claimForCaller returns the claim of a volume if it was made for a trusted caller.
 func (m *Maker) claimForCaller(ctx context.Context, volume wire.Handle) (*corev1.PersistentVolumeClaim, error) {
 	found := record.WithSource(m.PersistentVolumes, wire.DriverName, volume.String())
 	switch {
@@ -139,7 +141,7 @@ func (m *Maker) ownSnapshot(ctx context.Context, claim *corev1.PersistentVolumeC
 	return present, nil
 }
 
-// readySnapshot is what the objects say once they are ready.
+// readySnapshot describes the snapshot once its objects are ready.
 func (m *Maker) readySnapshot(wanted *snapshotv1.VolumeSnapshot, volume wire.Handle) (taken controller.Snapshot, ready bool, err error) {
 	content, err := m.Snapshots.VolumeSnapshotContent(record.SnapshotContentName(wanted.UID))
 	switch {
@@ -169,9 +171,9 @@ func (m *Maker) readySnapshot(wanted *snapshotv1.VolumeSnapshot, volume wire.Han
 }
 
 // RemoveSnapshot implements controller.Maker. It deletes the VolumeSnapshot that was
-// made for a trusted caller, and waits until its content is gone, and the snapshot with
-// it. If the snapshot is not a trusted caller's, or its content is already being deleted,
-// it does nothing.
+// made for a trusted caller, and waits until its content, and with it the snapshot, is
+// gone. If the snapshot is not a trusted caller's, or its content is already being
+// deleted, it does nothing.
 func (m *Maker) RemoveSnapshot(ctx context.Context, snapshot wire.Handle) (removed bool, err error) {
 	if !m.TrustParameters {
 		return false, nil
@@ -203,7 +205,7 @@ func (m *Maker) RemoveSnapshot(ctx context.Context, snapshot wire.Handle) (remov
 		case err != nil:
 			return false, false, err
 		}
-		// This may be the sidecar's call, which the caller's deletion has led to.
+		// This may be the sidecar's call that follows from the caller's deletion.
 		return false, asked.DeletionTimestamp != nil && now.DeletionTimestamp != nil, nil
 	}, func() error { return nil })
 	if err == nil && !ended {

@@ -15,13 +15,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// shownSnapshots is what the API server has, and what the snapshot-controller and the
+// shownSnapshots shows what the API server has, and what the snapshot-controller and
 // csi-snapshotter make of it.
 type shownSnapshots struct {
 	w *world
-	// classes are by name.
+	// classes are keyed by name.
 	classes map[string]*snapshotv1.VolumeSnapshotClass
-	// contents are by name, like what is ready.
+	// contents are keyed by name; ready means that all objects are ready.
 	contents map[string]*snapshotv1.VolumeSnapshotContent
 	ready    bool
 	// lingers means that the deletion of a VolumeSnapshot removes no content.
@@ -66,7 +66,7 @@ func (s *shownSnapshots) ContentsOf(id string) ([]*snapshotv1.VolumeSnapshotCont
 	return found, nil
 }
 
-// taken is a content that is ready.
+// taken returns a content that is ready.
 func taken(volume string) *snapshotv1.VolumeSnapshotContent {
 	handle, created, size := "gold/s1", time.Unix(1000, 0).UnixNano(), int64(2<<30)
 	return &snapshotv1.VolumeSnapshotContent{
@@ -94,8 +94,8 @@ func newSnapshotWorld(t *testing.T) (*world, *shownSnapshots, wire.Handle) {
 	return w, shown, created.Volume
 }
 
-// TestSnapshotForATrustedCaller is asked for by a VolumeSnapshot beside the claim of the
-// volume, once, and only of a volume that was made for such a caller.
+// TestSnapshotForATrustedCaller: it is requested only once, by a VolumeSnapshot beside
+// the claim of the volume, and only for a volume that was made for such a caller.
 func TestSnapshotForATrustedCaller(t *testing.T) {
 	by := func(class string) map[string]string { return map[string]string{"volumeSnapshotClass": class} }
 	named := record.NameForCaller("a snapshot")
@@ -170,8 +170,8 @@ func TestSnapshotForATrustedCaller(t *testing.T) {
 	}
 }
 
-// TestOnlySnapshotsOfTrustedCallersAreRemoved here; what the sidecar is to remove is the
-// Engine's, and all that nobody has asked for.
+// TestOnlySnapshotsOfTrustedCallersAreRemoved: all others are left to the Engine, such
+// as those that the sidecar deletes.
 func TestOnlySnapshotsOfTrustedCallersAreRemoved(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(w *world, shown *shownSnapshots)

@@ -32,7 +32,7 @@ import (
 
 // AuditOptions are the options of an audit.
 type AuditOptions struct {
-	// Protocols are those that the policy may map.
+	// Protocols are the protocols that the policy may map.
 	Protocols mapping.Protocols
 
 	PolicyFile      string
@@ -55,9 +55,9 @@ type AuditReport struct {
 	Removed []audit.Finding `json:"removed,omitempty"`
 }
 
-// NewAuditCommand is the audit subcommand. It exits with 0 when there is
-// nothing to report, with 1 when there is, and with 2 on wrong usage or when
-// the cluster cannot be read.
+// NewAuditCommand returns the audit subcommand. It exits with 0 when there is nothing
+// to report, with 1 when there is, and with 2 on wrong usage or when the cluster cannot
+// be read.
 func NewAuditCommand(protocols mapping.Protocols) *cobra.Command {
 	options := AuditOptions{Protocols: protocols}
 	output := "text"
@@ -106,9 +106,9 @@ Exit codes: 0 nothing to report, or all of it removed, 1 findings remain,
 	return command
 }
 
-// Audit reads Cinder first, then Kubernetes: a volume that is recorded in
-// between shows as recorded, not as an orphan. notRemoved explains what was to
-// be removed but could not be; it remains among the findings.
+// Audit reads Cinder first, then Kubernetes, so that a volume that is recorded in
+// between shows as recorded, not as an orphan. notRemoved explains what was to be
+// removed but could not be; it remains among the findings.
 func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRemoved, err error) {
 	if options.PolicyFile == "" {
 		return AuditReport{}, nil, errors.New("--policy is required")
@@ -168,8 +168,8 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	return report, notRemoved, nil
 }
 
-// auditBackends makes lifecycles that only read, unless the audit is to remove
-// what it finds.
+// auditBackends makes lifecycles that only read, unless the audit is to remove what it
+// finds.
 func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, options AuditOptions) map[string]*backends.Lifecycle {
 	metrics := backends.NewMetrics(prometheus.NewRegistry())
 	pool := backends.NewPool(backends.PoolOptions{
@@ -196,7 +196,8 @@ func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, o
 	return lifecycles
 }
 
-// listBackends lists all backends at once, so that a slow one delays no other.
+// listBackends lists all backends concurrently, so that a slow one does not delay the
+// others.
 func listBackends(ctx context.Context, lifecycles map[string]*backends.Lifecycle) map[string]audit.Listing {
 	return audit.ListEach(slices.Collect(maps.Keys(lifecycles)), func(name string) ([]cinder.Volume, cinder.Place, error) {
 		volumes, err := lifecycles[name].Volumes(ctx)

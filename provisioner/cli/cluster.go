@@ -1,4 +1,4 @@
-// Package cli contains the commands besides run that read clusters and map
+// Package cli contains the commands, other than run, that read clusters and map
 // connections.
 package cli
 
@@ -22,18 +22,18 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// A command that reads a cluster once is a guest there: it sends requests
-// slowly, and does not wait forever for a server that does not answer.
+// A command that reads a cluster once is a guest there: it sends requests slowly, and
+// does not wait forever for a server that does not answer.
 const (
 	readingQPS     = 20
 	readingBurst   = 40
 	readingTimeout = 30 * time.Second
 )
 
-// Places returns where the backends of a policy lead, as far as that is known
-// without a request. It reads only files that the policy or the caller names: a
-// clouds.yaml or an environment that happens to be here may not be the one of
-// the running program.
+// Places returns where the backends of a policy lead, as far as that is known without a
+// request. It reads only files that the policy or the caller names, because a
+// clouds.yaml or an environment that happens to be here may differ from the running
+// program's.
 func Places(p *policy.Policy, cloudsFile string) map[string]review.Place {
 	places := map[string]review.Place{}
 	sources := auth.Sources{CloudsFile: cloudsFile}
@@ -50,8 +50,8 @@ func Places(p *policy.Policy, cloudsFile string) map[string]review.Place {
 }
 
 // CheckCredentials reads the credentials of every backend whose files are known,
-// without a request. The environment of the running program is not that of this
-// one.
+// without a request. It ignores the environment, because the running program has
+// another one.
 func CheckCredentials(p *policy.Policy, cloudsFile string) []policycli.Finding {
 	var findings []policycli.Finding
 	sources := auth.Sources{CloudsFile: cloudsFile}
@@ -78,9 +78,9 @@ func CheckCredentials(p *policy.Policy, cloudsFile string) []policycli.Finding {
 	return findings
 }
 
-// ReadExisting reads the claims and PersistentVolumes of a provisioner from the
-// cluster of a kubeconfig file. It only lists, and contacts no other cluster
-// than that of the file, whatever the environment says.
+// ReadExisting reads the claims and PersistentVolumes of a provisioner from the cluster
+// of a kubeconfig file. It only lists, and contacts no cluster but that of the file,
+// whatever the environment says.
 func ReadExisting(ctx context.Context, kubeconfig, provisionerName string) (review.Existing, error) {
 	client, err := readingClient(kubeconfig)
 	if err != nil {
@@ -89,7 +89,7 @@ func ReadExisting(ctx context.Context, kubeconfig, provisionerName string) (revi
 	return record.ReadExisting(ctx, client, provisionerName)
 }
 
-// ReadCSI reads what the cluster of a kubeconfig file has for mode csi.
+// ReadCSI reads whether the cluster of a kubeconfig file is set up for mode csi.
 func ReadCSI(ctx context.Context, kubeconfig string) (*review.CSI, error) {
 	client, err := readingClient(kubeconfig)
 	if err != nil {
@@ -98,7 +98,8 @@ func ReadCSI(ctx context.Context, kubeconfig string) (*review.CSI, error) {
 	return record.ReadCSI(ctx, client)
 }
 
-// readingConfig is the connection of a command that reads whole clusters.
+// readingConfig returns the connection configuration of a command that reads whole
+// clusters.
 func readingConfig(kubeconfig string) (*rest.Config, error) {
 	config, err := wiring.ConnectAsKubectl(kubeconfig, "")
 	if err != nil {
@@ -111,7 +112,7 @@ func readingConfig(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
-// readingClient reads the cluster of a kubeconfig file as a guest.
+// readingClient returns a client for the cluster of a kubeconfig file.
 func readingClient(kubeconfig string) (kubernetes.Interface, error) {
 	if kubeconfig == "" {
 		return nil, errors.New("no kubeconfig file is given")

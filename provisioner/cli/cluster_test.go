@@ -82,8 +82,8 @@ tenants:
 	}
 }
 
-// apiServer answers LISTs with what it has, else with an empty list, and
-// remembers the requests.
+// apiServer answers list requests with the given lists, otherwise with an empty one,
+// and remembers the requests.
 func apiServer(t *testing.T, lists map[string]string) (server *httptest.Server, asked func() []string) {
 	t.Helper()
 	var mu sync.Mutex

@@ -20,18 +20,18 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// mostSkew is how far the clocks of a backend and of this machine may differ
-// without a warning. It is well above what a request takes, and below what makes
-// logs of the two hard to compare.
+// mostSkew is how far the clocks of a backend and of this machine may differ without a
+// warning. It is well above the time of a request, and below what makes it hard to
+// compare the logs of the two.
 const mostSkew = time.Minute
 
 // LiveCheck asks the backends of policies whether they can do what the policies
-// say. It makes one login for each account, until that succeeds: Keystone may
-// lock an account after a few wrong passwords, and a policy may name it in many
-// backends and files.
+// require. It tries one login for each account, until one succeeds: Keystone may lock
+// an account after a few wrong passwords, and a policy may use it in many backends and
+// files.
 type LiveCheck struct {
 	protocols mappers.Protocols
-	// pause is the time between two tries to remove a volume.
+	// pause is the time between two attempts to remove a volume.
 	pause time.Duration
 
 	mu       sync.Mutex
@@ -51,7 +51,7 @@ type account struct {
 	failure error
 }
 
-// Check asks all backends at once.
+// Check asks all backends concurrently.
 func (l *LiveCheck) Check(ctx context.Context, p *policy.Policy, options policycli.LiveOptions) policycli.LiveReport {
 	run := &liveRun{LiveCheck: l, policy: p, options: options, metrics: backends.NewMetrics(prometheus.NewRegistry()), advice: map[string]string{}}
 	run.sources = auth.Sources{CloudsFile: options.CloudsFile}
@@ -71,7 +71,7 @@ func (l *LiveCheck) Check(ctx context.Context, p *policy.Policy, options policyc
 		report.Findings = append(report.Findings, b.findings...)
 	}
 	if ctx.Err() != nil {
-		// Whatever else was found comes from the interruption.
+		// All other findings result from the interruption.
 		report.Findings = []policycli.Finding{{Path: "backends", Message: "the command was interrupted; not all was checked"}}
 		return report
 	}
@@ -95,7 +95,7 @@ type liveRun struct {
 	backends []*liveBackend
 
 	mu sync.Mutex
-	// advice is what the logins say about a backend besides success.
+	// advice is what the logins show about a backend in addition to success.
 	advice map[string]string
 }
 
@@ -144,8 +144,8 @@ func (b *liveBackend) find(path string, isWarning bool, format string, arguments
 	b.findings = append(b.findings, policycli.Finding{Path: path, Warning: isWarning, Message: fmt.Sprintf(format, arguments...)})
 }
 
-// ask logs in and reads what the endpoint offers. Each request is bounded by the
-// backend's own timeout.
+// ask logs in and reads what the endpoint offers. The backend's own timeout bounds each
+// request.
 func (b *liveBackend) ask(ctx context.Context) {
 	client, err := b.login(ctx)
 	if err == nil {
@@ -163,7 +163,7 @@ func (b *liveBackend) ask(ctx context.Context) {
 		return
 	}
 	b.client, b.answer.Reachable = client, true
-	// The order of the findings must not depend on which answer comes first.
+	// The order of the findings must not depend on which answer arrives first.
 	steps := []func(context.Context) []policycli.Finding{b.readWorkflow, b.readTypes, b.readZones, b.readQuota}
 	found := make([][]policycli.Finding, len(steps))
 	var group sync.WaitGroup
@@ -217,7 +217,8 @@ func (b *liveBackend) compareClocks(client *cinder.Client) {
 	if !known {
 		return
 	}
-	// A Date has no fractions of a second; on average it is half a second old.
+	// A Date header has no fractions of a second, so it is half a second old on
+	// average.
 	ahead = (ahead + time.Second/2).Round(time.Second)
 	seconds := int64(ahead / time.Second)
 	b.answer.ClockAheadSeconds = &seconds
@@ -231,7 +232,7 @@ func (b *liveBackend) compareClocks(client *cinder.Client) {
 	}
 }
 
-// unread is the finding about something that could not be read and is therefore
+// unread returns the finding about something that could not be read and is therefore
 // not checked.
 func (b *liveBackend) unread(what string, err error) []policycli.Finding {
 	return []policycli.Finding{{Path: b.path, Warning: true, Message: fmt.Sprintf("%s cannot be read and are not checked: %s", what, err)}}
@@ -260,8 +261,8 @@ func (b *liveBackend) readWorkflow(ctx context.Context) []policycli.Finding {
 	return findings
 }
 
-// csiRule is the first rule that makes volumes of the CSI driver on the backend; empty
-// if there is none.
+// csiRule returns the first rule that makes volumes of the CSI driver on the backend;
+// empty if there is none.
 func (b *liveBackend) csiRule() string {
 	for _, tenant := range b.run.policy.Tenants {
 		for _, class := range tenant.Classes {

@@ -31,8 +31,8 @@ type cloud struct {
 	live   *LiveCheck
 }
 
-// newCloud serves Cinder by http, with its clock ahead, and Keystone by https if
-// so wanted.
+// newCloud serves Cinder over HTTP, with its clock ahead, and Keystone over HTTPS if
+// https is set.
 func newCloud(t *testing.T, options cindersim.Options, ahead time.Duration, https bool) *cloud {
 	t.Helper()
 	options.Now = func() time.Time { return time.Now().Add(ahead) }
@@ -78,7 +78,7 @@ type answered struct {
 	Live           policycli.LiveReport
 }
 
-// findings are the errors and warnings, without the file's name.
+// findings returns the errors and warnings, without the file's name.
 func (a answered) findings() []string {
 	var all []string
 	for mark, list := range map[string]policy.ErrorList{"error": a.Errors, "warning": a.Warnings} {
@@ -137,7 +137,7 @@ func tenant(backend, rule string) string {
 	return "tenants:\n  - name: a\n    namespaces: [a]\n    quota: {volumes: 10, gigabytes: 100}\n    classes:\n      - {storageClasses: [c], backends: [" + backend + "]" + rule + "}\n"
 }
 
-// zonesOf maps zones to nodes, as the end of a backend.
+// zonesOf returns YAML that ends a backend and maps zones to nodes.
 func zonesOf(names ...string) string {
 	var zones []string
 	for _, name := range names {
@@ -232,7 +232,7 @@ func TestLiveFindings(t *testing.T) {
 			}
 			findings := got.findings()
 			for i := range findings {
-				// A date is that of the second in which an answer was sent.
+				// A Date header gives the second in which the answer was sent.
 				findings[i] = strings.NewReplacer(filepath.Dir(c.clouds)+"/", "", "4m59s", "5m0s", "48h0m1s", "48h0m0s").Replace(findings[i])
 			}
 			if !slices.Equal(findings, want) {
@@ -266,7 +266,7 @@ func TestLiveSaysWhatABackendOffers(t *testing.T) {
 	if len(got.Live.Backends) != 1 {
 		t.Fatalf("%s", got.stdout)
 	}
-	// The date of an answer is that of the second in which it was sent.
+	// The Date header gives the second in which the answer was sent.
 	if seconds := got.Live.Backends[0].ClockAheadSeconds; seconds == nil || *seconds < -2 || *seconds > 2 {
 		t.Errorf("the clock is %v s ahead", seconds)
 	}
@@ -290,8 +290,9 @@ func asJSON(t *testing.T, value any) string {
 	return string(encoded)
 }
 
-// TestWrongPasswordIsTriedOnce: Keystone locks accounts after a few. Three
-// backends of two files share the account; another is right.
+// TestWrongPasswordIsTriedOnce: Keystone locks accounts after a few wrong passwords.
+// Three backends of two files share the account; the account of another backend is
+// right.
 func TestWrongPasswordIsTriedOnce(t *testing.T) {
 	c := newCloud(t, cindersim.Options{}, 0, false)
 	text := strings.Replace(c.CloudsYAML(), "team-a-pass", "wrong-pass", 1)
@@ -328,8 +329,8 @@ func TestWrongPasswordIsTriedOnce(t *testing.T) {
 	}
 }
 
-// TestSilentKeystoneIsAskedOnce: a second login would only wait as long, and might
-// be one wrong password more.
+// TestSilentKeystoneIsAskedOnce: a second login would only wait as long, and might be
+// one more wrong password.
 func TestSilentKeystoneIsAskedOnce(t *testing.T) {
 	c := newCloud(t, cindersim.Options{}, 0, false)
 	c.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "auth.tokens.create", Code: http.StatusServiceUnavailable})

@@ -10,8 +10,8 @@ import (
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 )
 
-// ruleFindings compares what the rules name with what their backends offer. What
-// StorageClasses choose is not known here.
+// ruleFindings compares what the rules name with what their backends offer. The choices
+// made by StorageClasses are not known here.
 func (r *liveRun) ruleFindings() []policycli.Finding {
 	findings := r.zoneFindings()
 	for i := range r.policy.Tenants {
@@ -31,7 +31,7 @@ func (r *liveRun) ruleFindings() []policycli.Finding {
 }
 
 // zoneFindings compares the zones that backends map to nodes with those of Cinder. A
-// rule that fixes one of them has no finding of its own about it.
+// rule that fixes one of them gets no finding of its own.
 func (r *liveRun) zoneFindings() []policycli.Finding {
 	var findings []policycli.Finding
 	for _, b := range r.backends {
@@ -47,7 +47,7 @@ func (r *liveRun) zoneFindings() []policycli.Finding {
 	return findings
 }
 
-// usableBackends are the backends of a rule that answered and get new volumes.
+// usableBackends returns the backends of a rule that answered and get new volumes.
 func (r *liveRun) usableBackends(class policy.Class) []*liveBackend {
 	var usable []*liveBackend
 	for _, name := range class.Backends {
@@ -71,7 +71,7 @@ func (b *liveBackend) lacksType(class policy.Class) *policycli.Finding {
 	return b.typeFinding(path, class.VolumeType)
 }
 
-// lacksGrantedTypes are the findings about the types that a VolumeAttributesClass may
+// lacksGrantedTypes returns the findings about the types that a VolumeAttributesClass may
 // give the volumes of a rule in mode csi.
 func (b *liveBackend) lacksGrantedTypes(class policy.Class) []policycli.Finding {
 	if class.ModeOn(*b.Backend) != policy.ModeCSI || b.types == nil {
@@ -113,8 +113,9 @@ func (b *liveBackend) zoneFinding(path, name string) *policycli.Finding {
 // mostNamed is how many names a message lists.
 const mostNamed = 10
 
-// lacks is the finding about a name that Cinder does not list. Databases may
-// compare names without case, so that one in another case is only a warning.
+// lacks returns the finding about a name that Cinder does not list. Databases may
+// compare names without regard to case, so a name that differs only in case is just a
+// warning.
 func (b *liveBackend) lacks(what, path, name string, offered []string, listed bool) *policycli.Finding {
 	if listed {
 		return nil
@@ -134,8 +135,8 @@ func (b *liveBackend) lacks(what, path, name string, offered []string, listed bo
 	return &policycli.Finding{Path: path, Message: fmt.Sprintf("backend %s has no %s %q; %s", b.Name, what, name, has)}
 }
 
-// quotaFindings compares the quotas of the policy with Cinder's own. A scope
-// with a backend whose quota is not known is not compared.
+// quotaFindings compares the quotas of the policy with Cinder's own. It leaves out a
+// scope if the quota of one of its backends is not known.
 func (r *liveRun) quotaFindings() []policycli.Finding {
 	var findings []policycli.Finding
 	for _, b := range r.backends {
@@ -175,7 +176,7 @@ func backendNames(names []string) string {
 	return "backends " + strings.Join(names, ", ") + " together"
 }
 
-// backendsOf are the backends whose volumes count against a scope.
+// backendsOf returns the backends whose volumes count against a scope.
 func (r *liveRun) backendsOf(scope policy.QuotaScope) []string {
 	if scope.Kind == policy.BackendScope {
 		return []string{scope.Name}
@@ -196,8 +197,8 @@ func (r *liveRun) backendsOf(scope policy.QuotaScope) []string {
 	return names
 }
 
-// cinderLimit is the sum of Cinder's limits at the places of the backends, which
-// may share one. It is not known if one of them is not, or if there is none.
+// cinderLimit returns the sum of Cinder's limits at the places of the backends, which
+// may share one. It is unknown if any of the limits is unknown, or if there are none.
 func (r *liveRun) cinderLimit(names []string, of func(cinder.ProjectQuota) int64) (most int64, known bool) {
 	places := map[cinder.Place]bool{}
 	for _, name := range names {

@@ -24,8 +24,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// What a connection alone does not say. The names are as long as real ones:
-// Kubernetes limits some of them together with addresses of the connection.
+// What a connection alone does not determine. The names are as long as real ones,
+// because Kubernetes limits the length of some of them together with addresses of the
+// connection.
 const (
 	placeholderUID      = "00000000-0000-0000-0000-000000000000"
 	placeholderPV       = "pvc-" + placeholderUID
@@ -39,7 +40,7 @@ const (
 
 // MapOptions are the options for mapping a connection.
 type MapOptions struct {
-	// Protocols are those that are mapped.
+	// Protocols are the protocols that are mapped.
 	Protocols mappers.Protocols
 	// PolicyFile and Backend provide the mapping and the connector; without them
 	// there is no mapping.
@@ -51,8 +52,8 @@ type MapOptions struct {
 	FSType     string
 	// MultiAttach is the volume's own attribute.
 	MultiAttach bool
-	// Mode is native or csi; empty is that of the policy's rules, and native without a
-	// policy.
+	// Mode is native or csi. If it is empty, the rules of the policy determine it;
+	// without a policy, it is native.
 	Mode string
 }
 
@@ -87,7 +88,7 @@ type mappedName struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// mappedNode is how a node of its own reaches the volume.
+// mappedNode describes how a single node reaches the volume.
 type mappedNode struct {
 	Protocol    string       `json:"protocol"`
 	Paths       []mappedPath `json:"paths"`
@@ -107,9 +108,9 @@ type mappedRefusal struct {
 	Message string         `json:"message"`
 }
 
-// NewMapCommand is the map subcommand. It exits with 0 when the connection can
-// be mapped, with 1 when it is refused, and with 2 on wrong usage or when a
-// file cannot be read.
+// NewMapCommand returns the map subcommand. It exits with 0 when the connection can be
+// mapped, with 1 when it is refused, and with 2 on wrong usage or when a file cannot be
+// read.
 func NewMapCommand(protocols mappers.Protocols) *cobra.Command {
 	options := MapOptions{Protocols: protocols}
 	output := formatYAML
@@ -204,7 +205,7 @@ func readDocument(file string, stdin io.Reader) ([]byte, error) {
 		defer opened.Close() //nolint:errcheck // Nothing was written.
 		from = opened
 	}
-	// One byte beyond the limit is enough for the document to be refused.
+	// One byte beyond the limit is enough to get the document refused.
 	document, err := io.ReadAll(io.LimitReader(from, largestMapped+1))
 	if err != nil {
 		return nil, fmt.Errorf("read connection: %w", err)
@@ -212,8 +213,8 @@ func readDocument(file string, stdin io.Reader) ([]byte, error) {
 	return document, nil
 }
 
-// Map maps a document as the provisioner does. The refusal is the message of
-// the claim's event; the error is why there is no result.
+// Map maps a document as the provisioner does. refusal is the message of the claim's
+// event; err is why there is no result.
 func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, refusal, err error) {
 	mode, err := accessMode(options.AccessMode)
 	if err != nil {
@@ -272,7 +273,7 @@ func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, r
 	return newMapped(result, mode, volumeMode), nil, nil
 }
 
-// mapForNodes shows what a connection becomes in mode csi, as if it were a node's.
+// mapForNodes shows what a connection becomes in mode csi, as if a node had it.
 func mapForNodes(options MapOptions, document []byte, backend string, mode corev1.PersistentVolumeAccessMode, volumeMode corev1.PersistentVolumeMode) (mapped Mapped, refusal, err error) {
 	fsType := cmp.Or(options.FSType, policy.DefaultFSType)
 	block := volumeMode == corev1.PersistentVolumeBlock
@@ -306,7 +307,7 @@ func mapForNodes(options MapOptions, document []byte, backend string, mode corev
 	return mapped, nil, nil
 }
 
-// notMapped tells a connection that is refused from one that cannot be read.
+// notMapped distinguishes a refused connection from one that cannot be read.
 func notMapped(backend string, err error) (mapped Mapped, refusal, failure error) {
 	var refused *mappers.Refusal
 	if errors.As(err, &refused) {
@@ -342,7 +343,7 @@ func newMapped(result mappers.Result, mode corev1.PersistentVolumeAccessMode, vo
 	return mapped
 }
 
-// mapFrom is what the policy says about a backend.
+// mapFrom holds what the policy says about a backend.
 type mapFrom struct {
 	name      string
 	connector cinder.Connector
@@ -357,7 +358,7 @@ func mapBackend(options MapOptions, stdin io.Reader) (mapFrom, error) {
 		if options.Backend != "" {
 			return mapFrom{}, errors.New("--backend is about a policy and needs --policy")
 		}
-		// ceph-csi, the default, needs a name that only a policy has.
+		// ceph-csi, the default, needs a name that only a policy contains.
 		mappings := map[string]mapping.Mapping{}
 		for protocol, about := range protocols {
 			if about.CephCSI && about.Native {
@@ -398,8 +399,8 @@ func mapBackend(options MapOptions, stdin io.Reader) (mapFrom, error) {
 	return mapFrom{name, wiring.BackendConfig(loaded, backend, cluster).Connector, backend.Mapping, loaded.ModesOn(name)}, nil
 }
 
-// capturedConnector is the connector that a document says it was made for. An
-// unreadable one is ignored: the document is about the connection.
+// capturedConnector returns the connector for which a document says it was made. An
+// unreadable connector is ignored, because the document is about the connection.
 func capturedConnector(document []byte) (cinder.Connector, bool) {
 	var captured struct {
 		Connector struct {

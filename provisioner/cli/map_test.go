@@ -23,7 +23,7 @@ const (
 	oneFC  = `{"driver_volume_type": "fibre_channel", "data": {"target_wwn": "500a098280feeb01", "target_lun": 1, "initiator_target_map": {"10000000c9a1b2c1": ["500a098280feeb01"]}}}`
 )
 
-// runMap runs the command and returns its exit code as the program would.
+// runMap runs the command and returns the exit code that the program would have.
 func runMap(t *testing.T, stdin string, arguments ...string) (code int, stdout, message string) {
 	t.Helper()
 	command := NewMapCommand(mappers.BuiltIn())
@@ -117,7 +117,7 @@ func TestMap(t *testing.T) {
 		mapping   string
 		arguments []string
 		code      int
-		// shown must be part of the output; message is what the command ends with.
+		// shown must be part of the output; message is the error of the command.
 		shown   string
 		message string
 	}{
@@ -170,8 +170,7 @@ func TestMap(t *testing.T) {
 	}
 }
 
-// TestMapOfModeCSI: what the PersistentVolume has, and what a node gets, without a
-// credential.
+// TestMapOfModeCSI: the PersistentVolume, and what a node gets, contain no credential.
 func TestMapOfModeCSI(t *testing.T) {
 	of := func(modes string) string {
 		file := filepath.Join(t.TempDir(), "policy.yaml")
@@ -238,7 +237,8 @@ func TestMapNeedsOneFile(t *testing.T) {
 	}
 }
 
-// Errors in a policy are shown like those of policy check.
+// TestMapShowsMistakesOfThePolicy: errors in a policy are shown as policy check shows
+// them.
 func TestMapShowsMistakesOfThePolicy(t *testing.T) {
 	file := policyWith(t, "mapping:\n  nfs: {as: csi, driver: nfs.example, attributes: {a: \"{{ .x }}\"}}\n")
 	code, stdout, message := runMap(t, oneNFS, "--policy", file, "-")

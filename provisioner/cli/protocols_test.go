@@ -19,10 +19,10 @@ var updateDocs = flag.Bool("update", false, "rewrite the results that docs/proto
 
 const protocolsDocument = "../../docs/protocols.md"
 
-// example is a mapping, a connection, and the result.
+// example matches a mapping, a connection, and the result.
 var example = regexp.MustCompile("(?ms)^```yaml\n(mapping:\n.*?)^```\n\n^```json\n(.*?)^```\n\n^```yaml\n(.*?)^```\n")
 
-// shown is a mapped connection without the parts that are the same for every
+// shown returns a mapped connection without the parts that are the same for every
 // one.
 func shown(t *testing.T, mapped Mapped) string {
 	t.Helper()

@@ -22,14 +22,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
-// NewSnapshotCommand is the snapshot command.
+// NewSnapshotCommand returns the snapshot command.
 func NewSnapshotCommand(protocols mappers.Protocols) *cobra.Command {
 	command := parentCommand("snapshot", "List the snapshots of the backends, and import one for a VolumeSnapshot")
 	command.AddCommand(newSnapshotListCommand(protocols), newSnapshotImportCommand(protocols))
 	return command
 }
 
-// snapshotList is the answer of snapshot list.
+// snapshotList is the output of snapshot list.
 type snapshotList struct {
 	Cluster   string                   `json:"cluster"`
 	Snapshots []imports.ListedSnapshot `json:"snapshots"`
@@ -72,7 +72,7 @@ cannot be read.`,
 	return command
 }
 
-// listSnapshots reads Cinder before Kubernetes, as the list of volumes does.
+// listSnapshots reads Cinder before Kubernetes, as list does for volumes.
 func (o *VolumeOptions) listSnapshots(ctx context.Context) (list snapshotList, unlisted, err error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -118,8 +118,8 @@ func (l snapshotList) print(w io.Writer, output string) error {
 	return table.Flush()
 }
 
-// snapshotImporter checks imports with the backends that were opened. A snapshot on
-// another one does not exist for the command.
+// snapshotImporter checks imports with the backends that were opened. Snapshots on
+// other backends do not exist for the command.
 func (r *volumeRun) snapshotImporter() *imports.SnapshotImporter {
 	return &imports.SnapshotImporter{
 		Client: r.client, SnapshotClient: r.snapshots, Policy: r.policy, Cluster: r.cluster, ClusterUID: r.clusterUID,
@@ -201,7 +201,7 @@ func (f *snapshotImportFlags) read(command *cobra.Command) error {
 func (f *snapshotImportFlags) run(ctx context.Context, stdout io.Writer) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	opened, err := f.open(ctx, false) // the running program changes what is at Cinder
+	opened, err := f.open(ctx, false) // only the running program changes anything at Cinder
 	if err != nil {
 		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 	}
@@ -223,7 +223,7 @@ func (f *snapshotImportFlags) run(ctx context.Context, stdout io.Writer) error {
 	return nil
 }
 
-// report prints the objects, and what was or would be done as comments.
+// report prints the objects and, as comments, what was or would be done.
 func (f *snapshotImportFlags) report(w io.Writer, objects *imports.SnapshotObjects) error {
 	name := f.wish.Namespace + "/" + f.wish.Name
 	lines := []string{fmt.Sprintf("VolumeSnapshot %s and VolumeSnapshotContent %s exist; the running program imports the snapshot", name, objects.Content.Name)}

@@ -23,19 +23,19 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// A trial is a volume that only shows that it can be made. Its stamp belongs to
-// no cluster: a clusterID has no blanks, and neither has a UID. So no running
-// program lists, counts, reports or removes it, and only this command does.
+// A trial is a volume that only shows that it can be made. Its stamp belongs to no
+// cluster, because neither a clusterID nor a UID contains a blank. So no running
+// program lists, counts, reports or removes it; only this command does.
 const (
 	trialCluster = "policy check"
 	trialPrefix  = "policy-check-"
-	// trialHost stands for the cluster's ID in names that are derived from it.
+	// trialHost replaces the cluster's ID in names that are derived from it.
 	trialHost = "policy-check"
 	trialGiB  = 1
 )
 
-// A trial and its removal together end before leftoverAge, so that a volume of
-// that age belongs to no running command and may be removed.
+// A trial and its removal together end before leftoverAge, so a volume of that age
+// belongs to no running command and may be removed.
 const (
 	longestTrial   = 20 * time.Minute
 	longestRemoval = 30 * time.Minute
@@ -43,20 +43,20 @@ const (
 	removalTries   = 3
 )
 
-// trialStamp marks a trial's volume. The name of the PersistentVolume is none
-// that the running program gives.
+// trialStamp returns the stamp of a trial's volume. The running program never uses such
+// a PersistentVolume name.
 func trialStamp(uid string) stamps.Volume {
 	return stamps.Volume{Cluster: trialCluster, ClaimUID: uid, PV: trialPrefix + uid}
 }
 
-// trialPlan is one volume to make, for all rules that ask for the same.
+// trialPlan is one volume to make, for all rules that ask for the same one.
 type trialPlan struct {
 	policycli.Trial
 	tenant string
 }
 
-// plan lists the different volumes that the rules may ask a backend for, each in
-// every zone that the backend maps to nodes, unless the rule fixes one.
+// plan lists the different volumes that the rules may ask a backend for, each in every
+// zone that the backend maps to nodes, unless the rule fixes one.
 func (b *liveBackend) plan() []trialPlan {
 	var plans []trialPlan
 	for _, tenant := range b.run.policy.Tenants {
@@ -85,7 +85,7 @@ func (b *liveBackend) plan() []trialPlan {
 	return plans
 }
 
-// addPlan adds a volume, or its rules to those of the same volume.
+// addPlan adds a volume, or adds its rules to an equal volume.
 func addPlan(plans []trialPlan, plan trialPlan) []trialPlan {
 	for i := range plans {
 		if same := &plans[i]; same.VolumeType == plan.VolumeType && same.AvailabilityZone == plan.AvailabilityZone && same.FSType == plan.FSType && same.Mode == plan.Mode {
@@ -96,11 +96,11 @@ func addPlan(plans []trialPlan, plan trialPlan) []trialPlan {
 	return append(plans, plan)
 }
 
-// tryVolumes makes the trials of all backends, one at a time at each.
+// tryVolumes makes the trials of all backends concurrently, but one at a time on each.
 func (r *liveRun) tryVolumes(ctx context.Context) (trials []policycli.Trial, findings []policycli.Finding) {
 	registry, err := mappers.New(mappers.Options{SecretNamespace: defaultMapNamespace, Protocols: r.protocols})
 	if err != nil {
-		// The options are complete.
+		// New fails only for incomplete options.
 		panic(err)
 	}
 	told := make(chan struct{})
@@ -113,7 +113,7 @@ func (r *liveRun) tryVolumes(ctx context.Context) (trials []policycli.Trial, fin
 			<-told
 		}
 	}()
-	// Removal goes on after the command was interrupted.
+	// Removal goes on even after the command was interrupted.
 	term, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var benches []*trialBench
@@ -126,8 +126,8 @@ func (r *liveRun) tryVolumes(ctx context.Context) (trials []policycli.Trial, fin
 			benches = append(benches, bench)
 		}
 	}
-	// First of all, since two backends may lead to one place, where the trial of one
-	// would look to the other like a leftover.
+	// Remove leftovers before any trial begins: two backends may lead to one place,
+	// where the trial of one would look like a leftover to the other.
 	together(benches, func(b *trialBench) { b.removeLeftovers(ctx) })
 	together(benches, func(b *trialBench) {
 		for _, plan := range b.plans {
@@ -143,7 +143,7 @@ func (r *liveRun) tryVolumes(ctx context.Context) (trials []policycli.Trial, fin
 	return trials, findings
 }
 
-// together calls a function for all benches at once.
+// together calls a function for all benches concurrently.
 func together(benches []*trialBench, call func(*trialBench)) {
 	var group sync.WaitGroup
 	for _, b := range benches {
@@ -158,7 +158,7 @@ type trialBench struct {
 	lifecycle *backends.Lifecycle
 	registry  *mappers.Registry
 	plans     []trialPlan
-	// cleans says that it removes the leftovers at its place.
+	// cleans means that this bench removes the leftovers at its place.
 	cleans bool
 
 	trials []policycli.Trial
@@ -181,8 +181,8 @@ func (b *liveBackend) newTrialBench(term context.Context, registry *mappers.Regi
 	})}
 }
 
-// try makes one volume, connects it, maps the connection, and removes the volume
-// whatever happened.
+// try makes one volume, connects it, maps the connection, and removes the volume in any
+// case.
 func (b *trialBench) try(ctx context.Context, plan trialPlan) policycli.Trial {
 	trial := plan.Trial
 	if why := b.untried(ctx, trial); why != "" {
@@ -216,14 +216,14 @@ func (b *trialBench) try(ctx context.Context, plan trialPlan) policycli.Trial {
 	return trial
 }
 
-// untried is why a volume is not made at all; empty if it is.
+// untried returns why a volume is not made at all; empty if it is made.
 func (b *trialBench) untried(ctx context.Context, trial policycli.Trial) string {
 	if ctx.Err() != nil {
 		return "the command was interrupted"
 	}
 	for _, lacks := range []*policycli.Finding{b.lacksType(policy.Class{VolumeType: trial.VolumeType}), b.zoneFinding("", trial.AvailabilityZone)} {
 		if lacks != nil && !lacks.Warning {
-			// It is a finding about each of the rules already.
+			// This is already a finding about each of the rules.
 			return lacks.Message
 		}
 	}
@@ -235,7 +235,7 @@ func (b *trialBench) untried(ctx context.Context, trial policycli.Trial) string 
 	return ""
 }
 
-// stepOf is the step of Connect that failed.
+// stepOf returns the step of Connect that failed.
 func stepOf(err error) policycli.TrialStep {
 	var failed *cinder.Error
 	if errors.As(err, &failed) && (strings.HasPrefix(failed.Operation, "volume.os-") || strings.HasPrefix(failed.Operation, "attachment.")) {
@@ -244,8 +244,8 @@ func stepOf(err error) policycli.TrialStep {
 	return policycli.StepCreate
 }
 
-// mapConnection maps a connection as for a claim of ReadWriteOnce. The names are
-// as long as those of claims, since Kubernetes limits some of them.
+// mapConnection maps a connection as for a claim with ReadWriteOnce. The names are as
+// long as those of claims, because Kubernetes limits the length of some of them.
 func (b *trialBench) mapConnection(trial *policycli.Trial, tenant, uid string, connected backends.Connected) error {
 	connection, err := mappers.ParseConnection(connected.Document)
 	if err != nil {
@@ -284,8 +284,8 @@ func (b *trialBench) mapConnection(trial *policycli.Trial, tenant, uid string, c
 	return nil
 }
 
-// describeCSI says what a PersistentVolume of the CSI driver would have. The connection
-// shows what nodes would get.
+// describeCSI describes the PersistentVolume of the CSI driver. The connection shows
+// what nodes would get.
 func (b *trialBench) describeCSI(trial *policycli.Trial, uid string, connection mappers.Connection, connected backends.Connected) error {
 	if protocol, has := connection.Protocol(), mappers.NodeProtocols(); !slices.Contains(has, protocol) {
 		last := len(has) - 1
@@ -312,15 +312,15 @@ func (b *trialBench) describeCSI(trial *policycli.Trial, uid string, connection 
 	return nil
 }
 
-// remove removes whatever a trial left, and returns what could not be removed.
-// lost means that the answer to a request for the volume was lost.
+// remove removes whatever a trial left, and returns what could not be removed. lost
+// means that the answer to the request for the volume was lost.
 func (b *trialBench) remove(ctx context.Context, stamp stamps.Volume, id string, lost bool) (left string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longestRemoval)
 	defer cancel()
 	var err error
 	if lost {
-		// A volume that is there by now is removed below, and then nothing is lost.
-		// If that cannot be told, Abandon says so.
+		// If the volume exists by now, it is removed below, and nothing is lost. If
+		// that cannot be determined, Abandon reports it.
 		exists, err := b.lifecycle.HasVolumeOf(ctx, stamp)
 		lost = err != nil || !exists
 	}
@@ -349,15 +349,16 @@ func (b *trialBench) describeLeft(id, name string) string {
 	return fmt.Sprintf("backend %s: volume %s at %s", b.Name, name, b.client.Place())
 }
 
-// howToRemove names both ways. A name identifies a trial's volume, too.
+// howToRemove names both ways to remove a volume. A name also identifies a trial's
+// volume.
 func howToRemove(id, name string) string {
 	id = cmp.Or(id, name)
 	return fmt.Sprintf("the next check with --make-volume removes it when it is an hour old, and an administrator can do so at once: "+
 		"openstack volume set --state available %s; openstack volume delete %s", id, id)
 }
 
-// removeLeftovers removes what commands left that were killed, as long as nobody
-// has used it since.
+// removeLeftovers removes what killed commands left, as long as nobody has used it
+// since.
 func (b *trialBench) removeLeftovers(ctx context.Context) {
 	if !b.cleans {
 		return

@@ -24,7 +24,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 )
 
-// everyKind has two rules that ask for the same volume, one for a default type,
+// everyKind has two rules that ask for the same volume, one rule for a default type,
 // and one on Ceph.
 const everyKind = `tenants:
   - name: a
@@ -42,8 +42,8 @@ func labWith(more string) string {
 	return "backends:\n" + strings.Replace(noauthBackend, "name: lab", "name: lab"+more, 1)
 }
 
-// TestTrialsOfEveryKind makes each kind of volume once, by both workflows, and
-// leaves nothing.
+// TestTrialsOfEveryKind makes each kind of volume once, by both workflows, and leaves
+// nothing behind.
 func TestTrialsOfEveryKind(t *testing.T) {
 	for _, workflow := range []string{"reserve", "attachment"} {
 		for _, backend := range []string{noauthBackend, strings.Replace(teamBackend, "gold", "lab", 1)} {
@@ -118,7 +118,7 @@ func TestTrialsInEveryZone(t *testing.T) {
 	c.wantNothingLeft(2)
 }
 
-// passwords notes the credentials in the connections of volume types.
+// passwords records the credentials in the connections of volume types.
 type passwords struct {
 	mu    sync.Mutex
 	noted []string
@@ -143,7 +143,8 @@ func (p *passwords) all() []string {
 	return p.noted
 }
 
-// wantNothingLeft requires that as many volumes were made, and all removed.
+// wantNothingLeft requires that the given number of volumes was made, and all were
+// removed.
 func (c *cloud) wantNothingLeft(made int) {
 	c.t.Helper()
 	if got := c.CountByOperation()["volume.create"]; got != made {
@@ -257,8 +258,8 @@ func TestInterruptedTrials(t *testing.T) {
 	}
 }
 
-// TestTrialsAtOnePlace: the trials of one backend are no leftovers to another, and
-// a leftover is reported once.
+// TestTrialsAtOnePlace: trials of one backend are not leftovers to another, and a
+// leftover is reported only once.
 func TestTrialsAtOnePlace(t *testing.T) {
 	c := newCloud(t, cindersim.Options{CreateDelay: 50 * time.Millisecond}, 0, false)
 	stamp := trialStamp("u1")
@@ -275,8 +276,8 @@ func TestTrialsAtOnePlace(t *testing.T) {
 	}
 }
 
-// TestLeftoversOfKilledCommands: what a killed run left is removed when it is an
-// hour old, and only if it is provably a trial's.
+// TestLeftoversOfKilledCommands: what a killed run left is removed when it is an hour
+// old, and only if it is provably a trial's.
 func TestLeftoversOfKilledCommands(t *testing.T) {
 	c := newCloud(t, cindersim.Options{}, 0, false)
 	add := func(name string, age time.Duration, stamp stamps.Volume, status string) string {
@@ -320,7 +321,7 @@ func TestLeftoversOfKilledCommands(t *testing.T) {
 }
 
 // TestNoProgramTakesATrialForItsOwn lists as the daemon and the audit of the same
-// policy do, and shows the trial to the audit as if it were listed.
+// policy do, and also shows the trial to the audit as if it had been listed.
 func TestNoProgramTakesATrialForItsOwn(t *testing.T) {
 	c := newCloud(t, cindersim.Options{}, 0, false)
 	stamp := trialStamp("u1")
@@ -361,8 +362,8 @@ func TestTrialClusterIsNoCluster(t *testing.T) {
 	}
 }
 
-// TestTrialsInModeCSI show what a PersistentVolume of the driver would have, and fail
-// for volumes that the driver cannot reach.
+// TestTrialsInModeCSI: trials show the PersistentVolume of the driver, and fail for
+// volumes that the driver cannot reach.
 func TestTrialsInModeCSI(t *testing.T) {
 	nvme := func(transport string) drivers.VolumeType {
 		return drivers.VolumeType{Name: "nvme-" + transport, StorageProtocol: "NVMe-oF", Connection: drivers.FixedConnection("nvmeof", map[string]any{

@@ -37,14 +37,14 @@ type VolumeOptions struct {
 	ProvisionerName string
 }
 
-// NewVolumeCommand is the volume command.
+// NewVolumeCommand returns the volume command.
 func NewVolumeCommand(protocols mappers.Protocols) *cobra.Command {
 	command := parentCommand("volume", "List the volumes of the backends, import one for a claim, and change types")
 	command.AddCommand(newVolumeListCommand(protocols), newVolumeImportCommand(protocols), newVolumeRetypeCommand(protocols))
 	return command
 }
 
-// parentCommand is a command that only has subcommands.
+// parentCommand returns a command that only has subcommands.
 func parentCommand(use, short string) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
@@ -93,19 +93,19 @@ func (o *VolumeOptions) addFlags(command *cobra.Command) {
 	flags.StringVar(&o.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to the program")
 }
 
-// volumeRun is the cluster and the backends of a volume command.
+// volumeRun holds the cluster and the backends of a volume command.
 type volumeRun struct {
 	client              *kubernetes.Clientset
 	snapshots           *snapshotclient.Clientset
 	policy              *policy.Policy
 	cluster, clusterUID string
-	// imports and lifecycles are by backend, in the policy's order.
+	// imports and lifecycles have one element for each backend, in the policy's order.
 	imports    []*imports.Importer
 	lifecycles []*backends.Lifecycle
 }
 
-// open reads the policy and prepares the backends. Changes at Cinder are possible
-// only if they are allowed.
+// open reads the policy and prepares the backends. They can change something at Cinder
+// only if mayChange is set.
 func (o *VolumeOptions) open(ctx context.Context, mayChange bool) (*volumeRun, error) {
 	if o.PolicyFile == "" {
 		return nil, errors.New("--policy is required")

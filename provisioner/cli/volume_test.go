@@ -13,9 +13,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
 )
 
-// TestNothingOfAVolumeReachesTheTerminalUnescaped: whoever may create volumes in the
-// project chooses their names and metadata. What import prints is YAML, which may
-// be applied.
+// TestNothingOfAVolumeReachesTheTerminalUnescaped: anybody who may create volumes in
+// the project chooses their names and metadata. import prints YAML, which may be
+// applied.
 func TestNothingOfAVolumeReachesTheTerminalUnescaped(t *testing.T) {
 	const name = "\x1b]0;owned\x07\u009b2J\n---\nkind: Planted"
 	check := func(text string) {

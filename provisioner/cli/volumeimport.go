@@ -87,7 +87,7 @@ the cluster cannot be read.`,
 	return command
 }
 
-// read checks the flags, and reads the claim from them.
+// read checks the flags, and builds the claim from them.
 func (f *importFlags) read(command *cobra.Command) error {
 	if err := required(command, "policy", "backend", "volume", "namespace", "claim", "storage-class"); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (f *importFlags) read(command *cobra.Command) error {
 	return nil
 }
 
-// readFilesystems reads UUIDs of filesystems in the form that blkid has.
+// readFilesystems reads UUIDs of filesystems in the form that blkid prints.
 func readFilesystems(texts []string) ([]string, error) {
 	var read []string
 	for _, text := range texts {
@@ -174,8 +174,8 @@ func (f *importFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// report prints the PersistentVolume, and what was or would be done as comments.
-// What the volume's owners wrote must not end a comment.
+// report prints the PersistentVolume and, as comments, what was or would be done. Text
+// that the volume's owners wrote must not end a comment.
 func (f *importFlags) report(w, stderr io.Writer, plan *imports.Plan, pv *corev1.PersistentVolume) error {
 	for _, warning := range plan.Warnings {
 		fmt.Fprintln(stderr, "warning: "+statusreport.OneLine(warning))

@@ -18,7 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
-// volumeList is the answer of volume list.
+// volumeList is the output of volume list.
 type volumeList struct {
 	Cluster string           `json:"cluster"`
 	Volumes []imports.Listed `json:"volumes"`
@@ -65,8 +65,8 @@ const (
 	outputJSON = "json"
 )
 
-// list reads Cinder before Kubernetes, so that a volume that is recorded in
-// between shows as recorded. It lists all backends at once.
+// list reads Cinder before Kubernetes, so that a volume that is recorded in between
+// shows as recorded. It lists all backends concurrently.
 func (o *VolumeOptions) list(ctx context.Context) (list volumeList, unlisted, err error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()

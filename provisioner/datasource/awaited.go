@@ -2,12 +2,12 @@ package datasource
 
 import "sync"
 
-// mostAwaited is how many sources are distinguished. Beyond it, every claim counts
-// as one, which costs needless checks.
+// mostAwaited is how many sources are distinguished. Beyond it, every claim counts as a
+// source, which costs needless checks.
 const mostAwaited = 4096
 
-// awaited is the set of sources that claims asked for. It keeps every other
-// claim's changes from counting as triggers.
+// awaited is the set of sources that claims asked for. It keeps changes of all other
+// claims from counting as triggers.
 type awaited struct {
 	mu    sync.Mutex
 	names map[string]bool
@@ -21,8 +21,8 @@ func (a *awaited) add(name string) {
 	}
 }
 
-// take removes a source, and reports whether it was in the set. The claims that
-// it wakes add it again if they need to.
+// take removes a source, and reports whether it was in the set. The claims that this
+// wakes add it again if they still need it.
 func (a *awaited) take(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,3 +1,3 @@
-// Package datasource finds the volume that a claim wants the content of, says
-// why it cannot be had, and keeps it from being deleted while it is copied.
+// Package datasource finds the volume whose content a claim wants, or says why it
+// cannot be used, and keeps it from being deleted while it is copied.
 package datasource

@@ -22,7 +22,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// protect adds the finalizer to a claim as it was read.
+// protect adds the finalizer to a claim, and fails if the claim has changed since it
+// was read.
 func protect(ctx context.Context, client kubernetes.Interface, source *corev1.PersistentVolumeClaim) error {
 	if slices.Contains(source.Finalizers, record.CopyFinalizer) {
 		return nil
@@ -47,7 +48,7 @@ func setFinalizers(ctx context.Context, client kubernetes.Interface, claim *core
 
 // ProtectorOptions configure a Protector.
 type ProtectorOptions struct {
-	// Resolver is the term's.
+	// Resolver is the Resolver of the term.
 	Resolver *Resolver
 	Client   kubernetes.Interface
 	Claims   corelisters.PersistentVolumeClaimLister
@@ -56,9 +57,9 @@ type ProtectorOptions struct {
 	Logger   *slog.Logger
 }
 
-// Protector ends the protection of claims that no pending claim copies any
-// longer. Whatever it needs to know is in the API server, so that the next
-// leader continues where this one stops.
+// Protector ends the protection of claims that no pending claim copies any longer. All
+// the state that it needs is in the API server, so that the next leader continues where
+// this one stops.
 type Protector struct {
 	ProtectorOptions
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
@@ -84,9 +85,9 @@ func (p *Protector) ClaimChanged(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// sourceOf is the name of the claim that a claim copies; empty if it copies none.
+// sourceOf returns the name of the claim that a claim copies; empty if it copies none.
 func (p *Protector) sourceOf(claim *corev1.PersistentVolumeClaim) string {
-	// A class that is gone may have allowed the annotation.
+	// The StorageClass may be gone, and may have allowed the annotation.
 	parameters := map[string]string{"smartclone": "true"}
 	if class, err := p.Classes.Get(record.ClassName(claim)); err == nil {
 		parameters = class.Parameters

@@ -20,9 +20,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// TestSourceOfANewCloneStaysProtected: the first clone of claim data is bound, and
-// the Protector is about to end the protection when a second clone of it begins,
-// which would find the finalizer and so not write it.
+// TestSourceOfANewCloneStaysProtected: the first clone of claim data is bound, and the
+// Protector is about to end the protection when a second clone begins. That clone would
+// find the finalizer, and so not write it.
 func TestSourceOfANewCloneStaysProtected(t *testing.T) {
 	class := "one"
 	source := &corev1.PersistentVolumeClaim{
@@ -88,7 +88,7 @@ func TestSourceOfANewCloneStaysProtected(t *testing.T) {
 	if err := <-begun; err != nil {
 		t.Error(err)
 	}
-	// What the second clone's event brings.
+	// The event of the second clone makes the Protector look again.
 	if err := protector.release(t.Context(), key); err != nil {
 		t.Error(err)
 	}
@@ -101,7 +101,7 @@ func TestSourceOfANewCloneStaysProtected(t *testing.T) {
 	}
 }
 
-// lister does something after each list.
+// lister calls a function after each list.
 type lister struct {
 	corelisters.PersistentVolumeClaimLister
 	after func()

@@ -26,9 +26,9 @@ type Options struct {
 	// Snapshots reads VolumeSnapshots from caches; SnapshotClient from the API server.
 	Snapshots      record.SnapshotReader
 	SnapshotClient snapshotclient.Interface
-	// Name is the driver in VolumeSnapshotContents.
+	// Name is the driver's name in VolumeSnapshotContents.
 	Name string
-	// Cluster is what this cluster's PersistentVolumes record.
+	// Cluster is the cluster ID that this cluster's PersistentVolumes record.
 	Cluster string
 }
 
@@ -36,8 +36,8 @@ type Options struct {
 type Resolver struct {
 	Options
 	awaited awaited
-	// copying keeps Live and the Protector from deciding about one source at the
-	// same time, by the source's name.
+	// copying keeps Live and the Protector from deciding about one source at the same
+	// time. It locks the source's name.
 	copying *keyedmutex.Mutex
 }
 
@@ -46,14 +46,14 @@ func NewResolver(options Options) *Resolver {
 	return &Resolver{Options: options, awaited: awaited{names: map[string]bool{}}, copying: keyedmutex.New()}
 }
 
-// Cached finds the source of a claim in the caches; nil if the claim wants an
-// empty volume.
+// Cached finds the source of a claim in the caches. It returns nil if the claim wants
+// an empty volume.
 func (r *Resolver) Cached(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (*record.Source, *policy.Denial) {
 	named, refused := admission.DataSourceOf(claim, class.Parameters)
 	if named == nil {
 		return nil, refused
 	}
-	// Before the look, so that no later change is missed.
+	// Add the source before reading it, so that no later change is missed.
 	r.awaited.add(keyOf(claim, named))
 	source, denial, err := r.find(claim, named, cached{r.Claims, r.PersistentVolumes}, r.Snapshots)
 	if err != nil {
@@ -62,15 +62,16 @@ func (r *Resolver) Cached(claim *corev1.PersistentVolumeClaim, class *storagev1.
 	return source, denial
 }
 
-// Live finds the source of a claim at the API server, where the caches may be
-// late, and protects it from deletion until the claim is served; see Protector.
+// Live finds the source of a claim at the API server, because the caches may be late.
+// It protects the source from deletion until the claim is served; see Protector.
 func (r *Resolver) Live(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (*record.Source, *policy.Denial, error) {
 	named, refused := admission.DataSourceOf(claim, class.Parameters)
 	if named == nil {
 		return nil, refused, nil
 	}
-	// The caches have the claim: a Protector whose turn comes later finds it there,
-	// and one whose turn came earlier has removed the finalizer before this reads.
+	// The caches show the claim. A Protector that gets its turn later finds it there,
+	// and one that had its turn earlier has removed the finalizer before it is read
+	// here.
 	done, err := r.copying.Acquire(ctx, keyOf(claim, named))
 	if err != nil {
 		return nil, nil, err
@@ -94,7 +95,7 @@ func (r *Resolver) find(claim *corev1.PersistentVolumeClaim, named *admission.Da
 	return record.SourceOf(claim, named, r.Cluster, claims)
 }
 
-// TriggersOf is what may admit a claim that was denied because of its source.
+// TriggersOf returns what may unblock a claim that was denied because of its source.
 func (r *Resolver) TriggersOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) []parking.Trigger {
 	named, _ := admission.DataSourceOf(claim, class.Parameters)
 	if named == nil {
@@ -109,7 +110,7 @@ func (r *Resolver) ClaimChanged(namespace, name string) []parking.Trigger {
 	return r.changed(nameOf(namespace, name))
 }
 
-// SnapshotChanged does the same for a VolumeSnapshot.
+// SnapshotChanged does for a VolumeSnapshot what ClaimChanged does for a claim.
 func (r *Resolver) SnapshotChanged(namespace, name string) []parking.Trigger {
 	return r.changed(snapshotPrefix + nameOf(namespace, name))
 }

@@ -11,19 +11,18 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// client-go writes events one after the other, and drops them when more than a
-// thousand wait: if a tenant's thousand claims were denied at once, some of
-// them would get no reason. So events are passed on no faster than they are
-// written.
+// client-go writes events one after the other, and drops them when more than a thousand
+// wait: if a thousand claims of a tenant were denied at once, some of them would show
+// no reason. So events are passed on no faster than they are written.
 const (
 	perSecond = 100 // at most
 	atOnce    = 500
-	// perSecondInTrouble is the pace while the API server does not answer.
-	// client-go then repeats one event every ten seconds.
+	// perSecondInTrouble applies while the API server does not answer. client-go then
+	// repeats one event every ten seconds.
 	perSecondInTrouble = 1
 )
 
-// pace follows the time that the API server takes for an event.
+// pace adapts to the time that the API server takes for an event.
 type pace struct {
 	*rate.Limiter
 
@@ -33,7 +32,7 @@ type pace struct {
 
 func newPace() *pace { return &pace{Limiter: rate.NewLimiter(perSecond, atOnce)} }
 
-// wrote records how long an event took to be written, or that it was not.
+// wrote records how long writing an event took, or that it failed.
 func (p *pace) wrote(took time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -43,11 +42,12 @@ func (p *pace) wrote(took time.Duration, err error) {
 		return
 	}
 	p.took = (7*p.took + took) / 8
-	// A little slower, so that what waits at client-go becomes less.
+	// Go a little slower, so that client-go's backlog shrinks.
 	p.SetLimit(min(perSecond, rate.Limit(0.8/max(p.took.Seconds(), 1e-6))))
 }
 
-// Sink measures the writing of events to another sink.
+// Sink returns a sink that passes events to another sink and measures how long that
+// takes.
 func (r *Recorder) Sink(to record.EventSink) record.EventSink { return &sink{to, r.pace} }
 
 type sink struct {

@@ -7,8 +7,8 @@ type event struct {
 	object                     object
 	annotations                map[string]string
 	eventType, reason, message string
-	// matter is what the event is about: a later event with the same object and
-	// matter replaces it.
+	// matter is what the event is about. A later event with the same object and matter
+	// replaces this one.
 	matter string
 }
 
@@ -19,7 +19,7 @@ type object struct {
 	lane                                   string
 }
 
-// identity distinguishes objects. A changed object is still the same one.
+// identity distinguishes objects. An object that has changed is still the same one.
 type identity struct{ kind, namespace, name, uid string }
 
 func (o object) identity() identity { return identity{o.kind, o.namespace, o.name, o.uid} }
@@ -27,10 +27,10 @@ func (o object) identity() identity { return identity{o.kind, o.namespace, o.nam
 // limits bound how many events wait.
 type limits struct{ overall, lane int }
 
-// queue keeps events until the recorder takes them. Lanes take turns, and so do
-// the objects in a lane. An object's events keep their order; for each matter
-// only the newest is kept. When there are too many, the longest lane loses its
-// oldest. It is not safe for concurrent use.
+// queue keeps events until the recorder takes them. Lanes take turns, and so do the
+// objects in a lane. An object's events keep their order, and only the newest of each
+// matter is kept. When there are too many events, the longest lane loses its oldest. A
+// queue is not safe for concurrent use.
 type queue struct {
 	limits  limits
 	waiting int
@@ -46,14 +46,14 @@ type lane struct {
 	order   *list.List // of *saying
 }
 
-// saying is what waits for one object, oldest first.
+// saying holds the events that wait for one object, oldest first.
 type saying struct{ events []event }
 
 func newQueue(limits limits) *queue {
 	return &queue{limits: limits, lanes: map[string]*lane{}, turns: list.New()}
 }
 
-// add inserts an event and returns how many were dropped for it.
+// add inserts an event, and returns how many were dropped to make room.
 func (q *queue) add(e event) (dropped int) {
 	l := q.lane(e.object.lane)
 	at, ok := l.objects[e.object.identity()]
@@ -104,7 +104,7 @@ func (q *queue) longest() *lane {
 	return longest
 }
 
-// next removes the event whose turn it is.
+// next removes and returns the event whose turn it is.
 func (q *queue) next() (event, bool) {
 	at := q.turns.Front()
 	if at == nil {
@@ -114,8 +114,8 @@ func (q *queue) next() (event, bool) {
 	return q.take(at.Value.(*lane)), true
 }
 
-// take removes the first event of a lane's first object; that object's next
-// event waits behind the lane's others.
+// take removes the first event of a lane's first object. That object's next event then
+// waits behind the lane's other objects.
 func (q *queue) take(l *lane) event {
 	at := l.order.Front()
 	about := at.Value.(*saying)

@@ -13,7 +13,7 @@ func about(lane, name, reason, message string) event {
 	return event{object: object{kind: "Claim", namespace: lane, name: name, lane: lane}, reason: reason, matter: reason, message: message}
 }
 
-// told takes everything out, as "lane/name reason message".
+// told takes all events out, each as "lane/name reason message".
 func told(q *queue) []string {
 	var all []string
 	for e, ok := q.next(); ok; e, ok = q.next() {
@@ -99,7 +99,7 @@ func TestFloodOfOneNamespaceDelaysNoOther(t *testing.T) {
 	}
 }
 
-// TestQueueKeepsItsPromises adds and takes events at random.
+// TestQueueKeepsItsPromises adds and takes random events.
 func TestQueueKeepsItsPromises(t *testing.T) {
 	type told struct {
 		identity
@@ -108,7 +108,7 @@ func TestQueueKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := limits{overall: rapid.IntRange(1, 12).Draw(t, "overall"), lane: rapid.IntRange(1, 6).Draw(t, "lane")}
 		q := newQueue(l)
-		// A simpler account of what waits, and the number of each event.
+		// A simpler model of what waits, and the number of each event.
 		waiting, number := map[told]int{}, map[string]int{}
 		latest := map[identity]int{}
 		last := 0
@@ -166,7 +166,7 @@ func TestQueueKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// lost finds the event that the account has and the queue lacks.
+// lost finds the event that the model has and the queue lacks.
 func lost[K comparable](q *queue, waiting map[K]int, of func(K) (identity, string)) K {
 	for key := range waiting {
 		id, reason := of(key)

@@ -1,5 +1,5 @@
-// Package events passes events on no faster than they can be written, in turns
-// between namespaces, and keeps a bounded number of them meanwhile.
+// Package events passes events on no faster than they can be written, lets namespaces
+// take turns, and keeps a bounded number of events meanwhile.
 package events
 
 import (
@@ -15,17 +15,16 @@ import (
 	"k8s.io/client-go/tools/reference"
 )
 
-// The queue is bounded to some 10 MiB in all; one namespace may take at most
-// half of it.
+// The queue is bounded to some 10 MiB. One namespace may take at most half of it.
 const (
 	mostWaiting            = 20_000
 	mostWaitingOfNamespace = 10_000
 )
 
-// Recorder keeps events until it is their turn: first the turn of their
-// namespace, so that one tenant's thousand claims do not delay another's single
-// claim, then that of their object. Of events about one object for one reason
-// it writes only the newest, unless that reason has many matters.
+// Recorder keeps events until it is their turn: first the turn of their namespace, so
+// that one tenant's thousand claims do not delay another's single claim, then that of
+// their object. Of several events about one object with the same reason, it writes only
+// the newest, unless that reason has many matters.
 type Recorder struct {
 	to          record.EventRecorder
 	scheme      *runtime.Scheme
@@ -42,10 +41,10 @@ type Recorder struct {
 
 var _ record.EventRecorder = (*Recorder)(nil)
 
-// NewRecorder makes a recorder that passes events on to another. manyMatters
-// reports for which kind of object and reason different messages are about
-// different things, so that none replaces another. Call Run on the recorder, and write events through its
-// Sink.
+// NewRecorder makes a recorder that passes events on to another one. manyMatters
+// reports for which kinds of objects and reasons different messages are about different
+// things, so that none replaces another. Call Run on the recorder, and write events
+// through its Sink.
 func NewRecorder(to record.EventRecorder, scheme *runtime.Scheme, registry prometheus.Registerer, manyMatters func(kind, reason string) bool) *Recorder {
 	r := &Recorder{
 		to:          to,
@@ -92,7 +91,7 @@ func (r *Recorder) isWaiting() bool {
 	return r.queue.waiting > 0
 }
 
-// Only Run calls next, and knows that there is an event.
+// next must be called only by Run, and only while an event waits.
 func (r *Recorder) next() event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,7 +103,7 @@ func (r *Recorder) next() event {
 func (r *Recorder) add(about runtime.Object, annotations map[string]string, eventType, reason, message string) {
 	referred, err := reference.GetReference(r.scheme, about)
 	if err != nil {
-		// The next recorder reports what is wrong with it.
+		// The next recorder reports what is wrong with the object.
 		r.to.AnnotatedEventf(about, annotations, eventType, reason, "%s", message)
 		return
 	}
@@ -122,9 +121,8 @@ func (r *Recorder) add(about runtime.Object, annotations map[string]string, even
 	}
 }
 
-// objectOf keeps what an event says about its object. A PersistentVolume counts
-// for the namespace of its claim; other objects without a namespace share a
-// lane.
+// objectOf keeps what an event says about its object. A PersistentVolume counts against
+// the namespace of its claim. Other objects without a namespace share a lane.
 func objectOf(referred *corev1.ObjectReference, about runtime.Object) object {
 	o := object{
 		apiVersion: referred.APIVersion, kind: referred.Kind, namespace: referred.Namespace, name: referred.Name, uid: string(referred.UID),

@@ -24,7 +24,7 @@ type written struct {
 	lines []string
 }
 
-// said is what was written so far.
+// said returns the events written so far.
 func (w *written) said() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -148,8 +148,8 @@ func (s *slowSink) Create(event *corev1.Event) (*corev1.Event, error) {
 	return event, nil
 }
 
-// TestNoEventIsLostWhenWritingIsSlow passes events to client-go's broadcaster,
-// which drops what it cannot keep, faster than the API server takes them.
+// TestNoEventIsLostWhenWritingIsSlow passes events on faster than the API server takes
+// them, to client-go's broadcaster, which drops what it cannot keep.
 func TestNoEventIsLostWhenWritingIsSlow(t *testing.T) {
 	for _, takes := range []time.Duration{time.Millisecond, 50 * time.Millisecond} {
 		t.Run(takes.String(), func(t *testing.T) {

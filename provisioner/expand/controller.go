@@ -1,12 +1,11 @@
-// Package expand makes volumes larger whose claims ask for more, and follows the
-// protocol of KEP-1790 on the claims: external-resizer does the same for CSI
-// drivers.
+// Package expand makes volumes larger when their claims ask for more, and follows the
+// protocol of KEP-1790 on the claims, as external-resizer does for CSI drivers.
 //
-// An expansion's steps are: the policy admits the new size (decide.go), the quotas
-// have room for the difference, the claim says that it is being resized, Cinder
-// extends the volume, the PersistentVolume says so, and the claim does. The next
-// step follows from claim, PersistentVolume and volume alone (plan.go), so that a
-// new leader continues where the last one stopped.
+// The steps of an expansion are: the policy admits the new size (decide.go), the quotas
+// have room for the difference, the claim says that it is being resized, Cinder extends
+// the volume, the PersistentVolume gets the new size, and so does the claim. The next
+// step follows from claim, PersistentVolume and volume alone (plan.go), so that a new
+// leader continues where the last one stopped.
 package expand
 
 import (
@@ -47,25 +46,25 @@ type Volumes interface {
 type Room interface {
 	// Grow reserves room for a volume's growth.
 	Grow(ctx context.Context, claim types.UID, d ledger.Decided) (*placement.Denial, error)
-	// HoldGrowth reserves it whatever the quotas say, until SettleGrowth: Cinder may
-	// have been asked for it.
+	// HoldGrowth reserves room, until SettleGrowth and whatever the quotas say, for a
+	// growth that may have been requested from Cinder.
 	HoldGrowth(claim types.UID, sizeGiB int64)
 	// IsGrowing reports whether anything is reserved.
 	IsGrowing(claim types.UID) bool
-	// GiveUpGrowth frees what is reserved, and returns false if it is held.
+	// GiveUpGrowth frees what is reserved. It returns false if the reservation is held.
 	GiveUpGrowth(claim types.UID) bool
-	// SettleGrowth frees it in any case: Cinder shows the volume with the size, or 0 if
-	// it refused, and nothing extends it now.
+	// SettleGrowth ends the reservation in any case, when nothing extends the volume
+	// any more. The size is the one that Cinder shows, or 0 if it refused.
 	SettleGrowth(claim types.UID, sizeGiB int64)
-	// Health is nil while a backend answers, and Unanswered the denial if it does
-	// not.
+	// Health returns nil while a backend answers; Unanswered returns the denial if it
+	// does not.
 	Health(backend string) error
 	Unanswered(backend string, unhealthy error) *placement.Denial
 }
 
 // Options configure a Controller.
 type Options struct {
-	// Name is the provisioner's name in PersistentVolumes, Cluster the ID that is
+	// Name is the provisioner's name in PersistentVolumes; Cluster is the ID that is
 	// stamped on volumes.
 	Name, Cluster string
 
@@ -83,19 +82,19 @@ type Options struct {
 	Namespaces        corelisters.NamespaceLister
 	Recorder          eventrecord.EventRecorder
 
-	// Sidecar is whether the CSI driver's sidecar asks for the expansion of the volumes
-	// in mode csi.
+	// Sidecar means that the CSI driver's sidecar requests the expansion of volumes in
+	// mode csi.
 	Sidecar bool
-	// TrustParameters is whether a caller of the driver may have the volumes of the claims
-	// expanded that were made for it, although the claims do not ask for it.
+	// TrustParameters means that a caller of the driver may expand the volumes of
+	// claims that were made for it, although the claims do not ask for it.
 	TrustParameters bool
 
 	// Workers is how many volumes are extended at once. No backend and no tenant
 	// occupies more of them than are still free.
 	Workers int
 
-	// Monitor watches the work; LongestWork is longer than anything it waits for may
-	// take, turns at backends aside.
+	// Monitor watches the work. LongestWork exceeds anything that the work may wait
+	// for, except turns at backends.
 	Monitor     *liveness.Monitor
 	LongestWork liveness.Bound
 
@@ -107,16 +106,17 @@ type Options struct {
 // Controller expands volumes for one term.
 type Controller struct {
 	Options
-	// queue has the keys of claims.
+	// queue holds the keys of claims.
 	queue   workqueue.TypedRateLimitingInterface[string]
 	limiter *backoff.Limiter
 	turns   *fairshare.Turns[string]
 	// parked are the claims that wait for a trigger, with the events about them.
 	parked  *parking.Lot[*corev1.PersistentVolumeClaim]
 	history *parking.History
-	// gone are the claims that went while their volumes were growing.
+	// gone holds the claims that were deleted while their volumes were growing.
 	gone goneClaims
-	// calls are the claims whose volumes a sidecar's call, or a look, is about.
+	// calls holds the claims whose volumes a sidecar's call, or look, is asking Cinder
+	// about.
 	calls calls
 }
 
@@ -143,8 +143,8 @@ func (c *Controller) Run(ctx context.Context) {
 	group.Wait()
 }
 
-// ClaimSeen records that a claim exists. If an earlier leader may have had its
-// volume extended, the volume counts with the new size from now on.
+// ClaimSeen records that a claim exists. If an earlier leader may have had its volume
+// extended, the volume counts with the new size from now on.
 func (c *Controller) ClaimSeen(claim *corev1.PersistentVolumeClaim) {
 	if !record.HasOwnPV(claim) {
 		return
@@ -155,15 +155,15 @@ func (c *Controller) ClaimSeen(claim *corev1.PersistentVolumeClaim) {
 	c.consider(claim)
 }
 
-// ClaimChanged records that a claim changed, or is to be looked at again. What
-// this controller wrote itself is no reason to.
+// ClaimChanged records that a claim changed, or is to be checked again. It ignores
+// changes that this controller wrote itself.
 func (c *Controller) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if before.ResourceVersion == after.ResourceVersion || wish(before) != wish(after) {
 		c.consider(after)
 	}
 }
 
-// wish is what of a claim can begin, change or end an expansion.
+// wish returns the parts of a claim that can begin, change or end an expansion.
 func wish(claim *corev1.PersistentVolumeClaim) [6]string {
 	wanted, limit, has := requested(claim), storage(claim.Spec.Resources.Limits), storage(claim.Status.Capacity)
 	deleted := ""
@@ -173,8 +173,8 @@ func wish(claim *corev1.PersistentVolumeClaim) [6]string {
 	return [6]string{wanted.String(), limit.String(), has.String(), claim.Annotations[AnnotationGrown], claim.Spec.VolumeName + " " + string(claim.Status.Phase), deleted}
 }
 
-// VolumeChanged records that a PersistentVolume was seen or changed; before is nil
-// if it is new.
+// VolumeChanged records that a PersistentVolume was seen or changed; before is nil if
+// it is new.
 func (c *Controller) VolumeChanged(before, after *corev1.PersistentVolume) {
 	ref := after.Spec.ClaimRef
 	if ref == nil || before != nil && before.Status.Phase == after.Status.Phase && sizeOf(storage(before.Spec.Capacity)) == sizeOf(storage(after.Spec.Capacity)) {
@@ -216,8 +216,8 @@ func isHistoric(pv *corev1.PersistentVolume) bool {
 	return !record.IsOurs(pv) && pv.Annotations[record.HistoricVolume] != ""
 }
 
-// over forgets a claim that wants nothing more. The room of its growth is freed by
-// the worker that has the key (see end): an attempt may be running.
+// over forgets a claim that wants nothing more. It leaves the room of the claim's
+// growth to the worker that has the key (see end), because an attempt may be running.
 func (c *Controller) over(claim *corev1.PersistentVolumeClaim) {
 	key := keyOf(claim)
 	c.parked.Forget(claim.UID)
@@ -236,8 +236,8 @@ func (c *Controller) Wake(triggers []parking.Trigger) {
 	}
 }
 
-// park keeps a claim until a trigger fires. If one has fired since the moment, it
-// comes back at once.
+// park keeps a claim until a trigger fires. If one has fired since the given moment,
+// the claim comes back at once.
 func (c *Controller) park(claim *corev1.PersistentVolumeClaim, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
 	c.parked.Park(claim, reason, triggers)
 	if c.history.Since(since, triggers) {
@@ -261,7 +261,7 @@ func (c *Controller) next(ctx context.Context) bool {
 	return true
 }
 
-// work takes the claim's turn. One without a turn is invited back.
+// work takes the claim's turn. A claim without a turn is invited back.
 func (c *Controller) work(ctx context.Context, key string) {
 	since := c.history.Now()
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
@@ -271,7 +271,7 @@ func (c *Controller) work(ctx context.Context, key string) {
 	claim, isGone := c.gone.first(key)
 	if !isGone {
 		if claim, err = c.Claims.PersistentVolumeClaims(namespace).Get(name); err != nil {
-			return // ClaimGone follows, or has
+			return // ClaimGone follows, or was called already
 		}
 	}
 	pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName)
@@ -300,7 +300,7 @@ func (c *Controller) work(ctx context.Context, key string) {
 	span.End(err)
 	c.settle(ctx, e, claim, time.Since(started), err)
 	if now, err := c.Claims.PersistentVolumeClaims(namespace).Get(name); !isGone && (apierrors.IsNotFound(err) || err == nil && now.UID != claim.UID) {
-		// ClaimGone may have come before the attempt reserved anything.
+		// ClaimGone may have been called before the attempt reserved anything.
 		c.ClaimGone(claim)
 	}
 }

@@ -40,7 +40,7 @@ func TestBlockVolumeIsExpanded(t *testing.T) {
 	if events := f.newEvents(); len(events) != 1 || !strings.HasPrefix(events[0], "Normal VolumeResizeSuccessful the volume has 20Gi; a node that uses it shows the new size after iscsiadm") {
 		t.Errorf("events %q", events)
 	}
-	// Once more has no effect.
+	// Another run has no effect.
 	f.client.ClearActions()
 	f.sync("data")
 	if f.room.reserved[claim.UID] != 0 {
@@ -84,7 +84,7 @@ func TestFilesystemIsAcknowledged(t *testing.T) {
 	f.is("data", "pv 20Gi, claim 20Gi, reserved 20")
 }
 
-// TestKubeletIsNotDisturbed: what it writes while it grows a filesystem stays.
+// TestKubeletIsNotDisturbed: what kubelet writes while it grows a filesystem stays.
 func TestKubeletIsNotDisturbed(t *testing.T) {
 	f := newFixture(t)
 	claim, pv := pairOf("20Gi", "10Gi", "20Gi", corev1.PersistentVolumeClaimNodeResizeInProgress)
@@ -123,7 +123,7 @@ func TestDenialIsToldOnceAndLiftedByItsTrigger(t *testing.T) {
 	f.is("data", "pv 20Gi, claim 20Gi, reserved 20")
 }
 
-// TestTriggerDuringTheDecision brings a claim back that is parked only afterwards.
+// TestTriggerDuringTheDecision: it brings a claim back that is parked only afterwards.
 func TestTriggerDuringTheDecision(t *testing.T) {
 	f := newFixture(t)
 	claim, pv := pair("data")
@@ -173,7 +173,8 @@ func TestFailures(t *testing.T) {
 			if events := strings.Join(f.newEvents(), "\n"); events != c.event {
 				t.Errorf("events %q, want one %q", events, c.event)
 			}
-			// Whatever it was, a trigger of the backend tries again, and it goes on.
+			// Whatever it was, a trigger of the backend causes a retry, and the
+			// expansion goes on.
 			f.volumes["gold"].err, f.room.health = nil, nil
 			f.queued()
 			f.Wake([]parking.Trigger{{Kind: parking.Policy}})
@@ -186,7 +187,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestTheUserAsksForLess after a failure, and gets that.
+// TestTheUserAsksForLess: after a failure, the user gets the smaller size.
 func TestTheUserAsksForLess(t *testing.T) {
 	f := newFixture(t)
 	claim, pv := pairOf("15Gi", "10Gi", "10Gi", corev1.PersistentVolumeClaimControllerResizeInfeasible)
@@ -199,8 +200,8 @@ func TestTheUserAsksForLess(t *testing.T) {
 	}
 }
 
-// TestNewLeaderResumes: what the last one began counts from the start, and what it
-// had Cinder do is recorded even if the policy denies it now.
+// TestNewLeaderResumes: what the last leader began counts from the start, and what
+// Cinder did for it is recorded even if the policy denies it now.
 func TestNewLeaderResumes(t *testing.T) {
 	begun := func(f *fixture, wanted string) *corev1.PersistentVolumeClaim {
 		claim, pv := pairOf(wanted, "10Gi", "10Gi", corev1.PersistentVolumeClaimControllerResizeInProgress)
@@ -299,7 +300,7 @@ func TestDamagedRecordIsTold(t *testing.T) {
 	}
 }
 
-// TestPersistentVolumeDeletedByHand is not made again.
+// TestPersistentVolumeDeletedByHand: it is not made again.
 func TestPersistentVolumeDeletedByHand(t *testing.T) {
 	f := newFixture(t)
 	f.add(pair("data"))
@@ -314,7 +315,8 @@ func TestPersistentVolumeDeletedByHand(t *testing.T) {
 	}
 }
 
-// TestPersistentVolumeChangedMeanwhile is written only as it was read.
+// TestPersistentVolumeChangedMeanwhile: the controller writes only to the version that
+// it read.
 func TestPersistentVolumeChangedMeanwhile(t *testing.T) {
 	f := newFixture(t)
 	f.add(pair("data"))
@@ -335,7 +337,8 @@ func TestPersistentVolumeChangedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestForbiddenByTheAPIServer is told: only an administrator can change it.
+// TestForbiddenByTheAPIServer: this is reported, because only an administrator can
+// change it.
 func TestForbiddenByTheAPIServer(t *testing.T) {
 	f := newFixture(t)
 	f.add(pair("data"))
@@ -351,7 +354,7 @@ func TestForbiddenByTheAPIServer(t *testing.T) {
 	}
 }
 
-// TestClaimDeletedInTheQueue: what waits for its turn at the backend is not
+// TestClaimDeletedInTheQueue: a volume that waits for its turn at the backend is not
 // extended for a claim that is gone.
 func TestClaimDeletedInTheQueue(t *testing.T) {
 	f := newFixture(t)
@@ -368,7 +371,7 @@ func TestClaimDeletedInTheQueue(t *testing.T) {
 	}
 }
 
-// TestOwnWritesBringNothingBack, so that a failure is not retried at once.
+// TestOwnWritesBringNothingBack: otherwise a failure would be retried at once.
 func TestOwnWritesBringNothingBack(t *testing.T) {
 	f := newFixture(t)
 	before, pv := pair("data")
@@ -387,7 +390,8 @@ func TestOwnWritesBringNothingBack(t *testing.T) {
 	if queued := f.queued(); !slices.Equal(queued, []string{"team-a/data"}) {
 		t.Errorf("queued %q", queued)
 	}
-	// A resync, and a PersistentVolume that the cache shows after its claim.
+	// First a resync, then a PersistentVolume that the cache shows later than its
+	// claim.
 	f.ClaimChanged(wanted, wanted)
 	f.VolumeChanged(nil, pv)
 	if queued := f.queued(); !slices.Equal(queued, []string{"team-a/data"}) {
@@ -395,7 +399,7 @@ func TestOwnWritesBringNothingBack(t *testing.T) {
 	}
 }
 
-// TestSlowBackendLeavesWorkers for the others.
+// TestSlowBackendLeavesWorkers: other backends find workers.
 func TestSlowBackendLeavesWorkers(t *testing.T) {
 	f := newFixture(t)
 	names := []string{"slow-1", "slow-2", "slow-3", "slow-4", "slow-5", "quick"}
@@ -408,7 +412,7 @@ func TestSlowBackendLeavesWorkers(t *testing.T) {
 		}
 		f.add(claim, pv)
 	}
-	// It is denied, which takes a worker as well.
+	// The claim is denied, which takes a worker as well.
 	release, told := make(chan struct{}), make(chan struct{})
 	f.OnBehalfOf = func(ctx context.Context, tenant string) context.Context {
 		if tenant == "b" {

@@ -54,8 +54,8 @@ func (e *expansion) admit(ctx context.Context) error {
 	return fmt.Errorf("the policy changed %d times while the expansion of claim %s was being decided", maxDecisions, e.key)
 }
 
-// decide applies the policy in force. If labels make the namespace the tenant's,
-// it reads them from the API server: the cache may be behind.
+// decide applies the policy in force. If labels make the namespace the tenant's, it
+// reads them from the API server, because the cache may be late.
 func (e *expansion) decide(ctx context.Context) (ledger.Decided, error) {
 	inForce := e.c.Policy()
 	var labels map[string]string
@@ -74,13 +74,14 @@ func (e *expansion) decide(ctx context.Context) (ledger.Decided, error) {
 	return ledger.Decided{Decision: decision, Revision: inForce.Revision()}, nil
 }
 
-// always are the triggers of every denial: another policy.
+// always returns the triggers of a denial, with the one that every denial has: another
+// policy.
 func always(denied placement.Denial) []parking.Trigger {
 	return append([]parking.Trigger{{Kind: parking.Policy}}, denied.Triggers...)
 }
 
-// isUnavailable reports whether a denial is only about a backend that does not
-// answer, so that what was begun stays.
+// isUnavailable reports whether a denial is only about a backend that does not answer.
+// What was begun then stays.
 func (e *deniedError) isUnavailable() bool { return e.Reason == placement.ReasonBackendUnavailable }
 
 // isBegun reports whether Cinder may be extending the volume.

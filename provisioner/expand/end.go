@@ -14,29 +14,30 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// A growth counts until it is known that nothing extends the volume: Cinder was
-// never asked, or has shown what became of it. Only the worker that has the claim's
-// key decides that, so that no room is freed under a running attempt.
+// A growth counts until it is known that nothing extends the volume: either Cinder was
+// never asked, or it has shown what became of the growth. Only the worker that has the
+// claim's key decides that, so that no room is freed under a running attempt.
 
-// end ends the growth of a claim that wants nothing more, and returns false if only
-// Cinder knows what became of it. The PersistentVolume is valid if err is nil.
+// end ends the growth of a claim that wants nothing more. It returns false if only
+// Cinder knows what became of the growth. pv is valid if err is nil.
 func (c *Controller) end(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume, err error) bool {
 	switch {
 	case c.Room.GiveUpGrowth(claim.UID):
 	case apierrors.IsNotFound(err):
-		// It is not known yet, and brings the claim back, or it is gone. Then the
-		// volume's deletion ends the growth.
+		// Either the cache does not have the PersistentVolume yet, and its arrival
+		// brings the claim back; or it is gone, and the volume's deletion ends the
+		// growth.
 	case err == nil && c.isMine(pv) && !isHistoric(pv):
 		return false
 	default:
-		// This program extends no such volume.
+		// This program does not extend such a volume.
 		c.Room.SettleGrowth(claim.UID, 0)
 	}
 	c.forget(claim)
 	return true
 }
 
-// forget forgets a claim that is gone. Another may have its key.
+// forget forgets a claim that is gone. Another claim may have the same key.
 func (c *Controller) forget(claim *corev1.PersistentVolumeClaim) {
 	if c.gone.remove(claim) {
 		c.queue.Add(keyOf(claim))
@@ -47,7 +48,7 @@ func (c *Controller) forget(claim *corev1.PersistentVolumeClaim) {
 var errLooked = errors.New("nothing more is wanted")
 
 // look asks Cinder what became of the growth of a claim that wants nothing more. It
-// waits for an extension that is under way.
+// waits for an extension under way.
 func (e *expansion) look(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	e.claim = claim
 	pv, err := e.c.PersistentVolumes.Get(claim.Spec.VolumeName)
@@ -79,8 +80,8 @@ func (e *expansion) look(ctx context.Context, claim *corev1.PersistentVolumeClai
 	return nil
 }
 
-// goneClaims are claims that are gone, by their keys, in that order: another claim
-// may take the name and go, too.
+// goneClaims holds claims that are gone, by key, in the order in which they went:
+// another claim may take the name and then go, too.
 type goneClaims struct {
 	mu    sync.Mutex
 	byKey map[string][]*corev1.PersistentVolumeClaim
@@ -107,7 +108,7 @@ func (g *goneClaims) first(key string) (*corev1.PersistentVolumeClaim, bool) {
 	return g.byKey[key][0], true
 }
 
-// remove reports whether the claim was there.
+// remove removes a claim, and reports whether it was there.
 func (g *goneClaims) remove(claim *corev1.PersistentVolumeClaim) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 )
 
-// ledgerRoom is the Placer's room with the real ledger.
+// ledgerRoom is a Room with the real ledger.
 type ledgerRoom struct {
 	*ledger.Ledger
 	onGrow func()
@@ -60,7 +60,7 @@ func withQuota(t *testing.T) (*fixture, *ledgerRoom) {
 
 func (r *ledgerRoom) used() int64 { return r.Usage(policy.TenantScope, "a").Gigabytes }
 
-// reserve asks for room as a new claim of tenant a does.
+// reserve requests room as a new claim of tenant a does.
 func (r *ledgerRoom) reserve(f *fixture, gib int64) (admitted bool) {
 	f.t.Helper()
 	decision := f.policy.Load().DecideExpansion(policy.Request{Namespace: "team-a", StorageClass: "one", Bytes: gib << 30}, policy.Holding{Tenant: "a", Backend: "gold"})
@@ -72,8 +72,8 @@ func (r *ledgerRoom) reserve(f *fixture, gib int64) (admitted bool) {
 	return refused == nil
 }
 
-// TestDeletedClaimKeepsTheRoomOfItsGrowth: Cinder has accepted the extension of
-// 10 to 30 GiB, and the claim, which a pod uses, is deleted before Cinder is done.
+// TestDeletedClaimKeepsTheRoomOfItsGrowth: Cinder has accepted the extension from 10 to
+// 30 GiB, and the claim, which a pod uses, is deleted before Cinder is done.
 func TestDeletedClaimKeepsTheRoomOfItsGrowth(t *testing.T) {
 	f, room := withQuota(t)
 	claim, pv := pair("data")
@@ -98,7 +98,7 @@ func TestDeletedClaimKeepsTheRoomOfItsGrowth(t *testing.T) {
 	}
 }
 
-// TestNewLeaderHoldsTheRoomOfADeletedClaimsGrowth: the same with a new leader.
+// TestNewLeaderHoldsTheRoomOfADeletedClaimsGrowth is the same case with a new leader.
 func TestNewLeaderHoldsTheRoomOfADeletedClaimsGrowth(t *testing.T) {
 	f, room := withQuota(t)
 	claim, pv := pair("data")
@@ -113,7 +113,7 @@ func TestNewLeaderHoldsTheRoomOfADeletedClaimsGrowth(t *testing.T) {
 	if used := room.used(); used != 30 {
 		t.Errorf("the claim is ControllerResizeInProgress to 30 GiB, but tenant a uses %d: a new leader admits what no quota allows", used)
 	}
-	// It looks at the volume, and nothing extends that.
+	// The new leader looks at the volume, and nothing extends it.
 	if queued := f.queued(); !slices.Equal(queued, []string{"team-a/data"}) {
 		t.Errorf("queued %q", queued)
 	}
@@ -123,8 +123,8 @@ func TestNewLeaderHoldsTheRoomOfADeletedClaimsGrowth(t *testing.T) {
 	}
 }
 
-// TestGrowthOfAGoneClaimIsSettled: the claim goes before Cinder shows what became of
-// the extension, and another takes its name.
+// TestGrowthOfAGoneClaimIsSettled: the claim disappears before Cinder shows what became
+// of the extension, and another one takes its name.
 func TestGrowthOfAGoneClaimIsSettled(t *testing.T) {
 	for name, shown := range map[string]int64{"extended": 30, "not extended": 10} {
 		t.Run(name, func(t *testing.T) {
@@ -165,8 +165,8 @@ func TestGrowthOfAGoneClaimIsSettled(t *testing.T) {
 	}
 }
 
-// TestSmallerRequestKeepsTheRoomOfTheLarger: an earlier leader requested 30 GiB,
-// and the user asks for 11 now. Cinder is still extending to 30.
+// TestSmallerRequestKeepsTheRoomOfTheLarger: an earlier leader requested 30 GiB, and
+// the user now asks for 11. Cinder is still extending the volume to 30.
 func TestSmallerRequestKeepsTheRoomOfTheLarger(t *testing.T) {
 	f, room := withQuota(t)
 	claim, pv := pair("data")
@@ -198,9 +198,9 @@ func (e extending) Extend(context.Context, backends.Target, int64) (cinder.Volum
 	return e(), nil
 }
 
-// TestGrowthOfAGoneClaimIsFreed: the claim is gone between the look at it and
-// the reservation (which waits up to ten seconds for listings); its PersistentVolume
-// stays, as Retain wants.
+// TestGrowthOfAGoneClaimIsFreed: the claim disappears between the look at it and the
+// reservation (which waits up to ten seconds for listings). Its PersistentVolume stays,
+// because of the policy Retain.
 func TestGrowthOfAGoneClaimIsFreed(t *testing.T) {
 	f, room := withQuota(t)
 	claim, pv := pair("data")

@@ -17,8 +17,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
 
-// The reasons of the events about expansions. Kubernetes' own components use the
-// first three for the same.
+// The reasons of the events about expansions. Kubernetes' own components use the first
+// three for the same purpose.
 const (
 	reasonFinished   = "VolumeResizeSuccessful"
 	reasonFailed     = "VolumeResizeFailed"
@@ -37,9 +37,10 @@ type expansion struct {
 	pv       *corev1.PersistentVolume
 	origin   record.Origin
 	requests *trail.RequestIDs
-	// worked means that Cinder was asked.
+	// worked means that Cinder was asked to extend the volume.
 	worked bool
-	// forCaller means that a trusted caller of the CSI driver asks, and not the claim.
+	// forCaller means that a trusted caller of the CSI driver asks, rather than the
+	// claim.
 	forCaller bool
 }
 
@@ -49,12 +50,12 @@ func (e *expansion) collect(ctx context.Context) context.Context {
 	return ctx
 }
 
-// errChanged ends an expansion whose claim has changed under it. The change brings
-// it back.
+// errChanged ends an expansion whose claim has changed during the attempt. The change
+// brings the claim back.
 var errChanged = errors.New("the claim has changed while its volume was being expanded")
 
-// run does what the claim needs now. It reads both objects from the API server:
-// the caches may be behind, and do not keep all of them.
+// run does what the claim needs now. It reads both objects from the API server, because
+// the caches may be late and do not keep all of their fields.
 func (e *expansion) run(ctx context.Context, cached *corev1.PersistentVolumeClaim) (err error) {
 	if e.claim, e.pv, err = e.read(ctx, cached); err != nil || e.claim == nil {
 		return err
@@ -81,7 +82,7 @@ func (e *expansion) run(ctx context.Context, cached *corev1.PersistentVolumeClai
 	}
 }
 
-// read returns nothing if one of the objects is gone, or another took its name.
+// read returns nil objects if one of them is gone, or if another has taken its name.
 func (e *expansion) read(ctx context.Context, cached *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
 	claim, err := e.c.Client.CoreV1().PersistentVolumeClaims(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && claim.UID != cached.UID {
@@ -110,7 +111,8 @@ func (e *expansion) extend(ctx context.Context) error {
 		if !errors.As(denied, &policyDenied) || policyDenied.isUnavailable() || !isBegun(e.claim) || isHistoric(e.pv) {
 			return denied
 		}
-		// What an earlier attempt had Cinder extend is recorded. Nothing new begins.
+		// If Cinder has extended the volume for an earlier attempt, that is recorded.
+		// Nothing new begins.
 		permit = func(context.Context, cinder.Volume) error { return denied }
 	}
 	volumes, err := e.c.Volumes(e.origin.Backend)
@@ -135,9 +137,10 @@ func (e *expansion) extend(ctx context.Context) error {
 	return nil
 }
 
-// begin permits the request to Cinder. Before it enters the queue, the claim says
-// that its volume is being resized: if this replica dies, the next one counts the
-// new size. When its turn comes, the claim must still want it.
+// begin permits the request to Cinder. Before the request enters the queue, begin
+// writes on the claim that its volume is being resized: if this replica dies, the next
+// one counts the new size. When the turn of the request comes, the claim must still
+// want it.
 func (e *expansion) begin() backends.Permit {
 	begun := false
 	return func(ctx context.Context, _ cinder.Volume) error {
@@ -171,10 +174,10 @@ func (e *expansion) finish(ctx context.Context) error {
 	return nil
 }
 
-// awaitFilesystem leaves the rest to the node. It says once how that is done.
+// awaitFilesystem leaves the rest to the node. It reports once how that is done.
 func (e *expansion) awaitFilesystem(ctx context.Context) error {
 	if e.claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimNodeResizeInProgress {
-		return nil // kubelet is at it
+		return nil // kubelet is growing the filesystem
 	}
 	allocated := requested(e.claim)
 	if isOnNode(e.claim) {

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// grower is who grows the filesystem of a volume.
+// grower says who grows the filesystem of a volume.
 type grower int
 
 const (
@@ -15,8 +15,8 @@ const (
 	byKubelet
 )
 
-// grownBy is who grows the filesystem of a PersistentVolume. Kubelet has the code
-// for CSI drivers and FlexVolume drivers alone.
+// grownBy returns who grows the filesystem of a PersistentVolume. Kubelet can do it
+// only for CSI drivers and FlexVolume drivers.
 func grownBy(pv *corev1.PersistentVolume) grower {
 	if pv.Spec.CSI != nil || pv.Spec.FlexVolume != nil {
 		return byKubelet
@@ -24,8 +24,8 @@ func grownBy(pv *corev1.PersistentVolume) grower {
 	return byOperator
 }
 
-// howToGrow says who grows the filesystem, and how. It is a condition's message
-// and an event's: no longer than the 1024 bytes of the latter.
+// howToGrow says who grows the filesystem, and how. The text is the message of a
+// condition and of an event, so it must fit into the 1024 bytes of an event.
 func howToGrow(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) string {
 	size := storage(pv.Spec.Capacity)
 	switch source := pv.Spec.PersistentVolumeSource; {
@@ -40,7 +40,7 @@ func howToGrow(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume)
 		size.String(), rescan(pv), byHand(claim, size))
 }
 
-// rescan is the command that makes a node see the new size of its device.
+// rescan returns the command that makes a node see the new size of its device.
 func rescan(pv *corev1.PersistentVolume) string {
 	const device = "echo 1 > /sys/class/block/DEVICE/device/rescan"
 	const multipath = "if it has several paths, multipathd resize map MAP"
@@ -50,7 +50,7 @@ func rescan(pv *corev1.PersistentVolume) string {
 	return fmt.Sprintf("%s for each device, and %s", device, multipath)
 }
 
-// byHand is what an operator does once the device has its size.
+// byHand returns what an operator must do once the device has its size.
 func byHand(claim *corev1.PersistentVolumeClaim, size resource.Quantity) string {
 	return fmt.Sprintf("grow it there (resize2fs DEVICE, or xfs_growfs MOUNTPOINT) and say so: kubectl annotate pvc -n %s %s --overwrite %s=%s",
 		claim.Namespace, claim.Name, AnnotationGrown, size.String())

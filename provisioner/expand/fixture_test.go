@@ -42,7 +42,7 @@ tenants:
       - {storageClasses: [one], backends: [gold, silver]}
 `
 
-// fakeRoom is what the ledger would say.
+// fakeRoom answers in place of the ledger.
 type fakeRoom struct {
 	mu       sync.Mutex
 	denied   *placement.Denial
@@ -96,7 +96,7 @@ func (r *fakeRoom) Unanswered(_ string, unhealthy error) *placement.Denial {
 	return &placement.Denial{Reason: placement.ReasonBackendUnavailable, Message: unhealthy.Error()}
 }
 
-// fakeVolumes extends as backends.Lifecycle does.
+// fakeVolumes extends volumes as backends.Lifecycle does.
 type fakeVolumes struct {
 	mu     sync.Mutex
 	size   int64
@@ -191,7 +191,7 @@ func size(text string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(text)}
 }
 
-// pair is a claim of 10 GiB that asks for 20, and its PersistentVolume.
+// pair returns a claim of 10 GiB that asks for 20 GiB, and its PersistentVolume.
 func pair(name string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	class, block := "one", corev1.PersistentVolumeBlock
 	uid := types.UID("uid-" + name)
@@ -223,7 +223,7 @@ func pair(name string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume)
 	return claim, pv
 }
 
-// add puts the objects where the controller sees them.
+// add puts the objects where the controller finds them.
 func (f *fixture) add(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
 	f.t.Helper()
 	_, err := f.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Create(f.t.Context(), claim, metav1.CreateOptions{})
@@ -248,7 +248,7 @@ func (f *fixture) cache() {
 	}
 }
 
-// sync works on a claim once, with caches that are up to date.
+// sync works on a claim once, after bringing the caches up to date.
 func (f *fixture) sync(name string) {
 	f.t.Helper()
 	f.cache()

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// pairOf is a pair whose sizes and status are given: what the claim asks for, what
-// it has, what the PersistentVolume has.
+// pairOf returns a pair with the given status and sizes: what the claim asks for, what
+// it has, and what the PersistentVolume has.
 func pairOf(wanted, has, capacity string, status corev1.ClaimResourceStatus) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	claim, pv := pair("data")
 	claim.Spec.Resources.Requests, claim.Status.Capacity, pv.Spec.Capacity = size(wanted), size(has), size(capacity)

@@ -34,7 +34,7 @@ func (c *Controller) settle(ctx context.Context, e *expansion, cached *corev1.Pe
 	case ctx.Err() != nil:
 		return // the next leader continues
 	case errors.Is(err, errChanged) || apierrors.IsConflict(err):
-		// Somebody else wrote the object; begin again with what it says now.
+		// Somebody else has changed the object; begin again with its new state.
 		c.retry(e, err)
 		return
 	case errors.As(err, &denied):
@@ -67,12 +67,12 @@ func (c *Controller) retry(e *expansion, err error) {
 	c.queue.AddRateLimited(e.key)
 }
 
-// triggersAt may unblock a failed expansion.
+// triggersAt lists what may unblock a failed expansion.
 func triggersAt(backend string) []parking.Trigger {
 	return []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Credentials, Name: backend}, {Kind: parking.Backend, Name: backend}}
 }
 
-// deny parks a claim and says why.
+// deny parks a claim and reports why.
 func (c *Controller) deny(ctx context.Context, e *expansion, cached *corev1.PersistentVolumeClaim, denied *deniedError) {
 	c.limiter.Gone(e.key)
 	e.reportOn(cached, corev1.EventTypeWarning, denied.Reason, denied.Message)
@@ -89,8 +89,8 @@ func (c *Controller) deny(ctx context.Context, e *expansion, cached *corev1.Pers
 	c.park(cached, parking.Denied, always(denied.Denial), e.since)
 }
 
-// giveUp says on the claim that the size cannot be had, and frees its room. The
-// user may ask for less; the same is tried again rarely.
+// giveUp writes on the claim that it cannot get the size, and frees its room. The user
+// may ask for less; the same size is retried rarely.
 func (c *Controller) giveUp(ctx context.Context, e *expansion, failure error) error {
 	message := sentence(failure)
 	e.report(corev1.EventTypeWarning, reasonFailed, message)
@@ -111,11 +111,12 @@ func isInfeasible(err error) bool {
 	return false
 }
 
-// isWorthAnEvent leaves out what passes by itself.
+// isWorthAnEvent reports whether an error needs an event. Errors that go away by
+// themselves do not.
 func isWorthAnEvent(err error) bool {
 	var broken *record.DamagedError
 	if errors.As(err, &broken) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-		// Such as roles or admission policies of an earlier release.
+		// For example, roles or admission policies may be those of an earlier release.
 		return true
 	}
 	switch cinder.KindOf(err) {
@@ -125,8 +126,8 @@ func isWorthAnEvent(err error) bool {
 	return true
 }
 
-// sentence is an error's text without the ID of a request, so that the same
-// problem has the same text.
+// sentence returns an error's text without the request ID, so that the same problem has
+// the same text.
 func sentence(err error) string {
 	text := err.Error()
 	var failed *cinder.Error
@@ -152,8 +153,8 @@ func (e *expansion) reportOn(claim *corev1.PersistentVolumeClaim, eventType, rea
 	e.c.Logger.Info("Did not expand a volume", "claim", e.key, "reason", reason, "message", message)
 }
 
-// isVolatile reports whether messages with this reason change all the time without
-// saying anything new.
+// isVolatile reports whether messages with this reason change constantly without saying
+// anything new.
 func isVolatile(reason string) bool {
 	return slices.Contains([]string{string(policy.QuotaExceeded), placement.ReasonBackendUnavailable}, reason)
 }

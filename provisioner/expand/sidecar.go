@@ -22,20 +22,20 @@ import (
 )
 
 // The volumes of the CSI driver grow when its sidecar, csi-resizer, asks for it. It
-// follows the protocol of KEP-1790 on the claims; policy, ledger and backend are those
-// of every expansion. The sidecar marks a claim before anything is decided, and leaves
-// the mark while a quota has no room. So the mark proves less than that of this
-// controller: what is held because of it is compared with Cinder before it admits
-// anything.
+// follows the protocol of KEP-1790 on the claims; policy, ledger and backend are the
+// same as for every expansion. The sidecar marks a claim before anything is decided,
+// and leaves the mark while a quota has no room. So its mark proves less than this
+// controller's own: a reservation that is held because of it is compared with Cinder
+// before it admits anything.
 
-// isBySidecar reports whether a sidecar asks for the expansion of a volume.
+// isBySidecar reports whether a sidecar requests the expansions of a volume.
 func (c *Controller) isBySidecar(pv *corev1.PersistentVolume) bool {
 	return c.Sidecar && record.IsCSI(pv)
 }
 
-// ExpandVolume makes the volume of a claim at least as large as asked, and returns its
-// size. It may be called again after any interruption. Calls for one volume come one
-// after the other.
+// ExpandVolume makes the volume of a claim at least as large as requested, and returns
+// its size. It may be called again after any interruption. Calls for one volume must
+// come one after the other.
 func (c *Controller) ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, bytes int64) (sizeGiB int64, err error) {
 	task := c.Monitor.Begin("the sidecar's expansion of PersistentVolume "+pv.Name, c.LongestWork)
 	defer task.End()
@@ -79,9 +79,10 @@ func (c *Controller) ExpandVolume(ctx context.Context, pv *corev1.PersistentVolu
 	return sizeGiB, nil
 }
 
-// askedFor reads the claim, which must ask for the size, or have asked for it: the
-// sidecar finishes what it began. A claim that was made for a trusted caller need not;
-// what its status has allocated is what an earlier call of that caller began.
+// askedFor reads the claim. The claim must ask for the size, or have asked for it,
+// because the sidecar finishes what it began. A claim that was made for a trusted
+// caller need not ask: the size allocated in its status is one that an earlier call of
+// that caller began.
 func (e *expansion) askedFor(ctx context.Context, bytes int64) error {
 	ref := e.pv.Spec.ClaimRef
 	if ref == nil || !e.c.isMine(e.pv) || e.origin.ClaimUID != string(ref.UID) {
@@ -103,14 +104,14 @@ func (e *expansion) askedFor(ctx context.Context, bytes int64) error {
 	if sizeOf(asked) < wanted && !e.forCaller {
 		return &cinder.Error{Backend: e.backend, Kind: cinder.KindConflict, Message: fmt.Sprintf("claim %s/%s asks for %s, not for %d bytes", ref.Namespace, ref.Name, asked.String(), bytes)}
 	}
-	// The policy decides about the size that is made now.
+	// The policy decides about the size that is being made now.
 	e.claim, e.key = claim.DeepCopy(), keyOf(claim)
 	e.claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI)}
 	return nil
 }
 
-// expandForSidecar extends the volume if nothing denies it. What has the size already
-// needs no admission.
+// expandForSidecar extends the volume if nothing denies it. A volume that already has
+// the size needs no admission.
 func (e *expansion) expandForSidecar(ctx context.Context) (int64, error) {
 	room, uid, size := e.c.Room, e.claim.UID, requested(e.claim)
 	wanted := sizeOf(size)
@@ -119,8 +120,8 @@ func (e *expansion) expandForSidecar(ctx context.Context) (int64, error) {
 		return 0, fmt.Errorf("PersistentVolume %s: %w", e.pv.Name, err)
 	}
 	if room.IsGrowing(uid) {
-		// An earlier call, or one of an earlier leader, may have begun it, or a quota may
-		// have had no room.
+		// A call in this term or an earlier one may have begun the growth, or a quota
+		// may have had no room for it.
 		shown, err := e.settleShown(ctx, volumes, wanted)
 		if err != nil || shown >= wanted {
 			return shown, err
@@ -159,15 +160,16 @@ func (e *expansion) expandForSidecar(ctx context.Context) (int64, error) {
 	case isInfeasible(err):
 		room.SettleGrowth(uid, 0)
 	default:
-		// What Cinder was asked for counts until it is known what became of it.
+		// A growth that was requested from Cinder counts until it is known what became
+		// of it.
 		room.GiveUpGrowth(uid)
 	}
 	return 0, err
 }
 
-// recordForCaller writes down how the expansion for a trusted caller ended. The claim
-// asks for nothing, so no sidecar does that. The claim has said before that its volume
-// was being resized, so that whoever leads next counts the new size.
+// recordForCaller records how the expansion for a trusted caller ended. No sidecar does
+// that, because the claim asks for nothing. Before the request, the claim was marked as
+// being resized, so that the next leader counts the new size.
 func (e *expansion) recordForCaller(ctx context.Context, sizeGiB int64, failure error) error {
 	var denied *deniedError
 	switch {
@@ -183,13 +185,14 @@ func (e *expansion) recordForCaller(ctx context.Context, sizeGiB int64, failure 
 		}
 		return e.write(ctx, finished(storage(live.Spec.Capacity)))
 	case isInfeasible(failure), errors.As(failure, &denied) && !e.c.Room.IsGrowing(e.claim.UID):
-		// Nothing extends the volume.
+		// Nothing extends the volume any more.
 		return errors.Join(failure, e.write(ctx, status{}))
 	}
 	return failure
 }
 
-// settleShown waits until nothing extends the volume, and counts what it is then.
+// settleShown waits until nothing extends the volume, and counts the size that it then
+// has.
 func (e *expansion) settleShown(ctx context.Context, volumes Volumes, wanted int64) (shown int64, err error) {
 	target := e.origin.Target()
 	target.Permit = func(_ context.Context, v cinder.Volume) error {
@@ -207,15 +210,15 @@ func (e *expansion) settleShown(ctx context.Context, volumes Volumes, wanted int
 	return shown, nil
 }
 
-// refusal is why nothing is done about a volume.
+// refusal says why nothing is done about a volume.
 type refusal struct{ kind, message string }
 
 func (r *refusal) Error() string { return r.message }
 
-// FailureKind is the kind of the failure for the CSI driver.
+// FailureKind returns the kind of the failure for the CSI driver.
 func (r *refusal) FailureKind() string { return r.kind }
 
-// FailureKind is the kind of the failure for the CSI driver.
+// FailureKind returns the kind of the failure for the CSI driver.
 func (e *deniedError) FailureKind() string {
 	switch policy.Reason(e.Reason) {
 	case policy.QuotaExceeded:
@@ -228,10 +231,10 @@ func (e *deniedError) FailureKind() string {
 	return "Denied"
 }
 
-// calls are the claims about whose volumes somebody is asking Cinder.
+// calls holds the claims about whose volumes somebody is asking Cinder.
 type calls struct {
 	mu sync.Mutex
-	// turnedAway is whether somebody else wanted to.
+	// turnedAway says whether somebody else wanted to ask meanwhile.
 	turnedAway map[types.UID]bool
 }
 
@@ -249,7 +252,7 @@ func (c *calls) begin(claim types.UID) bool {
 	return true
 }
 
-// end returns whether somebody was turned away meanwhile.
+// end reports whether somebody was turned away in the meantime.
 func (c *calls) end(claim types.UID) (turnedAway bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// csiPair is a pair in mode csi, whose sidecar has marked the claim.
+// csiPair returns a pair in mode csi, whose sidecar has marked the claim.
 func csiPair() (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	claim, pv := pair("data")
 	handle := pv.Annotations["standalone-cinder.openstack.org/backend"] + "/" + pv.Annotations["standalone-cinder.openstack.org/volume-id"]
@@ -26,8 +26,8 @@ func csiPair() (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	return claim, pv
 }
 
-// TestVolumeInModeCSIIsLeftToItsSidecar, and without one its claim is told why it does
-// not grow.
+// TestVolumeInModeCSIIsLeftToItsSidecar: without a sidecar, an event on the claim says
+// why the volume does not grow.
 func TestVolumeInModeCSIIsLeftToItsSidecar(t *testing.T) {
 	for sidecar, want := range map[bool][]string{
 		true: nil,
@@ -53,7 +53,8 @@ func TestVolumeInModeCSIIsLeftToItsSidecar(t *testing.T) {
 	}
 }
 
-// TestExpansionForASidecar: what it is told, what Cinder is asked for, and what counts.
+// TestExpansionForASidecar checks what the sidecar gets, what is requested from Cinder,
+// and what counts.
 func TestExpansionForASidecar(t *testing.T) {
 	full := &placement.Denial{Reason: string(policy.QuotaExceeded), Message: "tenant a would use 20 of 15 GiB"}
 	silent := &placement.Denial{Reason: placement.ReasonBackendUnavailable, Message: "silent"}
@@ -127,8 +128,9 @@ func TestExpansionForASidecar(t *testing.T) {
 	}
 }
 
-// TestNewLeaderLooksWhatASidecarsMarkIsWorth: it marks claims before their quota is
-// known to have room, so what is held because of a mark is compared with Cinder.
+// TestNewLeaderLooksWhatASidecarsMarkIsWorth: the sidecar marks claims before their
+// quota is known to have room, so a reservation held because of a mark is compared with
+// Cinder.
 func TestNewLeaderLooksWhatASidecarsMarkIsWorth(t *testing.T) {
 	for shown, counts := range map[int64]int64{10: 10, 20: 20} {
 		t.Run(fmt.Sprintf("Cinder shows %d GiB", shown), func(t *testing.T) {
@@ -156,7 +158,7 @@ func TestNewLeaderLooksWhatASidecarsMarkIsWorth(t *testing.T) {
 	}
 }
 
-// TestLooksAndCallsTakeTurns: nothing frees the room of what a call is asking for.
+// TestLooksAndCallsTakeTurns: nothing frees the room for which a call is asking.
 func TestLooksAndCallsTakeTurns(t *testing.T) {
 	f := newFixture(t)
 	f.Sidecar = true
@@ -179,7 +181,7 @@ func TestLooksAndCallsTakeTurns(t *testing.T) {
 }
 
 // TestExpansionForATrustedCaller: the claim was made for the caller, and asks for
-// nothing. What happens is written down as for any claim.
+// nothing. What happens is recorded as for any claim.
 func TestExpansionForATrustedCaller(t *testing.T) {
 	named := func(claim *corev1.PersistentVolumeClaim) {
 		claim.Annotations = map[string]string{record.AnnotationVolumeName: "some volume"}
@@ -235,8 +237,8 @@ func TestExpansionForATrustedCaller(t *testing.T) {
 	}
 }
 
-// TestATrustedCallersRepetitionIsWrittenDown: what an interrupted call had Cinder extend,
-// in this term or an earlier one, is recorded by the next call, and no sidecar does it.
+// TestATrustedCallersRepetitionIsWrittenDown: no sidecar records what Cinder extended
+// for an interrupted call, in this term or an earlier one, so the next call does.
 func TestATrustedCallersRepetitionIsWrittenDown(t *testing.T) {
 	for name, newLeader := range map[string]bool{"in the same term": false, "by the next leader": true} {
 		t.Run(name, func(t *testing.T) {

@@ -13,12 +13,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// The states of an expansion, as KEP-1790 defines them. A nil value removes what
-// an earlier state wrote.
+// The states of an expansion, as KEP-1790 defines them. A nil value removes what an
+// earlier state wrote.
 
-// status is what changes of a claim's status.
+// status holds the part of a claim's status that changes.
 type status struct {
-	// capacity is what pods may use.
+	// capacity is the size that pods may use.
 	capacity *resource.Quantity
 	// allocated is the size that is being made, or was made.
 	allocated *resource.Quantity
@@ -28,25 +28,25 @@ type status struct {
 	condition *corev1.PersistentVolumeClaimCondition
 }
 
-// inProgress is the status while Cinder may extend the volume.
+// inProgress returns the status while Cinder may be extending the volume.
 func inProgress(size resource.Quantity) status {
 	return status{allocated: &size, state: corev1.PersistentVolumeClaimControllerResizeInProgress,
 		condition: &corev1.PersistentVolumeClaimCondition{Type: corev1.PersistentVolumeClaimResizing}}
 }
 
-// infeasible is the status when Cinder refused, and will again.
+// infeasible returns the status when Cinder has refused, and will refuse again.
 func infeasible(size resource.Quantity, why string) status {
 	return status{allocated: &size, state: corev1.PersistentVolumeClaimControllerResizeInfeasible,
 		condition: &corev1.PersistentVolumeClaimCondition{Type: corev1.PersistentVolumeClaimControllerResizeError, Message: why}}
 }
 
-// onNode is the status when only the filesystem must still grow.
+// onNode returns the status when only the filesystem must still grow.
 func onNode(size resource.Quantity, how string) status {
 	return status{allocated: &size, state: corev1.PersistentVolumeClaimNodeResizePending,
 		condition: &corev1.PersistentVolumeClaimCondition{Type: corev1.PersistentVolumeClaimFileSystemResizePending, Message: how}}
 }
 
-// finished is the status when pods may use all of the volume.
+// finished returns the status when pods may use all of the volume.
 func finished(size resource.Quantity) status { return status{capacity: &size} }
 
 // isConditionOfExpansion reports whether a condition is about an expansion.
@@ -59,7 +59,7 @@ func isConditionOfExpansion(condition corev1.PersistentVolumeClaimCondition) boo
 	return false
 }
 
-// conditions are those of the claim with the ones of its expansion replaced.
+// conditions returns the claim's conditions, with those of its expansion replaced.
 func (s status) conditions(claim *corev1.PersistentVolumeClaim) []corev1.PersistentVolumeClaimCondition {
 	all := slices.DeleteFunc(slices.Clone(claim.Status.Conditions), isConditionOfExpansion)
 	if s.condition == nil {
@@ -75,7 +75,7 @@ func (s status) conditions(claim *corev1.PersistentVolumeClaim) []corev1.Persist
 	return append(all, next)
 }
 
-// isOn reports whether the claim says all that already.
+// isOn reports whether the claim already has this status.
 func (s status) isOn(claim *corev1.PersistentVolumeClaim) bool {
 	if s.capacity != nil {
 		if is := storage(claim.Status.Capacity); is.Cmp(*s.capacity) != 0 {
@@ -93,7 +93,7 @@ func (s status) isOn(claim *corev1.PersistentVolumeClaim) bool {
 }
 
 // write writes the status on a claim that has not changed since it was read, and
-// returns what it is now.
+// returns the updated claim.
 func (s status) write(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
 	if s.isOn(claim) {
 		return claim, nil

@@ -8,52 +8,52 @@ import (
 	"time"
 )
 
-// Turns shares a number of workers between tenants and backends, so that a
-// tenant with a thousand claims, or a backend that does not answer, cannot
-// occupy all of them. An item without a turn does not wait on a worker: it
-// leaves, and is invited back when its turn comes.
+// Turns shares a number of workers between tenants and backends, so that a tenant with
+// a thousand claims, or a backend that does not answer, cannot occupy all of them. An
+// item without a turn does not block a worker: it leaves, and is invited back when its
+// turn comes.
 //
-// No tenant and no backend may have more turns than remain free, the dynamic
-// threshold by which switches share their buffers: one that is alone gets half
-// of all, two that want everything get a third each, and there is always
-// something left for a newcomer. Waiting tenants and backends are served in
-// turn, and first come, first served within each.
+// No tenant and no backend may have more turns than remain free. This is the dynamic
+// threshold by which switches share their buffers: one that is alone gets half of all
+// turns, two that want everything get a third each, and there is always something left
+// for a newcomer. Waiting tenants and backends are served in turn, and each of them
+// first come, first served.
 type Turns[K comparable] struct {
 	capacity int
 	// own is a tenant's own limit; 0 means none.
 	own func(tenant string) int
-	// invite brings an item back. Turns calls it without locks.
+	// invite brings an item back. Turns calls it without holding a lock.
 	invite func(key K)
 
 	mu        sync.Mutex
 	held      map[K]*turn
 	byTenant  map[string]int
 	byBackend map[string]int
-	// waiting lists the waiting items, first come first, by what they share; lanes
-	// is the order in which these are served, and upNext the next of them.
+	// waiting lists the waiting items of each lane, first come first. lanes is the
+	// order in which lanes are served, and upNext the index of the next one.
 	waiting map[lane][]K
 	lanes   []lane
 	upNext  int
 	laneOf  map[K]lane
-	// changes counts the turns taken and returned.
+	// changes counts how often turns were taken or returned.
 	changes uint64
 }
 
-// lane is shared by the claims that compete for the same turns.
+// lane is shared by the items that compete for the same turns.
 type lane struct{ tenant, backend string }
 
-// turn is the right to be worked on.
+// turn is the permission to use a worker.
 type turn struct {
 	lane
-	// lapse takes the turn away unless its work begins; nil once it has.
+	// lapse takes the turn away unless its work begins; nil once it has begun.
 	lapse *time.Timer
 }
 
-// lapseAfter is how long a turn is reserved for an invited item. The way from
-// the invitation to the work takes microseconds, unless the claim is gone.
+// lapseAfter is how long a turn is reserved for an invited item. Work begins
+// microseconds after the invitation, unless the claim is gone.
 const lapseAfter = 5 * time.Second
 
-// New makes turns for this many workers.
+// New makes turns for the given number of workers.
 func New[K comparable](capacity int, own func(tenant string) int, invite func(key K)) *Turns[K] {
 	return &Turns[K]{
 		capacity:  capacity,
@@ -67,8 +67,7 @@ func New[K comparable](capacity int, own func(tenant string) int, invite func(ke
 	}
 }
 
-// Take gets a turn, or queues for one. A turn whose work does not begin soon
-// lapses.
+// Take takes a turn, or queues for one. A turn whose work does not begin soon lapses.
 func (t *Turns[K]) Take(key K, tenant, backend string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,7 +89,7 @@ func (t *Turns[K]) Take(key K, tenant, backend string) bool {
 	return true
 }
 
-// Begin starts the work that a turn was taken for; without a turn it takes one.
+// Begin starts the work that a turn was taken for. Without a turn, it takes one.
 func (t *Turns[K]) Begin(key K, tenant, backend string) bool {
 	if !t.Take(key, tenant, backend) {
 		return false
@@ -99,7 +98,7 @@ func (t *Turns[K]) Begin(key K, tenant, backend string) bool {
 	defer t.mu.Unlock()
 	mine, ok := t.held[key]
 	if !ok {
-		// The turn lapsed between the two: the process was suspended.
+		// The turn lapsed in between, because the process was suspended.
 		mine = t.hold(key, lane{tenant, backend})
 	}
 	if mine.lapse != nil {
@@ -165,7 +164,7 @@ func (t *Turns[K]) inviteAll(invited []K) {
 	}
 }
 
-// fits reports whether one more turn leaves enough for all others.
+// fits reports whether one more turn leaves enough free ones for all others.
 func (t *Turns[K]) fits(l lane) bool {
 	free := t.capacity - len(t.held)
 	if own := t.own(l.tenant); own > 0 && t.byTenant[l.tenant] >= own {
@@ -215,14 +214,14 @@ func (t *Turns[K]) count(l lane, change int) {
 	}
 }
 
-// wait puts an item at the end of its lane, or leaves it where it is.
+// wait puts an item at the end of its lane, unless it waits there already.
 func (t *Turns[K]) wait(key K, l lane) {
 	if before, ok := t.laneOf[key]; ok && before == l {
 		return
 	}
 	t.leave(key)
 	if len(t.waiting[l]) == 0 {
-		// Behind all others, which is before the next.
+		// The place before the next lane is behind all others.
 		t.lanes = slices.Insert(t.lanes, t.upNext, l)
 		if t.upNext++; t.upNext == len(t.lanes) {
 			t.upNext = 0
@@ -232,7 +231,7 @@ func (t *Turns[K]) wait(key K, l lane) {
 	t.laneOf[key] = l
 }
 
-// leave removes an item from the lane it waits in.
+// leave removes an item from the lane that it waits in.
 func (t *Turns[K]) leave(key K) {
 	l, ok := t.laneOf[key]
 	if !ok {
@@ -240,7 +239,7 @@ func (t *Turns[K]) leave(key K) {
 	}
 	delete(t.laneOf, key)
 	if queue := t.waiting[l]; queue[0] == key {
-		t.waiting[l] = queue[1:] // as invited items leave
+		t.waiting[l] = queue[1:] // the usual case, because items leave when they are invited
 	} else {
 		t.waiting[l] = slices.DeleteFunc(queue, func(other K) bool { return other == key })
 	}
@@ -257,8 +256,8 @@ func (t *Turns[K]) leave(key K) {
 	}
 }
 
-// Progress reports whether items wait although none has a turn, and a mark that
-// changes whenever an item takes or returns one.
+// Progress reports whether items wait although none has a turn. The mark changes
+// whenever an item takes or returns one.
 func (t *Turns[K]) Progress() (waiting bool, mark string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

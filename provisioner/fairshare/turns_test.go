@@ -11,10 +11,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// hall is Turns with the items it invited.
+// hall is Turns, and records the items that it invited.
 type hall struct {
 	*Turns[string]
-	// mu is for turns that lapse after their test.
+	// mu guards against turns that lapse after their test.
 	mu      sync.Mutex
 	invited []string
 }
@@ -184,7 +184,7 @@ func TestWorkingAreThoseWhoseTurnHasBegun(t *testing.T) {
 	}
 }
 
-// TestWaitingWithoutAnyTurnIsNoProgress: such items wait for nobody.
+// TestWaitingWithoutAnyTurnIsNoProgress: nothing would ever end such a wait.
 func TestWaitingWithoutAnyTurnIsNoProgress(t *testing.T) {
 	h := newHall(2, map[string]int{"a": 1})
 	_, before := h.Progress()
@@ -193,7 +193,7 @@ func TestWaitingWithoutAnyTurnIsNoProgress(t *testing.T) {
 		t.Errorf("while one works and another waits for it: waiting %t, mark %s after %s", waiting, mark, before)
 	}
 	h.Turns.mu.Lock()
-	// As if the turn had been lost.
+	// Pretend that the turn was lost.
 	delete(h.held, "a0")
 	h.Turns.mu.Unlock()
 	_, before = h.Progress()

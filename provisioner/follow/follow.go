@@ -1,5 +1,5 @@
 // Package follow notices that an object appears, changes or disappears, without
-// asking for it again and again. It reads only metadata.
+// polling. It reads only metadata.
 package follow
 
 import (
@@ -21,10 +21,10 @@ type Object struct {
 
 // Followed is an object that is followed.
 type Followed struct {
-	// Changed receives after every change, and once at the beginning if the object
-	// exists. While the object cannot be followed, it receives after every attempt:
-	// anything may have changed. What follows each other at once may be received as
-	// one.
+	// Changed receives a value after every change, and once at the beginning if the
+	// object exists. While the object cannot be watched, it receives one after every
+	// attempt, because anything may have changed. Several changes in quick succession
+	// may be received as one.
 	Changed <-chan struct{}
 	// Stopped is closed when the context has ended and nothing runs any more.
 	Stopped <-chan struct{}
@@ -44,7 +44,7 @@ func Start(ctx context.Context, client metadata.Interface, object Object) *Follo
 		default:
 		}
 	}
-	// An informer that has not begun takes every handler of either kind.
+	// Adding a handler to an informer that has not started never fails.
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { tell() },
 		UpdateFunc: func(any, any) { tell() },

@@ -35,7 +35,7 @@ func TestChangesAreNoticed(t *testing.T) {
 		}
 	}
 	noticed("exists", true)
-	// The fake has no history: a change before its watch begins is lost.
+	// The fake client has no history: a change before its watch begins is lost.
 	for len(client.Actions()) < 2 {
 		time.Sleep(time.Millisecond)
 	}

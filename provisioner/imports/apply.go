@@ -21,8 +21,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
 )
 
-// Apply does what a plan says. It may be interrupted anywhere; a new plan
-// continues from what was done. The warnings are added to the plan's.
+// Apply carries out a plan. It may be interrupted anywhere; a new plan continues from
+// what was done. Its warnings are added to those of the plan.
 func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVolume, error) {
 	if plan.Done {
 		if plan.wanted == "" && plan.Claim.Annotations[record.AnnotationImported] == "" {
@@ -34,7 +34,7 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 		return nil, err
 	}
 	if i.isCSI(plan) {
-		// The names by which nodes know the volume need no connection.
+		// The names by which nodes know the volume do not depend on the connection.
 		if err := i.checkNodes(ctx, plan.Volume.ID, i.useOf(plan.PersistentVolume, plan.Volume)); err != nil {
 			return nil, err
 		}
@@ -57,7 +57,7 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	var refusal *RefusedError
 	switch {
 	case errors.As(err, &refusal) && plan.wanted != "":
-		// It is no longer granted, and may have been reserved.
+		// The volume is no longer granted, but may have been reserved already.
 		return nil, i.cancel(ctx, plan, cinder.Place{}, err)
 	case err != nil:
 		return nil, err
@@ -89,8 +89,8 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	return saved, nil
 }
 
-// granted checks a tenant's volume again, which somebody may have renamed, or
-// whose metadata or stamp may have changed.
+// granted returns a check of a tenant's volume, because somebody may have renamed it,
+// or changed its metadata or stamp.
 func (i *Importer) granted(plan *Plan) func(cinder.Volume) error {
 	if plan.wanted == "" {
 		return nil
@@ -115,9 +115,9 @@ func existing(v cinder.Volume, wanted string) policy.Existing {
 	return policy.Existing{Wanted: wanted, Name: v.Name, Type: v.Type, Metadata: v.Metadata}
 }
 
-// keepClaim creates the claim, unless it exists, and then looks for others that
-// wait for the volume: of two imports at the same time, each creates its claim
-// before it looks, so one of them sees the other at least.
+// keepClaim creates the claim, unless it exists, and then looks for others that wait
+// for the volume. Of two imports at the same time, each creates its claim before it
+// looks, so at least one of them sees the other.
 func (i *Importer) keepClaim(ctx context.Context, plan *Plan) error {
 	claims := i.Client.CoreV1().PersistentVolumeClaims(plan.Claim.Namespace)
 	created := false
@@ -140,20 +140,21 @@ func (i *Importer) keepClaim(ctx context.Context, plan *Plan) error {
 	return err
 }
 
-// noteImported has Kubernetes bind the claim now. Otherwise it does so when it
-// looks at the claim next.
+// noteImported makes Kubernetes bind the claim now, rather than when it next looks at
+// the claim.
 func (i *Importer) noteImported(ctx context.Context, plan *Plan) {
 	if err := record.NoteImported(ctx, i.Client, plan.Claim, plan.Volume.ID); err != nil {
 		plan.Warnings = append(plan.Warnings, fmt.Sprintf("%s; the claim may be bound a minute later", err))
 	}
 }
 
-// persistentVolume is the object without its source.
+// persistentVolume returns the object without its source.
 func (i *Importer) persistentVolume(plan *Plan) *corev1.PersistentVolume {
 	return i.record(plan, backends.Connected{Volume: plan.Volume}, "", mappers.Result{})
 }
 
-// mapVolume says how nodes reach the volume: by its connection, or by the CSI driver.
+// mapVolume returns how nodes reach the volume, by its connection or by the CSI driver,
+// and the PersistentVolume.
 func (i *Importer) mapVolume(plan *Plan, connected backends.Connected) (mappers.Result, *corev1.PersistentVolume, error) {
 	if i.isCSI(plan) {
 		return i.mapCSI(plan, connected)
@@ -232,8 +233,8 @@ func (i *Importer) checkHandle(ctx context.Context, pv *corev1.PersistentVolume)
 	return nil
 }
 
-// checkNodes refuses a volume that a node still uses. Another node would mount it
-// while the first one writes.
+// checkNodes refuses a volume that a node still uses, because another node would mount
+// it while the first one writes.
 func (i *Importer) checkNodes(ctx context.Context, volumeID string, use nodeuse.Volume) error {
 	users, err := i.Nodes.Users(ctx, use)
 	if err == nil && len(users) > 0 {
@@ -242,9 +243,9 @@ func (i *Importer) checkNodes(ctx context.Context, volumeID string, use nodeuse.
 	return err
 }
 
-// checkClaim refuses to record a volume for a claim that went while it was being
-// connected. The PersistentVolume would be released at once, and with the reclaim
-// policy Delete, the volume removed.
+// checkClaim refuses to record a volume for a claim that was deleted while the volume
+// was being connected. The PersistentVolume would be released at once, and with the
+// reclaim policy Delete, the volume would be removed.
 func (i *Importer) checkClaim(ctx context.Context, plan *Plan) error {
 	claim, err := i.Client.CoreV1().PersistentVolumeClaims(plan.Claim.Namespace).Get(ctx, plan.Claim.Name, metav1.GetOptions{})
 	switch {
@@ -268,7 +269,7 @@ func (i *Importer) keepSecret(ctx context.Context, plan *Plan, pvName string, ma
 	return keeper.KeepForImport(ctx, pvName, i.Backend.Name, *mapped.Secret, fresh)
 }
 
-// save creates the PersistentVolume. One that exists must be that of the same
+// save creates the PersistentVolume. If it exists already, it must be that of the same
 // import.
 func (i *Importer) save(ctx context.Context, plan *Plan, pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
 	pvs := i.Client.CoreV1().PersistentVolumes()
@@ -289,9 +290,9 @@ func (i *Importer) save(ctx context.Context, plan *Plan, pv *corev1.PersistentVo
 	return existing, nil
 }
 
-// cancel disconnects a volume that cannot be used. It stays stamped, so it can be
-// imported again when the cause is gone. If another run of this import has recorded
-// the volume, or may have, it stays connected: pods may use it.
+// cancel disconnects a volume that cannot be used. The volume stays stamped, so it can
+// be imported again when the cause is gone. If another run of this import has recorded
+// the volume, or may have, the volume stays connected, because pods may use it.
 func (i *Importer) cancel(ctx context.Context, plan *Plan, at cinder.Place, cause error) error {
 	_, err := i.Client.CoreV1().PersistentVolumes().Get(ctx, record.ImportedPVName(plan.Volume.ID), metav1.GetOptions{})
 	switch {

@@ -46,15 +46,15 @@ tenants:
 
 const importDocument = `{"driver_volume_type": "iscsi", "data": {"target_portal": "10.0.0.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume-1", "target_lun": 1}}`
 
-// project is a backend's project with one volume, which is stamped and connected
-// as a Lifecycle does it.
+// project fakes a backend's project with one volume. It stamps and connects the volume
+// as a Lifecycle does.
 type project struct {
 	volume   cinder.Volume
 	document string
-	// connected is called when the volume is.
+	// connected is called when the volume is connected.
 	connected func()
 	canceled  int
-	// spec is the last import, imports how many there were.
+	// spec is the last import, and imports is how many there were.
 	spec    backends.Import
 	imports int
 }
@@ -131,7 +131,7 @@ func newOperator(t *testing.T, policyText string, v cinder.Volume, objects ...ru
 	}
 }
 
-// run is one run of the command with --apply.
+// run runs the command once with --apply.
 func (o *operator) run(t *testing.T) (*Plan, error) {
 	t.Helper()
 	plan, err := o.Plan(t.Context(), o.request)
@@ -142,7 +142,7 @@ func (o *operator) run(t *testing.T) (*Plan, error) {
 	return plan, err
 }
 
-// saved is the PersistentVolume of the imported volume; nil if there is none.
+// saved returns the PersistentVolume of the imported volume; nil if there is none.
 func (o *operator) saved(t *testing.T) *corev1.PersistentVolume {
 	t.Helper()
 	pv, err := o.client.CoreV1().PersistentVolumes().Get(t.Context(), record.ImportedPVName(o.project.volume.ID), metav1.GetOptions{})
@@ -163,7 +163,7 @@ func wantRefusal(t *testing.T, err error, part string) {
 	}
 }
 
-// keptVolume was left behind by claim uid-old.
+// keptVolume returns a volume that claim uid-old left behind.
 func keptVolume(created time.Time) cinder.Volume {
 	metadata := stamps.Volume{Cluster: "cluster-1", ClusterUID: "cluster-1", Namespace: "team-a", Claim: "old", ClaimUID: "uid-old", PV: "pvc-uid-old"}.Metadata(nil)
 	metadata["standalone-cinder.openstack.org/requested-at"] = time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC).Format(time.RFC3339)
@@ -176,8 +176,9 @@ func attachedThrough(pv string) *storagev1.VolumeAttachment {
 	}}
 }
 
-// TestNodeThatUsesAKeptVolumeStopsEveryRun: a node uses it by the name of the
-// PersistentVolume that is gone, which only the stamp that an import replaces says.
+// TestNodeThatUsesAKeptVolumeStopsEveryRun: a node uses the volume under the name of
+// the PersistentVolume that is gone. Only the stamp, which an import replaces, has that
+// name.
 func TestNodeThatUsesAKeptVolumeStopsEveryRun(t *testing.T) {
 	o := newOperator(t, importPolicy, keptVolume(time.Date(2026, 11, 20, 15, 0, 1, 0, time.UTC)), attachedThrough("pvc-uid-old"))
 	for range 2 {
@@ -195,8 +196,8 @@ func TestNodeThatUsesAKeptVolumeStopsEveryRun(t *testing.T) {
 	}
 }
 
-// TestRestoredBackupIsImportedWhileItsOriginalIsInUse: the name in its stamp is the
-// original's, and so are the nodes that use that.
+// TestRestoredBackupIsImportedWhileItsOriginalIsInUse: the name in its stamp is that of
+// the original, and so nodes that use this name use the original.
 func TestRestoredBackupIsImportedWhileItsOriginalIsInUse(t *testing.T) {
 	restored := keptVolume(time.Date(2026, 11, 22, 15, 0, 0, 0, time.UTC))
 	restored.Status = cinder.StatusAvailable
@@ -238,7 +239,7 @@ func TestClaimThatWentDuringTheImportTakesNoVolumeWithIt(t *testing.T) {
 	}
 }
 
-// TestVolumeThatAnotherRunImportedStaysConnected, whatever this run cannot do.
+// TestVolumeThatAnotherRunImportedStaysConnected: this run may fail at any step.
 func TestVolumeThatAnotherRunImportedStaysConnected(t *testing.T) {
 	o := newOperator(t, importPolicy, cinder.Volume{ID: "volume-1", SizeGiB: 1, Status: cinder.StatusAvailable})
 	o.project.connected = func() {
@@ -260,8 +261,8 @@ func TestVolumeThatAnotherRunImportedStaysConnected(t *testing.T) {
 	}
 }
 
-// TestClaimThatWasToBeProvisionedIsRefused: spec.volumeName may be set once, when the
-// program is already at work for the claim. Both volumes would count as one.
+// TestClaimThatWasToBeProvisionedIsRefused: spec.volumeName may be set when the program
+// is already working on the claim. Both volumes would then count as one.
 func TestClaimThatWasToBeProvisionedIsRefused(t *testing.T) {
 	for _, key := range []string{record.AnnotationStorageProvisioner, record.AnnotationBetaStorageProvisioner} {
 		waiting := newClaim(&Plan{Volume: cinder.Volume{ID: "volume-1", SizeGiB: 1}, class: &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}}}, Request{Namespace: "team-a", Claim: "data"})
@@ -275,8 +276,8 @@ func TestClaimThatWasToBeProvisionedIsRefused(t *testing.T) {
 	}
 }
 
-// TestVolumeInAnotherZoneThanTheRulesIsRefused, also on a backend that does not map
-// its zones to nodes.
+// TestVolumeInAnotherZoneThanTheRulesIsRefused: the backend need not map its zones to
+// nodes.
 func TestVolumeInAnotherZoneThanTheRulesIsRefused(t *testing.T) {
 	fixed := strings.Replace(importPolicy, "backends: [gold]}", "backends: [gold], availabilityZone: az1}", 1)
 	for zone, ok := range map[string]bool{"az1": true, "az2": false, "": false} {
@@ -291,8 +292,8 @@ func TestVolumeInAnotherZoneThanTheRulesIsRefused(t *testing.T) {
 	}
 }
 
-// TestOtherReclaimPolicyOfAnImportedVolumeIsTold: nobody must believe that a volume
-// is kept that is not.
+// TestOtherReclaimPolicyOfAnImportedVolumeIsTold: nobody must believe that a volume is
+// kept if it is not.
 func TestOtherReclaimPolicyOfAnImportedVolumeIsTold(t *testing.T) {
 	o := newOperator(t, importPolicy, cinder.Volume{ID: "volume-1", SizeGiB: 1, Status: cinder.StatusAvailable})
 	o.request.ReclaimPolicy = corev1.PersistentVolumeReclaimDelete
@@ -312,7 +313,7 @@ func TestOtherReclaimPolicyOfAnImportedVolumeIsTold(t *testing.T) {
 }
 
 // TestOperatorsAreToldWhatANodeFormats: a kubelet formats a native volume whose content
-// it does not recognize, and nothing in a PersistentVolume can forbid that.
+// it does not recognize, and nothing in a PersistentVolume can prevent that.
 func TestOperatorsAreToldWhatANodeFormats(t *testing.T) {
 	for _, test := range []struct {
 		mode corev1.PersistentVolumeMode
@@ -331,8 +332,8 @@ func TestOperatorsAreToldWhatANodeFormats(t *testing.T) {
 	}
 }
 
-// TestVolumeThatWasMadeForAnotherClaimIsTold: other drivers leave such metadata,
-// and a volume without a stamp may be another cluster's that no pod uses now.
+// TestVolumeThatWasMadeForAnotherClaimIsTold: other drivers leave such metadata, and a
+// volume without a stamp may belong to another cluster even if no pod uses it now.
 func TestVolumeThatWasMadeForAnotherClaimIsTold(t *testing.T) {
 	v := cinder.Volume{ID: "volume-1", SizeGiB: 1, Status: cinder.StatusAvailable, Metadata: map[string]string{
 		"csi.storage.k8s.io/pvc/namespace": "shop", "csi.storage.k8s.io/pvc/name": "orders", "csi.storage.k8s.io/pv/name": "pvc-7",
@@ -349,8 +350,8 @@ func TestVolumeThatWasMadeForAnotherClaimIsTold(t *testing.T) {
 	}
 }
 
-// leaderWorld is an operator's cluster in which a leader removes shared Secrets. Its
-// API server gives Secrets resource versions, and knows preconditions.
+// leaderWorld returns an operator's cluster in which a leader removes shared Secrets.
+// Its API server gives Secrets resource versions, and checks preconditions.
 func leaderWorld(t *testing.T) (o *operator, leader *secrets.Keeper, afterListing func(func())) {
 	t.Helper()
 	text := strings.Replace(importPolicy, "auth: {cloud: gold}", "auth: {cloud: gold}\n    mapping: {rbd: {as: csi, clusterID: ceph-1}}", 1)
@@ -409,8 +410,8 @@ func leaderWorld(t *testing.T) (o *operator, leader *secrets.Keeper, afterListin
 	return o, leader, func(do func()) { then = do }
 }
 
-// secretOfTheImport is the Secret that the saved PersistentVolume names; nil if there
-// is none.
+// secretOfTheImport returns the Secret that the saved PersistentVolume names; nil if
+// there is none.
 func (o *operator) secretOfTheImport(t *testing.T) *corev1.Secret {
 	t.Helper()
 	secret, err := o.client.CoreV1().Secrets("own").Get(t.Context(), o.saved(t).Annotations[record.AnnotationSecret], metav1.GetOptions{})
@@ -423,7 +424,7 @@ func (o *operator) secretOfTheImport(t *testing.T) *corev1.Secret {
 	return secret
 }
 
-// forgetImport deletes the PersistentVolume and its claim: the volume is retained.
+// forgetImport deletes the PersistentVolume and its claim, and retains the volume.
 func (o *operator) forgetImport(t *testing.T) {
 	t.Helper()
 	err := o.client.CoreV1().PersistentVolumes().Delete(t.Context(), o.saved(t).Name, metav1.DeleteOptions{})
@@ -435,8 +436,8 @@ func (o *operator) forgetImport(t *testing.T) {
 	}
 }
 
-// TestSecretOfAVolumeImportedAgainStays: between the leader's listing and its
-// deletion of the Secret, an import records its PersistentVolume.
+// TestSecretOfAVolumeImportedAgainStays: an import records its PersistentVolume between
+// the leader's listing and its deletion of the Secret.
 func TestSecretOfAVolumeImportedAgainStays(t *testing.T) {
 	for name, last := range map[string]string{"another volume was imported last": "imported-other", "the same volume was imported last": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -469,8 +470,8 @@ func TestSecretOfAVolumeImportedAgainStays(t *testing.T) {
 }
 
 // TestImportThatIsKilledAfterItsPersistentVolume: the process dies once the
-// PersistentVolume is saved, while the leader decides to remove the Secret; the
-// operator repeats the command.
+// PersistentVolume is saved, while the leader is deciding to remove the Secret. Then
+// the operator repeats the command.
 func TestImportThatIsKilledAfterItsPersistentVolume(t *testing.T) {
 	o, leader, afterListing := leaderWorld(t)
 	if _, err := o.run(t); err != nil { // an earlier import, which left the Secret
@@ -536,7 +537,7 @@ func TestImportPutsBackNoOlderKey(t *testing.T) {
 	}
 }
 
-// TestParallelImportsFinish: each of them writes its name into the one Secret; the
+// TestParallelImportsFinish: each of them writes its name into the one Secret, but the
 // content is the same.
 func TestParallelImportsFinish(t *testing.T) {
 	o, leader, _ := leaderWorld(t)

@@ -25,8 +25,8 @@ func (i *Importer) isCSI(plan *Plan) bool {
 	return plan.decision.ModeOn(i.Backend.Name) == policy.ModeCSI
 }
 
-// checkMode checks what depends on the mode in which the volume is imported, and makes the
-// PersistentVolume.
+// checkMode checks what depends on the mode in which the volume is imported, and makes
+// the PersistentVolume.
 func (i *Importer) checkMode(ctx context.Context, plan *Plan) error {
 	if !i.isCSI(plan) {
 		switch {
@@ -55,9 +55,9 @@ func (i *Importer) checkMode(ctx context.Context, plan *Plan) error {
 	return i.checkNodes(ctx, plan.Volume.ID, i.useOf(pv, plan.Volume))
 }
 
-// findFilesystem finds the UUIDs that the volume's filesystem may have. Only administrators
-// say what they are: of the cluster, or of the project at Cinder. The filesystem that the
-// driver made on a volume has the volume's ID.
+// findFilesystem finds the UUIDs that the volume's filesystem may have. Only
+// administrators, of the cluster or of the project at Cinder, can name them. A
+// filesystem that the driver made on a volume has the volume's ID as its UUID.
 func (i *Importer) findFilesystem(ctx context.Context, plan *Plan) error {
 	v := plan.Volume
 	if record.IsBlock(plan.Claim) {
@@ -90,8 +90,8 @@ func (i *Importer) findFilesystem(ctx context.Context, plan *Plan) error {
 	return nil
 }
 
-// filesystemOfOriginal are the UUIDs that the filesystem of a restored backup may have, as
-// far as the PersistentVolume of the original records them.
+// filesystemOfOriginal returns the UUIDs that the filesystem of a restored backup may
+// have, as far as the PersistentVolume of the original records them.
 func (i *Importer) filesystemOfOriginal(ctx context.Context, v cinder.Volume) ([]string, error) {
 	name := stamps.Of(v).PV
 	pv, err := i.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
@@ -104,8 +104,8 @@ func (i *Importer) filesystemOfOriginal(ctx context.Context, v cinder.Volume) ([
 	return record.FilesystemUUIDsOf(pv, pv.Annotations[record.AnnotationVolume]), nil
 }
 
-// recordUUIDs are those to be recorded on the volume: what an operator gave, even if it is
-// the volume's own ID, and the rest that is known.
+// recordUUIDs returns the UUIDs to be recorded on the volume: those that an operator
+// gave, even if one is the volume's own ID, and the others that are known.
 func (p *Plan) recordUUIDs() []string {
 	recorded := slices.Clone(p.filesystemUUIDs)
 	for _, id := range p.given {
@@ -134,8 +134,8 @@ func (i *Importer) mapCSI(plan *Plan, connected backends.Connected) (mappers.Res
 	return mapped, i.record(plan, connected, record.ProtocolCSI, mapped), nil
 }
 
-// useOf is how nodes know a volume. That of the CSI driver is looked for by its ID, too: a
-// driver of another name may have given it to nodes.
+// useOf returns how nodes know a volume. A volume of the CSI driver is also looked for
+// by its ID, because a driver of another name may have given it to nodes.
 func (i *Importer) useOf(pv *corev1.PersistentVolume, v cinder.Volume) nodeuse.Volume {
 	use := nodeuse.VolumeOf(pv)
 	if record.IsCSI(pv) {
@@ -144,7 +144,8 @@ func (i *Importer) useOf(pv *corev1.PersistentVolume, v cinder.Volume) nodeuse.V
 	return use
 }
 
-// warnFilesystem tells of UUIDs that a PersistentVolume lacks, which cannot be changed.
+// warnFilesystem warns about UUIDs that a PersistentVolume lacks, because its source
+// cannot be changed.
 func (p *Plan) warnFilesystem(pv *corev1.PersistentVolume) {
 	has := record.FilesystemUUIDsOf(pv, p.Volume.ID)
 	missing := slices.DeleteFunc(slices.Clone(p.given), func(id string) bool { return slices.Contains(has, id) })

@@ -23,7 +23,7 @@ const (
 	filesystem2 = "0b1c5a52-3a3f-4a64-9a59-2b7e2a6f1c11"
 )
 
-// drivers is a volume that claim uid-old in mode csi left behind.
+// drivers returns a volume that claim uid-old in mode csi left behind.
 func drivers(more map[string]string) cinder.Volume {
 	v := keptVolume(time.Date(2026, 11, 20, 15, 0, 1, 0, time.UTC))
 	v.Status = cinder.StatusAvailable
@@ -32,7 +32,7 @@ func drivers(more map[string]string) cinder.Volume {
 	return v
 }
 
-// TestVolumeOfTheDriverIsImportedAgain: the PersistentVolume is that of the normal
+// TestVolumeOfTheDriverIsImportedAgain: the PersistentVolume is like that of a normal
 // attempt, but says that the volume must not be formatted.
 func TestVolumeOfTheDriverIsImportedAgain(t *testing.T) {
 	o := newOperator(t, csiPolicy, drivers(nil))
@@ -77,8 +77,8 @@ func TestVolumeOfTheDriverIsImportedAgain(t *testing.T) {
 	}
 }
 
-// TestFilesystemOfAnImportedVolume: its UUIDs come from the program's own records, or from
-// an administrator.
+// TestFilesystemOfAnImportedVolume: its UUIDs come from the program's own records or
+// from an administrator.
 func TestFilesystemOfAnImportedVolume(t *testing.T) {
 	free := cinder.Volume{ID: "volume-1", SizeGiB: 1, Status: cinder.StatusAvailable}
 	recorded := free
@@ -149,8 +149,8 @@ func TestFilesystemOfAnImportedVolume(t *testing.T) {
 	}
 }
 
-// TestNodeThatHasTheDriversVolumeStopsAnImport, before anything is changed: by the handle,
-// by the ID in the name of another driver, and by a VolumeAttachment.
+// TestNodeThatHasTheDriversVolumeStopsAnImport: it is found by the handle, by the ID in
+// the name of another driver, or by a VolumeAttachment, before anything is changed.
 func TestNodeThatHasTheDriversVolumeStopsAnImport(t *testing.T) {
 	uses := func(name corev1.UniqueVolumeName) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-9"}, Status: corev1.NodeStatus{VolumesInUse: []corev1.UniqueVolumeName{name}}}
@@ -185,7 +185,8 @@ func TestNodeThatHasTheDriversVolumeStopsAnImport(t *testing.T) {
 	}
 }
 
-// TestNodeThatGetsTheDriversVolumeDuringAnImportStopsIt.
+// TestNodeThatGetsTheDriversVolumeDuringAnImportStopsIt: the nodes are read again
+// before the volume is recorded.
 func TestNodeThatGetsTheDriversVolumeDuringAnImportStopsIt(t *testing.T) {
 	o := newOperator(t, csiPolicy, drivers(nil))
 	o.project.connected = func() {
@@ -201,7 +202,8 @@ func TestNodeThatGetsTheDriversVolumeDuringAnImportStopsIt(t *testing.T) {
 	}
 }
 
-// TestFilesystemThatAnImportedVolumeLacksIsTold: a source cannot be changed.
+// TestFilesystemThatAnImportedVolumeLacksIsTold: the source of a PersistentVolume
+// cannot be changed.
 func TestFilesystemThatAnImportedVolumeLacksIsTold(t *testing.T) {
 	o := newOperator(t, csiPolicy, drivers(nil))
 	if _, err := o.run(t); err != nil {
@@ -219,7 +221,7 @@ func TestFilesystemThatAnImportedVolumeLacksIsTold(t *testing.T) {
 	}
 }
 
-// TestImportInModeCSIIsRefused before anything is changed.
+// TestImportInModeCSIIsRefused: nothing is changed before.
 func TestImportInModeCSIIsRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(*operator)

@@ -1,12 +1,12 @@
-// Package imports gives volumes that exist at Cinder to claims. It runs in a
-// command, beside the leader, with the rights of an operator; and in the leader,
-// for the claims of tenants that ask for a volume (provisioner/tenantimport).
+// Package imports gives volumes that exist at Cinder to claims. It runs in a command,
+// beside the leader and with the rights of an operator, and in the leader, for the
+// claims of tenants that ask for a volume (provisioner/tenantimport).
 //
-// The claim comes first. That of a command names its PersistentVolume
-// (spec.volumeName), whose name follows from the volume's ID: so Kubernetes
-// provisions nothing for the claim, the stamp contains its UID, and another import
-// of the same volume sees it. That of a tenant has an annotation, which the leader
-// knows. The PersistentVolume comes last, and names the claim.
+// The claim comes first. The claim of a command names its PersistentVolume
+// (spec.volumeName), whose name is derived from the volume's ID. So Kubernetes
+// provisions nothing for the claim, the stamp contains its UID, and another import of
+// the same volume sees it. The claim of a tenant has an annotation instead, which the
+// leader knows. The PersistentVolume comes last, and names the claim.
 package imports
 
 import (
@@ -57,7 +57,7 @@ type Importer struct {
 	// Namespace is where the volumes' Secrets are.
 	Namespace string
 	// KeepSecret writes the Secret of a claim's PersistentVolume in the leader, which
-	// remembers it. Nil is for a command.
+	// remembers it. It is nil in a command.
 	KeepSecret func(ctx context.Context, claim types.UID, pvName string, secret mappers.Secret, fresh bool) error
 }
 
@@ -69,60 +69,60 @@ type Request struct {
 	StorageClass     string
 	// Size is what the claim requests; nil means the volume's size.
 	Size *resource.Quantity
-	// AccessModes are the claim's; empty means ReadWriteOnce.
+	// AccessModes are those of the claim; empty means ReadWriteOnce.
 	AccessModes   []corev1.PersistentVolumeAccessMode
 	VolumeMode    corev1.PersistentVolumeMode
 	ReclaimPolicy corev1.PersistentVolumeReclaimPolicy
-	// FilesystemUUIDs are those that the volume's filesystem may have, in mode csi.
+	// FilesystemUUIDs are the UUIDs that the volume's filesystem may have, in mode csi.
 	FilesystemUUIDs []string
 }
 
-// Plan is an import that nothing stands against, as far as can be told without a
-// change.
+// Plan is an import that nothing prevents, as far as can be known before any change.
 type Plan struct {
 	Volume cinder.Volume
-	// Claim is the claim as it is, or as it will be created.
+	// Claim is the existing claim, or the one that will be created.
 	Claim *corev1.PersistentVolumeClaim
-	// PersistentVolume lacks the UID of a claim that is still to be created, and in mode
-	// native the source, which follows from the connection.
+	// PersistentVolume lacks the UID of a claim that is still to be created and, in
+	// mode native, the source, which depends on the connection.
 	PersistentVolume *corev1.PersistentVolume
 	// Done means that the PersistentVolume exists.
 	Done bool
 	// Steps are the changes to come, as sentences.
 	Steps []string
-	// Warnings are sentences, too.
+	// Warnings are full sentences.
 	Warnings []string
 
 	// wanted is what a tenant's claim asks for; empty for an operator's import.
 	wanted string
-	// contested is for backends.Import.
+	// contested is passed on in backends.Import.
 	contested bool
-	// given are the UUIDs that the operator gives, and filesystemUUIDs all that the
-	// filesystem of a volume for the CSI driver may have.
+	// given are the UUIDs that the operator gave; filesystemUUIDs are all those that
+	// the filesystem of a volume for the CSI driver may have.
 	given, filesystemUUIDs []string
 	class                  *storagev1.StorageClass
 	decision               policy.Decision
-	// nodeLabels are those of the nodes that use the volume, from its zone.
+	// nodeLabels are the labels of the nodes that use the volume, which depend on its
+	// zone.
 	nodeLabels map[string]string
 	reclaim    corev1.PersistentVolumeReclaimPolicy
 }
 
-// Decision is the policy's.
+// Decision returns the decision of the policy.
 func (p *Plan) Decision() policy.Decision { return p.decision }
 
-// StorageClass is the claim's.
+// StorageClass returns the name of the claim's StorageClass.
 func (p *Plan) StorageClass() string { return p.class.Name }
 
 // Begun reports whether an earlier run stamped the volume for the claim.
 func (i *Importer) Begun(plan *Plan) bool { return i.stamp(plan).Owns(plan.Volume) }
 
-// pvName is the name of the PersistentVolume.
+// pvName returns the name of the PersistentVolume.
 func (p *Plan) pvName() string { return record.ImportedPVName(p.Volume.ID) }
 
-// RefusedError means that a volume must not be imported as it was asked for.
+// RefusedError means that a volume must not be imported as requested.
 type RefusedError struct {
 	message string
-	// Denial is the policy's, if it denies the claim.
+	// Denial is the policy's denial if the policy denies the claim.
 	Denial *policy.Denial
 }
 
@@ -132,8 +132,8 @@ func refused(format string, arguments ...any) error {
 	return &RefusedError{message: fmt.Sprintf(format, arguments...)}
 }
 
-// stamp is what the volume carries for a claim; its UID is empty until the claim
-// exists.
+// stamp returns the stamp that the volume gets for a claim. Its UID is empty until the
+// claim exists.
 func (i *Importer) stamp(plan *Plan) stamps.Volume {
 	return stamps.Volume{
 		Cluster:      i.Cluster,

@@ -22,7 +22,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
-// freeVolumes takes every volume for importable.
+// freeVolumes treats every volume as importable.
 type freeVolumes struct{ Volumes }
 
 func (freeVolumes) Importable(cinder.Volume, stamps.Volume, cinder.Connector, bool) error {
@@ -37,9 +37,9 @@ func naming(name, volume string) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"standalone-cinder.openstack.org/volume-id": volume}}}
 }
 
-// TestKeptVolumeIsFreeWhenNothingNeedsIt: a stamp binds a volume as long as
-// Kubernetes has its claim or its PersistentVolume, unless the stamp was copied
-// together with the data.
+// TestKeptVolumeIsFreeWhenNothingNeedsIt: a stamp binds a volume as long as Kubernetes
+// has its claim or its PersistentVolume, unless the stamp was copied together with the
+// data.
 func TestKeptVolumeIsFreeWhenNothingNeedsIt(t *testing.T) {
 	made := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
 	stamped := func(id string, created time.Time) cinder.Volume {
@@ -81,7 +81,7 @@ func TestKeptVolumeIsFreeWhenNothingNeedsIt(t *testing.T) {
 	}
 }
 
-// TestAwaitedVolumeIsListedAsSuch: an import that was interrupted holds its volume.
+// TestAwaitedVolumeIsListedAsSuch: an interrupted import holds its volume.
 func TestAwaitedVolumeIsListedAsSuch(t *testing.T) {
 	importer := &Importer{Client: fake.NewClientset(claim("data", "uid-1", "imported-volume-1")), Backend: &policy.Backend{Name: "gold"}, Volumes: freeVolumes{}}
 	known, err := Read(t.Context(), importer.Client)
@@ -117,7 +117,7 @@ type namedVolumes struct {
 func (n namedVolumes) All(context.Context) ([]cinder.Volume, error) { return n.all, nil }
 
 // TestZoneOfTheVolumeDecides: on a backend that maps its zones to nodes, the
-// PersistentVolume is bound to those of the volume's zone.
+// PersistentVolume is bound to the nodes of the volume's zone.
 func TestZoneOfTheVolumeDecides(t *testing.T) {
 	p, err := policy.Parse([]byte(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1

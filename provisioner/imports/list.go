@@ -21,17 +21,17 @@ type Listed struct {
 	Status  string `json:"status"`
 	Type    string `json:"type,omitempty"`
 	Zone    string `json:"zone,omitempty"`
-	// Cluster and Claim (namespace/name) are those of the stamp; empty if there is
-	// none. PersistentVolume is the one of this cluster that names the volume.
+	// Cluster and Claim (namespace/name) come from the stamp; empty without one.
+	// PersistentVolume is the one of this cluster that names the volume.
 	Cluster          string `json:"cluster,omitempty"`
 	Claim            string `json:"claim,omitempty"`
 	PersistentVolume string `json:"persistentVolume,omitempty"`
 	Importable       bool   `json:"importable"`
-	// Why is a sentence about what stands against an import.
+	// Why is a sentence about what prevents an import.
 	Why string `json:"why,omitempty"`
 }
 
-// Owner says in a few words whose the volume is.
+// Owner says in a few words whose volume it is.
 func (l Listed) Owner() string {
 	switch {
 	case l.PersistentVolume != "" && l.Claim != "":
@@ -44,15 +44,15 @@ func (l Listed) Owner() string {
 	return "nobody"
 }
 
-// Known is what a cluster has that volumes may belong to.
+// Known holds the objects of a cluster to which volumes may belong.
 type Known struct {
-	// naming and waiting are by volume ID and by the PersistentVolume's name.
+	// naming is keyed by volume ID, waiting by the name of the PersistentVolume.
 	naming, waiting map[string]string
 	names, claims   map[string]bool
 }
 
-// Read reads what a cluster has. Claims come first: a volume whose import is
-// finished in between shows as recorded.
+// Read reads those objects from a cluster. Claims come first, so that a volume whose
+// import finishes in between shows as recorded.
 func Read(ctx context.Context, client kubernetes.Interface) (*Known, error) {
 	known := &Known{naming: map[string]string{}, waiting: map[string]string{}, names: map[string]bool{}, claims: map[string]bool{}}
 	type claim struct{ uid, name, wants string }
@@ -101,7 +101,7 @@ func (i *Importer) List(volumes []cinder.Volume, known *Known) []Listed {
 	return listed
 }
 
-// against is what stands against an import; empty if nothing does.
+// against returns what prevents an import; empty if nothing does.
 func (i *Importer) against(v cinder.Volume, known *Known) string {
 	stamp := stamps.Of(v)
 	waiting, isAwaited := known.waiting[record.ImportedPVName(v.ID)]

@@ -20,9 +20,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// Plan finds the volume and checks everything that can be checked without a
-// change. An error that is a *RefusedError, or comes from the state of the volume,
-// says what stands against the import.
+// Plan finds the volume and checks everything that can be checked without a change. An
+// error that is a *RefusedError, or comes from the state of the volume, says what
+// prevents the import.
 func (i *Importer) Plan(ctx context.Context, r Request) (*Plan, error) {
 	v, err := i.find(ctx, r.Volume)
 	if err != nil {
@@ -38,8 +38,8 @@ func (i *Importer) Plan(ctx context.Context, r Request) (*Plan, error) {
 	return i.check(ctx, plan)
 }
 
-// PlanForTenant checks an import for a claim that asks for a volume of the
-// backend; wanted is how it names it. contested means that another party reserved
+// PlanForTenant checks an import for a claim that asks for a volume of the backend.
+// wanted is how the claim names the volume. contested means that another party reserved
 // the volume during an earlier run.
 func (i *Importer) PlanForTenant(ctx context.Context, claim *corev1.PersistentVolumeClaim, v cinder.Volume, wanted string, contested bool) (*Plan, error) {
 	plan := &Plan{Volume: v, Claim: claim, wanted: wanted, contested: contested, reclaim: corev1.PersistentVolumeReclaimRetain}
@@ -53,7 +53,7 @@ func (i *Importer) PlanForTenant(ctx context.Context, claim *corev1.PersistentVo
 	return i.check(ctx, plan)
 }
 
-// check checks what stands against the import of a volume for a claim.
+// check checks whether anything prevents the import of a volume for a claim.
 func (i *Importer) check(ctx context.Context, plan *Plan) (*Plan, error) {
 	v := plan.Volume
 	if err := i.checkPersistentVolumes(ctx, plan); err != nil || plan.Done {
@@ -125,9 +125,9 @@ func (i *Importer) findClass(ctx context.Context, name string) (*storagev1.Stora
 	return class, nil
 }
 
-// findClaim reads the claim, or makes the one that will be created. A claim that
-// exists must already wait for the PersistentVolume: the program may be
-// provisioning a volume for any other.
+// findClaim reads the claim, or makes the one that will be created. An existing claim
+// must already wait for the PersistentVolume, because the program may be provisioning a
+// volume for any other claim.
 func (i *Importer) findClaim(ctx context.Context, plan *Plan, r Request) error {
 	name := record.ImportedPVName(plan.Volume.ID)
 	claim, err := i.Client.CoreV1().PersistentVolumeClaims(r.Namespace).Get(ctx, r.Claim, metav1.GetOptions{})
@@ -144,8 +144,8 @@ func (i *Importer) findClaim(ctx context.Context, plan *Plan, r Request) error {
 	case claim.Spec.VolumeName != name:
 		return refused("claim %s/%s is for PersistentVolume %s, not for %s", r.Namespace, r.Claim, claim.Spec.VolumeName, name)
 	case record.ProvisionerOf(claim) != "":
-		// Kubernetes wrote this when the claim named no PersistentVolume yet. A volume of
-		// the claim may exist, and both would count as one.
+		// Kubernetes wrote this while the claim did not yet name a PersistentVolume. A
+		// volume of the claim may exist, and both would count as one.
 		return refused("claim %s/%s named PersistentVolume %s only after a new volume had been requested for it; delete it, and create it anew without the annotation %s", r.Namespace, r.Claim, name, record.AnnotationStorageProvisioner)
 	case claim.Status.Phase == corev1.ClaimLost:
 		return refused("claim %s/%s has lost its PersistentVolume and cannot be bound again; delete it", r.Namespace, r.Claim)
@@ -156,7 +156,7 @@ func (i *Importer) findClaim(ctx context.Context, plan *Plan, r Request) error {
 	return admissible(plan)
 }
 
-// newClaim is the claim that an import creates.
+// newClaim returns the claim that an import creates.
 func newClaim(plan *Plan, r Request) *corev1.PersistentVolumeClaim {
 	size := resource.NewQuantity(plan.Volume.SizeGiB<<30, resource.BinarySI)
 	if r.Size != nil {
@@ -204,7 +204,7 @@ func admissible(plan *Plan) error {
 	return nil
 }
 
-// decide asks the policy for a claim of the volume's size, since that is what the
+// decide asks the policy about a claim of the volume's size, because that is what the
 // namespace gets.
 func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 	claim := plan.Claim
@@ -251,8 +251,8 @@ func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 	return nil
 }
 
-// checkPersistentVolumes refuses a volume that a PersistentVolume names, of
-// whichever provisioner. If it is the one of this claim, there is nothing to do.
+// checkPersistentVolumes refuses a volume that a PersistentVolume of any provisioner
+// names. If it is the PersistentVolume of this claim, nothing is left to do.
 func (i *Importer) checkPersistentVolumes(ctx context.Context, plan *Plan) error {
 	naming, err := record.ListPersistentVolumes(ctx, i.Client, func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 		if pv.Name == plan.pvName() || record.Names(pv, plan.Volume.ID) {
@@ -302,7 +302,7 @@ func (i *Importer) checkRivals(ctx context.Context, plan *Plan) error {
 	others := slices.DeleteFunc(waiting, func(name string) bool { return name == "" })
 	switch {
 	case len(others) > 0 && plan.wanted != "":
-		// They may be another tenant's.
+		// They may belong to another tenant, so they are not named.
 		return refused("another claim waits for volume %s", plan.Volume.ID)
 	case len(others) > 0:
 		return refused("claim %s waits for the same volume (spec.volumeName: %s); delete the claim that is not to get it", strings.Join(others, ", "), plan.pvName())
@@ -310,10 +310,10 @@ func (i *Importer) checkRivals(ctx context.Context, plan *Plan) error {
 	return nil
 }
 
-// checkUnclaimed refuses a volume with a stamp of this cluster as long as
-// Kubernetes has what it was stamped for, a claim or a PersistentVolume, or a node
-// uses it by the name of that PersistentVolume. A restored backup carries the stamp
-// of the volume that it copies; it is free if the claim has that volume.
+// checkUnclaimed refuses a volume with a stamp of this cluster as long as Kubernetes
+// has the claim or the PersistentVolume that it was stamped for, or a node uses it by
+// the name of that PersistentVolume. A restored backup carries the stamp of the volume
+// that it copies; it is free if the claim has that volume.
 func (i *Importer) checkUnclaimed(ctx context.Context, v cinder.Volume) error {
 	stamp := stamps.Of(v)
 	pv, err := i.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
@@ -333,8 +333,8 @@ func (i *Importer) checkUnclaimed(ctx context.Context, v cinder.Volume) error {
 	if err != nil {
 		return err
 	}
-	// Once the stamp is replaced, nothing tells under which name a node may still use
-	// the volume.
+	// Once the stamp is replaced, nothing shows under which name a node may still be
+	// using the volume.
 	return i.checkNodes(ctx, v.ID, nodeuse.Volume{PV: stamp.PV, ID: v.ID, MayAttach: true})
 }
 

@@ -24,18 +24,17 @@ type ListedSnapshot struct {
 	Status  string `json:"status"`
 	// Volume is the ID of the snapshot's volume.
 	Volume string `json:"volume"`
-	// Cluster and VolumeSnapshot (namespace/name) are those of the stamp; empty if
-	// there is none. VolumeSnapshotContent is the one of this cluster that names the
-	// snapshot.
+	// Cluster and VolumeSnapshot (namespace/name) come from the stamp; empty without
+	// one. VolumeSnapshotContent is the one of this cluster that names the snapshot.
 	Cluster               string `json:"cluster,omitempty"`
 	VolumeSnapshot        string `json:"volumeSnapshot,omitempty"`
 	VolumeSnapshotContent string `json:"volumeSnapshotContent,omitempty"`
 	Importable            bool   `json:"importable"`
-	// Why is a sentence about what stands against an import.
+	// Why is a sentence about what prevents an import.
 	Why string `json:"why,omitempty"`
 }
 
-// Owner says in a few words whose the snapshot is.
+// Owner says in a few words whose snapshot it is.
 func (l ListedSnapshot) Owner() string {
 	switch {
 	case l.VolumeSnapshotContent != "" && l.VolumeSnapshot != "":
@@ -48,15 +47,15 @@ func (l ListedSnapshot) Owner() string {
 	return "nobody"
 }
 
-// KnownSnapshots is what a cluster has that snapshots may belong to.
+// KnownSnapshots holds the objects of a cluster to which snapshots may belong.
 type KnownSnapshots struct {
-	// naming are the contents by the snapshots that they name.
+	// naming maps snapshots to the contents that name them.
 	naming          map[string]string
 	contents, wants map[string]bool
 }
 
-// ReadSnapshots reads what a cluster has; nothing where the snapshot CRDs are not
-// installed.
+// ReadSnapshots reads those objects from a cluster. It returns none if the snapshot
+// CRDs are not installed.
 func ReadSnapshots(ctx context.Context, client snapshotclient.Interface) (*KnownSnapshots, error) {
 	known := &KnownSnapshots{naming: map[string]string{}, contents: map[string]bool{}, wants: map[string]bool{}}
 	snapshots, err := paging.List(ctx, "VolumeSnapshots", func(ctx context.Context, options metav1.ListOptions) ([]snapshotv1.VolumeSnapshot, string, error) {
@@ -114,7 +113,7 @@ func (i *SnapshotImporter) ListSnapshots(backend string, from Snapshots, snapsho
 	return listed
 }
 
-// againstSnapshot is what stands against an import; empty if nothing does.
+// againstSnapshot returns what prevents an import; empty if nothing does.
 func (i *SnapshotImporter) againstSnapshot(s cinder.Snapshot, from Snapshots, known *KnownSnapshots) string {
 	if content := known.naming[s.ID]; content != "" {
 		return fmt.Sprintf("VolumeSnapshotContent %s names it", content)

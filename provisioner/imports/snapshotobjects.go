@@ -15,12 +15,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// SnapshotWish is what an operator asks for: the objects that have the running program
-// import a snapshot.
+// SnapshotWish describes the objects that an operator wants, which make the running
+// program import a snapshot.
 type SnapshotWish struct {
 	// Snapshot is the ID of a snapshot, or its name.
 	Snapshot string
-	// Namespace and Name are the VolumeSnapshot's.
+	// Namespace and Name are those of the VolumeSnapshot.
 	Namespace, Name string
 	StorageClass    string
 	// Driver is the provisioner's name.
@@ -29,8 +29,8 @@ type SnapshotWish struct {
 	VolumeMode     corev1.PersistentVolumeMode
 }
 
-// SnapshotObjects are the objects of an import that nothing stands against, as far as
-// can be told without a change.
+// SnapshotObjects are the objects of an import that nothing prevents, as far as can be
+// known before any change.
 type SnapshotObjects struct {
 	Content  *snapshotv1.VolumeSnapshotContent
 	Snapshot *snapshotv1.VolumeSnapshot
@@ -90,8 +90,8 @@ func findSnapshot(all []cinder.Snapshot, wanted string) (id string, err error) {
 	return "", refused("%d snapshots of the backend have the name %q: %s; give the ID of one", len(named), wanted, strings.Join(named, ", "))
 }
 
-// findObjects reads the objects that exist. They must be those of an earlier run of
-// this import.
+// findObjects reads the objects that exist. They must belong to an earlier run of this
+// import.
 func (i *SnapshotImporter) findObjects(ctx context.Context, objects *SnapshotObjects, id string, wish SnapshotWish) error {
 	contents, err := i.SnapshotClient.SnapshotV1().VolumeSnapshotContents().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -136,8 +136,9 @@ func newSnapshot(wish SnapshotWish, content string) *snapshotv1.VolumeSnapshot {
 	}
 }
 
-// ApplyObjects creates what does not exist yet. The content comes first: its name
-// follows from the snapshot, so of two imports of one snapshot, the second fails.
+// ApplyObjects creates the objects that do not exist yet. The content comes first: its
+// name is derived from the snapshot, so of two imports of one snapshot, the second
+// fails.
 func (i *SnapshotImporter) ApplyObjects(ctx context.Context, objects *SnapshotObjects) error {
 	if objects.Content.UID == "" {
 		made, err := i.SnapshotClient.SnapshotV1().VolumeSnapshotContents().Create(ctx, objects.Content, metav1.CreateOptions{})

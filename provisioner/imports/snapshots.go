@@ -19,9 +19,9 @@ import (
 
 // Snapshots are the snapshots of one backend; *backends.Lifecycle implements it.
 type Snapshots interface {
-	// FindSnapshot reads a snapshot, of any owner.
+	// FindSnapshot reads a snapshot of any owner.
 	FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error)
-	// Volume reads a volume, of any owner.
+	// Volume reads a volume of any owner.
 	Volume(ctx context.Context, id string) (cinder.Volume, error)
 	ImportableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error
 }
@@ -32,30 +32,31 @@ type SnapshotImporter struct {
 	Client         kubernetes.Interface
 	SnapshotClient snapshotclient.Interface
 	Policy         *policy.Policy
-	// Snapshots returns an error if a backend cannot be asked now, and nil for one that
-	// is not looked at.
+	// Snapshots returns an error if a backend cannot be read now, and nil for a backend
+	// that is left out.
 	Snapshots func(backend string) (Snapshots, error)
 	Cluster   string
 	// ClusterUID is the UID of namespace kube-system.
 	ClusterUID string
 }
 
-// SnapshotRequest is the VolumeSnapshot that is to have a snapshot.
+// SnapshotRequest describes the VolumeSnapshot that is to get a snapshot.
 type SnapshotRequest struct {
-	// ID is the snapshot's.
+	// ID is the ID of the snapshot.
 	ID              string
 	Namespace, Name string
-	// UID is the VolumeSnapshot's, and Content the name of its VolumeSnapshotContent.
+	// UID is that of the VolumeSnapshot; Content is the name of its
+	// VolumeSnapshotContent.
 	UID, Content string
 	// StorageClass names the rule that is to grant the snapshot.
 	StorageClass string
 }
 
-// SnapshotPlan is an import that nothing stands against.
+// SnapshotPlan is an import that nothing prevents.
 type SnapshotPlan struct {
 	Snapshot cinder.Snapshot
 	Backend  string
-	// Stamp is what the snapshot gets.
+	// Stamp is the stamp that the snapshot gets.
 	Stamp    stamps.Snapshot
 	Decision policy.Decision
 
@@ -64,10 +65,10 @@ type SnapshotPlan struct {
 	volume   cinder.Volume
 }
 
-// Plan finds the snapshot and checks everything that can be checked without a
-// change. An error that is a *RefusedError, or comes from the state of the snapshot,
-// says what stands against the import. What the rule does not grant, or was made for
-// another tenant or cluster, does not exist.
+// Plan finds the snapshot and checks everything that can be checked without a change.
+// An error that is a *RefusedError, or comes from the state of the snapshot, says what
+// prevents the import. A snapshot that the rule does not grant, or that was made for
+// another tenant or cluster, counts as missing.
 func (i *SnapshotImporter) Plan(ctx context.Context, r SnapshotRequest) (*SnapshotPlan, error) {
 	asked := policy.SnapshotRequest{Namespace: r.Namespace, StorageClass: r.StorageClass}
 	namespace, err := i.Client.CoreV1().Namespaces().Get(ctx, r.Namespace, metav1.GetOptions{})
@@ -141,8 +142,8 @@ func (p *SnapshotPlan) existing(s cinder.Snapshot) *policy.Existing {
 	return &policy.Existing{Wanted: p.request.ID, Name: s.Name, Type: p.volume.Type, Metadata: s.Metadata}
 }
 
-// Granted checks the snapshot as it is now: somebody may rename it, or change its
-// metadata, at any time.
+// Granted checks the snapshot as it is now, because somebody may rename it, or change
+// its metadata, at any time.
 func (p *SnapshotPlan) Granted(s cinder.Snapshot) error {
 	i, stamp := p.importer, stamps.OfSnapshot(s)
 	isOthers := stamp.Cluster != "" && (stamp.Cluster != i.Cluster || stamp.ClusterUID != "" && stamp.ClusterUID != i.ClusterUID || stamp.Tenant != p.Decision.Tenant)
@@ -159,7 +160,7 @@ func (p *SnapshotPlan) Unclaimed(ctx context.Context, s cinder.Snapshot) error {
 	_, err := from.VolumeSnapshotContents().Get(ctx, stamp.Content, metav1.GetOptions{})
 	switch {
 	case err == nil && stamp.Content == p.request.Content:
-		// The content was made anew under the name of an earlier one.
+		// Another content was made under the name of an earlier one.
 	case err == nil:
 		return refused("snapshot %s belongs to VolumeSnapshotContent %s, which exists; to free the snapshot, set its deletionPolicy to Retain, and delete its VolumeSnapshot and the object", s.ID, stamp.Content)
 	case err != nil && !apierrors.IsNotFound(err):
@@ -175,7 +176,7 @@ func (p *SnapshotPlan) Unclaimed(ctx context.Context, s cinder.Snapshot) error {
 	return nil
 }
 
-// LeftBy is the UID of the VolumeSnapshot that left the snapshot behind; empty if
+// LeftBy returns the UID of the VolumeSnapshot that left the snapshot behind; empty if
 // there is none.
 func (p *SnapshotPlan) LeftBy() string {
 	if uid := stamps.OfSnapshot(p.Snapshot).SnapshotUID; uid != p.request.UID {
@@ -184,7 +185,7 @@ func (p *SnapshotPlan) LeftBy() string {
 	return ""
 }
 
-// Content is the VolumeSnapshotContent that leads to the snapshot.
+// Content returns the VolumeSnapshotContent that leads to the snapshot.
 func (p *SnapshotPlan) Content(driver string, deletion snapshotv1.DeletionPolicy, mode corev1.PersistentVolumeMode) *snapshotv1.VolumeSnapshotContent {
 	return record.NewImportedSnapshotContent(p.Snapshot.ID, p.request.Namespace, p.request.Name, driver, p.request.StorageClass, deletion, &mode)
 }

@@ -85,8 +85,8 @@ func snapshotWish() SnapshotWish {
 		DeletionPolicy: snapshotv1.VolumeSnapshotContentRetain, VolumeMode: corev1.PersistentVolumeBlock}
 }
 
-// TestSnapshotObjects: the command makes what the running program will serve, once,
-// and refuses what it would.
+// TestSnapshotObjects: the command makes, only once, what the running program will
+// serve, and refuses what the program would refuse.
 func TestSnapshotObjects(t *testing.T) {
 	content := func(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
 		c := record.NewImportedSnapshotContent("1", "team-a", "nightly", "test", "fast", snapshotv1.VolumeSnapshotContentRetain, nil)
@@ -170,7 +170,8 @@ func TestSnapshotObjects(t *testing.T) {
 	}
 }
 
-// TestListSnapshots: whose each snapshot is, and what stands against its import.
+// TestListSnapshots: the list says to whom each snapshot belongs, and what prevents its
+// import.
 func TestListSnapshots(t *testing.T) {
 	stamped := func(id, uid, content string) cinder.Snapshot {
 		s := oldSnapshot()

@@ -16,9 +16,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// Journal remembers what this term began, undid and removed, until Kubernetes or
-// Cinder shows it. It is in memory, for one term: the next leader looks at Cinder
-// and Kubernetes instead. It makes no requests.
+// Journal remembers what this term began, undid and removed, until Kubernetes or Cinder
+// shows it. It lives in memory, for one term: the next leader looks at Cinder and
+// Kubernetes instead. It makes no requests.
 type Journal struct {
 	mu sync.Mutex
 	// begun is the set of claims that may have a volume but no PersistentVolume yet.
@@ -30,23 +30,23 @@ type Journal struct {
 	outlived map[types.UID]bool
 	// handles maps the handle by which nodes know a volume to its claim in begun.
 	handles map[Handle]types.UID
-	// removed maps the PersistentVolumes whose volumes are gone to whether the object
-	// is deleted, too. Until the cache shows that, the library may ask for its
-	// deletion again.
+	// removed has the PersistentVolumes whose volumes are gone. The value says whether
+	// the object is deleted, too. Until the cache shows the deletion, the library may
+	// call for it again.
 	removed map[types.UID]bool
 }
 
-// Beginning is what undoing a claim's attempt needs.
+// Beginning is what is needed to undo a claim's attempt.
 type Beginning struct {
 	Backend   string
 	Stamp     stamps.Volume
 	Connector cinder.Connector
 	// Since is when the journal first had the attempt.
 	Since time.Time
-	// HandedOver is what nodes may use, once the library has the PersistentVolume to
-	// save; nil before.
+	// HandedOver is the volume that nodes may use once the library has the
+	// PersistentVolume to save; nil before.
 	HandedOver *nodeuse.Volume
-	// handle identifies the volume to nodes, once it is mapped to a CSI source.
+	// handle identifies the volume to nodes once it is mapped to a CSI source.
 	handle Handle
 }
 
@@ -99,7 +99,8 @@ func (j *Journal) Begin(claim types.UID, b Beginning) (first bool) {
 		b.Since = time.Now()
 	}
 	j.begun[claim] = b
-	// A PersistentVolume saved from now on is not for the volume that was undone.
+	// A PersistentVolume that is saved from now on is not for the volume that was
+	// undone.
 	delete(j.undone, claim)
 	return !before
 }
@@ -122,9 +123,9 @@ func (j *Journal) HandOver(claim types.UID, pv *corev1.PersistentVolume) {
 	}
 }
 
-// ReserveHandle remembers the handle of a claim's volume until its
-// PersistentVolume is saved. It returns the claim that has it already, if there is
-// one: the caches do not show what is being saved.
+// ReserveHandle remembers the handle of a claim's volume until its PersistentVolume is
+// saved. If another claim has it already, ReserveHandle returns that claim: the caches
+// do not show PersistentVolumes that are being saved.
 func (j *Journal) ReserveHandle(claim types.UID, h Handle) (holder types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -173,8 +174,8 @@ func (j *Journal) UndoneOf(pv *corev1.PersistentVolume) (stamp stamps.Volume, un
 	return u.stamp, ok && time.Since(u.at) < undoneFor && u.backend == pv.Annotations[record.AnnotationBackend] && u.stamp.PV == pv.Name
 }
 
-// NoteOutlived remembers a claim that the cache shows although its
-// PersistentVolume is gone: usually the cache is late.
+// NoteOutlived remembers a claim that the cache still shows after its PersistentVolume
+// is gone, usually because the cache is late.
 func (j *Journal) NoteOutlived(claim types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -188,7 +189,7 @@ func (j *Journal) HasOutlived(claim types.UID) bool {
 	return j.outlived[claim]
 }
 
-// ClaimGone forgets a claim that is gone, but not its unfinished attempt.
+// ClaimGone forgets a claim that is gone, but keeps its unfinished attempt.
 func (j *Journal) ClaimGone(claim types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

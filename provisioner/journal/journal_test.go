@@ -32,8 +32,8 @@ func TestUndoneIsForgottenInTime(t *testing.T) {
 	})
 }
 
-// TestHandlesBelongToOneAttempt: two volumes must not be one to kubelet while
-// both are being saved.
+// TestHandlesBelongToOneAttempt: while two volumes are being saved, kubelet must not
+// come to see them as one.
 func TestHandlesBelongToOneAttempt(t *testing.T) {
 	j := New()
 	j.Begin("uid-1", Beginning{})

@@ -13,28 +13,28 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The keys of the Secret. What may be large is compressed: a policy alone may be
-// as large as a whole Secret.
+// The keys of the Secret. What may be large is compressed, because a policy alone may
+// be as large as a whole Secret.
 const (
 	clusterKey     = "kube-system-uid"
 	policyKey      = "policy.yaml.gz"
 	credentialsKey = "credentials.json.gz"
 )
 
-// maxSharedSize is the largest size of the credentials before they are
-// compressed. Certificates, which are most of them, shrink by a quarter or more.
+// maxSharedSize is the largest size of the credentials before they are compressed.
+// Certificates, which make up most of them, shrink by at least a quarter.
 const maxSharedSize = 4 * corev1.MaxSecretSize
 
-// shared is texts by backend that share equal lines: the entries of all backends
-// often have the same bundle of authorities as one long line, and gzip itself
-// does not look back further than 32 KiB.
+// shared holds texts by backend, and each line that they share only once: the entries
+// of all backends often have the same CA bundle as one long line, and gzip itself does
+// not look back further than 32 KiB.
 type shared struct {
 	Lines []string `json:"lines"`
-	// Backends are the numbers of a text's lines.
+	// Backends are the numbers of each text's lines.
 	Backends map[string][]int `json:"backends"`
 }
 
-// share gives the same result for the same texts.
+// share returns the same result for the same texts.
 func share(texts map[string][]byte) shared {
 	found := shared{Backends: map[string][]int{}}
 	numbers := map[string]int{}
@@ -68,8 +68,8 @@ func (s shared) texts() (map[string][]byte, error) {
 	return texts, nil
 }
 
-// encode makes the content of the Secret. The error says what it lacks because a
-// Secret cannot hold it; without content, that is everything.
+// encode makes the content of the Secret. The error says what the content lacks because
+// a Secret cannot hold it. If the content is nil, a Secret can hold nothing of it.
 func (s Store) encode(policy []byte, credentials map[string][]byte) (map[string][]byte, error) {
 	data := map[string][]byte{clusterKey: []byte(s.ClusterUID), policyKey: compress(policy)}
 	size := len(s.ClusterUID) + len(data[policyKey])
@@ -116,11 +116,11 @@ func (s Store) decode(secret *corev1.Secret) (kept Kept, err error) {
 	return kept, err
 }
 
-// compress gives the same bytes for the same text.
+// compress returns the same bytes for the same text.
 func compress(text []byte) []byte {
 	var compressed bytes.Buffer
 	writer := gzip.NewWriter(&compressed)
-	// A buffer takes everything.
+	// Writing to a buffer never fails.
 	_, _ = writer.Write(text)
 	_ = writer.Close()
 	return compressed.Bytes()

@@ -1,5 +1,5 @@
-// Package lastgood keeps the policy and the credentials that were last in force
-// in the cluster, for replicas that start while a file is bad.
+// Package lastgood keeps the policy and the credentials that were last in force in the
+// cluster, for replicas that start while a file is bad.
 package lastgood
 
 import (
@@ -14,18 +14,18 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// SecretType marks the Secret. The API server never changes the type of a
-// Secret, so one that has it was made by this program.
+// SecretType marks the Secret. The API server never changes the type of a Secret, so a
+// Secret that has this one was made by this program.
 const SecretType corev1.SecretType = "standalone-cinder.openstack.org/last-good"
 
 // Kept is what the cluster has.
 type Kept struct {
-	// Policy is the text of the policy, at most one byte longer than a policy may
-	// be; empty if none is kept.
+	// Policy is the text of the policy; empty if none is kept. It is at most one byte
+	// longer than a policy may be.
 	Policy []byte
-	// Credentials are texts by backend, all of them secret.
+	// Credentials are the texts of credentials by backend, all of them secret.
 	Credentials map[string][]byte
-	// Unusable is why nothing of what is kept can be used; nil if it can, or if
+	// Unusable is why nothing that is kept can be used; nil if it can be used, or if
 	// nothing is kept.
 	Unusable error
 
@@ -48,8 +48,8 @@ type Store struct {
 // String names the Secret in messages.
 func (s Store) String() string { return fmt.Sprintf("Secret %s/%s", s.Namespace, s.Name) }
 
-// Load reads what is kept. Nothing is kept if there is no Secret; one that cannot
-// be used is no error, but says so.
+// Load reads what is kept. Without a Secret, nothing is kept. A Secret that cannot be
+// used is not an error, but sets Unusable.
 func (s Store) Load(ctx context.Context) (Kept, error) {
 	secret, err := s.Client.CoreV1().Secrets(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
 	switch {
@@ -70,10 +70,10 @@ func (s Store) foreign(secret *corev1.Secret) error {
 	return fmt.Errorf("it has the type %q, so this program did not write it; rename or remove it", secret.Type)
 }
 
-// Save replaces what was loaded. It fails if somebody else has written since. What
-// can never be replaced is removed: a replica that starts with nothing is better
-// than one that brings back what was revoked. If the credentials are too large,
-// Save keeps the policy alone and says so.
+// Save replaces what was loaded. It fails if somebody else has written since. If what
+// is kept can never be replaced, Save removes it: a replica that cannot start is better
+// than one that brings back what was revoked. If the credentials are too large, Save
+// keeps the policy alone, and returns an error that says so.
 func (s Store) Save(ctx context.Context, loaded Kept, policy []byte, credentials map[string][]byte) error {
 	next := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace}, Type: SecretType}
 	if loaded.secret != nil {
@@ -106,8 +106,7 @@ func (s Store) Save(ctx context.Context, loaded Kept, policy []byte, credentials
 	return err
 }
 
-// remove removes what cannot be replaced, and adds to the reason what is kept
-// now.
+// remove removes what cannot be replaced, and adds to the reason what is kept now.
 func (s Store) remove(ctx context.Context, loaded Kept, reason error) error {
 	if loaded.secret != nil {
 		err := s.Client.CoreV1().Secrets(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{

@@ -55,7 +55,7 @@ func TestWhatIsSavedIsLoaded(t *testing.T) {
 	if err := store.Save(t.Context(), kept, []byte(policy), credentials); err != nil || writes(client) != 1 {
 		t.Errorf("the same again is written: error %v", err)
 	}
-	// What is no longer used is no longer kept.
+	// Credentials that are no longer used are no longer kept.
 	if err := store.Save(t.Context(), kept, []byte("new"), map[string][]byte{"gold": []byte("rotated")}); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestDamageIsToldAndRepaired(t *testing.T) {
 	}
 }
 
-// TestARemovedLabelComesBack: admission policies go by it.
+// TestARemovedLabelComesBack: admission policies depend on it.
 func TestARemovedLabelComesBack(t *testing.T) {
 	store, client := newStore()
 	if err := store.Save(t.Context(), Kept{}, []byte("policy"), nil); err != nil {
@@ -136,7 +136,7 @@ func TestARemovedLabelComesBack(t *testing.T) {
 	}
 }
 
-// TestABombIsNotDecompressed: a policy is never read further than it may be long.
+// TestABombIsNotDecompressed: no more of a policy is read than its largest size.
 func TestABombIsNotDecompressed(t *testing.T) {
 	store, _ := newStore(secretOf(map[string]string{"kube-system-uid": "uid", "policy.yaml.gz": string(compress(make([]byte, 8*largest)))}))
 	kept, err := store.Load(t.Context())
@@ -167,7 +167,7 @@ func noise(size int) []byte {
 	return []byte(hex.EncodeToString(bytes))
 }
 
-// TestEqualLinesAreKeptOnce: gzip does not see equal lines that are far apart.
+// TestEqualLinesAreKeptOnce: gzip does not find equal lines that are far apart.
 func TestEqualLinesAreKeptOnce(t *testing.T) {
 	store, _ := newStore()
 	bundle := noise(largest / 4)
@@ -185,8 +185,8 @@ func TestEqualLinesAreKeptOnce(t *testing.T) {
 	}
 }
 
-// TestWhatASecretCannotHoldIsTold: credentials make room for the policy. Nothing
-// that was replaced stays.
+// TestWhatASecretCannotHoldIsTold: credentials give way to the policy. Nothing that was
+// replaced stays.
 func TestWhatASecretCannotHoldIsTold(t *testing.T) {
 	store, _ := newStore()
 	earlier := func() Kept {
@@ -221,7 +221,8 @@ func TestWhatASecretCannotHoldIsTold(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeReplacedIsRemoved unless the API server refuses this as well.
+// TestWhatCannotBeReplacedIsRemoved: it stays only if the API server refuses the
+// removal, too.
 func TestWhatCannotBeReplacedIsRemoved(t *testing.T) {
 	for name, c := range map[string]struct {
 		write, remove error

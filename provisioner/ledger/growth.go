@@ -6,27 +6,27 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// growth is what a volume counts beyond its recorded size. Both sizes are of the
+// growth is what a volume counts beyond its recorded size. Both sizes are sizes of the
 // whole volume.
 type growth struct {
 	// reserved is the size that it is being extended to; 0 if it is not.
 	reserved int64
-	// requested means that Cinder may have been asked for it.
+	// requested means that the growth may have been requested from Cinder.
 	requested bool
 	// seen is the size that Cinder has shown. It counts until the PersistentVolume
-	// says so: no quota undoes it.
+	// records it, because no quota can undo it.
 	seen int64
 }
 
-// usageOf is what an entry counts.
+// usageOf returns what an entry counts.
 func (l *Ledger) usageOf(claim types.UID, e entry) policy.Usage {
 	g := l.growths[claim]
 	return policy.Usage{Volumes: 1, Gigabytes: max(e.GiB, g.reserved, g.seen)}
 }
 
-// Grow reserves room for what a recorded volume is to grow by, in the scopes of
-// the decision. What it counts already needs no more room. It replaces a reservation
-// for another size, unless Cinder may be making a larger one.
+// Grow reserves room for the growth of a recorded volume, in the scopes of the
+// decision. What the volume already counts needs no more room. A reservation for
+// another size is replaced, unless Cinder may be making a larger one.
 //
 // The error is ErrPolicyChanged when the decision was not made under the policy
 // in force.
@@ -53,8 +53,8 @@ func (l *Ledger) Grow(claim types.UID, decision Decided) (*Refusal, error) {
 	return nil, nil
 }
 
-// HoldGrowth reserves the same whatever the quotas say, and until SettleGrowth: it
-// may have been requested from Cinder. The volume need not be recorded yet.
+// HoldGrowth reserves the room for a growth that may have been requested from Cinder,
+// whatever the quotas say, until SettleGrowth. The volume need not be recorded yet.
 func (l *Ledger) HoldGrowth(claim types.UID, sizeGiB int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,8 +71,8 @@ func (l *Ledger) IsGrowing(claim types.UID) bool {
 	return l.growths[claim].reserved > 0
 }
 
-// GiveUpGrowth frees what Grow reserved, unless Cinder may have been asked for it.
-// It reports whether nothing is reserved now, and whether a volume counts less.
+// GiveUpGrowth frees what Grow reserved, unless the growth may have been requested from
+// Cinder. It reports whether nothing is reserved now, and whether a volume counts less.
 func (l *Ledger) GiveUpGrowth(claim types.UID) (over, freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,9 +85,9 @@ func (l *Ledger) GiveUpGrowth(claim types.UID) (over, freed bool) {
 	return true, l.grow(claim, g)
 }
 
-// SettleGrowth ends a growth when nothing extends the volume now. The volume counts
-// with the size that Cinder shows, which is 0 if it showed none larger than before.
-// It reports whether the volume counts less now.
+// SettleGrowth ends a growth when nothing extends the volume any more. The volume
+// counts with the size that Cinder shows; 0 means that Cinder shows no larger one than
+// before. It reports whether the volume now counts less.
 func (l *Ledger) SettleGrowth(claim types.UID, sizeGiB int64) (freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +129,7 @@ func (l *Ledger) grow(claim types.UID, to growth) (freed bool) {
 	return freed
 }
 
-// dropGrowthUpTo forgets a growth that the PersistentVolume records now.
+// dropGrowthUpTo forgets a growth that the PersistentVolume records by now.
 func (l *Ledger) dropGrowthUpTo(claim types.UID, sizeGiB int64) {
 	g, growing := l.growths[claim]
 	if !growing {

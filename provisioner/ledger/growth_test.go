@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// grow asks the policy as the daemon does, then the ledger.
+// growTo asks the policy first and then the ledger, as the daemon does.
 func (l *Ledger) growTo(claim types.UID, h Volume, backend string, sizeGiB int64) *policy.Denial {
 	inForce := l.policy()
 	request := policy.Request{Namespace: "team-" + h.Tenant, StorageClass: h.StorageClass, Bytes: sizeGiB << 30}
@@ -47,7 +47,7 @@ func TestGrowthTakesTheDifference(t *testing.T) {
 	if got := l.gigabytes(policy.TenantScope, "a"); got != 20 {
 		t.Errorf("tenant a uses %d GiB, want 20", got)
 	}
-	// Less than before needs no room, and frees some.
+	// A smaller size than before needs no room, and frees some.
 	if denial := l.growTo("data", data, "silver", 12); denial != nil {
 		t.Fatal(denial)
 	}
@@ -57,7 +57,7 @@ func TestGrowthTakesTheDifference(t *testing.T) {
 	if denial := l.growTo("other", other, "silver", 5); denial != nil {
 		t.Error(denial)
 	}
-	// The PersistentVolume follows, and counts once.
+	// The PersistentVolume gets the size, and the growth does not count twice.
 	data.GiB = 12
 	l.Record("data", data, "silver")
 	if _, freed := l.GiveUpGrowth("data"); freed {
@@ -79,7 +79,7 @@ func TestWhatCinderShowsCounts(t *testing.T) {
 	l.Record("data", data, "silver")
 	// An earlier leader extended the volume, and did not record it.
 	l.Found("data", Volume{"a", "fast", 15, "volume-1", false}, "silver")
-	// A second volume of the claim, or one that only carries its stamp.
+	// This is a second volume of the claim, or one that only carries its stamp.
 	l.Found("data", Volume{"a", "fast", 19, "volume-9", false}, "silver")
 	if got := l.gigabytes(policy.BackendScope, "silver"); got != 15 {
 		t.Errorf("backend silver has %d GiB, want 15", got)
@@ -111,14 +111,14 @@ func TestHeldGrowthComesBeforeItsVolume(t *testing.T) {
 	if got := l.gigabytes(policy.TenantScope, "a"); got != 18 {
 		t.Errorf("tenant a uses %d GiB, want 18", got)
 	}
-	// It is the claim's already.
+	// The claim already has this room.
 	if denial := l.growTo("data", data, "silver", 18); denial != nil {
 		t.Error(denial)
 	}
 }
 
-// TestRequestedGrowthCountsUntilItIsSettled: Cinder may be making it, whatever the
-// claim asks for now.
+// TestRequestedGrowthCountsUntilItIsSettled: Cinder may be extending the volume,
+// whatever the claim asks for now.
 func TestRequestedGrowthCountsUntilItIsSettled(t *testing.T) {
 	l := ledgerOf(t)
 	data := Volume{"a", "fast", 10, "volume-1", false}
@@ -141,9 +141,9 @@ func TestRequestedGrowthCountsUntilItIsSettled(t *testing.T) {
 	}
 }
 
-// TestNoInterleavingOfGrowthsExceedsALimit: whatever is reserved, given up,
-// recorded and released in whichever order, the sums are those of the volumes, and
-// within the limits.
+// TestNoInterleavingOfGrowthsExceedsALimit: in whichever order growths are reserved,
+// given up, recorded and released, the sums are those of the volumes, and within the
+// limits.
 func TestNoInterleavingOfGrowthsExceedsALimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := ledgerOf(t)

@@ -6,8 +6,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// TestImportExchangesWhatAnotherClaimLeftBehind: the volume needs room once, under
-// the claim that gets it; and counts for the other again if that one gives up.
+// TestImportExchangesWhatAnotherClaimLeftBehind: the volume needs room only once, under
+// the claim that gets it. It counts for the other claim again if that one gives up.
 func TestImportExchangesWhatAnotherClaimLeftBehind(t *testing.T) {
 	l := ledgerOf(t)
 	decision := func(gib int64) Decided {

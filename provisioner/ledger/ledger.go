@@ -16,8 +16,8 @@ import (
 
 // Ledger counts what every tenant, class rule and backend uses: volumes that a
 // PersistentVolume records, volumes found at Cinder that none records yet, and
-// reservations for volumes that are being created. A claim counts exactly once,
-// whichever of the three it is, because all are kept under the claim's UID.
+// reservations for volumes that are being created. All three are kept under the claim's
+// UID, so a claim counts exactly once.
 //
 // The ledger checks and reserves room in one step, before the request to
 // Cinder, so that concurrent claims cannot share the last of it.
@@ -28,17 +28,17 @@ type Ledger struct {
 	entries map[types.UID]entry
 	// unrecorded is how many entries of each backend are only found.
 	unrecorded map[string]int
-	// growths are of the volumes that are larger than recorded, or may become so.
+	// growths are those of volumes that are larger than recorded, or may become so.
 	growths map[types.UID]growth
-	// snapshots are by the UID of their VolumeSnapshots.
+	// snapshots are keyed by the UID of their VolumeSnapshots.
 	snapshots map[types.UID]snapshotEntry
 	// gone is the set of claims whose volumes went away in this term. A listing
 	// that began before may still show them.
 	gone map[types.UID]bool
 	// freed is the set of scopes in which room was freed since TakeFreed.
 	freed map[Scope]bool
-	// sums is the usage by scope under the policy in force at the last refresh;
-	// another policy may have other rules, and the entries are summed up again.
+	// sums is the usage by scope under the policy in force at the last refresh. Another
+	// policy may have other rules, so the entries are then summed up again.
 	sums    map[Scope]policy.Usage
 	inForce *policy.Policy
 }
@@ -53,7 +53,7 @@ type entry struct {
 	// since is when a volume without a PersistentVolume was last seen, or lost its
 	// PersistentVolume.
 	since time.Time
-	// instead is the entry that a reservation for an import stands for.
+	// instead is the entry that a reservation for an import replaces.
 	instead *replaced
 }
 
@@ -75,11 +75,11 @@ const (
 // PassedOver is a backend of the rule that was not chosen, with the reason.
 type PassedOver struct {
 	Backend string
-	// Why is a sentence.
+	// Why is a full sentence.
 	Why string
 }
 
-// Volume is how a claim's volume counts.
+// Volume is what a claim's volume counts.
 type Volume struct {
 	Tenant       string
 	StorageClass string
@@ -91,7 +91,7 @@ type Volume struct {
 	Imported bool
 }
 
-// Scope identifies a policy.QuotaScope as long as the revision is the same.
+// Scope identifies a policy.QuotaScope within one revision of the policy.
 type Scope struct {
 	Kind policy.ScopeKind
 	Name string
@@ -106,16 +106,17 @@ func New(p func() *policy.Policy) *Ledger {
 type Decided struct {
 	policy.Decision
 	Revision string
-	// passedOver is why backends of the rule are missing from the decision.
+	// PassedOver is why backends of the rule are missing from the decision.
 	PassedOver []PassedOver
-	// Import is the ID of the volume that exists at Cinder and that the claim is to
-	// get; empty for a new one. If another claim left it behind, it counts for that
-	// claim, LeftBy, until then.
+	// Import is the ID of the existing volume that the claim is to get; empty for a new
+	// volume. If another claim, LeftBy, left that volume behind, it counts for LeftBy
+	// until then.
 	Import string
 	LeftBy types.UID
 }
 
-// Only narrows a decision to some of its backends, with the reasons.
+// Only narrows a decision to some of its backends. passedOver says why others are
+// missing.
 func (d Decided) Only(backends []string, passedOver []PassedOver) Decided {
 	d.PassedOver = passedOver
 	other := func(name string) bool { return !slices.Contains(backends, name) }
@@ -124,21 +125,20 @@ func (d Decided) Only(backends []string, passedOver []PassedOver) Decided {
 	return d
 }
 
-// Refusal reports that there is no room, and in which scopes freed room would
-// help.
+// Refusal reports that there is no room, and the scopes in which freed room would help.
 type Refusal struct {
 	*policy.Denial
 	Scopes []Scope
 }
 
-// IsOfBackends reports whether only backends have no room, so that another backend
-// may.
+// IsOfBackends reports whether only backends have no room, so that another backend may
+// have some.
 func (r *Refusal) IsOfBackends() bool {
 	return len(r.Scopes) > 0 && r.Scopes[0].Kind == policy.BackendScope
 }
 
-// refusalOf determines what blocks the claim: the tenant's or the rule's quota,
-// or else all of the backends' limits, any of which will do.
+// refusalOf determines what blocks the claim: the tenant's or the rule's quota, or
+// otherwise all of the backends' limits, any of which would help if it had room.
 func refusalOf(room policy.Room) *Refusal {
 	r := &Refusal{Denial: room.Denial}
 	var backends []Scope
@@ -215,8 +215,8 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided)
 	return backend, passedOver, nil, nil
 }
 
-// leave takes the volume of an import out of the sums if it counts for the claim
-// that left it behind: it must not need room twice.
+// leave takes the volume of an import out of the sums if it counts for the claim that
+// left it behind, so that it does not need room twice.
 func (l *Ledger) leave(decision Decided) *replaced {
 	e, known := l.entries[decision.LeftBy]
 	if decision.Import == "" || !known || e.VolumeID != decision.Import || e.state != found && e.state != forsaken {
@@ -237,8 +237,8 @@ func (l *Ledger) putBack(left *replaced) {
 	}
 }
 
-// Record counts a volume that exists, in place of whatever the claim counted as
-// before. No quota prevents it: the volume is there.
+// Record counts a volume that exists, in place of whatever the claim counted before. No
+// quota prevents that, because the volume is there.
 func (l *Ledger) Record(claim types.UID, volume Volume, backend string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -275,9 +275,9 @@ func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (elsewher
 	return ""
 }
 
-// Forsake records that the PersistentVolume of a claim is gone but its volume,
-// as far as is known, is not: it was to be kept, or an operator removed the object
-// by hand. It counts until a listing shows that it is gone.
+// Forsake records that the PersistentVolume of a claim is gone, but its volume, as far
+// as is known, is not: it was to be kept, or an operator removed the object by hand.
+// The volume counts until a listing shows that it is gone.
 func (l *Ledger) Forsake(claim types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -306,7 +306,7 @@ func (l *Ledger) WasServedByAnother(claim types.UID, volumeID string) bool {
 }
 
 // Keep records that a claim's volume exists and stays on purpose, although no
-// PersistentVolume names it. It counts until a listing shows that it is gone.
+// PersistentVolume names it. The volume counts until a listing shows that it is gone.
 func (l *Ledger) Keep(claim types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -325,8 +325,8 @@ func (l *Ledger) TakeFreed() []Scope {
 	return freed
 }
 
-// ForgetGone forgets which claims' volumes went away. No listing may be under
-// way.
+// ForgetGone forgets which claims' volumes went away. Call it only while no listing is
+// under way.
 func (l *Ledger) ForgetGone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -416,12 +416,12 @@ func (l *Ledger) HasRoom(decision Decided) bool {
 	return decision.Revision == l.inForce.Revision() && l.room(decision).Denial == nil
 }
 
-// room is what the quotas say about a decision.
+// room returns what the quotas say about a decision.
 func (l *Ledger) room(decision Decided) policy.Room {
 	return decision.Room(func(s policy.QuotaScope) policy.Usage { return l.sums[Scope{s.Kind, s.Name}] })
 }
 
-// Usage is the usage of a scope of the policy in force.
+// Usage returns the usage of a scope of the policy in force.
 func (l *Ledger) Usage(kind policy.ScopeKind, name string) policy.Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -429,13 +429,13 @@ func (l *Ledger) Usage(kind policy.ScopeKind, name string) policy.Usage {
 	return l.sums[Scope{kind, name}]
 }
 
-// Census is what counts at one moment.
+// Census holds what counts at one moment.
 type Census struct {
 	// Sums is the usage of every scope of the policy in force that has any.
 	Sums map[Scope]policy.Usage
 	// Shares is what each tenant uses on each backend.
 	Shares map[Share]policy.Usage
-	// Kept is the part of it whose PersistentVolumes are gone.
+	// Kept is the part of Shares whose PersistentVolumes are gone.
 	Kept map[Share]policy.Usage
 }
 
@@ -478,7 +478,7 @@ func (l *Ledger) refresh() {
 	}
 }
 
-// set replaces an entry, and drop removes one, without counting it in the scopes.
+// set replaces an entry, and drop removes one, without changing the sums of scopes.
 func (l *Ledger) set(claim types.UID, e entry) {
 	l.drop(claim)
 	l.entries[claim] = e
@@ -509,7 +509,7 @@ func (l *Ledger) remove(claim types.UID) bool {
 	return known
 }
 
-// noteFreed notes that an entry counts less, or no longer.
+// noteFreed notes that an entry counts less, or no longer counts.
 func (l *Ledger) noteFreed(e entry) {
 	for _, s := range l.inForce.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
 		l.freed[Scope{s.Kind, s.Name}] = true

@@ -43,7 +43,7 @@ func ledgerOf(t interface{ Fatal(...any) }) *Ledger {
 	return New(func() *policy.Policy { return p })
 }
 
-// reserve asks the policy as the daemon does, then the ledger.
+// reserve asks the policy first and then the ledger, as the daemon does.
 func (l *Ledger) reserve(claim types.UID, h Volume) (string, []PassedOver, *policy.Denial) {
 	inForce := l.policy()
 	decision := inForce.Decide(policy.Request{Namespace: "team-" + h.Tenant, StorageClass: h.StorageClass, Bytes: h.GiB << 30})
@@ -112,7 +112,7 @@ func TestAnotherPolicyCountsTheSameVolumesByItsOwnRules(t *testing.T) {
 	current := parsePolicy(t, quotaPolicy)
 	l := New(func() *policy.Policy { return current })
 	l.Record("1", Volume{Tenant: "a", StorageClass: "fast", GiB: 15}, "gold")
-	// The rules swap positions, and so do the paths that name them.
+	// The rules swap positions, and so their paths in the policy swap as well.
 	current = parsePolicy(t, `
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy

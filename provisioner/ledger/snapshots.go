@@ -8,10 +8,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// Snapshot is how the snapshot of a VolumeSnapshot counts.
+// Snapshot is what the snapshot of a VolumeSnapshot counts.
 type Snapshot struct {
 	Tenant string
-	// StorageClass is the volume's.
+	// StorageClass is that of the volume.
 	StorageClass string
 }
 
@@ -23,29 +23,30 @@ type snapshotEntry struct {
 	Snapshot
 	backend string
 	state   entryState
-	// since is when no VolumeSnapshotContent named it any longer, as far as is known.
+	// since is when the last VolumeSnapshotContent that named it was gone, as far as is
+	// known.
 	since time.Time
-	// instead is the snapshot that was left behind, which counts again if this
-	// reservation is given up.
+	// instead is the snapshot that was left behind. It counts again if this reservation
+	// is given up.
 	instead *leftSnapshot
 }
 
-// leftSnapshot is a snapshot that counts for a VolumeSnapshot which is gone.
+// leftSnapshot is a snapshot that counts for a VolumeSnapshot that is gone.
 type leftSnapshot struct {
 	uid   types.UID
 	entry snapshotEntry
 }
 
-// ReserveSnapshot reserves room for the snapshot of a VolumeSnapshot that the
-// policy admits. One that already counts needs no room. The error is
-// ErrPolicyChanged when the decision was not made under the policy in force.
+// ReserveSnapshot reserves room for the snapshot of a VolumeSnapshot that the policy
+// admits. A snapshot that already counts needs no room. The error is ErrPolicyChanged
+// when the decision was not made under the policy in force.
 func (l *Ledger) ReserveSnapshot(uid types.UID, backend string, s Snapshot, decision Decided) (denial *policy.Denial, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refresh()
 	if e, known := l.snapshots[uid]; known {
 		if e.state == recorded {
-			// Its import was given up when nobody knew that it had been recorded.
+			// Its import was given up before anybody knew that it had been recorded.
 			l.leaveSnapshot(decision.LeftBy, s.Tenant)
 		}
 		return nil, nil
@@ -64,8 +65,8 @@ func (l *Ledger) ReserveSnapshot(uid types.UID, backend string, s Snapshot, deci
 	return nil, nil
 }
 
-// leaveSnapshot takes a snapshot out of the sums that another VolumeSnapshot of the
-// tenant left behind: its import needs no more room than it has.
+// leaveSnapshot takes a snapshot that another VolumeSnapshot of the tenant left behind
+// out of the sums, so that its import needs no additional room.
 func (l *Ledger) leaveSnapshot(uid types.UID, tenant string) *leftSnapshot {
 	e, known := l.snapshots[uid]
 	if !known || e.state != found || e.Tenant != tenant {
@@ -95,9 +96,9 @@ func (l *Ledger) RecordSnapshot(uid types.UID, backend string, s Snapshot) {
 	l.putSnapshot(uid, snapshotEntry{Snapshot: s, backend: backend, state: recorded})
 }
 
-// FoundSnapshots counts all snapshots that a listing of a backend shows, and
-// frees the room of those that were there before it began and that it does not show.
-// It returns the tenants that have room now.
+// FoundSnapshots counts all snapshots that a listing of a backend shows. It frees the
+// room of those that were there before the listing began but that it does not show, and
+// returns the tenants that have room now.
 func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot, began time.Time) (freed []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,8 +117,8 @@ func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot, bega
 	return freed
 }
 
-// ForsakeSnapshot records that no VolumeSnapshotContent names a snapshot any
-// longer, which stays. It counts until a listing shows that it is gone.
+// ForsakeSnapshot records that no VolumeSnapshotContent names a snapshot any longer.
+// The snapshot stays, and counts until a listing shows that it is gone.
 func (l *Ledger) ForsakeSnapshot(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,8 +137,8 @@ func (l *Ledger) ReleaseSnapshot(uid types.UID) (tenant string, freed bool) {
 	return l.removeSnapshot(uid)
 }
 
-// ReleaseSnapshotReservation frees room for a snapshot that was never begun. One
-// that was to be imported and that was left behind counts on.
+// ReleaseSnapshotReservation frees the room for a snapshot that was never begun. A
+// snapshot that was left behind and was to be imported continues to count.
 func (l *Ledger) ReleaseSnapshotReservation(uid types.UID) (tenant string, freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

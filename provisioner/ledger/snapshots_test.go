@@ -60,10 +60,10 @@ func TestSnapshotsCountAgainstTenantAndRule(t *testing.T) {
 	take("2", "fast", "")
 	used(2)
 	take("3", "fast", rule)
-	// What is recorded counts in place of the reservation.
+	// A recorded snapshot counts in place of its reservation.
 	l.RecordSnapshot("1", "gold", Snapshot{"a", "fast"})
 	used(2)
-	// What a listing shows counts, unless it counts already.
+	// A listed snapshot counts, unless it counts already.
 	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {"a", "fast"}, "9": {"a", "slow"}}, time.Now())
 	used(3)
 	take("4", "slow", tenant)
@@ -83,7 +83,7 @@ func TestSnapshotsCountAgainstTenantAndRule(t *testing.T) {
 	}
 	used(0)
 	take("5", "fast", "")
-	// Another policy counts the same snapshots again.
+	// Under another policy, the same snapshots count again.
 	p = parsePolicy(t, snapshotPolicy+"\n      # changed\n")
 	used(1)
 	if census := l.Census(); census.Shares[Share{"a", "gold"}].Snapshots != 1 {
@@ -105,7 +105,7 @@ func TestSnapshotOfAnOlderPolicyReservesNothing(t *testing.T) {
 }
 
 // TestSnapshotThatWasLeftNeedsNoMoreRoom: whoever imports a snapshot that the tenant
-// left behind gets its place, and nobody else does.
+// left behind gets its room, and nobody else does.
 func TestSnapshotThatWasLeftNeedsNoMoreRoom(t *testing.T) {
 	p := parsePolicy(t, snapshotPolicy)
 	for name, test := range map[string]struct {
@@ -148,8 +148,8 @@ func TestSnapshotThatWasLeftNeedsNoMoreRoom(t *testing.T) {
 	}
 }
 
-// TestImportThatWasRecordedAfterAllCountsOnce: the answer to the request that
-// records an import may be lost, and the import is then given up and tried again.
+// TestImportThatWasRecordedAfterAllCountsOnce: the answer to the request that records
+// an import may be lost. The import is then given up and tried again.
 func TestImportThatWasRecordedAfterAllCountsOnce(t *testing.T) {
 	p := parsePolicy(t, snapshotPolicy)
 	l := New(func() *policy.Policy { return p })
@@ -170,7 +170,7 @@ func TestImportThatWasRecordedAfterAllCountsOnce(t *testing.T) {
 	if used := l.Usage(policy.TenantScope, "a").Snapshots; used != 1 {
 		t.Errorf("%d snapshots count, and there is 1", used)
 	}
-	// Until it is stamped anew, it may be given up; then a listing shows whose it is.
+	// Until it has its new stamp, it may be given up. Then a listing shows whose it is.
 	l.ForsakeSnapshot("5")
 	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {"a", "fast"}}, time.Now())
 	if used := l.Usage(policy.TenantScope, "a").Snapshots; used != 1 {
@@ -179,7 +179,7 @@ func TestImportThatWasRecordedAfterAllCountsOnce(t *testing.T) {
 }
 
 // TestSnapshotThatWasLeftDuringAListingStillCounts: it may have been taken after the
-// page that would show it.
+// page that would have shown it.
 func TestSnapshotThatWasLeftDuringAListingStillCounts(t *testing.T) {
 	p := parsePolicy(t, snapshotPolicy)
 	l := New(func() *policy.Policy { return p })

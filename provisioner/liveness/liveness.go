@@ -1,6 +1,6 @@
-// Package liveness notices what stands still inside the process: a loop that no
-// longer turns, work that does not end, and queues that nobody serves. What
-// fails, or waits for a server with a timeout, does not stand still.
+// Package liveness notices what stands still inside the process: a loop that no longer
+// turns, work that does not end, or a queue that nobody serves. What fails, or waits
+// for a server with a timeout, does not stand still.
 package liveness
 
 import (
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// mostNamed bounds how much the error names of what stands still.
+// mostNamed bounds how many tasks that stand still the error names.
 const mostNamed = 10
 
 // Monitor watches everything in one process that must not stand still.
@@ -25,11 +25,11 @@ type Monitor struct {
 // New makes a monitor that watches nothing yet.
 func New() *Monitor { return &Monitor{tasks: map[*Task]struct{}{}} }
 
-// Bound is how long a task may go on without a sign of life. Every check asks
-// for it, since a reload may change it.
+// Bound returns how long a task may go on without a sign of life. Every check calls it,
+// because a reload may change the bound.
 type Bound func() time.Duration
 
-// Always is a bound that never changes.
+// Always returns a bound that never changes.
 func Always(bound time.Duration) Bound { return func() time.Duration { return bound } }
 
 // Task is a loop that beats at least once within its bound, or work that ends
@@ -43,7 +43,7 @@ type Task struct {
 	pauses int
 }
 
-// Begin starts to watch a task, which is named by a noun with its article.
+// Begin starts to watch a task. what names it by a noun with its article.
 func (m *Monitor) Begin(what string, bound Bound) *Task {
 	t := &Task{monitor: m, what: what, bound: bound, last: time.Now()}
 	m.mu.Lock()
@@ -52,15 +52,14 @@ func (m *Monitor) Begin(what string, bound Bound) *Task {
 	return t
 }
 
-// Beat is a sign of life.
+// Beat records a sign of life.
 func (t *Task) Beat() {
 	t.monitor.mu.Lock()
 	defer t.monitor.mu.Unlock()
 	t.last = time.Now()
 }
 
-// Pause stops the watch over a task while it waits in a queue that is watched
-// itself.
+// Pause stops watching a task while it waits in a queue that is itself watched.
 func (t *Task) Pause() (resume func()) {
 	t.monitor.mu.Lock()
 	defer t.monitor.mu.Unlock()
@@ -75,12 +74,12 @@ func (t *Task) Pause() (resume func()) {
 
 type taskKey struct{}
 
-// In returns a context for the work that the task is about.
+// In returns a context for the task's work.
 func (t *Task) In(ctx context.Context) context.Context { return context.WithValue(ctx, taskKey{}, t) }
 
-// PauseOf returns what pauses the task of a context while its work waits for a
-// turn at a backend: how long depends on the policy's limits and on who else
-// waits. It returns nil if the context has no task.
+// PauseOf returns the function that pauses the task of a context while its work waits
+// for a turn at a backend, because how long that takes depends on the policy's limits
+// and on who else waits. It returns nil if the context has no task.
 func PauseOf(ctx context.Context) (pause func() (resume func())) {
 	if task, ok := ctx.Value(taskKey{}).(*Task); ok {
 		return task.Pause
@@ -88,23 +87,22 @@ func PauseOf(ctx context.Context) (pause func() (resume func())) {
 	return nil
 }
 
-// End stops the watch.
+// End stops watching the task.
 func (t *Task) End() {
 	t.monitor.mu.Lock()
 	defer t.monitor.mu.Unlock()
 	delete(t.monitor.tasks, t)
 }
 
-// lookEvery is the pause between two looks at a queue.
+// lookEvery is the pause between two checks of a queue.
 const lookEvery = 5 * time.Second
 
-// Progress is what a queue shows of itself: whether something waits in it, and a
-// mark that changes when it moves.
+// Progress returns whether something waits in a queue, and a mark that changes when the
+// queue moves.
 type Progress func() (waiting bool, mark string)
 
-// Follow watches a queue until the context ends. A queue stands still if
-// something waits in it while its mark does not change, or if it does not even
-// answer.
+// Follow watches a queue until the context ends. A queue stands still if something
+// waits in it while its mark does not change, or if progress does not even return.
 func (m *Monitor) Follow(ctx context.Context, what string, bound Bound, progress Progress) {
 	task := m.Begin(what, bound)
 	defer task.End()

@@ -10,14 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Attachment is a VolumeAttachment: Kubernetes has attached a volume to a node, or is
-// about to, or has not ended that yet. Whether the node exists plays no role.
+// Attachment is a VolumeAttachment: Kubernetes has attached a volume to a node, is
+// about to, or has not detached it completely. Whether the node exists does not matter.
 type Attachment struct{ Name, Node string }
 
 func (a Attachment) String() string { return fmt.Sprintf("%s (node %s)", a.Name, a.Node) }
 
 // KnownAttachments lists the VolumeAttachments that name a PersistentVolume according
-// to the cache; known is false if there is none, or if it is not complete.
+// to the cache. known is false if there is no cache, or if it is not complete.
 func (t *Tracker) KnownAttachments(pv string) (attachments []Attachment, known bool, err error) {
 	if !t.Watches() {
 		return nil, false, nil
@@ -33,8 +33,8 @@ func (t *Tracker) KnownAttachments(pv string) (attachments []Attachment, known b
 	return attachments, true, nil
 }
 
-// Attachments lists the same from a reading that began after the call. Concurrent
-// calls share one.
+// Attachments lists the VolumeAttachments that name a PersistentVolume, from a reading
+// that began after the call. Concurrent calls share one reading.
 func (t *Tracker) Attachments(ctx context.Context, pv string) ([]Attachment, error) {
 	seen, err := t.attachments.get(ctx)
 	if err != nil {

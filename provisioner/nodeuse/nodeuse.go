@@ -24,20 +24,20 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// AnnotationReleasedBy names nodes, separated by commas, that an operator knows
-// to have released a PersistentVolume's volume, whatever their status says: the
-// way out for a node that is lost but still has its Node object. Tenants cannot
-// write it, since PersistentVolumes are cluster-scoped.
+// AnnotationReleasedBy names nodes, separated by commas, that an operator knows to have
+// released a PersistentVolume's volume, whatever their status says. It is the way out
+// for a node that is lost but still has its Node object. Tenants cannot write it,
+// because PersistentVolumes are cluster-scoped.
 const AnnotationReleasedBy = "standalone-cinder.openstack.org/released-by-nodes"
 
 // Options configure a Tracker.
 type Options struct {
 	Client kubernetes.Interface
-	// Caches are nil where there are none.
+	// Caches is nil if there are none.
 	Caches *Caches
 }
 
-// Caches are of all nodes and attachments, with the indexes of NodeIndexers and
+// Caches hold all nodes and attachments, with the indexes of NodeIndexers and
 // AttachmentIndexers.
 type Caches struct {
 	Nodes       cache.Indexer
@@ -46,16 +46,15 @@ type Caches struct {
 	Synced func() bool
 }
 
-// Tracker knows which nodes use volumes. A leader uses one Tracker for its
-// term.
+// Tracker knows which nodes use volumes. Each leader has one for its term.
 type Tracker struct {
 	options Options
 	listing shared[picture]
-	// attachments are by the name of the PersistentVolume.
+	// attachments are keyed by the name of the PersistentVolume.
 	attachments shared[map[string][]Attachment]
 
 	mu sync.Mutex
-	// boots is, by the UID of a released PersistentVolume and by node, the boot
+	// boots holds, by the UID of a released PersistentVolume and by node, the boot
 	// during which the node was first seen to use it.
 	boots map[types.UID]map[string]string
 }
@@ -74,7 +73,7 @@ const (
 	byPersistentVolume = "persistentVolume"
 )
 
-// NodeIndexers index Nodes by the volumes that they use.
+// NodeIndexers returns an index of Nodes by the volumes that they use.
 func NodeIndexers() cache.Indexers {
 	return cache.Indexers{byVolume: func(object any) ([]string, error) {
 		node, ok := object.(*corev1.Node)
@@ -89,7 +88,7 @@ func NodeIndexers() cache.Indexers {
 	}}
 }
 
-// AttachmentIndexers index VolumeAttachments by their PersistentVolumes.
+// AttachmentIndexers returns an index of VolumeAttachments by their PersistentVolumes.
 func AttachmentIndexers() cache.Indexers {
 	return cache.Indexers{byPersistentVolume: func(object any) ([]string, error) {
 		attachment, ok := object.(*storagev1.VolumeAttachment)
@@ -105,19 +104,19 @@ func AttachmentIndexers() cache.Indexers {
 
 // Volume is a volume as nodes know it.
 type Volume struct {
-	// PV is the name of the PersistentVolume and UID its object's; the UID is
-	// empty where no object exists.
+	// PV is the name of the PersistentVolume, and UID that of the object; empty if no
+	// object exists.
 	PV  string
 	UID types.UID
-	// Names are those that kubelet may use for the volume.
+	// Names are the names that kubelet may use for the volume.
 	Names []corev1.UniqueVolumeName
-	// ID is Cinder's ID of a volume whose PersistentVolume, and so its names, are
-	// not known. A name that contains the ID, or the name of the PersistentVolume,
-	// is taken for one of the volume's: many drivers build their targets and
+	// ID is Cinder's ID of a volume whose PersistentVolume, and therefore its names,
+	// are not known. A name that contains the ID or the name of the PersistentVolume
+	// counts as one of the volume's, because many drivers build their targets and
 	// handles from them.
 	ID string
 	// MayAttach means that the volume may be served by a CSI driver that attaches
-	// it.
+	// volumes.
 	MayAttach bool
 	// ReleasedBy are the nodes that an operator vouches for.
 	ReleasedBy []string
@@ -134,10 +133,10 @@ func VolumeOf(pv *corev1.PersistentVolume) Volume {
 	return v
 }
 
-// Names are kubelet's names for the volume of a PersistentVolume: the plugin's
-// name and the plugin's name for the volume (GetUniqueVolumeName in
-// pkg/volume/util and GetVolumeName in pkg/volume/iscsi, fc, csi and flexvolume
-// of Kubernetes). Sources that are never attached have none.
+// Names returns kubelet's names for the volume of a PersistentVolume: the plugin's name
+// followed by the plugin's name for the volume (GetUniqueVolumeName in pkg/volume/util
+// and GetVolumeName in pkg/volume/iscsi, fc, csi and flexvolume of Kubernetes). Sources
+// that are never attached have none.
 func Names(pv *corev1.PersistentVolume) []corev1.UniqueVolumeName {
 	source := pv.Spec.PersistentVolumeSource
 	var name string
@@ -151,7 +150,7 @@ func Names(pv *corev1.PersistentVolume) []corev1.UniqueVolumeName {
 	case source.CSI != nil:
 		name = fmt.Sprintf("kubernetes.io/csi/%s^%s", source.CSI.Driver, source.CSI.VolumeHandle)
 	case source.FlexVolume != nil:
-		// Kubelet ignores the driver's name for it.
+		// Kubelet ignores the driver's own name for the volume.
 		name = source.FlexVolume.Driver + "/" + pv.Name
 	default:
 		return nil
@@ -240,8 +239,8 @@ func (t *Tracker) attachedTo(v Volume) ([]string, error) {
 	return nodes, nil
 }
 
-// Users lists the nodes that use a volume, from a reading that began after the
-// call. Concurrent calls share one.
+// Users lists the nodes that use a volume, from a reading that began after the call.
+// Concurrent calls share one reading.
 func (t *Tracker) Users(ctx context.Context, v Volume) ([]string, error) {
 	seen, err := t.listing.get(ctx)
 	if err != nil {
@@ -274,8 +273,8 @@ func (t *Tracker) Users(ctx context.Context, v Volume) ([]string, error) {
 	}), nil
 }
 
-// users lists the nodes that use a volume, sorted: those whose status says so,
-// unless they are known to have released it, and those that it is attached to.
+// users lists the nodes that use a volume, sorted: those whose status says so, unless
+// they are known to have released it, and those to which it is attached.
 func (t *Tracker) users(v Volume, saying []host, attached []string, find func(name string) (host, bool)) []string {
 	using := map[string]bool{}
 	rebooted := map[string]bool{}
@@ -298,10 +297,9 @@ func (t *Tracker) users(v Volume, saying []host, attached []string, find func(na
 	return names
 }
 
-// rebooted records the boot during which a node was first seen to use a volume
-// whose claim is gone, and reports whether the node has rebooted since: then
-// nothing from before is left on it, and no pod can have begun to use the
-// volume afterwards.
+// rebooted records the boot during which a node was first seen to use a volume whose
+// claim is gone, and reports whether the node has rebooted since. If it has, nothing
+// from before is left on it, and no pod can have begun to use the volume afterwards.
 func (t *Tracker) rebooted(v Volume, node host) bool {
 	if v.UID == "" || node.boot == "" {
 		return false
@@ -318,15 +316,15 @@ func (t *Tracker) rebooted(v Volume, node host) bool {
 	return seen && first != node.boot
 }
 
-// Forget drops what is remembered about a PersistentVolume that is gone, or
-// that is no longer to be removed.
+// Forget drops what is remembered about a PersistentVolume that is gone, or that is no
+// longer to be removed.
 func (t *Tracker) Forget(uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.boots, uid)
 }
 
-// pageSize bounds the size of one answer of the API server.
+// pageSize bounds the size of one response of the API server.
 const pageSize = 500
 
 // read reads all nodes, and the attachments if there is no cache of them, and
@@ -365,8 +363,8 @@ func (t *Tracker) read(ctx context.Context) (picture, error) {
 	return seen, err
 }
 
-// pages reads a list to its end. If the API server has forgotten a page
-// meanwhile, the reading fails; the next call reads again.
+// pages reads a list to its end. If the API server has forgotten a page in the
+// meantime, the reading fails, and the next call starts over.
 func pages(ctx context.Context, read func(context.Context, metav1.ListOptions) (next string, err error)) error {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {

@@ -34,7 +34,7 @@ func csi() *corev1.PersistentVolume {
 
 const iscsiName = "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2010-10.org.openstack:volume-1:1"
 
-// TestNamesAreThoseOfKubelet: taken from kubelet's plugins, release 1.36.
+// TestNamesAreThoseOfKubelet: they were taken from kubelet's plugins, release 1.36.
 func TestNamesAreThoseOfKubelet(t *testing.T) {
 	lun := int32(3)
 	for _, c := range []struct {
@@ -98,8 +98,8 @@ func attachment(pv, node string) *storagev1.VolumeAttachment {
 	}}
 }
 
-// tracker makes a tracker over an API server with the objects; its caches have
-// the same objects, or are empty if there is no API server.
+// tracker makes a Tracker over an API server with the objects and, if caches is set,
+// complete caches with the same objects.
 func tracker(t *testing.T, caches bool, objects ...runtime.Object) (*Tracker, *fake.Clientset) {
 	t.Helper()
 	client := fake.NewClientset(objects...)
@@ -161,8 +161,8 @@ func TestNodesThatUseAVolume(t *testing.T) {
 	}
 }
 
-// TestVolumesWithoutTheirPersistentVolumeAreRecognized by what drivers build
-// names from.
+// TestVolumesWithoutTheirPersistentVolumeAreRecognized: drivers build their own names
+// from the ID, or from the name of the PersistentVolume.
 func TestVolumesWithoutTheirPersistentVolumeAreRecognized(t *testing.T) {
 	lost := Volume{PV: "pvc-1", MayAttach: true, ID: "4b8b277f-e890-44b4-907e-d5ed893d27d6"}
 	for _, c := range []struct {
@@ -199,7 +199,7 @@ func TestLateWatchIsNotBelieved(t *testing.T) {
 	}
 }
 
-// TestNodeThatWasStartedAnewHasLetGo: but not if the use was first seen during
+// TestNodeThatWasStartedAnewHasLetGo: this is not so if the use was first seen during
 // the current boot.
 func TestNodeThatWasStartedAnewHasLetGo(t *testing.T) {
 	using := node("a", inUse(iscsiName), attached(iscsiName))
@@ -242,7 +242,7 @@ func TestAttachmentsThatAreNotReadProveNothing(t *testing.T) {
 	}
 }
 
-// TestOneReadingServesAllWhoWait, but never a caller that asked after it began.
+// TestOneReadingServesAllWhoWait: it never serves a caller that asked after it began.
 func TestOneReadingServesAllWhoWait(t *testing.T) {
 	var mu sync.Mutex
 	readings := 0

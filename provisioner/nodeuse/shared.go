@@ -9,11 +9,11 @@ import (
 // readTimeout bounds one reading.
 const readTimeout = 30 * time.Second
 
-// dutyCycle bounds how much of the time is spent reading: after a long reading
-// comes a pause that is this many times longer.
+// dutyCycle bounds how much of the time is spent reading: after a long reading comes a
+// pause that is this many times longer.
 const dutyCycle = 3
 
-// quick is a reading that needs no pause after it.
+// quick is the longest reading that needs no pause after it.
 const quick = 50 * time.Millisecond
 
 // shared is a reading that serves every caller who asked before it began.

@@ -9,11 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// pageSize bounds the size of one answer of the API server.
+// pageSize bounds the size of one response of the API server.
 const pageSize = 500
 
-// List reads a list in pages. The API server forgets where a page ended after
-// some minutes; List then reads the whole list again in one request, since
+// List reads a list in pages. If the API server has forgotten where a page ended, as it
+// does after some minutes, List reads the whole list again in one request, because
 // nothing else would reach its end.
 func List[T any](ctx context.Context, what string, list func(context.Context, metav1.ListOptions) ([]T, string, error)) ([]T, error) {
 	var all []T

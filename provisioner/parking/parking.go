@@ -1,7 +1,7 @@
-// Package parking keeps what cannot be worked on now, together with everything
-// that could unblock it. Nothing that is parked polls: it returns when one of its
-// triggers fires. Triggers that fire between the decision to park it and the
-// parking itself are not missed.
+// Package parking holds what cannot be worked on now, together with everything that
+// could unblock it. What is parked does not poll: it returns when one of its triggers
+// fires. Triggers that fire between the decision to park it and the parking itself are
+// not missed.
 package parking
 
 import (
@@ -37,8 +37,8 @@ const (
 	Earlier     TriggerKind = "earlier"     // it is known which claims are older than the term
 )
 
-// maxTriggers bounds how many triggers are distinguished. Beyond it, everything
-// that happened counts as a trigger for everything, which costs a needless check.
+// maxTriggers bounds how many triggers are distinguished. Beyond it, all that fired are
+// forgotten and count as having fired, which costs needless checks.
 const maxTriggers = 4096
 
 // History remembers when each trigger last fired.
@@ -46,7 +46,7 @@ type History struct {
 	mu    sync.Mutex
 	clock Moment
 	last  map[Trigger]Moment
-	// floor is when everything was last forgotten.
+	// floor is when all triggers were last forgotten.
 	floor Moment
 }
 
@@ -99,7 +99,7 @@ const (
 type Lot[T metav1.Object] struct {
 	mu     sync.Mutex
 	parked map[types.UID]place[T]
-	// reported is the last message to each object's author.
+	// reported is the last message about each object.
 	reported map[types.UID]report
 }
 
@@ -110,16 +110,16 @@ type place[T metav1.Object] struct {
 	since    time.Time
 }
 
-// report is a message to an object's author.
+// report is a message for the author of an object.
 type report struct {
 	reason, message string
 	at              time.Time
-	// latest is the last message with this reason, whether it was news or not, and
-	// since is when the first one came.
+	// latest is the last message with this reason, whether it was news or not; since is
+	// when the first one came.
 	latest string
 	since  time.Time
-	// failure is why the last attempt failed, if it came after the message, and
-	// failing is when the first of such attempts failed.
+	// failure is why the last attempt failed, if that was after the message; failing is
+	// when the first of these attempts failed.
 	failure string
 	failing time.Time
 }
@@ -140,8 +140,8 @@ func (l *Lot[T]) Park(object T, reason Reason, triggers []Trigger) {
 	l.parked[object.GetUID()] = place[T]{object, reason, triggers, time.Now()}
 }
 
-// NoteFailure records why the last attempt at an object failed, for List. The
-// author is told by others.
+// NoteFailure records why the last attempt at an object failed, for List. It does not
+// report the failure to the object's author.
 func (l *Lot[T]) NoteFailure(uid types.UID, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,8 +152,8 @@ func (l *Lot[T]) NoteFailure(uid types.UID, message string) {
 	l.reported[uid] = known
 }
 
-// Take removes an object if it is parked for one of the reasons; no reasons
-// mean any.
+// Take removes an object if it is parked for one of the reasons. Without reasons, any
+// will do.
 func (l *Lot[T]) Take(uid types.UID, reasons ...Reason) (object T, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,8 +183,8 @@ func (l *Lot[T]) TriggeredBy(triggers []Trigger) []T {
 	return found
 }
 
-// Each calls yield for every parked object, with the reason of the last message to
-// its author, which is empty if there was none.
+// Each calls yield for every parked object, with the reason of the last message to its
+// author; empty if there was none.
 func (l *Lot[T]) Each(yield func(object T, reason Reason, reported string)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -197,8 +197,8 @@ func (l *Lot[T]) Each(yield func(object T, reason Reason, reported string)) {
 type Parked[T metav1.Object] struct {
 	Object T
 	State  Reason
-	// Reason and Message are those of the last message to the author; of an object
-	// that is failing, Reason is empty and Message the last failure.
+	// Reason and Message are those of the last message to the author. For a failing
+	// object, Reason is empty and Message is the last failure.
 	Reason, Message string
 	// Since is when it began to wait for this reason.
 	Since time.Time
@@ -224,7 +224,7 @@ func (l *Lot[T]) List() []Parked[T] {
 }
 
 // IsNews records a message to an object's author, and reports whether it is news:
-// another reason, another message, or the same one after a while.
+// another reason, another message, or the same message after a while.
 //
 // passing means that the message changes all the time without being news, such
 // as the numbers of a quota.

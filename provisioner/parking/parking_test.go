@@ -51,7 +51,7 @@ func TestParkedObjectsAreHelpedByWhatHelpsThem(t *testing.T) {
 	if _, ok := lot.Take("waiting", Waiting); !ok {
 		t.Error("what waits is not in")
 	}
-	// One reason at a time.
+	// An object is parked for one reason at a time.
 	lot.Park(claim("denied"), Failing, nil)
 	var parked []string
 	lot.Each(func(_ *corev1.PersistentVolumeClaim, reason Reason, reported string) {
@@ -116,7 +116,7 @@ func TestHelpsAreForgottenRatherThanGathered(t *testing.T) {
 	}
 }
 
-// TestTheListSaysWhySinceWhen: the latest message, news or not, and when its
+// TestTheListSaysWhySinceWhen: it shows the latest message, news or not, and when its
 // reason began.
 func TestTheListSaysWhySinceWhen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

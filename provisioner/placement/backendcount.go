@@ -19,13 +19,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// counting records which backends this term has listed and counted, and which
-// claims may have volumes that no listing has shown yet.
+// counting records which backends this term has listed and counted, and which claims
+// may have volumes that no listing has shown yet.
 type counting struct {
 	mu sync.Mutex
-	// done is the set of backends whose volumes the ledger has counted; generation
-	// is how often each has changed its endpoint; listings is how many listings are
-	// under way.
+	// done is the set of backends whose volumes the ledger has counted. generation is
+	// how often each has changed its endpoint. listings is how many listings are under
+	// way.
 	done       map[string]bool
 	generation map[string]int
 	// moved is when a backend last changed its endpoint.
@@ -38,9 +38,9 @@ type counting struct {
 	// backend was listed.
 	earlier   *record.EarlierClaims
 	goneEarly map[types.UID]bool
-	// underWay is the counts that are under way, by backend.
+	// underWay holds the counts under way, by backend.
 	underWay map[string]*tally
-	// wanted are the backends to count in the background, and wake tells that there are
+	// wanted are the backends to count in the background; wake signals that there are
 	// some.
 	wanted map[string]bool
 	wake   chan struct{}
@@ -86,7 +86,7 @@ func (p *Placer) CountBackend(ctx context.Context, name string) error {
 			c.done[name] = true
 		}
 		if c.listings == 0 {
-			// No listing under way can still show what is gone.
+			// Now no listing is under way that could still show a volume that is gone.
 			p.Ledger.ForgetGone()
 		}
 		c.mu.Unlock()
@@ -127,8 +127,8 @@ func (p *Placer) countFound(name string, all []cinder.Volume) {
 	}
 }
 
-// movedAt is when a backend last changed its endpoint in this term, the zero
-// time if it never did. Volumes seen before need not exist at the new endpoint.
+// movedAt returns when a backend last changed its endpoint in this term, or the zero
+// time if it never did. Volumes seen before that need not exist at the new endpoint.
 func (p *Placer) movedAt(name string) time.Time {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
@@ -153,9 +153,9 @@ func (p *Placer) RequestCount(name string) {
 	}
 }
 
-// countElsewhere counts the other backends where the tenant may have volumes,
-// because its quota includes them. For a while it skips a backend
-// that was slow to answer; only claims that could be placed there wait for it.
+// countElsewhere counts the other backends where the tenant may have volumes, because
+// its quota includes them. For a while it skips a backend that was slow to answer; only
+// claims that could be placed there wait for it.
 func (p *Placer) countElsewhere(ctx context.Context, d ledger.Decided, mayList bool) (undecided bool) {
 	tenant, ok := p.Policy().Tenant(d.Tenant)
 	if !ok || !limited(d.Quotas) {
@@ -238,8 +238,8 @@ func (p *Placer) CreatedInTerm(claim *corev1.PersistentVolumeClaim) bool {
 	return !p.counting.mayBeEarlier(claim)
 }
 
-// mayBeEarlier is true for every claim until NoteEarlier. The caller locks the
-// mutex.
+// mayBeEarlier returns true for every claim until NoteEarlier is called. The caller
+// holds the mutex.
 func (c *counting) mayBeEarlier(claim *corev1.PersistentVolumeClaim) bool {
 	return c.earlier == nil || c.earlier.Has(claim)
 }
@@ -265,7 +265,8 @@ func (p *Placer) countShared(ctx context.Context, name string, generation int) e
 		go p.tally(name, t)
 	}
 	c.mu.Unlock()
-	// Its pages wait for their turns at the backend, and Cinder may take long.
+	// The pages of the listing wait for their turns at the backend, and Cinder may take
+	// long.
 	if wait := liveness.PauseOf(ctx); wait != nil {
 		defer wait()()
 	}
@@ -277,7 +278,8 @@ func (p *Placer) countShared(ctx context.Context, name string, generation int) e
 	}
 }
 
-// tally counts for all claims that wait, so it runs until the term ends.
+// tally counts for all claims that wait, so it does not end with any of them, but with
+// the term.
 func (p *Placer) tally(name string, t *tally) {
 	t.err = p.countListed(p.Term, name)
 	c := p.counting
@@ -296,7 +298,7 @@ func (p *Placer) tally(name string, t *tally) {
 	close(t.done)
 }
 
-// Recount counts a backend again that has changed its endpoint.
+// Recount counts a backend again after its endpoint has changed.
 func (p *Placer) Recount(name string) {
 	c := p.counting
 	c.mu.Lock()
@@ -307,7 +309,7 @@ func (p *Placer) Recount(name string) {
 	p.RequestCount(name)
 }
 
-// Wanted tells when TakeWanted has backends to count in the background.
+// Wanted signals that TakeWanted has backends to count in the background.
 func (p *Placer) Wanted() <-chan struct{} { return p.counting.wake }
 
 // TakeWanted takes the backends to count in the background.
@@ -327,8 +329,8 @@ func (p *Placer) NoteEarlier(claims record.EarlierClaims) {
 	p.counting.earlier = &claims
 }
 
-// Relist lists a backend again, counts the volumes that it shows, and frees the
-// room of those that are gone. It asks which claims exist once it has the listing.
+// Relist lists a backend again, counts the volumes that it shows, and frees the room of
+// those that are gone. It calls exists only after the listing has ended.
 func (p *Placer) Relist(ctx context.Context, name string, exists func(claim types.UID) bool) ([]cinder.Volume, error) {
 	volumes, err := p.Volumes(name)
 	if err != nil {
@@ -337,8 +339,8 @@ func (p *Placer) Relist(ctx context.Context, name string, exists func(claim type
 	c := p.counting
 	c.mu.Lock()
 	if c.listings == 0 {
-		// This listing cannot show what was gone before it began, unless a late
-		// request created it again.
+		// This listing cannot show a volume that was gone before it began, unless a
+		// late request created it again.
 		p.Ledger.ForgetGone()
 	}
 	c.listings++

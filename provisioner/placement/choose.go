@@ -25,9 +25,9 @@ type Choice struct {
 	undecided bool
 }
 
-// Choose reserves room for an admitted claim on the first of its backends that
-// is healthy and has room. Once a volume may exist there, the claim stays:
-// listing a single backend would never reveal two volumes on two backends.
+// Choose reserves room for an admitted claim on the first of its backends that is
+// healthy and has room. Once a volume may exist on a backend, the claim stays there,
+// because no listing of a single backend would reveal two volumes on two backends.
 //
 // A backend is counted before it is chosen, and so is every backend of the rule
 // that an earlier leader may have chosen for this claim. With mayList, Choose lists a
@@ -46,7 +46,7 @@ func (p *Placer) Choose(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	return p.firstWithRoom(ctx, claim.UID, class, d, mayList)
 }
 
-// keep returns the choice that was made before.
+// keep returns the earlier choice.
 func (p *Placer) keep(position ledger.Position) Choice {
 	if unhealthy := p.Health(position.Backend); unhealthy != nil {
 		return Choice{Denial: p.Unavailable([]ledger.PassedOver{{Backend: position.Backend, Why: unhealthy.Error()}}, nil)}
@@ -157,7 +157,7 @@ func (p *Placer) firstWithRoom(ctx context.Context, uid types.UID, class string,
 	case len(noRoom) == 0:
 		return Choice{Denial: p.Unavailable(passedOver, p.RuleBackends(d))}, nil
 	}
-	// Reserve on all of them together, for one message about all of them.
+	// Reserve on all of them together, so that one message covers all of them.
 	backend, over, refused, err := p.Ledger.Reserve(uid, class, d.Only(noRoom, nil))
 	if refused == nil {
 		return Choice{Backend: backend, PassedOver: over}, err
@@ -171,9 +171,8 @@ func (p *Placer) firstWithRoom(ctx context.Context, uid types.UID, class string,
 	return Choice{Denial: &denied}, nil
 }
 
-// reserveOn reserves room on one backend. If that backend has no room,
-// passedOver has the reason; a denial concerns the tenant or the rule, and so
-// every backend.
+// reserveOn reserves room on one backend. If only that backend has no room, PassedOver
+// holds the reason. A denial concerns the tenant or the rule, and so every backend.
 func (p *Placer) reserveOn(name string, uid types.UID, class string, d ledger.Decided, before []ledger.PassedOver) (chosen Choice, hasRoom bool, err error) {
 	backend, passedOver, refused, err := p.Ledger.Reserve(uid, class, d.Only([]string{name}, before))
 	switch {
@@ -188,7 +187,7 @@ func (p *Placer) reserveOn(name string, uid types.UID, class string, d ledger.De
 	return Choice{Denial: &denied}, false, nil
 }
 
-// Health is nil while a backend answers.
+// Health returns nil while a backend answers.
 func (p *Placer) Health(name string) error {
 	volumes, err := p.Volumes(name)
 	if err != nil {
@@ -198,8 +197,8 @@ func (p *Placer) Health(name string) error {
 	return volumes.Health()
 }
 
-// prepare makes sure that a backend can be chosen: that it is healthy and its
-// volumes are counted.
+// prepare makes sure that a backend can be chosen: it must be healthy, and its volumes
+// must be counted.
 func (p *Placer) prepare(ctx context.Context, name string, mayList bool) (unhealthy error, undecided bool, err error) {
 	if unhealthy := p.Health(name); unhealthy != nil {
 		return unhealthy, false, nil
@@ -217,8 +216,7 @@ func (p *Placer) prepare(ctx context.Context, name string, mayList bool) (unheal
 	return nil, false, nil
 }
 
-// RuleBackends are all backends of the rule that decided, including suspended
-// ones.
+// RuleBackends returns all backends of the rule that decided, including suspended ones.
 func (p *Placer) RuleBackends(d ledger.Decided) []string {
 	t, ok := p.Policy().Tenant(d.Tenant)
 	if !ok {
@@ -238,7 +236,8 @@ func (p *Placer) mayUse(tenant, backend string) bool {
 	return ok && slices.ContainsFunc(t.Classes, func(c policy.Class) bool { return slices.Contains(c.Backends, backend) })
 }
 
-// PassedOverText lists why earlier backends of the rule were not chosen.
+// PassedOverText returns text that lists why earlier backends of the rule were not
+// chosen.
 func PassedOverText(decision policy.Decision, passedOver []ledger.PassedOver) string {
 	var reasons []string
 	for _, step := range decision.Trace {

@@ -10,23 +10,23 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 )
 
-// fullFor is how long a backend counts as full after Cinder's own quota rejected
-// a volume there. Meanwhile, claims that can go to another backend do.
+// fullFor is how long a backend counts as full after Cinder's own quota rejected a
+// volume there. During that time, claims that can go to another backend do so.
 const fullFor = time.Minute
 
 // fullAt identifies an exhausted Cinder quota: a backend and a volume type,
 // because Cinder also has quotas per type.
 type fullAt struct{ backend, volumeType string }
 
-// fullness is a backend's refusal of volumes of a size or larger.
+// fullness is a backend's refusal of volumes of a certain size or larger.
 type fullness struct {
 	until   time.Time
 	sizeGiB int64
 	refusal error
 }
 
-// NoteFull remembers that Cinder's own quota rejected a volume. When that
-// passes, denied claims come back.
+// NoteFull remembers that Cinder's own quota rejected a volume. When this expires,
+// denied claims come back.
 func (p *Placer) NoteFull(backend string, volume policy.VolumeProperties, refusal error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,7 +41,7 @@ func (p *Placer) NoteFull(backend string, volume policy.VolumeProperties, refusa
 	p.full[at] = fullness{until: until, sizeGiB: size, refusal: refusal}
 }
 
-// fullnessPasses forgets a refusal, unless another has come since.
+// fullnessPasses forgets a refusal, unless a later one has replaced it.
 func (p *Placer) fullnessPasses(at fullAt) {
 	p.mu.Lock()
 	left := time.Until(p.full[at].until)
@@ -57,7 +57,7 @@ func (p *Placer) fullnessPasses(at fullAt) {
 	}
 }
 
-// isFull returns Cinder's refusal until it passes.
+// isFull returns Cinder's refusal until it expires.
 func (p *Placer) isFull(backend string, volume policy.VolumeProperties) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

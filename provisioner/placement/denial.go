@@ -21,13 +21,13 @@ type Denial struct {
 	Triggers []parking.Trigger
 }
 
-// DenialOf is the policy's denial.
+// DenialOf converts a denial by the policy.
 func DenialOf(d *policy.Denial) Denial {
 	return Denial{Reason: string(d.Reason), Message: d.Message}
 }
 
-// noRoom is the denial of a claim that exceeds a quota. Freed room in that quota
-// triggers another check, and so does a backend of its rule that answers again.
+// noRoom returns the denial of a claim that exceeds a quota. Freed room in that quota
+// triggers another check, and so does a backend of the claim's rule that answers again.
 func (p *Placer) noRoom(refused *ledger.Refusal, d ledger.Decided) Denial {
 	denied := DenialOf(refused.Denial)
 	denied.Triggers = triggersOf(p.RuleBackends(d))
@@ -37,9 +37,9 @@ func (p *Placer) noRoom(refused *ledger.Refusal, d ledger.Decided) Denial {
 	return denied
 }
 
-// Unavailable is the denial of a claim that no backend can take now. The claim
-// comes back when one of the backends that were passed over answers, or one of
-// the others.
+// Unavailable returns the denial of a claim that no backend can take now. The claim
+// comes back when one of the backends that were passed over, or one of the others,
+// answers.
 func (p *Placer) Unavailable(passedOver []ledger.PassedOver, others []string) *Denial {
 	var why []string
 	triggers := append(triggersOf(others), parking.Trigger{Kind: parking.Earlier})
@@ -50,7 +50,7 @@ func (p *Placer) Unavailable(passedOver []ledger.PassedOver, others []string) *D
 	return &Denial{Reason: ReasonBackendUnavailable, Message: strings.Join(why, "; "), Triggers: triggers}
 }
 
-// RoomIn is the trigger of freed room in a quota's scope.
+// RoomIn returns the trigger that fires when room is freed in a quota's scope.
 func RoomIn(s ledger.Scope) parking.Trigger {
 	return parking.Trigger{Kind: parking.Room, Name: string(s.Kind) + " " + s.Name}
 }

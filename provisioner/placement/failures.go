@@ -15,7 +15,7 @@ type Failure struct {
 	Reason string
 }
 
-// PassedOver is the failure as the reason why the location was not chosen again.
+// PassedOver returns the failure as the reason why its location was not chosen again.
 func (f Failure) PassedOver() ledger.PassedOver {
 	at := "backend " + f.Backend
 	if f.Zone != "" {
@@ -24,19 +24,19 @@ func (f Failure) PassedOver() ledger.PassedOver {
 	return ledger.PassedOver{Backend: f.Backend, Why: at + ": " + f.Reason}
 }
 
-// round is what a claim tries without a delay: one location after another, until
-// Cinder makes its volume or no location is left.
+// round holds the locations that a claim tries without a delay, one after another,
+// until Cinder makes its volume or no location is left.
 //
-// What failed concerns this claim alone. Cinder reports a zone without room like a
-// broken driver, or a volume that is larger than any pool, which say nothing about
-// the next claim.
+// A failure concerns this claim alone. Cinder reports a zone without room in the same
+// way as a broken driver, or a volume that is larger than any pool, and these say
+// nothing about the next claim.
 type round struct {
 	revision string
 	failures []Failure
 }
 
-// NoteFailure remembers until the end of the claim's round where its volume could
-// not be made, and reports whether that is news.
+// NoteFailure remembers, until the end of the claim's round, where its volume could not
+// be made, and reports whether that is news.
 func (p *Placer) NoteFailure(uid types.UID, d ledger.Decided, failure Failure) (isNews bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,23 +52,23 @@ func (p *Placer) NoteFailure(uid types.UID, d ledger.Decided, failure Failure) (
 	return true
 }
 
-// Failures are those of the claim's round, the oldest first.
+// Failures returns the failures of the claim's round, oldest first.
 func (p *Placer) Failures(uid types.UID) []Failure {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.rounds[uid].failures)
 }
 
-// EndRound forgets where the claim's volume could not be made: it has a volume, or
-// needs none, or is tried again only after a delay.
+// EndRound forgets where the claim's volume could not be made. Call it when the claim
+// has a volume, needs none, or is tried again only after a delay.
 func (p *Placer) EndRound(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.rounds, uid)
 }
 
-// InTurn orders the locations of a decision for the claim: those that failed in
-// its round come last. Another policy ends the round, since it has other locations.
+// InTurn orders the locations of a decision for the claim: those that failed in its
+// round come last. Another policy ends the round, because it has other locations.
 func (p *Placer) InTurn(uid types.UID, d ledger.Decided) ledger.Decided {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,7 @@ func (r round) locations() []policy.Location {
 	return locations
 }
 
-// Untried are the locations of a decision that did not fail in the claim's round.
+// Untried returns the locations of a decision that did not fail in the claim's round.
 func (p *Placer) Untried(uid types.UID, d ledger.Decided) []policy.Location {
 	p.mu.Lock()
 	failed := p.rounds[uid].locations()
@@ -105,9 +105,9 @@ func (p *Placer) Untried(uid types.UID, d ledger.Decided) []policy.Location {
 	return untried
 }
 
-// HasAnother reports whether the claim's round has a location left that can be
-// tried at once. A claim that counts at a backend may have a volume there, and has
-// only the locations of that backend.
+// HasAnother reports whether the claim's round has a location left that can be tried at
+// once. If the claim counts at a backend, it may have a volume there, so only locations
+// of that backend are left to it.
 func (p *Placer) HasAnother(uid types.UID, d ledger.Decided) bool {
 	position, counts := p.Ledger.PositionOf(uid)
 	return slices.ContainsFunc(p.Untried(uid, d), func(at policy.Location) bool {

@@ -38,7 +38,7 @@ type fakeVolumes struct {
 	listErr error
 	onList  func()
 	health  error
-	// touched has the UIDs of claims for which a volume may have been created.
+	// touched holds the UIDs of claims for which a volume may have been created.
 	touched map[string]bool
 }
 
@@ -59,7 +59,7 @@ func (f *fakeVolumes) Health() error { return f.health }
 type fixture struct {
 	*Placer
 	backends map[string]*fakeVolumes
-	// begun has the claims with unfinished attempts.
+	// begun holds the claims with unfinished attempts.
 	begun map[types.UID]stamps.Volume
 }
 

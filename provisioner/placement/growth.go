@@ -36,20 +36,20 @@ func (p *Placer) Grow(ctx context.Context, claim types.UID, d ledger.Decided) (*
 	return &denied, nil
 }
 
-// Unanswered is the denial of an expansion whose backend does not answer.
+// Unanswered returns the denial of an expansion whose backend does not answer.
 func (p *Placer) Unanswered(backend string, unhealthy error) *Denial {
 	return p.Unavailable([]ledger.PassedOver{{Backend: backend, Why: unhealthy.Error()}}, nil)
 }
 
-// HoldGrowth reserves room for a growth that may have been requested from Cinder,
-// until SettleGrowth.
+// HoldGrowth reserves room, until SettleGrowth, for a growth that may have been
+// requested from Cinder.
 func (p *Placer) HoldGrowth(claim types.UID, sizeGiB int64) { p.Ledger.HoldGrowth(claim, sizeGiB) }
 
 // IsGrowing reports whether room is reserved for a growth.
 func (p *Placer) IsGrowing(claim types.UID) bool { return p.Ledger.IsGrowing(claim) }
 
 // GiveUpGrowth frees what Grow reserved and offers it to denied claims. It returns
-// false if Cinder may have been asked for the growth.
+// false if the growth may have been requested from Cinder.
 func (p *Placer) GiveUpGrowth(claim types.UID) bool {
 	over, freed := p.Ledger.GiveUpGrowth(claim)
 	if freed {
@@ -58,8 +58,9 @@ func (p *Placer) GiveUpGrowth(claim types.UID) bool {
 	return over
 }
 
-// SettleGrowth ends a growth when nothing extends the volume now, which counts with
-// the size that Cinder shows from now on. What that frees is offered to denied claims.
+// SettleGrowth ends a growth when nothing extends the volume any more. The volume then
+// counts with the size that Cinder shows, and room that this frees is offered to denied
+// claims.
 func (p *Placer) SettleGrowth(claim types.UID, sizeGiB int64) {
 	if p.Ledger.SettleGrowth(claim, sizeGiB) {
 		p.roomFreed()

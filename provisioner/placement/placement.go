@@ -1,6 +1,6 @@
-// Package placement decides where volumes go, and counts where they are: the
-// listings behind the ledger, and Cinder's own quotas. It answers with a
-// decision, and what follows from it is up to the caller.
+// Package placement decides where volumes go, and counts where they are, using the
+// listings behind the ledger and Cinder's own quotas. It returns decisions; the caller
+// carries them out.
 package placement
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 )
 
-// Volumes is what placement asks one backend.
+// Volumes is what placement needs from one backend.
 type Volumes interface {
 	// Volumes lists the cluster's volumes, once in a term.
 	Volumes(ctx context.Context) ([]cinder.Volume, error)
@@ -24,7 +24,7 @@ type Volumes interface {
 	Relist(ctx context.Context) ([]cinder.Volume, error)
 	// Untouched reports whether this term provably created nothing for the claim.
 	Untouched(stamp stamps.Volume) bool
-	// Health is nil while the backend answers.
+	// Health returns nil while the backend answers.
 	Health() error
 }
 
@@ -44,8 +44,8 @@ type Options struct {
 	Term context.Context
 }
 
-// Placer places the volumes of one term. While it holds a mutex, it asks no
-// backend and not its caller, and it signals freed room through a channel.
+// Placer places the volumes of one term. While it holds a mutex, it calls neither a
+// backend nor its caller. It signals freed room through a channel.
 type Placer struct {
 	Options
 	counting *counting
@@ -56,7 +56,7 @@ type Placer struct {
 	// whose entry in full has expired since the last TakeFreed.
 	full    map[fullAt]fullness
 	expired []string
-	// rounds are those of the claims for which Cinder could not make a volume.
+	// rounds are the rounds of claims for which Cinder could not make a volume.
 	rounds map[types.UID]round
 }
 
@@ -94,11 +94,12 @@ func (p *Placer) roomFreed() {
 	}
 }
 
-// Freed is signaled while freed room has not been offered to claims yet.
+// Freed returns a channel that has a value while freed room has not been offered to
+// claims yet.
 func (p *Placer) Freed() <-chan struct{} { return p.freed }
 
-// TakeFreed returns the triggers of the quotas in which room was freed since the
-// last time.
+// TakeFreed returns the triggers of the quotas in which room was freed since the last
+// call.
 func (p *Placer) TakeFreed() []parking.Trigger {
 	var triggers []parking.Trigger
 	for _, scope := range p.Ledger.TakeFreed() {

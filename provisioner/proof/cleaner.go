@@ -30,14 +30,13 @@ type Unrecorded interface {
 
 // Nodes determines which nodes use a volume.
 type Nodes interface {
-	// Users asks the API server.
+	// Users reads from the API server.
 	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
 }
 
-// Cleaner removes what is proven unneeded. Every path that removes a volume
-// without a PersistentVolume asks it for the proof when the turn of the first
-// change has come: undoing, duplicates, volumes that a listing shows, and
-// audits.
+// Cleaner removes what is proven unneeded. Every path that removes a volume without a
+// PersistentVolume (undoing, duplicates, volumes that a listing shows, and audits) asks
+// it for the proof when the turn of the first change has come.
 type Cleaner struct {
 	Client          kubernetes.Interface
 	ProvisionerName string
@@ -46,21 +45,20 @@ type Cleaner struct {
 	ClusterUID string
 	// Namespace is where the volumes' Secrets are.
 	Namespace string
-	// RecordedBy returns, from a cache, which PersistentVolume names a volume, or
-	// did so; empty means that none is known.
+	// RecordedBy returns, from a cache, the PersistentVolume that names or named a
+	// volume; empty means that none is known.
 	RecordedBy func(v cinder.Volume) (pv string)
 	Nodes      Nodes
-	// UseOf returns what nodes may list for a volume that no PersistentVolume
-	// records, and nil if no node can list it: its connection was never published.
-	// If the function itself is nil, only the name that the PersistentVolume would
-	// have is known.
+	// UseOf returns what nodes may list for a volume that no PersistentVolume records;
+	// nil if no node can list it, because its connection was never published. If the
+	// function itself is nil, only the name that the PersistentVolume would have is
+	// known.
 	UseOf func(stamp stamps.Volume) *nodeuse.Volume
-	// Volumes provides a backend's volumes and the connector they are connected
-	// to.
+	// Volumes returns a backend's volumes and the connector that they are connected to.
 	Volumes func(backend string) (Unrecorded, cinder.Connector, error)
 }
 
-// keptError says why a volume or Secret stays. Retrying does not change that.
+// keptError says why a volume or Secret stays. A retry does not help.
 type keptError struct{ message string }
 
 func (e *keptError) Error() string { return e.message }
@@ -79,11 +77,10 @@ func IsKept(err error) bool {
 // another.
 var ErrMayBeServed = errors.New("its claim is pending and may still be bound to it")
 
-// IsUnneeded is the proof that a volume may be removed: no PersistentVolume
-// records it, and its claim is gone or served by another volume. The backend
-// proves that the volume carries the claim's stamp, was never attached and is
-// not a copy of another (backends.EverAttached), and does so each time
-// it reads the volume.
+// IsUnneeded proves that a volume may be removed: no PersistentVolume records it, and
+// its claim is gone or served by another volume. The backend proves each time it reads
+// the volume that it carries the claim's stamp, was never attached and is not a copy of
+// another (backends.EverAttached).
 func (c Cleaner) IsUnneeded(ctx context.Context, v cinder.Volume) error {
 	second, err := c.isSecond(ctx, v)
 	if err != nil || second {
@@ -113,10 +110,10 @@ func (c Cleaner) IsUnneeded(ctx context.Context, v cinder.Volume) error {
 	return nil
 }
 
-// servedByForeign is the proof that a claim bound to a PersistentVolume with
-// the name this program would use is served by another provisioner's object of
-// that name. If no such object exists, the claim's own PersistentVolume
-// existed, and may have been used.
+// servedByForeign proves that a claim that is bound to a PersistentVolume with the name
+// that this program would use is served by another provisioner's object of that name.
+// If no such object exists, the claim's own PersistentVolume existed, and may have been
+// used.
 func (c Cleaner) servedByForeign(ctx context.Context, stamp stamps.Volume, v cinder.Volume) error {
 	_, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -125,17 +122,16 @@ func (c Cleaner) servedByForeign(ctx context.Context, stamp stamps.Volume, v cin
 	return err
 }
 
-// IsUnrecorded is the proof that no PersistentVolume records a volume. It is
-// enough for a caller that works on the claim and makes, or keeps, another
-// volume.
+// IsUnrecorded proves that no PersistentVolume records a volume. That is enough for a
+// caller that works on the claim and makes, or keeps, another volume.
 func (c Cleaner) IsUnrecorded(ctx context.Context, v cinder.Volume) error {
 	_, err := c.isSecond(ctx, v)
 	return err
 }
 
-// isSecond is the same proof, and also reports whether the claim's
-// PersistentVolume names another volume. It looks in the cache by the volume's
-// ID, and at the API server by the name of this claim's PersistentVolume.
+// isSecond proves the same as IsUnrecorded, and also reports whether the claim's
+// PersistentVolume names another volume. It looks in the cache by the volume's ID, and
+// at the API server by the name of this claim's PersistentVolume.
 func (c Cleaner) isSecond(ctx context.Context, v cinder.Volume) (second bool, err error) {
 	stamp := stamps.Of(v)
 	if stamp.Cluster != c.Cluster || stamp.PV != record.PVNameFor(stamp.ClaimUID) {
@@ -149,8 +145,8 @@ func (c Cleaner) isSecond(ctx context.Context, v cinder.Volume) (second bool, er
 		if err := c.unused(ctx, *use, v); err != nil {
 			return false, err
 		}
-		// Asking the nodes may take long, and the PersistentVolume may have been
-		// saved meanwhile.
+		// Reading the nodes may take long, and the PersistentVolume may have been saved
+		// in the meantime.
 		pv, err = c.Record(ctx, stamp.PV)
 	}
 	if err != nil || pv == nil {
@@ -166,7 +162,7 @@ func (c Cleaner) isSecond(ctx context.Context, v cinder.Volume) (second bool, er
 	return true, nil
 }
 
-// notRecorded is the part of the proof that the cache provides.
+// notRecorded makes the part of the proof that relies on the cache.
 func (c Cleaner) notRecorded(v cinder.Volume) error {
 	if pv := c.RecordedBy(v); pv != "" {
 		return kept("volume %s is recorded by PersistentVolume %s", v.ID, pv)
@@ -174,9 +170,8 @@ func (c Cleaner) notRecorded(v cinder.Volume) error {
 	return nil
 }
 
-// Record reads the PersistentVolume of that name from the API server; nil if
-// there is none, or if it is another provisioner's, which records no volume of
-// ours.
+// Record reads the PersistentVolume of that name from the API server. It returns nil if
+// there is none, or if it is another provisioner's, which records no volume of ours.
 func (c Cleaner) Record(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	pv, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && record.IsForeign(pv, c.ProvisionerName) {
@@ -188,8 +183,8 @@ func (c Cleaner) Record(ctx context.Context, name string) (*corev1.PersistentVol
 	return pv, nil
 }
 
-// mayUse returns what nodes may list for a volume that no PersistentVolume
-// records; nil if no node can list it. No node uses a volume that was never connected.
+// mayUse returns what nodes may list for a volume that no PersistentVolume records. It
+// returns nil if no node can list the volume, because it was never connected.
 func (c Cleaner) mayUse(stamp stamps.Volume, v cinder.Volume) *nodeuse.Volume {
 	switch {
 	case v.Status != cinder.StatusAttaching && v.Status != cinder.StatusReserved:
@@ -200,7 +195,7 @@ func (c Cleaner) mayUse(stamp stamps.Volume, v cinder.Volume) *nodeuse.Volume {
 	return &nodeuse.Volume{PV: stamp.PV, MayAttach: true}
 }
 
-// unused is the proof that no node uses a volume.
+// unused proves that no node uses a volume.
 func (c Cleaner) unused(ctx context.Context, use nodeuse.Volume, v cinder.Volume) error {
 	if len(use.Names) == 0 {
 		use.ID = v.ID
@@ -225,9 +220,9 @@ func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, sta
 // Timeout bounds the requests to the API server that a proof sends.
 const Timeout = time.Minute
 
-// Permit asks for the proof before the first change of each volume. Before
-// every later change it asks whether the cache shows a record meanwhile: a
-// request of a former leader may arrive late.
+// Permit demands the proof before the first change of each volume. Before every later
+// change it checks whether the cache now shows a record, because a request of a former
+// leader may arrive late.
 func (c Cleaner) Permit(prove backends.Permit) backends.Permit {
 	proven := map[string]bool{}
 	return func(ctx context.Context, v cinder.Volume) error {

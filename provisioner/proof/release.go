@@ -18,20 +18,21 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// Release is the proof that the volume of a released PersistentVolume may be
-// removed. A deletion may wait minutes for its turn, and the PersistentVolume
-// it began with is out of date by then: an operator may have changed their mind,
-// or a node may still be writing.
+// Release proves that the volume of a released PersistentVolume may be removed. A
+// deletion may wait minutes for its turn. By then, the PersistentVolume that it began
+// with is out of date: an operator may have changed their mind, or a node may still be
+// writing.
 type Release struct {
 	ReleaseOptions
 	pv       *corev1.PersistentVolume
 	volumeID string
-	// proven is the resource version that the API server gave the proof for, at is
-	// when, and status was the volume's status at that time; empty until then.
+	// proven is the resource version for which the API server gave the proof, at is
+	// when it did, and status is the volume's status at that time; empty until then.
 	proven string
 	at     time.Time
 	status cinder.Status
-	// looked means that the API server had no VolumeAttachment for the volume.
+	// looked means that the API server was asked and had no VolumeAttachment for the
+	// volume.
 	looked bool
 }
 
@@ -40,16 +41,16 @@ type ReleaseOptions struct {
 	Client            kubernetes.Interface
 	PersistentVolumes corelisters.PersistentVolumeLister
 	Nodes             Nodes
-	// Attachments are asked about the volumes of the CSI driver.
+	// Attachments finds the VolumeAttachments of the CSI driver's volumes.
 	Attachments Attachments
 }
 
 // Attachments determines which VolumeAttachments name a PersistentVolume;
 // *nodeuse.Tracker implements it.
 type Attachments interface {
-	// KnownAttachments answers from a cache, if there is one.
+	// KnownAttachments reads a cache, if there is one.
 	KnownAttachments(pv string) (attachments []nodeuse.Attachment, known bool, err error)
-	// Attachments asks the API server.
+	// Attachments reads from the API server.
 	Attachments(ctx context.Context, pv string) ([]nodeuse.Attachment, error)
 }
 
@@ -59,7 +60,7 @@ func NewRelease(options ReleaseOptions, pv *corev1.PersistentVolume, volumeID st
 	return &Release{ReleaseOptions: options, pv: pv, volumeID: volumeID}
 }
 
-// IsProven reports whether the proof succeeded before.
+// IsProven reports whether the proof has succeeded.
 func (r *Release) IsProven() bool { return r.proven != "" }
 
 const (
@@ -70,9 +71,9 @@ const (
 	askTimeout = 5 * time.Second
 )
 
-// Permit asks the API server before the first change, and once more if that
-// change waited long for its turn. Afterwards the cache shows whether an operator
-// has changed their mind.
+// Permit reads from the API server before the first change, and again if that change
+// waited long for its turn. Afterwards the cache shows whether an operator has changed
+// their mind.
 func (r *Release) Permit(ctx context.Context, v cinder.Volume) error {
 	switch {
 	case r.proven == "", record.IsCSI(r.pv) && isAttached(v) && !r.looked:
@@ -86,9 +87,9 @@ func (r *Release) Permit(ctx context.Context, v cinder.Volume) error {
 	return r.stillMeant()
 }
 
-// prove reads the nodes and the PersistentVolume. The nodes come first: reading
-// them may take long, and once no node uses a released volume, none begins to.
-// The PersistentVolume has the last word.
+// prove reads the nodes and the PersistentVolume. The nodes come first, because reading
+// them may take long, and once no node uses a released volume, none begins to. So the
+// state of the PersistentVolume decides in the end.
 func (r *Release) prove(ctx context.Context, v cinder.Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -115,10 +116,10 @@ func (r *Release) prove(ctx context.Context, v cinder.Volume) error {
 	}
 }
 
-// notAttached is the proof that Kubernetes has the volume of the CSI driver attached to
-// no node, whatever the node's state. Whoever unpublishes a volume deletes its
-// attachment at Cinder before the VolumeAttachment goes, so an attachment there is
-// looked up at the API server: without a VolumeAttachment, it is a leftover.
+// notAttached proves that Kubernetes has a volume of the CSI driver attached to no
+// node, whatever the node's state. When a volume is detached, its attachment at Cinder
+// is deleted before the VolumeAttachment. So for an attachment at Cinder, the API
+// server is asked: without a VolumeAttachment, the attachment is a leftover.
 func (r *Release) notAttached(ctx context.Context, v cinder.Volume) error {
 	if !record.IsCSI(r.pv) {
 		return nil
@@ -143,8 +144,8 @@ func isAttached(v cinder.Volume) bool {
 	return len(v.Attachments) > 0
 }
 
-// ask reads the PersistentVolume from the API server. It must still ask for the
-// removal.
+// ask reads the PersistentVolume from the API server. It returns an error unless the
+// object still calls for the removal.
 func (r *Release) ask(ctx context.Context) (*corev1.PersistentVolume, error) {
 	live, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, r.pv.Name, metav1.GetOptions{})
 	switch {

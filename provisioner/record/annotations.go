@@ -5,14 +5,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 )
 
-// Annotations of a PersistentVolume. Deletion reads nothing else, so that a
-// volume outlives the rule, the tenant and the StorageClass that made it.
+// Annotations of a PersistentVolume. Deletion reads nothing else, so it works even when
+// the rule, the tenant or the StorageClass that made the volume is gone.
 const (
 	Prefix            = "standalone-cinder.openstack.org/"
 	AnnotationVolume  = Prefix + "volume-id"
 	AnnotationBackend = Prefix + "backend"
-	// AnnotationEndpoint and AnnotationProject are where the volume lives: the
-	// same backend may point elsewhere tomorrow.
+	// AnnotationEndpoint and AnnotationProject say where the volume lives: the same
+	// backend may lead elsewhere tomorrow.
 	AnnotationEndpoint = Prefix + "endpoint"
 	AnnotationProject  = Prefix + "project-id"
 	AnnotationTenant   = Prefix + "tenant"
@@ -31,27 +31,27 @@ const (
 	// shares with other volumes of its backend; absent when there is none.
 	AnnotationSecret          = Prefix + "secret"
 	AnnotationSecretNamespace = Prefix + "secret-namespace"
-	// AnnotationSecretUID is the UID of a Secret that no volumes share: it is deleted
-	// without being read.
+	// AnnotationSecretUID is the UID of a Secret that no other volume shares. Such a
+	// Secret is deleted by its UID, without being read.
 	AnnotationSecretUID = Prefix + "secret-uid"
 	// AnnotationProvisionedBy is written by the library.
 	AnnotationProvisionedBy = "pv.kubernetes.io/provisioned-by"
 )
 
-// AnnotationFilesystemGrown is what an operator writes on a claim after growing
-// its filesystem on the node: the size of the volume.
+// AnnotationFilesystemGrown holds the size of the volume. An operator writes it on a
+// claim after growing its filesystem on the node.
 const AnnotationFilesystemGrown = Prefix + "filesystem-grown"
 
-// AnnotationVolumeName is on claims that were made for a caller of the CSI driver, and
-// has the name that the caller gave its volume.
+// AnnotationVolumeName is on claims that were made for a caller of the CSI driver. It
+// holds the name that the caller gave its volume.
 const AnnotationVolumeName = Prefix + "volume-name"
 
 // AnnotationSnapshotName is on VolumeSnapshots that were made for a caller of the CSI
-// driver, and has the name that the caller gave its snapshot.
+// driver. It holds the name that the caller gave its snapshot.
 const AnnotationSnapshotName = Prefix + "snapshot-name"
 
-// AnnotationUnstaged is on VolumeAttachments that are being deleted, and whose nodes had
-// unstaged their volumes by then.
+// AnnotationUnstaged marks a VolumeAttachment that was deleted after its node had
+// unstaged the volume.
 const AnnotationUnstaged = Prefix + "unstaged"
 
 // Annotations of the historic provisioner, and the connector that it used.
@@ -60,7 +60,7 @@ const (
 	HistoricVolume   = "cinderVolumeId"
 )
 
-// HistoricConnector is the connector that the historic provisioner used for
+// HistoricConnector returns the connector that the historic provisioner used for
 // every volume.
 func HistoricConnector() cinder.Connector {
 	return cinder.Connector{Host: "localhost", IP: "127.0.0.1", Initiator: "iqn.2018-01.io.k8s:a13fc3d1cc22"}
@@ -72,7 +72,7 @@ func HistoricConnector() cinder.Connector {
 const Finalizer = Prefix + "not-in-use-yet"
 
 // HistoricClone is the annotation by which a claim's author asked the historic
-// provisioner for a copy of another claim, of any namespace.
+// provisioner for a copy of another claim, in any namespace.
 const HistoricClone = admission.CloneAnnotation
 
 // Annotations that name the provisioner of a claim; ProvisionerOf reads them.
@@ -93,7 +93,7 @@ const (
 // backend's name. The Secret of one volume never carries it.
 const AnnotationSharedBy = Prefix + "shared-by-backend"
 
-// AnnotationLastImport says which import wrote a shared Secret last, and when: the
-// name of its PersistentVolume and the time. A removal of the Secret that was
-// decided before that fails.
+// AnnotationLastImport says which import last wrote a shared Secret, by the name of its
+// PersistentVolume, and when. Writing it makes a removal of the Secret fail that was
+// decided earlier.
 const AnnotationLastImport = Prefix + "last-import"

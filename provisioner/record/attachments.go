@@ -16,7 +16,8 @@ type Attachment struct {
 	Name, PV, Node string
 	// NodeKey stands for the node in the volume's metadata.
 	NodeKey string
-	// Attached means that the driver has said so; Ends, that it is to be detached.
+	// Attached means that the driver has reported it attached; Ends, that it is to be
+	// detached.
 	Attached, Ends bool
 	CreatedAt      time.Time
 }

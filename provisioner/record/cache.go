@@ -15,14 +15,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trim"
 )
 
-// NewTrimmer makes the Trimmer for objects that an informer of the process
-// caches.
+// NewTrimmer makes the Trimmer for the objects in the process's informer caches.
 func NewTrimmer() *trim.Trimmer {
 	return trim.New(trim.Options{IsRead: isReadOnClaims, IsReadOnVolumes: isReadOnVolumes, IsOfOne: isOfOne})
 }
 
-// isReadOnClaims names the annotations of claims that this program and the
-// library read.
+// isReadOnClaims reports whether this program or the library reads an annotation of
+// claims.
 func isReadOnClaims(key string) bool {
 	switch key {
 	case AnnotationStorageProvisioner, AnnotationBetaStorageProvisioner, corev1.BetaStorageClassAnnotation, HistoricClone,
@@ -32,8 +31,8 @@ func isReadOnClaims(key string) bool {
 	return false
 }
 
-// isReadOnVolumes is false for the annotations of PersistentVolumes that only people
-// and the commands read. With them, a map takes twice the memory.
+// isReadOnVolumes reports whether to cache an annotation of PersistentVolumes. Those
+// that only people and the commands read would double the memory that a map takes.
 func isReadOnVolumes(key string) bool {
 	switch key {
 	case corev1.LastAppliedConfigAnnotation, AnnotationRule, AnnotationRevision, AnnotationAttachment:
@@ -42,7 +41,7 @@ func isReadOnVolumes(key string) bool {
 	return true
 }
 
-// isOfOne names the annotations whose value no two objects share.
+// isOfOne reports whether no two objects share the value of an annotation.
 func isOfOne(key string) bool {
 	switch key {
 	case AnnotationVolume, AnnotationClaimUID, AnnotationSecret, AnnotationSecretUID, HistoricVolume:
@@ -51,17 +50,17 @@ func isOfOne(key string) bool {
 	return false
 }
 
-// The names of indexes. An index keeps a set of objects for each value, which takes more
-// memory than the object if it is its only one. So these have groups of values, and whoever
-// looks an object up in its group compares the value itself.
+// Names of indexes. An index keeps a set of objects for each value, and a set of one
+// takes more memory than the object itself. So these indexes have groups of values, and
+// whoever looks up an object in its group must compare the value itself.
 const (
 	byVolume   = "volume-group"
 	byClaimUID = "uid-group"
-	// byHandle lacks volumeHandles that are the volume's ID anyway.
+	// byHandle omits volumeHandles that equal the volume's ID.
 	byHandle = "handle-group"
 )
 
-// groupOf is one of 4096 groups of values.
+// groupOf returns the group of a value; there are 4096.
 func groupOf(value string) string {
 	if value == "" {
 		return ""
@@ -72,7 +71,7 @@ func groupOf(value string) string {
 	return string([]byte{byte(sum>>8) & 0xf, byte(sum)})
 }
 
-// Indexers are the indexes that the cache of PersistentVolumes must have.
+// Indexers returns the indexes that the cache of PersistentVolumes must have.
 func Indexers() cache.Indexers {
 	return cache.Indexers{
 		byVolume: indexer(func(pv *corev1.PersistentVolume) string { return groupOf(volumeOf(pv)) }),
@@ -85,7 +84,7 @@ func Indexers() cache.Indexers {
 	}
 }
 
-// ClaimIndexers are the indexes that the cache of claims must have.
+// ClaimIndexers returns the indexes that the cache of claims must have.
 func ClaimIndexers() cache.Indexers {
 	return cache.Indexers{byClaimUID: func(object any) ([]string, error) {
 		claim, ok := object.(*corev1.PersistentVolumeClaim)
@@ -96,7 +95,7 @@ func ClaimIndexers() cache.Indexers {
 	}}
 }
 
-// ClaimByUID returns the claim with a UID, nil if the cache has none.
+// ClaimByUID returns the claim with a UID, or nil if the cache has none.
 func ClaimByUID(claims cache.Indexer, uid types.UID) *corev1.PersistentVolumeClaim {
 	for _, object := range lookUp(claims, byClaimUID, groupOf(string(uid))) {
 		if claim := object.(*corev1.PersistentVolumeClaim); claim.UID == uid {
@@ -106,7 +105,7 @@ func ClaimByUID(claims cache.Indexer, uid types.UID) *corev1.PersistentVolumeCla
 	return nil
 }
 
-// WithVolume returns the PersistentVolumes that name a volume by its ID; there is one,
+// WithVolume returns the PersistentVolumes that name a volume by its ID. There is one,
 // unless somebody copied it.
 func WithVolume(pvs cache.Indexer, id string) []*corev1.PersistentVolume {
 	var found []*corev1.PersistentVolume
@@ -128,7 +127,7 @@ func lookUp(objects cache.Indexer, index, value string) []any {
 	return found
 }
 
-// indexer indexes PersistentVolumes by a key, or not if it is empty.
+// indexer indexes PersistentVolumes by a key, and omits those whose key is empty.
 func indexer(keyOf func(*corev1.PersistentVolume) string) cache.IndexFunc {
 	return func(object any) ([]string, error) {
 		pv, ok := object.(*corev1.PersistentVolume)
@@ -146,10 +145,10 @@ func volumeOf(pv *corev1.PersistentVolume) string {
 	return cmp.Or(pv.Annotations[AnnotationVolume], pv.Annotations[HistoricVolume], handleVolume(pv))
 }
 
-// WithHandle returns the name of a PersistentVolume, other than the named one,
-// that has the CSI driver and volumeHandle of a source; empty if there is none.
-// Kubelet identifies volumes by both, whoever made their objects, and gives two
-// that share them one mount.
+// WithHandle returns the name of a PersistentVolume, other than except, that has the
+// CSI driver and volumeHandle of a source; empty if there is none. Kubelet identifies
+// volumes by these two, whoever made their objects, and mounts volumes that share them
+// only once.
 func WithHandle(pvs cache.Indexer, source corev1.PersistentVolumeSource, except string) string {
 	if source.CSI == nil {
 		return ""
@@ -166,8 +165,8 @@ func WithHandle(pvs cache.Indexer, source corev1.PersistentVolumeSource, except 
 	return ""
 }
 
-// WithSource returns the PersistentVolumes that a CSI driver finds by a volumeHandle
-// other than the volume's ID; there is one, unless somebody copied it.
+// WithSource returns the PersistentVolumes with a CSI driver and a volumeHandle that is
+// not the volume's ID. There is one, unless somebody copied it.
 func WithSource(pvs cache.Indexer, driver, handle string) []*corev1.PersistentVolume {
 	var found []*corev1.PersistentVolume
 	for _, object := range lookUp(pvs, byHandle, groupOf(handle)) {

@@ -15,17 +15,17 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 )
 
-// PVNameOf is the library's name for the PersistentVolume of a claim.
+// PVNameOf returns the library's name for the PersistentVolume of a claim.
 func PVNameOf(claim *corev1.PersistentVolumeClaim) string { return PVNameFor(string(claim.UID)) }
 
-// PVNameFor is the name of the PersistentVolume that is made for a claim.
+// PVNameFor returns the name of the PersistentVolume that is made for a claim.
 func PVNameFor(claimUID string) string { return PVNamePrefix + claimUID }
 
-// PVNamePrefix is the provisioning library's.
+// PVNamePrefix is the prefix that the provisioning library uses.
 const PVNamePrefix = "pvc-"
 
-// RequestOf describes a claim to the policy. The class is nil if it does not
-// exist. A VolumeAttributesClass is taken to be missing until the caller has looked.
+// RequestOf describes a claim to the policy. The class is nil if it does not exist. A
+// VolumeAttributesClass counts as missing until the caller has looked it up.
 func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) policy.Request {
 	request := policy.Request{
 		Namespace:       claim.Namespace,
@@ -52,7 +52,7 @@ func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClas
 	return request
 }
 
-// ProvisionerOf is the provisioner that the PersistentVolume controller expects
+// ProvisionerOf returns the provisioner that the PersistentVolume controller expects
 // to serve the claim.
 func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
 	if name, ok := claim.Annotations[AnnotationStorageProvisioner]; ok {
@@ -61,7 +61,7 @@ func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
 	return claim.Annotations[AnnotationBetaStorageProvisioner]
 }
 
-// ClassName is the claim's StorageClass; a claim may have none.
+// ClassName returns the claim's StorageClass; a claim may have none.
 func ClassName(claim *corev1.PersistentVolumeClaim) string {
 	if name, ok := claim.Annotations[corev1.BetaStorageClassAnnotation]; ok {
 		return name
@@ -83,8 +83,8 @@ func BoundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != PVNameOf(claim)
 }
 
-// ClaimOf reads from the API server the claim that a volume was made for; nil
-// if it is gone.
+// ClaimOf reads from the API server the claim that a volume was made for. It returns
+// nil if the claim is gone.
 func ClaimOf(ctx context.Context, client kubernetes.Interface, stamp stamps.Volume) (*corev1.PersistentVolumeClaim, error) {
 	claim, err := client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != stamp.ClaimUID {
@@ -96,8 +96,8 @@ func ClaimOf(ctx context.Context, client kubernetes.Interface, stamp stamps.Volu
 	return claim, nil
 }
 
-// IsForeign reports whether a PersistentVolume is another provisioner's. One
-// without a provisioner may be ours.
+// IsForeign reports whether a PersistentVolume belongs to another provisioner. One that
+// names no provisioner may be ours.
 func IsForeign(pv *corev1.PersistentVolume, provisionerName string) bool {
 	by := pv.Annotations[AnnotationProvisionedBy]
 	return !IsOurs(pv) && by != "" && by != provisionerName

@@ -18,8 +18,8 @@ func MapRequest(connection mappers.Connection, pvName string, connector cinder.C
 	}
 }
 
-// RefusalError is the message of a claim's event about a connection that cannot
-// be mapped. The backend may be empty.
+// RefusalError returns the message of a claim's event about a connection that cannot be
+// mapped. The backend may be empty.
 func RefusalError(backend string, refused *mappers.Refusal) error {
 	if backend == "" {
 		return fmt.Errorf("%s: %w", refused.Reason, refused)

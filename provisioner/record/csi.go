@@ -18,8 +18,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 )
 
-// ProtocolCSI stands in records and metrics for the protocol of a volume that the CSI
-// driver attaches: which one it is shows each time that a node gets it.
+// ProtocolCSI is what records and metrics say instead of the protocol of a volume that
+// the CSI driver attaches: the protocol is known only once a node gets the volume.
 const ProtocolCSI = "csi"
 
 // IsCSI reports whether a PersistentVolume is one of this program's CSI driver,
@@ -28,13 +28,13 @@ func IsCSI(pv *corev1.PersistentVolume) bool {
 	return pv.Spec.CSI != nil && pv.Spec.CSI.Driver == wire.DriverName
 }
 
-// IsServed reports whether a provisioner that StorageClasses and claims name is this
-// program: by its own name, or by that of its CSI driver.
+// IsServed reports whether a provisioner named by a StorageClass or a claim is this
+// program, under its own name or that of its CSI driver.
 func IsServed(named, provisionerName string) bool {
 	return named == provisionerName || named == wire.DriverName
 }
 
-// DriverOf is the CSI driver if a StorageClass names it as its provisioner.
+// DriverOf returns the CSI driver's name if a StorageClass names it as its provisioner.
 func DriverOf(class *storagev1.StorageClass) string {
 	if class.Provisioner == wire.DriverName {
 		return class.Provisioner
@@ -42,8 +42,8 @@ func DriverOf(class *storagev1.StorageClass) string {
 	return ""
 }
 
-// NodeSecretName is the name of the Secret from which nodes have the credentials of
-// a volume that the CSI driver attaches. Publishing writes its entries.
+// NodeSecretName returns the name of the Secret from which nodes read the credentials
+// of a volume that the CSI driver attaches. Attaching the volume writes its entries.
 func NodeSecretName(pvName string) string { return pvName + "-node" }
 
 // CSIVolume is a volume for the CSI driver.
@@ -64,8 +64,8 @@ type CSIVolume struct {
 	Encrypted, MultiAttach bool
 }
 
-// MapCSI is what a PersistentVolume has of a volume for the CSI driver: in place of a
-// mapped connection, which it has only while a node uses it. The error is a
+// MapCSI returns what a PersistentVolume of the CSI driver says about its volume. A
+// connection is mapped only later, when a node gets the volume. The error is a
 // *mappers.Refusal.
 func MapCSI(v CSIVolume) (mappers.Result, error) {
 	if err := mappers.CheckVolume(v.Encrypted, v.MultiAttach, v.AccessModes, v.Block); err != nil {
@@ -95,8 +95,8 @@ func MapCSI(v CSIVolume) (mappers.Result, error) {
 	}, nil
 }
 
-// FilesystemUUIDsOf are those that the filesystem of a copy of a PersistentVolume's
-// volume may have; none if it is not recorded.
+// FilesystemUUIDsOf returns the UUIDs that the filesystem of a copy of a
+// PersistentVolume's volume may have; none if they are not recorded.
 func FilesystemUUIDsOf(pv *corev1.PersistentVolume, volumeID string) []string {
 	if IsBlockVolume(pv) {
 		return nil
@@ -104,8 +104,9 @@ func FilesystemUUIDsOf(pv *corev1.PersistentVolume, volumeID string) []string {
 	return filesystemUUIDs(pv, volumeID)
 }
 
-// NeverFormat reports whether no filesystem may be made on a copy of a PersistentVolume's
-// volume. A native volume has one that the program did not make, or other data.
+// NeverFormat reports whether no filesystem may be made on a copy of a
+// PersistentVolume's volume. A native volume holds a filesystem that the program did
+// not make, or other data.
 func NeverFormat(pv *corev1.PersistentVolume) bool {
 	return !IsCSI(pv) || wire.ParseVolumeContext(pv.Spec.CSI.VolumeAttributes).NeverFormat
 }
@@ -115,9 +116,10 @@ func IsBlockVolume(pv *corev1.PersistentVolume) bool {
 	return pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
 
-// filesystemUUIDs are those that the filesystem of a copy of a PersistentVolume's
-// volume may have: the volume's own, and those of the volumes that it is a copy of. A
-// native volume's is known if an administrator recorded it.
+// filesystemUUIDs returns the UUIDs that the filesystem of a copy of a
+// PersistentVolume's volume may have: the volume's own, and those of the volumes that
+// it is a copy of. For a native volume, they are known only if an administrator
+// recorded them.
 func filesystemUUIDs(pv *corev1.PersistentVolume, volumeID string) []string {
 	if !IsCSI(pv) {
 		return recordedUUIDs(pv.Annotations)
@@ -125,9 +127,9 @@ func filesystemUUIDs(pv *corev1.PersistentVolume, volumeID string) []string {
 	return append([]string{volumeID}, wire.ParseVolumeContext(pv.Spec.CSI.VolumeAttributes).FilesystemUUIDs...)
 }
 
-// recordedUUIDs reads AnnotationFilesystemUUIDs. Only administrators write on
-// PersistentVolumes and VolumeSnapshotContents. What is not a UUID names no filesystem,
-// and is left out, so that the driver mounts no copy by it.
+// recordedUUIDs reads AnnotationFilesystemUUIDs. Only administrators write it on
+// PersistentVolumes and VolumeSnapshotContents. A value that is not a UUID is left out,
+// so that the driver mounts no copy by it.
 func recordedUUIDs(annotations map[string]string) []string {
 	var uuids []string
 	for text := range strings.SplitSeq(annotations[AnnotationFilesystemUUIDs], ",") {
@@ -138,8 +140,8 @@ func recordedUUIDs(annotations map[string]string) []string {
 	return uuids
 }
 
-// handleVolume is the volume that a PersistentVolume of the CSI driver names; empty if
-// it names none.
+// handleVolume returns the volume that a PersistentVolume of the CSI driver names;
+// empty if it names none.
 func handleVolume(pv *corev1.PersistentVolume) string {
 	if !IsCSI(pv) {
 		return ""
@@ -149,7 +151,7 @@ func handleVolume(pv *corev1.PersistentVolume) string {
 	return handle.ID
 }
 
-// ReadCSI reads what a cluster has for mode csi.
+// ReadCSI reads whether a cluster is set up for mode csi.
 func ReadCSI(ctx context.Context, client kubernetes.Interface) (*review.CSI, error) {
 	var has review.CSI
 	_, err := client.StorageV1().CSIDrivers().Get(ctx, wire.DriverName, metav1.GetOptions{})

@@ -30,7 +30,7 @@ func TestVolumesThatTheDriverCannotServe(t *testing.T) {
 	for want, v := range map[string]CSIVolume{
 		"":                                   {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}},
 		"access mode ReadOnlyMany " + remedy: {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}},
-		// csi-attacher attaches no such volume.
+		// csi-attacher refuses to attach such a volume.
 		"access modes ReadOnlyMany and ReadWriteOnce cannot": {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}, MultiAttach: true},
 		"access mode ReadWriteMany " + remedy:                {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, Block: true},
 		"access mode ReadWriteMany is for volum":             {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, MultiAttach: true},
@@ -121,8 +121,8 @@ func TestClaimsOfTheDriversStorageClassesAreReviewed(t *testing.T) {
 	}
 }
 
-// TestKubeletsSeeThatAVolumeIsWritten: a kubelet goes by the first access mode alone, and
-// takes a volume for one that nobody writes to if that is ReadOnlyMany.
+// TestKubeletsSeeThatAVolumeIsWritten: a kubelet looks at the first access mode alone.
+// If that is ReadOnlyMany, it assumes that nobody writes to the volume.
 func TestKubeletsSeeThatAVolumeIsWritten(t *testing.T) {
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteMany}
 	claim := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{AccessModes: modes}}

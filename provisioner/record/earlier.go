@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// EarlierClaims are the claims that existed at one moment, or before it.
+// EarlierClaims are the claims that existed at one moment or before.
 type EarlierClaims struct {
 	present map[types.UID]bool
 	// version is that moment, as a resource version of claims.
@@ -22,8 +22,8 @@ func ListEarlierClaims(ctx context.Context, client kubernetes.Interface) (Earlie
 	return NewEarlierClaims(version, uids), err
 }
 
-// NewEarlierClaims are the claims in a list with a resource version, and all
-// that were gone before it.
+// NewEarlierClaims returns the claims of a list with the given resource version, and
+// all that were gone before it was made.
 func NewEarlierClaims(version string, uids []types.UID) EarlierClaims {
 	earlier := EarlierClaims{present: make(map[types.UID]bool, len(uids)), version: version}
 	for _, uid := range uids {
@@ -35,10 +35,10 @@ func NewEarlierClaims(version string, uids []types.UID) EarlierClaims {
 // Present reports whether a claim existed at the moment itself.
 func (e EarlierClaims) Present(uid types.UID) bool { return e.present[uid] }
 
-// Has reports whether a claim, as a cache shows it, is an earlier one. A claim
-// missing from the list was made later, or was already gone and the cache is
-// late. The latter has not changed since the list was made, and its resource
-// version shows that (they are ordered, see KEP-5504).
+// Has reports whether a claim, as a cache shows it, is an earlier one. A claim missing
+// from the list was either made later, or already gone while the cache still shows it.
+// In the second case it has not changed since the list was made, and its resource
+// version shows that (resource versions are ordered, see KEP-5504).
 func (e EarlierClaims) Has(claim *corev1.PersistentVolumeClaim) bool {
 	if e.present[claim.UID] {
 		return true

@@ -21,10 +21,9 @@ import (
 // ReadExisting reads the claims and PersistentVolumes of a provisioner from a
 // cluster, for review.Of. It omits those of other provisioners.
 //
-// It reads claims before PersistentVolumes. A claim that is bound in between
-// then shows as a pending claim that has its volume, which is nothing to
-// report; the other way round it would be a bound claim whose volume is
-// missing.
+// It reads claims before PersistentVolumes. A claim that is bound in between then shows
+// as a pending claim with a volume, which is nothing to report. In the other order, it
+// would show as a bound claim whose volume is missing.
 func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerName string) (review.Existing, error) {
 	var existing review.Existing
 	trimmer := NewTrimmer()
@@ -112,7 +111,7 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 }
 
 // readAttributes reads the VolumeAttributesClass that a claim without a volume names. A
-// bound claim has its volume, which the rule no longer gives a type.
+// bound claim needs none: the rule no longer decides the type of its volume.
 func readAttributes(ctx context.Context, client kubernetes.Interface, claim *review.Claim) error {
 	named := claim.Request.Attributes
 	if named == nil || claim.Bound {
@@ -129,9 +128,9 @@ func readAttributes(ctx context.Context, client kubernetes.Interface, claim *rev
 	return nil
 }
 
-// ListClaims reads all claims, and keeps only what record makes of each: it
-// drops the objects of one page before it reads the next. The version is the
-// list's.
+// ListClaims reads all claims, and keeps only what record makes of each: it drops the
+// objects of one page before it reads the next. It also returns the list's resource
+// version.
 func ListClaims[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolumeClaim) R) (records []R, version string, err error) {
 	records, err = paging.List(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
 		list, err := client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
@@ -144,7 +143,7 @@ func ListClaims[R any](ctx context.Context, client kubernetes.Interface, record 
 	return records, version, err
 }
 
-// ListPersistentVolumes does the same for PersistentVolumes.
+// ListPersistentVolumes does for PersistentVolumes what ListClaims does for claims.
 func ListPersistentVolumes[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolume) R) ([]R, error) {
 	return paging.List(ctx, "PersistentVolumes", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
 		list, err := client.CoreV1().PersistentVolumes().List(ctx, options)
@@ -163,7 +162,7 @@ func recordsOf[T, R any](page []T, record func(*T) R) []R {
 	return records
 }
 
-// byAge orders claims as they get freed room: the oldest first.
+// byAge orders claims as they get freed room, oldest first.
 func byAge(a, b *corev1.PersistentVolumeClaim) int {
 	return cmp.Or(
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
@@ -172,9 +171,9 @@ func byAge(a, b *corev1.PersistentVolumeClaim) int {
 	)
 }
 
-// servedBy is the provisioner that a claim is for. Kubernetes writes it on the
-// claim when a volume is wanted; a claim that waits for a pod, or was bound to
-// a volume that it found, lacks it, and its StorageClass decides.
+// servedBy returns the provisioner that a claim is for. Kubernetes writes its name on
+// the claim when a volume is wanted. A claim that waits for a pod, or was bound to an
+// existing volume, lacks it, so its StorageClass decides.
 func servedBy(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	if name := ProvisionerOf(claim); name != "" || class == nil {
 		return name
@@ -197,7 +196,7 @@ func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.Storage
 		Import:      claim.Annotations[AnnotationImport],
 	}
 	if named, _ := admission.DataSourceOf(claim, request.Parameters); named != nil && named.Kind == admission.ClaimKind && existing.Refusal == nil {
-		// Neither the listing nor the maps made of it fail in another way.
+		// The only error of listedSources is NotFound, which becomes a denial.
 		source, denial, _ := SourceOf(claim, named, "", sources)
 		if existing.Refusal = denial; source != nil {
 			existing.Request.Source = &source.Decided
@@ -215,7 +214,7 @@ type listedSources struct {
 
 // want notes the PersistentVolume whose content a claim wants.
 func (l listedSources) want(claim *corev1.PersistentVolumeClaim) {
-	// Any parameters: one PersistentVolume too many does no harm.
+	// The parameters do not matter: one PersistentVolume too many does no harm.
 	named, _ := admission.DataSourceOf(claim, map[string]string{"smartclone": "true"})
 	if named == nil || named.Kind != admission.ClaimKind {
 		return
@@ -239,8 +238,8 @@ func (l listedSources) PersistentVolume(name string) (*corev1.PersistentVolume, 
 	return nil, apierrors.NewNotFound(corev1.Resource("persistentvolumes"), name)
 }
 
-// existingVolume reads what a PersistentVolume records. It reports damaged
-// parts and uses the rest, as the ledger does.
+// existingVolume reads what a PersistentVolume records. Like the ledger, it reports
+// damaged parts and uses the rest.
 func existingVolume(pv *corev1.PersistentVolume) review.Volume {
 	origin, err := OriginOf(pv)
 	volume := review.Volume{

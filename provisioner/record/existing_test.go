@@ -22,7 +22,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
-// existingClaimOf is a claim in namespace team-a, made this many minutes ago.
+// existingClaimOf returns a claim in namespace team-a, made the given minutes ago.
 func existingClaimOf(name, class string, minutes int, change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
@@ -62,7 +62,7 @@ func existingVolumeOf(name string, annotations map[string]string, change func(*c
 	return pv
 }
 
-// recordedAnnotations are those of a volume of the claim data.
+// recordedAnnotations returns the annotations of the PersistentVolume of claim data.
 func recordedAnnotations() map[string]string {
 	return map[string]string{
 		AnnotationVolume: "volume-1", AnnotationBackend: "gold", AnnotationTenant: "a", AnnotationRule: "tenants[0].classes[1]",
@@ -138,7 +138,7 @@ func TestReadExisting(t *testing.T) {
 	}
 	recorded := review.Volume{
 		Name: "pvc-1", Backend: "gold", Tenant: "a", Rule: "tenants[0].classes[1]", StorageClass: "fast", GiB: 2,
-		// What was written by hand is normalized.
+		// Values written by hand are normalized.
 		Place: review.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}, Cluster: "cluster-1", Claim: "team-a/data", ClaimUID: "uid-data", Phase: "Bound",
 	}
 	retained, damaged := recorded, recorded
@@ -196,8 +196,8 @@ func compare[T any](t *testing.T, what string, got, want []T) {
 	}
 }
 
-// pages answers LISTs of namespaces with this many pages of one, and lets the
-// continuation of one page expire once.
+// pages answers lists of namespaces with the given number of pages of one namespace
+// each, and lets the continuation of one page expire once.
 func pages(client *fake.Clientset, number, expired int) *[]metav1.ListOptions {
 	var asked []metav1.ListOptions
 	client.PrependReactor("list", "namespaces", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -257,7 +257,7 @@ func TestListsAreReadInPages(t *testing.T) {
 	}
 }
 
-// TestAnExpiredListIsReadAnew: nothing is listed twice.
+// TestAnExpiredListIsReadAnew checks that nothing is listed twice.
 
 func TestListsThatCannotBeRead(t *testing.T) {
 	for resource, what := range map[string]string{

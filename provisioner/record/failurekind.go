@@ -6,8 +6,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// FailureKind is what the CSI driver takes a failure for: the kind that a refusal of
-// this program names by its method FailureKind, or Cinder's. It is empty for nil.
+// FailureKind returns the kind of a failure for the CSI driver: the one that a refusal
+// by this program returns from its own method FailureKind, or else Cinder's. It is
+// empty for nil.
 func FailureKind(err error) (kind string, refused bool) {
 	var refusal interface {
 		error

@@ -15,22 +15,22 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 )
 
-// importedPrefix begins the name of every PersistentVolume of an imported volume.
-// It is not the library's, so that no rule about unfinished work of the library
-// applies to such a volume.
+// importedPrefix begins the name of every imported volume's PersistentVolume. It
+// differs from the library's prefix, so that no rule about the library's unfinished
+// work applies to such a volume.
 const importedPrefix = "imported-"
 
-// ImportedPVName is the name of the PersistentVolume of an imported volume. It
-// follows from the volume's ID alone: a second object for the same volume cannot
-// be created.
+// ImportedPVName returns the name of the PersistentVolume of an imported volume. It is
+// derived from the volume's ID alone, so a second object for the same volume cannot be
+// created.
 func ImportedPVName(volumeID string) string { return importedPrefix + volumeID }
 
-// AnnotationImported is written on a claim when the PersistentVolume of its
-// imported volume exists: the volume's ID.
+// AnnotationImported holds the volume's ID. It is written on a claim when the
+// PersistentVolume of its imported volume exists.
 const AnnotationImported = Prefix + "imported"
 
-// NoteImported writes that annotation. Kubernetes does not look at a claim when the
-// PersistentVolume that it names appears, but when the claim changes.
+// NoteImported writes AnnotationImported. Kubernetes does not look at a claim when the
+// PersistentVolume that it names appears, only when the claim itself changes.
 func NoteImported(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, volumeID string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "annotations": map[string]string{AnnotationImported: volumeID}}})
 	if err != nil {

@@ -38,7 +38,8 @@ type Origin struct {
 	CSI bool
 }
 
-// Target is what the backend needs to remove the volume, proof included.
+// Target returns what the backend needs to remove the volume, the proof's part
+// included.
 func (o Origin) Target() backends.Target {
 	return backends.Target{
 		VolumeID:  o.VolumeID,
@@ -49,13 +50,13 @@ func (o Origin) Target() backends.Target {
 	}
 }
 
-// SharesSecret reports whether the Secret is one that volumes of the backend
-// may share. A Secret that is deleted must carry that mark itself.
+// SharesSecret reports whether the Secret is one that volumes of the backend may share.
+// Before such a Secret is deleted, it must carry that mark itself.
 func (o Origin) SharesSecret() bool {
 	return !o.Historic && !o.CSI && o.Secret != SecretName(o.PVName) && mappers.IsSharedSecretName(o.Secret, o.Backend)
 }
 
-// ownSecret is the name of a Secret that no other volume shares.
+// ownSecret returns the name of a Secret that no other volume shares.
 func (o Origin) ownSecret() string {
 	if o.CSI {
 		return NodeSecretName(o.PVName)
@@ -63,11 +64,11 @@ func (o Origin) ownSecret() string {
 	return SecretName(o.PVName)
 }
 
-// IsOurs reports whether this program, in its present form, wrote the object.
+// IsOurs reports whether this program wrote the object, rather than the historic one.
 func IsOurs(pv *corev1.PersistentVolume) bool { return pv.Annotations[AnnotationVolume] != "" }
 
-// OriginOf reads the annotations back. It names what is missing or damaged and
-// guesses nothing, since a deletion follows.
+// OriginOf reads the annotations back. It names what is missing or damaged, and does
+// not guess, because a deletion may follow.
 func OriginOf(pv *corev1.PersistentVolume) (Origin, error) {
 	annotations := pv.Annotations
 	if !IsOurs(pv) {
@@ -131,8 +132,8 @@ func historicOrigin(pv *corev1.PersistentVolume) (Origin, error) {
 		origin.Protocol = "iscsi"
 		origin.Secret = iscsi.SecretRef.Name
 		origin.SecretNamespace = iscsi.SecretRef.Namespace
-		// The historic program wrote no namespace; kubelet then looks in the claim's,
-		// and so did that program.
+		// The historic program wrote no namespace. Like kubelet, it then looked in the
+		// claim's namespace.
 		if origin.SecretNamespace == "" && pv.Spec.ClaimRef != nil {
 			origin.SecretNamespace = pv.Spec.ClaimRef.Namespace
 		}
@@ -145,12 +146,12 @@ type DamagedError struct{ Message string }
 
 func (e *DamagedError) Error() string { return e.Message }
 
-// Damaged is the error about one annotation of a PersistentVolume.
+// Damaged returns an error about one annotation of a PersistentVolume.
 func Damaged(pv *corev1.PersistentVolume, key, problem string) error {
 	return &DamagedError{fmt.Sprintf("PersistentVolume %s: annotation %s %s; nothing is deleted until it is fixed", pv.Name, key, problem)}
 }
 
-// PlaceAnnotations record where a volume lives.
+// PlaceAnnotations returns the annotations that record where a volume lives.
 func PlaceAnnotations(at cinder.Place) map[string]string {
 	if !at.IsKnown() {
 		return nil
@@ -176,7 +177,7 @@ func WithRemedy(err error, origin Origin) error {
 	return fmt.Errorf("%w; its PersistentVolume stays; %s", err, origin.Remedy(failed.Place))
 }
 
-// Remedy is what an operator can do about a volume that does not exist where
+// Remedy returns what an operator can do about a volume that does not exist where
 // its backend leads, but may exist elsewhere.
 func (o Origin) Remedy(present cinder.Place) string {
 	return fmt.Sprintf("put the configuration and credentials of backend %s back to what they were, or, "+

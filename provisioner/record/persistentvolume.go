@@ -21,7 +21,7 @@ import (
 
 // Provisioned is what is known about a volume that was made for a claim.
 type Provisioned struct {
-	// Name is the PersistentVolume's.
+	// Name is the name of the PersistentVolume.
 	Name    string
 	Claim   *corev1.PersistentVolumeClaim
 	Class   *storagev1.StorageClass
@@ -30,7 +30,7 @@ type Provisioned struct {
 	Tenant, Rule, Revision string
 
 	Backend string
-	// Connector is nil for a volume of the CSI driver, which is connected to no shared
+	// Connector is nil for a volume of the CSI driver, which does not use the shared
 	// connector.
 	Connector *cinder.Connector
 	// NodeLabels select the nodes that the volume is exported to; empty selects
@@ -101,8 +101,8 @@ func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 	}
 }
 
-// writingFirst puts ReadOnlyMany behind the other access modes. They are a set, but to a
-// CSI driver a kubelet shows the first one alone.
+// writingFirst puts ReadOnlyMany behind the other access modes. They are a set, but a
+// kubelet passes only the first one to a CSI driver.
 func writingFirst(modes []corev1.PersistentVolumeAccessMode) []corev1.PersistentVolumeAccessMode {
 	reading := func(mode corev1.PersistentVolumeAccessMode) int {
 		if mode == corev1.ReadOnlyMany {
@@ -126,7 +126,7 @@ func nodeAffinity(labels map[string]string) *corev1.VolumeNodeAffinity {
 	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: requirements}}}}
 }
 
-// SizeGiB is the size of a PersistentVolume, rounded up to whole GiB as Cinder
+// SizeGiB returns the size of a PersistentVolume, rounded up to whole GiB as Cinder
 // does.
 func SizeGiB(pv *corev1.PersistentVolume) int64 {
 	const gib = 1 << 30
@@ -138,7 +138,7 @@ func capacity(gib int64) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(gib<<30, resource.BinarySI)}
 }
 
-// PersistentVolumeSpec combines what claim and StorageClass say about a
+// PersistentVolumeSpec combines what the claim and the StorageClass say about a
 // PersistentVolume with its mapped connection.
 func PersistentVolumeSpec(mapped mappers.Result, spec corev1.PersistentVolumeSpec) corev1.PersistentVolumeSpec {
 	spec.PersistentVolumeSource = mapped.Source

@@ -23,18 +23,18 @@ type Records struct {
 	// Claims are all claims of the cluster, of every provisioner, by UID.
 	Claims  map[string]Claim
 	Secrets []Secret
-	// Names are those of all PersistentVolumes of the cluster, of every
+	// Names are the names of all PersistentVolumes of the cluster, of every
 	// provisioner.
 	Names map[string]bool
 	// NeededSecrets are the names of the Secrets that PersistentVolumes refer to.
 	NeededSecrets map[string]bool
 	// Attachments are the VolumeAttachments of the CSI driver, by the name of the
-	// PersistentVolume; they are read if it has any.
+	// PersistentVolume. They are read only if the cluster has volumes of the driver.
 	Attachments map[string][]Attachment
 }
 
-// RecordedBy is the PersistentVolume that names a volume, empty if there is
-// none.
+// RecordedBy returns the name of the PersistentVolume that names a volume; empty if
+// there is none.
 func (r Records) RecordedBy(v cinder.Volume) string {
 	for _, record := range r.Volumes {
 		if record.VolumeID == v.ID {
@@ -44,7 +44,7 @@ func (r Records) RecordedBy(v cinder.Volume) string {
 	return ""
 }
 
-// Volume is a PersistentVolume of this program. That of Read has no connector.
+// Volume is a PersistentVolume of this program. Read leaves out its connector.
 type Volume struct {
 	Origin
 	// Damage is what is wrong with the annotations; nil if nothing is.
@@ -69,10 +69,10 @@ type Secret struct {
 	CreatedAt time.Time
 }
 
-// Stamp is the stamp that the record's volume must carry.
+// Stamp returns the stamp that the record's volume must carry.
 func (r Volume) Stamp() stamps.Volume { return r.Target().Stamp }
 
-// ClusterUID is the UID of namespace kube-system, the default clusterID.
+// ClusterUID returns the UID of namespace kube-system, the default clusterID.
 func ClusterUID(ctx context.Context, client kubernetes.Interface) (string, error) {
 	system, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
@@ -84,8 +84,8 @@ func ClusterUID(ctx context.Context, client kubernetes.Interface) (string, error
 // Read reads what a cluster knows about the volumes of a provisioner. It only
 // lists. The Secrets are those in the program's own namespace.
 //
-// It reads claims before PersistentVolumes: a volume that is recorded in
-// between then shows as recorded.
+// It reads claims before PersistentVolumes, so that a volume that is recorded in
+// between shows as recorded.
 func Read(ctx context.Context, client kubernetes.Interface, provisionerName, namespace string) (Records, error) {
 	r := newReader(provisionerName, namespace)
 	claims, _, err := ListClaims(ctx, client, r.claim)
@@ -109,9 +109,9 @@ type Caches struct {
 	PersistentVolumes corelisters.PersistentVolumeLister
 }
 
-// ReadCached is Read, but takes claims and PersistentVolumes from a replica's caches:
-// they are nearly all that Read lists. Caches may be late, so what a comparison
-// with them finds must be confirmed by another one with what Read returns.
+// ReadCached is like Read, but takes claims and PersistentVolumes, nearly all of what
+// Read lists, from a replica's caches. Caches may be late, so findings based on them
+// must be confirmed by another comparison with what Read returns.
 func ReadCached(ctx context.Context, client kubernetes.Interface, caches Caches, provisionerName, namespace string) (Records, error) {
 	r := newReader(provisionerName, namespace)
 	claims, err := caches.Claims.List(labels.Everything())
@@ -140,8 +140,8 @@ func each[T, R any](all []T, record func(T) R) []R {
 // reader turns objects into Records.
 type reader struct {
 	provisionerName, namespace string
-	// texts are those that many objects share: a cluster has few backends, tenants and
-	// places, and each object its own copy of their names.
+	// texts holds each text once. A cluster has few backends, tenants and places, but
+	// each object has its own copy of their names.
 	texts map[string]string
 }
 
@@ -190,7 +190,7 @@ func (r *reader) share(texts ...*string) {
 	}
 }
 
-// records also lists the VolumeAttachments, if a volume may have any.
+// records also lists the VolumeAttachments if a volume may have any.
 func (r *reader) records(ctx context.Context, client kubernetes.Interface, claims []readClaim, secrets []Secret, volumes []readVolume) (Records, error) {
 	records := Records{Claims: make(map[string]Claim, len(claims)), Names: make(map[string]bool, len(volumes)), NeededSecrets: map[string]bool{}, Secrets: secrets}
 	for _, claim := range claims {

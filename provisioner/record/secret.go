@@ -6,11 +6,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// SecretName is the name of a PersistentVolume's own Secret.
+// SecretName returns the name of a PersistentVolume's own Secret.
 func SecretName(pvName string) string { return pvName + "-credentials" }
 
-// IsSecretOf reports whether this program made the Secret for a
-// PersistentVolume.
+// IsSecretOf reports whether this program made the Secret for the PersistentVolume.
 func IsSecretOf(secret *corev1.Secret, pvName string) bool {
 	return secret.Labels[LabelManagedBy] == ManagedBy && secret.Annotations[AnnotationForPV] == pvName
 }

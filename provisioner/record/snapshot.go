@@ -18,26 +18,27 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// AnnotationStorageClass is the StorageClass of the volume that a snapshot was
-// taken of: a rule's quota counts by it. On a VolumeSnapshotContent for a snapshot
-// that exists, whoever makes the object names the StorageClass by whose rule the
-// snapshot is granted.
+// AnnotationStorageClass is the StorageClass of the volume that a snapshot was taken
+// of, by which a rule's quota counts. On a VolumeSnapshotContent for an existing
+// snapshot, whoever makes the object names the StorageClass whose rule grants the
+// snapshot.
 const AnnotationStorageClass = Prefix + "storage-class"
 
-// AnnotationFilesystemUUIDs are, on the content of a snapshot, those that its filesystem
-// may have: the volume may be gone when the snapshot is restored. On the PersistentVolume
-// of a native volume, an administrator records them, so that copies can be in mode csi.
+// AnnotationFilesystemUUIDs, on the content of a snapshot, lists the UUIDs that its
+// filesystem may have: the volume may be gone when the snapshot is restored. On the
+// PersistentVolume of a native volume, an administrator records them so that copies can
+// be in mode csi.
 const AnnotationFilesystemUUIDs = Prefix + "filesystem-uuids"
 
-// AnnotationNeverFormat is on the content of a snapshot whose volume was imported or is a
-// raw block device: the CSI driver makes no filesystem on what is restored from it. Any
-// value will do.
+// AnnotationNeverFormat is on the content of a snapshot whose volume was imported or is
+// a raw block device. With it, whatever its value, the CSI driver makes no filesystem
+// on a volume that is restored from the snapshot.
 const AnnotationNeverFormat = Prefix + "never-format"
 
 // Names that the snapshot-controller and its sidecars agree on.
 const (
-	// SnapshotFinalizer keeps a VolumeSnapshotContent until its snapshot is removed
-	// or given up.
+	// SnapshotFinalizer keeps a VolumeSnapshotContent until its snapshot is removed or
+	// given up.
 	SnapshotFinalizer = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"
 	// AnnotationSnapshotBeingDeleted is written on a content whose VolumeSnapshot is
 	// being deleted.
@@ -46,15 +47,15 @@ const (
 	AnnotationDefaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
 )
 
-// SnapshotContentName is the name under which the snapshot-controller looks for
+// SnapshotContentName returns the name under which the snapshot-controller looks for
 // the content of a VolumeSnapshot.
 func SnapshotContentName(snapshot types.UID) string { return "snapcontent-" + string(snapshot) }
 
-// ImportedSnapshotContentName is the name of the content that the command makes for a
-// snapshot that exists: the API server guarantees that it does so once.
+// ImportedSnapshotContentName returns the name of the content that the command makes
+// for an existing snapshot. It lets the API server guarantee that there is only one.
 func ImportedSnapshotContentName(snapshotID string) string { return "imported-" + snapshotID }
 
-// SnapshotName is the name of a VolumeSnapshot's snapshot at Cinder.
+// SnapshotName returns the name of a VolumeSnapshot's snapshot at Cinder.
 func SnapshotName(snapshot types.UID) string { return "snapshot-" + string(snapshot) }
 
 // SnapshotOrigin is what a VolumeSnapshotContent records about its snapshot.
@@ -67,13 +68,13 @@ type SnapshotOrigin struct {
 	Place      cinder.Place
 	Tenant     string
 	Cluster    string
-	// StorageClass is the volume's.
+	// StorageClass is that of the volume.
 	StorageClass string
-	// Namespace, Name and UID are the VolumeSnapshot's.
+	// Namespace, Name and UID are those of the VolumeSnapshot.
 	Namespace string
 	Name      string
 	UID       types.UID
-	// FilesystemUUIDs are those that the filesystem may have, as far as they are
+	// FilesystemUUIDs are the UUIDs that the filesystem may have, as far as they are
 	// recorded.
 	FilesystemUUIDs []string
 	// NeverFormat means that no filesystem may be made on a volume that is restored from
@@ -81,7 +82,7 @@ type SnapshotOrigin struct {
 	NeverFormat bool
 }
 
-// Stamp is the snapshot's.
+// Stamp returns the stamp that the snapshot must carry.
 func (o SnapshotOrigin) Stamp() stamps.Snapshot {
 	return stamps.Snapshot{
 		Cluster: o.Cluster, Namespace: o.Namespace, Snapshot: o.Name, SnapshotUID: string(o.UID), Content: o.Content,
@@ -89,12 +90,13 @@ func (o SnapshotOrigin) Stamp() stamps.Snapshot {
 	}
 }
 
-// Target is what the backend needs to remove the snapshot, proof included.
+// Target returns what the backend needs to remove the snapshot, the proof's part
+// included.
 func (o SnapshotOrigin) Target() backends.SnapshotTarget {
 	return backends.SnapshotTarget{SnapshotID: o.SnapshotID, Stamp: o.Stamp(), Place: o.Place}
 }
 
-// Annotations record the origin on a content.
+// Annotations returns the annotations that record the origin on a content.
 func (o SnapshotOrigin) Annotations() map[string]string {
 	annotations := map[string]string{
 		AnnotationVolume: o.VolumeID, AnnotationBackend: o.Backend, AnnotationTenant: o.Tenant, AnnotationCluster: o.Cluster,
@@ -116,8 +118,8 @@ func IsCSISnapshot(content *snapshotv1.VolumeSnapshotContent) bool {
 	return content.Spec.Driver == wire.DriverName
 }
 
-// snapshotID is the ID at Cinder by which a content names its snapshot. The CSI driver's
-// handles name the backend, too.
+// snapshotID returns Cinder's ID of the snapshot that a content names by a handle. The
+// CSI driver's handles also name the backend.
 func snapshotID(content *snapshotv1.VolumeSnapshotContent, handle *string) string {
 	if handle == nil {
 		return ""
@@ -135,8 +137,8 @@ func IsSnapshotRecorded(content *snapshotv1.VolumeSnapshotContent) bool {
 	return content.Annotations[AnnotationVolume] != ""
 }
 
-// SnapshotHandleOf is the recorded ID of a content's snapshot, empty if there is
-// none yet.
+// SnapshotHandleOf returns the recorded ID of a content's snapshot, or an empty string
+// if there is none yet.
 func SnapshotHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
 	if content.Status == nil {
 		return ""
@@ -144,13 +146,13 @@ func SnapshotHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
 	return snapshotID(content, content.Status.SnapshotHandle)
 }
 
-// ImportedHandleOf is the ID of the snapshot that a content was made for by hand;
-// empty for one that was made for a new snapshot.
+// ImportedHandleOf returns the ID of the existing snapshot that a content was made for;
+// empty for a content of a new snapshot.
 func ImportedHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
 	return snapshotID(content, content.Spec.Source.SnapshotHandle)
 }
 
-// SnapshotHandlesOf are the IDs of the snapshots that a content names.
+// SnapshotHandlesOf returns the IDs of the snapshots that a content names.
 func SnapshotHandlesOf(content *snapshotv1.VolumeSnapshotContent) []string {
 	var handles []string
 	for _, handle := range []string{SnapshotHandleOf(content), ImportedHandleOf(content)} {
@@ -161,8 +163,8 @@ func SnapshotHandlesOf(content *snapshotv1.VolumeSnapshotContent) []string {
 	return handles
 }
 
-// SnapshotOriginOf reads the annotations back. It names what is missing and
-// guesses nothing, since a deletion follows.
+// SnapshotOriginOf reads the annotations back. It names what is missing, and does not
+// guess, because a deletion may follow.
 func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin, error) {
 	annotations := content.Annotations
 	reference := content.Spec.VolumeSnapshotRef
@@ -193,7 +195,7 @@ func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin
 	return origin, nil
 }
 
-// NewSnapshotContent describes a snapshot that is to be taken to Kubernetes.
+// NewSnapshotContent returns the content of a snapshot that is to be taken.
 func NewSnapshotContent(origin SnapshotOrigin, class *snapshotv1.VolumeSnapshotClass, mode *corev1.PersistentVolumeMode) *snapshotv1.VolumeSnapshotContent {
 	return &snapshotv1.VolumeSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{Name: origin.Content, Annotations: origin.Annotations(), Finalizers: []string{SnapshotFinalizer}},
@@ -208,7 +210,7 @@ func NewSnapshotContent(origin SnapshotOrigin, class *snapshotv1.VolumeSnapshotC
 	}
 }
 
-// NewImportedSnapshotContent describes a snapshot that exists to Kubernetes. The
+// NewImportedSnapshotContent returns the content of a snapshot that exists. The
 // VolumeSnapshot need not exist yet; the snapshot-controller adds its UID.
 func NewImportedSnapshotContent(snapshotID, namespace, name, driver, storageClass string, deletion snapshotv1.DeletionPolicy, mode *corev1.PersistentVolumeMode) *snapshotv1.VolumeSnapshotContent {
 	return &snapshotv1.VolumeSnapshotContent{
@@ -222,7 +224,7 @@ func NewImportedSnapshotContent(snapshotID, namespace, name, driver, storageClas
 	}
 }
 
-// SnapshotStatus is the status of a content whose snapshot is ready.
+// SnapshotStatus returns the status of a content whose snapshot is ready.
 func SnapshotStatus(s cinder.Snapshot) *snapshotv1.VolumeSnapshotContentStatus {
 	created, size, ready := s.CreatedAt.UnixNano(), s.SizeGiB<<30, true
 	return &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &s.ID, CreationTime: &created, ReadyToUse: &ready, RestoreSize: &size}

@@ -19,8 +19,8 @@ type SnapshotReader interface {
 	VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error)
 }
 
-// SnapshotSourceOf finds the snapshot of a data source, or says why it cannot be
-// had. Both objects must name each other: a tenant writes one of them.
+// SnapshotSourceOf finds the snapshot of a data source, or says why it cannot be used.
+// Both objects must name each other, because a tenant writes one of them.
 func SnapshotSourceOf(claim *corev1.PersistentVolumeClaim, named *admission.DataSource, driver, cluster string, from SnapshotReader) (*Source, *policy.Denial, error) {
 	described := fmt.Sprintf("VolumeSnapshot %s/%s", claim.Namespace, named.Name)
 	deny := func(reason policy.Reason, format string, arguments ...any) (*Source, *policy.Denial, error) {

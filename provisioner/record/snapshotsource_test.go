@@ -43,7 +43,7 @@ func TestSnapshotSource(t *testing.T) {
 		message string
 		mode    policy.VolumeMode
 		known   bool
-		// formats means that an empty filesystem may be made on what is restored.
+		// formats means that an empty filesystem may be made on the restored volume.
 		formats bool
 	}{
 		"ready":             {change: func(*oneSnapshot) {}, mode: policy.Filesystem},

@@ -15,15 +15,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Annotate writes annotations on a PersistentVolume. The UID keeps them off
-// another object that took its name in the meantime.
+// Annotate writes annotations on a PersistentVolume. The UID makes the patch fail if
+// another object has taken the name in the meantime.
 func Annotate(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, annotations map[string]string) error {
 	return patchMetadata(ctx, client, pv.Name, map[string]any{"uid": pv.UID, "annotations": annotations})
 }
 
-// NotePlace writes on a PersistentVolume where its volume was found. It comes
-// before the volume's removal, so that a later attempt knows that "not found"
-// means gone.
+// NotePlace writes on a PersistentVolume where its volume was found. Call it before the
+// volume's removal, so that a later attempt knows that "not found" means gone.
 func NotePlace(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, at cinder.Place) error {
 	if err := Annotate(ctx, client, pv, PlaceAnnotations(at)); err != nil {
 		return fmt.Errorf("cannot note on PersistentVolume %s that its volume is at %s: %w", pv.Name, at, err)
@@ -31,8 +30,8 @@ func NotePlace(ctx context.Context, client kubernetes.Interface, pv *corev1.Pers
 	return nil
 }
 
-// SetCapacity writes the size of its volume on a PersistentVolume that has not
-// changed since it was read, and returns what it is now.
+// SetCapacity writes the size of its volume on a PersistentVolume that has not changed
+// since it was read, and returns the updated object.
 func SetCapacity(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, gib int64) (*corev1.PersistentVolume, error) {
 	grown, err := patch(ctx, client, pv.Name, map[string]any{
 		"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion},
@@ -44,8 +43,8 @@ func SetCapacity(ctx context.Context, client kubernetes.Interface, pv *corev1.Pe
 	return grown, nil
 }
 
-// AddFinalizer puts our finalizer on a PersistentVolume with the reclaim policy
-// Retain. The library has one of its own on all others.
+// AddFinalizer puts our finalizer on a PersistentVolume with the reclaim policy Retain.
+// The library puts its own on all others.
 func AddFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume) error {
 	if pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete || pv.DeletionTimestamp != nil || slices.Contains(pv.Finalizers, Finalizer) {
 		return nil
@@ -61,8 +60,8 @@ func RemoveFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev
 	return setFinalizers(ctx, client, pv, slices.DeleteFunc(slices.Clone(pv.Finalizers), func(f string) bool { return f == Finalizer }))
 }
 
-// LibraryFinalizer is what the provisioning library puts on the PersistentVolumes
-// that it saves, so that none goes before its volume.
+// LibraryFinalizer is the finalizer that the provisioning library puts on the
+// PersistentVolumes that it saves, so that none disappears before its volume.
 const LibraryFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 
 // Delete removes a PersistentVolume whose volume is gone: first the library's
@@ -70,8 +69,8 @@ const LibraryFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 // the object, which stays until Kubernetes takes off its own finalizer. It fails if
 // another object has taken the name.
 func Delete(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume) error {
-	// Unlike a list of all finalizers, this cannot bring back one that somebody
-	// else has just removed.
+	// Unlike a list of all finalizers, this patch cannot restore one that somebody else
+	// has just removed.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pv.UID, "$deleteFromPrimitiveList/finalizers": []string{LibraryFinalizer}}})
 	if err == nil {
 		_, err = client.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
@@ -89,8 +88,8 @@ func Delete(ctx context.Context, client kubernetes.Interface, pv *corev1.Persist
 	return nil
 }
 
-// setFinalizers replaces all finalizers of an object that has not changed since
-// it was cached. Otherwise the request fails, and the next try repeats it.
+// setFinalizers replaces all finalizers of an object that has not changed since it was
+// cached. If it has changed, the request fails, and the next attempt repeats it.
 func setFinalizers(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, finalizers []string) error {
 	err := patchMetadata(ctx, client, pv.Name, map[string]any{"finalizers": finalizers, "resourceVersion": pv.ResourceVersion})
 	if apierrors.IsNotFound(err) {

@@ -47,8 +47,8 @@ func TestOnlyAnObjectThatIsGoneNeedsNoDeletion(t *testing.T) {
 	}
 }
 
-// TestFinalizerThatTheCacheDoesNotShowIsRemoved: without that, the object would stay
-// until the next leader, since it counts as deleted.
+// TestFinalizerThatTheCacheDoesNotShowIsRemoved: otherwise the object would stay until
+// the next leader, because it counts as deleted.
 func TestFinalizerThatTheCacheDoesNotShowIsRemoved(t *testing.T) {
 	for name, finalizers := range map[string][]string{"it has one": {"kubernetes.io/pv-protection", LibraryFinalizer}, "it has others": {"kubernetes.io/pv-protection"}, "it has none": nil} {
 		t.Run(name, func(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package retry is the single table from errors to the delays of their retries.
+// Package retry is the single table that maps errors to their retry delays.
 package retry
 
 import (
@@ -13,14 +13,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// Infeasible is the retry of an expansion that fails until a person changes
-// something. A claim that asks for another size is tried at once.
+// Infeasible returns the retry of an expansion that fails until a person changes
+// something. If the claim then asks for another size, it is tried at once.
 func Infeasible(err error) backoff.Delay {
 	return backoff.Delay{Outcome: For(err).Outcome, First: time.Minute, Most: 30 * time.Minute}
 }
 
-// For looks up the retry for the kind of an error. What only a person can fix
-// is retried rarely; what passes by itself, soon.
+// For looks up the retry for the kind of an error. What only a person can fix is
+// retried rarely; what goes away by itself, soon.
 func For(err error) backoff.Delay {
 	var refusal *mappers.Refusal
 	if errors.As(err, &refusal) {
@@ -28,14 +28,14 @@ func For(err error) backoff.Delay {
 		return backoff.Delay{Outcome: "refused", First: time.Minute, Most: 30 * time.Minute}
 	}
 	if errors.Is(err, proof.ErrMayBeServed) {
-		// A duplicate that waits for the PersistentVolume that settles which volume
+		// A duplicate must wait for the PersistentVolume that settles which volume
 		// stays.
 		return backoff.Delay{Outcome: "pending", First: 5 * time.Second, Most: 2 * time.Minute}
 	}
 	var inUse *proof.InUseError
 	var attached *proof.AttachedError
 	if errors.As(err, &inUse) || errors.As(err, &attached) {
-		// Where no watch shows when the node releases the volume.
+		// This applies only if no watch shows when the node releases the volume.
 		return backoff.Delay{Outcome: "in_use", First: 10 * time.Second, Most: 2 * time.Minute}
 	}
 	var broken *record.DamagedError
@@ -44,7 +44,7 @@ func For(err error) backoff.Delay {
 	}
 	var failed *cinder.Error
 	if !errors.As(err, &failed) {
-		// The API server, or a backend that is no longer configured.
+		// The cause is the API server, or a backend that is no longer configured.
 		return backoff.Delay{Outcome: "kubernetes", First: time.Second, Most: 30 * time.Second}
 	}
 	r := backoff.Delay{AtLeast: failed.RetryAfter}

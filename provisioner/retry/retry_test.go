@@ -11,8 +11,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// allKinds must list every kind of backends, so that none is missing from the
-// table unnoticed.
+// allKinds must list every kind of backends, so that the test notices if one is missing
+// from the table.
 var allKinds = []cinder.Kind{
 	cinder.KindNotFound, cinder.KindInvalid, cinder.KindConflict, cinder.KindOverQuota, cinder.KindRateLimited,
 	cinder.KindUnauthorized, cinder.KindForbidden, cinder.KindUnavailable, cinder.KindConfig, backends.KindVolumeFailed,

@@ -1,6 +1,6 @@
 // Package retype gives the volumes of claims another volume type: for a command that
-// runs beside the leader, with the rights of an operator, and for the CSI driver, if
-// the VolumeAttributesClass of a claim asks for it. Native volumes have no such class.
+// runs beside the leader with the rights of an operator, and for the CSI driver if a
+// claim's VolumeAttributesClass asks for it. Native volumes have no such class.
 package retype
 
 import (
@@ -41,17 +41,18 @@ type Request struct {
 	// Type is the name of the new type.
 	Type string
 
-	// byClass means that a VolumeAttributesClass asks for it, which any tenant may name.
+	// byClass means that a VolumeAttributesClass asks for it, and any tenant may name
+	// one.
 	byClass bool
 }
 
-// Plan is a change that nothing stands against, as far as can be told without it.
+// Plan is a change that nothing prevents, as far as can be known before trying.
 type Plan struct {
 	PersistentVolume string
 	Volume           cinder.Volume
 	Backend          string
 	Type             string
-	// Done means that the volume has the type.
+	// Done means that the volume already has the type.
 	Done     bool
 	Warnings []string
 
@@ -60,8 +61,8 @@ type Plan struct {
 }
 
 // Plan finds the claim's volume and checks everything that can be checked without a
-// change. Only a volume that a PersistentVolume of this program and this cluster
-// records is considered, and its stamp must say so, too.
+// change. It considers only a volume that a PersistentVolume of this program and this
+// cluster records, and whose stamp says so, too.
 func (r *Retyper) Plan(ctx context.Context, request Request) (*Plan, error) {
 	name := request.Namespace + "/" + request.Claim
 	claim, err := r.Client.CoreV1().PersistentVolumeClaims(request.Namespace).Get(ctx, request.Claim, metav1.GetOptions{})
@@ -82,7 +83,8 @@ func (r *Retyper) Plan(ctx context.Context, request Request) (*Plan, error) {
 		return nil, err
 	}
 	if origin.CSI && slices.Contains(claim.Spec.AccessModes, corev1.ReadOnlyMany) {
-		// Each node has an attachment of its own, for which the type has multiattach.
+		// Each node has its own attachment, which requires the type's multiattach
+		// property.
 		return nil, refuse("claim %s has the access mode ReadOnlyMany, for which its volume needs the type that it has", name)
 	}
 	plan := &Plan{PersistentVolume: pv.Name, Backend: origin.Backend, Type: request.Type, target: origin.Target()}
@@ -107,7 +109,7 @@ func (r *Retyper) Plan(ctx context.Context, request Request) (*Plan, error) {
 	return plan, nil
 }
 
-// volumeOf is the claim's PersistentVolume and what it records.
+// volumeOf returns the claim's PersistentVolume and what it records.
 func (r *Retyper) volumeOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, record.Origin, error) {
 	pv, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
@@ -157,7 +159,7 @@ func (r *Retyper) decide(ctx context.Context, plan *Plan, claim *corev1.Persiste
 	return nil
 }
 
-// stillBound asks the API server, just before the request to Cinder, whether the
+// stillBound checks at the API server, just before the request to Cinder, whether the
 // volume is still the claim's.
 func (r *Retyper) stillBound(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) func(context.Context, cinder.Volume) error {
 	return func(ctx context.Context, _ cinder.Volume) error {
@@ -172,7 +174,7 @@ func (r *Retyper) stillBound(pv *corev1.PersistentVolume, claim *corev1.Persiste
 	}
 }
 
-// Apply changes the type, and returns the volume as it is then.
+// Apply changes the type, and returns the volume as it is afterwards.
 func (r *Retyper) Apply(ctx context.Context, plan *Plan) (cinder.Volume, error) {
 	if plan.Done {
 		return plan.Volume, nil
@@ -197,7 +199,7 @@ func (r *Retyper) RetypeVolume(ctx context.Context, pv *corev1.PersistentVolume,
 	return err
 }
 
-// refusal is why a volume does not get a type.
+// refusal says why a volume does not get a type.
 type refusal struct {
 	kind    cinder.Kind
 	message string
@@ -210,5 +212,5 @@ func refuse(format string, arguments ...any) error {
 
 func (r *refusal) Error() string { return r.message }
 
-// FailureKind is the kind of the failure for the CSI driver.
+// FailureKind returns the kind of the failure for the CSI driver.
 func (r *refusal) FailureKind() string { return string(r.kind) }

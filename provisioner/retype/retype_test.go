@@ -104,8 +104,8 @@ func (f *fixture) retyper(t *testing.T) (*Retyper, *oneVolume) {
 	}, one
 }
 
-// TestWhoseVolumeGetsAnotherType: only what this program records for the claim, in
-// this cluster, and whose stamp says the same.
+// TestWhoseVolumeGetsAnotherType: the program must record the volume for the claim in
+// this cluster, and the stamp must say the same.
 func TestWhoseVolumeGetsAnotherType(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(*fixture)
@@ -210,8 +210,8 @@ func TestTypeByAVolumeAttributesClass(t *testing.T) {
 	}
 }
 
-// TestAVolumeThatManyNodesReadKeepsItsType: in mode csi, each has an attachment of its own,
-// for which the volume needs a type with multiattach, as it has.
+// TestAVolumeThatManyNodesReadKeepsItsType: in mode csi, each node has its own
+// attachment, which requires a type with multiattach, like the present one.
 func TestAVolumeThatManyNodesReadKeepsItsType(t *testing.T) {
 	for _, csi := range []bool{true, false} {
 		f := newFixture()

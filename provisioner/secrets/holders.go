@@ -6,23 +6,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// holding records who needs a Secret that volumes share. The Secret stays as
-// long as an attempt of this term may still record a PersistentVolume that
-// names it, and as long as such an object exists.
+// holding records who needs a Secret that volumes share. The Secret stays as long as an
+// attempt of this term may still record a PersistentVolume that names it, and as long
+// as such an object exists.
 type holding struct {
-	// use is read-locked while an attempt writes the Secret, and write-locked
-	// while the Keeper finds out whether anything needs it: a later attempt
-	// creates it again.
+	// use is read-locked while an attempt writes the Secret, and write-locked while the
+	// Keeper finds out whether anything needs it. A later attempt then creates it
+	// again.
 	use sync.RWMutex
-	// attempts are the claims that may get a PersistentVolume that names it, left
-	// the PersistentVolumes whose volumes are gone. The Keeper's mutex guards
+	// attempts are the claims that may get a PersistentVolume that names the Secret;
+	// left are the PersistentVolumes whose volumes are gone. The Keeper's mutex guards
 	// both.
 	attempts map[types.UID]bool
 	left     map[types.UID]bool
 }
 
-// named returns the entry of a Secret. Names follow from backends and users, so
-// there are few and entries stay.
+// named returns the entry of a Secret. Names are derived from backends and users, so
+// there are few, and entries are never removed.
 func (k *Keeper) named(name string) *holding {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -61,8 +61,8 @@ func (k *Keeper) UsedBy(claim types.UID) []string {
 	return names
 }
 
-// AttemptOver ends what Keep began: the PersistentVolume is in the API server,
-// or there will be none.
+// AttemptOver ends what Keep began: the PersistentVolume is in the API server, or there
+// will be none.
 func (k *Keeper) AttemptOver(claim types.UID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -79,7 +79,7 @@ func (k *Keeper) leave(entry *holding, pv types.UID) {
 	entry.left[pv] = true
 }
 
-// hasLeft reports whether that was recorded.
+// hasLeft reports whether leave recorded that.
 func (k *Keeper) hasLeft(entry *holding, pv types.UID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -22,7 +22,8 @@ import (
 type Options struct {
 	Client            kubernetes.Interface
 	PersistentVolumes corelisters.PersistentVolumeLister
-	// Namespace is where the Secrets are; Cluster is what they are marked with.
+	// Namespace is where the Secrets are; Cluster is the cluster that they are marked
+	// with.
 	Namespace, Cluster string
 	Logger             *slog.Logger
 
@@ -30,15 +31,15 @@ type Options struct {
 	// PersistentVolume names yet and that no attempt of this term made.
 	MayBeUnrecorded func(backend string) bool
 	// IsWanted reports whether a claim exists according to a cache, or has something
-	// that does.
+	// that exists.
 	IsWanted func(claim types.UID) bool
-	// ClaimsOfVolumes are the claims that have a volume on any backend.
+	// ClaimsOfVolumes returns the claims that have a volume on any backend.
 	ClaimsOfVolumes func(ctx context.Context) (map[types.UID]bool, error)
 	// RemoveOwn removes the Secret of a PersistentVolume if it is proven that the
-	// object does not exist. It is no error if the Secret stays on purpose.
+	// object does not exist. It is not an error if the Secret stays on purpose.
 	RemoveOwn func(ctx context.Context, pvName string) error
 	// MostAge is the greatest age at which the Secret of a claim that is gone is
-	// removed: an older one may have been kept on purpose.
+	// removed. An older one may have been kept on purpose.
 	MostAge time.Duration
 }
 
@@ -59,9 +60,9 @@ func New(options Options) *Keeper {
 	return &Keeper{Options: options, byName: map[string]*holding{}}
 }
 
-// Keep writes the Secret that a claim's PersistentVolume will refer to, its own
-// or a shared one, and returns the UID of its own. The credentials are fresh if
-// Cinder wrote the connection now.
+// Keep writes the Secret that a claim's PersistentVolume will refer to, its own or a
+// shared one, and returns the UID of its own. fresh means that Cinder has just written
+// the connection with these credentials.
 func (k *Keeper) Keep(ctx context.Context, claim types.UID, pvName, backend string, secret mappers.Secret, fresh bool) (own types.UID, err error) {
 	if secret.Shared {
 		return "", k.keepShared(ctx, claim, backend, secret, fresh)
@@ -78,9 +79,9 @@ func (k *Keeper) VolumeRemoved(ctx context.Context, pv types.UID, origin record.
 	return k.deleteOwn(ctx, origin)
 }
 
-// LastDoubt is when a request last failed that may still arrive late, or when it
-// was last unclear whether a Secret is needed: then a sweep is due. It is the
-// zero time of Unix if there was none.
+// LastDoubt returns when a request last failed that may still arrive late, or when it
+// was last unclear whether a Secret is needed. Then a sweep is due. If that never
+// happened, it returns the Unix epoch.
 func (k *Keeper) LastDoubt() time.Time { return time.Unix(0, k.lastDoubt.Load()) }
 
 func (k *Keeper) noteDoubt() { k.lastDoubt.Store(time.Now().UnixNano()) }

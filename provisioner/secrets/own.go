@@ -19,11 +19,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// keepOwn writes the credentials of a volume into the program's own namespace,
-// where tenants cannot read them. Kubelets may: the node authorizer follows the
-// reference of a PersistentVolume into any namespace. It updates an existing
-// Secret of an earlier attempt, and returns its UID. One without data is for others
-// to fill, and an existing one keeps what it has.
+// keepOwn writes the credentials of a volume into the program's own namespace, where
+// tenants cannot read them. Kubelets can: the node authorizer follows the reference of
+// a PersistentVolume into any namespace. It updates the Secret of an earlier attempt,
+// and returns its UID. A Secret without data is for others to fill, so an existing one
+// keeps what it has.
 func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secret) (types.UID, error) {
 	wanted := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -41,7 +41,7 @@ func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secr
 		return created.UID, nil
 	}
 	if !apierrors.IsAlreadyExists(err) {
-		// The request may arrive late, when nothing looks for the Secret.
+		// The request may arrive late, when nothing looks for the Secret any more.
 		k.noteDoubt()
 		return "", inNamespace(err, "create", wanted.Namespace, wanted.Name)
 	}
@@ -91,8 +91,8 @@ func (k *Keeper) deleteOwn(ctx context.Context, origin record.Origin) error {
 	return inNamespace(err, "delete", origin.SecretNamespace, origin.Secret)
 }
 
-// DeleteOwn removes the Secrets that this program made for a PersistentVolume that
-// does not exist, of whichever mode, and no other of these names.
+// DeleteOwn removes the Secrets that this program made, in either mode, for a
+// PersistentVolume that does not exist, and no others of these names.
 func DeleteOwn(ctx context.Context, client kubernetes.Interface, namespace, pvName string) error {
 	return errors.Join(
 		deleteNamed(ctx, client, namespace, record.SecretName(pvName), pvName, ""),
@@ -100,11 +100,11 @@ func DeleteOwn(ctx context.Context, client kubernetes.Interface, namespace, pvNa
 	)
 }
 
-// deleteNamed removes the Secret that this program made for a
-// PersistentVolume, and no other of that name. The UID is what the
-// PersistentVolume records. If it is empty, or the Secret cannot be deleted by it,
-// the Secret is read first: it may have come from a backup and have another UID, or
-// somebody may have taken it over, with its marks.
+// deleteNamed removes the Secret that this program made for a PersistentVolume, and no
+// other of that name. recorded is the UID that the PersistentVolume records. If it is
+// empty, or the Secret cannot be deleted by it, the Secret is read first: it may have
+// come from a backup and have another UID, or somebody may have taken it over, with its
+// marks.
 func deleteNamed(ctx context.Context, client kubernetes.Interface, namespace, name, pvName string, recorded types.UID) error {
 	if recorded != "" {
 		err := client.CoreV1().Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &recorded}})

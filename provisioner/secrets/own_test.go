@@ -16,7 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// TestOnlyTheSecretOfTheVolumeIsDeleted: at most by its UID, and else by its marks.
+// TestOnlyTheSecretOfTheVolumeIsDeleted: it is deleted by its UID if that is known,
+// otherwise by its marks.
 func TestOnlyTheSecretOfTheVolumeIsDeleted(t *testing.T) {
 	secrets := corev1.Resource("secrets")
 	ours := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{

@@ -19,9 +19,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// keepShared writes a Secret that the volumes of a backend share, and keeps it
-// until the attempt is over. A new key replaces the old one for existing
-// volumes, too; a key that is not fresh replaces nothing.
+// keepShared writes a Secret that the volumes of a backend share, and keeps it until
+// the attempt is over. A new key replaces the old one for existing volumes, too. A key
+// that is not fresh replaces nothing.
 func (k *Keeper) keepShared(ctx context.Context, claim types.UID, backend string, secret mappers.Secret, fresh bool) error {
 	entry := k.named(secret.Name)
 	entry.use.RLock()
@@ -30,8 +30,8 @@ func (k *Keeper) keepShared(ctx context.Context, claim types.UID, backend string
 	return k.writeShared(ctx, backend, secret, fresh)
 }
 
-// KeepForImport writes the Secret that the PersistentVolume of an import will refer
-// to. The import is another process than the leader, which may be removing a shared
+// KeepForImport writes the Secret that the PersistentVolume of an import will refer to.
+// The import runs in another process than the leader, which may be removing a shared
 // Secret as unneeded. The claim of the import must exist already: then either the
 // leader sees that the claim waits, or it finds the Secret changed, or the Secret is
 // gone by now and is written again.
@@ -40,7 +40,7 @@ func (k *Keeper) KeepForImport(ctx context.Context, pvName, backend string, secr
 		_, err := k.keepOwn(ctx, pvName, secret)
 		return err
 	}
-	// A value that was never written makes another version of the object.
+	// A value that was never written before gives the object a new resource version.
 	mark, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		record.AnnotationLastImport: pvName + " " + time.Now().UTC().Format(time.RFC3339Nano),
 	}}})
@@ -60,17 +60,17 @@ func (k *Keeper) KeepForImport(ctx context.Context, pvName, backend string, secr
 	return fmt.Errorf("secret %s/%s was removed %d times by others during the import", k.Namespace, secret.Name, mostSharedWrites)
 }
 
-// ImportEnded is to be called when a claim is deleted that may have waited for an
-// import: it may have been what kept a shared Secret.
+// ImportEnded must be called when a claim is deleted that may have waited for an
+// import, because that may have been the only use of a shared Secret.
 func (k *Keeper) ImportEnded() { k.noteDoubt() }
 
-// mostSharedWrites bounds how often others may write a Secret in between. All
-// write the same content, unless the key is just being changed.
+// mostSharedWrites bounds how often others may write a Secret in between. All write the
+// same content, unless the key is just being changed.
 const mostSharedWrites = 5
 
-// A connection that was stored with an attachment may have a key that was
-// replaced since. It is better than none, but never better than the present
-// one.
+// writeShared creates or updates a shared Secret. A connection that was stored with an
+// attachment may have a key that was replaced since. That key is better than none, but
+// never replaces the present one.
 func (k *Keeper) writeShared(ctx context.Context, backend string, secret mappers.Secret, fresh bool) error {
 	wanted := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -91,7 +91,7 @@ func (k *Keeper) writeShared(ctx context.Context, backend string, secret mappers
 				continue
 			}
 			if err != nil {
-				// The request may arrive late, when nothing needs the Secret.
+				// The request may arrive late, when nothing needs the Secret any more.
 				k.noteDoubt()
 			}
 			return inNamespace(err, "create", wanted.Namespace, wanted.Name)
@@ -111,8 +111,8 @@ func (k *Keeper) writeShared(ctx context.Context, backend string, secret mappers
 	return fmt.Errorf("secret %s/%s was changed %d times by others during the update", wanted.Namespace, wanted.Name, mostSharedWrites)
 }
 
-// leaveShared records that a PersistentVolume's volume is gone, and removes the
-// Secret with the last of them. The record comes first: of two that leave at
+// leaveShared records that a PersistentVolume's volume is gone, and removes the Secret
+// together with the last of them. It records this first, so that of two that leave at
 // once, the later one sees that the other is gone.
 func (k *Keeper) leaveShared(ctx context.Context, pv types.UID, origin record.Origin) error {
 	if origin.SecretNamespace != k.Namespace {
@@ -141,16 +141,16 @@ func (k *Keeper) AttemptUndone(ctx context.Context, backend string, names []stri
 	}
 }
 
-// removeUnneeded removes a shared Secret if it exists and nothing needs it. It
-// decides nothing while a former leader's last request may still record a
-// PersistentVolume that names the Secret.
+// removeUnneeded removes a shared Secret if it exists and nothing needs it. It decides
+// nothing while a former leader's last request may still record a PersistentVolume that
+// names the Secret.
 //
-// The order matters. While it has the write lock of use, no attempt begins to
-// need the Secret. An attempt that ended before the check has left its
+// The order matters. While removeUnneeded has the write lock of use, no attempt begins
+// to need the Secret. An attempt that ended before the check has left its
 // PersistentVolume in the API server, where the listing that follows shows it. The
-// Secret is read before the listings, and removed only if it is still the same:
-// an import, which is another process, creates its claim, then writes the Secret,
-// and then records the PersistentVolume. Claims are listed first: one that is bound
+// Secret is read before the listings, and removed only if it is still the same: an
+// import, which is another process, creates its claim, then writes the Secret, and then
+// records the PersistentVolume. Claims are listed first, because a claim that is bound
 // by then has its PersistentVolume in the other listing.
 func (k *Keeper) removeUnneeded(ctx context.Context, backend, name string) (settled bool, err error) {
 	entry := k.named(name)
@@ -193,7 +193,7 @@ func (k *Keeper) removeUnneeded(ctx context.Context, backend, name string) (sett
 	case apierrors.IsNotFound(err):
 		return true, nil
 	case apierrors.IsConflict(err):
-		// It may be needed again; a sweep finds out.
+		// It may be needed again; a later sweep finds out.
 		k.noteDoubt()
 		return false, nil
 	}
@@ -206,10 +206,10 @@ func (k *Keeper) needsShared(pv *corev1.PersistentVolume, entry *holding, name s
 	return record.RefersTo(pv, k.Namespace, name) && !k.hasLeft(entry, pv.UID)
 }
 
-// sweepShared removes shared Secrets that nothing needs: what remains when a
-// process dies between the last deletion and the Secret's, or when
-// PersistentVolumes are removed by hand. Age does not matter: their content
-// comes from Cinder with every new volume.
+// sweepShared removes shared Secrets that nothing needs: those that remain when a
+// process dies between the last deletion and the Secret's, or when PersistentVolumes
+// are removed by hand. Their age does not matter, because Cinder provides their content
+// with every new volume.
 func (k *Keeper) sweepShared(ctx context.Context, secrets []record.Secret) error {
 	var failed []error
 	for _, secret := range secrets {

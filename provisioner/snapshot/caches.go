@@ -23,13 +23,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// resyncPeriod is how often every object is checked again without a reason.
+// resyncPeriod is how often every object is checked again even if it has not changed.
 const resyncPeriod = 15 * time.Minute
 
-// resources are those that must be served.
+// resources are the resources that the API server must serve.
 var resources = []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"}
 
-// caches show the snapshot objects of the cluster.
+// caches are the caches of the cluster's snapshot objects.
 type caches struct {
 	snapshots snapshotlisters.VolumeSnapshotLister
 	contents  snapshotlisters.VolumeSnapshotContentLister
@@ -37,12 +37,13 @@ type caches struct {
 	synced    []cache.InformerSynced
 }
 
-// definitions are the CRDs, of which one is followed.
+// definitions are the CRDs, of which one is watched.
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// awaitResources waits until the API server serves the snapshot resources, and
-// returns false if the context ends first. It follows the CRD of VolumeSnapshots, so
-// that a cluster without it costs no requests. The others are expected soon after it.
+// awaitResources waits until the API server serves the snapshot resources, and returns
+// false if the context ends first. It watches the CRD of VolumeSnapshots, so that a
+// cluster without it costs no requests. The other resources are expected soon after
+// that one.
 func (c *Controller) awaitResources(ctx context.Context) bool {
 	missing, err := c.missingResources()
 	if err == nil && len(missing) == 0 {
@@ -90,8 +91,7 @@ func (c *Controller) missingResources() ([]string, error) {
 	return missing, nil
 }
 
-// startCaches follows the snapshot objects until the function it returns is
-// called.
+// startCaches watches the snapshot objects until stop is called.
 func (c *Controller) startCaches(ctx context.Context) (stop func(), err error) {
 	factory := snapshotinformers.NewSharedInformerFactoryWithOptions(c.Snapshots, resyncPeriod, snapshotinformers.WithTransform(withoutManagedFields))
 	api := factory.Snapshot().V1()
@@ -115,7 +115,8 @@ func (c *Controller) startCaches(ctx context.Context) (stop func(), err error) {
 	return func() { cancel(); factory.Shutdown() }, nil
 }
 
-// withoutManagedFields drops what nobody reads and what takes the most memory.
+// withoutManagedFields drops managedFields, which nobody reads and which take the most
+// memory.
 func withoutManagedFields(object any) (any, error) {
 	if accessor, err := meta.Accessor(object); err == nil {
 		accessor.SetManagedFields(nil)
@@ -123,7 +124,7 @@ func withoutManagedFields(object any) (any, error) {
 	return object, nil
 }
 
-// awaitCaches waits until everything that existed was seen, and every content is
+// awaitCaches waits until every object that existed was seen, and every content is
 // counted.
 func (c *Controller) awaitCaches(ctx context.Context) bool {
 	return cache.WaitForCacheSync(ctx.Done(), c.shown().synced...)
@@ -136,7 +137,7 @@ func (c *Controller) shown() *caches {
 	return c.caches
 }
 
-// shows reports whether the cache has this very VolumeSnapshot.
+// shows reports whether the cache has the VolumeSnapshot with this UID.
 func (c *Controller) shows(namespace, name string, uid types.UID) bool {
 	snapshot, err := c.shown().snapshots.VolumeSnapshots(namespace).Get(name)
 	return err == nil && snapshot.UID == uid
@@ -151,7 +152,7 @@ func (c *Controller) VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeS
 	return nil, apierrors.NewNotFound(snapshotv1.Resource("volumesnapshots"), name)
 }
 
-// VolumeSnapshotContent does the same for contents.
+// VolumeSnapshotContent does for contents what VolumeSnapshot does for VolumeSnapshots.
 func (c *Controller) VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error) {
 	if shown := c.shown(); shown != nil {
 		return shown.contents.Get(name)
@@ -159,7 +160,8 @@ func (c *Controller) VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnaps
 	return nil, apierrors.NewNotFound(snapshotv1.Resource("volumesnapshotcontents"), name)
 }
 
-// VolumeSnapshotClass does the same for classes, but does not guess before all are read.
+// VolumeSnapshotClass reads from the cache, but returns an error until all classes are
+// read.
 func (c *Controller) VolumeSnapshotClass(name string) (*snapshotv1.VolumeSnapshotClass, error) {
 	if err := c.isReady(); err != nil {
 		return nil, err
@@ -172,7 +174,7 @@ func (c *Controller) snapshotEvents() cache.ResourceEventHandler {
 		snapshot := object.(*snapshotv1.VolumeSnapshot)
 		c.enqueue(itemOf(snapshot))
 		c.Changed(snapshot.Namespace, snapshot.Name)
-		// What is to happen to a content depends on its VolumeSnapshot.
+		// What happens to a content depends on its VolumeSnapshot.
 		c.enqueue(contentOf(snapshot))
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -187,7 +189,8 @@ func (c *Controller) snapshotEvents() cache.ResourceEventHandler {
 	}
 }
 
-// contentOf is the content that a VolumeSnapshot names, or that is made for it.
+// contentOf returns the content that a VolumeSnapshot names, or the one that is made
+// for it.
 func contentOf(snapshot *snapshotv1.VolumeSnapshot) item {
 	if named := snapshot.Spec.Source.VolumeSnapshotContentName; named != nil {
 		return item{contentItem, "", *named}
@@ -199,7 +202,7 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 	changed := func(object any) {
 		content := object.(*snapshotv1.VolumeSnapshotContent)
 		if record.IsCSISnapshot(content) {
-			c.count(content) // the rest is its sidecar's
+			c.count(content) // its sidecar does the rest
 		}
 		if content.Spec.Driver != c.Name {
 			return
@@ -208,7 +211,7 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 		c.enqueue(itemOf(content))
 		if reference := content.Spec.VolumeSnapshotRef; reference.Name != "" {
 			c.enqueue(item{snapshotItem, reference.Namespace, reference.Name})
-			// Claims may wait for what it records about the filesystem.
+			// Claims may wait for what the content records about the filesystem.
 			c.Changed(reference.Namespace, reference.Name)
 		}
 	}
@@ -224,10 +227,12 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 			isOpen := record.IsCSISnapshot(content) && !c.removed[content.UID] && record.IsSnapshotRecorded(content) && record.SnapshotHandleOf(content) == ""
 			delete(c.removed, content.UID)
 			c.mu.Unlock()
-			// Its snapshot is kept, or this term has removed it and it counts no longer.
+			// Either its snapshot is kept, or this term has removed it and it no longer
+			// counts.
 			c.Ledger.ForsakeSnapshot(content.Spec.VolumeSnapshotRef.UID)
 			if isOpen {
-				// Only now: a listing that begins from here on frees its room.
+				// Enqueue it only after that, so that a listing that begins now frees
+				// its room.
 				c.mu.Lock()
 				c.open[content.Name] = content.Annotations[record.AnnotationBackend]
 				c.mu.Unlock()
@@ -245,15 +250,15 @@ func (c *Controller) count(content *snapshotv1.VolumeSnapshotContent) {
 	if !record.IsSnapshotRecorded(content) {
 		return
 	}
-	origin, _ := record.SnapshotOriginOf(content) // what is not damaged counts
+	origin, _ := record.SnapshotOriginOf(content) // whatever is not damaged counts
 	if c.isRemoved(content) {
 		return
 	}
 	if record.IsCSISnapshot(content) && origin.Cluster != "" && origin.Cluster != c.Cluster {
-		return // another installation's: the driver has one name
+		return // another installation's; all use the same driver name
 	}
 	if record.IsCSISnapshot(content) && content.DeletionTimestamp != nil && origin.SnapshotID == "" {
-		return // an earlier leader may have removed it; what is there, a listing shows
+		return // an earlier leader may have removed the snapshot; if not, a listing shows it
 	}
 	c.Ledger.RecordSnapshot(origin.UID, origin.Backend, ledger.Snapshot{Tenant: origin.Tenant, StorageClass: origin.StorageClass})
 }
@@ -264,10 +269,10 @@ func (c *Controller) classEvents() cache.ResourceEventHandler {
 		if class.Driver != c.Name {
 			return
 		}
-		// A snapshot without a class, or with one that did not exist, is in no lot.
+		// A snapshot without a class, or whose class did not exist, is not in the lot.
 		all, err := c.shown().snapshots.List(everything)
 		if err != nil {
-			return // the cache never fails
+			return // the cache never returns an error
 		}
 		for _, snapshot := range all {
 			if name := snapshot.Spec.VolumeSnapshotClassName; name == nil || *name == class.Name {
@@ -278,7 +283,7 @@ func (c *Controller) classEvents() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) }}
 }
 
-// forget drops what is known of an object that is gone.
+// forget drops what is known about an object that is gone.
 func (c *Controller) forget(object metav1.Object) {
 	c.parked.Forget(object.GetUID())
 	c.limiter.Gone(itemOf(object).key())
@@ -290,8 +295,8 @@ func (c *Controller) ClaimChanged(claim *corev1.PersistentVolumeClaim) {
 	c.wake(claimTrigger(claim.Namespace, claim.Name))
 }
 
-// NamespaceChanged brings back the snapshots of a namespace after a change that
-// might admit them.
+// NamespaceChanged brings back the snapshots of a namespace after a change that might
+// admit them.
 func (c *Controller) NamespaceChanged(name string) {
 	c.wake(parking.Trigger{Kind: parking.Namespace, Name: name})
 }

@@ -17,9 +17,9 @@ import (
 )
 
 // writeContent creates the content, or writes the origin on the one that the
-// snapshot-controller made: it does so for a volume with a CSI source. Then it
-// makes sure that the VolumeSnapshot is still there; otherwise nobody would ever
-// ask for the content's deletion.
+// snapshot-controller made, as it does for a volume with a CSI source. Then it makes
+// sure that the VolumeSnapshot still exists; otherwise nobody would ever ask for the
+// content's deletion.
 func (t *taking) writeContent(ctx context.Context, class *snapshotv1.VolumeSnapshotClass) error {
 	if err := t.setClass(ctx, class); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (t *taking) adopt(ctx context.Context, content *snapshotv1.VolumeSnapshotCo
 	return t.patchContent(ctx, content, map[string]any{"metadata": metadata})
 }
 
-// writeStatus names the snapshot in its content.
+// writeStatus writes the snapshot's ID and size into the status of its content.
 func (t *taking) writeStatus(ctx context.Context, s cinder.Snapshot) error {
 	_, err := t.patchContent(ctx, t.content, map[string]any{"metadata": map[string]any{"uid": t.content.UID}, "status": record.SnapshotStatus(s)}, "status")
 	if err != nil {
@@ -108,7 +108,8 @@ func patch(change map[string]any) []byte {
 	return encoded
 }
 
-// deleteContent asks for the deletion of this very content.
+// deleteContent requests the deletion of the content, but not of another one of its
+// name.
 func (c *Controller) deleteContent(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().Delete(ctx, content.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &content.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -117,8 +118,8 @@ func (c *Controller) deleteContent(ctx context.Context, content *snapshotv1.Volu
 	return nil
 }
 
-// liveSnapshot reads a VolumeSnapshot from the API server; nil if it is gone or
-// being deleted.
+// liveSnapshot reads a VolumeSnapshot from the API server. It returns nil if the object
+// is gone or being deleted.
 func (c *Controller) liveSnapshot(ctx context.Context, namespace, name string, uid types.UID) (*snapshotv1.VolumeSnapshot, error) {
 	live, err := c.existingSnapshot(ctx, namespace, name, uid)
 	if live != nil && live.DeletionTimestamp != nil {
@@ -127,8 +128,9 @@ func (c *Controller) liveSnapshot(ctx context.Context, namespace, name string, u
 	return live, err
 }
 
-// existingSnapshot reads a VolumeSnapshot from the API server; nil if it is gone.
-// One that is being deleted exists until its last finalizer is removed.
+// existingSnapshot reads a VolumeSnapshot from the API server. It returns nil if the
+// object is gone. An object that is being deleted exists until its last finalizer is
+// removed.
 func (c *Controller) existingSnapshot(ctx context.Context, namespace, name string, uid types.UID) (*snapshotv1.VolumeSnapshot, error) {
 	live, err := c.Snapshots.SnapshotV1().VolumeSnapshots(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {

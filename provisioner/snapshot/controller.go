@@ -1,15 +1,15 @@
-// Package snapshot takes and removes the snapshots of VolumeSnapshots, beside the
-// cluster's snapshot-controller. That one binds VolumeSnapshots and starts their
-// deletion; this one does for native volumes what a CSI driver and its sidecar do.
+// Package snapshot takes and removes the snapshots of VolumeSnapshots. The cluster's
+// snapshot-controller binds VolumeSnapshots and starts their deletion; this package
+// does for native volumes what a CSI driver and its sidecar do.
 //
-// The VolumeSnapshotContent is written before the request to Cinder, under the
-// name where the snapshot-controller looks for it, and with the finalizer that
-// keeps it until the snapshot is removed. So every snapshot has an object that
-// leads to it, whatever dies. Before the content names its snapshot, the snapshot
-// is marked at Cinder; one without the mark was never handed out.
+// The VolumeSnapshotContent is written before the request to Cinder, under the name
+// that the snapshot-controller looks for, and with the finalizer that keeps it until
+// the snapshot is removed. So every snapshot has an object that leads to it, whatever
+// process dies. Before the content names its snapshot, the snapshot is marked at
+// Cinder. One without the mark was never handed out.
 //
-// A VolumeSnapshotContent that somebody made for a snapshot that exists is served if
-// the policy grants the snapshot to the namespace of its VolumeSnapshot (import.go).
+// A VolumeSnapshotContent that somebody made for an existing snapshot is served if the
+// policy grants the snapshot to the namespace of its VolumeSnapshot (import.go).
 //
 // A Controller lives for one leader's term.
 package snapshot
@@ -54,18 +54,19 @@ type Snapshots interface {
 	MarkSnapshot(ctx context.Context, s cinder.Snapshot) error
 	RemoveSnapshot(ctx context.Context, target backends.SnapshotTarget) error
 	// AbandonSnapshots removes the snapshots of a VolumeSnapshot whose content names
-	// none, and returns the IDs of those that it kept.
+	// none. It returns the IDs of those that it kept.
 	AbandonSnapshots(ctx context.Context, target backends.SnapshotTarget) (kept []string, err error)
-	// Health is nil while the backend answers.
+	// Health returns nil while the backend answers.
 	Health() error
-	// Place is the endpoint and project of the backend; zero before its first login.
+	// Place returns the endpoint and project of the backend; zero before its first
+	// login.
 	Place() cinder.Place
 }
 
-// Existing is what is asked about snapshots that exist.
+// Existing is the interface to snapshots that exist at Cinder.
 type Existing interface {
 	imports.Snapshots
-	// ImportSnapshot stamps one.
+	// ImportSnapshot stamps a snapshot.
 	ImportSnapshot(ctx context.Context, spec backends.SnapshotImport) (cinder.Snapshot, error)
 	// Snapshots lists the cluster's snapshots, once in a term.
 	Snapshots(ctx context.Context) ([]cinder.Snapshot, error)
@@ -83,7 +84,8 @@ type Backends interface {
 
 // Options configure a Controller.
 type Options struct {
-	// Name is the driver in VolumeSnapshotClasses: the provisioner's name.
+	// Name is the driver's name in VolumeSnapshotClasses, which is the provisioner's
+	// name.
 	Name string
 	// Cluster and ClusterUID are stamped on every snapshot.
 	Cluster, ClusterUID string
@@ -101,9 +103,9 @@ type Options struct {
 
 	// Caller marks requests to Cinder as a tenant's.
 	Caller func(ctx context.Context, tenant string) context.Context
-	// Changed is called with every VolumeSnapshot that changes, or whose content does.
+	// Changed is called whenever a VolumeSnapshot or its content changes.
 	Changed func(namespace, name string)
-	// Gone is called when a snapshot of a volume was removed.
+	// Gone is called when a snapshot of a volume has been removed.
 	Gone func(volumeID string)
 
 	// Workers is how many snapshots are taken or removed at once.
@@ -114,8 +116,8 @@ type Options struct {
 	// server does not serve yet although their CRDs are being installed.
 	LookAgain time.Duration
 
-	// Monitor watches the work; LongestWork is longer than anything it waits for
-	// may take, turns at backends aside.
+	// Monitor watches the work. LongestWork exceeds anything that the work may wait
+	// for, except turns at backends.
 	Monitor     *liveness.Monitor
 	LongestWork liveness.Bound
 
@@ -135,16 +137,16 @@ type Controller struct {
 	// caches are nil until the API server serves the resources.
 	caches *caches
 	queue  workqueue.TypedRateLimitingInterface[item]
-	// counted has the backends whose snapshots the ledger has counted, and whether that
-	// still holds.
+	// counted holds the backends whose snapshots the ledger has counted, and whether
+	// that count is still valid.
 	counted map[string]bool
 	// removed is the set of contents whose snapshots this term has removed, until
 	// the objects are gone.
 	removed map[types.UID]bool
-	// open are the contents of the CSI driver that are gone without saying what became
-	// of their snapshots, by name, and the backends.
+	// open holds, by name, the contents of the CSI driver that are gone without having
+	// said what became of their snapshots, and their backends.
 	open map[string]string
-	// kept has the snapshots that were reported as kept, by ID, and the backend that
+	// kept holds, by ID, the snapshots that were reported as kept, and the backend that
 	// lists them.
 	kept map[string]string
 }
@@ -181,14 +183,14 @@ func New(options Options) *Controller {
 	return c
 }
 
-// delays gives items the delays of the limiter.
+// delays applies the limiter's delays to items.
 type delays struct{ of *backoff.Limiter }
 
 func (d delays) When(i item) time.Duration { return d.of.When(i.key()) }
 func (d delays) Forget(i item)             { d.of.Forget(i.key()) }
 func (d delays) NumRequeues(i item) int    { return d.of.NumRequeues(i.key()) }
 
-// ownTurns is how many snapshots of a tenant may be worked on at once; 0 means
+// ownTurns returns how many snapshots of a tenant may be worked on at once; 0 means
 // that the tenant has no limit.
 func (c *Controller) ownTurns(tenant string) int {
 	if t, ok := c.Policy().Tenant(tenant); ok {
@@ -226,11 +228,11 @@ func (c *Controller) Run(ctx context.Context) {
 		})
 	}
 	<-ctx.Done()
-	// Before the wait for the workers, which wait for items.
+	// Shut the queue down before waiting for the workers, because they wait for items.
 	c.queue.ShutDown()
 }
 
-// work does the next item, and reports false when there are no more.
+// work works on the next item. It returns false when there are no more.
 func (c *Controller) work(ctx context.Context) bool {
 	next, shutDown := c.queue.Get()
 	if shutDown {
@@ -246,7 +248,7 @@ func (c *Controller) work(ctx context.Context) bool {
 	return true
 }
 
-// sync does what is to be done for an object now.
+// sync does what an object needs now.
 func (c *Controller) sync(ctx context.Context, next item) error {
 	if next.kind == contentItem {
 		return c.syncContent(ctx, next)
@@ -275,7 +277,7 @@ func (c *Controller) settle(ctx context.Context, done item, err error) {
 
 func (c *Controller) enqueue(i item) { c.queue.Add(i) }
 
-// itemOf is the item of an object.
+// itemOf returns the item of an object.
 func itemOf(object metav1.Object) item {
 	if _, ok := object.(*snapshotv1.VolumeSnapshotContent); ok {
 		return item{contentItem, "", object.GetName()}
@@ -283,8 +285,8 @@ func itemOf(object metav1.Object) item {
 	return item{snapshotItem, object.GetNamespace(), object.GetName()}
 }
 
-// began takes an object out of the lot, and returns the moment from which no
-// trigger is missed.
+// began takes an object out of the lot, and returns a moment after which no trigger
+// will be missed.
 func (c *Controller) began(object metav1.Object) parking.Moment {
 	since := c.history.Now()
 	c.parked.Take(object.GetUID())
@@ -314,8 +316,8 @@ func (c *Controller) PolicyChanged() {
 	c.wake(parking.Trigger{Kind: parking.Policy})
 }
 
-// BackendAnswers brings back what waited for a backend or failed at it. The
-// backend may also have moved to another place, so it is counted again.
+// BackendAnswers brings back what waited for a backend or failed at it. The backend may
+// also have moved to another place, so it is counted again.
 func (c *Controller) BackendAnswers(name string) {
 	c.mu.Lock()
 	if c.counted[name] {
@@ -325,7 +327,7 @@ func (c *Controller) BackendAnswers(name string) {
 	c.wake(parking.Trigger{Kind: parking.Backend, Name: name})
 }
 
-// Report counts what cannot continue now, by kind, state and reason.
+// Report counts the objects that cannot continue now, by kind, state and reason.
 func (c *Controller) Report() map[Waiting]int {
 	waiting := map[Waiting]int{}
 	c.parked.Each(func(object metav1.Object, state parking.Reason, reason string) {
@@ -334,5 +336,5 @@ func (c *Controller) Report() map[Waiting]int {
 	return waiting
 }
 
-// Waiting is why objects wait.
+// Waiting says why objects wait.
 type Waiting struct{ Kind, State, Reason string }

@@ -88,7 +88,7 @@ func TestWhoseSnapshotIsTaken(t *testing.T) {
 				if b.content() != nil || b.Ledger.Usage(policy.TenantScope, "a").Snapshots != 0 {
 					t.Errorf("content %+v, used %+v", b.content(), b.Ledger.Usage(policy.TenantScope, "a"))
 				}
-				// Denied again, nothing is said again.
+				// A repeated denial is not reported again.
 				b.must(b.syncNightly())
 				b.wantEvents()
 				return
@@ -108,7 +108,7 @@ func TestWhoseSnapshotIsTaken(t *testing.T) {
 			if s.Spec.VolumeSnapshotClassName == nil || *s.Spec.VolumeSnapshotClassName != "snap" {
 				t.Errorf("the VolumeSnapshot is %+v", s.Spec)
 			}
-			// It is taken once.
+			// The snapshot is taken only once.
 			b.must(b.syncNightly())
 			b.wantCalls(taken...)
 		})
@@ -145,7 +145,7 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 		if b.content() != nil || b.Ledger.Usage(policy.TenantScope, "a").Snapshots != 0 {
 			t.Errorf("content %+v, used %+v", b.content(), b.Ledger.Usage(policy.TenantScope, "a"))
 		}
-		// The same project at another address is the same volume.
+		// A volume of the same project at another address is the same volume.
 		b.backend.place = cinder.NewPlace("http://other:8776/v3", "p0")
 		b.must(b.syncNightly())
 		b.wantCalls("take snapshot-u1 of volume-1", "mark snapshot-1")
@@ -158,7 +158,7 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		b.wantEvents("Warning SnapshotFailed")
-		// The content leads to what may be there, and the room stays reserved.
+		// The content leads to whatever may exist, and the room stays reserved.
 		if content := b.content(); content == nil || content.Status != nil || b.Ledger.Usage(policy.TenantScope, "a").Snapshots != 1 {
 			t.Errorf("content %+v", content)
 		}
@@ -300,7 +300,8 @@ func TestContentIsDeleted(t *testing.T) {
 	}
 }
 
-// TestContentWithoutVolumeSnapshot: what may come from a backup is left alone.
+// TestContentWithoutVolumeSnapshot: a content that may come from a backup is left
+// alone.
 func TestContentWithoutVolumeSnapshot(t *testing.T) {
 	begun := func() *snapshotv1.VolumeSnapshotContent {
 		return recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Status = nil })
@@ -401,8 +402,8 @@ func TestResourcesMustAllBeServed(t *testing.T) {
 	}
 }
 
-// TestResourcesAreAwaitedWithoutRequests: the API server is asked again when the CRD
-// of VolumeSnapshots appears, and from then on until it serves all resources.
+// TestResourcesAreAwaitedWithoutRequests: requests begin when the CRD of
+// VolumeSnapshots appears, and go on until the API server serves all resources.
 func TestResourcesAreAwaitedWithoutRequests(t *testing.T) {
 	b := newBench(t)
 	b.LookAgain = time.Millisecond
@@ -450,7 +451,7 @@ func TestResourcesAreAwaitedWithoutRequests(t *testing.T) {
 
 func ledgerEntry() ledger.Snapshot { return ledger.Snapshot{Tenant: "a", StorageClass: "fast"} }
 
-// TestRunEnds: with and without the resources, whenever the context ends.
+// TestRunEnds: Run ends with the context at any time, with or without the resources.
 func TestRunEnds(t *testing.T) {
 	for name, served := range map[string][]string{"absent": nil, "served": resources} {
 		t.Run(name, func(t *testing.T) {
@@ -479,9 +480,8 @@ func TestRunEnds(t *testing.T) {
 	}
 }
 
-// TestContentThatCannotBeDeletedHasNoAdvice: the event SnapshotKept says that the
-// deletion of the content deletes the snapshot. What an operator then gets must be
-// that.
+// TestContentThatCannotBeDeletedHasNoAdvice: the event SnapshotKept says that deleting
+// the content deletes the snapshot. If an operator does so, that must be what happens.
 func TestContentThatCannotBeDeletedHasNoAdvice(t *testing.T) {
 	for name, change := range map[string]func(*snapshotv1.VolumeSnapshotContent){
 		"copied from another cluster": func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[record.AnnotationCluster] = "x" },
@@ -493,7 +493,7 @@ func TestContentThatCannotBeDeletedHasNoAdvice(t *testing.T) {
 			advised := slices.ContainsFunc(b.events(), func(event string) bool {
 				return strings.Contains(event, "to delete it, delete this VolumeSnapshotContent")
 			})
-			// The operator does so.
+			// The operator deletes it.
 			content := b.content()
 			now := metav1.Now()
 			content.DeletionTimestamp = &now
@@ -506,8 +506,9 @@ func TestContentThatCannotBeDeletedHasNoAdvice(t *testing.T) {
 	}
 }
 
-// TestContentThatWasJustRetainedIsNotReported: an operator sets the policy Retain, and the
-// VolumeSnapshot is deleted; the cache of contents is older.
+// TestContentThatWasJustRetainedIsNotReported: an operator sets the policy Retain, and
+// then the VolumeSnapshot is deleted, but the cache of contents still shows the earlier
+// policy.
 func TestContentThatWasJustRetainedIsNotReported(t *testing.T) {
 	b := newBench(t, recorded(nil))
 	retained := b.content()
@@ -544,8 +545,8 @@ func (r *objectRecorder) Event(object runtime.Object, _, _, _ string) {
 	r.about = append(r.about, object.(metav1.Object).GetUID())
 }
 
-// TestContentThatNobodyDeletesFailsNoDeletion: nobody deletes it, so no deletion fails while
-// the API server does not answer.
+// TestContentThatNobodyDeletesFailsNoDeletion: no deletion fails while the API server
+// does not answer.
 func TestContentThatNobodyDeletesFailsNoDeletion(t *testing.T) {
 	for _, resource := range []string{"volumesnapshots", "volumesnapshotcontents"} {
 		t.Run(resource, func(t *testing.T) {
@@ -575,8 +576,8 @@ func TestKeptContentWaitsForNoPolicy(t *testing.T) {
 	}
 }
 
-// TestResourcesAreFoundWithoutTheRightToFollowTheirDefinition: the program may be
-// newer than its role.
+// TestResourcesAreFoundWithoutTheRightToFollowTheirDefinition: the program may be newer
+// than its ClusterRole.
 func TestResourcesAreFoundWithoutTheRightToFollowTheirDefinition(t *testing.T) {
 	b := newBench(t)
 	var asked atomic.Int32
@@ -603,8 +604,8 @@ func TestResourcesAreFoundWithoutTheRightToFollowTheirDefinition(t *testing.T) {
 	}
 }
 
-// TestContentThatChangesIsHeard: an administrator may record the filesystem on it, for
-// want of which a claim was denied.
+// TestContentThatChangesIsHeard: a claim may have been denied because the content did
+// not record its filesystem, and an administrator may now have recorded it.
 func TestContentThatChangesIsHeard(t *testing.T) {
 	b := newBench(t)
 	var heard []string

@@ -34,8 +34,8 @@ func (c *Controller) countBackends(ctx context.Context) {
 	group.Wait()
 }
 
-// countFor counts the backend of a snapshot, and those others that its tenant may
-// use and that answer.
+// countFor counts the backend of a snapshot, and those other backends that its tenant
+// may use and that answer.
 func (c *Controller) countFor(ctx context.Context, tenant, backend string) error {
 	if err := c.countBackend(ctx, backend); err != nil {
 		return fmt.Errorf("cannot list the snapshots that backend %s already has: %w", backend, err)
@@ -50,7 +50,8 @@ func (c *Controller) countFor(ctx context.Context, tenant, backend string) error
 	for _, class := range t.Classes {
 		for _, name := range class.Backends {
 			if name != backend && c.health(name) == nil {
-				// Only a snapshot on that backend waits until it is counted.
+				// A backend that is not counted in time only delays snapshots on that
+				// backend.
 				group.Go(func() { _ = c.countBackend(bounded, name) })
 			}
 		}
@@ -81,8 +82,8 @@ func (c *Controller) countBackend(ctx context.Context, name string) error {
 	return nil
 }
 
-// list lists the snapshots of a backend, and counts them. The last listing may lack
-// what this term took since, so it frees nothing.
+// list lists the snapshots of a backend, and counts them. The term's last listing may
+// lack snapshots that were taken since, so it frees no room.
 func (c *Controller) list(ctx context.Context, name string, backend Snapshots, again bool) (all []cinder.Snapshot, err error) {
 	var began time.Time
 	if again {
@@ -115,15 +116,14 @@ func (c *Controller) countListed(name string, all []cinder.Snapshot, began time.
 	}
 }
 
-// isOurs reports whether a stamp is one that this program wrote in this very
-// cluster.
+// isOurs reports whether this program wrote a stamp in this very cluster.
 func (c *Controller) isOurs(stamp stamps.Snapshot) bool {
 	return stamp.Cluster == c.Cluster && stamp.ClusterUID == c.ClusterUID && stamp.Content == record.SnapshotContentName(types.UID(stamp.SnapshotUID))
 }
 
 // isImported reports whether a snapshot carries the stamp of an import in this very
-// cluster. Its content has a name of somebody's choice, so nothing here takes the
-// snapshot for one that was left over.
+// cluster. Somebody chose the name of its content, so nothing here takes the snapshot
+// for a leftover.
 func (c *Controller) isImported(stamp stamps.Snapshot, s cinder.Snapshot) bool {
 	return stamp.Cluster == c.Cluster && stamp.ClusterUID == c.ClusterUID && stamp.SnapshotUID != "" && wasRecorded(s)
 }
@@ -151,15 +151,15 @@ func (c *Controller) release(uid types.UID, by func(types.UID) (tenant string, f
 	}
 }
 
-// roomOf fires when a tenant has room for another snapshot.
+// roomOf returns the trigger that fires when a tenant has room for another snapshot.
 func roomOf(tenant string) parking.Trigger { return parking.Trigger{Kind: parking.Room, Name: tenant} }
 
 func backendTrigger(name string) parking.Trigger {
 	return parking.Trigger{Kind: parking.Backend, Name: name}
 }
 
-// health is nil while a backend answers. One that is not configured is reported
-// elsewhere.
+// health returns nil while a backend answers. A backend that is not configured is
+// reported elsewhere.
 func (c *Controller) health(name string) error {
 	backend, err := c.Backends.Snapshots(name)
 	if err != nil {

@@ -54,19 +54,20 @@ func here() cinder.Place { return cinder.NewPlace("http://cinder:8776/v3", "p1")
 // fakeSnapshots fakes the snapshots of one backend.
 type fakeSnapshots struct {
 	calls []string
-	// listings is how often it was listed again.
+	// listings counts how often it was listed again.
 	listings int
 	listed   []cinder.Snapshot
-	// since are those that only another listing shows.
+	// since holds snapshots that only another listing shows.
 	since  []cinder.Snapshot
 	err    error
 	health error
 	place  cinder.Place
-	// failRemoval is the error of removals alone.
+	// failRemoval is an error that only removals return.
 	failRemoval error
-	// meanwhile runs before a permit is asked.
+	// meanwhile is called before a permit is requested.
 	meanwhile func()
-	// existing are snapshots that can be imported, and ofVolume is the volume of all.
+	// existing are snapshots that can be imported; ofVolume is the volume of all of
+	// them.
 	existing []*cinder.Snapshot
 	ofVolume cinder.Volume
 }
@@ -367,7 +368,7 @@ func nightly(change func(*snapshotv1.VolumeSnapshot)) *snapshotv1.VolumeSnapshot
 	return s
 }
 
-// recorded is the content of nightly, whose snapshot is ready.
+// recorded returns the content of nightly, whose snapshot is ready.
 func recorded(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
 	c := record.NewSnapshotContent(record.SnapshotOrigin{
 		Content: "snapcontent-u1", VolumeID: "volume-1", Backend: "gold", Place: here(), Tenant: "a", Cluster: "cluster-1", StorageClass: "fast",
@@ -381,7 +382,8 @@ func recorded(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.Volume
 	return c
 }
 
-// deletedContent is one that the snapshot-controller has asked to delete.
+// deletedContent returns a content whose deletion the snapshot-controller has
+// requested.
 func deletedContent(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
 	return recorded(func(c *snapshotv1.VolumeSnapshotContent) {
 		now := metav1.Now()
@@ -402,7 +404,7 @@ func stamped(id string, uid types.UID, isRecorded bool) cinder.Snapshot {
 	return s
 }
 
-// newDefinitions is a client for the metadata of CRDs, of which there are none.
+// newDefinitions returns a client for the metadata of CRDs, of which there are none.
 func newDefinitions() *metadatafake.FakeMetadataClient {
 	scheme := metadatafake.NewTestScheme()
 	if err := metav1.AddMetaToScheme(scheme); err != nil {

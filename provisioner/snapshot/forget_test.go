@@ -14,8 +14,8 @@ import (
 )
 
 // TestReservationOfADeletedSnapshotIsFreed: the VolumeSnapshot is deleted while its
-// attempt reads the namespace, so the reservation comes after the event of the
-// deletion, and the class cannot be written.
+// attempt reads the namespace. So the reservation comes after the deletion event, and
+// the class cannot be written.
 func TestReservationOfADeletedSnapshotIsFreed(t *testing.T) {
 	b := newBench(t, namespace(), claim(nil), volume(nil), class(func(c *snapshotv1.VolumeSnapshotClass) {
 		c.Annotations = map[string]string{record.AnnotationDefaultSnapshotClass: "true"}
@@ -41,8 +41,8 @@ func TestReservationOfADeletedSnapshotIsFreed(t *testing.T) {
 	}
 }
 
-// TestRemovedContentsAreForgotten: what a term remembers of removed contents ends
-// with the objects.
+// TestRemovedContentsAreForgotten: a term remembers removed contents only until the
+// objects are gone.
 func TestRemovedContentsAreForgotten(t *testing.T) {
 	content := deletedContent(nil)
 	b := newBench(t, namespace(), claim(nil), volume(nil), class(nil), content)
@@ -56,8 +56,8 @@ func TestRemovedContentsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestKeptSnapshotsAreForgotten: what was said about a snapshot is remembered while
-// its backend lists it.
+// TestKeptSnapshotsAreForgotten: a report about a snapshot is remembered only while its
+// backend lists the snapshot.
 func TestKeptSnapshotsAreForgotten(t *testing.T) {
 	b := newBench(t)
 	b.backend.listed = []cinder.Snapshot{stamped("snapshot-1", "u1", true), stamped("snapshot-2", "u2", true)}

@@ -25,9 +25,8 @@ import (
 )
 
 // importing is one attempt to give a snapshot that exists at Cinder to the
-// VolumeSnapshot of a content that somebody made for it. Whoever makes such an
-// object is an administrator; the policy still decides which tenant may have which
-// snapshot.
+// VolumeSnapshot of a content that somebody made for it. Only an administrator can make
+// such an object, but the policy still decides which tenant may have which snapshot.
 type importing struct {
 	*removing
 	handle   string
@@ -38,9 +37,9 @@ type importing struct {
 	begun bool
 }
 
-// importSnapshot serves a content that somebody made for a snapshot at Cinder. It
-// waits until the snapshot-controller has bound the content to a VolumeSnapshot: only
-// that has the namespace, and with it the tenant, that gets the snapshot.
+// importSnapshot serves a content that somebody made for a snapshot at Cinder. It waits
+// until the snapshot-controller has bound the content to a VolumeSnapshot, because only
+// that determines the namespace, and so the tenant, that gets the snapshot.
 func (r *removing) importSnapshot(ctx context.Context, handle string) error {
 	if record.IsSnapshotRecorded(r.content) && record.SnapshotHandleOf(r.content) != "" {
 		return r.checkOwner(ctx)
@@ -65,9 +64,9 @@ func names(snapshot *snapshotv1.VolumeSnapshot, content *snapshotv1.VolumeSnapsh
 	return snapshot.UID == content.Spec.VolumeSnapshotRef.UID && snapshot.DeletionTimestamp == nil && wanted != nil && *wanted == content.Name
 }
 
-// settled says what follows from an attempt. Room that was reserved is given back
-// unless the content records the snapshot. If it does although the answer was lost,
-// the snapshot counts when the cache shows it.
+// settled decides what follows from an attempt. Reserved room is given back unless the
+// content records the snapshot. If it does, but the answer was lost, the snapshot
+// counts when the cache shows the record.
 func (i *importing) settled(err error) error {
 	var refusal *imports.RefusedError
 	var why *denied
@@ -80,7 +79,7 @@ func (i *importing) settled(err error) error {
 		err = &changedError{"VolumeSnapshotContent " + i.content.Name + " changed, or was deleted, during the import"}
 	}
 	if why != nil {
-		// What is corrected at Cinder triggers nothing.
+		// No trigger fires when somebody corrects something at Cinder.
 		why.again = true
 		err = why
 	}
@@ -134,8 +133,8 @@ func (i *importing) run(ctx context.Context) error {
 	return i.apply(ctx, requests)
 }
 
-// refresh reads the content from the API server: the cache may not show yet what the
-// last attempt wrote. It reports whether nothing is left to do.
+// refresh reads the content from the API server, because the cache may not show yet
+// what the last attempt wrote. It reports whether nothing is left to do.
 func (i *importing) refresh(ctx context.Context) (done bool, err error) {
 	live, err := i.Controller.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, i.content.Name, metav1.GetOptions{})
 	switch {
@@ -150,7 +149,7 @@ func (i *importing) refresh(ctx context.Context) (done bool, err error) {
 	return false, nil
 }
 
-// labels are those of the cache; the plan reads them anew.
+// labels returns the labels in the cache. The plan reads them again.
 func (i *importing) labels() map[string]string {
 	namespace, err := i.Namespaces.Get(i.snapshot.Namespace)
 	if err != nil {
@@ -189,8 +188,9 @@ func (i *importing) reserve(ctx context.Context, class string) error {
 	return err
 }
 
-// apply records the snapshot on the content, stamps it, and names it in the status.
-// A snapshot that is stamped always has an object that leads to it.
+// apply records the snapshot on the content, stamps the snapshot, and names it in the
+// status, in this order, so that a stamped snapshot always has an object that leads to
+// it.
 func (i *importing) apply(ctx context.Context, requests *trail.RequestIDs) error {
 	started := time.Now()
 	backend, err := i.Backends.Snapshots(i.plan.Backend)
@@ -252,8 +252,8 @@ func (i *importing) annotate(ctx context.Context) error {
 	return nil
 }
 
-// stillWanted asks the API server, just before the request to Cinder, whether the
-// content and its VolumeSnapshot are still there.
+// stillWanted checks at the API server, just before the request to Cinder, whether the
+// content and its VolumeSnapshot still exist.
 func (i *importing) stillWanted(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -281,7 +281,7 @@ func (i *importing) tell(imported cinder.Snapshot, requests *trail.RequestIDs, t
 		"volume", i.origin.VolumeID, "id", imported.ID, "sizeGiB", imported.SizeGiB, "requestID", requests.OfImport(), "durationSeconds", took.Seconds())
 }
 
-// keepImported lets the object go that led to a snapshot which stays.
+// keepImported releases a content whose snapshot stays.
 func (r *removing) keepImported(ctx context.Context, handle string) error {
 	if r.content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {
 		r.report("SnapshotKept", fmt.Sprintf("snapshot %s is kept at Cinder: it does not carry the stamp of an import by VolumeSnapshotContent %s", handle, r.content.Name), r.content)

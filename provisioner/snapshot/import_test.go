@@ -36,7 +36,7 @@ tenants:
 
 const notGranted = `Warning ImportedSnapshotNotFound tenants[0].classes[0].import grants no snapshot with the ID "snapshot-7" on the backends of the rule; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or the rule`
 
-// byHand is the content that an administrator made for snapshot-7, bound to nightly.
+// byHand returns the content that an administrator made for snapshot-7, bound to nightly.
 func byHand(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
 	c := record.NewImportedSnapshotContent("snapshot-7", "team-a", "nightly", driver, "fast", snapshotv1.VolumeSnapshotContentDelete, nil)
 	c.UID, c.Spec.VolumeSnapshotRef.UID = "content-7", "u1"
@@ -87,8 +87,9 @@ func ofOther(change func(*stamps.Snapshot)) map[string]string {
 	return metadata
 }
 
-// TestWhichSnapshotIsImported: what the rule grants, and nobody else has, is stamped
-// and named in the content's status; of all else nothing changes anywhere.
+// TestWhichSnapshotIsImported: a snapshot that the rule grants, and that nobody else
+// has, is stamped and named in the content's status. In all other cases nothing changes
+// anywhere.
 func TestWhichSnapshotIsImported(t *testing.T) {
 	earlier := record.NewSnapshotContent(record.SnapshotOrigin{Content: "snapcontent-u0", VolumeID: "volume-9", Backend: "gold", Place: here(), Cluster: "cluster-1",
 		Namespace: "team-a", Name: "earlier", UID: "u0"}, class(nil), nil)
@@ -188,7 +189,7 @@ func TestWhichSnapshotIsImported(t *testing.T) {
 			if b.Ledger.Usage(policy.TenantScope, "a").Snapshots != 1 {
 				t.Errorf("used %+v", b.Ledger.Usage(policy.TenantScope, "a"))
 			}
-			// Imported once, it is not imported again, also not by the next leader.
+			// An imported snapshot is not imported again, even by the next leader.
 			b.must(b.syncImported())
 			b.wantCalls("import snapshot-7 for imported-snapshot-7")
 			b.wantEvents()
@@ -290,7 +291,8 @@ func TestSnapshotThatCannotBeImportedNow(t *testing.T) {
 	})
 }
 
-// TestImportedContentIsDeleted: only what carries the stamp of the import is removed.
+// TestImportedContentIsDeleted: only a snapshot with the stamp of the import is
+// removed.
 func TestImportedContentIsDeleted(t *testing.T) {
 	deleted := func(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
 		return byHand(func(c *snapshotv1.VolumeSnapshotContent) {
@@ -351,7 +353,7 @@ func TestImportedContentIsDeleted(t *testing.T) {
 	}
 }
 
-// TestImportedSnapshotsCount: a new leader counts them by the listing, and no audit
+// TestImportedSnapshotsCount: a new leader finds them by the listing, and no audit
 // takes one for a leftover.
 func TestImportedSnapshotsCount(t *testing.T) {
 	b := newImportBench(t)
@@ -366,8 +368,8 @@ func TestImportedSnapshotsCount(t *testing.T) {
 	}
 }
 
-// TestContentOfAVolumeSnapshot: a VolumeSnapshot that appears brings back the content
-// that it names.
+// TestContentOfAVolumeSnapshot: when a VolumeSnapshot appears, it brings back the
+// content that it names.
 func TestContentOfAVolumeSnapshot(t *testing.T) {
 	for want, snapshot := range map[string]*snapshotv1.VolumeSnapshot{"imported-snapshot-7": wantingIt(nil), "snapcontent-u1": nightly(nil)} {
 		if got := contentOf(snapshot); got != (item{contentItem, "", want}) {

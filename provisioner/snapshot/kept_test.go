@@ -43,8 +43,7 @@ func TestKeptSnapshotStillCounts(t *testing.T) {
 	used(0, "after a listing without the snapshot")
 }
 
-// TestKeptSnapshotCountsAfterAnOutage: the term has listed before it took the
-// snapshot.
+// TestKeptSnapshotCountsAfterAnOutage: the term's listing is older than the snapshot.
 func TestKeptSnapshotCountsAfterAnOutage(t *testing.T) {
 	b := newBench(t, namespace())
 	b.must(b.countBackend(t.Context(), "gold"))
@@ -59,10 +58,10 @@ func TestKeptSnapshotCountsAfterAnOutage(t *testing.T) {
 	}
 }
 
-// TestSnapshotThatAClaimIsMadeFromIsKept: the VolumeSnapshot is being deleted, and
-// the snapshot-controller keeps it with a finalizer because a pending claim is
-// restored from it. Its content was deleted, too; nobody has asked for the removal
-// of the snapshot (no annotation) yet.
+// TestSnapshotThatAClaimIsMadeFromIsKept: the VolumeSnapshot is being deleted, but the
+// snapshot-controller keeps it with a finalizer because a pending claim is restored
+// from it. Its content was deleted, too, but nobody has requested the removal of the
+// snapshot (there is no annotation) yet.
 func TestSnapshotThatAClaimIsMadeFromIsKept(t *testing.T) {
 	content := deletedContent(func(c *snapshotv1.VolumeSnapshotContent) {
 		delete(c.Annotations, record.AnnotationSnapshotBeingDeleted)

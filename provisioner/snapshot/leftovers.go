@@ -31,7 +31,7 @@ func (c *Controller) warn(ctx context.Context, name string, err error) {
 	}
 }
 
-// sweep removes the snapshots that nothing leads to and nothing ever did.
+// sweep removes the snapshots to which nothing leads or ever led.
 func (c *Controller) sweep(ctx context.Context, name string, again bool) error {
 	backend, err := c.Backends.Snapshots(name)
 	if err != nil {
@@ -66,14 +66,15 @@ func (c *Controller) sweep(ctx context.Context, name string, again bool) error {
 	return nil
 }
 
-// isNamed reports whether the cache has a content that leads to the snapshot, or
-// still may.
+// isNamed reports whether the cache has a content that leads, or may still come to
+// lead, to the snapshot.
 func (c *Controller) isNamed(stamp stamps.Snapshot, id string) bool {
 	content, err := c.shown().contents.Get(stamp.Content)
 	return err == nil && (record.SnapshotHandleOf(content) == "" || record.SnapshotHandleOf(content) == id)
 }
 
-// namedHandles reads from the API server which snapshots any content names.
+// namedHandles reads the IDs of all snapshots that any content names from the API
+// server.
 func (c *Controller) namedHandles(ctx context.Context) (map[string]bool, error) {
 	handles, err := paging.List(ctx, "VolumeSnapshotContents", func(ctx context.Context, options metav1.ListOptions) ([]string, string, error) {
 		list, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, options)
@@ -93,8 +94,8 @@ func (c *Controller) namedHandles(ctx context.Context) (map[string]bool, error) 
 	return named, err
 }
 
-// forgetKept drops what was said about snapshots that a listing of their backend
-// no longer shows.
+// forgetKept drops the reports about snapshots that a listing of their backend no
+// longer shows.
 func (c *Controller) forgetKept(name string, all []cinder.Snapshot) {
 	listed := map[string]bool{}
 	for _, s := range all {
@@ -105,8 +106,8 @@ func (c *Controller) forgetKept(name string, all []cinder.Snapshot) {
 	maps.DeleteFunc(c.kept, func(id, backend string) bool { return backend == name && !listed[id] })
 }
 
-// removeLeftover removes a snapshot if it is proven that it was never handed out.
-// Others are kept and reported once in a term.
+// removeLeftover removes a snapshot if it is proven that it was never handed out. Other
+// snapshots are kept, and reported once in a term.
 func (c *Controller) removeLeftover(ctx context.Context, backend Snapshots, name string, s cinder.Snapshot) error {
 	stamp := stamps.OfSnapshot(s)
 	log := c.Logger.With("backend", name, "id", s.ID, "snapshot", stamp.Namespace+"/"+stamp.Snapshot, "snapshotUID", stamp.SnapshotUID, "tenant", stamp.Tenant)
@@ -155,8 +156,8 @@ func (c *Controller) removeLeftover(ctx context.Context, backend Snapshots, name
 	return nil
 }
 
-// mayStillLeadTo asks the API server for what may still lead to a snapshot, or be
-// given it: its VolumeSnapshot, and a content that names no other.
+// mayStillLeadTo looks at the API server for objects that may still lead to a snapshot,
+// or be given it: its VolumeSnapshot, and a content that names no other snapshot.
 func (c *Controller) mayStillLeadTo(ctx context.Context, stamp stamps.Snapshot, id string) (why string, err error) {
 	content, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, stamp.Content, metav1.GetOptions{})
 	switch {
@@ -164,7 +165,7 @@ func (c *Controller) mayStillLeadTo(ctx context.Context, stamp stamps.Snapshot, 
 		if handle := record.SnapshotHandleOf(content); handle == "" || handle == id {
 			return "VolumeSnapshotContent " + stamp.Content + " exists", nil
 		}
-		return "", nil // the content names another snapshot: this is a second one
+		return "", nil // the content names another snapshot, so this one is a duplicate
 	case !apierrors.IsNotFound(err):
 		return "", fmt.Errorf("cannot tell whether VolumeSnapshotContent %s is there: %w", stamp.Content, err)
 	}

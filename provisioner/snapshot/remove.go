@@ -19,19 +19,18 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
 
-// askTimeout bounds a request to the API server while a request to the backend
-// waits for it.
+// askTimeout bounds a request to the API server while a request to the backend waits
+// for it.
 const askTimeout = 5 * time.Second
 
-// removing is one attempt at a content: most of all one whose deletion was asked
-// for.
+// removing is one attempt at a content, usually one whose deletion was requested.
 type removing struct {
 	*Controller
 	item    item
 	content *snapshotv1.VolumeSnapshotContent
 	since   parking.Moment
 	origin  record.SnapshotOrigin
-	// proven means that the API server has shown that the deletion is still wanted.
+	// proven means that the API server has confirmed that the deletion is still wanted.
 	proven bool
 }
 
@@ -48,7 +47,7 @@ func (c *Controller) syncContent(ctx context.Context, next item) error {
 	return r.end(r.run(ctx))
 }
 
-// end reports how the attempt ended, on the content and its VolumeSnapshot.
+// end reports the result of the attempt on the content and its VolumeSnapshot.
 func (r *removing) end(err error) error {
 	if err == nil {
 		return nil
@@ -93,8 +92,8 @@ func (r *removing) end(err error) error {
 	return err
 }
 
-// itsSnapshot is the VolumeSnapshot of the content; nil if there is none. Another
-// one of that name must not be told what is not about it.
+// itsSnapshot returns the VolumeSnapshot of the content; nil if there is none. Events
+// about the content must not reach another VolumeSnapshot of the same name.
 func (r *removing) itsSnapshot() *snapshotv1.VolumeSnapshot {
 	reference := r.content.Spec.VolumeSnapshotRef
 	snapshot, err := r.shown().snapshots.VolumeSnapshots(reference.Namespace).Get(reference.Name)
@@ -108,7 +107,7 @@ func (r *removing) itsSnapshot() *snapshotv1.VolumeSnapshot {
 	return snapshot
 }
 
-// run does what a content asks for.
+// run does what a content needs now.
 func (r *removing) run(ctx context.Context) error {
 	imported := record.ImportedHandleOf(r.content)
 	switch {
@@ -125,7 +124,7 @@ func (r *removing) run(ctx context.Context) error {
 		return errors.Join(err, asError(why))
 	}
 	if !record.IsSnapshotRecorded(r.content) && record.SnapshotHandleOf(r.content) == "" {
-		return r.letGo(ctx) // the snapshot-controller made it, and nothing was begun
+		return r.letGo(ctx) // the snapshot-controller made the content, and nothing was begun
 	}
 	var err error
 	if r.origin, err = record.SnapshotOriginOf(r.content); err != nil {
@@ -151,17 +150,17 @@ func asError(why *denied) error {
 	return why
 }
 
-// checkOwner deletes a content that was written when its VolumeSnapshot was just
-// being deleted: the snapshot-controller did not know it then, and never asks for
+// checkOwner deletes a content that was written just while its VolumeSnapshot was being
+// deleted: the snapshot-controller did not know the content then, and never requests
 // its deletion. A content that names a snapshot may come from a backup, so it stays
-// until somebody deletes it, and says so.
+// until somebody deletes it, and an event says so.
 func (r *removing) checkOwner(ctx context.Context) error {
 	reference, named := r.content.Spec.VolumeSnapshotRef, record.SnapshotHandleOf(r.content) != ""
 	if !record.IsSnapshotRecorded(r.content) || named && r.content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
 		return nil
 	}
 	if r.shows(reference.Namespace, reference.Name, reference.UID) {
-		return nil // syncSnapshot continues
+		return nil // syncSnapshot takes care of it
 	}
 	live, err := r.existingSnapshot(ctx, reference.Namespace, reference.Name, reference.UID)
 	if err != nil || live != nil {
@@ -184,11 +183,11 @@ func (r *removing) checkOwner(ctx context.Context) error {
 	return r.deleteContent(ctx, r.content)
 }
 
-// tellUnbound tells that a content outlives its VolumeSnapshot. Nothing waits for
-// it: a change of the content brings it back, and the resync repeats the event. The
-// API server is asked, since the cache of contents may be older than that of
-// VolumeSnapshots. Nothing is said of a content whose deletion would not remove the
-// snapshot.
+// tellUnbound reports that a content outlives its VolumeSnapshot. The content is not
+// parked: a change of it brings it back, and the resync repeats the event. The content
+// is read from the API server, because the cache of contents may be older than that of
+// VolumeSnapshots. There is no report about a content whose deletion would not remove
+// the snapshot.
 func (r *removing) tellUnbound(ctx context.Context) error {
 	if origin, err := record.SnapshotOriginOf(r.content); err != nil || origin.Cluster != r.Cluster {
 		return nil
@@ -223,9 +222,9 @@ func (c *Controller) hasRecorded(ctx context.Context, origin record.SnapshotOrig
 	return slices.ContainsFunc(all, func(s cinder.Snapshot) bool { return c.stampOf(origin).Owns(s) && wasRecorded(s) }), nil
 }
 
-// isAskedFor reports why a content is not to be worked on yet, although its
-// object is being deleted. The snapshot-controller asks for the removal with an
-// annotation, and not while a claim is being made from the snapshot.
+// isAskedFor returns why a content must not be worked on yet, although its object is
+// being deleted. The snapshot-controller requests the removal with an annotation, but
+// not while a claim is being made from the snapshot.
 func (r *removing) isAskedFor(ctx context.Context) (*denied, error) {
 	if _, marked := r.content.Annotations[record.AnnotationSnapshotBeingDeleted]; marked {
 		return nil, nil
@@ -264,7 +263,7 @@ func (r *removing) remove(ctx context.Context) error {
 	if r.origin.SnapshotID != "" {
 		err = backend.RemoveSnapshot(ctx, target)
 	} else {
-		// With the policy Retain, what was ready once stays.
+		// With the policy Retain, a snapshot that was ready once stays.
 		target.Unrecorded = r.content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete
 		kept, err = backend.AbandonSnapshots(ctx, target)
 	}
@@ -273,14 +272,14 @@ func (r *removing) remove(ctx context.Context) error {
 	}
 	r.Metrics.deleted(r.origin.Backend, outcomeOf(err), time.Since(started))
 	if imported := record.ImportedHandleOf(r.content); imported != "" && cinder.IsKind(err, backends.KindNotOurs) {
-		// It was never stamped, or somebody else has it by now.
+		// The snapshot was never stamped, or belongs to somebody else by now.
 		return r.keepImported(ctx, imported)
 	}
 	if err != nil {
 		return record.WithSnapshotRemedy(err, r.origin)
 	}
 	if len(kept) > 0 {
-		// They count on, as those of any content whose policy is Retain.
+		// They continue to count, like those of any content with the policy Retain.
 		r.Logger.Info("Kept the snapshot of a VolumeSnapshotContent without a status, because it was ready once", "tenant", r.origin.Tenant,
 			"snapshot", r.origin.Namespace+"/"+r.origin.Name, "snapshotUID", r.origin.UID, "backend", r.origin.Backend, "ids", kept)
 		return r.letGo(ctx)
@@ -292,8 +291,8 @@ func (r *removing) remove(ctx context.Context) error {
 	return r.letGo(ctx)
 }
 
-// prove reads the content from the API server just before the first change. It
-// must still ask for the removal of this very snapshot.
+// prove reads the content from the API server just before the first change. It returns
+// an error unless the content still asks for the removal of this very snapshot.
 func (r *removing) prove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -321,8 +320,8 @@ func (r *removing) prove(ctx context.Context) error {
 	return &changedError{fmt.Sprintf("the snapshot of VolumeSnapshotContent %s is not removed: %s", r.content.Name, because)}
 }
 
-// letGo removes the finalizer, from the content as the cache has it: a change in
-// between fails the request, and the next attempt looks again.
+// letGo removes the finalizer, based on the content in the cache. If the content has
+// changed in between, the request fails, and the next attempt reads it again.
 func (r *removing) letGo(ctx context.Context) error {
 	left := slices.DeleteFunc(slices.Clone(r.content.Finalizers), func(f string) bool { return f == record.SnapshotFinalizer })
 	_, err := r.patchContent(ctx, r.content, map[string]any{"metadata": map[string]any{
@@ -334,8 +333,8 @@ func (r *removing) letGo(ctx context.Context) error {
 	return nil
 }
 
-// noteRemoved frees the room of a content's snapshot. Until the object is gone,
-// its changes count nothing.
+// noteRemoved frees the room of a content's snapshot. Until the object is gone, changes
+// of it no longer count.
 func (c *Controller) noteRemoved(content *snapshotv1.VolumeSnapshotContent) {
 	c.mu.Lock()
 	c.removed[content.UID] = true

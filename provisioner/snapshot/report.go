@@ -16,7 +16,7 @@ import (
 
 const reasonBackendUnavailable = placement.ReasonBackendUnavailable
 
-// report writes an event about each of the objects to which it is news.
+// report writes an event about each of the objects for which it is news.
 func (c *Controller) report(reason, message string, objects ...metav1.Object) {
 	isVolatile := reason == string(policy.QuotaExceeded) || reason == reasonBackendUnavailable
 	for _, object := range objects {
@@ -27,8 +27,7 @@ func (c *Controller) report(reason, message string, objects ...metav1.Object) {
 	}
 }
 
-// described is an object with its kind, which caches leave out and the recorder
-// needs.
+// described returns an object with its kind, which caches omit but the recorder needs.
 func described(object metav1.Object) runtime.Object {
 	kind := snapshotv1.SchemeGroupVersion.WithKind(string(itemOf(object).kind))
 	switch typed := object.(type) {

@@ -26,12 +26,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
 
-// Snapshots of volumes in mode csi are asked for by the CSI driver's sidecar,
-// csi-snapshotter. The snapshot-controller makes their contents, with the driver's name,
-// and the sidecar writes their status and removes them. Policy, ledger, stamps, and the
-// record on the content before the request to Cinder are those of every snapshot.
+// The CSI driver's sidecar, csi-snapshotter, requests snapshots of volumes in mode csi.
+// The snapshot-controller makes their contents, with the driver's name, and the sidecar
+// writes their status and removes them. Policy, ledger, stamps, and the record on the
+// content before the request to Cinder are the same as for every snapshot.
 
-// ownParameters are the keys that the sidecar adds to those of a class.
+// ownParameters is the prefix of the keys that the sidecar adds to those of a class.
 const ownParameters = "csi.storage.k8s.io/"
 
 // Taken is a snapshot of a volume in mode csi.
@@ -40,9 +40,9 @@ type Taken struct {
 	Backend string
 }
 
-// TakeForSidecar takes the snapshot of a volume that a VolumeSnapshotContent of the CSI
-// driver asks for by name, or finds what an earlier call has taken. It returns when the
-// snapshot is ready.
+// TakeForSidecar takes the snapshot that a VolumeSnapshotContent of the CSI driver
+// requests by name, or finds the one that an earlier call has taken. It returns when
+// the snapshot is ready.
 func (c *Controller) TakeForSidecar(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (Taken, error) {
 	task := c.Monitor.Begin("the sidecar's snapshot "+name, c.LongestWork)
 	defer task.End()
@@ -59,8 +59,8 @@ func (c *Controller) TakeForSidecar(ctx context.Context, pv *corev1.PersistentVo
 	}
 	ctx, requests := trail.WithRequestIDs(task.In(ctx))
 	ctx = c.Caller(ctx, t.origin.Tenant)
-	// Nothing new is begun for a content that is being deleted. But the sidecar waits
-	// for the end of what may have been begun.
+	// Nothing new is begun for a content that is being deleted. But if something may
+	// have been begun, the sidecar waits for its end.
 	if begun := record.IsSnapshotRecorded(t.content); !begun {
 		if err := t.place(backend.Place()); err != nil {
 			return Taken{}, err
@@ -75,7 +75,7 @@ func (c *Controller) TakeForSidecar(ctx context.Context, pv *corev1.PersistentVo
 	return Taken{taken, t.origin.Backend}, record.WithSnapshotRemedy(err, t.origin)
 }
 
-// asked checks a request against the content that it is for.
+// asked checks a request against the content that it is about.
 func (c *Controller) asked(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (*taking, *snapshotv1.VolumeSnapshotClass, error) {
 	if err := c.isReady(); err != nil {
 		return nil, nil, err
@@ -110,7 +110,7 @@ func (c *Controller) asked(ctx context.Context, pv *corev1.PersistentVolume, nam
 	}
 	t.originate(&source{pv, of})
 	if record.IsSnapshotRecorded(content) {
-		// The policy was asked then.
+		// The policy decided at that time.
 		recorded, err := record.SnapshotOriginOf(content)
 		if err != nil {
 			return nil, nil, &refusal{"Damaged", err.Error()}
@@ -137,7 +137,7 @@ func (c *Controller) isReady() error {
 	return nil
 }
 
-// admitForSidecar reserves room, and records on the content where the snapshot is to be
+// admitForSidecar reserves room, and records on the content where the snapshot will be
 // taken. From then on the content counts.
 func (t *taking) admitForSidecar(ctx context.Context, class *snapshotv1.VolumeSnapshotClass) error {
 	if err := t.admit(ctx, class); err != nil {
@@ -150,7 +150,7 @@ func (t *taking) admitForSidecar(ctx context.Context, class *snapshotv1.VolumeSn
 	return nil
 }
 
-// annotate writes the origin on the content, unless it has it.
+// annotate writes the origin on the content, unless the content has it already.
 func (t *taking) annotate(ctx context.Context) error {
 	if record.IsSnapshotRecorded(t.content) {
 		return nil
@@ -179,7 +179,7 @@ func (t *taking) takeForSidecar(ctx context.Context, backend Snapshots, requests
 	}
 	var changed *changedError
 	if errors.As(err, &changed) {
-		// The sidecar then knows that there is nothing to delete.
+		// This error tells the sidecar that there is nothing to delete.
 		return cinder.Snapshot{}, &refusal{"Damaged", changed.Error()}
 	}
 	t.Metrics.took(t.origin.Backend, outcomeOf(err), time.Since(started))
@@ -191,13 +191,13 @@ func (t *taking) takeForSidecar(ctx context.Context, backend Snapshots, requests
 	return taken, nil
 }
 
-// annotateAgain writes the origin once more if it is gone: others replace all
-// annotations of a content by what they have read of it.
+// annotateAgain writes the origin again if it is gone, because others replace all
+// annotations of a content with those that they have read.
 func (t *taking) annotateAgain(ctx context.Context) error {
 	live, err := t.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, t.origin.Content, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && live.UID != t.content.UID:
-		return nil // nothing leads to the snapshot, which is found as one that is left
+		return nil // nothing leads to the snapshot, so a sweep finds it as a leftover
 	case err != nil:
 		return fmt.Errorf("cannot read VolumeSnapshotContent %s: %w", t.origin.Content, err)
 	}
@@ -206,7 +206,7 @@ func (t *taking) annotateAgain(ctx context.Context) error {
 }
 
 // RemoveForSidecar removes a snapshot of the CSI driver whose VolumeSnapshotContent is
-// being deleted. One that is gone is removed.
+// being deleted. It succeeds if the snapshot is gone already.
 func (c *Controller) RemoveForSidecar(ctx context.Context, backendName, id string) error {
 	task := c.Monitor.Begin("the sidecar's deletion of snapshot "+id, c.LongestWork)
 	defer task.End()
@@ -253,7 +253,7 @@ func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendNa
 	origin, recordedErr := record.SnapshotOriginOf(content)
 	switch {
 	case recordedErr == nil:
-		// The backend compares the stamps.
+		// The backend compares the stamp with the snapshot's.
 		target.Place, target.Stamp = origin.Place, c.stampOf(origin)
 	case found && stamp.SnapshotUID != string(content.Spec.VolumeSnapshotRef.UID):
 		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s carries the stamp of another VolumeSnapshot than that of VolumeSnapshotContent %s; it is not touched", id, content.Name)}
@@ -279,9 +279,10 @@ func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendNa
 	return nil
 }
 
-// closeOpen looks at once what a content of the CSI driver left that is gone without
-// saying what became of its snapshot: the sidecar ends one whose call failed for good
-// without asking for a deletion. One listing serves all that were gone before it.
+// closeOpen looks at once for the snapshot of a CSI driver's content that is gone
+// without having said what became of it: if a call has failed for good, the sidecar
+// removes the content without requesting a deletion. One listing serves all contents
+// that were gone before it.
 func (c *Controller) closeOpen(ctx context.Context, name string) error {
 	c.mu.Lock()
 	backend, isOpen := c.open[name]
@@ -293,7 +294,7 @@ func (c *Controller) closeOpen(ctx context.Context, name string) error {
 	}
 	c.mu.Unlock()
 	if !isOpen || c.health(backend) != nil {
-		return nil // an audit looks, too
+		return nil // an audit will look, too
 	}
 	if err := c.sweep(ctx, backend, true); err != nil {
 		return err
@@ -306,7 +307,7 @@ func (c *Controller) closeOpen(ctx context.Context, name string) error {
 	return nil
 }
 
-// ContentsOf are the contents that name a snapshot.
+// ContentsOf returns the contents that name a snapshot.
 func (c *Controller) ContentsOf(id string) ([]*snapshotv1.VolumeSnapshotContent, error) {
 	if err := c.isReady(); err != nil {
 		return nil, err
@@ -324,8 +325,9 @@ func (c *Controller) ContentsOf(id string) ([]*snapshotv1.VolumeSnapshotContent,
 	return found, nil
 }
 
-// deletedContentOf is the content whose deletion asks for that of a snapshot; nil if no
-// content names it. If any other content names it, it stays.
+// deletedContentOf returns the content whose deletion asks for the deletion of a
+// snapshot; nil if no content names the snapshot. If several contents name it, it
+// stays.
 func (c *Controller) deletedContentOf(ctx context.Context, id string) (*snapshotv1.VolumeSnapshotContent, error) {
 	found, err := c.ContentsOf(id)
 	if err != nil {
@@ -337,13 +339,13 @@ func (c *Controller) deletedContentOf(ctx context.Context, id string) (*snapshot
 	case 1:
 		return found[0], c.stillDeleted(ctx, found[0], id)
 	}
-	// In one order, so that the same problem has the same text.
+	// Sort them, so that the same problem has the same text.
 	slices.SortFunc(found, func(a, b *snapshotv1.VolumeSnapshotContent) int { return strings.Compare(a.Name, b.Name) })
 	return nil, &refusal{string(backends.KindInUse), fmt.Sprintf("VolumeSnapshotContents %s and %s both name snapshot %s; it is kept as long as one of them does", found[0].Name, found[1].Name, id)}
 }
 
-// stillDeleted asks the API server whether a content still asks for the deletion of its
-// snapshot.
+// stillDeleted checks at the API server whether a content still asks for the deletion
+// of its snapshot.
 func (c *Controller) stillDeleted(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -368,10 +370,10 @@ func (c *Controller) stillDeleted(ctx context.Context, content *snapshotv1.Volum
 	return &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s does not ask for the deletion of snapshot %s: %s", content.Name, id, because)}
 }
 
-// ListForSidecar lists the CSI driver's snapshots: that of an ID, those of a volume, or
-// all, if both are empty. A backend limits it to that one. They are in the order of
-// their handles. A listing that cannot be had is an error, never a shorter list. Again
-// means that what was listed before will do.
+// ListForSidecar lists the CSI driver's snapshots: the one with the ID, those of the
+// volume, or all if both are empty, on one backend or, if that is empty, on all. They
+// are in the order of their handles. If a backend cannot be listed, it returns an error
+// rather than a shorter list. again means that the last listing will do.
 func (c *Controller) ListForSidecar(ctx context.Context, backendName, id, volumeID string, again bool) ([]Taken, error) {
 	names := c.Backends.Names()
 	if backendName != "" {
@@ -415,15 +417,15 @@ func (c *Controller) ListForSidecar(ctx context.Context, backendName, id, volume
 	return all, nil
 }
 
-// refusal is why a sidecar's request is not met.
+// refusal says why a sidecar's request is refused.
 type refusal struct{ kind, message string }
 
 func (r *refusal) Error() string { return r.message }
 
-// FailureKind is the kind of the failure for the CSI driver.
+// FailureKind returns the kind of the failure for the CSI driver.
 func (r *refusal) FailureKind() string { return r.kind }
 
-// FailureKind is the kind of the failure for the CSI driver.
+// FailureKind returns the kind of the failure for the CSI driver.
 func (d *denied) FailureKind() string {
 	switch d.reason {
 	case string(policy.QuotaExceeded):

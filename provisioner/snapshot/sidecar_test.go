@@ -21,7 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// csiVolume is a volume in mode csi that is a copy of another.
+// csiVolume returns a volume in mode csi that is a copy of another.
 func csiVolume(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 	return volume(func(pv *corev1.PersistentVolume) {
 		delete(pv.Annotations, record.AnnotationConnector)
@@ -34,7 +34,7 @@ func csiVolume(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 	})
 }
 
-// forSidecar is the content that the snapshot-controller makes for nightly.
+// forSidecar returns the content that the snapshot-controller makes for nightly.
 func forSidecar(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
 	return recorded(func(c *snapshotv1.VolumeSnapshotContent) {
 		handle := "gold/volume-1"
@@ -45,7 +45,8 @@ func forSidecar(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.Volu
 	})
 }
 
-// takenForSidecar is the same when its snapshot is ready, and its deletion asked for.
+// takenForSidecar returns the same content when its snapshot is ready and its deletion
+// has been requested.
 func takenForSidecar(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
 	return deletedContent(func(c *snapshotv1.VolumeSnapshotContent) {
 		volume, snapshot := "gold/volume-1", "gold/snapshot-1"
@@ -155,7 +156,7 @@ func TestSnapshotForASidecar(t *testing.T) {
 			if uuids := b.content().Annotations[record.AnnotationFilesystemUUIDs]; len(test.content.Annotations) == 0 && uuids != "volume-1,volume-0" {
 				t.Errorf("the content records the filesystems %q", uuids)
 			}
-			// What it records counts once.
+			// What the content records counts only once.
 			b.count(b.content())
 			if counts := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; counts != 1 {
 				t.Errorf("%d snapshots count", counts)
@@ -164,9 +165,9 @@ func TestSnapshotForASidecar(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfAnImportedVolumeIsNeverFormatted: neither is what is restored from it. Of a
-// raw volume, the content may not say that it is one (sourceVolumeMode), so that a claim
-// may ask for a filesystem.
+// TestSnapshotOfAnImportedVolumeIsNeverFormatted: neither is a volume that is restored
+// from it. The content of a raw volume's snapshot may not say that the volume is raw
+// (sourceVolumeMode), so a claim may ask for a filesystem.
 func TestSnapshotOfAnImportedVolumeIsNeverFormatted(t *testing.T) {
 	block := corev1.PersistentVolumeBlock
 	for name, change := range map[string]func(*corev1.PersistentVolume){
@@ -206,7 +207,7 @@ func TestLostRecordIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// restamp makes a snapshot one of another VolumeSnapshot.
+// restamp gives a snapshot the stamp of another VolumeSnapshot.
 func restamp(s *cinder.Snapshot, uid string) {
 	s.Metadata["standalone-cinder.openstack.org/snapshot-uid"] = uid
 	s.Metadata["csi.storage.k8s.io/volumesnapshotcontent/name"] = "snapcontent-" + uid
@@ -286,7 +287,8 @@ func TestSnapshotRemovalForASidecar(t *testing.T) {
 	}
 }
 
-// TestContentsOfAnotherInstallationDoNotCount: all have the one name of the driver.
+// TestContentsOfAnotherInstallationDoNotCount: all installations use the same driver
+// name.
 func TestContentsOfAnotherInstallationDoNotCount(t *testing.T) {
 	for cluster, want := range map[string]int64{"": 1, takenForSidecar(nil).Annotations[record.AnnotationCluster]: 1, "another": 0} {
 		b := newBench(t, namespace())
@@ -330,8 +332,8 @@ func TestListingForASidecar(t *testing.T) {
 	}
 }
 
-// TestLeftoversOfASidecar: what was made and whose content is gone is removed, but never
-// what a content of the driver names or may be given.
+// TestLeftoversOfASidecar: a snapshot whose content is gone is removed, but never one
+// that a content of the driver names or may be given.
 func TestLeftoversOfASidecar(t *testing.T) {
 	unrecorded := func(s *cinder.Snapshot) { delete(s.Metadata, "standalone-cinder.openstack.org/recorded") }
 	for name, test := range map[string]struct {
@@ -358,8 +360,8 @@ func TestLeftoversOfASidecar(t *testing.T) {
 	}
 }
 
-// TestContentThatEndsWithoutASnapshotCountsNoLonger: the sidecar deletes one whose call
-// failed for good without another word.
+// TestContentThatEndsWithoutASnapshotCountsNoLonger: if its call has failed for good,
+// the sidecar deletes a content without another call.
 func TestContentThatEndsWithoutASnapshotCountsNoLonger(t *testing.T) {
 	for name, test := range map[string]struct {
 		listed []cinder.Snapshot
@@ -383,15 +385,15 @@ func TestContentThatEndsWithoutASnapshotCountsNoLonger(t *testing.T) {
 			if counts := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; counts != 0 || len(b.open) > 0 {
 				t.Errorf("%d snapshots count, open are %v", counts, b.open)
 			}
-			// Nothing more is asked.
+			// No further request is sent.
 			b.backend.calls, b.backend.err = nil, errors.New("silent")
 			b.must(b.syncItsContent())
 		})
 	}
 }
 
-// TestContentsThatEndTogetherShareAListing: a tenant that deletes its VolumeSnapshots at once
-// costs Cinder no listing for each.
+// TestContentsThatEndTogetherShareAListing: if a tenant deletes many VolumeSnapshots at
+// once, Cinder is not listed for each.
 func TestContentsThatEndTogetherShareAListing(t *testing.T) {
 	b := newBench(t, namespace())
 	events := b.contentEvents()

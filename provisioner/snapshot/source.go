@@ -19,15 +19,15 @@ import (
 // everything selects all objects.
 var everything = labels.Everything()
 
-// denied is why no snapshot is taken now. Nothing is wrong with the program or a
-// backend.
+// denied says why no snapshot is taken now, although nothing is wrong with the program
+// or a backend.
 type denied struct {
 	reason, message string
-	// triggers are what may admit the snapshot, besides another policy.
+	// triggers are what may admit the snapshot, in addition to another policy.
 	triggers []parking.Trigger
-	// silent means that the author is not told.
+	// silent means that no event is written.
 	silent bool
-	// again means that a trigger need not fire, so it is tried again, rarely.
+	// again means that possibly no trigger will fire, so it is also retried, rarely.
 	again bool
 }
 
@@ -41,8 +41,8 @@ type source struct {
 	origin record.Origin
 }
 
-// find finds the volume of a snapshot. If it returns neither a source nor a
-// reason, the volume is not this program's.
+// find finds the volume of a snapshot. If it returns neither a source nor a reason, the
+// volume is not this program's.
 func (c *Controller) find(snapshot *snapshotv1.VolumeSnapshot) (*source, *denied, error) {
 	name := *snapshot.Spec.Source.PersistentVolumeClaimName
 	waiting := func(format string, arguments ...any) (*source, *denied, error) {
@@ -86,8 +86,8 @@ func (c *Controller) find(snapshot *snapshotv1.VolumeSnapshot) (*source, *denied
 	return nil, &denied{reason: "ForeignVolume", message: problem, triggers: []parking.Trigger{claimTrigger(snapshot.Namespace, name)}}, nil
 }
 
-// classOf is the class of a snapshot, if its driver is this program. A snapshot
-// without a class has the default one of the volume's driver.
+// classOf returns the class of a snapshot if its driver is this program. A snapshot
+// without a class gets the default class of the volume's driver.
 func (c *Controller) classOf(snapshot *snapshotv1.VolumeSnapshot) (*snapshotv1.VolumeSnapshotClass, *denied, error) {
 	if name := snapshot.Spec.VolumeSnapshotClassName; name != nil {
 		class, err := c.shown().classes.Get(*name)

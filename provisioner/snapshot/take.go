@@ -57,11 +57,11 @@ func (c *Controller) syncSnapshot(ctx context.Context, next item) error {
 	return t.end(t.run(ctx))
 }
 
-// end reports how the attempt ended.
+// end reports the result of the attempt.
 func (t *taking) end(err error) error {
 	if err != nil && t.content == nil && !t.shows(t.snapshot.Namespace, t.snapshot.Name, t.snapshot.UID) {
-		// Its deletion may have come before its reservation. As long as the cache shows
-		// it, the deletion is still to come.
+		// The deletion event may have come before the reservation. As long as the cache
+		// shows the VolumeSnapshot, that event is still to come.
 		t.release(t.snapshot.UID, t.Ledger.ReleaseSnapshotReservation)
 		t.turns.Leave(t.item)
 		return nil
@@ -92,7 +92,7 @@ func (t *taking) end(err error) error {
 	return err
 }
 
-// run is the snapshot's path.
+// run takes a VolumeSnapshot through all steps of an attempt.
 func (t *taking) run(ctx context.Context) error {
 	if t.isOver() {
 		t.turns.Leave(t.item)
@@ -137,8 +137,8 @@ func (t *taking) run(ctx context.Context) error {
 	return t.take(ctx, backend, requests)
 }
 
-// consider decides about a VolumeSnapshot for which nothing was begun. Without a
-// class and an error it is not for this program.
+// consider decides about a VolumeSnapshot for which nothing was begun. If it returns
+// neither a class nor an error, the VolumeSnapshot is not for this program.
 func (t *taking) consider() (*snapshotv1.VolumeSnapshotClass, error) {
 	class, why, err := t.classOf(t.snapshot)
 	if err != nil || class == nil && why == nil {
@@ -150,7 +150,7 @@ func (t *taking) consider() (*snapshotv1.VolumeSnapshotClass, error) {
 	case err != nil:
 		return nil, err
 	case missing != nil:
-		// Whose volume it is, and so which class is the default, is not known yet.
+		// It is not known yet whose volume this is, and so which class is the default.
 		missing.silent = byDefault
 		return nil, missing
 	case of == nil && byDefault:
@@ -211,8 +211,8 @@ func (t *taking) originate(of *source) {
 }
 
 // place records where the snapshot is to be taken. A volume is in one project, which
-// may have several addresses; a content that said otherwise would wait there for a
-// snapshot that can never be.
+// may have several addresses. If the content recorded another project, it would wait
+// there for a snapshot that can never exist.
 func (t *taking) place(here cinder.Place) error {
 	switch volume := t.source.Place; {
 	case !here.IsKnown():
@@ -225,12 +225,12 @@ func (t *taking) place(here cinder.Place) error {
 	return nil
 }
 
-// resume reads what an earlier attempt recorded. The policy was asked then.
+// resume reads what an earlier attempt recorded. The policy decided then.
 func (t *taking) resume() (err error) {
 	if t.origin, err = record.SnapshotOriginOf(t.content); err != nil {
 		return err
 	}
-	// Without the stamp of the claim's volume, nothing new is taken.
+	// Without the stamp of the claim's volume, no new snapshot is taken.
 	t.source = backends.Target{VolumeID: t.origin.VolumeID, Place: t.origin.Place}
 	if of, _, err := t.find(t.snapshot); err == nil && of != nil && of.origin.VolumeID == t.origin.VolumeID {
 		t.source = of.origin.Target()
@@ -238,8 +238,8 @@ func (t *taking) resume() (err error) {
 	return nil
 }
 
-// admit asks the API server for the labels of the namespace, which determine its
-// tenant, and reserves room.
+// admit reads the labels of the namespace, which determine its tenant, from the API
+// server, and reserves room.
 func (t *taking) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClass) error {
 	if err := t.countFor(ctx, t.origin.Tenant, t.origin.Backend); err != nil {
 		return err
@@ -261,7 +261,7 @@ func (t *taking) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClas
 	return err
 }
 
-// take takes the snapshot, marks it and names it in the content.
+// take takes the snapshot, marks it, and names it in the content.
 func (t *taking) take(ctx context.Context, backend Snapshots, requests *trail.RequestIDs) error {
 	started := time.Now()
 	spec := backends.SnapshotSpec{Name: record.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source, Place: t.origin.Place}
@@ -291,8 +291,8 @@ func (c *Controller) stampOf(origin record.SnapshotOrigin) stamps.Snapshot {
 
 func (t *taking) stamp() stamps.Snapshot { return t.stampOf(t.origin) }
 
-// stillWanted asks the API server, just before the request to Cinder, whether the
-// content is still there to lead to the snapshot.
+// stillWanted checks at the API server, just before the request to Cinder, whether the
+// content still exists to lead to the snapshot.
 func (t *taking) stillWanted(ctx context.Context, _ cinder.Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -1,9 +1,9 @@
 package statusreport
 
-// Question is what a person asks about a claim that need not exist.
+// Question is what a person asks about a claim, which need not exist.
 type Question struct{ Namespace, StorageClass, Size string }
 
-// Answer is what the policy decides about it.
+// Answer is the policy's decision about a Question.
 type Answer struct {
 	Question
 	// Mistake is why the question cannot be answered; empty if it can.
@@ -11,7 +11,7 @@ type Answer struct {
 
 	Granted bool
 	Tenant  string
-	// Rule is the path of the rule that decides, Backend the first with room.
+	// Rule is the path of the rule that decides; Backend is the first one with room.
 	Rule, Backend string
 	// Reason and Message are those of a denial.
 	Reason, Message string

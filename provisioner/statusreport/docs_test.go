@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestEveryFieldIsDocumented in the reference of status.json.
+// TestEveryFieldIsDocumented compares with the reference of status.json.
 func TestEveryFieldIsDocumented(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "status.md"))
 	if err != nil {

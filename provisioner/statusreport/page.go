@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// Page renders reports as HTML. It needs no script and nothing from elsewhere.
+// Page renders reports as HTML. It needs no scripts and loads nothing from elsewhere.
 type Page struct {
 	template *template.Template
-	// ContentSecurityPolicy allows the page its own style, and to send the form to
-	// its own server, and nothing else.
+	// ContentSecurityPolicy allows the page its own style, and to send the form to its
+	// own server, but nothing else.
 	ContentSecurityPolicy string
 }
 
@@ -56,7 +56,7 @@ func (p *Page) Write(w io.Writer, report Report, answer *Answer) error {
 	return p.template.Execute(w, data)
 }
 
-// meter is a bar. A limit of 0 is full.
+// meter is a bar. If the limit is 0, the bar is full.
 type meter struct {
 	Value, High, Max int64
 	Text             string
@@ -73,7 +73,7 @@ func newMeter(q Quota) *meter {
 	return m
 }
 
-// quotaText writes used and limit; what is not known or not limited is a dash.
+// quotaText formats used and limit; a dash stands for what is not known or not limited.
 func quotaText(q Quota) string {
 	if q.Limit == nil {
 		return number(q.Used) + ", no limit"

@@ -1,12 +1,12 @@
-// Package statusreport is what a replica says about its state, for programs as
-// JSON, for terminals as a table and for browsers as a page. Replicas make the
+// Package statusreport describes what a replica reports about its state: as JSON for
+// programs, as a table for terminals, and as a page for browsers. Replicas make the
 // report, and the status commands read it.
 package statusreport
 
 import "time"
 
-// APIVersion and Kind identify the document. Within a version, fields are added
-// but neither removed nor given another meaning.
+// APIVersion and Kind identify the document. Within a version, fields may be added, but
+// are neither removed nor given another meaning.
 const (
 	APIVersion = "standalone-cinder.openstack.org/v1alpha1"
 	Kind       = "Status"
@@ -23,14 +23,14 @@ type Report struct {
 	Replica Replica `json:"replica"`
 	// Leader is what this replica knows about the leader.
 	Leader Leader `json:"leader"`
-	// LeaderOnly says what is missing from a follower's report, and who knows it;
-	// empty in that of the leader.
+	// LeaderOnly says what is missing from a follower's report, and who knows it. It is
+	// empty in a leader's report.
 	LeaderOnly string `json:"leaderOnly,omitempty"`
 
 	Policy      Policy              `json:"policy"`
 	Credentials []CredentialTrouble `json:"credentialTroubles"`
 
-	// Selection is what was asked for, nil for everything.
+	// Selection is what was requested; nil means everything.
 	Selection *Selection `json:"selection,omitempty"`
 
 	Backends        []Backend  `json:"backends"`
@@ -41,13 +41,13 @@ type Report struct {
 	KeptVolumes     []Kept     `json:"keptVolumes,omitempty"`
 }
 
-// Program is the running program.
+// Program describes the running program.
 type Program struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit"`
 }
 
-// Replica is the one that made the report.
+// Replica describes the replica that made the report.
 type Replica struct {
 	Identity        string `json:"identity"`
 	Namespace       string `json:"namespace"`
@@ -67,16 +67,16 @@ type Leader struct {
 	Lease string `json:"lease,omitempty"`
 }
 
-// Policy is the one in force.
+// Policy describes the policy in force.
 type Policy struct {
 	File     string `json:"file"`
 	Revision string `json:"revision,omitempty"`
-	// Source is where this replica has it from.
+	// Source is where this replica got the policy.
 	Source PolicySource `json:"source"`
 	// KeptIn names the Secret with the last good policy.
 	KeptIn string `json:"keptIn"`
-	// Refused lists what is wrong with the file, so that another revision is in
-	// force than the file's.
+	// Refused lists what is wrong with the file if the file was refused, so that
+	// another revision is in force.
 	Refused []string `json:"refused,omitempty"`
 }
 
@@ -100,36 +100,36 @@ type CredentialTrouble struct {
 type Selection struct {
 	Namespace string `json:"namespace,omitempty"`
 	Claim     string `json:"claim,omitempty"`
-	// Tenant is the one that the namespace belongs to; if it belongs to none,
+	// Tenant is the tenant to which the namespace belongs. If it belongs to none,
 	// Message says why.
 	Tenant  string `json:"tenant,omitempty"`
 	Message string `json:"message,omitempty"`
 }
 
-// Backend is one of the policy, or one that a reload removed.
+// Backend is a backend of the policy, or one that a reload removed.
 type Backend struct {
 	Name string `json:"name"`
-	// Suspended is that of the policy.
+	// Suspended is the setting in the policy.
 	Suspended bool `json:"suspended"`
-	// Retired means that the backend is no longer in the policy, and stays for the
+	// Retired means that the backend is no longer in the policy, but is kept for the
 	// deletion of its volumes.
 	Retired bool  `json:"retired"`
 	State   State `json:"state"`
 	// Since is when the state began.
 	Since time.Time `json:"since,omitzero"`
-	// FailuresInARow are those of a backend that still counts as answering.
+	// FailuresInARow counts failures of a backend that still counts as answering.
 	FailuresInARow int       `json:"failuresInARow"`
 	LastFailure    string    `json:"lastFailure,omitempty"`
 	LastFailureAt  time.Time `json:"lastFailureAt,omitzero"`
 	Quotas         []Quota   `json:"quotas"`
 }
 
-// State is how a backend answers.
+// State says whether a backend answers.
 type State string
 
 // The states of a backend.
 const (
-	// Answers: requests are sent, and answered as far as they have shown.
+	// Answers: requests are sent, and so far they are answered.
 	Answers State = "answers"
 	// CircuitOpen: the backend has failed so often that only probes are sent.
 	CircuitOpen State = "circuitOpen"
@@ -158,18 +158,18 @@ const (
 	Snapshots Resource = "snapshots" // not of backends
 )
 
-// Tenant is one of the policy.
+// Tenant is a tenant of the policy.
 type Tenant struct {
 	Name   string  `json:"name"`
 	Quotas []Quota `json:"quotas"`
 	Rules  []Rule  `json:"rules"`
-	// Shares is what it uses on each backend.
+	// Shares is what the tenant uses on each backend.
 	Shares []Share `json:"usedByBackend,omitempty"`
 }
 
 // Rule is a class rule of a tenant.
 type Rule struct {
-	// Path is its place in the policy.
+	// Path is the rule's place in the policy.
 	Path           string   `json:"path"`
 	StorageClasses []string `json:"storageClasses"`
 	Backends       []string `json:"backends"`
@@ -183,16 +183,17 @@ type Share struct {
 	Gigabytes int64  `json:"gigabytes"`
 }
 
-// Claims are those without a PersistentVolume, or whose volume is not in use yet.
+// Claims covers claims without a PersistentVolume, or whose volume is not in use yet.
 type Claims struct {
-	// InFlight counts those that are worked on, by step, in the order of the steps.
+	// InFlight counts claims that are being worked on, by step, in the order of the
+	// steps.
 	InFlight []Step `json:"inFlight"`
 	Waiting
 }
 
-// Deletions are those of released PersistentVolumes.
+// Deletions covers the deletions of released PersistentVolumes.
 type Deletions struct {
-	// InProgress counts those that are worked on.
+	// InProgress counts deletions that are being worked on.
 	InProgress int `json:"inProgress"`
 	Waiting
 }
@@ -201,7 +202,7 @@ type Deletions struct {
 type Step struct {
 	Step  StepName `json:"step"`
 	Count int      `json:"count"`
-	// OldestSeconds is how long ago the longest of them began, if that is known.
+	// OldestSeconds is how long ago the oldest of them began, if that is known.
 	OldestSeconds float64 `json:"oldestSeconds,omitzero"`
 }
 
@@ -216,7 +217,7 @@ const (
 	Connecting StepName = "connecting"
 	// Saving: the PersistentVolume is being saved.
 	Saving StepName = "saving"
-	// Queued: the step after that waits for a worker.
+	// Queued: the next step waits for a worker.
 	Queued StepName = "queued"
 	// Completing: the volume is being brought into use.
 	Completing StepName = "completing"
@@ -224,10 +225,10 @@ const (
 	Undoing StepName = "undoing"
 )
 
-// Waiting is what cannot continue now.
+// Waiting lists what cannot continue now.
 type Waiting struct {
-	// Total counts all of it, Pending lists the oldest, and NotShown is how many are
-	// left out.
+	// Total counts all objects that wait, Pending lists the oldest, and NotShown is how
+	// many are left out.
 	Total    int       `json:"pendingTotal"`
 	Pending  []Pending `json:"pending"`
 	NotShown int       `json:"pendingNotShown"`
@@ -235,34 +236,34 @@ type Waiting struct {
 
 // Pending is a claim or a deletion that cannot continue now.
 type Pending struct {
-	// Namespace and Name are the claim's.
+	// Namespace and Name are those of the claim.
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
-	// PersistentVolume is that of a deletion.
+	// PersistentVolume is set for a deletion.
 	PersistentVolume string `json:"persistentVolume,omitempty"`
 	StorageClass     string `json:"storageClass,omitempty"`
 	Backend          string `json:"backend,omitempty"`
-	// State is waiting (for a worker), denied, failing (and tried again) or blocked.
+	// State is waiting (for a worker), denied, failing (and retried) or blocked.
 	State string `json:"state"`
-	// Reason is that of the event, Message its sentence, or the last failure.
+	// Reason is the reason of the event. Message is its text, or the last failure.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
-	// Since is when it began to wait for this reason, Created when the claim or
+	// Since is when it began to wait for this reason; Created is when the claim or
 	// PersistentVolume was created.
 	Since   time.Time `json:"since,omitzero"`
 	Created time.Time `json:"created,omitzero"`
 }
 
-// Kept is a tenant's volumes on a backend that count although their
+// Kept covers a tenant's volumes on a backend that count although their
 // PersistentVolumes are gone.
 type Kept struct {
 	Tenant string `json:"tenant"`
 	Share
 }
 
-// Troubles lists what needs an operator: no known leader, a refused policy,
-// unreadable credentials, a backend that does not answer. Pending claims are not
-// among them: most are denied because the policy says so.
+// Troubles lists what needs an operator: no known leader, a refused policy, unreadable
+// credentials, or a backend that does not answer. It leaves out pending claims, because
+// most of them are denied by the policy.
 func (r *Report) Troubles() []string {
 	troubles := []string{}
 	if r.Leader.Identity == "" {

@@ -27,10 +27,10 @@ func quotas(volumesUsed, volumesLimit, gigabytesUsed, gigabytesLimit int64) []Qu
 	return []Quota{quota(Volumes, volumesUsed, volumesLimit), quota(Gigabytes, gigabytesUsed, gigabytesLimit)}
 }
 
-// exampleTime is when the example happens.
+// exampleTime is the time of the example.
 var exampleTime = time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC)
 
-// example is a leader's report with every state.
+// example returns a leader's report with every state.
 func example() Report {
 	at := func(minutes int) time.Time { return exampleTime.Add(time.Duration(-minutes) * time.Minute) }
 	return Report{
@@ -81,7 +81,7 @@ func example() Report {
 	}
 }
 
-// exampleOfFollower is what another replica says at the same time.
+// exampleOfFollower returns what another replica reports at the same time.
 func exampleOfFollower() Report {
 	r := example()
 	r.Replica = Replica{Identity: "standalone-cinder-6c9f7-9h8wd_77aa", Namespace: r.Replica.Namespace, ProvisionerName: r.Replica.ProvisionerName, Ready: true}
@@ -163,7 +163,7 @@ func TestReportsLookTheSame(t *testing.T) {
 	}
 }
 
-// TestAReportCanBeReadBack by the commands.
+// TestAReportCanBeReadBack: the commands read it.
 func TestAReportCanBeReadBack(t *testing.T) {
 	for _, want := range []Report{example(), exampleOfFollower()} {
 		text, err := json.Marshal(want)
@@ -197,7 +197,7 @@ func TestTroublesAreWhatNeedsAnOperator(t *testing.T) {
 	}
 }
 
-// TestOnlyTheOldestAreListed, and the others counted.
+// TestOnlyTheOldestAreListed: the others are counted.
 func TestOnlyTheOldestAreListed(t *testing.T) {
 	var pending []Pending
 	for i := range 20 {

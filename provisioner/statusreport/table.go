@@ -42,7 +42,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 // table writes rows of cells.
 type table struct{ *tabwriter.Writer }
 
-// OneLine keeps what others wrote from breaking the table or the terminal.
+// OneLine keeps text that others wrote from breaking the table or the terminal.
 func OneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
@@ -59,7 +59,7 @@ func (t *table) row(cells ...string) {
 	fmt.Fprintln(t, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 }
 
-// title begins a table with columns of its own widths.
+// title begins a table whose columns have their own widths.
 func (t *table) title(cells ...string) {
 	t.gap()
 	t.row(cells...)
@@ -195,7 +195,7 @@ func (t *table) more(count int) {
 	}
 }
 
-// Why is the reason with its sentence.
+// Why returns the reason and its message.
 func (p Pending) Why() string {
 	if p.Reason == "" || p.Message == "" {
 		return p.Reason + p.Message

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// The number of pending objects that a report lists, unless it is asked for
-// more, and the most it can be asked for.
+// The number of pending objects that a report lists by default, and the most that can
+// be requested.
 const (
 	DefaultLimit = 100
 	MaxLimit     = 10_000

@@ -42,14 +42,14 @@ type attempt struct {
 	claim    *corev1.PersistentVolumeClaim
 	// wanted is the ID or the name of the volume that the claim asks for.
 	wanted string
-	// backend and volume are what was found.
+	// backend and volume are where the volume was found, and the volume.
 	backend string
 	volume  cinder.Volume
 	// applied means that Cinder may have been asked for a change.
 	applied bool
 	saved   *corev1.PersistentVolume
 	took    time.Duration
-	// requests are the IDs of the requests of an attempt that ran.
+	// requests are the request IDs of an attempt that ran.
 	requests *trail.RequestIDs
 }
 
@@ -58,13 +58,13 @@ type deniedError struct{ placement.Denial }
 
 func (e *deniedError) Error() string { return e.Reason + ": " + e.Message }
 
-// errChanged ends an attempt on what has changed under it.
+// errChanged ends an attempt during which something that it depends on has changed.
 var errChanged = errors.New("the claim, its volume or the policy has changed during the import")
 
 // errProvisioned ends an attempt for a claim that gets, or may get, a new volume.
 var errProvisioned = errors.New("a new volume may be made for the claim")
 
-// The reasons of the events about imports, besides those of the policy.
+// The reasons of the events about imports, in addition to those of the policy.
 const (
 	reasonImported  = "VolumeImported"
 	reasonRefused   = "ImportRefused"
@@ -73,7 +73,7 @@ const (
 	reasonNewVolume = "NewVolumeBegun"
 )
 
-// decide finds the rule, with the labels of the cache. The plan reads them anew.
+// decide finds the rule, using the labels in the cache. The plan reads them again.
 func (a *attempt) decide() *policy.Denial {
 	var labels map[string]string
 	if namespace, err := a.c.Namespaces.Get(a.cached.Namespace); err == nil {
@@ -84,8 +84,8 @@ func (a *attempt) decide() *policy.Denial {
 	return a.decision.Denial
 }
 
-// run does all that the claim needs. It reads the claim from the API server: the
-// cache may be behind.
+// run does everything that the claim needs. It reads the claim from the API server,
+// because the cache may be late.
 func (a *attempt) run(ctx context.Context) error {
 	claim, err := a.c.Client.CoreV1().PersistentVolumeClaims(a.cached.Namespace).Get(ctx, a.cached.Name, metav1.GetOptions{})
 	switch {
@@ -127,12 +127,12 @@ func (a *attempt) run(ctx context.Context) error {
 	return err
 }
 
-// longestName is how many characters the name of a volume has at most; an ID has
+// longestName is the largest number of characters in the name of a volume. An ID has
 // fewer.
 const longestName = 255
 
-// find finds the volume that an earlier run reserved room for, or the one that the
-// claim asks for.
+// find finds the volume for which an earlier attempt reserved room, or else the one
+// that the claim asks for.
 func (a *attempt) find(ctx context.Context) (cinder.Volume, error) {
 	wanted, asks := a.claim.Annotations[record.AnnotationImport]
 	a.wanted = wanted
@@ -152,15 +152,15 @@ func (a *attempt) find(ctx context.Context) (cinder.Volume, error) {
 	case a.wanted == "":
 		return cinder.Volume{}, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s is empty; give the ID or the name of a volume", record.AnnotationImport)}}
 	case utf8.RuneCountInString(a.wanted) > longestName:
-		// It would be repeated in events, logs and reports.
+		// A longer text would be repeated in events, logs and reports.
 		return cinder.Volume{}, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s has %d characters, more than the ID or the name of any volume", record.AnnotationImport, utf8.RuneCountInString(a.wanted))}}
 	}
 	return a.search(ctx)
 }
 
-// begun reads the volume that room is reserved for. If it was stamped for the claim,
-// the import goes on whatever the annotation says now. Otherwise nothing was done,
-// and the room is given back if the claim asks for another volume.
+// begun reads the volume for which room is reserved. If it was stamped for the claim,
+// the import goes on, whatever the annotation says now. Otherwise nothing was done, and
+// the room is given back if the claim asks for another volume.
 func (a *attempt) begun(ctx context.Context, position ledger.Position, asks bool) (cinder.Volume, error) {
 	volumes, err := a.c.Volumes(position.Backend)
 	if err != nil {
@@ -172,7 +172,7 @@ func (a *attempt) begun(ctx context.Context, position ledger.Position, asks bool
 	case err != nil && !cinder.IsKind(err, cinder.KindNotFound):
 		return cinder.Volume{}, err
 	case err == nil && a.isStamped(v) && stamps.Of(v).Tenant != a.decision.Tenant:
-		// The namespace belongs to another tenant by now.
+		// The namespace has since come to belong to another tenant.
 		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
 	case err == nil && a.isStamped(v):
 		if !asks || a.wanted == "" {
@@ -193,8 +193,8 @@ func (a *attempt) isStamped(v cinder.Volume) bool {
 	return stamps.Volume{Cluster: a.c.Cluster, ClaimUID: string(a.cached.UID), PV: record.ImportedPVName(v.ID)}.Owns(v)
 }
 
-// search searches the rule's backends. What the rule does not grant, or was made for
-// another tenant or cluster, does not exist for the claim.
+// search searches the rule's backends. For the claim, volumes that the rule does not
+// grant, or that were made for another tenant or cluster, do not exist.
 func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 	type match struct {
 		backend string
@@ -220,7 +220,7 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 			case v.ID == a.wanted:
 				return a.read(ctx, v.ID)
 			case !slices.ContainsFunc(named, func(m match) bool { return m.volume.ID == v.ID }):
-				// Two backends may lead to one project.
+				// Two backends may lead to the same project.
 				named = append(named, match{backend, v})
 			}
 		}
@@ -241,7 +241,7 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 		len(ids), a.decision.Rule, a.wanted, strings.Join(ids, ", "), record.AnnotationImport)}}
 }
 
-// read reads a volume that a listing showed, which may have changed since.
+// read reads a volume that a listing showed, because it may have changed since.
 func (a *attempt) read(ctx context.Context, id string) (cinder.Volume, error) {
 	volumes, err := a.c.Volumes(a.backend)
 	if err != nil {
@@ -257,8 +257,8 @@ func (a *attempt) read(ctx context.Context, id string) (cinder.Volume, error) {
 	return v, nil
 }
 
-// mayHave reports whether the claim may have a volume, as far as that depends on whose
-// it is.
+// mayHave reports whether the claim may have a volume, as far as its owner and the
+// grants of the rule are concerned.
 func (a *attempt) mayHave(v cinder.Volume) bool {
 	stamp := stamps.Of(v)
 	isOthers := imports.IsForeign(v, a.c.Cluster, a.c.ClusterUID, a.decision.Tenant)
@@ -270,7 +270,7 @@ func (a *attempt) mayHave(v cinder.Volume) bool {
 	return isGranted && !isOthers
 }
 
-// importer imports volumes of the backend that has the claim's.
+// importer returns an Importer for the backend that has the claim's volume.
 func (a *attempt) importer() (*imports.Importer, error) {
 	backend, ok := a.inForce.Backend(a.backend)
 	if !ok {
@@ -294,7 +294,7 @@ func (a *attempt) importer() (*imports.Importer, error) {
 }
 
 // reserve reserves room in the quotas for the volume. A volume that another claim of
-// the tenant left behind needs no more than it has.
+// the tenant left behind needs no additional room.
 func (a *attempt) reserve(ctx context.Context, plan *imports.Plan) error {
 	d := ledger.Decided{Decision: plan.Decision(), Revision: a.inForce.Revision(), Import: a.volume.ID}
 	if left := types.UID(stamps.Of(a.volume).ClaimUID); left != a.claim.UID {

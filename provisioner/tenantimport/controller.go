@@ -1,12 +1,12 @@
 // Package tenantimport gives volumes that exist at Cinder to the claims of tenants
 // that ask for one with an annotation, if the policy's rule grants it.
 //
-// The hub leaves such claims alone. Whoever of the two reserves a claim's room in
-// the ledger first works on it: a claim whose new volume was begun before its author
-// asked for an import keeps that volume. The plan and the steps are those of the
-// command (provisioner/imports). The stamp on the volume and the PersistentVolume
-// are all that is remembered; from them the next leader continues, or ends what was
-// begun for a claim that is gone.
+// The hub leaves such claims alone. Of the hub and this controller, the first to
+// reserve a claim's room in the ledger works on it: if a new volume was begun before
+// the claim's author asked for an import, the claim keeps the new volume. The plan and
+// the steps are those of the command (provisioner/imports). All state is in the stamp
+// on the volume and the PersistentVolume. From these the next leader continues, or ends
+// what was begun for a claim that is gone.
 package tenantimport
 
 import (
@@ -45,14 +45,14 @@ import (
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
 type Volumes interface {
 	imports.Volumes
-	// Volume reads one of them.
+	// Volume reads a single volume.
 	Volume(ctx context.Context, id string) (cinder.Volume, error)
 }
 
 // Options configure a Controller.
 type Options struct {
-	// Name is the provisioner's name in StorageClasses, Cluster and ClusterUID what
-	// is stamped on volumes, Namespace where their Secrets are.
+	// Name is the provisioner's name in StorageClasses; Cluster and ClusterUID are
+	// stamped on volumes; Namespace is where their Secrets are.
 	Name, Cluster, ClusterUID, Namespace string
 
 	// Policy returns the policy in force.
@@ -64,12 +64,12 @@ type Options struct {
 	Mappers   *mappers.Registry
 	Nodes     imports.Nodes
 	// KeepSecret writes the Secret of a claim's PersistentVolume, and remembers it for
-	// the claim until the PersistentVolume is seen, or DropSecrets.
+	// the claim until the PersistentVolume is seen, or DropSecrets is called.
 	KeepSecret  func(ctx context.Context, claim types.UID, pvName, backend string, secret mappers.Secret, fresh bool) error
 	DropSecrets func(ctx context.Context, claim types.UID, pvName, backend string) error
 	// OnBehalfOf marks requests to Cinder as a tenant's.
 	OnBehalfOf func(ctx context.Context, tenant string) context.Context
-	// Provision brings a claim back that is to get a new volume.
+	// Provision brings back a claim that is to get a new volume.
 	Provision func(claim *corev1.PersistentVolumeClaim)
 
 	Client     kubernetes.Interface
@@ -81,11 +81,11 @@ type Options struct {
 	// Workers is how many volumes are imported at once. No backend and no tenant
 	// occupies more of them than are still free.
 	Workers int
-	// ShareListings is how long a listing of a backend serves further claims.
+	// ShareListings is how long a listing of a backend may serve other claims.
 	ShareListings time.Duration
 
-	// Monitor watches the work; LongestWork is longer than anything it waits for may
-	// take, turns at backends aside.
+	// Monitor watches the work. LongestWork exceeds anything that the work may wait
+	// for, except turns at backends.
 	Monitor     *liveness.Monitor
 	LongestWork liveness.Bound
 
@@ -98,7 +98,7 @@ type Options struct {
 // Controller imports volumes for one term.
 type Controller struct {
 	Options
-	// queue has the keys of claims, and of what claims left behind that are gone.
+	// queue holds the keys of claims, and those of leftovers.
 	queue   workqueue.TypedRateLimitingInterface[string]
 	limiter *backoff.Limiter
 	turns   *fairshare.Turns[string]
@@ -107,14 +107,14 @@ type Controller struct {
 	history *parking.History
 
 	mu sync.Mutex
-	// busy are the IDs of the volumes that are worked on, contested of those that
-	// another party reserved meanwhile.
+	// busy holds the IDs of the volumes that are being worked on; contested, those that
+	// another party reserved in the meantime.
 	busy, contested map[string]bool
 	left            map[types.UID]leftover
 	listings        map[string]*listing
 }
 
-// leftover is what the import for a claim that is gone may have begun.
+// leftover is what the import for a claim that is now gone may have begun.
 type leftover struct{ backend, volume, tenant string }
 
 // leftKey begins the keys of leftovers. No namespace has a space.
@@ -131,7 +131,7 @@ func New(options Options) *Controller {
 	return c
 }
 
-// Parked has the claims that wait, with the reasons.
+// Parked returns the claims that wait, with the reasons.
 func (c *Controller) Parked() *parking.Lot[*corev1.PersistentVolumeClaim] { return c.parked }
 
 // Run works until the context ends, and returns when nothing is running.
@@ -150,7 +150,7 @@ func (c *Controller) Run(ctx context.Context) {
 }
 
 // Consider queues a claim that waits for an import, and forgets one that no longer
-// does.
+// waits.
 func (c *Controller) Consider(claim *corev1.PersistentVolumeClaim) {
 	if c.wants(claim) {
 		c.queue.Add(keyOf(claim))
@@ -159,8 +159,8 @@ func (c *Controller) Consider(claim *corev1.PersistentVolumeClaim) {
 	c.over(claim)
 }
 
-// wants reports whether a claim waits for an import. One that was begun goes on
-// without the annotation.
+// wants reports whether a claim waits for an import. An import that was begun goes on
+// even without the annotation.
 func (c *Controller) wants(claim *corev1.PersistentVolumeClaim) bool {
 	if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
 		return false
@@ -169,14 +169,14 @@ func (c *Controller) wants(claim *corev1.PersistentVolumeClaim) bool {
 	return record.AsksForImport(claim) || counts && position.Imported
 }
 
-// ClaimChanged records that a claim changed, or is to be looked at again.
+// ClaimChanged records that a claim changed, or is to be checked again.
 func (c *Controller) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if before.ResourceVersion == after.ResourceVersion || wish(before) != wish(after) {
 		c.Consider(after)
 	}
 }
 
-// wish is what of a claim can begin, change or end an import.
+// wish returns the parts of a claim that can begin, change or end an import.
 func wish(claim *corev1.PersistentVolumeClaim) [5]string {
 	volume, asks := claim.Annotations[record.AnnotationImport]
 	if asks {
@@ -198,8 +198,8 @@ func (c *Controller) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// Left ends what was begun for a claim that is gone, which a listing showed. A volume
-// that is free, or was in use, has been left behind and stays as it is.
+// Left ends what was begun for a claim that is gone and whose volume a listing showed.
+// A volume that is available or in use has been left behind, and stays as it is.
 func (c *Controller) Left(backend string, v cinder.Volume) {
 	if v.Status == cinder.StatusAvailable || v.Status == cinder.StatusInUse {
 		return
@@ -215,7 +215,7 @@ func (c *Controller) end(claim types.UID, left leftover) {
 	c.queue.Add(leftKey + string(claim))
 }
 
-// over forgets a claim that waits for nothing.
+// over forgets a claim that no longer waits for an import.
 func (c *Controller) over(claim *corev1.PersistentVolumeClaim) {
 	c.parked.Forget(claim.UID)
 	c.limiter.Gone(keyOf(claim))
@@ -230,8 +230,8 @@ func (c *Controller) Wake(triggers []parking.Trigger) {
 	}
 }
 
-// park keeps a claim until a trigger fires. If one has fired since the moment, it
-// comes back at once.
+// park keeps a claim until a trigger fires. If one has fired since the given moment,
+// the claim comes back at once.
 func (c *Controller) park(claim *corev1.PersistentVolumeClaim, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
 	c.parked.Park(claim, reason, triggers)
 	if c.history.Since(since, triggers) {
@@ -261,7 +261,7 @@ func (c *Controller) next(ctx context.Context) bool {
 	return true
 }
 
-// work takes the claim's turn. One without a turn is invited back.
+// work takes the claim's turn. A claim without a turn is invited back.
 func (c *Controller) work(ctx context.Context, key string) {
 	since := c.history.Now()
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
@@ -270,7 +270,7 @@ func (c *Controller) work(ctx context.Context, key string) {
 	}
 	claim, err := c.Claims.PersistentVolumeClaims(namespace).Get(name)
 	if err != nil {
-		return // ClaimGone follows, or has
+		return // ClaimGone follows, or was called already
 	}
 	if !c.wants(claim) {
 		c.over(claim)
@@ -278,7 +278,7 @@ func (c *Controller) work(ctx context.Context, key string) {
 	}
 	class, err := c.Classes.Get(record.ClassName(claim))
 	if err != nil || !record.IsServed(class.Provisioner, c.Name) {
-		// If the class is missing, the hub says so, and returns the claim.
+		// If the class is missing, the hub reports that, and returns the claim.
 		return
 	}
 	a := &attempt{c: c, key: key, cached: claim, class: class.Name, driver: record.DriverOf(class), since: since}
@@ -300,12 +300,12 @@ func (c *Controller) work(ctx context.Context, key string) {
 	span.End(err)
 	c.settle(ctx, a, err)
 	if now, err := c.Claims.PersistentVolumeClaims(namespace).Get(name); apierrors.IsNotFound(err) || err == nil && now.UID != claim.UID {
-		// ClaimGone may have come before the attempt reserved anything.
+		// ClaimGone may have been called before the attempt reserved anything.
 		c.ClaimGone(claim)
 	}
 }
 
-// hold keeps other workers from a volume, and returns false if one has it.
+// hold keeps other workers from a volume, and returns false if one already has it.
 func (c *Controller) hold(volume string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -322,8 +322,8 @@ func (c *Controller) letGo(volume string) {
 	delete(c.busy, volume)
 }
 
-// noteContest remembers that another party reserved a volume, in case that cannot be
-// noted on the volume.
+// noteContest remembers that another party reserved a volume, because it may be
+// impossible to note that on the volume.
 func (c *Controller) noteContest(volume string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,7 +20,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// TestClaimGetsTheVolumeThatItAsksFor: by ID and by name, with Retain, and once.
+// TestClaimGetsTheVolumeThatItAsksFor: the claim gets it by ID or by name, with Retain,
+// and only once.
 func TestClaimGetsTheVolumeThatItAsksFor(t *testing.T) {
 	for _, wanted := range []string{"volume-1", "data"} {
 		t.Run(wanted, func(t *testing.T) {
@@ -48,7 +49,7 @@ func TestClaimGetsTheVolumeThatItAsksFor(t *testing.T) {
 	}
 }
 
-// TestRefusals: every sentence, and that nothing is changed.
+// TestRefusals checks every message, and that nothing is changed.
 func TestRefusals(t *testing.T) {
 	notFound := func(wanted string) string {
 		return `Warning ImportedVolumeNotFound tenants[0].classes[0].import grants no volume with the ID or the name "` + wanted + `" on the backends of the rule; correct the claim's annotation, or ask an operator`
@@ -113,8 +114,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestForeignClaimsAreLeftAlone: claims of other provisioners, bound ones, and those
-// without the annotation.
+// TestForeignClaimsAreLeftAlone covers claims of other provisioners, bound claims, and
+// those without the annotation.
 func TestForeignClaimsAreLeftAlone(t *testing.T) {
 	f := newFixture(t, data("id", nil))
 	for name, claim := range map[string]*corev1.PersistentVolumeClaim{
@@ -129,14 +130,14 @@ func TestForeignClaimsAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestImportContinuesWhereItWasKilled: before every step, by the same leader or the
-// next one, and whatever the annotation says then.
+// TestImportContinuesWhereItWasKilled: it is killed before every step, and continued by
+// the same leader or the next one, whatever the annotation says then.
 func TestImportContinuesWhereItWasKilled(t *testing.T) {
 	for _, step := range []string{"stamp", "reserve", "connect"} {
 		for _, next := range []bool{false, true} {
 			for _, annotation := range []string{"kept", "removed", "another"} {
 				if step == "stamp" && annotation != "kept" {
-					continue // nothing has begun
+					continue // nothing was begun
 				}
 				t.Run(step+" "+annotation, func(t *testing.T) {
 					f := newFixture(t, data("id", nil), data("other", nil))
@@ -157,7 +158,7 @@ func TestImportContinuesWhereItWasKilled(t *testing.T) {
 					f.must(err)
 					if next {
 						f.term()
-						// The listing of a new leader shows what was stamped.
+						// The new leader's listing shows what was stamped.
 						f.must(f.Room.CountBackend(t.Context(), "gold"))
 					}
 					f.sync(claim)
@@ -170,8 +171,8 @@ func TestImportContinuesWhereItWasKilled(t *testing.T) {
 	}
 }
 
-// TestTwoClaimsForOneVolume: the first one gets it. The other is told so if it is of
-// the same tenant, and otherwise nothing.
+// TestTwoClaimsForOneVolume: the first one gets it. The other is told so only if it
+// belongs to the same tenant.
 func TestTwoClaimsForOneVolume(t *testing.T) {
 	f := newFixture(t, data("id", nil))
 	first, second, theirs := f.ask("team-a", "first", "fast", "id", nil), f.ask("team-a", "second", "fast", "id", nil), f.ask("team-b", "theirs", "fast", "id", nil)
@@ -200,7 +201,7 @@ func TestTwoClaimsForOneVolume(t *testing.T) {
 }
 
 // TestVolumeIsCheckedAgain: a volume that is renamed, or whose metadata changes,
-// between the plan and the stamp or the reservation, is not imported.
+// between the plan and the stamp or the reservation is not imported.
 func TestVolumeIsCheckedAgain(t *testing.T) {
 	protect := func(v *cinder.Volume) { v.Name = "protected" }
 	for name, set := range map[string]func(*project){
@@ -225,9 +226,9 @@ func TestVolumeIsCheckedAgain(t *testing.T) {
 	}
 }
 
-// TestClaimThatGoesTakesItsReservationBack: by the same leader, or the next one, which
-// sees the volume only in a listing; and never a volume that is recorded or was in
-// use.
+// TestClaimThatGoesTakesItsReservationBack: the same leader ends it, or the next one,
+// which sees the volume only in a listing. A volume that is recorded or was in use
+// stays as it is.
 func TestClaimThatGoesTakesItsReservationBack(t *testing.T) {
 	for _, step := range []string{"stamp", "reserve", "connect", ""} {
 		for _, next := range []bool{false, true} {
@@ -271,8 +272,8 @@ func TestClaimThatGoesTakesItsReservationBack(t *testing.T) {
 	}
 }
 
-// TestClaimThatExistsKeepsItsReservation: a late event about another claim of its
-// name must not take it.
+// TestClaimThatExistsKeepsItsReservation: a late event about another claim of its name
+// must not take the reservation away.
 func TestClaimThatExistsKeepsItsReservation(t *testing.T) {
 	f := newFixture(t, data("id", nil))
 	claim := f.ask("team-a", "mine", "fast", "id", nil)
@@ -285,8 +286,8 @@ func TestClaimThatExistsKeepsItsReservation(t *testing.T) {
 	}
 }
 
-// TestClaimThatGoesLeavesTheReservationOfAnother: even if the contest could not be
-// noted on the volume.
+// TestClaimThatGoesLeavesTheReservationOfAnother: it may have been impossible to note
+// the contest on the volume.
 func TestClaimThatGoesLeavesTheReservationOfAnother(t *testing.T) {
 	f := newFixture(t, data("id", nil))
 	claim := f.ask("team-a", "mine", "fast", "id", nil)
@@ -300,7 +301,7 @@ func TestClaimThatGoesLeavesTheReservationOfAnother(t *testing.T) {
 	}
 }
 
-// TestClaimOfAnotherNamespaceIsNotNamed: an operator imports the volume for it.
+// TestClaimOfAnotherNamespaceIsNotNamed: an operator imports the volume for that claim.
 func TestClaimOfAnotherNamespaceIsNotNamed(t *testing.T) {
 	f := newFixture(t, data("id", nil))
 	f.ask("team-b", "theirs", "fast", "", func(claim *corev1.PersistentVolumeClaim) {
@@ -314,7 +315,7 @@ func TestClaimOfAnotherNamespaceIsNotNamed(t *testing.T) {
 }
 
 // TestManyClaimsShareAListing: claims that ask for volumes that do not exist must not
-// list the whole backend each; and what a shared listing shows is read again.
+// list the whole backend each. What a shared listing shows is read again.
 func TestManyClaimsShareAListing(t *testing.T) {
 	f := newFixture(t, data("id", nil))
 	f.ShareListings = time.Minute
@@ -334,7 +335,7 @@ func TestManyClaimsShareAListing(t *testing.T) {
 }
 
 // TestVolumeMadeAfterASharedListingIsFoundSoon: the claim need not wait for the rare
-// retries of denied ones.
+// retries of denied claims.
 func TestVolumeMadeAfterASharedListingIsFoundSoon(t *testing.T) {
 	f := newFixture(t)
 	f.ShareListings = 50 * time.Millisecond
@@ -354,8 +355,8 @@ func TestVolumeMadeAfterASharedListingIsFoundSoon(t *testing.T) {
 	}
 }
 
-// TestClaimsThatGoLeaveWorkersToOthers: a tenant deletes many claims whose imports
-// have begun, on a backend that hangs.
+// TestClaimsThatGoLeaveWorkersToOthers: a tenant deletes many claims whose imports have
+// begun, on a backend that hangs.
 func TestClaimsThatGoLeaveWorkersToOthers(t *testing.T) {
 	f := newFixture(t)
 	hangs := make(chan struct{})
@@ -394,7 +395,7 @@ func TestKeptVolumeNeedsItsRoomOnce(t *testing.T) {
 	}
 }
 
-// TestClaimWithANewVolumeKeepsIt: the hub had begun before the annotation came.
+// TestClaimWithANewVolumeKeepsIt: the hub had begun before the annotation was written.
 func TestClaimWithANewVolumeKeepsIt(t *testing.T) {
 	f := newFixture(t, data("id", nil))
 	claim := f.ask("team-a", "mine", "fast", "id", nil)

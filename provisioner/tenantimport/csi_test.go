@@ -10,14 +10,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// drivers is a volume that a claim of tenant a in mode csi left behind.
+// drivers makes a volume one that a claim of tenant a in mode csi left behind.
 func drivers(v *cinder.Volume) {
 	stamped("cluster-1", "a", "gone")(v)
 	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 }
 
-// TestClaimGetsAVolumeOfTheDriver in mode csi, also by a StorageClass that names the
-// driver. The volume stays available.
+// TestClaimGetsAVolumeOfTheDriver: the StorageClass may also name the driver. The
+// volume stays available.
 func TestClaimGetsAVolumeOfTheDriver(t *testing.T) {
 	for _, class := range []string{"csi", "driver"} {
 		t.Run(class, func(t *testing.T) {
@@ -62,8 +62,9 @@ func TestTenantCannotNameAFilesystem(t *testing.T) {
 	}
 }
 
-// TestEndOfAnImportInModeCSI: the claim goes before its PersistentVolume exists. The volume
-// stays as it is, and the tenant's next claim gets it, also under the next leader.
+// TestEndOfAnImportInModeCSI: the claim is deleted before its PersistentVolume exists.
+// The volume stays as it is, and the tenant's next claim gets it, even under the next
+// leader.
 func TestEndOfAnImportInModeCSI(t *testing.T) {
 	f := newFixture(t, data("volume-1", drivers))
 	f.projects["gold"].die = "connect"

@@ -57,18 +57,18 @@ tenants:
 const connection = `{"driver_volume_type": "iscsi", "data": {"target_portal": "10.0.0.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume", "target_lun": 1,
   "auth_method": "CHAP", "auth_username": "user", "auth_password": "secret"}}`
 
-// project is a backend's project, which stamps and connects as a Lifecycle does.
+// project fakes a backend's project. It stamps and connects as a Lifecycle does.
 type project struct {
 	mu       sync.Mutex
 	volumes  map[string]cinder.Volume
 	health   error
 	listErr  error
 	listings int
-	// hangs keeps reads of single volumes waiting until it is closed.
+	// hangs makes reads of single volumes wait until it is closed.
 	hangs    chan struct{}
 	document string
 	canceled []string
-	// die ends an import before the step of that name; onStamp changes a volume just
+	// die ends an import before the step of that name. onStamp changes a volume just
 	// before it is stamped, onReserve just before it is reserved.
 	die                string
 	onStamp, onReserve func(v *cinder.Volume)
@@ -226,7 +226,7 @@ func newFixture(t *testing.T, volumes ...cinder.Volume) *fixture {
 	return f
 }
 
-// term begins a term, whose leader remembers nothing.
+// term begins a term whose leader remembers nothing.
 func (f *fixture) term() {
 	registry, err := mappers.New(mappers.Options{SecretNamespace: "own", Protocols: mappers.BuiltIn()})
 	f.must(err)
@@ -271,7 +271,7 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// data is a volume that tenant a may have.
+// data returns a volume that tenant a may have.
 func data(id string, change func(*cinder.Volume)) cinder.Volume {
 	v := cinder.Volume{ID: id, Name: "data", SizeGiB: 4, Status: cinder.StatusAvailable, Metadata: map[string]string{"owner": "a"}}
 	if change != nil {
@@ -305,7 +305,7 @@ func (f *fixture) ask(namespace, name, class, wanted string, change func(*corev1
 	return created
 }
 
-// remove deletes a claim, which the controller notices.
+// remove deletes a claim. noticed says whether the controller notices.
 func (f *fixture) remove(claim *corev1.PersistentVolumeClaim, noticed bool) {
 	f.t.Helper()
 	f.must(f.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Delete(f.t.Context(), claim.Name, metav1.DeleteOptions{}))
@@ -318,14 +318,15 @@ func (f *fixture) remove(claim *corev1.PersistentVolumeClaim, noticed bool) {
 // sync works on a claim once.
 func (f *fixture) sync(claim *corev1.PersistentVolumeClaim) { f.work(f.t.Context(), keyOf(claim)) }
 
-// endLeftovers works on all that claims left behind.
+// endLeftovers works on everything that claims left behind.
 func (f *fixture) endLeftovers() {
 	for claim := range maps.Clone(f.left) {
 		f.workOnLeft(f.t.Context(), leftKey+string(claim), claim)
 	}
 }
 
-// served is the claim's name of the volume's PersistentVolume; empty if there is none.
+// served returns the name of the claim that the volume's PersistentVolume serves; empty
+// if there is no PersistentVolume.
 func (f *fixture) served(volume string) string {
 	f.t.Helper()
 	pvs, err := f.client.CoreV1().PersistentVolumes().List(f.t.Context(), metav1.ListOptions{})

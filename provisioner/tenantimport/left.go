@@ -16,8 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 )
 
-// workOnLeft ends what was begun for a claim that is gone, when its turn comes. While
-// it fails, the key comes back.
+// workOnLeft ends what was begun for a claim that is gone, when its turn comes. After a
+// failure, the key comes back.
 func (c *Controller) workOnLeft(ctx context.Context, key string, claim types.UID) {
 	c.mu.Lock()
 	left, ok := c.left[claim]
@@ -52,7 +52,7 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 		return err
 	}
 	if c.Room.Ledger.WasRecorded(claim, left.volume) {
-		return nil // its PersistentVolume is gone, and the volume left behind as it is
+		return nil // its PersistentVolume is gone, and the volume was left behind as it is
 	}
 	v, err := volumes.Volume(ctx, left.volume)
 	pvName := record.ImportedPVName(left.volume)
@@ -68,7 +68,7 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	_, err = c.Client.CoreV1().PersistentVolumes().Get(ctx, pvName, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		return nil // it is recorded, and counts as that
+		return nil // it is recorded, and counts as recorded
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("cannot tell whether PersistentVolume %s exists: %w", pvName, err)
 	}
@@ -81,7 +81,7 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	}
 	users, err := c.Nodes.Users(ctx, nodeuse.Volume{PV: pvName, ID: v.ID, MayAttach: true})
 	if err != nil || len(users) > 0 {
-		// A node can use only what was recorded once. It stays connected.
+		// A node can use only a volume that was once recorded. It stays connected.
 		return err
 	}
 	connector, err := c.Connector(left.backend)

@@ -7,16 +7,16 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// listing is what a backend has, once done is closed.
+// listing holds what a backend has, once done is closed.
 type listing struct {
 	done    chan struct{}
 	volumes []cinder.Volume
 	err     error
 }
 
-// list lists the volumes of a backend. A thousand claims that look for a volume at
-// once share a listing, which may be a moment old: whoever finds a volume in it must
-// read it.
+// list lists the volumes of a backend. A thousand claims that look for a volume at the
+// same time share one listing, which may be a moment old. So a volume that is found in
+// it must be read again.
 func (c *Controller) list(ctx context.Context, backend string, volumes Volumes) ([]cinder.Volume, error) {
 	c.mu.Lock()
 	l, shared := c.listings[backend]

@@ -87,7 +87,7 @@ func (c *Controller) retry(a *attempt, err error) {
 }
 
 // leave leaves a claim to the hub. If the hub has only reserved room so far, it gives
-// that back when it sees the annotation, and returns the claim.
+// the room back when it sees the annotation, and returns the claim.
 func (c *Controller) leave(a *attempt) {
 	position, counts := c.Room.Ledger.PositionOf(a.cached.UID)
 	if counts && !position.NothingSeen && !position.Imported {
@@ -96,8 +96,8 @@ func (c *Controller) leave(a *attempt) {
 	c.Provision(a.cached)
 }
 
-// deny parks a claim and says why. A trigger need not fire when a volume becomes free
-// or gets another name, so the claim is also tried again, rarely.
+// deny parks a claim and reports why. When a volume becomes free or gets another name,
+// no trigger may fire, so the claim is also retried, but rarely.
 func (c *Controller) deny(a *attempt, denied placement.Denial) {
 	c.giveBackUnlessBegun(a)
 	outcome := "denied"
@@ -116,25 +116,26 @@ func (c *Controller) deny(a *attempt, denied placement.Denial) {
 	}
 }
 
-// youngClaim is how long a claim that is denied is tried again whenever there may be
-// another listing: its volume may be younger than the one that was shared.
+// youngClaim is the age up to which a denied claim is retried whenever there may be a
+// new listing, because its volume may be younger than the shared one.
 const youngClaim = 10 * time.Second
 
-// giveBackUnlessBegun frees room that was reserved before anything was asked of
-// Cinder. What was stamped counts.
+// giveBackUnlessBegun frees room that was reserved before any request to Cinder. A
+// volume that was stamped counts.
 func (c *Controller) giveBackUnlessBegun(a *attempt) {
 	if position, counts := c.Room.Ledger.PositionOf(a.cached.UID); counts && position.Imported && !a.applied && a.volume.ID == position.VolumeID && !a.isStamped(a.volume) {
 		c.Room.GiveBack(a.cached.UID)
 	}
 }
 
-// always are the triggers of every claim: another policy, other labels, another
+// always returns the triggers of every claim: another policy, other labels, another
 // StorageClass.
 func always(a *attempt) []parking.Trigger {
 	return []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: a.cached.Namespace}, {Kind: parking.Class, Name: a.class}}
 }
 
-// isWorthAnEvent leaves out what passes by itself.
+// isWorthAnEvent reports whether an error needs an event. Errors that go away by
+// themselves do not.
 func isWorthAnEvent(err error) bool {
 	switch cinder.KindOf(err) {
 	case cinder.KindFenced, cinder.KindRateLimited:
@@ -143,8 +144,8 @@ func isWorthAnEvent(err error) bool {
 	return true
 }
 
-// sentence is an error's text without the ID of a request, so that the same problem
-// has the same text.
+// sentence returns an error's text without the request ID, so that the same problem has
+// the same text.
 func sentence(err error) string {
 	text := err.Error()
 	var failed *cinder.Error

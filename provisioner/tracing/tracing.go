@@ -1,6 +1,6 @@
-// Package tracing follows claims. Everything that is done for a claim, by any
-// replica and at any time, belongs to one trace, whose ID is the claim's UID
-// without dashes: no attempt has to remember the one before it.
+// Package tracing traces claims. Everything that any replica ever does for a claim
+// belongs to one trace, whose ID is the claim's UID without dashes. So no attempt has
+// to remember the one before it.
 package tracing
 
 import (
@@ -18,7 +18,7 @@ import (
 // scope names this program's spans.
 const scope = "standalone-cinder"
 
-// Keys of attributes. Those of Kubernetes are OpenTelemetry's.
+// Keys of attributes. Those about Kubernetes objects are OpenTelemetry's.
 const (
 	Namespace        = attribute.Key("k8s.namespace.name")
 	Claim            = attribute.Key("k8s.persistentvolumeclaim.name")
@@ -29,10 +29,10 @@ const (
 	Outcome          = attribute.Key("standalone_cinder.outcome")
 )
 
-// Tracer starts the spans of claims. The zero Tracer starts none.
+// Tracer starts the spans of claims. The zero value starts none.
 type Tracer struct{ tracer trace.Tracer }
 
-// New makes a tracer. The provider must take its IDs from IDs.
+// New makes a tracer. The provider must use IDs as its ID generator.
 func New(provider trace.TracerProvider) Tracer {
 	if provider == nil {
 		return Tracer{}
@@ -40,7 +40,7 @@ func New(provider trace.TracerProvider) Tracer {
 	return Tracer{provider.Tracer(scope)}
 }
 
-// Start begins a span of a claim's trace. Spans that are started with the
+// Start begins a span of a claim's trace. Spans that are started with the returned
 // context are its children. The caller must end it.
 func (t Tracer) Start(ctx context.Context, claimUID, name string, attributes ...attribute.KeyValue) (context.Context, Span) {
 	if t.tracer == nil {
@@ -53,7 +53,7 @@ func (t Tracer) Start(ctx context.Context, claimUID, name string, attributes ...
 // Span is one piece of work.
 type Span struct{ span trace.Span }
 
-// Note adds attributes that became known later.
+// Note adds attributes that become known later.
 func (s Span) Note(attributes ...attribute.KeyValue) { s.span.SetAttributes(attributes...) }
 
 // End ends a span. The error is nil if the work succeeded.
@@ -66,12 +66,11 @@ func (s Span) End(err error) {
 
 type claimKey struct{}
 
-// IDs makes the IDs of spans. It implements the IDGenerator of OpenTelemetry's
-// SDK.
+// IDs makes the IDs of spans. It implements sdk/trace.IDGenerator of OpenTelemetry.
 type IDs struct{}
 
-// NewIDs returns the ID of the claim's trace, and a random one for work on no
-// claim.
+// NewIDs returns the ID of the claim's trace, or a random one for work that is not
+// about a claim.
 func (IDs) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
 	uid, _ := ctx.Value(claimKey{}).(string)
 	id, known := TraceID(uid)
@@ -89,14 +88,15 @@ func spanID() (id trace.SpanID) {
 	return id
 }
 
-// fill writes random bytes that are not all zero, which would be no ID.
+// fill writes random bytes that are not all zero, because that would not be a valid ID.
 func fill(id []byte) {
 	for i := range id {
 		id[i] = byte(1 + rand.IntN(255))
 	}
 }
 
-// TraceID is the trace of a claim; it is not known for a UID that is not a UUID.
+// TraceID returns the ID of a claim's trace. It is unknown for a UID that is not a
+// UUID.
 func TraceID(claimUID string) (id trace.TraceID, known bool) {
 	digits := strings.ReplaceAll(claimUID, "-", "")
 	if len(digits) != hex.EncodedLen(len(id)) {

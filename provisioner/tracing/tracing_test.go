@@ -20,7 +20,7 @@ func recorder() (Tracer, *tracetest.SpanRecorder) {
 
 func TestEverythingAboutAClaimIsOneTrace(t *testing.T) {
 	const want = "20dc7790f8054eba936de36ee1f41f50"
-	// Two replicas share nothing but the claim.
+	// The two replicas share nothing but the claim.
 	for replica := range 2 {
 		tracer, spans := recorder()
 		ctx, outer := tracer.Start(t.Context(), claimUID, "provision", Backend.String("gold"))

@@ -1,5 +1,5 @@
-// Package trail collects what the lines of the audit trail say about a volume or
-// a snapshot.
+// Package trail collects the request IDs that lines of the audit trail show for a
+// volume or a snapshot.
 package trail
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// RequestIDs are Cinder's IDs of the requests that made, imported, extended or
-// deleted a volume or a snapshot, for the audit trail. Cinder's own log has them, too.
+// RequestIDs are Cinder's IDs of the requests that made, imported, extended or deleted
+// a volume or a snapshot, for the audit trail. They also appear in Cinder's own log.
 type RequestIDs struct {
 	mu       sync.Mutex
 	created  string
@@ -29,7 +29,7 @@ func WithRequestIDs(ctx context.Context) (collecting context.Context, ids *Reque
 	return context.WithValue(ctx, requestIDsKey{}, ids), ids
 }
 
-// Answered returns what notes the requests of a context.
+// Answered returns the function that notes the requests of a context.
 func Answered(ctx context.Context) func(operation, requestID string) {
 	ids, ok := ctx.Value(requestIDsKey{}).(*RequestIDs)
 	if !ok {
@@ -54,35 +54,39 @@ func Answered(ctx context.Context) func(operation, requestID string) {
 	}
 }
 
-// OfCreate is empty if the volume was made by an earlier attempt.
+// OfCreate returns the ID of the create request; empty if an earlier attempt made the
+// volume.
 func (r *RequestIDs) OfCreate() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.created
 }
 
-// OfDelete is empty if the volume was already gone or being deleted.
+// OfDelete returns the ID of the delete request; empty if the volume was already gone
+// or being deleted.
 func (r *RequestIDs) OfDelete() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.deleted
 }
 
-// OfExtend is empty if an earlier attempt had the volume extended.
+// OfExtend returns the ID of the extend request; empty if an earlier attempt had the
+// volume extended.
 func (r *RequestIDs) OfExtend() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.extended
 }
 
-// OfImport is empty if an earlier attempt wrote the stamp.
+// OfImport returns the ID of the request that wrote the stamp; empty if an earlier
+// attempt wrote it.
 func (r *RequestIDs) OfImport() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.imported
 }
 
-// ClaimOf is the claim of a PersistentVolume, as the audit trail writes it.
+// ClaimOf returns the claim of a PersistentVolume, as the audit trail writes it.
 func ClaimOf(pv *corev1.PersistentVolume) string {
 	if reference := pv.Spec.ClaimRef; reference != nil {
 		return reference.Namespace + "/" + reference.Name
@@ -90,7 +94,7 @@ func ClaimOf(pv *corev1.PersistentVolume) string {
 	return ""
 }
 
-// SizeOf is the size of a PersistentVolume in GiB.
+// SizeOf returns the size of a PersistentVolume in GiB.
 func SizeOf(pv *corev1.PersistentVolume) int64 {
 	capacity := pv.Spec.Capacity[corev1.ResourceStorage]
 	return capacity.Value() >> 30

@@ -12,15 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Trimmer makes objects small before an informer caches them. It drops what no
-// code reads, and makes objects share values that are the same in thousands of
-// them.
+// Trimmer makes objects small before an informer caches them. It drops what no code
+// reads, and makes objects share values that are the same in thousands of them.
 //
-// The library sees the trimmed objects too. It sends only a patch of a
-// PersistentVolume's finalizers, made from the difference between the cached
-// object and a copy of it: what both lack is not in the patch. It would update
-// a whole claim only if Provision returned ProvisioningReschedule, which it
-// never does.
+// The library sees the trimmed objects, too. It sends only a patch of a
+// PersistentVolume's finalizers, made from the difference between the cached object and
+// a copy of it, so what both lack is not in the patch. It would update a whole claim
+// only if Provision returned ProvisioningReschedule, which it never does.
 type Trimmer struct {
 	options Options
 
@@ -29,9 +27,9 @@ type Trimmer struct {
 	quantities shared[corev1.ResourceList]
 	modes      shared[[]corev1.PersistentVolumeAccessMode]
 	finalizers shared[[]string]
-	// annotations are those of claims, which are the same on most.
+	// annotations are the annotations of claims, which are the same on most.
 	annotations shared[map[string]string]
-	// pointers are to texts, and volumeModes to modes, that are optional.
+	// pointers and volumeModes hold the values of optional fields.
 	pointers    shared[*string]
 	volumeModes shared[*corev1.PersistentVolumeMode]
 }
@@ -70,7 +68,7 @@ func (t *Trimmer) Trim(object any) (any, error) {
 	case *corev1.PersistentVolume:
 		t.volume(o)
 	case *corev1.Namespace:
-		// Its labels select tenants.
+		// Labels stay, because they select tenants.
 		o.ManagedFields, o.Annotations = nil, nil
 	case *storagev1.StorageClass:
 		o.ManagedFields, o.Annotations, o.Labels = nil, nil, nil
@@ -80,8 +78,8 @@ func (t *Trimmer) Trim(object any) (any, error) {
 	return object, nil
 }
 
-// Claim trims a claim. It keeps no labels, and only annotations that are read:
-// tenants write them, up to 256 KiB on each claim.
+// Claim trims a claim. It keeps no labels, and only annotations that are read, because
+// tenants may write up to 256 KiB of them on each claim.
 func (t *Trimmer) Claim(claim *corev1.PersistentVolumeClaim) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +89,7 @@ func (t *Trimmer) Claim(claim *corev1.PersistentVolumeClaim) {
 func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
 	claim.Labels = nil
 	t.metadata(&claim.ObjectMeta, t.options.IsRead)
-	// Maps are printed in the order of their keys.
+	// Sprintf prints maps in the order of their keys.
 	claim.Annotations = t.annotations.same(fmt.Sprintf("%q", claim.Annotations), claim.Annotations)
 	t.share(&claim.Namespace)
 	// Most PersistentVolumes are named after the UID of their claim.
@@ -102,14 +100,14 @@ func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
 	claim.Spec.Resources.Requests = t.resources(claim.Spec.Resources.Requests)
 	claim.Status = corev1.PersistentVolumeClaimStatus{
 		Phase: claim.Status.Phase, Capacity: t.resources(claim.Status.Capacity),
-		// Only those of claims that were ever expanded.
+		// Only claims that were ever expanded have these.
 		AllocatedResources: t.resources(claim.Status.AllocatedResources), AllocatedResourceStatuses: claim.Status.AllocatedResourceStatuses,
 	}
 	shareText(t, &claim.Status.Phase)
 }
 
-// volume keeps a PersistentVolume's specification: the program reads Secret
-// references of every kind of source, and by what nodes identify CSI volumes.
+// volume keeps a PersistentVolume's specification: the program reads Secret references
+// of every kind of source, and the fields by which nodes identify CSI volumes.
 func (t *Trimmer) volume(pv *corev1.PersistentVolume) {
 	pv.Labels = nil
 	t.metadata(&pv.ObjectMeta, t.options.IsReadOnVolumes)
@@ -146,9 +144,9 @@ func (t *Trimmer) secretNamespace(reference *corev1.SecretReference) {
 	}
 }
 
-// ofOne makes texts that only this PersistentVolume has parts of each other: the name
-// of its Secret contains its own, which contains the claim's UID, and the target or
-// handle contains the volume's ID.
+// ofOne makes the texts that are unique to this PersistentVolume share memory: the name
+// of its Secret contains its own name, which contains the claim's UID, and the target
+// or handle contains the volume's ID.
 func (t *Trimmer) ofOne(pv *corev1.PersistentVolume) {
 	wholes := make([]string, 0, 4)
 	if iscsi := pv.Spec.ISCSI; iscsi != nil {
@@ -176,8 +174,8 @@ func (t *Trimmer) ofOne(pv *corev1.PersistentVolume) {
 	}
 }
 
-// shorten makes a text a part of the first one that contains it, so that it takes no
-// memory of its own.
+// shorten replaces a text by the equal part of the first whole that contains it, so
+// that it takes no memory of its own.
 func shorten[T ~string](text *T, wholes ...string) {
 	for _, whole := range wholes {
 		if at := strings.Index(whole, string(*text)); at >= 0 {
@@ -202,7 +200,7 @@ func (t *Trimmer) metadata(object *metav1.ObjectMeta, kept func(key string) bool
 	}
 	object.Annotations = annotations
 	if len(object.Finalizers) > 0 {
-		// Clipped, because the library appends to the slice of a cached object.
+		// Clip it, because the library appends to the slice of a cached object.
 		object.Finalizers = t.finalizers.same(strings.Join(object.Finalizers, ","), slices.Clip(object.Finalizers))
 	}
 }
@@ -242,11 +240,11 @@ func shareText[T ~string](t *Trimmer, text *T) {
 	*text = T(t.texts.same(string(*text), string(*text)))
 }
 
-// shared keeps one copy of every value that is the same in many objects.
+// shared keeps one copy of every value that many objects have.
 type shared[V any] map[string]V
 
-// Values that turn out to be all different are bounded in number and length.
-// When the table is emptied, the shared ones return at once.
+// These bound the number and length of values, because they may all turn out to be
+// different. After the table has been emptied, shared values soon return to it.
 const (
 	mostShared    = 8192
 	longestShared = 512

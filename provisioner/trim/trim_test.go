@@ -118,7 +118,8 @@ func TestTrimmedVolumeKeepsWhatIsRead(t *testing.T) {
 	}
 }
 
-// Without driver and handle, two volumes of one handle would not be noticed.
+// TestTrimmedVolumeKeepsItsHandle: without driver and handle, nobody would notice that
+// two volumes have the same handle.
 func TestTrimmedVolumeKeepsItsHandle(t *testing.T) {
 	source := corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.org", VolumeHandle: "disk-1"}}
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "by-hand"}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: *source.DeepCopy()}}
@@ -173,7 +174,7 @@ func TestTrimmedObjectsShareWhatIsTheSame(t *testing.T) {
 			t.Errorf("%s takes memory of its own: %q and %q", what, c.part, c.whole)
 		}
 	}
-	// What the library does with a volume that lacks its finalizer.
+	// The library does this with a volume that lacks its finalizer.
 	_ = append(one.Finalizers, "one")
 	if got := append(two.Finalizers, "two"); !slices.Equal(got, []string{"kubernetes.io/pv-protection", "two"}) || len(one.Finalizers) != 1 {
 		t.Errorf("finalizers %v and %v", one.Finalizers, got)
@@ -185,7 +186,7 @@ func TestFinalizersAreAllThatThePatchOfATrimmedVolumeChanges(t *testing.T) {
 	if _, err := New(testOptions()).Trim(trimmed); err != nil {
 		t.Fatal(err)
 	}
-	// The patch as the library makes it.
+	// Make the patch as the library does.
 	changed := trimmed.DeepCopy()
 	changed.Finalizers = append(changed.Finalizers, "external-provisioner.volume.kubernetes.io/finalizer")
 	patch, err := strategicpatch.CreateTwoWayMergePatch(encoded(t, trimmed), encoded(t, changed), &corev1.PersistentVolume{})

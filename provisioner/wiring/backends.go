@@ -1,5 +1,5 @@
-// Package wiring translates between packages that do not know each other, and
-// finds the cluster, for the daemon and the commands alike.
+// Package wiring translates between packages that do not know each other, and finds the
+// cluster for the daemon and the commands.
 package wiring
 
 import (

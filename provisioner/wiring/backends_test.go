@@ -55,7 +55,8 @@ tenants:
 	}
 }
 
-// TestCloudConfigOfARelativePolicy: the file is looked for next to the policy, once.
+// TestCloudConfigOfARelativePolicy: the policy's directory is added to the file name
+// once.
 func TestCloudConfigOfARelativePolicy(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.Mkdir("conf", 0o700); err != nil {

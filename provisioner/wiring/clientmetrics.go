@@ -21,7 +21,8 @@ type ClientMetrics struct {
 	queueDuration, workDuration       *prometheus.HistogramVec
 }
 
-// NewClientMetrics registers the metrics. They stay empty until MeasureProcess.
+// NewClientMetrics registers the metrics. They stay empty until MeasureProcess is
+// called.
 func NewClientMetrics(registry prometheus.Registerer) *ClientMetrics {
 	latency := []float64{.005, .025, .1, .25, .5, 1, 2, 4, 8, 15, 30, 60}
 	work := prometheus.ExponentialBuckets(1e-4, 10, 8)
@@ -65,9 +66,9 @@ func NewClientMetrics(registry prometheus.Registerer) *ClientMetrics {
 	return m
 }
 
-// MeasureProcess makes client-go report here. Its hooks are global to the
-// process, and only the first call has an effect: call it from main, before the
-// first client is made.
+// MeasureProcess makes client-go report to these metrics. Its hooks are global to the
+// process, and only the first call has an effect, so call it from main before the first
+// client is made.
 func (m *ClientMetrics) MeasureProcess() {
 	clientmetrics.Register(clientmetrics.RegisterOpts{
 		RequestLatency:     latencies{m.requestDuration},
@@ -97,8 +98,8 @@ func (r results) IncrementRetry(ctx context.Context, code, method, host string) 
 	r.Increment(ctx, code, method, host)
 }
 
-// queueMetrics is a workqueue.MetricsProvider. Every term makes its queues again
-// under the same names; what was left in those of the last term is gone.
+// queueMetrics is a workqueue.MetricsProvider. Every term makes its queues again under
+// the same names, and starts their gauges at zero.
 type queueMetrics struct{ *ClientMetrics }
 
 var _ workqueue.MetricsProvider = queueMetrics{}

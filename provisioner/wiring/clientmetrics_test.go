@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// TestClientMetrics sets the hooks of the process, once, as main does.
+// TestClientMetrics sets the hooks of the process once, as main does.
 func TestClientMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewClientMetrics(registry)
@@ -37,7 +37,7 @@ func TestClientMetrics(t *testing.T) {
 		}
 	}
 	depth("2")
-	// The next term's queue begins empty, whatever was left in the last one.
+	// The next term's queue starts empty, whatever was left in the last one.
 	queue.ShutDown()
 	defer named().ShutDown()
 	depth("0")

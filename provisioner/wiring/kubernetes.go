@@ -12,8 +12,8 @@ import (
 
 const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// OwnNamespace is the namespace of the Lease and the volumes' Secrets: the
-// flag's, else the pod's.
+// OwnNamespace returns the namespace of the Lease and the volumes' Secrets: that of the
+// flag, or else the pod's.
 func OwnNamespace(flag string) (string, error) {
 	if flag != "" {
 		return flag, nil
@@ -29,17 +29,17 @@ func OwnNamespace(flag string) (string, error) {
 	return "", errors.New("the namespace for the Lease and the volumes' Secrets is not known; give --namespace or set POD_NAMESPACE")
 }
 
-// Kube is how to reach the API server, and how fast.
+// Kube says how to reach the API server, and how fast to send requests.
 type Kube struct {
-	// Config replaces Kubeconfig if there already is a connection; without either,
-	// the environment decides.
+	// Config replaces Kubeconfig for a caller that already has a connection. Without
+	// either, the environment decides.
 	Config     *rest.Config
 	Kubeconfig string
 	QPS        float64
 	Burst      int
 }
 
-// KubeConfig is the connection to the API server.
+// KubeConfig returns the configuration for connecting to the API server.
 func KubeConfig(options Kube) (*rest.Config, error) {
 	config := options.Config
 	if config == nil {
@@ -63,16 +63,16 @@ func KubeConfig(options Kube) (*rest.Config, error) {
 	return config, nil
 }
 
-// KubectlConfig is the configuration that kubectl would use: that of the file and the
-// context that are given, else of $KUBECONFIG, else of ~/.kube/config, else the pod's.
-// Commands use it; the daemon reads no file of a home directory.
+// KubectlConfig returns the configuration that kubectl would use: that of the given
+// file and context, or else of $KUBECONFIG, of ~/.kube/config, or of the pod, in this
+// order. Commands use it. The daemon reads no file from a home directory.
 func KubectlConfig(kubeconfig, context string) clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context})
 }
 
-// ConnectAsKubectl is the connection to the API server by a KubectlConfig.
+// ConnectAsKubectl returns the connection configuration of a KubectlConfig.
 func ConnectAsKubectl(kubeconfig, context string) (*rest.Config, error) {
 	config, err := KubectlConfig(kubeconfig, context).ClientConfig()
 	if kubeconfig == "" && clientcmd.IsEmptyConfig(err) {
@@ -87,6 +87,6 @@ func ConnectAsKubectl(kubeconfig, context string) (*rest.Config, error) {
 	return config, nil
 }
 
-// DefaultProvisionerName is the historic program's, so that an upgrade needs no
-// new StorageClasses.
+// DefaultProvisionerName is the name of the historic program, so that an upgrade needs
+// no new StorageClasses.
 const DefaultProvisionerName = "openstack.org/standalone-cinder"

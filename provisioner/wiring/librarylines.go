@@ -6,31 +6,32 @@ import (
 	"strings"
 )
 
-// libraryLine is a kind of line that a library writes at a level that misleads,
-// or under a name that does.
+// libraryLine is a kind of line that a library logs at a misleading level, or with a
+// misleading message.
 type libraryLine struct {
-	// message is how the line begins, err a part of its error, and errEnd how that
+	// message is how the line begins, err a part of its error, and errEnd how the error
 	// ends.
 	message, err, errEnd string
 	level                slog.Level
-	// instead replaces the message, if it is set.
+	// instead replaces the message if it is set.
 	instead string
 }
 
-// libraryDetail is the level of verbosity 2, from which on libraries log.
+// libraryDetail is the level of verbosity 2, from which on lines of libraries are
+// shown.
 const libraryDetail = slog.Level(-2)
 
-// libraryLines are all of them. The first that matches counts.
+// libraryLines returns all kinds. The first that matches a line applies.
 func libraryLines() []libraryLine {
 	return []libraryLine{
-		// Events are on their objects.
+		// The events themselves can be seen on their objects.
 		{message: "Event occurred", level: libraryDetail},
-		// The object is gone, which was the aim: another deletion came first.
+		// The object is gone, as it should be, because another deletion came first.
 		{message: "Unhandled Error", err: "error syncing volume", errEnd: " not found", level: libraryDetail, instead: "The PersistentVolume is gone already"},
 		{message: "Unhandled Error", err: "in work queue no longer exists", level: libraryDetail},
-		// They are handled: the same attempt is made again.
+		// These errors are handled: the same attempt is made again.
 		{message: "Unhandled Error", err: "error syncing", level: slog.LevelWarn, instead: "An attempt failed and will be repeated"},
-		// These say it once more.
+		// These lines repeat what was already logged.
 		{message: "Retrying syncing", level: libraryDetail},
 		{message: "Volume deletion failed", level: libraryDetail},
 		{message: "Failed to delete persistentvolume", level: libraryDetail},
@@ -39,7 +40,7 @@ func libraryLines() []libraryLine {
 		// Another replica took the lease a moment earlier.
 		{message: "Failed to update lease", err: "the object has been modified", level: libraryDetail, instead: "Another replica holds the lease"},
 		{message: "Failed to update lock", err: "the object has been modified", level: libraryDetail, instead: "Another replica holds the lease"},
-		// The elector tries again, and says so when it gives up.
+		// The elector tries again, and logs it when it gives up.
 		{message: "Failed to update lease", level: slog.LevelWarn},
 		{message: "Failed to update lock", level: slog.LevelWarn},
 		{message: "Error retrieving lease lock", level: slog.LevelWarn},

@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestLibraryLines sends lines the way the libraries do.
+// TestLibraryLines sends lines as the libraries do.
 func TestLibraryLines(t *testing.T) {
 	modified := apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, "lease", errors.New("the object has been modified; please apply your changes to the latest version and try again"))
 	for name, test := range map[string]struct {
@@ -60,7 +60,7 @@ func TestLibraryLines(t *testing.T) {
 }
 
 // TestLibrariesStillWriteTheseLines fails when a new version of a library writes
-// others.
+// different lines.
 func TestLibrariesStillWriteTheseLines(t *testing.T) {
 	const provisioning = "sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 	var all string
@@ -99,7 +99,8 @@ func sourcesOf(t *testing.T, pkg string) (text string) {
 	return text
 }
 
-// TestLinesKeepTheirAttributes of the logger and of the line.
+// TestLinesKeepTheirAttributes covers the attributes of the logger and those of the
+// line.
 func TestLinesKeepTheirAttributes(t *testing.T) {
 	var written bytes.Buffer
 	logger := slog.New(libraryHandler{slog.NewTextHandler(&written, nil), libraryLines()}).With("lock", "a").WithGroup("g")

@@ -16,12 +16,13 @@ const (
 	LogText = "text"
 )
 
-// mostVerbose is the highest level passed to the Kubernetes libraries. From 8
-// on they log the bodies of requests, and with them the Secrets that this
+// mostVerbose is the highest level that is passed to the Kubernetes libraries. From
+// level 8 on they log the bodies of requests, and with them the Secrets that this
 // program writes.
 const mostVerbose = 7
 
-// NewLogger writes lines of a format for the program and its libraries.
+// NewLogger makes a logger that writes lines in a format, for the program and its
+// libraries.
 func NewLogger(to io.Writer, format string, verbosity int) (*slog.Logger, error) {
 	verbosity = min(verbosity, mostVerbose)
 	options := &slog.HandlerOptions{Level: slog.Level(-verbosity), ReplaceAttr: plainLevel}
@@ -44,8 +45,8 @@ func NewLogger(to io.Writer, format string, verbosity int) (*slog.Logger, error)
 	return logger, nil
 }
 
-// plainLevel names every level of verbosity DEBUG. What reads logs knows DEBUG, INFO,
-// WARN and ERROR, and not slog's DEBUG+2.
+// plainLevel names every level of verbosity DEBUG. Programs that read logs know DEBUG,
+// INFO, WARN and ERROR, but not slog's DEBUG+2.
 func plainLevel(groups []string, a slog.Attr) slog.Attr {
 	if level, ok := a.Value.Any().(slog.Level); ok && len(groups) == 0 && a.Key == slog.LevelKey && level < slog.LevelInfo {
 		return slog.String(slog.LevelKey, slog.LevelDebug.String())

@@ -7,18 +7,18 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// heapShare is the part of the memory limit, in percent, that the Go runtime may
-// fill before it collects garbage all the time. The rest is for what the runtime
-// does not count, and for the peak of a new leader, which reads every volume.
+// heapShare is the part of the memory limit, in percent, that the Go runtime may fill
+// before it collects garbage constantly. The rest is for memory that the runtime does
+// not count, and for the peak of a new leader, which reads every volume.
 const heapShare = 39
 
-// eagerCollection is GOGC: with Go's default, a heap doubles before it is
-// collected, and the peak decides whether a container is killed.
+// eagerCollection is GOGC. With Go's default, a heap doubles before it is collected,
+// and the peak decides whether the container is killed.
 const eagerCollection = 50
 
-// KeepMemoryBelow makes the Go runtime stay below the memory limit of the
-// container, a quantity such as 512Mi or a number of bytes. The variables
-// GOMEMLIMIT and GOGC of the environment come first.
+// KeepMemoryBelow makes the Go runtime stay below the memory limit of the container, a
+// quantity such as 512Mi or a number of bytes. The environment variables GOMEMLIMIT and
+// GOGC take precedence.
 func KeepMemoryBelow(limit string, getenv func(string) string) error {
 	if limit == "" {
 		return nil

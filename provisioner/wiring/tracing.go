@@ -26,22 +26,22 @@ type Traces struct {
 
 // TracesOptions configure Traces.
 type TracesOptions struct {
-	// Endpoint is the URL of an OTLP collector over HTTP; empty turns traces off.
-	// The variables OTEL_EXPORTER_OTLP_* of the environment set what else there
-	// is, such as headers and certificates.
+	// Endpoint is the URL of an OTLP collector over HTTP; empty turns traces off. The
+	// environment variables OTEL_EXPORTER_OTLP_* set everything else, such as headers
+	// and certificates.
 	Endpoint string
-	// Version is the program's.
+	// Version is the version of the program.
 	Version string
 	IDs     sdk.IDGenerator
 	Logger  *slog.Logger
 }
 
-// tracesTimeout bounds the last transfer, when the program ends.
+// tracesTimeout bounds the last transfer when the program ends.
 const tracesTimeout = 3 * time.Second
 
-// NewTraces begins to send spans in batches. A collector that does not answer
-// costs spans, and delays nothing. It sets the process's handler for errors of
-// OpenTelemetry.
+// NewTraces starts sending spans in batches. If the collector does not answer, spans
+// are lost, but nothing is delayed. It sets the process's handler for OpenTelemetry
+// errors.
 func NewTraces(ctx context.Context, options TracesOptions) (*Traces, error) {
 	if options.Endpoint == "" {
 		return &Traces{}, nil
@@ -80,5 +80,5 @@ func (t *Traces) Close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), tracesTimeout)
 	defer cancel()
-	_ = t.shutdown(ctx) // The handler of errors has it.
+	_ = t.shutdown(ctx) // The error handler has it.
 }

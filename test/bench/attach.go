@@ -208,7 +208,7 @@ func (d *driver) bare(ctx context.Context, volume, node string) (attach, detach 
 	return attach, time.Since(began), err
 }
 
-// throughProgram does it by a VolumeAttachment.
+// throughProgram attaches and detaches a volume by a VolumeAttachment.
 func (d *driver) throughProgram(ctx context.Context, pv, node string) (attach, detach time.Duration, err error) {
 	name, client := "bench-"+pv, d.suite.Client.StorageV1().VolumeAttachments()
 	began := time.Now()
@@ -288,7 +288,7 @@ func (d *driver) measure(ctx context.Context, r *results, out io.Writer) error {
 }
 
 // attachments knows which VolumeAttachments exist and are attached. It watches, so
-// that it neither loads the API server nor loses time between two looks.
+// that it neither loads the API server nor loses time between two polls.
 type attachments struct {
 	mu       sync.Mutex
 	attached map[string]bool // by name; false as long as it is not

@@ -123,7 +123,7 @@ var svg = template.Must(template.New("chart").Funcs(template.FuncMap{"text": esc
 {{end}}</svg>
 `))
 
-// LegendEnd is where the sample of a line ends.
+// LegendEnd returns where the sample of a line ends.
 func (l drawnLine) LegendEnd() int { return l.LegendX + 22 }
 
 func escaped(text string) (string, error) {
@@ -180,8 +180,8 @@ func (p panel) draw(x int) drawnPanel {
 // point is how many claims were done by a time.
 type point struct{ seconds, claims float64 }
 
-// thinned is a line that begins before the first claim, with a bounded number of
-// points.
+// thinned returns a line that begins before the first claim, with a bounded
+// number of points.
 func thinned(times []time.Duration) []point {
 	if len(times) == 0 {
 		return nil
@@ -197,7 +197,8 @@ func thinned(times []time.Duration) []point {
 	return points
 }
 
-// ticks are round numbers from 0 to at least the largest value, six of them at most.
+// ticks returns round numbers from 0 to at least the largest value, six of them at
+// most.
 func ticks(largest float64) []float64 {
 	if largest <= 0 {
 		largest = 1
@@ -224,5 +225,5 @@ func roundTo(value, unit float64) float64 {
 	return math.Round(value*per) / per
 }
 
-// rounded is a position to a tenth of a pixel.
+// rounded returns a position to a tenth of a pixel.
 func rounded(at float64) float64 { return math.Round(at*10) / 10 }

@@ -29,7 +29,7 @@ const finalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 
 // loop sends what every provisioner needs, and nothing else: the requests of a
 // claim's life at Cinder, one shared listing for all waits, the PersistentVolume
-// with a finalizer, and at the end one look at it and its removal. It checks
+// with a finalizer, and at the end one read and the removal of it. It checks
 // nothing, adopts nothing and undoes nothing.
 type loop struct {
 	scene      *scene
@@ -106,7 +106,7 @@ func (l *loop) remove(ctx context.Context, claims []*corev1.PersistentVolumeClai
 		if err := l.scene.observer.waitFor(ctx, claims[i].UID, released); err != nil {
 			return err
 		}
-		// Nobody may remove a volume by the word of a cache.
+		// No volume may be removed on the word of a cache.
 		if _, err := l.kubernetes.CoreV1().PersistentVolumes().Get(ctx, pvOf(claims[i]), metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -209,7 +209,7 @@ func (c *bareClient) send(ctx context.Context, method, path, body string, into a
 	}
 	request.Header.Set("X-Auth-Token", c.token)
 	request.Header.Set("Content-Type", "application/json")
-	// The first with all of the attachments API.
+	// The first microversion with all of the attachments API.
 	request.Header.Set("OpenStack-API-Version", "volume 3.44")
 	response, err := c.http.Do(request)
 	if err != nil {

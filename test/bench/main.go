@@ -46,8 +46,8 @@ type options struct {
 	json, svg string
 }
 
-// fewClaims is how many claims a measurement needs at least: a single one says more
-// about the moment than about the program.
+// fewClaims is the smallest number of claims for a measurement: a single one says
+// more about the moment than about the program.
 const fewClaims = 10
 
 // complete fills in what was left open, and reports what makes no sense.

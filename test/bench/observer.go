@@ -18,7 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// step is one that every claim takes.
+// step is a step that every claim takes.
 type step int
 
 // The steps, in their order.
@@ -40,7 +40,7 @@ func (s step) String() string {
 // life is when a claim took each step; zero means not yet.
 type life [steps]time.Time
 
-// took is the time between two steps.
+// took returns the time between two steps.
 func (l life) took(from, to step) time.Duration { return l[to].Sub(l[from]) }
 
 // took lists the sorted times between two steps.
@@ -54,7 +54,7 @@ func took(lives []life, from, to step) []time.Duration {
 }
 
 // observer notes when claims take their steps. It watches, so that it neither
-// loads the API server nor loses time between two looks.
+// loads the API server nor loses time between two polls.
 type observer struct {
 	mu    sync.Mutex
 	lives map[types.UID]*life

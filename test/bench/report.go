@@ -11,7 +11,7 @@ import (
 // comparison is the program next to the limit.
 type comparison struct{ limit, program *way }
 
-// each are the two, by the names that figures have.
+// each returns both ways, by their names in figures.
 func (c comparison) each() map[string]*way {
 	return map[string]*way{"loop": c.limit, "program": c.program}
 }

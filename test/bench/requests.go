@@ -138,7 +138,8 @@ func countRequests(log []byte) map[party]requests {
 	return counted
 }
 
-// partyOf is empty for those that are not counted, such as the benchmark itself.
+// partyOf returns the party that a request is from; empty if it is not counted,
+// such as the benchmark itself.
 func partyOf(user, agent string) party {
 	switch {
 	case strings.HasPrefix(user, "system:serviceaccount:"+harness.Namespace+":"):

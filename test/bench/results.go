@@ -69,7 +69,7 @@ func (r *results) write(path string) error {
 	return os.WriteFile(path, append(content, '\n'), 0o644)
 }
 
-// per divides, and is not a number where there is nothing to divide by.
+// per divides a by b. The result is not a number if b is 0.
 func per(a, b float64) float64 {
 	if b == 0 {
 		return math.NaN()
@@ -79,8 +79,8 @@ func per(a, b float64) float64 {
 
 func ratio(a, b time.Duration) float64 { return per(float64(a), float64(b)) }
 
-// quantile is the smallest time that the given share of the sorted times does
-// not exceed.
+// quantile returns the smallest time that the given share of the sorted times
+// does not exceed.
 func quantile(sorted []time.Duration, share float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -88,7 +88,7 @@ func quantile(sorted []time.Duration, share float64) time.Duration {
 	return sorted[max(0, int(math.Ceil(share*float64(len(sorted))))-1)]
 }
 
-// median sorts a copy.
+// median returns the median of times, which it does not sort in place.
 func median(times []time.Duration) time.Duration {
 	return quantile(slices.Sorted(slices.Values(times)), 0.5)
 }

@@ -28,7 +28,7 @@ func throughput(ctx context.Context, suite *harness.Suite, o options, r *results
 	}
 	defer program.close()
 	log := &auditLog{path: suite.ControlPlane().AuditPath()}
-	// They take turns, so that a change of the machine's load concerns both.
+	// They take turns, so that a change of the machine's load affects both.
 	for round := range o.rounds {
 		for _, w := range []*way{limit, program} {
 			if err := w.round(ctx, log, round, o.claims); err != nil {
@@ -112,7 +112,7 @@ func newProgram(ctx context.Context, suite *harness.Suite, o options) (*way, err
 			return nil, err
 		}
 		w.replicas = append(w.replicas, replica)
-		// The next one can only follow.
+		// Later replicas can only follow.
 		if len(w.replicas) > 1 {
 			continue
 		}
@@ -228,7 +228,7 @@ func (w *way) measured(ctx context.Context, log *auditLog, e *effort, n int, wor
 	return nil
 }
 
-// cpu is the processor time that each replica has used.
+// cpu returns the processor time that each replica has used.
 func (w *way) cpu() []float64 {
 	var seconds []float64
 	for _, replica := range w.replicas {
@@ -237,7 +237,7 @@ func (w *way) cpu() []float64 {
 	return seconds
 }
 
-// inUse complains of a volume that is not.
+// inUse returns a complaint about a volume that is not in use.
 func (s *scene) inUse() (complaint string, err error) {
 	for _, v := range s.sim.Volumes() {
 		if v.Status != "in-use" {

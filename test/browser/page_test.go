@@ -77,8 +77,9 @@ func chromium(t *testing.T) context.Context {
 		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.WindowSize(1100, 1200), chromedp.Env("TZ=UTC"),
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
 		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true))
-	// Not the test's context, whose end would kill the browser: its children
-	// would still write to the profile while that is being removed.
+	// The test's context is not used, because its end would kill the browser,
+	// whose children would still write to the profile while that is being
+	// removed.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
 	allocator, stop := chromedp.NewExecAllocator(ctx, options...)
@@ -222,7 +223,7 @@ func withFewColors(t *testing.T, picture []byte) []byte {
 }
 
 // TestThePolicyBlocksForeignCode makes sure that the policy, and not only the
-// escaping, would stop what slipped into the page.
+// escaping, would stop code that slipped into the page.
 func TestThePolicyBlocksForeignCode(t *testing.T) {
 	policy := statusreport.NewPage().ContentSecurityPolicy
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

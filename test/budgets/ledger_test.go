@@ -14,7 +14,7 @@ import (
 // volumes are counted in the ledger.
 const volumes = 20_000
 
-// filled is a ledger with every volume of a large cluster.
+// filled returns a ledger with every volume of a large cluster.
 func filled(tb testing.TB, tenants int) (*ledger.Ledger, *policy.Policy) {
 	tb.Helper()
 	p := policyOf(tb, tenants)

@@ -11,7 +11,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 )
 
-// mapping is the way of Cinder's answer about an iSCSI volume to a source.
+// mapping returns a function that maps Cinder's answer about an iSCSI volume to
+// a source.
 func mapping(tb testing.TB) func() {
 	tb.Helper()
 	registry, err := mappers.New(mappers.Options{SecretNamespace: "standalone-cinder", Protocols: mappers.BuiltIn()})

@@ -12,8 +12,8 @@ import (
 // namespaces are in the cluster, whatever the number of tenants.
 const namespaces = 5000
 
-// policyOf has that many tenants, which share the namespaces, in every way in which a
-// tenant can have some; and a backend for each five tenants.
+// policyOf returns a policy with that many tenants, which share the namespaces in
+// every way in which a tenant can have some, and one backend per five tenants.
 func policyOf(tb testing.TB, tenants int) *policy.Policy {
 	tb.Helper()
 	var text strings.Builder
@@ -47,7 +47,8 @@ func policyOf(tb testing.TB, tenants int) *policy.Policy {
 	return p
 }
 
-// namespaceOf names the namespaces of a tenant as its entry wants them.
+// namespaceOf returns the name of a namespace, which matches the entry of its
+// tenant.
 func namespaceOf(n, tenants int) string {
 	switch tenant := n % tenants; tenant % 4 {
 	case 1:
@@ -58,7 +59,7 @@ func namespaceOf(n, tenants int) string {
 	return fmt.Sprintf("project-%d", n)
 }
 
-// requestOf is a claim in the namespace of that number.
+// requestOf returns a claim in the namespace of that number.
 func requestOf(n, tenants int) policy.Request {
 	namespace, labels := namespaceOf(n, tenants), map[string]string{"managed": "true"}
 	if tenant := n % tenants; tenant%4 == 3 {

@@ -2,5 +2,5 @@
 
 package budgets
 
-// raceEnabled: the race detector allocates, too.
+// raceEnabled reports whether the race detector is on, which allocates, too.
 const raceEnabled = false

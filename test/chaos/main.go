@@ -120,7 +120,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	return nil
 }
 
-// replay is the command that runs one seed again.
+// replay returns the command that runs one seed again.
 func replay(o options, seed uint64) string {
 	arguments := []string{"-seed", strconv.FormatUint(seed, 10), "-duration", o.Duration.String(), "-claim-every", o.ClaimEvery.String()}
 	if o.Program != "" {

@@ -162,7 +162,7 @@ func (s *subject) attachTo(host string) {
 	s.must(s.Cinder.CompleteAttachment(s.ctx, s.attachment))
 }
 
-// looks fails the test unless the volume looks like that.
+// looks fails the test unless the volume's description is the one wanted.
 func (s *subject) looks(when, want string) {
 	s.t.Helper()
 	if got := s.describe(); got != want {

@@ -40,14 +40,14 @@ type Target struct {
 	// SharedType is a type whose volumes several hosts may attach; without it, what
 	// only they do is skipped.
 	SharedType string
-	// Wait bounds the wait for a state; Poll is the time between two looks.
+	// Wait bounds the wait for a state; Poll is the time between two reads.
 	Wait, Poll time.Duration
 }
 
-// connector is the connector of all volumes.
+// connector returns the connector of all volumes.
 func connector() cinder.Connector { return connectorOf("node1") }
 
-// connectorOf is that of one host. All have one initiator.
+// connectorOf returns the connector of one host. All have the same initiator.
 func connectorOf(host string) cinder.Connector {
 	return cinder.Connector{Host: host, Initiator: "iqn.2026-01.example:contract"}
 }
@@ -56,8 +56,8 @@ func connectorOf(host string) cinder.Connector {
 // express.
 func Run(t *testing.T, target Target) {
 	t.Helper()
-	// First, and one after the other: a listing restarts if the volume at which
-	// a page was to begin is deleted meanwhile.
+	// These run first, and one after the other: a listing restarts if the
+	// volume at which a page was to begin is deleted meanwhile.
 	for _, some := range []map[string]func(*subject){readings, snapshotReadings} {
 		for name, judge := range some {
 			t.Run(name, func(t *testing.T) { judge(newSubject(t, target)) })
@@ -169,7 +169,7 @@ func (s *subject) settled() (v cinder.Volume, found bool) {
 	}
 }
 
-// describe is the volume's state as far as it matters to the lifecycle: its
+// describe returns the volume's state as far as it matters to the lifecycle: its
 // status, a size other than the one it was created with, the number of snapshots,
 // of attachments in its document, those that are listed, and the mark that
 // os-attach leaves.
@@ -198,7 +198,7 @@ func (s *subject) describe() string {
 	return text
 }
 
-// otherType is the type to change the volume to.
+// otherType returns the type to change the volume to.
 func (s *subject) otherType() string {
 	s.t.Helper()
 	if s.OtherType == "" {
@@ -207,7 +207,7 @@ func (s *subject) otherType() string {
 	return s.OtherType
 }
 
-// itsType is the type that the volume has.
+// itsType returns the type that the volume has.
 func (s *subject) itsType() string {
 	s.t.Helper()
 	if v, found := s.settled(); found {

@@ -157,7 +157,7 @@ func (s *subject) copied(request cinder.NewVolume) cinder.Volume {
 	return v
 }
 
-// snapshots counts those that exist.
+// snapshots counts the volume's snapshots that exist.
 func (s *subject) snapshots() (count int) {
 	s.t.Helper()
 	for _, id := range s.taken {

@@ -83,7 +83,7 @@ func (s *subject) isDocument(document []byte) {
 // unknown is an ID that does not exist.
 const unknown = "00000000-0000-4000-8000-000000000000"
 
-// ofAttachment is the ID of the volume's attachment, or one that does not
+// ofAttachment returns the ID of the volume's attachment, or one that does not
 // exist.
 func (s *subject) ofAttachment() string {
 	if s.attachment == "" {

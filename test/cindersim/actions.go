@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
-// actionName is the single key of an action's body.
+// actionName returns the single key of an action's body.
 func actionName(raw []byte) (string, error) {
 	value, err := decodeJSON(raw)
 	body, ok := value.(map[string]any)
@@ -177,7 +177,7 @@ func rollDetaching(v *volume, now time.Time) (*reply, error) {
 	return accepted(), nil
 }
 
-// hang is the answer to a synchronous call while the volume services are
+// hang returns the answer to a synchronous call while the volume services are
 // stopped. Its effect happens when they run again.
 func (c *cloud) hang(late func(now time.Time)) (*reply, error) {
 	if late != nil {
@@ -215,7 +215,7 @@ func (c *cloud) initializeConnection(q *call, v *volume, connector map[string]an
 	return success(http.StatusOK, map[string]any{"connection_info": document}), nil
 }
 
-// connect is the driver's part of both attachment workflows. A driver that
+// connect does the driver's part of both attachment workflows. A driver that
 // fails removes the export it just made.
 func (c *cloud) connect(q *call, v *volume, connector map[string]any, now time.Time) (map[string]any, error) {
 	if initiator, _ := connector["initiator"].(string); v.kind.RequiresInitiator && initiator == "" {
@@ -341,11 +341,12 @@ func refuseRemotely(text string) error {
 	return refuse(http.StatusBadRequest, "%s%s%s\n", text, remoteTrace, text)
 }
 
-// attachVolume is os-attach: Cinder's record of an attachment. It requires
-// neither a reservation nor a connection, and checks the status that the volume
-// had when the request arrived: parallel calls from several hosts all succeed,
-// while a later one from another host is rejected. A repetition for the same
-// host succeeds for an administrator and is a 500 for a project member.
+// attachVolume performs os-attach, Cinder's record of an attachment. It
+// requires neither a reservation nor a connection, and checks the status that
+// the volume had when the request arrived: parallel calls from several hosts
+// all succeed, while a later one from another host is rejected. A repetition
+// for the same host succeeds for an administrator and is a 500 for a project
+// member.
 func (c *cloud) attachVolume(q *call, v *volume, request attachRequest, now time.Time) (*reply, error) {
 	if v.adminMetadata == nil {
 		v.adminMetadata = make(map[string]string)

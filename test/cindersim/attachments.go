@@ -37,8 +37,8 @@ func (a *attachment) summary() map[string]any {
 	return view
 }
 
-// detail is the full view. Unset fields appear as an empty time and as the mode
-// "null", a string; only an attachment whose create failed has no mode.
+// detail returns the full view. Unset fields appear as an empty time and as the
+// mode "null", a string; only an attachment whose create failed has no mode.
 func (a *attachment) detail() map[string]any {
 	view := a.summary()
 	view["attached_at"], view["detached_at"], view["attach_mode"] = "", "", a.mode
@@ -154,7 +154,7 @@ func (c *cloud) reserveAttachment(v *volume, instance string, now time.Time) (*a
 	return a, nil
 }
 
-// connectAttachment is the volume service's part of creating with a connector
+// connectAttachment does the volume service's part of creating with a connector
 // and of an update: it connects the volume and sets both to attaching.
 func (c *cloud) connectAttachment(q *call, v *volume, a *attachment, connector map[string]any, now time.Time) (map[string]any, error) {
 	mode, _ := connector["mode"].(string)

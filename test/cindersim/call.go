@@ -19,7 +19,7 @@ const timeLayout = "2006-01-02T15:04:05.000000"
 
 func stamp(t time.Time) string { return t.UTC().Truncate(time.Second).Format(timeLayout) }
 
-// stampOrNull is the printed time, or nil for the zero time.
+// stampOrNull returns the printed time, or nil for the zero time.
 func stampOrNull(t time.Time) any {
 	if t.IsZero() {
 		return nil
@@ -90,7 +90,7 @@ func forbidden(rule string) *refusal {
 	return refuse(http.StatusForbidden, "Policy doesn't allow %s to be performed.", rule)
 }
 
-// faultNames are the keys of Cinder's error bodies (Fault in its wsgi module).
+// faultName returns the key of Cinder's error body (Fault in its wsgi module).
 func faultName(status int) string {
 	switch status {
 	case http.StatusBadRequest:
@@ -129,14 +129,14 @@ func (r *refusal) reply() *reply {
 	return answer
 }
 
-// notRouted is the answer of Cinder's URL map to an unknown path.
+// notRouted returns the answer of Cinder's URL map to an unknown path.
 func notRouted() *reply {
 	return &reply{status: http.StatusNotFound, bare: true, anonymous: true, body: encode(map[string]any{
 		"message": messageNotFound + "<br /><br />\n\n\n", "code": "404 Not Found", "title": "Not Found",
 	})}
 }
 
-// encode is JSON without the escaping of HTML characters.
+// encode returns a value as JSON, without the escaping of HTML characters.
 func encode(value any) []byte {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
@@ -153,7 +153,7 @@ func success(status int, value any) *reply { return &reply{status: status, body:
 
 func accepted() *reply { return &reply{status: http.StatusAccepted} }
 
-// deletion is the answer to an accepted DELETE, which comes without JSON.
+// deletion returns the answer to an accepted DELETE, which comes without JSON.
 func deletion(status int) *reply {
 	return &reply{status: status, contentType: "text/html; charset=UTF-8", anonymous: true}
 }
@@ -205,7 +205,7 @@ func decodeJSON(raw []byte) (any, error) {
 	return value, nil
 }
 
-// href is the URL of a resource as the client addressed the API.
+// href returns the URL of a resource as the client addressed the API.
 func (q *call) href(parts ...string) string {
 	return q.base + "/v3" + q.path(parts)
 }
@@ -218,7 +218,7 @@ func (q *call) path(parts []string) string {
 	return path + "/" + strings.Join(parts, "/")
 }
 
-// links are the self and bookmark links of a resource.
+// links returns the self and bookmark links of a resource.
 func (q *call) links(collection, id string) []map[string]string {
 	parts := []string{collection, id}
 	return []map[string]string{
@@ -227,7 +227,7 @@ func (q *call) links(collection, id string) []map[string]string {
 	}
 }
 
-// param is a query parameter's first value, and whether it was given.
+// param returns a query parameter's first value, and whether it was given.
 func (q *call) param(name string) (string, bool) {
 	values, ok := q.query[name]
 	if !ok || len(values) == 0 {

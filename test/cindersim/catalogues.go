@@ -79,7 +79,7 @@ func (c *cloud) listZones() (*reply, error) {
 	return success(http.StatusOK, map[string]any{"availabilityZoneInfo": zones}), nil
 }
 
-// backends are the types that stand for the distinct backends.
+// backends returns the types that stand for the distinct backends.
 func (c *cloud) backends() []*drivers.VolumeType {
 	var distinct []*drivers.VolumeType
 	for _, kind := range c.types {

@@ -214,8 +214,8 @@ func (s *Simulator) authenticate(x *exchange, q *call) *reply {
 	return nil
 }
 
-// noauthToken is the trap of noauth mode: any request without a token gets an
-// empty success that offers one.
+// noauthToken is the trap of noauth mode: it answers any request without a
+// token with an empty success that offers one.
 func noauthToken(x *exchange) *reply {
 	user, project := x.request.Header.Get("X-Auth-User"), x.request.Header.Get("X-Auth-Project-Id")
 	if user == "" {
@@ -233,14 +233,14 @@ func noauthToken(x *exchange) *reply {
 	}
 }
 
-// unauthorized is the answer of keystonemiddleware.
+// unauthorized returns the answer of keystonemiddleware.
 func (s *Simulator) unauthorized() *reply {
 	answer := identityReply(s.keystone.Unauthorized())
 	answer.bare, answer.anonymous = true, true
 	return answer
 }
 
-// identityReply is an answer of Keystone.
+// identityReply returns an answer of Keystone.
 func identityReply(answer *keystone.Answer) *reply {
 	out := &reply{status: answer.Status, header: answer.Header}
 	if answer.Body != nil {
@@ -289,7 +289,7 @@ func (s *Simulator) negotiate(r *http.Request) (minor int, refused *reply) {
 	return minor, nil
 }
 
-// versions is the version document, at the root and at /v3/.
+// versions returns the version document, at the root and at /v3/.
 func (s *Simulator) versions(x *exchange, status int) *reply {
 	answer := success(status, map[string]any{"versions": []map[string]any{{
 		"id": "v3.0", "status": "CURRENT", "version": s.options.MaxMicroversion, "min_version": "3.0",

@@ -272,7 +272,8 @@ func (v *volume) index() {
 	v.rendered = nil
 }
 
-// visibleMetadata is the user's metadata overlaid with Cinder's own, as shown.
+// visibleMetadata returns the user's metadata overlaid with Cinder's own, as
+// shown.
 func (v *volume) visibleMetadata() map[string]string {
 	merged := maps.Clone(v.metadata)
 	if merged == nil {

@@ -24,5 +24,5 @@
 // of Cinder's API and the fields of its bodies; the volume types and their
 // drivers; Python's text, the database's collation and random IDs.
 //
-// The command cmd/cindersim serves one for trying a client by hand.
+// The command cmd/cindersim serves a simulator for trying a client by hand.
 package cindersim

@@ -72,7 +72,7 @@ const (
 	FailBackend
 )
 
-// String is the kind's name in the journal.
+// String returns the kind's name in the journal.
 func (k Kind) String() string {
 	switch k {
 	case RespondBefore:
@@ -148,7 +148,8 @@ func (i *Injection) Applied() int {
 	return i.applied
 }
 
-// Remaining is how often the fault may still be applied; -1 is without limit.
+// Remaining returns how often the fault may still be applied; -1 is without
+// limit.
 func (i *Injection) Remaining() int {
 	i.set.mu.Lock()
 	defer i.set.mu.Unlock()

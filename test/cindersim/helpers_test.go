@@ -19,7 +19,7 @@ func (c *clock) now() time.Time                  { return c.at }
 func (c *clock) advance(by time.Duration)        { c.at = c.at.Add(by) }
 func (c *clock) options(options Options) Options { options.Now = c.now; return options }
 
-// started is a running simulator that is closed when the test ends.
+// started returns a running simulator that is closed when the test ends.
 func started(t testing.TB, options Options) *Simulator {
 	t.Helper()
 	s, err := New(options)

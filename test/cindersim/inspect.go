@@ -51,7 +51,7 @@ type Attachment struct {
 	MadeByAttachmentAPI bool
 }
 
-// Export is whether a volume can be reached, with which credentials, and for
+// Export says whether a volume can be reached, with which credentials, and for
 // which connector hosts a connection was initialized and not yet terminated.
 type Export struct {
 	Present            bool
@@ -88,7 +88,7 @@ func (v *volume) copy() Volume {
 	return out
 }
 
-// Volumes are copies of all volumes, oldest first.
+// Volumes returns copies of all volumes, oldest first.
 func (s *Simulator) Volumes() []Volume {
 	s.cloud.lock()
 	defer s.cloud.unlock()
@@ -99,7 +99,7 @@ func (s *Simulator) Volumes() []Volume {
 	return out
 }
 
-// Volume is a copy of one volume.
+// Volume returns a copy of one volume.
 func (s *Simulator) Volume(id string) (Volume, bool) {
 	s.cloud.lock()
 	defer s.cloud.unlock()
@@ -110,12 +110,13 @@ func (s *Simulator) Volume(id string) (Volume, bool) {
 	return v.copy(), true
 }
 
-// VolumesNamed are copies of the volumes that have exactly this name, oldest first.
+// VolumesNamed returns copies of the volumes that have exactly this name, oldest
+// first.
 func (s *Simulator) VolumesNamed(name string) []Volume {
 	return slices.DeleteFunc(s.Volumes(), func(v Volume) bool { return v.Name != name })
 }
 
-// Snapshots are copies of all snapshots, oldest first.
+// Snapshots returns copies of all snapshots, oldest first.
 func (s *Simulator) Snapshots() []Snapshot {
 	s.cloud.lock()
 	defer s.cloud.unlock()

@@ -14,9 +14,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/python"
 )
 
-// memberFilter are the filters that Cinder's resource_filters.json allows to a
-// project member. An administrator, and so every user in noauth mode, may use
-// any.
+// memberFilter reports whether Cinder's resource_filters.json allows a filter
+// to a project member. An administrator, and so every user in noauth mode, may
+// use any.
 func memberFilter(name string) bool {
 	switch name {
 	case "name", "status", "metadata", "bootable", "migration_status", "availability_zone",
@@ -382,7 +382,7 @@ func (list *listQuery) add(name, value string, minor int) error {
 	return nil
 }
 
-// columnValue is a wanted value in the form of columnText.
+// columnValue returns a wanted value in the form of columnText.
 func columnValue(column string, value any) string {
 	switch column {
 	case "bootable", "multiattach":
@@ -398,8 +398,8 @@ func columnValue(column string, value any) string {
 	return python.Text(value)
 }
 
-// columnText is the accessor of a column that lists can be filtered by; nil
-// means that Cinder has no such column.
+// columnText returns the accessor of a column that lists can be filtered by;
+// nil means that Cinder has no such column.
 func columnText(column string) func(*volume) string {
 	switch column {
 	case "display_name":

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// populated is a simulator with n volumes, several created in every second.
+// populated returns a simulator with n volumes, several created in every
+// second.
 func populated(t testing.TB, n int) *Simulator {
 	t.Helper()
 	s, err := New(Options{Seed: 3})

@@ -138,7 +138,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// latency is the configured latency of an operation: its own, that of the
+// latency returns the configured latency of an operation: its own, that of the
 // longest matching prefix, or the general one.
 func (o *Options) latency(operation string) time.Duration {
 	if own, ok := o.OperationLatency[operation]; ok {

@@ -34,7 +34,7 @@ func updateReadonly(v *volume, parameters map[string]any, now time.Time) (*reply
 	return accepted(), nil
 }
 
-// volumeStatuses are those that os-reset_status accepts.
+// volumeStatuses returns the statuses that os-reset_status accepts.
 func volumeStatuses() []any {
 	return []any{
 		"creating", "available", "deleting", "error", "error_deleting", "error_managing", "managing", "attaching", "in-use",

@@ -50,7 +50,7 @@ func (c *cloud) reserve(v *volume, gigabytes int) {
 	reserved["gigabytes_"+v.kind.Name] += gigabytes
 }
 
-// limit is a project's limit of a resource; -1 is unlimited.
+// limit returns a project's limit of a resource; -1 is unlimited.
 func (c *cloud) limit(project, resource string) int {
 	if own, ok := c.quotas[project][resource]; ok {
 		return own
@@ -65,8 +65,8 @@ func (c *cloud) defaultLimit(resource string) int {
 	return -1
 }
 
-// exceeded is the alphabetically first resource whose limit the additions would
-// exceed, as Cinder reports it, with its limit and the current usage.
+// exceeded returns the alphabetically first resource whose limit the additions
+// would exceed, as Cinder reports it, with its limit and the current usage.
 func (c *cloud) exceeded(project string, additions map[string]int) (resource string, limit, consumed int, over bool) {
 	u := c.usageOf(project)
 	for _, name := range slices.Sorted(maps.Keys(additions)) {
@@ -128,7 +128,7 @@ func sizeOverLimit(resource string, requested, limit, consumed int) error {
 		"Requested %dG, quota is %dG and %dG has been consumed.", resource, requested, limit, consumed)
 }
 
-// quotaResources are the names of a quota set.
+// quotaResources returns the names of a quota set.
 func (c *cloud) quotaResources() []string {
 	names := []string{"volumes", "per_volume_gigabytes", "snapshots", "gigabytes", "backups", "backup_gigabytes", "groups"}
 	for _, kind := range c.types {

@@ -17,10 +17,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
-// A recording is the trimmed answers of a real Cinder and Keystone: times are
-// "<time>", irrelevant values "<any>", and "<more>" replaces omitted parts (as
-// a key: further keys, as the last element: further elements, at the end of a
-// string: more text).
+// A recording contains the trimmed answers of a real Cinder and Keystone: times
+// are "<time>", irrelevant values "<any>", and "<more>" replaces omitted parts
+// (as a key: further keys, as the last element: further elements, at the end of
+// a string: more text).
 type recording struct {
 	About string `json:"about"`
 	// Given are the volumes that existed before.

@@ -153,8 +153,8 @@ func (s *Simulator) describe(x *exchange) (request Request, observed string) {
 	return request, observed
 }
 
-// volumeOfAttachment is the volume of the attachment that a path names, nil if
-// there is none.
+// volumeOfAttachment returns the volume of the attachment that a path names,
+// nil if there is none.
 func (c *cloud) volumeOfAttachment(path string) *volume {
 	_, rest, found := strings.Cut(path, "/attachments/")
 	id, _, _ := strings.Cut(rest, "/")
@@ -186,7 +186,7 @@ func (x *exchange) resolve() {
 	}
 }
 
-// requestedName is the name in the body of a create.
+// requestedName returns the name in the body of a create.
 func requestedName(body []byte) string {
 	var create struct {
 		Volume struct {
@@ -208,7 +208,7 @@ func (s *Simulator) perform(x *exchange, observed string, broken bool) (answer *
 	return s.serveCinder(x, observed, broken)
 }
 
-// reply is the answer of a fault that responds.
+// reply returns the answer of a fault that responds.
 func (f *Fault) reply(endpoint Endpoint) *reply {
 	answer := &reply{status: f.Code, bare: true}
 	if f.RetryAfter != "" {

@@ -184,22 +184,22 @@ func (s *Simulator) enter() bool {
 
 func (s *Simulator) leave() { s.serving.Done() }
 
-// NoauthEndpoint is the address of the noauth Cinder, ending in /v3. Any
+// NoauthEndpoint returns the address of the noauth Cinder, ending in /v3. Any
 // hexadecimal project can be used with it, DefaultNoauthProject for one.
 func (s *Simulator) NoauthEndpoint() string { return s.urls.noauth }
 
-// CinderURL is the address of the Cinder behind Keystone, ending in /v3. The
-// catalog adds the project to it.
+// CinderURL returns the address of the Cinder behind Keystone, ending in /v3.
+// The catalog adds the project to it.
 func (s *Simulator) CinderURL() string { return s.urls.cinder }
 
-// KeystoneURL is the address of Keystone, ending in /v3.
+// KeystoneURL returns the address of Keystone, ending in /v3.
 func (s *Simulator) KeystoneURL() string { return s.urls.keystone }
 
-// Seed is the seed that ids and chances come from.
+// Seed returns the seed that ids and chances come from.
 func (s *Simulator) Seed() uint64 { return s.options.Seed }
 
-// ProjectID is the ID of a project, found by ID or, in the domain Default, by
-// name; "" if there is none.
+// ProjectID returns the ID of a project, found by ID or, in the domain Default,
+// by name; "" if there is none.
 func (s *Simulator) ProjectID(nameOrID string) string { return s.keystone.ProjectID(nameOrID) }
 
 // ApplicationCredentials lists the application credentials, with the ids that
@@ -269,7 +269,7 @@ func (s *Simulator) SetZoneFull(zone string, full bool) {
 	s.cloud.fullZones[zone] = full
 }
 
-// Journal is a copy of the journal, in the order of arrival.
+// Journal returns a copy of the journal, in the order of arrival.
 func (s *Simulator) Journal() []Entry { return s.journal.snapshot() }
 
 // CountByOperation counts the journal's requests by operation.
@@ -288,6 +288,6 @@ func (s *Simulator) SetQuota(project string, limits map[string]int) {
 	s.cloud.setQuota(project, limits)
 }
 
-// CloudsYAML is a clouds.yaml with an entry for every user in each of its
+// CloudsYAML returns a clouds.yaml with an entry for every user in each of its
 // projects, named user-project, or by the user alone where the names are equal.
 func (s *Simulator) CloudsYAML() string { return s.keystone.CloudsYAML() }

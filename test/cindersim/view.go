@@ -49,7 +49,7 @@ func (c *cloud) appendVolume(out []byte, q *call, v *volume, as view) []byte {
 	return append(out, v.rendered...)
 }
 
-// volumeReply is the answer that shows one volume.
+// volumeReply returns the answer that shows one volume.
 func (c *cloud) volumeReply(status int, q *call, v *volume, stored bool) *reply {
 	out := append(make([]byte, 0, 1536), `{"volume":`...)
 	if stored {

@@ -77,7 +77,7 @@ func (c *cloud) createVolume(q *call, now time.Time) (*reply, error) {
 	return c.volumeReply(http.StatusAccepted, q, v, false), nil
 }
 
-// requestedType is the type that a create names, or nil.
+// requestedType returns the type that a create names, or nil.
 func (c *cloud) requestedType(body map[string]any) (*drivers.VolumeType, error) {
 	name, err := fields.Text(body, "volume_type")
 	if err != nil || name == nil || *name == "" {
@@ -155,8 +155,8 @@ func (c *cloud) source(q *call, body map[string]any, v *volume) error {
 	return nil
 }
 
-// requestedZone is the zone that a create names, otherwise that of its source,
-// otherwise the default zone.
+// requestedZone returns the zone that a create names, otherwise that of its
+// source, otherwise the default zone.
 func (c *cloud) requestedZone(body map[string]any, v *volume) (string, error) {
 	zone, err := fields.Text(body, "availability_zone")
 	if err != nil {
@@ -219,7 +219,7 @@ func (c *cloud) tellNoHost(v *volume, now time.Time) {
 		"schedule allocate volume:Could not find any available weighted backend.")
 }
 
-// serviceID is a stable id of a backend's volume service.
+// serviceID returns a stable id of a backend's volume service.
 func (c *cloud) serviceID(backend string) string {
 	if c.services[backend] == "" {
 		c.services[backend] = c.ids.UUID()
@@ -352,7 +352,8 @@ func (c *cloud) remove(v *volume, now time.Time, force, cascade, broken bool) er
 	return nil
 }
 
-// extendVolume is os-extend. An attached volume can grow from microversion 3.42 on.
+// extendVolume performs os-extend. An attached volume can grow from microversion
+// 3.42 on.
 func (c *cloud) extendVolume(q *call, v *volume, parameters map[string]any, now time.Time) (*reply, error) {
 	if _, given := parameters["new_size"]; !given {
 		return nil, fields.Invalid("os-extend", parameters, "'new_size' is a required property")

@@ -116,7 +116,7 @@ func read(t *testing.T, f files, region string) (cloud, login any) {
 	return cloud, generic(t, body["auth"])
 }
 
-// generic is a value after a round trip through JSON.
+// generic returns a value after a round trip through JSON.
 func generic(t *testing.T, value any) any {
 	t.Helper()
 	encoded, err := json.Marshal(value)

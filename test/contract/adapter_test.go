@@ -80,7 +80,7 @@ func projectReadings(t *testing.T, target Target, client *cinder.Client) {
 	}
 }
 
-// account is the account for a target's cases; none in noauth mode.
+// account returns the account for a target's cases; none in noauth mode.
 func (target Target) account() Account {
 	if target.noauth() {
 		return Account{}
@@ -88,7 +88,7 @@ func (target Target) account() Account {
 	return target.Keystone.Member
 }
 
-// source is where the program finds an account's credentials, and the
+// source returns where the program finds an account's credentials, and the
 // environment for that.
 func (target Target) source(project string, account Account) (auth.Config, auth.Sources) {
 	if target.noauth() {

@@ -16,7 +16,7 @@ func newAttachment(t testing.TB, c *client, id, version string, more object) ans
 	return c.call(t, "POST", "/attachments", object{"attachment": body}, version)
 }
 
-// attachmentView is the detailed view of an attachment.
+// attachmentView returns the detailed view of an attachment.
 func attachmentView(t testing.TB, c *client, id string) map[string]any {
 	t.Helper()
 	return c.call(t, "GET", "/attachments/"+id, nil, "3.27").want(t, http.StatusOK).object(t, "attachment")

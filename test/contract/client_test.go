@@ -150,7 +150,7 @@ func (a answer) wantHeader(t testing.TB, name, value string) {
 	}
 }
 
-// object is an object in the body, by its path.
+// object returns an object in the body, by its path.
 func (a answer) object(t testing.TB, path ...string) map[string]any {
 	t.Helper()
 	current := a.body
@@ -164,7 +164,7 @@ func (a answer) object(t testing.TB, path ...string) map[string]any {
 	return current
 }
 
-// list is a list of objects in the body.
+// list returns a list of objects in the body.
 func (a answer) list(t testing.TB, name string) []map[string]any {
 	t.Helper()
 	items, ok := a.body[name].([]any)

@@ -18,7 +18,7 @@ const (
 	onlyKeystone
 )
 
-// allCases is the suite.
+// allCases returns the suite.
 func allCases() []testCase {
 	var all []testCase
 	for _, part := range [][]testCase{

@@ -166,8 +166,8 @@ func wantVersions(t *testing.T, target Target, got answer) {
 	wantVersion(t, got, "volume 3.0")
 }
 
-// maximum is the highest microversion that the server offers. The project needs
-// 3.44.
+// maximum returns the highest microversion that the server offers. The project
+// needs 3.44.
 func maximum(t *testing.T, target Target) string {
 	t.Helper()
 	got := target.at(target.Endpoint).call(t, "GET", "/", nil).want(t, http.StatusOK)

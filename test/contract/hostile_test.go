@@ -23,7 +23,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
-// The operations of a volume's life, by workflow.
+// attacked lists the operations of a volume's life, by workflow.
 var attacked = map[cinder.Workflow][]string{
 	cinder.WorkflowReserve: {"login", "volume.list", "volume.create", "os-reserve", "os-initialize_connection", "os-attach", "volume.get",
 		"os-terminate_connection", "os-detach", "os-unreserve", "volume.delete"},
@@ -36,10 +36,10 @@ var attacked = map[cinder.Workflow][]string{
 const mostHeap = 64 << 20
 
 // TestHostileServerBeforeRealCinder lets the program's lifecycle meet every attack
-// at one operation, another one for each attack. Under attack, each step ends in
-// time with an error of the program's own, or succeeds. Afterwards the claim gets
-// exactly one volume, and its deletion leaves none. Each attack takes seconds, so
-// short mode makes one in twelve.
+// at one operation, a different one for each attack. Under attack, each step ends
+// in time with an error of the program's own, or succeeds. Afterwards the claim
+// gets exactly one volume, and its deletion leaves none. Each attack takes
+// seconds, so short mode makes one in twelve.
 func TestHostileServerBeforeRealCinder(t *testing.T) {
 	attacks := hostile.Attacks()
 	if testing.Short() {
@@ -64,9 +64,9 @@ func TestHostileServerBeforeRealCinder(t *testing.T) {
 	}
 }
 
-// TestHostileTable lets it meet every attack at every operation of the simulator. One attack after
-// the other, so that each can be held to account for the memory it takes. FAULT_SAMPLE=3 makes each
-// at a third of the operations.
+// TestHostileTable lets the lifecycle meet every attack at every operation of the
+// simulator. The attacks come one after the other, so that each can be held to account
+// for the memory it takes. FAULT_SAMPLE=3 makes each at a third of the operations.
 func TestHostileTable(t *testing.T) {
 	for _, target := range simulatorTargets(t) {
 		t.Run(target.Name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestHostileTable(t *testing.T) {
 	}
 }
 
-// cellsOf are the operations at which an attack can be made.
+// cellsOf returns the operations at which an attack can be made.
 func cellsOf(target Target, attack hostile.Attack) []cell {
 	var cells []cell
 	for workflow, operations := range attacked {
@@ -145,7 +145,7 @@ func (c cell) run(t *testing.T) {
 		"complete": func(l *backends.Lifecycle) error { return l.Complete(ctx, c.stored(t, spec), false) },
 		"remove":   func(l *backends.Lifecycle) error { return l.Remove(ctx, c.stored(t, spec)) },
 	}
-	// Connected twice, the second time by the next leader.
+	// The volume is connected twice, the second time by the next leader.
 	course := []string{"connect", "next", "connect", "complete", "remove"}
 	if c.operation == "os-unreserve" || c.operation == "attachment.list" {
 		course = []string{"connect", "next", "connect", "remove"}
@@ -221,7 +221,8 @@ func (c cell) spec(t *testing.T) backends.Spec {
 	}
 }
 
-// stored is what a PersistentVolume records: the volume that really exists.
+// stored returns what a PersistentVolume records: the volume that really
+// exists.
 func (c cell) stored(t *testing.T, spec backends.Spec) backends.Target {
 	t.Helper()
 	stored := backends.Target{Stamp: spec.Stamp, Connector: spec.Connector, VolumeID: hostile.Someone}
@@ -231,7 +232,7 @@ func (c cell) stored(t *testing.T, spec backends.Spec) backends.Target {
 	return stored
 }
 
-// volumes are the claim's volumes, asked for without the hostile server.
+// volumes returns the claim's volumes, asked for without the hostile server.
 func (c cell) volumes(t *testing.T, spec backends.Spec) []map[string]any {
 	t.Helper()
 	return listed(t, c.target.client(), "/volumes/detail?name="+spec.Name)
@@ -251,10 +252,10 @@ func (c cell) term(ctx context.Context, front *front, pool *backends.Pool) *back
 	})
 }
 
-// requestTimeout is how long a request takes at most that no attack slows down.
+// requestTimeout returns how long a request that no attack slows down may take.
 func (target Target) requestTimeout() time.Duration { return target.Wait / 10 }
 
-// heapGrowth is how much the heap grows at most while a function runs.
+// heapGrowth returns the most that the heap grows while a function runs.
 func heapGrowth(run func()) int64 {
 	defer debug.SetGCPercent(debug.SetGCPercent(25))
 	heap := func() int64 {

@@ -86,7 +86,7 @@ func originOf(t *testing.T, address string) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// sources are where the program finds credentials for the target behind the
+// sources returns where the program finds credentials for the target behind the
 // hostile server.
 func (f *front) sources() auth.Sources {
 	_, sources := f.target.source(f.target.Project, f.target.account())

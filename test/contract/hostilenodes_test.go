@@ -119,7 +119,8 @@ func (r *nodesRun) newPool() {
 	r.pool = backends.NewPool(backends.PoolOptions{Sources: r.front.sources(), Metrics: backends.NewMetrics(prometheus.NewRegistry())})
 }
 
-// make makes a volume that nodes get each for itself, past the hostile server.
+// make makes a volume that each node gets for itself, bypassing the hostile
+// server.
 func (r *nodesRun) make() backends.Target {
 	r.Helper()
 	spec, raw := r.spec(r.T), r.target.client()
@@ -138,7 +139,7 @@ func (r *nodesRun) volume(id string) map[string]any {
 	return r.target.client().call(r.T, http.MethodGet, "/volumes/"+id, nil).want(r.T, http.StatusOK).object(r.T, "volume")
 }
 
-// attachments are the true ones, with their states.
+// attachments returns the true attachments, with their states.
 func (r *nodesRun) attachments(of backends.Target) map[string]string {
 	r.Helper()
 	found := map[string]string{}
@@ -149,7 +150,7 @@ func (r *nodesRun) attachments(of backends.Target) map[string]string {
 	return found
 }
 
-// has checks that just these nodes have a volume.
+// has checks that exactly these nodes have a volume.
 func (r *nodesRun) has(of backends.Target, nodes ...string) {
 	r.Helper()
 	var hosts []string
@@ -164,7 +165,7 @@ func (r *nodesRun) has(of backends.Target, nodes ...string) {
 	}
 }
 
-// wander has a volume go from one node to the other, and checks at every step what
+// wander moves a volume from one node to the other, and checks at every step what
 // must be true whatever Cinder says.
 func (r *nodesRun) wander(of backends.Target) {
 	r.Helper()

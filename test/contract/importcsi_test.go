@@ -40,7 +40,7 @@ func lifecycleRescue(t *testing.T, target Target, workflow cinder.Workflow) {
 	}
 	refused("n1")
 	a.must(a.Unpublish(a.ctx, a.of(v), backends.Withdrawal{Node: "n1", Key: "key-of-n1"}))
-	// What an interrupted call left.
+	// This is what an interrupted call leaves.
 	newAttachment(t, a.raw, v.ID, "3.44", object{"connector": connector("node1", nil)}).want(t, http.StatusOK)
 	refused("so a node may have it")
 	a.must(a.Unpublish(a.ctx, a.of(v), backends.Withdrawal{}))

@@ -52,7 +52,7 @@ func lifecycleCases() []testCase {
 	return append(cases, testCase{name: "lifecycle: auto takes the attachments API, and goes on with what the volume actions began", run: lifecycleAuto})
 }
 
-// actor leads volumes through their lives as one leader's term does.
+// actor takes volumes through their lives as one leader's term does.
 type actor struct {
 	t      *testing.T
 	target Target

@@ -88,7 +88,8 @@ func noauthCases() []testCase {
 	}
 }
 
-// scratchProject is an otherwise unused project of a Cinder in noauth mode.
+// scratchProject returns an otherwise unused project of a Cinder in noauth
+// mode.
 func scratchProject(t testing.TB) string {
 	t.Helper()
 	id := make([]byte, 16)
@@ -98,7 +99,7 @@ func scratchProject(t testing.TB) string {
 	return hex.EncodeToString(id)
 }
 
-// listed are the volumes of a list.
+// listed returns the volumes of a list.
 func listed(t testing.TB, c *client, path string, version ...string) []map[string]any {
 	t.Helper()
 	return c.call(t, "GET", path, nil, version...).want(t, http.StatusOK).list(t, "volumes")

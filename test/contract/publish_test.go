@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// forNodes makes a volume that nodes get each for itself.
+// forNodes makes a volume that each node gets for itself.
 func (a *actor) forNodes() cinder.Volume {
 	a.t.Helper()
 	v := a.make()
@@ -94,7 +94,8 @@ func lifecycleSharedNodes(t *testing.T, target Target, workflow cinder.Workflow)
 	v := a.forNodes()
 	first, err := a.publish(v, "n1", true)
 	a.must(err)
-	// What a node leaves that cannot take it disturbs no other one.
+	// What is left by a node that cannot take the volume does not disturb
+	// another node.
 	refusal := errors.New("no")
 	_, err = a.Publish(a.ctx, a.of(v), backends.Publication{
 		Node: "n3", Key: "key-of-n3", Shared: true, Connector: cinder.Connector{Host: stamps.NodeHost("n3", "contract"), Initiator: "iqn.2026-01.example:n3"},

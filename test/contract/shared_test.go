@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// sharedVolume is an available volume that several hosts may attach.
+// sharedVolume returns an available volume that several hosts may attach.
 func sharedVolume(t testing.TB, target Target) string {
 	t.Helper()
 	c := target.client()

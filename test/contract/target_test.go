@@ -24,7 +24,7 @@ type Target struct {
 	// Keystone is nil for a Cinder in noauth mode.
 	Keystone *Keystone
 	Types    Types
-	// Wait bounds the wait for a state; Poll is the time between two looks.
+	// Wait bounds the wait for a state; Poll is the time between two reads.
 	Wait, Poll time.Duration
 
 	http  *http.Client
@@ -60,12 +60,12 @@ func (target Target) client() *client {
 	return &client{base: target.Endpoint + "/" + target.Project, token: target.token, http: target.http}
 }
 
-// at is a client for another address, with the same token.
+// at returns a client for another address, with the same token.
 func (target Target) at(base string) *client {
 	return &client{base: base, token: target.token, http: target.http}
 }
 
-// root is Cinder's address without /v3.
+// root returns Cinder's address without /v3.
 func (target Target) root() string { return strings.TrimSuffix(target.Endpoint, "/v3") }
 
 // noauthClient uses any project of a Cinder in noauth mode.
@@ -73,8 +73,8 @@ func (target Target) noauthClient(project string) *client {
 	return &client{base: target.Endpoint + "/" + project, token: "admin:" + project, http: target.http}
 }
 
-// admin is a client without restrictions, in the target's project if possible;
-// it skips the test if there is no administrator.
+// admin returns a client without restrictions, in the target's project if
+// possible; it skips the test if there is no administrator.
 func (target Target) admin(t testing.TB) *client {
 	t.Helper()
 	if target.noauth() {
@@ -86,7 +86,7 @@ func (target Target) admin(t testing.TB) *client {
 	return target.login(t, *target.Keystone.Admin)
 }
 
-// other is a client of another project's member.
+// other returns a client of another project's member.
 func (target Target) other(t testing.TB) *client {
 	t.Helper()
 	if target.Keystone == nil || target.Keystone.Other == nil {
@@ -106,7 +106,7 @@ func (target Target) login(t testing.TB, account Account) *client {
 
 func (k *Keystone) client(via *http.Client) *client { return &client{base: k.URL, http: via} }
 
-// passwordAuth is a request for a token of an account's project.
+// passwordAuth returns a request for a token of an account's project.
 func (k *Keystone) passwordAuth(account Account) object {
 	domain := object{"name": k.Domain}
 	return object{"auth": object{
@@ -117,7 +117,8 @@ func (k *Keystone) passwordAuth(account Account) object {
 	}}
 }
 
-// cinderOf is the public address of the volume service in a token's catalog.
+// cinderOf returns the public address of the volume service in a token's
+// catalog.
 func cinderOf(t testing.TB, token answer, region string) string {
 	t.Helper()
 	catalog, _ := token.object(t, "token")["catalog"].([]any)
@@ -148,7 +149,7 @@ func needType(t testing.TB, name, variable string) string {
 	return name
 }
 
-// simulatorTargets are the two ways to use one simulator.
+// simulatorTargets returns the two ways to use one simulator.
 func simulatorTargets(t *testing.T) []Target {
 	t.Helper()
 	identity := keystone.DefaultIdentity()
@@ -187,7 +188,7 @@ func simulatorTargets(t *testing.T) []Target {
 	}
 }
 
-// realTargets are the targets that the environment names.
+// realTargets returns the targets that the environment names.
 func realTargets(t *testing.T) []Target {
 	t.Helper()
 	types := Types{
@@ -263,7 +264,7 @@ func (target Target) ready(t *testing.T) Target {
 	return target
 }
 
-// unique is a name without other users.
+// unique returns a name that nothing else uses.
 func unique(t testing.TB, prefix string) string {
 	t.Helper()
 	suffix := make([]byte, 6)

@@ -15,7 +15,7 @@ const deleteRefusal = "Invalid volume: Volume status must be available or error 
 // missingID is an ID that does not exist.
 const missingID = "00000000-0000-4000-8000-000000000000"
 
-// connector is a node's description of itself.
+// connector returns a node's description of itself.
 func connector(host string, more object) object {
 	c := object{
 		"host": host, "ip": "127.0.0.1", "initiator": "iqn.1993-08.org.debian:01:" + host, "multipath": true,
@@ -59,7 +59,7 @@ func available(t testing.TB, target Target, fields object) string {
 	return id
 }
 
-// show is the volume's view.
+// show returns the volume's view.
 func show(t testing.TB, c *client, id string, version ...string) map[string]any {
 	t.Helper()
 	return c.call(t, "GET", "/volumes/"+id, nil, version...).want(t, http.StatusOK).object(t, "volume")
@@ -78,7 +78,8 @@ func wantStatus(t testing.TB, c *client, id, want string) {
 	}
 }
 
-// eventually looks until the look succeeds, or fails when the wait is over.
+// eventually calls look until it succeeds, and fails the test when the wait is
+// over.
 func eventually(t testing.TB, target Target, what string, look func() (string, bool)) {
 	t.Helper()
 	deadline := time.Now().Add(target.Wait)

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// BenchmarkStart is the time until a new control plane binds claims, with the
-// binary already built.
+// BenchmarkStart measures the time until a new control plane binds claims, with
+// the binary already built.
 func BenchmarkStart(b *testing.B) {
 	if _, err := Binary(b.Context(), benchmarkLog{b}); err != nil {
 		b.Fatal(err)
@@ -34,10 +34,10 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkBindStaticVolumes is the limit that the controller manager sets for
-// any provisioner: it writes 200 claims at once, each followed by a volume in a
-// provisioner's form, and waits for them. claims/s counts until the last one is
-// bound.
+// BenchmarkBindStaticVolumes measures the limit that the controller manager
+// sets for any provisioner: it writes 200 claims at once, each followed by a
+// volume in a provisioner's form, and waits for them. claims/s counts until the
+// last one is bound.
 func BenchmarkBindStaticVolumes(b *testing.B) {
 	for _, qps := range []int{20, DefaultControllerManagerQPS} {
 		b.Run(fmt.Sprintf("qps=%d", qps), func(b *testing.B) {

@@ -70,7 +70,7 @@ func Binary(ctx context.Context, log io.Writer) (path string, err error) {
 	return path, nil
 }
 
-// executable is the file that an environment variable names.
+// executable returns the file that an environment variable names.
 func executable(variable, path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -132,7 +132,7 @@ func choose(sources, wanted string) ([]string, error) {
 	return []string{wanted}, nil
 }
 
-// numbers are the numbers in a minor's name; other parts count as 0.
+// numbers returns the numbers in a minor's name; other parts count as 0.
 func numbers(minor string) []int {
 	var all []int
 	for part := range strings.SplitSeq(minor, ".") {
@@ -241,8 +241,8 @@ func buildOnce(ctx context.Context, log io.Writer, source, binDir string, tools 
 	return path, nil
 }
 
-// sourceKey is a digest of all that decides what comes out of a build, and the
-// version of Kubernetes that goes in.
+// sourceKey returns a digest of all that decides what comes out of a build, and
+// the version of Kubernetes that goes in.
 func sourceKey(source string) (key, version string, err error) {
 	digest := sha256.New()
 	fmt.Fprintln(digest, runtime.Version(), runtime.GOOS, runtime.GOARCH)
@@ -262,8 +262,8 @@ func sourceKey(source string) (key, version string, err error) {
 	return hex.EncodeToString(digest.Sum(nil)), version, nil
 }
 
-// kubernetesVersion is the version of k8s.io/kubernetes that a go.mod requires,
-// such as v1.36.1.
+// kubernetesVersion returns the version of k8s.io/kubernetes that a go.mod
+// requires, such as v1.36.1.
 func kubernetesVersion(gomod []byte) (string, error) {
 	match := regexp.MustCompile(`(?m)^(?:require)?\s+k8s\.io/kubernetes (v\d+\.\d+\.\d+\S*)`).FindSubmatch(gomod)
 	if match == nil {
@@ -272,7 +272,7 @@ func kubernetesVersion(gomod []byte) (string, error) {
 	return string(match[1]), nil
 }
 
-// buildArguments are the go command's arguments.
+// buildArguments returns the go command's arguments.
 func buildArguments(version, target, packagePath string) []string {
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	// Without these the API server calls itself v0.0.0-master+$Format...,
@@ -321,8 +321,8 @@ func refusals(answer []byte) *refusedError {
 		switch {
 		case module.Error == "":
 		case strings.Contains(module.Error, "SECURITY ERROR"):
-			// It was downloaded, and is not what it was when go.sum was
-			// written. Going on without a word is the last thing to do.
+			// It was downloaded, and differs from what go.sum records. That
+			// must not go unnoticed.
 			return nil
 		case first == nil:
 			name, reason := module.Path+"@"+module.Version, strings.Join(strings.Fields(module.Error), " ")
@@ -343,8 +343,8 @@ func runGo(ctx context.Context, source string, arguments ...string) ([]byte, err
 		"GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
 	var output, complaint bytes.Buffer
 	command.Stdout, command.Stderr = &output, &complaint
-	// The go command's compilers go down with it. Interrupted, it removes its
-	// temporary files; killed, it leaves gigabytes.
+	// The signal goes to the compilers, too. An interrupted go command removes
+	// its temporary files; a killed one leaves gigabytes.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGINT) }
 	command.WaitDelay = 10 * time.Second

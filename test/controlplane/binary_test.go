@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// moduleSource is a directory that looks like the nested module of a minor.
+// moduleSource returns a directory that looks like the nested module of a
+// minor.
 func moduleSource(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "1.36")
@@ -122,8 +123,8 @@ func TestBuildThatFailsIsMadeAgain(t *testing.T) {
 			t.Errorf("built %d times, want %d", got, want)
 		}
 	}
-	// The sources as they were are not taken for built either, since by then
-	// it is not known what the file holds.
+	// The earlier sources do not count as built either, since by then it is not
+	// known what the file contains.
 	b.err = nil
 	if got, want := mustBuild(t, source, binDir, b), "v1.36.1 build 3"; got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -281,8 +282,8 @@ func TestKubernetesVersionIsReadFromTheRequirement(t *testing.T) {
 	}
 }
 
-// A staging module left at another release compiles more often than not and
-// then misbehaves.
+// TestNestedModulesTakeAllOfKubernetesFromOneRelease: a staging module left at
+// another release compiles more often than not, and then misbehaves.
 func TestNestedModulesTakeAllOfKubernetesFromOneRelease(t *testing.T) {
 	minors, err := choose("binaries", "")
 	if err != nil {

@@ -86,7 +86,8 @@ func (c *ControlPlane) startAPIServer(ctx context.Context) error {
 	})
 }
 
-// auditArguments are the flags of the API server that make it write AuditPath.
+// auditArguments returns the flags of the API server that make it write
+// AuditPath.
 func (c *ControlPlane) auditArguments() ([]string, error) {
 	if c.options.AuditPolicy == "" {
 		return nil, nil
@@ -95,7 +96,7 @@ func (c *ControlPlane) auditArguments() ([]string, error) {
 	if err := os.WriteFile(path, []byte(c.options.AuditPolicy), 0o600); err != nil {
 		return nil, err
 	}
-	// Who reads the log wants one file, not a rotated one.
+	// Readers of the log want one file, not rotated ones.
 	return []string{"--audit-policy-file=" + path, "--audit-log-path=" + c.AuditPath(), "--audit-log-maxsize=10000"}, nil
 }
 
@@ -125,7 +126,7 @@ func (c *ControlPlane) runAPIServer(ctx context.Context) error {
 		"--tls-cert-file="+c.credentials.certificatePath,
 		"--tls-private-key-file="+c.credentials.keyPath,
 		"--etcd-servers=http://"+loopback(c.etcdPort),
-		// As everywhere where pods of nodes' drivers run.
+		// As in any cluster whose nodes run drivers in pods.
 		"--allow-privileged=true",
 		"--authorization-mode="+authorizers,
 		"--token-auth-file="+c.credentials.tokensPath,
@@ -140,7 +141,8 @@ func (c *ControlPlane) runAPIServer(ctx context.Context) error {
 		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})
 	if err != nil {
-		// One that is merely late would hold the port against the next.
+		// An API server that is merely late would keep the port from the next
+		// one.
 		p.kill()
 		return err
 	}

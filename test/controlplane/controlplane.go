@@ -30,10 +30,10 @@ import (
 // whatever a test measures.
 const DefaultControllerManagerQPS = 2000
 
-// DefaultControllers are the controllers that run unless Options say
+// DefaultControllers returns the controllers that run unless Options say
 // otherwise: those that bind, protect and expand claims and volumes, those
-// behind namespaces and service accounts, and the one that fills the
-// aggregated roles view, edit and admin.
+// behind namespaces and service accounts, and the one that fills the aggregated
+// roles view, edit and admin.
 func DefaultControllers() []string {
 	return []string{
 		controllerVolumeBinder,
@@ -255,21 +255,25 @@ func (c *ControlPlane) discard() error {
 	return nil
 }
 
-// Dir is the state directory. Each component's log is <component>.log in it.
+// Dir returns the state directory. Each component's log is <component>.log in
+// it.
 func (c *ControlPlane) Dir() string { return c.dir }
 
-// AuditPath is the file with the API server's audit events, one JSON object a line.
+// AuditPath returns the path of the API server's audit events, one JSON object per
+// line.
 func (c *ControlPlane) AuditPath() string { return filepath.Join(c.dir, "audit.log") }
 
-// KubeconfigPath is a kubeconfig of an administrator (group system:masters).
+// KubeconfigPath returns the path of a kubeconfig of an administrator (group
+// system:masters).
 func (c *ControlPlane) KubeconfigPath() string { return c.kubeconfigPath(userAdmin) }
 
-// NodeKubeconfigPath is a kubeconfig of a node's kubelet. The options must name the node.
+// NodeKubeconfigPath returns the path of a kubeconfig of a node's kubelet. The options
+// must name the node.
 func (c *ControlPlane) NodeKubeconfigPath(node string) string {
 	return c.kubeconfigPath(nodeUser(node))
 }
 
-// RESTConfig is a client configuration of an administrator, without a
+// RESTConfig returns a client configuration of an administrator, without a
 // client-side rate limit or timeout. Each call returns a new one.
 func (c *ControlPlane) RESTConfig() *rest.Config {
 	return &rest.Config{

@@ -90,8 +90,8 @@ func bound(client kubernetes.Interface, namespace, name, volume string) func(con
 	}
 }
 
-// One control plane serves all that does not need one of its own. The subtests
-// run in the given order, as some end components.
+// TestControlPlane uses one control plane for everything that does not need one
+// of its own. The subtests run in the given order, since some end components.
 func TestControlPlane(t *testing.T) {
 	plane := startForTest(t, Options{Scheduler: true})
 	client := clientFrom(t, plane.KubeconfigPath())
@@ -254,7 +254,7 @@ func testPause(t *testing.T, plane *ControlPlane, client kubernetes.Interface) {
 func testCrash(t *testing.T, plane *ControlPlane) {
 	for _, p := range plane.processes {
 		if p.name == "kube-scheduler" {
-			// Not kill, which is for ends that are requested.
+			// The method kill is only for ends that are requested.
 			if err := p.command.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}

@@ -31,7 +31,7 @@ const (
 	userScheduler         = "kube-scheduler"
 )
 
-// users are those, and the nodes.
+// users returns these users, and those of the nodes.
 func users(nodes []string) []string {
 	all := []string{userAdmin, userControllerManager, userScheduler}
 	for _, node := range nodes {
@@ -45,8 +45,8 @@ const nodePrefix = "node:"
 
 func nodeUser(node string) string { return nodePrefix + node }
 
-// tokenLifetime is that of the service account tokens put into kubeconfigs:
-// longer than any test, as nothing renews them.
+// tokenLifetime is the lifetime of the service account tokens in kubeconfigs:
+// longer than any test, since nothing renews them.
 const tokenLifetime = 24 * time.Hour
 
 // credentials are all the secrets of one control plane.

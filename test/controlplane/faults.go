@@ -84,7 +84,7 @@ func (c *ControlPlane) withAPIServer(do func(*process) error) error {
 	return do(c.apiServer)
 }
 
-// endAPIServer is called with mu held.
+// endAPIServer kills the API server, if it runs. The caller must hold mu.
 func (c *ControlPlane) endAPIServer() {
 	if c.apiServer != nil {
 		c.apiServer.kill()
@@ -92,7 +92,8 @@ func (c *ControlPlane) endAPIServer() {
 	}
 }
 
-// running is called with mu held.
+// running returns an error if the control plane is stopped. The caller must
+// hold mu.
 func (c *ControlPlane) running() error {
 	if c.stopped {
 		return errors.New("the control plane is stopped")

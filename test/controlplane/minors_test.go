@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-// minorSources is a directory of nested modules of these minors.
+// minorSources returns a directory of nested modules of these minors.
 func minorSources(t *testing.T, minors ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -259,7 +259,7 @@ func zipped(t *testing.T, files map[string]string) []byte {
 	return archive.Bytes()
 }
 
-// sum is what follows "h1:" in go.sum, of the list of a module's files.
+// sum returns what follows "h1:" in go.sum, of the list of a module's files.
 func sum(list string) string {
 	digest := sha256.Sum256([]byte(list))
 	return base64.StdEncoding.EncodeToString(digest[:])

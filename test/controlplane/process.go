@@ -187,8 +187,8 @@ func (p *process) crashed() error {
 	return nil
 }
 
-// logTail is the end of the process's log since its start, worded for the end
-// of an error.
+// logTail returns the end of the process's log since its start, worded for the
+// end of an error.
 func (p *process) logTail() string {
 	log, err := os.Open(p.logPath)
 	if err != nil {
@@ -227,7 +227,7 @@ func (e *exitError) Error() string {
 	return fmt.Sprintf("%s ended by itself (%s); %s", e.name, e.reason, e.logTail)
 }
 
-// exitError is called when the process has ended.
+// exitError describes the end of the process, which must be over.
 func (p *process) exitError() error {
 	reason := "exit status 0"
 	if p.err != nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// script is a program for startProcess that runs that shell code.
+// script returns a program for startProcess that runs that shell code.
 func script(t *testing.T, code string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "component")

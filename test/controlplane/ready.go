@@ -130,8 +130,8 @@ func gone(err error) error {
 	}
 }
 
-// staticVolume is a volume made for one claim, and that claim. Nothing stands
-// behind it.
+// staticVolume returns a volume made for one claim, and that claim. Nothing
+// stands behind it.
 func staticVolume(name, namespace, claimName string) (*core.PersistentVolume, *core.PersistentVolumeClaim) {
 	size := core.ResourceList{core.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []core.PersistentVolumeAccessMode{core.ReadWriteOnce}

@@ -16,8 +16,8 @@ type FCHost struct {
 	State string
 }
 
-// FCTarget is a port of the storage. Like the kernel, the node meets it when a switch
-// shows it, and keeps its number when it goes.
+// FCTarget is a port of the storage. Like the kernel, the node gives it a number when
+// a switch shows it, and keeps that number when it goes.
 type FCTarget struct {
 	LUNs map[int]*Volume
 	// Zones are the node's ports that the switches let it see.
@@ -26,15 +26,15 @@ type FCTarget struct {
 	Gone bool
 }
 
-// rport is what the kernel has of a port of the storage.
+// rport is the kernel's record of a port of the storage.
 type rport struct {
 	host, number, target int
 	name, state          string
 }
 
-// Fabric makes the kernel see what has changed in the fabric: it meets ports, loses
+// Fabric makes the kernel see what has changed in the fabric: it finds ports, loses
 // those that are gone together with their disks, and looks for disks on those that are
-// new or back, as nobody asked it to.
+// new or back, although nobody asked it to.
 func (n *Node) Fabric() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,7 +97,7 @@ func (n *Node) Block(target string) {
 	}
 }
 
-// lose is what the kernel does to a disk whose port does not come back.
+// lose does what the kernel does to a disk whose port does not come back.
 func (n *Node) lose(d *disk) {
 	n.disks = slices.DeleteFunc(n.disks, func(other *disk) bool { return other == d })
 	for _, m := range n.maps {
@@ -105,7 +105,7 @@ func (n *Node) lose(d *disk) {
 	}
 }
 
-// nexusOf is a remote port in the form that disks know sessions by.
+// nexusOf returns a remote port in the form that disks know sessions by.
 func (n *Node) nexusOf(r *rport) *session {
 	return &session{host: r.host, state: loggedIn, rport: r}
 }
@@ -115,7 +115,7 @@ func (n *Node) fcTree(files map[string]string) {
 		directory := fmt.Sprintf("/sys/class/fc_host/host%d/", h.Number)
 		files[directory+"port_name"], files[directory+"node_name"], files[directory+"port_state"] = h.Name+"\n", h.NodeName+"\n", h.State+"\n"
 		files[fmt.Sprintf("/sys/class/scsi_host/host%d/scan", h.Number)] = ""
-		// Another node in the same zone is no storage.
+		// Another node in the same zone is not storage.
 		other := fmt.Sprintf("/sys/class/fc_remote_ports/rport-%d:0-99/", h.Number)
 		files[other+"port_name"], files[other+"port_state"], files[other+"scsi_target_id"] = "0x10000000c9ffffff\n", "Online\n", "-1\n"
 	}
@@ -125,7 +125,7 @@ func (n *Node) fcTree(files map[string]string) {
 	}
 }
 
-// scanFC is a scan of one LUN at one number, as the kernel does it for a port that is there.
+// scanFC scans one LUN at one number, as the kernel does for a port that is there.
 func (n *Node) scanFC(number, target, lun int) {
 	for _, r := range n.rports {
 		if r.host == number && r.target == target && r.state == "Online" {
@@ -134,7 +134,7 @@ func (n *Node) scanFC(number, target, lun int) {
 	}
 }
 
-// addressOf is where a session has a LUN.
+// addressOf returns where a session has a LUN.
 func addressOf(s *session, lun int) host.Address {
 	a := host.Address{Host: s.host, LUN: lun}
 	if s.rport != nil {

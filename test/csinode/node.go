@@ -35,7 +35,7 @@ type Volume struct {
 	// Filesystem and UUID are those of its content, which is FilesystemBytes long.
 	Filesystem, UUID string
 	FilesystemBytes  int64
-	// Junk is content that is no filesystem.
+	// Junk means that the content is not a filesystem.
 	Junk bool
 	// Identity and Serial are what its disks say; empty means that the LUN's place
 	// decides, as with tgt.
@@ -113,7 +113,8 @@ type Node struct {
 	FCTargets map[string]*FCTarget
 	// Missing are programs that the node lacks.
 	Missing map[string]bool
-	// Multipathd is whether it runs. It takes single paths, too, if Greedy.
+	// Multipathd means that multipathd runs. If Greedy, it takes single paths,
+	// too.
 	Multipathd, Greedy bool
 	// Hidden are devices that are mounted in another namespace only.
 	Hidden map[string]bool
@@ -209,28 +210,28 @@ func (n *Node) Reboot(boot string) {
 	n.controllers, n.heads, n.rports = nil, nil, nil
 }
 
-// Reached is whether the crash or the failure that was asked for happened.
+// Reached reports whether the crash or the failure that was asked for happened.
 func (n *Node) Reached() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.crashed || n.failAt > 0 && n.effects >= n.failAt
 }
 
-// Harm is what callers did that loses or shows somebody's data.
+// Harm returns what callers did that loses or shows somebody's data.
 func (n *Node) Harm() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.harm)
 }
 
-// Calls are the programs that ran, without secrets.
+// Calls returns the programs that ran, without secrets.
 func (n *Node) Calls() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.calls)
 }
 
-// Left is everything that is on the node because of volumes.
+// Left returns everything that is on the node because of volumes.
 func (n *Node) Left() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -268,7 +269,7 @@ func (n *Node) Left() []string {
 	return left
 }
 
-// Files are the files that were written.
+// Files returns the files that were written.
 func (n *Node) Files() map[string]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -293,7 +294,8 @@ func (n *Node) RemoveFiles(below string) {
 	maps.DeleteFunc(n.files, func(name string, _ []byte) bool { return strings.HasPrefix(name, below) })
 }
 
-// LogIn makes a session by another hand, under any initiator name.
+// LogIn makes a session past the plugin, as kubelet or an administrator would,
+// under any initiator name.
 func (n *Node) LogIn(target, portal, initiator string) (host, id int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -344,7 +346,7 @@ func (n *Node) UnmountByHand(at string) {
 	n.unmount(at)
 }
 
-// MakeReadOnly is what the kernel does after an error of a filesystem.
+// MakeReadOnly does what the kernel does after a filesystem error.
 func (n *Node) MakeReadOnly(at string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -355,7 +357,7 @@ func (n *Node) MakeReadOnly(at string) {
 	}
 }
 
-// Devices are the kernel's names of the disks.
+// Devices returns the kernel's names of the disks.
 func (n *Node) Devices() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -403,7 +405,7 @@ func (n *Node) Write(at, data string) error {
 	return nil
 }
 
-// SetReadOnly is whether the kernel refuses writes to a device.
+// SetReadOnly reports whether the kernel refuses writes to a device.
 func (n *Node) SetReadOnly(device string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -515,7 +517,7 @@ func (n *Node) Remove(name string) error {
 	})
 }
 
-// Exists is whether a directory or a file of a mount is there.
+// Exists reports whether a directory or a file of a mount is there.
 func (n *Node) Exists(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -651,7 +653,7 @@ func (n *Node) exported(s *session, lun int) *Volume {
 	return n.Targets[s.target].LUNs[lun]
 }
 
-// answers is whether the storage behind a session answers at all.
+// answers reports whether the storage behind a session answers at all.
 func (n *Node) answers(s *session) bool {
 	if s.rport != nil {
 		t := n.FCTargets[s.rport.name]
@@ -661,7 +663,7 @@ func (n *Node) answers(s *session) bool {
 	return t != nil && !t.Gone && s.state == loggedIn && !t.Down[s.portal]
 }
 
-// live is what the array shows at a disk's place now.
+// live returns what the array shows at a disk's place now.
 func (n *Node) live(d *disk) *Volume {
 	if d.offline {
 		return nil
@@ -709,7 +711,7 @@ func (n *Node) identityOf(d *disk) string {
 	return fmt.Sprintf("60000000%08x", d.address.LUN)
 }
 
-// claimed is whether something holds a device.
+// claimed reports whether something holds a device.
 func (n *Node) claimed(device string) bool {
 	return n.Hidden[device] || slices.ContainsFunc(n.mounts, func(m *mount) bool { return m.device == device }) ||
 		slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) })

@@ -34,7 +34,7 @@ type controller struct {
 	name, subsystem, portal, host string
 }
 
-// head is the disk that the kernel makes of a namespace.
+// head is the disk that the kernel makes from a namespace.
 type head struct {
 	name, subsystem string
 	id              int
@@ -42,7 +42,8 @@ type head struct {
 	bytes           int64
 }
 
-// ConnectByHand connects a subsystem by another hand.
+// ConnectByHand connects a subsystem past the plugin, as an administrator
+// would.
 func (n *Node) ConnectByHand(subsystem, portal, hostNQN string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -98,7 +99,7 @@ func (n *Node) state(c *controller) string {
 	return "live"
 }
 
-// shown are the namespaces that a controller has at the subsystem.
+// shown returns the namespaces that a controller has at the subsystem.
 func (n *Node) shown(c *controller) map[int]*Volume {
 	s := n.Subsystems[c.subsystem]
 	if n.state(c) != "live" {
@@ -110,7 +111,7 @@ func (n *Node) shown(c *controller) map[int]*Volume {
 	return s.Namespaces
 }
 
-// behind is the volume that a disk reaches.
+// behind returns the volume that a disk reaches.
 func (n *Node) behind(h *head) *Volume {
 	for _, c := range n.controllers {
 		if c.subsystem == h.subsystem && n.state(c) == "live" {
@@ -129,8 +130,8 @@ func (n *Node) headOf(device string) *head {
 	return nil
 }
 
-// scanNamespaces is what the kernel does: a namespace that says to be another one gets
-// another disk.
+// scanNamespaces does what the kernel does: a namespace that identifies itself as
+// another one gets another disk.
 func (n *Node) scanNamespaces() {
 	kept := n.heads[:0:0]
 	for _, h := range n.heads {
@@ -249,7 +250,7 @@ func (n *Node) nvmeTree(files map[string]string) {
 			files[directory+"nguid"] = h.nguid + "\n"
 		}
 		n.block(files, h.name, h.bytes)
-		// The path below it is no disk to use.
+		// The path below it must not be used as a disk.
 		files["/sys/block/"+strings.Replace(h.name, "n", "c0n", 2)+"/nsid"] = fmt.Sprintf("%d\n", h.id)
 	}
 }

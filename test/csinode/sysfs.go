@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 )
 
-// tree is what the kernel shows as files.
+// tree returns what the kernel shows as files.
 func (n *Node) tree() map[string]string {
 	files := map[string]string{"/proc/sys/kernel/random/boot_id": n.Boot + "\n", "/proc/1/mountinfo": n.mountinfo()}
 	for _, s := range n.sessions {
@@ -158,7 +158,7 @@ func (n *Node) ReadDevice(_ context.Context, device string, _ int64, length int)
 	return v.Content(length), nil
 }
 
-// Content is the beginning of a volume.
+// Content returns the beginning of a volume.
 func (v *Volume) Content(length int) []byte {
 	content := make([]byte, length)
 	id, _ := hex.DecodeString(strings.ReplaceAll(v.UUID, "-", ""))

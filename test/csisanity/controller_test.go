@@ -71,8 +71,8 @@ func (n *noNode) NodeUnpublishVolume(context.Context, *csi.NodeUnpublishVolumeRe
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// ids makes IDs that the driver could have made: unknown ones must be told from those
-// that cannot be read.
+// ids makes IDs that the driver could have made: unknown ones must be told apart from
+// those that cannot be read.
 type ids struct{ backend string }
 
 func (i *ids) GenerateUniqueValidVolumeID() string { return i.backend + "/" + uuid.NewString() }

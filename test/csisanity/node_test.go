@@ -142,7 +142,8 @@ func useForeignPaths(config *sanity.TestConfig, exists func(path string) (bool, 
 }
 
 // TestNode runs the part of the suite that is about nodes against a node that really
-// mounts, and a replica's controller. What takes the calls makes the directories.
+// mounts, and a replica's controller. The server that takes the calls makes the
+// directories.
 func TestNode(t *testing.T) {
 	r := replica(t)
 	if err := flag.Set("ginkgo.focus", "Node Service"); err != nil {

@@ -46,8 +46,8 @@ var fromTheChart = map[string]string{
 // helmOnly are labels that say how an object was installed.
 var helmOnly = regexp.MustCompile(`(?m)^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*\n`)
 
-// TestKustomizationsAreTheChart keeps one truth: what the kustomizations contain
-// is what the chart renders.
+// TestKustomizationsAreTheChart keeps a single source of truth: the
+// kustomizations contain what the chart renders.
 func TestKustomizationsAreTheChart(t *testing.T) {
 	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "networkPolicy.enabled=true", "--set", "monitoring.podMonitor.enabled=true",
 		"--set", "monitoring.prometheusRule.enabled=true", "--set", "monitoring.dashboards.enabled=true")...)
@@ -86,9 +86,9 @@ func TestKustomizationsAreTheChart(t *testing.T) {
 	}
 }
 
-// TestComponentOfModeCSIIsTheChart: the values change other files, too, so the
-// component's own has a test of its own, and the admission policies are compared as a
-// whole.
+// TestComponentOfModeCSIIsTheChart: the values also change other files, so the
+// component's own file has a test of its own, and the admission policies are compared
+// as a whole.
 func TestComponentOfModeCSIIsTheChart(t *testing.T) {
 	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "csi.enabled=true")...)
 	if err != nil {
@@ -220,7 +220,7 @@ func TestExampleOverlay(t *testing.T) {
 }
 
 // TestComponents renders the example with components, and compares the
-// Deployment with the chart's for the same wish.
+// Deployment with the chart's for the same settings.
 func TestComponents(t *testing.T) {
 	for component, values := range map[string][]string{
 		"":                   nil,
@@ -336,7 +336,8 @@ func TestChartValues(t *testing.T) {
 	}
 }
 
-// TestChartProtectsMetrics with a web configuration, and tells Prometheus.
+// TestChartProtectsMetrics: with a web configuration, the chart protects the
+// metrics, and tells Prometheus.
 func TestChartProtectsMetrics(t *testing.T) {
 	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "webConfig.existingSecret=web", "--set", "monitoring.podMonitor.enabled=true",
 		"--set", "monitoring.podMonitor.endpoint.scheme=https")...)

@@ -36,7 +36,7 @@ func Chart(ctx context.Context, arguments ...string) ([]byte, error) {
 	return run(ctx, helm, append([]string{"template", Release, Path("chart"), "--namespace", Namespace}, arguments...)...)
 }
 
-// Lint is `helm lint --strict` of the chart.
+// Lint runs `helm lint --strict` on the chart.
 func Lint(ctx context.Context, arguments ...string) error {
 	_, err := run(ctx, helm, append([]string{"lint", Path("chart"), "--strict"}, arguments...)...)
 	return err
@@ -81,7 +81,8 @@ func Overlay(ctx context.Context, directory string, components ...string) ([]byt
 	return Kustomization(ctx, directory)
 }
 
-// chosen is the example's kustomization.yaml with components, for a directory.
+// chosen returns the example's kustomization.yaml with components, for a
+// directory.
 func chosen(kustomization []byte, directory string, components []string) ([]byte, error) {
 	deploy, err := filepath.Rel(directory, Path())
 	if err != nil {
@@ -99,7 +100,7 @@ func chosen(kustomization []byte, directory string, components []string) ([]byte
 	return []byte(text), nil
 }
 
-// Path is a path below deploy/.
+// Path returns a path below deploy/.
 func Path(parts ...string) string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(append([]string{filepath.Dir(file), "..", "..", "deploy"}, parts...)...)

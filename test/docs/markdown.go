@@ -32,7 +32,7 @@ type Block struct {
 	Line   int
 }
 
-// Link is what one page says where another thing is.
+// Link is a link from a page to something else.
 type Link struct {
 	Target string
 	Line   int
@@ -47,13 +47,13 @@ var (
 	noWord  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// Root is the repository.
+// Root returns the path of the repository.
 func Root() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
 }
 
-// Pages are README.md and its like, and everything below docs/.
+// Pages returns README.md and similar pages, and everything below docs/.
 func Pages() ([]*Page, error) {
 	var pages []*Page
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "mappers/README.md", "test/*/README.md"} {
@@ -122,7 +122,7 @@ func parse(path, content string) *Page {
 	return page
 }
 
-// anchor is the name by which a link reaches a heading.
+// anchor returns the name by which a link reaches a heading.
 func anchor(heading string) string {
 	text := inLink.ReplaceAllString(heading, "$1")
 	text = noWord.ReplaceAllString(strings.ToLower(text), "")
@@ -136,7 +136,7 @@ type Command struct {
 	Line   int
 }
 
-// Commands are those of a block of the language sh or console.
+// Commands returns the commands of a block of the language sh or console.
 func (b Block) Commands() []Command {
 	var commands []Command
 	var end string // of a here-document
@@ -170,7 +170,7 @@ func (b Block) Commands() []Command {
 	return commands
 }
 
-// Section are the blocks below a heading.
+// Section returns the blocks below a heading.
 func (p *Page) Section(heading string) []Block {
 	var blocks []Block
 	for _, block := range p.Blocks {

@@ -98,14 +98,14 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 }
 
-// Images are those of the pods that were run.
+// Images returns the images of the pods that were run.
 func (n *Node) Images() map[string]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return maps.Clone(n.images)
 }
 
-// Logs are what the pods wrote.
+// Logs returns what the pods wrote.
 func (n *Node) Logs() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -160,7 +160,7 @@ func (n *Node) start(ctx context.Context, pod *corev1.Pod) error {
 	}
 	if err := n.write(ctx, p.files); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil // as a kubelet, which tries again
+			return nil // like a kubelet, which tries again
 		}
 		return err
 	}

@@ -147,8 +147,8 @@ func TestPathsAndTargetsOfThePagesExist(t *testing.T) {
 	}
 }
 
-// TestCommandsAreRunOrSayWhyNot: a block of commands of the pages for readers
-// is followed by a test, or the comment before it says why it is not.
+// TestCommandsAreRunOrSayWhyNot: a block of commands on a page for readers is
+// followed by a test, or the comment before it says why it is not.
 func TestCommandsAreRunOrSayWhyNot(t *testing.T) {
 	followed := map[string]bool{"docs/tutorial.md": true}
 	for _, page := range Lifecycle {

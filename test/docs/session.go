@@ -126,7 +126,8 @@ func (s *Session) run(ctx context.Context, text string, expected []string) error
 	}
 }
 
-// looksOnly are the commands that may be repeated because they change nothing.
+// looksOnly reports whether a command may be repeated because it changes
+// nothing.
 func looksOnly(text string) bool {
 	verb := regexp.MustCompile(`^(bin/)?kubectl (-n \S+ |--kubeconfig \S+ )*(get|describe|events|logs)\b`)
 	return verb.MatchString(text)
@@ -210,9 +211,9 @@ var varying = []struct {
 	{regexp.MustCompile(`\s+`), " "},
 }
 
-// Missing is the first of a page's lines that an output does not have, in this
-// order. A line of the page that ends in "..." is the beginning of one; "..."
-// alone stands for any lines. Values that differ from run to run are not
+// Missing returns the first of a page's lines that an output does not have, in
+// this order. A line of the page that ends in "..." is the beginning of one;
+// "..." alone stands for any lines. Values that differ from run to run are not
 // compared.
 func Missing(expected []string, output string) string {
 	lines := strings.Split(output, "\n")

@@ -21,7 +21,7 @@ import (
 
 // TestManyAttachmentsAtOnce attaches volumes to ten nodes at once, through the real
 // csi-attacher and at real Cinder, and detaches them. It logs how long that takes next to
-// the bare requests. The nodes are objects alone: nothing uses the volumes.
+// the bare requests. The nodes are only objects: nothing uses the volumes.
 func TestManyAttachmentsAtOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
@@ -108,7 +108,7 @@ func TestManyAttachmentsAtOnce(t *testing.T) {
 	must(t, harness.Eventually(ctx, func() (string, error) { return volumesLeft(ctx, env) }))
 }
 
-// untilAttachments waits until there are so many attachments, all of which are made, and
+// untilAttachments waits until there are that many VolumeAttachments, all attached, and
 // returns how long that took.
 func (c csiCluster) untilAttachments(ctx context.Context, t *testing.T, want int) time.Duration {
 	t.Helper()
@@ -132,7 +132,8 @@ func (c csiCluster) untilAttachments(ctx context.Context, t *testing.T, want int
 	return time.Since(began)
 }
 
-// inParallel does something so many times, and returns how long all of it took.
+// inParallel does something n times at once, and returns how long all of it
+// took.
 func inParallel(t *testing.T, n int, do func(i int) error) time.Duration {
 	t.Helper()
 	began := time.Now()

@@ -59,8 +59,7 @@ func attachmentsByVolume(ctx context.Context, env rig.Env) (map[string][]attachm
 	return byVolume, nil
 }
 
-// ask asks Cinder past the program, by the endpoint that lets everybody see
-// all.
+// ask asks Cinder directly, by the endpoint that lets everybody see everything.
 func ask(ctx context.Context, env rig.Env, path string, answer any) error {
 	return askProject(ctx, env, env.Noauth.Project, path, answer)
 }
@@ -121,7 +120,8 @@ func send(ctx context.Context, env rig.Env, method, project, path string, body, 
 	return json.NewDecoder(response.Body).Decode(answer)
 }
 
-// notInUse complains until so many volumes are in use and there are no others.
+// notInUse complains until that many volumes are in use and there are no
+// others.
 func notInUse(ctx context.Context, env rig.Env, want int) (string, error) {
 	volumes, err := ourVolumes(ctx, env)
 	inUse := 0

@@ -82,7 +82,7 @@ func (c csiCluster) join(ctx context.Context, t *testing.T, n *csiNode) {
 	c.use(ctx, t, n)
 }
 
-// use tells, as a node's kubelet does, which boot it is and which volumes it has in use.
+// use reports, as a node's kubelet does, its boot and the volumes that it has in use.
 func (c csiCluster) use(ctx context.Context, t *testing.T, n *csiNode, pvs ...*corev1.PersistentVolume) {
 	t.Helper()
 	node, err := c.Client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
@@ -139,7 +139,7 @@ func attachmentName(pv *corev1.PersistentVolume, n *csiNode) string {
 	return "csi-" + pv.Name + "-" + n.name
 }
 
-// ask asks for a volume at a node.
+// ask asks for a volume on a node.
 func (c csiCluster) ask(ctx context.Context, t *testing.T, pv *corev1.PersistentVolume, n *csiNode) {
 	t.Helper()
 	_, err := c.Client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{

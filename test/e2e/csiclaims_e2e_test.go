@@ -41,7 +41,7 @@ tenants:
 `, env.Noauth.Endpoint, env.Noauth.User, csiProject, sharedInitiator, env.Types.ISCSI, env.Types.ISCSI)
 }
 
-// sharedInitiator is the one that native volumes are exported to.
+// sharedInitiator is the initiator that native volumes are exported to.
 const sharedInitiator = "iqn.2026-01.example:all-nodes"
 
 // TestClaimsInModeCSI uses all that mode csi has for a volume that a node writes to: the

@@ -66,8 +66,8 @@ tenants:
 `, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, kubeletZonedProject, env.Types.ISCSI)
 }
 
-// kubeletCluster is a cluster with nodes that have real kubelets. What a cluster does
-// by itself, nothing does in its stead.
+// kubeletCluster is a cluster with nodes that have real kubelets. Nothing stands in
+// for what a cluster does by itself.
 type kubeletCluster struct {
 	csiCluster
 	env   rig.Env
@@ -237,7 +237,7 @@ dmesg | tail -20; iscsiadm -m session; lsblk; grep standalone /proc/mounts`)
 	t.Logf("%s: %v\n%s", n.name, err, log)
 }
 
-// pod is one that the profile "restricted" allows. It writes to a claim.
+// pod returns a pod that the profile "restricted" allows. It writes to a claim.
 func (c *kubeletCluster) pod(name, claim string, change func(*corev1.Pod)) *corev1.Pod {
 	user, group, owner, grace, no, yes := int64(podUser), int64(podGroup), int64(volumeGroup), int64(5), false, true
 	pod := &corev1.Pod{
@@ -268,7 +268,7 @@ func on(node string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node} }
 }
 
-// raw has a pod write to a device.
+// raw makes a pod write to a device.
 func raw(pod *corev1.Pod) {
 	container := &pod.Spec.Containers[0]
 	container.VolumeDevices = []corev1.VolumeDevice{{Name: "data", DevicePath: "/dev/data"}}
@@ -312,8 +312,8 @@ var (
 	wroteLine = regexp.MustCompile(`wrote (\d+) of size (\d+)`)
 )
 
-// writer is what a pod told: what it found when it started, how far it is, and how
-// large its volume is. A pod that ended, or was started again, is an error.
+// writer is what a pod reported: what it found when it started, how far it is, and
+// how large its volume is. A pod that ended, or was started again, is an error.
 type writer struct{ found, user, group, wrote, size int64 }
 
 func (c *kubeletCluster) told(ctx context.Context, t *testing.T, name string) writer {
@@ -407,7 +407,8 @@ func (c *kubeletCluster) gone(ctx context.Context, t *testing.T, name string) {
 	}))
 }
 
-// moves takes a pod from the first node to the second, and says what it told there.
+// moves takes a pod from the first node to the second, and returns what it reported
+// there.
 func (c *kubeletCluster) moves(ctx context.Context, t *testing.T, name, claim string, change func(*corev1.Pod)) writer {
 	t.Helper()
 	place := func(node string) *corev1.Pod {
@@ -572,8 +573,8 @@ func (c *kubeletCluster) follows(ctx context.Context, t *testing.T) {
 	}
 }
 
-// zones has volumes that only some nodes reach decide where their pods run, and the
-// other way round.
+// zones lets volumes that only some nodes reach decide where their pods run, and
+// vice versa.
 func (c *kubeletCluster) zones(ctx context.Context, t *testing.T) {
 	nodeOf := map[string]string{"nova": "node-1", "zone-b": "node-2"}
 	found := map[string]bool{}

@@ -59,7 +59,8 @@ func (k *kubeletStandIn) tellPath(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// secrets are the entries of the Secret that the volume's PersistentVolume names.
+// secrets returns the entries of the Secret that the volume's PersistentVolume
+// names.
 func (k *kubeletStandIn) secrets(ctx context.Context, volume string) (map[string]string, error) {
 	pvs, err := k.suite.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -43,7 +43,8 @@ tenants:
 `, env.Types.UnitsMasked, env.Types.Units, env.Types.Units)
 }
 
-// write has a node write a counter to a file of a volume, ever again, whatever happens.
+// write makes a node write a counter to a file of a volume over and over, whatever
+// happens.
 func (n *csiNode) write(ctx context.Context, t *testing.T, v csiVolume) {
 	t.Helper()
 	n.run(ctx, t, "setsid sh -c 'i=0; while :; do i=$((i+1)); echo $i | dd of="+podPath(v)+"/"+n.name+" bs=512 conv=sync,fsync,notrunc status=none; sleep 0.2; done' > /dev/null 2>&1 < /dev/null &")
@@ -55,7 +56,7 @@ func (n *csiNode) write(ctx context.Context, t *testing.T, v csiVolume) {
 	}))
 }
 
-// counter is what a file has that a node writes.
+// counter returns the counter in a file that a node writes.
 func (n *csiNode) counter(ctx context.Context, t *testing.T, v csiVolume, writer string) int {
 	t.Helper()
 	text := n.run(ctx, t, "head -c 20 "+podPath(v)+"/"+writer+" | tr -d '\\0'")
@@ -90,7 +91,8 @@ var pattern = bytes.Repeat([]byte("another volume! "), 1<<16)
 
 const patterns = 192 // MiB, which has all that a small file of ext4 changes
 
-// unitFile is the file behind a volume that is attached to no node but this.
+// unitFile returns the file behind a volume that is attached to no node but
+// this.
 func unitFile(ctx context.Context, t *testing.T, env rig.Env, v csiVolume) string {
 	t.Helper()
 	targets, err := env.Targets(ctx)
@@ -117,7 +119,7 @@ func fill(t *testing.T, path string) {
 	must(t, file.Close())
 }
 
-// isWhole reports whether a volume still has the pattern alone.
+// isWhole reports whether a volume still has nothing but the pattern.
 func isWhole(t *testing.T, path string) bool {
 	t.Helper()
 	content, err := os.Open(path)
@@ -139,8 +141,8 @@ func isWhole(t *testing.T, path string) bool {
 	return true
 }
 
-// partition is how long a node is stopped: with 3 minutes, sessions and timers of all
-// sides have long run out.
+// partition returns how long a node is stopped: with 3 minutes, sessions and timers
+// of all sides have long run out.
 func partition() time.Duration {
 	if testing.Short() {
 		return 20 * time.Second
@@ -180,7 +182,7 @@ func TestLostNodes(t *testing.T) {
 		c.says(ctx, t, next, lost, lost.name, volumeID(t, moving))
 		<-back
 		must(t, lost.Resume())
-		time.Sleep(10 * time.Second) // What it still wants to write, it does now.
+		time.Sleep(10 * time.Second) // What it still has to write, it writes now.
 		if got := other.counter(ctx, t, there, lost.name); last == 0 || got != last {
 			t.Errorf("the lost node's counter was %d, and is %d", last, got)
 		}

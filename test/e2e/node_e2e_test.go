@@ -231,7 +231,7 @@ true`)
 	}
 }
 
-// kills is how often a plugin is killed, each time later.
+// kills returns how often a plugin is killed, each time later.
 func kills(all int) int {
 	if testing.Short() {
 		// Even, since staging and unstaging take turns and nothing may be left.

@@ -21,7 +21,7 @@ const (
 	nvmeNQN = "nqn.2014-08.org.example:"
 )
 
-// nvmeTarget are volumes of the kernel's own NVMe target, in the node itself.
+// nvmeTarget has volumes of the kernel's own NVMe target, in the node itself.
 type nvmeTarget struct{ *csiNode }
 
 // startNVMe boots a node with a target.
@@ -52,7 +52,7 @@ func (n nvmeTarget) withdraw(ctx context.Context, t *testing.T, subsystem string
 	n.run(ctx, t, fmt.Sprintf("cd /sys/kernel/config/nvmet/subsystems/%s%s/namespaces/%d && echo 0 > enable", nvmeNQN, subsystem, namespace))
 }
 
-// attached is what a node gets of a connection that Cinder describes.
+// attached returns what a node gets from a connection that Cinder describes.
 func attached(t *testing.T, id, data string) csiVolume {
 	t.Helper()
 	connection, err := mappers.ParseConnection([]byte(`{"driver_volume_type": "nvmeof", "data": {` + data + `}}`))
@@ -68,8 +68,8 @@ func attached(t *testing.T, id, data string) csiVolume {
 	return csiVolume{backend: "lab", id: id, context: context}
 }
 
-// newer is the newer form of Cinder's connections, with two portals, and older the form
-// that its targets send by default.
+// newer returns the newer form of Cinder's connections, with two portals, and older the
+// form that its targets send by default.
 func newer(subsystem string, namespace int, id string) string {
 	return fmt.Sprintf(`"target_nqn": "%s%s", "vol_uuid": %q, "ns_id": %d, "portals": [["127.0.0.1", 4420, "tcp"], ["127.0.0.2", "4420", "tcp"]]`, nvmeNQN, subsystem, id, namespace)
 }
@@ -80,7 +80,7 @@ func older(subsystem string, namespace int) string {
 
 func nvmeID(n int) string { return fmt.Sprintf("86a25cac-e84c-4ef1-816f-%012d", n) }
 
-// sum is a checksum of what a volume's file has, without the holes.
+// sum returns a checksum of the content of a volume's file, without the holes.
 func (n nvmeTarget) sum(ctx context.Context, t *testing.T, id string) string {
 	t.Helper()
 	return n.run(ctx, t, "tar --mtime=@0 -cSf - -C /volumes "+id+" | md5sum")

@@ -135,7 +135,7 @@ func TestPolicyCheckAsksRealCinder(t *testing.T) {
 	}
 	nothingIsLeft()
 
-	// Interrupted wherever it is by then.
+	// The check is interrupted wherever it is by then.
 	for _, after := range []time.Duration{time.Second, 3 * time.Second} {
 		check(policyOf(env), after, "--make-volume")
 		nothingIsLeft()

@@ -40,16 +40,17 @@ type station struct {
 	name, namespace, size string
 	// attachments says that its volumes are connected by the attachments API.
 	attachments bool
-	// shared has its claims ask for raw volumes that every node may write to.
+	// shared makes its claims ask for raw volumes that every node may write to.
 	shared bool
 	// check uses a PersistentVolume as a node would.
 	check func(t *testing.T, w *world, pv *corev1.PersistentVolume, pattern []byte)
 }
 
-// Two tenants on backends side by side: the same Cinder behind Keystone, by an
-// application credential and by a password, and without authentication; every
-// protocol by every workflow. Each backend has a project of its own; the classes
-// for volumes of many writers share those of gold and silver.
+// stations returns those of two tenants on backends side by side: the same
+// Cinder behind Keystone, by an application credential and by a password, and
+// without authentication; every protocol by every workflow. Each backend has a
+// project of its own; the classes for volumes of many writers share those of
+// gold and silver.
 func stations(env rig.Env) []station {
 	all := []station{
 		{name: "gold", namespace: "team-a", size: "1Gi", check: checkISCSI},
@@ -229,7 +230,7 @@ func TestClaimsBecomeVolumesThatHoldData(t *testing.T) {
 	must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) {
 		left, err := w.env.Targets(ctx)
-		// Those of tests before may be going still.
+		// Those of earlier tests may still be going away.
 		left = slices.DeleteFunc(left, func(target rig.Target) bool {
 			return slices.ContainsFunc(targetsBefore, func(before rig.Target) bool { return before.IQN == target.IQN })
 		})
@@ -270,7 +271,7 @@ func TestClaimsBecomeVolumesThatHoldData(t *testing.T) {
 	}
 }
 
-// claim makes a claim what those of the station are.
+// claim changes a claim to what those of the station are.
 func (s station) claim(claim *corev1.PersistentVolumeClaim) {
 	if !s.shared {
 		return
@@ -279,7 +280,7 @@ func (s station) claim(claim *corev1.PersistentVolumeClaim) {
 	claim.Spec.VolumeMode, claim.Spec.AccessModes = &block, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 }
 
-// volumeOf is the PersistentVolume of a class's claim.
+// volumeOf returns the PersistentVolume of a class's claim.
 func (w *world) volumeOf(ctx context.Context, t *testing.T, s station, i int) *corev1.PersistentVolume {
 	t.Helper()
 	claim, err := w.Client.CoreV1().PersistentVolumeClaims(s.namespace).Get(ctx, fmt.Sprintf("%s-%d", s.name, i), metav1.GetOptions{})
@@ -310,7 +311,7 @@ func (w *world) secret(t *testing.T, reference *corev1.SecretReference) map[stri
 	return data
 }
 
-// checkAttachment holds the workflow of a class against what Cinder has: both
+// checkAttachment compares the workflow of a class with what Cinder has: both
 // make one attachment of a volume, and only with the attachments API does the
 // program know it.
 func checkAttachment(t *testing.T, s station, pv *corev1.PersistentVolume, attachments map[string][]attachment) {
@@ -329,7 +330,7 @@ func checkAttachment(t *testing.T, s station, pv *corev1.PersistentVolume, attac
 	}
 }
 
-// disk is the volume of a PersistentVolume as a node logs in to it.
+// disk returns the volume of a PersistentVolume as a node logs in to it.
 func (w *world) disk(t *testing.T, pv *corev1.PersistentVolume) rig.Disk {
 	t.Helper()
 	disk := rig.Disk{Portal: pv.Spec.ISCSI.TargetPortal, IQN: pv.Spec.ISCSI.IQN, LUN: int(pv.Spec.ISCSI.Lun)}

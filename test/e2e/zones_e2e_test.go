@@ -97,7 +97,8 @@ func TestFullZoneSendsAClaimToTheNext(t *testing.T) {
 	must(t, harness.Eventually(ctx, func() (string, error) { return volumesLeft(ctx, w.env) }))
 }
 
-// zoneOf is where Cinder has a volume, to whose nodes its PersistentVolume must lead.
+// zoneOf returns where Cinder has a volume, to whose nodes its PersistentVolume must
+// lead.
 func (w *world) zoneOf(ctx context.Context, t *testing.T, project int, pv *corev1.PersistentVolume) string {
 	t.Helper()
 	var answer struct {
@@ -114,7 +115,7 @@ func (w *world) zoneOf(ctx context.Context, t *testing.T, project int, pv *corev
 	return answer.Volume.Zone
 }
 
-// persistentVolume is that of a claim.
+// persistentVolume returns the PersistentVolume of a claim.
 func (w *world) persistentVolume(ctx context.Context, t *testing.T, namespace, claim string) *corev1.PersistentVolume {
 	t.Helper()
 	bound, err := w.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, claim, metav1.GetOptions{})

@@ -48,7 +48,7 @@ const (
 	Twice
 )
 
-// String is the verdict's name in a test's name.
+// String returns the verdict's name in a test's name.
 func (v Verdict) String() string {
 	switch v {
 	case Pass:
@@ -91,7 +91,7 @@ type Options struct {
 	// TLS makes clients use https, in HTTP/1.1, with a certificate that
 	// Authority returns. A Kubernetes client sends its token only over https.
 	TLS bool
-	// Patience is how long a client waits whose request or answer is held; then
+	// Patience is how long a client whose request or answer is held waits until
 	// its connection is closed, as by a load balancer. Zero leaves the timeout
 	// to the client.
 	Patience time.Duration
@@ -174,7 +174,7 @@ func Start(options Options) (*Proxy, error) {
 	return p, nil
 }
 
-// URL is where clients find the proxy.
+// URL returns where clients find the proxy.
 func (p *Proxy) URL() string {
 	scheme := "http://"
 	if p.authority != nil {
@@ -183,7 +183,8 @@ func (p *Proxy) URL() string {
 	return scheme + p.listener.Addr().String()
 }
 
-// Authority is what clients of Options.TLS must trust, in PEM; nil without it.
+// Authority returns what clients of Options.TLS must trust, in PEM; nil without
+// it.
 func (p *Proxy) Authority() []byte { return p.authority }
 
 // Close ends the proxy and everything that waits in it, and returns when all of

@@ -272,7 +272,7 @@ func TestNobodyBehindTheProxyIsNoAnswer(t *testing.T) {
 	}
 }
 
-// streams is a server that writes the lines it is given, and a client that
+// streams returns a server that writes the lines it is given, and a client that
 // reads them.
 func streams(t *testing.T) (p *Proxy, write chan<- string, read <-chan string) {
 	t.Helper()
@@ -417,7 +417,8 @@ func TestCutLosesAnswersAndRefusesUntilTheNetworkIsHealed(t *testing.T) {
 	}
 }
 
-// An informational answer comes on a goroutine of the transport.
+// TestInformationalAnswersDoNotAbortOnACutNetwork: an informational answer
+// comes on a goroutine of the transport.
 func TestInformationalAnswersDoNotAbortOnACutNetwork(t *testing.T) {
 	p := &Proxy{network: cut, changed: make(chan struct{})}
 	recorder := httptest.NewRecorder()

@@ -33,8 +33,8 @@ type accounts struct {
 	kubeconfigs map[string]string
 }
 
-// Account is the name of the service account that replicas with this provisioner
-// name use, in Namespace.
+// Account returns the name of the service account that replicas with this
+// provisioner name use, in Namespace.
 func Account(provisioner string) string {
 	if provisioner == defaultProvisioner {
 		return ServiceAccount
@@ -42,7 +42,8 @@ func Account(provisioner string) string {
 	return "provisioner-" + strings.NewReplacer("/", "-", ".", "-", "_", "-").Replace(strings.ToLower(provisioner))
 }
 
-// account is the kubeconfig of a provisioner's account, which it makes if needed.
+// account returns the kubeconfig of a provisioner's account, which it makes if
+// needed.
 func (s *Suite) account(ctx context.Context, provisioner string) (string, error) {
 	if s.plane == nil {
 		return s.kubeconfig, nil
@@ -75,9 +76,9 @@ func (s *Suite) account(ctx context.Context, provisioner string) (string, error)
 	return path, nil
 }
 
-// RemoveAdmissionPolicies removes those of a provisioner's account, once its replicas
-// are gone: the API server evaluates every policy in the cluster at every write, so
-// those of a hundred finished tests would make the others slow.
+// RemoveAdmissionPolicies removes the admission policies of a provisioner's account,
+// once its replicas are gone: the API server evaluates every policy in the cluster at
+// every write, so those of a hundred finished tests would make the others slow.
 func (s *Suite) RemoveAdmissionPolicies(ctx context.Context, provisioner string) error {
 	name := Account(provisioner)
 	if s.plane == nil || name == ServiceAccount {
@@ -106,11 +107,11 @@ func (s *Suite) RemoveAdmissionPolicies(ctx context.Context, provisioner string)
 // protected are the ends of the admission policies' names in deploy/base.
 var protected = []string{"-persistentvolumes", "-secrets", "-claims", "-snapshots"}
 
-// objectNames match where deploy/base names its objects, or expressions the
-// account. The namespace, which has the same name, stays.
+// objectNames matches where deploy/base names its objects, or where its
+// expressions name the account. The namespace, which has the same name, stays.
 var objectNames = regexp.MustCompile(`(?m)(^ *(?:- )?(?:name|policyName): |:)standalone-cinder(-persistentvolumes|-secrets|-claims|-snapshots|[$'\n]|$)`)
 
-// manifestOf is a file of deploy/base for another provisioner and account.
+// manifestOf returns a file of deploy/base for another provisioner and account.
 func (s *Suite) manifestOf(file, provisioner, account string) ([]byte, error) {
 	content, err := os.ReadFile(filepath.Join(s.root, "deploy", "base", file))
 	if err != nil || account == ServiceAccount {
@@ -156,7 +157,7 @@ func (s *Suite) component(file string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(s.root, "deploy", "components", "csi", file))
 }
 
-// componentRole is the role of the component csi.
+// componentRole returns the role of the component csi.
 func (s *Suite) componentRole() (*rbacv1.ClusterRole, error) {
 	content, err := s.component("csi.yaml")
 	if err != nil {

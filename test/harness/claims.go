@@ -111,7 +111,7 @@ func (s *Suite) WaitEvent(ctx context.Context, namespace, claim, reason, text st
 	return found, nil
 }
 
-// PersistentVolumes lists those of one provisioner.
+// PersistentVolumes lists the PersistentVolumes of one provisioner.
 func (s *Suite) PersistentVolumes(ctx context.Context, provisioner string) ([]corev1.PersistentVolume, error) {
 	list, err := s.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -152,7 +152,8 @@ func (s *Suite) DeleteClaims(ctx context.Context, namespace string) error {
 	}
 }
 
-// WaitNoPersistentVolumes waits until none of the provisioner's is left.
+// WaitNoPersistentVolumes waits until no PersistentVolume of the provisioner is
+// left.
 func (s *Suite) WaitNoPersistentVolumes(ctx context.Context, provisioner string) error {
 	return Eventually(ctx, func() (string, error) {
 		left, err := s.PersistentVolumes(ctx, provisioner)

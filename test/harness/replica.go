@@ -194,7 +194,7 @@ func (r *Replica) waitReady(ctx context.Context) error {
 	}
 }
 
-// healthPort is where the replica answers the kubelet.
+// healthPort returns where the replica answers the kubelet.
 func (r *Replica) healthPort() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,10 +233,10 @@ func (r *Replica) Leads(ctx context.Context) bool {
 	return err == nil && strings.Contains(body, "\nstandalone_cinder_leader 1\n")
 }
 
-// PID is the process's id.
+// PID returns the process's id.
 func (r *Replica) PID() int { return r.command.Process.Pid }
 
-// Log is everything the replica has printed.
+// Log returns everything the replica has printed.
 func (r *Replica) Log() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -269,7 +269,7 @@ func (r *Replica) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Exited is closed when the process is gone.
+// Exited returns a channel that is closed when the process is gone.
 func (r *Replica) Exited() <-chan struct{} { return r.exited }
 
 // The names of the mounted files.

@@ -24,8 +24,8 @@ var (
 	}
 )
 
-// Sidecar is one of them beside one replica. It is started again when it ends, as a
-// kubelet does.
+// Sidecar is one of them beside one replica. It is started again when it ends, as
+// by a kubelet.
 type Sidecar struct {
 	log  string
 	stop chan struct{}
@@ -33,11 +33,12 @@ type Sidecar struct {
 	once sync.Once
 }
 
-// restartPause is how long a kubelet waits at least, nearly enough.
+// restartPause is roughly the shortest time that a kubelet waits.
 const restartPause = 200 * time.Millisecond
 
 // Attacher starts the external-attacher, which the options of the suite asked for, at a
-// replica's socket, with just the rights of the replica's account, as in a pod. Stop it.
+// replica's socket, with just the rights of the replica's account, as in a pod. The
+// caller must stop it.
 func (s *Suite) Attacher(ctx context.Context, provisioner string) func(socket string) (*Sidecar, error) {
 	return s.sidecarOf(ctx, provisioner, externalAttacher, s.externalAttacher, "--worker-threads=50", "--timeout=90s", "--reconcile-sync=2s")
 }
@@ -47,7 +48,7 @@ func (s *Suite) Resizer(ctx context.Context, provisioner string) func(socket str
 	return s.sidecarOf(ctx, provisioner, externalResizer, s.externalResizer, "--workers=20", "--timeout=90s", "--handle-volume-inuse-error=false")
 }
 
-// Snapshotter does it with the csi-snapshotter.
+// Snapshotter does the same with the csi-snapshotter.
 func (s *Suite) Snapshotter(ctx context.Context, provisioner string) func(socket string) (*Sidecar, error) {
 	return s.sidecarOf(ctx, provisioner, externalSnapshotter, s.externalSnapshotter, "--worker-threads=20", "--timeout=90s", "--feature-gates=CSIVolumeGroupSnapshot=false")
 }
@@ -105,7 +106,7 @@ func (a *Sidecar) Stop() {
 	<-a.over
 }
 
-// Log is everything that it has printed, at its highest verbosity.
+// Log returns everything that it has printed, at its highest verbosity.
 func (a *Sidecar) Log() string {
 	content, err := os.ReadFile(a.log)
 	if err != nil {

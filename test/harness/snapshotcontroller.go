@@ -23,7 +23,7 @@ const snapshotClientModule = "github.com/kubernetes-csi/external-snapshotter/cli
 
 const crdsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"
 
-// snapshots is what a suite has installed of snapshots.
+// snapshots is what a suite has installed for snapshots.
 type snapshots struct {
 	mutex sync.Mutex
 	// stop ends the snapshot-controller; nil if there is none.
@@ -107,8 +107,8 @@ func (s *Suite) RemoveSnapshots(ctx context.Context) error {
 	return nil
 }
 
-// snapshotCRDs are the CRDs of snapshots as the client's module has them, by the
-// names of their files.
+// snapshotCRDs returns the CRDs of snapshots as the client's module has them, by
+// the names of their files.
 func (s *Suite) snapshotCRDs(ctx context.Context) (map[string][]byte, error) {
 	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", snapshotClientModule)
 	list.Dir = s.root
@@ -129,7 +129,8 @@ func (s *Suite) snapshotCRDs(ctx context.Context) (map[string][]byte, error) {
 	return manifests, nil
 }
 
-// SnapshotControllerLog is the end of what the snapshot-controller printed.
+// SnapshotControllerLog returns the end of what the snapshot-controller
+// printed.
 func (s *Suite) SnapshotControllerLog() string {
 	return endOf(filepath.Join(s.dir, "snapshot-controller.log"))
 }

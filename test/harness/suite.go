@@ -178,7 +178,8 @@ func (s *Suite) Apply(ctx context.Context, manifests ...[]byte) error {
 	return s.plane.Apply(ctx, manifests...)
 }
 
-// ControlPlane is the local one, nil when an existing cluster is used.
+// ControlPlane returns the local control plane; nil if an existing cluster is
+// used.
 func (s *Suite) ControlPlane() *controlplane.ControlPlane { return s.plane }
 
 // Stop ends everything the suite started.
@@ -211,8 +212,8 @@ func (s *Suite) build(ctx context.Context, race bool) error {
 	return nil
 }
 
-// repositoryRoot is found from this file, so that a test's working directory
-// does not matter.
+// repositoryRoot finds the root of the repository from this file, so that a
+// test's working directory does not matter.
 func repositoryRoot() (string, error) {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// tool is a program of others that tests run, which a module of its own builds.
+// tool is a third-party program that tests run, built by a module of its own.
 type tool struct {
 	name string
 	// variable is the environment variable that names a prebuilt one.
@@ -72,7 +72,7 @@ func (r *running) kill() {
 	<-r.exited
 }
 
-// endOf is the end of a log.
+// endOf returns the end of a log.
 func endOf(path string) string {
 	file, err := os.Open(path)
 	if err != nil {

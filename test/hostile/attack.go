@@ -17,8 +17,8 @@ type Attack struct {
 	// unauthorized means that the answer is a 401.
 	unauthorized bool
 	when         when
-	// of are the names of the fields that the true answer must have one of; none
-	// means that every answer will do.
+	// of are names of fields, one of which the true answer must have; none means
+	// that any answer will do.
 	of     []string
 	answer func(exchange)
 }
@@ -59,8 +59,8 @@ func (a Attack) fits(truth answer) bool {
 	})
 }
 
-// Attacks are all of them, in the order of their names' groups. Attacks that no
-// client can take for a success come in both forms.
+// Attacks returns all attacks, in the order of their names' groups. Attacks
+// that no client can take for a success come in both forms.
 func Attacks() []Attack {
 	all := slices.Concat(bodies(), documents(), listings(), logins(), heads())
 	for _, a := range rejections() {
@@ -134,7 +134,7 @@ func resource(path string) (kind, id, action string) {
 	return "", "", ""
 }
 
-// actionIn is the name of the action in a request's body.
+// actionIn returns the name of the action in a request's body.
 func actionIn(r *http.Request) string {
 	content, err := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(content))

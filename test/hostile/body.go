@@ -20,7 +20,7 @@ func (e exchange) replace(body []byte) {
 	truth.write(e.w)
 }
 
-// How long and how large answers are that pretend to be endless. A client that
+// How long and how large answers that pretend to be endless are. A client that
 // still reads then would never stop; a proxy on the way must not.
 const (
 	longestFlow = 10 * time.Second
@@ -54,7 +54,7 @@ func (e exchange) flow(beginning, part string, pause time.Duration) {
 	panic(http.ErrAbortHandler)
 }
 
-// compressedBlanks are 8 MiB in 8 KiB.
+// compressedBlanks returns 8 MiB in 8 KiB.
 func compressedBlanks() []byte {
 	var out bytes.Buffer
 	zip, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // the level is valid
@@ -66,7 +66,7 @@ func compressedBlanks() []byte {
 	return out.Bytes()
 }
 
-// bodies are attacks on the body alone, whatever is in it.
+// bodies returns attacks on the body alone, whatever is in it.
 func bodies() []Attack {
 	html := "<!DOCTYPE html>\n<html><head><title>Welcome</title></head><body><h1>It works</h1></body></html>\n"
 	return []Attack{
@@ -107,7 +107,7 @@ func bodies() []Attack {
 	}
 }
 
-// bodyStatus is a status that may have a body.
+// bodyStatus returns a status that may have a body.
 func bodyStatus(status int) int {
 	if status == http.StatusNoContent {
 		return http.StatusAccepted

@@ -22,7 +22,7 @@ func (e exchange) edit(change func(document object)) {
 	e.replace(encoded)
 }
 
-// about is the part of a document that describes its object.
+// about returns the part of a document that describes its object.
 func about(document object) (name string, found object) {
 	for _, name := range []string{"volume", "attachment"} {
 		if found, ok := document[name].(object); ok {
@@ -32,7 +32,7 @@ func about(document object) (name string, found object) {
 	return "", object{}
 }
 
-// documents are attacks on the document about a volume or an attachment.
+// documents returns attacks on the document about a volume or an attachment.
 func documents() []Attack {
 	of := []string{"volume", "attachment"}
 	field := func(name string, change func(object)) Attack {
@@ -125,7 +125,7 @@ func (e exchange) entries(change func(document object, list []any) []any) {
 	e.edit(func(document object) { document[name] = change(document, list) })
 }
 
-// listings are attacks on a list.
+// listings returns attacks on a list.
 func listings() []Attack {
 	of := []string{"volumes", "attachments"}
 	first := func(name string, change func(object)) Attack {
@@ -200,7 +200,7 @@ func listings() []Attack {
 	}
 }
 
-// logins are attacks on the answer to a login.
+// logins returns attacks on the answer to a login.
 func logins() []Attack {
 	of := []string{"token"}
 	field := func(name string, change func(object)) Attack {

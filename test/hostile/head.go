@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// heads are attacks on what precedes the body of a true answer.
+// heads returns attacks on what precedes the body of a true answer.
 func heads() []Attack {
 	header := func(name string, change func(http.Header)) Attack {
 		return Attack{Name: name, answer: func(e exchange) {
@@ -44,7 +44,7 @@ func heads() []Attack {
 	}
 }
 
-// raw takes the connection from the server and writes to it as it comes.
+// raw takes the connection from the server and writes to it directly.
 func raw(name string, write func(e exchange, w *bufio.Writer)) Attack {
 	return Attack{Name: name, answer: func(e exchange) {
 		connection, buffer, err := http.NewResponseController(e.w).Hijack()
@@ -52,8 +52,8 @@ func raw(name string, write func(e exchange, w *bufio.Writer)) Attack {
 			panic(http.ErrAbortHandler)
 		}
 		defer connection.Close()
-		// A server that has been taken the connection no longer notices that the
-		// client leaves; writing does.
+		// A server whose connection was taken no longer notices that the client
+		// leaves; writing does.
 		write(e, buffer.Writer)
 		_ = buffer.Flush()
 	}}
@@ -101,8 +101,8 @@ func fault(message string) string {
 	return fmt.Sprintf(`{"computeFault": {"code": 500, "message": %q}}`, message)
 }
 
-// rejections are answers that no client can take for a success or for one of
-// Cinder's own rejections. They come after the effect or in place of it.
+// rejections returns answers that no client can take for a success or for one
+// of Cinder's own rejections. They come after the effect or in place of it.
 func rejections() []Attack {
 	elsewhere := "http://192.0.2.1:8776/v3/volumes"
 	return []Attack{
@@ -156,8 +156,8 @@ func rejections() []Attack {
 	}
 }
 
-// refusals are answers that mean that the request had no effect, so they come
-// in place of it.
+// refusals returns answers that mean that the request had no effect, so they
+// come in place of it.
 func refusals() []Attack {
 	refusal := func(a Attack) Attack {
 		a.when = before

@@ -174,7 +174,7 @@ func (a answer) write(w http.ResponseWriter) {
 
 type object = map[string]any
 
-// document is the answer's JSON, nil if it is none.
+// document returns the answer's JSON, nil if it is none.
 func (a answer) document() object {
 	var document object
 	if json.Unmarshal(a.body, &document) != nil {
@@ -183,8 +183,8 @@ func (a answer) document() object {
 	return document
 }
 
-// single is the object that the answer is about, and the name of its field;
-// nil if it is about several or none.
+// single returns the object that the answer is about, and the name of its
+// field; nil if it is about several or none.
 func (a answer) single() (name string, found object) {
 	document := a.document()
 	for _, name := range []string{"volume", "attachment", "token"} {
@@ -195,7 +195,7 @@ func (a answer) single() (name string, found object) {
 	return "", nil
 }
 
-// list is the answer's list of objects, and the name of its field.
+// list returns the answer's list of objects, and the name of its field.
 func (a answer) list() (name string, found []any) {
 	document := a.document()
 	for _, name := range []string{"volumes", "attachments"} {

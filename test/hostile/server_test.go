@@ -68,9 +68,8 @@ func TestWithoutAJudgeAnswersAreTrue(t *testing.T) {
 	}
 }
 
-// TestAttacksKeepTheirPromise: each is another answer than the true one, none is
-// made of a request that it does not perform unless it is a rejection, and each
-// is told.
+// TestAttacksKeepTheirPromise: each differs from the true answer, only a
+// rejection is sent for a request that is not performed, and each is reported.
 func TestAttacksKeepTheirPromise(t *testing.T) {
 	for _, attack := range Attacks() {
 		if !attack.Suits("volume.create") {

@@ -150,7 +150,7 @@ func startNode(ctx context.Context, t *testing.T, plane *controlplane.ControlPla
 	return running, node
 }
 
-// clone is a clone of the repository with what is not committed yet.
+// clone returns a clone of the repository with what is not committed yet.
 func clone(ctx context.Context, t *testing.T) string {
 	t.Helper()
 	directory := filepath.Join(t.TempDir(), "standalone-cinder")
@@ -178,7 +178,7 @@ func clone(ctx context.Context, t *testing.T) string {
 	return directory
 }
 
-// tools are an environment in which kubectl and helm are found.
+// tools returns an environment in which kubectl and helm are found.
 func tools(ctx context.Context, t *testing.T, more ...string) []string {
 	t.Helper()
 	directory := t.TempDir()
@@ -190,8 +190,8 @@ func tools(ctx context.Context, t *testing.T, more ...string) []string {
 		"HELM_CACHE_HOME="+directory, "HELM_CONFIG_HOME="+directory, "HELM_DATA_HOME="+directory)
 }
 
-// buildKubectl builds it as the tutorial does, so that the second one is ready at
-// once.
+// buildKubectl builds kubectl as the tutorial does, so that the tutorial's build
+// is ready at once.
 func buildKubectl(ctx context.Context, t *testing.T, path string) {
 	t.Helper()
 	output(ctx, t, filepath.Join(docs.Root(), "test", "install", "kubectl"), "env", "CGO_ENABLED=0", "go", "build", "-o", path, ".")

@@ -44,7 +44,7 @@ func TestTutorial(t *testing.T) {
 	}
 }
 
-// freePort is a port that nothing listens on now.
+// freePort returns a port that nothing listens on now.
 func freePort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -16,9 +16,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestAccountMayNotBecomeAnother: whoever has the account of the program makes a
-// Secret with its label and the type of a token. Kubernetes then writes a token of
-// any other service account of the namespace into it, which the account may read.
+// TestAccountMayNotBecomeAnother: whoever has the account of the program could
+// make a Secret with its label and the type of a token. Kubernetes would then
+// write a token of any other service account of the namespace into it, which the
+// account may read.
 func TestAccountMayNotBecomeAnother(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "become", cindersim.Options{})
@@ -44,8 +45,8 @@ func TestAccountMayNotBecomeAnother(t *testing.T) {
 }
 
 // TestAccountMayNotMoveAVolumeToAnotherClaim: the program never changes the spec of
-// a PersistentVolume. Its account may: it hands a bound volume of one tenant to
-// a claim of another.
+// a PersistentVolume. If its account could, it could hand a bound volume of one
+// tenant to a claim of another.
 func TestAccountMayNotMoveAVolumeToAnotherClaim(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "moved", cindersim.Options{})
@@ -73,8 +74,8 @@ func TestAccountMayNotMoveAVolumeToAnotherClaim(t *testing.T) {
 // its Secrets, without a label, into the namespaces of the claims. A claim in
 // the namespace that the program itself runs in (kube-system, or one that has
 // both an application and its provisioner) leaves such a Secret there. The role
-// allows to delete it, and the admission policy forbids it: the volume at Cinder
-// is gone, and its PersistentVolume stays Failed for good.
+// allows deleting it. If the admission policy forbade that, the volume at Cinder
+// would be gone, and its PersistentVolume would stay Failed forever.
 func TestHistoricVolumesOfTheOwnNamespaceAreDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "ownhistoric", cindersim.Options{})
@@ -101,7 +102,7 @@ func TestHistoricVolumesOfTheOwnNamespaceAreDeleted(t *testing.T) {
 	}
 }
 
-// attackerOf is a client with the account of a world's program.
+// attackerOf returns a client with the account of a world's program.
 func attackerOf(w *world) kubernetes.Interface {
 	w.Helper()
 	account, err := kubernetes.NewForConfig(attackerConfig(w))
@@ -120,9 +121,8 @@ func attackerConfig(w *world) *rest.Config {
 
 // TestAccountMayDeleteOnlyHistoricSecretsOfTenants: the component historic-volumes
 // lets the account delete the Secrets that the historic provisioner left in a
-// tenant's namespace. RBAC cannot tell them apart, and the admission policy for
-// Secrets looks only at the program's own namespace, so the account may delete
-// every Secret of the tenant.
+// tenant's namespace. RBAC cannot tell these Secrets from others of the tenant, so
+// the admission policy must look beyond the program's own namespace.
 func TestAccountMayDeleteOnlyHistoricSecretsOfTenants(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "tenantsecret", cindersim.Options{})

@@ -98,7 +98,7 @@ func TestCopiesOfEveryShape(t *testing.T) {
 	w.clean()
 }
 
-// copyName is that of the claim for a copy.
+// copyName returns the name of the claim for a copy.
 func copyName(kind, source, shape string) string {
 	if kind == "VolumeSnapshot" {
 		return "restored-" + source + "-" + shape

@@ -21,12 +21,12 @@ import (
 
 // The crash matrix lets everything happen that can, at every step of a claim's
 // life: the leader dies before the step's effect and after it, the request or
-// its answer is lost, the answer comes too late, the request itself does, it is
-// performed twice; and the claim is deleted in the middle of it. The steps are
-// taken from a run in which nothing goes wrong, so that a new one is covered
-// without anybody's thinking of it. Whatever happens, in the end there is
-// exactly one volume, in use once, one PersistentVolume that is bound to the
-// claim, and one Secret; and after the claim nothing.
+// its answer is lost, the answer or the request itself comes too late, the
+// request is performed twice; and the claim is deleted in the middle of it. The
+// steps are taken from a run in which nothing goes wrong, so that a new one is
+// covered without anybody having to think of it. Whatever happens, in the end
+// there is exactly one volume, in use once, one PersistentVolume that is bound
+// to the claim, and one Secret; and once the claim is gone, nothing.
 
 // phase is a part of a claim's life.
 type phase string
@@ -114,8 +114,8 @@ func (c crash) String() string {
 	return name
 }
 
-// mustHave are steps that a recording which recorded anything has; without them
-// the matrix proves nothing.
+// mustHave are steps that every working recording has; without them the matrix
+// proves nothing.
 var mustHave = map[string]map[phase][]string{
 	"reserve": {
 		provisioning: {stepCreate, stepReserve, stepInitialize, stepSecret, stepRecord, stepAttach},
@@ -148,8 +148,8 @@ const (
 	// is no finding.
 	matrixTime = 20 * time.Minute
 	caseTime   = 150 * time.Second
-	// attempts is how often a case is begun whose step is not reached: not every
-	// run takes every step.
+	// attempts is how often a case is begun if its step is not reached: not
+	// every run takes every step.
 	attempts = 3
 )
 
@@ -164,7 +164,7 @@ func TestCrashMatrix(t *testing.T) {
 // TestCrashMatrixOfAMember repeats the part of the matrix where it matters who
 // asks: a member of a project is shown less of an attachment than the
 // administrator that noauth makes of everybody, and a repeated os-attach is
-// answered otherwise. Logging in is a step, too.
+// answered differently. Logging in is a step, too.
 func TestCrashMatrixOfAMember(t *testing.T) {
 	for _, workflow := range []string{"reserve", "attachment"} {
 		crashMatrix(t, &matrix{name: "member-" + workflow, options: siteOptions{workflow: workflow, keystone: true}, only: func(c crash) bool {
@@ -226,7 +226,7 @@ func crashMatrix(t *testing.T, m *matrix) (cases []crash) {
 	return known
 }
 
-// matrix makes the cases, and keeps the books.
+// matrix makes the cases, and keeps track of them.
 type matrix struct {
 	name    string
 	options siteOptions
@@ -238,8 +238,8 @@ type matrix struct {
 	idle   []*site
 	ran    map[crash]bool
 	missed []string
-	// recoveries are the steps that replicas took which came after a killed one,
-	// each with the case where it was seen first.
+	// recoveries are the steps of replicas that took over from a killed one,
+	// each with the case in which it was first seen.
 	recoveries []crash
 }
 
@@ -270,7 +270,7 @@ func (m *matrix) crashedAgain() []crash {
 	var cases []crash
 	for _, c := range m.recoveries {
 		for _, mishap := range mishaps {
-			// Before or after is the same to a read.
+			// For a read, before and after are the same.
 			if mishap.kill && !mishap.abandon && (mishap.verdict == faultproxy.HoldAfter || mishap.verdict == faultproxy.HoldBefore && !c.again.reads()) {
 				c.againMishap = mishap
 				cases = append(cases, c)
@@ -434,7 +434,7 @@ type stage struct {
 	leader *node
 }
 
-// prepare leads a site to the beginning of a phase, and begins a tape there.
+// prepare brings a site to the beginning of a phase, and begins a tape there.
 func (s *site) prepare(ctx context.Context, in phase) (*stage, error) {
 	at := &stage{phase: in}
 	s.sim.ResetJournal()
@@ -584,8 +584,8 @@ func (s *site) undisturbed(ctx context.Context, in phase) ([]step, error) {
 	return steps, s.finish(ctx, at)
 }
 
-// crash has one case happen, from nothing to nothing. It returns what was done
-// after the first kill.
+// crash runs one case, from an empty site to an empty site. It returns what was
+// done after the first kill.
 func (s *site) crash(ctx context.Context, c crash) (recovery []step, err error) {
 	at, err := s.prepare(ctx, c.phase)
 	if err != nil {

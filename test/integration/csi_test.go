@@ -27,8 +27,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// cluster is what of CSI tests shares the names of the cluster: CSINodes and
-// VolumeAttachments.
+// csiCluster keeps apart what tests of CSI do with objects that have no
+// namespace: CSINodes and VolumeAttachments.
 type csiCluster struct {
 	name, cluster string
 	sim           *cindersim.Simulator
@@ -139,7 +139,7 @@ func (c csiCluster) remove(ctx context.Context, volumes []csiVolume, nodes int) 
 	return nil
 }
 
-// attachTo asks for a volume at a node, as the attach-detach controller does.
+// attachTo asks for a volume on a node, as the attach-detach controller does.
 func (c csiCluster) attachTo(ctx context.Context, v csiVolume, n int) error {
 	_, err := suite.Client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: c.attachment(v, n)},
@@ -193,8 +193,8 @@ func (c csiCluster) detached(ctx context.Context, v csiVolume, n int) error {
 	return c.onlyOn(v)
 }
 
-// onlyOn returns an error unless Cinder and the volume's records show that just these
-// nodes have a volume.
+// onlyOn returns an error unless Cinder and the volume's records show that exactly
+// these nodes have a volume.
 func (c csiCluster) onlyOn(v csiVolume, nodes ...string) error {
 	now, found := c.sim.Volume(v.id)
 	if !found {
@@ -225,7 +225,7 @@ func (c csiCluster) onlyOn(v csiVolume, nodes ...string) error {
 	return nil
 }
 
-// credentials are the entries of a volume's Secret.
+// credentials returns the entries of a volume's Secret.
 func (c csiCluster) credentials(ctx context.Context, v csiVolume) (map[string]string, error) {
 	secret, err := suite.Client.CoreV1().Secrets(harness.Namespace).Get(ctx, v.pv+"-node", metav1.GetOptions{})
 	if err != nil {
@@ -244,7 +244,7 @@ type sidecar struct {
 	Attacher *harness.Sidecar
 }
 
-// socket is a path for the driver's socket, short enough for one.
+// socket returns a path for the driver's socket, short enough for a socket.
 func (w *world) socket() string {
 	w.Helper()
 	dir, err := os.MkdirTemp("", "csi-")
@@ -309,7 +309,7 @@ func (w *world) csi(nodes, volumes int, types ...string) (csiCluster, []csiVolum
 	return c, made
 }
 
-// TestVolumesMoveFromNodeToNode: the real external-attacher has a volume attached,
+// TestVolumesMoveFromNodeToNode: the real external-attacher gets a volume attached,
 // another node gets it when the first has given it up, and no credential is anywhere
 // but in the volume's Secret.
 func TestVolumesMoveFromNodeToNode(t *testing.T) {
@@ -479,7 +479,7 @@ func TestAttachmentsSurviveTheirLeaders(t *testing.T) {
 		w.must(err)
 	}
 	w.must(leader.Signal(syscall.SIGCONT))
-	time.Sleep(3 * time.Second) // What it still wants to do, it does now.
+	time.Sleep(3 * time.Second) // What it still has to do, it does now.
 	for _, v := range all {
 		w.must(c.onlyOn(v, c.node(1)))
 	}

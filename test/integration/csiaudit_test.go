@@ -40,7 +40,7 @@ func TestAuditComparesAttachments(t *testing.T) {
 	}
 	finds()
 
-	// Somebody removes the finalizer, and the sidecar has no chance.
+	// Somebody removes the finalizer, and the sidecar has no chance to act.
 	s.Attacher.Stop()
 	attachments := suite.Client.StorageV1().VolumeAttachments()
 	_, err = attachments.Patch(w.ctx, c.attachment(v, 0), types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})

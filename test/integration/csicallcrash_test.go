@@ -102,7 +102,7 @@ type callSite struct {
 // TestCrashMatrixOfSidecarCalls lets the leader die, and requests and answers be lost,
 // late or doubled, at every step of a call of csi-resizer and of csi-snapshotter. The
 // call is repeated as they repeat it, is never refused for good, and has its effect
-// once; the ledger counts just that, and the volume is as it was otherwise.
+// once; the ledger counts exactly that, and the volume is otherwise unchanged.
 func TestCrashMatrixOfSidecarCalls(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()
@@ -205,8 +205,8 @@ func newCallSite(ctx context.Context, name, dir string, of sidecarCall) (*callSi
 	return s, nil
 }
 
-// through has a claim made, the call made while a mishap befalls a step, and the claim
-// deleted. It returns the steps of the call.
+// through makes a claim, makes the call while a mishap befalls a step, and deletes the
+// claim. It returns the steps of the call.
 func (s *callSite) through(ctx context.Context, at step, m mishap) ([]step, error) {
 	ctx, cancel := context.WithTimeout(ctx, caseTime)
 	defer cancel()
@@ -263,8 +263,8 @@ func (s *callSite) through(ctx context.Context, at step, m mishap) ([]step, erro
 	return steps, err
 }
 
-// repeat makes the call until it succeeds. Nothing ever stands against it, so no answer
-// may be one after which the sidecar believes that it never had an effect.
+// repeat makes the call until it succeeds. There is never a reason to refuse it, so no
+// answer may make the sidecar believe that the call never had an effect.
 func (s *callSite) repeat(ctx context.Context) error {
 	for {
 		err := s.driven(ctx, func(driver csi.ControllerClient) error { return s.of.call(s, ctx, driver) })
@@ -294,7 +294,7 @@ func (s *callSite) prepareCall(ctx context.Context) error {
 	return s.of.begin(s, ctx)
 }
 
-// finishCall ends all. Then nothing counts.
+// finishCall removes everything. After that, nothing counts.
 func (s *callSite) finishCall(ctx context.Context) error {
 	s.begin()
 	s.release()
@@ -312,7 +312,7 @@ func (s *callSite) finishCall(ctx context.Context) error {
 	return s.ledgerCounts(ctx, 0, 0, 0)
 }
 
-// ledgerCounts waits until the leader's ledger counts just this.
+// ledgerCounts waits until the leader's ledger counts exactly this.
 func (s *callSite) ledgerCounts(ctx context.Context, volumes, gigabytes, snapshots int) error {
 	return s.eventually(ctx, func() (string, error) {
 		leader, err := s.leader(ctx)
@@ -454,8 +454,8 @@ func (s *callSite) hasSnapshot(ctx context.Context, twice bool) error {
 	return errors.Join(err, s.ledgerCounts(ctx, 1, 1, 1), s.served(ctx, s.claim))
 }
 
-// askForItsEnd takes a snapshot, and has its content deleted but for the sidecar's
-// finalizer.
+// askForItsEnd takes a snapshot, and deletes its content, which only the sidecar's
+// finalizer keeps.
 func (s *callSite) askForItsEnd(ctx context.Context) error {
 	if err := s.askForSnapshot(ctx); err != nil {
 		return err

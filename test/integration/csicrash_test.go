@@ -36,8 +36,8 @@ var attachSteps = []string{
 }
 
 // TestCrashMatrixOfAttachments lets the leader die, and requests and answers be lost,
-// late or doubled, at every step of an attachment and of its end. Asked again, the
-// next leader ends with the one attachment that is asked for, or with none.
+// late or doubled, at every step of an attachment and of its end. When asked again,
+// the next leader ends with the one attachment that is asked for, or with none.
 func TestCrashMatrixOfAttachments(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()
@@ -177,8 +177,8 @@ func (s *site) attachThrough(ctx context.Context, c csiCluster, v csiVolume, end
 	return err
 }
 
-// attach attaches a volume to a node, as a sidecar does: again and again. Just that
-// node has it then, and its credentials.
+// attach attaches a volume to a node, as a sidecar does: again and again. After
+// that, exactly that node has the volume and its credentials.
 func (s *site) attach(ctx context.Context, c csiCluster, v csiVolume, n int) error {
 	if err := s.persist(ctx, c, v, n, true); err != nil {
 		return err
@@ -190,7 +190,7 @@ func (s *site) attach(ctx context.Context, c csiCluster, v csiVolume, n int) err
 	return errors.Join(err, c.onlyOn(v, c.node(n)))
 }
 
-// detach detaches it. Nothing is left then.
+// detach detaches a volume from a node. After that, nothing is left.
 func (s *site) detach(ctx context.Context, c csiCluster, v csiVolume, n int) error {
 	if err := s.persist(ctx, c, v, n, false); err != nil {
 		return err
@@ -258,7 +258,7 @@ func (s *site) callAt(ctx context.Context, client csi.ControllerClient, c csiClu
 	return err
 }
 
-// endpoint is a socket of its own for a replica, if the site has sockets.
+// endpoint returns a socket of its own for a replica, if the site has sockets.
 func (s *site) endpoint(n *node) []string {
 	if s.options.sockets == "" {
 		return nil

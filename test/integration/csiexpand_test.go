@@ -14,8 +14,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// growableCSI is csiWorld with StorageClasses that allow expansion, and a quota of
-// tenant b.
+// growableCSI returns a csiWorld with StorageClasses that allow expansion, and a
+// quota for tenant b.
 func growableCSI(t *testing.T, name, quota string, options cindersim.Options) *world {
 	w := csiWorldAt(t, name, options)
 	w.policy = w.change("    volumeSize: {max: 10Gi}\n", "    quota: "+quota+"\n    volumeSize: {max: 10Gi}\n")
@@ -61,9 +61,9 @@ func (w *world) seenByItsNode(claim *corev1.PersistentVolumeClaim, size string) 
 	w.must(err)
 }
 
-// TestClaimsInModeCSIGrow by the real csi-resizer. A quota without room is no verdict
-// about the claim, counts nothing for the next leader, and is tried again when there is
-// room.
+// TestClaimsInModeCSIGrow: the real csi-resizer expands them. A quota without room is
+// not a verdict about the claim: nothing counts for the next leader, and the expansion
+// is tried again when there is room.
 func TestClaimsInModeCSIGrow(t *testing.T) {
 	w := growableCSI(t, "growcsi", "{gigabytes: 12}", cindersim.Options{ExtendDelay: 100 * time.Millisecond})
 	replica, sidecars := w.startBeside(shortLease, suite.Resizer(w.ctx, w.provisioner))
@@ -105,8 +105,9 @@ func TestClaimsInModeCSIGrow(t *testing.T) {
 	w.noResidue()
 }
 
-// TestGrowthInModeCSISurvivesItsLeader: one that dies while Cinder extends a volume is
-// followed by one that counts and finishes what was begun, and asks for nothing twice.
+// TestGrowthInModeCSISurvivesItsLeader: a leader that dies while Cinder extends a
+// volume is followed by one that counts and finishes what was begun, and asks for
+// nothing twice.
 func TestGrowthInModeCSISurvivesItsLeader(t *testing.T) {
 	w := growableCSI(t, "growthcsi", "{gigabytes: 10}", cindersim.Options{ExtendDelay: 3 * time.Second})
 	replica, sidecars := w.startBeside(shortLease, suite.Resizer(w.ctx, w.provisioner))

@@ -17,7 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// withCSI gives backend gold of a world a block csi.
+// withCSI gives backend gold of a world a csi block.
 func (w *world) withCSI(block string) {
 	w.policy = strings.Replace(w.policy, "    auth: {cloud: team-a}\n", "    auth: {cloud: team-a}\n    mode: csi\n    csi: "+block+"\n", 1)
 }
@@ -87,7 +87,7 @@ func (c csiCluster) machine(ctx context.Context, n int, boot string, uses ...csi
 	return err
 }
 
-// taint says that a node is off.
+// taint marks a node as out of service.
 func (c csiCluster) taint(ctx context.Context, n int) error {
 	_, err := suite.Client.CoreV1().Nodes().Patch(ctx, c.node(n), types.StrategicMergePatchType,
 		[]byte(`{"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}]}}`), metav1.PatchOptions{})
@@ -117,7 +117,7 @@ func (c csiCluster) withMachines(w *world, nodes int) {
 	})
 }
 
-// uncleanOn are the nodes that the volume's notes name.
+// uncleanOn returns the nodes that the volume's notes name.
 func (c csiCluster) uncleanOn(v csiVolume) []string {
 	now, _ := c.sim.Volume(v.id)
 	var nodes []string
@@ -213,7 +213,7 @@ func TestAVolumeLeavesALostNode(t *testing.T) {
 	back()
 }
 
-// TestAVolumeLeavesALostNodeAtOnce, if its array keeps the node out.
+// TestAVolumeLeavesALostNodeAtOnce: the array keeps the node out.
 func TestAVolumeLeavesALostNodeAtOnce(t *testing.T) {
 	w := newWorld(t, "csilostatonce", cindersim.Options{})
 	w.withCSI("{fencing: initiator}")

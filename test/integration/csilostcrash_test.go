@@ -132,7 +132,8 @@ func (s *site) refuses(ctx context.Context, c csiCluster, v csiVolume, n int, pu
 	}
 }
 
-// loseThrough loses a node while a mishap befalls a step. Then the volume goes to and fro.
+// loseThrough loses a node while a mishap befalls a step. Then the volume goes back and
+// forth.
 func (s *site) loseThrough(ctx context.Context, c csiCluster, v csiVolume, at step, m mishap) error {
 	ctx, cancel := context.WithTimeout(ctx, caseTime)
 	defer cancel()

@@ -24,7 +24,7 @@ func TestCSISanity(t *testing.T) {
 	runCSISanity(t, "csisanity", harness.SanityReplica{Skip: ofSnapshots}, "TestIdentity", "TestController")
 }
 
-// TestCSISanityOfSnapshots runs the rest of it.
+// TestCSISanityOfSnapshots runs the rest of the suite.
 func TestCSISanityOfSnapshots(t *testing.T) {
 	runCSISanity(t, "csisnaps", harness.SanityReplica{Focus: ofSnapshots}, "TestController")
 }

@@ -120,8 +120,8 @@ func TestSnapshotsOfClaimsInModeCSI(t *testing.T) {
 	w.noResidue()
 }
 
-// TestVolumeAttributesClassOfAClaimInModeCSI gives its volume another type by the real
-// csi-resizer, but only one that the rule lists.
+// TestVolumeAttributesClassOfAClaimInModeCSI: the class gives the volume another type
+// by the real csi-resizer, but only one that the rule lists.
 func TestVolumeAttributesClassOfAClaimInModeCSI(t *testing.T) {
 	w := csiWorldAt(t, "modifycsi", cindersim.Options{Types: append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "other", Backend: "iscsi", RequiresInitiator: true})})
 	w.policy = w.change("        mode: csi\n", "        mode: csi\n        volumeTypes: [other]\n")
@@ -167,7 +167,7 @@ func TestVolumeAttributesClassOfAClaimInModeCSI(t *testing.T) {
 }
 
 // claimsNameClasses makes claims that name a VolumeAttributesClass from the beginning:
-// they are bound with it, or told why not.
+// they are bound with it, or get an event that says why not.
 func (w *world) claimsNameClasses() {
 	w.Helper()
 	naming := func(class string) func(*corev1.PersistentVolumeClaim) {

@@ -113,7 +113,7 @@ func TestVolumesThatTheirBackendDoesNotShowAreKept(t *testing.T) {
 	}
 }
 
-// eachVolume waits until there are as many volumes, each in the state.
+// eachVolume waits until there are that many volumes, all in the status.
 func (w *world) eachVolume(status string, count int) {
 	w.Helper()
 	w.must(harness.Eventually(w.ctx, func() (string, error) {

@@ -26,7 +26,8 @@ import (
 // that comes after it: an event about the attempt itself, or a later claim of
 // the same tenant that is bound.
 
-// annotation is what the program calls its own annotations and metadata keys.
+// annotation returns what the program calls its own annotations and metadata
+// keys.
 func annotation(name string) string { return "standalone-cinder.openstack.org/" + name }
 
 // newEscape makes a world whose waits end within a minute: often the absence of
@@ -90,7 +91,8 @@ func (w *world) add(volume cindersim.Volume) cindersim.Volume {
 	return volume
 }
 
-// stamp is the metadata that this world's program writes on a claim's volume.
+// stamp returns the metadata that this world's program writes on a claim's
+// volume.
 func (w *world) stamp(claim *corev1.PersistentVolumeClaim) map[string]string {
 	tenant := "tenant-a"
 	if claim.Namespace == w.name+"-b" {
@@ -139,8 +141,8 @@ func (w *world) byLabels() {
 func (w *world) creates() int { return w.sim.CountByOperation()["volume.create"] }
 
 // TestEscapeByClaimAnnotationsPicksNothing writes on a claim all that the
-// program and its historic forerunner ever wrote on objects, with the values of
-// another tenant's volume.
+// program and its historic predecessor ever wrote on objects, with the values
+// of another tenant's volume.
 func TestEscapeByClaimAnnotationsPicksNothing(t *testing.T) {
 	t.Parallel()
 	w := newEscape(t, "escnote", cindersim.Options{})
@@ -305,8 +307,8 @@ func TestEscapeByNamesLikeAnothersGetsNothingOfTheirs(t *testing.T) {
 	w.noResidue()
 }
 
-// retained makes a claim of tenant b whose volume stays when it is deleted, and
-// deletes it.
+// retained makes a claim of tenant b whose volume outlives it, and deletes the
+// claim.
 func (w *world) retained(name string) (corev1.PersistentVolume, cindersim.Volume) {
 	w.Helper()
 	retain := corev1.PersistentVolumeReclaimRetain
@@ -329,7 +331,8 @@ func (w *world) released(pvName string) {
 	}))
 }
 
-// discard removes a PersistentVolume as an administrator does, volume untouched.
+// discard removes a PersistentVolume as an administrator does, and leaves the
+// volume alone.
 func (w *world) discard(pvName string) {
 	w.Helper()
 	_, err := suite.Client.CoreV1().PersistentVolumes().Patch(w.ctx, pvName, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
@@ -680,7 +683,7 @@ func TestEscapeThroughALabelChangedBetweenAttemptsLeavesNothingHalf(t *testing.T
 	}
 }
 
-// TestEscapeByVolumesThatImitateOursAdoptsNone has volumes at Cinder, before
+// TestEscapeByVolumesThatImitateOursAdoptsNone puts volumes into Cinder, before
 // the program first looks, that are almost those of claims.
 func TestEscapeByVolumesThatImitateOursAdoptsNone(t *testing.T) {
 	t.Parallel()
@@ -799,8 +802,8 @@ func TestEscapeByAStampInOnesOwnProject(t *testing.T) {
 	}
 }
 
-// TestEscapeByAStampAtAnothersBackendDrawsNoClaimThere has volumes with the
-// stamps of tenant a's claims at the backend of tenant b, where no rule sends
+// TestEscapeByAStampAtAnothersBackendDrawsNoClaimThere puts volumes with the
+// stamps of tenant a's claims into the backend of tenant b, where no rule sends
 // tenant a's claims. Adopting one would write tenant a's data into a project of
 // tenant b. A volume that was never attached and carries the cluster's stamp
 // may be removed: an earlier leader with another policy would have left the
@@ -850,8 +853,8 @@ func TestEscapeByAStampAtAnothersBackendDrawsNoClaimThere(t *testing.T) {
 	}
 }
 
-// forged puts a released PersistentVolume into the cluster that has everything
-// of a real one's but what change alters. Its claim never existed.
+// forged puts a released PersistentVolume into the cluster that is a copy of a
+// real one, except for what change alters. Its claim never existed.
 func (w *world) forged(name string, real corev1.PersistentVolume, uid types.UID, change func(annotations map[string]string)) corev1.PersistentVolume {
 	w.Helper()
 	pv := &corev1.PersistentVolume{
@@ -940,7 +943,7 @@ func TestEscapeByAPersistentVolumeThatNamesAnothersVolumeDeletesNothing(t *testi
 
 // TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing releases an object
 // that was copied from another cluster as it was, as a backup may do: its own
-// words and the volume's stamp agree, and the volume is that cluster's.
+// record and the volume's stamp agree, and the volume is that cluster's.
 func TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing(t *testing.T) {
 	t.Parallel()
 	w := newEscape(t, "escfar", cindersim.Options{})

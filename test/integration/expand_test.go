@@ -44,7 +44,7 @@ func (w *world) served(namespace, name, class, size string, change func(*corev1.
 	return claim
 }
 
-// volumeOf is the volume of a claim.
+// volumeOf returns the volume of a claim.
 func (w *world) volumeOf(claim *corev1.PersistentVolumeClaim) cindersim.Volume {
 	w.Helper()
 	if found := w.sim.VolumesNamed("pvc-" + string(claim.UID)); len(found) == 1 {
@@ -53,7 +53,7 @@ func (w *world) volumeOf(claim *corev1.PersistentVolumeClaim) cindersim.Volume {
 	return cindersim.Volume{Status: "missing"}
 }
 
-// ask has a claim ask for a size.
+// ask makes a claim ask for a size.
 func (w *world) ask(claim *corev1.PersistentVolumeClaim, size string) {
 	w.Helper()
 	w.patchClaim(claim, fmt.Sprintf(`{"spec": {"resources": {"requests": {"storage": %q}}}}`, size))
@@ -166,8 +166,8 @@ func TestExpansion(t *testing.T) {
 	w.noResidue()
 }
 
-// TestExpansionThatTheQuotaDenies comes back when another claim leaves room. Two
-// claims cannot share the last of it.
+// TestExpansionThatTheQuotaDenies: the expansion is tried again when another
+// claim leaves room. Two claims cannot both get the last room.
 func TestExpansionThatTheQuotaDenies(t *testing.T) {
 	t.Parallel()
 	w := newExpandable(t, "growquota", cindersim.Options{ExtendDelay: 300 * time.Millisecond})
@@ -236,8 +236,8 @@ func TestExpansionThatThePolicyDenies(t *testing.T) {
 	w.noResidue()
 }
 
-// TestExpansionThatCinderRefuses is infeasible until the user asks for less, or
-// somebody mends the volume.
+// TestExpansionThatCinderRefuses: the expansion is infeasible until the user
+// asks for less, or somebody repairs the volume.
 func TestExpansionThatCinderRefuses(t *testing.T) {
 	t.Parallel()
 	w := newExpandable(t, "growfail", cindersim.Options{ExtendDelay: 100 * time.Millisecond})
@@ -272,8 +272,8 @@ func TestExpansionThatCinderRefuses(t *testing.T) {
 	w.noResidue()
 }
 
-// TestExpansionWhileABackendIsSilent waits for it without a storm, and does not
-// delay another backend's.
+// TestExpansionWhileABackendIsSilent: the expansion waits for the backend
+// without a storm of requests, and does not delay one at another backend.
 func TestExpansionWhileABackendIsSilent(t *testing.T) {
 	t.Parallel()
 	w := newExpandable(t, "growwait", cindersim.Options{})

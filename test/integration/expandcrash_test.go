@@ -27,8 +27,8 @@ var growthMishaps = []mishap{
 	{name: "twice", verdict: faultproxy.Twice},
 }
 
-// The changes that an expansion is made of. The third change of the claim comes
-// after the acknowledgment.
+// growthSteps are the changes that an expansion is made of. The third change of
+// the claim comes after the acknowledgment.
 var growthSteps = []step{
 	{"kubernetes PATCH api/v1/namespaces/NAMESPACE/persistentvolumeclaims/data/status", 1},
 	{"cinder POST volumes/ID/action os-extend", 1},

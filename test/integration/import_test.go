@@ -53,7 +53,7 @@ func (w *world) importVolume(volume, claim string, flags ...string) (code int, o
 		"--storage-class", w.name + "-gold", "--secret-namespace", harness.Namespace}, flags...)...)
 }
 
-// list is what volume list says, by volume ID.
+// list returns what volume list says, by volume ID.
 func (w *world) list() map[string]listedVolume {
 	w.Helper()
 	code, output := w.volumeCommand("list", "--output", "json", "--backend", "gold")
@@ -184,8 +184,8 @@ func TestImportAVolume(t *testing.T) {
 	w.metric(leader, `standalone_cinder_quota{name="tenant-a",resource="gigabytes",scope="tenant",type="used"} 0`)
 }
 
-// TestImportIsRefused: whatever stands against an import leaves the volume as it
-// is, and no claim behind.
+// TestImportIsRefused: whatever prevents an import leaves the volume as it is,
+// and no claim behind.
 func TestImportIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "importno", cindersim.Options{})

@@ -31,7 +31,7 @@ var importSites = map[string]siteOptions{
 // oldFilesystem is the UUID of the filesystem on a volume that existed before.
 const oldFilesystem = "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11"
 
-// The changes that an import is made of.
+// importSteps are the changes that an import is made of.
 var importSteps = map[string][]step{
 	"csi": {
 		{"kubernetes POST api/v1/namespaces/NAMESPACE/persistentvolumeclaims", 1},
@@ -151,7 +151,7 @@ func (s *site) importWith(ctx context.Context, dir string, at step, m mishap) er
 	return s.gone(ctx)
 }
 
-// leftOver is what an interrupted import must not have done.
+// leftOver returns what an interrupted import must not have done.
 func (s *site) leftOver(ctx context.Context) string {
 	for _, v := range s.ours() {
 		if v.Metadata["owner"] != "somebody" || len(v.Attachments) > 1 {
@@ -164,7 +164,7 @@ func (s *site) leftOver(ctx context.Context) string {
 	return ""
 }
 
-// importCommand is the command that imports a volume.
+// importCommand returns the command that imports a volume.
 func (s *site) importCommand(ctx context.Context, dir, volume string) (*node, *exec.Cmd, error) {
 	flags := []string{"--backend", "gold", "--volume", volume, "--namespace", s.namespace, "--claim", "data", "--storage-class", s.class,
 		"--secret-namespace", harness.Namespace, "--reclaim-policy", "Delete", "--apply"}
@@ -174,7 +174,7 @@ func (s *site) importCommand(ctx context.Context, dir, volume string) (*node, *e
 	return s.volumeCommand(ctx, dir, "import", flags...)
 }
 
-// volumeCommand is an operator's command, behind networks of its own.
+// volumeCommand returns an operator's command, behind networks of its own.
 func (s *site) volumeCommand(ctx context.Context, dir, name string, arguments ...string) (*node, *exec.Cmd, error) {
 	n := &node{name: "the operator", killed: true}
 	transport, err := suite.APIServerTransport()
@@ -208,9 +208,9 @@ func (s *site) volumeCommand(ctx context.Context, dir, name string, arguments ..
 	return n, command, nil
 }
 
-// interrupted starts an operator's command, has a mishap befall one of its steps,
-// and waits until it has ended. It must not succeed, unless all it lost is a read,
-// which it may repeat.
+// interrupted starts an operator's command, makes a mishap befall one of its
+// steps, and waits until it has ended. It must not succeed, unless all it lost is
+// a read, which it may repeat.
 func (s *site) interrupted(ctx context.Context, operator *node, command *exec.Cmd, at step, m mishap) error {
 	t := s.set(at, m.verdict)
 	caught := t.sprung

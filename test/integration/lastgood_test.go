@@ -21,7 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// lastGood is the name of the world's Secret.
+// lastGood returns the name of the world's Secret.
 func (w *world) lastGood() string {
 	return strings.ReplaceAll(w.provisioner, "/", "-") + "-last-good"
 }
@@ -41,7 +41,8 @@ func (w *world) kept(what string, satisfies func(*corev1.Secret) bool) *corev1.S
 	return found
 }
 
-// unzipped is what a key of the Secret has; empty if it cannot be read.
+// unzipped returns the decompressed value of a key of the Secret; empty if it
+// cannot be read.
 func unzipped(secret *corev1.Secret, key string) string {
 	reader, err := gzip.NewReader(bytes.NewReader(secret.Data[key]))
 	if err != nil {
@@ -65,10 +66,10 @@ func zipped(w *world, text string) []byte {
 
 func keptPolicy(secret *corev1.Secret) string { return unzipped(secret, "policy.yaml.gz") }
 
-// keptCredentials are those of all backends.
+// keptCredentials returns the kept credentials of all backends.
 func keptCredentials(secret *corev1.Secret) string { return unzipped(secret, "credentials.json.gz") }
 
-// onPolicy is a condition of kept.
+// onPolicy returns a condition for kept: the Secret has that policy.
 func onPolicy(text string) func(*corev1.Secret) bool {
 	return func(secret *corev1.Secret) bool { return keptPolicy(secret) == text }
 }
@@ -92,7 +93,7 @@ func (w *world) written(name, content string) string {
 }
 
 // TestBadPolicyLetsReplicasStart replaces all replicas while the policy is bad,
-// each with another kind of bad file, and mends it then.
+// each with another kind of bad file, and then repairs it.
 func TestBadPolicyLetsReplicasStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "drained", cindersim.Options{})
@@ -297,7 +298,8 @@ func TestDamagedLastGoodIsToldAndRepaired(t *testing.T) {
 	w.kept("the good policy and credentials", func(secret *corev1.Secret) bool {
 		return keptPolicy(secret) == good && strings.Contains(keptCredentials(secret), "team-a-pass")
 	})
-	// Without leader election as well, a leader keeps and a start takes.
+	// Without leader election, too, a leader keeps the policy, and a start uses
+	// it.
 	first.Kill()
 	w.policy = bad
 	second := w.start("--leader-elect=false", "--keep-credentials=false")
@@ -310,8 +312,8 @@ func TestDamagedLastGoodIsToldAndRepaired(t *testing.T) {
 	w.kept("the policy after it was deleted", onPolicy(good))
 }
 
-// TestStartWaitsForTheAPIServer with a bad file: only the API server knows whether
-// it can go on.
+// TestStartWaitsForTheAPIServer: with a bad file, only the API server knows
+// whether the start can go on.
 func TestStartWaitsForTheAPIServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "unreached", cindersim.Options{})

@@ -178,7 +178,7 @@ func (w *world) noResidue() {
 	}))
 }
 
-// readable is every event and PersistentVolume of the test, as JSON.
+// readable returns every event and PersistentVolume of the test, as JSON.
 func (w *world) readable() string {
 	w.Helper()
 	var text strings.Builder

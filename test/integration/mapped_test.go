@@ -79,8 +79,8 @@ func TestMappedConnectionsAreAcceptedByTheAPIServer(t *testing.T) {
 	}
 }
 
-// TestAttributesClassesOfClaimAndVolumeMustAgree holds the reason why the program writes
-// the claim's VolumeAttributesClass on the PersistentVolume: Kubernetes binds no other.
+// TestAttributesClassesOfClaimAndVolumeMustAgree shows why the program writes the
+// claim's VolumeAttributesClass on the PersistentVolume: Kubernetes binds no other.
 func TestAttributesClassesOfClaimAndVolumeMustAgree(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -137,7 +137,7 @@ func TestAttributesClassesOfClaimAndVolumeMustAgree(t *testing.T) {
 	}
 }
 
-// TestAttributesClassNeedsACSISource holds the reason why claims with a
+// TestAttributesClassNeedsACSISource shows why claims with a
 // VolumeAttributesClass are denied by native rules.
 func TestAttributesClassNeedsACSISource(t *testing.T) {
 	t.Parallel()

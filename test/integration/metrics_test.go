@@ -121,8 +121,8 @@ var (
 	labelName  = regexp.MustCompile(`(?:^|,)([a-z_]+)="`)
 )
 
-// families are the metrics that a replica exports now, with the labels of their
-// series.
+// families returns the metrics that a replica exports now, with the labels of
+// their series.
 func (w *world) families(replica *harness.Replica) map[string]documented {
 	w.Helper()
 	_, body, err := replica.Get(w.ctx, "/metrics")

@@ -24,10 +24,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestCrashMatrixOfModeCSI is the part of the crash matrix that mode csi does in
-// another way: whatever happens, one volume is there, available and marked, that the
-// PersistentVolume names, and one Secret; and after the claim nothing, although an
-// attachment was left at Cinder.
+// TestCrashMatrixOfModeCSI runs the part of the crash matrix that differs in mode
+// csi: whatever happens, there is one volume, available and marked, that the
+// PersistentVolume names, and one Secret; and once the claim is gone, nothing,
+// although an attachment was left at Cinder.
 func TestCrashMatrixOfModeCSI(t *testing.T) {
 	crashMatrix(t, &matrix{name: "crash-csi", options: siteOptions{workflow: "attachment", csi: true}, only: func(c crash) bool {
 		if c.phase == takingOver || c.step.reads() {
@@ -102,9 +102,9 @@ func leaveAttachment(ctx context.Context, sim *cindersim.Simulator, volume strin
 	return nil
 }
 
-// csiWorld has the rule for StorageClass NAME-lab in mode csi, and two StorageClasses
-// that name the driver: NAME-driver, with a rule in mode csi, and NAME-mistaken, with
-// one in mode native.
+// csiWorld returns a world with the rule for StorageClass NAME-lab in mode csi, and
+// two StorageClasses that name the driver: NAME-driver, with a rule in mode csi, and
+// NAME-mistaken, with one in mode native.
 func csiWorld(t *testing.T, name string) *world {
 	return csiWorldAt(t, name, cindersim.Options{CreateDelay: 100 * time.Millisecond})
 }
@@ -156,10 +156,10 @@ func (w *world) secretsOf(t *testing.T) []corev1.Secret {
 	return slices.DeleteFunc(list.Items, func(secret corev1.Secret) bool { return secret.Annotations[annotation("cluster")] != "cluster-"+w.name })
 }
 
-// TestClaimsInModeCSI are bound to PersistentVolumes of the driver, whichever name
-// their StorageClasses give the provisioner, and a copy names the filesystems that it
-// may have. A released volume waits for its VolumeAttachments, over a change of the
-// leader, and an attachment that is left is ended.
+// TestClaimsInModeCSI: claims are bound to PersistentVolumes of the driver, whichever
+// name their StorageClasses give the provisioner, and a copy names the filesystems
+// that it may have. A released volume waits for its VolumeAttachments, over a change
+// of the leader, and an attachment that is left is ended.
 func TestClaimsInModeCSI(t *testing.T) {
 	t.Parallel()
 	w := csiWorld(t, "modecsi")

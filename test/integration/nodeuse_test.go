@@ -154,7 +154,7 @@ func TestVolumeIsLeftToTheNodesThatUseIt(t *testing.T) {
 	w.must(replica.Stop(w.ctx))
 	w.start()
 	for name, h := range volumes {
-		// With the second node alone, in the leader's eyes.
+		// As far as the leader knows, only the second node uses the volume.
 		if _, err := suite.WaitEvent(w.ctx, metav1.NamespaceDefault, h.pv.Name, "VolumeStillInUse", "node "+h.nodes[1].Name+" still uses the volume"); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -189,7 +189,7 @@ func TestRescueOfReleasedVolumesIsHeard(t *testing.T) {
 		pvs = append(pvs, pv.Name)
 		volumes[pv.Name] = volume
 	}
-	// Every look at a volume takes its time, so that the deletions are under way
+	// Every read of a volume takes a while, so that the deletions are under way
 	// when the rescue comes.
 	slow := w.sim.Inject(cindersim.Fault{Kind: cindersim.Delay, Operation: "volume.get", Delay: 6 * time.Second})
 	for i := range many {
@@ -215,7 +215,7 @@ func TestRescueOfReleasedVolumesIsHeard(t *testing.T) {
 			t.Errorf("%s was rescued before its first change: %s", name, touched)
 		}
 	}
-	// Given back, they go.
+	// Once the policy is Delete again, they are deleted.
 	for _, name := range pvs {
 		_, err := suite.Client.CoreV1().PersistentVolumes().Patch(w.ctx, name, "application/merge-patch+json", []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`), metav1.PatchOptions{})
 		w.must(err)

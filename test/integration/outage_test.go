@@ -87,7 +87,7 @@ func (w *world) waitEventAbout(pv corev1.PersistentVolume, reason string) {
 }
 
 // TestNextBackendServesWhileTheFirstIsDown sends new claims on, keeps those that
-// may have a volume where they are, and doubles none over a change of leader.
+// may have a volume where they are, and duplicates none over a change of leader.
 func TestNextBackendServesWhileTheFirstIsDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "next", cindersim.Options{CreateDelay: 5 * time.Second})

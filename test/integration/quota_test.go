@@ -90,7 +90,7 @@ func (w *world) pending() []string {
 	return names
 }
 
-// boundOf waits until so many claims are bound.
+// boundOf waits until that many claims are bound.
 func (w *world) boundOf(want int) {
 	w.Helper()
 	w.must(harness.Eventually(w.ctx, func() (string, error) {

@@ -2,5 +2,6 @@
 
 package integration
 
-// raceEnabled builds the program with the race detector when the tests are.
+// raceEnabled reports whether the tests, and so the program, are built with the
+// race detector.
 const raceEnabled = true

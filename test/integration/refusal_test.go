@@ -68,8 +68,8 @@ func TestClaimsThatCannotBeHonoredSayWhy(t *testing.T) {
 	}
 }
 
-// TestNamespaceThatIsLabeledLaterIsAdmitted shows that a denial is lifted by
-// what lifts it, not by retries.
+// TestNamespaceThatIsLabeledLaterIsAdmitted shows that a denial ends when its
+// reason does, not by retries.
 func TestNamespaceThatIsLabeledLaterIsAdmitted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "label", cindersim.Options{})
@@ -131,7 +131,7 @@ func TestConnectionsThatCannotBeMappedAreUndone(t *testing.T) {
 	}
 }
 
-// manyWriters has a claim ask for a raw volume that every node may write to.
+// manyWriters makes a claim ask for a raw volume that every node may write to.
 func manyWriters(claim *corev1.PersistentVolumeClaim) {
 	block := corev1.PersistentVolumeBlock
 	claim.Spec.VolumeMode, claim.Spec.AccessModes = &block, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}

@@ -8,8 +8,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 )
 
-// TestRetypeAVolume: an operator changes the type of a volume in use beside the
-// leader, which does not mind.
+// TestRetypeAVolume: an operator changes the type of a volume in use, which
+// does not disturb the leader.
 func TestRetypeAVolume(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "retype", cindersim.Options{Types: append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "other", Backend: "iscsi", RequiresInitiator: true})})

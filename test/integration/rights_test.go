@@ -36,8 +36,8 @@ func (r right) String() string {
 }
 
 // compareRights reports rights that the manifests grant and that no replica or sidecar of
-// any test used, and requests that were refused for lack of a right. Together they make
-// the granted rights the least.
+// any test used, and requests that were refused for lack of a right. Together they show
+// that the granted rights are the least that suffice.
 func compareRights() error {
 	used, refused, err := usedRights(suite.ControlPlane().AuditPath())
 	if err != nil {

@@ -28,7 +28,7 @@ import (
 
 // site is a simulated Cinder and the replicas that use it, each behind a network
 // of its own to Cinder and to the API server. Everything that goes over those
-// networks is on record, and traps do their worst to what a test picks.
+// networks is recorded, and traps interfere with what a test picks.
 //
 // Its methods return errors rather than end a test: a site may outlive the test
 // that made it.
@@ -61,13 +61,13 @@ type siteOptions struct {
 	cinder cindersim.Options
 	// workflow is the policy's; the default is reserve.
 	workflow string
-	// csi has the policy's rule in mode csi.
+	// csi puts the policy's rule into mode csi.
 	csi bool
 	// rule is a line of the policy's rule; empty: what the mode needs.
 	rule string
 	// quota is the tenant's, as a flow mapping; empty: it has none.
 	quota string
-	// keystone has the replicas log in as a member of a project, instead of
+	// keystone makes the replicas log in as a member of a project, instead of
 	// being everybody's administrator by noauth.
 	keystone bool
 	// retain is the reclaim policy of the StorageClass.
@@ -77,11 +77,12 @@ type siteOptions struct {
 	// apiPatience is how long a client waits, on its way to the API server, for
 	// a request or answer that is held; the default is 3 s.
 	apiPatience time.Duration
-	// arguments are the replicas'; nil is a short lease.
+	// arguments are the replicas'; nil means those for a short lease.
 	arguments []string
 	// auditEvery is the policy's time between audits; 0 is the default.
 	auditEvery time.Duration
-	// namedReads has reads of single objects from the API server count as steps.
+	// namedReads makes reads of single objects from the API server count as
+	// steps.
 	namedReads bool
 	// sockets is a directory for the sockets of CSI controllers; empty: there are none.
 	sockets string
@@ -173,7 +174,7 @@ type trap struct {
 	exchange     *exchange
 }
 
-// newSite makes a site without replicas. Close it.
+// newSite makes a site without replicas. The caller must close it.
 func newSite(ctx context.Context, name string, options siteOptions) (_ *site, err error) {
 	s := &site{
 		name: name, namespace: name, class: name, provisioner: "test.example/" + name, options: options,
@@ -223,7 +224,7 @@ func newSite(ctx context.Context, name string, options siteOptions) (_ *site, er
 	})
 }
 
-// via is an address as it is behind a proxy.
+// via returns an address with the proxy's host and port.
 func (s *site) via(p *faultproxy.Proxy, address string) string {
 	u, err := url.Parse(address)
 	if err != nil || p == nil {
@@ -281,10 +282,10 @@ var (
 // readsByName are reads of single objects that belong to claims.
 var readsByName = regexp.MustCompile(`/(persistentvolumes|persistentvolumeclaims|volumesnapshots|volumesnapshotcontents)/[^/]+$`)
 
-// signature is a request without what differs from claim to claim, and whether
-// it counts: of what goes to the API server only what changes an object that
-// belongs to a claim does, which leaves out leases, events and the Secret with
-// the last good policy.
+// signature returns a request without what differs from claim to claim, and
+// whether it counts: of the requests to the API server, only those count that
+// change an object that belongs to a claim, which leaves out leases, events and
+// the Secret with the last good policy.
 func (s *site) signature(service string, r faultproxy.Request) (what string, counts bool) {
 	segments := slices.DeleteFunc(strings.Split(strings.Trim(r.Path, "/"), "/"), func(segment string) bool {
 		return segment == "" || segment == "v3" || hexProject.MatchString(segment)
@@ -364,7 +365,7 @@ func (s *site) begin() {
 	s.tape, s.last, s.counts, s.traps = nil, map[string]string{}, map[step]int{}, nil
 }
 
-// steps is the tape so far.
+// steps returns the tape so far.
 func (s *site) steps() []step {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -380,7 +381,7 @@ func (s *site) set(at step, verdict faultproxy.Verdict) *trap {
 	return t
 }
 
-// exchanges are copies of those on record that a test is after.
+// exchanges returns copies of the recorded exchanges that a test asks for.
 func (s *site) exchanges(which func(*exchange) bool) []exchange {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -395,12 +396,13 @@ func (s *site) exchanges(which func(*exchange) bool) []exchange {
 	return found
 }
 
-// noauthEndpoint is where the policy finds Cinder by noauth. It is one for all
-// replicas, since PersistentVolumes record it, although each has a network of its
-// own: the name leads nowhere but through the proxy in a replica's environment.
+// noauthEndpoint is where the policy finds Cinder by noauth. It is the same for
+// all replicas, since PersistentVolumes record it, although each has a network of
+// its own: the name leads nowhere but through the proxy in a replica's
+// environment.
 const noauthEndpoint = "http://cinder.site.example:8776/v3"
 
-// policy is the replicas'.
+// policy returns the replicas' policy.
 func (s *site) policy() string {
 	auth := "{cloud: team-a}"
 	if !s.options.keystone {
@@ -492,7 +494,7 @@ func (s *site) kill(n *node) {
 	n.killed = true
 }
 
-// living are the replicas that were started and not killed.
+// living returns the replicas that were started and not killed.
 func (s *site) living() []*node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -513,7 +515,7 @@ func (s *site) leader(ctx context.Context) (*node, error) {
 	})
 }
 
-// holdBack has f see every request of a replica first, and keep it waiting for
+// holdBack lets f see every request of a replica first, and keep it waiting for
 // as long as it likes.
 func (s *site) holdBack(n *node, f func(service string, r faultproxy.Request)) {
 	s.mu.Lock()
@@ -565,7 +567,7 @@ func (s *site) close() error {
 	return errors.Join(failed...)
 }
 
-// news is all logs and actions since the last call, for the analysis of a
+// news returns all logs and actions since the last call, for the analysis of a
 // failure.
 func (s *site) news() string {
 	s.mu.Lock()
@@ -653,7 +655,7 @@ func (s *site) deleteClaim(ctx context.Context, name string) error {
 	})
 }
 
-// ours are the program's volumes.
+// ours returns the program's volumes.
 func (s *site) ours() []cindersim.Volume {
 	return slices.DeleteFunc(s.sim.Volumes(), func(v cindersim.Volume) bool {
 		return slices.ContainsFunc(s.decoys, func(d cindersim.Volume) bool { return d.ID == v.ID })
@@ -684,7 +686,7 @@ func (s *site) removeDecoys() error {
 	return errors.Join(failed...)
 }
 
-// secrets are the program's, of this site's cluster.
+// secrets returns the program's Secrets of this site's cluster.
 func (s *site) secrets(ctx context.Context) ([]corev1.Secret, error) {
 	list, err := suite.Client.CoreV1().Secrets(harness.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -701,8 +703,9 @@ func (s *site) served(ctx context.Context, claims ...*corev1.PersistentVolumeCla
 	return errors.Join(err, s.decoysUntouched())
 }
 
-// eventually is harness.Eventually for conditions that query the API server: if
-// the time runs out during a query, the previous result is still reported.
+// eventually does the same as harness.Eventually, for conditions that query the
+// API server: if the time runs out during a query, the previous result is still
+// reported.
 func (s *site) eventually(ctx context.Context, condition func() (complaint string, err error)) error {
 	last := ""
 	return harness.Eventually(ctx, func() (string, error) {
@@ -821,7 +824,7 @@ func (s *site) left(ctx context.Context) (complaint string, err error) {
 	return "", err
 }
 
-// describe is volumes in a line.
+// describe describes volumes in one line.
 func describe(volumes []cindersim.Volume) string {
 	var parts []string
 	for _, v := range volumes {
@@ -830,7 +833,7 @@ func describe(volumes []cindersim.Volume) string {
 	return strings.Join(parts, "; ")
 }
 
-// creates counts the volumes that Cinder was made to make.
+// creates counts the create requests that Cinder has performed.
 func (s *site) creates() int {
 	n := 0
 	for _, entry := range s.sim.Journal() {

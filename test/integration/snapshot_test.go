@@ -139,7 +139,7 @@ func (w *snapshotWorld) gone(namespace, name string, uid types.UID) {
 	}))
 }
 
-// stored waits until Cinder has so many snapshots.
+// stored waits until Cinder has that many snapshots.
 func (w *snapshotWorld) stored(count int) []cindersim.Snapshot {
 	w.Helper()
 	var all []cindersim.Snapshot
@@ -441,7 +441,7 @@ func TestVolumeWaitsForItsSnapshots(t *testing.T) {
 }
 
 // TestContentWithoutItsVolumeSnapshotIsRemoved: such contents come from a deletion
-// in the very moment when the content was written.
+// at the very moment when the content was written.
 func TestContentWithoutItsVolumeSnapshotIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := newSnapshotWorld(t, "snap-late")

@@ -174,7 +174,7 @@ func (s *snapshotSite) bring(ctx context.Context) (*snapshotv1.VolumeSnapshot, e
 	}, metav1.CreateOptions{})
 }
 
-// contentName is the name of a VolumeSnapshot's content.
+// contentName returns the name of a VolumeSnapshot's content.
 func contentName(of *snapshotv1.VolumeSnapshot) string {
 	if named := of.Spec.Source.VolumeSnapshotContentName; named != nil {
 		return *named
@@ -221,7 +221,7 @@ func (s *snapshotSite) removed(ctx context.Context, of *snapshotv1.VolumeSnapsho
 	})
 }
 
-// recorded is the steps that every one of several undisturbed runs takes.
+// recorded returns the steps that every one of several undisturbed runs takes.
 func (s *snapshotSite) recorded(ctx context.Context, phase string) (steps []step, err error) {
 	for run := range 3 {
 		taken, err := s.pass(ctx, phase, func() error { return nil })
@@ -238,8 +238,8 @@ func (s *snapshotSite) recorded(ctx context.Context, phase string) (steps []step
 	return steps, nil
 }
 
-// pass lets a snapshot's life pass, and has something happen during one phase of
-// it. It returns the steps of that phase.
+// pass lets a snapshot's life pass, and makes something happen during one phase
+// of it. It returns the steps of that phase.
 func (s *snapshotSite) pass(ctx context.Context, phase string, during func() error) ([]step, error) {
 	ctx, cancel := context.WithTimeout(ctx, caseTime)
 	defer cancel()
@@ -282,7 +282,7 @@ func (s *snapshotSite) pass(ctx context.Context, phase string, during func() err
 	return steps, err
 }
 
-// crashAt has a leader die at one step.
+// crashAt kills a leader at one step.
 func (s *snapshotSite) crashAt(ctx context.Context, phase string, at step, verdict faultproxy.Verdict) error {
 	if _, err := s.leader(ctx); err != nil {
 		return err

@@ -96,7 +96,7 @@ var (
 	}
 )
 
-// by is the options with another workflow.
+// by returns the options with another workflow.
 func (o siteOptions) by(workflow string) siteOptions {
 	o.workflow = workflow
 	return o
@@ -156,7 +156,7 @@ func (b *brain) leads() (leader, follower *node) {
 	return leader, follower
 }
 
-// held is the lease's holder, and how often it has changed.
+// held returns the lease's holder, and how often it has changed.
 func (b *brain) held() string {
 	b.Helper()
 	lease, err := suite.Client.CoordinationV1().Leases(harness.Namespace).Get(b.ctx, strings.ReplaceAll(b.provisioner, "/", "-"), metav1.GetOptions{})
@@ -242,7 +242,7 @@ func (b *brain) mustBeGone() {
 	b.must(b.gone(b.ctx))
 }
 
-// changedBy are the changes that a replica has requested since.
+// changedBy returns the changes that a replica has requested since.
 func (b *brain) changedBy(n *node, since time.Time) []exchange {
 	return b.exchanges(func(e *exchange) bool { return e.node == n.name && e.changes() && e.at.After(since) })
 }
@@ -299,8 +299,8 @@ func leaderIsPausedAndResumed(b *brain, steps ...string) {
 	claims = append(claims, b.file("more", 12)...)
 	b.must(paused.Signal(syscall.SIGSTOP))
 	b.mustBeServed(claims)
-	// No replica would remove anything that the paused leader made for those
-	// now.
+	// No replica would now remove anything that the paused leader made for
+	// these claims.
 	var kept, dropped []*corev1.PersistentVolumeClaim
 	for i, claim := range claims {
 		if i%2 == 0 {
@@ -331,7 +331,7 @@ func leaderIsPausedAndResumed(b *brain, steps ...string) {
 }
 
 // leadersArePausedInTurn looks at the lease alone: it belongs to one replica at a
-// time, and who lost it does not give it away.
+// time, and a replica that lost it does not give it away.
 func leadersArePausedInTurn(b *brain) {
 	leader, follower := b.leads()
 	for range 3 {
@@ -392,7 +392,7 @@ func volumeChangesHands(b *brain) {
 	b.mustBeGone()
 }
 
-// leaderLosesTheAPIServer cuts the leader alone off, with many claims under way.
+// leaderLosesTheAPIServer cuts off only the leader, with many claims under way.
 func leaderLosesTheAPIServer(b *brain, lose func(*faultproxy.Proxy)) {
 	blind, next := b.leads()
 	halfway := b.set(step{stepReserve, 5}, faultproxy.Pass)
@@ -532,9 +532,9 @@ func requestIsOverdue(b *brain, what string, deleting bool) {
 	b.mustBeGone()
 }
 
-// recordComesWhenAllWasUndone has a PersistentVolume saved for a claim that went
-// meanwhile, and whose volume the next leader has removed. Its reclaim policy
-// would keep it for good.
+// recordComesWhenAllWasUndone saves a PersistentVolume for a claim that has gone
+// by then, and whose volume the next leader has removed. Its reclaim policy
+// would keep it forever.
 func recordComesWhenAllWasUndone(b *brain) {
 	paused, next := b.leads()
 	overdue := b.set(step{stepRecord, 1}, faultproxy.Late)
@@ -554,7 +554,7 @@ func recordComesWhenAllWasUndone(b *brain) {
 	}
 }
 
-// volumeIsAttachedTwice is about what Cinder makes of two os-attach at once: two
+// volumeIsAttachedTwice covers what Cinder makes of two os-attach at once: two
 // attachments, which it neither terminates nor detaches together.
 func volumeIsAttachedTwice(b *brain) {
 	first, _ := b.leads()
@@ -570,7 +570,7 @@ func volumeIsAttachedTwice(b *brain) {
 	if n := len(b.ours()[0].Attachments); n != 2 {
 		b.Fatalf("the volume has %d attachments; this test would prove nothing", n)
 	}
-	// A leader that has no picture of the volume looks, and lets it be.
+	// A leader that has not seen the volume reads it, and leaves it alone.
 	b.kill(first)
 	more := b.file("more", 1)
 	b.must(harness.Eventually(b.ctx, func() (string, error) {

@@ -27,7 +27,7 @@ type statusWorld struct {
 	replicas []*harness.Replica
 	// kubeconfig is an operator's, with the rights of deploy/examples/status-reader.yaml.
 	kubeconfig string
-	// plugin is the program by the name of kubectl's plugin.
+	// plugin is the program under the name of the kubectl plugin.
 	plugin string
 }
 
@@ -69,8 +69,8 @@ func (w *statusWorld) linkPlugin() string {
 	return plugin
 }
 
-// proxyableAddress is one of this machine to which the API server forwards: it
-// refuses loopback and link-local addresses.
+// proxyableAddress returns an address of this machine to which the API server
+// forwards: it refuses loopback and link-local addresses.
 func proxyableAddress(t *testing.T) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
@@ -110,7 +110,7 @@ func (w *statusWorld) createPod(name, address string) {
 	w.must(err)
 }
 
-// operator is a kubeconfig with the documented rights, and no others.
+// operator returns a kubeconfig with the documented rights, and no others.
 func (w *statusWorld) operator() string {
 	w.Helper()
 	w.must(suite.ApplyFile(w.ctx, filepath.Join("deploy", "examples", "status-reader.yaml")))
@@ -232,7 +232,7 @@ func TestStatusCommandsAskTheLeader(t *testing.T) {
 	text = w.ask(suite.Program, follower, 0, "status", "--url", "http://"+follower.Address)
 	w.contains("status by address", text, "ask "+leaderPod+"_")
 
-	// What cannot be asked is said.
+	// What cannot be asked is reported, with the reason.
 	text = w.ask(suite.Program, leader, 2, "status", "--namespace", "stat-a")
 	w.contains("status without the right", text, "cannot read Lease stat-a/test.example-stat")
 	text = w.ask(suite.Program, leader, 2, "status", "--pod", "stat-9")

@@ -18,7 +18,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
-// The changes that the import for a tenant's claim is made of.
+// tenantImportSteps are the changes that the import for a tenant's claim is
+// made of.
 var tenantImportSteps = map[string][]step{
 	"csi": {
 		{"cinder POST volumes/ID/metadata", 1},
@@ -189,7 +190,7 @@ func (s *site) freeAgain(ctx context.Context, id string) error {
 	return s.sim.RemoveVolume(id)
 }
 
-// discardImported has the program delete an imported volume.
+// discardImported makes the program delete an imported volume.
 func (s *site) discardImported(ctx context.Context, id string, hasClaim bool) error {
 	_, err := suite.Client.CoreV1().PersistentVolumes().Patch(ctx, "imported-"+id, types.MergePatchType, []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`), metav1.PatchOptions{})
 	if err == nil && hasClaim {

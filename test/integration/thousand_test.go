@@ -119,7 +119,7 @@ func TestThousandClaimsKeepToEveryQuota(t *testing.T) {
 	w.noResidue()
 }
 
-// crowd is every claim of the three tenants.
+// crowd returns every claim of the three tenants.
 func (w *world) crowd() []corev1.PersistentVolumeClaim {
 	w.Helper()
 	var all []corev1.PersistentVolumeClaim

@@ -51,7 +51,7 @@ func startCollector(t *testing.T) *collector {
 	return c
 }
 
-// missing are the spans that a claim's trace lacks.
+// missing returns the spans that a claim's trace lacks.
 func (c *collector) missing(claimUID string, want []string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

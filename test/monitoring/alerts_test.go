@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// alertCase is a course of series, and what one alert makes of it; all of them if
-// it names none.
+// alertCase is a course of series, and what one alert, or every alert if it names
+// none, makes of it.
 type alertCase struct {
 	alert, name string
 	// every is the pause between two scrapes, and between two evaluations.

@@ -24,7 +24,7 @@ var (
 	alertsFile = filepath.Join(root, "deploy", "chart", "alerts.yaml")
 )
 
-// newParser is the parser of a Prometheus without experimental features.
+// newParser returns the parser of a Prometheus without experimental features.
 func newParser() parser.Parser { return parser.NewParser(parser.Options{}) }
 
 // TestManifestsLoad reads the manifests with the operator's types, strictly, and
@@ -131,7 +131,7 @@ func TestAlertsNameExistingMetrics(t *testing.T) {
 
 // face is what the program promises.
 type face struct {
-	// labels has those of every metric that replicas export.
+	// labels has the labels of every metric that replicas export.
 	labels map[string][]string
 	// text is the golden list itself.
 	text string

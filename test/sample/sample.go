@@ -13,7 +13,7 @@ import (
 const Variable = "FAULT_SAMPLE"
 
 // Sample picks cases, the same ones every time, and at least one of every kind that
-// has as many cases as one is picked of.
+// has enough cases for that.
 type Sample struct {
 	every int
 	seen  map[string]int
@@ -34,8 +34,8 @@ func New(t *testing.T) *Sample {
 }
 
 // Takes reports whether the next case of a kind is picked. Kinds begin at different
-// cases, so that the case that all kinds have in common at one position is picked of
-// some kind.
+// cases, so that a case that all kinds have at the same position is picked for some
+// kind.
 func (s *Sample) Takes(kind string) bool {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(kind))

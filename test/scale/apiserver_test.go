@@ -101,7 +101,7 @@ func (s *apiServer) put(resource string, object runtime.Object) runtime.Object {
 	return s.store(resource, object)
 }
 
-// store is put with the lock already taken.
+// store does the same as put. The caller must hold the lock.
 func (s *apiServer) store(resource string, object runtime.Object) runtime.Object {
 	c := s.collections[resource]
 	accessor, _ := meta.Accessor(object)

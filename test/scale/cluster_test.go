@@ -133,7 +133,7 @@ func serve(s *apiServer, sim *cindersim.Simulator, i int) error {
 
 func old() metav1.Time { return metav1.NewTime(time.Now().Add(-time.Hour)) }
 
-// claimOf is a new claim as kubectl apply makes it.
+// claimOf returns a new claim as kubectl apply makes it.
 func claimOf(i int, uid string) *corev1.PersistentVolumeClaim {
 	name := fmt.Sprintf("data-%d", i)
 	mode, storageClass := corev1.PersistentVolumeFilesystem, class
@@ -160,7 +160,7 @@ func claimOf(i int, uid string) *corev1.PersistentVolumeClaim {
 	}
 }
 
-// volumeOf is the PersistentVolume that the program writes for a claim.
+// volumeOf returns the PersistentVolume that the program writes for a claim.
 func volumeOf(i int, claim *corev1.PersistentVolumeClaim, id string, at cinder.Place) *corev1.PersistentVolume {
 	name := "pvc-" + string(claim.UID)
 	initiator := "iqn.2018-01.io.k8s.standalone-cinder:scale"
@@ -200,7 +200,7 @@ func volumeOf(i int, claim *corev1.PersistentVolumeClaim, id string, at cinder.P
 	}
 }
 
-// managed is the API server's record of the fields' owners.
+// managed returns the API server's record of the fields' owners.
 func managed(annotations int) []metav1.ManagedFieldsEntry {
 	now := old()
 	fields := `{"f:metadata":{"f:annotations":{".":{},` + strings.TrimSuffix(strings.Repeat(`"f:standalone-cinder.openstack.org/policy-revision":{},`, annotations), ",") +

@@ -35,7 +35,8 @@ func TestHandOverAtTwentyThousandVolumes(t *testing.T) {
 	const (
 		served  = 20_000
 		pending = 500
-		// In MiB, of the container's 512. Measured are 250 to 265 on two processors.
+		// In MiB, of the container's 512. On two processors, 250 to 265 were
+		// measured.
 		most = 320
 	)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
@@ -129,7 +130,7 @@ func TestHandOverAtTwentyThousandVolumes(t *testing.T) {
 	}
 }
 
-// deployed is what the Deployment says about memory.
+// deployed returns what the Deployment says about memory.
 func deployed(t *testing.T) []string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("..", "..", "deploy", "base", "deployment.yaml"))
@@ -157,7 +158,7 @@ func until(ctx context.Context, t *testing.T, condition func() string) {
 // heaps is a directory for profiles of the heap.
 var heaps = flag.String("heaps", "", "`directory` for profiles of the replica's heap as a follower, as a new leader, and after an audit")
 
-// profiles are those of a replica; nil if none are wanted.
+// profiles takes heap profiles of a replica; nil if none are wanted.
 type profiles struct{ address string }
 
 func newProfiles(t *testing.T) *profiles {
@@ -201,13 +202,13 @@ func (p *profiles) take(t *testing.T, name string) {
 	}
 }
 
-// peak is a replica's peak memory, in MiB.
+// peak returns a replica's peak memory, in MiB.
 func peak(t *testing.T, replica *harness.Replica) int {
 	t.Helper()
 	return memory(t, replica, "VmHWM:")
 }
 
-// memory is a replica's memory, in MiB, as proc(5) names it.
+// memory returns a replica's memory, in MiB, as proc(5) names it.
 func memory(t *testing.T, replica *harness.Replica, kind string) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", replica.PID()))

@@ -78,7 +78,7 @@ func (a *Authority) Issue(name string, isCA bool) (cert *x509.Certificate, key *
 	return cert, key, certPEM, keyPEM
 }
 
-// ErrorText is an error's text, or "".
+// ErrorText returns an error's text, or "".
 func ErrorText(err error) string {
 	if err == nil {
 		return ""
@@ -86,10 +86,10 @@ func ErrorText(err error) string {
 	return err.Error()
 }
 
-// NoEnvironment is an environment without variables.
+// NoEnvironment returns an environment without variables.
 func NoEnvironment(string) string { return "" }
 
-// Environment is an environment with these variables.
+// Environment returns an environment with these variables.
 func Environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }

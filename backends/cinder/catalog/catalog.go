@@ -73,7 +73,7 @@ func Endpoint(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (a
 	return withV3(first.URL), Entry{Region: cmp.Or(first.RegionID, first.Region), Interface: first.Interface}, nil
 }
 
-// Project is the ID of the project that a token is scoped to, or "".
+// Project returns the ID of the project that a token is scoped to, or "".
 func Project(result gophercloud.AuthResult) string {
 	token, ok := result.(interface {
 		ExtractProject() (*tokens.Project, error)
@@ -110,7 +110,7 @@ func withV3(address string) string {
 	return address
 }
 
-// versionIn is the API version in an address, or "".
+// versionIn returns the API version in an address, or "".
 func versionIn(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Seen remembers when the certificates expire that Keystone and
-// Cinder showed last.
+// Seen remembers when the certificates that Keystone and Cinder showed last
+// expire.
 type Seen struct {
 	// Identity is Keystone's host; every other host is Cinder's.
 	Identity string
@@ -33,16 +33,16 @@ func (s *Seen) Read(request *http.Request, response *http.Response) {
 	}
 }
 
-// Expiry is when the certificates of Keystone and Cinder expire. A zero time means
-// that none was shown yet.
+// Expiry returns when the certificates of Keystone and Cinder expire. A zero time
+// means that none was shown yet.
 func (s *Seen) Expiry() (keystone, cinder time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.keystone, s.cinder
 }
 
-// expiryOf is when a server's certificate can no longer be verified: when the
-// last of the chains that verify it has an expired certificate. Without
+// expiryOf returns when a server's certificate can no longer be verified: when
+// the last of the chains that verify it has an expired certificate. Without
 // verification it is the certificate's own expiry.
 func expiryOf(leaf *x509.Certificate, chains [][]*x509.Certificate) time.Time {
 	if len(chains) == 0 {

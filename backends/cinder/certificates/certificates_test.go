@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestExpiryIsThatOfTheLastUsableChain: an expired cross-signature, say, does not
-// matter as long as another chain verifies the server.
+// TestExpiryIsThatOfTheLastUsableChain: an expired cross-signature, for example,
+// does not matter as long as another chain verifies the server.
 func TestExpiryIsThatOfTheLastUsableChain(t *testing.T) {
 	in := func(hours int) *x509.Certificate {
 		return &x509.Certificate{NotAfter: time.Unix(0, 0).Add(time.Duration(hours) * time.Hour)}

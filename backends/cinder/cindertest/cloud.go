@@ -125,7 +125,7 @@ func (c *Cloud) Token(w http.ResponseWriter, r *http.Request) {
 	Answer(w, status, string(encoded))
 }
 
-// Entry is a service of the catalog with its three interfaces.
+// Entry returns a service of the catalog with its three interfaces.
 func Entry(service, region, url string) map[string]any {
 	var endpoints []any
 	for _, name := range []string{"public", "internal", "admin"} {

@@ -49,8 +49,8 @@ func (c *Clock) Read(response *http.Response) {
 	c.ahead = append(c.ahead, ahead)
 }
 
-// Now is the time by the median of the readings; by the local clock if there are
-// none.
+// Now returns the time by the median of the readings; by the local clock if
+// there are none.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +61,8 @@ func (c *Clock) Now() time.Time {
 	return time.Now().Add(sorted[len(sorted)/2])
 }
 
-// Last is by how much the clock was ahead of the local one in the last answer.
+// Last returns by how much the clock was ahead of the local one in the last
+// answer.
 func (c *Clock) Last() (ahead time.Duration, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

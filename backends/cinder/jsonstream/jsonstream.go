@@ -1,4 +1,4 @@
-// Package jsonstream reads JSON that a server may have made to do harm.
+// Package jsonstream reads JSON that a server may have crafted to do harm.
 //
 // A server can send far more than the program asked for, and JSON grows when it
 // is decoded: three bytes of an empty object become a hundred. So answers are
@@ -14,14 +14,14 @@ import (
 	"unicode/utf8"
 )
 
-// Text is a JSON text, or null. A value of another type is odd.
+// Text is a JSON string, or null. A value of another type is odd.
 type Text struct {
 	Value string
 	Odd   bool
 }
 
-// Number is a whole JSON number from 0 on, or null. Any other value is odd,
-// unless it says the same in another form, such as "10" for 10.
+// Number is a JSON integer that is not negative, or null. Any other value is
+// odd, unless it is such a number in another form, such as "10" for 10.
 type Number struct {
 	Value int64
 	Odd   bool
@@ -62,7 +62,7 @@ func (f *Flag) UnmarshalJSON(content []byte) error {
 	return nil
 }
 
-// ErrNotAsDescribed is the failure to read an answer, or a part of one.
+// ErrNotAsDescribed means that an answer, or a part of one, could not be read.
 var ErrNotAsDescribed = errors.New("not the JSON that was expected")
 
 // Skipped is a JSON value that is not kept.
@@ -91,8 +91,8 @@ func Fields(decoder *json.Decoder, read func(key string) error) error {
 }
 
 // Elements calls read for every element of the list that comes next, and
-// reports whether there is one: null is none. read takes the element from the
-// decoder.
+// reports whether there is a list: null is none. read takes the element from
+// the decoder.
 func Elements(decoder *json.Decoder, read func() error) (isList bool, err error) {
 	token, err := decoder.Token()
 	if err != nil || token == nil {

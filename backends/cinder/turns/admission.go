@@ -26,7 +26,7 @@ func WithAdmission(ctx context.Context, a Admission) context.Context {
 	return context.WithValue(ctx, admissionKey{}, a)
 }
 
-// AdmissionOf is the admission that the context carries. Without one, the
+// AdmissionOf returns the admission that the context carries. Without one, the
 // context itself is the waiter.
 func AdmissionOf(ctx context.Context) Admission {
 	a, _ := ctx.Value(admissionKey{}).(Admission)

@@ -22,16 +22,16 @@ type Caller struct {
 	// Pace limits the tenant's requests, over all backends that share the
 	// limiter; nil means that only the backends' limits apply.
 	Pace *rate.Limiter
-	// Waits is called when a request begins to wait for its turn, and what it
-	// returns when the wait is over. It may be nil.
+	// Waits is called when a request begins to wait for its turn; the function
+	// that it returns is called when the wait is over. It may be nil.
 	Waits func() (over func())
-	// Answered is called with the ID that Cinder gives a request which it accepts.
+	// Answered is called with the ID that Cinder gives a request that it accepts.
 	// It may be nil.
 	Answered func(operation, requestID string)
 }
 
-// Waiting tells the caller that a wait begins: for a turn of its own, or for what
-// takes turns for several callers.
+// Waiting tells the caller that a wait begins: for a turn of its own, or for
+// something that takes turns for several callers.
 func (c Caller) Waiting() (over func()) {
 	if c.Waits == nil {
 		return func() {}
@@ -48,7 +48,8 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// CallerOf is the caller that the context carries; the zero Caller if none.
+// CallerOf returns the caller that the context carries; the zero Caller if
+// none.
 func CallerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	return c
@@ -144,7 +145,7 @@ func (q *Queue) Progress() (waiting bool, mark string) {
 	return q.round.Len() > 0, strconv.FormatUint(q.granted, 10)
 }
 
-// InUse is how many slots are in use.
+// InUse returns how many slots are in use.
 func (q *Queue) InUse() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -237,8 +238,8 @@ func (q *Queue) passOn() {
 	q.serve()
 }
 
-// serve grants turns while there are slots, tokens and waiting requests.
-// Without a token it runs again when one is due.
+// serve grants turns while there are slots, tokens and waiting requests. If
+// there is no token, it runs again when one is due.
 func (q *Queue) serve() {
 	if q.timer != nil {
 		q.timer.Stop()
@@ -329,7 +330,7 @@ func allows(pace *rate.Limiter) bool { return pace == nil || pace.Allow() }
 // changed meanwhile.
 const longestSleep = time.Minute
 
-// untilToken is the time until a pace has its next token, 0 if it has one.
+// untilToken returns the time until a pace has its next token, 0 if it has one.
 func untilToken(pace *rate.Limiter) time.Duration {
 	if pace == nil || pace.Limit() == rate.Inf {
 		return 0

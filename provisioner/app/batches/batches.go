@@ -1,4 +1,4 @@
-// Package batches reads what a server sends little by little in batches.
+// Package batches reads in batches what a server sends little by little.
 package batches
 
 import (
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Dialer makes connections whose data may wait for a moment, so that a process
-// that only keeps up with a server wakes up once for many events and not for each.
+// Dialer makes connections whose data may wait for a moment, so that a process that
+// only keeps up with a server wakes up once for many events instead of once for each.
 // It saves more than half of the processor time that a watch takes.
 type Dialer struct {
 	options Options
@@ -20,25 +20,25 @@ type Dialer struct {
 	waits   bool
 }
 
-// Options of a Dialer.
+// Options configure a Dialer.
 type Options struct {
 	// Dial makes a connection.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Pause is how long data may wait.
 	Pause time.Duration
-	// Young is the age up to which a connection does not wait: handshakes and first
-	// answers need several turns.
+	// Young is the age below which data of a connection does not wait, because
+	// handshakes and first answers need several round trips.
 	Young time.Duration
 }
 
-// New makes a Dialer whose connections do not wait until Relax.
+// New makes a Dialer whose data does not wait until Relax is called.
 func New(options Options) *Dialer {
 	d := &Dialer{options: options, hurried: make(chan struct{})}
 	close(d.hurried)
 	return d
 }
 
-// Relax lets data wait.
+// Relax lets data wait from now on.
 func (d *Dialer) Relax() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,7 +47,7 @@ func (d *Dialer) Relax() {
 	}
 }
 
-// Hurry reads what waits, and everything else as it arrives.
+// Hurry reads data that waits, and lets no further data wait.
 func (d *Dialer) Hurry() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,12 +78,11 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return &conn{Conn: connection, dialer: d, made: time.Now(), closed: make(chan struct{})}, nil
 }
 
-// batchSize is how much is read at once. Where there is more, the rest does not
-// wait.
+// batchSize is how much is read at once. If there is more, the rest does not wait.
 const batchSize = 64 << 10
 
-// conn reads in batches. As with every connection of this kind, one goroutine at a
-// time reads.
+// conn reads in batches. As usual for a net.Conn, only one goroutine may read at a
+// time.
 type conn struct {
 	net.Conn
 	dialer *Dialer
@@ -112,7 +111,7 @@ func (c *conn) Read(into []byte) (int, error) {
 		if n == 0 {
 			return 0, err
 		}
-		// An error behind the data comes again.
+		// If there is an error as well, the next read returns it again.
 		c.unread, c.read = c.buffer[:n], time.Now()
 		if n == batchSize {
 			c.read = time.Time{}

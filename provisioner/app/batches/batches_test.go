@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// source gives pieces of data, each at its time, and counts how often it is read.
+// source returns pieces of data, each at its time, and counts how often it is read.
 type source struct {
 	net.Conn
 	pieces []piece
@@ -25,7 +25,7 @@ type piece struct {
 	text []byte
 }
 
-// Read blocks until there is a piece, and then gives all that there is.
+// Read blocks until there is a piece, and then returns all that there is.
 func (s *source) Read(into []byte) (int, error) {
 	s.reads++
 	if len(s.pieces) == 0 {
@@ -58,7 +58,7 @@ func connect(t *testing.T, s *source) (*Dialer, net.Conn) {
 	return d, c
 }
 
-// events are pieces of ten bytes, one every tenth of a second.
+// events returns n pieces of ten bytes, one every tenth of a second.
 func events(n int) []piece {
 	var all []piece
 	for i := range n {
@@ -76,7 +76,7 @@ func TestWhatArrivesLittleByLittleIsReadInBatches(t *testing.T) {
 		if err != nil || len(got) != 500 || got[0] != 'a' || got[499] != byte('a'+49%26) {
 			t.Errorf("%d bytes, %v", len(got), err)
 		}
-		// The first at once, then one a second, and the end.
+		// The first is read at once, then one batch every second, and finally the end.
 		if s.reads < 6 || s.reads > 8 {
 			t.Errorf("%d reads for 50 events in 5 s", s.reads)
 		}
@@ -110,7 +110,7 @@ func TestHurryEndsAWait(t *testing.T) {
 	})
 }
 
-// TestALongAnswerDoesNotWait: a list has many times the size of a batch.
+// TestALongAnswerDoesNotWait: a list is many times as large as a batch.
 func TestALongAnswerDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 10<<20 + 1
@@ -118,7 +118,7 @@ func TestALongAnswerDoesNotWait(t *testing.T) {
 		d, c := connect(t, s)
 		d.Relax()
 		began := time.Now()
-		// The end of the stream is looked for after a pause.
+		// Only the read that finds the end of the stream comes after a pause.
 		if got, err := io.ReadAll(c); err != nil || len(got) != size || time.Since(began) != time.Second {
 			t.Errorf("%d bytes, %v, after %s", len(got), err, time.Since(began))
 		}

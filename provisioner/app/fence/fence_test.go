@@ -88,8 +88,8 @@ func TestEndOfTheTermCutsAChangeUnderWay(t *testing.T) {
 	}
 }
 
-// TestLeaseIsHeldFromTheRequestOn delays the answer to a renewal, as happens to
-// a leader that is paused while it waits for one.
+// TestLeaseIsHeldFromTheRequestOn delays the answer to a renewal, as when a leader is
+// paused while it waits for one.
 func TestLeaseIsHeldFromTheRequestOn(t *testing.T) {
 	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}})
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -174,9 +174,9 @@ func TestLeaseIsGivenUpByItsHolderOnly(t *testing.T) {
 	}
 }
 
-// TestEveryRequestEndsButWatches without a timeout of their own: the API server, or
-// a proxy in front of it, accepts requests and never answers. A watch that hangs
-// would keep a cache out of date for ever.
+// TestEveryRequestEndsButWatches: the API server, or a proxy in front of it, accepts
+// requests and never answers, and the requests have no timeout of their own. A watch
+// that hangs would keep a cache out of date forever.
 func TestEveryRequestEndsButWatches(t *testing.T) {
 	for _, c := range []struct {
 		method, path string

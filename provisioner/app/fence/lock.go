@@ -9,21 +9,19 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Lock releases a lease only while this replica holds it. client-go's
-// elector releases the lease it believes it holds without checking the holder:
-// a leader that was paused, and resumes after another was elected, would
-// release the other's lease.
+// Lock releases a lease only while this replica holds it. client-go's elector releases
+// the lease that it believes it holds, without checking the holder: a leader that was
+// paused, and resumes after another was elected, would release the other's lease.
 //
-// It also knows until when the lease is certainly held. The elector counts from
-// the answer to a renewal, but candidates count from the renewal itself: a
-// leader that was paused between the two would believe in a lease that another
-// replica has taken.
+// Lock also knows until when the lease is certainly held. The elector counts from the
+// answer to a renewal, but candidates count from the renewal itself: a leader that was
+// paused between the two would believe in a lease that another replica has taken.
 type Lock struct {
 	resourcelock.LeaseLock
-	// Timeout bounds every request. Without it, a server that keeps telling the
-	// client to try later would keep a candidate's elector from turning.
+	// Timeout bounds every request. Without it, a server that keeps telling the client
+	// to retry later would keep a candidate's elector from turning.
 	Timeout time.Duration
-	// Turns is called when the elector turns: before and after every request.
+	// Turns is called whenever the elector turns: before and after every request.
 	Turns func()
 
 	mu sync.Mutex
@@ -35,9 +33,9 @@ type Lock struct {
 	now func() time.Time
 }
 
-// StillLeading is the fence before every change at Cinder. The elector notices
-// the end of its lease only when it is scheduled; a process that was paused
-// compares clocks here before it changes anything.
+// StillLeading is the fence before every change at Cinder. The elector notices that its
+// lease has ended only when it is scheduled. A process that was paused compares clocks
+// here before it changes anything.
 func (l *Lock) StillLeading(termCtx context.Context, isLeader func() bool, validity time.Duration) error {
 	if termCtx.Err() != nil || !isLeader() {
 		return errors.New("this replica no longer leads")
@@ -82,8 +80,8 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record, raw, err
 }
 
-// Update implements resourcelock.Interface. The elector reads the lease before
-// it releases it, and the API server refuses the update if it has changed since.
+// Update implements resourcelock.Interface. The elector reads the lease before it
+// releases it, and the API server refuses the update if the lease has changed since.
 func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	holder := l.holder

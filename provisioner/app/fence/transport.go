@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Transport lets only a leader change anything in Kubernetes, and cuts
-// requests under way when the lease is lost. It applies the same fence as
-// requests to Cinder: a leader that was paused, and resumes after another was
-// elected, must not save what it was about to write.
+// Transport lets only a leader change anything in Kubernetes, and cuts off requests
+// under way when the lease is lost. It applies the same fence as requests to Cinder: a
+// leader that was paused, and resumes after another was elected, must not save what it
+// was about to write.
 type Transport struct {
 	Next http.RoundTripper
 	// MayWrite returns an error unless this replica leads; TermCtx ends with the
@@ -25,13 +25,13 @@ type Transport struct {
 	TermCtx  func() context.Context
 }
 
-// requestTimeout bounds every request: no worker waits for ever for an API server
-// that has accepted a request and does not answer. The server itself gives up after
-// a minute, but a list takes a while to read.
+// requestTimeout bounds every request: no worker waits forever for an API server that
+// has accepted a request and does not answer. The server itself gives up after a
+// minute, but reading a list may take longer.
 const requestTimeout = 5 * time.Minute
 
-// timeoutOf is how long a request may take; 0 means for ever. A watch lasts as long
-// as it asks for, which informers bound.
+// timeoutOf returns how long a request may take; 0 means forever. A watch lasts as long
+// as it asks for, and informers bound that.
 func timeoutOf(r *http.Request) time.Duration {
 	query := r.URL.Query()
 	if r.Method != http.MethodGet || query.Get("watch") == "" {
@@ -72,7 +72,7 @@ func (f *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// endingBody releases a request's context once its answer is read.
+// endingBody releases a request's context once the response body is closed.
 type endingBody struct {
 	io.ReadCloser
 	end func()
@@ -83,8 +83,8 @@ func (b *endingBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// isAboutEvents reports whether a path is that of an event or of a namespace's
-// events: every replica may report what it sees.
+// isAboutEvents reports whether a path is that of an event or of a namespace's events.
+// Every replica may report what it sees.
 func isAboutEvents(path string) bool {
 	segments := strings.Split(strings.Trim(path, "/"), "/")
 	at := slices.Index(segments, "namespaces")

@@ -1,5 +1,5 @@
-// Package library makes the provisioning library fit into the program: its
-// events, its metrics, and its use of client-go's global scheme.
+// Package library adapts the provisioning library to the program: its events, its
+// metrics, and its use of client-go's global scheme.
 package library
 
 import (
@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// Client is the library's client. The library accepts no recorder and
-// makes its own; Client intercepts its events on their way to the API
-// server, corrects them, and queues them with the program's own.
+// Client is the client that the library uses. The library accepts no recorder and makes
+// its own, so Client intercepts its events on their way to the API server, corrects
+// them, and queues them with the program's own.
 type Client struct {
 	kubernetes.Interface
 	Recorder record.EventRecorder
@@ -40,8 +40,8 @@ func (c *core) Events(namespace string) typedcorev1.EventInterface {
 	return &sink{c.CoreV1Interface.Events(namespace), c.client}
 }
 
-// sink is the sink of the library's recorder. A repeated event arrives
-// as an update or a patch; the next recorder counts those.
+// sink is the sink of the library's recorder. A repeated event arrives as an update or
+// a patch; the program's recorder counts repetitions itself.
 type sink struct {
 	typedcorev1.EventInterface
 	client *Client
@@ -73,14 +73,14 @@ func (e *sink) PatchWithEventNamespaceWithContext(_ context.Context, event *core
 
 func (e *sink) enqueue(event *corev1.Event) (*corev1.Event, error) {
 	if event.Type == corev1.EventTypeNormal {
-		// That provisioning begins and has succeeded: the program's own event,
-		// BackendChosen, and the claim itself say more.
+		// These events say that provisioning begins or has succeeded. The program's own
+		// event, BackendChosen, and the claim itself say more.
 		return event, nil
 	}
 	var about runtime.Object = &event.InvolvedObject
 	if event.InvolvedObject.Kind == "PersistentVolume" {
-		// The event counts for the namespace of its claim, which the reference does
-		// not name.
+		// The event counts against the namespace of the volume's claim, which the
+		// reference does not name.
 		if pv, err := e.client.Volumes.Get(event.InvolvedObject.Name); err == nil && pv.UID == event.InvolvedObject.UID {
 			about = pv
 		}
@@ -89,9 +89,9 @@ func (e *sink) enqueue(event *corev1.Event) (*corev1.Event, error) {
 	return event, nil
 }
 
-// truthful corrects what the library says when it could not save a
-// PersistentVolume. It then asks for the volume's deletion, which the hub
-// refuses: the object may have been saved all the same.
+// truthful corrects what the library says when it could not save a PersistentVolume.
+// The library then asks for the volume's deletion, but the hub refuses, because the
+// object may have been saved nevertheless.
 func truthful(message string) string {
 	if before, ok := strings.CutSuffix(message, "Deleting the volume."); ok {
 		return before + "The volume is kept, and the next attempt finds it."

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 )
 
-// noVolumes is a provisioner that the library asks for deletions only.
+// noVolumes is a provisioner from which the library requests only deletions.
 type noVolumes struct{}
 
 func (noVolumes) Provision(context.Context, controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
@@ -31,8 +31,8 @@ func (noVolumes) Provision(context.Context, controller.ProvisionOptions) (*corev
 
 func (noVolumes) Delete(context.Context, *corev1.PersistentVolume) error { return nil }
 
-// TestLibraryDoesNotTellOfADeletionThatNeverHappens makes the library's own
-// code fail to save a PersistentVolume and report it as it does in a term.
+// TestLibraryDoesNotTellOfADeletionThatNeverHappens makes the library's own code fail
+// to save a PersistentVolume and report it as it would in a term.
 func TestLibraryDoesNotTellOfADeletionThatNeverHappens(t *testing.T) {
 	KeepSchemeStill()
 	client := fake.NewClientset()

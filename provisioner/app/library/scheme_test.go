@@ -13,7 +13,8 @@ func TestCoreTypesAreRegisteredOnceWithTheGlobalScheme(t *testing.T) {
 	if !scheme.Scheme.Recognizes(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")) {
 		t.Fatal("client-go's scheme no longer knows claims by itself; skipping the registration would break the clients")
 	}
-	// A frozen scheme would not do: this one must not be written to at all.
+	// A scheme that ignores changes is not enough: nothing may write to this one at
+	// all.
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

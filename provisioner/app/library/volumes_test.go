@@ -8,8 +8,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestPersistentVolumesNameTheProgramAsTheirProvisioner, whatever their StorageClass
-// calls it: the admission policy lets the account make no others.
+// TestPersistentVolumesNameTheProgramAsTheirProvisioner: their StorageClass may use
+// another name, but the admission policy lets the account create no others.
 func TestPersistentVolumesNameTheProgramAsTheirProvisioner(t *testing.T) {
 	client := &Client{Interface: fake.NewClientset(), Provisioner: "test"}
 	for by, want := range map[string]string{"test": "test", "standalone-cinder.openstack.org": "test", "": ""} {

@@ -1,5 +1,5 @@
-// Package portnames collects the Fibre Channel port names of nodes, which
-// annotations list.
+// Package portnames collects the Fibre Channel port names that nodes have in
+// annotations.
 package portnames
 
 import (
@@ -20,13 +20,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// annotationWWPNs lists a node's Fibre Channel port names, separated by commas
-// or whitespace. Whoever provisions nodes writes it, for instance from
+// annotationWWPNs lists a node's Fibre Channel port names, separated by commas or
+// whitespace. Whoever sets up nodes writes it, for example from
 // /sys/class/fc_host/*/port_name.
 const annotationWWPNs = "standalone-cinder.openstack.org/wwpns"
 
-// nodesFresh is how long the result of one reading is used: many claims arrive
-// at once, and nodes change over minutes.
+// nodesFresh is how long the result of one reading is used, because many claims arrive
+// at once, but nodes change only over minutes.
 const nodesFresh = 15 * time.Second
 
 var portName = regexp.MustCompile(`^[0-9a-f]{16}$`)
@@ -38,7 +38,7 @@ const nodesTimeout = 30 * time.Second
 // Pools collects the port names of nodes selected by labels.
 type Pools struct {
 	client kubernetes.Interface
-	// reading makes concurrent callers for the same nodes wait for one answer.
+	// reading makes concurrent callers for the same nodes share one reading.
 	reading singleflight.Group
 
 	mu    sync.Mutex
@@ -96,7 +96,7 @@ func (n *Pools) known(selector string) (nodePool, bool) {
 // only one annotation of each is needed.
 const nodesPage = 200
 
-// portNames are the nodes' port names, and the number of nodes.
+// portNames holds the nodes' port names, and the number of nodes.
 type portNames struct {
 	nodes int
 	names []string

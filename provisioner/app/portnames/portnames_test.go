@@ -56,8 +56,8 @@ func TestNodesAreReadOnceForManyClaims(t *testing.T) {
 	}
 }
 
-// TestSlowNodeListKeepsNobodyWhoLeaves uses an API server that does not answer.
-// The caller that asked first leaves; its reading still serves the others.
+// TestSlowNodeListKeepsNobodyWhoLeaves uses an API server that does not answer. The
+// first caller leaves; its reading still serves the others.
 func TestSlowNodeListKeepsNobodyWhoLeaves(t *testing.T) {
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"storage": "fc"}, Annotations: map[string]string{annotationWWPNs: "10000090fa3418bc"}}})
 	asked, answer := make(chan struct{}), make(chan struct{})

@@ -17,14 +17,14 @@ import (
 // reportForm is one form of the report.
 type reportForm struct {
 	contentType string
-	// contentSecurityPolicy is what a browser may do with it.
+	// contentSecurityPolicy restricts what a browser does with it.
 	contentSecurityPolicy string
-	// selects means that the request may select a part.
+	// selects means that a request may select a part of the report.
 	selects bool
 	write   func(body *bytes.Buffer, request *http.Request, report statusreport.Report) error
 }
 
-// MaxReports is how many reports are made or sent at once. One of thousands of
+// MaxReports is how many reports are made or sent at once. A report of thousands of
 // pending claims takes some ten megabytes until a slow client has read it, and the
 // leader must not run out of memory.
 const MaxReports = 4
@@ -38,8 +38,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Handle serves the replica's report in every form. Nothing here changes
-// anything.
+// Handle serves the replica's report in every form. It changes nothing.
 func Handle(mux *http.ServeMux, o Options) {
 	slots := make(chan struct{}, MaxReports)
 	const nothing = "default-src 'none'; frame-ancestors 'none'"
@@ -52,14 +51,14 @@ func Handle(mux *http.ServeMux, o Options) {
 	mux.Handle("GET /status.txt", o.serveReport(slots, reportForm{"text/plain; charset=utf-8", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
 		return r.WriteTable(body)
 	}}))
-	// The parameters of the page are those of its question.
+	// The query parameters of the page are those of its form.
 	mux.Handle("GET /{$}", o.serveReport(slots, reportForm{"text/html; charset=utf-8", page.ContentSecurityPolicy, false, func(body *bytes.Buffer, request *http.Request, r statusreport.Report) error {
 		return page.Write(body, r, o.Answer(request.URL.Query()))
 	}}))
 }
 
-// serveReport serves one form of the report. It is complete before it is written:
-// a client that does not read must not block anything.
+// serveReport serves one form of the report. The report is complete before any of it is
+// sent, so that a client that does not read blocks nothing.
 func (o Options) serveReport(slots chan struct{}, form reportForm) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		header := w.Header()

@@ -17,8 +17,8 @@ var accessOf = map[csi.VolumeCapability_AccessMode_Mode]access{
 	csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:   {shared: true},
 }
 
-// accessFor reads a capability. mistake is what is wrong with it, as a sentence, or
-// empty.
+// accessFor reads a capability. mistake says what is wrong with it, as a sentence;
+// empty if nothing is.
 func accessFor(capability *csi.VolumeCapability) (of access, mistake string) {
 	of, known := accessOf[capability.GetAccessMode().GetMode()]
 	switch {

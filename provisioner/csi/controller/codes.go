@@ -11,21 +11,21 @@ import (
 type Failure struct {
 	// Kind is one of the kinds in the table below.
 	Kind string
-	// Message is a sentence without secrets: it becomes the status of a
+	// Message is a sentence without secrets, because it becomes the status of a
 	// VolumeAttachment and the event of a pod.
 	Message string
-	// EffectUnknown means that the change may have taken effect, or may still do so.
+	// EffectUnknown means that the change may have taken effect, or may yet do so.
 	EffectUnknown bool
 }
 
-// Error is the message.
+// Error returns the message.
 func (f *Failure) Error() string { return f.Message }
 
 // The kinds that an Engine adds to those of the backends.
 const (
-	// NodeUnknown means that no node is registered by that ID.
+	// NodeUnknown means that no node is registered with that ID.
 	NodeUnknown = "NodeUnknown"
-	// DuplicateInitiator means that two nodes have the same name at the arrays.
+	// DuplicateInitiator means that two nodes have the same name for arrays.
 	DuplicateInitiator = "DuplicateInitiator"
 	// Unmappable means that no node can reach the volume by its connection.
 	Unmappable = "Unmappable"
@@ -37,8 +37,8 @@ const (
 	NoRoom = "NoRoom"
 	// AlreadyExists means that the name belongs to something else.
 	AlreadyExists = "AlreadyExists"
-	// Damaged means that an object of the volume in Kubernetes lacks something, or is
-	// somebody else's.
+	// Damaged means that a Kubernetes object of the volume lacks something, or belongs
+	// to somebody else.
 	Damaged = "Damaged"
 	// NodeFull means that a node has as many volumes of a backend as it can have.
 	NodeFull = "NodeFull"
@@ -46,10 +46,10 @@ const (
 	Unclean = "Unclean"
 )
 
-// codeOf says by the kind of a failure what a sidecar is told. Sidecars go on after
+// codeOf maps the kind of a failure to the code that a sidecar gets. Sidecars treat
 // Aborted, DeadlineExceeded and Unavailable as if the call might still succeed; every
 // other code is final. In publish, kubelet takes ResourceExhausted for a node that can
-// have no more volumes, so it means nothing else there.
+// have no more volumes, so it has no other meaning there.
 var codeOf = map[string]codes.Code{
 	"NotFound":     codes.NotFound,
 	"Invalid":      codes.InvalidArgument,
@@ -90,9 +90,9 @@ func Knows(kind string) bool {
 	return known
 }
 
-// answerWithoutRoom is answer for calls that need room. A quota that has none, of the
-// policy or of Cinder, is nothing that only another request could get around: the same
-// call succeeds when there is room.
+// answerWithoutRoom is like answer, for calls that need room. If a quota of the policy
+// or of Cinder has no room, no other request would help: the same call succeeds when
+// there is room.
 func answerWithoutRoom(err error) error {
 	var failed *Failure
 	if errors.As(err, &failed) && !failed.EffectUnknown && (failed.Kind == NoRoom || failed.Kind == "OverQuota") {
@@ -101,7 +101,7 @@ func answerWithoutRoom(err error) error {
 	return answer(err)
 }
 
-// answer is a failure's form for a sidecar. What may have had an effect, and what is
+// answer converts a failure for a sidecar. A failure that may have had an effect, or is
 // of no known kind, is never final.
 func answer(err error) error {
 	if err == nil {

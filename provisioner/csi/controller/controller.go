@@ -1,6 +1,6 @@
-// Package controller has the Identity and Controller services of the CSI driver, as
-// the sidecars call them. It checks requests, translates requests and errors, and decides
-// nothing: an Engine does the work.
+// Package controller has the Identity and Controller services of the CSI driver, as the
+// sidecars call them. It checks requests, and translates requests and errors, but
+// decides nothing: an Engine does the work.
 package controller
 
 import (
@@ -18,18 +18,19 @@ import (
 )
 
 // Engine does the work that the sidecars call for. Its errors are *Failure, or of an
-// unknown kind, which never counts as final. For one volume, there is one call at a time,
-// and a call may be repeated.
+// unknown kind, which is never final. For each volume there is one call at a time, and
+// a call may be repeated.
 type Engine interface {
 	// Publish attaches a volume to a node, and returns how the node reaches it.
 	Publish(ctx context.Context, publication Publication) (wire.Connection, error)
-	// Unpublish detaches a volume from the node of that ID, or from all nodes if the ID is
-	// empty. The ID is the node's own word. A volume that is gone is detached.
+	// Unpublish detaches a volume from the node with that ID, or from all nodes if the
+	// ID is empty. The node itself has chosen the ID. A volume that is gone counts as
+	// detached.
 	Unpublish(ctx context.Context, volume wire.Handle, nodeID string) error
 	// Volume describes a volume.
 	Volume(ctx context.Context, volume wire.Handle) (Volume, error)
-	// List lists the driver's volumes, all of them or none. A fresh list shows what
-	// was done before the call; otherwise it may be an earlier one.
+	// List lists all of the driver's volumes, or returns an error. A fresh list shows
+	// what was done before the call; otherwise it may be an earlier one.
 	List(ctx context.Context, fresh bool) ([]Listed, error)
 	// Listed describes one volume as List does.
 	Listed(ctx context.Context, volume wire.Handle) (Listed, error)
@@ -51,7 +52,7 @@ type Publication struct {
 
 // Volume describes a volume.
 type Volume struct {
-	// MultiAttach means that several nodes may have it at once.
+	// MultiAttach means that several nodes may have the volume at the same time.
 	MultiAttach bool
 	// Context is the volume context of its PersistentVolume.
 	Context map[string]string
@@ -63,8 +64,8 @@ type Options struct {
 	Maker  Maker
 	// Version is the program's version.
 	Version string
-	// Work ends when nothing new may begin. Calls outlive their callers: the server does
-	// not cut off a change at Cinder because a sidecar no longer waits for it.
+	// Work ends when nothing new may begin. Calls outlive their callers: the server
+	// does not abort a change at Cinder because a sidecar no longer waits for it.
 	Work   context.Context
 	Logger *slog.Logger
 	// Observe is called after every call, with its outcome.
@@ -77,7 +78,7 @@ type Server struct {
 	csi.UnimplementedControllerServer
 	Options
 
-	// term is in the tokens of lists.
+	// term is part of the tokens of lists.
 	term    string
 	running sync.WaitGroup
 	mu      sync.Mutex
@@ -89,17 +90,17 @@ func New(options Options) *Server {
 	return &Server{Options: options, term: rand.Text(), busy: map[string]bool{}}
 }
 
-// Wait returns when no call is under way, whether or not its caller still waits. No
-// new calls must come.
+// Wait returns when no call is under way, even one whose caller no longer waits. No new
+// calls may come.
 func (s *Server) Wait() { s.running.Wait() }
 
-// alone does the work on a volume; see aloneWith.
+// alone calls aloneWith for a volume.
 func alone[T any](ctx context.Context, s *Server, volume string, work func(context.Context) (T, error)) (T, error) {
 	return aloneWith(ctx, s, "volume "+volume, work)
 }
 
-// aloneWith does the work on something and waits for its end, or for that of the
-// caller's patience. Meanwhile it refuses other calls for the same.
+// aloneWith does the work on something, and waits until it ends or the caller gives up.
+// Until the work ends, it refuses other calls for the same thing.
 func aloneWith[T any](ctx context.Context, s *Server, what string, work func(context.Context) (T, error)) (T, error) {
 	var none T
 	if !s.begin(what) {
@@ -116,7 +117,7 @@ func aloneWith[T any](ctx context.Context, s *Server, what string, work func(con
 		defer cancel()
 		defer undo()
 		answer, err := work(lasting)
-		// Who gets the answer may call again at once.
+		// Whoever gets the answer may call again at once.
 		s.end(what)
 		if err != nil && ctx.Err() != nil {
 			s.Logger.Warn("A call of the CSI driver failed after its caller had given up", "for", what, "error", err)

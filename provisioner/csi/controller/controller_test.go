@@ -18,15 +18,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// engine records what it is asked for, and answers as it is told.
+// engine records what it is asked, and answers as it is told.
 type engine struct {
 	asked  []string
 	err    error
 	volume Volume
-	// snapshots are those that are listed.
+	// snapshots are those that ListSnapshots returns.
 	snapshots []Snapshot
 	listed    []Listed
-	// wait keeps calls until it is closed; begun tells of each.
+	// wait holds up calls until it is closed; begun signals each call.
 	begun, wait chan struct{}
 	ended       chan error
 }
@@ -189,7 +189,7 @@ func TestValidation(t *testing.T) {
 	for name, test := range map[string]struct {
 		volume  Volume
 		request *csi.ValidateVolumeCapabilitiesRequest
-		says    string // empty: confirmed
+		says    string // empty means confirmed
 		err     error
 		code    codes.Code
 		message string
@@ -223,7 +223,8 @@ func TestValidation(t *testing.T) {
 	}
 }
 
-// TestCodes: what a sidecar is told. Nothing that may have had an effect is final.
+// TestCodes: the codes that a sidecar gets. No failure that may have had an effect is
+// final.
 func TestCodes(t *testing.T) {
 	notFinal := map[codes.Code]bool{codes.Aborted: true, codes.DeadlineExceeded: true, codes.Unavailable: true, codes.Canceled: true}
 	for kind, code := range codeOf {
@@ -245,7 +246,7 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// TestACallThatIsAnsweredIsOver: who has the answer may call again at once.
+// TestACallThatIsAnsweredIsOver: whoever gets the answer may call again at once.
 func TestACallThatIsAnsweredIsOver(t *testing.T) {
 	s := newServer(&engine{})
 	for range 20_000 {
@@ -255,8 +256,8 @@ func TestACallThatIsAnsweredIsOver(t *testing.T) {
 	}
 }
 
-// TestACallOutlivesItsCaller: a change that a sidecar gives up on is finished, and
-// meanwhile another one for the volume is refused.
+// TestACallOutlivesItsCaller: a change that a sidecar gives up on is finished. Until
+// then, another change of the volume is refused.
 func TestACallOutlivesItsCaller(t *testing.T) {
 	e := &engine{begun: make(chan struct{}, 1), wait: make(chan struct{}), ended: make(chan error, 1)}
 	s := newServer(e)
@@ -285,7 +286,7 @@ func TestACallOutlivesItsCaller(t *testing.T) {
 	check(t, err, codes.OK, "")
 }
 
-// begunAgain makes a call, and drains what it tells.
+// begunAgain makes a call, and drains its signals.
 func (e *engine) begunAgain(call func()) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
@@ -297,7 +298,7 @@ func (e *engine) begunAgain(call func()) <-chan struct{} {
 	return done
 }
 
-// TestACallEndsWithTheWork: nothing waits longer than its replica leads.
+// TestACallEndsWithTheWork: no call waits longer than its replica leads.
 func TestACallEndsWithTheWork(t *testing.T) {
 	e := &engine{begun: make(chan struct{}, 1), wait: make(chan struct{}), ended: make(chan error, 1)}
 	s := newServer(e)

@@ -13,29 +13,29 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Maker makes and removes volumes. Its errors are those of an Engine. For one name, or one
-// volume, there is one call at a time.
+// Maker makes and removes volumes. Its errors are those of an Engine. For each name or
+// volume there is one call at a time.
 type Maker interface {
 	// Create returns the volume of that name once it can be used.
 	Create(ctx context.Context, wanted Creation) (Created, error)
 	// Delete removes a volume, and returns once it is gone.
 	Delete(ctx context.Context, volume wire.Handle) error
 
-	// MakesSnapshot reports whether TakeSnapshot, and not the Engine, is to answer a call
-	// with those parameters.
+	// MakesSnapshot reports whether a call with these parameters is for TakeSnapshot
+	// rather than for the Engine.
 	MakesSnapshot(parameters map[string]string) bool
 	// TakeSnapshot returns the snapshot of that name once it is ready.
 	TakeSnapshot(ctx context.Context, volume wire.Handle, name string, parameters map[string]string) (Snapshot, error)
-	// RemoveSnapshot removes a snapshot that was made by TakeSnapshot. If removed is false,
-	// the Engine is to answer.
+	// RemoveSnapshot removes a snapshot that TakeSnapshot made. If removed is false,
+	// the call is for the Engine.
 	RemoveSnapshot(ctx context.Context, snapshot wire.Handle) (removed bool, err error)
 }
 
 // Creation is the request to Create.
 type Creation struct {
 	Name string
-	// Bytes is how large the volume must be at least, and AtMost, unless it is 0, how
-	// large it may be.
+	// Bytes is the minimum size of the volume. AtMost is the maximum size, unless it is
+	// 0.
 	Bytes, AtMost int64
 	Parameters    map[string]string
 	Block         bool
@@ -46,7 +46,7 @@ type Creation struct {
 	Type string
 }
 
-// AccessMode is an access mode that Kubernetes has, too.
+// AccessMode is one of the access modes that Kubernetes also has.
 type AccessMode int
 
 // The access modes.
@@ -57,7 +57,7 @@ const (
 	ManyWriters
 )
 
-// Created is a volume that Create returns.
+// Created describes a volume that Create returns.
 type Created struct {
 	Volume  wire.Handle
 	Bytes   int64
@@ -66,10 +66,10 @@ type Created struct {
 
 const gib = 1 << 30
 
-// patience is how long a call waits at most.
+// patience is the longest time that a call waits.
 const patience = time.Minute
 
-// answerBefore is how long before the end of its caller's patience a call is answered.
+// answerBefore is how long before its caller gives up a call is answered.
 const answerBefore = 500 * time.Millisecond
 
 // CreateVolume implements csi.ControllerServer.
@@ -145,7 +145,7 @@ func creationOf(request *csi.CreateVolumeRequest) (Creation, error) {
 	return wanted, nil
 }
 
-// modeOf is the access mode for one of the specification that accessFor knows.
+// modeOf converts an access mode of the specification that accessFor knows.
 func modeOf(mode csi.VolumeCapability_AccessMode_Mode) AccessMode {
 	switch mode {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER:
@@ -158,9 +158,10 @@ func modeOf(mode csi.VolumeCapability_AccessMode_Mode) AccessMode {
 	return OneNode
 }
 
-// whileWaiting does work that mostly waits, and changes nothing that its end would
-// leave half-done. It ends before its caller gives up, so that the caller learns what
-// it waits for, and with the term. Meanwhile it refuses other calls for the same.
+// whileWaiting does work that mostly waits, and that can be ended without leaving
+// anything half-done. It ends the work with the term, and before its caller gives up,
+// so that the caller learns what it waits for. Until then, it refuses other calls for
+// the same thing.
 func whileWaiting[T any](ctx context.Context, s *Server, what string, work func(context.Context) (T, error)) (T, error) {
 	var none T
 	if !s.begin(what) {
@@ -170,7 +171,7 @@ func whileWaiting[T any](ctx context.Context, s *Server, what string, work func(
 	return untilAnswer(ctx, s, work)
 }
 
-// untilAnswer does work that mostly waits until its caller is to have an answer, or the
+// untilAnswer does work that mostly waits, until its caller must get an answer or the
 // term ends.
 func untilAnswer[T any](ctx context.Context, s *Server, work func(context.Context) (T, error)) (T, error) {
 	s.running.Add(1)

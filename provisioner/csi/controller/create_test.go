@@ -20,7 +20,7 @@ type maker struct {
 	deleted string
 	taken   string
 	err     error
-	// wait makes calls last until their contexts end; begun tells of each.
+	// wait makes calls last until their contexts end; begun signals each call.
 	wait  bool
 	begun chan struct{}
 	until time.Duration
@@ -145,8 +145,8 @@ func TestDeleteRequests(t *testing.T) {
 	check(t, err, codes.FailedPrecondition, "a node has it")
 }
 
-// TestCallsThatWaitAreAnsweredInTime: before their callers give up, and when the term
-// ends; meanwhile the same call is refused.
+// TestCallsThatWaitAreAnsweredInTime: they are answered before their callers give up,
+// and when the term ends. Until then, the same call is refused.
 func TestCallsThatWaitAreAnsweredInTime(t *testing.T) {
 	m := &maker{wait: true, begun: make(chan struct{}, 1)}
 	s := making(m)

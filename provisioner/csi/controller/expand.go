@@ -12,13 +12,13 @@ import (
 
 // Expander makes volumes larger.
 type Expander interface {
-	// Expand makes a volume at least as large as asked, and returns its size then. It
-	// may be called again after any interruption.
+	// Expand makes a volume at least as large as requested, and returns its new size.
+	// It may be called again after any interruption.
 	Expand(ctx context.Context, volume wire.Handle, bytes int64) (size int64, err error)
 }
 
-// ControllerExpandVolume implements csi.ControllerServer. The node's part is required for
-// raw devices, too: the kernel sees the new size only when every path is looked at anew.
+// ControllerExpandVolume implements csi.ControllerServer. The node must expand raw
+// devices, too, because the kernel sees the new size only when every path is rescanned.
 func (s *Server) ControllerExpandVolume(ctx context.Context, request *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	wanted, limit := request.GetCapacityRange().GetRequiredBytes(), request.GetCapacityRange().GetLimitBytes()
 	switch {

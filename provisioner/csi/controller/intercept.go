@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Intercept observes a call and logs failures, by method and volume alone: requests
-// and answers may have what must not be logged. Its form is that of a
+// Intercept observes a call, and logs failures by method and volume only, because
+// requests and answers may contain what must not be logged. It is a
 // grpc.UnaryServerInterceptor.
 func (s *Server) Intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method, started := path.Base(info.FullMethod), time.Now()

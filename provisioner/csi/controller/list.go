@@ -16,7 +16,7 @@ import (
 type Listed struct {
 	Volume wire.Handle
 	Bytes  int64
-	// NodeIDs are those of the nodes that have the volume.
+	// NodeIDs are the IDs of the nodes that have the volume.
 	NodeIDs []string
 }
 
@@ -29,7 +29,7 @@ func (s *Server) ListVolumes(ctx context.Context, request *csi.ListVolumesReques
 	if err != nil {
 		return nil, err
 	}
-	// Later pages continue the list that the first one has read.
+	// Later pages continue the list that the first page has read.
 	all, err := s.Engine.List(ctx, last == "")
 	if err != nil {
 		return nil, answer(err)

@@ -32,8 +32,8 @@ func listedAs(id string, nodes ...string) Listed {
 	return Listed{Volume: wire.Handle{Backend: backend, ID: volume}, Bytes: 1 << 30, NodeIDs: nodes}
 }
 
-// TestListsAreReadInPages: a token survives that volumes come and go, the last one of
-// its page included, and only the first page asks for a new list.
+// TestListsAreReadInPages: a token stays valid while volumes come and go, including the
+// last one of its page. Only the first page requests a new list.
 func TestListsAreReadInPages(t *testing.T) {
 	e := &engine{listed: []Listed{listedAs("gold/c"), listedAs("gold/a", "v1 n1"), listedAs("slow/b"), listedAs("gold/e")}}
 	s := newServer(e)
@@ -62,7 +62,7 @@ func TestListsAreReadInPages(t *testing.T) {
 	}
 }
 
-// TestAnotherLeaderContinuesNoList: what it has listed may be older than the first page.
+// TestAnotherLeaderContinuesNoList: its own list may be older than the first page.
 func TestAnotherLeaderContinuesNoList(t *testing.T) {
 	former, e := newServer(&engine{listed: []Listed{listedAs("gold/a"), listedAs("gold/b")}, snapshots: []Snapshot{snapshotAs("s1"), snapshotAs("s2")}}), &engine{}
 	volumes, err := former.ListVolumes(t.Context(), &csi.ListVolumesRequest{MaxEntries: 1})

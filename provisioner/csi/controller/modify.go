@@ -22,7 +22,7 @@ type Modifier interface {
 // ParameterType is the only parameter of a VolumeAttributesClass.
 const ParameterType = "type"
 
-// typeOf is the volume type that the parameters of a VolumeAttributesClass name.
+// typeOf returns the volume type that the parameters of a VolumeAttributesClass name.
 func typeOf(parameters map[string]string) (string, error) {
 	for _, key := range slices.Sorted(maps.Keys(parameters)) {
 		if key != ParameterType {

@@ -7,12 +7,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// tokenAfter is the token of the page that comes after the one that ends with a handle,
-// whether or not that still exists. It names the leader, too: only the leader that made
-// a list can continue it, and another one's may be older.
+// tokenAfter returns the token of the page after the one that ends with a handle,
+// whether or not that handle still exists. It also names the leader, because only the
+// leader that made a list can continue it: another leader's list may be older.
 func (s *Server) tokenAfter(last string) string { return s.term + ":" + last }
 
-// pageAfter reads a token; empty is the first page.
+// pageAfter reads a token; an empty token stands for the first page.
 func (s *Server) pageAfter(token string) (last string, err error) {
 	if token == "" {
 		return "", nil

@@ -32,11 +32,11 @@ type Snapshot struct {
 	NotReady       bool
 }
 
-// Listing says which snapshots to list: the one with a handle, those of a volume, or, if
-// both are zero, all.
+// Listing says which snapshots to list: the one with a handle, those of a volume, or
+// all if both are zero.
 type Listing struct {
 	Snapshot, Volume wire.Handle
-	// Again means that a later page continues what the first one has listed.
+	// Again means that a later page continues the first page's list.
 	Again bool
 }
 
@@ -81,7 +81,7 @@ func (s *Server) DeleteSnapshot(ctx context.Context, request *csi.DeleteSnapshot
 	}
 	snapshot, err := wire.ParseHandle(request.GetSnapshotId())
 	if err != nil {
-		// The driver has made no snapshot of that handle.
+		// The driver never makes snapshots with such handles.
 		return &csi.DeleteSnapshotResponse{}, nil
 	}
 	removed, err := untilAnswer(ctx, s, func(ctx context.Context) (bool, error) { return s.Maker.RemoveSnapshot(ctx, snapshot) })
@@ -118,7 +118,7 @@ func (s *Server) ListSnapshots(ctx context.Context, request *csi.ListSnapshotsRe
 		}
 		handle, err := wire.ParseHandle(by.text)
 		if err != nil {
-			return &csi.ListSnapshotsResponse{}, nil // there is none of another driver
+			return &csi.ListSnapshotsResponse{}, nil // there are none of another driver
 		}
 		*by.to = handle
 	}

@@ -114,8 +114,8 @@ func TestSnapshotsAreListedInPages(t *testing.T) {
 	}
 }
 
-// TestSnapshotsOfTrustedCallers are made and removed as those callers' volumes are; the
-// Engine answers for all others.
+// TestSnapshotsOfTrustedCallers: they are made and removed like those callers' volumes.
+// The Engine handles all others.
 func TestSnapshotsOfTrustedCallers(t *testing.T) {
 	m := &maker{}
 	s := making(m)

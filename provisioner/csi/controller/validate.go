@@ -34,7 +34,7 @@ func (s *Server) ValidateVolumeCapabilities(ctx context.Context, request *csi.Va
 	}}, nil
 }
 
-// cannot says what of a request the volume does not have.
+// cannot says which requested properties the volume does not have.
 func cannot(volume Volume, request *csi.ValidateVolumeCapabilitiesRequest) string {
 	for key, value := range request.GetVolumeContext() {
 		if volume.Context[key] != value {

@@ -1,11 +1,11 @@
 // Package host brings the disks of storage arrays to the node that it runs on, and
 // their filesystems to directories of that node. It reads sysfs and the devices
-// themselves; no link of udev and no cached identity decides anything. What it does
-// to the node goes through a Root, so that tests need no node.
+// themselves, and never decides by a udev link or a cached identity. It acts on the
+// node only through a Root, so that tests need no node.
 //
-// No step assumes that this process did an earlier one: a step whose result is already
-// present does nothing, and a step that cannot reach its result returns an error, and
-// never only logs it.
+// No step assumes that this process did an earlier one. A step whose result is already
+// present does nothing, and a step that cannot reach its result returns an error rather
+// than only logging it.
 package host
 
 import (
@@ -21,32 +21,33 @@ type Host struct {
 	logger *slog.Logger
 }
 
-// New makes a Host of a node's files, devices and tools.
+// New makes a Host from a node's files, devices and tools.
 func New(root Root, logger *slog.Logger) *Host { return &Host{root: root, logger: logger} }
 
-// A Reason says why the host refuses something that another try would not change.
+// A Reason says why the host refuses something that a retry would not change.
 type Reason string
 
 const (
-	// WrongVolume means that a disk holds another volume's filesystem than it should.
+	// WrongVolume means that a disk holds the filesystem of another volume.
 	WrongVolume Reason = "WrongVolume"
 	// Outdated means that a volume was detached from the node while it was staged.
 	Outdated Reason = "Outdated"
-	// NotEmpty means that a disk without a filesystem is not empty, either.
+	// NotEmpty means that a disk has no filesystem, but is not empty.
 	NotEmpty Reason = "NotEmpty"
-	// WrongFilesystem means that the filesystem has another type than was asked for.
+	// WrongFilesystem means that the filesystem does not have the requested type.
 	WrongFilesystem Reason = "WrongFilesystem"
-	// WrongDisk means that a disk does not say what a volume's disk must say.
+	// WrongDisk means that a disk does not identify itself as the volume's.
 	WrongDisk Reason = "WrongDisk"
-	// ForeignPath means that a multipath map has paths of something else.
+	// ForeignPath means that a multipath map has paths that do not belong to the
+	// volume.
 	ForeignPath Reason = "ForeignPath"
-	// InUse means that something still uses what should be removed.
+	// InUse means that something still uses what is to be removed.
 	InUse Reason = "InUse"
 	// LoginRefused means that the storage refused the node's credentials.
 	LoginRefused Reason = "LoginRefused"
 	// MissingTool means that the node lacks a program.
 	MissingTool Reason = "MissingTool"
-	// Malformed means that a name or an address cannot be one.
+	// Malformed means that a name or an address is not valid.
 	Malformed Reason = "Malformed"
 )
 
@@ -56,7 +57,7 @@ type Refusal struct {
 	text   string
 }
 
-// Error is the reason and a sentence.
+// Error returns the reason and a sentence.
 func (r *Refusal) Error() string { return string(r.Reason) + ": " + r.text }
 
 // Refuse makes a Refusal.
@@ -65,13 +66,14 @@ func Refuse(reason Reason, format string, values ...any) error {
 }
 
 const (
-	// poll is the pause between two looks at something that changes by itself.
+	// poll is the pause between two checks of something that changes by itself.
 	poll = 100 * time.Millisecond
-	// patience bounds the wait for a disk or a map to appear or to go away.
+	// patience bounds the wait for a disk or a map to appear or disappear.
 	patience = 30 * time.Second
 )
 
-// until looks until the answer is yes. It returns false if that was never the case.
+// until calls look until it returns true. If that does not happen within the limit,
+// until returns false.
 func until(ctx context.Context, limit time.Duration, look func() (bool, error)) (bool, error) {
 	deadline := time.Now().Add(limit)
 	for {

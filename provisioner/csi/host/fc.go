@@ -15,27 +15,27 @@ import (
 
 // FCPort is a Fibre Channel port of the node.
 type FCPort struct {
-	// Host is the number of its SCSI host.
+	// Host is the number of the port's SCSI host.
 	Host int
 	// Name and NodeName are the names of the port and of its adapter: 16 digits in lower
 	// case. NodeName is empty if the adapter has none.
 	Name, NodeName string
-	// State is the kernel's word, such as Online or Linkdown.
+	// State is the kernel's term, such as Online or Linkdown.
 	State string
 }
 
-// FCPath is a way to a logical unit, from ports of the node to one of the storage.
+// FCPath is a path to a logical unit, from ports of the node to one of the storage.
 type FCPath struct {
 	From   []string
 	Target string
 	LUN    int
 }
 
-// Route is what the kernel has of an FCPath: one of the node's ports, and the target.
+// Route is what the kernel has for an FCPath: one of the node's ports, and the target.
 type Route struct {
 	Address      Address
 	From, Target string
-	// Usable is whether the two ports reach each other.
+	// Usable means that the two ports reach each other.
 	Usable bool
 }
 
@@ -46,13 +46,14 @@ func (r Route) String() string {
 
 const (
 	fcHosts = "/sys/class/fc_host"
-	// fcRemotePorts are the ports that the kernel has met in the fabric.
+	// fcRemotePorts has the ports that the kernel has found in the fabric.
 	fcRemotePorts = "/sys/class/fc_remote_ports"
 )
 
 var portDigits = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
-// fcName reads a name as sysfs has it, and is empty for one that stands for none.
+// fcName reads a name in the form of sysfs. It returns an empty string for a value that
+// means that there is no name.
 func fcName(text string) string {
 	name := strings.TrimPrefix(strings.ToLower(text), "0x")
 	if !portDigits.MatchString(name) || strings.Trim(name, "0") == "" || strings.Trim(name, "f") == "" {
@@ -61,7 +62,7 @@ func fcName(text string) string {
 	return name
 }
 
-// CheckFC refuses a path that cannot be one.
+// CheckFC refuses a path that is not valid.
 func CheckFC(p FCPath) error {
 	for _, name := range append([]string{p.Target}, p.From...) {
 		if name == "" || fcName(name) != name {
@@ -77,7 +78,7 @@ func CheckFC(p FCPath) error {
 	return nil
 }
 
-// FCPorts lists the node's ports, by their names.
+// FCPorts lists the node's ports, sorted by name.
 func (h *Host) FCPorts() ([]FCPort, error) {
 	names, err := h.root.ReadDir(fcHosts)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,12 +104,12 @@ func (h *Host) FCPorts() ([]FCPort, error) {
 	return ports, nil
 }
 
-// isUp is whether a port, of the node or remote, can be used. Marginal ones have errors,
-// and work.
+// isUp reports whether a port, of the node or remote, can be used. A marginal port has
+// errors, but works.
 func isUp(state string) bool { return state == "Online" || state == "Marginal" }
 
-// FCPortsOnline are those of the node's ports that are connected to something. Without
-// one, the error says why.
+// FCPortsOnline returns those of the node's ports that are connected to something. If
+// there is none, the error says why.
 func (h *Host) FCPortsOnline() ([]FCPort, error) {
 	ports, err := h.FCPorts()
 	if err != nil {
@@ -132,7 +133,7 @@ func states(ports []FCPort) string {
 	return some(all)
 }
 
-// mostNamed bounds the ports in a sentence.
+// mostNamed bounds the number of ports in a message.
 const mostNamed = 8
 
 func some(names []string) string {
@@ -142,15 +143,15 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// remotePort is a port of the fabric, as one port of the node has met it.
+// remotePort is a port of the fabric, as one port of the node sees it.
 type remotePort struct {
 	host, channel, target int
 	name                  string
 	up                    bool
 }
 
-// remotePorts lists the ports of storage in the fabric. The kernel keeps those that have
-// gone, with their numbers.
+// remotePorts lists the ports of storage in the fabric. The kernel keeps ports that
+// have gone, with their numbers.
 func (h *Host) remotePorts() ([]remotePort, error) {
 	names, err := h.root.ReadDir(fcRemotePorts)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -168,7 +169,7 @@ func (h *Host) remotePorts() ([]remotePort, error) {
 		}
 		directory := fcRemotePorts + "/" + name + "/"
 		port.name, port.up = fcName(h.attribute(directory+"port_name")), isUp(h.attribute(directory+"port_state"))
-		// Ports that are no storage, such as those of other nodes, have the number -1.
+		// Ports that are not storage, such as those of other nodes, have the number -1.
 		if port.target, err = strconv.Atoi(h.attribute(directory + "scsi_target_id")); err != nil || port.target < 0 || port.name == "" {
 			continue
 		}
@@ -177,7 +178,8 @@ func (h *Host) remotePorts() ([]remotePort, error) {
 	return ports, nil
 }
 
-// Routes lists what the kernel has of paths, usable or not, by their addresses.
+// Routes lists the routes that the kernel has for paths, usable or not, sorted by
+// address.
 func (h *Host) Routes(paths []FCPath) ([]Route, error) {
 	own, err := h.FCPorts()
 	if err != nil {
@@ -215,7 +217,7 @@ func (h *Host) Routes(paths []FCPath) ([]Route, error) {
 }
 
 // Reach waits until a port of the node reaches one of the storage, and returns all
-// routes. A zone that was made for the volume shows its ports a moment later.
+// routes. If a zone was made for the volume, its ports appear a moment later.
 func (h *Host) Reach(ctx context.Context, paths []FCPath) ([]Route, error) {
 	var routes []Route
 	found, err := until(ctx, patience, func() (bool, error) {
@@ -229,7 +231,7 @@ func (h *Host) Reach(ctx context.Context, paths []FCPath) ([]Route, error) {
 	return routes, err
 }
 
-// unreachable says why no port of the storage is reached.
+// unreachable returns an error that says why no port of the storage is reached.
 func (h *Host) unreachable(paths []FCPath) error {
 	own, err := h.FCPorts()
 	if err != nil {
@@ -272,11 +274,11 @@ func orNone(names []string) string {
 	return some(names)
 }
 
-// straggling is how long a disk may come after the first one of its volume.
+// straggling is how much later than the first disk of a volume another one may appear.
 const straggling = 5 * time.Second
 
-// ScanRoutes makes the kernel look at one LUN of each route, and waits for the disks. As
-// soon as there is one, the others get only a little longer. It returns the names of the
+// ScanRoutes makes the kernel look for one LUN on each route, and waits for the disks.
+// Once there is one, the others get only a little longer. It returns the names of the
 // disks, and why routes have none.
 func (h *Host) ScanRoutes(ctx context.Context, routes []Route) (map[Address]string, []error, error) {
 	names := map[Address]string{}
@@ -299,7 +301,7 @@ func (h *Host) ScanRoutes(ctx context.Context, routes []Route) (map[Address]stri
 				}
 				continue
 			}
-			// The array may export the LUN a moment later.
+			// The array may export the LUN only a moment later.
 			if !known && time.Since(scanned[a]) >= scanPause {
 				failed[a], scanned[a] = h.scan(ctx, a), time.Now()
 			}
@@ -322,14 +324,15 @@ func (h *Host) ScanRoutes(ctx context.Context, routes []Route) (map[Address]stri
 	return names, failures, nil
 }
 
-// DiskAt is the name of the disk at an address; empty if the kernel has none there.
+// DiskAt returns the name of the disk at an address; empty if the kernel has none
+// there.
 func (h *Host) DiskAt(a Address) (string, error) {
 	name, _, err := h.diskAt(a)
 	return name, err
 }
 
-// PathOf is the path that a disk belongs to; false if it is not on Fibre Channel. From is
-// empty if the node's port has no name any more.
+// PathOf returns the path that a disk belongs to, and false if the disk is not on Fibre
+// Channel. From is empty if the node's port no longer has a name.
 func (h *Host) PathOf(a Address) (FCPath, bool, error) {
 	own, err := h.FCPorts()
 	if err != nil {

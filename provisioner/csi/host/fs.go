@@ -18,23 +18,23 @@ const (
 	XFS  = "xfs"
 )
 
-// Content is what the beginning of a device holds.
+// Content describes the beginning of a device.
 type Content struct {
-	// Filesystem is the type; empty if there is none that is known.
+	// Filesystem is the type of the filesystem; empty if none is recognized.
 	Filesystem string
-	// UUID is the filesystem's.
+	// UUID is that of the filesystem.
 	UUID string
-	// Bytes is how large the filesystem is.
+	// Bytes is the size of the filesystem.
 	Bytes int64
 	// Empty means that the beginning is all zeros.
 	Empty bool
 }
 
 // beginning is how much of a device is read. Every filesystem, partition table and
-// volume manager has something there.
+// volume manager writes something there.
 const beginning = 2 << 20
 
-// Look reads a device itself.
+// Look reads the beginning of the device itself.
 func (h *Host) Look(ctx context.Context, device string) (Content, error) {
 	content, err := h.root.ReadDevice(ctx, device, 0, beginning)
 	if err != nil {
@@ -46,8 +46,8 @@ func (h *Host) Look(ctx context.Context, device string) (Content, error) {
 	return recognize(content), nil
 }
 
-// recognize reads superblocks: xfs_sb in xfs_format.h, and ext4_super_block in ext4.h
-// of the kernel.
+// recognize reads superblocks: xfs_sb in the kernel's xfs_format.h, and
+// ext4_super_block in its ext4.h.
 func recognize(content []byte) Content {
 	var found Content
 	xfs := bytes.HasPrefix(content, []byte("XFSB"))
@@ -55,7 +55,7 @@ func recognize(content []byte) Content {
 	ext := binary.LittleEndian.Uint16(super[0x38:]) == 0xef53
 	switch {
 	case xfs && ext:
-		// Two signatures mean that one is a remainder, and do not say which.
+		// If there are two signatures, one is a remainder, but it is unknown which.
 		return Content{Filesystem: "ext and xfs"}
 	case xfs:
 		size, blocks := binary.BigEndian.Uint32(content[4:]), binary.BigEndian.Uint64(content[8:])
@@ -84,25 +84,25 @@ func uuid(b []byte) string {
 	return strings.Join([]string{hex.EncodeToString(b[:4]), hex.EncodeToString(b[4:6]), hex.EncodeToString(b[6:8]), hex.EncodeToString(b[8:10]), hex.EncodeToString(b[10:16])}, "-")
 }
 
-// Wanted is the filesystem that a volume is to have.
+// Wanted describes the filesystem that a volume is to have.
 type Wanted struct {
 	// Volume is the volume's ID, which is the UUID of the filesystem that it gets.
 	Volume string
-	// Copied are the IDs of the volumes that its content may be a copy of.
+	// Copied are the IDs of volumes of which its content may be a copy.
 	Copied []string
 	// Filesystem is the type.
 	Filesystem string
 	// ReadOnly means that nothing may be written.
 	ReadOnly bool
-	// Begun means that formatting this very disk was begun, and did not end.
+	// Begun means that formatting of this very disk was begun and has not ended.
 	Begun bool
-	// NeverFormat means that the volume existed before its claim, or is a copy of one that
-	// did. What looks empty may be data then: a disk image may begin with zeros.
+	// NeverFormat means that the volume existed before its claim, or is a copy of one
+	// that did. Then what looks empty may be data: a disk image may begin with zeros.
 	NeverFormat bool
 }
 
-// Judge decides what to do with a device's content: use it, or format the device. All
-// else is refused, since it would be another volume's data that is used or lost.
+// Judge decides what to do with a device's content: use it, or format the device. It
+// refuses everything else, because another volume's data would be used or lost.
 func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	switch {
 	case c.UUID != "" && c.UUID != w.Volume && !slices.Contains(w.Copied, c.UUID):
@@ -121,10 +121,10 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	return false, Refuse(NotEmpty, "the disk of volume %s (%s) holds no filesystem, but is not empty either, so it is not formatted. If formatting was interrupted on another node, overwrite its first 2 MiB with zeros", w.Volume, device)
 }
 
-// formatLimit bounds mkfs and fsck, which take long on large disks.
+// formatLimit bounds mkfs and fsck, which take a long time on large disks.
 const formatLimit = 30 * time.Minute
 
-// Format makes the filesystem, and looks whether it is there.
+// Format makes the filesystem, and verifies that it exists.
 func (h *Host) Format(ctx context.Context, device string, w Wanted) error {
 	arguments := []string{"-q", "-F", "-m", "0", "-U", w.Volume}
 	if w.Filesystem == XFS {
@@ -143,15 +143,15 @@ func (h *Host) Format(ctx context.Context, device string, w Wanted) error {
 	return err
 }
 
-// Check repairs what can be repaired without asking.
+// Check repairs whatever can be repaired without asking.
 func (h *Host) Check(ctx context.Context, device, filesystem string) error {
-	// xfs recovers when it is mounted, and has no such check.
+	// xfs recovers when it is mounted, so it needs no such check.
 	if filesystem != Ext4 {
 		return nil
 	}
 	_, err := h.call(ctx, Command{Tool: "e2fsck", Arguments: []string{"-p", "/dev/" + device}, Limit: formatLimit})
 	var tool *ToolError
-	// Codes 1 and 2 mean that errors were corrected.
+	// Exit codes 1 and 2 mean that errors were corrected.
 	if errors.As(err, &tool) && tool.Code&^3 == 0 {
 		h.logger.Warn("filesystem was repaired", "device", device, "output", tool.Output)
 		return nil
@@ -159,7 +159,7 @@ func (h *Host) Check(ctx context.Context, device, filesystem string) error {
 	return err
 }
 
-// Options are those by which a volume's filesystem is mounted.
+// Options returns the options with which a volume's filesystem is mounted.
 func Options(filesystem string, given []string, readOnly, refusesWrites bool) []string {
 	options := slices.Clone(given)
 	add := func(option string) {
@@ -203,12 +203,12 @@ func (h *Host) Grow(ctx context.Context, device, at, filesystem string) error {
 	return err
 }
 
-// IsReadOnly is whether the kernel refuses writes to a device.
+// IsReadOnly reports whether the kernel refuses writes to a device.
 func (h *Host) IsReadOnly(device string) bool {
 	return h.attribute("/sys/block/"+device+"/ro") == "1"
 }
 
-// SetReadOnly makes the kernel refuse writes to a device, or take them again.
+// SetReadOnly makes the kernel refuse writes to a device, or accept them again.
 func (h *Host) SetReadOnly(ctx context.Context, device string, readOnly bool) error {
 	option := "--setrw"
 	if readOnly {

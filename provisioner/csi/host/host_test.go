@@ -59,7 +59,7 @@ func TestWhatIsFormattedUsedAndRefused(t *testing.T) {
 	}
 }
 
-// TestSuperblocks reads what the real programs write.
+// TestSuperblocks reads what the real mkfs programs write.
 func TestSuperblocks(t *testing.T) {
 	for _, filesystem := range []string{Ext4, XFS} {
 		t.Run(filesystem, func(t *testing.T) {
@@ -282,7 +282,7 @@ func TestToolsOfTheNode(t *testing.T) {
 	if l.Has("no-such-tool") || !l.Has("ls") {
 		t.Error("the node's tools are not found")
 	}
-	// Nothing of this machine is taken for the node's.
+	// A program of this machine must not be taken for the node's.
 	if NewLocal(t.TempDir()).Has("ls") {
 		t.Error("an empty node has ls")
 	}
@@ -372,7 +372,7 @@ func TestWhatHangsIsGivenUp(t *testing.T) {
 	if err := do(); err == nil || err.Error() != "the test did not end in 10ms" {
 		t.Errorf("%v", err)
 	}
-	// It is not tried again meanwhile: each try would cost a thread.
+	// It is not tried again in the meantime, because each try would cost a thread.
 	if err := do(); err == nil || err.Error() != "the test still hangs from an earlier try" {
 		t.Errorf("%v", err)
 	}
@@ -398,8 +398,8 @@ func TestErrorsOfToolsAreShort(t *testing.T) {
 	}
 }
 
-// TestAConnectionThatHangsHindersNoOtherSubsystem: those of several volumes have one
-// portal, and the kernel may wait for one of them alone.
+// TestAConnectionThatHangsHindersNoOtherSubsystem: the subsystems of several volumes
+// share a portal, and the kernel may be waiting for only one of them.
 func TestAConnectionThatHangsHindersNoOtherSubsystem(t *testing.T) {
 	l := NewLocal(t.TempDir())
 	must := func(err error) {
@@ -409,7 +409,7 @@ func TestAConnectionThatHangsHindersNoOtherSubsystem(t *testing.T) {
 		}
 	}
 	must(l.MakeDir("/dev"))
-	// A full pipe stands for a kernel that does not answer.
+	// A full pipe simulates a kernel that does not answer.
 	must(syscall.Mkfifo(l.Path("/dev/nvme-fabrics"), 0o600))
 	pipe, err := syscall.Open(l.Path("/dev/nvme-fabrics"), syscall.O_RDWR|syscall.O_NONBLOCK, 0)
 	must(err)

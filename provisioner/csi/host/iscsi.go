@@ -18,38 +18,38 @@ import (
 
 // Target is an iSCSI target at one of its portals.
 type Target struct {
-	// Name is the target's name, and Portal the host:port that it is reached at.
+	// Name is the target's name, and Portal is the host:port at which it is reached.
 	Name, Portal string
 }
 
-// Login is how the node logs in to a target.
+// Login says how the node logs in to a target.
 type Login struct {
-	// Interface is open-iscsi's name of the transport: default for TCP, iser for
-	// RDMA.
+	// Interface is open-iscsi's name for the transport: default for TCP, iser for RDMA.
 	Interface string
-	// Initiator is the name that the node has to have in the session.
+	// Initiator is the name that the node must use in the session.
 	Initiator string
-	// Multipath is whether other paths take over when this one is lost.
+	// Multipath means that other paths take over when this one is lost.
 	Multipath bool
-	// Credentials are the node's; the zero value means that the target takes none.
+	// Credentials are those of the node; the zero value means that the target requires
+	// none.
 	Credentials Credentials
 }
 
-// Credentials are for CHAP. They print as nothing.
+// Credentials are for CHAP. They print as a placeholder.
 type Credentials struct{ User, Password string }
 
 const redacted = "(credentials)"
 
-// String says nothing.
+// String hides the credentials.
 func (Credentials) String() string { return redacted }
 
-// GoString says nothing.
+// GoString hides the credentials.
 func (Credentials) GoString() string { return redacted }
 
-// LogValue says nothing.
+// LogValue hides the credentials.
 func (Credentials) LogValue() slog.Value { return slog.StringValue(redacted) }
 
-// MarshalJSON says nothing.
+// MarshalJSON hides the credentials.
 func (Credentials) MarshalJSON() ([]byte, error) { return json.Marshal(redacted) }
 
 // Session is a session of the node's kernel.
@@ -57,26 +57,26 @@ type Session struct {
 	ID, Host, TargetID int
 	Target             Target
 	Initiator, State   string
-	// Interface is open-iscsi's name of the transport.
+	// Interface is open-iscsi's name for the transport.
 	Interface string
 }
 
 const loggedIn = "LOGGED_IN"
 
-// Disk is where the session has a LUN.
+// Disk returns the address at which the session has a LUN.
 func (s Session) Disk(lun int) Address { return Address{s.Host, 0, s.TargetID, lun} }
 
 var (
-	// iSCSI names per RFC 3721, which end up as arguments of iscsiadm.
+	// iSCSI names as RFC 3721 defines them; they become arguments of iscsiadm.
 	targetName = regexp.MustCompile(`^(?:iqn|eui|naa)\.[A-Za-z0-9][A-Za-z0-9.:_-]{0,220}$`)
 	hostName   = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
 	portNumber = regexp.MustCompile(`^[0-9]{1,5}$`)
 )
 
-// highestLUN is the kernel's number of the last LUN that flat addressing can name.
+// highestLUN is the kernel's number of the last LUN that flat addressing can express.
 const highestLUN = 1<<15 - 1
 
-// CheckTarget refuses a target that cannot be one.
+// CheckTarget refuses a target that is not valid.
 func CheckTarget(t Target, lun int) error {
 	host, port, ok := splitPortal(t.Portal)
 	_, err := netip.ParseAddr(host)
@@ -114,7 +114,7 @@ func samePortal(a, b string) bool {
 	return strings.EqualFold(hostA, hostB)
 }
 
-// InitiatorName is the name by which the node's own sessions log in.
+// InitiatorName returns the name with which the node's own sessions log in.
 func (h *Host) InitiatorName() (string, error) {
 	const file = "/etc/iscsi/initiatorname.iscsi"
 	content, err := h.root.ReadFile(file)
@@ -129,8 +129,8 @@ func (h *Host) InitiatorName() (string, error) {
 	return "", fmt.Errorf("%s has no line that begins with InitiatorName=iqn", file)
 }
 
-// Sessions lists the sessions that were logged in under an initiator name. The
-// cluster's native volumes have sessions of another name, which are never touched.
+// Sessions lists the sessions that were logged in under an initiator name. The sessions
+// of the cluster's native volumes have another name, and are never touched.
 func (h *Host) Sessions(initiator string) ([]Session, error) {
 	names, err := h.root.ReadDir("/sys/class/iscsi_session")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -210,20 +210,20 @@ const (
 	codeLoginRefused  = 24
 
 	// pathTimeout is how many seconds a session may be lost before its commands fail,
-	// if another path can take over; singlePathTimeout is without one.
+	// if another path can take over; singlePathTimeout applies without another path.
 	pathTimeout       = 15
 	singlePathTimeout = 60
 
-	// recovery is how long a session that is lost may take to come back by itself.
+	// recovery is how long a lost session may take to come back by itself.
 	recovery = 5 * time.Second
-	// loginLimit bounds a login: logins of loginTimeout seconds, loginTries times.
+	// loginLimit bounds a login: loginTries attempts of loginTimeout seconds each.
 	loginLimit   = 90 * time.Second
 	loginTimeout = 15
 	loginTries   = 3
 )
 
-// LogIn returns a session to the target, and makes one if there is none. The target's
-// lock must be held.
+// LogIn returns a session to the target, and makes one if there is none. The caller
+// must hold the target's lock.
 func (h *Host) LogIn(ctx context.Context, t Target, l Login) (Session, error) {
 	session, found, err := h.usable(ctx, t, l.Initiator)
 	if err != nil || found {
@@ -252,8 +252,9 @@ func (h *Host) LogIn(ctx context.Context, t Target, l Login) (Session, error) {
 	return session, nil
 }
 
-// usable finds a session that works. One that does not, and does not recover, was
-// perhaps made with credentials that no longer hold: it is ended if no disk needs it.
+// usable finds a session that works. A session that does not work and does not recover
+// may have been made with credentials that are no longer valid, so it is ended if no
+// disk needs it.
 func (h *Host) usable(ctx context.Context, t Target, initiator string) (Session, bool, error) {
 	var session Session
 	var exists bool
@@ -285,8 +286,8 @@ func (h *Host) usable(ctx context.Context, t Target, initiator string) (Session,
 	return Session{}, false, nil
 }
 
-// record makes open-iscsi's record of the target anew, so that nothing of an earlier
-// one is left in it.
+// record replaces open-iscsi's record of the target, so that nothing of an earlier
+// record is left in it.
 func (h *Host) record(ctx context.Context, t Target, l Login) error {
 	if err := h.forgetTarget(ctx, t, l.Interface); err != nil {
 		return err
@@ -302,8 +303,8 @@ func (h *Host) record(ctx context.Context, t Target, l Login) error {
 	settings := [][2]string{
 		// The kernel must not find disks that nobody asked for.
 		{"node.session.scan", "manual"},
-		// A session must not come back after a restart of the node: the volume may be
-		// elsewhere by then.
+		// A session must not come back after a restart of the node, because the volume
+		// may be elsewhere by then.
 		{"node.startup", "manual"},
 		{"node.session.timeo.replacement_timeout", strconv.Itoa(timeout)},
 		{"node.session.initial_login_retry_max", strconv.Itoa(loginTries)},
@@ -347,7 +348,7 @@ func (h *Host) loggedIn(ctx context.Context, t Target, initiator string) (Sessio
 }
 
 // LogOut ends the initiator's sessions to a target, and removes the record with its
-// credentials, unless disks need them. The target's lock must be held.
+// credentials, unless disks need them. The caller must hold the target's lock.
 func (h *Host) LogOut(ctx context.Context, t Target, iface, initiator string) error {
 	sessions, err := h.SessionsTo(initiator, t)
 	if err != nil {
@@ -367,7 +368,7 @@ func (h *Host) LogOut(ctx context.Context, t Target, iface, initiator string) er
 	return h.forgetTarget(ctx, t, iface)
 }
 
-// endIdle ends a session that no disk needs. Disks are counted, since a count of
+// endIdle ends a session that no disk needs. It looks for disks, because a count of
 // users could be wrong.
 func (h *Host) endIdle(ctx context.Context, s Session) (ended bool, err error) {
 	disks, err := h.disksOf(s.Host)
@@ -405,7 +406,7 @@ func (h *Host) forgetTarget(ctx context.Context, t Target, iface string) error {
 	return err
 }
 
-// SessionOf is the session that a disk belongs to, whoever logged in.
+// SessionOf returns the session that a disk belongs to, whoever logged in.
 func (h *Host) SessionOf(a Address) (Session, bool, error) {
 	names, err := h.root.ReadDir("/sys/class/iscsi_session")
 	if err != nil {

@@ -15,14 +15,15 @@ import (
 	"time"
 )
 
-// ErrLocked means that a lock is taken.
+// ErrLocked means that somebody else holds a lock.
 var ErrLocked = errors.New("another process or call holds the lock")
 
 // Local is the node itself.
 type Local struct {
-	// prefix is where the node's root directory is mounted, empty for the process's own.
+	// prefix is where the node's root directory is mounted; empty for this process's
+	// own.
 	prefix string
-	// stuck are calls that the kernel has not answered, by what they are about.
+	// stuck counts the calls that the kernel has not answered, by what they are about.
 	mu    sync.Mutex
 	stuck map[string]int
 }
@@ -33,11 +34,11 @@ func NewLocal(at string) *Local {
 	return &Local{prefix: strings.TrimSuffix(filepath.Clean(at), "/"), stuck: map[string]int{}}
 }
 
-// Path is the node's path as this process sees it.
+// Path converts a path on the node to the path that this process uses for it.
 func (l *Local) Path(path string) string { return l.prefix + path }
 
-// longestFile bounds what is read of a file: mountinfo of a node with thousands of
-// mounts is the longest.
+// longestFile bounds how much of a file is read. The longest file is the mountinfo of a
+// node with thousands of mounts.
 const longestFile = 16 << 20
 
 // ReadFile reads a file.
@@ -67,7 +68,7 @@ func (l *Local) ReadDir(path string) ([]string, error) {
 	return names, nil
 }
 
-// setLimit bounds a write to sysfs: removing a disk waits for its last commands.
+// setLimit bounds a write to sysfs. Removing a disk waits for its last commands.
 const setLimit = 90 * time.Second
 
 // Set writes an attribute of sysfs.
@@ -82,7 +83,7 @@ func (l *Local) Set(ctx context.Context, path, value string) error {
 	})
 }
 
-// Replace writes a file atomically, for this node's root alone to read.
+// Replace writes a file atomically, readable only by the node's root user.
 func (l *Local) Replace(path string, content []byte) error {
 	path = l.Path(path)
 	directory := filepath.Dir(path)
@@ -138,13 +139,13 @@ func (l *Local) Remove(path string) error {
 	return nil
 }
 
-// toolDirectories are where the node's programs are. The PATH of this process says
-// nothing about the node.
+// toolDirectories are where the node's programs are. The PATH of this process is not
+// that of the node.
 var toolDirectories = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 func (l *Local) find(tool string) string {
 	for _, directory := range toolDirectories {
-		// A link may lead to a place that only exists below the node's root directory.
+		// A link may lead to a place that exists only below the node's root directory.
 		info, err := os.Lstat(l.Path(directory + "/" + tool))
 		if err == nil && (info.Mode()&fs.ModeSymlink != 0 || info.Mode().IsRegular() && info.Mode()&0o111 != 0) {
 			return directory + "/" + tool
@@ -153,7 +154,7 @@ func (l *Local) find(tool string) string {
 	return ""
 }
 
-// killed is how long a program may take to end after it was killed.
+// killed is how long a program may take to end after it has been killed.
 const killed = 2 * time.Second
 
 // Has reports whether the node has a program.
@@ -177,8 +178,8 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 	}
 	var output bytes.Buffer
 	command := exec.CommandContext(ctx, path, arguments...)
-	// The path is right below the node's root directory only, so that looking it up
-	// here may have failed.
+	// Looking up the path here may have failed, because it is valid only below the
+	// node's root directory.
 	command.Err = nil
 	command.Dir = "/"
 	command.Env = []string{"PATH=" + strings.Join(toolDirectories, ":"), "LC_ALL=C"}
@@ -201,9 +202,9 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 	return "", fmt.Errorf("%s: %w", c, err)
 }
 
-// bounded does what may hang in the kernel, and gives up after a while. What was
-// given up stays where it is, and is not tried again until it has ended: each try
-// would cost a thread.
+// bounded calls do, which may hang in the kernel, and gives up after a while. A call
+// that was given up goes on in the background, and the same call is not tried again
+// until it has ended, because each try would cost a thread.
 func (l *Local) bounded(ctx context.Context, limit time.Duration, what string, do func() error) error {
 	l.mu.Lock()
 	hangs := l.stuck[what] > 0
@@ -222,7 +223,7 @@ func (l *Local) bounded(ctx context.Context, limit time.Duration, what string, d
 	case <-timer.C:
 		reason = fmt.Errorf("%s did not end in %s", what, limit)
 	case <-ctx.Done():
-		// A program that is killed because of the context ends soon.
+		// A program that is killed because of the context will end soon.
 		select {
 		case err := <-ended:
 			return err

@@ -19,8 +19,8 @@ import (
 
 func changeRoot(to string) *syscall.SysProcAttr { return &syscall.SysProcAttr{Chroot: to} }
 
-// deviceLimit bounds a look at a device. A session that is lost fails its commands
-// after its replacement time-out, which is up to singlePathTimeout.
+// deviceLimit bounds an access to a device. A lost session fails its commands after its
+// replacement timeout, which is up to singlePathTimeout.
 const deviceLimit = 75 * time.Second
 
 // generic is the kernel's sg_io_hdr.
@@ -55,10 +55,10 @@ const (
 	checkCondition = 0x02
 	unitAttention  = 0x06
 	illegalRequest = 0x05
-	// driverSense says that the driver added sense data; it is not a failure.
+	// driverSense means that the driver added sense data, which is not a failure.
 	driverSense = 0x08
-	// tries is how often a command is sent again after a unit attention: a new
-	// session reports one for its login and perhaps one for changed capacity.
+	// tries is how often a command is sent again after a unit attention. A new session
+	// reports one for its login, and perhaps one for a changed capacity.
 	tries = 5
 )
 
@@ -109,12 +109,12 @@ func generically(descriptor int, command []byte, length int) ([]byte, error) {
 	}
 }
 
-// dialLimit bounds the look whether a portal answers. The kernel would try for minutes,
-// and could not be interrupted.
+// dialLimit bounds the check whether a portal answers. The kernel would try for
+// minutes, and could not be interrupted.
 const dialLimit = 10 * time.Second
 
 // ConnectNVMe connects the kernel to a subsystem. The connection is made in the network
-// namespace of this process, and made again in that of the host.
+// namespace of this process, and reconnected in that of the host.
 func (l *Local) ConnectNVMe(ctx context.Context, portal, options string) error {
 	dialer := net.Dialer{Timeout: dialLimit}
 	connection, err := dialer.DialContext(ctx, "tcp", portal)
@@ -124,7 +124,7 @@ func (l *Local) ConnectNVMe(ctx context.Context, portal, options string) error {
 	if err := connection.Close(); err != nil {
 		return err
 	}
-	// Subsystems share portals, and one that hangs must not hinder the others.
+	// Subsystems share portals, and one that hangs must not block the others.
 	subsystem, _, _ := strings.Cut(options, ",")
 	return l.bounded(ctx, setLimit, "the NVMe connection to "+portal+" ("+subsystem+")", func() error {
 		file, err := os.OpenFile(l.Path("/dev/nvme-fabrics"), os.O_RDWR|unix.O_CLOEXEC, 0)
@@ -144,7 +144,7 @@ type adminCommand struct {
 	_, _                       uint32
 	metadata, address          uint64
 	metadataLength, dataLength uint32
-	// dwords are those from the tenth to the fifteenth.
+	// dwords are the command's dwords 10 to 15.
 	dwords     [6]uint32
 	timeout, _ uint32
 }
@@ -158,7 +158,7 @@ const (
 	statusInvalidNamespace = 0x0b
 )
 
-// Identify asks a controller.
+// Identify sends the command to a controller.
 func (l *Local) Identify(ctx context.Context, controller string, structure byte, namespace uint32) (answer []byte, err error) {
 	err = l.bounded(ctx, deviceLimit, "the inquiry of "+controller, func() error {
 		file, err := os.OpenFile(l.Path("/dev/"+controller), os.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -166,7 +166,8 @@ func (l *Local) Identify(ctx context.Context, controller string, structure byte,
 			return err
 		}
 		defer file.Close() //nolint:errcheck // Nothing was written.
-		// The address of memory that the garbage collector does not know.
+		// The kernel gets the address of memory that the garbage collector does not
+		// manage.
 		memory, err := unix.Mmap(-1, 0, identifyLength, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 		if err != nil {
 			return err
@@ -196,7 +197,7 @@ func (l *Local) Identify(ctx context.Context, controller string, structure byte,
 	return answer, nil
 }
 
-// ReadDevice reads past the page cache: what it has may be of a disk that was there
+// ReadDevice bypasses the page cache, which may hold data of a disk that was there
 // before.
 func (l *Local) ReadDevice(ctx context.Context, device string, offset int64, length int) (content []byte, err error) {
 	err = l.bounded(ctx, deviceLimit, "reading "+device, func() error {
@@ -205,7 +206,7 @@ func (l *Local) ReadDevice(ctx context.Context, device string, offset int64, len
 			return err
 		}
 		defer file.Close() //nolint:errcheck // Nothing was written.
-		// The kernel wants memory that is aligned as pages are.
+		// The kernel requires page-aligned memory.
 		memory, err := unix.Mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 		if err != nil {
 			return err
@@ -228,7 +229,7 @@ func (l *Local) ReadDevice(ctx context.Context, device string, offset int64, len
 	return content, nil
 }
 
-// Claimed opens the device exclusively.
+// Claimed tries to open the device exclusively.
 func (l *Local) Claimed(ctx context.Context, device string) (claimed bool, err error) {
 	err = l.bounded(ctx, deviceLimit, "opening "+device, func() error {
 		file, err := os.OpenFile(l.Path("/dev/"+device), os.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
@@ -247,7 +248,7 @@ func (l *Local) Claimed(ctx context.Context, device string) (claimed bool, err e
 	return claimed, nil
 }
 
-// usageLimit is short: kubelet asks often, and waits for the answer.
+// usageLimit is short, because kubelet asks often and waits for the answer.
 const usageLimit = 5 * time.Second
 
 // Usage reads how full a mounted filesystem is.
@@ -285,8 +286,8 @@ func (l *Local) Lock(ctx context.Context, path string, wait bool) (release func(
 		err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && isStill(file, path) {
 			return func() {
-				// Removed while it is held: who opened it before sees that it is gone,
-				// and opens the next one.
+				// Remove it while it is locked: a process that has opened it before
+				// sees that it is gone, and opens the next one.
 				_ = os.Remove(path)
 				_ = file.Close()
 			}, nil

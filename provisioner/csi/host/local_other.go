@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// errNoNode is what everything says where no node can be.
+// errNoNode is the error of everything on systems other than Linux.
 var errNoNode = errors.New("the node plugin runs on Linux only")
 
 func changeRoot(string) *syscall.SysProcAttr { return nil }

@@ -11,23 +11,23 @@ import (
 	"strings"
 )
 
-// Mount is a mount of the node.
+// Mount is a mount on the node.
 type Mount struct {
 	// At is the directory or file that it covers.
 	At string
-	// Number is the device's, major:minor.
+	// Number is that of the device, as major:minor.
 	Number string
-	// Root is what of the filesystem is mounted.
+	// Root is the part of the filesystem that is mounted.
 	Root string
-	// Type is the filesystem's.
+	// Type is that of the filesystem.
 	Type string
-	// ReadOnly is of this mount, and FilesystemReadOnly of all mounts of the
+	// ReadOnly applies to this mount, and FilesystemReadOnly to all mounts of the
 	// filesystem: the kernel sets it after an error.
 	ReadOnly, FilesystemReadOnly bool
 }
 
-// mountTable is that of the node's first process: what kubelet and containers see,
-// whether or not this process sees the same.
+// mountTable is the table of the node's first process. It shows what kubelet and
+// containers see, even if this process sees something else.
 const mountTable = "/proc/1/mountinfo"
 
 // Mounts lists the node's mounts.
@@ -80,31 +80,32 @@ func unescape(text string) string {
 	return b.String()
 }
 
-// MountsAt lists what is mounted at a path, the topmost last.
+// MountsAt lists what is mounted at a path; the last one is the topmost.
 func (h *Host) MountsAt(at string) ([]Mount, error) {
 	all, err := h.Mounts()
 	return slices.DeleteFunc(all, func(m Mount) bool { return m.At != path.Clean(at) }), err
 }
 
-// MountsOf lists the mounts of a device's filesystem, and of the device itself as a
-// file.
+// MountsOf lists the mounts of a device's filesystem, and those of the device itself as
+// a file.
 func (h *Host) MountsOf(device string) ([]Mount, error) {
 	number := h.attribute("/sys/block/" + device + "/dev")
 	all, err := h.Mounts()
 	return slices.DeleteFunc(all, func(m Mount) bool { return (number == "" || m.Number != number) && !m.isOfDevice(device) }), err
 }
 
-// isOfDevice is whether the mount shows a device as a file.
+// isOfDevice reports whether the mount shows a device as a file.
 func (m Mount) isOfDevice(device string) bool {
 	return m.Type == "devtmpfs" && strings.TrimSuffix(m.Root, "//deleted") == "/"+device
 }
 
-// Shows is whether a mount shows a device: its filesystem, or itself as a file.
+// Shows reports whether a mount shows a device: its filesystem, or the device as a
+// file.
 func (h *Host) Shows(m Mount, device string) bool {
 	return m.isOfDevice(device) || m.Number != "" && m.Number == h.attribute("/sys/block/"+device+"/dev")
 }
 
-// DeviceOf is the kernel's name of the block device of a mount; empty if it is of none.
+// DeviceOf returns the kernel's name of a mount's block device; empty if it has none.
 func (h *Host) DeviceOf(m Mount) (string, error) {
 	if m.Type == "devtmpfs" {
 		return strings.TrimSuffix(path.Base(m.Root), "//deleted"), nil
@@ -132,8 +133,8 @@ func (h *Host) Mount(ctx context.Context, device, at, filesystem string, options
 	return h.mount(ctx, at, "-t", filesystem, "-o", strings.Join(options, ","), "/dev/"+device, at)
 }
 
-// Bind shows a directory or a file at another path. Options are those of the mount,
-// not of the filesystem.
+// Bind shows a directory or a file at another path. The options apply to the mount, not
+// to the filesystem.
 func (h *Host) Bind(ctx context.Context, from, at string, options []string) error {
 	if err := h.mount(ctx, at, "--bind", from, at); err != nil {
 		return err
@@ -161,10 +162,10 @@ func (h *Host) mount(ctx context.Context, at string, arguments ...string) error 
 	return err
 }
 
-// deepestStack bounds how many mounts of one path are undone.
+// deepestStack bounds how many mounts on one path are undone.
 const deepestStack = 20
 
-// Unmount undoes every mount of a path.
+// Unmount undoes every mount on a path.
 func (h *Host) Unmount(ctx context.Context, at string) error {
 	for range deepestStack {
 		mounts, err := h.MountsAt(at)
@@ -187,7 +188,7 @@ func (h *Host) MakeDir(at string) error { return h.root.MakeDir(at) }
 // MakeFile makes a file for the mount of a device.
 func (h *Host) MakeFile(at string) error { return h.root.MakeFile(at) }
 
-// Remove removes what a mount covered: a file, or a directory without entries.
+// Remove removes what a mount covered: a file, or an empty directory.
 func (h *Host) Remove(at string) error { return h.root.Remove(at) }
 
 // Usage reads how full the filesystem at a path is.

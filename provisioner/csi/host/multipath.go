@@ -13,17 +13,17 @@ import (
 // mapPatience bounds the wait for a multipath map.
 const mapPatience = 15 * time.Second
 
-// MultipathRuns reports whether the node's multipathd runs.
+// MultipathRuns reports whether the node's multipathd is running.
 func (h *Host) MultipathRuns(ctx context.Context) bool {
 	if !h.root.Has("multipathd") {
 		return false
 	}
-	// Its answer begins with "pid" if it runs; some releases exit with 0 either way.
+	// The answer begins with "pid" if it runs. Some releases exit with 0 either way.
 	output, err := h.root.Run(ctx, Command{Tool: "multipathd", Arguments: []string{"show", "daemon"}, Limit: 10 * time.Second})
 	return err == nil && strings.HasPrefix(output, "pid")
 }
 
-// mapOf is the multipath map that a disk is a path of; empty if there is none.
+// mapOf returns the multipath map of which a disk is a path; empty if there is none.
 func (h *Host) mapOf(disk string) (string, error) {
 	holders, err := h.holders(disk)
 	if err != nil {
@@ -41,7 +41,8 @@ func (h *Host) isMap(device string) bool {
 	return strings.HasPrefix(h.attribute("/sys/block/"+device+"/dm/uuid"), "mpath-")
 }
 
-// Paths are the disks that a device is made of: those of a map, or itself.
+// Paths returns the disks that a device consists of: those of a map, or the device
+// itself.
 func (h *Host) Paths(device string) ([]string, error) {
 	if !h.isMap(device) {
 		return []string{device}, nil
@@ -49,9 +50,8 @@ func (h *Host) Paths(device string) ([]string, error) {
 	return h.root.ReadDir("/sys/block/" + device + "/slaves")
 }
 
-// Join returns the device that stands for all of a volume's disks. It is a map if
-// there are several; it is also one if multipathd holds the only disk, whatever was
-// asked for.
+// Join returns the device that stands for all of a volume's disks. It is a map if there
+// are several disks, or if multipathd already holds the only one.
 func (h *Host) Join(ctx context.Context, disks []Disk) (string, error) {
 	if h.MultipathRuns(ctx) {
 		if err := h.offer(ctx, disks); err != nil {
@@ -85,13 +85,14 @@ func (h *Host) Join(ctx context.Context, disks []Disk) (string, error) {
 	return device, h.refuseForeign(device, disks)
 }
 
-// offer names the disks to multipathd, which would not take a single new one.
+// offer adds the disks to multipathd, which would not take a single new one by itself.
 func (h *Host) offer(ctx context.Context, disks []Disk) error {
 	if len(disks) == 1 {
-		// Udev's rules, which may give the disk to multipathd, run after it appeared.
+		// udev's rules, which may give the disk to multipathd, run after the disk
+		// appeared.
 		if h.root.Has("udevadm") {
-			// It waits for other devices, too. If it gave up too early, the device cannot be
-			// mounted, and the next try finds the map.
+			// udevadm also waits for other devices. If it gives up too early, the
+			// device cannot be mounted, and the next attempt finds the map.
 			if _, err := h.run(ctx, "udevadm", "settle", "--timeout=10"); err != nil {
 				h.logger.Info("udev is busy", "error", err)
 			}
@@ -102,7 +103,7 @@ func (h *Host) offer(ctx context.Context, disks []Disk) error {
 		return err
 	}
 	for _, d := range disks {
-		// It answers "fail" for a path that it has already.
+		// multipathd answers "fail" for a path that it already has.
 		if _, err := h.run(ctx, "multipathd", "add", "path", d.Name); err != nil {
 			var tool *ToolError
 			if !errors.As(err, &tool) {
@@ -113,8 +114,8 @@ func (h *Host) offer(ctx context.Context, disks []Disk) error {
 	return nil
 }
 
-// refuseForeign refuses a map that has paths of something else: what is written to it
-// could go there.
+// refuseForeign refuses a map with paths that do not belong to the volume, because
+// writes could go there.
 func (h *Host) refuseForeign(device string, disks []Disk) error {
 	paths, err := h.Paths(device)
 	if err != nil {
@@ -128,11 +129,11 @@ func (h *Host) refuseForeign(device string, disks []Disk) error {
 	return nil
 }
 
-// flushTries is how often a map is flushed: udev opens it for a moment.
+// flushTries is how often a flush is tried, because udev opens a map for a moment.
 const flushTries = 5
 
-// FlushMap removes a multipath map, and waits until it is gone. It refuses if
-// something uses it.
+// FlushMap removes a multipath map, and waits until it is gone. It refuses if something
+// uses the map.
 func (h *Host) FlushMap(ctx context.Context, device string) error {
 	if err := h.refuseUsed(ctx, device); err != nil {
 		return err
@@ -158,8 +159,9 @@ func (h *Host) FlushMap(ctx context.Context, device string) error {
 	return err
 }
 
-// FlushEmptyMap removes a map that has lost all its disks. One that is empty and unused
-// can be removed whosever it is: multipathd makes it anew when a disk comes back.
+// FlushEmptyMap removes a map that has lost all its disks. An empty and unused map can
+// be removed whoever it belongs to, because multipathd makes it again when a disk comes
+// back.
 func (h *Host) FlushEmptyMap(ctx context.Context, device string) error {
 	if !h.isMap(device) {
 		return nil
@@ -171,9 +173,9 @@ func (h *Host) FlushEmptyMap(ctx context.Context, device string) error {
 	return h.FlushMap(ctx, device)
 }
 
-// RemoveWithMap removes a disk, and before it the map that it is a path of. From a map
-// that something uses and that has other paths, it takes the disk: multipathd merged
-// two volumes whose storage gives them one identity.
+// RemoveWithMap removes a disk, after the map of which it is a path. If something uses
+// the map and the map has other paths, it only removes the disk from the map:
+// multipathd has then merged two volumes to which the storage gives the same identity.
 func (h *Host) RemoveWithMap(ctx context.Context, a Address) (removed bool, err error) {
 	name, known, err := h.diskAt(a)
 	if err != nil {
@@ -214,8 +216,8 @@ func (h *Host) leaveMap(ctx context.Context, disk string) error {
 	return err
 }
 
-// FailWithoutPaths makes a map without paths fail what is written to it, instead of
-// keeping it until a path comes back.
+// FailWithoutPaths makes a map without paths fail writes instead of holding them until
+// a path comes back.
 func (h *Host) FailWithoutPaths(ctx context.Context, device string) error {
 	if !h.isMap(device) {
 		return nil
@@ -224,7 +226,7 @@ func (h *Host) FailWithoutPaths(ctx context.Context, device string) error {
 	return err
 }
 
-// ResizeMap makes a map as large as its paths are.
+// ResizeMap makes a map as large as its paths.
 func (h *Host) ResizeMap(ctx context.Context, device string, least int64) error {
 	if !h.isMap(device) {
 		return nil
@@ -236,7 +238,8 @@ func (h *Host) ResizeMap(ctx context.Context, device string, least int64) error 
 		if err != nil || size >= least {
 			return err == nil, err
 		}
-		// One map alone: a reconfiguration would touch all of the node's.
+		// Resize only this map, because a reconfiguration would affect all maps of the
+		// node.
 		_, last = h.run(ctx, "multipathd", "resize", "map", name)
 		return false, nil
 	})

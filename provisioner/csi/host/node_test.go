@@ -18,7 +18,7 @@ const (
 	portal = "10.0.0.1:3260"
 )
 
-// found is a node with one disk.
+// found returns a node with one disk.
 func found(t *testing.T) (*csinode.Node, *host.Host, host.Address, string) {
 	t.Helper()
 	n := csinode.New()

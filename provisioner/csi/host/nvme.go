@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// NVMeHost are the names by which NVMe subsystems know the node.
+// NVMeHost holds the names by which NVMe subsystems know the node.
 type NVMeHost struct{ NQN, ID string }
 
-// Namespace is where an NVMe subsystem has a disk.
+// Namespace is the place of a disk in an NVMe subsystem.
 type Namespace struct {
 	// Subsystem is the subsystem's NQN.
 	Subsystem string `json:"subsystem"`
@@ -32,32 +32,32 @@ type WantedNamespace struct {
 	Subsystem string
 	// ID is 0 if it is not known.
 	ID int
-	// Identities are what the namespace must say that it is, in the kernel's form:
-	// uuid. and a UUID, or eui. and an NGUID.
+	// Identities are the IDs that the namespace must show, in the kernel's form: uuid.
+	// and a UUID, or eui. and an NGUID.
 	Identities []string
 }
 
-// Controller is a connection of the node's kernel to an NVMe subsystem. The kernel
-// makes one disk of a namespace that several controllers of a subsystem have.
+// Controller is a connection of the node's kernel to an NVMe subsystem. If several
+// controllers of a subsystem have a namespace, the kernel makes one disk of it.
 type Controller struct {
-	// Name is the kernel's, such as nvme1.
+	// Name is the kernel's name, such as nvme1.
 	Name, Subsystem, Transport, Portal, HostNQN, State string
 }
 
-// At is whether the controller is connected to a portal.
+// At reports whether the controller is connected to a portal.
 func (c Controller) At(portal string) bool { return samePortal(c.Portal, portal) }
 
 const live = "live"
 
 var (
-	// Names become options of the kernel, which commas separate. Cinder's own target
-	// makes names without the date that the specification wants.
+	// Names become kernel options, which are separated by commas. Cinder's own target
+	// makes names without the date that the specification requires.
 	nqn           = regexp.MustCompile(`^nqn\.[A-Za-z0-9][A-Za-z0-9.:_-]{0,218}$`)
 	uuidForm      = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 	namespaceName = regexp.MustCompile(`^nvme[0-9]+n[0-9]+$`)
 )
 
-// CheckSubsystem refuses a subsystem that cannot be one.
+// CheckSubsystem refuses a subsystem that is not valid.
 func CheckSubsystem(subsystem, portal string, namespace int) error {
 	host, port, ok := splitPortal(portal)
 	address, err := netip.ParseAddr(host)
@@ -65,7 +65,7 @@ func CheckSubsystem(subsystem, portal string, namespace int) error {
 	case !nqn.MatchString(subsystem):
 		return Refuse(Malformed, "%q is not the name of an NVMe subsystem", subsystem)
 	case !ok || err != nil || address.Zone() != "" || !portNumber.MatchString(port):
-		// A zone is any text.
+		// The zone of an IPv6 address could be any text.
 		return Refuse(Malformed, "%q is not the IP address and port of an NVMe subsystem", portal)
 	case namespace < 0:
 		return Refuse(Malformed, "%d is not an NVMe namespace", namespace)
@@ -79,7 +79,7 @@ const (
 	fabrics     = "/sys/class/nvme-fabrics/ctl"
 )
 
-// NVMe returns the names of the node, and loads what the kernel needs.
+// NVMe returns the node's names, and loads the required kernel modules.
 func (h *Host) NVMe(ctx context.Context) (NVMeHost, error) {
 	content, err := h.root.ReadFile(hostNQNFile)
 	if err != nil {
@@ -90,7 +90,7 @@ func (h *Host) NVMe(ctx context.Context) (NVMeHost, error) {
 		return NVMeHost{}, fmt.Errorf("%s has no name that begins with nqn", hostNQNFile)
 	}
 	if names.ID == "" {
-		// As nvme-cli does. Kernels refuse one name with several IDs.
+		// nvme-cli does the same. Kernels refuse to use one name with several IDs.
 		names.ID = strings.ToLower(names.NQN[strings.LastIndexByte(names.NQN, ':')+1:])
 	}
 	if !uuidForm.MatchString(names.ID) {
@@ -101,8 +101,8 @@ func (h *Host) NVMe(ctx context.Context) (NVMeHost, error) {
 			return NVMeHost{}, fmt.Errorf("the node's kernel has no NVMe over TCP: %w", err)
 		}
 	}
-	// Otherwise the disk of each controller would be one of its own, and two of them
-	// two ways around each other's caches.
+	// Otherwise each controller would have its own disk, and two such disks would
+	// bypass each other's caches.
 	if h.attribute("/sys/module/nvme_core/parameters/multipath") != "Y" {
 		return NVMeHost{}, errors.New("the node's kernel has NVMe multipath switched off; remove nvme_core.multipath=N from its command line")
 	}
@@ -142,15 +142,15 @@ func (h *Host) controllersAt(subsystem, portal string) ([]Controller, error) {
 	return slices.DeleteFunc(all, func(c Controller) bool { return !c.At(portal) }), err
 }
 
-// How long a controller that is lost may take to be tried again, and how long what is
-// written may wait for one, in seconds.
+// How many seconds pass until a lost controller is tried again, and how many seconds
+// writes may wait for one.
 const (
 	reconnectDelay = 2
 	failAfter      = 60
 )
 
-// Connect returns once a controller connects the node to a subsystem, and makes it if
-// there is none. The subsystem's lock must be held.
+// Connect returns once a controller connects the node to a subsystem, and makes the
+// connection if there is none. The caller must hold the subsystem's lock.
 func (h *Host) Connect(ctx context.Context, subsystem, portal string, as NVMeHost) error {
 	exists, err := h.connected(ctx, subsystem, portal, recovery)
 	if err != nil || exists {
@@ -183,8 +183,8 @@ func (h *Host) connected(ctx context.Context, subsystem, portal string, limit ti
 	return exists, err
 }
 
-// Disconnect removes a controller, and waits until it is gone. What was written to
-// disks that no other controller has, and did not reach the storage, is lost.
+// Disconnect removes a controller, and waits until it is gone. Writes that have not
+// reached the storage are lost for disks that no other controller has.
 func (h *Host) Disconnect(ctx context.Context, c Controller) error {
 	directory := "/sys/class/nvme/" + c.Name
 	if err := h.root.Set(ctx, directory+"/delete_controller", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -199,7 +199,7 @@ func (h *Host) Disconnect(ctx context.Context, c Controller) error {
 	return err
 }
 
-// NamespaceOf is where the disk of a name is.
+// NamespaceOf returns the namespace of the disk with a name.
 func (h *Host) NamespaceOf(disk string) (Namespace, bool) {
 	if !namespaceName.MatchString(disk) {
 		return Namespace{}, false
@@ -209,7 +209,7 @@ func (h *Host) NamespaceOf(disk string) (Namespace, bool) {
 	return found, err == nil && found.Subsystem != ""
 }
 
-// NamespacesOf are the names of the disks of a subsystem.
+// NamespacesOf returns the names of the disks of a subsystem.
 func (h *Host) NamespacesOf(subsystem string) ([]string, error) {
 	names, err := h.root.ReadDir("/sys/block")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -231,7 +231,7 @@ func (h *Host) Use(ctx context.Context, disk string) (inUse, err error) {
 	return nil, err
 }
 
-// identified is what a namespace itself says.
+// identified is what a namespace says about itself.
 type identified struct {
 	uuid, nguid, eui string
 	bytes            int64
@@ -249,14 +249,14 @@ func (i identified) identity(of Namespace) string {
 		names = append(names, "eui."+i.eui)
 	}
 	if len(names) == 0 {
-		// Its place is all that there is.
+		// Its place is the only identity that there is.
 		return fmt.Sprintf("%s/%d", of.Subsystem, of.ID)
 	}
 	return strings.Join(names, "/")
 }
 
-// is whether the namespace is what it must be. Some drivers of Cinder send an NGUID
-// as a UUID, as the kernel shows namespaces that have no UUID.
+// is reports whether the namespace has the identity. Some of Cinder's drivers send an
+// NGUID as a UUID, in the form in which the kernel shows namespaces without a UUID.
 func (i identified) is(identity string) bool {
 	kind, value, _ := strings.Cut(identity, ".")
 	value = digitsOf(value)
@@ -267,7 +267,8 @@ func (i identified) is(identity string) bool {
 	return value != "" && (kind == "uuid" && value == uuid || kind == "eui" && (value == i.nguid || i.nguid == "" && value == i.eui))
 }
 
-// contradicts is whether the namespace has a name of that kind, and another one.
+// contradicts reports whether the namespace has an ID of that kind, but a different
+// one.
 func (i identified) contradicts(identity string) bool {
 	says := i.nguid != "" || i.uuid != "" && strings.HasPrefix(identity, "uuid.") || i.eui != "" && strings.HasPrefix(identity, "eui.")
 	return says && !i.is(identity)
@@ -332,7 +333,7 @@ func nonZero(value []byte) string {
 	return ""
 }
 
-// askAll asks every controller that works, which must agree.
+// askAll asks every controller that works. All of them must agree.
 func (h *Host) askAll(ctx context.Context, at Namespace) (identified, error) {
 	controllers, err := h.Controllers(at.Subsystem)
 	if err != nil {
@@ -358,7 +359,7 @@ func (h *Host) askAll(ctx context.Context, at Namespace) (identified, error) {
 	}
 	switch {
 	case slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, ErrNoNamespace) }):
-		// One that another controller still has is on its way out, or in.
+		// If another controller still has the namespace, it is being removed or added.
 		return identified{}, errors.Join(errs...)
 	case by == "":
 		return identified{}, errors.Join(append(errs, fmt.Errorf("no connection to %s works", at.Subsystem))...)
@@ -366,8 +367,8 @@ func (h *Host) askAll(ctx context.Context, at Namespace) (identified, error) {
 	return found, nil
 }
 
-// FindNamespace waits for a volume's namespace, and asks it what it is. What the kernel
-// knows of it may be older than what the storage has there now.
+// FindNamespace waits for a volume's namespace, and asks the namespace itself what it
+// is: the kernel's own information may be older than what the storage has there now.
 func (h *Host) FindNamespace(ctx context.Context, w WantedNamespace) (Disk, error) {
 	var found Disk
 	var last error
@@ -435,14 +436,14 @@ func describe(w WantedNamespace) string {
 	return strings.Join(append(parts, w.Identities...), ", ")
 }
 
-// known is what the kernel knows of a namespace.
+// known returns what the kernel knows about a namespace.
 func (h *Host) known(disk string) identified {
 	directory := "/sys/block/" + disk + "/"
 	size, _ := h.Size(disk)
 	return identified{uuid: strings.ToLower(h.attribute(directory + "uuid")), nguid: digitsOf(h.attribute(directory + "nguid")), bytes: size}
 }
 
-// ScanNamespaces makes the kernel look which namespaces a subsystem has.
+// ScanNamespaces makes the kernel look for the namespaces of a subsystem.
 func (h *Host) ScanNamespaces(ctx context.Context, subsystem string) error {
 	controllers, err := h.Controllers(subsystem)
 	if err != nil {
@@ -459,7 +460,7 @@ func (h *Host) ScanNamespaces(ctx context.Context, subsystem string) error {
 	return nil
 }
 
-// InspectNamespace asks a namespace itself what it is and how large.
+// InspectNamespace asks a namespace itself for its identity and size.
 func (h *Host) InspectNamespace(ctx context.Context, d Disk) (Disk, error) {
 	if at, ok := h.NamespaceOf(d.Name); !ok || at != d.Namespace {
 		return Disk{}, fmt.Errorf("%s is no longer namespace %d of %s", d.Name, d.Namespace.ID, d.Namespace.Subsystem)
@@ -472,7 +473,7 @@ func (h *Host) InspectNamespace(ctx context.Context, d Disk) (Disk, error) {
 }
 
 // RescanNamespace makes the kernel ask a namespace for its size again, and waits until
-// both agree on at least so many bytes.
+// both agree on at least the given number of bytes.
 func (h *Host) RescanNamespace(ctx context.Context, d Disk, least int64) (Disk, error) {
 	now, err := Disk{}, error(nil)
 	var seen int64
@@ -497,8 +498,8 @@ func (h *Host) RescanNamespace(ctx context.Context, d Disk, least int64) (Disk, 
 	return now, err
 }
 
-// DropExchanged makes the kernel drop a disk whose namespace the storage has given to
-// something else. It returns false if the kernel keeps it.
+// DropExchanged makes the kernel drop a disk whose namespace the storage has replaced
+// with something else. It returns false if the kernel keeps the disk.
 func (h *Host) DropExchanged(ctx context.Context, d Disk) (dropped bool, err error) {
 	if err := h.ScanNamespaces(ctx, d.Namespace.Subsystem); err != nil {
 		return false, err

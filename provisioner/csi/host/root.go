@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Root is what a Host reads and changes. Paths are the node's own, and absolute.
+// Root is what a Host reads and changes. Paths are absolute paths on the node.
 type Root interface {
 	Files
 	Devices
@@ -21,33 +21,36 @@ type Files interface {
 	ReadDir(path string) ([]string, error)
 	// Set writes an attribute of sysfs.
 	Set(ctx context.Context, path, value string) error
-	// Replace writes a whole file, which has either its old or its new content
-	// whenever the node stops.
+	// Replace writes a whole file. Whenever the node stops, the file has either its old
+	// or its new content.
 	Replace(path string, content []byte) error
 	// MakeDir makes a directory and those above it.
 	MakeDir(path string) error
 	// MakeFile makes an empty file if there is none.
 	MakeFile(path string) error
-	// Remove removes a file or an empty directory. None is as good.
+	// Remove removes a file or an empty directory. It succeeds if there is none.
 	Remove(path string) error
-	// Lock takes a lock that no other process of the node has, and that ends with
-	// this process. Without wait, ErrLocked says that it is taken.
+	// Lock takes a lock that no other process of the node can hold at the same time,
+	// and that ends with this process. Without wait, it returns ErrLocked if the lock
+	// is taken.
 	Lock(ctx context.Context, path string, wait bool) (release func(), err error)
 }
 
 // Devices are the node's block devices, by their kernel names.
 type Devices interface {
-	// SCSI sends a command that reads so many bytes, and returns those that came.
+	// SCSI sends a command that reads up to length bytes, and returns those that
+	// arrived.
 	SCSI(ctx context.Context, disk string, command []byte, length int) ([]byte, error)
 	// ConnectNVMe connects the kernel to an NVMe subsystem at a portal, with the
 	// kernel's options.
 	ConnectNVMe(ctx context.Context, portal, options string) error
-	// Identify sends an NVMe controller the command Identify, and returns its answer.
+	// Identify sends the command Identify to an NVMe controller, and returns the
+	// answer.
 	Identify(ctx context.Context, controller string, structure byte, namespace uint32) ([]byte, error)
 	// ReadDevice reads past all caches.
 	ReadDevice(ctx context.Context, device string, offset int64, length int) ([]byte, error)
-	// Claimed reports whether something holds the device for itself: a filesystem
-	// that is mounted in whatever namespace, or another device.
+	// Claimed reports whether something holds the device exclusively: a filesystem
+	// mounted in any namespace, or another device.
 	Claimed(ctx context.Context, device string) (bool, error)
 	// Usage reads how full a mounted filesystem is.
 	Usage(ctx context.Context, path string) (Usage, error)
@@ -57,12 +60,12 @@ type Devices interface {
 type Tools interface {
 	// Has reports whether the node has a program.
 	Has(tool string) bool
-	// Run runs a program without a shell, and returns what it wrote. A program that
-	// fails is a ToolError.
+	// Run runs a program without a shell, and returns its output. If the program fails,
+	// the error is a ToolError.
 	Run(ctx context.Context, c Command) (string, error)
 }
 
-// Usage is how full a filesystem is.
+// Usage says how full a filesystem is.
 type Usage struct {
 	Bytes, FreeBytes, AvailableBytes int64
 	Inodes, FreeInodes               int64
@@ -72,7 +75,7 @@ type Usage struct {
 type Command struct {
 	Tool      string
 	Arguments []string
-	// Secret is a last argument that appears in no error and no log.
+	// Secret is a last argument that must not appear in errors or logs.
 	Secret string
 	// Limit bounds how long the program may run; zero means toolLimit.
 	Limit time.Duration
@@ -80,7 +83,7 @@ type Command struct {
 
 const toolLimit = 2 * time.Minute
 
-// String is the call as errors and logs may show it.
+// String returns the call in a form that errors and logs may show.
 func (c Command) String() string {
 	text := strings.Join(append([]string{c.Tool}, c.Arguments...), " ")
 	if c.Secret != "" {
@@ -100,17 +103,17 @@ func (c Command) clean(output string) string {
 	return strings.TrimSpace(output)
 }
 
-// ToolError is a program that failed.
+// ToolError means that a program failed.
 type ToolError struct {
 	Command string
 	Code    int
 	Output  string
 }
 
-// longestOutput bounds what an error repeats of a program's output.
+// longestOutput bounds how much of a program's output an error repeats.
 const longestOutput = 500
 
-// Error is the call, its code and what it wrote.
+// Error returns the call, its exit code and its output.
 func (e *ToolError) Error() string {
 	output := strings.Join(strings.Fields(e.Output), " ")
 	if len(output) > longestOutput {
@@ -133,7 +136,7 @@ func (h *Host) call(ctx context.Context, c Command) (string, error) {
 // Has reports whether the node has a program.
 func (h *Host) Has(tool string) bool { return h.root.Has(tool) }
 
-// BootID changes whenever the node starts.
+// BootID returns an ID that changes whenever the node starts.
 func (h *Host) BootID() (string, error) {
 	id, err := h.root.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err == nil && len(strings.TrimSpace(string(id))) == 0 {
@@ -142,7 +145,7 @@ func (h *Host) BootID() (string, error) {
 	return strings.TrimSpace(string(id)), err
 }
 
-// attribute reads a file of sysfs; a missing one is empty.
+// attribute reads a file of sysfs. If there is none, it returns an empty string.
 func (h *Host) attribute(path string) string {
 	content, err := h.root.ReadFile(path)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Address is where the kernel has a SCSI disk: host, channel, target and LUN.
+// Address is the kernel's address of a SCSI disk: host, channel, target and LUN.
 type Address struct {
 	Host    int `json:"host"`
 	Channel int `json:"channel"`
@@ -23,7 +23,7 @@ type Address struct {
 	LUN     int `json:"lun"`
 }
 
-// String is the address as sysfs writes it.
+// String returns the address in the form of sysfs.
 func (a Address) String() string {
 	return fmt.Sprintf("%d:%d:%d:%d", a.Host, a.Channel, a.Target, a.LUN)
 }
@@ -46,12 +46,12 @@ func parseAddress(text string) (Address, bool) {
 
 // Disk is a disk of the node.
 type Disk struct {
-	// Address is of SCSI disks, and Namespace of NVMe disks.
+	// Address is set for SCSI disks, and Namespace for NVMe disks.
 	Address   Address   `json:"address"`
 	Namespace Namespace `json:"namespace,omitzero"`
-	// Name is the kernel's, such as sdb.
+	// Name is the kernel's name, such as sdb.
 	Name string `json:"name"`
-	// Identity is what the disk itself says that it is.
+	// Identity is the identity that the disk itself reports.
 	Identity string `json:"identity"`
 	// Bytes is the size that the disk itself reports.
 	Bytes int64 `json:"bytes"`
@@ -59,8 +59,8 @@ type Disk struct {
 
 func (a Address) directory() string { return "/sys/class/scsi_device/" + a.String() + "/device" }
 
-// diskAt is the name of the disk at an address; empty if the kernel has none there,
-// and known is whether it has any device.
+// diskAt returns the name of the disk at an address; empty if the kernel has none
+// there. known reports whether the kernel has any device there.
 func (h *Host) diskAt(a Address) (name string, known bool, err error) {
 	if _, err := h.root.ReadDir(a.directory()); errors.Is(err, fs.ErrNotExist) {
 		return "", false, nil
@@ -77,7 +77,7 @@ func (h *Host) diskAt(a Address) (name string, known bool, err error) {
 	return names[0], true, nil
 }
 
-// AddressOf is where the disk of a name is.
+// AddressOf returns the address of the disk with a name.
 func (h *Host) AddressOf(disk string) (Address, error) {
 	names, err := h.root.ReadDir("/sys/block/" + disk + "/device/scsi_device")
 	if err != nil {
@@ -93,8 +93,8 @@ func (h *Host) AddressOf(disk string) (Address, error) {
 	return address, nil
 }
 
-// disksOf lists the devices of a host that hold data, by their addresses. Arrays
-// show controllers and enclosures as well, which keep no session in use.
+// disksOf lists the addresses of a host's devices that hold data. Arrays also show
+// controllers and enclosures, which do not keep a session in use.
 func (h *Host) disksOf(host int) ([]Address, error) {
 	names, err := h.root.ReadDir("/sys/class/scsi_device")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -109,7 +109,8 @@ func (h *Host) disksOf(host int) ([]Address, error) {
 		if !ok || address.Host != host {
 			continue
 		}
-		// Processor, array controller, enclosure, well-known LUN, no device.
+		// The types are processor, array controller, enclosure, well-known LUN, and no
+		// device.
 		if !slices.Contains([]string{"3", "12", "13", "30", "31"}, h.attribute(address.directory()+"/type")) {
 			found = append(found, address)
 		}
@@ -126,7 +127,7 @@ func (h *Host) scan(ctx context.Context, a Address) error {
 	return nil
 }
 
-// scanPause is how long the kernel is not told to look at an address again.
+// scanPause is how long to wait before the kernel is told to look at an address again.
 const scanPause = 2 * time.Second
 
 // Scan makes the kernel look at one address, and waits for the disk.
@@ -139,7 +140,7 @@ func (h *Host) Scan(ctx context.Context, a Address) (string, error) {
 		if name, known, err = h.diskAt(a); err != nil || name != "" {
 			return err == nil, err
 		}
-		// The array may export the LUN a moment later.
+		// The array may export the LUN only a moment later.
 		if !known && time.Since(scanned) >= scanPause {
 			if err := h.scan(ctx, a); err != nil {
 				return false, err
@@ -154,8 +155,8 @@ func (h *Host) Scan(ctx context.Context, a Address) (string, error) {
 	return name, err
 }
 
-// RemoveDisk takes a disk out of the kernel, and waits until it is gone. It refuses
-// if something uses the disk.
+// RemoveDisk removes a disk from the kernel, and waits until it is gone. It refuses if
+// something uses the disk.
 func (h *Host) RemoveDisk(ctx context.Context, a Address) error {
 	name, known, err := h.diskAt(a)
 	if err != nil || !known {
@@ -179,8 +180,8 @@ func (h *Host) RemoveDisk(ctx context.Context, a Address) error {
 	return err
 }
 
-// refuseUsed refuses if a device is mounted or claimed, in whatever namespace. A
-// device that no longer answers is not in use: its data cannot be reached either way.
+// refuseUsed refuses if a device is mounted or claimed, in any namespace. A device that
+// is dead counts as unused, because its data cannot be reached anyway.
 func (h *Host) refuseUsed(ctx context.Context, device string) error {
 	mounts, err := h.MountsOf(device)
 	if err != nil {
@@ -208,15 +209,15 @@ func (h *Host) refuseUsed(ctx context.Context, device string) error {
 	return nil
 }
 
-// dead are the errors by which a device says that it never answers again. One that
-// does not answer at all may come back, with what was written to it meanwhile.
+// dead are the errors by which a device shows that it will never answer again. A device
+// that does not answer at all may come back, and then what was written to it arrives.
 var dead = []syscall.Errno{syscall.ENXIO, syscall.EIO, syscall.ENODEV, syscall.ENOENT}
 
 func isDead(err error) bool {
 	return slices.ContainsFunc(dead, func(d syscall.Errno) bool { return errors.Is(err, d) })
 }
 
-// holders are the devices that are made of a device.
+// holders returns the devices that are built on a device.
 func (h *Host) holders(device string) ([]string, error) {
 	names, err := h.root.ReadDir("/sys/block/" + device + "/holders")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -225,7 +226,7 @@ func (h *Host) holders(device string) ([]string, error) {
 	return names, err
 }
 
-// Inspect asks the disk itself what it is and how large.
+// Inspect asks the disk itself for its identity and size.
 func (h *Host) Inspect(ctx context.Context, a Address, name string) (Disk, error) {
 	identity, err := h.identity(ctx, name)
 	if err != nil {
@@ -238,8 +239,8 @@ func (h *Host) Inspect(ctx context.Context, a Address, name string) (Disk, error
 	return Disk{Address: a, Name: name, Identity: identity, Bytes: bytes}, nil
 }
 
-// InspectAgain is Inspect for a disk that may have gone, or goes meanwhile: its name
-// could be another disk's by now.
+// InspectAgain is like Inspect, but for a disk that may have gone, or may go in the
+// meantime, so that its name could be another disk's by now.
 func (h *Host) InspectAgain(ctx context.Context, d Disk) (Disk, error) {
 	if err := h.isStillAt(d); err != nil {
 		return Disk{}, err
@@ -259,8 +260,8 @@ func (h *Host) isStillAt(d Disk) error {
 	return err
 }
 
-// InspectNew is InspectAgain for a disk that the kernel has just found, which can be
-// opened a moment after it is shown.
+// InspectNew is like InspectAgain, but for a disk that the kernel has just found. Such
+// a disk can be opened only a moment after it appears.
 func (h *Host) InspectNew(ctx context.Context, a Address, name string) (Disk, error) {
 	var found Disk
 	var last error
@@ -288,10 +289,10 @@ const (
 	inquiryLength = 252
 )
 
-// ErrNotSupported is a disk's answer to a question that it does not know.
+// ErrNotSupported is a disk's answer to an inquiry that it does not support.
 var ErrNotSupported = errors.New("the disk does not support this")
 
-// identity is the disk's designator and serial number.
+// identity returns the disk's designator and serial number.
 func (h *Host) identity(ctx context.Context, disk string) (string, error) {
 	page, err := h.inquire(ctx, disk, pageIdentification)
 	if err != nil {
@@ -322,7 +323,7 @@ func (h *Host) inquire(ctx context.Context, disk string, page byte) ([]byte, err
 	if len(answer) < 4 || answer[1] != page {
 		return nil, fmt.Errorf("%s answers an inquiry of page %#x with %x", disk, page, answer)
 	}
-	// The upper bits are not zero if the target has no such LUN any more.
+	// The upper bits are not zero if the target no longer has such a LUN.
 	if answer[0] != 0 {
 		return nil, Refuse(WrongDisk, "%s is no longer a disk: its type is %#x", disk, answer[0])
 	}
@@ -330,7 +331,7 @@ func (h *Host) inquire(ctx context.Context, disk string, page byte) ([]byte, err
 	return answer[4:min(4+length, len(answer))], nil
 }
 
-// parseDesignators finds the best name of a disk among those that it gives itself.
+// parseDesignators returns the best of the designators that a disk reports.
 func parseDesignators(page []byte) (string, error) {
 	best, bestRank := "", 0
 	for len(page) > 0 {
@@ -339,7 +340,7 @@ func parseDesignators(page []byte) (string, error) {
 		}
 		kind, of, text, value := page[1]&0xf, page[1]>>4&3, page[0]&0xf, page[4:4+int(page[3])]
 		page = page[4+int(page[3]):]
-		// The others name the port or the target.
+		// Other designators name the port or the target.
 		if of != 0 {
 			continue
 		}
@@ -382,7 +383,7 @@ func (h *Host) capacity(ctx context.Context, disk string) (int64, error) {
 	return int64(last+1) * int64(block), nil
 }
 
-// senseKey says what happened to a command.
+// senseKey returns the key that says what happened to a command.
 func senseKey(sense []byte) byte {
 	switch {
 	case len(sense) > 2 && sense[0]&0x7f >= 0x70 && sense[0]&0x7f < 0x72:
@@ -393,16 +394,16 @@ func senseKey(sense []byte) byte {
 	return 0
 }
 
-// CutOff makes the kernel fail whatever it still writes to a disk.
+// CutOff makes the kernel fail everything that it still has to write to a disk.
 func (h *Host) CutOff(ctx context.Context, a Address) error {
 	if _, known, err := h.diskAt(a); err != nil || !known {
 		return err
 	}
-	// The kernel wants the end of the line.
+	// The kernel requires the newline.
 	return h.root.Set(ctx, a.directory()+"/state", "offline\n")
 }
 
-// Size is the size that the kernel gives a device.
+// Size returns the size of a device according to the kernel.
 func (h *Host) Size(device string) (int64, error) {
 	sectors, err := strconv.ParseInt(h.attribute("/sys/block/"+device+"/size"), 10, 64)
 	if err != nil {
@@ -411,8 +412,8 @@ func (h *Host) Size(device string) (int64, error) {
 	return sectors * 512, nil
 }
 
-// Rescan makes the kernel ask a disk for its size again, and waits until both agree
-// on at least so many bytes.
+// Rescan makes the kernel ask a disk for its size again, and waits until both agree on
+// at least the given number of bytes.
 func (h *Host) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
 	now, err := Disk{}, error(nil)
 	var seen int64

@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 )
 
-// answer is the form of an error in an answer, which is counted if it is a refusal.
+// answer converts an error for kubelet, and counts it if it is a refusal.
 func (s *Service) answer(err error) error {
 	var refusal *host.Refusal
 	if errors.As(err, &refusal) {
@@ -19,8 +19,8 @@ func (s *Service) answer(err error) error {
 	return answer(err)
 }
 
-// answer is the form of an error in an answer. Codes other than Unavailable, Aborted
-// and DeadlineExceeded tell kubelet that nothing of the call is left on the node.
+// answer converts an error for kubelet. Codes other than Unavailable, Aborted and
+// DeadlineExceeded tell kubelet that the call has left nothing on the node.
 func answer(err error) error {
 	if err == nil {
 		return nil
@@ -53,7 +53,7 @@ func codeOf(err error) codes.Code {
 	return codes.Internal
 }
 
-// remainder is an error after which something of the call is left on the node.
+// remainder is an error after which the call has left something on the node.
 type remainder struct{ err error }
 
 func (r *remainder) Error() string { return r.err.Error() }

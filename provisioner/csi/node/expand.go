@@ -44,7 +44,7 @@ func (s *Service) expand(ctx context.Context, volume, at string, least int64) (i
 		return 0, status.Errorf(codes.NotFound, "volume %s is not staged on this node", volume)
 	}
 	if r.Filesystem != "" && at != r.StagingPath {
-		// Where a raw device is, a kubelet that was started again does not know for certain.
+		// A restarted kubelet does not know for certain where a raw device is.
 		mounts, err := s.host.MountsAt(at)
 		if err != nil {
 			return 0, err
@@ -60,7 +60,8 @@ func (s *Service) expand(ctx context.Context, volume, at string, least int64) (i
 	if err := protocol.refresh(ctx, r); err != nil {
 		return 0, err
 	}
-	// Every path: one that is still short would fail the writes that it is given.
+	// Rescan every path, because a path that is still too short would fail the writes
+	// that it gets.
 	for i, disk := range r.Disks {
 		if r.Disks[i], err = protocol.rescan(ctx, disk, least); err != nil {
 			return 0, err

@@ -11,12 +11,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// protocolFibreChannel is SCSI over Fibre Channel, by Cinder's name.
+// protocolFibreChannel is Cinder's name for SCSI over Fibre Channel.
 const protocolFibreChannel = "fibre_channel"
 
-// fibreChannel has no sessions: the kernel meets the ports of the storage by itself, and
-// looks for disks there whenever one comes. So a disk can go and come back under another
-// name while its volume is staged, and disks can be there that nobody asked for.
+// fibreChannel has no sessions: the kernel finds the ports of the storage by itself,
+// and looks for disks there whenever one appears. So a disk can go and come back under
+// another name while its volume is staged, and there can be disks that nobody asked
+// for.
 type fibreChannel struct{ scsi }
 
 func (p *fibreChannel) identify(_ context.Context, n *wire.Node) error {
@@ -67,8 +68,8 @@ func targetsOf(paths []wire.Path) []string {
 	return targets
 }
 
-// lock keeps others from the LUNs of a record. All volumes of an array may have the same
-// ports, and do not wait for one another.
+// lock keeps others from the LUNs of a record. All volumes of an array may have the
+// same ports, but they must not wait for one another.
 func (p *fibreChannel) lock(ctx context.Context, r *record) (func(), error) {
 	var names []string
 	for _, path := range r.Paths {
@@ -95,14 +96,15 @@ func (p *fibreChannel) attach(ctx context.Context, r *record, _ wire.Credentials
 		if err != nil && (route.Usable || errors.As(err, &refusal)) {
 			return err
 		}
-		// The kernel waits for a port that is lost before it lets go of its disks.
+		// The kernel waits for a lost port before it removes its disks.
 		if err != nil {
 			failures = append(failures, err)
 			continue
 		}
 		cleared[route.Address] = true
 	}
-	// A port that came up meanwhile may have lost the disk that the kernel found there.
+	// A port that came up in the meantime may have lost the disk that the kernel found
+	// there.
 	usable, err := p.host.Routes(fcPaths(r.Paths))
 	if err != nil {
 		return err
@@ -113,7 +115,7 @@ func (p *fibreChannel) attach(ctx context.Context, r *record, _ wire.Credentials
 	}
 	multipath := p.host.MultipathRuns(ctx)
 	if !multipath && len(usable) > 1 {
-		// Several disks would be several ways around each other's caches.
+		// Several disks would bypass each other's caches.
 		p.logger.Warn("multipathd does not run, so the volume has one of its paths only, and its pods fail with that", "volume", r.Volume, "paths", len(usable))
 	}
 	var disks []host.Disk
@@ -132,7 +134,8 @@ func (p *fibreChannel) attach(ctx context.Context, r *record, _ wire.Credentials
 	return p.accept(r, disks, failures, multipath)
 }
 
-// bring makes the kernel find the disks on routes, and says why some have none.
+// bring makes the kernel find the disks on routes, and returns why some routes have
+// none.
 func (p *fibreChannel) bring(ctx context.Context, r *record, routes []host.Route) (disks []host.Disk, failures []error, err error) {
 	names, failures, err := p.host.ScanRoutes(ctx, routes)
 	if err != nil {
@@ -157,8 +160,8 @@ func (p *fibreChannel) bring(ctx context.Context, r *record, routes []host.Route
 	return disks, failures, nil
 }
 
-// present are the disks that the kernel has now where the record's paths lead, as far as
-// they say that they are the volume.
+// present returns the disks that the kernel now has where the record's paths lead, if
+// they identify themselves as the volume.
 func (p *fibreChannel) present(ctx context.Context, r *record) ([]host.Disk, error) {
 	routes, err := p.host.Routes(fcPaths(r.Paths))
 	if err != nil {
@@ -174,7 +177,7 @@ func (p *fibreChannel) present(ctx context.Context, r *record) ([]host.Disk, err
 		switch {
 		case name == "":
 		case known >= 0:
-			// Whether it still is the volume's is asked elsewhere.
+			// Whether it is still the volume's disk is checked elsewhere.
 			disks = append(disks, r.Disks[known])
 		default:
 			disk, err := p.host.Inspect(ctx, route.Address, name)
@@ -186,8 +189,8 @@ func (p *fibreChannel) present(ctx context.Context, r *record) ([]host.Disk, err
 	return disks, nil
 }
 
-// refresh follows the paths that the kernel lost and found, for volumes with a map:
-// without one, a disk that has gone is gone for its mount.
+// refresh records the paths that the kernel lost and found, for volumes with a map.
+// Without a map, a disk that is gone is lost to its mount.
 func (p *fibreChannel) refresh(ctx context.Context, r *record) error {
 	if len(r.Disks) == 0 || slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Name == r.Device }) {
 		return nil
@@ -201,7 +204,8 @@ func (p *fibreChannel) refresh(ctx context.Context, r *record) error {
 	return p.state.save(r)
 }
 
-// join takes in paths that came up meanwhile, which multipathd has put into the map.
+// join adds paths that came up in the meantime and that multipathd has put into the
+// map.
 func (p *fibreChannel) join(ctx context.Context, r *record) (string, error) {
 	device, err := p.scsi.join(ctx, r)
 	var refusal *host.Refusal
@@ -235,7 +239,7 @@ func (p *fibreChannel) detach(ctx context.Context, r *record) error {
 	if r.Device == "" {
 		return nil
 	}
-	// An earlier try may have removed the map, and the kernel reuses its name.
+	// An earlier attempt may have removed the map, and the kernel reuses its name.
 	other, err := p.state.other(r.Volume, func(o *record) bool { return o.Device == r.Device })
 	if err != nil || other != "" {
 		return err
@@ -243,8 +247,8 @@ func (p *fibreChannel) detach(ctx context.Context, r *record) error {
 	return p.host.FlushEmptyMap(ctx, r.Device)
 }
 
-// addresses are where the record's paths lead, whether they are up or not, and where its
-// disks still are.
+// addresses returns where the record's paths lead, whether they are up or not, and
+// where the record's disks still are.
 func (p *fibreChannel) addresses(r *record) ([]host.Address, error) {
 	paths := fcPaths(r.Paths)
 	routes, err := p.host.Routes(paths)
@@ -267,8 +271,9 @@ func (p *fibreChannel) addresses(r *record) ([]host.Address, error) {
 		if err != nil {
 			return nil, err
 		}
-		// No route is from a port of the node that has lost its name. The kernel gives the
-		// numbers of HBAs that are gone to others, and to sessions of iSCSI.
+		// A port of the node that has lost its name has no route. The kernel gives the
+		// numbers of HBAs that are gone to other hosts, such as those of iSCSI
+		// sessions.
 		still := known && len(of.From) == 0 && slices.ContainsFunc(paths, func(path host.FCPath) bool {
 			return path.Target == of.Target && path.LUN == of.LUN
 		})
@@ -279,7 +284,7 @@ func (p *fibreChannel) addresses(r *record) ([]host.Address, error) {
 	return all, nil
 }
 
-// cutOff reaches the disks that came back under other names, too.
+// cutOff also covers disks that came back under other names.
 func (p *fibreChannel) cutOff(ctx context.Context, r *record) error {
 	if err := p.host.FailWithoutPaths(ctx, r.Device); err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/csinode"
 )
 
-// newFC is a node with a volume by four paths, and multipathd.
+// newFC returns a node with multipathd and a volume with four paths.
 func newFC(t *testing.T) (*fixture, use) {
 	f, u := newFixture(t), plain()
 	byFC(&u, f.node)
@@ -71,8 +71,8 @@ func TestTheNodeSaysItsFibreChannelPorts(t *testing.T) {
 	f.clean()
 }
 
-// TestEveryReachedPortIsScannedForOneLUN: neither another LUN nor another port is looked
-// at, though the driver names pairs that the zones do not connect.
+// TestEveryReachedPortIsScannedForOneLUN: no other LUN or port is scanned, although the
+// driver names pairs that the zones do not connect.
 func TestEveryReachedPortIsScannedForOneLUN(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFC(t)
@@ -93,7 +93,7 @@ func TestEveryReachedPortIsScannedForOneLUN(t *testing.T) {
 	})
 }
 
-// TestWhatIsNotReachedIsNamed: ports, not numbers, are what an operator can look up.
+// TestWhatIsNotReachedIsNamed: an operator can look up port names, but not numbers.
 func TestWhatIsNotReachedIsNamed(t *testing.T) {
 	for name, test := range map[string]struct {
 		arrange func(*fixture, *use)
@@ -145,7 +145,7 @@ func (f *fixture) unexport() {
 	}
 }
 
-// TestInitiatorsThatTheArrayDoesNotNameAreNotUsed: behind them, the LUN can be another
+// TestInitiatorsThatTheArrayDoesNotNameAreNotUsed: for them, the LUN may be another
 // volume.
 func TestInitiatorsThatTheArrayDoesNotNameAreNotUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -185,8 +185,8 @@ func TestPathsWithLUNsOfTheirOwn(t *testing.T) {
 	})
 }
 
-// TestDisksThatTheKernelFoundByItselfAreMadeAnew: it may know them by an earlier volume's
-// size, or without multipathd several of one volume.
+// TestDisksThatTheKernelFoundByItselfAreMadeAnew: the kernel may have the size of an
+// earlier volume or, without multipathd, several disks for one volume.
 func TestDisksThatTheKernelFoundByItselfAreMadeAnew(t *testing.T) {
 	for _, multipath := range []bool{true, false} {
 		t.Run(fmt.Sprintf("multipathd %t", multipath), func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestDisksThatTheKernelFoundByItselfAreMadeAnew(t *testing.T) {
 	}
 }
 
-// TestAPortThatIsZonedLaterIsWaitedFor, as when Cinder makes the zone for the volume.
+// TestAPortThatIsZonedLaterIsWaitedFor: Cinder may make the zone for the volume.
 func TestAPortThatIsZonedLaterIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFC(t)
@@ -235,14 +235,14 @@ func TestAPortThatIsZonedLaterIsWaitedFor(t *testing.T) {
 	})
 }
 
-// TestPortsThatAreLostMeanwhile are found by the next try.
+// TestPortsThatAreLostMeanwhile: the next attempt finds them.
 func TestPortsThatAreLostMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFC(t)
 		f.node.Greedy, f.node.Delay = true, time.Second
 		f.loseAll()
 		f.findAll()
-		// The map of the disks that the kernel found is being flushed then.
+		// At that time, the map of the disks that the kernel found is being flushed.
 		time.AfterFunc(500*time.Millisecond, f.loseAll)
 		f.refuses(f.stage(u), codes.Internal, "the storage's ports 500a098180feeb01, 500a098190feeb01, 500a098280feeb01, 500a098290feeb01 were lost just now")
 		f.findAll()
@@ -267,8 +267,8 @@ func TestFibreChannelPathsThatAreDownAreDoneWithout(t *testing.T) {
 	})
 }
 
-// TestPathsThatComeBackAreTheVolumes: after an outage of a switch the kernel has other
-// names for them, and the names that it had may be other disks'.
+// TestPathsThatComeBackAreTheVolumes: after an outage of a switch, the kernel has other
+// names for the disks, and their earlier names may belong to other disks.
 func TestPathsThatComeBackAreTheVolumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFC(t)
@@ -301,7 +301,7 @@ func TestPathsThatComeBackAreTheVolumes(t *testing.T) {
 	})
 }
 
-// TestUnstagingAfterAnOutage: whatever is left of disks and maps goes.
+// TestUnstagingAfterAnOutage: the disks and maps that are left are removed.
 func TestUnstagingAfterAnOutage(t *testing.T) {
 	for name, arrange := range map[string]func(*fixture, *use){
 		"all paths are lost":      func(f *fixture, _ *use) { f.loseAll() },
@@ -345,7 +345,7 @@ func (f *fixture) blockAll() {
 	}
 }
 
-// TestALUNOfAStagedVolumeIsNotGivenToAnother: the array gave it away too early.
+// TestALUNOfAStagedVolumeIsNotGivenToAnother: the array gave the LUN away too early.
 func TestALUNOfAStagedVolumeIsNotGivenToAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, first := newFC(t)
@@ -367,8 +367,8 @@ func TestALUNOfAStagedVolumeIsNotGivenToAnother(t *testing.T) {
 	})
 }
 
-// TestAVolumeByFibreChannelThatWasDetachedIsCutOff, by all paths, those that came back
-// included.
+// TestAVolumeByFibreChannelThatWasDetachedIsCutOff: all paths are cut off, including
+// those that came back.
 func TestAVolumeByFibreChannelThatWasDetachedIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFC(t)
@@ -392,8 +392,8 @@ func TestAVolumeByFibreChannelThatWasDetachedIsCutOff(t *testing.T) {
 	})
 }
 
-// TestTheNumbersOfAnHBAThatIsGoneAreNotTheVolumes: each iSCSI session has a host of its
-// own, whose number can be that of the HBA.
+// TestTheNumbersOfAnHBAThatIsGoneAreNotTheVolumes: each iSCSI session has its own SCSI
+// host, whose number may be that of the HBA.
 func TestTheNumbersOfAnHBAThatIsGoneAreNotTheVolumes(t *testing.T) {
 	for name, outdated := range map[string]bool{"unstaged": false, "cut off": true} {
 		t.Run(name, func(t *testing.T) {
@@ -452,7 +452,8 @@ func TestTenVolumesOfOneArrayAtOnce(t *testing.T) {
 	})
 }
 
-// TestANewDiskThatGoesIsNotLookedForByItsName: its name can be another disk's by then.
+// TestANewDiskThatGoesIsNotLookedForByItsName: by then, another disk may have that
+// name.
 func TestANewDiskThatGoesIsNotLookedForByItsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFC(t)
@@ -474,7 +475,7 @@ func TestANewDiskThatGoesIsNotLookedForByItsName(t *testing.T) {
 	})
 }
 
-// TestADiskThatGoesBeforeItIsFormattedIsNotFormatted: another disk can have its name.
+// TestADiskThatGoesBeforeItIsFormattedIsNotFormatted: another disk may have its name.
 func TestADiskThatGoesBeforeItIsFormattedIsNotFormatted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFC(t)
@@ -495,8 +496,8 @@ func TestADiskThatGoesBeforeItIsFormattedIsNotFormatted(t *testing.T) {
 	})
 }
 
-// TestARawVolumeWhoseDiskIsGoneIsNotPublished: another disk can have its name, and would
-// be the pod's.
+// TestARawVolumeWhoseDiskIsGoneIsNotPublished: another disk may have its name, and
+// would be given to the pod.
 func TestARawVolumeWhoseDiskIsGoneIsNotPublished(t *testing.T) {
 	for name, readOnly := range map[string]bool{"for writing": false, "for reading": true} {
 		t.Run(name, func(t *testing.T) {
@@ -521,8 +522,8 @@ func TestARawVolumeWhoseDiskIsGoneIsNotPublished(t *testing.T) {
 	}
 }
 
-// TestTheEmptyMapOfAnotherVolumeStays: an earlier try has removed the volume's own, and
-// the kernel gave its name to the next one.
+// TestTheEmptyMapOfAnotherVolumeStays: an earlier attempt has removed the volume's own
+// map, and the kernel gave its name to the next one.
 func TestTheEmptyMapOfAnotherVolumeStays(t *testing.T) {
 	for name, block := range map[string]bool{"raw": true, "mounted": false} {
 		t.Run(name, func(t *testing.T) {

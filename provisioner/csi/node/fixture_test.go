@@ -62,7 +62,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// start makes a service, as a start of the plugin does.
+// start makes a service, as when the plugin starts.
 func (f *fixture) start() {
 	f.t.Helper()
 	service, err := New(Options{Root: f.node, StateDir: stateDir, NodeName: nodeName, Observer: f, Logger: slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.Level(-10)}))})
@@ -81,7 +81,7 @@ func (f *fixture) add(target string, v *csinode.Volume) {
 
 func (f *fixture) target() *csinode.Target { return f.node.Targets[iqn("vol-1")] }
 
-// volume is what the storage has where volume vol-1 was.
+// volume returns what the storage now has in the place of volume vol-1.
 func (f *fixture) volume() *csinode.Volume {
 	if s := f.node.Subsystems[subsystem("vol-1")]; s != nil {
 		return s.Namespaces[1]
@@ -92,18 +92,18 @@ func (f *fixture) volume() *csinode.Volume {
 	return f.target().LUNs[1]
 }
 
-// flatLUN is the kernel's number of an array's LUN 300, by flat addressing.
+// flatLUN is the kernel's number of an array's LUN 300 with flat addressing.
 const flatLUN = 16384 + 300
 
-// fcPorts are the node's ports, each in a fabric of its own, and fcTargets two ports of
-// the storage in either fabric.
+// fcPorts are the node's ports, each in its own fabric; fcTargets are two ports of the
+// storage in each fabric.
 var (
 	fcPorts   = []string{"10000000c9a1b2c1", "10000000c9a1b2c2"}
 	fcTargets = []string{"500a098180feeb01", "500a098190feeb01", "500a098280feeb01", "500a098290feeb01"}
 )
 
-// byFC exports a volume, which has a target, by Fibre Channel instead. The driver says, as
-// drivers do, that each port of the node reaches all of the storage's.
+// byFC exports a volume that has a target over Fibre Channel instead. Like real
+// drivers, the driver says that each port of the node reaches all of the storage's.
 func byFC(u *use, n *csinode.Node) {
 	v := n.Targets[iqn(u.target)].LUNs[1]
 	delete(n.Targets, iqn(u.target))
@@ -119,7 +119,7 @@ func byFC(u *use, n *csinode.Node) {
 	u.paths = fcWays(flatLUN)
 }
 
-// export shows a volume at all ports of the storage.
+// export shows a volume on all ports of the storage.
 func export(n *csinode.Node, v *csinode.Volume, lun int) {
 	for _, t := range n.FCTargets {
 		t.LUNs[lun] = v
@@ -136,7 +136,7 @@ func fcWays(lun int) []wire.Path {
 
 func subsystem(target string) string { return "nqn.2026-01.org.example:" + target }
 
-// byNVMe exports a volume, which has a target, as namespace 1 of a subsystem instead.
+// byNVMe exports a volume that has a target as namespace 1 of a subsystem instead.
 func byNVMe(u *use, n *csinode.Node) {
 	v := n.Targets[iqn(u.target)].LUNs[1]
 	delete(n.Targets, iqn(u.target))
@@ -148,7 +148,7 @@ func byNVMe(u *use, n *csinode.Node) {
 
 func iqn(target string) string { return "iqn.2026-01.org.example:" + target }
 
-// use is how a test uses a volume.
+// use describes how a test uses a volume.
 type use struct {
 	id, target string
 	lun        int
@@ -265,7 +265,7 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// clean checks that nothing is left and nothing was harmed.
+// clean checks that nothing is left behind and nothing was harmed.
 func (f *fixture) clean() {
 	f.t.Helper()
 	if left := f.node.Left(); len(left) > 0 {
@@ -288,7 +288,7 @@ func (f *fixture) unharmed() {
 	}
 }
 
-// refuses checks an error: its code and a part of its text.
+// refuses checks the code of an error and a part of its text.
 func (f *fixture) refuses(err error, code codes.Code, text string) {
 	f.t.Helper()
 	if status.Code(err) != code || !strings.Contains(fmt.Sprint(err), text) {

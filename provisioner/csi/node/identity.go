@@ -12,21 +12,21 @@ import (
 // Identity is the CSI Identity service of the node.
 type Identity struct {
 	csi.UnimplementedIdentityServer
-	// Version is the program's.
+	// Version is the program's version.
 	Version string
 }
 
-// GetPluginInfo names the driver.
+// GetPluginInfo returns the driver's name.
 func (i *Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
 	return &csi.GetPluginInfoResponse{Name: wire.DriverName, VendorVersion: i.Version}, nil
 }
 
-// GetPluginCapabilities says that there is no controller at this socket.
+// GetPluginCapabilities returns none: there is no controller on this socket.
 func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	return &csi.GetPluginCapabilitiesResponse{}, nil
 }
 
-// Probe says that the plugin serves.
+// Probe answers that the plugin is ready.
 func (i *Identity) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }

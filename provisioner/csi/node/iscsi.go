@@ -11,16 +11,16 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// The protocols of iSCSI, by Cinder's names.
+// Cinder's names for the iSCSI protocols.
 const (
 	protocolISCSI = "iscsi"
 	protocolISER  = "iser"
 )
 
-// iscsi is iSCSI over TCP, or over RDMA.
+// iscsi is iSCSI over TCP or RDMA.
 type iscsi struct {
 	scsi
-	// iface is open-iscsi's name of the transport.
+	// iface is open-iscsi's name for the transport.
 	iface string
 }
 
@@ -70,8 +70,7 @@ func (p *iscsi) attach(ctx context.Context, r *record, credentials wire.Credenti
 			continue
 		}
 		disks = append(disks, disk)
-		// Without multipathd, several disks would be several ways around each other's
-		// caches.
+		// Without multipathd, several disks would bypass each other's caches.
 		if !multipath {
 			break
 		}
@@ -80,8 +79,8 @@ func (p *iscsi) attach(ctx context.Context, r *record, credentials wire.Credenti
 }
 
 func (p *iscsi) attachPath(ctx context.Context, r *record, path wire.Path, login host.Login) (host.Disk, error) {
-	// Before the login: a session that is lost cannot be made anew while it has a
-	// disk. A new session has none, since it is not scanned.
+	// Remove old disks before the login, because a lost session cannot be replaced
+	// while it has a disk. A new session has no disks, because it is not scanned.
 	existing, err := p.host.SessionsTo(r.Initiator, target(path))
 	if err != nil {
 		return host.Disk{}, err

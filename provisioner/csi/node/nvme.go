@@ -14,12 +14,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// protocolNVMeOF is NVMe over fabrics, by Cinder's name.
+// protocolNVMeOF is Cinder's name for NVMe over fabrics.
 const protocolNVMeOF = "nvmeof"
 
-// nvme is NVMe over TCP. The kernel shows all namespaces of a subsystem as soon as it is
-// connected, and one disk for all connections. A subsystem may have the namespaces of
-// several volumes, so its connections are shared.
+// nvme is NVMe over TCP. The kernel shows all namespaces of a subsystem as soon as it
+// is connected, and one disk for all connections. A subsystem may have the namespaces
+// of several volumes, so its connections are shared.
 type nvme struct {
 	host     *host.Host
 	state    *state
@@ -33,7 +33,7 @@ func (p *nvme) identify(ctx context.Context, n *wire.Node) error {
 		return err
 	}
 	n.HostNQN = names.NQN
-	// A node's ID has little room.
+	// A node ID has little room.
 	if !strings.HasSuffix(names.NQN, ":"+names.ID) {
 		n.HostID = names.ID
 	}
@@ -60,7 +60,7 @@ func (p *nvme) check(c wire.Connection) error {
 	return nil
 }
 
-// connections are those to a subsystem that this plugin made.
+// connections are the connections to a subsystem that this plugin made.
 type connections struct {
 	Boot      string   `json:"boot"`
 	Subsystem string   `json:"subsystem"`
@@ -86,7 +86,7 @@ func (p *nvme) made(subsystem string) (connections, error) {
 	return found, nil
 }
 
-// own notes connections before they are made, or takes them over.
+// own records connections before they are made, or takes existing ones over.
 func (p *nvme) own(of connections, portals ...string) error {
 	for _, portal := range portals {
 		if !slices.Contains(of.Portals, portal) {
@@ -96,14 +96,14 @@ func (p *nvme) own(of connections, portals ...string) error {
 	return p.state.write(p.state.file(kindConnections, of.Subsystem), of)
 }
 
-// sharer is another volume that is in a subsystem, or will be.
+// sharer returns another volume that is, or will be, in a subsystem.
 func (p *nvme) sharer(subsystem, but string) (string, error) {
 	return p.state.other(but, func(r *record) bool {
 		return r.Protocol == protocolNVMeOF && slices.ContainsFunc(r.Paths, func(path wire.Path) bool { return path.Target == subsystem })
 	})
 }
 
-// used says what uses a disk of a subsystem; nil if nothing does.
+// used returns what uses a disk of a subsystem; nil if nothing does.
 func (p *nvme) used(ctx context.Context, subsystem string) (inUse, err error) {
 	names, err := p.host.NamespacesOf(subsystem)
 	if err != nil {
@@ -161,8 +161,8 @@ func (p *nvme) attach(ctx context.Context, r *record, _ wire.Credentials) error 
 	return p.state.save(r)
 }
 
-// clear ends what an earlier volume left of the plugin's connections to a subsystem
-// that nothing else needs, so that the kernel finds its namespaces anew.
+// clear ends the plugin's connections to a subsystem that an earlier volume left and
+// that nothing else needs, so that the kernel looks for its namespaces again.
 func (p *nvme) clear(ctx context.Context, r *record, subsystem string) error {
 	other, err := p.sharer(subsystem, r.Volume)
 	if err != nil || other != "" {
@@ -184,7 +184,7 @@ func (p *nvme) clear(ctx context.Context, r *record, subsystem string) error {
 	return err
 }
 
-// connect makes the connections that are missing. One that works is enough.
+// connect makes the missing connections. One that works is enough.
 func (p *nvme) connect(ctx context.Context, r *record, subsystem string, names host.NVMeHost) error {
 	controllers, err := p.host.Controllers(subsystem)
 	if err != nil {
@@ -256,7 +256,7 @@ func (p *nvme) detach(ctx context.Context, r *record) error {
 	}
 	defer release()
 	for _, disk := range r.Disks {
-		// Its name may be another disk's by now.
+		// Its name may belong to another disk by now.
 		if at, ok := p.host.NamespaceOf(disk.Name); !ok || at != disk.Namespace {
 			continue
 		}
@@ -296,9 +296,10 @@ func (p *nvme) rescan(ctx context.Context, disk host.Disk, least int64) (host.Di
 	return p.host.RescanNamespace(ctx, disk, least)
 }
 
-// cutOff disconnects the subsystem: what then has not reached the namespace never does.
-// There is no way to cut off one namespace alone, so a subsystem that others use stays,
-// unless the kernel drops the namespace as it is another one now.
+// cutOff disconnects the subsystem, so that writes that have not reached the namespace
+// never will. A single namespace cannot be cut off. So a subsystem that others use
+// stays connected, and the kernel must drop the namespace because it is another one
+// now.
 func (p *nvme) cutOff(ctx context.Context, r *record) error {
 	release, err := p.state.lockTargets(ctx, r.Paths)
 	if err != nil {
@@ -334,7 +335,7 @@ func (p *nvme) cutOff(ctx context.Context, r *record) error {
 	return nil
 }
 
-// sharing says who else uses a subsystem; empty if nobody does.
+// sharing returns who else uses a subsystem; empty if nobody does.
 func (p *nvme) sharing(ctx context.Context, r *record, subsystem string) (string, error) {
 	other, err := p.sharer(subsystem, r.Volume)
 	if err != nil || other != "" {
@@ -373,7 +374,7 @@ func (p *nvme) retrace(ctx context.Context, r *record, names []string) (bool, er
 	var portals []string
 	for _, c := range controllers {
 		if c.Transport != "tcp" {
-			return false, nil // a disk of the node's own
+			return false, nil // a disk of the node itself
 		}
 		r.Initiator = c.HostNQN
 		portals = append(portals, c.Portal)
@@ -388,6 +389,6 @@ func (p *nvme) retrace(ctx context.Context, r *record, names []string) (bool, er
 	if err != nil {
 		return false, err
 	}
-	// Where the volume is mounted says that they are the plugin's.
+	// The place of the volume's mount shows that the connections are the plugin's.
 	return true, p.own(made, portals...)
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/csinode"
 )
 
-// newNVMe is a node with a volume as namespace 1 of a subsystem.
+// newNVMe returns a node with a volume as namespace 1 of a subsystem.
 func newNVMe(t *testing.T) (*fixture, use, *csinode.Subsystem) {
 	f, u := newFixture(t), plain()
 	byNVMe(&u, f.node)
 	return f, u, f.node.Subsystems[subsystem("vol-1")]
 }
 
-// share puts another volume into the subsystem of the first.
+// share puts another volume into the subsystem of the first one.
 func share(u use, s *csinode.Subsystem) use {
 	second := u
 	second.id, second.lun, second.identities = secondID, 2, []string{"uuid." + secondID}
@@ -118,7 +118,7 @@ func TestConnectionsThatOthersUseStay(t *testing.T) {
 		if left := f.node.Left(); len(left) != 4 {
 			t.Errorf("left %q", left)
 		}
-		// The next volume that needs the connections ends them when nobody uses them.
+		// The next volume that needs the connections ends them if nobody uses them.
 		f.node.Hidden = map[string]bool{}
 		f.must(f.stage(u))
 		f.must(f.unstage(u))
@@ -132,8 +132,8 @@ func (f *fixture) nsid(device string) string {
 	return strings.TrimSpace(string(content))
 }
 
-// TestASubsystemOfAnEarlierVolumeIsConnectedAnew: what the kernel knows of its
-// namespaces may be old.
+// TestASubsystemOfAnEarlierVolumeIsConnectedAnew: what the kernel knows about its
+// namespaces may be outdated.
 func TestASubsystemOfAnEarlierVolumeIsConnectedAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u, s := newNVMe(t)
@@ -153,8 +153,8 @@ func TestASubsystemOfAnEarlierVolumeIsConnectedAnew(t *testing.T) {
 	})
 }
 
-// TestAKernelThatKnowsAnEarlierNamespaceIsToldToScan: connections of others are not made
-// anew.
+// TestAKernelThatKnowsAnEarlierNamespaceIsToldToScan: connections of others are not
+// replaced.
 func TestAKernelThatKnowsAnEarlierNamespaceIsToldToScan(t *testing.T) {
 	for name, now := range map[string]csinode.Volume{
 		"extended":       {Bytes: 3 * gibibyte, NamespaceUUID: firstID},
@@ -276,8 +276,8 @@ func TestASubsystemThatIsConnectedUnderAnotherNameIsRefused(t *testing.T) {
 	})
 }
 
-// TestANamespaceThatIsStagedIsNotGivenToAnotherVolume is the reuse of a namespace's
-// number while the node still has the volume that had it.
+// TestANamespaceThatIsStagedIsNotGivenToAnotherVolume: a namespace's number is reused
+// while the node still has the volume that had it.
 func TestANamespaceThatIsStagedIsNotGivenToAnotherVolume(t *testing.T) {
 	for name, sharing := range map[string]bool{"alone": false, "in a shared subsystem": true} {
 		t.Run(name, func(t *testing.T) {

@@ -2,16 +2,16 @@ package node
 
 import "time"
 
-// Observer learns what the node does, for its metrics. Several goroutines may call it at
-// once.
+// Observer receives what the node does, for its metrics. Several goroutines may call it
+// at the same time.
 type Observer interface {
-	// Step is told of a step of staging that has succeeded.
+	// Step is called after a step of staging has succeeded.
 	Step(step Step, took time.Duration)
-	// Refused is told of a host.Reason: why something was refused, or why a disk was
-	// cut off from what still wanted to write to it.
+	// Refused is called with a host.Reason: why something was refused, or why a disk
+	// was cut off from pending writes.
 	Refused(reason string)
-	// RemovedDisk is told of a disk that an earlier volume had left where a new one
-	// was to be.
+	// RemovedDisk is called when a disk is removed that an earlier volume left in the
+	// place of a new one.
 	RemovedDisk()
 }
 
@@ -19,17 +19,17 @@ type Observer interface {
 type Step string
 
 const (
-	// StepAttach is from the login to a disk that answers, or a map of several.
+	// StepAttach lasts from the login until a disk, or a map of several, answers.
 	StepAttach Step = "attach"
-	// StepFilesystem is the look at the content, and making or checking a filesystem.
+	// StepFilesystem covers reading the content, and making or checking a filesystem.
 	StepFilesystem Step = "filesystem"
-	// StepMount is the mount.
+	// StepMount covers mounting.
 	StepMount Step = "mount"
-	// StepGrow is making the filesystem as large as its disk.
+	// StepGrow covers growing the filesystem to the size of its disk.
 	StepGrow Step = "grow"
 )
 
-// timer tells an Observer of steps that follow one another.
+// timer reports consecutive steps to an Observer.
 type timer struct {
 	observer Observer
 	last     time.Time
@@ -43,7 +43,7 @@ func (t *timer) done(step Step) {
 	t.last = now
 }
 
-// nobody is an Observer that is not interested.
+// nobody is an Observer that ignores everything.
 type nobody struct{}
 
 func (nobody) Step(Step, time.Duration) {}

@@ -40,7 +40,7 @@ func (s *Service) publish(ctx context.Context, p publication) error {
 	if (r.Filesystem == "") != p.block {
 		return invalid("volume %s is not staged for this kind of access", p.volume)
 	}
-	// Without its mount, the directory would show the node's own disk.
+	// Without the mount, the directory would show the node's own disk.
 	staged, err := s.host.MountsAt(r.StagingPath)
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func (s *Service) publish(ctx context.Context, p publication) error {
 		return refused("volume %s is no longer mounted at %s", p.volume, p.staging)
 	}
 	if p.block {
-		// Without a mount, another disk can have got its name since it was staged.
+		// Without a mount, another disk may have taken its name since it was staged.
 		if err := s.isVolumes(ctx, r); err != nil {
 			return err
 		}
@@ -90,8 +90,8 @@ func (s *Service) publish(ctx context.Context, p publication) error {
 	return nil
 }
 
-// present is whether the target shows the volume already. It makes a mount read-only
-// that a crash kept from becoming so.
+// present reports whether the target already shows the volume. If a crash kept a mount
+// from becoming read-only, present makes it so.
 func (s *Service) present(ctx context.Context, r *record, p publication, readOnly bool) (bool, error) {
 	mounts, err := s.host.MountsAt(p.target)
 	if err != nil || len(mounts) == 0 {
@@ -124,8 +124,8 @@ func (s *Service) show(ctx context.Context, r *record, p publication, readOnly b
 	return s.host.Bind(ctx, from, p.target, bindOptions(p, readOnly))
 }
 
-// bindable are the options that belong to a mount and not to its filesystem, which
-// staging was given.
+// bindable are the options that belong to a mount. Options of the filesystem were given
+// to staging.
 var bindable = []string{"ro", "noexec", "exec", "nosuid", "suid", "nodev", "dev", "noatime", "nodiratime", "relatime", "nosymfollow"}
 
 func bindOptions(p publication, readOnly bool) []string {
@@ -156,7 +156,7 @@ func (s *Service) NodeUnpublishVolume(ctx context.Context, request *csi.NodeUnpu
 	defer release()
 	r, err := s.state.load(volume)
 	if err != nil {
-		// The pod must be able to end; what the record says of it no longer matters.
+		// The pod must be able to end; what the record says about it no longer matters.
 		s.logger.Warn("volume is unpublished without its state file", "volume", volume, "error", err)
 		r = nil
 	}

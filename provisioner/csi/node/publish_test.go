@@ -31,8 +31,8 @@ func TestOnePodAtATime(t *testing.T) {
 	})
 }
 
-// TestAVolumeThatIsNotMountedIsNotPublished keeps pods from writing to the node's own
-// disk.
+// TestAVolumeThatIsNotMountedIsNotPublished: otherwise pods would write to the node's
+// own disk.
 func TestAVolumeThatIsNotMountedIsNotPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFixture(t), plain()
@@ -174,8 +174,8 @@ func TestAVolumeGrows(t *testing.T) {
 	}
 }
 
-// TestAPathThatIsShortKeepsTheMapFromGrowing needs every path: writes to a path that
-// the kernel holds for shorter would fail.
+// TestAPathThatIsShortKeepsTheMapFromGrowing: every path must have grown, because
+// writes to a path that is too short according to the kernel would fail.
 func TestAPathThatIsShortKeepsTheMapFromGrowing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFixture(t), plain()

@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// volumeID is what the volume's filesystem can have as its UUID.
+// volumeID is the form of a volume ID that can be a filesystem's UUID.
 var volumeID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
 func readVolume(id string) (string, error) {
@@ -37,7 +37,7 @@ func readPath(what, at string) (string, error) {
 	return path.Clean(at), nil
 }
 
-// readVolumePath reads where a volume is said to be.
+// readVolumePath reads the path at which a call says a volume is.
 func readVolumePath(at string) (string, error) {
 	if at != "" && !path.IsAbs(at) {
 		return "", status.Errorf(codes.NotFound, "no volume can be at %q", at)
@@ -84,7 +84,7 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 	}}
 	if connection.Credentials {
 		if w.credentials, err = wire.CredentialsFor(s.name, request.GetSecrets()); err != nil {
-			// They may come a moment later.
+			// They may arrive a moment later.
 			return staging{}, status.Error(codes.Unavailable, err.Error())
 		}
 	}
@@ -96,7 +96,7 @@ type capability struct {
 	filesystem       string
 	mountFlags       []string
 	readOnly, single bool
-	// noWriters means that no node may write.
+	// noWriters means that no node may write to the volume.
 	noWriters bool
 }
 
@@ -130,7 +130,7 @@ func readCapability(c *csi.VolumeCapability) (capability, error) {
 	if several {
 		return capability{}, invalid("a filesystem on several nodes, of which some write, would be destroyed; use a raw volume")
 	}
-	// Kubelet sets it only for drivers that say that they can do this.
+	// Kubelet sets it only for drivers that declare this capability.
 	if mount.GetVolumeMountGroup() != "" {
 		return capability{}, invalid("filesystems of volumes have no group of the mount; kubelet changes the group of the files")
 	}
@@ -141,7 +141,7 @@ func readCapability(c *csi.VolumeCapability) (capability, error) {
 	if read.filesystem != host.Ext4 && read.filesystem != host.XFS {
 		return capability{}, invalid("filesystem %q is not supported; ext4 and xfs are", read.filesystem)
 	}
-	// A comma is right inside quotes only, as in SELinux contexts.
+	// Commas are valid only inside quotes, as in SELinux contexts.
 	for _, flag := range mount.GetMountFlags() {
 		if flag == "" || strings.ContainsAny(flag, "\x00\n") {
 			return capability{}, invalid("mount option %q cannot be used", flag)

@@ -9,7 +9,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 )
 
-// scsi is what protocols that bring SCSI disks have in common.
+// scsi is what the protocols that bring SCSI disks have in common.
 type scsi struct {
 	host     *host.Host
 	state    *state
@@ -41,7 +41,7 @@ func (p scsi) cutOff(ctx context.Context, r *record) error {
 	return nil
 }
 
-// disks are those of names; nil if they are not all SCSI disks.
+// disks returns the disks with the given names; nil if they are not all SCSI disks.
 func (p scsi) disks(names []string) []host.Disk {
 	var disks []host.Disk
 	for _, name := range names {
@@ -54,8 +54,8 @@ func (p scsi) disks(names []string) []host.Disk {
 	return disks
 }
 
-// clear removes the disk that is where the volume's will be. It is of an earlier
-// volume, and the kernel may know it by that one's size and data.
+// clear removes a disk from the place where the volume's will be. It belongs to an
+// earlier volume, and the kernel may still have that volume's size and data for it.
 func (p scsi) clear(ctx context.Context, r *record, at host.Address, target string) error {
 	other, err := p.state.claimant(at, r.Volume)
 	if err != nil {
@@ -75,8 +75,8 @@ func (p scsi) clear(ctx context.Context, r *record, at host.Address, target stri
 	return nil
 }
 
-// inspectNew asks a disk that the kernel has just found what it is, and refuses one that
-// is too small.
+// inspectNew asks a disk that the kernel has just found for its identity, and refuses
+// one that is too small.
 func (p scsi) inspectNew(ctx context.Context, r *record, at host.Address, name string) (host.Disk, error) {
 	disk, err := p.host.InspectNew(ctx, at, name)
 	if err == nil && disk.Bytes < r.Bytes {
@@ -85,8 +85,8 @@ func (p scsi) inspectNew(ctx context.Context, r *record, at host.Address, name s
 	return disk, err
 }
 
-// accept proves that the disks of the paths are one, which no other volume has, and
-// saves the record with them.
+// accept proves that the disks of the paths are one volume, which no other volume has,
+// and saves the record with them.
 func (p scsi) accept(r *record, disks []host.Disk, failures []error, multipath bool) error {
 	if len(disks) == 0 {
 		return errors.Join(failures...)
@@ -113,8 +113,8 @@ func (p scsi) accept(r *record, disks []host.Disk, failures []error, multipath b
 	return p.state.save(r)
 }
 
-// removeUnclaimed removes the disks at addresses, with their maps, unless another volume
-// has them.
+// removeUnclaimed removes the disks at addresses, with their maps, unless another
+// volume has them.
 func (p scsi) removeUnclaimed(ctx context.Context, r *record, addresses []host.Address) error {
 	var errs []error
 	for _, address := range addresses {

@@ -20,7 +20,7 @@ import (
 type Options struct {
 	// Root is the node.
 	Root host.Root
-	// StateDir is the directory of the records, on the node.
+	// StateDir is the directory of the records on the node.
 	StateDir string
 	// NodeName is the name of the Node object.
 	NodeName string
@@ -76,7 +76,7 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 	return &csi.NodeGetCapabilitiesResponse{Capabilities: capabilities}, nil
 }
 
-// tools are programs without which no volume can be mounted.
+// tools are the programs without which no volume can be mounted.
 var tools = []string{"mount", "umount", "blockdev", "mkfs.ext4", "e2fsck", "resize2fs"}
 
 // NodeGetInfo returns the names by which the storage knows the node.
@@ -104,11 +104,13 @@ func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*
 	return &csi.NodeGetInfoResponse{NodeId: id}, nil
 }
 
-// identify adds the names of the protocols that the node has. It needs one of them.
+// identify adds the node's names for the protocols that it has. It must have at least
+// one.
 func (s *Service) identify(ctx context.Context, n *wire.Node) []error {
 	var missing []error
 	has := false
-	// A node ID has little room, and a node with many ports still has the other protocols.
+	// Fibre Channel comes last: a node ID has little room, and a node with many ports
+	// can still use the other protocols.
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(s.protocols)), func(name string) bool { return name == protocolFibreChannel })
 	for _, name := range append(names, protocolFibreChannel) {
 		with := *n
@@ -133,7 +135,7 @@ func (s *Service) identify(ctx context.Context, n *wire.Node) []error {
 	return nil
 }
 
-// Staged counts the volumes that are staged.
+// Staged counts the staged volumes.
 func (s *Service) Staged() (int, error) {
 	records, err := s.state.all()
 	staged := 0
@@ -145,8 +147,8 @@ func (s *Service) Staged() (int, error) {
 	return staged, err
 }
 
-// begin takes the volume's lock. The call goes on if its caller gives up: what is cut
-// off halfway has to be done again.
+// begin takes the volume's lock. The call goes on even if its caller gives up, because
+// work that is cut off halfway has to be done again.
 func (s *Service) begin(ctx context.Context, volume string) (context.Context, func(), error) {
 	release, err := s.state.lock(ctx, "volume", volume, false)
 	if errors.Is(err, host.ErrLocked) {
@@ -155,8 +157,8 @@ func (s *Service) begin(ctx context.Context, volume string) (context.Context, fu
 	return context.WithoutCancel(ctx), release, err
 }
 
-// Tidy removes what interrupted calls left after a crash of the plugin, unless the calls
-// are repeated first. Volumes that were staged stay: the kubelet knows them.
+// Tidy removes what interrupted calls left after a crash of the plugin, unless the
+// calls are repeated first. Staged volumes stay, because the kubelet knows them.
 func (s *Service) Tidy(ctx context.Context) {
 	if err := s.state.tidy(); err != nil {
 		s.logger.Warn("state files of an earlier boot could not be removed", "error", err)
@@ -170,7 +172,7 @@ func (s *Service) Tidy(ctx context.Context) {
 			continue
 		}
 		if err := s.tidyOne(ctx, r.Volume); err != nil && !errors.Is(err, host.ErrLocked) {
-			// The next call for the volume tries again, and says so.
+			// The next call for the volume tries again, and reports a failure.
 			s.logger.Warn("volume whose staging was cut off could not be taken away", "volume", r.Volume, "error", err)
 		}
 	}

@@ -67,7 +67,7 @@ func (s *Service) stage(ctx context.Context, w staging) error {
 }
 
 // reuse decides about a volume that was staged before, perhaps halfway. If it is
-// intact, the call is done; if not, and nobody uses it, it is taken away.
+// intact, the call is done. If it is not, and nobody uses it, it is taken down.
 func (s *Service) reuse(ctx context.Context, found *record, w staging) (done bool, err error) {
 	if found.Staged {
 		published, err := s.published(found)
@@ -99,7 +99,8 @@ func (s *Service) reuse(ctx context.Context, found *record, w staging) (done boo
 	return false, nil
 }
 
-// stagedAt is whether a volume is where its record says. A raw volume is nowhere.
+// stagedAt reports whether a volume is mounted where its record says. It returns true
+// for a raw volume, which is not mounted.
 func (s *Service) stagedAt(r *record) (bool, error) {
 	if r.Filesystem == "" {
 		return true, nil
@@ -110,7 +111,8 @@ func (s *Service) stagedAt(r *record) (bool, error) {
 
 // outdated returns an error if the volume was detached from the node while it was
 // staged, as Kubernetes does by force with a node that it has lost. Another node may
-// have written to it since, so that nothing of this node's may get there any more.
+// have written to the volume since, so nothing of this node may be written there any
+// more.
 func (s *Service) outdated(ctx context.Context, r *record, attachment string) error {
 	if !r.Outdated {
 		if r.NoWriters || attachment == "" || r.Attachment == "" || attachment == r.Attachment {
@@ -127,7 +129,7 @@ func (s *Service) outdated(ctx context.Context, r *record, attachment string) er
 	return host.Refuse(host.Outdated, "volume %s was detached from the node while it was staged, and may have been written by another node since; it can be used again when no pod of this node has it", r.Volume)
 }
 
-// intact returns what keeps a staged volume from being used.
+// intact returns an error that says why a staged volume cannot be used; nil if it can.
 func (s *Service) intact(ctx context.Context, r *record, mounted bool) error {
 	if !mounted {
 		return fmt.Errorf("nothing is mounted at %s", r.StagingPath)
@@ -157,7 +159,7 @@ func (s *Service) intact(ctx context.Context, r *record, mounted bool) error {
 	return err
 }
 
-// isVolumes returns an error unless the device is made of the volume's disks.
+// isVolumes returns an error unless the device consists of the volume's disks.
 func (s *Service) isVolumes(ctx context.Context, r *record) error {
 	protocol, err := s.protocolOf(r)
 	if err != nil {
@@ -194,7 +196,7 @@ func (s *Service) isVolumes(ctx context.Context, r *record) error {
 	return nil
 }
 
-// bring does what staging is, for a volume of which nothing is on the node.
+// bring stages a volume of which nothing is on the node.
 func (s *Service) bring(ctx context.Context, r *record, w staging) error {
 	started, steps := time.Now(), startTimer(s.observer)
 	if err := s.protocols[r.Protocol].attach(ctx, r, w.credentials); err != nil {
@@ -241,7 +243,7 @@ func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer)
 	}
 	switch {
 	case format:
-		// What is empty can be another disk, which has the name now.
+		// An empty disk may be another one that has the name now.
 		if err := s.isVolumes(ctx, r); err != nil {
 			return err
 		}
@@ -276,7 +278,7 @@ func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer)
 }
 
 // grow makes the filesystem as large as the volume, which may be a copy of a smaller
-// one, or may have been extended while it was nowhere.
+// volume, or may have been extended while it was staged nowhere.
 func (s *Service) grow(ctx context.Context, r *record) error {
 	if r.Filesystem == "" || r.ReadOnly {
 		return nil
@@ -284,7 +286,7 @@ func (s *Service) grow(ctx context.Context, r *record) error {
 	return s.host.Grow(ctx, r.Device, r.StagingPath, r.Filesystem)
 }
 
-// published lists where the volume is published.
+// published lists the paths at which the volume is published.
 func (s *Service) published(r *record) ([]string, error) {
 	var found []string
 	for _, at := range r.Targets {
@@ -299,7 +301,7 @@ func (s *Service) published(r *record) ([]string, error) {
 	return found, nil
 }
 
-// staging is what a call wants to have.
+// staging is what a call asks for.
 type staging struct {
 	record        record
 	credentials   wire.Credentials

@@ -18,7 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/csinode"
 )
 
-// ways are the ways to use a volume that every test of a whole life tries.
+// ways are the ways of using a volume that every test of a volume's whole life tries.
 var ways = map[string]func(*use, *csinode.Node){
 	"ext4":              func(*use, *csinode.Node) {},
 	"xfs":               func(u *use, _ *csinode.Node) { u.filesystem = "xfs" },
@@ -142,8 +142,8 @@ func TestAnInterruptedCallConverges(t *testing.T) {
 	}
 }
 
-// TestAnInterruptedStagingIsUnstaged is the same for a pod that goes away meanwhile:
-// kubelet unstages what it could not stage.
+// TestAnInterruptedStagingIsUnstaged does the same for a pod that goes away in the
+// meantime: kubelet unstages what it could not stage.
 func TestAnInterruptedStagingIsUnstaged(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -166,8 +166,8 @@ func TestAnInterruptedStagingIsUnstaged(t *testing.T) {
 	}
 }
 
-// TestAFailedCallLeavesNothing fails every change once. A staging that failed for good
-// leaves nothing, since kubelet does not unstage it.
+// TestAFailedCallLeavesNothing fails every change once. Staging that failed for good
+// must leave nothing, because kubelet does not unstage it.
 func TestAFailedCallLeavesNothing(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -221,7 +221,7 @@ func TestAFailedCallLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotProvenIsRefused has a row for every guard of staging.
+// TestWhatIsNotProvenIsRefused has a row for every check of staging.
 func TestWhatIsNotProvenIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		arrange func(*fixture, *use)
@@ -353,8 +353,8 @@ func TestACopyKeepsTheUUIDOfItsSource(t *testing.T) {
 	}
 }
 
-// TestAnImportedVolumeIsNeverFormatted: its data may begin with zeros. With a filesystem of
-// a UUID that is expected, it is mounted.
+// TestAnImportedVolumeIsNeverFormatted: its data may begin with zeros. It is mounted if
+// its filesystem has an expected UUID.
 func TestAnImportedVolumeIsNeverFormatted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFixture(t), plain()
@@ -383,7 +383,7 @@ func TestFormattingThatWasInterruptedIsDoneAgain(t *testing.T) {
 		}
 		f.must(f.unstage(u))
 		*f.volume() = csinode.Volume{Bytes: gibibyte}
-		// The change that is mkfs is found by trying: it leaves junk.
+		// Find by trial which change is mkfs: it leaves junk.
 		for nth := 1; !f.volume().Junk; nth++ {
 			f.node.CrashAt(nth, false)
 			_ = f.stage(u)
@@ -391,7 +391,7 @@ func TestFormattingThatWasInterruptedIsDoneAgain(t *testing.T) {
 			f.start()
 			f.must(f.unstage(u))
 		}
-		// Another disk's junk is somebody's data.
+		// Junk on another disk is somebody's data.
 		other := *f.volume()
 		other.Identity = "6009"
 		f.target().LUNs[1] = &other
@@ -399,15 +399,15 @@ func TestFormattingThatWasInterruptedIsDoneAgain(t *testing.T) {
 		other.Identity = ""
 		f.must(f.stage(u))
 		f.must(f.unstage(u))
-		// Once it ended, junk is somebody's data as well.
+		// After formatting has ended, junk is somebody's data as well.
 		*f.volume() = csinode.Volume{Bytes: gibibyte, Junk: true}
 		f.refuses(f.stage(u), codes.FailedPrecondition, "NotEmpty: ")
 		f.clean()
 	})
 }
 
-// TestAStaleDiskIsRemovedBeforeTheScan is LUN reuse after a failed unstage: the kernel
-// still has the old disk at the place.
+// TestAStaleDiskIsRemovedBeforeTheScan: a LUN is reused after a failed unstage, and the
+// kernel still has the old disk in its place.
 func TestAStaleDiskIsRemovedBeforeTheScan(t *testing.T) {
 	for name, lost := range map[string]bool{"under a live session": false, "under a lost session": true} {
 		t.Run(name, func(t *testing.T) {
@@ -444,7 +444,7 @@ func TestAStaleDiskThatIsInUseIsNotRemoved(t *testing.T) {
 				_, session := f.node.LogIn(iqn("vol-1"), onePortal, csinode.Initiator)
 				disk := f.node.Find(session, 1)
 				arrange(f, disk)
-				// It is left where it was, so that kubelet is told to come back.
+				// It is left where it was, so kubelet must be told to try again.
 				f.refuses(f.stage(u), codes.Unavailable, "InUse: ")
 				if !slices.Contains(f.node.Devices(), disk) {
 					t.Error("the disk was removed")
@@ -455,8 +455,8 @@ func TestAStaleDiskThatIsInUseIsNotRemoved(t *testing.T) {
 	}
 }
 
-// TestALUNThatIsStagedIsNotGivenToAnotherVolume is LUN reuse while the node still has
-// the volume that had it.
+// TestALUNThatIsStagedIsNotGivenToAnotherVolume: a LUN is reused while the node still
+// has the volume that had it.
 func TestALUNThatIsStagedIsNotGivenToAnotherVolume(t *testing.T) {
 	for _, multipath := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -472,10 +472,10 @@ func TestALUNThatIsStagedIsNotGivenToAnotherVolume(t *testing.T) {
 			second.id = secondID
 			err := f.stage(second)
 			f.refuses(err, codes.FailedPrecondition, "InUse: LUN 1 of target iqn.2026-01.org.example:vol-1 is volume gold/"+firstID+" on this node")
-			// The first one is not staged again on what is there now.
+			// The first volume is not staged again on what is there now.
 			f.refuses(f.stage(first), codes.FailedPrecondition, "is staged, but not usable, and is published at")
 			f.must(f.unpublish(first, 1))
-			// What the kernel still has of its filesystem goes nowhere.
+			// What the kernel still has of its filesystem is not written anywhere.
 			f.must(f.unstage(first))
 			if *f.volume() != (csinode.Volume{Bytes: gibibyte}) {
 				t.Errorf("the other volume was written: %+v", f.volume())
@@ -487,9 +487,9 @@ func TestALUNThatIsStagedIsNotGivenToAnotherVolume(t *testing.T) {
 	}
 }
 
-// TestAVolumeThatWasDetachedWhileItWasStagedIsNotUsed is a node that was cut off from
-// the cluster: Kubernetes detached the volume by force, another node wrote to it, and
-// the volume came back before the first node had unmounted it.
+// TestAVolumeThatWasDetachedWhileItWasStagedIsNotUsed: a node was cut off from the
+// cluster. Kubernetes detached the volume by force, another node wrote to it, and the
+// volume came back before the first node had unmounted it.
 func TestAVolumeThatWasDetachedWhileItWasStagedIsNotUsed(t *testing.T) {
 	for name, use := range map[string]func(*fixture, use) error{
 		"published": func(f *fixture, u use) error { return f.publish(u, 2, false) },
@@ -535,7 +535,7 @@ func TestAVolumeThatWasDetachedWhileItWasStagedIsNotUsed(t *testing.T) {
 }
 
 // TestAReadOnlyVolumeThatWasDetachedIsUsedOn: nobody writes to it, so nothing that the
-// kernel has of it is too old.
+// kernel has of it is outdated.
 func TestAReadOnlyVolumeThatWasDetachedIsUsedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFixture(t), plain()
@@ -555,7 +555,7 @@ func TestAReadOnlyVolumeThatWasDetachedIsUsedOn(t *testing.T) {
 }
 
 // TestAVolumeThatWasDetachedIsNotReadOnThoughOthersMayWrite: what the kernel has of it
-// may be older than what another node wrote since.
+// may be older than what another node has written since.
 func TestAVolumeThatWasDetachedIsNotReadOnThoughOthersMayWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFixture(t), plain()
@@ -578,7 +578,7 @@ func TestAVolumeThatWasDetachedIsNotReadOnThoughOthersMayWrite(t *testing.T) {
 	})
 }
 
-// TestAVolumeThatIsSilentIsNotCutOff: what was written to it may still arrive.
+// TestAVolumeThatIsSilentIsNotCutOff: writes to it may still arrive.
 func TestAVolumeThatIsSilentIsNotCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFixture(t), plain()
@@ -672,8 +672,8 @@ func TestAStagedVolumeIsLookedAtAgain(t *testing.T) {
 				c.arrange(f, u)
 				f.refuses(f.stage(u), codes.FailedPrecondition, c.text)
 				f.must(f.unpublish(u, 1))
-				// Nobody uses it any more, so it is staged anew; what is there then is
-				// judged as ever.
+				// Nobody uses the volume any more, so it is staged again, and what is
+				// there then is checked as always.
 				f.target().Gone = false
 				if name == "another filesystem" {
 					f.refuses(f.stage(u), codes.FailedPrecondition, c.text)
@@ -690,8 +690,8 @@ func TestAStagedVolumeIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-// TestANewDiskIsWaitedFor has a disk that the kernel shows before it can be opened, as
-// real ones do on a busy node.
+// TestANewDiskIsWaitedFor: the kernel shows the disk before it can be opened, as it
+// does on a busy node.
 func TestANewDiskIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFixture(t), plain()
@@ -773,8 +773,8 @@ func TestUnstagingWorksWithout(t *testing.T) {
 	}
 }
 
-// TestWhatOnlyAnUnreadableRecordKnowsIsNotForgotten has raw volumes, which no mount
-// shows: to say that they are unstaged would free the LUN of a disk that the node has.
+// TestWhatOnlyAnUnreadableRecordKnowsIsNotForgotten: no mount shows raw volumes. To
+// report them as unstaged would free the LUN of a disk that the node still has.
 func TestWhatOnlyAnUnreadableRecordKnowsIsNotForgotten(t *testing.T) {
 	for name, c := range map[string]struct{ content, text string }{
 		"damaged":            {"{", "cannot be read"},
@@ -805,7 +805,7 @@ func TestAVolumeWhoseStateFileIsLostIsStagedAgain(t *testing.T) {
 		f.must(f.stage(u))
 		f.must(f.publish(u, 1, false))
 		f.node.RemoveFiles(stateDir)
-		// While a pod uses it, it stays.
+		// While a pod uses the volume, it stays.
 		f.refuses(f.stage(u), codes.Unavailable, "InUse: ")
 		f.must(f.unpublish(u, 1))
 		f.must(f.stage(u))
@@ -845,8 +845,8 @@ func (f *fixture) unknownProtocol(u use) {
 	f.must(f.service.state.save(r))
 }
 
-// TestSessionsOfOthersStay has kubelet's native volumes, which use another name, and
-// other volumes of the same target.
+// TestSessionsOfOthersStay: kubelet's native volumes use another initiator name, and
+// other volumes use the same target.
 func TestSessionsOfOthersStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFixture(t), plain()
@@ -920,7 +920,7 @@ func TestASecondCallForAVolumeIsAborted(t *testing.T) {
 		time.Sleep(time.Second / 2)
 		f.refuses(f.stage(u), codes.Aborted, "another call for volume gold/"+firstID+" is in progress on this node")
 		f.refuses(f.unstage(u), codes.Aborted, "")
-		// Kubelet gives up; the call goes on.
+		// Kubelet gives up, but the call goes on.
 		cancel()
 		f.must(<-ended)
 		f.must(f.stage(u))

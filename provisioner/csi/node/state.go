@@ -17,25 +17,26 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// record is what the node knows of a volume that is staged, or being staged. It is
-// written before the first step and has no credentials.
+// record is what the node knows about a volume that is staged, or being staged. It is
+// written before the first step, and contains no credentials.
 type record struct {
 	Version int    `json:"version"`
 	Volume  string `json:"volume"`
-	// Boot is the boot ID of the node: nothing that a record says outlives a boot.
+	// Boot is the boot ID of the node, because nothing that a record says outlives a
+	// boot.
 	Boot string `json:"boot"`
-	// Attachment is the one that the volume was staged by. Outdated means that another
-	// one has been seen since: what the kernel has of the filesystem may be older than
-	// what is on the disk, and must not be written.
+	// Attachment is the attachment with which the volume was staged. Outdated means
+	// that another one has been seen since: what the kernel has of the filesystem may
+	// be older than what is on the disk, and must not be written.
 	Attachment string `json:"attachment,omitempty"`
 	Outdated   bool   `json:"outdated,omitempty"`
 	Protocol   string `json:"protocol"`
-	// Initiator is the name that the sessions have.
+	// Initiator is the name that the sessions use.
 	Initiator string      `json:"initiator,omitempty"`
 	Paths     []wire.Path `json:"paths,omitempty"`
-	// Identities are what the disks must say that they are, as far as Cinder knows.
+	// Identities are the IDs that the disks must show, as far as Cinder knows them.
 	Identities []string `json:"identities,omitempty"`
-	// Bytes is the size that the disks must have at least.
+	// Bytes is the minimum size of the disks.
 	Bytes       int64  `json:"bytes,omitempty"`
 	StagingPath string `json:"stagingPath"`
 	// Filesystem is empty for raw volumes.
@@ -46,12 +47,12 @@ type record struct {
 	ReadOnly    bool `json:"readOnly,omitempty"`
 	// NoWriters means that no node may write to the volume.
 	NoWriters bool `json:"noWriters,omitempty"`
-	// Disks are those that were found and are the volume's alone.
+	// Disks are the disks that were found and that belong to this volume alone.
 	Disks []host.Disk `json:"disks,omitempty"`
-	// Device is the multipath map of the disks, or the only one.
+	// Device is the multipath map of the disks, or the only disk.
 	Device string `json:"device,omitempty"`
 	Staged bool   `json:"staged,omitempty"`
-	// Targets are the paths that the volume was published at.
+	// Targets are the paths at which the volume was published.
 	Targets []string `json:"targets,omitempty"`
 }
 
@@ -65,7 +66,7 @@ func (r *record) volumeID() string {
 	return handle.ID
 }
 
-// state are the records, files of the node.
+// state holds the records, which are files on the node.
 type state struct {
 	files host.Files
 	dir   string
@@ -79,11 +80,11 @@ func (s *state) file(kind, volume string) string {
 const (
 	kindVolumes    = "volumes"
 	kindFormatting = "formatting"
-	// kindConnections are the connections that volumes share and this plugin made.
+	// kindConnections is for connections that volumes share and that this plugin made.
 	kindConnections = "connections"
 )
 
-// load reads a volume's record; nil if there is none of this boot.
+// load reads a volume's record of this boot; nil if there is none.
 func (s *state) load(volume string) (*record, error) {
 	return s.read(s.file(kindVolumes, volume))
 }
@@ -124,7 +125,7 @@ func (s *state) write(file string, value any) error {
 
 func (s *state) remove(volume string) error { return s.files.Remove(s.file(kindVolumes, volume)) }
 
-// all reads the records of this boot, and removes those of others.
+// all reads the records of this boot, and removes those of other boots.
 func (s *state) all() ([]*record, error) {
 	directory := path.Join(s.dir, kindVolumes)
 	names, err := s.files.ReadDir(directory)
@@ -150,7 +151,8 @@ func (s *state) all() ([]*record, error) {
 	return records, nil
 }
 
-// other is a volume, not the given one, whose record is as asked for; empty if none is.
+// other returns a volume, except but, whose record satisfies is; empty if there is
+// none.
 func (s *state) other(but string, is func(*record) bool) (string, error) {
 	records, err := s.all()
 	if err != nil {
@@ -164,14 +166,14 @@ func (s *state) other(but string, is func(*record) bool) (string, error) {
 	return "", nil
 }
 
-// claimant is the other volume whose disk is at an address.
+// claimant returns the other volume that has the disk at an address.
 func (s *state) claimant(a host.Address, but string) (string, error) {
 	return s.other(but, func(r *record) bool {
 		return slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Namespace == host.Namespace{} && d.Address == a })
 	})
 }
 
-// namesake is another volume whose disks have an identity.
+// namesake returns another volume whose disks have an identity.
 func (s *state) namesake(identity, but string) (string, error) {
 	return s.other(but, func(r *record) bool {
 		return slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Identity == identity })
@@ -194,7 +196,8 @@ func (s *state) beginFormat(r *record) error {
 	return s.write(s.file(kindFormatting, r.Volume), s.mark(r))
 }
 
-// formatBegun is whether formatting the volume's very disk was begun in this boot.
+// formatBegun reports whether formatting of the volume's very disk was begun in this
+// boot.
 func (s *state) formatBegun(r *record) (bool, error) {
 	content, err := s.files.ReadFile(s.file(kindFormatting, r.Volume))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -239,7 +242,7 @@ func (s *state) lock(ctx context.Context, kind, name string, wait bool) (func(),
 	return s.files.Lock(ctx, path.Join(s.dir, "locks", kind+"-"+hex.EncodeToString(sum[:8])), wait)
 }
 
-// lockTargets takes the locks of the targets of paths.
+// lockTargets takes the locks of the targets of all paths.
 func (s *state) lockTargets(ctx context.Context, paths []wire.Path) (release func(), err error) {
 	var names []string
 	for _, path := range paths {
@@ -248,7 +251,7 @@ func (s *state) lockTargets(ctx context.Context, paths []wire.Path) (release fun
 	return s.lockAll(ctx, "target", names)
 }
 
-// lockAll takes several locks, in one order.
+// lockAll takes several locks, always in the same order.
 func (s *state) lockAll(ctx context.Context, kind string, names []string) (release func(), err error) {
 	names = slices.Clone(names)
 	slices.Sort(names)

@@ -36,7 +36,7 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnstag
 func (s *Service) unstage(ctx context.Context, volume, at string) error {
 	r, unreadable := s.state.load(volume)
 	if r == nil {
-		// The mount says as much as is needed.
+		// The mount shows everything that is needed.
 		var err error
 		if r, err = s.recover(ctx, volume, at); err != nil {
 			return err
@@ -44,10 +44,10 @@ func (s *Service) unstage(ctx context.Context, volume, at string) error {
 	}
 	switch {
 	case r == nil && unreadable != nil:
-		// Nothing else says which disks are the volume's.
+		// Nothing else shows which disks are the volume's.
 		return unreadable
 	case r == nil:
-		// Nothing of the node's own is left, if anything ever was.
+		// Nothing that the plugin did is left, if there ever was anything.
 		return s.host.Unmount(ctx, at)
 	case unreadable != nil:
 		s.logger.Warn("volume is unstaged without its state file", "volume", volume, "error", unreadable)
@@ -64,8 +64,8 @@ func (s *Service) unstage(ctx context.Context, volume, at string) error {
 	return nil
 }
 
-// recover makes a record of what is mounted, and saves it: without the mount, nothing
-// would say which disks and sessions are the volume's.
+// recover makes a record from what is mounted, and saves it: without the mount, nothing
+// would show which disks and sessions are the volume's.
 func (s *Service) recover(ctx context.Context, volume, at string) (*record, error) {
 	mounts, err := s.host.MountsAt(at)
 	if err != nil || len(mounts) == 0 {
@@ -91,12 +91,12 @@ func (s *Service) recover(ctx context.Context, volume, at string) (*record, erro
 			return r, s.state.save(r)
 		}
 	}
-	// A mount of something else is not of this driver.
+	// A mount of anything else does not belong to this driver.
 	return nil, nil
 }
 
-// takeDown takes away everything of a volume, and its record at last. It begins where
-// an earlier try ended.
+// takeDown removes everything of a volume from the node, and finally its record. It
+// continues where an earlier attempt ended.
 func (s *Service) takeDown(ctx context.Context, r *record) error {
 	published, err := s.published(r)
 	if err != nil {
@@ -116,7 +116,8 @@ func (s *Service) takeDown(ctx context.Context, r *record) error {
 		return err
 	}
 	if r.Staged {
-		// From here on, it is not: what is left is taken away before it is used again.
+		// From here on, it is not staged: what is left must be removed before it is
+		// used again.
 		r.Staged = false
 		if err := s.state.save(r); err != nil {
 			return err
@@ -129,11 +130,12 @@ func (s *Service) takeDown(ctx context.Context, r *record) error {
 }
 
 // cutOff keeps the last unmount from writing what is left of a filesystem into another
-// volume, or over what another node wrote: the storage may have given the LUN away
-// while it was mounted, or to another node and back. Only what can be read and is not
-// the volume's is cut off otherwise; a disk that is silent may come back.
+// volume, or over what another node wrote: while it was mounted, the storage may have
+// given the LUN away, or to another node and back. Unless the volume is outdated, it
+// cuts off only a disk that can be read and is not the volume's, because a silent disk
+// may come back.
 func (s *Service) cutOff(ctx context.Context, r *record) error {
-	// What was made of a mount knows neither identities nor copies.
+	// A record that was made from a mount has neither identities nor copies.
 	if r.Filesystem == "" || r.Device == "" || slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Identity == "" }) {
 		return nil
 	}
@@ -165,7 +167,8 @@ func (s *Service) protocolOf(r *record) (protocol, error) {
 	return found, nil
 }
 
-// exchanged says what shows that a device is no longer what was mounted.
+// exchanged returns an error that says why a device is no longer what was mounted; nil
+// if it still is.
 func (s *Service) exchanged(ctx context.Context, r *record, protocol protocol) error {
 	if r.Outdated {
 		return host.Refuse(host.Outdated, "%s was detached and attached again", r.Device)

@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// releaseProgram gives back the memory of the program's own file that starting it has
-// touched. Half of it belongs to the provisioner, whose packages the one binary has as
-// well, and is never touched again on a node; the kernel reads the rest back.
+// releaseProgram gives back the memory of the program's own file that was touched
+// during the start. Half of it belongs to the provisioner, whose packages are in the
+// same binary, and is never touched again on a node. The kernel reads the rest back
+// when it is needed.
 func releaseProgram() error {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -28,12 +29,12 @@ func releaseProgram() error {
 		fields := strings.Fields(lines.Text())
 		if len(fields) >= 6 && strings.Contains(fields[0], "-") {
 			start, end = 0, 0
-			// What can be written is not in the file.
+			// Writable memory is not backed by the file.
 			if fields[5] == program && !strings.Contains(fields[1], "w") {
 				start, end = bounds(fields[0])
 			}
 		}
-		// Neither is what was written before it was protected.
+		// Neither is memory that was written before it was protected.
 		if len(fields) == 3 && fields[0] == "Anonymous:" && fields[1] == "0" && end > start {
 			if _, _, errno := unix.Syscall(unix.SYS_MADVISE, uintptr(start), uintptr(end-start), unix.MADV_DONTNEED); errno != 0 {
 				return errno

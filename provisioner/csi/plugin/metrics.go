@@ -54,7 +54,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// StagedVolumes is a metric of what count finds.
+// StagedVolumes returns a metric of the number that count returns.
 func StagedVolumes(count func() (int, error)) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "standalone_cinder_node_staged_volumes",
@@ -79,7 +79,7 @@ func (m *Metrics) Refused(reason string) { m.refusals.WithLabelValues(reason).In
 // RemovedDisk implements node.Observer.
 func (m *Metrics) RemovedDisk() { m.removed.Inc() }
 
-// intercept counts a call. Its form is that of a grpc.UnaryServerInterceptor.
+// intercept counts a call. It is a grpc.UnaryServerInterceptor.
 func (m *Metrics) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	started := time.Now()
 	response, err := handle(ctx, request)

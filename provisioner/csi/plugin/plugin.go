@@ -1,5 +1,5 @@
-// Package plugin is the process of the CSI node plugin: its options and its two sockets.
-// It uses nothing of the provisioner.
+// Package plugin runs the CSI node plugin: its options and its two sockets. It uses
+// nothing of the provisioner.
 package plugin
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Options are the flags of `node`. All paths are the node's.
+// Options are the flags of `node`. All paths are paths on the node.
 type Options struct {
 	Endpoint        string
 	KubeletDir      string
@@ -38,9 +38,9 @@ type Options struct {
 	Listen          string
 	DrainTimeout    time.Duration
 
-	// Version is the program's.
+	// Version is the program's version.
 	Version string
-	// Registry serves the process's metrics, and gets the plugin's.
+	// Registry serves the process's metrics; the plugin registers its own there.
 	Registry *prometheus.Registry
 	Logger   *slog.Logger
 }
@@ -57,8 +57,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a stopped plugin waits for its calls to finish; keep it below the pod's termination grace period")
 }
 
-// Complete fills in the defaults that depend on other options, and reports every invalid
-// option.
+// Complete fills in the defaults that depend on other options, and reports every
+// invalid option.
 func (o *Options) Complete(getenv func(string) string) error {
 	if o.NodeName == "" {
 		o.NodeName = getenv("NODE_NAME")
@@ -87,8 +87,8 @@ func (o *Options) Complete(getenv func(string) string) error {
 	return errors.Join(problems...)
 }
 
-// garbageShare is GOGC: the heap is a few megabytes, and the whole process must stay
-// small on every node.
+// garbageShare is GOGC. The heap is only a few megabytes, and the whole process must
+// stay small on every node.
 const garbageShare = 30
 
 // Run serves until the context ends.
@@ -143,8 +143,8 @@ func Run(ctx context.Context, o Options) error {
 	return group.Wait()
 }
 
-// log writes a line for a call that failed. Requests are never logged: they carry the
-// Secrets of volumes.
+// log writes a line for a call that failed. Requests are never logged, because they
+// contain the Secrets of volumes.
 func (o *Options) log(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	started := time.Now()
 	response, err := handle(ctx, request)

@@ -61,8 +61,8 @@ func dial(t *testing.T, socket string) *grpc.ClientConn {
 	return connection
 }
 
-// TestThePluginServesAndRegisters is a kubelet that starts again and empties its
-// directory. The node is an empty directory.
+// TestThePluginServesAndRegisters: a kubelet restarts and empties its directory. The
+// node is an empty directory.
 func TestThePluginServesAndRegisters(t *testing.T) {
 	dir, err := os.MkdirTemp("", "csi")
 	if err != nil {
@@ -172,7 +172,7 @@ func TestThePluginServesAndRegisters(t *testing.T) {
 	eventually(t, "the plugin does not register again", exists(registration))
 	registered()
 
-	// Another process's socket in the same place stays.
+	// If another process puts its socket in the same place, it stays.
 	if err := errors.Join(os.Remove(socket), os.WriteFile(socket, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}

@@ -16,10 +16,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// probeTimeout bounds a look at the plugin's own socket.
+// probeTimeout bounds a probe of the plugin's own socket.
 const probeTimeout = 5 * time.Second
 
-// serveHTTP serves metrics, and health, until the context ends.
+// serveHTTP serves metrics and health until the context ends.
 func serveHTTP(ctx context.Context, listener net.Listener, metrics prometheus.Gatherer, socket string, logger *slog.Logger) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
@@ -43,7 +43,7 @@ func serveHTTP(ctx context.Context, listener net.Listener, metrics prometheus.Ga
 	return nil
 }
 
-// probe asks the plugin as the kubelet would.
+// probe calls the plugin as the kubelet would.
 func probe(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -1,7 +1,7 @@
-// Package registration registers the CSI driver with the kubelet of its node. The kubelet
-// watches a directory for sockets, asks each what it serves, and answers whether it
-// accepted it. When the kubelet starts, it empties the directory; Keep then makes the
-// socket again.
+// Package registration registers the CSI driver with the kubelet of its node. The
+// kubelet watches a directory for sockets, asks each what it serves, and then reports
+// whether it accepted it. When the kubelet starts, it empties the directory; Keep then
+// makes the socket again.
 package registration
 
 import (
@@ -19,29 +19,31 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// Server answers kubelet's questions.
+// Server answers the kubelet.
 type Server struct {
 	registerapi.UnimplementedRegistrationServer
 
-	// Driver is the driver's name, and Endpoint the path of its socket as kubelet sees
-	// it.
+	// Driver is the driver's name. Endpoint is the path of its socket as the kubelet
+	// sees it.
 	Driver, Endpoint string
 	Logger           *slog.Logger
 
 	asked atomic.Bool
 }
 
-// GetInfo says what is served where.
+// GetInfo returns what is served, and where.
 func (s *Server) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
 	s.asked.Store(true)
 	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: s.Driver, Endpoint: s.Endpoint, SupportedVersions: []string{"1.0.0"}}, nil
 }
 
-// patience is how long a kubelet may take to ask. It looks at its directory at once.
+// patience is how long a kubelet may take to ask. Normally it notices the socket at
+// once.
 const patience = time.Minute
 
-// WarnUnlessAsked logs that no kubelet has asked for the driver in the first minute: it
-// then looks for sockets elsewhere, and the node never gets the driver.
+// WarnUnlessAsked logs that no kubelet has asked for the driver in the first minute. In
+// that case the kubelet looks for sockets elsewhere, and the node never gets the
+// driver.
 func (s *Server) WarnUnlessAsked(ctx context.Context, socket string) {
 	select {
 	case <-ctx.Done():
@@ -52,8 +54,8 @@ func (s *Server) WarnUnlessAsked(ctx context.Context, socket string) {
 	}
 }
 
-// NotifyRegistrationStatus gets the kubelet's verdict. After a failure, such as a node
-// without an initiator name, the kubelet tries again.
+// NotifyRegistrationStatus receives the kubelet's verdict. After a failure, for example
+// on a node without an initiator name, the kubelet tries again.
 func (s *Server) NotifyRegistrationStatus(_ context.Context, status *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
 	if status.GetPluginRegistered() {
 		s.Logger.Info("kubelet registered the driver", "driver", s.Driver)
@@ -63,16 +65,16 @@ func (s *Server) NotifyRegistrationStatus(_ context.Context, status *registerapi
 	return &registerapi.RegistrationStatusResponse{}, nil
 }
 
-// SocketName is the name of a driver's socket in kubelet's directory.
+// SocketName returns the name of a driver's socket in kubelet's directory.
 func SocketName(driver string) string { return driver + "-reg.sock" }
 
-// pause is between two looks at whether a socket is still there. It costs a system
-// call.
+// pause is the time between two checks whether a socket still exists. A check costs one
+// system call.
 const pause = 5 * time.Second
 
-// Keep serves at a socket until the context ends, and serves again when somebody
-// removed the socket. It leaves a socket alone that another process put in the place
-// of its own.
+// Keep serves on a socket until the context ends, and serves again when somebody has
+// removed the socket. It leaves a socket alone that another process has put in its
+// place.
 func Keep(ctx context.Context, socket string, serve func() *grpc.Server, drain time.Duration, logger *slog.Logger) error {
 	for {
 		listener, err := listen(socket)
@@ -102,7 +104,7 @@ func listen(socket string) (*socketListener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
 		return nil, err
 	}
-	// One that is left from before would refuse the new one.
+	// A socket left from before would prevent the new one.
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -110,7 +112,7 @@ func listen(socket string) (*socketListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The file may be another process's by the time that this one closes it.
+	// By the time this process closes the file, it may belong to another process.
 	listener.SetUnlinkOnClose(false)
 	err = os.Chmod(socket, 0o600)
 	var file os.FileInfo
@@ -141,7 +143,7 @@ func watch(ctx context.Context, socket string, listener *socketListener, ended <
 	}
 }
 
-// stop lets calls end, for a while.
+// stop gives calls some time to end.
 func stop(server *grpc.Server, drain time.Duration) {
 	done := make(chan struct{})
 	go func() {
@@ -151,7 +153,7 @@ func stop(server *grpc.Server, drain time.Duration) {
 	select {
 	case <-done:
 	case <-time.After(drain):
-		// What is cut off here is found again in the records.
+		// The records show what is cut off here.
 		server.Stop()
 	}
 }

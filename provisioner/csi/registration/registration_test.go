@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestADriverThatNoKubeletAsksForSaysSo: a kubelet with another root directory than the
-// plugin was told never finds the socket.
+// TestADriverThatNoKubeletAsksForSaysSo: a kubelet whose root directory differs from
+// the plugin's option never finds the socket.
 func TestADriverThatNoKubeletAsksForSaysSo(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

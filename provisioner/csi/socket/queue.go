@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// queue is the listener of one server, which gets its connections from the socket. To
-// close it leaves the socket as it is: there is no moment without one.
+// queue is the listener of one server, which gets its connections from the socket.
+// Closing it leaves the socket as it is, so that there is never a moment without one.
 type queue struct {
 	address     net.Addr
 	connections chan net.Conn

@@ -16,7 +16,7 @@ import (
 type Services struct {
 	Identity   csi.IdentityServer
 	Controller csi.ControllerServer
-	// Intercept sees the leader's calls; nil means that nothing does.
+	// Intercept sees the leader's calls; it may be nil.
 	Intercept grpc.UnaryServerInterceptor
 }
 
@@ -25,12 +25,12 @@ type Services struct {
 type server struct {
 	grpc        *grpc.Server
 	connections *queue
-	// introduced is what a follower says about the driver, nil for nothing.
+	// introduced returns what a follower says about the driver; nil if it says nothing.
 	introduced func() *csi.GetPluginInfoResponse
 
 	mu       sync.Mutex
-	services *Services // nil while it follows
-	running  int       // calls that the services answer
+	services *Services // nil while the replica follows
+	running  int       // calls that the services are answering
 	idles    []chan struct{}
 }
 
@@ -48,8 +48,8 @@ func (n *server) follow() {
 	n.services = nil
 }
 
-// begin returns the services for a call, which end must follow; nil means that the
-// replica follows.
+// begin returns the services for a call. It returns nil if the replica follows;
+// otherwise end must be called.
 func (n *server) begin() *Services {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -70,7 +70,7 @@ func (n *server) end() {
 	}
 }
 
-// idle is closed when no call is under way.
+// idle returns a channel that is closed when no call is under way.
 func (n *server) idle() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -86,9 +86,9 @@ func (n *server) idle() <-chan struct{} {
 // stop closes all connections.
 func (n *server) stop() { n.grpc.Stop() }
 
-// register registers the services' methods. gRPC wants the services before the first
-// connection, and they change while connections last. So every method finds its
-// service when it is called.
+// register registers the services' methods. gRPC requires the services before the first
+// connection, but they change while connections last. So every method finds its service
+// when it is called.
 func (n *server) register() {
 	for _, service := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc} {
 		service.Methods = slices.Clone(service.Methods)
@@ -110,8 +110,8 @@ func (n *server) register() {
 	}
 }
 
-// follower answers Probe, so that sidecars wait, what some ask before that, and nothing
-// else.
+// follower answers Probe, so that sidecars wait, and what some sidecars call before
+// Probe, but nothing else.
 func (n *server) follower(service, method string) (any, error) {
 	if service != csi.Identity_ServiceDesc.ServiceName {
 		return nil, errFollows
@@ -127,7 +127,7 @@ func (n *server) follower(service, method string) (any, error) {
 
 type servicesKey struct{}
 
-// intercept passes a call through the interceptor of its own services.
+// intercept passes a call through the interceptor of the services that answer it.
 func (n *server) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if leading, ok := ctx.Value(servicesKey{}).(*Services); ok && leading.Intercept != nil {
 		return leading.Intercept(ctx, request, info, handler)

@@ -1,11 +1,11 @@
-// Package socket serves the CSI driver's controller on a UNIX socket that follows the
+// Package socket serves the CSI driver's controller on a UNIX socket, according to the
 // lease. Every replica always listens, because sidecars exit when there is no socket. A
-// follower answers with the driver's name and that it is not ready, and refuses everything
-// else; its sidecars then wait. A leader serves. When its term ends, it closes all
-// connections; its sidecars restart and wait.
+// follower answers with the driver's name and that it is not ready, and refuses
+// everything else, so its sidecars wait. A leader serves. When its term ends, it closes
+// all connections; its sidecars restart and wait.
 //
-// The socket only keeps sidecars away. The fence keeps a replica that does not lead from
-// changing anything.
+// The socket only keeps sidecars away. The fence keeps a replica that does not lead
+// from changing anything.
 package socket
 
 import (
@@ -31,7 +31,7 @@ func PathOf(endpoint string) (string, error) {
 	if !found || !filepath.IsAbs(path) {
 		return "", fmt.Errorf("endpoint %q is not of the form unix:///directory/name.sock", endpoint)
 	}
-	// The kernel has room for a name of this length with its end.
+	// The kernel limits the path to this length, including the terminating zero byte.
 	const room = 108
 	if len(path) >= room {
 		return "", fmt.Errorf("endpoint %q has a path of %d bytes, and a socket's may have %d", endpoint, len(path), room-1)
@@ -45,16 +45,16 @@ type Socket struct {
 	logger   *slog.Logger
 
 	mu sync.Mutex
-	// now serves the connections that come; it is replaced when a term ends.
+	// now serves new connections. It is replaced when a term ends.
 	now    *server
 	closed bool
 	// plugin is what followers say about the driver; nil before Introduce.
 	plugin *csi.GetPluginInfoResponse
 }
 
-// Introduce answers with the driver's name, even while the replica follows:
-// csi-snapshotter asks for the name before it asks whether the driver is ready, and exits
-// if it gets no answer.
+// Introduce makes even a follower answer with the driver's name: csi-snapshotter asks
+// for the name before it asks whether the driver is ready, and exits if it gets no
+// answer.
 func (s *Socket) Introduce(name, version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +67,8 @@ func (s *Socket) introduced() *csi.GetPluginInfoResponse {
 	return s.plugin
 }
 
-// Listen makes the socket in a directory that must exist, and follows. It replaces the
-// socket of a process that is gone.
+// Listen makes the socket in a directory that must exist, and starts as a follower. It
+// replaces the socket of a process that is gone.
 func Listen(path string, logger *slog.Logger) (*Socket, error) {
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("the directory of the CSI socket %s cannot be used: %w; mount a volume there that the sidecars have, too", path, unwrapped(err))
@@ -80,7 +80,7 @@ func Listen(path string, logger *slog.Logger) (*Socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on the CSI socket %s: %w", path, err)
 	}
-	// Sidecars may run as another user of the pod's group.
+	// Sidecars may run as another user, but in the pod's group.
 	if err := os.Chmod(path, 0o660); err != nil {
 		_ = listener.Close()
 		return nil, fmt.Errorf("cannot set the permissions of the CSI socket %s: %w", path, unwrapped(err))
@@ -99,7 +99,7 @@ func unwrapped(err error) error {
 	return err
 }
 
-// removeStale removes the socket that a process left, and nothing else.
+// removeStale removes a socket that a process left, but no other file.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -121,7 +121,7 @@ func removeStale(path string) error {
 	return nil
 }
 
-// accept gives every connection to whichever server serves now.
+// accept gives every connection to the server that serves now.
 func (s *Socket) accept() {
 	for {
 		connection, err := s.listener.Accept()
@@ -137,20 +137,20 @@ func (s *Socket) accept() {
 		now := s.now
 		s.mu.Unlock()
 		if !now.connections.give(connection) {
-			_ = connection.Close() // between two servers; the sidecar comes again
+			_ = connection.Close() // between two servers; the sidecar connects again
 		}
 	}
 }
 
-// Lead serves with the services of a term. Sidecars that waited continue at once.
+// Lead serves with the services of a term. Sidecars that wait continue at once.
 func (s *Socket) Lead(services Services) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now.lead(services)
 }
 
-// Retire answers calls that are under way, and refuses others from now on, as a
-// follower. It returns when none is under way, or when the context ends.
+// Retire finishes calls under way, and refuses new ones as a follower does. It returns
+// when none is under way, or when the context ends.
 func (s *Socket) Retire(ctx context.Context) {
 	s.mu.Lock()
 	now := s.now
@@ -162,8 +162,8 @@ func (s *Socket) Retire(ctx context.Context) {
 	}
 }
 
-// Follow closes all connections, and follows. The fence must already keep the term's
-// calls from changing anything.
+// Follow closes all connections, and continues as a follower. The fence must already
+// keep the term's calls from changing anything.
 func (s *Socket) Follow() {
 	s.mu.Lock()
 	former := s.now
@@ -187,7 +187,7 @@ func (s *Socket) Close() error {
 	return err
 }
 
-// newServer makes a server that follows, and serves the connections it is given.
+// newServer makes a server that follows, and serves the connections that it is given.
 func (s *Socket) newServer() *server {
 	n := &server{connections: newQueue(s.listener.Addr()), introduced: s.introduced}
 	n.grpc = grpc.NewServer(grpc.UnaryInterceptor(n.intercept), grpc.UnknownServiceHandler(n.unknown))

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// leader is a driver that answers when it is told to.
+// leader is a driver that answers only when it is told to.
 type leader struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
@@ -58,7 +58,7 @@ func listen(t *testing.T) (*Socket, string) {
 	return s, path
 }
 
-// dial connects once; a connection that is lost is not made again by itself.
+// dial connects once; a lost connection is not made again automatically.
 func dial(t *testing.T, path string) *grpc.ClientConn {
 	t.Helper()
 	connection, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -107,7 +107,7 @@ func TestAFollowerSaysThatItIsNotReady(t *testing.T) {
 	wantCode(t, err, codes.Unavailable)
 }
 
-// TestConnectionsOutlastAnElection: sidecars that wait go on with the connection that
+// TestConnectionsOutlastAnElection: sidecars that wait continue on the connections that
 // they have.
 func TestConnectionsOutlastAnElection(t *testing.T) {
 	s, path := listen(t)
@@ -130,8 +130,8 @@ func TestConnectionsOutlastAnElection(t *testing.T) {
 	}
 }
 
-// TestTheEndOfATermClosesEveryConnection, those with a call, too, and never leaves
-// the place without a socket.
+// TestTheEndOfATermClosesEveryConnection: connections with a call are closed, too, and
+// there is never a moment without a socket.
 func TestTheEndOfATermClosesEveryConnection(t *testing.T) {
 	s, path := listen(t)
 	l := newLeader()
@@ -165,14 +165,14 @@ func TestTheEndOfATermClosesEveryConnection(t *testing.T) {
 	if ready(t, dial(t, path)) {
 		t.Error("it is ready")
 	}
-	// And it may lead again.
+	// The replica may lead again.
 	s.Lead(l.services())
 	if !ready(t, dial(t, path)) {
 		t.Error("it is not ready in its second term")
 	}
 }
 
-// TestRetiringAnswersWhatIsUnderWay, and nothing else.
+// TestRetiringAnswersWhatIsUnderWay: new calls are refused.
 func TestRetiringAnswersWhatIsUnderWay(t *testing.T) {
 	s, path := listen(t)
 	l := newLeader()

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// LongestContext is the CSI specification's limit of a context, in bytes.
+// LongestContext is the limit that the CSI specification sets for a context, in bytes.
 const LongestContext = 4 << 10
 
-// Connection is how a node reaches a volume that is attached to it. It has no
-// credentials: Kubernetes keeps it in the status of a VolumeAttachment, and
+// Connection says how a node reaches a volume that is attached to it. It has no
+// credentials, because Kubernetes keeps it in the status of a VolumeAttachment, and
 // sidecars log it.
 type Connection struct {
 	// Protocol is Cinder's driver_volume_type, such as iscsi.
@@ -23,8 +23,8 @@ type Connection struct {
 	// Credentials reports whether the node needs an entry of the volume's Secret to
 	// log in. Without the entry it must not try.
 	Credentials bool
-	// Identities are what the disk must say that it is, as far as Cinder knows: uuid.
-	// and a UUID, or eui. and an NGUID.
+	// Identities are the IDs that the disk must show, as far as Cinder knows them:
+	// uuid. and a UUID, or eui. and an NGUID.
 	Identities []string
 	// ReadOnly reports whether the array refuses writes.
 	ReadOnly bool
@@ -37,14 +37,14 @@ type Connection struct {
 
 // Path is one way to a volume.
 type Path struct {
-	// Portal is host:port; an IPv6 address has brackets. For Fibre Channel it is the
-	// names of the node's own ports that reach the target, separated by commas.
+	// Portal is host:port; an IPv6 address has brackets. For Fibre Channel, it holds
+	// the names of the node's own ports that reach the target, separated by commas.
 	Portal string `json:"portal"`
 	// Target is an iSCSI target's name, an NVMe subsystem's NQN, or the name of a Fibre
 	// Channel port of the storage.
 	Target string `json:"target"`
-	// LUN is the SCSI LUN as the kernel numbers it, or the NVMe namespace, which is 0 if
-	// only the identities say which one it is.
+	// LUN is the SCSI LUN as the kernel numbers it, or the NVMe namespace, which is 0
+	// if only the identities determine it.
 	LUN int `json:"lun"`
 }
 
@@ -61,7 +61,7 @@ const (
 	contextVersion = "1"
 )
 
-// PublishContext returns the connection as a VolumeAttachment has it.
+// PublishContext returns the connection in the form that a VolumeAttachment holds.
 func (c Connection) PublishContext() (map[string]string, error) {
 	paths, err := json.Marshal(c.Paths)
 	if err != nil {
@@ -114,18 +114,18 @@ func ParsePublishContext(context map[string]string) (Connection, error) {
 	return c, nil
 }
 
-// AttachmentOf reads the attachment of a publish context; empty if it names none.
+// AttachmentOf reads the attachment from a publish context; empty if it names none.
 func AttachmentOf(context map[string]string) string { return context[keyAttachment] }
 
 // Volume is what a PersistentVolume tells the nodes about its volume, in its
 // volumeAttributes.
 type Volume struct {
-	// FilesystemUUIDs are the UUIDs that the volume's filesystem may have beside
-	// the volume's own ID: those of the volumes whose content it is a copy of, or what an
-	// administrator says.
+	// FilesystemUUIDs are the UUIDs that the volume's filesystem may have besides the
+	// volume's own ID: those of the volumes whose content it is a copy of, or those
+	// that an administrator recorded.
 	FilesystemUUIDs []string
-	// NeverFormat means that the volume may have data that nothing recognizes, so that no
-	// filesystem is made on it, however empty it looks.
+	// NeverFormat means that the volume may hold data that nothing recognizes, so no
+	// filesystem may be made on it, however empty it looks.
 	NeverFormat bool
 }
 
@@ -149,14 +149,14 @@ func (v Volume) Context() map[string]string {
 	return context
 }
 
-// ParseVolumeContext reads what Context writes, and ignores other attributes:
+// ParseVolumeContext reads what Context writes. It ignores other attributes, because
 // Kubernetes and sidecars add some.
 func ParseVolumeContext(context map[string]string) Volume {
 	var v Volume
 	if text := context[keyFilesystemUUIDs]; text != "" {
 		v.FilesystemUUIDs = strings.Split(text, ",")
 	}
-	// Whatever else somebody may write there, formatting is what cannot be taken back.
+	// Any value counts, because formatting is the one thing that cannot be undone.
 	_, v.NeverFormat = context[keyNeverFormat]
 	return v
 }

@@ -7,27 +7,27 @@ import (
 	"log/slog"
 )
 
-// Credentials are a node's login to a target. They print as nothing: a password must not
-// reach a log.
+// Credentials are a node's login to a target. They print as a placeholder, because a
+// password must not reach a log.
 type Credentials struct {
 	User, Password string
-	// DiscoveryUser and DiscoveryPassword are for asking a portal which targets
-	// it has; empty if that takes none.
+	// DiscoveryUser and DiscoveryPassword are for asking a portal which targets it has;
+	// empty if the portal requires none.
 	DiscoveryUser, DiscoveryPassword string
 }
 
 const redacted = "(credentials)"
 
-// String says nothing.
+// String hides the credentials.
 func (Credentials) String() string { return redacted }
 
-// GoString says nothing.
+// GoString hides the credentials.
 func (Credentials) GoString() string { return redacted }
 
-// LogValue says nothing.
+// LogValue hides the credentials.
 func (Credentials) LogValue() slog.Value { return slog.StringValue(redacted) }
 
-// MarshalJSON says nothing.
+// MarshalJSON hides the credentials.
 func (Credentials) MarshalJSON() ([]byte, error) { return json.Marshal(redacted) }
 
 // credentialsEntry is an entry of a volume's Secret.
@@ -38,25 +38,25 @@ type credentialsEntry struct {
 	DiscoveryPassword string `json:"discoveryPassword,omitempty"`
 }
 
-// SecretEntry returns the key and the value by which a volume's Secret has
-// credentials for one node. The Secret reaches every node that stages the volume,
-// so each node has an entry of its own.
+// SecretEntry returns the key and the value under which a volume's Secret holds the
+// credentials for one node. The Secret reaches every node that stages the volume, so
+// each node has its own entry.
 func SecretEntry(node string, c Credentials) (key string, value []byte, err error) {
 	value, err = json.Marshal(credentialsEntry(c))
 	return SecretKey(node), value, err
 }
 
-// SecretKey is the key of a node's entry.
+// SecretKey returns the key of a node's entry.
 func SecretKey(node string) string { return "node." + NodeKey(node) }
 
-// CredentialsFor finds a node's entry in the Secret that kubelet hands over.
+// CredentialsFor finds a node's entry in the Secret that kubelet passes on.
 func CredentialsFor(node string, secret map[string]string) (Credentials, error) {
 	text, found := secret[SecretKey(node)]
 	if !found {
 		return Credentials{}, fmt.Errorf("the volume's Secret has no entry for node %s; the volume is not attached to it, or is being attached again", node)
 	}
 	var entry credentialsEntry
-	// The decoder's error could quote the entry.
+	// The decoder's error might quote the entry.
 	if json.Unmarshal([]byte(text), &entry) != nil || entry.User == "" || entry.Password == "" {
 		return Credentials{}, errors.New("the node's entry in the volume's Secret cannot be read")
 	}

@@ -3,6 +3,6 @@
 // These formats are permanent: objects in the cluster outlive every release.
 package wire
 
-// DriverName is the name of the CSI driver. A driver's name is a DNS subdomain,
-// so it cannot be the provisioner's.
+// DriverName is the name of the CSI driver. It must be a DNS subdomain, so it cannot be
+// the provisioner's name.
 const DriverName = "standalone-cinder.openstack.org"

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// LongestHandle is the CSI specification's limit of a string, in bytes.
+// LongestHandle is the limit that the CSI specification sets for a string, in bytes.
 const LongestHandle = 128
 
-// Handle names a volume or a snapshot to the CSI driver.
+// Handle identifies a volume or a snapshot to the CSI driver.
 type Handle struct {
 	// Backend is the backend's name in the policy.
 	Backend string
@@ -16,11 +16,12 @@ type Handle struct {
 	ID string
 }
 
-// String returns the handle as a PersistentVolume or a VolumeSnapshotContent has it.
+// String returns the handle in the form that a PersistentVolume or a
+// VolumeSnapshotContent holds.
 func (h Handle) String() string { return h.Backend + "/" + h.ID }
 
-// ParseHandle reads what String writes. Its error is for the person who wrote the object
-// by hand.
+// ParseHandle reads what String writes. Its error addresses a person who wrote the
+// object by hand.
 func ParseHandle(text string) (Handle, error) {
 	backend, id, found := strings.Cut(text, "/")
 	if !found || backend == "" || id == "" || strings.ContainsAny(id, "/ ") || len(text) > LongestHandle {

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// LongestNodeID is the limit of a node ID in a CSINode, in bytes.
+// LongestNodeID is the limit for a node ID in a CSINode, in bytes.
 const LongestNodeID = 256
 
 // Node has the names that identify a node to Cinder and to storage arrays.
 type Node struct {
 	// Name is the name of the Node object.
 	Name string
-	// InitiatorName is the node's iSCSI name, or empty.
+	// InitiatorName is the node's iSCSI name; empty if it has none.
 	InitiatorName string
 	// PortNames are the node's Fibre Channel port names, in lower case and
 	// without colons, in order.
@@ -23,16 +23,16 @@ type Node struct {
 	// NodeNames are the Fibre Channel node names (WWNNs) of the ports, one for each of
 	// PortNames, or none at all.
 	NodeNames []string
-	// HostNQN is the node's NVMe name, or empty.
+	// HostNQN is the node's NVMe name; empty if it has none.
 	HostNQN string
-	// HostID is the node's NVMe host ID, or empty.
+	// HostID is the node's NVMe host ID; empty if it has none.
 	HostID string
 	// Multipath reports whether the node runs multipathd.
 	Multipath bool
 }
 
-// The fields of a node ID. Their order is that of nodeIDOf, so that one node always
-// has one ID.
+// The fields of a node ID. They are always in the order of NodeID, so that a node
+// always has the same ID.
 const (
 	nodeIDVersion  = "v1"
 	fieldInitiator = "i="
@@ -77,14 +77,15 @@ func (n Node) equal(other Node) bool {
 		slices.Equal(n.NodeNames, other.NodeNames) && n.HostNQN == other.HostNQN && n.HostID == other.HostID && n.Multipath == other.Multipath
 }
 
-// shortNodeNames are the beginnings of the node names, as far as they differ from those
-// of the ports: there is little room, and mostly only the first digits differ.
+// shortNodeNames returns the beginnings of the node names, up to the last digit that
+// differs from those of the ports: there is little room, and usually only the first
+// digits differ.
 func (n Node) shortNodeNames() []string {
 	var short []string
 	for i, name := range n.NodeNames {
 		if i < len(n.PortNames) && len(name) == len(n.PortNames[i]) {
 			same := len(name)
-			// One digit always stays, so that there is something to see.
+			// Keep at least one digit, so that the entry is not empty.
 			for same > 1 && name[same-1] == n.PortNames[i][same-1] {
 				same--
 			}
@@ -95,7 +96,7 @@ func (n Node) shortNodeNames() []string {
 	return short
 }
 
-// nodeNamesOf undoes shortNodeNames.
+// nodeNamesOf is the inverse of shortNodeNames.
 func nodeNamesOf(short, ports []string) []string {
 	if len(short) != len(ports) {
 		return nil
@@ -109,8 +110,8 @@ func nodeNamesOf(short, ports []string) []string {
 	return names
 }
 
-// ParseNodeID reads what NodeID writes. It ignores fields that it does not know:
-// nodes may be upgraded first.
+// ParseNodeID reads what NodeID writes. It ignores fields that it does not know,
+// because nodes may be upgraded first.
 func ParseNodeID(id string) (Node, error) {
 	fields := strings.Split(id, " ")
 	if len(id) > LongestNodeID || len(fields) < 2 || fields[0] != nodeIDVersion || fields[1] == "" {
@@ -138,11 +139,11 @@ func ParseNodeID(id string) (Node, error) {
 	return n, nil
 }
 
-// Key returns what stands for a node where its name would be too long or have the wrong
-// characters: in keys of a volume's metadata and of its Secret.
+// Key returns a short substitute for a node's name, for places where the name would be
+// too long or have invalid characters: keys of a volume's metadata and of its Secret.
 func (n Node) Key() string { return NodeKey(n.Name) }
 
-// NodeKey returns the Key of the node with that name.
+// NodeKey returns the Key of the node with a name.
 func NodeKey(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:8])

@@ -99,7 +99,8 @@ func TestVolumeContexts(t *testing.T) {
 	}
 }
 
-// TestWhateverIsSaidAboutFormattingForbidsIt: somebody may have written it by hand.
+// TestWhateverIsSaidAboutFormattingForbidsIt: any value counts, because somebody may
+// have written it by hand.
 func TestWhateverIsSaidAboutFormattingForbidsIt(t *testing.T) {
 	for _, value := range []string{"true", "", "false", "yes"} {
 		if !ParseVolumeContext(map[string]string{"neverFormat": value}).NeverFormat {

@@ -1,5 +1,5 @@
-// Package cli contains the commands that read the status of a running program:
-// status, and the plugin of kubectl.
+// Package cli contains the commands that read the status of a running program: status,
+// and the kubectl plugin.
 package cli
 
 import (
@@ -33,12 +33,12 @@ func failed(format string, args ...any) error {
 	return exitError(policycli.ExitFailed, fmt.Errorf(format, args...))
 }
 
-// exitError makes an error for the terminal. It may quote what others wrote.
+// exitError makes an error for the terminal. It may quote text that others wrote.
 func exitError(code int, err error) error {
 	return &policycli.ExitError{Code: code, Err: errors.New(statusreport.OneLine(err.Error()))}
 }
 
-// newCommand makes a command whose wrong flags are usage errors.
+// newCommand makes a command that reports wrong flags as usage errors.
 func newCommand(c *cobra.Command) *cobra.Command {
 	c.SilenceUsage, c.SilenceErrors = true, true
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
@@ -47,7 +47,7 @@ func newCommand(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// outputFlag adds --output; human is the form for people.
+// outputFlag adds --output; human is the name of the form for people.
 func outputFlag(c *cobra.Command, output *string, human string) {
 	c.Flags().StringVarP(output, "output", "o", human, "`format` of the output: "+human+" or json")
 	if err := c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{human, outputJSON}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
@@ -75,7 +75,7 @@ func printed(c *cobra.Command, output, human string, answer any, text func(io.Wr
 	return nil
 }
 
-// NewStatusCommand is the status command.
+// NewStatusCommand returns the status command.
 func NewStatusCommand() *cobra.Command {
 	options := connection{}
 	output := ""
@@ -125,7 +125,7 @@ backend that does not answer); 2 wrong usage, or there is no report.`,
 	return c
 }
 
-// NewPlugin is the root of the plugin, which kubectl runs as kubectl-cinder.
+// NewPlugin returns the root of the plugin, which kubectl runs as kubectl-cinder.
 func NewPlugin() *cobra.Command {
 	root := newCommand(&cobra.Command{
 		Use:         "kubectl-cinder",
@@ -145,7 +145,7 @@ func NewPlugin() *cobra.Command {
 	return root
 }
 
-// selection is what a command asks for.
+// selection is what a command asks about.
 type selection struct{ namespace, claim string }
 
 func (s selection) parameters() map[string]string {
@@ -171,7 +171,7 @@ func parseReport(data []byte, from string) (*statusreport.Report, error) {
 	return report, nil
 }
 
-// report asks the replica that the flags name, or the leader.
+// report gets the report of the replica that the flags name, or of the leader.
 func (o *connection) report(ctx context.Context, s selection) (*statusreport.Report, error) {
 	data, from, err := o.fetch(ctx, s.parameters())
 	if err == nil {

@@ -36,7 +36,7 @@ func runCommand(c *cobra.Command, arguments ...string) (code int, output string)
 	return policycli.ExitCode(err), out.String()
 }
 
-// TestAnswersDecideTheExitCode, whatever sent them.
+// TestAnswersDecideTheExitCode: it does not matter who sent them.
 func TestAnswersDecideTheExitCode(t *testing.T) {
 	for name, c := range map[string]struct {
 		status, body string
@@ -84,7 +84,6 @@ func TestQuotaAsksForItsNamespace(t *testing.T) {
 	}
 }
 
-// TestALeaseWithoutALeaderIsExplained.
 func TestALeaseWithoutALeaderIsExplained(t *testing.T) {
 	lease := func(holder *string) []runtime.Object {
 		return []runtime.Object{&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x-y"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: holder}}}
@@ -111,8 +110,7 @@ func TestALeaseWithoutALeaderIsExplained(t *testing.T) {
 	}
 }
 
-// TestNothingReachesTheTerminalUnescaped, whoever answers and whoever wrote an
-// event.
+// TestNothingReachesTheTerminalUnescaped: anybody may answer, or write an event.
 func TestNothingReachesTheTerminalUnescaped(t *testing.T) {
 	const escape = "\x1b]0;owned\x07\u009b2J"
 	for name, c := range map[string]struct {
@@ -165,8 +163,8 @@ type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TestWhoRefusedIsNamed: what the API server refuses by itself is not blamed on the
-// pod.
+// TestWhoRefusedIsNamed: if the API server itself refuses a request, the pod is not
+// blamed.
 func TestWhoRefusedIsNamed(t *testing.T) {
 	const login = "asks for a login, and the API server's proxy passes none on; run kubectl -n ns port-forward p 8080, and give --url http://127.0.0.1:8080 and --http-config-file"
 	for name, c := range map[string]struct {
@@ -197,7 +195,7 @@ func TestWhoRefusedIsNamed(t *testing.T) {
 	}
 }
 
-// TestProtectedReplicaIsAsked with the TLS and the login of a file.
+// TestProtectedReplicaIsAsked: the TLS settings and the login come from a file.
 func TestProtectedReplicaIsAsked(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, password, _ := r.BasicAuth(); user != "operator" || password != "hidden" {

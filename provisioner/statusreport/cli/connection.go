@@ -22,25 +22,25 @@ import (
 
 const (
 	askTimeout = 30 * time.Second
-	// maxReport is more than the longest report.
+	// maxReport exceeds the size of any report.
 	maxReport = 64 << 20
 )
 
-// connection is how the commands reach a cluster, and the program in it.
+// connection says how the commands reach a cluster, and the program in it.
 type connection struct {
 	kubeconfig, context string
-	// namespace is the program's.
+	// namespace is the program's namespace.
 	namespace       string
 	provisionerName string
 	pod             string
 	port            int
 	url             string
-	// httpConfigFile has the TLS and the login for url.
+	// httpConfigFile has the TLS settings and the login for url.
 	httpConfigFile string
 }
 
-// addFlags adds the flags; namespaceFlag is the name of the one for the program's
-// namespace, and short its letter.
+// addFlags adds the flags. namespaceFlag is the name of the flag for the program's
+// namespace, and short is its letter.
 func (o *connection) addFlags(c *cobra.Command, namespaceFlag, short string) {
 	flags := c.Flags()
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else ~/.kube/config, else the pod's service account")
@@ -67,7 +67,7 @@ func (o *connection) client() (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// boundedAnswers ends answers that are longer than any report. Behind the API
+// boundedAnswers cuts off answers that are longer than any report. Behind the API
 // server's proxy, a pod may send whatever it likes.
 type boundedAnswers struct{ http.RoundTripper }
 
@@ -93,7 +93,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fetch asks for a report, and says whom it asked.
+// fetch gets a report, and returns whom it asked.
 func (o *connection) fetch(ctx context.Context, parameters map[string]string) (data []byte, from string, err error) {
 	if o.url != "" {
 		data, err = o.fetchURL(ctx, parameters)
@@ -116,7 +116,7 @@ func (o *connection) fetch(ctx context.Context, parameters map[string]string) (d
 	return data, "pod " + o.namespace + "/" + pod, err
 }
 
-// leader is the pod that holds the Lease.
+// leader returns the name of the pod that holds the Lease.
 func (o *connection) leader(ctx context.Context, client kubernetes.Interface) (pod string, err error) {
 	name := wiring.LeaseName(o.provisionerName)
 	lease, err := client.CoordinationV1().Leases(o.namespace).Get(ctx, name, metav1.GetOptions{})
@@ -134,7 +134,7 @@ func (o *connection) leader(ctx context.Context, client kubernetes.Interface) (p
 	return pod, nil
 }
 
-// httpClient is the client for --url.
+// httpClient returns the client for --url.
 func (o *connection) httpClient() (*http.Client, error) {
 	if o.httpConfigFile == "" {
 		return &http.Client{Timeout: askTimeout}, nil
@@ -151,20 +151,20 @@ func (o *connection) httpClient() (*http.Client, error) {
 	return client, nil
 }
 
-// unreachable is the error for a replica that cannot be reached by --url.
+// unreachable returns the error for a replica that cannot be reached by --url.
 func (o *connection) unreachable(err error) error {
 	remedy := "is kubectl port-forward running?"
 	if certificate := (*tls.CertificateVerificationError)(nil); errors.As(err, &certificate) {
 		remedy = "name its authority in --http-config-file"
 	}
-	// It repeats the address.
+	// A url.Error would repeat the address.
 	if failed := (*url.Error)(nil); errors.As(err, &failed) {
 		err = failed.Err
 	}
 	return fmt.Errorf("--url: cannot reach %s (%s): %w", o.url, remedy, err)
 }
 
-// fetchURL asks without Kubernetes.
+// fetchURL gets a report without Kubernetes.
 func (o *connection) fetchURL(ctx context.Context, parameters map[string]string) ([]byte, error) {
 	at, err := url.Parse(o.url)
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {

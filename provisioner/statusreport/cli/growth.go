@@ -13,8 +13,8 @@ func isGrowing(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Status.Phase == corev1.ClaimBound && wanted.Cmp(has) > 0
 }
 
-// explainGrowth says why the volume of a bound claim is smaller than the claim
-// asks for. Until the policy admits the growth, only events say something.
+// explainGrowth says why the volume of a bound claim is smaller than the claim asks
+// for. Until the policy admits the growth, only events show anything.
 func explainGrowth(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, a *whyAnswer) {
 	wanted, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
 	a.note("it is bound to PersistentVolume %s, and asks to grow from %s to %s", claim.Spec.VolumeName, has.String(), wanted.String())
@@ -31,7 +31,7 @@ func explainGrowth(ctx context.Context, client kubernetes.Interface, claim *core
 	addEvents(ctx, client, claim, a)
 }
 
-// messageOf is that of one of the claim's conditions.
+// messageOf returns the message of one of the claim's conditions.
 func messageOf(claim *corev1.PersistentVolumeClaim, kind corev1.PersistentVolumeClaimConditionType) string {
 	for _, condition := range claim.Status.Conditions {
 		if condition.Type == kind && condition.Message != "" {

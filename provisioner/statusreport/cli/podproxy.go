@@ -14,9 +14,9 @@ import (
 
 // askPod asks a pod through the API server's proxy.
 //
-// Whether the pod's port has TLS is in a file of the web configuration, which
-// neither the pod's spec nor its probes show. The pod itself says it, so no right to
-// read pods is needed. The API server does not verify the pod's certificate, since
+// Whether the pod's port uses TLS is set in a file of the web configuration, which
+// neither the pod's spec nor its probes show. The pod's own answer tells, so no right
+// to read pods is needed. The API server does not verify the pod's certificate, because
 // it connects to an address (k8s.io/kubernetes/pkg/controlplane/apiserver,
 // CreateProxyTransport).
 func (o *connection) askPod(ctx context.Context, client kubernetes.Interface, pod string, parameters map[string]string) ([]byte, error) {
@@ -37,8 +37,8 @@ func (o *connection) askPod(ctx context.Context, client kubernetes.Interface, po
 	case apierrors.IsUnauthorized(err) && podAnswer(err) != "":
 		return nil, fmt.Errorf("pod %s asks for a login, and the API server's proxy passes none on; %s: %w", from, byAddress, err)
 	case scheme == "https" && apierrors.IsServiceUnavailable(err) && podAnswer(err) == "":
-		// The proxy failed. It may have lost the connection before it has read the pod's
-		// reason.
+		// The proxy failed. It may have lost the connection before it could read the
+		// pod's reason.
 		return nil, fmt.Errorf("pod %s does not accept the TLS connection of the API server's proxy, probably because it asks for a client certificate, which the proxy lacks; %s: %w", from, byAddress, err)
 	}
 	return nil, fmt.Errorf("pod %s cannot be asked through the API server's proxy (port %d; it needs the right to get pods/proxy): %w", from, o.port, err)
@@ -51,14 +51,14 @@ func (o *connection) throughProxy(ctx context.Context, client kubernetes.Interfa
 		request = request.Param(key, value)
 	}
 	result := request.Do(ctx)
-	// The error of Raw lacks what the API server says.
+	// The error that Raw returns lacks the API server's message.
 	if err := result.Error(); err != nil {
 		return nil, err
 	}
 	return result.Raw()
 }
 
-// podAnswer is the text of an error that the pod sent, empty if the API server
+// podAnswer returns the text of an error that the pod sent; empty if the API server
 // itself answered.
 func podAnswer(err error) string {
 	var status apierrors.APIStatus

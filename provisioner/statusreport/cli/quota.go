@@ -12,7 +12,7 @@ import (
 // quotaAnswer is the output of quota.
 type quotaAnswer struct {
 	Namespace string `json:"namespace"`
-	// Tenant is nil if the namespace belongs to none.
+	// Tenant is nil if the namespace belongs to no tenant.
 	Tenant *statusreport.Tenant `json:"tenant,omitempty"`
 	// Message says why there is no tenant, or what is not known.
 	Message string `json:"message,omitempty"`

@@ -33,9 +33,9 @@ type whyAnswer struct {
 	Phase     string `json:"phase"`
 	// Explained is false if nothing says why the claim waits, or has not grown.
 	Explained bool `json:"explained"`
-	// Because says why the claim waits, in sentences.
+	// Because says why the claim waits, in full sentences.
 	Because []string `json:"because"`
-	// Pending is what the program says about the claim.
+	// Pending is what the program reports about the claim.
 	Pending *statusreport.Pending `json:"pending,omitempty"`
 	// Events are the last warnings about the claim, newest first.
 	Events []claimEvent `json:"events"`
@@ -138,13 +138,13 @@ func (a *whyAnswer) because(format string, args ...any) {
 	a.Because = append(a.Because, fmt.Sprintf(format, args...))
 }
 
-// note adds what explains nothing by itself.
+// note adds text that does not explain the claim by itself.
 func (a *whyAnswer) note(format string, args ...any) {
 	a.Because = append(a.Because, fmt.Sprintf(format, args...))
 }
 
-// askProgram adds what the program says. If it cannot be asked, or the replica
-// does not lead, that is a note.
+// askProgram adds what the program reports. If it cannot be asked, or the replica does
+// not lead, it adds a note.
 func (o *connection) askProgram(ctx context.Context, a *whyAnswer) {
 	report, err := o.report(ctx, selection{a.Namespace, a.Name})
 	if err != nil {
@@ -176,7 +176,7 @@ func (o *connection) askProgram(ctx context.Context, a *whyAnswer) {
 	}
 }
 
-// askClass looks for reasons why no provisioner has work with the claim yet.
+// askClass looks for reasons why no provisioner works on the claim yet.
 func (o *connection) askClass(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, a *whyAnswer) {
 	if claim.Spec.StorageClassName == nil || *claim.Spec.StorageClassName == "" {
 		a.because("it names no StorageClass, so no provisioner serves it: it waits for a PersistentVolume made by hand, or for a default StorageClass")
@@ -195,7 +195,7 @@ func (o *connection) askClass(ctx context.Context, client kubernetes.Interface, 
 	}
 }
 
-// addEvents adds the last warnings. They explain a claim if nothing else does.
+// addEvents adds the last warnings. They explain a claim only if nothing else does.
 func addEvents(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, a *whyAnswer) {
 	selector := fields.Set{"involvedObject.kind": "PersistentVolumeClaim", "involvedObject.name": claim.Name, "involvedObject.uid": string(claim.UID)}
 	list, err := client.CoreV1().Events(claim.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selector.String()})

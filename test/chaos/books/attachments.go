@@ -34,7 +34,8 @@ func (b *Attachments) NoteAttached(uid types.UID) {
 	b.attached[uid] = true
 }
 
-// NoteAsked must be called before the delete request.
+// NoteAsked notes that a deletion is requested. It must be called before the
+// request.
 func (b *Attachments) NoteAsked(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -26,7 +26,8 @@ func (b *Claims) NoteMade(uid types.UID) {
 	b.made = append(b.made, uid)
 }
 
-// NoteAsked must be called before the delete request.
+// NoteAsked notes that a deletion is requested. It must be called before the
+// request.
 func (b *Claims) NoteAsked(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -42,7 +43,8 @@ func (b *Claims) IsAsked(uid types.UID) bool {
 	return !b.asked[uid].IsZero()
 }
 
-// AskedAt is when a claim's deletion was first requested; zero if it was not.
+// AskedAt returns when a claim's deletion was first requested; zero if it was
+// not.
 func (b *Claims) AskedAt(uid types.UID) time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -47,7 +47,8 @@ func (b *Fates) NoteKeeping(pv string, underWay bool) {
 	b.Note(pv, func(f *checker.Fate) { f.Keeping = underWay })
 }
 
-// NoteKept must be called after the answer of the API server.
+// NoteKept notes that a PersistentVolume has the reclaim policy Retain. It must
+// be called after the answer of the API server.
 func (b *Fates) NoteKept(pv checker.PV) {
 	b.Note(pv.Name, func(f *checker.Fate) { f.PV, f.Kept, f.Freed, f.Keeping = pv, time.Now(), false, false })
 }
@@ -62,7 +63,7 @@ func (b *Fates) NoteRemoved(pv checker.PV) {
 	b.Note(pv.Name, func(f *checker.Fate) { f.PV, f.Removed = pv, true })
 }
 
-// NoteSeen is called with what the watch shows of PersistentVolumes.
+// NoteSeen notes which PersistentVolumes the watch shows.
 func (b *Fates) NoteSeen(pvs []checker.PV) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -24,7 +24,8 @@ func (b *Snapshots) NoteTaken() {
 	b.taken++
 }
 
-// NoteAsked must be called before the delete request.
+// NoteAsked notes that a deletion is requested. It must be called before the
+// request.
 func (b *Snapshots) NoteAsked(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -27,7 +27,8 @@ func (w *world) administer(ctx, trouble context.Context) {
 		case plan.Reload:
 			err = w.reload(step.Variant)
 		case plan.BadPolicy:
-			// Other actors that change the configuration meanwhile end this.
+			// This ends early if another actor changes the configuration
+			// meanwhile.
 			bad := w.configuration().policy + "\nnonsense: true\n"
 			err = w.everyReplica(func(r *replica) error { return r.WritePolicy(bad) })
 			sleep(trouble, step.For)

@@ -78,8 +78,8 @@ func (w *world) meddle(trouble context.Context, s *slot, link plan.Link, step pl
 	}
 }
 
-// settled is how long after a network is intact again its requests show when
-// they were sent: delayed requests arrive first.
+// settled is how long after a network is intact again the arrival of a request
+// shows when it was sent: delayed requests arrive before.
 const settled = time.Second
 
 func (s *slot) setWhole(to string, since time.Time) {

@@ -39,7 +39,7 @@ func (w *world) disturbNode(ctx, trouble context.Context, number int, step plan.
 	}
 }
 
-// volumesToUse picks some of those that are bound.
+// volumesToUse picks some of the bound PersistentVolumes.
 func (w *world) volumesToUse(step plan.NodeStep) []*corev1.PersistentVolume {
 	var bound []*corev1.PersistentVolume
 	for _, pv := range w.watch.volumes() {
@@ -102,14 +102,14 @@ func (w *world) useVolumes(ctx, trouble context.Context, name string, used []*co
 		// The status until kubelet has checked.
 		err = report("second", names)
 	case plan.NodeGone:
-		return nil // by the caller
+		return nil // the caller deletes the node
 	}
 	sleep(trouble, lookAfter)
 	return err
 }
 
-// lookAfter is how long a node stays that was lost or rebooted, and whose
-// volumes may nevertheless be removed.
+// lookAfter is how long a node that was lost or rebooted stays, although its
+// volumes may be removed.
 const lookAfter = 3 * time.Second
 
 func (w *world) patchNode(ctx context.Context, name string, change any, subresources ...string) error {

@@ -47,7 +47,7 @@ func (w *world) disturbProcesses(ctx, trouble context.Context) {
 	}
 }
 
-// chosen is the slot that a step applies to.
+// chosen returns the slot that a step applies to.
 func (w *world) chosen(ctx context.Context, step plan.ProcessStep) *slot {
 	if step.Kind == plan.KillFollower || step.Kind == plan.PauseFollower {
 		return w.follower(ctx, step.Pick)

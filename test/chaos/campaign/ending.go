@@ -28,7 +28,7 @@ import (
 
 // end lets everything settle, twice: with half of the claims deleted and half
 // kept, and with all deleted. Findings go to the course. It returns how long
-// the first took.
+// settling took the first time.
 func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 	w.timeline.Say("seed %d: the faults ended after %.0f s; deleting half of the claims", w.plan.Seed, time.Since(w.started).Seconds())
 	// All three replicas are needed again, and the initial policy, whose reload
@@ -251,7 +251,8 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 	return s, w.addSnapshots(ctx, &s, told)
 }
 
-// source is the content that a claim wants, or why it cannot be had.
+// source returns the content that a claim wants, or why the claim cannot have
+// it.
 func (w *world) source(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*record.Source, *policy.Denial) {
 	named, _ := admission.DataSourceOf(claim, nil)
 	if named == nil {
@@ -278,9 +279,9 @@ func (s sources) PersistentVolume(name string) (*corev1.PersistentVolume, error)
 	return s.client.CoreV1().PersistentVolumes().Get(s.ctx, name, metav1.GetOptions{})
 }
 
-// isCopyable reports whether Cinder copies the volume of a source: faults may have
-// broken it, an administrator may have given it away, and its backend may lead
-// elsewhere.
+// isCopyable reports whether Cinder can copy the volume of a source: faults may
+// have broken it, an administrator may have given it away, and its backend may
+// lead elsewhere.
 func (w *world) isCopyable(s checker.State, source backends.Target) bool {
 	return slices.ContainsFunc(s.Volumes, func(v cindersim.Volume) bool {
 		return v.ID == source.VolumeID && (v.Status == "available" || v.Status == "in-use") &&
@@ -288,7 +289,7 @@ func (w *world) isCopyable(s checker.State, source backends.Target) bool {
 	})
 }
 
-// denial is why the policy denies a pending claim.
+// denial returns why the policy denies a pending claim.
 func (w *world) denial(inForce *policy.Policy, claim *corev1.PersistentVolumeClaim, source *record.Source, used map[string]policy.Usage) (policy.Reason, string) {
 	request := w.request(claim)
 	if source != nil {
@@ -297,7 +298,7 @@ func (w *world) denial(inForce *policy.Policy, claim *corev1.PersistentVolumeCla
 	return checker.Room(inForce.Decide(request), used)
 }
 
-// request is what a claim asks the policy for, without its source.
+// request returns what a claim asks the policy for, without its source.
 func (w *world) request(claim *corev1.PersistentVolumeClaim) policy.Request {
 	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	request := policy.Request{

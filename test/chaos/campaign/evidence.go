@@ -13,7 +13,7 @@ import (
 
 // Evidence helps to understand findings.
 type Evidence struct {
-	// Details are for one finding each, in their order.
+	// Details has an entry for each finding, in order.
 	Details []Detail
 	// Timeline, Journal and Logs are complete: what the campaign did, the requests
 	// to Cinder, and each process's log, by its name.
@@ -92,7 +92,7 @@ func (w *world) detail(f checker.Finding, journal []cindersim.Entry, logs map[st
 	return d
 }
 
-// timeIn is the time of a log line, in the same format for all replicas.
+// timeIn returns the time of a log line, in the same format for all replicas.
 func timeIn(line string) string {
 	_, after, _ := strings.Cut(line, `"time":"`)
 	at, _, _ := strings.Cut(after, `"`)

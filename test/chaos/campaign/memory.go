@@ -9,7 +9,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 )
 
-// What the Deployment gives a replica (deploy/base/deployment.yaml).
+// mostMemory is what the Deployment gives a replica
+// (deploy/base/deployment.yaml).
 const mostMemory = 512 << 20
 
 func memorySettings() []string { return []string{"GOGC=50", "GOMEMLIMIT=240MiB"} }
@@ -31,8 +32,8 @@ func (w *world) lookAtMemory() {
 	}
 }
 
-// peakMemory is the largest resident set of a process so far; 0 where /proc does
-// not tell.
+// peakMemory returns the largest resident set of a process so far; 0 where /proc
+// does not tell.
 func peakMemory(pid int) int64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -20,7 +20,7 @@ func (n names) class(class string) string      { return n.id() + "-" + class }
 func (n names) snapshotClass() string          { return n.id() + "-snapshots" }
 func (n names) podNode(number int) string      { return fmt.Sprintf("%s-pods-%d", n.id(), number) }
 
-// lease is the program's name for its Lease.
+// lease returns the program's name for its Lease.
 func (n names) lease() string { return strings.ReplaceAll(n.provisioner(), "/", "-") }
 
 func (n names) classes() []string {
@@ -31,7 +31,8 @@ func (n names) classes() []string {
 	return all
 }
 
-// labels are those of a tenant's namespace; the policy selects one of them.
+// labels returns the labels of a tenant's namespace. The policy selects one of
+// the namespaces by label.
 func (n names) labels(tenant string) map[string]string {
 	return map[string]string{"chaos.example/tenant": n.namespace(tenant)}
 }
@@ -57,11 +58,11 @@ const labEndpoint = "http://cinder.lab.example:8776/v3"
 // podsProject is the project of the noauth Cinder for volumes in mode csi.
 const podsProject = "abcdef0123456789abcdef0123456789"
 
-// policyText is the policy of a variant. Volumes that outlive their claims on
-// purpose must not use up the quotas in a long campaign, so the limits grow
+// policyText returns the policy of a variant. Volumes that outlive their claims
+// on purpose must not use up the quotas in a long campaign, so the limits grow
 // with the plan.
 func policyText(p plan.Plan, n names, variant int, lead places) string {
-	// Lower, as drawn, higher.
+	// The limits are lower, as drawn, or higher.
 	scale := []int{10, 6, 16}[variant]
 	limit := func(most int, tenants ...string) string {
 		kept := p.KeptByHand()
@@ -78,7 +79,7 @@ func policyText(p plan.Plan, n names, variant int, lead places) string {
 		kept *= plan.LargestMi / 1024
 		return strconv.Itoa(most*scale/10 + kept)
 	}
-	// The lower one also connects volumes on lab in another way.
+	// The lower variant also connects volumes on lab by the other workflow.
 	workflow := policy.WorkflowReserve
 	if p.Attachments != (variant == 1) {
 		workflow = policy.WorkflowAttachment

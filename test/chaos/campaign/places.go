@@ -34,11 +34,11 @@ const (
 	otherLabEndpoint = "http://cinder.elsewhere.example:8776/v3"
 )
 
-// otherUser is the user, and the name of the project, to which a backend behind
-// Keystone leads when it does not lead home.
+// otherUser returns the user, and the name of the project, to which a backend
+// behind Keystone leads when it does not lead home.
 func otherUser(backend string) string { return userOf(backend) + "-elsewhere" }
 
-// lab is where the noauth backend is found.
+// lab returns where the noauth backend is found.
 func (p places) lab() (endpoint, project string) {
 	switch p[plan.Lab] {
 	case plan.OtherProject:
@@ -63,8 +63,8 @@ func (p places) clouds(text string) string {
 
 func entry(name string) string { return "\n  \"" + name + "\":\n" }
 
-// otherProject is the ID of the project to which a backend leads when it does
-// not lead home.
+// otherProject returns the ID of the project to which a backend leads when it
+// does not lead home.
 func (w *world) otherProject(backend string) string {
 	if backend == plan.Lab {
 		return otherLabProject
@@ -154,8 +154,8 @@ func (w *world) contentsAt(ctx context.Context, there func(place string) bool) (
 // volumes are at home.
 const mostToRemove = 15 * time.Second
 
-// settleContents waits a while for those that are deleted. What is left is judged at
-// home.
+// settleContents waits a while for the end of deleted contents. What is left is
+// judged at home.
 func (w *world) settleContents(ctx context.Context, lead places) error {
 	for deadline := time.Now().Add(mostToRemove); time.Now().Before(deadline); {
 		contents, err := w.contentsAt(ctx, w.placesOf(lead))

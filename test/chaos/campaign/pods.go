@@ -50,7 +50,8 @@ func (w *world) makeNodes(ctx context.Context) (err error) {
 	return nil
 }
 
-// socket is that of a slot's replicas, and of the csi-attacher beside them.
+// socket returns the path of the socket of a slot's replicas and of the
+// csi-attacher beside them.
 func (s *slot) socket() string {
 	return filepath.Join(s.world.sockets, fmt.Sprintf("%d.sock", s.number))
 }
@@ -151,7 +152,7 @@ func (w *world) makePodClaim(ctx context.Context, namespace string, step plan.Po
 	return made.UID, nil
 }
 
-// lookAgain is the pause between two looks at an object.
+// lookAgain is the pause between two reads of an object.
 const lookAgain = 150 * time.Millisecond
 
 // awaitBound returns false if the faults end first.
@@ -167,8 +168,9 @@ func (w *world) awaitBound(trouble context.Context, namespace, name string) bool
 	return false
 }
 
-// attach asks for a volume on a node; nil if the faults end before that can be. The
-// name of a VolumeAttachment is always the same for a volume and a node.
+// attach creates a VolumeAttachment for a volume and a node. It returns nil if the
+// faults end before that is possible. The name of a VolumeAttachment is always the
+// same for a volume and a node.
 func (w *world) attach(ctx, trouble context.Context, pv, node string) (*attachment, error) {
 	a := &attachment{name: pv + "-" + node, node: node}
 	for {
@@ -268,7 +270,7 @@ func (w *world) endPods(ctx context.Context) error {
 	return nil
 }
 
-// attachmentOf is a VolumeAttachment as the checker sees it.
+// attachmentOf returns a VolumeAttachment as the checker sees it.
 func (w *world) attachmentOf(a *storagev1.VolumeAttachment, volumes map[string]string) checker.Attachment {
 	out := checker.Attachment{
 		UID: string(a.UID), Name: a.Name, PV: *a.Spec.Source.PersistentVolumeName, Node: a.Spec.NodeName,

@@ -51,8 +51,9 @@ const (
 	// mostToStop is how long a replica may take to hand over: the drain, the
 	// release of the lease, and the extra time when the API server is away.
 	mostToStop = 40 * time.Second
-	// patience is how long the network to the API server makes a client wait whose
-	// request it has swallowed; the client itself would wait forever.
+	// patience is how long the network to the API server keeps a client waiting
+	// for an answer to a request that it has swallowed; the client itself would
+	// wait forever.
 	patience = 8 * time.Second
 )
 
@@ -80,7 +81,7 @@ func newSlot(ctx context.Context, w *world, number int) (*slot, error) {
 	return s, nil
 }
 
-// link is the proxy of one of the slot's links.
+// link returns the proxy of one of the slot's links.
 func (s *slot) link(to string) *faultproxy.Proxy {
 	if to == plan.Server {
 		return s.server
@@ -88,7 +89,7 @@ func (s *slot) link(to string) *faultproxy.Proxy {
 	return s.lab
 }
 
-// running is the slot's process, nil if there is none.
+// running returns the slot's process, nil if there is none.
 func (s *slot) running() *replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,7 +316,7 @@ func (w *world) everyReplica(do func(*replica) error) error {
 // configuration is the replicas' configuration.
 type configuration struct{ policy, clouds string }
 
-// configuration is the one they should have now.
+// configuration returns the configuration that the replicas should have now.
 func (w *world) configuration() configuration {
 	w.mu.Lock()
 	variant, lead := w.variant, w.places
@@ -344,7 +345,7 @@ func (w *world) allow(variant int) error {
 
 func firstLine(text string) string { return strings.SplitN(text, "\n", 2)[0] }
 
-// tail is the end of a log.
+// tail returns the end of a log.
 func tail(log string, lines int) string {
 	all := strings.Split(strings.TrimRight(log, "\n"), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")

@@ -29,7 +29,8 @@ func volumeTypes() []drivers.VolumeType {
 }
 
 // retype has an operator change the type of a volume in use with the command, while
-// everything else goes on. An operator who waited long enough kills it.
+// everything else goes on. An operator who has waited long enough kills the
+// command.
 func (w *world) retype(trouble context.Context, pick int, patience time.Duration) error {
 	var inUse []cindersim.Volume
 	for _, v := range w.sim.Volumes() {

@@ -110,8 +110,8 @@ func (w *world) deleteSnapshots(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A claim that is kept may have the name of one that was deleted, whose volume the
-	// snapshot is of.
+	// A claim that is kept may have the name of a deleted one, from whose volume the
+	// snapshot was taken.
 	ofDeleted := map[string]bool{}
 	for i := range contents {
 		if origin, err := record.SnapshotOriginOf(&contents[i]); err == nil {
@@ -218,8 +218,8 @@ const sourceProtection = "snapshot.storage.kubernetes.io/pvc-as-source-protectio
 
 // freeSources does what the guide to troubleshooting asks an administrator for: it
 // removes the snapshot-controller's finalizer from deleted claims of which no
-// VolumeSnapshot is left. The snapshot-controller forgets it if a VolumeSnapshot is
-// deleted right after it was created of a claim that is not bound.
+// VolumeSnapshot is left. The snapshot-controller forgets the finalizer if a
+// VolumeSnapshot of a claim that is not bound is deleted right after its creation.
 func (w *world) freeSources(ctx context.Context) error {
 	if !w.options.Snapshots {
 		return nil

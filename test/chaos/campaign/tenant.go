@@ -68,7 +68,8 @@ func (t *tenant) do(ctx context.Context, step plan.ClaimStep) error {
 	return nil
 }
 
-// longestName is how long to wait for a deleted claim of the same name.
+// longestName is how long to wait until a deleted claim of the same name is
+// gone.
 const longestName = 6 * time.Second
 
 // create creates a claim. An existing claim of the name is either this one, if

@@ -119,7 +119,7 @@ func (w *watch) term() (holder string, since time.Time) {
 	return termOf(lease)
 }
 
-// termNow asks the API server.
+// termNow returns the same as term, but asks the API server.
 func (w *watch) termNow(ctx context.Context) (holder string, since time.Time, err error) {
 	lease, err := w.client.CoordinationV1().Leases(harness.Namespace).Get(ctx, w.names.lease(), metav1.GetOptions{})
 	if err != nil {

@@ -218,7 +218,7 @@ func (w *world) project(backend string) string {
 	return w.sim.ProjectID(userOf(backend))
 }
 
-// userOf is the Keystone user of a backend, and the name of its project.
+// userOf returns the Keystone user of a backend, and the name of its project.
 func userOf(backend string) string {
 	if backend == plan.Gold {
 		return "team-a"
@@ -256,7 +256,7 @@ func (w *world) found(f checker.Finding) {
 	w.elsewhere = append(w.elsewhere, f)
 }
 
-// findings are all findings; the sampler has stopped.
+// findings returns all findings; the sampler has stopped.
 func (w *world) findings() []checker.Finding {
 	w.mu.Lock()
 	defer w.mu.Unlock()

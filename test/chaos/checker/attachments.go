@@ -42,14 +42,15 @@ func hasNode(v cindersim.Volume, node string) bool {
 	return slices.ContainsFunc(v.Attachments, func(a cindersim.Attachment) bool { return a.Status == statusAttached && nodeOf(a) == node })
 }
 
-// nodeOf is the node that an attachment was made for.
+// nodeOf returns the node that an attachment was made for.
 func nodeOf(a cindersim.Attachment) string {
 	node, _, _ := strings.Cut(a.Host, ".")
 	return node
 }
 
-// lookAtAttachments checks what must be true at every moment: who was told that it has
-// a volume has it, alone, until its detachment was requested.
+// lookAtAttachments checks what must be true at every moment: a node that was told
+// that it has a volume has it, and no other node has it, until the detachment is
+// requested.
 func (c *Course) lookAtAttachments(s Sample, volumes map[string]cindersim.Volume) {
 	holders := map[string]Attachment{}
 	for _, a := range s.Attachments {
@@ -75,7 +76,7 @@ func (c *Course) lookAtAttachments(s Sample, volumes map[string]cindersim.Volume
 	}
 }
 
-// nodesOf are the nodes that Cinder attaches a volume to.
+// nodesOf returns the nodes that Cinder attaches a volume to.
 func nodesOf(v cindersim.Volume) []string {
 	var nodes []string
 	for _, a := range v.Attachments {
@@ -138,7 +139,8 @@ func (e ending) checkAttachments() []Finding {
 	return findings
 }
 
-// unfinishedOnNodes is what is missing for a volume of mode csi to be attached.
+// unfinishedOnNodes returns what is missing for a volume of mode csi to be
+// attached.
 func unfinishedOnNodes(v cindersim.Volume) string {
 	switch {
 	case !IsOnNodes(v):

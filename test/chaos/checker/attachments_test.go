@@ -7,7 +7,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// onNodes is a volume of mode csi that Cinder attaches to nodes, with their records.
+// onNodes returns a volume of mode csi that Cinder attaches to nodes, with their
+// records.
 func onNodes(id, uid string, nodes ...string) cindersim.Volume {
 	v := stamped(id, uid)
 	v.Metadata[stampMode], v.Metadata[stampMarked] = modeCSI, "true"
@@ -20,7 +21,7 @@ func onNodes(id, uid string, nodes ...string) cindersim.Volume {
 	return v
 }
 
-// withPods is a sound state with a volume on a node, and one on none.
+// withPods returns a sound state with a volume on a node, and one on none.
 func withPods() State {
 	s := sound()
 	s.Claims = append(s.Claims, Claim{UID: "u5", Namespace: "a", Name: "pod-5", Bound: true}, Claim{UID: "u6", Namespace: "a", Name: "pod-6", Bound: true})

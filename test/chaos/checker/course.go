@@ -71,7 +71,7 @@ func (c *Course) Note(f Finding) {
 	}
 }
 
-// Findings are all findings so far, in order.
+// Findings returns all findings so far, in order.
 func (c *Course) Findings() []Finding { return slices.Clone(c.order) }
 
 // Look checks one sample.

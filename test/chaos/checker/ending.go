@@ -36,7 +36,7 @@ func Ending(s State) []Finding {
 	return append(findings, Foreign(s)...)
 }
 
-// EndingAt is the part of Ending that concerns volumes at some places, and
+// EndingAt returns the part of Ending that concerns volumes at some places, and
 // claims. An unrecorded volume is where its project is.
 //
 // A claim that was denied for a quota is not judged. Volumes whose deletion
@@ -161,9 +161,9 @@ func (e ending) cameTooLate(pv string) bool {
 }
 
 // isForgotten reports whether a PersistentVolume was saved after its claim's deletion
-// was requested, when its volume may have been undone, and by whom the current leader
-// cannot know. The program only reports such an object: it could be a volume that
-// somebody lost.
+// was requested, when its volume may already have been undone; the current leader
+// cannot know by whom. The program only reports such an object: it could be a volume
+// that somebody lost.
 func (e ending) isForgotten(pv PV) bool {
 	if e.AskedAt == nil || !pv.Retain {
 		return false
@@ -179,7 +179,7 @@ func (e ending) stateOf(volumeID string) string {
 	return "volume " + volumeID + " is gone"
 }
 
-// unfinished is what is missing for a volume to serve a node.
+// unfinished returns what is missing for a volume to serve a node.
 func (e ending) unfinished(pv PV, v cindersim.Volume) string {
 	switch {
 	case pv.CSI:
@@ -228,8 +228,8 @@ func (e ending) checkClaims() []Finding {
 	return findings
 }
 
-// checkGrowth compares the sizes of a claim that nothing is wrong with, its
-// PersistentVolume and its volume.
+// checkGrowth compares the sizes of a sound claim, its PersistentVolume and its
+// volume.
 func (e ending) checkGrowth(claim Claim, pv PV) []Finding {
 	v, there := e.volumes[pv.VolumeID]
 	if claim.WantsGiB == 0 || !there {

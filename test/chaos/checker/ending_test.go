@@ -14,7 +14,7 @@ const (
 	host    = "standalone-cinder"
 )
 
-// stamped is a volume of ours, connected and in use.
+// stamped returns a volume of ours, connected and in use.
 func stamped(id, uid string) cindersim.Volume {
 	return cindersim.Volume{
 		ID: id, Name: "pvc-" + uid, Status: inUse, SizeGiB: 1, Project: "project",
@@ -26,8 +26,8 @@ func stamped(id, uid string) cindersim.Volume {
 	}
 }
 
-// sound is a state without faults: a bound claim, a pending one that is denied,
-// a retained volume without a claim, and two foreign volumes.
+// sound returns a state without faults: a bound claim, a pending one that is
+// denied, a retained volume without a claim, and two foreign volumes.
 func sound() State {
 	foreign := cindersim.Volume{ID: "f1", Name: "pvc-u1", Status: available}
 	half := stamped("f2", "u1")
@@ -217,8 +217,9 @@ func TestCourseFindsWhatIsPlanted(t *testing.T) {
 	}
 }
 
-// If a late request saves a PersistentVolume while its volume is undone,
-// nothing is lost; an object older than the last sight of its volume is lost.
+// TestCourseTellsLateRecordsFromDeletedVolumes: if a late request saves a
+// PersistentVolume while its volume is undone, nothing is lost; an object older
+// than the last sight of its volume is lost.
 func TestCourseTellsLateRecordsFromDeletedVolumes(t *testing.T) {
 	last := time.Date(2026, 11, 21, 15, 22, 44, 700, time.UTC)
 	gone := []Finding{{WronglyDeleted, "PersistentVolume pvc-u9", "volume v9 is gone; it is to be retained", "v9", "u9"}}
@@ -258,7 +259,8 @@ func TestCourseTellsLateRecordsFromDeletedVolumes(t *testing.T) {
 	}
 }
 
-// A volume that was never seen in use may be on its way there, but only there.
+// TestCourseFollowsAVolumeToItsUse: a volume that was never seen in use may be
+// on its way there, but only there.
 func TestCourseFollowsAVolumeToItsUse(t *testing.T) {
 	for _, c := range []struct {
 		status string

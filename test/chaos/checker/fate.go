@@ -33,14 +33,14 @@ type Fate struct {
 // MustStay reports whether the volume must outlive its claim.
 func (f Fate) MustStay() bool { return !f.Kept.IsZero() && !f.Freed && !f.Replaced }
 
-// SeenWith is the fate after an object of the name was seen.
+// SeenWith returns the fate after an object of the name was seen.
 func (f Fate) SeenWith(pv PV) Fate {
 	second := pv.UID != f.PV.UID && pv.VolumeID == f.PV.VolumeID && !pv.Created.Before(f.PV.Created)
 	f.Replaced = f.Replaced || f.Removed && second
 	return f
 }
 
-// reason says why.
+// reason says why the volume must stay.
 func (f Fate) reason() string {
 	if f.Removed {
 		return "its PersistentVolume was deleted by hand"
@@ -84,7 +84,7 @@ func takes(e cindersim.Entry, volumeID string, asked time.Time) bool {
 	return false
 }
 
-// mostKept is the longest time between its proof and a request's arrival.
+// mostKept returns the longest time between its proof and a request's arrival.
 // Requests to the noauth Cinder go through a network that campaigns stall and
 // delay.
 func mostKept(e cindersim.Entry) time.Duration {

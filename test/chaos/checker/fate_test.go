@@ -89,7 +89,7 @@ func TestDisconnectedFindsWhatWasTakenFromNodes(t *testing.T) {
 	}
 }
 
-// keptByHand is the fate of the sound state's first PersistentVolume.
+// keptByHand returns the fate of the sound state's first PersistentVolume.
 func keptByHand(change func(*Fate)) map[string]Fate {
 	f := Fate{PV: sound().PVs[0], Kept: noon}
 	change(&f)
@@ -142,7 +142,8 @@ func TestCourseKnowsWhatTheCampaignDidByHand(t *testing.T) {
 	}
 }
 
-// A volume that was never in use shows nothing of a record that is gone.
+// TestCourseExcusesVolumesWhoseRecordWentBeforeTheirUse: a volume that was
+// never in use does not show that it was once recorded.
 func TestCourseExcusesVolumesWhoseRecordWentBeforeTheirUse(t *testing.T) {
 	for _, c := range []struct {
 		removed bool
@@ -160,7 +161,8 @@ func TestCourseExcusesVolumesWhoseRecordWentBeforeTheirUse(t *testing.T) {
 	}
 }
 
-// A request that once came too late may come in time later.
+// TestCourseExcusesOneChangeOfMind: a request that once came too late may come
+// in time later.
 func TestCourseExcusesOneChangeOfMind(t *testing.T) {
 	course := NewCourse(host)
 	next := sampleOf(sound())
@@ -179,8 +181,9 @@ func TestCourseExcusesOneChangeOfMind(t *testing.T) {
 	}
 }
 
-// A claim that was pending when its PersistentVolume was removed gets another
-// one of the same name, for the same volume.
+// TestASecondObjectDecidesWhatBecomesOfTheVolume: a claim that was pending when
+// its PersistentVolume was removed gets another one of the same name, for the
+// same volume.
 func TestASecondObjectDecidesWhatBecomesOfTheVolume(t *testing.T) {
 	for _, c := range []struct {
 		name   string

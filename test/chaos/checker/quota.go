@@ -104,7 +104,7 @@ func eachCounted(p *policy.Policy, cluster string, backendOf map[string]string, 
 	seen := map[string]bool{}
 	for _, v := range volumes {
 		uid := v.Metadata[StampClaimUID]
-		// Half a stamp is none.
+		// Half a stamp does not count.
 		if v.Metadata[StampCluster] != cluster || v.Metadata[StampPV] != pvNameFor(uid) || seen[uid] {
 			continue
 		}

@@ -15,7 +15,7 @@ type VolumeSnapshot struct {
 	Namespace, Name string
 	// Content is the name that its VolumeSnapshotContent has.
 	Content string
-	// VolumeID is that of the volume it was to be taken of; empty if that is gone.
+	// VolumeID is the volume that it was to be taken of; empty if that is gone.
 	VolumeID string
 	Ready    bool
 	// Asked means that its deletion was requested.
@@ -32,8 +32,8 @@ type SnapshotContent struct {
 	VolumeID   string
 }
 
-// checkSnapshots finds snapshots that nothing names, what names a snapshot that is
-// gone, and what does not go or is never ready.
+// checkSnapshots finds snapshots that nothing names, objects that name a snapshot
+// that is gone, and objects that never go away or are never ready.
 func (e ending) checkSnapshots() []Finding {
 	var findings []Finding
 	report := func(kind Kind, object, volumeID, format string, arguments ...any) {

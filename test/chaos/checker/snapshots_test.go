@@ -7,8 +7,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// withSnapshots is a sound state with a snapshot that is ready, another cluster's
-// snapshot, and a VolumeSnapshot that cannot be ready, with the reason.
+// withSnapshots returns a sound state with a snapshot that is ready, another
+// cluster's snapshot, and a VolumeSnapshot that cannot be ready, with the reason.
 func withSnapshots() State {
 	s := sound()
 	s.Snapshots = []cindersim.Snapshot{
@@ -61,7 +61,7 @@ func TestEndingFindsWhatIsPlantedAmongSnapshots(t *testing.T) {
 	}
 }
 
-// TestSnapshotsOfGivenVolumesAreStillOurs: to remove one is no change of the
+// TestSnapshotsOfGivenVolumesAreStillOurs: removing one does not change the
 // volume.
 func TestSnapshotsOfGivenVolumesAreStillOurs(t *testing.T) {
 	s := sound()

@@ -68,8 +68,8 @@ type Claim struct {
 	// ToldQuota means that an event says that a quota has no room.
 	ToldQuota bool
 	// WantsGiB is the size that it asks for, if that can be judged: it is bound to a
-	// volume in use. GrowthDenial is why the policy does not let the volume become so
-	// large now, and GrowthExplained means that an event says the same.
+	// volume in use. GrowthDenial is why the policy does not let the volume become
+	// that large now, and GrowthExplained means that an event says the same.
 	WantsGiB        int
 	GrowthDenial    string
 	GrowthExplained bool
@@ -134,7 +134,8 @@ const (
 	// LeakedAttachment is an attachment, or a record of one, that no VolumeAttachment
 	// wants: somebody may still write.
 	LeakedAttachment Kind = "leaked attachment"
-	// LostAttachment is a node that was told that it has a volume, and has not.
+	// LostAttachment is a node that was told that it has a volume, and does not
+	// have it.
 	LostAttachment Kind = "lost attachment"
 	// DoubledAttachment is a volume that two nodes have, or one has twice.
 	DoubledAttachment Kind = "doubled attachment"
@@ -146,7 +147,7 @@ const (
 	Crashed Kind = "crashed"
 )
 
-// Kinds are all of them, in the order of a report.
+// Kinds returns all kinds, in the order of a report.
 func Kinds() []Kind {
 	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, FromNode, Touched, Unusable, WrongType, Stuck, LeakedSecret, LeakedSnapshot, LostSnapshot,
 		LeakedAttachment, LostAttachment, DoubledAttachment, OverQuota, Stale, Crashed}
@@ -162,10 +163,11 @@ type Finding struct {
 	VolumeID, ClaimUID string
 }
 
-// key is what makes two findings the same.
+// key returns what makes two findings the same.
 func (f Finding) key() Finding { return Finding{Kind: f.Kind, Object: f.Object, VolumeID: f.VolumeID} }
 
-// pvNameFor is the provisioning library's name.
+// pvNameFor returns the name that the provisioning library gives a claim's
+// PersistentVolume.
 func pvNameFor(claimUID string) string { return "pvc-" + claimUID }
 
 // Cinder's states of a volume.

@@ -117,7 +117,7 @@ func cinderSteps(d draws, duration time.Duration) []CinderStep {
 	}
 }
 
-// changes are the operations of a volume's life that change something.
+// changes returns the operations of a volume's life that change something.
 func changes() []string {
 	return []string{"volume.create", "action.os-reserve", "action.os-initialize_connection", "action.os-attach",
 		"action.os-terminate_connection", "action.os-unreserve", "action.os-detach", "action.*",

@@ -32,10 +32,10 @@ const (
 	OnNodes = "nodes"
 )
 
-// Classes are all of them.
+// Classes returns all StorageClasses.
 func Classes() []string { return []string{Fast, Dual, Kept, Unlisted, OnNodes} }
 
-// LargestMi is the size of a claim that the policy takes; it refuses one of
+// LargestMi is the largest size of a claim that the policy accepts; it refuses
 // TooLargeMi.
 const (
 	LargestMi  = 3 * 1024
@@ -192,8 +192,8 @@ func claimCreate(d draws, name string, at time.Duration) ClaimStep {
 	return s
 }
 
-// Retained counts the volumes of a tenant that are meant to outlive their
-// claims, at most: they use up its quota forever.
+// Retained returns the largest number of a tenant's volumes that are meant to
+// outlive their claims: they use up its quota forever.
 func (p Plan) Retained(tenant string) int {
 	n := 0
 	for _, s := range p.Claims[tenant] {
@@ -204,8 +204,8 @@ func (p Plan) Retained(tenant string) int {
 	return n
 }
 
-// KeptByHand counts the volumes that an administrator makes outlive their
-// claims, at most: those of any tenant.
+// KeptByHand returns the largest number of volumes, of any tenant, that an
+// administrator makes outlive their claims.
 func (p Plan) KeptByHand() int {
 	n := 0
 	for _, s := range p.Volumes {

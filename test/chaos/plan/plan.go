@@ -18,7 +18,7 @@ const (
 	LeaseDuration = 3 * time.Second
 )
 
-// TenantNames are the tenants; each has one namespace.
+// TenantNames returns the tenants; each has one namespace.
 func TenantNames() []string { return []string{"a", "b", "c"} }
 
 // The backends: two behind Keystone, two noauth.

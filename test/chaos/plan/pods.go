@@ -25,8 +25,8 @@ type PodStep struct {
 type PodStay struct {
 	Node int
 	For  time.Duration
-	// Overlaps means that the volume is wanted there before the node before has let go
-	// of it, as after a detachment by force.
+	// Overlaps means that the volume is wanted there before the previous node has
+	// released it, as after a forced detachment.
 	Overlaps bool
 }
 

@@ -12,7 +12,7 @@ type VolumeKind string
 const (
 	// Keep makes a bound one keep its volume.
 	Keep VolumeKind = "keep a bound PersistentVolume"
-	// KeepReleased makes one keep its volume that is about to be deleted.
+	// KeepReleased makes one that is about to be deleted keep its volume.
 	KeepReleased VolumeKind = "keep a released PersistentVolume"
 	// Remove deletes the object of a bound one and keeps its volume.
 	Remove VolumeKind = "remove a bound PersistentVolume"

@@ -45,7 +45,7 @@ func (t *Timeline) Say(format string, arguments ...any) {
 	fmt.Fprintf(t.log, "chaos: "+format+"\n", arguments...)
 }
 
-// All are all lines so far.
+// All returns all lines so far.
 func (t *Timeline) All() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

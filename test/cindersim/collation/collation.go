@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// Key is what the collation utf8 compares of a string: it has no case, accents
-// and trailing blanks. It folds to upper case, so that "_" sorts after letters,
-// as in MariaDB.
+// Key returns what the collation utf8 compares in a string, without case,
+// accents and trailing blanks. It folds to upper case, so that "_" sorts after
+// letters, as in MariaDB.
 func Key(s string) string {
 	s = strings.TrimRight(s, " ")
 	ascii := true

@@ -54,8 +54,8 @@ type ConnectionRequest struct {
 // is a failure of the backend, a 500.
 type ConnectionFunc func(ConnectionRequest) (map[string]any, error)
 
-// DefaultVolumeTypes are the types of the recordings: iscsi with one portal,
-// iscsi-mp with two, rbd, and fail whose volumes always end in error.
+// DefaultVolumeTypes returns the types of the recordings: iscsi with one
+// portal, iscsi-mp with two, rbd, and fail whose volumes always end in error.
 func DefaultVolumeTypes() []VolumeType {
 	return []VolumeType{
 		{Name: "iscsi", RequiresInitiator: true, Connection: ISCSIConnection("127.0.0.1:3260")},
@@ -118,9 +118,9 @@ func RBDConnection(pool, user string, monitors ...string) ConnectionFunc {
 	}
 }
 
-// FibreChannelConnection builds documents as drivers of Fibre Channel do that show one LUN
-// at all ports of the array to all ports of the connector, and that say how the LUN is
-// addressed from 256 on.
+// FibreChannelConnection builds documents like those of Fibre Channel drivers that show
+// one LUN at all ports of the array to all ports of the connector, and that say how LUNs
+// from 256 on are addressed.
 func FibreChannelConnection(lun int, ports ...string) ConnectionFunc {
 	return func(request ConnectionRequest) (map[string]any, error) {
 		initiators, _ := request.Connector["wwpns"].([]any)

@@ -30,7 +30,8 @@ type Error struct{ Message string }
 
 func (e *Error) Error() string { return e.Message }
 
-// Invalid is the error with the sentence of Cinder's JSON schema validation.
+// Invalid returns the error with the sentence of Cinder's JSON schema
+// validation.
 func Invalid(field string, value any, format string, args ...any) *Error {
 	return &Error{fmt.Sprintf("Invalid input for field/attribute %s. Value: %s. %s", field, python.Text(value), fmt.Sprintf(format, args...))}
 }

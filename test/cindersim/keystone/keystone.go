@@ -59,8 +59,8 @@ type token struct {
 	trustor, trustee *User
 }
 
-// New makes a service. It returns an error if what it is given contradicts
-// itself.
+// New makes a service. It returns an error if the options contradict each
+// other.
 func New(options Options) (*Service, error) {
 	given, ids := options.Identity.withDefaults(), options.IDs
 	k := &Service{
@@ -124,8 +124,8 @@ func (k *Service) SetURLs(keystone, cinder string) {
 	k.keystoneURL, k.cinderURL = keystone, cinder
 }
 
-// ProjectID is the ID of a project, found by ID or, in the domain Default, by
-// name; "" if there is none.
+// ProjectID returns the ID of a project, found by ID or, in the domain Default,
+// by name; "" if there is none.
 func (k *Service) ProjectID(nameOrID string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -161,7 +161,7 @@ func (k *Service) Trusts() []Trust {
 	return slices.Clone(k.options.Trusts)
 }
 
-// CloudsYAML is a clouds.yaml with an entry for every user in each of its
+// CloudsYAML returns a clouds.yaml with an entry for every user in each of its
 // projects, named user-project, or by the user alone where the names are equal.
 func (k *Service) CloudsYAML() string {
 	k.mu.Lock()
@@ -234,7 +234,7 @@ func (k *Service) issue(methods []string, u *User, p *Project) *token {
 	return t
 }
 
-// live is the token of that id, unless it is unknown, expired or revoked.
+// live returns the token of that id, unless it is unknown, expired or revoked.
 func (k *Service) live(id string) *token {
 	t := k.tokens[id]
 	if t == nil || t.revoked || !k.now().Before(t.expires) {
@@ -243,7 +243,7 @@ func (k *Service) live(id string) *token {
 	return t
 }
 
-// ProjectOf is the project of a token, valid or not.
+// ProjectOf returns the project of a token, valid or not.
 func (k *Service) ProjectOf(id string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -327,7 +327,7 @@ func (k *Service) credential(nameOrID string) *ApplicationCredential {
 	return nil
 }
 
-// endpointID is a stable id of a service or endpoint of the catalog.
+// endpointID returns a stable id of a service or endpoint of the catalog.
 func (k *Service) endpointID(name string) string {
 	if k.endpointIDs[name] == "" {
 		k.endpointIDs[name] = k.ids.Hex()
@@ -372,7 +372,7 @@ func (k *Service) domainOf(name string) map[string]string {
 	return map[string]string{"id": d.id, "name": d.name}
 }
 
-// view is the body that describes a token.
+// view returns the body that describes a token.
 func (k *Service) view(t *token, withCatalog bool) map[string]any {
 	const layout = "2006-01-02T15:04:05.000000Z"
 	view := map[string]any{

@@ -17,7 +17,7 @@ const (
 	cinderURL   = "http://c/v3"
 )
 
-// made is a service with an identity.
+// made returns a service with an identity.
 func made(t testing.TB, identity Identity) *Service {
 	t.Helper()
 	k, err := New(Options{Identity: identity, Now: time.Now, IDs: random.New(1)})

@@ -16,7 +16,7 @@ type Answer struct {
 	Body   map[string]any
 }
 
-// refuse is an error answer.
+// refuse returns an error answer.
 func refuse(status int, message string, args ...any) *Answer {
 	return &Answer{Status: status, Body: map[string]any{"error": map[string]any{
 		"code": status, "message": fmt.Sprintf(message, args...), "title": http.StatusText(status),
@@ -70,8 +70,8 @@ func (k *Service) Serve(r *http.Request, body []byte, base string) *Answer {
 	return refuse(http.StatusNotFound, "The resource could not be found.")
 }
 
-// Unauthorized is the answer to a request without a valid token, also of other
-// services.
+// Unauthorized returns the answer to a request without a valid token, also of
+// other services.
 func (k *Service) Unauthorized() *Answer {
 	answer := refuse(http.StatusUnauthorized, "The request you have made requires authentication.")
 	answer.Header = http.Header{"Www-Authenticate": {`Keystone uri="` + k.keystoneURL + `"`}}

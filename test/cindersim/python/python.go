@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// Text is str(value).
+// Text returns what str(value) is in Python.
 func Text(value any) string {
 	if s, ok := value.(string); ok {
 		return s
@@ -20,8 +20,8 @@ func Text(value any) string {
 	return Repr(value)
 }
 
-// Repr is repr(value). The keys of an object come in alphabetical order,
-// since decoding has lost the client's.
+// Repr returns what repr(value) is in Python. The keys of an object come in
+// alphabetical order, since decoding has lost the client's.
 func Repr(value any) string {
 	switch v := value.(type) {
 	case nil:
@@ -66,7 +66,7 @@ func Repr(value any) string {
 
 // Literal reads a Python literal: a string, number, True, False, None, list,
 // tuple or dictionary. Dictionaries become map[string]any, with keys that are
-// no strings in their printed form; lists and tuples become []any; numbers
+// not strings in their printed form; lists and tuples become []any; numbers
 // become json.Number.
 func Literal(text string) (any, error) {
 	p := &parser{text: text}

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// credentialAlphabet is the one from which Cinder draws CHAP credentials:
+// credentialAlphabet is the alphabet from which Cinder draws CHAP credentials:
 // letters and digits that do not look alike.
 const credentialAlphabet = "abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 
@@ -22,7 +22,7 @@ func New(seed uint64) *Source {
 	return &Source{rng: rand.New(rand.NewPCG(seed, 0x6369_6e64_6572))}
 }
 
-// Bytes are n random bytes.
+// Bytes returns n random bytes.
 func (s *Source) Bytes(n int) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +37,7 @@ func (s *Source) Bytes(n int) []byte {
 	return out
 }
 
-// UUID is a random (version 4) UUID.
+// UUID returns a random (version 4) UUID.
 func (s *Source) UUID() string {
 	raw := s.Bytes(16)
 	raw[6] = raw[6]&0x0f | 0x40
@@ -55,10 +55,10 @@ func (s *Source) UUID() string {
 	return string(text[:])
 }
 
-// Hex is a Keystone ID: a UUID without dashes.
+// Hex returns a Keystone ID: a UUID without dashes.
 func (s *Source) Hex() string { return hex.EncodeToString(s.Bytes(16)) }
 
-// Secret is a random word of n characters.
+// Secret returns a random word of n characters.
 func (s *Source) Secret(n int) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *Source) Secret(n int) string {
 	return string(out)
 }
 
-// Chance is true with the given probability.
+// Chance returns true with the given probability.
 func (s *Source) Chance(probability float64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,7 +31,7 @@ type Route struct {
 	Detail bool
 }
 
-// Find is the route of a path, which is what follows /v3/.
+// Find returns the route of a path, which is what follows /v3/.
 func Find(method, path string) (Route, bool) {
 	project, segments, ok := split(path)
 	if !ok || segments[len(segments)-1] == "" {

@@ -120,7 +120,7 @@ func (t *tour) possessions(ctx context.Context) (possessions, error) {
 	return possessions{pvs: len(pvs), volumes: len(t.sim.Volumes()), secrets: len(secrets)}, err
 }
 
-// secrets are those the program made for the tour's volumes.
+// secrets returns the Secrets that the program made for the tour's volumes.
 func (t *tour) secrets(ctx context.Context) ([]corev1.Secret, error) {
 	list, err := t.suite.Client.CoreV1().Secrets(harness.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -86,7 +86,7 @@ func (t *tour) failOver(ctx context.Context) error {
 	return nil
 }
 
-// after is the time since an event.
+// after returns the time since an event.
 func after(d time.Duration) string { return fmt.Sprintf("+%.1f s", d.Seconds()) }
 
 // fileBurst creates claims for both tenants at a steady pace.
@@ -129,7 +129,7 @@ func (t *tour) waitBegun(ctx context.Context, seconds int) error {
 	}), "%d s after claims were created", seconds)
 }
 
-// begunWithoutRecord are the IDs of the volumes at Cinder that no
+// begunWithoutRecord returns the IDs of the volumes at Cinder that no
 // PersistentVolume names.
 func (t *tour) begunWithoutRecord(ctx context.Context) (map[string]bool, error) {
 	pvs, err := t.suite.PersistentVolumes(ctx, t.names.provisioner)

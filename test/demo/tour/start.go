@@ -122,7 +122,7 @@ func (t *tour) labels() map[string]string {
 	return map[string]string{labelTour: t.names.id}
 }
 
-// namespaceLabels are those of a tenant's namespace.
+// namespaceLabels returns the labels of a tenant's namespace.
 func (t *tour) namespaceLabels(namespace string) map[string]string {
 	labels := map[string]string{}
 	maps.Copy(labels, t.labels())
@@ -204,7 +204,7 @@ func (t *tour) makeTenants(ctx context.Context) error {
 	return nil
 }
 
-// wrapped is nil for no error.
+// wrapped adds a text to an error. It returns nil if there is no error.
 func wrapped(err error, format string, arguments ...any) error {
 	if err == nil {
 		return nil

@@ -13,8 +13,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// The whole tour needs a control plane. Its promises about the policy do not,
-// and fail here first when the language changes.
+// TestPolicyDecidesAsTheTourTells: the whole tour needs a control plane. Its
+// promises about the policy do not, and fail here first when the language
+// changes.
 func TestPolicyDecidesAsTheTourTells(t *testing.T) {
 	for _, id := range []string{"", "k2x7qa"} {
 		tour := &tour{names: namesOf(id)}

@@ -19,8 +19,8 @@ import (
 const (
 	// ProgramImage is this repository's program, as a release has it.
 	ProgramImage = "images.example/standalone-cinder:e2e"
-	// WorkloadImage is the program in workload, which also is what keeps the namespaces
-	// of every pod.
+	// WorkloadImage is the program in workload, which also keeps the namespaces of
+	// every pod.
 	WorkloadImage = "images.example/workload:e2e"
 )
 
@@ -69,7 +69,7 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// archiveOf is an OCI layout of one image with one file.
+// archiveOf returns an OCI layout of one image with one file.
 func archiveOf(image, binary, user string, arguments []string) ([]byte, error) {
 	program, err := os.ReadFile(binary)
 	if err != nil {

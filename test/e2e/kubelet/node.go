@@ -21,8 +21,9 @@ var settings embed.FS
 // Memory is what a machine with a kubelet needs, in MiB.
 const Memory = 1536
 
-// Media is a disk with what a node runs: the kubelet, its and containerd's settings, and
-// the images of pods. It is made in a directory, and root is that of the repository.
+// Media returns a disk with what a node runs: the kubelet, its and containerd's
+// settings, and the images of pods. It is made in a directory, and root is that of the
+// repository.
 func Media(ctx context.Context, root, directory, program string) (disk string, err error) {
 	content := filepath.Join(directory, "media")
 	if err := os.MkdirAll(filepath.Join(content, "images"), 0o755); err != nil {
@@ -49,11 +50,12 @@ func Media(ctx context.Context, root, directory, program string) (disk string, e
 	return disk, os.RemoveAll(content)
 }
 
-// mediaSize is of a sparse file.
+// mediaSize is the size of the disk's file, which is sparse.
 const mediaSize = "400M"
 
-// Start makes a machine a node, with the disk of Media. Once it returns, the kubelet runs,
-// and will register the node. It gets to the API server under the server's address here.
+// Start makes a machine a node, with the disk of Media. Once it returns, the kubelet
+// runs, and will register the node. It reaches the API server under its address on this
+// machine.
 func Start(ctx context.Context, m *vm.Machine, name, kubeconfig string) error {
 	config, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {
@@ -81,8 +83,8 @@ func Restart(ctx context.Context, m *vm.Machine, name string) error {
 	return err
 }
 
-// Logs are what kubelet, containerd and all containers that are left have written, by
-// the name of the file.
+// Logs returns what kubelet, containerd and all containers that are left have
+// written, by the name of the file.
 func Logs(ctx context.Context, m *vm.Machine) (map[string]string, error) {
 	names, err := m.Run(ctx, "ls /var/log/kubelet.log /var/log/containerd.log; find /var/log/pods -type f")
 	if err != nil {
@@ -97,8 +99,8 @@ func Logs(ctx context.Context, m *vm.Machine) (map[string]string, error) {
 	return logs, nil
 }
 
-// ContainerLog is what the container of a pod has written so far, on its node, over all
-// its starts.
+// ContainerLog returns what the container of a pod has written so far, on its node,
+// over all its starts.
 func ContainerLog(ctx context.Context, m *vm.Machine, namespace, pod string) (string, error) {
 	return m.Run(ctx, fmt.Sprintf("cat /var/log/pods/%s_%s_*/*/*.log", namespace, pod))
 }

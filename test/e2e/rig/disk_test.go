@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Recorded from qemu-io 7.2.
+// dump was recorded from qemu-io 7.2.
 const dump = `000003e8:  68 65 6c 6c 6f 20 77 6f 72 6c 64 2c 20 61 72 62  hello.world..arb
 000003f8:  69 74 72 61 72 79 00 00 00 00 00 00 00 00  itrary........
 read 30/30 bytes at offset 1000

@@ -91,8 +91,9 @@ type VolumeTypes struct {
 	RBDKeyring string
 }
 
-// EnvFile is the path of the file that a start of the rig leaves for [Load]: in
-// the directory that the variable RIG_STATE names, or in rig.sh's default.
+// EnvFile returns the path of the file that a start of the rig leaves for
+// [Load]: in the directory that the variable RIG_STATE names, or in rig.sh's
+// default.
 func EnvFile() string {
 	directory := os.Getenv("RIG_STATE")
 	if directory == "" {

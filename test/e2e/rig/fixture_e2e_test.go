@@ -202,7 +202,7 @@ func TestRBDImagesCanBeWrittenAndRead(t *testing.T) {
 	}
 }
 
-// The key of the user "cinder", from its keyring file.
+// key returns the key of the user "cinder", from its keyring file.
 func key(t *testing.T, env rig.Env) string {
 	t.Helper()
 	content, err := os.ReadFile(env.CephKeyring)
@@ -238,7 +238,8 @@ func TestConnectionsOfTheKeyringTypeHoldTheKey(t *testing.T) {
 	}
 }
 
-// tgt-admin alone gives the same number to targets that are made at once.
+// TestManyExportsAtOnce: tgt-admin alone gives the same number to targets that
+// are made at once.
 func TestManyExportsAtOnce(t *testing.T) {
 	env := load(t)
 	c := noauth(t, env)

@@ -130,7 +130,8 @@ func (e Env) Images(ctx context.Context) ([]string, error) {
 	return images, nil
 }
 
-// rbd asks with the rig's own configuration, past all that is tested.
+// rbd asks with the rig's own configuration, bypassing everything that is
+// tested.
 func (e Env) rbd(ctx context.Context, answer any, arguments ...string) error {
 	output, err := exec.CommandContext(ctx, "rbd", append([]string{"--conf", e.CephConfig, "--id", "cinder", "--format", "json"}, arguments...)...).Output()
 	if err == nil {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The answer of tgt 1.0.85, with one initiator logged in at the first target
-// and a second target that has neither account nor disk.
+// TestParseTargets reads the answer of tgt 1.0.85, with one initiator logged in
+// at the first target and a second target that has neither account nor disk.
 func TestParseTargets(t *testing.T) {
 	output, err := os.ReadFile("testdata/targets.txt")
 	if err != nil {

@@ -161,6 +161,6 @@ func command(ctx context.Context, name string, arguments ...string) error {
 	return nil
 }
 
-// DefaultDirectory is where tests keep the image, so that one run makes it for
-// all.
+// DefaultDirectory returns where tests keep the image, so that one run makes it
+// for all.
 func DefaultDirectory() string { return filepath.Join(os.TempDir(), "standalone-cinder-node-image") }

@@ -109,7 +109,7 @@ func (m *Machine) consolePath() string { return filepath.Join(m.dir, "console") 
 
 func (m *Machine) isReady() bool { return strings.Contains(m.Console(), "the node is ready") }
 
-// Console is what the kernel and the first process wrote.
+// Console returns what the kernel and the first process wrote.
 func (m *Machine) Console() string {
 	text, err := os.ReadFile(m.consolePath())
 	if err != nil {
@@ -123,7 +123,7 @@ func (m *Machine) Run(ctx context.Context, line string) (string, error) {
 	return m.RunWith(ctx, nil, line)
 }
 
-// RunWith is Run with a standard input.
+// RunWith does the same as Run, with a standard input.
 func (m *Machine) RunWith(ctx context.Context, input io.Reader, line string) (string, error) {
 	session, err := m.client.NewSession()
 	if err != nil {
@@ -226,7 +226,8 @@ func (m *Machine) Pause() error { return m.process.Process.Signal(syscall.SIGSTO
 // Resume ends a Pause.
 func (m *Machine) Resume() error { return m.process.Process.Signal(syscall.SIGCONT) }
 
-// Kill is a power failure: nothing is written back. It may be called again.
+// Kill ends the machine like a power failure: nothing is written back. It may
+// be called again.
 func (m *Machine) Kill() {
 	if m.process != nil && m.process.Process != nil {
 		_ = m.process.Process.Kill()

@@ -41,7 +41,7 @@ func main() {
 	os.Exit(cli.Run(commands()[name]()))
 }
 
-// commands are the Kubernetes components by name.
+// commands returns the Kubernetes components by name.
 func commands() map[string]func() *cobra.Command {
 	return map[string]func() *cobra.Command{
 		"kube-apiserver":          apiserver.NewAPIServerCommand,

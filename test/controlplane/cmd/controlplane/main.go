@@ -1,7 +1,7 @@
-// Command controlplane runs the tests' control plane in the foreground, to be
-// played with by hand, of the Kubernetes minor that KUBERNETES names or else the
-// newest that downloads. It says where the administrator's kubeconfig is and
-// goes on until it is interrupted.
+// Command controlplane runs the tests' control plane in the foreground, for
+// experiments by hand, of the Kubernetes minor that KUBERNETES names, or else of
+// the newest that can be downloaded. It says where the administrator's
+// kubeconfig is, and runs until it is interrupted.
 package main
 
 import (
@@ -48,7 +48,7 @@ func run() (err error) {
 	fmt.Printf("export KUBECONFIG=%s\n", plane.KubeconfigPath())
 	fmt.Fprintln(os.Stderr, "controlplane: running; interrupt to stop")
 	<-ctx.Done()
-	// A second interrupt ends the program without ado.
+	// A second interrupt ends the program at once.
 	cancel()
 	return plane.Stop()
 }

@@ -1,6 +1,6 @@
 // Command workload is what the pods of the tests run. It writes numbered records
-// with checksums to a volume, each flushed before the next, after it has verified all that are
-// there, and tells how far it is and how large the volume is.
+// with checksums to a volume, each flushed before the next, after it has verified all
+// that are there, and reports how far it is and how large the volume is.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 func run(ctx context.Context, arguments []string) error {
 	switch {
 	case len(arguments) == 1 && arguments[0] == "pause":
-		// What keeps a pod's namespaces does nothing.
+		// The container that keeps a pod's namespaces does nothing.
 		<-ctx.Done()
 		return nil
 	case len(arguments) == 2 && arguments[0] == "write":
@@ -128,7 +128,7 @@ func digestOf(block []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// sizeOf is the size of a filesystem or device.
+// sizeOf returns the size of a filesystem or device.
 func sizeOf(path string, isFilesystem bool) (int64, error) {
 	if isFilesystem {
 		var now syscall.Statfs_t

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # A Ceph cluster of one node, for volumes of the type "rbd" (RIG_CEPH=1).
 
-# Any identifier will do; a fixed one is easy to recognise.
+# Any identifier will do; a fixed one is easy to recognize.
 readonly CEPH_FSID=5ce2e2e0-0000-4000-8000-000000000001
 readonly CEPH_OSD=5ce2e2e0-0000-4000-8000-0000000000d0
 

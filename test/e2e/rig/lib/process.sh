@@ -73,8 +73,8 @@ marked_processes() {
     done
 }
 
-# wait_for NAME SECONDS COMMAND...: until the command succeeds. Gives up when
-# the time is over or the service NAME has died.
+# wait_for NAME SECONDS COMMAND...: waits until the command succeeds. Gives up
+# when the time is over or the service NAME has died.
 wait_for() {
   local name=$1 deadline=$((SECONDS + $2))
   shift 2
@@ -105,7 +105,8 @@ signal_all() {
   done
 }
 
-# Waits until none of the given processes is left; fails after so many seconds.
+# wait_gone SECONDS PID...: waits until none of the processes is left; fails
+# after that many seconds.
 wait_gone() {
   local deadline=$((SECONDS + $1)) pid
   shift
@@ -127,7 +128,7 @@ stop_everything() {
   mapfile -t processes < <(marked_processes | grep -vxF -- "$database")
   signal_all TERM "${processes[@]}"
   wait_gone 5 "${processes[@]}" || true
-  # The database goes last and in peace: its data may be kept.
+  # The database goes last, and gets time to stop cleanly: its data may be kept.
   if running mariadb; then
     signal_all TERM "$database"
     wait_gone 20 "$database" || true

@@ -115,7 +115,8 @@ create_databases() {
   done | sql
 }
 
-# Schemas, keys and the first user. The two programs do not meet.
+# Schemas, keys and the first user. The two run at the same time, since they
+# share nothing.
 fill_databases() {
   local keystone cinder
   (
