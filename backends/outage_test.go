@@ -193,7 +193,7 @@ func TestFixedCredentialsAreUsedAtOnce(t *testing.T) {
 // TestProbeBoundsItsRequests: a probe bounds its own requests, but not those of
 // others.
 func TestProbeBoundsItsRequests(t *testing.T) {
-	for _, test := range []struct{ configured, probe time.Duration }{{DefaultRequestTimeout, longestProbe}, {time.Second, time.Second}} {
+	for _, test := range []struct{ configured, probe time.Duration }{{DefaultRequestTimeout, maxProbe}, {time.Second, time.Second}} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWatched(t, newWireClients(t, cinder.Options{RequestTimeout: test.configured}, func(r *http.Request) (*http.Response, error) {
 				<-r.Context().Done()

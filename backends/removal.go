@@ -384,7 +384,7 @@ func (e *endpoint) forceDelete(ctx context.Context, v cinder.Volume) error {
 func (e *endpoint) dependents(ctx context.Context, v cinder.Volume) error {
 	if snapshots, err := e.snapshotsOf(ctx, v.ID); err == nil && len(snapshots) > 0 {
 		var names []string
-		for _, s := range snapshots[:min(len(snapshots), mostNamed)] {
+		for _, s := range snapshots[:min(len(snapshots), maxNamed)] {
 			names = append(names, nameOfSnapshot(s))
 		}
 		kind := KindHasSnapshots
@@ -396,8 +396,8 @@ func (e *endpoint) dependents(ctx context.Context, v cinder.Volume) error {
 	return e.failure(KindInUse, "Cinder does not delete volume %s (it is %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first", v.ID, v.Status)
 }
 
-// mostNamed is how many snapshots an error names.
-const mostNamed = 5
+// maxNamed is how many snapshots an error names.
+const maxNamed = 5
 
 // nameOfSnapshot names a snapshot by its VolumeSnapshot, if it has one.
 func nameOfSnapshot(s cinder.Snapshot) string {

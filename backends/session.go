@@ -231,13 +231,13 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 	return err
 }
 
-// longestProbe bounds a probe's one request.
-const longestProbe = 15 * time.Second
+// maxProbe bounds a probe's one request.
+const maxProbe = 15 * time.Second
 
 // probe requests one volume, bypassing the breaker, to find out whether the
 // backend answers.
 func (s *session) probe(ctx context.Context) error {
-	ctx = cinder.WithRequestTimeout(ctx, longestProbe)
+	ctx = cinder.WithRequestTimeout(ctx, maxProbe)
 	return s.exchange(ctx, func(client Cinder) error {
 		return client.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, func([]cinder.Volume) bool { return false })
 	})

@@ -158,10 +158,10 @@ func (c Connection) LogValue() slog.Value { return slog.StringValue(c.String()) 
 // MarshalJSON keeps JSON loggers from printing the values.
 func (c Connection) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
 
-// shortestCredential is the minimum length of a credential to search for within
+// minCredentialLength is the minimum length of a credential to search for within
 // other values, and to refuse in results. Shorter ones would match everywhere; they
 // are withheld only from messages, and only if they are a whole value.
-const shortestCredential = 4
+const minCredentialLength = 4
 
 // credentialsIn collects the values below fields that name a credential, at
 // any depth: a VMDK connection carries its vCenter's password in a nested
@@ -221,7 +221,7 @@ func (c Connection) quote(value any) string {
 
 func (c Connection) quoteText(text, format string) string {
 	for _, credential := range c.credentials {
-		if text == credential || len(credential) >= shortestCredential && strings.Contains(text, credential) {
+		if text == credential || len(credential) >= minCredentialLength && strings.Contains(text, credential) {
 			return "a value that contains a credential"
 		}
 	}

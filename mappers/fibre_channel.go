@@ -20,10 +20,10 @@ const (
 	initiatorsKey, initiatorLUNsKey = "initiator_target_map", "initiator_target_lun_map"
 
 	wwnDigits = 16
-	// longestFileName is NAME_MAX of Linux. kubelet mounts an fc volume below
+	// maxFileNameLength is NAME_MAX of Linux. kubelet mounts an fc volume below
 	// a directory named after all its targets and its LUN (makePDNameInternal
 	// in pkg/volume/fc).
-	longestFileName = 255
+	maxFileNameLength = 255
 )
 
 // fibreChannel describes protocol fibre_channel.
@@ -79,19 +79,19 @@ func mapFibreChannel(r request) (Result, error) {
 		}
 		source.TargetWWNs = append(source.TargetWWNs, path.target)
 	}
-	if lun > largestLUN {
+	if lun > maxLUN {
 		return Result{}, refuse(UnsupportedConnection,
 			"the LUN is %d, but Kubernetes accepts LUNs from 0 to %d only; let the array assign a lower one, let nodes find the disk by its identifier (mapping.fibre_channel.wwid of the backend), or %s",
-			lun, largestLUN, r.mappingHint())
+			lun, maxLUN, r.mappingHint())
 	}
 	source.Lun = &lun
 
-	most := mostTargets(lun)
+	most := maxTargets(lun)
 	if all := len(source.TargetWWNs); all > most {
 		source.TargetWWNs = masking.spread(source.TargetWWNs, most)
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
 			"only %d of %d target names are used: kubelet names a directory after them, which would be longer than %d bytes; a node that reaches none of them cannot mount the volume, which mapping.fibre_channel.wwid avoids",
-			most, all, longestFileName))
+			most, all, maxFileNameLength))
 	}
 	return result, nil
 }
@@ -126,10 +126,10 @@ func fibreChannelFacts(r request) (facts, *Refusal, error) {
 	return facts{"targets": targets, "luns": luns, "lun": lun}, nil, nil
 }
 
-// mostTargets returns the number of target names that kubelet can put into the
+// maxTargets returns the number of target names that kubelet can put into the
 // name of a directory: each with a hyphen, then "lun-" and the LUN.
-func mostTargets(lun int32) int {
-	return (longestFileName - len(fmt.Sprintf("lun-%d", lun))) / (wwnDigits + len("-"))
+func maxTargets(lun int32) int {
+	return (maxFileNameLength - len(fmt.Sprintf("lun-%d", lun))) / (wwnDigits + len("-"))
 }
 
 // wwidPattern is a SCSI identifier of page 83 as udev names disks by it: the
@@ -474,12 +474,12 @@ func (r request) checkMasking(masking fcMasking) ([]string, error) {
 	return warnings, nil
 }
 
-// mostNamed bounds the port names in a sentence.
-const mostNamed = 4
+// maxNamed bounds the port names in a sentence.
+const maxNamed = 4
 
 func some(names []string) string {
-	if len(names) <= mostNamed {
+	if len(names) <= maxNamed {
 		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNamed], ", "), len(names)-mostNamed)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
 }

@@ -18,9 +18,9 @@ import (
 // (pkg/apis/core/validation), which are those of open-iscsi's interface names
 // and of the peripheral LUN addressing that kubelet's device paths rely on.
 const (
-	largestLUN            = 255
-	longestISCSIInterface = 64
-	longestTargetName     = 223 // RFC 7143 section 4.2.7.1
+	maxLUN                 = 255
+	maxInterfaceNameLength = 64
+	maxTargetNameLength    = 223 // RFC 7143 section 4.2.7.1
 )
 
 // iscsi describes protocols iscsi and iser.
@@ -142,7 +142,7 @@ func (r request) initiator(source *corev1.ISCSIPersistentVolumeSource, portals [
 	}
 	source.InitiatorName = &name
 
-	longest := longestISCSIInterface - len(r.PVName) - len(":")
+	longest := maxInterfaceNameLength - len(r.PVName) - len(":")
 	index := slices.IndexFunc(portals, func(portal string) bool { return len(portal) <= longest })
 	if index < 0 {
 		return nil, refuse(UnsupportedConnection,
@@ -272,8 +272,8 @@ var (
 // the rest of a sentence. It is empty if it can.
 func targetNameProblem(name string) string {
 	switch {
-	case len(name) > longestTargetName:
-		return fmt.Sprintf("is longer than %d characters", longestTargetName)
+	case len(name) > maxTargetNameLength:
+		return fmt.Sprintf("is longer than %d characters", maxTargetNameLength)
 	case iqnPattern.MatchString(name), euiPattern.MatchString(name), naaPattern.MatchString(name):
 		return ""
 	case strings.HasPrefix(name, "iqn."):
@@ -309,14 +309,14 @@ func (c Connection) target(field, name string) (string, error) {
 // lun reads a logical unit number that Kubernetes accepts.
 func (c Connection) lun(field string, value any) (int32, error) {
 	lun, err := c.anyLUN(field, value)
-	if err == nil && lun > largestLUN && !c.unlimited {
+	if err == nil && lun > maxLUN && !c.unlimited {
 		err = c.largeLUN(field, value)
 	}
 	return lun, err
 }
 
 func (c Connection) largeLUN(field string, value any) *Refusal {
-	return refuse(UnsupportedConnection, "%s is %s, but Kubernetes accepts LUNs from 0 to %d only; let the array assign a lower one, for example with fewer volumes per host entry", field, c.quote(value), largestLUN)
+	return refuse(UnsupportedConnection, "%s is %s, but Kubernetes accepts LUNs from 0 to %d only; let the array assign a lower one, for example with fewer volumes per host entry", field, c.quote(value), maxLUN)
 }
 
 // anyLUN reads a logical unit number. Drivers send it as a number or as digits

@@ -122,8 +122,8 @@ func (c Connection) nqn() (string, error) {
 		switch {
 		case !ok:
 			return "", c.wrongType(key, value, "a string")
-		case len(nqn) > longestTargetName || !nqnPattern.MatchString(nqn):
-			return "", refuse(InvalidConnection, "%s is %s, expected the name of an NVMe subsystem (nqn. and letters, digits, \".\", \":\", \"_\" and \"-\", at most %d); correct the backend's driver or its settings", key, c.quote(nqn), longestTargetName)
+		case len(nqn) > maxTargetNameLength || !nqnPattern.MatchString(nqn):
+			return "", refuse(InvalidConnection, "%s is %s, expected the name of an NVMe subsystem (nqn. and letters, digits, \".\", \":\", \"_\" and \"-\", at most %d); correct the backend's driver or its settings", key, c.quote(nqn), maxTargetNameLength)
 		}
 		return nqn, nil
 	}

@@ -5,8 +5,8 @@ import corev1 "k8s.io/api/core/v1"
 // Limits of the CSI specification (section "Size Limits"), which drivers may
 // rely on.
 const (
-	longestVolumeHandle  = 128
-	largestCSIAttributes = 4096
+	maxVolumeHandleLength = 128
+	maxCSIAttributesSize  = 4096
 )
 
 // checkSource refuses what a CSI driver would refuse later, when the claim is
@@ -20,15 +20,15 @@ func checkSource(source corev1.PersistentVolumeSource) error {
 	switch length := len(csi.VolumeHandle); {
 	case length == 0:
 		return refuse(InvalidMapping, "volumeHandle comes out empty, but it names the volume to the CSI driver; correct the backend's mapping")
-	case length > longestVolumeHandle:
-		return refuse(InvalidMapping, "volumeHandle is %d bytes long, but CSI allows %d; use a shorter name of the volume in the backend's mapping", length, longestVolumeHandle)
+	case length > maxVolumeHandleLength:
+		return refuse(InvalidMapping, "volumeHandle is %d bytes long, but CSI allows %d; use a shorter name of the volume in the backend's mapping", length, maxVolumeHandleLength)
 	}
 	size := 0
 	for key, value := range csi.VolumeAttributes {
 		size += len(key) + len(value)
 	}
-	if size > largestCSIAttributes {
-		return refuse(InvalidMapping, "the volume attributes are %d bytes in all, but CSI allows %d; shorten the attributes in the backend's mapping", size, largestCSIAttributes)
+	if size > maxCSIAttributesSize {
+		return refuse(InvalidMapping, "the volume attributes are %d bytes in all, but CSI allows %d; shorten the attributes in the backend's mapping", size, maxCSIAttributesSize)
 	}
 	return nil
 }

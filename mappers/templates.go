@@ -272,13 +272,13 @@ func (v templateValues) fillAll(field string, templates map[string]string) (map[
 	return filled, nil
 }
 
-// shortestShown is the minimum length of a credential that counts as shown when
+// minShownLength is the minimum length of a credential that counts as shown when
 // it is only part of a text. Shorter ones occur in numbers and names by chance.
-const shortestShown = 8
+const minShownLength = 8
 
 func (c Connection) showsCredential(text string) bool {
 	return slices.ContainsFunc(c.credentials, func(credential string) bool {
-		return text == credential && len(credential) >= shortestCredential || len(credential) >= shortestShown && strings.Contains(text, credential)
+		return text == credential && len(credential) >= minCredentialLength || len(credential) >= minShownLength && strings.Contains(text, credential)
 	})
 }
 

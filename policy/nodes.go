@@ -212,7 +212,7 @@ func (p *Policy) missesNodes(c *Class, topologies []Topology) (name, path string
 			}
 		}
 	}
-	missed := slices.ContainsFunc(topologies, func(t Topology) bool { return t.parts(all) <= mostParts && !t.covered(all) })
+	missed := slices.ContainsFunc(topologies, func(t Topology) bool { return t.parts(all) <= maxParts && !t.covered(all) })
 	if len(limited) == 0 || !missed {
 		return "", "", false
 	}
@@ -220,9 +220,9 @@ func (p *Policy) missesNodes(c *Class, topologies []Topology) (name, path string
 	return b.Name, b.reachPath(document.Element("backends", limited[0])), true
 }
 
-// mostParts bounds the parts of a topology that are compared, because the result is
+// maxParts bounds the parts of a topology that are compared, because the result is
 // only a warning.
-const mostParts = 10_000
+const maxParts = 10_000
 
 // parts returns the largest number of parts into which covered splits the
 // topology.
@@ -230,7 +230,7 @@ func (t Topology) parts(sets []map[string]string) int {
 	n := 1
 	for key, values := range t {
 		if slices.ContainsFunc(sets, func(set map[string]string) bool { _, ok := set[key]; return ok }) {
-			n = min(n*max(len(values), 1), mostParts+1)
+			n = min(n*max(len(values), 1), maxParts+1)
 		}
 	}
 	return n

@@ -329,7 +329,7 @@ func TestCoveredTopologies(t *testing.T) {
 		key := fmt.Sprintf("k%d", i)
 		wide[key], set[key] = []string{"a", "b"}, "a"
 	}
-	if parts := wide.parts([]map[string]string{set}); parts != mostParts+1 {
+	if parts := wide.parts([]map[string]string{set}); parts != maxParts+1 {
 		t.Errorf("%d parts", parts)
 	}
 }

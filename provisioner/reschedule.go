@@ -27,7 +27,7 @@ import (
 // after growing pauses.
 const (
 	firstReschedulePause = 10 * time.Second
-	mostReschedulePause  = 5 * time.Minute
+	maxReschedulePause   = 5 * time.Minute
 )
 
 // reschedules holds when the scheduler may be asked again, by claim. It ends with the
@@ -59,7 +59,7 @@ func (r *reschedules) pauseAfter(claim types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.of(claim)
-	known.pause = min(max(2*known.pause, firstReschedulePause), mostReschedulePause)
+	known.pause = min(max(2*known.pause, firstReschedulePause), maxReschedulePause)
 	known.next = time.Now().Add(known.pause)
 }
 

@@ -17,9 +17,9 @@ import (
 const (
 	// DefaultFailuresToOpen is how many failures in a row open the breaker.
 	DefaultFailuresToOpen = 5
-	// shortestCoolDown and longestCoolDown bound the pause before a probe.
-	shortestCoolDown = time.Second
-	longestCoolDown  = 15 * time.Second
+	// minCoolDown and maxCoolDown bound the pause before a probe.
+	minCoolDown = time.Second
+	maxCoolDown = 15 * time.Second
 	// steadyAfter is how long a breaker must stay closed before the next outage
 	// counts as a new one. Otherwise a backend that answers reads and fails
 	// every change would seem to recover once a second.
@@ -134,7 +134,7 @@ func New(options Options) *Breaker {
 	if options.Changed == nil {
 		options.Changed = func(error) {}
 	}
-	b := &Breaker{options: options, coolDown: shortestCoolDown, period: newPeriod(), wake: make(chan struct{}, 1)}
+	b := &Breaker{options: options, coolDown: minCoolDown, period: newPeriod(), wake: make(chan struct{}, 1)}
 	b.options.Metrics.Health(b.options.Backend, true)
 	// A replica that does not lead does not know the backend's health.
 	context.AfterFunc(b.options.Term, func() {
@@ -206,9 +206,9 @@ func (b *Breaker) open(err error) {
 	}
 	now := time.Now()
 	if now.Sub(b.closed) >= steadyAfter {
-		b.coolDown = shortestCoolDown
+		b.coolDown = minCoolDown
 	} else {
-		b.coolDown = min(2*b.coolDown, longestCoolDown)
+		b.coolDown = min(2*b.coolDown, maxCoolDown)
 	}
 	b.rejected, b.failures, b.opened = b.rejection(err), 0, now
 	b.period.end(b.rejected)
@@ -353,7 +353,7 @@ func (b *Breaker) probeOnce() {
 	case backendFails:
 		b.noteFailure(err)
 		b.rejected = b.rejection(err)
-		b.coolDown = min(2*b.coolDown, longestCoolDown)
+		b.coolDown = min(2*b.coolDown, maxCoolDown)
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 // account after a number of failures (lockout_failure_attempts in
 // keystone.conf), however far apart they are.
 const (
-	shortestRefusal = time.Minute
-	longestRefusal  = time.Hour
+	minRefusal = time.Minute
+	maxRefusal = time.Hour
 )
 
 // Account protects one user and secret at one Keystone, which several backends may
@@ -48,7 +48,7 @@ type refusal struct {
 
 func (r *refusal) extend(rejected *Error) {
 	r.rejected = rejected
-	r.delay = min(max(2*r.delay, shortestRefusal), longestRefusal)
+	r.delay = min(max(2*r.delay, minRefusal), maxRefusal)
 	r.until = time.Now().Add(r.delay)
 }
 

@@ -110,7 +110,7 @@ func TestNoAnswerTakesMuchMemory(t *testing.T) {
 					w.WriteHeader(cmp.Or(test.status, http.StatusOK))
 					_, _ = io.WriteString(to, test.before)
 					chunk := strings.Repeat(test.each, 1+1<<20/len(test.each))
-					for range 2 * largestListing >> 20 {
+					for range 2 * maxListingSize >> 20 {
 						// Compressing goes on without an error long after the
 						// client has left.
 						if _, err := io.WriteString(to, chunk); err != nil || r.Context().Err() != nil {
@@ -321,9 +321,9 @@ func TestRetryAfterInBothForms(t *testing.T) {
 		"7":                    7 * time.Second,
 		"-1":                   0,
 		"soon":                 0,
-		"99999999999999999999": longestRetryAfter,
+		"99999999999999999999": maxRetryAfter,
 		time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat):     0,
-		time.Now().Add(24 * time.Hour).UTC().Format(http.TimeFormat): longestRetryAfter,
+		time.Now().Add(24 * time.Hour).UTC().Format(http.TimeFormat): maxRetryAfter,
 	} {
 		equal(t, retryAfter(http.Header{"Retry-After": {text}}), want)
 	}

@@ -86,7 +86,7 @@ func readList[T any](ctx context.Context, l listing[T], values url.Values, yield
 	}
 	first := l.address(values.Encode())
 	seen := map[string]bool{}
-	ends := time.Now().Add(longestListing)
+	ends := time.Now().Add(maxListingTime)
 	var err error
 	for range maxPasses {
 		var broken bool
@@ -108,9 +108,9 @@ const maxPasses = 5
 // entries. A server whose list never ends is broken, and must not keep the
 // program busy for the rest of a term.
 const (
-	longestListing  = 30 * time.Minute
-	mostPages       = 10_000
-	mostEmptyPages  = 3 // in a row, without any new entry
+	maxListingTime  = 30 * time.Minute
+	maxPages        = 10_000
+	maxEmptyPages   = 3 // in a row, without any new entry
 	defaultPageSize = 1000
 )
 
@@ -124,7 +124,7 @@ func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool
 		if visited[next] {
 			return false, l.broken("the list of " + l.collection + " links back to a page that was already read")
 		}
-		if len(visited) == mostPages || empty == mostEmptyPages || time.Now().After(ends) {
+		if len(visited) == maxPages || empty == maxEmptyPages || time.Now().After(ends) {
 			return false, l.broken("the list of " + l.collection + " does not end")
 		}
 		visited[next] = true
@@ -198,7 +198,7 @@ func (l listing[T]) readPage(body io.Reader) (page []T, links []gophercloud.Link
 			})
 		case l.collection + "_links":
 			_, err = jsonstream.Elements(decoder, func() error {
-				if len(links) == mostLinks {
+				if len(links) == maxLinks {
 					return jsonstream.ErrNotAsDescribed
 				}
 				var link gophercloud.Link
@@ -217,8 +217,8 @@ func (l listing[T]) readPage(body io.Reader) (page []T, links []gophercloud.Link
 	return page, links, err
 }
 
-// mostLinks is how many links of a page are read; Cinder sends one.
-const mostLinks = 16
+// maxLinks is how many links of a page are read; Cinder sends one.
+const maxLinks = 16
 
 // absenceOfNothing keeps a 404 to a listing from being read as the absence of
 // the volume that the caller looks for.

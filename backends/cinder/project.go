@@ -37,9 +37,9 @@ type ProjectQuota struct {
 const (
 	typesPage = 500
 	// The bounds are far beyond what a cloud has.
-	mostTypes     = 10_000
-	mostTypePages = 100
-	mostZones     = 1_000
+	maxTypes     = 10_000
+	maxTypePages = 100
+	maxZones     = 1_000
 )
 
 // VolumeTypes lists the volume types that the project may use. It does not follow
@@ -53,7 +53,7 @@ func (c *Client) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 	// Administrators see private types only if they ask for them, and may use
 	// them all; for members, Cinder ignores this filter.
 	query := url.Values{"is_public": {"None"}, "limit": {strconv.Itoa(typesPage)}}
-	for range mostTypePages {
+	for range maxTypePages {
 		var page []VolumeType
 		err := c.read(ctx, operation, c.service.ServiceURL("types")+"?"+query.Encode(), "volume_types", func(decoder *json.Decoder) error {
 			var document struct {
@@ -63,7 +63,7 @@ func (c *Client) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 			if err := decoder.Decode(&document); err != nil {
 				return err
 			}
-			if document.ID.Odd || document.Name.Odd || document.ID.Value == "" || len(all)+len(page) == mostTypes {
+			if document.ID.Odd || document.Name.Odd || document.ID.Value == "" || len(all)+len(page) == maxTypes {
 				return jsonstream.ErrNotAsDescribed
 			}
 			page = append(page, VolumeType{ID: document.ID.Value, Name: document.Name.Value})
@@ -139,7 +139,7 @@ func (c *Client) Zones(ctx context.Context) ([]Zone, error) {
 		if err := decoder.Decode(&document); err != nil {
 			return err
 		}
-		if document.Name.Odd || document.State.Available.Odd || document.Name.Value == "" || len(zones) == mostZones {
+		if document.Name.Odd || document.State.Available.Odd || document.Name.Value == "" || len(zones) == maxZones {
 			return jsonstream.ErrNotAsDescribed
 		}
 		zones = append(zones, Zone{Name: document.Name.Value, Available: document.State.Available.Value})

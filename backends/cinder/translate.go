@@ -351,9 +351,9 @@ func sentence(text string) string {
 	return strings.TrimSpace(strings.TrimSuffix(text, "."))
 }
 
-// longestRetryAfter bounds the delay that a server may request: a misconfigured
+// maxRetryAfter bounds the delay that a server may request: a misconfigured
 // proxy must not park a claim for a day.
-const longestRetryAfter = 10 * time.Minute
+const maxRetryAfter = 10 * time.Minute
 
 // retryAfter reads the header in both of its forms, seconds and a date (RFC 9110,
 // section 10.2.3). Cinder sends 0 with an exceeded quota, which requests no
@@ -361,14 +361,14 @@ const longestRetryAfter = 10 * time.Minute
 func retryAfter(header http.Header) time.Duration {
 	text := strings.TrimSpace(header.Get("Retry-After"))
 	if at, err := http.ParseTime(text); err == nil {
-		return max(0, min(time.Until(at), longestRetryAfter))
+		return max(0, min(time.Until(at), maxRetryAfter))
 	}
 	seconds, err := strconv.ParseUint(text, 10, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0
 	}
 	// ParseUint returns the largest number for one that is out of range.
-	return time.Duration(min(seconds, uint64(longestRetryAfter/time.Second))) * time.Second
+	return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
 }
 
 func dialTarget(err error, dial *net.OpError) string {

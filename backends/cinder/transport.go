@@ -90,7 +90,7 @@ func (t *transport) connections(limits turns.Limits, found auth.Credentials) *ht
 		// Eight kilobytes can become more than a gigabyte when they are
 		// decompressed.
 		DisableCompression:     true,
-		MaxResponseHeaderBytes: largestHeader,
+		MaxResponseHeaderBytes: maxHeaderBytes,
 		// Cloned because http.Transport writes to it, and a later login may
 		// read it.
 		TLSClientConfig:     found.TLS.Clone(),
@@ -168,7 +168,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if note := turns.CallerOf(r.Context()).Answered; note != nil && response.StatusCode < http.StatusMultipleChoices {
 		note(operation, requestID(response.Header))
 	}
-	response.Body = &body{ReadCloser: response.Body, most: largestAnswer(operation, response.StatusCode), done: done}
+	response.Body = &body{ReadCloser: response.Body, most: maxAnswer(operation, response.StatusCode), done: done}
 	return response, nil
 }
 
@@ -222,21 +222,21 @@ func codeLabel(status int) string {
 // 1.2 MB, a service catalog of many regions a few hundred kilobytes. Decoded,
 // the largest of each takes less than 64 MiB of memory.
 const (
-	largestListing = 8 << 20
-	largestOther   = 1 << 20
-	largestFault   = 64 << 10
+	maxListingSize = 8 << 20
+	maxAnswerSize  = 1 << 20
+	maxFaultSize   = 64 << 10
 	// A token is in a header of the answer to a login.
-	largestHeader = 256 << 10
+	maxHeaderBytes = 256 << 10
 )
 
-func largestAnswer(operation string, status int) int64 {
+func maxAnswer(operation string, status int) int64 {
 	switch {
 	case status >= http.StatusMultipleChoices:
-		return largestFault
+		return maxFaultSize
 	case operation == operationList:
-		return largestListing
+		return maxListingSize
 	}
-	return largestOther
+	return maxAnswerSize
 }
 
 // tooLargeError ends the reading of an answer that no Cinder gives.

@@ -105,9 +105,9 @@ func readUsualMetadata(part json.RawMessage, keep func(key string) bool) (map[st
 	return metadata, nil
 }
 
-// mostAttachments is how many attachments of one volume are read. A volume for
+// maxAttachments is how many attachments of one volume are read. A volume for
 // several hosts has one for each.
-const mostAttachments = 1024
+const maxAttachments = 1024
 
 func readAttachments(part json.RawMessage) (attachments []Attachment, err error) {
 	decoder, ok := jsonstream.DecoderOf(part)
@@ -115,7 +115,7 @@ func readAttachments(part json.RawMessage) (attachments []Attachment, err error)
 		return nil, nil
 	}
 	_, err = jsonstream.Elements(decoder, func() error {
-		if len(attachments) == mostAttachments {
+		if len(attachments) == maxAttachments {
 			return jsonstream.ErrNotAsDescribed
 		}
 		var a struct {

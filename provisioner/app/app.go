@@ -109,10 +109,10 @@ type App struct {
 	libraryMetrics metrics.Metrics
 	status         *status
 	monitor        *liveness.Monitor
-	// longestByPolicy is a time.Duration; see longestWork.
-	longestByPolicy atomic.Int64
-	health          *healthz
-	listener        net.Listener
+	// maxByPolicy is a time.Duration; see longestWork.
+	maxByPolicy atomic.Int64
+	health      *healthz
+	listener    net.Listener
 	// healthListener is nil unless health has a port of its own.
 	healthListener net.Listener
 	// csiSocket is nil unless there are sidecars.

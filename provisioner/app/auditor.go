@@ -157,9 +157,9 @@ func withoutMessage(f audit.Finding) audit.Finding {
 	return f
 }
 
-// mostReported limits how many findings without an object of their own get an event in
+// maxReported limits how many findings without an object of their own get an event in
 // one audit. The command `audit` lists them all.
-const mostReported = 20
+const maxReported = 20
 
 // report reports what is new: on the PersistentVolume if there is one, otherwise on the
 // program's Lease.
@@ -180,12 +180,12 @@ func (u *auditor) report(findings, removed []audit.Finding) {
 			u.record(pv, string(f.Kind), f.Message)
 			continue
 		}
-		if more++; more <= mostReported {
+		if more++; more <= maxReported {
 			u.tell(corev1.EventTypeWarning, string(f.Kind), fmt.Sprintf("%s%s: %s", audit.Subject(f), onBackend(f), f.Message))
 		}
 	}
-	if more > mostReported {
-		u.tell(corev1.EventTypeWarning, "AuditFindings", fmt.Sprintf("%d more findings; the audit command lists them all", more-mostReported))
+	if more > maxReported {
+		u.tell(corev1.EventTypeWarning, "AuditFindings", fmt.Sprintf("%d more findings; the audit command lists them all", more-maxReported))
 	}
 	u.reported = reported
 }

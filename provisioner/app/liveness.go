@@ -79,18 +79,18 @@ const workSlack = 10 * time.Minute
 // It never becomes shorter, because work goes on with the timeouts of the policy under
 // which it began.
 func (a *App) longestWork() time.Duration {
-	return max(workSlack, time.Duration(a.longestByPolicy.Load()))
+	return max(workSlack, time.Duration(a.maxByPolicy.Load()))
 }
 
 // noteTimeouts lets work take as long as a policy that comes into force allows.
 func (a *App) noteTimeouts(next *policy.Policy) {
-	longest := a.longestByPolicy.Load()
+	longest := a.maxByPolicy.Load()
 	for _, backend := range next.Backends {
 		// An attempt may make one volume and remove another, with several requests for
 		// each.
 		longest = max(longest, int64(workSlack+2*(backend.Timeouts.Create+backend.Timeouts.Delete)+10*backend.Timeouts.Request))
 	}
-	a.longestByPolicy.Store(longest)
+	a.maxByPolicy.Store(longest)
 }
 
 // watchQueue watches the queue of requests to a backend: while requests wait, one
@@ -109,8 +109,8 @@ type healthz struct {
 	logged atomic.Bool
 }
 
-// mostStacks bounds the goroutines' stacks in the log.
-const mostStacks = 256 << 10
+// maxStacks bounds the goroutines' stacks in the log.
+const maxStacks = 256 << 10
 
 // ServeHTTP implements http.Handler.
 func (h *healthz) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
@@ -125,7 +125,7 @@ func (h *healthz) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		var stacks strings.Builder
 		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
 		text := stacks.String()
-		h.logger.Error("This replica stands still, so that its liveness probe fails", "error", err, "goroutines", text[:min(len(text), mostStacks)])
+		h.logger.Error("This replica stands still, so that its liveness probe fails", "error", err, "goroutines", text[:min(len(text), maxStacks)])
 	}
 	http.Error(w, err.Error(), http.StatusServiceUnavailable)
 }

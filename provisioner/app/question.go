@@ -61,8 +61,8 @@ func (a *App) answer(query url.Values) *statusreport.Answer {
 // ones and exponents of several digits: a quantity such as 1e-2147483648 has billions
 // of digits, which would keep the processor busy forever.
 func parseSize(text string) (resource.Quantity, error) {
-	const longest, longestUnit = 30, len("Ki")
-	if len(text) > longest || len(strings.TrimLeft(text, "0123456789.")) > longestUnit {
+	const longest, maxUnit = 30, len("Ki")
+	if len(text) > longest || len(strings.TrimLeft(text, "0123456789.")) > maxUnit {
 		return resource.Quantity{}, resource.ErrFormatWrong
 	}
 	return resource.ParseQuantity(text)

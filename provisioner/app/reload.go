@@ -24,8 +24,8 @@ import (
 // a few kilobytes a second costs nothing.
 const lookEvery = time.Second
 
-// mostErrors is how many errors an event lists; the log has them all.
-const mostErrors = 3
+// maxErrors is how many errors an event lists; the log has them all.
+const maxErrors = 3
 
 // reloader puts a changed policy into force and notices changed credentials.
 // Every replica has one, so that a follower leads under the same policy.
@@ -170,14 +170,14 @@ func (a *App) tellTroubles() {
 // firstErrors shortens a list of errors to fit into an event.
 func firstErrors(err error) string {
 	var list policy.ErrorList
-	if !errors.As(err, &list) || len(list) <= mostErrors {
+	if !errors.As(err, &list) || len(list) <= maxErrors {
 		return strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	var first []string
-	for _, mistake := range list[:mostErrors] {
+	for _, mistake := range list[:maxErrors] {
 		first = append(first, mistake.Error())
 	}
-	return fmt.Sprintf("%s; and %d more", strings.Join(first, "; "), len(list)-mostErrors)
+	return fmt.Sprintf("%s; and %d more", strings.Join(first, "; "), len(list)-maxErrors)
 }
 
 // sameCluster refuses a different clusterID, because every existing volume would count

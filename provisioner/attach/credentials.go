@@ -21,9 +21,9 @@ func nodeSecretName(pvName string) string { return pvName + "-node" }
 // entries is the prefix of all keys of nodes.
 const entries = "node."
 
-// mostConflicts is how often a Secret is read again because somebody else has written
+// maxConflicts is how often a Secret is read again because somebody else has written
 // it.
-const mostConflicts = 8
+const maxConflicts = 8
 
 // keep writes a node's credentials into the volume's Secret, or removes those that are
 // there if the node needs none.
@@ -79,7 +79,7 @@ func (e *Engine) drop(ctx context.Context, pvName, node string) error {
 func (e *Engine) change(ctx context.Context, pvName string, missing func() error, edit func(*corev1.Secret) (changed bool)) error {
 	secrets, name := e.Client.CoreV1().Secrets(e.Namespace), nodeSecretName(pvName)
 	restored := false
-	for range mostConflicts {
+	for range maxConflicts {
 		secret, err := secrets.Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err) && missing != nil && !restored:

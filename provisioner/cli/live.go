@@ -20,10 +20,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// mostSkew is how far the clocks of a backend and of this machine may differ without a
+// maxSkew is how far the clocks of a backend and of this machine may differ without a
 // warning. It is well above the time of a request, and below what makes it hard to
 // compare the logs of the two.
-const mostSkew = time.Minute
+const maxSkew = time.Minute
 
 // LiveCheck asks the backends of policies whether they can do what the policies
 // require. It tries one login for each account, until one succeeds: Keystone may lock
@@ -222,13 +222,13 @@ func (b *liveBackend) compareClocks(client *cinder.Client) {
 	ahead = (ahead + time.Second/2).Round(time.Second)
 	seconds := int64(ahead / time.Second)
 	b.answer.ClockAheadSeconds = &seconds
-	if ahead.Abs() > mostSkew {
+	if ahead.Abs() > maxSkew {
 		direction := "ahead of"
 		if ahead < 0 {
 			direction = "behind"
 		}
 		b.find(b.path, true, "backend %s: its clock is %s %s this machine's, more than %s; fix the one that is wrong, since the ages of volumes and tokens are judged by them",
-			b.Name, ahead.Abs(), direction, mostSkew)
+			b.Name, ahead.Abs(), direction, maxSkew)
 	}
 }
 

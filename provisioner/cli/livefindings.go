@@ -110,8 +110,8 @@ func (b *liveBackend) zoneFinding(path, name string) *policycli.Finding {
 	return b.lacks("availability zone", path, name, b.answer.Zones, at >= 0)
 }
 
-// mostNamed is how many names a message lists.
-const mostNamed = 10
+// maxNamed is how many names a message lists.
+const maxNamed = 10
 
 // lacks returns the finding about a name that Cinder does not list. Databases may
 // compare names without regard to case, so a name that differs only in case is just a
@@ -127,8 +127,8 @@ func (b *liveBackend) lacks(what, path, name string, offered []string, listed bo
 	}
 	has := "it lists none for the project"
 	if len(offered) > 0 {
-		has = "it has " + strings.Join(offered[:min(len(offered), mostNamed)], ", ")
-		if more := len(offered) - mostNamed; more > 0 {
+		has = "it has " + strings.Join(offered[:min(len(offered), maxNamed)], ", ")
+		if more := len(offered) - maxNamed; more > 0 {
 			has += fmt.Sprintf(" and %d more", more)
 		}
 	}

@@ -32,7 +32,7 @@ const (
 	placeholderPV       = "pvc-" + placeholderUID
 	placeholderSize     = "1Gi"
 	defaultMapNamespace = "standalone-cinder"
-	largestMapped       = 1 << 20
+	maxDocumentSize     = 1 << 20
 	hiddenSecretValue   = "(hidden)"
 	formatYAML          = "yaml"
 	formatJSON          = "json"
@@ -206,7 +206,7 @@ func readDocument(file string, stdin io.Reader) ([]byte, error) {
 		from = opened
 	}
 	// One byte beyond the limit is enough to get the document refused.
-	document, err := io.ReadAll(io.LimitReader(from, largestMapped+1))
+	document, err := io.ReadAll(io.LimitReader(from, maxDocumentSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("read connection: %w", err)
 	}

@@ -37,8 +37,8 @@ const (
 // A trial and its removal together end before leftoverAge, so a volume of that age
 // belongs to no running command and may be removed.
 const (
-	longestTrial   = 20 * time.Minute
-	longestRemoval = 30 * time.Minute
+	maxTrialTime   = 20 * time.Minute
+	maxRemovalTime = 30 * time.Minute
 	leftoverAge    = time.Hour
 	removalTries   = 3
 )
@@ -106,7 +106,7 @@ func (r *liveRun) tryVolumes(ctx context.Context) (trials []policycli.Trial, fin
 	told := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(told)
-		r.options.Tell(fmt.Sprintf("interrupted; volumes that were made are being removed, which takes up to %s", longestRemoval))
+		r.options.Tell(fmt.Sprintf("interrupted; volumes that were made are being removed, which takes up to %s", maxRemovalTime))
 	})
 	defer func() {
 		if !stop() {
@@ -191,7 +191,7 @@ func (b *trialBench) try(ctx context.Context, plan trialPlan) policycli.Trial {
 	}
 	uid := string(uuid.NewUUID())
 	stamp, lost := trialStamp(uid), b.lifecycle.LastDoubt()
-	bounded, cancel := context.WithTimeout(ctx, longestTrial)
+	bounded, cancel := context.WithTimeout(ctx, maxTrialTime)
 	defer cancel()
 	connected, err := b.lifecycle.Connect(bounded, backends.Spec{
 		Name: stamp.PV, SizeGiB: trialGiB, Type: trial.VolumeType, Zone: trial.AvailabilityZone, Stamp: stamp, Connector: b.config.Connector,
@@ -315,7 +315,7 @@ func (b *trialBench) describeCSI(trial *policycli.Trial, uid string, connection 
 // remove removes whatever a trial left, and returns what could not be removed. lost
 // means that the answer to the request for the volume was lost.
 func (b *trialBench) remove(ctx context.Context, stamp stamps.Volume, id string, lost bool) (left string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longestRemoval)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxRemovalTime)
 	defer cancel()
 	var err error
 	if lost {

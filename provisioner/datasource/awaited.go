@@ -2,9 +2,9 @@ package datasource
 
 import "sync"
 
-// mostAwaited is how many sources are distinguished. Beyond it, every claim counts as a
+// maxAwaited is how many sources are distinguished. Beyond it, every claim counts as a
 // source, which costs needless checks.
-const mostAwaited = 4096
+const maxAwaited = 4096
 
 // awaited is the set of sources that claims asked for. It keeps changes of all other
 // claims from counting as triggers.
@@ -16,7 +16,7 @@ type awaited struct {
 func (a *awaited) add(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.names) <= mostAwaited {
+	if len(a.names) <= maxAwaited {
 		a.names[name] = true
 	}
 }
@@ -26,7 +26,7 @@ func (a *awaited) add(name string) {
 func (a *awaited) take(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.names) > mostAwaited {
+	if len(a.names) > maxAwaited {
 		return true
 	}
 	was := a.names[name]

@@ -80,13 +80,13 @@ func TestOrderOfEvents(t *testing.T) {
 }
 
 func TestFloodOfOneNamespaceDelaysNoOther(t *testing.T) {
-	q := newQueue(limits{overall: mostWaiting, lane: mostWaitingOfNamespace})
+	q := newQueue(limits{overall: maxWaiting, lane: maxWaitingOfNamespace})
 	dropped := 0
 	for i := range 30_000 {
 		dropped += q.add(about("flood", fmt.Sprint(i), "QuotaExceeded", ""))
 	}
 	dropped += q.add(about("quiet", "one", "QuotaExceeded", ""))
-	if dropped != 30_000-mostWaitingOfNamespace || q.waiting != mostWaitingOfNamespace+1 {
+	if dropped != 30_000-maxWaitingOfNamespace || q.waiting != maxWaitingOfNamespace+1 {
 		t.Errorf("%d are dropped, %d wait", dropped, q.waiting)
 	}
 	var first []string

@@ -17,8 +17,8 @@ import (
 
 // The queue is bounded to some 10 MiB. One namespace may take at most half of it.
 const (
-	mostWaiting            = 20_000
-	mostWaitingOfNamespace = 10_000
+	maxWaiting            = 20_000
+	maxWaitingOfNamespace = 10_000
 )
 
 // Recorder keeps events until it is their turn: first the turn of their namespace, so
@@ -59,7 +59,7 @@ func NewRecorder(to record.EventRecorder, scheme *runtime.Scheme, registry prome
 			Name: "standalone_cinder_events_dropped_total",
 			Help: "Events never written because too many were waiting, in all namespaces or in theirs.",
 		}),
-		queue: newQueue(limits{overall: mostWaiting, lane: mostWaitingOfNamespace}),
+		queue: newQueue(limits{overall: maxWaiting, lane: maxWaitingOfNamespace}),
 		more:  make(chan struct{}, 1),
 	}
 	registry.MustRegister(r.waiting, r.dropped)

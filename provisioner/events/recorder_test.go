@@ -95,11 +95,11 @@ func TestEventsAreHandedOnAtAPaceInTurns(t *testing.T) {
 func TestEventsThatWaitAreBounded(t *testing.T) {
 	r := NewRecorder(&written{}, scheme.Scheme, prometheus.NewRegistry(), severalMatters)
 	for namespace := range 4 {
-		for i := range mostWaitingOfNamespace + 1 {
+		for i := range maxWaitingOfNamespace + 1 {
 			r.Event(claim(fmt.Sprint("flood-", namespace), fmt.Sprint(i)), corev1.EventTypeWarning, "QuotaExceeded", "full")
 		}
 	}
-	if waiting, dropped := testutil.ToFloat64(r.waiting), testutil.ToFloat64(r.dropped); waiting != mostWaiting || dropped != 4*(mostWaitingOfNamespace+1)-mostWaiting {
+	if waiting, dropped := testutil.ToFloat64(r.waiting), testutil.ToFloat64(r.dropped); waiting != maxWaiting || dropped != 4*(maxWaitingOfNamespace+1)-maxWaiting {
 		t.Errorf("%v wait, %v are dropped", waiting, dropped)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// mostNamed bounds how many tasks that stand still the error names.
-const mostNamed = 10
+// maxNamed bounds how many tasks that stand still the error names.
+const maxNamed = 10
 
 // Monitor watches everything in one process that must not stand still.
 type Monitor struct {
@@ -134,8 +134,8 @@ func (m *Monitor) Check() error {
 		return nil
 	}
 	slices.Sort(still)
-	if more := len(still) - mostNamed; more > 0 {
-		still = append(still[:mostNamed], fmt.Sprintf("and %d more", more))
+	if more := len(still) - maxNamed; more > 0 {
+		still = append(still[:maxNamed], fmt.Sprintf("and %d more", more))
 	}
 	return errors.New(strings.Join(still, "\n"))
 }

@@ -105,7 +105,7 @@ func TestTheErrorNamesOnlySome(t *testing.T) {
 			t.Fatal("200 workers that stand still are not noticed")
 		}
 		lines := strings.Split(err.Error(), "\n")
-		if len(lines) != mostNamed+1 || !strings.HasPrefix(lines[0], "worker 000 ") || lines[mostNamed] != "and 190 more" {
+		if len(lines) != maxNamed+1 || !strings.HasPrefix(lines[0], "worker 000 ") || lines[maxNamed] != "and 190 more" {
 			t.Errorf("%q", lines)
 		}
 	})

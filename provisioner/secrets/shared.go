@@ -48,7 +48,7 @@ func (k *Keeper) KeepForImport(ctx context.Context, pvName, backend string, secr
 		// Maps of strings always encode.
 		panic(err)
 	}
-	for range mostSharedWrites {
+	for range maxSharedWrites {
 		if err := k.writeShared(ctx, backend, secret, fresh); err != nil {
 			return err
 		}
@@ -57,16 +57,16 @@ func (k *Keeper) KeepForImport(ctx context.Context, pvName, backend string, secr
 			return inNamespace(err, "patch", k.Namespace, secret.Name)
 		}
 	}
-	return fmt.Errorf("secret %s/%s was removed %d times by others during the import", k.Namespace, secret.Name, mostSharedWrites)
+	return fmt.Errorf("secret %s/%s was removed %d times by others during the import", k.Namespace, secret.Name, maxSharedWrites)
 }
 
 // ImportEnded must be called when a claim is deleted that may have waited for an
 // import, because that may have been the only use of a shared Secret.
 func (k *Keeper) ImportEnded() { k.noteDoubt() }
 
-// mostSharedWrites bounds how often others may write a Secret in between. All write the
+// maxSharedWrites bounds how often others may write a Secret in between. All write the
 // same content, unless the key is just being changed.
-const mostSharedWrites = 5
+const maxSharedWrites = 5
 
 // writeShared creates or updates a shared Secret. A connection that was stored with an
 // attachment may have a key that was replaced since. That key is better than none, but
@@ -83,7 +83,7 @@ func (k *Keeper) writeShared(ctx context.Context, backend string, secret mappers
 		Data: secret.Data,
 	}
 	secrets := k.Client.CoreV1().Secrets(k.Namespace)
-	for range mostSharedWrites {
+	for range maxSharedWrites {
 		existing, err := secrets.Get(ctx, wanted.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
@@ -108,7 +108,7 @@ func (k *Keeper) writeShared(ctx context.Context, backend string, secret mappers
 			return inNamespace(err, "update", wanted.Namespace, wanted.Name)
 		}
 	}
-	return fmt.Errorf("secret %s/%s was changed %d times by others during the update", wanted.Namespace, wanted.Name, mostSharedWrites)
+	return fmt.Errorf("secret %s/%s was changed %d times by others during the update", wanted.Namespace, wanted.Name, maxSharedWrites)
 }
 
 // leaveShared records that a PersistentVolume's volume is gone, and removes the Secret

@@ -127,9 +127,9 @@ func (a *attempt) run(ctx context.Context) error {
 	return err
 }
 
-// longestName is the largest number of characters in the name of a volume. An ID has
+// maxNameLength is the largest number of characters in the name of a volume. An ID has
 // fewer.
-const longestName = 255
+const maxNameLength = 255
 
 // find finds the volume for which an earlier attempt reserved room, or else the one
 // that the claim asks for.
@@ -151,7 +151,7 @@ func (a *attempt) find(ctx context.Context) (cinder.Volume, error) {
 		return cinder.Volume{}, errProvisioned
 	case a.wanted == "":
 		return cinder.Volume{}, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s is empty; give the ID or the name of a volume", record.AnnotationImport)}}
-	case utf8.RuneCountInString(a.wanted) > longestName:
+	case utf8.RuneCountInString(a.wanted) > maxNameLength:
 		// A longer text would be repeated in events, logs and reports.
 		return cinder.Volume{}, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s has %d characters, more than the ID or the name of any volume", record.AnnotationImport, utf8.RuneCountInString(a.wanted))}}
 	}

@@ -246,18 +246,18 @@ type shared[V any] map[string]V
 // These bound the number and length of values, because they may all turn out to be
 // different. After the table has been emptied, shared values soon return to it.
 const (
-	mostShared    = 8192
-	longestShared = 512
+	maxShared       = 8192
+	maxSharedLength = 512
 )
 
 func (s shared[V]) same(key string, value V) V {
 	if known, ok := s[key]; ok {
 		return known
 	}
-	if len(key) > longestShared {
+	if len(key) > maxSharedLength {
 		return value
 	}
-	if len(s) >= mostShared {
+	if len(s) >= maxShared {
 		clear(s)
 	}
 	s[key] = value

@@ -219,7 +219,7 @@ func encoded(t *testing.T, object any) []byte {
 
 func TestWhatIsSharedIsBounded(t *testing.T) {
 	trimmer := New(testOptions())
-	for i := range 3 * mostShared {
+	for i := range 3 * maxShared {
 		claim := &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Name: "data", Annotations: map[string]string{annotationRead: strconv.Itoa(i)}},
 			Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{
@@ -230,7 +230,7 @@ func TestWhatIsSharedIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(trimmer.texts) > mostShared || len(trimmer.quantities) > mostShared {
+	if len(trimmer.texts) > maxShared || len(trimmer.quantities) > maxShared {
 		t.Errorf("%d texts, %d quantities", len(trimmer.texts), len(trimmer.quantities))
 	}
 	long := strings.Repeat("x", 1000)

@@ -16,15 +16,15 @@ const (
 	LogText = "text"
 )
 
-// mostVerbose is the highest level that is passed to the Kubernetes libraries. From
+// maxVerbosity is the highest level that is passed to the Kubernetes libraries. From
 // level 8 on they log the bodies of requests, and with them the Secrets that this
 // program writes.
-const mostVerbose = 7
+const maxVerbosity = 7
 
 // NewLogger makes a logger that writes lines in a format, for the program and its
 // libraries.
 func NewLogger(to io.Writer, format string, verbosity int) (*slog.Logger, error) {
-	verbosity = min(verbosity, mostVerbose)
+	verbosity = min(verbosity, maxVerbosity)
 	options := &slog.HandlerOptions{Level: slog.Level(-verbosity), ReplaceAttr: plainLevel}
 	var handler slog.Handler
 	switch format {

@@ -79,8 +79,8 @@ const (
 	panelWidth            = 340
 	marginLeft, marginTop = 48, 62
 	legendLine            = 17
-	// mostPoints bounds the points of a line, and with them the size of the file.
-	mostPoints = 150
+	// maxPoints bounds the points of a line, and with them the size of the file.
+	maxPoints = 150
 )
 
 // drawing is the chart in pixels, for the template.
@@ -187,7 +187,7 @@ func thinned(times []time.Duration) []point {
 		return nil
 	}
 	points := []point{{0, 0}, {times[0].Seconds(), 0}}
-	stride := (len(times) + mostPoints - 1) / mostPoints
+	stride := (len(times) + maxPoints - 1) / maxPoints
 	for i := stride - 1; i < len(times); i += stride {
 		points = append(points, point{times[i].Seconds(), float64(i + 1)})
 	}

@@ -29,13 +29,13 @@ func TestTicksAreRoundAndReachTheLargest(t *testing.T) {
 }
 
 func TestLinesHaveABoundedNumberOfPointsAndEndWithTheLastClaim(t *testing.T) {
-	for _, n := range []int{1, 2, mostPoints, mostPoints + 1, 5000} {
+	for _, n := range []int{1, 2, maxPoints, maxPoints + 1, 5000} {
 		times := make([]time.Duration, n)
 		for i := range times {
 			times[i] = time.Duration(i+1) * time.Second
 		}
 		points := thinned(times)
-		if len(points) > mostPoints+3 {
+		if len(points) > maxPoints+3 {
 			t.Errorf("%d claims have %d points", n, len(points))
 		}
 		if last := points[len(points)-1]; last != (point{float64(n), float64(n)}) {

@@ -31,9 +31,9 @@ var attacked = map[cinder.Workflow][]string{
 		"attachment.complete", "attachment.delete"},
 }
 
-// mostHeap is how much the heap may grow under one attack, the attacking server
+// maxHeap is how much the heap may grow under one attack, the attacking server
 // included.
-const mostHeap = 64 << 20
+const maxHeap = 64 << 20
 
 // TestHostileServerBeforeRealCinder lets the program's lifecycle meet every attack
 // at one operation, a different one for each attack. Under attack, each step ends
@@ -90,7 +90,7 @@ func TestHostileTable(t *testing.T) {
 							}
 						})
 					})
-					if taken > mostHeap {
+					if taken > maxHeap {
 						t.Errorf("the heap grew by %d MiB", taken>>20)
 					}
 				})

@@ -407,8 +407,8 @@ func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, request Request) {
 	p.reverse.ServeHTTP(g, r)
 }
 
-// longestForward bounds a request without a waiting client.
-const longestForward = 2 * time.Minute
+// maxForward bounds a request without a waiting client.
+const maxForward = 2 * time.Minute
 
 // answer is a server's answer, read to its end.
 type answer struct {
@@ -436,7 +436,7 @@ func (p *Proxy) forward(r *http.Request, request Request) *answer {
 }
 
 func (p *Proxy) exchange(r *http.Request, request Request) (*answer, error) {
-	ctx, cancel := context.WithTimeout(p.life, longestForward)
+	ctx, cancel := context.WithTimeout(p.life, maxForward)
 	defer cancel()
 	address := *r.URL
 	address.Scheme, address.Host = p.target.Scheme, p.target.Host

@@ -23,8 +23,8 @@ func (e exchange) replace(body []byte) {
 // How long and how large answers that pretend to be endless are. A client that
 // still reads then would never stop; a proxy on the way must not.
 const (
-	longestFlow = 10 * time.Second
-	largestFlow = 64 << 20
+	maxFlowTime = 10 * time.Second
+	maxFlowSize = 64 << 20
 )
 
 // flow sends the true status and header, a beginning, and then a part again and
@@ -38,8 +38,8 @@ func (e exchange) flow(beginning, part string, pause time.Duration) {
 	}
 	e.w.WriteHeader(status)
 	flush := http.NewResponseController(e.w)
-	sent, ends := 0, time.Now().Add(longestFlow)
-	for text := beginning; e.ctx.Err() == nil && sent < largestFlow && time.Now().Before(ends); text = part {
+	sent, ends := 0, time.Now().Add(maxFlowTime)
+	for text := beginning; e.ctx.Err() == nil && sent < maxFlowSize && time.Now().Before(ends); text = part {
 		sent += len(text)
 		if _, err := io.WriteString(e.w, text); err != nil || flush.Flush() != nil {
 			return

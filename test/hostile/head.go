@@ -61,8 +61,8 @@ func raw(name string, write func(e exchange, w *bufio.Writer)) Attack {
 
 // repeat writes a part again and again, until the client leaves.
 func repeat(e exchange, w *bufio.Writer, part string, pause time.Duration) {
-	sent, ends := 0, time.Now().Add(longestFlow)
-	for e.ctx.Err() == nil && sent < largestFlow && time.Now().Before(ends) {
+	sent, ends := 0, time.Now().Add(maxFlowTime)
+	for e.ctx.Err() == nil && sent < maxFlowSize && time.Now().Before(ends) {
 		sent += len(part)
 		if _, err := w.WriteString(part); err != nil {
 			return

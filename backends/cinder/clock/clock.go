@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// mostClockDifference is the largest difference between the server's clock and
+// maxClockDifference is the largest difference between the server's clock and
 // the local one that the program believes. A date beyond that would make its own
 // volumes look like restored backups, or hide those that are.
-const mostClockDifference = 24 * time.Hour
+const maxClockDifference = 24 * time.Hour
 
 // clockReadings is how many answers determine the server's clock. A single wrong
 // Date header must not: a volume that is stamped with a wrong time looks like a
@@ -40,7 +40,7 @@ func (c *Clock) Read(response *http.Response) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.latest = &ahead
-	if ahead.Abs() > mostClockDifference {
+	if ahead.Abs() > maxClockDifference {
 		return
 	}
 	if len(c.ahead) == clockReadings {

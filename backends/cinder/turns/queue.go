@@ -277,7 +277,7 @@ func (q *Queue) take() {
 // next returns the first request of the first tenant in the round whose pace
 // allows one, and uses its token; otherwise nil, and when to try again.
 func (q *Queue) next() (next *turnWait, due time.Duration) {
-	due = longestSleep
+	due = maxSleep
 	for place := q.round.Front(); place != nil; place = place.Next() {
 		first := place.Value.(*turnQueue).waiting.Front().Value.(*turnWait)
 		if allows(first.pace) {
@@ -326,9 +326,9 @@ func (q *Queue) leave(waiting *turnWait) {
 
 func allows(pace *rate.Limiter) bool { return pace == nil || pace.Allow() }
 
-// longestSleep bounds the time between two checks of a pace, which may be
+// maxSleep bounds the time between two checks of a pace, which may be
 // changed meanwhile.
-const longestSleep = time.Minute
+const maxSleep = time.Minute
 
 // untilToken returns the time until a pace has its next token, 0 if it has one.
 func untilToken(pace *rate.Limiter) time.Duration {
@@ -339,7 +339,7 @@ func untilToken(pace *rate.Limiter) time.Duration {
 	if missing <= 0 {
 		return 0
 	}
-	seconds := min(missing/float64(pace.Limit()), longestSleep.Seconds())
+	seconds := min(missing/float64(pace.Limit()), maxSleep.Seconds())
 	// One more nanosecond: rounding down would find no token yet.
 	return time.Duration(seconds*float64(time.Second)) + 1
 }

@@ -133,12 +133,12 @@ func states(ports []FCPort) string {
 	return some(all)
 }
 
-// mostNamed bounds the number of ports in a message.
-const mostNamed = 8
+// maxNamed bounds the number of ports in a message.
+const maxNamed = 8
 
 func some(names []string) string {
-	if len(names) > mostNamed {
-		names = append(slices.Clone(names[:mostNamed]), fmt.Sprintf("and %d more", len(names)-mostNamed))
+	if len(names) > maxNamed {
+		names = append(slices.Clone(names[:maxNamed]), fmt.Sprintf("and %d more", len(names)-maxNamed))
 	}
 	return strings.Join(names, ", ")
 }

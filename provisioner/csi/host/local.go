@@ -37,9 +37,9 @@ func NewLocal(at string) *Local {
 // Path converts a path on the node to the path that this process uses for it.
 func (l *Local) Path(path string) string { return l.prefix + path }
 
-// longestFile bounds how much of a file is read. The longest file is the mountinfo of a
+// maxFileSize bounds how much of a file is read. The longest file is the mountinfo of a
 // node with thousands of mounts.
-const longestFile = 16 << 20
+const maxFileSize = 16 << 20
 
 // ReadFile reads a file.
 func (l *Local) ReadFile(path string) ([]byte, error) {
@@ -48,9 +48,9 @@ func (l *Local) ReadFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close() //nolint:errcheck // Nothing was written.
-	content, err := io.ReadAll(io.LimitReader(file, longestFile+1))
-	if err == nil && len(content) > longestFile {
-		err = fmt.Errorf("%s is longer than %d bytes", path, longestFile)
+	content, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
+	if err == nil && len(content) > maxFileSize {
+		err = fmt.Errorf("%s is longer than %d bytes", path, maxFileSize)
 	}
 	return content, err
 }

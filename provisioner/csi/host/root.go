@@ -110,14 +110,14 @@ type ToolError struct {
 	Output  string
 }
 
-// longestOutput bounds how much of a program's output an error repeats.
-const longestOutput = 500
+// maxOutput bounds how much of a program's output an error repeats.
+const maxOutput = 500
 
 // Error returns the call, its exit code and its output.
 func (e *ToolError) Error() string {
 	output := strings.Join(strings.Fields(e.Output), " ")
-	if len(output) > longestOutput {
-		output = output[:longestOutput] + "..."
+	if len(output) > maxOutput {
+		output = output[:maxOutput] + "..."
 	}
 	return fmt.Sprintf("%s failed with code %d: %s", e.Command, e.Code, output)
 }

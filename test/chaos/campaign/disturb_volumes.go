@@ -39,8 +39,8 @@ func (w *world) disturbVolume(ctx, trouble context.Context, step plan.VolumeStep
 	}
 }
 
-// mostToChoose is how long to wait for a PersistentVolume that fits a step.
-const mostToChoose = 4 * time.Second
+// maxToChoose is how long to wait for a PersistentVolume that fits a step.
+const maxToChoose = 4 * time.Second
 
 // chooseVolume picks a PersistentVolume that fits a step and that no other step
 // has chosen; nil if there is none for a while.
@@ -59,7 +59,7 @@ func (w *world) chooseVolume(ctx context.Context, step plan.VolumeStep) *corev1.
 	if fits == nil {
 		return w.nextVolume(ctx)
 	}
-	for deadline := time.Now().Add(mostToChoose); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(maxToChoose); time.Now().Before(deadline); {
 		var fitting []*corev1.PersistentVolume
 		for _, pv := range w.watch.volumes() {
 			if pv.DeletionTimestamp == nil && pv.Spec.ClaimRef != nil && fits(pv) {
@@ -81,7 +81,7 @@ func (w *world) chooseVolume(ctx context.Context, step plan.VolumeStep) *corev1.
 // nextVolume waits for the next PersistentVolume that is created, and returns
 // it at once.
 func (w *world) nextVolume(ctx context.Context) *corev1.PersistentVolume {
-	bounded, cancel := context.WithTimeout(ctx, mostToChoose)
+	bounded, cancel := context.WithTimeout(ctx, maxToChoose)
 	defer cancel()
 	news, err := w.suite.Client.CoreV1().PersistentVolumes().Watch(bounded, metav1.ListOptions{})
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 )
 
-// mostMemory is what the Deployment gives a replica
+// maxMemory is what the Deployment gives a replica
 // (deploy/base/deployment.yaml).
-const mostMemory = 512 << 20
+const maxMemory = 512 << 20
 
 func memorySettings() []string { return []string{"GOGC=50", "GOMEMLIMIT=240MiB"} }
 
@@ -25,9 +25,9 @@ func (w *world) lookAtMemory() {
 		}
 		peak := peakMemory(r.PID())
 		w.change(func(c *Counts) { c.PeakMemory = max(c.PeakMemory, peak) })
-		if peak > mostMemory {
+		if peak > maxMemory {
 			w.course.Note(checker.Finding{Kind: checker.Crashed, Object: r.name,
-				Text: fmt.Sprintf("it takes %d MiB of memory and may take %d", peak>>20, mostMemory>>20)})
+				Text: fmt.Sprintf("it takes %d MiB of memory and may take %d", peak>>20, maxMemory>>20)})
 		}
 	}
 }

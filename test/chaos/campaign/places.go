@@ -150,14 +150,14 @@ func (w *world) contentsAt(ctx context.Context, there func(place string) bool) (
 	}), err
 }
 
-// mostToRemove is how long to wait at another place for the end of snapshots whose
+// maxToRemove is how long to wait at another place for the end of snapshots whose
 // volumes are at home.
-const mostToRemove = 15 * time.Second
+const maxToRemove = 15 * time.Second
 
 // settleContents waits a while for the end of deleted contents. What is left is
 // judged at home.
 func (w *world) settleContents(ctx context.Context, lead places) error {
-	for deadline := time.Now().Add(mostToRemove); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(maxToRemove); time.Now().Before(deadline); {
 		contents, err := w.contentsAt(ctx, w.placesOf(lead))
 		if err != nil || !slices.ContainsFunc(contents, func(content snapshotv1.VolumeSnapshotContent) bool { return content.DeletionTimestamp != nil }) {
 			return err

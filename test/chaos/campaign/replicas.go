@@ -48,9 +48,9 @@ type replica struct {
 // Times of the replicas. The lease is short, so that a campaign has many terms.
 const (
 	drainTimeout = 6 * time.Second
-	// mostToStop is how long a replica may take to hand over: the drain, the
+	// maxToStop is how long a replica may take to hand over: the drain, the
 	// release of the lease, and the extra time when the API server is away.
-	mostToStop = 40 * time.Second
+	maxToStop = 40 * time.Second
 	// patience is how long the network to the API server keeps a client waiting
 	// for an answer to a request that it has swallowed; the client itself would
 	// wait forever.
@@ -208,7 +208,7 @@ func (s *slot) stop(ctx context.Context) {
 	}
 	s.world.timeline.Note("stop %s", r.name)
 	r.dismiss()
-	bounded, cancel := context.WithTimeout(ctx, mostToStop)
+	bounded, cancel := context.WithTimeout(ctx, maxToStop)
 	defer cancel()
 	began := time.Now()
 	err := r.Stop(bounded)

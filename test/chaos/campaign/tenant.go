@@ -68,9 +68,9 @@ func (t *tenant) do(ctx context.Context, step plan.ClaimStep) error {
 	return nil
 }
 
-// longestName is how long to wait until a deleted claim of the same name is
+// maxNameTime is how long to wait until a deleted claim of the same name is
 // gone.
-const longestName = 6 * time.Second
+const maxNameTime = 6 * time.Second
 
 // create creates a claim. An existing claim of the name is either this one, if
 // the answer was lost, or one that is being deleted.
@@ -85,7 +85,7 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 			c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: step.Copies}
 		}
 	})
-	for deadline := time.Now().Add(longestName); time.Now().Before(deadline) && ctx.Err() == nil; {
+	for deadline := time.Now().Add(maxNameTime); time.Now().Before(deadline) && ctx.Err() == nil; {
 		var made *corev1.PersistentVolumeClaim
 		err := insist(ctx, func(ctx context.Context) (err error) {
 			made, err = claims.Create(ctx, claim, metav1.CreateOptions{})
@@ -109,7 +109,7 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 		sleep(ctx, 100*time.Millisecond)
 	}
 	// Kubernetes' controllers take a while after an outage of the API server.
-	t.world.timeline.Note("%s: the claim of the same name was not gone within %s", t.namespace, longestName)
+	t.world.timeline.Note("%s: the claim of the same name was not gone within %s", t.namespace, maxNameTime)
 	return nil
 }
 

@@ -63,7 +63,7 @@ func began(volumeID string, acknowledged, asked time.Time, journal []cindersim.E
 		return false
 	}
 	for _, e := range journal {
-		if takes(e, volumeID, asked) && e.Time.Before(acknowledged.Add(mostKept(e))) {
+		if takes(e, volumeID, asked) && e.Time.Before(acknowledged.Add(maxKept(e))) {
 			return true
 		}
 	}
@@ -84,10 +84,10 @@ func takes(e cindersim.Entry, volumeID string, asked time.Time) bool {
 	return false
 }
 
-// mostKept returns the longest time between its proof and a request's arrival.
+// maxKept returns the longest time between its proof and a request's arrival.
 // Requests to the noauth Cinder go through a network that campaigns stall and
 // delay.
-func mostKept(e cindersim.Entry) time.Duration {
+func maxKept(e cindersim.Entry) time.Duration {
 	if e.Endpoint == cindersim.Noauth {
 		return 20 * time.Second
 	}

@@ -14,9 +14,9 @@ import (
 
 // How much of a failure is shown; -evidence writes all of it.
 const (
-	mostDetails = 6
-	mostLines   = 40
-	mostWide    = 600
+	maxDetails = 6
+	maxLines   = 40
+	maxWidth   = 600
 )
 
 // Table shows what was done and what is wrong, one line per seed.
@@ -71,7 +71,7 @@ func Failure(out io.Writer, r campaign.Result, replay string) {
 	for i, d := range r.Evidence.Details {
 		f := d.Finding
 		fmt.Fprintf(out, "\n%s: %s\n  %s\n", f.Kind, f.Object, indent(f.Text))
-		if i >= mostDetails {
+		if i >= maxDetails {
 			continue
 		}
 		if d.Volume != "" {
@@ -89,7 +89,7 @@ func lines(out io.Writer, title string, all []string) {
 		return
 	}
 	fmt.Fprintf(out, "  %s:\n", title)
-	if left := len(all) - mostLines; left > 0 {
+	if left := len(all) - maxLines; left > 0 {
 		fmt.Fprintf(out, "    ... %d lines before\n", left)
 		all = all[left:]
 	}
@@ -99,8 +99,8 @@ func lines(out io.Writer, title string, all []string) {
 }
 
 func short(line string) string {
-	if len(line) > mostWide {
-		return line[:mostWide] + "..."
+	if len(line) > maxWidth {
+		return line[:maxWidth] + "..."
 	}
 	return line
 }

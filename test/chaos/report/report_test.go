@@ -40,19 +40,19 @@ SEED  LEAKED  DUPLICATE  LOST  WRONGLY DELETED  TAKEN FROM A NODE  FOREIGN TOUCH
 
 func TestFailureShowsFindingVolumeJournalLogAndReplay(t *testing.T) {
 	var journal []string
-	for i := range mostLines + 3 {
+	for i := range maxLines + 3 {
 		journal = append(journal, fmt.Sprintf("request %d", i))
 	}
 	finding := checker.Finding{Kind: checker.Lost, Object: "PersistentVolume pvc-1", Text: "volume v1 does not exist\nand more", VolumeID: "v1"}
 	r := campaign.Result{Seed: 9, Findings: []checker.Finding{finding}, Evidence: campaign.Evidence{Details: []campaign.Detail{
-		{Finding: finding, Volume: "its state", Journal: journal, Log: []string{strings.Repeat("x", mostWide+1)}},
+		{Finding: finding, Volume: "its state", Journal: journal, Log: []string{strings.Repeat("x", maxWidth+1)}},
 	}}}
 	var out strings.Builder
 	Failure(&out, r, "make chaos CHAOS='-seed 9'")
 	text := out.String()
 	for _, want := range []string{
 		"seed 9: 1 findings", "lost: PersistentVolume pvc-1\n  volume v1 does not exist\n  and more\n", "volume: its state",
-		"... 3 lines before\n    request 3\n", fmt.Sprintf("request %d\n", mostLines+2), strings.Repeat("x", mostWide) + "...\n",
+		"... 3 lines before\n    request 3\n", fmt.Sprintf("request %d\n", maxLines+2), strings.Repeat("x", maxWidth) + "...\n",
 		"replay: make chaos CHAOS='-seed 9'\n",
 	} {
 		if !strings.Contains(text, want) {
@@ -66,17 +66,17 @@ func TestFailureShowsFindingVolumeJournalLogAndReplay(t *testing.T) {
 
 func TestFailureShowsEveryFindingAndDetailsOfTheFirst(t *testing.T) {
 	r := campaign.Result{Seed: 1}
-	for i := range mostDetails + 2 {
+	for i := range maxDetails + 2 {
 		f := checker.Finding{Kind: checker.Stuck, Object: fmt.Sprintf("claim %d", i), Text: "is pending"}
 		r.Findings = append(r.Findings, f)
 		r.Evidence.Details = append(r.Evidence.Details, campaign.Detail{Finding: f, Volume: "shown"})
 	}
 	var out strings.Builder
 	Failure(&out, r, "")
-	if got := strings.Count(out.String(), "stuck: claim "); got != mostDetails+2 {
-		t.Errorf("%d findings are shown, want all %d", got, mostDetails+2)
+	if got := strings.Count(out.String(), "stuck: claim "); got != maxDetails+2 {
+		t.Errorf("%d findings are shown, want all %d", got, maxDetails+2)
 	}
-	if got := strings.Count(out.String(), "volume: shown"); got != mostDetails {
-		t.Errorf("%d details are shown, want %d", got, mostDetails)
+	if got := strings.Count(out.String(), "volume: shown"); got != maxDetails {
+		t.Errorf("%d details are shown, want %d", got, maxDetails)
 	}
 }
