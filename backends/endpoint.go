@@ -51,7 +51,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		answerLost: func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.lastDoubt = time.Now()
+			l.lastUncertain = time.Now()
 		},
 	}
 	e.config.Store(&config)

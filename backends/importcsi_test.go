@@ -157,7 +157,7 @@ func TestImportInModeCSIIsRepeatedAfterEveryFault(t *testing.T) {
 				}
 				_, err = leader.Publish(t.Context(), target, toNode("n1"))
 				success(t, err)
-				success(t, leader.Unpublish(t.Context(), target, Withdrawal{Node: "n1", Key: "key-of-n1"}))
+				success(t, leader.Unpublish(t.Context(), target, UnpublishRequest{Node: "n1", Key: "key-of-n1"}))
 				success(t, leader.Remove(t.Context(), target))
 				equal(t, len(memory.present()), 0)
 			})

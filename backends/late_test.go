@@ -66,7 +66,7 @@ func TestUnrecordedVolumeIsRemovedAndNoOther(t *testing.T) {
 func TestLostAnswerToACreateIsRemembered(t *testing.T) {
 	memory := newMemoryCinder()
 	l := memory.term(t)
-	if !l.LastDoubt().IsZero() {
+	if !l.LastUncertain().IsZero() {
 		t.Error("there is doubt before any request")
 	}
 	before := time.Now()
@@ -79,15 +79,15 @@ func TestLostAnswerToACreateIsRemembered(t *testing.T) {
 	if _, err := l.Connect(t.Context(), claimSpec(1)); err == nil {
 		t.Fatal("no error")
 	}
-	if doubt := l.LastDoubt(); doubt.Before(before) {
+	if doubt := l.LastUncertain(); doubt.Before(before) {
 		t.Errorf("the doubt is from %s", doubt)
 	}
 	memory.fault = nil
-	settled := l.LastDoubt()
+	settled := l.LastUncertain()
 	if _, err := l.Connect(t.Context(), claimSpec(2)); err != nil {
 		t.Fatal(err)
 	}
-	if l.LastDoubt() != settled {
+	if l.LastUncertain() != settled {
 		t.Error("an answered create left a doubt")
 	}
 }

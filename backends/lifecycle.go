@@ -73,9 +73,9 @@ type Lifecycle struct {
 	// current one.
 	mu sync.Mutex
 	at *endpoint
-	// lastDoubt is when the last answer to a create request was lost, or the
+	// lastUncertain is when the last answer to a create request was lost, or the
 	// endpoint changed.
-	lastDoubt time.Time
+	lastUncertain time.Time
 }
 
 // NewLifecycle makes the lifecycle of one backend for one term.
@@ -243,9 +243,9 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 		if err := ctx.Err(); err != nil {
 			return Connected{}, err
 		}
-		next := steps.TowardsConnected(v, stamps.WorkflowOf(v))
+		next := steps.NextToConnect(v, stamps.WorkflowOf(v))
 		if spec.CSI {
-			next = steps.TowardsMade(v)
+			next = steps.NextToCreate(v)
 		}
 		switch next {
 		case steps.AwaitCreated, steps.Reserve, steps.Connect, steps.Attach, steps.None:

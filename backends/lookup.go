@@ -65,14 +65,14 @@ func (l *Lifecycle) Relist(ctx context.Context) ([]cinder.Volume, error) {
 	return all, err
 }
 
-// LastDoubt returns when this term last requested a volume without learning the
+// LastUncertain returns when this term last requested a volume without learning the
 // result, or the backend began to point elsewhere; zero if neither happened. A
 // network may deliver such a request late, after the claim got another volume,
 // and volumes may remain at the former place.
-func (l *Lifecycle) LastDoubt() time.Time {
+func (l *Lifecycle) LastUncertain() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lastDoubt
+	return l.lastUncertain
 }
 
 // look finds the claim's volume: by the ID that this term knows, or in the

@@ -158,7 +158,7 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	}
 	equal(t, connected.Place, memoryPlace)
 	equal(t, l.Place(), memoryPlace)
-	equal(t, l.LastDoubt().IsZero(), true)
+	equal(t, l.LastUncertain().IsZero(), true)
 	target := claimTarget(1, connected.Volume.ID)
 	// Cinder accepts the deletion; then the credentials change.
 	before.onCall(func(operation string) {
@@ -172,7 +172,7 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	equal(t, moved, 1)
 	// The new place is to be listed soon: this term, or an earlier one, may
 	// have begun something there.
-	equal(t, l.LastDoubt().IsZero(), false)
+	equal(t, l.LastUncertain().IsZero(), false)
 	equal(t, cinder.KindOf(l.Remove(t.Context(), target)), KindElsewhere)
 	equal(t, l.Place(), after.place)
 	// The old place's listing does not apply to the new one.

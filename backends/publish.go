@@ -11,8 +11,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// Publication is the request to attach a volume to one node.
-type Publication struct {
+// PublishRequest is the request to attach a volume to one node.
+type PublishRequest struct {
 	// Node is the node's name, and Key stands for it in the volume's metadata.
 	Node, Key string
 	// Connector identifies this node alone to Cinder.
@@ -69,7 +69,7 @@ func (e *OnOtherNodeError) Unwrap() error { return e.Failure }
 // wrote or cleared its record may have arrived late, and overwritten a later one. If
 // Cinder shows that it is this node's, Publish hands it out again. Otherwise it refuses
 // to attach the volume.
-func (l *Lifecycle) Publish(ctx context.Context, target Target, to Publication) (Published, error) {
+func (l *Lifecycle) Publish(ctx context.Context, target Target, to PublishRequest) (Published, error) {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
 		return Published{}, err
@@ -78,7 +78,7 @@ func (l *Lifecycle) Publish(ctx context.Context, target Target, to Publication) 
 	return l.current().publish(ctx, target, to)
 }
 
-func (e *endpoint) publish(ctx context.Context, target Target, to Publication) (Published, error) {
+func (e *endpoint) publish(ctx context.Context, target Target, to PublishRequest) (Published, error) {
 	v, err := e.ofNodes(ctx, target)
 	if err != nil {
 		return Published{}, err
@@ -111,7 +111,7 @@ func (e *endpoint) publish(ctx context.Context, target Target, to Publication) (
 // ofNodes reads the target's volume and checks that each node gets it for
 // itself. The zero Volume means that it is gone.
 func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, error) {
-	e.known.DropPicture(target.VolumeID)
+	e.known.ForgetSeen(target.VolumeID)
 	v, err := e.owned(ctx, target)
 	if err == nil && v.ID != "" && !stamps.IsCSI(v) {
 		// Its attachment, if it has one, belongs to all nodes, and no record names it.
@@ -122,7 +122,7 @@ func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, e
 
 // moveTowardsPublished takes one step, or all that are left. If it returns neither an
 // attachment nor an error, the caller must read the volume again.
-func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to Publication) (Published, error) {
+func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to PublishRequest) (Published, error) {
 	switch v.Status {
 	case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse:
 	default:
@@ -151,7 +151,7 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 }
 
 // handOutAgain answers a repeated publish.
-func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamps.NodeRecord, to Publication) (Published, error) {
+func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamps.NodeRecord, to PublishRequest) (Published, error) {
 	attachmentID := recorded.AttachmentID
 	var document []byte
 	err := e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
@@ -175,7 +175,7 @@ func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded s
 // have, and records of other nodes without an attachment. It refuses a volume that
 // another node has, or may have, unless both may have it; then an incomplete attachment
 // is removed, too, since Cinder makes no other one beside it.
-func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[string]stamps.NodeRecord, to Publication) (moved bool, err error) {
+func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[string]stamps.NodeRecord, to PublishRequest) (moved bool, err error) {
 	listed, err := e.attachments(ctx, v)
 	if err != nil {
 		return false, err
@@ -227,7 +227,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[
 }
 
 // onOtherNode returns the failure that says that another node has the volume.
-func (e *endpoint) onOtherNode(v cinder.Volume, other string, to Publication) error {
+func (e *endpoint) onOtherNode(v cinder.Volume, other string, to PublishRequest) error {
 	why := ""
 	for _, note := range stamps.UncleanOf(v) {
 		if note.Node == other {
@@ -263,7 +263,7 @@ func hostOf(v cinder.Volume, attachmentID string) string {
 }
 
 // attachToNode makes an attachment, records it, hands it out and completes it.
-func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publication) (Published, error) {
+func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to PublishRequest) (Published, error) {
 	var ended []string
 	if to.Admit != nil {
 		var err error
@@ -310,8 +310,8 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publica
 	return published, nil
 }
 
-// Withdrawal is the request to detach a volume from one node, or from all.
-type Withdrawal struct {
+// UnpublishRequest is the request to detach a volume from one node, or from all.
+type UnpublishRequest struct {
 	// Node is the node's name, and Key stands for it in the volume's metadata. If both are
 	// empty, Unpublish detaches the volume from all nodes.
 	Node, Key string
@@ -332,7 +332,7 @@ type Withdrawal struct {
 // does not trust a record alone: it deletes only attachments that Cinder shows as this
 // volume's. A volume or an attachment that is gone counts as detached. After any other
 // failure, the node may still have access.
-func (l *Lifecycle) Unpublish(ctx context.Context, target Target, from Withdrawal) error {
+func (l *Lifecycle) Unpublish(ctx context.Context, target Target, from UnpublishRequest) error {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
 		return err
@@ -341,7 +341,7 @@ func (l *Lifecycle) Unpublish(ctx context.Context, target Target, from Withdrawa
 	return l.current().unpublish(ctx, target, from)
 }
 
-func (e *endpoint) unpublish(ctx context.Context, target Target, from Withdrawal) error {
+func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishRequest) error {
 	v, err := e.ofNodes(ctx, target)
 	if err != nil || v.ID == "" {
 		return err
@@ -465,7 +465,7 @@ func (e *endpoint) clearRecord(ctx context.Context, id, key string) error {
 // volume has an outdated note, about a node that does not use it: that note is cleared
 // when the volume is detached from the node, because it would say nothing about a later
 // boot, in which the node may have the volume again.
-func (e *endpoint) noteUnclean(ctx context.Context, v cinder.Volume, node, key string, from Withdrawal) (outdated bool, err error) {
+func (e *endpoint) noteUnclean(ctx context.Context, v cinder.Volume, node, key string, from UnpublishRequest) (outdated bool, err error) {
 	if from.Unclean == nil || key == "" {
 		return false, nil
 	}

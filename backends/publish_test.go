@@ -23,9 +23,9 @@ func forNodes() cinder.Volume {
 	return v
 }
 
-// toNode returns the publication to a node, which counts what was handed out.
-func toNode(name string, handed ...*[]string) Publication {
-	return Publication{
+// toNode returns the PublishRequest for a node, which counts what was handed out.
+func toNode(name string, handed ...*[]string) PublishRequest {
+	return PublishRequest{
 		Node: name, Key: "key-of-" + name, Connector: cinder.Connector{Host: stamps.NodeHost(name, "cluster-1"), Initiator: "iqn.2026-01.example:" + name},
 		HandOut: func(_ context.Context, p Published) error {
 			for _, list := range handed {
@@ -372,7 +372,7 @@ func TestUnpublish(t *testing.T) {
 			if test.prepare != nil {
 				test.prepare(t, memory)
 			}
-			err := memory.term(t).Unpublish(t.Context(), claimTarget(1, id), Withdrawal{Node: strings.TrimPrefix(test.key, "key-of-"), Key: test.key})
+			err := memory.term(t).Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: strings.TrimPrefix(test.key, "key-of-"), Key: test.key})
 			equal(t, cinder.KindOf(err), test.kind)
 			if changes := memory.changes(); !slices.Equal(changes, test.want) {
 				t.Errorf("changes %q, want %q", changes, test.want)
@@ -396,10 +396,10 @@ func TestUnpublish(t *testing.T) {
 func TestUnpublishOfAVolumeThatIsGone(t *testing.T) {
 	memory := newMemoryCinder()
 	l := memory.term(t)
-	success(t, l.Unpublish(t.Context(), claimTarget(1, "volume-9"), Withdrawal{Node: "n1", Key: "key-of-n1"}))
+	success(t, l.Unpublish(t.Context(), claimTarget(1, "volume-9"), UnpublishRequest{Node: "n1", Key: "key-of-n1"}))
 	target := claimTarget(1, "volume-9")
 	target.Place.Project = "p2"
-	equal(t, cinder.KindOf(l.Unpublish(t.Context(), target, Withdrawal{Node: "n1", Key: "key-of-n1"})), KindElsewhere)
+	equal(t, cinder.KindOf(l.Unpublish(t.Context(), target, UnpublishRequest{Node: "n1", Key: "key-of-n1"})), KindElsewhere)
 	_, err := l.Publish(t.Context(), claimTarget(1, "volume-9"), toNode("n1"))
 	equal(t, authtest.ErrorText(err), "backend gold: volume volume-9 does not exist")
 }
@@ -453,7 +453,7 @@ func TestPublishCrashesAtEveryRequest(t *testing.T) {
 					}
 					target := claimTarget(1, id)
 					_, _ = memory.term(t).Publish(t.Context(), target, toNode("n1"))
-					_ = memory.term(t).Unpublish(t.Context(), target, Withdrawal{Node: "n1", Key: "key-of-n1"})
+					_ = memory.term(t).Unpublish(t.Context(), target, UnpublishRequest{Node: "n1", Key: "key-of-n1"})
 					_, _ = memory.term(t).Publish(t.Context(), target, toNode("n1"))
 					memory.fault = nil
 					memory.deliverAll()
@@ -461,10 +461,10 @@ func TestPublishCrashesAtEveryRequest(t *testing.T) {
 					case "published":
 						memory.settlesOn(t, id, "n1")
 					case "unpublished":
-						success(t, memory.term(t).Unpublish(t.Context(), target, Withdrawal{Node: "n1", Key: "key-of-n1"}))
+						success(t, memory.term(t).Unpublish(t.Context(), target, UnpublishRequest{Node: "n1", Key: "key-of-n1"}))
 						memory.settlesOn(t, id)
 					case "published to another node":
-						success(t, memory.term(t).Unpublish(t.Context(), target, Withdrawal{Node: "n1", Key: "key-of-n1"}))
+						success(t, memory.term(t).Unpublish(t.Context(), target, UnpublishRequest{Node: "n1", Key: "key-of-n1"}))
 						memory.settlesOn(t, id, "n2")
 					}
 				})
@@ -511,7 +511,7 @@ func TestALateRecordGivesAVolumeToNoOtherNode(t *testing.T) {
 		if all := memory.attachmentsOf(memory.volumes[id]); len(all) != 1 || all[0].ID != published.AttachmentID {
 			t.Errorf("the attachments are %+v, want %s", all, published.AttachmentID)
 		}
-		success(t, memory.term(t).Unpublish(t.Context(), claimTarget(1, id), Withdrawal{Node: "n1", Key: "key-of-n1"}))
+		success(t, memory.term(t).Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: "n1", Key: "key-of-n1"}))
 		memory.settlesOn(t, id, "n2")
 	}
 }
@@ -565,7 +565,7 @@ func TestPublishThroughFaults(t *testing.T) {
 			}
 			key := rapid.SampledFrom([]string{"", "key-of-" + node}).Draw(rt, "key")
 			if err := w.until(rt, t, "unpublish", func(l *Lifecycle) error {
-				return l.Unpublish(t.Context(), claimTarget(1, id), Withdrawal{Node: strings.TrimPrefix(key, "key-of-"), Key: key})
+				return l.Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: strings.TrimPrefix(key, "key-of-"), Key: key})
 			}); err != nil {
 				rt.Fatalf("not unpublished in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
 			}
@@ -631,7 +631,7 @@ func TestSharedVolumesThroughFaults(t *testing.T) {
 			case "unpublish":
 				delete(has, node)
 				if err := w.until(rt, t, step, func(l *Lifecycle) error {
-					return l.Unpublish(t.Context(), claimTarget(1, id), Withdrawal{Node: node, Key: "key-of-" + node, Others: others})
+					return l.Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: node, Key: "key-of-" + node, Others: others})
 				}); err != nil {
 					rt.Fatalf("not unpublished in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
 				}

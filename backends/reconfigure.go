@@ -66,18 +66,18 @@ func (l *Lifecycle) move(config Config) {
 	now := time.Now()
 	l.at.known.Succeed(old.known, old.inventory.Owners(), old.place(), now)
 	l.at.snapshotsKnown.Succeed(old.snapshotsKnown, old.snapshotInventory.Owners(), old.place(), now)
-	l.lastDoubt = now
+	l.lastUncertain = now
 	// Answers from the old endpoint say nothing about the new one. The breaker
 	// never calls back with its lock held.
 	l.breaker.Moved(l.at.session.epoch)
 }
 
-// Untouched reports whether the backend certainly has no volume of the claim
+// HasNoVolumeFor reports whether the backend certainly has no volume of the claim
 // from this term: none is known, and no create request has an unknown effect.
 // It costs no request. A caller that knows that no earlier term can have served
 // the claim may then choose another backend, as long as no other operation on
 // the claim is under way.
-func (l *Lifecycle) Untouched(stamp stamps.Volume) bool {
+func (l *Lifecycle) HasNoVolumeFor(stamp stamps.Volume) bool {
 	at := l.current()
 	id, doubtSince := at.known.Of(stamp.ClaimUID)
 	return id == "" && doubtSince.IsZero() && !at.inventory.Knows(stamp.ClaimUID)

@@ -12,9 +12,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// lostWith returns a withdrawal from a node that still uses the volume.
-func lostWith(node, boot string) Withdrawal {
-	return Withdrawal{Node: node, Key: "key-of-" + node, Unclean: func(_ context.Context, asked, _ string, _ stamps.Unclean) (stamps.Unclean, bool, error) {
+// lostWith returns an UnpublishRequest for a node that still uses the volume.
+func lostWith(node, boot string) UnpublishRequest {
+	return UnpublishRequest{Node: node, Key: "key-of-" + node, Unclean: func(_ context.Context, asked, _ string, _ stamps.Unclean) (stamps.Unclean, bool, error) {
 		return stamps.Unclean{Node: asked, Boot: boot}, true, nil
 	}}
 }
@@ -67,7 +67,7 @@ func TestANodeThatStillUsesAVolumeIsNotedBeforeItIsDetached(t *testing.T) {
 func TestWithdrawalsAreNotedOnlyIfSomethingIsDetached(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(*testing.T, *memoryCinder)
-		from    Withdrawal
+		from    UnpublishRequest
 		asked   []string
 		notes   []string
 	}{
@@ -77,7 +77,7 @@ func TestWithdrawalsAreNotedOnlyIfSomethingIsDetached(t *testing.T) {
 			m.recordedFor(t, "volume-1", "n1")
 			m.loseRecord(t, "volume-1", "n1")
 		}, from: lostWith("n1", ""), asked: []string{"n1 key-of-n1"}, notes: []string{"n1"}},
-		"from all": {prepare: func(t *testing.T, m *memoryCinder) { m.recordedFor(t, "volume-1", "n1", "n2") }, from: Withdrawal{Unclean: lostWith("", "").Unclean},
+		"from all": {prepare: func(t *testing.T, m *memoryCinder) { m.recordedFor(t, "volume-1", "n1", "n2") }, from: UnpublishRequest{Unclean: lostWith("", "").Unclean},
 			asked: []string{"n1 key-of-n1", "n2 key-of-n2"}, notes: []string{"n1", "n2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestNothingIsDetachedIfItIsNotKnownWhetherTheNodeUsesIt(t *testing.T) {
 	target := claimTarget(1, memory.add(forNodes()))
 	memory.recordedFor(t, target.VolumeID, "n1")
 	failure := errors.New("no API server")
-	err := memory.term(t).Unpublish(t.Context(), target, Withdrawal{Node: "n1", Key: "key-of-n1", Unclean: func(context.Context, string, string, stamps.Unclean) (stamps.Unclean, bool, error) {
+	err := memory.term(t).Unpublish(t.Context(), target, UnpublishRequest{Node: "n1", Key: "key-of-n1", Unclean: func(context.Context, string, string, stamps.Unclean) (stamps.Unclean, bool, error) {
 		return stamps.Unclean{}, false, failure
 	}})
 	if changes := memory.changes(); !errors.Is(err, failure) || len(changes) > 0 {
@@ -134,7 +134,7 @@ func TestAVolumeThatMustStayIsNoted(t *testing.T) {
 	memory.recordedFor(t, target.VolumeID, "n1")
 	held := errors.New("the node may write")
 	var told []stamps.Unclean
-	from := Withdrawal{Node: "n1", Key: "key-of-n1", Unclean: func(_ context.Context, node, _ string, noted stamps.Unclean) (stamps.Unclean, bool, error) {
+	from := UnpublishRequest{Node: "n1", Key: "key-of-n1", Unclean: func(_ context.Context, node, _ string, noted stamps.Unclean) (stamps.Unclean, bool, error) {
 		told = append(told, noted)
 		return stamps.Unclean{Node: node, Boot: "boot-1"}, true, held
 	}}
@@ -217,7 +217,7 @@ func TestALostRecordCostsNoOtherNodeItsAttachment(t *testing.T) {
 			for _, node := range test.lost {
 				memory.loseRecord(t, id, node)
 			}
-			err := memory.term(t).Unpublish(t.Context(), claimTarget(1, id), Withdrawal{Node: "n1", Key: "key-of-n1", Others: test.others})
+			err := memory.term(t).Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: "n1", Key: "key-of-n1", Others: test.others})
 			equal(t, cinder.KindOf(err), test.kind)
 			if changes := memory.changes(); !slices.Equal(changes, test.want) {
 				t.Errorf("changes %q, want %q", changes, test.want)
@@ -238,7 +238,7 @@ func TestANoteEndsWithTheDetachment(t *testing.T) {
 	// The node has rebooted. Its note stays, as long as the attachment does.
 	success(t, memory.term(t).ForgetUnclean(t.Context(), target, "key-of-n1"))
 	memory.forgetLog()
-	success(t, memory.term(t).Unpublish(t.Context(), target, Withdrawal{Node: "n1", Key: "key-of-n1", Unclean: func(context.Context, string, string, stamps.Unclean) (stamps.Unclean, bool, error) {
+	success(t, memory.term(t).Unpublish(t.Context(), target, UnpublishRequest{Node: "n1", Key: "key-of-n1", Unclean: func(context.Context, string, string, stamps.Unclean) (stamps.Unclean, bool, error) {
 		return stamps.Unclean{}, false, nil
 	}}))
 	if changes, want := memory.changes(), []string{"attachment.delete attachment-2", "metadata.update volume-1"}; !slices.Equal(changes, want) {

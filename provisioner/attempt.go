@@ -405,7 +405,7 @@ func (a *attempt) spec() backends.Spec {
 		Metadata:  volume.Metadata,
 		Stamp:     a.stamp,
 		Connector: a.connector,
-		ReadOnly:  record.OnlyReading(a.claim.Spec.AccessModes),
+		ReadOnly:  record.AllReadOnly(a.claim.Spec.AccessModes),
 		Source:    a.source.Content,
 		CSI:       volume.Mode == policy.ModeCSI,
 
@@ -468,7 +468,7 @@ func (a *attempt) checkHandle(mapped mappers.Result) error {
 	if holder != "" {
 		return mappers.HandleTaken(a.protocol, csi, record.PVNameFor(string(holder)))
 	}
-	if taken := record.WithHandle(a.p.Records, mapped.Source, a.pvName); taken != "" {
+	if taken := record.OtherByHandle(a.p.Records, mapped.Source, a.pvName); taken != "" {
 		return mappers.HandleTaken(a.protocol, csi, taken)
 	}
 	return nil

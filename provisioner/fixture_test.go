@@ -74,17 +74,17 @@ type fakeVolumes struct {
 	touched    map[string]bool
 	abandonErr error
 	// abandonKeeps makes Abandon find that the volume was attached.
-	abandonKeeps bool
-	hasErr       error
-	onList       func()
-	lastDoubt    time.Time
-	shared       bool                // volumes can be attached to several hosts
-	duplicates   map[string][]string // volume IDs by claim UID
-	stored       bool                // connections come from earlier attempts
-	apart        bool                // each claim's volume has an ID of its own
-	zone         string              // where volumes are, whatever was requested
-	full         map[string]bool     // zones in which Cinder cannot make volumes
-	specs        []backends.Spec     // of the calls of Connect
+	abandonKeeps  bool
+	hasErr        error
+	onList        func()
+	lastUncertain time.Time
+	shared        bool                // volumes can be attached to several hosts
+	duplicates    map[string][]string // volume IDs by claim UID
+	stored        bool                // connections come from earlier attempts
+	apart         bool                // each claim's volume has an ID of its own
+	zone          string              // where volumes are, whatever was requested
+	full          map[string]bool     // zones in which Cinder cannot make volumes
+	specs         []backends.Spec     // of the calls of Connect
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -207,7 +207,7 @@ func (f *fakeVolumes) Volumes(context.Context) ([]cinder.Volume, error) {
 
 func (f *fakeVolumes) Relist(ctx context.Context) ([]cinder.Volume, error) { return f.Volumes(ctx) }
 
-func (f *fakeVolumes) LastDoubt() time.Time { return f.lastDoubt }
+func (f *fakeVolumes) LastUncertain() time.Time { return f.lastUncertain }
 
 func (f *fakeVolumes) RemoveUnrecorded(ctx context.Context, id string, stamp stamps.Volume, _ cinder.Connector, permit backends.Permit) error {
 	v := cinder.Volume{ID: id, Status: cinder.StatusAvailable, Metadata: stamp.Metadata(nil)}
@@ -229,7 +229,7 @@ func (f *fakeVolumes) HasVolume(_ context.Context, id string) (bool, error) {
 
 func (f *fakeVolumes) Health() error { return f.health }
 
-func (f *fakeVolumes) Untouched(stamp stamps.Volume) bool { return !f.touched[stamp.ClaimUID] }
+func (f *fakeVolumes) HasNoVolumeFor(stamp stamps.Volume) bool { return !f.touched[stamp.ClaimUID] }
 
 type fakeBackends map[string]*fakeVolumes
 
@@ -348,7 +348,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		},
 		Term:     t.Context(),
 		Stopping: f.stop,
-		Monitor:  liveness.New(), LongestWork: liveness.Always(time.Hour),
+		Monitor:  liveness.New(), MaxWorkTime: liveness.Always(time.Hour),
 		Logger:  slog.New(slog.DiscardHandler),
 		Metrics: NewMetrics(prometheus.NewRegistry(), registry.Protocols()),
 	})

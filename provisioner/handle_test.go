@@ -114,10 +114,10 @@ func TestHandlesAreIndexed(t *testing.T) {
 	own := handleOf("pvc-uid-1", "csi.example.org", "volume-1")
 	own.Annotations = map[string]string{record.AnnotationVolume: "volume-1"}
 	f.cache(own)
-	if taken := record.WithHandle(f.Records, handleOf("", "csi.example.org", "volume-1").Spec.PersistentVolumeSource, "pvc-uid-2"); taken != "pvc-uid-1" {
+	if taken := record.OtherByHandle(f.Records, handleOf("", "csi.example.org", "volume-1").Spec.PersistentVolumeSource, "pvc-uid-2"); taken != "pvc-uid-1" {
 		t.Errorf("found %q", taken)
 	}
-	if taken := record.WithHandle(f.Records, corev1.PersistentVolumeSource{}, "pvc-uid-2"); taken != "" {
+	if taken := record.OtherByHandle(f.Records, corev1.PersistentVolumeSource{}, "pvc-uid-2"); taken != "" {
 		t.Errorf("without a handle: %q", taken)
 	}
 }

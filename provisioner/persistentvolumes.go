@@ -72,7 +72,7 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	if removed {
 		p.placement.Release(claim)
 	} else {
-		p.ledger.Forsake(claim)
+		p.ledger.PersistentVolumeGone(claim)
 	}
 	return removed
 }

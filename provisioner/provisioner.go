@@ -221,10 +221,10 @@ type Options struct {
 	// work, and leaves what waits to the next leader.
 	Stopping <-chan struct{}
 
-	// Monitor watches the work. LongestWork exceeds anything that the work may wait
+	// Monitor watches the work. MaxWorkTime exceeds anything that the work may wait
 	// for, except turns at backends.
 	Monitor     *liveness.Monitor
-	LongestWork liveness.Bound
+	MaxWorkTime liveness.Bound
 
 	Logger  *slog.Logger
 	Metrics *Metrics
@@ -250,8 +250,8 @@ type Connecting interface {
 	Mark(ctx context.Context, target backends.Target) error
 	// HasVolumeOf reports whether the claim has a volume.
 	HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error)
-	// Untouched reports whether this term provably created nothing for the claim.
-	Untouched(stamp stamps.Volume) bool
+	// HasNoVolumeFor reports whether this term provably created nothing for the claim.
+	HasNoVolumeFor(stamp stamps.Volume) bool
 }
 
 // Removing removes volumes. Every removal needs a proof.
@@ -275,8 +275,8 @@ type Listing interface {
 	Relist(ctx context.Context) ([]cinder.Volume, error)
 	// HasVolume reports whether the backend has the volume.
 	HasVolume(ctx context.Context, volumeID string) (bool, error)
-	// LastDoubt returns when the answer to a create request was last lost in this term.
-	LastDoubt() time.Time
+	// LastUncertain returns when the answer to a create request was last lost in this term.
+	LastUncertain() time.Time
 }
 
 // Status reports a backend's health and place.
@@ -305,16 +305,16 @@ type Backends interface {
 
 // watch lets the liveness monitor notice if work on an object does not end.
 func (p *Provisioner) watch(ctx context.Context, format string, arguments ...any) (watched context.Context, end func()) {
-	task := p.Monitor.Begin(fmt.Sprintf(format, arguments...), p.LongestWork)
+	task := p.Monitor.Begin(fmt.Sprintf(format, arguments...), p.MaxWorkTime)
 	return task.In(ctx), task.End
 }
 
 // WatchTurns watches the queues for workers until the context ends. If nobody has a
 // worker, somebody must get one.
 func (p *Provisioner) WatchTurns(ctx context.Context) {
-	go p.Monitor.Follow(ctx, "the queue of volumes to delete", p.LongestWork, p.volumeTurns.Progress)
-	go p.Monitor.Follow(ctx, "the queue of follow-ups", p.LongestWork, p.followup.turns.Progress)
-	p.Monitor.Follow(ctx, "the queue of claims", p.LongestWork, p.claimTurns.Progress)
+	go p.Monitor.Follow(ctx, "the queue of volumes to delete", p.MaxWorkTime, p.volumeTurns.Progress)
+	go p.Monitor.Follow(ctx, "the queue of follow-ups", p.MaxWorkTime, p.followup.turns.Progress)
+	p.Monitor.Follow(ctx, "the queue of claims", p.MaxWorkTime, p.claimTurns.Progress)
 }
 
 // Nodes determines which nodes use a volume; *nodeuse.Tracker implements it.

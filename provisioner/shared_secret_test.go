@@ -265,7 +265,7 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 			if got := f.hasShared(name); got != c.stays {
 				t.Errorf("the Secret exists: %t, want %t", got, c.stays)
 			}
-			if got := f.secrets.LastDoubt().Unix() != 0; got != c.doubt {
+			if got := f.secrets.LastUncertain().Unix() != 0; got != c.doubt {
 				t.Errorf("in doubt: %t, want %t", got, c.doubt)
 			}
 		})
@@ -302,7 +302,7 @@ func TestSharedSecretOfAnImportStays(t *testing.T) {
 	if !f.hasShared(name) {
 		t.Error("the Secret that an import has just written is gone")
 	}
-	if f.secrets.LastDoubt().Unix() == 0 {
+	if f.secrets.LastUncertain().Unix() == 0 {
 		t.Error("no sweep will look at the Secret again")
 	}
 }
@@ -486,7 +486,7 @@ func TestUndoingLeavesTheSharedSecretToTheSweepWhenTheListingFails(t *testing.T)
 		return fail.Load(), nil, errors.New("the API server is down")
 	})
 	f.endClaim("uid-1")
-	if !f.hasShared(name) || f.secrets.LastDoubt().Unix() == 0 {
+	if !f.hasShared(name) || f.secrets.LastUncertain().Unix() == 0 {
 		t.Fatal("the Secret is gone, or no sweep is due")
 	}
 	fail.Store(false)
@@ -605,7 +605,7 @@ func TestFailedSharedSecretRequestCausesALaterSweep(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "cannot create Secret own/gold-cephx-") {
 		t.Errorf("error %v", err)
 	}
-	if f.secrets.LastDoubt().Unix() == 0 {
+	if f.secrets.LastUncertain().Unix() == 0 {
 		t.Error("no sweep is due")
 	}
 }
@@ -652,7 +652,7 @@ func TestEndOfAnAwaitedImportSweepsSecrets(t *testing.T) {
 		f := newCephFixture(t)
 		f.followup.ClaimGone(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-9"},
 			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: volume}})
-		if got := f.secrets.LastDoubt().Unix() != 0; got != swept {
+		if got := f.secrets.LastUncertain().Unix() != 0; got != swept {
 			t.Errorf("a sweep is due after the claim for %s: %t, want %t", volume, got, swept)
 		}
 	}
@@ -681,7 +681,7 @@ func TestSweepThatFindsASharedSecretChangedIsRepeated(t *testing.T) {
 	if conflicts != 1 {
 		t.Fatalf("%d deletions: %v", conflicts, err)
 	}
-	if f.hasShared(name) && err == nil && f.secrets.LastDoubt().Unix() == 0 {
+	if f.hasShared(name) && err == nil && f.secrets.LastUncertain().Unix() == 0 {
 		t.Error("the Secret stays, the sweep counts as done, and no sweep will look at the Secret again")
 	}
 }

@@ -67,7 +67,7 @@ func (p *Provisioner) sweepSecretsAgain(ctx context.Context, began time.Time) {
 	var swept time.Time
 	for wait := sweepPeriod; pause(ctx, wait); {
 		doubt := began
-		if failed := p.secrets.LastDoubt(); failed.After(doubt) {
+		if failed := p.secrets.LastUncertain(); failed.After(doubt) {
 			doubt = failed
 		}
 		at := time.Now()
@@ -100,8 +100,8 @@ func (p *Provisioner) sweepIsDue(name string, began, swept, now time.Time) bool 
 		return false
 	}
 	doubt := began
-	if volumes, err := p.Backends.Volumes(name); err == nil && volumes.LastDoubt().After(doubt) {
-		doubt = volumes.LastDoubt()
+	if volumes, err := p.Backends.Volumes(name); err == nil && volumes.LastUncertain().After(doubt) {
+		doubt = volumes.LastUncertain()
 	}
 	return mayHaveArrived(began, doubt, swept, now)
 }

@@ -161,7 +161,7 @@ func TestSweepIsDueAfterAnythingThatMayArriveLate(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
 			f.count()
-			f.backends["gold"].lastDoubt = at(c.doubt)
+			f.backends["gold"].lastUncertain = at(c.doubt)
 			if got := f.sweepIsDue("gold", began, at(c.swept), at(c.asks)); got != c.want {
 				t.Errorf("due: %t, want %t", got, c.want)
 			}
@@ -230,7 +230,7 @@ func TestFailedSecretRequestCausesALaterSweep(t *testing.T) {
 	if _, err := f.provision(f.claim(nil)); err == nil {
 		t.Fatal("no error")
 	}
-	if doubt := f.secrets.LastDoubt(); doubt.Before(before) {
+	if doubt := f.secrets.LastUncertain(); doubt.Before(before) {
 		t.Errorf("the doubt is from %s", doubt)
 	}
 }

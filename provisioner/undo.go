@@ -148,7 +148,7 @@ func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 // recordedBy returns the PersistentVolume that names a volume according to the cache,
 // or named it earlier in this term; empty if there is none.
 func (p *Provisioner) recordedBy(v cinder.Volume) string {
-	if found := record.WithVolume(p.Records, v.ID); len(found) > 0 {
+	if found := record.ByVolumeID(p.Records, v.ID); len(found) > 0 {
 		return found[0].Name
 	}
 	if stamp := stamps.Of(v); p.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
@@ -245,7 +245,7 @@ func (a *attempt) undoMade(ctx context.Context, cause error) error {
 // that a claim that Cinder rejects does not use quota between attempts.
 func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 	// A listing does not show what Cinder is still about to create.
-	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.Untouched(a.stamp) {
+	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.HasNoVolumeFor(a.stamp) {
 		a.p.finish(a.claim.UID)
 		a.p.placement.ReleaseUnrecorded(a.claim.UID)
 	}

@@ -58,12 +58,12 @@ func (p *Provisioner) PolicyChanged() {
 		}
 	}
 	p.wake(parking.Trigger{Kind: parking.Policy})
-	p.bringBackTheDrivers()
+	p.requeueCSIClaims()
 }
 
-// bringBackTheDrivers brings back claims whose StorageClasses name the CSI driver, which
+// requeueCSIClaims brings back claims whose StorageClasses name the CSI driver, which
 // were left alone while nothing was in mode csi.
-func (p *Provisioner) bringBackTheDrivers() {
+func (p *Provisioner) requeueCSIClaims() {
 	if !p.Policy().UsesCSI() {
 		return
 	}

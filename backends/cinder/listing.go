@@ -199,7 +199,7 @@ func (l listing[T]) readPage(body io.Reader) (page []T, links []gophercloud.Link
 		case l.collection + "_links":
 			_, err = jsonstream.Elements(decoder, func() error {
 				if len(links) == maxLinks {
-					return jsonstream.ErrNotAsDescribed
+					return jsonstream.ErrUnexpectedJSON
 				}
 				var link gophercloud.Link
 				err := decoder.Decode(&link)

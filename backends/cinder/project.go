@@ -64,7 +64,7 @@ func (c *Client) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 				return err
 			}
 			if document.ID.Odd || document.Name.Odd || document.ID.Value == "" || len(all)+len(page) == maxTypes {
-				return jsonstream.ErrNotAsDescribed
+				return jsonstream.ErrUnexpectedJSON
 			}
 			page = append(page, VolumeType{ID: document.ID.Value, Name: document.Name.Value})
 			return nil
@@ -121,7 +121,7 @@ func (c *Client) typeAt(ctx context.Context, at string) (VolumeType, error) {
 		return VolumeType{}, translate(c.backend, operation, err)
 	}
 	if answer.Type.ID.Odd || answer.Type.Name.Odd || answer.Type.ID.Value == "" {
-		return VolumeType{}, translate(c.backend, operation, jsonstream.ErrNotAsDescribed)
+		return VolumeType{}, translate(c.backend, operation, jsonstream.ErrUnexpectedJSON)
 	}
 	return VolumeType{ID: answer.Type.ID.Value, Name: answer.Type.Name.Value}, nil
 }
@@ -140,7 +140,7 @@ func (c *Client) Zones(ctx context.Context) ([]Zone, error) {
 			return err
 		}
 		if document.Name.Odd || document.State.Available.Odd || document.Name.Value == "" || len(zones) == maxZones {
-			return jsonstream.ErrNotAsDescribed
+			return jsonstream.ErrUnexpectedJSON
 		}
 		zones = append(zones, Zone{Name: document.Name.Value, Available: document.State.Available.Value})
 		return nil
@@ -177,11 +177,11 @@ func (c *Client) Quota(ctx context.Context) (ProjectQuota, error) {
 		{answer.Limits.Absolute.Gigabytes, &quota.Gigabytes},
 	} {
 		if field.from == nil {
-			return ProjectQuota{}, translate(c.backend, operation, jsonstream.ErrNotAsDescribed)
+			return ProjectQuota{}, translate(c.backend, operation, jsonstream.ErrUnexpectedJSON)
 		}
 		var err error
 		if *field.to, err = field.from.Int64(); err != nil {
-			return ProjectQuota{}, translate(c.backend, operation, jsonstream.ErrNotAsDescribed)
+			return ProjectQuota{}, translate(c.backend, operation, jsonstream.ErrUnexpectedJSON)
 		}
 	}
 	return quota, nil
@@ -210,7 +210,7 @@ func (c *Client) read(ctx context.Context, operation, address, under string, rea
 		return err
 	})
 	if err == nil && !listed {
-		err = jsonstream.ErrNotAsDescribed
+		err = jsonstream.ErrUnexpectedJSON
 	}
 	return translate(c.backend, operation, err)
 }

@@ -411,5 +411,5 @@ func rootCause(err error) string {
 func isDecoding(err error) bool {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
-	return errors.As(err, &syntax) || errors.As(err, &kind) || errors.Is(err, jsonstream.ErrNotAsDescribed)
+	return errors.As(err, &syntax) || errors.As(err, &kind) || errors.Is(err, jsonstream.ErrUnexpectedJSON)
 }

@@ -65,7 +65,7 @@ func readMetadata(part json.RawMessage, keep func(key string) bool) (map[string]
 	metadata := map[string]string{}
 	decoder, ok := jsonstream.DecoderOf(part)
 	if !ok {
-		return nil, jsonstream.ErrNotAsDescribed
+		return nil, jsonstream.ErrUnexpectedJSON
 	}
 	err := jsonstream.Fields(decoder, func(key string) error {
 		if keep != nil && !keep(key) {
@@ -75,7 +75,7 @@ func readMetadata(part json.RawMessage, keep func(key string) bool) (map[string]
 		err := decoder.Decode(&value)
 		metadata[key] = value.Value
 		if err == nil && keep != nil && value.Odd {
-			err = jsonstream.ErrNotAsDescribed
+			err = jsonstream.ErrUnexpectedJSON
 		}
 		return err
 	})
@@ -90,14 +90,14 @@ func readUsualMetadata(part json.RawMessage, keep func(key string) bool) (map[st
 		}
 	}
 	if all == nil {
-		return nil, jsonstream.ErrNotAsDescribed
+		return nil, jsonstream.ErrUnexpectedJSON
 	}
 	metadata := make(map[string]string, len(all))
 	for key, value := range all {
 		switch {
 		case keep != nil && !keep(key):
 		case keep != nil && value.Odd:
-			return nil, jsonstream.ErrNotAsDescribed
+			return nil, jsonstream.ErrUnexpectedJSON
 		default:
 			metadata[key] = value.Value
 		}
@@ -116,7 +116,7 @@ func readAttachments(part json.RawMessage) (attachments []Attachment, err error)
 	}
 	_, err = jsonstream.Elements(decoder, func() error {
 		if len(attachments) == maxAttachments {
-			return jsonstream.ErrNotAsDescribed
+			return jsonstream.ErrUnexpectedJSON
 		}
 		var a struct {
 			AttachmentID string `json:"attachment_id"`

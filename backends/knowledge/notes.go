@@ -110,16 +110,16 @@ func (n *Notes) See(id string, v cinder.Volume) {
 	n.seen[id] = v
 }
 
-// Picture returns the last known state of a volume, if there is one.
-func (n *Notes) Picture(id string) (v cinder.Volume, ok bool) {
+// LastSeen returns the last known state of a volume, if there is one.
+func (n *Notes) LastSeen(id string) (v cinder.Volume, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	v, ok = n.seen[id]
 	return v, ok
 }
 
-// DropPicture forgets the last known state of a volume.
-func (n *Notes) DropPicture(id string) {
+// ForgetSeen forgets the last known state of a volume.
+func (n *Notes) ForgetSeen(id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.seen, id)

@@ -25,10 +25,10 @@ const (
 	Blocked      Step = "blocked"
 )
 
-// TowardsConnected returns the next step from a volume's state to a connection,
+// NextToConnect returns the next step from a volume's state to a connection,
 // by the workflow that the volume is connected with. An absent volume has no
 // ID; one without a status exists, in an unknown state.
-func TowardsConnected(v cinder.Volume, workflow cinder.Workflow) Step {
+func NextToConnect(v cinder.Volume, workflow cinder.Workflow) Step {
 	if v.ID == "" {
 		return Create
 	}
@@ -55,19 +55,19 @@ func TowardsConnected(v cinder.Volume, workflow cinder.Workflow) Step {
 	return Blocked
 }
 
-// TowardsMade returns the next step from a volume's state to a volume that the CSI
+// NextToCreate returns the next step from a volume's state to a volume that the CSI
 // driver can attach; None if it can. A volume that nodes have attached was made: a
 // PersistentVolume of the same claim once named it.
-func TowardsMade(v cinder.Volume) Step {
+func NextToCreate(v cinder.Volume) Step {
 	switch v.Status {
 	case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse, cinder.StatusDetaching:
 		return None
 	}
-	return TowardsConnected(v, cinder.WorkflowAttachment)
+	return NextToConnect(v, cinder.WorkflowAttachment)
 }
 
-// TowardsGone returns the next step from a volume's state to its absence.
-func TowardsGone(v cinder.Volume, workflow cinder.Workflow) Step {
+// NextToDelete returns the next step from a volume's state to its absence.
+func NextToDelete(v cinder.Volume, workflow cinder.Workflow) Step {
 	if v.ID == "" {
 		return None
 	}

@@ -43,9 +43,9 @@ import (
 // resyncPeriod is how often every object is checked again even if it has not changed.
 const resyncPeriod = 15 * time.Minute
 
-// fewClients is the smallest number of logged-in clients to keep; a reload may
+// minClients is the smallest number of logged-in clients to keep; a reload may
 // add backends.
-const fewClients = 256
+const minClients = 256
 
 // A follower reads its watches in batches, so its caches may be late by followersPause;
 // when it is elected, it reads at once what has arrived. Connections younger than
@@ -109,7 +109,7 @@ type App struct {
 	libraryMetrics metrics.Metrics
 	status         *status
 	monitor        *liveness.Monitor
-	// maxByPolicy is a time.Duration; see longestWork.
+	// maxByPolicy is a time.Duration; see maxWorkTime.
 	maxByPolicy atomic.Int64
 	health      *healthz
 	listener    net.Listener
@@ -215,7 +215,7 @@ func assemble(options Options) (*App, error) {
 		libraryMetrics:     library.NewMetrics(registry),
 		monitor:            liveness.New(),
 	}
-	a.leads.Store(&leadership{ctx: context.Background(), fence: mayNot})
+	a.leads.Store(&leadership{ctx: context.Background(), fence: notLeading})
 	if a.nodes, err = newNodeCaches(client, options.CSIEndpoint != ""); err != nil {
 		return nil, err
 	}
@@ -256,8 +256,8 @@ type leadership struct {
 	since time.Time
 }
 
-// mayNot is the fence of a replica that does not lead.
-func mayNot() error { return errors.New("this replica does not lead") }
+// notLeading is the fence of a replica that does not lead.
+func notLeading() error { return errors.New("this replica does not lead") }
 
 // term returns the current term; nil while this replica does not lead.
 func (a *App) term() *term { return a.leads.Load().term }
@@ -281,7 +281,7 @@ func (a *App) Run(ctx context.Context) error {
 
 	a.broadcaster = eventrecord.NewBroadcaster(eventrecord.WithContext(background))
 	defer a.broadcaster.Shutdown()
-	a.recorder = events.NewRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}), scheme.Scheme, a.options.Metrics, haveManyMatters)
+	a.recorder = events.NewRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}), scheme.Scheme, a.options.Metrics, keepEachMessage)
 	a.broadcaster.StartRecordingToSink(a.recorder.Sink(&typedcorev1.EventSinkImpl{Interface: a.client.CoreV1().Events("")}))
 	go a.recorder.Run(background)
 
@@ -308,7 +308,7 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	a.logger.Info("Ready", "identity", a.identity, "cluster", a.cluster, "policy", a.options.PolicyFile, "revision", a.policy.Load().Revision())
 	a.status.setReady()
-	a.dialer.Relax()
+	a.dialer.StartBatching()
 	go reloader.run(background)
 	if a.options.LeaderElect {
 		go a.watchLease(background)
@@ -347,9 +347,9 @@ func (a *App) tell(eventType, reason, message string) {
 	a.recorder.Event(lease, eventType, reason, message)
 }
 
-// haveManyMatters reports whether events with this kind and reason must not replace
+// keepEachMessage reports whether events with this kind and reason must not replace
 // each other: those about the Lease, which stands for everything that the program
 // reports, and the warnings about connections, because one claim may have several.
-func haveManyMatters(kind, reason string) bool {
+func keepEachMessage(kind, reason string) bool {
 	return kind == "Lease" || reason == "ConnectionWarning"
 }

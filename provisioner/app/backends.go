@@ -56,7 +56,7 @@ func (t *termBackends) Volumes(name string) (provisioner.Volumes, error) {
 		return nil, err
 	}
 	if moved {
-		t.tellMoved(name)
+		t.reportMoved(name)
 	}
 	return lifecycle, nil
 }
@@ -67,7 +67,7 @@ func (t *termBackends) isGone(name, volumeID string) bool {
 	return err == nil && lifecycle.IsGone(volumeID)
 }
 
-func (t *termBackends) tellMoved(name string) {
+func (t *termBackends) reportMoved(name string) {
 	t.logger.Warn("The backend now points to a different Cinder or project; volumes created earlier are expected there, too", "backend", name)
 	t.moved(name)
 }
@@ -110,7 +110,7 @@ func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle 
 				t.answers(config.Name)
 			}
 		},
-		Moved: func() { t.tellMoved(config.Name) },
+		Moved: func() { t.reportMoved(config.Name) },
 	})
 }
 

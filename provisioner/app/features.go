@@ -36,7 +36,7 @@ func (a *App) newExpander(t *term) *expand.Controller {
 		TrustParameters:   a.options.CSITrustParameters,
 		Workers:           expandWorkers,
 		Monitor:           a.monitor,
-		LongestWork:       a.longestWork,
+		MaxWorkTime:       a.maxWorkTime,
 		Logger:            a.logger,
 		Metrics:           a.expandMetrics,
 		Tracer:            tracing.New(a.options.Traces),
@@ -104,7 +104,7 @@ func (a *App) newImporter(t *term) *tenantimport.Controller {
 		Recorder:    a.recorder,
 		Workers:     importWorkers,
 		Monitor:     a.monitor,
-		LongestWork: a.longestWork,
+		MaxWorkTime: a.maxWorkTime,
 		Logger:      a.logger,
 		Tracer:      tracing.New(a.options.Traces),
 		Count:       a.importMetrics.count,
@@ -159,7 +159,7 @@ func (a *App) newSnapshots(t *term) *snapshot.Controller {
 		Workers:           snapshotWorkers,
 		LookAgain:         lookForSnapshots,
 		Monitor:           a.monitor,
-		LongestWork:       a.longestWork,
+		MaxWorkTime:       a.maxWorkTime,
 		Logger:            a.logger,
 		Metrics:           a.snapshotMetrics,
 	})
@@ -188,7 +188,7 @@ func (b snapshotBackends) Snapshots(name string) (snapshot.Snapshots, error) {
 func (t *termBackends) current(name string) (*backends.Lifecycle, error) {
 	lifecycle, moved, err := t.configured(name)
 	if err == nil && moved {
-		t.tellMoved(name)
+		t.reportMoved(name)
 	}
 	return lifecycle, err
 }

@@ -59,7 +59,7 @@ func (k *keeper) run(ctx context.Context) {
 		Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Namespace: k.app.lastGood.Namespace, Name: k.app.lastGood.Name,
 	})
 	defer func() { <-secret.Stopped }()
-	ticker := time.NewTicker(lookEvery)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		k.look(ctx)

@@ -54,7 +54,7 @@ func TestANewerKeptPolicyKeepsItsCredentials(t *testing.T) {
 	}
 
 	older.write(t, "policy.yaml", "tenants: [")
-	r.lookAtPolicy()
+	r.checkPolicyFile()
 	if err := older.keep(t.Context(), older.inForce()); err != nil {
 		t.Fatal(err)
 	}
@@ -143,8 +143,8 @@ func TestARevokedPolicyDoesNotComeBack(t *testing.T) {
 	now, clouds := manyBackends("now", len(bundles), bundles...)
 	s.write(t, "policy.yaml", now)
 	s.write(t, "clouds.yaml", clouds)
-	r.lookAtPolicy()
-	r.lookAtCredentials()
+	r.checkPolicyFile()
+	r.checkCredentials()
 	k := &keeper{app: s.App}
 	k.look(t.Context())
 	if want := "has the policy, but no credentials: those of 8 backends"; !strings.Contains(k.failure, want) || testutil.ToFloat64(s.reloads.kept) != 0 {
@@ -175,8 +175,8 @@ func TestABadFileReplacesOnlyWhatItCannotUse(t *testing.T) {
 	newerCredentials := []byte(strings.Replace(string(last.Kept), "own", "newer", 1))
 	s.write(t, "policy.yaml", "tenants: [")
 	s.write(t, "clouds.yaml", "clouds: [")
-	r.lookAtPolicy()
-	r.lookAtCredentials()
+	r.checkPolicyFile()
+	r.checkCredentials()
 	for name, c := range map[string]struct {
 		policy      string
 		credentials []byte

@@ -80,8 +80,8 @@ func (s *starter) start(t *testing.T) (*reloader, error) {
 	t.Helper()
 	r, err := s.begin(t.Context())
 	if err == nil {
-		r.lookAtPolicy()
-		r.lookAtCredentials()
+		r.checkPolicyFile()
+		r.checkCredentials()
 	}
 	return r, err
 }
@@ -183,8 +183,8 @@ func TestAnyBadFileStartsWithTheLastGood(t *testing.T) {
 
 			s.write(t, "policy.yaml", policyOf("third", ""))
 			s.write(t, "clouds.yaml", cloudsOf("third"))
-			r.lookAtPolicy()
-			r.lookAtCredentials()
+			r.checkPolicyFile()
+			r.checkCredentials()
 			unreadable, refused = s.status.troubles()
 			if refused != nil || len(unreadable) > 0 || testutil.ToFloat64(s.reloads.success) != 1 || s.fromKept.Load() {
 				t.Errorf("after the files were mended: refused %v, unreadable %v", refused, unreadable)
@@ -293,13 +293,13 @@ func TestAGoodFileStartsAlthoughSecretsCannotBeRead(t *testing.T) {
 		asked++
 		return true, nil, apierrors.NewInternalError(errors.New("no key to decrypt with"))
 	})
-	if _, err := s.start(t); err != nil || asked != enoughTries {
+	if _, err := s.start(t); err != nil || asked != maxLoadAttempts {
 		t.Errorf("after %d tries: %v", asked, err)
 	}
 	s.write(t, "policy.yaml", "tenants: [")
 	ctx, cancel := context.WithCancel(t.Context())
 	s.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
-		if asked++; asked > 2*enoughTries {
+		if asked++; asked > 2*maxLoadAttempts {
 			cancel()
 		}
 		return false, nil, nil

@@ -75,10 +75,10 @@ func (h *watchedHandler) OnDelete(object any) {
 // the API server.
 const workSlack = 10 * time.Minute
 
-// longestWork returns more time than a worker may need for one object at any backend.
+// maxWorkTime returns more time than a worker may need for one object at any backend.
 // It never becomes shorter, because work goes on with the timeouts of the policy under
 // which it began.
-func (a *App) longestWork() time.Duration {
+func (a *App) maxWorkTime() time.Duration {
 	return max(workSlack, time.Duration(a.maxByPolicy.Load()))
 }
 
@@ -96,7 +96,7 @@ func (a *App) noteTimeouts(next *policy.Policy) {
 // watchQueue watches the queue of requests to a backend: while requests wait, one
 // of them gets its turn at least as often as a request under way times out.
 func (a *App) watchQueue(ctx context.Context, backend string) {
-	a.monitor.Follow(ctx, "the request queue of backend "+backend, a.longestWork, func() (waiting bool, mark string) { return a.pool.Progress(backend) })
+	a.monitor.Follow(ctx, "the request queue of backend "+backend, a.maxWorkTime, func() (waiting bool, mark string) { return a.pool.Progress(backend) })
 }
 
 // healthz answers the kubelet, which restarts a replica in which something stands

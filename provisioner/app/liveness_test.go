@@ -128,7 +128,7 @@ func TestALeaderWhoseElectorStandsStillIsNotAlive(t *testing.T) {
 	s.leaseClient = s.client
 	s.options.RetryPeriod, s.options.RenewDeadline, s.options.LeaseDuration = 10*time.Millisecond, 100*time.Millisecond, time.Second
 	s.options.DrainTimeout = 100 * time.Millisecond
-	s.recorder = events.NewRecorder(record.NewFakeRecorder(0), scheme.Scheme, s.options.Metrics, haveManyMatters)
+	s.recorder = events.NewRecorder(record.NewFakeRecorder(0), scheme.Scheme, s.options.Metrics, keepEachMessage)
 	if _, err := s.start(t); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestShorterTimeoutsDoNotShortenTheWorkUnderWay(t *testing.T) {
 			return &policy.Policy{Backends: []policy.Backend{{Name: "gold", Timeouts: policy.Timeouts{Create: timeout, Delete: time.Minute, Request: time.Second}}}}
 		}
 		s.putInForce(withCreate(10 * time.Hour))
-		work := s.monitor.Begin("the worker of claim a/data", s.longestWork)
+		work := s.monitor.Begin("the worker of claim a/data", s.maxWorkTime)
 		s.putInForce(withCreate(time.Minute))
 		time.Sleep(10 * time.Hour)
 		if status, text := s.livenessProbe(); status != http.StatusOK {

@@ -17,12 +17,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// lookEvery is how often the mounted files are compared with what is in force.
+// pollInterval is how often the mounted files are compared with what is in force.
 // The program reads their content and does not rely on file system
 // notifications: a ConfigMap or Secret is mounted as a symlink to a symlink
 // that is swapped, some file systems send no notifications at all, and reading
 // a few kilobytes a second costs nothing.
-const lookEvery = time.Second
+const pollInterval = time.Second
 
 // maxErrors is how many errors an event lists; the log has them all.
 const maxErrors = 3
@@ -44,11 +44,11 @@ func newReloader(a *App) *reloader {
 
 // run checks the files until the context ends.
 func (r *reloader) run(ctx context.Context) {
-	ticker := time.NewTicker(lookEvery)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
-		r.lookAtPolicy()
-		r.lookAtCredentials()
+		r.checkPolicyFile()
+		r.checkCredentials()
 		select {
 		case <-ctx.Done():
 			return
@@ -57,9 +57,9 @@ func (r *reloader) run(ctx context.Context) {
 	}
 }
 
-// lookAtPolicy reads the file. Everything that can fail comes first; then one
+// checkPolicyFile reads the file. Everything that can fail comes first; then one
 // swap puts the new policy into force for all later decisions.
-func (r *reloader) lookAtPolicy() {
+func (r *reloader) checkPolicyFile() {
 	a := r.app
 	before := a.policy.Load()
 	revision, next, err := a.readPolicy(before.Revision(), r.refused)
@@ -131,11 +131,11 @@ func (r *reloader) refuse(revision string, err error) {
 	a.reloads.failed()
 	a.status.setRefused(err)
 	a.logger.Error("Refused the policy file; the last good policy stays in force", "revision", a.policy.Load().Revision()+a.keptWhere(), "error", err)
-	a.tellRefused(err)
+	a.reportRefused(err)
 }
 
-// tellRefused writes the event about a refused file.
-func (a *App) tellRefused(err error) {
+// reportRefused writes the event about a refused file.
+func (a *App) reportRefused(err error) {
 	a.tell(corev1.EventTypeWarning, "PolicyRefused", fmt.Sprintf("refused the policy file; revision %s%s stays in force: %s",
 		a.policy.Load().Revision(), a.keptWhere(), firstErrors(err)))
 }
@@ -149,20 +149,20 @@ func (a *App) keptWhere() string {
 	return fmt.Sprintf(" (the last good one, kept in %s)", a.lastGood)
 }
 
-// tellUnreadable writes the event about credentials that cannot be read.
-func (a *App) tellUnreadable(err error) {
+// reportUnreadable writes the event about credentials that cannot be read.
+func (a *App) reportUnreadable(err error) {
 	a.tell(corev1.EventTypeWarning, "CredentialsUnreadable", err.Error())
 }
 
-// tellTroubles reports at the beginning of a term what this replica found as a
+// reportTroubles reports at the beginning of a term what this replica found as a
 // follower.
-func (a *App) tellTroubles() {
+func (a *App) reportTroubles() {
 	unreadable, refused := a.status.troubles()
 	if refused != nil {
-		a.tellRefused(refused)
+		a.reportRefused(refused)
 	}
 	for _, err := range unreadable {
-		a.tellUnreadable(err)
+		a.reportUnreadable(err)
 	}
 	a.warnOfMissingBackends()
 }
@@ -192,9 +192,9 @@ func (a *App) sameCluster(before, next *policy.Policy) error {
 		next.Source, was, will, a.lastGood)
 }
 
-// lookAtCredentials reads the credentials of every backend, so that changed
+// checkCredentials reads the credentials of every backend, so that changed
 // ones take effect at once and broken ones are known before they are needed.
-func (r *reloader) lookAtCredentials() {
+func (r *reloader) checkCredentials() {
 	a := r.app
 	var changed []string
 	for _, config := range a.backendConfigs() {
@@ -207,7 +207,7 @@ func (r *reloader) lookAtCredentials() {
 		switch {
 		case err != nil && news:
 			a.logger.Error("Cannot read credentials", "backend", name, "error", err)
-			a.tellUnreadable(err)
+			a.reportUnreadable(err)
 		case news:
 			a.logger.Info("Credentials are readable again", "backend", name)
 			a.tell(corev1.EventTypeNormal, "CredentialsReadable", fmt.Sprintf("backend %s: the credentials can be read again and are in use", name))

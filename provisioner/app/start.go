@@ -41,7 +41,7 @@ func (a *App) begin(ctx context.Context) (*reloader, error) {
 	}
 	a.pool = backends.NewPool(backends.PoolOptions{
 		Warn:     func(backend, message string) { a.logger.Warn(message, "backend", backend) },
-		Size:     max(fewClients, len(a.policy.Load().Backends)),
+		Size:     max(minClients, len(a.policy.Load().Backends)),
 		Sources:  auth.Sources{CloudsFile: a.options.CloudsFile},
 		Metrics:  a.backendMetrics,
 		MayWrite: a.mayWrite,
@@ -59,10 +59,10 @@ func (a *App) findCluster(ctx context.Context) error {
 	})
 }
 
-// enoughTries is how often a replica with a good policy file asks for the last good
+// maxLoadAttempts is how often a replica with a good policy file asks for the last good
 // policy before it goes on without it: the API server answers, but Secrets cannot be
 // read, for example because their encryption is broken.
-const enoughTries = 3
+const maxLoadAttempts = 3
 
 // loadKept reads the last good policy and credentials. A replica that cannot read them
 // goes on without them if its policy file is good, or if waiting is of no use because
@@ -75,7 +75,7 @@ func (a *App) loadKept(ctx context.Context) (kept lastgood.Kept, err error) {
 			return nil
 		}
 		goOn := apierrors.IsForbidden(err)
-		if !goOn && tries >= enoughTries {
+		if !goOn && tries >= maxLoadAttempts {
 			_, _, refused := a.readPolicy()
 			goOn = refused == nil
 		}

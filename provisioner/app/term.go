@@ -74,12 +74,12 @@ func (t *term) credentialsChanged(backends []string) {
 func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	a.status.setLeading(true)
 	defer a.status.setLeading(false)
-	a.dialer.Hurry()
-	defer a.dialer.Relax()
+	a.dialer.StopBatching()
+	defer a.dialer.StartBatching()
 	termCtx, cut := context.WithCancel(termCtx)
 	defer cut()
 	a.leads.Store(&leadership{ctx: termCtx, fence: fence})
-	defer a.leads.Store(&leadership{ctx: termCtx, fence: mayNot})
+	defer a.leads.Store(&leadership{ctx: termCtx, fence: notLeading})
 	a.logger.Info("Leading", "identity", a.identity)
 
 	// Work stops when either context ends.
@@ -105,7 +105,7 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 		return t.informers.release()
 	}
 	a.leads.Store(&leadership{ctx: termCtx, fence: fence, term: t, since: time.Now()})
-	a.tellTroubles()
+	a.reportTroubles()
 
 	drained := t.start(work, func() { a.noteEarlierClaims(work, t.provisioner) })
 	<-work.Done()
@@ -209,7 +209,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		Tracer:   tracing.New(a.options.Traces),
 
 		Monitor:     a.monitor,
-		LongestWork: a.longestWork,
+		MaxWorkTime: a.maxWorkTime,
 	})
 	t.snapshots = a.newSnapshots(t)
 	t.backends.answers = func(name string) { t.provisioner.BackendAnswers(name); t.snapshots.BackendAnswers(name) }

@@ -33,8 +33,8 @@ import (
 
 // Volumes attaches the volumes of one backend; *backends.Lifecycle implements it.
 type Volumes interface {
-	Publish(ctx context.Context, target backends.Target, to backends.Publication) (backends.Published, error)
-	Unpublish(ctx context.Context, target backends.Target, from backends.Withdrawal) error
+	Publish(ctx context.Context, target backends.Target, to backends.PublishRequest) (backends.Published, error)
+	Unpublish(ctx context.Context, target backends.Target, from backends.UnpublishRequest) error
 	ForgetUnclean(ctx context.Context, target backends.Target, key string) error
 	// Place returns where the backend's volumes are.
 	Place() cinder.Place
@@ -114,7 +114,7 @@ func New(options Options) *Engine {
 const ReasonDuplicateInitiator = "DuplicateInitiator"
 
 // Publish implements controller.Engine.
-func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.Connection, error) {
+func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wire.Connection, error) {
 	of, err := e.volumeOf(to.Volume)
 	if err != nil {
 		return wire.Connection{}, failure(err)
@@ -158,7 +158,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 		defer gate.RUnlock()
 	}
 	var found mappers.NodeConnection
-	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.Publication{
+	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.PublishRequest{
 		Node: to.Node.Name, Key: to.Node.Key(), Connector: e.connectorOf(to.Node), ReadOnly: to.ReadOnly, Shared: to.Shared,
 		Admit: func(ctx context.Context, notes map[string]stamps.Unclean) (ended []string, err error) {
 			ended, err = admit(ctx, notes)
@@ -209,7 +209,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.Publication) (wire.C
 // reading, or the reverse. Cinder before microversion 3.54 has no attachments for
 // reading, so what is recorded counts, too. If Cinder itself grants a volume only for
 // reading, a call may still ask for it as if for writing.
-func asBefore(to controller.Publication, recorded, granted bool) error {
+func asBefore(to controller.PublishRequest, recorded, granted bool) error {
 	has, asked := "writing", "reading"
 	switch {
 	case recorded && !to.ReadOnly:
@@ -275,7 +275,7 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle, of source, node string) error {
 	e.seeClean(ctx, volume, of, node)
 	var clean []string // the names of nodes
-	from := backends.Withdrawal{Node: node, Unclean: e.stillUses(volume, of, func(node string) { clean = append(clean, node) })}
+	from := backends.UnpublishRequest{Node: node, Unclean: e.stillUses(volume, of, func(node string) { clean = append(clean, node) })}
 	if node != "" {
 		from.Key, from.Others = wire.NodeKey(node), e.keysThatStay(of.target.Stamp.PV, node)
 	}

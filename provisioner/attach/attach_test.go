@@ -53,8 +53,8 @@ type volumes struct {
 	err      error
 	// target, to and from are the arguments of the last calls.
 	target backends.Target
-	to     backends.Publication
-	from   backends.Withdrawal
+	to     backends.PublishRequest
+	from   backends.UnpublishRequest
 	// all is what it lists, and unread the error if it cannot list; notes are those on
 	// the volume.
 	all     []cinder.Volume
@@ -67,7 +67,7 @@ type volumes struct {
 	recorded *bool
 }
 
-func (v *volumes) Publish(ctx context.Context, target backends.Target, to backends.Publication) (backends.Published, error) {
+func (v *volumes) Publish(ctx context.Context, target backends.Target, to backends.PublishRequest) (backends.Published, error) {
 	v.calls = append(v.calls, "publish "+target.VolumeID+" to "+to.Node)
 	v.target, v.to = target, to
 	if v.err != nil {
@@ -87,7 +87,7 @@ func (v *volumes) Publish(ctx context.Context, target backends.Target, to backen
 	return published, to.HandOut(ctx, published)
 }
 
-func (v *volumes) Unpublish(ctx context.Context, target backends.Target, from backends.Withdrawal) error {
+func (v *volumes) Unpublish(ctx context.Context, target backends.Target, from backends.UnpublishRequest) error {
 	v.calls = append(v.calls, "unpublish "+target.VolumeID+" from "+from.Key)
 	v.target, v.from = target, from
 	if v.held != "" && v.held == from.Key {
@@ -225,7 +225,7 @@ func handle() wire.Handle { return wire.Handle{Backend: "gold", ID: volumeID} }
 
 func (w *world) publish(t *testing.T) (wire.Connection, error) {
 	t.Helper()
-	return w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: n1})
+	return w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n1})
 }
 
 // secret returns the content of the volume's Secret.
@@ -334,7 +334,7 @@ func TestPublishRefuses(t *testing.T) {
 			if test.node.Name == "" {
 				test.node = n1
 			}
-			_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: test.node})
+			_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: test.node})
 			wantFailure(t, err, test.kind, test.message)
 			if len(w.events.Events) > 0 {
 				t.Errorf("event %s", <-w.events.Events)
@@ -368,7 +368,7 @@ func TestPublishForReading(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, testPV(), testSecret())
 			w.volumes.document, w.volumes.recorded = test.document, test.recorded
-			got, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: n1, ReadOnly: test.asked})
+			got, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n1, ReadOnly: test.asked})
 			if test.refused != "" {
 				wantFailure(t, err, controller.AlreadyExists, test.refused)
 				return
@@ -405,7 +405,7 @@ func TestPublishByNVMe(t *testing.T) {
 		w := newWorld(t, testPV(), testSecret())
 		w.volumes.document = test.document
 		must(t, w.nodes.Update(csiNode(t, test.node)))
-		_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: test.node})
+		_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: test.node})
 		wantFailure(t, err, controller.Unmappable, "the volume is attached by "+kind+", but node n1 has registered no "+test.lacks+" there, and restart its node plugin")
 	}
 }
@@ -430,7 +430,7 @@ func TestPublishByFibreChannel(t *testing.T) {
 			w := newWorld(t, testPV(), testSecret())
 			w.volumes.document = document + test.more
 			must(t, w.nodes.Update(csiNode(t, node)))
-			got, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: node})
+			got, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: node})
 			must(t, err)
 			if want := (wire.Connection{Protocol: "fibre_channel", Bytes: 2 << 30, Attachment: "attachment-1", Paths: test.paths}); !reflect.DeepEqual(got, want) {
 				t.Errorf("connection %+v, want %+v", got, want)
@@ -446,7 +446,7 @@ func TestPublishByFibreChannel(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	w.volumes.document = document + "}"
 	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n1", InitiatorName: "iqn.2026-01.example:n1"})))
-	_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: wire.Node{Name: "n1", InitiatorName: "iqn.2026-01.example:n1"}})
+	_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: wire.Node{Name: "n1", InitiatorName: "iqn.2026-01.example:n1"}})
 	wantFailure(t, err, controller.Unmappable, "the volume is attached by fibre_channel, but node n1 has registered no Fibre Channel port that is online; look at the HBAs there, and restart its node plugin")
 }
 
@@ -460,7 +460,7 @@ func TestOneAttachmentShowsThatANodeLacksAName(t *testing.T) {
 		attachments := func(want int) {
 			t.Helper()
 			for range 3 {
-				_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: nameless})
+				_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: nameless})
 				wantFailure(t, err, controller.Unmappable, "the volume is attached by iscsi, but node n1 has registered no iSCSI name; install open-iscsi there, and restart its node plugin")
 			}
 			if len(w.volumes.calls) != want {
@@ -490,7 +490,7 @@ func TestTwoNodesOfOneNameGetNothing(t *testing.T) {
 			must(t, w.nodes.Update(csiNode(t, twin)))
 			message := "Nodes n1 and n2 have the same name at the arrays, " + name + ", so neither gets a volume; give one of them a unique name, and restart its node plugin"
 			for _, node := range []wire.Node{n1, twin} {
-				_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: node})
+				_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: node})
 				wantFailure(t, err, controller.DuplicateInitiator, message)
 				for range 2 {
 					if got := <-w.events.Events; got != "Warning DuplicateInitiator "+message {
@@ -517,7 +517,7 @@ func TestANodeOfALaterReleaseGetsVolumes(t *testing.T) {
 	must(t, w.nodes.Update(registered))
 	later, err := wire.ParseNodeID(driver.NodeID)
 	must(t, err)
-	_, err = w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: later})
+	_, err = w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: later})
 	must(t, err)
 }
 
@@ -572,7 +572,7 @@ func TestWritesOfOthersStay(t *testing.T) {
 	})
 	_, err := w.publish(t)
 	must(t, err)
-	_, err = w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: n2})
+	_, err = w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n2})
 	must(t, err)
 	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
 	if data := w.secret(t); len(data) != 1 || data[wire.SecretKey("n2")] == "" {

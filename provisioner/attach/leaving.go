@@ -55,7 +55,7 @@ func (e *Engine) leaving(ctx context.Context, pv, nodeID string) ([]string, erro
 	switch {
 	case len(nodes) > 0:
 		if staying != "" || mistake != nil || !slices.Contains(nodes, named.Name) {
-			e.tellWrongID(nodes, nodeID)
+			e.reportWrongID(nodes, nodeID)
 		}
 		return nodes, nil
 	case staying != "":
@@ -96,8 +96,8 @@ func (e *Engine) ends(ctx context.Context, cached *storagev1.VolumeAttachment) (
 	return now.DeletionTimestamp != nil, nil
 }
 
-// tellWrongID reports nodes that were to be detached under an ID that is not theirs.
-func (e *Engine) tellWrongID(nodes []string, nodeID string) {
+// reportWrongID reports nodes that were to be detached under an ID that is not theirs.
+func (e *Engine) reportWrongID(nodes []string, nodeID string) {
 	for _, node := range nodes {
 		object, err := e.CSINodes.Get(node)
 		if err != nil {

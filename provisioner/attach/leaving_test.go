@@ -152,7 +152,7 @@ func TestPortsAreNamedInOneFormAlone(t *testing.T) {
 	} {
 		w := newWorld(t, testPV(), testSecret())
 		must(t, w.nodes.Add(csiNode(t, node)))
-		_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: node})
+		_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: node})
 		bad := append(slices.Clone(node.PortNames), node.NodeNames...)
 		wantFailure(t, err, controller.NodeUnknown, fmt.Sprintf("node n2 is registered with %q, which is not the name of a Fibre Channel port; restart its node plugin", bad[len(bad)-1]))
 		if len(w.volumes.calls) > 0 {
@@ -173,7 +173,7 @@ func TestNamesThatNoNodeHasAreRefused(t *testing.T) {
 	} {
 		w := newWorld(t, testPV(), testSecret())
 		must(t, w.nodes.Update(csiNode(t, node)))
-		_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: node})
+		_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: node})
 		bad := node.InitiatorName + node.HostNQN
 		wantFailure(t, err, controller.NodeUnknown, fmt.Sprintf("node n2 is registered with %q, which is not %s; restart its node plugin", bad, name))
 		if len(w.volumes.calls) > 0 {

@@ -339,7 +339,7 @@ func (e *Engine) leftovers(at place) []wire.Handle {
 		if !ours || handle.Backend != at.backend {
 			continue
 		}
-		if len(record.WithSource(e.PersistentVolumes, wire.DriverName, handle.String())) == 0 {
+		if len(record.ByHandle(e.PersistentVolumes, wire.DriverName, handle.String())) == 0 {
 			left = append(left, handle)
 		}
 	}

@@ -136,7 +136,7 @@ func TestAVolumeOfALostNodeMovesWhenNothingCanWriteToIt(t *testing.T) {
 				w.rules.FencedByInitiator = byInitiator
 				way.then(t, w)
 				w.client.ClearActions()
-				_, err := w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: n2})
+				_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n2})
 				if !way.moves && !byInitiator {
 					wantFailure(t, err, controller.Unclean, notFenced)
 					return
@@ -178,7 +178,7 @@ func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
 				}
 				way.then(t, w)
 				w.volumes.calls, w.volumes.document = nil, plain+"}"
-				other := controller.Publication{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
+				other := controller.PublishRequest{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
 				if name == "its object is deleted" {
 					w.tidy(t.Context())
 				}
@@ -202,7 +202,7 @@ func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
 				_, err = w.publish(t)
 				wantFailure(t, err, controller.Unclean, quarantined)
 				// Volumes at another place are not affected.
-				_, err = w.Publish(t.Context(), controller.Publication{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1})
+				_, err = w.Publish(t.Context(), controller.PublishRequest{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1})
 				must(t, err)
 			})
 		}
@@ -306,7 +306,7 @@ func TestNothingIsDecidedUnseen(t *testing.T) {
 	_, err := w.publish(t)
 	wantFailure(t, err, "Forbidden", `cannot tell which volumes node n1 uses: nodes "n1" is forbidden: no right`)
 	w.rules.FencedByInitiator = false
-	_, err = w.Publish(t.Context(), controller.Publication{Volume: handle(), Node: n2})
+	_, err = w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n2})
 	wantFailure(t, err, "Forbidden", `cannot tell which volumes node n1 uses: nodes "n1" is forbidden: no right`)
 	w.volumes.notes = nil
 	wantFailure(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)), "Forbidden", `cannot tell which volumes node n1 uses: nodes "n1" is forbidden: no right`)
@@ -476,7 +476,7 @@ func TestANoteIsReadByTheNameOfItsBackendAlone(t *testing.T) {
 // volumes of all backends that lead there.
 func TestALostNodeGetsNothingByTheOtherNameOfAProject(t *testing.T) {
 	const until = "so it gets no volume of backend silver until its kubelet has released that volume"
-	other := controller.Publication{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1}
+	other := controller.PublishRequest{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1}
 	w := lostWithVolume(t, otherPV(2, "silver"))
 	w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
 	w.volumes.document = plain + "}"

@@ -44,7 +44,7 @@ type seenProtocol struct {
 }
 
 // check calls hasNameFor if the protocol of the volume is known.
-func (p *protocols) check(to controller.Publication) error {
+func (p *protocols) check(to controller.PublishRequest) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for volume, seen := range p.seen {
@@ -60,7 +60,7 @@ func (p *protocols) check(to controller.Publication) error {
 }
 
 // learn calls hasNameFor, and remembers the protocol if the node lacks the name.
-func (p *protocols) learn(to controller.Publication, protocol string) error {
+func (p *protocols) learn(to controller.PublishRequest, protocol string) error {
 	err := hasNameFor(to.Node, protocol)
 	if err != nil {
 		p.mu.Lock()

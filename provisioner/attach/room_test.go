@@ -109,7 +109,7 @@ func TestPlacesAreCountedBeforeTheCacheShowsThem(t *testing.T) {
 	w.rules.VolumesPerNode = 1
 	_, err := w.publish(t)
 	must(t, err)
-	other := controller.Publication{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
+	other := controller.PublishRequest{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
 	_, err = w.Publish(t.Context(), other)
 	wantFailure(t, err, controller.NodeFull, "node n1 has 1 of the 1 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there")
 	// A repetition does not count again.
@@ -143,7 +143,7 @@ func TestAnAttachmentThatWasBegunKeepsItsPlace(t *testing.T) {
 	_, err = w.publish(t)
 	wantFailure(t, err, "Unavailable", "backend gold: no answer")
 	w.volumes.err = nil
-	other := controller.Publication{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
+	other := controller.PublishRequest{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
 	_, err = w.Publish(t.Context(), other)
 	wantFailure(t, err, controller.NodeFull, "node n1 has 1 of the 1 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there")
 	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))

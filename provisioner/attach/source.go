@@ -25,7 +25,7 @@ type source struct {
 
 // volumeOf finds the PersistentVolume of a volume. It must be this program's.
 func (e *Engine) volumeOf(volume wire.Handle) (source, error) {
-	found := record.WithSource(e.PersistentVolumes, wire.DriverName, volume.String())
+	found := record.ByHandle(e.PersistentVolumes, wire.DriverName, volume.String())
 	switch len(found) {
 	case 0:
 		return source{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("no PersistentVolume has the handle %s", volume)}

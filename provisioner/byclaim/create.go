@@ -240,7 +240,7 @@ func isNamedBy(claim *corev1.PersistentVolumeClaim) func(class *string) bool {
 func (m *Maker) sourceOf(ctx context.Context, namespace string, wanted controller.Creation) (*corev1.TypedLocalObjectReference, error) {
 	switch {
 	case wanted.FromVolume != "":
-		for _, pv := range record.WithSource(m.PersistentVolumes, wire.DriverName, wanted.FromVolume) {
+		for _, pv := range record.ByHandle(m.PersistentVolumes, wire.DriverName, wanted.FromVolume) {
 			if ref := pv.Spec.ClaimRef; ref != nil && ref.Namespace == namespace {
 				return &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: ref.Name}, nil
 			}

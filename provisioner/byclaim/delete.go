@@ -27,7 +27,7 @@ const (
 // caller, and waits until the hub has removed the volume. It deletes no other volume:
 // tenants delete their claims, and the hub then removes the volumes.
 func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
-	found := record.WithSource(m.PersistentVolumes, wire.DriverName, volume.String())
+	found := record.ByHandle(m.PersistentVolumes, wire.DriverName, volume.String())
 	v, exists, err := m.find(ctx, volume)
 	switch {
 	case err != nil:

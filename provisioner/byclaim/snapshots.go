@@ -95,7 +95,7 @@ func (m *Maker) snapshotClass(parameters map[string]string) (string, error) {
 
 // claimForCaller returns the claim of a volume if it was made for a trusted caller.
 func (m *Maker) claimForCaller(ctx context.Context, volume wire.Handle) (*corev1.PersistentVolumeClaim, error) {
-	found := record.WithSource(m.PersistentVolumes, wire.DriverName, volume.String())
+	found := record.ByHandle(m.PersistentVolumes, wire.DriverName, volume.String())
 	switch {
 	case len(found) == 0:
 		return nil, failure(notFound, "no PersistentVolume has the handle %s", volume)

@@ -190,7 +190,7 @@ func (b *trialBench) try(ctx context.Context, plan trialPlan) policycli.Trial {
 		return trial
 	}
 	uid := string(uuid.NewUUID())
-	stamp, lost := trialStamp(uid), b.lifecycle.LastDoubt()
+	stamp, lost := trialStamp(uid), b.lifecycle.LastUncertain()
 	bounded, cancel := context.WithTimeout(ctx, maxTrialTime)
 	defer cancel()
 	connected, err := b.lifecycle.Connect(bounded, backends.Spec{
@@ -209,7 +209,7 @@ func (b *trialBench) try(ctx context.Context, plan trialPlan) policycli.Trial {
 		trial.Error = err.Error()
 		b.note(trial.Rules[0], false, fmt.Sprintf("a trial failed at step %s: %s", trial.Step, err))
 	}
-	if trial.Left = b.remove(ctx, stamp, trial.Volume, b.lifecycle.LastDoubt().After(lost)); trial.Left != "" {
+	if trial.Left = b.remove(ctx, stamp, trial.Volume, b.lifecycle.LastUncertain().After(lost)); trial.Left != "" {
 		b.run.options.Tell(trial.Left)
 		b.note(b.path, false, trial.Left)
 	}

@@ -93,10 +93,10 @@ type Options struct {
 	// occupies more of them than are still free.
 	Workers int
 
-	// Monitor watches the work. LongestWork exceeds anything that the work may wait
+	// Monitor watches the work. MaxWorkTime exceeds anything that the work may wait
 	// for, except turns at backends.
 	Monitor     *liveness.Monitor
-	LongestWork liveness.Bound
+	MaxWorkTime liveness.Bound
 
 	Logger  *slog.Logger
 	Metrics *Metrics
@@ -137,7 +137,7 @@ func (c *Controller) Run(ctx context.Context) {
 			}
 		})
 	}
-	group.Go(func() { c.Monitor.Follow(ctx, "the queue of expansions", c.LongestWork, c.turns.Progress) })
+	group.Go(func() { c.Monitor.Follow(ctx, "the queue of expansions", c.MaxWorkTime, c.turns.Progress) })
 	<-ctx.Done()
 	c.queue.ShutDown()
 	group.Wait()
@@ -158,13 +158,13 @@ func (c *Controller) ClaimSeen(claim *corev1.PersistentVolumeClaim) {
 // ClaimChanged records that a claim changed, or is to be checked again. It ignores
 // changes that this controller wrote itself.
 func (c *Controller) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
-	if before.ResourceVersion == after.ResourceVersion || wish(before) != wish(after) {
+	if before.ResourceVersion == after.ResourceVersion || relevantFields(before) != relevantFields(after) {
 		c.consider(after)
 	}
 }
 
 // wish returns the parts of a claim that can begin, change or end an expansion.
-func wish(claim *corev1.PersistentVolumeClaim) [6]string {
+func relevantFields(claim *corev1.PersistentVolumeClaim) [6]string {
 	wanted, limit, has := requested(claim), storage(claim.Spec.Resources.Limits), storage(claim.Status.Capacity)
 	deleted := ""
 	if claim.DeletionTimestamp != nil {
@@ -255,7 +255,7 @@ func (c *Controller) next(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // drain the queue; the next leader sees the same objects
 	}
-	task := c.Monitor.Begin("the worker that expands the volume of claim "+key, c.LongestWork)
+	task := c.Monitor.Begin("the worker that expands the volume of claim "+key, c.MaxWorkTime)
 	defer task.End()
 	c.work(task.In(ctx), key)
 	return true

@@ -173,7 +173,7 @@ func newFixture(t *testing.T) *fixture {
 		PersistentVolumes: f.factory.Core().V1().PersistentVolumes().Lister(),
 		Namespaces:        f.factory.Core().V1().Namespaces().Lister(),
 		Recorder:          f.events, Workers: 4,
-		Monitor: liveness.New(), LongestWork: liveness.Always(time.Hour),
+		Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour),
 		Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	t.Cleanup(f.queue.ShutDown)

@@ -37,7 +37,7 @@ func (c *Controller) isBySidecar(pv *corev1.PersistentVolume) bool {
 // its size. It may be called again after any interruption. Calls for one volume must
 // come one after the other.
 func (c *Controller) ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, bytes int64) (sizeGiB int64, err error) {
-	task := c.Monitor.Begin("the sidecar's expansion of PersistentVolume "+pv.Name, c.LongestWork)
+	task := c.Monitor.Begin("the sidecar's expansion of PersistentVolume "+pv.Name, c.MaxWorkTime)
 	defer task.End()
 	e := &expansion{c: c, pv: pv}
 	if e.origin, err = record.OriginOf(pv); err != nil {

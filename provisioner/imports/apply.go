@@ -44,7 +44,7 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 		Stamp:     i.stamp(plan),
 		Metadata:  plan.decision.Volume.Metadata,
 		Connector: i.Connector,
-		ReadOnly:  record.OnlyReading(plan.Claim.Spec.AccessModes),
+		ReadOnly:  record.AllReadOnly(plan.Claim.Spec.AccessModes),
 		Unclaimed: i.checkUnclaimed,
 		Granted:   i.granted(plan),
 
@@ -227,7 +227,7 @@ func (i *Importer) checkHandle(ctx context.Context, pv *corev1.PersistentVolume)
 			return err
 		}
 	}
-	if taken := record.WithHandle(pvs, pv.Spec.PersistentVolumeSource, pv.Name); taken != "" {
+	if taken := record.OtherByHandle(pvs, pv.Spec.PersistentVolumeSource, pv.Name); taken != "" {
 		return mappers.HandleTaken(pv.Annotations[record.AnnotationProtocol], pv.Spec.CSI, taken)
 	}
 	return nil

@@ -23,7 +23,7 @@ func TestImportExchangesWhatAnotherClaimLeftBehind(t *testing.T) {
 	if _, _, refused, err := l.Reserve("new", "fast", decision(15)); refused == nil || err != nil {
 		t.Errorf("a volume in use was exchanged: %v", err)
 	}
-	l.Forsake("old")
+	l.PersistentVolumeGone("old")
 	if _, _, refused, err := l.Reserve("new", "fast", decision(21)); refused == nil || err != nil {
 		t.Errorf("more than the quota was granted: %v", err)
 	}

@@ -66,10 +66,10 @@ type replaced struct {
 type entryState int
 
 const (
-	reserved entryState = iota // to be created
-	found                      // seen at Cinder
-	recorded                   // a PersistentVolume names it
-	forsaken                   // a PersistentVolume named it, but is gone
+	reserved      entryState = iota // to be created
+	found                           // seen at Cinder
+	recorded                        // a PersistentVolume names it
+	withoutRecord                   // a PersistentVolume named it, but is gone
 )
 
 // PassedOver is a backend of the rule that was not chosen, with the reason.
@@ -219,7 +219,7 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided)
 // left it behind, so that it does not need room twice.
 func (l *Ledger) leave(decision Decided) *replaced {
 	e, known := l.entries[decision.LeftBy]
-	if decision.Import == "" || !known || e.VolumeID != decision.Import || e.state != found && e.state != forsaken {
+	if decision.Import == "" || !known || e.VolumeID != decision.Import || e.state != found && e.state != withoutRecord {
 		return nil
 	}
 	l.drop(decision.LeftBy)
@@ -275,14 +275,14 @@ func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (elsewher
 	return ""
 }
 
-// Forsake records that the PersistentVolume of a claim is gone, but its volume, as far
+// PersistentVolumeGone records that the PersistentVolume of a claim is gone, but its volume, as far
 // as is known, is not: it was to be kept, or an operator removed the object by hand.
 // The volume counts until a listing shows that it is gone.
-func (l *Ledger) Forsake(claim types.UID) {
+func (l *Ledger) PersistentVolumeGone(claim types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e, known := l.entries[claim]; known && e.state == recorded {
-		e.state, e.since = forsaken, time.Now()
+		e.state, e.since = withoutRecord, time.Now()
 		l.set(claim, e)
 	}
 }
@@ -293,7 +293,7 @@ func (l *Ledger) WasRecorded(claim types.UID, volumeID string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entries[claim]
-	return e.state == forsaken && e.VolumeID == volumeID
+	return e.state == withoutRecord && e.VolumeID == volumeID
 }
 
 // WasServedByAnother reports whether a claim counts for another volume, whose
@@ -302,7 +302,7 @@ func (l *Ledger) WasServedByAnother(claim types.UID, volumeID string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entries[claim]
-	return e.state == forsaken && e.VolumeID != volumeID
+	return e.state == withoutRecord && e.VolumeID != volumeID
 }
 
 // Keep records that a claim's volume exists and stays on purpose, although no
@@ -394,7 +394,7 @@ func (l *Ledger) UnrecordedOn(backend string, after time.Time) []types.UID {
 	defer l.mu.Unlock()
 	var claims []types.UID
 	for claim, e := range l.entries {
-		if (e.state == found || e.state == forsaken) && e.backend == backend && e.since.After(after) {
+		if (e.state == found || e.state == withoutRecord) && e.backend == backend && e.since.After(after) {
 			claims = append(claims, claim)
 		}
 	}
@@ -451,7 +451,7 @@ func (l *Ledger) Census() Census {
 	for claim, e := range l.entries {
 		share := Share{e.Tenant, e.backend}
 		c.Shares[share] = c.Shares[share].Add(l.usageOf(claim, e))
-		if e.state == forsaken {
+		if e.state == withoutRecord {
 			c.Kept[share] = c.Kept[share].Add(l.usageOf(claim, e))
 		}
 	}

@@ -253,7 +253,7 @@ func TestCensusAddsUp(t *testing.T) {
 	if _, _, denied := l.reserve("four", Volume{Tenant: "a", StorageClass: "fast", GiB: 6}); denied != nil {
 		t.Fatal(denied)
 	}
-	l.Forsake("two")
+	l.PersistentVolumeGone("two")
 	c := l.Census()
 	if got, want := fmt.Sprint(c.Shares), "map[{a gold}:{2 9 0} {a silver}:{1 4 0} {b gold}:{1 5 0}]"; got != want {
 		t.Errorf("shares %s, want %s", got, want)

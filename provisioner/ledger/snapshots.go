@@ -117,9 +117,9 @@ func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot, bega
 	return freed
 }
 
-// ForsakeSnapshot records that no VolumeSnapshotContent names a snapshot any longer.
+// ContentGone records that no VolumeSnapshotContent names a snapshot any longer.
 // The snapshot stays, and counts until a listing shows that it is gone.
-func (l *Ledger) ForsakeSnapshot(uid types.UID) {
+func (l *Ledger) ContentGone(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e, known := l.snapshots[uid]; known && e.state == recorded {

@@ -76,7 +76,7 @@ func TestSnapshotsCountAgainstTenantAndRule(t *testing.T) {
 	}
 	used(2)
 	// A retained snapshot counts until a listing shows that it is gone.
-	l.ForsakeSnapshot("1")
+	l.ContentGone("1")
 	used(2)
 	if freed := l.FoundSnapshots("gold", nil, time.Now()); fmt.Sprint(freed) != "[a a]" || l.FoundSnapshots("gold", nil, time.Now()) != nil {
 		t.Error("the room of vanished snapshots was not freed once")
@@ -171,7 +171,7 @@ func TestImportThatWasRecordedAfterAllCountsOnce(t *testing.T) {
 		t.Errorf("%d snapshots count, and there is 1", used)
 	}
 	// Until it has its new stamp, it may be given up. Then a listing shows whose it is.
-	l.ForsakeSnapshot("5")
+	l.ContentGone("5")
 	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {"a", "fast"}}, time.Now())
 	if used := l.Usage(policy.TenantScope, "a").Snapshots; used != 1 {
 		t.Errorf("%d snapshots count after it was given up, and there is 1", used)
@@ -185,7 +185,7 @@ func TestSnapshotThatWasLeftDuringAListingStillCounts(t *testing.T) {
 	l := New(func() *policy.Policy { return p })
 	began := time.Now()
 	l.RecordSnapshot("1", "gold", Snapshot{"a", "fast"})
-	l.ForsakeSnapshot("1")
+	l.ContentGone("1")
 	for _, listing := range []struct {
 		began time.Time
 		want  int64

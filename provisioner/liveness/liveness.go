@@ -94,8 +94,8 @@ func (t *Task) End() {
 	delete(t.monitor.tasks, t)
 }
 
-// lookEvery is the pause between two checks of a queue.
-const lookEvery = 5 * time.Second
+// pollInterval is the pause between two checks of a queue.
+const pollInterval = 5 * time.Second
 
 // Progress returns whether something waits in a queue, and a mark that changes when the
 // queue moves.
@@ -115,7 +115,7 @@ func (m *Monitor) Follow(ctx context.Context, what string, bound Bound, progress
 		before = mark
 		select {
 		case <-ctx.Done():
-		case <-time.After(lookEvery):
+		case <-time.After(pollInterval):
 		}
 	}
 }

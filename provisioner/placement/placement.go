@@ -22,8 +22,8 @@ type Volumes interface {
 	Volumes(ctx context.Context) ([]cinder.Volume, error)
 	// Relist lists them again.
 	Relist(ctx context.Context) ([]cinder.Volume, error)
-	// Untouched reports whether this term provably created nothing for the claim.
-	Untouched(stamp stamps.Volume) bool
+	// HasNoVolumeFor reports whether this term provably created nothing for the claim.
+	HasNoVolumeFor(stamp stamps.Volume) bool
 	// Health returns nil while the backend answers.
 	Health() error
 }

@@ -84,7 +84,7 @@ func (r *Release) Permit(ctx context.Context, v cinder.Volume) error {
 		_, err := r.ask(ctx)
 		return err
 	}
-	return r.stillMeant()
+	return r.recheckCache()
 }
 
 // prove reads the nodes and the PersistentVolume. The nodes come first, because reading
@@ -157,8 +157,8 @@ func (r *Release) ask(ctx context.Context) (*corev1.PersistentVolume, error) {
 	return live, r.checkWanted(live)
 }
 
-// stillMeant checks what the cache has learned since the proof.
-func (r *Release) stillMeant() error {
+// recheckCache checks what the cache has learned since the proof.
+func (r *Release) recheckCache() error {
 	cached, err := r.PersistentVolumes.Get(r.pv.Name)
 	if apierrors.IsNotFound(err) {
 		return &ChangedError{r.pv.Name, "the object is gone"}

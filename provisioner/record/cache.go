@@ -17,7 +17,7 @@ import (
 
 // NewTrimmer makes the Trimmer for the objects in the process's informer caches.
 func NewTrimmer() *trim.Trimmer {
-	return trim.New(trim.Options{IsRead: isReadOnClaims, IsReadOnVolumes: isReadOnVolumes, IsOfOne: isOfOne})
+	return trim.New(trim.Options{IsRead: isReadOnClaims, KeepOnVolumes: keepOnVolumes, IsUnique: isUnique})
 }
 
 // isReadOnClaims reports whether this program or the library reads an annotation of
@@ -31,9 +31,9 @@ func isReadOnClaims(key string) bool {
 	return false
 }
 
-// isReadOnVolumes reports whether to cache an annotation of PersistentVolumes. Those
+// keepOnVolumes reports whether to cache an annotation of PersistentVolumes. Those
 // that only people and the commands read would double the memory that a map takes.
-func isReadOnVolumes(key string) bool {
+func keepOnVolumes(key string) bool {
 	switch key {
 	case corev1.LastAppliedConfigAnnotation, AnnotationRule, AnnotationRevision, AnnotationAttachment:
 		return false
@@ -41,8 +41,8 @@ func isReadOnVolumes(key string) bool {
 	return true
 }
 
-// isOfOne reports whether no two objects share the value of an annotation.
-func isOfOne(key string) bool {
+// isUnique reports whether no two objects share the value of an annotation.
+func isUnique(key string) bool {
 	switch key {
 	case AnnotationVolume, AnnotationClaimUID, AnnotationSecret, AnnotationSecretUID, HistoricVolume:
 		return true
@@ -105,9 +105,9 @@ func ClaimByUID(claims cache.Indexer, uid types.UID) *corev1.PersistentVolumeCla
 	return nil
 }
 
-// WithVolume returns the PersistentVolumes that name a volume by its ID. There is one,
+// ByVolumeID returns the PersistentVolumes that name a volume by its ID. There is one,
 // unless somebody copied it.
-func WithVolume(pvs cache.Indexer, id string) []*corev1.PersistentVolume {
+func ByVolumeID(pvs cache.Indexer, id string) []*corev1.PersistentVolume {
 	var found []*corev1.PersistentVolume
 	for _, object := range lookUp(pvs, byVolume, groupOf(id)) {
 		if pv := object.(*corev1.PersistentVolume); volumeOf(pv) == id {
@@ -145,15 +145,15 @@ func volumeOf(pv *corev1.PersistentVolume) string {
 	return cmp.Or(pv.Annotations[AnnotationVolume], pv.Annotations[HistoricVolume], handleVolume(pv))
 }
 
-// WithHandle returns the name of a PersistentVolume, other than except, that has the
+// OtherByHandle returns the name of a PersistentVolume, other than except, that has the
 // CSI driver and volumeHandle of a source; empty if there is none. Kubelet identifies
 // volumes by these two, whoever made their objects, and mounts volumes that share them
 // only once.
-func WithHandle(pvs cache.Indexer, source corev1.PersistentVolumeSource, except string) string {
+func OtherByHandle(pvs cache.Indexer, source corev1.PersistentVolumeSource, except string) string {
 	if source.CSI == nil {
 		return ""
 	}
-	found := WithVolume(pvs, source.CSI.VolumeHandle)
+	found := ByVolumeID(pvs, source.CSI.VolumeHandle)
 	for _, object := range lookUp(pvs, byHandle, groupOf(source.CSI.VolumeHandle)) {
 		found = append(found, object.(*corev1.PersistentVolume))
 	}
@@ -165,9 +165,9 @@ func WithHandle(pvs cache.Indexer, source corev1.PersistentVolumeSource, except 
 	return ""
 }
 
-// WithSource returns the PersistentVolumes with a CSI driver and a volumeHandle that is
+// ByHandle returns the PersistentVolumes with a CSI driver and a volumeHandle that is
 // not the volume's ID. There is one, unless somebody copied it.
-func WithSource(pvs cache.Indexer, driver, handle string) []*corev1.PersistentVolume {
+func ByHandle(pvs cache.Indexer, driver, handle string) []*corev1.PersistentVolume {
 	var found []*corev1.PersistentVolume
 	for _, object := range lookUp(pvs, byHandle, groupOf(handle)) {
 		if pv := object.(*corev1.PersistentVolume); pv.Spec.CSI != nil && pv.Spec.CSI.Driver == driver && pv.Spec.CSI.VolumeHandle == handle {

@@ -77,7 +77,7 @@ func MapCSI(v CSIVolume) (mappers.Result, error) {
 	if slices.Contains(v.AccessModes, corev1.ReadOnlyMany) && !v.MultiAttach {
 		return mappers.Result{}, mappers.NeedsMultiAttach(corev1.ReadOnlyMany)
 	}
-	readOnly := OnlyReading(v.AccessModes)
+	readOnly := AllReadOnly(v.AccessModes)
 	source := &corev1.CSIPersistentVolumeSource{
 		Driver:             wire.DriverName,
 		VolumeHandle:       wire.Handle{Backend: v.Backend, ID: v.VolumeID}.String(),

@@ -77,10 +77,10 @@ func TestHandlesOfTheDriverNameTheirVolumes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if found := WithVolume(pvs, "v1"); len(found) != 1 || found[0].Name != "ours" {
+	if found := ByVolumeID(pvs, "v1"); len(found) != 1 || found[0].Name != "ours" {
 		t.Errorf("volume v1 is named by %v", found)
 	}
-	if taken := WithHandle(pvs, source(wire.DriverName, "gold/v1"), "mine"); taken != "ours" {
+	if taken := OtherByHandle(pvs, source(wire.DriverName, "gold/v1"), "mine"); taken != "ours" {
 		t.Errorf("the handle is that of %q", taken)
 	}
 }

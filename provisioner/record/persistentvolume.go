@@ -91,7 +91,7 @@ func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 		ObjectMeta: metav1.ObjectMeta{Name: of.Name, Annotations: annotations},
 		Spec: PersistentVolumeSpec(of.Mapped, corev1.PersistentVolumeSpec{
 			Capacity:                      capacity(of.Connected.Volume.SizeGiB),
-			AccessModes:                   writingFirst(of.Claim.Spec.AccessModes),
+			AccessModes:                   writableFirst(of.Claim.Spec.AccessModes),
 			PersistentVolumeReclaimPolicy: reclaim,
 			MountOptions:                  of.Class.MountOptions,
 			VolumeMode:                    of.Claim.Spec.VolumeMode,
@@ -101,9 +101,9 @@ func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 	}
 }
 
-// writingFirst puts ReadOnlyMany behind the other access modes. They are a set, but a
+// writableFirst puts ReadOnlyMany behind the other access modes. They are a set, but a
 // kubelet passes only the first one to a CSI driver.
-func writingFirst(modes []corev1.PersistentVolumeAccessMode) []corev1.PersistentVolumeAccessMode {
+func writableFirst(modes []corev1.PersistentVolumeAccessMode) []corev1.PersistentVolumeAccessMode {
 	reading := func(mode corev1.PersistentVolumeAccessMode) int {
 		if mode == corev1.ReadOnlyMany {
 			return 1
@@ -152,10 +152,10 @@ func PersistentVolumeSpec(mapped mappers.Result, spec corev1.PersistentVolumeSpe
 }
 
 // ReadOnly reports whether the PersistentVolume prevents all writing.
-func ReadOnly(pv *corev1.PersistentVolume) bool { return OnlyReading(pv.Spec.AccessModes) }
+func ReadOnly(pv *corev1.PersistentVolume) bool { return AllReadOnly(pv.Spec.AccessModes) }
 
-// OnlyReading reports whether the access modes allow no writing.
-func OnlyReading(modes []corev1.PersistentVolumeAccessMode) bool {
+// AllReadOnly reports whether the access modes allow no writing.
+func AllReadOnly(modes []corev1.PersistentVolumeAccessMode) bool {
 	for _, mode := range modes {
 		if mode != corev1.ReadOnlyMany {
 			return false

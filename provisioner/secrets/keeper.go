@@ -47,9 +47,9 @@ type Options struct {
 type Keeper struct {
 	Options
 
-	// lastDoubt is when the last failed request for a Secret ended, in nanoseconds
+	// lastUncertain is when the last failed request for a Secret ended, in nanoseconds
 	// of Unix time.
-	lastDoubt atomic.Int64
+	lastUncertain atomic.Int64
 
 	mu     sync.Mutex
 	byName map[string]*holding
@@ -79,12 +79,12 @@ func (k *Keeper) VolumeRemoved(ctx context.Context, pv types.UID, origin record.
 	return k.deleteOwn(ctx, origin)
 }
 
-// LastDoubt returns when a request last failed that may still arrive late, or when it
+// LastUncertain returns when a request last failed that may still arrive late, or when it
 // was last unclear whether a Secret is needed. Then a sweep is due. If that never
 // happened, it returns the Unix epoch.
-func (k *Keeper) LastDoubt() time.Time { return time.Unix(0, k.lastDoubt.Load()) }
+func (k *Keeper) LastUncertain() time.Time { return time.Unix(0, k.lastUncertain.Load()) }
 
-func (k *Keeper) noteDoubt() { k.lastDoubt.Store(time.Now().UnixNano()) }
+func (k *Keeper) noteUncertain() { k.lastUncertain.Store(time.Now().UnixNano()) }
 
 // Sweep removes Secrets that nothing needs, own and shared.
 func (k *Keeper) Sweep(ctx context.Context) error {

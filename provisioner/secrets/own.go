@@ -42,7 +42,7 @@ func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secr
 	}
 	if !apierrors.IsAlreadyExists(err) {
 		// The request may arrive late, when nothing looks for the Secret any more.
-		k.noteDoubt()
+		k.noteUncertain()
 		return "", inNamespace(err, "create", wanted.Namespace, wanted.Name)
 	}
 	existing, err := secrets.Get(ctx, wanted.Name, metav1.GetOptions{})

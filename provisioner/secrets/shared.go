@@ -62,7 +62,7 @@ func (k *Keeper) KeepForImport(ctx context.Context, pvName, backend string, secr
 
 // ImportEnded must be called when a claim is deleted that may have waited for an
 // import, because that may have been the only use of a shared Secret.
-func (k *Keeper) ImportEnded() { k.noteDoubt() }
+func (k *Keeper) ImportEnded() { k.noteUncertain() }
 
 // maxSharedWrites bounds how often others may write a Secret in between. All write the
 // same content, unless the key is just being changed.
@@ -92,7 +92,7 @@ func (k *Keeper) writeShared(ctx context.Context, backend string, secret mappers
 			}
 			if err != nil {
 				// The request may arrive late, when nothing needs the Secret any more.
-				k.noteDoubt()
+				k.noteUncertain()
 			}
 			return inNamespace(err, "create", wanted.Namespace, wanted.Name)
 		case err != nil:
@@ -122,7 +122,7 @@ func (k *Keeper) leaveShared(ctx context.Context, pv types.UID, origin record.Or
 	k.leave(k.named(origin.Secret), pv)
 	settled, err := k.removeUnneeded(ctx, origin.Backend, origin.Secret)
 	if err == nil && !settled {
-		k.noteDoubt()
+		k.noteUncertain()
 	}
 	return err
 }
@@ -133,7 +133,7 @@ func (k *Keeper) AttemptUndone(ctx context.Context, backend string, names []stri
 	for _, name := range names {
 		settled, err := k.removeUnneeded(ctx, backend, name)
 		if err != nil || !settled {
-			k.noteDoubt()
+			k.noteUncertain()
 		}
 		if err != nil {
 			k.Logger.Warn("A shared Secret may no longer be needed; it will be checked again", "secret", name, "backend", backend, "error", err)
@@ -194,7 +194,7 @@ func (k *Keeper) removeUnneeded(ctx context.Context, backend, name string) (sett
 		return true, nil
 	case apierrors.IsConflict(err):
 		// It may be needed again; a later sweep finds out.
-		k.noteDoubt()
+		k.noteUncertain()
 		return false, nil
 	}
 	return err == nil, inNamespace(err, "delete", k.Namespace, name)

@@ -229,7 +229,7 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 			c.mu.Unlock()
 			// Either its snapshot is kept, or this term has removed it and it no longer
 			// counts.
-			c.Ledger.ForsakeSnapshot(content.Spec.VolumeSnapshotRef.UID)
+			c.Ledger.ContentGone(content.Spec.VolumeSnapshotRef.UID)
 			if isOpen {
 				// Enqueue it only after that, so that a listing that begins now frees
 				// its room.

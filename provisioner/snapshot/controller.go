@@ -116,10 +116,10 @@ type Options struct {
 	// server does not serve yet although their CRDs are being installed.
 	LookAgain time.Duration
 
-	// Monitor watches the work. LongestWork exceeds anything that the work may wait
+	// Monitor watches the work. MaxWorkTime exceeds anything that the work may wait
 	// for, except turns at backends.
 	Monitor     *liveness.Monitor
-	LongestWork liveness.Bound
+	MaxWorkTime liveness.Bound
 
 	Logger  *slog.Logger
 	Metrics *Metrics
@@ -218,7 +218,7 @@ func (c *Controller) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Go(func() { c.countBackends(ctx) })
-	group.Go(func() { c.Monitor.Follow(ctx, "the queue of snapshots", c.LongestWork, c.turns.Progress) })
+	group.Go(func() { c.Monitor.Follow(ctx, "the queue of snapshots", c.MaxWorkTime, c.turns.Progress) })
 	// Items without a turn leave the queue, so that a slow backend occupies no more
 	// workers than it has turns.
 	for range c.Workers {
@@ -242,7 +242,7 @@ func (c *Controller) work(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true
 	}
-	task := c.Monitor.Begin(fmt.Sprintf("the worker for %s %s", next.kind, next), c.LongestWork)
+	task := c.Monitor.Begin(fmt.Sprintf("the worker for %s %s", next.kind, next), c.MaxWorkTime)
 	defer task.End()
 	c.settle(ctx, next, c.sync(task.In(ctx), next))
 	return true

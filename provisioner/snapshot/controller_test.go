@@ -464,7 +464,7 @@ func TestRunEnds(t *testing.T) {
 				}
 				client.Resources = []*metav1.APIResourceList{list}
 				b.Client, b.caches = client, nil
-				b.Options.LongestWork = liveness.Always(time.Hour)
+				b.Options.MaxWorkTime = liveness.Always(time.Hour)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
 				go func() { b.Controller.Run(ctx); close(done) }()

@@ -120,7 +120,7 @@ func (r *removing) run(ctx context.Context) error {
 	case imported != "" && !record.IsSnapshotRecorded(r.content):
 		return r.keepImported(ctx, imported) // it was never handed out
 	}
-	if why, err := r.isAskedFor(ctx); err != nil || why != nil {
+	if why, err := r.whyNotRequested(ctx); err != nil || why != nil {
 		return errors.Join(err, asError(why))
 	}
 	if !record.IsSnapshotRecorded(r.content) && record.SnapshotHandleOf(r.content) == "" {
@@ -167,7 +167,7 @@ func (r *removing) checkOwner(ctx context.Context) error {
 		return err
 	}
 	if named {
-		return r.tellUnbound(ctx)
+		return r.reportUnbound(ctx)
 	}
 	if r.origin, err = record.SnapshotOriginOf(r.content); err != nil {
 		return err
@@ -183,12 +183,12 @@ func (r *removing) checkOwner(ctx context.Context) error {
 	return r.deleteContent(ctx, r.content)
 }
 
-// tellUnbound reports that a content outlives its VolumeSnapshot. The content is not
+// reportUnbound reports that a content outlives its VolumeSnapshot. The content is not
 // parked: a change of it brings it back, and the resync repeats the event. The content
 // is read from the API server, because the cache of contents may be older than that of
 // VolumeSnapshots. There is no report about a content whose deletion would not remove
 // the snapshot.
-func (r *removing) tellUnbound(ctx context.Context) error {
+func (r *removing) reportUnbound(ctx context.Context) error {
 	if origin, err := record.SnapshotOriginOf(r.content); err != nil || origin.Cluster != r.Cluster {
 		return nil
 	}
@@ -222,10 +222,10 @@ func (c *Controller) hasRecorded(ctx context.Context, origin record.SnapshotOrig
 	return slices.ContainsFunc(all, func(s cinder.Snapshot) bool { return c.stampOf(origin).Owns(s) && wasRecorded(s) }), nil
 }
 
-// isAskedFor returns why a content must not be worked on yet, although its object is
+// whyNotRequested returns why a content must not be worked on yet, although its object is
 // being deleted. The snapshot-controller requests the removal with an annotation, but
 // not while a claim is being made from the snapshot.
-func (r *removing) isAskedFor(ctx context.Context) (*denied, error) {
+func (r *removing) whyNotRequested(ctx context.Context) (*denied, error) {
 	if _, marked := r.content.Annotations[record.AnnotationSnapshotBeingDeleted]; marked {
 		return nil, nil
 	}

@@ -44,7 +44,7 @@ type Taken struct {
 // requests by name, or finds the one that an earlier call has taken. It returns when
 // the snapshot is ready.
 func (c *Controller) TakeForSidecar(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (Taken, error) {
-	task := c.Monitor.Begin("the sidecar's snapshot "+name, c.LongestWork)
+	task := c.Monitor.Begin("the sidecar's snapshot "+name, c.MaxWorkTime)
 	defer task.End()
 	t, class, err := c.asked(task.In(ctx), pv, name, parameters)
 	if err != nil {
@@ -208,7 +208,7 @@ func (t *taking) annotateAgain(ctx context.Context) error {
 // RemoveForSidecar removes a snapshot of the CSI driver whose VolumeSnapshotContent is
 // being deleted. It succeeds if the snapshot is gone already.
 func (c *Controller) RemoveForSidecar(ctx context.Context, backendName, id string) error {
-	task := c.Monitor.Begin("the sidecar's deletion of snapshot "+id, c.LongestWork)
+	task := c.Monitor.Begin("the sidecar's deletion of snapshot "+id, c.MaxWorkTime)
 	defer task.End()
 	ctx = task.In(ctx)
 	if err := c.isReady(); err != nil {

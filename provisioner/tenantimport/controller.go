@@ -84,10 +84,10 @@ type Options struct {
 	// ShareListings is how long a listing of a backend may serve other claims.
 	ShareListings time.Duration
 
-	// Monitor watches the work. LongestWork exceeds anything that the work may wait
+	// Monitor watches the work. MaxWorkTime exceeds anything that the work may wait
 	// for, except turns at backends.
 	Monitor     *liveness.Monitor
-	LongestWork liveness.Bound
+	MaxWorkTime liveness.Bound
 
 	Logger *slog.Logger
 	Tracer tracing.Tracer
@@ -143,7 +143,7 @@ func (c *Controller) Run(ctx context.Context) {
 			}
 		})
 	}
-	group.Go(func() { c.Monitor.Follow(ctx, "the queue of imports", c.LongestWork, c.turns.Progress) })
+	group.Go(func() { c.Monitor.Follow(ctx, "the queue of imports", c.MaxWorkTime, c.turns.Progress) })
 	<-ctx.Done()
 	c.queue.ShutDown()
 	group.Wait()
@@ -171,13 +171,13 @@ func (c *Controller) wants(claim *corev1.PersistentVolumeClaim) bool {
 
 // ClaimChanged records that a claim changed, or is to be checked again.
 func (c *Controller) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
-	if before.ResourceVersion == after.ResourceVersion || wish(before) != wish(after) {
+	if before.ResourceVersion == after.ResourceVersion || relevantFields(before) != relevantFields(after) {
 		c.Consider(after)
 	}
 }
 
 // wish returns the parts of a claim that can begin, change or end an import.
-func wish(claim *corev1.PersistentVolumeClaim) [5]string {
+func relevantFields(claim *corev1.PersistentVolumeClaim) [5]string {
 	volume, asks := claim.Annotations[record.AnnotationImport]
 	if asks {
 		volume = "asks for " + volume
@@ -250,12 +250,12 @@ func (c *Controller) next(ctx context.Context) bool {
 		return true // drain the queue; the next leader sees the same objects
 	}
 	if claim, isLeft := strings.CutPrefix(key, leftKey); isLeft {
-		task := c.Monitor.Begin("the worker that ends the import for claim UID "+claim, c.LongestWork)
+		task := c.Monitor.Begin("the worker that ends the import for claim UID "+claim, c.MaxWorkTime)
 		defer task.End()
 		c.workOnLeft(task.In(ctx), key, types.UID(claim))
 		return true
 	}
-	task := c.Monitor.Begin("the worker that imports a volume for claim "+key, c.LongestWork)
+	task := c.Monitor.Begin("the worker that imports a volume for claim "+key, c.MaxWorkTime)
 	defer task.End()
 	c.work(task.In(ctx), key)
 	return true

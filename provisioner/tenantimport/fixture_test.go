@@ -181,10 +181,10 @@ func (p *project) put(v cinder.Volume) {
 	p.volumes[v.ID] = v
 }
 
-// Volumes, Relist, Untouched and Health are for the ledger.
+// Volumes, Relist, HasNoVolumeFor and Health are for the ledger.
 func (p *project) Volumes(ctx context.Context) ([]cinder.Volume, error) { return p.All(ctx) }
 func (p *project) Relist(ctx context.Context) ([]cinder.Volume, error)  { return p.All(ctx) }
-func (p *project) Untouched(stamps.Volume) bool                         { return true }
+func (p *project) HasNoVolumeFor(stamps.Volume) bool                    { return true }
 func (p *project) Health() error                                        { return p.health }
 
 type fixture struct {
@@ -259,7 +259,7 @@ func (f *fixture) term() {
 		Classes:    f.factory.Storage().V1().StorageClasses().Lister(),
 		Namespaces: f.factory.Core().V1().Namespaces().Lister(),
 		Recorder:   f.events, Workers: 4,
-		Monitor: liveness.New(), LongestWork: liveness.Always(time.Hour), Logger: slog.New(slog.DiscardHandler),
+		Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour), Logger: slog.New(slog.DiscardHandler),
 	})
 	f.t.Cleanup(f.queue.ShutDown)
 }

@@ -38,10 +38,10 @@ type Trimmer struct {
 type Options struct {
 	// IsRead reports whether code reads an annotation of claims.
 	IsRead func(key string) bool
-	// IsReadOnVolumes reports whether code reads an annotation of PersistentVolumes.
-	IsReadOnVolumes func(key string) bool
-	// IsOfOne reports whether no two objects share an annotation's value.
-	IsOfOne func(key string) bool
+	// KeepOnVolumes reports whether code reads an annotation of PersistentVolumes.
+	KeepOnVolumes func(key string) bool
+	// IsUnique reports whether no two objects share an annotation's value.
+	IsUnique func(key string) bool
 }
 
 // New makes a Trimmer for all informers of the process.
@@ -110,7 +110,7 @@ func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
 // of every kind of source, and the fields by which nodes identify CSI volumes.
 func (t *Trimmer) volume(pv *corev1.PersistentVolume) {
 	pv.Labels = nil
-	t.metadata(&pv.ObjectMeta, t.options.IsReadOnVolumes)
+	t.metadata(&pv.ObjectMeta, t.options.KeepOnVolumes)
 	pv.Spec.Capacity = t.resources(pv.Spec.Capacity)
 	pv.Spec.AccessModes = t.accessModes(pv.Spec.AccessModes)
 	pv.Spec.VolumeMode = t.volumeMode(pv.Spec.VolumeMode)
@@ -135,7 +135,7 @@ func (t *Trimmer) volume(pv *corev1.PersistentVolume) {
 		t.share(&csi.FSType)
 		t.secretNamespace(csi.NodeStageSecretRef)
 	}
-	t.ofOne(pv)
+	t.shareWithin(pv)
 }
 
 func (t *Trimmer) secretNamespace(reference *corev1.SecretReference) {
@@ -144,10 +144,10 @@ func (t *Trimmer) secretNamespace(reference *corev1.SecretReference) {
 	}
 }
 
-// ofOne makes the texts that are unique to this PersistentVolume share memory: the name
+// shareWithin makes the texts that are unique to this PersistentVolume share memory: the name
 // of its Secret contains its own name, which contains the claim's UID, and the target
 // or handle contains the volume's ID.
-func (t *Trimmer) ofOne(pv *corev1.PersistentVolume) {
+func (t *Trimmer) shareWithin(pv *corev1.PersistentVolume) {
 	wholes := make([]string, 0, 4)
 	if iscsi := pv.Spec.ISCSI; iscsi != nil {
 		wholes = append(wholes, iscsi.IQN)
@@ -167,7 +167,7 @@ func (t *Trimmer) ofOne(pv *corev1.PersistentVolume) {
 		shorten(&claim.UID, wholes...)
 	}
 	for key, value := range pv.Annotations {
-		if t.options.IsOfOne(key) {
+		if t.options.IsUnique(key) {
 			shorten(&value, wholes...)
 			pv.Annotations[key] = value
 		}
@@ -192,7 +192,7 @@ func (t *Trimmer) metadata(object *metav1.ObjectMeta, kept func(key string) bool
 		if !kept(key) {
 			continue
 		}
-		if !t.options.IsOfOne(key) {
+		if !t.options.IsUnique(key) {
 			t.share(&value)
 		}
 		t.share(&key)

@@ -252,9 +252,9 @@ const (
 func testOptions() Options {
 	return Options{
 		IsRead: func(key string) bool { return key == annotationRead || key == corev1.BetaStorageClassAnnotation },
-		IsOfOne: func(key string) bool {
+		IsUnique: func(key string) bool {
 			return key == annotationVolume || key == annotationClaimUID || key == annotationSecret
 		},
-		IsReadOnVolumes: func(key string) bool { return key != annotationUnread },
+		KeepOnVolumes: func(key string) bool { return key != annotationUnread },
 	}
 }

@@ -104,20 +104,22 @@ type queueMetrics struct{ *ClientMetrics }
 
 var _ workqueue.MetricsProvider = queueMetrics{}
 
-func anew(of *prometheus.GaugeVec, name string) prometheus.Gauge {
+func resetGauge(of *prometheus.GaugeVec, name string) prometheus.Gauge {
 	gauge := of.WithLabelValues(name)
 	gauge.Set(0)
 	return gauge
 }
 
-func (q queueMetrics) NewDepthMetric(name string) workqueue.GaugeMetric { return anew(q.depth, name) }
+func (q queueMetrics) NewDepthMetric(name string) workqueue.GaugeMetric {
+	return resetGauge(q.depth, name)
+}
 
 func (q queueMetrics) NewUnfinishedWorkSecondsMetric(name string) workqueue.SettableGaugeMetric {
-	return anew(q.unfinished, name)
+	return resetGauge(q.unfinished, name)
 }
 
 func (q queueMetrics) NewLongestRunningProcessorSecondsMetric(name string) workqueue.SettableGaugeMetric {
-	return anew(q.longestRunning, name)
+	return resetGauge(q.longestRunning, name)
 }
 
 func (q queueMetrics) NewAddsMetric(name string) workqueue.CounterMetric {

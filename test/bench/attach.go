@@ -112,7 +112,7 @@ func (s *scene) clear(ctx context.Context) error {
 	if err := s.suite.DeleteClaims(ctx, s.namespace); err != nil {
 		return err
 	}
-	return s.suite.WaitNoPersistentVolumes(ctx, s.provisioner)
+	return s.suite.WaitForNoPersistentVolumes(ctx, s.provisioner)
 }
 
 // driver is the program in mode csi with the real external-attacher and nodes.

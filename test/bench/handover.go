@@ -34,7 +34,7 @@ func handOver(ctx context.Context, suite *harness.Suite, o options, r *results, 
 		if n, distinct := len(s.sim.Volumes()), len(times); n > distinct {
 			return nil, fmt.Errorf("%d volumes for %d claims", n, distinct)
 		}
-		return times, suite.WaitNoPersistentVolumes(ctx, s.provisioner)
+		return times, suite.WaitForNoPersistentVolumes(ctx, s.provisioner)
 	}
 	fmt.Fprintf(out, "\nthree replicas at default settings, a claim every %s; the leader is stopped %d times, killed %d times, and all three are rolled\n\n", streamPause, o.handOvers, o.handOvers/2)
 	quiet, err := file(nil)
@@ -179,7 +179,7 @@ func (d *deployment) change(ctx context.Context, end func(*harness.Replica) erro
 	if err := d.suite.DeleteClaims(ctx, d.namespace); err != nil {
 		return 0, err
 	}
-	if err := d.suite.WaitNoPersistentVolumes(ctx, d.provisioner); err != nil {
+	if err := d.suite.WaitForNoPersistentVolumes(ctx, d.provisioner); err != nil {
 		return 0, err
 	}
 	return asked.Sub(started), d.fill(ctx)

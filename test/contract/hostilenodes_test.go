@@ -213,7 +213,7 @@ func (r *nodesRun) wander(of backends.Target) {
 
 func (r *nodesRun) publish(of backends.Target, node string) error {
 	handed := ""
-	published, err := r.lives.Publish(r.ctx, of, backends.Publication{
+	published, err := r.lives.Publish(r.ctx, of, backends.PublishRequest{
 		Node: node, Key: "key-of-" + node,
 		Connector: cinder.Connector{Host: stamps.NodeHost(node, "contract"), Initiator: "iqn.2026-01.example:" + node},
 		HandOut: func(_ context.Context, published backends.Published) error {
@@ -228,5 +228,5 @@ func (r *nodesRun) publish(of backends.Target, node string) error {
 }
 
 func (r *nodesRun) unpublish(of backends.Target, node string) error {
-	return r.lives.Unpublish(r.ctx, of, backends.Withdrawal{Node: node, Key: "key-of-" + node})
+	return r.lives.Unpublish(r.ctx, of, backends.UnpublishRequest{Node: node, Key: "key-of-" + node})
 }

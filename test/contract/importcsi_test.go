@@ -39,11 +39,11 @@ func lifecycleRescue(t *testing.T, target Target, workflow cinder.Workflow) {
 		}
 	}
 	refused("n1")
-	a.must(a.Unpublish(a.ctx, a.of(v), backends.Withdrawal{Node: "n1", Key: "key-of-n1"}))
+	a.must(a.Unpublish(a.ctx, a.of(v), backends.UnpublishRequest{Node: "n1", Key: "key-of-n1"}))
 	// This is what an interrupted call leaves.
 	newAttachment(t, a.raw, v.ID, "3.44", object{"connector": connector("node1", nil)}).want(t, http.StatusOK)
 	refused("so a node may have it")
-	a.must(a.Unpublish(a.ctx, a.of(v), backends.Withdrawal{}))
+	a.must(a.Unpublish(a.ctx, a.of(v), backends.UnpublishRequest{}))
 	if asked != 0 {
 		t.Errorf("asked %d times whether the claim needs it", asked)
 	}

@@ -23,7 +23,7 @@ func (a *actor) forNodes() cinder.Volume {
 func (a *actor) publish(v cinder.Volume, node string, shared bool) (backends.Published, error) {
 	a.t.Helper()
 	handed := 0
-	published, err := a.Publish(a.ctx, a.of(v), backends.Publication{
+	published, err := a.Publish(a.ctx, a.of(v), backends.PublishRequest{
 		Node: node, Key: "key-of-" + node, Shared: shared,
 		Connector: cinder.Connector{Host: stamps.NodeHost(node, "contract"), Initiator: "iqn.2026-01.example:" + node},
 		HandOut:   func(context.Context, backends.Published) error { handed++; return nil },
@@ -68,23 +68,23 @@ func lifecycleNodes(t *testing.T, target Target, workflow cinder.Workflow) {
 	if _, err := a.publish(v, "n2", true); !cinder.IsKind(err, backends.KindOnOtherNode) {
 		t.Errorf("error %v", err)
 	}
-	a.must(a.Unpublish(a.ctx, a.of(v), backends.Withdrawal{Node: "n2", Key: "key-of-n2"}))
+	a.must(a.Unpublish(a.ctx, a.of(v), backends.UnpublishRequest{Node: "n2", Key: "key-of-n2"}))
 	a.wantNodes(v, "n1")
-	a.must(a.Unpublish(a.ctx, a.of(v), backends.Withdrawal{Node: "n1", Key: "key-of-n1"}))
+	a.must(a.Unpublish(a.ctx, a.of(v), backends.UnpublishRequest{Node: "n1", Key: "key-of-n1"}))
 	a.wantStatus(v.ID, cinder.StatusAvailable)
-	a.must(a.Unpublish(a.ctx, a.of(v), backends.Withdrawal{Node: "n1", Key: "key-of-n1"}))
+	a.must(a.Unpublish(a.ctx, a.of(v), backends.UnpublishRequest{Node: "n1", Key: "key-of-n1"}))
 	_, err = a.publish(v, "n2", false)
 	a.must(err)
 	a.wantNodes(v, "n2")
 	// What an interrupted call left: an attachment without a record.
-	a.must(a.Unpublish(a.ctx, a.of(v), backends.Withdrawal{}))
+	a.must(a.Unpublish(a.ctx, a.of(v), backends.UnpublishRequest{}))
 	newAttachment(t, a.raw, v.ID, "3.44", object{"connector": connector("node1", nil)}).want(t, http.StatusOK)
 	_, err = a.publish(v, "n1", false)
 	a.must(err)
 	a.wantNodes(v, "n1")
 	a.must(a.Remove(a.ctx, a.of(v)))
 	a.wantStatus(v.ID, "")
-	a.must(a.Unpublish(a.ctx, a.of(v), backends.Withdrawal{Node: "n1", Key: "key-of-n1"}))
+	a.must(a.Unpublish(a.ctx, a.of(v), backends.UnpublishRequest{Node: "n1", Key: "key-of-n1"}))
 }
 
 // lifecycleSharedNodes: a volume of a type with multiattach is on two nodes at once.
@@ -97,7 +97,7 @@ func lifecycleSharedNodes(t *testing.T, target Target, workflow cinder.Workflow)
 	// What is left by a node that cannot take the volume does not disturb
 	// another node.
 	refusal := errors.New("no")
-	_, err = a.Publish(a.ctx, a.of(v), backends.Publication{
+	_, err = a.Publish(a.ctx, a.of(v), backends.PublishRequest{
 		Node: "n3", Key: "key-of-n3", Shared: true, Connector: cinder.Connector{Host: stamps.NodeHost("n3", "contract"), Initiator: "iqn.2026-01.example:n3"},
 		HandOut: func(context.Context, backends.Published) error { return refusal },
 	})
@@ -112,7 +112,7 @@ func lifecycleSharedNodes(t *testing.T, target Target, workflow cinder.Workflow)
 	_, err = a.publish(v, "n2", true)
 	a.must(err)
 	a.wantNodes(v, "n1", "n2")
-	a.must(a.Unpublish(a.ctx, a.of(v), backends.Withdrawal{Node: "n1", Key: "key-of-n1"}))
+	a.must(a.Unpublish(a.ctx, a.of(v), backends.UnpublishRequest{Node: "n1", Key: "key-of-n1"}))
 	a.wantNodes(v, "n2")
 	a.must(a.Remove(a.ctx, a.of(v)))
 	a.wantStatus(v.ID, "")

@@ -104,7 +104,7 @@ func TestManyAttachmentsAtOnce(t *testing.T) {
 		detached.Round(time.Millisecond), bareDetached.Round(time.Millisecond), detached.Seconds()/bareDetached.Seconds())
 
 	must(t, c.DeleteClaims(ctx, "team-c"))
-	must(t, c.WaitNoPersistentVolumes(ctx, csiProvisioner))
+	must(t, c.WaitForNoPersistentVolumes(ctx, csiProvisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) { return volumesLeft(ctx, env) }))
 }
 

@@ -105,7 +105,7 @@ func TestCopiesHoldTheBytes(t *testing.T) {
 		must(t, snapshots.SnapshotV1().VolumeSnapshots(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 		must(t, w.DeleteClaims(ctx, namespace))
 	}
-	must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
+	must(t, w.WaitForNoPersistentVolumes(ctx, provisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) {
 		contents, err := snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, metav1.ListOptions{})
 		if err != nil || len(contents.Items) == 0 {

@@ -256,7 +256,7 @@ func (c csiCluster) reaches(ctx context.Context, t *testing.T, n *csiNode, class
 	}
 
 	must(t, c.DeleteClaims(ctx, "team-c"))
-	must(t, c.WaitNoPersistentVolumes(ctx, csiProvisioner))
+	must(t, c.WaitForNoPersistentVolumes(ctx, csiProvisioner))
 	if _, err := c.Client.CoreV1().Secrets(harness.Namespace).Get(ctx, pv.Spec.CSI.NodeStageSecretRef.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the volume's Secret: %v", err)
 	}

@@ -185,7 +185,7 @@ func TestClaimsInModeCSI(t *testing.T) {
 	n.checkNothingLeft(ctx, t)
 
 	must(t, c.DeleteClaims(ctx, "team-c"))
-	must(t, c.WaitNoPersistentVolumes(ctx, csiProvisioner))
+	must(t, c.WaitForNoPersistentVolumes(ctx, csiProvisioner))
 	var left struct{ Volumes, Snapshots []volume }
 	must(t, askProject(ctx, env, fmt.Sprintf("%032x", csiProject), "/volumes/detail", &left))
 	must(t, askProject(ctx, env, fmt.Sprintf("%032x", csiProject), "/snapshots", &left))

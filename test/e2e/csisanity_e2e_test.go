@@ -106,7 +106,7 @@ func (s *sanityReplica) run(ctx context.Context, t *testing.T, test string, repl
 // checkNothingLeft makes sure that neither Kubernetes nor Cinder has anything left.
 func (s *sanityReplica) checkNothingLeft(ctx context.Context, t *testing.T) {
 	t.Helper()
-	must(t, s.suite.WaitNoPersistentVolumes(ctx, sanityProvisioner))
+	must(t, s.suite.WaitForNoPersistentVolumes(ctx, sanityProvisioner))
 	var left struct{ Volumes, Snapshots []volume }
 	must(t, askProject(ctx, s.env, fmt.Sprintf("%032x", sanityProject), "/volumes/detail", &left))
 	must(t, askProject(ctx, s.env, fmt.Sprintf("%032x", sanityProject), "/snapshots", &left))

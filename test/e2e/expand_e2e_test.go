@@ -90,6 +90,6 @@ func TestVolumesInUseGrow(t *testing.T) {
 	for namespace := range wanted {
 		must(t, w.DeleteClaims(ctx, namespace))
 	}
-	must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
+	must(t, w.WaitForNoPersistentVolumes(ctx, provisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) { return volumesLeft(ctx, w.env) }))
 }

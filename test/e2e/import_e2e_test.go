@@ -67,7 +67,7 @@ func TestImportedVolumesHaveTheirBytes(t *testing.T) {
 			return pv.Name + " is " + string(now.Status.Phase), nil
 		}))
 		must(t, w.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{}))
-		must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
+		must(t, w.WaitForNoPersistentVolumes(ctx, provisioner))
 	}
 
 	_, err = w.CreateClaim(ctx, harness.Claim(namespace, "first", class, "1Gi", nil))
@@ -92,7 +92,7 @@ func TestImportedVolumesHaveTheirBytes(t *testing.T) {
 	pv = imported(kept, "third", "--reclaim-policy", "Delete")
 	reads(pv)
 	must(t, w.DeleteClaims(ctx, namespace))
-	must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
+	must(t, w.WaitForNoPersistentVolumes(ctx, provisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) { return volumesLeft(ctx, w.env) }))
 
 	foreign, err := createVolume(ctx, w.env, "made by hand", w.env.Types.ISCSIMultipath)
@@ -101,7 +101,7 @@ func TestImportedVolumesHaveTheirBytes(t *testing.T) {
 	must(t, w.disk(t, pv).Write(ctx, 1<<20, pattern))
 	reads(pv)
 	must(t, w.DeleteClaims(ctx, namespace))
-	must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
+	must(t, w.WaitForNoPersistentVolumes(ctx, provisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) {
 		var answer struct {
 			Volumes []struct{ ID string } `json:"volumes"`

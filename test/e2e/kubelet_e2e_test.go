@@ -731,7 +731,7 @@ func (c *kubeletCluster) isReady(ctx context.Context, t *testing.T, name string,
 func (c *kubeletCluster) nothingLeft(ctx context.Context, t *testing.T) {
 	must(t, c.Client.CoreV1().Pods("team-c").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 	must(t, c.DeleteClaims(ctx, "team-c"))
-	must(t, c.WaitNoPersistentVolumes(ctx, csiProvisioner))
+	must(t, c.WaitForNoPersistentVolumes(ctx, csiProvisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) {
 		attachments, err := c.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
 		if err != nil || len(attachments.Items) == 0 {

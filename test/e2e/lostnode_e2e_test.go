@@ -332,5 +332,5 @@ func TestLostNodes(t *testing.T) {
 	})
 
 	must(t, c.DeleteClaims(ctx, "team-c"))
-	must(t, c.WaitNoPersistentVolumes(ctx, csiProvisioner))
+	must(t, c.WaitForNoPersistentVolumes(ctx, csiProvisioner))
 }

@@ -227,7 +227,7 @@ func TestClaimsBecomeVolumesThatHoldData(t *testing.T) {
 	for namespace := range wanted {
 		must(t, w.DeleteClaims(ctx, namespace))
 	}
-	must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
+	must(t, w.WaitForNoPersistentVolumes(ctx, provisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) {
 		left, err := w.env.Targets(ctx)
 		// Those of earlier tests may still be going away.

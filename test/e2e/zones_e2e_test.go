@@ -71,7 +71,7 @@ func TestVolumesAreMadeInTheirZones(t *testing.T) {
 		}
 	}
 	must(t, w.DeleteClaims(ctx, namespace))
-	must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
+	must(t, w.WaitForNoPersistentVolumes(ctx, provisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) { return volumesLeft(ctx, w.env) }))
 }
 
@@ -93,7 +93,7 @@ func TestFullZoneSendsAClaimToTheNext(t *testing.T) {
 	must(t, err)
 	t.Log(event.Message)
 	must(t, w.DeleteClaims(ctx, namespace))
-	must(t, w.WaitNoPersistentVolumes(ctx, provisioner))
+	must(t, w.WaitForNoPersistentVolumes(ctx, provisioner))
 	must(t, harness.Eventually(ctx, func() (string, error) { return volumesLeft(ctx, w.env) }))
 }
 

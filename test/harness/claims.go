@@ -152,9 +152,9 @@ func (s *Suite) DeleteClaims(ctx context.Context, namespace string) error {
 	}
 }
 
-// WaitNoPersistentVolumes waits until no PersistentVolume of the provisioner is
+// WaitForNoPersistentVolumes waits until no PersistentVolume of the provisioner is
 // left.
-func (s *Suite) WaitNoPersistentVolumes(ctx context.Context, provisioner string) error {
+func (s *Suite) WaitForNoPersistentVolumes(ctx context.Context, provisioner string) error {
 	return Eventually(ctx, func() (string, error) {
 		left, err := s.PersistentVolumes(ctx, provisioner)
 		if err != nil || len(left) == 0 {

@@ -107,7 +107,7 @@ func TestAuditTellsWhatIsNotAsItShouldBe(t *testing.T) {
 	}
 	w.start()
 	w.must(suite.DeleteClaims(w.ctx, "audit-a"))
-	w.must(suite.WaitNoPersistentVolumes(w.ctx, w.provisioner))
+	w.must(suite.WaitForNoPersistentVolumes(w.ctx, w.provisioner))
 }
 
 type auditFinding struct{ Kind, Message, Secret string }

@@ -73,5 +73,5 @@ func TestAuditComparesAttachments(t *testing.T) {
 	_, err = suite.Client.CoreV1().PersistentVolumes().Update(w.ctx, last, metav1.UpdateOptions{})
 	w.must(err)
 	w.must(suite.DeleteClaims(w.ctx, w.name+"-b"))
-	w.must(suite.WaitNoPersistentVolumes(w.ctx, w.provisioner))
+	w.must(suite.WaitForNoPersistentVolumes(w.ctx, w.provisioner))
 }

@@ -744,7 +744,7 @@ func TestEscapeByVolumesThatImitateOursAdoptsNone(t *testing.T) {
 	}
 	w.must(suite.DeleteClaims(w.ctx, "escfake-a"))
 	w.must(suite.DeleteClaims(w.ctx, "escfake-b"))
-	w.must(suite.WaitNoPersistentVolumes(w.ctx, w.provisioner))
+	w.must(suite.WaitForNoPersistentVolumes(w.ctx, w.provisioner))
 	for _, volume := range w.sim.Volumes() {
 		if own[volume.ID] {
 			t.Errorf("the claims are gone, and volume %s is %s", volume.Name, volume.Status)

@@ -162,7 +162,7 @@ func TestImportAVolume(t *testing.T) {
 	}
 	kept, _ := w.sim.Volume(before.ID)
 	w.must(suite.Client.CoreV1().PersistentVolumes().Delete(w.ctx, pv.Name, metav1.DeleteOptions{}))
-	w.must(suite.WaitNoPersistentVolumes(w.ctx, w.provisioner))
+	w.must(suite.WaitForNoPersistentVolumes(w.ctx, w.provisioner))
 	if code, answer := w.audit("--delete"); code != 1 || len(answer.Removed) > 0 {
 		t.Errorf("exit code %d, the audit removed %+v", code, answer.Removed)
 	}
@@ -179,7 +179,7 @@ func TestImportAVolume(t *testing.T) {
 	}
 	w.imported("next", before.ID)
 	w.must(suite.DeleteClaims(w.ctx, "import-a"))
-	w.must(suite.WaitNoPersistentVolumes(w.ctx, w.provisioner))
+	w.must(suite.WaitForNoPersistentVolumes(w.ctx, w.provisioner))
 	w.noResidue()
 	w.metric(leader, `standalone_cinder_quota{name="tenant-a",resource="gigabytes",scope="tenant",type="used"} 0`)
 }
@@ -334,6 +334,6 @@ func TestTwoClaimsWantOneVolume(t *testing.T) {
 	_, err := suite.Client.CoreV1().PersistentVolumes().Patch(w.ctx, "imported-"+volume.ID, types.MergePatchType, []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`), metav1.PatchOptions{})
 	w.must(err)
 	w.must(suite.DeleteClaims(w.ctx, "importtwo-a"))
-	w.must(suite.WaitNoPersistentVolumes(w.ctx, w.provisioner))
+	w.must(suite.WaitForNoPersistentVolumes(w.ctx, w.provisioner))
 	w.noResidue()
 }

@@ -162,7 +162,7 @@ func TestVolumeInModeCSIIsRescued(t *testing.T) {
 	_, err = suite.Client.CoreV1().PersistentVolumes().Patch(w.ctx, third.pv, types.MergePatchType, []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`), metav1.PatchOptions{})
 	w.must(err)
 	w.must(suite.DeleteClaims(w.ctx, w.name+"-b"))
-	w.must(suite.WaitNoPersistentVolumes(w.ctx, w.provisioner))
+	w.must(suite.WaitForNoPersistentVolumes(w.ctx, w.provisioner))
 	w.noResidue()
 	if left := w.secretsOf(t); len(left) > 0 {
 		t.Errorf("%d Secrets are left, such as %s", len(left), left[0].Name)

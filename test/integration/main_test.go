@@ -169,7 +169,7 @@ func (w *world) claim(namespace, name, class, size string) {
 // noResidue waits until the deletion of everything has left nothing behind.
 func (w *world) noResidue() {
 	w.Helper()
-	w.must(suite.WaitNoPersistentVolumes(w.ctx, w.provisioner))
+	w.must(suite.WaitForNoPersistentVolumes(w.ctx, w.provisioner))
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
 		if left := w.sim.Volumes(); len(left) > 0 {
 			return fmt.Sprintf("%d volumes are left at Cinder, such as %s (%s)", len(left), left[0].Name, left[0].Status), nil

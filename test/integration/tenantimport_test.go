@@ -74,7 +74,7 @@ func TestTenantImportsAVolume(t *testing.T) {
 	w.must(suite.DeleteClaims(w.ctx, "timport-a"))
 	w.released(pv.Name)
 	w.must(suite.Client.CoreV1().PersistentVolumes().Delete(w.ctx, pv.Name, metav1.DeleteOptions{}))
-	w.must(suite.WaitNoPersistentVolumes(w.ctx, w.provisioner))
+	w.must(suite.WaitForNoPersistentVolumes(w.ctx, w.provisioner))
 	w.must(leader.Stop(w.ctx))
 	leader = w.start()
 	_, err = suite.Client.StorageV1().StorageClasses().Get(w.ctx, "timport-gold", metav1.GetOptions{})
@@ -86,7 +86,7 @@ func TestTenantImportsAVolume(t *testing.T) {
 	_, err = suite.Client.CoreV1().PersistentVolumes().Patch(w.ctx, pv.Name, types.MergePatchType, []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`), metav1.PatchOptions{})
 	w.must(err)
 	w.must(suite.DeleteClaims(w.ctx, "timport-a"))
-	w.must(suite.WaitNoPersistentVolumes(w.ctx, w.provisioner))
+	w.must(suite.WaitForNoPersistentVolumes(w.ctx, w.provisioner))
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
 		if _, exists := w.sim.Volume(before.ID); exists {
 			return "the volume is not deleted", nil

@@ -62,8 +62,8 @@ func (f *Flag) UnmarshalJSON(content []byte) error {
 	return nil
 }
 
-// ErrNotAsDescribed means that an answer, or a part of one, could not be read.
-var ErrNotAsDescribed = errors.New("not the JSON that was expected")
+// ErrUnexpectedJSON means that an answer, or a part of one, could not be read.
+var ErrUnexpectedJSON = errors.New("not the JSON that was expected")
 
 // Skipped is a JSON value that is not kept.
 type Skipped struct{}
@@ -99,7 +99,7 @@ func Elements(decoder *json.Decoder, read func() error) (isList bool, err error)
 		return false, err
 	}
 	if token != json.Delim('[') {
-		return false, ErrNotAsDescribed
+		return false, ErrUnexpectedJSON
 	}
 	for decoder.More() {
 		if err := read(); err != nil {
@@ -115,7 +115,7 @@ func expect(decoder *json.Decoder, want json.Delim) error {
 		return err
 	}
 	if token != want {
-		return ErrNotAsDescribed
+		return ErrUnexpectedJSON
 	}
 	return nil
 }

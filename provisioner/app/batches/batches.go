@@ -31,15 +31,15 @@ type Options struct {
 	Young time.Duration
 }
 
-// New makes a Dialer whose data does not wait until Relax is called.
+// New makes a Dialer whose data does not wait until StartBatching is called.
 func New(options Options) *Dialer {
 	d := &Dialer{options: options, hurried: make(chan struct{})}
 	close(d.hurried)
 	return d
 }
 
-// Relax lets data wait from now on.
-func (d *Dialer) Relax() {
+// StartBatching lets data wait from now on.
+func (d *Dialer) StartBatching() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.waits {
@@ -47,8 +47,8 @@ func (d *Dialer) Relax() {
 	}
 }
 
-// Hurry reads data that waits, and lets no further data wait.
-func (d *Dialer) Hurry() {
+// StopBatching reads data that waits, and lets no further data wait.
+func (d *Dialer) StopBatching() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.waits {

@@ -71,7 +71,7 @@ func TestWhatArrivesLittleByLittleIsReadInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{pieces: events(50)}
 		d, c := connect(t, s)
-		d.Relax()
+		d.StartBatching()
 		got, err := io.ReadAll(c)
 		if err != nil || len(got) != 500 || got[0] != 'a' || got[499] != byte('a'+49%26) {
 			t.Errorf("%d bytes, %v", len(got), err)
@@ -97,16 +97,16 @@ func TestHurryEndsAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{pieces: []piece{{0, []byte("a")}, {time.Millisecond, []byte("b")}, {2 * time.Millisecond, []byte("c")}}}
 		d, c := connect(t, s)
-		d.Relax()
+		d.StartBatching()
 		began := time.Now()
-		time.AfterFunc(300*time.Millisecond, d.Hurry)
+		time.AfterFunc(300*time.Millisecond, d.StopBatching)
 		if got, err := io.ReadAll(c); string(got) != "abc" || err != nil || time.Since(began) != 300*time.Millisecond {
 			t.Errorf("%q, %v after %s", got, err, time.Since(began))
 		}
-		d.Hurry()
-		d.Relax()
-		d.Relax()
-		d.Hurry()
+		d.StopBatching()
+		d.StartBatching()
+		d.StartBatching()
+		d.StopBatching()
 	})
 }
 
@@ -116,7 +116,7 @@ func TestALongAnswerDoesNotWait(t *testing.T) {
 		const size = 10<<20 + 1
 		s := &source{pieces: []piece{{0, bytes.Repeat([]byte("x"), size)}}}
 		d, c := connect(t, s)
-		d.Relax()
+		d.StartBatching()
 		began := time.Now()
 		// Only the read that finds the end of the stream comes after a pause.
 		if got, err := io.ReadAll(c); err != nil || len(got) != size || time.Since(began) != time.Second {
@@ -129,7 +129,7 @@ func TestAYoungConnectionDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{pieces: events(20), began: time.Now()}
 		d := New(Options{Pause: time.Second, Young: 5 * time.Second, Dial: func(context.Context, string, string) (net.Conn, error) { return s, nil }})
-		d.Relax()
+		d.StartBatching()
 		c, err := d.DialContext(t.Context(), "tcp", "x")
 		if err != nil {
 			t.Fatal(err)
@@ -144,7 +144,7 @@ func TestCloseEndsAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{pieces: []piece{{0, []byte("a")}, {time.Millisecond, []byte("b")}}}
 		d, c := connect(t, s)
-		d.Relax()
+		d.StartBatching()
 		if _, err := c.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ import (
 // a call may be repeated.
 type Engine interface {
 	// Publish attaches a volume to a node, and returns how the node reaches it.
-	Publish(ctx context.Context, publication Publication) (wire.Connection, error)
+	Publish(ctx context.Context, request PublishRequest) (wire.Connection, error)
 	// Unpublish detaches a volume from the node with that ID, or from all nodes if the
 	// ID is empty. The node itself has chosen the ID. A volume that is gone counts as
 	// detached.
@@ -40,8 +40,8 @@ type Engine interface {
 	Snapshotter
 }
 
-// Publication is the request to Publish.
-type Publication struct {
+// PublishRequest is the request to Publish.
+type PublishRequest struct {
 	Volume wire.Handle
 	Node   wire.Node
 	// ReadOnly means that the node only reads.

@@ -46,7 +46,7 @@ func (e *engine) work(ctx context.Context, what string) error {
 	return e.err
 }
 
-func (e *engine) Publish(ctx context.Context, p Publication) (wire.Connection, error) {
+func (e *engine) Publish(ctx context.Context, p PublishRequest) (wire.Connection, error) {
 	err := e.work(ctx, fmt.Sprintf("publish %s to %s, read-only %t, shared %t", p.Volume, p.Node.Name, p.ReadOnly, p.Shared))
 	return wire.Connection{Protocol: "iscsi", Paths: []wire.Path{{Portal: "192.0.2.1:3260", Target: "iqn.a", LUN: 1}}}, err
 }

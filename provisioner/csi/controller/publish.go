@@ -33,7 +33,7 @@ func (s *Server) ControllerPublishVolume(ctx context.Context, request *csi.Contr
 		return nil, status.Error(codes.NotFound, err.Error())
 	}
 	return alone(ctx, s, volume.String(), func(ctx context.Context) (*csi.ControllerPublishVolumeResponse, error) {
-		connection, err := s.Engine.Publish(ctx, Publication{Volume: volume, Node: node, ReadOnly: of.readOnly || request.GetReadonly(), Shared: of.shared})
+		connection, err := s.Engine.Publish(ctx, PublishRequest{Volume: volume, Node: node, ReadOnly: of.readOnly || request.GetReadonly(), Shared: of.shared})
 		if err != nil {
 			return nil, answer(err)
 		}

@@ -34,16 +34,16 @@ func (b *Attachments) NoteAttached(uid types.UID) {
 	b.attached[uid] = true
 }
 
-// NoteAsked notes that a deletion is requested. It must be called before the
+// RecordDeletionRequest notes that a deletion is requested. It must be called before the
 // request.
-func (b *Attachments) NoteAsked(uid types.UID) {
+func (b *Attachments) RecordDeletionRequest(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked[uid] = true
 }
 
-// IsAsked reports whether a deletion was requested.
-func (b *Attachments) IsAsked(uid types.UID) bool {
+// DeletionRequested reports whether a deletion was requested.
+func (b *Attachments) DeletionRequested(uid types.UID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.asked[uid]

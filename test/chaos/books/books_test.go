@@ -19,9 +19,9 @@ func TestClaimsArePickedAmongTheNewest(t *testing.T) {
 	if got := b.Pick(4); got != "u2" {
 		t.Errorf("picked %q", got)
 	}
-	b.NoteAsked("u2")
-	b.NoteAsked("u2")
-	if made, asked := b.Totals(); made != 3 || asked != 1 || !b.IsAsked("u2") || b.IsAsked("u1") {
+	b.RecordDeletionRequest("u2")
+	b.RecordDeletionRequest("u2")
+	if made, asked := b.Totals(); made != 3 || asked != 1 || !b.DeletionRequested("u2") || b.DeletionRequested("u1") {
 		t.Errorf("%d made, %d asked", made, asked)
 	}
 }

@@ -26,9 +26,9 @@ func (b *Claims) NoteMade(uid types.UID) {
 	b.made = append(b.made, uid)
 }
 
-// NoteAsked notes that a deletion is requested. It must be called before the
+// RecordDeletionRequest notes that a deletion is requested. It must be called before the
 // request.
-func (b *Claims) NoteAsked(uid types.UID) {
+func (b *Claims) RecordDeletionRequest(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.asked[uid].IsZero() {
@@ -36,16 +36,16 @@ func (b *Claims) NoteAsked(uid types.UID) {
 	}
 }
 
-// IsAsked reports whether a claim's deletion was requested.
-func (b *Claims) IsAsked(uid types.UID) bool {
+// DeletionRequested reports whether a claim's deletion was requested.
+func (b *Claims) DeletionRequested(uid types.UID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return !b.asked[uid].IsZero()
 }
 
-// AskedAt returns when a claim's deletion was first requested; zero if it was
+// DeletionRequestedAt returns when a claim's deletion was first requested; zero if it was
 // not.
-func (b *Claims) AskedAt(uid types.UID) time.Time {
+func (b *Claims) DeletionRequestedAt(uid types.UID) time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.asked[uid]

@@ -24,16 +24,16 @@ func (b *Snapshots) NoteTaken() {
 	b.taken++
 }
 
-// NoteAsked notes that a deletion is requested. It must be called before the
+// RecordDeletionRequest notes that a deletion is requested. It must be called before the
 // request.
-func (b *Snapshots) NoteAsked(uid types.UID) {
+func (b *Snapshots) RecordDeletionRequest(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked[uid] = true
 }
 
-// IsAsked reports whether a deletion was requested.
-func (b *Snapshots) IsAsked(uid types.UID) bool {
+// DeletionRequested reports whether a deletion was requested.
+func (b *Snapshots) DeletionRequested(uid types.UID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.asked[uid]

@@ -115,7 +115,7 @@ func (w *world) addForeign(backend, claimUID string) error {
 func (w *world) giveAway(pick int) error {
 	var inUse []cindersim.Volume
 	for _, v := range w.sim.Volumes() {
-		if v.Status == "in-use" && w.isStamped(v) && !checker.IsOnNodes(v) && !w.claims.IsAsked(types.UID(v.Metadata[checker.StampClaimUID])) {
+		if v.Status == "in-use" && w.isStamped(v) && !checker.IsOnNodes(v) && !w.claims.DeletionRequested(types.UID(v.Metadata[checker.StampClaimUID])) {
 			inUse = append(inUse, v)
 		}
 	}
@@ -131,7 +131,7 @@ func (w *world) giveAway(pick int) error {
 	if !w.sim.ReplaceVolumeMetadata(given.ID, "in-use", stamp) {
 		return nil // it was deleted a moment ago
 	}
-	if w.claims.IsAsked(uid) {
+	if w.claims.DeletionRequested(uid) {
 		// Its deletion may already be under way, which is correct.
 		w.sim.ReplaceVolumeMetadata(given.ID, "in-use", given.Metadata)
 		return nil

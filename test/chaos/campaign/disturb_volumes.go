@@ -185,5 +185,5 @@ func (w *world) remove(ctx, trouble context.Context, pv *corev1.PersistentVolume
 // tooLate reports whether a PersistentVolume was to be kept only after the
 // removal of its volume had begun.
 func (w *world) tooLate(fate checker.Fate) bool {
-	return checker.CameTooLate(fate, w.claims.AskedAt(types.UID(fate.PV.ClaimUID)), w.sim.Journal())
+	return checker.CameTooLate(fate, w.claims.DeletionRequestedAt(types.UID(fate.PV.ClaimUID)), w.sim.Journal())
 }

@@ -86,7 +86,7 @@ func (w *world) noteDisconnected() {
 	w.mu.Lock()
 	uses := w.uses
 	w.mu.Unlock()
-	asked := func(uid string) time.Time { return w.claims.AskedAt(types.UID(uid)) }
+	asked := func(uid string) time.Time { return w.claims.DeletionRequestedAt(types.UID(uid)) }
 	for _, f := range checker.Disconnected(uses, asked, w.sim.Journal()) {
 		w.found(f)
 	}
@@ -113,7 +113,7 @@ func (w *world) deleteClaims(ctx context.Context, which func(*corev1.PersistentV
 	}
 	for i := range claims {
 		claim := &claims[i]
-		if w.claims.IsAsked(claim.UID) || which(claim) {
+		if w.claims.DeletionRequested(claim.UID) || which(claim) {
 			if err := w.deleteClaim(ctx, claim.Namespace, claim.Name, claim.UID); err != nil {
 				return err
 			}
@@ -198,7 +198,7 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 	w.mu.Unlock()
 	s.Volumes = w.sim.Volumes()
 	s.Fates, s.TooLate = w.fates.All(), w.tooLate
-	s.AskedAt = func(uid string) time.Time { return w.claims.AskedAt(types.UID(uid)) }
+	s.DeletionRequestedAt = func(uid string) time.Time { return w.claims.DeletionRequestedAt(types.UID(uid)) }
 	_, s.LedSince = w.watch.term()
 	inForce, err := policy.Parse([]byte(w.configuration().policy), "policy.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
@@ -217,7 +217,7 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 		c := checker.Claim{
 			UID: string(claim.UID), Namespace: claim.Namespace, Name: claim.Name,
 			Bound: claim.Status.Phase == corev1.ClaimBound,
-			Asked: w.claims.IsAsked(claim.UID),
+			Asked: w.claims.DeletionRequested(claim.UID),
 		}
 		source, sourceDenial := w.source(ctx, claim)
 		if ref := claim.Spec.DataSource; ref != nil {

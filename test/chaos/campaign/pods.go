@@ -189,7 +189,7 @@ func (w *world) attach(ctx, trouble context.Context, pv, node string) (*attachme
 			})
 		}
 		switch {
-		case err == nil && made.DeletionTimestamp == nil && !w.attachments.IsAsked(made.UID):
+		case err == nil && made.DeletionTimestamp == nil && !w.attachments.DeletionRequested(made.UID):
 			a.uid = made.UID
 			return a, nil
 		case err != nil && !apierrors.IsNotFound(err):
@@ -202,7 +202,7 @@ func (w *world) attach(ctx, trouble context.Context, pv, node string) (*attachme
 
 // detach requests the end of an attachment.
 func (w *world) detach(ctx context.Context, a *attachment) error {
-	w.attachments.NoteAsked(a.uid)
+	w.attachments.RecordDeletionRequest(a.uid)
 	err := insist(ctx, func(ctx context.Context) error {
 		return w.suite.Client.StorageV1().VolumeAttachments().Delete(ctx, a.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &a.uid}})
 	})
@@ -259,7 +259,7 @@ func (w *world) endPods(ctx context.Context) error {
 	for i := range all {
 		a := &all[i]
 		pv := *a.Spec.Source.PersistentVolumeName
-		if !w.attachments.IsAsked(a.UID) && !kept[pv] && !w.claims.IsAsked(types.UID(strings.TrimPrefix(pv, "pvc-"))) {
+		if !w.attachments.DeletionRequested(a.UID) && !kept[pv] && !w.claims.DeletionRequested(types.UID(strings.TrimPrefix(pv, "pvc-"))) {
 			kept[pv] = true
 			continue
 		}
@@ -274,7 +274,7 @@ func (w *world) endPods(ctx context.Context) error {
 func (w *world) attachmentOf(a *storagev1.VolumeAttachment, volumes map[string]string) checker.Attachment {
 	out := checker.Attachment{
 		UID: string(a.UID), Name: a.Name, PV: *a.Spec.Source.PersistentVolumeName, Node: a.Spec.NodeName,
-		Attached: a.Status.Attached && a.DeletionTimestamp == nil, Asked: w.attachments.IsAsked(a.UID) || a.DeletionTimestamp != nil,
+		Attached: a.Status.Attached && a.DeletionTimestamp == nil, Asked: w.attachments.DeletionRequested(a.UID) || a.DeletionTimestamp != nil,
 	}
 	out.VolumeID = volumes[out.PV]
 	for _, failed := range []*storagev1.VolumeError{a.Status.AttachError, a.Status.DetachError} {

@@ -77,7 +77,7 @@ func (w *world) takeSnapshot(ctx context.Context, namespace string, step plan.Sn
 
 // deleteSnapshot requests the deletion of a VolumeSnapshot.
 func (w *world) deleteSnapshot(ctx context.Context, namespace, name string, uid types.UID) error {
-	w.snapshots.NoteAsked(uid)
+	w.snapshots.RecordDeletionRequest(uid)
 	err := insist(ctx, func(ctx context.Context) error {
 		return w.snapshotClient.SnapshotV1().VolumeSnapshots(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	})
@@ -100,7 +100,7 @@ func (w *world) deleteSnapshots(ctx context.Context) error {
 	}
 	kept := map[string]bool{}
 	for _, claim := range claims {
-		kept[claim.Namespace+"/"+claim.Name] = !w.claims.IsAsked(claim.UID)
+		kept[claim.Namespace+"/"+claim.Name] = !w.claims.DeletionRequested(claim.UID)
 	}
 	all, err := w.listSnapshots(ctx)
 	if err != nil {
@@ -116,11 +116,11 @@ func (w *world) deleteSnapshots(ctx context.Context) error {
 	for i := range contents {
 		if origin, err := record.SnapshotOriginOf(&contents[i]); err == nil {
 			v, _ := w.sim.Volume(origin.VolumeID)
-			ofDeleted[contents[i].Name] = w.claims.IsAsked(types.UID(v.Metadata[checker.StampClaimUID]))
+			ofDeleted[contents[i].Name] = w.claims.DeletionRequested(types.UID(v.Metadata[checker.StampClaimUID]))
 		}
 	}
 	for _, s := range all {
-		if w.snapshots.IsAsked(s.UID) || ofDeleted[record.SnapshotContentName(s.UID)] || !kept[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName] {
+		if w.snapshots.DeletionRequested(s.UID) || ofDeleted[record.SnapshotContentName(s.UID)] || !kept[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName] {
 			if err := w.deleteSnapshot(ctx, s.Namespace, s.Name, s.UID); err != nil {
 				return err
 			}
@@ -288,7 +288,7 @@ func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[typ
 		name := record.SnapshotContentName(snapshot.UID)
 		wanted := checker.VolumeSnapshot{
 			Namespace: snapshot.Namespace, Name: snapshot.Name, Content: name, VolumeID: volumes[name],
-			Asked: w.snapshots.IsAsked(snapshot.UID), Explained: len(told[snapshot.UID]) > 0,
+			Asked: w.snapshots.DeletionRequested(snapshot.UID), Explained: len(told[snapshot.UID]) > 0,
 		}
 		if wanted.VolumeID == "" {
 			wanted.VolumeID = source[snapshot.Namespace+"/"+*snapshot.Spec.Source.PersistentVolumeClaimName]

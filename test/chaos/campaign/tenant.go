@@ -98,7 +98,7 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 			})
 		}
 		switch {
-		case err == nil && made.DeletionTimestamp == nil && !t.world.claims.IsAsked(made.UID):
+		case err == nil && made.DeletionTimestamp == nil && !t.world.claims.DeletionRequested(made.UID):
 			t.present[step.Claim] = made.UID
 			t.retained[made.UID] = step.Class == plan.Kept
 			t.world.claims.NoteMade(made.UID)
@@ -129,7 +129,7 @@ func (t *tenant) retain(ctx context.Context, uid types.UID) error {
 
 // deleteClaim requests a claim's deletion.
 func (w *world) deleteClaim(ctx context.Context, namespace, name string, uid types.UID) error {
-	w.claims.NoteAsked(uid)
+	w.claims.RecordDeletionRequest(uid)
 	err := insist(ctx, func(ctx context.Context) error {
 		return w.suite.Client.CoreV1().PersistentVolumeClaims(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	})

@@ -245,8 +245,8 @@ func pvOf(pv *corev1.PersistentVolume) checker.PV {
 	return out
 }
 
-// lookEvery is the pause between two samples.
-const lookEvery = 100 * time.Millisecond
+// pollInterval is the pause between two samples.
+const pollInterval = 100 * time.Millisecond
 
 // sample watches the course until the returned function is called.
 func (w *world) sample(ctx context.Context) (stop func()) {
@@ -254,7 +254,7 @@ func (w *world) sample(ctx context.Context) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for sleep(sampling, lookEvery) {
+		for sleep(sampling, pollInterval) {
 			w.look()
 		}
 	}()
@@ -291,9 +291,9 @@ func (w *world) look() {
 	w.course.Look(checker.Sample{
 		At:  at,
 		PVs: pvs, Bound: bound, Volumes: volumes, Foreign: foreign,
-		Asked: func(uid string) bool { return w.claims.IsAsked(types.UID(uid)) },
+		Asked: func(uid string) bool { return w.claims.DeletionRequested(types.UID(uid)) },
 		Fates: w.fates.All(), TooLate: w.tooLate,
-		Attachments: attached, AttachmentAsked: func(uid string) bool { return w.attachments.IsAsked(types.UID(uid)) },
+		Attachments: attached, AttachmentAsked: func(uid string) bool { return w.attachments.DeletionRequested(types.UID(uid)) },
 	})
 	for _, f := range elsewhere {
 		w.course.Note(f)

@@ -165,10 +165,10 @@ func (e ending) cameTooLate(pv string) bool {
 // cannot know by whom. The program only reports such an object: it could be a volume
 // that somebody lost.
 func (e ending) isForgotten(pv PV) bool {
-	if e.AskedAt == nil || !pv.Retain {
+	if e.DeletionRequestedAt == nil || !pv.Retain {
 		return false
 	}
-	asked := e.AskedAt(pv.ClaimUID)
+	asked := e.DeletionRequestedAt(pv.ClaimUID)
 	return !asked.IsZero() && !pv.Created.Before(asked.Truncate(time.Second)) && e.LedSince.After(pv.Created)
 }
 

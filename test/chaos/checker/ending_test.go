@@ -81,11 +81,11 @@ func TestEndingFindsWhatIsPlanted(t *testing.T) {
 			[]Finding{{Lost, "PersistentVolume pvc-u1", "volume v1 does not exist", "v1", "u1"}}},
 		{"a PersistentVolume that was saved late, under an earlier leader", func(s *State) {
 			s.Volumes, s.PVs[1].Created = slices.Delete(s.Volumes, 1, 2), time.Unix(100, 0)
-			s.AskedAt, s.LedSince = func(string) time.Time { return time.Unix(100, 5e8) }, time.Unix(101, 0)
+			s.DeletionRequestedAt, s.LedSince = func(string) time.Time { return time.Unix(100, 5e8) }, time.Unix(101, 0)
 		}, nil},
 		{"a PersistentVolume that was saved late, under this leader", func(s *State) {
 			s.Volumes, s.PVs[1].Created = slices.Delete(s.Volumes, 1, 2), time.Unix(100, 0)
-			s.AskedAt, s.LedSince = func(string) time.Time { return time.Unix(100, 5e8) }, time.Unix(99, 0)
+			s.DeletionRequestedAt, s.LedSince = func(string) time.Time { return time.Unix(100, 5e8) }, time.Unix(99, 0)
 		}, []Finding{{Lost, "PersistentVolume pvc-u3", "volume v3 does not exist", "v3", "u3"}}},
 		{"a lost volume that was to be retained", func(s *State) { s.Volumes = slices.Delete(s.Volumes, 1, 2) },
 			[]Finding{{Lost, "PersistentVolume pvc-u3", "volume v3 does not exist", "v3", "u3"}}},

@@ -43,10 +43,10 @@ type State struct {
 	Foreign map[string]cindersim.Volume
 	// Fates are what the campaign did to PersistentVolumes by hand, by name.
 	Fates map[string]Fate
-	// AskedAt is when a claim's deletion was first requested, by its UID; nil means
+	// DeletionRequestedAt is when a claim's deletion was first requested, by its UID; nil means
 	// never. LedSince is when the leader took the lease.
-	AskedAt  func(claimUID string) time.Time
-	LedSince time.Time
+	DeletionRequestedAt func(claimUID string) time.Time
+	LedSince            time.Time
 	// TooLate reports that a fate came too late, see CameTooLate; nil means never.
 	TooLate func(Fate) bool
 }

@@ -197,7 +197,7 @@ func (t *tour) release(ctx context.Context) error {
 		return nil
 	}
 	// restoreCluster removes what is still there then.
-	_ = t.suite.WaitNoPersistentVolumes(ctx, t.names.provisioner)
+	_ = t.suite.WaitForNoPersistentVolumes(ctx, t.names.provisioner)
 	return nil
 }
 

@@ -32,7 +32,7 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 	if err != nil {
 		return err
 	}
-	e.known.DropPicture(target.VolumeID)
+	e.known.ForgetSeen(target.VolumeID)
 	return nil
 }
 
@@ -40,7 +40,7 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 // never lists.
 func (l *Lifecycle) IsComplete(target Target) bool {
 	e := l.current()
-	if _, seen := e.known.Picture(target.VolumeID); seen || e.isOlder(target) {
+	if _, seen := e.known.LastSeen(target.VolumeID); seen || e.isOlder(target) {
 		return false // what this term saw or will see is newer
 	}
 	return slices.ContainsFunc(e.inventory.Listed(target.Stamp.ClaimUID), func(v cinder.Volume) bool {
@@ -112,7 +112,7 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 			return e.attachedElsewhere(v, target)
 		case v.Status == cinder.StatusAttaching:
 			tried = true
-			failed = e.bringIntoUse(ctx, v, target, readOnly)
+			failed = e.markInUse(ctx, v, target, readOnly)
 			if failed == nil {
 				return nil
 			}
@@ -139,8 +139,8 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 	}
 }
 
-// bringIntoUse takes the step from attaching to in-use.
-func (e *endpoint) bringIntoUse(ctx context.Context, v cinder.Volume, target Target, readOnly bool) error {
+// markInUse takes the step from attaching to in-use.
+func (e *endpoint) markInUse(ctx context.Context, v cinder.Volume, target Target, readOnly bool) error {
 	if stamps.WorkflowOf(v) == cinder.WorkflowAttachment {
 		return e.completeAttachment(ctx, v)
 	}
@@ -158,7 +158,7 @@ func (e *endpoint) isOlder(target Target) bool {
 
 // lastSeen returns the last known state of a volume, or reads it.
 func (e *endpoint) lastSeen(ctx context.Context, target Target) (cinder.Volume, error) {
-	v, ok := e.known.Picture(target.VolumeID)
+	v, ok := e.known.LastSeen(target.VolumeID)
 	if ok && target.owns(v) {
 		// Another stamp is out of date: the volume was imported for another claim.
 		return v, nil

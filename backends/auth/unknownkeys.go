@@ -10,23 +10,23 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// StrayKey is a key of an entry of clouds.yaml or secure.yaml that nothing reads.
+// UnknownKey is a key of an entry of clouds.yaml or secure.yaml that nothing reads.
 // Other programs may read it, so only a key that resembles a known one is a
 // mistake.
-type StrayKey struct {
+type UnknownKey struct {
 	File  string
 	Line  int
 	Key   string
 	Known []string
 }
 
-// StrayKeys lists the keys of an entry that nothing reads.
-func (s Sources) StrayKeys(name string) []StrayKey {
+// UnknownKeys lists the keys of an entry that nothing reads.
+func (s Sources) UnknownKeys(name string) []UnknownKey {
 	path, err := s.cloudsFile()
 	if err != nil {
 		return nil
 	}
-	var found []StrayKey
+	var found []UnknownKey
 	for _, file := range []string{path, filepath.Join(filepath.Dir(path), "secure.yaml")} {
 		var document struct {
 			Clouds map[string]yaml.Node `yaml:"clouds"`
@@ -40,7 +40,7 @@ func (s Sources) StrayKeys(name string) []StrayKey {
 	return found
 }
 
-func strayKeys(file string, mapping *yaml.Node, of reflect.Type) []StrayKey {
+func strayKeys(file string, mapping *yaml.Node, of reflect.Type) []UnknownKey {
 	if mapping.Kind != yaml.MappingNode {
 		return nil
 	}
@@ -54,13 +54,13 @@ func strayKeys(file string, mapping *yaml.Node, of reflect.Type) []StrayKey {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	var found []StrayKey
+	var found []UnknownKey
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]
 		of, ok := known[key.Value]
 		switch {
 		case !ok:
-			found = append(found, StrayKey{File: file, Line: key.Line, Key: key.Value, Known: names})
+			found = append(found, UnknownKey{File: file, Line: key.Line, Key: key.Value, Known: names})
 		case of == reflect.TypeFor[*clouds.AuthInfo]():
 			found = append(found, strayKeys(file, value, of.Elem())...)
 		}
