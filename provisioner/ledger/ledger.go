@@ -275,9 +275,9 @@ func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (elsewher
 	return ""
 }
 
-// PersistentVolumeGone records that the PersistentVolume of a claim is gone, but its volume, as far
-// as is known, is not: it was to be kept, or an operator removed the object by hand.
-// The volume counts until a listing shows that it is gone.
+// PersistentVolumeGone records that the PersistentVolume of a claim is gone, but its
+// volume, as far as is known, is not: it was to be kept, or an operator removed the
+// object by hand. The volume counts until a listing shows that it is gone.
 func (l *Ledger) PersistentVolumeGone(claim types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
