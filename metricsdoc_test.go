@@ -37,7 +37,7 @@ const (
 	always = "always"
 	// Counters and histograms stay until the process ends, so an earlier leader has
 	// them, too.
-	fromFirstOfLeader = "from the first one on; an earlier leader keeps what it counted"
+	fromFirstOfLeader = "after the first one; an earlier leader keeps its counts"
 )
 
 var presences = map[string]presence{
@@ -51,13 +51,13 @@ var presences = map[string]presence{
 	"standalone_cinder_credentials_read_timestamp_seconds":                 {byReplica, "once they were read"},
 	"standalone_cinder_client_pool_lookups_total":                          {byLeader, fromFirstOfLeader},
 	"standalone_cinder_logins_total":                                       {byLeader, fromFirstOfLeader},
-	"standalone_cinder_last_login_successful":                              {byLeader, "from the first login to the backend in this term on"},
+	"standalone_cinder_last_login_successful":                              {byLeader, "after the first login to the backend in this term"},
 	"standalone_cinder_token_expiry_timestamp_seconds":                     {byLeader, "while there is a token; never for noauth"},
 	"standalone_cinder_certificate_expiry_timestamp_seconds":               {byLeader, "once the certificate was read or seen, while the backend is in the policy"},
 	"standalone_cinder_openstack_request_duration_seconds":                 {byLeader, fromFirstOfLeader},
-	"standalone_cinder_backend_up":                                         {byLeader, "from the first use of the backend in this term on"},
-	"standalone_cinder_backend_outages_total":                              {byLeader, "from the first use of the backend on; an earlier leader keeps what it counted"},
-	"standalone_cinder_volumes_in_flight":                                  {byLeader, "from the first volume of the backend on; 0 at an earlier leader"},
+	"standalone_cinder_backend_up":                                         {byLeader, "after the first use of the backend in this term"},
+	"standalone_cinder_backend_outages_total":                              {byLeader, "after the first use of the backend; an earlier leader keeps its counts"},
+	"standalone_cinder_volumes_in_flight":                                  {byLeader, "after the first volume of the backend; 0 at an earlier leader"},
 	"standalone_cinder_claim_bound_duration_seconds":                       {byLeader, fromFirstOfLeader},
 	"standalone_cinder_provision_duration_seconds":                         {byLeader, fromFirstOfLeader},
 	"standalone_cinder_delete_duration_seconds":                            {byLeader, fromFirstOfLeader},
@@ -87,10 +87,10 @@ var presences = map[string]presence{
 	"standalone_cinder_events_waiting":                                     {byReplica, always},
 	"standalone_cinder_events_dropped_total":                               {byReplica, always},
 
-	"standalone_cinder_node_requests_total":              {byNode, "from the first one on"},
-	"standalone_cinder_node_request_duration_seconds":    {byNode, "from the first one on"},
-	"standalone_cinder_node_stage_step_duration_seconds": {byNode, "from the first one on"},
-	"standalone_cinder_node_refusals_total":              {byNode, "from the first one on"},
+	"standalone_cinder_node_requests_total":              {byNode, "after the first one"},
+	"standalone_cinder_node_request_duration_seconds":    {byNode, "after the first one"},
+	"standalone_cinder_node_stage_step_duration_seconds": {byNode, "after the first one"},
+	"standalone_cinder_node_refusals_total":              {byNode, "after the first one"},
 	"standalone_cinder_node_stale_disks_removed_total":   {byNode, always},
 	"standalone_cinder_node_staged_volumes":              {byNode, always},
 
@@ -101,10 +101,10 @@ var presences = map[string]presence{
 	"controller_persistentvolume_delete_failed_total":             {byLeader, fromFirstOfLeader},
 	"controller_persistentvolume_delete_duration_seconds":         {byLeader, fromFirstOfLeader},
 
-	"rest_client_requests_total":                  {byReplica, "from the first one on"},
-	"rest_client_request_retries_total":           {byReplica, "from the first one on"},
-	"rest_client_request_duration_seconds":        {byReplica, "from the first one on"},
-	"rest_client_rate_limiter_duration_seconds":   {byReplica, "from the first one on"},
+	"rest_client_requests_total":                  {byReplica, "after the first one"},
+	"rest_client_request_retries_total":           {byReplica, "after the first one"},
+	"rest_client_request_duration_seconds":        {byReplica, "after the first one"},
+	"rest_client_rate_limiter_duration_seconds":   {byReplica, "after the first one"},
 	"workqueue_adds_total":                        {byLeader, fromFirstOfLeader},
 	"workqueue_retries_total":                     {byLeader, fromFirstOfLeader},
 	"workqueue_depth":                             {byLeader, "from its first term on"},

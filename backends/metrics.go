@@ -33,15 +33,15 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"backend", "result"}),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_volumes_in_flight",
-			Help: "Volumes that the program waits for.",
+			Help: "Volumes that the program is waiting for.",
 		}, []string{"backend"}),
 		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_backend_up",
-			Help: "Whether requests to a backend are sent (1) or rejected because it does not answer (0); only the leader knows.",
+			Help: "Whether requests to a backend are sent (1) or rejected because it does not answer (0); only the leader exports it.",
 		}, []string{"backend"}),
 		outages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "standalone_cinder_backend_outages_total",
-			Help: "How often requests to a backend began to be rejected because it does not answer.",
+			Help: "How often the program began to reject requests to a backend because it did not answer.",
 		}, []string{"backend"}),
 		credentialsGood: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_credentials_read_success",

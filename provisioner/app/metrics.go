@@ -41,7 +41,7 @@ func newReloadMetrics(registry prometheus.Registerer) *reloadMetrics {
 		}, []string{"revision"}),
 		kept: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_last_good_kept",
-			Help: "Whether the policy and the credentials in force are kept for replicas that start with bad files (1) or could not be written (0); only the leader knows.",
+			Help: "Whether the policy and the credentials in force are saved for replicas that start with bad files (1) or could not be written (0); only the leader exports it.",
 		}, nil),
 	}
 	registry.MustRegister(m.success, m.timestamp, m.info, m.kept)
@@ -126,10 +126,10 @@ func newTermCollector(a *App) *termCollector {
 			"PersistentVolumes of this provisioner and cluster, by backend, protocol, phase and reclaim policy",
 			"backend", "protocol", "phase", "reclaim_policy"),
 		released: describe("oldest_released_persistentvolume_timestamp_seconds",
-			"Unix time at which the claim of the oldest released PersistentVolume went away, by backend, protocol and reclaim policy",
+			"Unix time at which the claim of the oldest released PersistentVolume was deleted, by backend, protocol and reclaim policy",
 			"backend", "protocol", "reclaim_policy"),
 		turns: describe("turns",
-			"Items of the queues of claims, deletions and followup work that a worker works on (state held) or that wait for one (state waiting)",
+			"Claims, deletions and follow-ups that a worker is handling (state held) or that wait for a worker (state waiting)",
 			"work", "state"),
 		tokenExpiry: describe("token_expiry_timestamp_seconds",
 			"Unix time at which the token in use expires, by backend; the next request renews it",

@@ -24,11 +24,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "standalone_cinder_csi_requests_total",
-			Help: "Calls of the CSI driver's controller that were answered, by method and gRPC code; those that a follower refuses are not counted.",
+			Help: "Calls that the CSI driver's controller answered, by method and gRPC code; calls that a follower refuses do not count.",
 		}, []string{"method", "code"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "standalone_cinder_csi_request_duration_seconds",
-			Help:    "Duration of calls of the CSI driver's controller until their answer, by method.",
+			Help:    "Time that the CSI driver's controller took to answer calls, by method.",
 			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120},
 		}, []string{"method"}),
 	}

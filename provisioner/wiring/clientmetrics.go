@@ -46,7 +46,7 @@ func NewClientMetrics(registry prometheus.Registerer) *ClientMetrics {
 			Name: "workqueue_unfinished_work_seconds", Help: "Seconds of work under way that workqueue_work_duration_seconds does not contain yet; large values mean stuck workers.",
 		}, []string{"name"}),
 		longestRunning: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "workqueue_longest_running_processor_seconds", Help: "How long the longest running worker of a work queue has been at its item.",
+			Name: "workqueue_longest_running_processor_seconds", Help: "How long the longest-running worker of a work queue has been working on its item.",
 		}, []string{"name"}),
 		adds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "workqueue_adds_total", Help: "Items added to a work queue.",

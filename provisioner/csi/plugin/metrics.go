@@ -29,7 +29,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "standalone_cinder_node_requests_total",
-			Help: "Calls of the kubelet to the node plugin that were answered, by method and gRPC code.",
+			Help: "Calls from the kubelet that the node plugin answered, by method and gRPC code.",
 		}, []string{"method", "code"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "standalone_cinder_node_request_duration_seconds",
@@ -43,11 +43,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"step"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "standalone_cinder_node_refusals_total",
-			Help: "What the node plugin refused to do with a disk, or cut off from it, by reason. WrongVolume, WrongDisk, NotEmpty, ForeignPath and Outdated protect data.",
+			Help: "Operations that the node plugin refused on a disk, and disks that it cut off, by reason. WrongVolume, WrongDisk, NotEmpty, ForeignPath and Outdated protect data.",
 		}, []string{"reason"}),
 		removed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "standalone_cinder_node_stale_disks_removed_total",
-			Help: "Disks of earlier volumes that were still where a new volume's disk was to be, and were removed.",
+			Help: "Leftover disks of earlier volumes that were removed to make way for a new volume's disk.",
 		}),
 	}
 	registry.MustRegister(m.requests, m.duration, m.steps, m.refusals, m.removed)
