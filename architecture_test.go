@@ -141,7 +141,7 @@ var forbidden = []struct {
 	{of: "provisioner/ledger", never: []string{"k8s.io/client-go/", "k8s.io/api/", module + "/backends/", module + "/mappers/", module + "/provisioner/"},
 		why: "the ledger counts by the policy, and sends no requests"},
 	{of: "provisioner/liveness", never: []string{"k8s.io/", "github.com/", "sigs.k8s.io/"},
-		why: "noticing what stands still is independent of what it is"},
+		why: "noticing what is stuck is independent of what it is"},
 	{of: "provisioner/follow", never: []string{"github.com/", module + "/"},
 		why: "noticing a change does not depend on what follows from it"},
 	{of: "provisioner/lastgood", never: []string{"github.com/", module + "/"},

@@ -106,7 +106,7 @@ func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *co
 		Short: "Run the provisioner",
 		Long: `Run the provisioner. It serves the claims of StorageClasses whose provisioner is
 --provisioner-name, as the policy allows. Several replicas may run: one holds the
-Lease and works, the others follow.
+Lease and leads; the others follow.
 
 The program rereads the policy, the credentials and the file of --web-config-file
 when they change. Everything else needs a restart.
@@ -148,7 +148,7 @@ has errors and no last good one is kept; 2 wrong usage.`,
 	}
 	options.AddFlags(command.Flags())
 	command.Flags().StringVar(&memoryLimit, "memory-limit", "", "memory limit of the container as a `quantity`, such as 512Mi; the heap stays below half of it")
-	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; from 2 on libraries log, too, from 4 on in detail")
+	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; at 2 and above libraries log, too, and at 4 and above in detail")
 	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
 	command.Flags().StringVar(&traceEndpoint, "trace-endpoint", "", "`URL` of an OTLP collector that gets a trace of each claim over HTTP, for example http://collector.monitoring:4318; empty turns traces off")
 	return command
@@ -186,7 +186,7 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed; 2 wrong usage.`,
 		},
 	}
 	options.AddFlags(command.Flags())
-	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; from 4 on the plugin logs every call")
+	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; at 4 and above the plugin logs every call")
 	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
 	return command
 }

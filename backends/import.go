@@ -84,7 +84,7 @@ func (e *endpoint) importable(v cinder.Volume, stamp stamps.Volume, connector ci
 	case !stamps.EverAttached(v) && !stamps.IsCopy(v):
 		// Until it is recorded, a volume belongs to the leader's attempt, which may be
 		// removing it.
-		return e.failure(KindNotOurs, "volume %s was made for claim %s/%s and was never in use, so it is empty; the program removes it, or its audit does", v.ID, other.Namespace, other.Claim)
+		return e.failure(KindNotOurs, "volume %s was made for claim %s/%s and was never in use, so it is empty; the program or its audit will remove it", v.ID, other.Namespace, other.Claim)
 	}
 	if csi {
 		return e.freeOfNodes(v)
@@ -97,7 +97,7 @@ func (e *endpoint) importable(v cinder.Volume, stamp stamps.Volume, connector ci
 	case cinder.StatusReserved, cinder.StatusAttaching:
 		if !stamp.Owns(v) {
 			// A reservation does not show whose it is.
-			return e.failure(cinder.KindConflict, "volume %s is %s, perhaps for somebody else; if nobody uses it, set it free: openstack volume set --state available %s", v.ID, v.Status, v.ID)
+			return e.failure(cinder.KindConflict, "volume %s is %s, possibly on somebody else's behalf; if nobody uses it, free it with: openstack volume set --state available %s", v.ID, v.Status, v.ID)
 		}
 		fallthrough
 	case cinder.StatusAvailable, cinder.StatusInUse:
@@ -320,7 +320,7 @@ func (e *endpoint) noteContest(ctx context.Context, v cinder.Volume) error {
 }
 
 func (e *endpoint) contested(v cinder.Volume) error {
-	return e.failure(KindContested, "volume %s was reserved by somebody else while it was being imported, by another cluster or by Nova; if nobody uses it, set it free: openstack volume set --state available %s", v.ID, v.ID)
+	return e.failure(KindContested, "volume %s was reserved by somebody else while it was being imported, by another cluster or by Nova; if nobody uses it, free it with: openstack volume set --state available %s", v.ID, v.ID)
 }
 
 // CancelImport disconnects a volume that Import connected and that cannot be

@@ -55,7 +55,7 @@ func (e *endpoint) freeOfNodes(v cinder.Volume) error {
 		// The leader ends the note, which it would not find under another
 		// stamp.
 		key := slices.Min(slices.Collect(maps.Keys(notes)))
-		return e.failure(KindInUse, "volume %s was detached from node %s while it was in use there, and that node may still write to it; the program ends the note when the node has released the volume, has rebooted, or is gone. If another cluster made the note, remove it: openstack volume unset --property %s %s",
+		return e.failure(KindInUse, "volume %s was detached from node %s while it was in use there, and that node may still write to it; the program clears the note once the node has released the volume, rebooted, or been deleted. If another cluster made the note, remove it: openstack volume unset --property %s %s",
 			v.ID, notes[key].Node, stamps.UncleanPrefix+key, v.ID)
 	}
 	return nil

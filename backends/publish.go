@@ -115,7 +115,7 @@ func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, e
 	v, err := e.owned(ctx, target)
 	if err == nil && v.ID != "" && !stamps.IsCSI(v) {
 		// Its attachment, if it has one, belongs to all nodes, and no record names it.
-		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s was not made for a CSI PersistentVolume, so it is neither attached nor detached for one", v.ID)
+		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s was not created for a CSI PersistentVolume, so the program does not attach or detach it", v.ID)
 	}
 	return v, err
 }

@@ -127,7 +127,7 @@ func TestPublish(t *testing.T) {
 			wantErr: "backend gold: volume volume-1 is reserved without an attachment; another party reserved it, or an OpenStack administrator set its status"},
 		"being retyped": {volume: retyping, kind: cinder.KindConflict, wantErr: "backend gold: volume volume-1 is retyping; waiting for that operation to finish"},
 		"of mode native": {volume: native, kind: KindNotOurs,
-			wantErr: "backend gold: volume volume-1 was not made for a CSI PersistentVolume, so it is neither attached nor detached for one"},
+			wantErr: "backend gold: volume volume-1 was not created for a CSI PersistentVolume, so the program does not attach or detach it"},
 		"another claim's": {volume: stranger, kind: KindNotOurs,
 			wantErr: `backend gold: volume volume-1 is stamped cluster "cluster-1", PersistentVolume "pvc-uid-1", claim UID "uid-2", expected cluster "cluster-1", PersistentVolume "pvc-uid-1", claim UID "uid-1"; it is not touched`},
 		"in use by an instance": {volume: instance, kind: KindInUse,

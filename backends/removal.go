@@ -362,7 +362,7 @@ func (e *endpoint) awaitGone(ctx context.Context, id string) error {
 		return e.failure(KindVolumeFailed, "the storage backend failed to delete volume %s (error_deleting)", id)
 	}
 	// Cinder's RBD driver does this to a volume whose snapshot has a clone.
-	return e.failure(KindInUse, "Cinder canceled the deletion of volume %s (it is %s): something may still depend on it", id, v.Status)
+	return e.failure(KindInUse, "Cinder canceled the deletion of volume %s (status %s): something may still depend on it", id, v.Status)
 }
 
 // forceDelete deletes a volume in any state. It is the only way out of
@@ -391,9 +391,9 @@ func (e *endpoint) dependents(ctx context.Context, v cinder.Volume) error {
 		if slices.ContainsFunc(snapshots, func(s cinder.Snapshot) bool { return stamps.OfSnapshot(s).Cluster != e.cluster }) {
 			kind = KindInUse
 		}
-		return e.failure(kind, "volume %s has %d snapshots, and Cinder keeps it until they are deleted: %s", v.ID, len(snapshots), strings.Join(names, ", "))
+		return e.failure(kind, "volume %s cannot be deleted until its snapshots (%d) are deleted: %s", v.ID, len(snapshots), strings.Join(names, ", "))
 	}
-	return e.failure(KindInUse, "Cinder does not delete volume %s (it is %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first", v.ID, v.Status)
+	return e.failure(KindInUse, "Cinder refused to delete volume %s (status %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove those first", v.ID, v.Status)
 }
 
 // maxNamed is how many snapshots an error names.

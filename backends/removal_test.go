@@ -58,7 +58,7 @@ func TestRemoveFromEveryState(t *testing.T) {
 		"the array fails to delete it": {volume: mine(1, cinder.StatusAvailable), ends: cinder.StatusErrorDeleting, want: []string{del}, kept: true, kind: KindVolumeFailed,
 			wantErr: "backend gold: the storage backend failed to delete volume volume-1 (error_deleting)"},
 		"Cinder takes the deletion back": {volume: mine(1, cinder.StatusAvailable), ends: cinder.StatusAvailable, want: []string{del}, kept: true, kind: KindInUse,
-			wantErr: "backend gold: Cinder canceled the deletion of volume volume-1 (it is available): something may still depend on it"},
+			wantErr: "backend gold: Cinder canceled the deletion of volume volume-1 (status available): something may still depend on it"},
 		"another cluster's": {volume: stranger, kept: true, kind: KindNotOurs,
 			wantErr: `backend gold: volume volume-1 is stamped cluster "cluster-2", PersistentVolume "pvc-uid-1", claim UID "uid-1", expected cluster "cluster-1", PersistentVolume "pvc-uid-1", claim UID "uid-1"; it is not touched`},
 		"without a stamp": {volume: unstamped, kept: true, kind: KindNotOurs,
@@ -142,7 +142,7 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 		s := &dependents{memoryCinder: memory}
 		options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(), Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
 		err := newLifecycle(options, sameClients(&memoryClients{memory: s})).Remove(t.Context(), claimTarget(1, id))
-		equal(t, authtest.ErrorText(err), "backend gold: Cinder does not delete volume volume-1 (it is available): it may have snapshots or dependent volumes, or be part of a group or a migration; remove these first")
+		equal(t, authtest.ErrorText(err), "backend gold: Cinder refused to delete volume volume-1 (status available): it may have snapshots or dependent volumes, or be part of a group or a migration; remove those first")
 		equal(t, cinder.KindOf(err), KindInUse)
 	})
 }

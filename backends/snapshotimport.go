@@ -59,7 +59,7 @@ func (e *endpoint) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) 
 			s.ID, other.Cluster, other.Namespace, other.Snapshot, stamps.KeyCluster, s.ID)
 	case !stamps.WasRecorded(s):
 		// Until it is recorded, a snapshot belongs to the leader, which may be removing it.
-		return e.failure(KindNotOurs, "snapshot %s was taken for VolumeSnapshot %s/%s and was never ready; the program removes it, or its audit does", s.ID, other.Namespace, other.Snapshot)
+		return e.failure(KindNotOurs, "snapshot %s was taken for VolumeSnapshot %s/%s and was never ready; the program or its audit will remove it", s.ID, other.Namespace, other.Snapshot)
 	}
 	if s.Status != cinder.StatusAvailable {
 		return e.failure(cinder.KindConflict, "snapshot %s is %s, and only an available one can be imported", s.ID, s.Status)

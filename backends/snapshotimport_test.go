@@ -51,7 +51,7 @@ func TestImportSnapshotFromEveryState(t *testing.T) {
 		"being created": {status: cinder.StatusCreating, want: cinder.KindConflict,
 			wantErr: "backend gold: snapshot snapshot-2 is creating, and only an available one can be imported"},
 		"never ready": {status: cinder.StatusAvailable, metadata: stamped(same, nil), want: KindNotOurs,
-			wantErr: "backend gold: snapshot snapshot-2 was taken for VolumeSnapshot team-a/nightly-2 and was never ready; the program removes it, or its audit does"},
+			wantErr: "backend gold: snapshot snapshot-2 was taken for VolumeSnapshot team-a/nightly-2 and was never ready; the program or its audit will remove it"},
 		"of another cluster": {status: cinder.StatusAvailable, metadata: stamped(func(s *stamps.Snapshot) { s.Cluster = "other" }, recorded), want: KindNotOurs,
 			wantErr: `backend gold: snapshot snapshot-2 carries the stamp of cluster "other", VolumeSnapshot team-a/nightly-2; if that cluster no longer needs it, remove the stamp: openstack volume snapshot unset --property standalone-cinder.openstack.org/cluster snapshot-2`},
 		"of another with the clusterID": {status: cinder.StatusAvailable, metadata: stamped(func(s *stamps.Snapshot) { s.ClusterUID = "other" }, recorded), want: KindNotOurs},

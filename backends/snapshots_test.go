@@ -318,7 +318,7 @@ func TestVolumeWithSnapshotsNamesThem(t *testing.T) {
 	memory.mu.Unlock()
 	err := memory.term(t).Remove(t.Context(), claimTarget(1, volume))
 	equal(t, cinder.KindOf(err), KindInUse)
-	equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 has 2 snapshots, and Cinder keeps it until they are deleted: by hand (snapshot-3), VolumeSnapshot team-a/nightly-1 (snapshot-2)")
+	equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 cannot be deleted until its snapshots (2) are deleted: by hand (snapshot-3), VolumeSnapshot team-a/nightly-1 (snapshot-2)")
 }
 
 // TestOneVolumeSnapshotOneSnapshot: from anything left behind, through faults,

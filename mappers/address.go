@@ -60,7 +60,7 @@ func newAddress(host, port string, bracketed bool) (address, error) {
 	case err == nil && literal.Is4() && !bracketed, err == nil && literal.Is6():
 		return address{host: literal.String(), port: uint16(number)}, nil
 	case bracketed:
-		return address{}, errors.New("has something else than an IPv6 address in brackets")
+		return address{}, errors.New("has something other than an IPv6 address in brackets")
 	case len(host) <= 253 && hostName.MatchString(host) && !numeric.MatchString(host):
 		return address{host: host, port: uint16(number), byName: true}, nil
 	default:

@@ -51,7 +51,7 @@ var protocolPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 func ParseConnection(document []byte) (Connection, error) {
 	root, err := decodeObject(document)
 	if err != nil {
-		return Connection{}, refuse(InvalidConnection, "the connection document %v; give the answer of Cinder as it came", err)
+		return Connection{}, refuse(InvalidConnection, "the connection document %v; pass Cinder's answer unchanged", err)
 	}
 	return fromEnvelope(root)
 }
@@ -62,7 +62,7 @@ func NewConnection(document map[string]any) (Connection, error) {
 	encoded, err := json.Marshal(document)
 	if err != nil {
 		// The cause is dropped: it may quote a value.
-		return Connection{}, refuse(InvalidConnection, "the connection document holds values that JSON cannot express; give the answer of Cinder as it came")
+		return Connection{}, refuse(InvalidConnection, "the connection document holds values that JSON cannot express; pass Cinder's answer unchanged")
 	}
 	return ParseConnection(encoded)
 }
@@ -92,10 +92,10 @@ func fromEnvelope(root map[string]any) (Connection, error) {
 			return Connection{}, refuse(InvalidConnection, "driver_volume_type is %q, which is no protocol: this backend's driver failed to say how the volume is connected, so check the cinder-volume log", kind)
 		}
 		if !protocolPattern.MatchString(connection.protocol) {
-			return Connection{}, refuse(InvalidConnection, "driver_volume_type is not a protocol's name (letters, digits, \".\", \"_\" and \"-\"); give the answer of Cinder as it came")
+			return Connection{}, refuse(InvalidConnection, "driver_volume_type is not a protocol's name (letters, digits, \".\", \"_\" and \"-\"); pass Cinder's answer unchanged")
 		}
 	default:
-		return Connection{}, refuse(InvalidConnection, "driver_volume_type is %s, expected a protocol's name such as \"iscsi\"; give the answer of Cinder as it came", missingOr(info, "driver_volume_type"))
+		return Connection{}, refuse(InvalidConnection, "driver_volume_type is %s, expected a protocol's name such as \"iscsi\"; pass Cinder's answer unchanged", missingOr(info, "driver_volume_type"))
 	}
 
 	// Only an absent "data" makes the form flat: null is a driver's failure.

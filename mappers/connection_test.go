@@ -13,30 +13,30 @@ import (
 )
 
 func TestParseConnectionRefusesWhatIsNoConnection(t *testing.T) {
-	const asItCame = "; give the answer of Cinder as it came"
+	const unchanged = "; pass Cinder's answer unchanged"
 	const failed = "; this backend's driver failed to describe the connection, so check the cinder-volume log"
 	for name, test := range map[string]struct{ document, want string }{
-		"nothing":           {``, "the connection document is not JSON (near byte 0)" + asItCame},
-		"a list":            {`[]`, "the connection document is a list, expected an object" + asItCame},
-		"null":              {`null`, "the connection document is null, expected an object" + asItCame},
-		"half an object":    {`{"driver_volume_type": "iscsi"`, "the connection document is not JSON (near byte 30)" + asItCame},
-		"half a list":       {`{"a": [1`, "the connection document is not JSON (near byte 8)" + asItCame},
-		"two objects":       {`{} {}`, "the connection document has something after its end" + asItCame},
-		"a key twice":       {`{"driver_volume_type": "iscsi", "data": {"encrypted": true, "encrypted": false}}`, "the connection document has a key twice (near byte 71)" + asItCame},
-		"a key no string":   {`{1: 2}`, "the connection document is not JSON (near byte 1)" + asItCame},
-		"broken UTF-8":      {"{\"driver_volume_type\": \"\xff\"}", "the connection document is not valid UTF-8" + asItCame},
-		"too deep":          {strings.Repeat(`{"a":`, 40) + `1` + strings.Repeat(`}`, 40), "the connection document is nested more than 32 levels deep" + asItCame},
-		"too long":          {`{"a": "` + strings.Repeat("a", 1<<20) + `"}`, "the connection document is 1048585 bytes long, more than the 1048576 expected at most" + asItCame},
-		"no type":           {`{"data": {"a": 1}}`, `driver_volume_type is missing, expected a protocol's name such as "iscsi"` + asItCame},
-		"type of number":    {`{"driver_volume_type": 1, "data": {"a": 1}}`, `driver_volume_type is a number, expected a protocol's name such as "iscsi"` + asItCame},
+		"nothing":           {``, "the connection document is not JSON (near byte 0)" + unchanged},
+		"a list":            {`[]`, "the connection document is a list, expected an object" + unchanged},
+		"null":              {`null`, "the connection document is null, expected an object" + unchanged},
+		"half an object":    {`{"driver_volume_type": "iscsi"`, "the connection document is not JSON (near byte 30)" + unchanged},
+		"half a list":       {`{"a": [1`, "the connection document is not JSON (near byte 8)" + unchanged},
+		"two objects":       {`{} {}`, "the connection document has something after its end" + unchanged},
+		"a key twice":       {`{"driver_volume_type": "iscsi", "data": {"encrypted": true, "encrypted": false}}`, "the connection document has a key twice (near byte 71)" + unchanged},
+		"a key no string":   {`{1: 2}`, "the connection document is not JSON (near byte 1)" + unchanged},
+		"broken UTF-8":      {"{\"driver_volume_type\": \"\xff\"}", "the connection document is not valid UTF-8" + unchanged},
+		"too deep":          {strings.Repeat(`{"a":`, 40) + `1` + strings.Repeat(`}`, 40), "the connection document is nested more than 32 levels deep" + unchanged},
+		"too long":          {`{"a": "` + strings.Repeat("a", 1<<20) + `"}`, "the connection document is 1048585 bytes long, more than the 1048576 expected at most" + unchanged},
+		"no type":           {`{"data": {"a": 1}}`, `driver_volume_type is missing, expected a protocol's name such as "iscsi"` + unchanged},
+		"type of number":    {`{"driver_volume_type": 1, "data": {"a": 1}}`, `driver_volume_type is a number, expected a protocol's name such as "iscsi"` + unchanged},
 		"type empty":        {`{"driver_volume_type": "", "data": {"a": 1}}`, `driver_volume_type is "", which is no protocol: this backend's driver failed to say how the volume is connected, so check the cinder-volume log`},
-		"type a sentence":   {`{"driver_volume_type": "to be\nnamed", "data": {"a": 1}}`, `driver_volume_type is not a protocol's name (letters, digits, ".", "_" and "-")` + asItCame},
+		"type a sentence":   {`{"driver_volume_type": "to be\nnamed", "data": {"a": 1}}`, `driver_volume_type is not a protocol's name (letters, digits, ".", "_" and "-")` + unchanged},
 		"data a string":     {`{"driver_volume_type": "iscsi", "data": "a"}`, "data is a string, expected an object" + failed},
 		"data null":         {`{"driver_volume_type": "iscsi", "data": null, "target_lun": 1}`, "data is null, expected an object" + failed},
 		"flat and empty":    {`{"driver_volume_type": "iscsi", "attachment_id": "a"}`, "the connection is of type iscsi and says nothing else; this backend's driver failed to describe it, so check the cinder-volume log"},
 		"info a list":       {`{"connection_info": [1]}`, "connection_info is a list: Cinder has not connected the volume; connect it with a connector first"},
 		"attachment null":   {`{"attachment": null}`, "attachment is null: Cinder has not connected the volume; connect it with a connector first"},
-		"attachment listed": {`{"attachment": {"id": "a"}}`, `driver_volume_type is missing, expected a protocol's name such as "iscsi"` + asItCame},
+		"attachment listed": {`{"attachment": {"id": "a"}}`, `driver_volume_type is missing, expected a protocol's name such as "iscsi"` + unchanged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			connection, err := mappers.ParseConnection([]byte(test.document))
@@ -64,7 +64,7 @@ func expectRefusal(t *testing.T, err error, reason mappers.Reason, message strin
 
 func TestNewConnectionRefusesWhatJSONCannotExpress(t *testing.T) {
 	_, err := mappers.NewConnection(map[string]any{"driver_volume_type": "iscsi", "data": map[string]any{"target_lun": func() {}}})
-	expectRefusal(t, err, mappers.InvalidConnection, "the connection document holds values that JSON cannot express; give the answer of Cinder as it came")
+	expectRefusal(t, err, mappers.InvalidConnection, "the connection document holds values that JSON cannot express; pass Cinder's answer unchanged")
 }
 
 // TestNewConnectionTakesFloats: clients of Cinder decode numbers as floats.

@@ -88,7 +88,7 @@ func TestISCSIRefusals(t *testing.T) {
 		"portal of one interface":        {onePath(fields{"target_portal": "[fe80::1%eth0]:3260"}), invalid, `target_portal is "[fe80::1%eth0]:3260", which is an address of one network interface, which other nodes do not have` + portals},
 		"portal IPv6 without a port":     {onePath(fields{"target_portal": "[2001:db8::1]"}), invalid, `target_portal is "[2001:db8::1]", which has no port` + portals},
 		"portal IPv6 bare, no port":      {onePath(fields{"target_portal": "2001:db8::1"}), invalid, `target_portal is "2001:db8::1", which is an IPv6 address without brackets` + portals},
-		"portal IPv4 in brackets":        {onePath(fields{"target_portal": "[192.0.2.1]:3260"}), invalid, `target_portal is "[192.0.2.1]:3260", which has something else than an IPv6 address in brackets` + portals},
+		"portal IPv4 in brackets":        {onePath(fields{"target_portal": "[192.0.2.1]:3260"}), invalid, `target_portal is "[192.0.2.1]:3260", which has something other than an IPv6 address in brackets` + portals},
 		"portal of two ports":            {onePath(fields{"target_portal": "192.0.2.1:3260:3260"}), invalid, `target_portal is "192.0.2.1:3260:3260", which is not an address and a port` + portals},
 		"portal empty in the list":       {twoPaths(fields{"target_portals": []string{"192.0.2.1:3260", ""}}), invalid, "target_portals[1] is empty; check the cinder-volume log to see why the volume has no target"},
 		"portal a list of parts":         {twoPaths(fields{"target_portals": []any{[]any{"192.0.2.1", 3260}, "a:1"}}), invalid, "target_portals[0] is a list, expected a string" + look},

@@ -312,7 +312,7 @@ func CheckAccessModesForCSI(modes []corev1.PersistentVolumeAccessMode) error {
 	if !slices.Contains(modes, corev1.ReadOnlyMany) || !slices.Contains(modes, corev1.ReadWriteOnce) || slices.Contains(modes, corev1.ReadWriteMany) {
 		return nil
 	}
-	return refuse(UnsupportedAccessMode, "access modes ReadOnlyMany and ReadWriteOnce cannot be had together in mode csi; replace the claim with one that names one of them, or use a rule with mode: native")
+	return refuse(UnsupportedAccessMode, "access modes ReadOnlyMany and ReadWriteOnce cannot be combined in mode csi; replace the claim with one that names one of them, or use a rule with mode: native")
 }
 
 // CheckAccessModes refuses the access modes that no source of any protocol

@@ -233,7 +233,7 @@ func TestFlexVolumeTakesNoMountOptions(t *testing.T) {
 	request.MountOptions = []string{"noatime"}
 	request.Mappings = map[string]mapping.Mapping{"nfs": {As: mapping.FlexVolume, Driver: "example.org/nfs"}}
 	_, err := mapDocument(newRegistry(t), []byte(`{"driver_volume_type": "nfs", "data": {"export": "192.0.2.9:/export", "name": "volume-1"}}`), request)
-	expectRefusal(t, err, mappers.InvalidMapping, "the StorageClass has mountOptions, and kubelet mounts no FlexVolume with any; remove them from the StorageClass, or map nfs to a CSI driver")
+	expectRefusal(t, err, mappers.InvalidMapping, "the StorageClass has mountOptions, which kubelet does not support for FlexVolumes; remove them from the StorageClass, or map nfs to a CSI driver")
 }
 
 func TestMappingOfUnknownForm(t *testing.T) {

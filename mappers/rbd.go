@@ -138,7 +138,7 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 // cephSecret returns a reference to the operator's Secret, or to one of the given
 // kind for the key that Cinder sent. If there is neither, it returns nothing and
 // no error. The cluster distinguishes it from others with a user of the same
-// name: after a fail-over of Cinder, a connection leads to another cluster, whose
+// name: after a failover of Cinder, a connection leads to another cluster, whose
 // key must not replace the one that earlier volumes need.
 func (r request) cephSecret(reference *corev1.SecretReference, image rbdImage, cluster []string, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
 	if reference != nil {
@@ -202,7 +202,7 @@ func rbdFacts(r request) (facts, *Refusal, error) {
 type rbdImage struct {
 	pool, name string
 	// cluster is cluster_name, which is missing in older releases. It names a
-	// configuration file that neither source reads, and after a fail-over the
+	// configuration file that neither source reads, and after a failover the
 	// replication target.
 	cluster       string
 	monitors      []string

@@ -54,7 +54,7 @@ func (r *Refusal) Error() string { return r.Message }
 // HandleTaken refuses a volume whose handle belongs to another PersistentVolume
 // of the driver.
 func HandleTaken(protocol string, source *corev1.CSIPersistentVolumeSource, by string) *Refusal {
-	return refuse(InvalidMapping, "volumeHandle %q is already that of PersistentVolume %s of driver %s, and nodes would mount one volume for the other; correct mapping.%s of the backend so that the handle names one volume, as {{ .volume.id }} does, or remove that PersistentVolume if its volume is gone",
+	return refuse(InvalidMapping, "volumeHandle %q is already used by PersistentVolume %s of driver %s, so nodes would mount the wrong volume; correct mapping.%s of the backend so that the handle names one volume, as {{ .volume.id }} does, or remove that PersistentVolume if its volume is gone",
 		source.VolumeHandle, by, source.Driver, protocol)
 }
 

@@ -125,7 +125,7 @@ func (r request) flexVolume(values templateValues) (Result, error) {
 	case len(r.MountOptions) > 0:
 		// kubelet would refuse to mount it (checkMountOptionSupport in
 		// pkg/volume/util/operationexecutor).
-		return Result{}, refuse(InvalidMapping, "the StorageClass has mountOptions, and kubelet mounts no FlexVolume with any; remove them from the StorageClass, or map %s to a CSI driver", r.protocol)
+		return Result{}, refuse(InvalidMapping, "the StorageClass has mountOptions, which kubelet does not support for FlexVolumes; remove them from the StorageClass, or map %s to a CSI driver", r.protocol)
 	}
 	source := &corev1.FlexPersistentVolumeSource{
 		Driver:    r.mapping.Driver,

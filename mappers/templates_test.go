@@ -118,7 +118,7 @@ func TestMappingRefusals(t *testing.T) {
 // TestSharedValuesAreNoHandle: a handle that two volumes share makes kubelet
 // mount one of them for the other.
 func TestSharedValuesAreNoHandle(t *testing.T) {
-	const end = " may be the same for several volumes, and nodes would mount one of them for another; put one of these into it: .volume.id, .volume.name, .pv.name, .claim.uid"
+	const end = " may be the same for several volumes, so nodes could mount the wrong one; include one of these: .volume.id, .volume.name, .pv.name, .claim.uid"
 	own := map[string]string{
 		"nvmeof": ", .nvmeof.uuid, .nvmeof.nguid, .nvmeof.wwid", "rbd": ", .rbd.image", "nfs": ", .nfs.file",
 		"scaleio": ", .connection.scaleIO_volume_id", "storpool": ", .connection.volume",

@@ -214,13 +214,13 @@ func TestDenials(t *testing.T) {
 			r.StorageClass, r.Parameters = "fast", map[string]string{"Type": "hdd"}
 		}), Denial{ParameterNotAllowed, "tenants[0].classes[0].volumeType",
 			`StorageClass fast sets the parameter Type to "hdd", but the policy fixes it at "ssd" (tenants[0].classes[0].volumeType)`}},
-		"a file system against the rule, for a block volume too": {claim(func(r *Request) {
+		"a filesystem against the rule, for a block volume too": {claim(func(r *Request) {
 			r.StorageClass, r.Parameters, r.VolumeMode = "fast", map[string]string{"csi.storage.k8s.io/fstype": "ext4"}, Block
 		}), Denial{ParameterNotAllowed, "tenants[0].classes[0].fsType",
 			`StorageClass fast sets the parameter csi.storage.k8s.io/fstype to "ext4", but the policy fixes it at "xfs" (tenants[0].classes[0].fsType)`}},
-		"an unknown file system": {claim(func(r *Request) { r.Parameters = map[string]string{"fsType": "ntfs"} }), Denial{ParameterInvalid, "tenants[0].classes[5]",
+		"an unknown filesystem": {claim(func(r *Request) { r.Parameters = map[string]string{"fsType": "ntfs"} }), Denial{ParameterInvalid, "tenants[0].classes[5]",
 			`StorageClass open sets the parameter fsType to "ntfs", which is not one of ext2, ext3, ext4, xfs, btrfs`}},
-		"two file systems": {claim(func(r *Request) {
+		"two filesystems": {claim(func(r *Request) {
 			r.Parameters = map[string]string{"fsType": "xfs", "csi.storage.k8s.io/fstype": "ext4"}
 		}), Denial{ParameterInvalid, "tenants[0].classes[5]",
 			`StorageClass open sets csi.storage.k8s.io/fstype to "ext4" and fsType to "xfs", which mean the same; keep one of them`}},
@@ -327,10 +327,10 @@ func TestVolumeProperties(t *testing.T) {
 		class      string
 		mode       VolumeMode
 		parameters map[string]string
-		want       string // type, zone, file system
+		want       string // type, zone, filesystem
 	}{
 		"all left open":                 {"open", Filesystem, nil, "||ext4"},
-		"no mode means a file system":   {"open", "", nil, "||ext4"},
+		"no mode means a filesystem":    {"open", "", nil, "||ext4"},
 		"a block volume":                {"open", Block, nil, "||"},
 		"parameters fill in":            {"open", Filesystem, map[string]string{"type": "hdd", "availability": "nova", "fsType": "xfs"}, "hdd|nova|xfs"},
 		"in any letters":                {"open", Filesystem, map[string]string{"TYPE": "hdd", "Availability": "nova", "fstype": "xfs"}, "hdd|nova|xfs"},
@@ -342,7 +342,7 @@ func TestVolumeProperties(t *testing.T) {
 		"the rule sets all":             {"fast", Filesystem, nil, "ssd|az1|xfs"},
 		"parameters repeat the rule":    {"fast", Filesystem, map[string]string{"type": "ssd", "availability": "az1", "fsType": "xfs"}, "ssd|az1|xfs"},
 		"a block volume of such a rule": {"fast", Block, nil, "ssd|az1|"},
-		"a file system for a block one": {"open", Block, map[string]string{"fsType": "xfs"}, "||"},
+		"a filesystem for a block one":  {"open", Block, map[string]string{"fsType": "xfs"}, "||"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -492,7 +492,7 @@ func TestDecideHoldsItsPromises(t *testing.T) {
 		case d.Volume.SizeGiB*gib < request.Bytes || (d.Volume.SizeGiB-1)*gib >= request.Bytes:
 			t.Fatalf("%+v: %d GiB", request, d.Volume.SizeGiB)
 		case (d.Volume.FSType == "") != (request.VolumeMode == Block):
-			t.Fatalf("%+v: file system %q", request, d.Volume.FSType)
+			t.Fatalf("%+v: filesystem %q", request, d.Volume.FSType)
 		}
 		if got := d.Quotas[:2]; !reflect.DeepEqual(got, p.QuotaScopes(d.Tenant, request.StorageClass, "")) {
 			t.Fatalf("%+v: quotas %v are not those of an existing volume", request, got)

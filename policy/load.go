@@ -16,7 +16,7 @@ import (
 )
 
 // Load reads a policy file and parses it; see Parse. A file that cannot be read
-// gives the error of the file system, one with mistakes an ErrorList.
+// gives the error of the filesystem, one with mistakes an ErrorList.
 func Load(file string, protocols mapping.Protocols) (*Policy, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -199,9 +199,9 @@ func (d *decider) checkMode(c *Class, backend int, volume VolumeProperties) *Den
 	block := d.request.VolumeMode == Block
 	switch {
 	case !block && !slices.Contains(CSIFileSystems(), volume.FSType):
-		return deny("%s makes volumes in mode csi on backend %s, where the file system can be %s, not %s", c.path, b.Name, strings.Join(CSIFileSystems(), " or "), volume.FSType)
+		return deny("%s makes volumes in mode csi on backend %s, where the filesystem can be %s, not %s", c.path, b.Name, strings.Join(CSIFileSystems(), " or "), volume.FSType)
 	case !block && source != nil && source.Mode != ModeCSI && !source.FilesystemKnown:
-		return deny("%s is a native volume, and %s makes volumes in mode csi on backend %s: the CSI driver mounts only filesystems that it can tell by their UUID, and nobody recorded that of this one; copy it in mode native, or have an administrator record the UUID (docs/how-to/native-to-csi.md)", source.Name, c.path, b.Name)
+		return deny("%s is a native volume, and %s makes volumes in mode csi on backend %s: the CSI driver mounts only filesystems that it can identify by UUID, and no UUID is recorded for this one; copy it in mode native, or have an administrator record the UUID (docs/how-to/native-to-csi.md)", source.Name, c.path, b.Name)
 	}
 	return nil
 }
@@ -257,7 +257,7 @@ func (p *Policy) validateModes(d *document.Document) {
 				continue
 			}
 			if at := document.Child(c.path, "fsType"); c.FSType != "" && slices.Contains(FileSystems(), c.FSType) && !slices.Contains(CSIFileSystems(), c.FSType) {
-				d.Errorf(at, "the rule makes volumes in mode csi, where the file system can be %s, not %s", strings.Join(CSIFileSystems(), " or "), c.FSType)
+				d.Errorf(at, "the rule makes volumes in mode csi, where the filesystem can be %s, not %s", strings.Join(CSIFileSystems(), " or "), c.FSType)
 			}
 		}
 	}

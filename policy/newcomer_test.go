@@ -52,7 +52,7 @@ var newcomersMistakes = map[string]struct{ from, to, want string }{
 		`from this line on the file is not valid YAML: a bracket is not closed, or a comma is missing (did not find expected ',' or ']')`},
 	"a key twice": {"    suspended: false", "    suspended: false\n    suspended: true",
 		`backends[0].suspended: the key is given twice, first on line N; remove one`},
-	"a hyphen is missing": {"  - name: ceph\n    auth: {cloud: ceph}\n    volumeSize: {max: 500Gi}         # the sizes that this backend takes, whatever the tenant's limit\n    mapping:", "    name: ceph\n    mapping:",
+	"a hyphen is missing": {"  - name: ceph\n    auth: {cloud: ceph}\n    volumeSize: {max: 500Gi}         # the sizes that this backend accepts, whatever the tenant's limit\n    mapping:", "    name: ceph\n    mapping:",
 		`backends[0].name: the key is given twice, first on line N; if another entry of the list begins here, put a hyphen before it, else remove one
 backends[0].mapping: the key is given twice, first on line N; remove one
 tenants[0].classes[0].backends[1]: unknown backend "ceph"; the backends are gold, lab
@@ -96,8 +96,8 @@ backends[0].cloud: unknown key "cloud"; it belongs under auth`},
 		`tenants[0].namespaces: must be a list, not a string; put it in brackets: [...]`},
 	"a duration without unit": {"create: 5m", "create: 300",
 		`defaults.timeouts.create: 300 has no unit; write it like 30s, 5m or 1h30m`},
-	"a file system that there is not": {"fsType: xfs", "fsType: ext5",
-		`tenants[0].classes[0].fsType: "ext5" is not a file system that can be created on a volume; use one of btrfs, ext2, ext3, ext4, xfs`},
+	"a filesystem that there is not": {"fsType: xfs", "fsType: ext5",
+		`tenants[0].classes[0].fsType: "ext5" is not a filesystem that can be created on a volume; use one of btrfs, ext2, ext3, ext4, xfs`},
 	"no backends": {"        backends: [lab]\n", "",
 		`tenants[1].classes[0].backends: is missing or empty; name the backends the volumes may come from`},
 }
@@ -145,7 +145,7 @@ func TestMistakesOfANewcomer(t *testing.T) {
 func TestAllMistakesAreToldAtOnce(t *testing.T) {
 	planted := []string{
 		"a key in the plural", "a misspelled backend", "overlapping patterns", "a unit that Kubernetes does not have", "max below min",
-		"a key twice", "two ways to log in", "a StorageClass's parameter", "yes", "a rate with a unit", "a file system that there is not", "labels without matchLabels",
+		"a key twice", "two ways to log in", "a StorageClass's parameter", "yes", "a rate with a unit", "a filesystem that there is not", "labels without matchLabels",
 	}
 	text := string(read(t, "../config.example.yaml"))
 	for _, name := range planted {

@@ -133,7 +133,7 @@ type ExpectVolume struct {
 }
 
 // LoadTests reads a file of policy tests and parses it. A file that cannot be
-// read gives the error of the file system, one with mistakes an ErrorList.
+// read gives the error of the filesystem, one with mistakes an ErrorList.
 func LoadTests(file string) (*TestFile, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -395,7 +395,7 @@ func (e TestExpectation) validate(d *document.Document, path string) {
 		d.Errorf(document.Child(volume, "sizeGiB"), "must be at least 1, the smallest volume that Cinder creates")
 	}
 	if at := document.Child(volume, "fsType"); d.Has(at) && !slices.Contains(FileSystems(), e.Volume.FSType) {
-		d.Errorf(at, "%q is not a file system that can be created on a volume%s", e.Volume.FSType, document.DidYouMean(e.Volume.FSType, FileSystems(), "use one of"))
+		d.Errorf(at, "%q is not a filesystem that can be created on a volume%s", e.Volume.FSType, document.DidYouMean(e.Volume.FSType, FileSystems(), "use one of"))
 	}
 }
 

@@ -22,7 +22,7 @@ const ClusterIDPattern = `^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`
 
 var clusterIDPattern = regexp.MustCompile(ClusterIDPattern)
 
-// FileSystems lists the file systems that kubelet can create on a volume and that
+// FileSystems lists the filesystems that kubelet can create on a volume and that
 // Linux nodes commonly have the tools for.
 func FileSystems() []string { return []string{"ext2", "ext3", "ext4", "xfs", "btrfs"} }
 
@@ -166,7 +166,7 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 		}
 	}
 	if c.FSType != "" && !slices.Contains(FileSystems(), c.FSType) {
-		d.Errorf(document.Child(path, "fsType"), "%q is not a file system that can be created on a volume%s", c.FSType, document.DidYouMean(c.FSType, FileSystems(), "use one of"))
+		d.Errorf(document.Child(path, "fsType"), "%q is not a filesystem that can be created on a volume%s", c.FSType, document.DidYouMean(c.FSType, FileSystems(), "use one of"))
 	}
 	for i, name := range c.VolumeTypes {
 		at := document.Element(document.Child(path, "volumeTypes"), i)
@@ -217,7 +217,7 @@ func (p *Policy) meantBackend(name string) string {
 		names = append(names, b.Name)
 	}
 	if len(names) == 0 {
-		return "; there is none"
+		return "; no backends are defined"
 	}
 	meant := document.DidYouMean(name, names, "the backends are")
 	for i, twice := range names {

@@ -215,7 +215,7 @@ func validateConnector(d *document.Document, path string, c *Connector) {
 	} else if ip := net.ParseIP(c.IP); d.Has(at) && (ip.IsUnspecified() || ip.IsMulticast()) {
 		d.Errorf(at, "%s is not the address of a host; write one of the nodes' addresses, or remove the key", c.IP)
 	} else if d.Has(at) && ip.IsLoopback() {
-		d.Warnf(at, "%s leads every host to itself, so Cinder cannot know the nodes by it; write one of the nodes' addresses, or remove the key", c.IP)
+		d.Warnf(at, "%s is a loopback address, so Cinder cannot identify the nodes by it; write one of the nodes' addresses, or remove the key", c.IP)
 	}
 	if at := document.Child(path, "nqn"); d.Has(at) && (!nqnPattern.MatchString(c.NQN) || len(c.NQN) > MaxQualifiedName) {
 		d.Errorf(at, "%q is not an NVMe qualified name; write it like nqn.2014-08.org.nvmexpress:uuid:...", c.NQN)

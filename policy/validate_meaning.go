@@ -179,7 +179,7 @@ func (p *Policy) warnSamePlace(d *document.Document) {
 			continue // which is reported elsewhere
 		}
 		at := document.Element("backends", first)
-		d.Warnf(document.Element("backends", i), "backend %q leads to the same place as %q (%s, line %d): %s; the limits of each count only its own volumes, so together they allow twice as much, and each lists the volumes of both; use one backend, or give them different connectors or workflows",
+		d.Warnf(document.Element("backends", i), "backend %q points to the same place as %q (%s, line %d): %s; the limits of each count only its own volumes, so together they allow twice as much, and each lists the volumes of both; use one backend, or give them different connectors or workflows",
 			b.Name, p.Backends[first].Name, at, d.Find(at).Line, place)
 	}
 }
@@ -237,7 +237,7 @@ func endpointDetails(endpoint, project string) string {
 	switch {
 	case version < 0:
 	case len(parts) > version+2:
-		return "the endpoint goes on after the version and a project"
+		return "the endpoint has extra text after the version and project"
 	case len(parts) == version+2 && project != "" && parts[version+1] != project:
 		return fmt.Sprintf("the endpoint ends with project %q, but project is %q; keep one of them", parts[version+1], project)
 	}

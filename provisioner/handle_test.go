@@ -58,7 +58,7 @@ func (f *fixture) provisionUID(uid string) (*corev1.PersistentVolume, error) {
 // the same driver and handle.
 func TestHandleOfAnotherVolumeIsRefused(t *testing.T) {
 	refusedBy := func(name string) string {
-		return `InvalidMapping: backend gold: volumeHandle "` + firstDisk + `" is already that of PersistentVolume ` + name + ` of driver csi.nvmf.com, and nodes would mount one volume for the other; ` +
+		return `InvalidMapping: backend gold: volumeHandle "` + firstDisk + `" is already used by PersistentVolume ` + name + ` of driver csi.nvmf.com, so nodes would mount the wrong volume; ` +
 			`correct mapping.nvmeof of the backend so that the handle names one volume, as {{ .volume.id }} does, or remove that PersistentVolume if its volume is gone`
 	}
 	for name, test := range map[string]struct {

@@ -181,7 +181,7 @@ func (p *Provisioner) reschedule(ctx context.Context, decided *corev1.Persistent
 		return false
 	}
 	p.awaitNode(claim.UID)
-	p.Recorder.Eventf(claim, corev1.EventTypeWarning, "RescheduleRequested", "the scheduler is asked to select another node than %s: %s", nodeOf(claim, class), why)
+	p.Recorder.Eventf(claim, corev1.EventTypeWarning, "RescheduleRequested", "asked the scheduler to select a node other than %s: %s", nodeOf(claim, class), why)
 	return true
 }
 

@@ -44,7 +44,7 @@ func newDelayed(t *testing.T) *delayed {
 const (
 	removesTheNode = `{"metadata":{"annotations":{"volume.kubernetes.io/selected-node":null},"resourceVersion":"11","uid":"uid-1"}}`
 	notReached     = "the claim's pod was scheduled to node node-c, but backend gold exports volumes only to nodes with the labels rack=a,site=north (zone az1), or rack=b,site=north (zone az2) (backends[0].zones); give StorageClass one allowedTopologies with these labels, so that no pod is scheduled elsewhere"
-	asksForAnother = "Warning RescheduleRequested the scheduler is asked to select another node than node-c: " + notReached
+	asksForAnother = "Warning RescheduleRequested asked the scheduler to select a node other than node-c: " + notReached
 )
 
 func TestSchedulerIsAskedForAnotherNodeThanAnUnreachedOne(t *testing.T) {
@@ -254,9 +254,9 @@ func TestSchedulerIsAskedForANodeOfAnotherZone(t *testing.T) {
 		err    string // of an attempt that is retried
 	}{
 		"another zone has other nodes": {class: "one", change: func(*delayed) {},
-			event: "Warning RescheduleRequested the scheduler is asked to select another node than node-b: " + full},
+			event: "Warning RescheduleRequested asked the scheduler to select a node other than node-b: " + full},
 		"all that the node reaches is full": {class: "both", change: func(d *delayed) { d.backends["silver"].full = map[string]bool{"": true} },
-			event: "Warning RescheduleRequested the scheduler is asked to select another node than node-b: Cinder could not make the volume: backend gold, availability zone az2: no host in az2; backend silver: no host"},
+			event: "Warning RescheduleRequested asked the scheduler to select a node other than node-b: Cinder could not make the volume: backend gold, availability zone az2: no host in az2; backend silver: no host"},
 		"no other zone": {class: "one", change: func(d *delayed) { d.withZones("      - {name: az1, nodeLabels: {rack: a}}\n", "") },
 			event: "Normal BackendChosen tenant a, rule tenants[0].classes[1]: 2 GiB on backend gold, availability zone az2", err: full},
 		"what is left can be reached from the node": {class: "both", change: func(d *delayed) {

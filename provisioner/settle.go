@@ -99,7 +99,7 @@ var (
 )
 
 // errSourceChanged is retried, because the caches were only late.
-var errSourceChanged = errors.New("what the claim wants the content of has changed since the policy decided")
+var errSourceChanged = errors.New("the claim's data source has changed since the policy decided")
 
 // errAttributesChanged is retried: Kubernetes would never bind the claim to a
 // PersistentVolume with the earlier VolumeAttributesClass.

@@ -98,7 +98,7 @@ func TestWorkThatWaitsForItsTurnAtABackendIsNoStandstill(t *testing.T) {
 		over()
 		time.Sleep(2 * time.Hour)
 		if f.Monitor.Check() == nil {
-			t.Error("work that stands still after its turn is not noticed")
+			t.Error("work that is stuck after its turn is not noticed")
 		}
 	})
 }

@@ -307,7 +307,7 @@ func TestNoauthAccounts(t *testing.T) {
 		"password in the address": {Noauth{Endpoint: "ftp://u:hunter2@cinder"}, `noauth endpoint "ftp://cinder" is not an http or https address`},
 		"another project":         {Noauth{Endpoint: "http://c/v3/0123abcd", Project: "admin"}, `the noauth endpoint http://c/v3/0123abcd ends with project "0123abcd", but the configured project is "admin"; keep one of them`},
 		"another project behind a proxy's password": {Noauth{Endpoint: "http://u:hunter2@c/v3/0123abcd", Project: "admin"}, `the noauth endpoint http://c/v3/0123abcd ends with project "0123abcd", but the configured project is "admin"; keep one of them`},
-		"more behind it": {Noauth{Endpoint: "http://c/v3/0123abcd/volumes"}, "noauth endpoint http://c/v3/0123abcd/volumes continues after the version and a project; give Cinder's address such as http://cinder:8776/v3"},
+		"more behind it": {Noauth{Endpoint: "http://c/v3/0123abcd/volumes"}, "noauth endpoint http://c/v3/0123abcd/volumes has extra text after the version and project; give Cinder's address such as http://cinder:8776/v3"},
 		"colon":          {Noauth{Endpoint: "http://c", User: "a:b"}, "user and project of a noauth endpoint must not contain colons, slashes or blanks, since they are sent as user:project"},
 		"line break":     {Noauth{Endpoint: "http://c", Project: "a\nX-Source: b"}, "user and project of a noauth endpoint must not contain colons, slashes or blanks, since they are sent as user:project"},
 	}

@@ -235,7 +235,7 @@ func SplitNoauth(endpoint string) (base, project string, err error) {
 	case version == len(parts)-1:
 		parts[version] = "v3"
 	default:
-		return "", "", fmt.Errorf("noauth endpoint %s continues after the version and a project; give Cinder's address such as http://cinder:8776/v3", WithoutUser(endpoint))
+		return "", "", fmt.Errorf("noauth endpoint %s has extra text after the version and project; give Cinder's address such as http://cinder:8776/v3", WithoutUser(endpoint))
 	}
 	u.Path = "/" + strings.Join(parts, "/") + "/"
 	return u.String(), project, nil

@@ -108,7 +108,7 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 	}
 	if provider.Token() == "" {
 		return nil, catalog.Entry{}, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the answer has no X-Subject-Token header: " +
-			"auth_url is not Keystone's, or a proxy removes the header"}
+			"auth_url does not point to Keystone, or a proxy removes the header"}
 	}
 	if renew := provider.ReauthFunc; renew != nil {
 		// Every request that got a 401 waits for one renewal. It must not end

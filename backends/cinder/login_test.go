@@ -97,7 +97,7 @@ func TestRefusedLogins(t *testing.T) {
 		"unknown status":                 {fixed(599, echo), KindUnavailable, "the answer is an unknown status (HTTP 599, req-1)"},
 		"HTML":                           {fixed(201, "<html>s3cr3t</html>"), KindInternal, "unexpected response: not the JSON documented in the API reference"},
 		"200 for a token":                {fixed(200, echo), KindConfig, "the answer is ok, which is not an answer to a login; check auth_url or the noauth endpoint (HTTP 200, req-1)"},
-		"no token":                       {fixed(201, `{"token": {}}`), KindConfig, "the answer has no X-Subject-Token header: auth_url is not Keystone's, or a proxy removes the header"},
+		"no token":                       {fixed(201, `{"token": {}}`), KindConfig, "the answer has no X-Subject-Token header: auth_url does not point to Keystone, or a proxy removes the header"},
 		"empty":                          {fixed(204, ""), KindConfig, emptyAnswer + " (HTTP 204, req-1)"},
 		"redirect": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "https://user:s3cr3t@elsewhere:5000/v3/auth/tokens?password=s3cr3t")

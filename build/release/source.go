@@ -58,7 +58,7 @@ func readSource(ctx context.Context, directory, version string) (source, error) 
 		return source{}, fmt.Errorf("version %q is not of the form v1.2.3 or v1.2.3-rc.1", s.version)
 	}
 	if epoch == "" {
-		return source{}, fmt.Errorf("%s is not a git checkout, so it has no time: set SOURCE_DATE_EPOCH to that of the release, in seconds since 1970", directory)
+		return source{}, fmt.Errorf("%s is not a git checkout, so it has no commit time: set SOURCE_DATE_EPOCH to the time of the release, in seconds since 1970", directory)
 	}
 	seconds, err := strconv.ParseInt(epoch, 10, 64)
 	if err != nil || seconds < 0 {

@@ -103,7 +103,7 @@ func Parse(text string, use Use) (*Template, error) {
 	switch {
 	case len(c.mistakes) > 0:
 	case use.Identity && !slices.ContainsFunc(t.parts, use.identifies):
-		c.mistakef("it may be the same for several volumes, and nodes would mount one of them for another; put one of these into it: %s", strings.Join(use.identities(), ", "))
+		c.mistakef("it may be the same for several volumes, so nodes could mount the wrong one; include one of these: %s", strings.Join(use.identities(), ", "))
 	case use.Device && !slices.ContainsFunc(c.paths, use.variesByDisk):
 		c.mistakef("it is the same for every volume; name the disk in it by what the connection says")
 	}

@@ -245,7 +245,7 @@ func TestParseMistakes(t *testing.T) {
 // TestIdentity: what names a volume differs from volume to volume, and no
 // tenant chooses it.
 func TestIdentity(t *testing.T) {
-	const shared = "it may be the same for several volumes, and nodes would mount one of them for another; put one of these into it: .volume.id, .volume.name, .pv.name, .claim.uid, .nfs.file, .connection.disk"
+	const shared = "it may be the same for several volumes, so nodes could mount the wrong one; include one of these: .volume.id, .volume.name, .pv.name, .claim.uid, .nfs.file, .connection.disk"
 	for text, want := range map[string]string{
 		"{{ .volume.id }}":                                "",
 		"{{ .pv.name }}":                                  "",

@@ -81,7 +81,7 @@ or touches such volumes.
 
 With --kubeconfig, also say what the policy means for the claims and
 PersistentVolumes that exist in that cluster: which volumes would lack their
-backend, or have a backend that leads to another place; which quotas are already
+backend, or have a backend that points to another place; which quotas are already
 exceeded; which claims would be denied; and what pending claims get. A policy
 never changes or removes an existing volume. The command only reads the cluster,
 and ignores $KUBECONFIG.
@@ -89,11 +89,11 @@ and ignores $KUBECONFIG.
 With --against, report only what changes between that policy and FILE.
 
 Without --live, the command sends no request to Keystone or Cinder. When it reviews
-a cluster, it therefore knows where noauth backends lead. For the others, it knows
+a cluster, it therefore knows where noauth backends point. For the others, it knows
 only the project, and only if their credentials in --clouds-file give its ID.
 
 Exit codes: 0 the policies are good; 1 one has errors, existing volumes could not
-be deleted because their backend is missing or leads elsewhere, or with --live a
+be deleted because their backend is missing or points elsewhere, or with --live a
 backend cannot be used, lacks a volume type or zone, or failed to make, connect,
 map or remove a volume; 2 wrong usage, an unreadable file, a cluster that cannot be
 read, or errors in the file of --against.`,

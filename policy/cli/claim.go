@@ -151,7 +151,7 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 	if namespace, ok := m.namespaces[object.Namespace]; ok {
 		labels = namespace.Labels
 	} else if selected && len(labels) == 0 {
-		note("the manifests have no Namespace %s: it is taken to have no labels of its own; give them with --namespace-labels", object.Namespace)
+		note("the manifests have no Namespace %s: assuming that it has no labels of its own; give them with --namespace-labels", object.Namespace)
 	}
 	c.request.NamespaceLabels = policy.NamespaceLabels(object.Namespace, labels)
 
@@ -176,7 +176,7 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 			note("StorageClass %s belongs to the provisioner %q; this program answers to %s unless it runs with another --provisioner-name", name, class.Provisioner, provisionerName)
 		}
 	} else if name != "" && len(parameters) == 0 {
-		note("the manifests have no StorageClass %s: it is taken to have no parameters; give them with --parameter", name)
+		note("the manifests have no StorageClass %s: assuming that it has no parameters; give them with --parameter", name)
 	}
 	c.request.Parameters = parameters
 
@@ -196,14 +196,14 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 		if node, ok := m.nodes[selected]; ok {
 			c.request.Node = &policy.Node{Name: selected, Labels: node.Labels}
 		} else {
-			note("the claim's pod was scheduled to node %s, which is not among the manifests: every backend is taken to export volumes to it", selected)
+			note("the claim's pod was scheduled to node %s, which is not among the manifests: assuming that every backend exports volumes to it", selected)
 		}
 	}
 	if c.request.Attributes = admission.AttributesOf(object); c.request.Attributes != nil {
 		if class, ok := m.attributes[c.request.Attributes.Name]; ok {
 			c.request.Attributes = admission.AttributesClassOf(class)
 		} else {
-			note("the manifests have no VolumeAttributesClass %s: it is taken not to exist", c.request.Attributes.Name)
+			note("the manifests have no VolumeAttributesClass %s: assuming that it does not exist", c.request.Attributes.Name)
 		}
 	}
 	if c.refusal = admission.Refusal(object, parameters); c.refusal == nil {

@@ -82,7 +82,7 @@ func TestExplanationSaysWhenATypeMustHaveMultiattach(t *testing.T) {
 		"many writers in mode native": {class: "fast", mode: "RWX", more: []string{"--volume-mode", "Block"}, note: "note: ReadWriteMany" + needs},
 		"many readers in mode native": {class: "fast", mode: "ROX"},
 		"one writer":                  {class: "fast-csi", mode: "RWO"},
-		"many readers and one writer": {class: "fast-csi", mode: "ROX", more: []string{"--access-mode", "RWO"}, note: "note: in mode csi, ReadOnlyMany and ReadWriteOnce cannot be had together, and such a claim is denied; name one of them\n"},
+		"many readers and one writer": {class: "fast-csi", mode: "ROX", more: []string{"--access-mode", "RWO"}, note: "note: in mode csi, ReadOnlyMany and ReadWriteOnce cannot be combined, so such a claim is denied; name one of them\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := run("", append([]string{"explain", "--policy", file, "-n", "team-a", "--storage-class", test.class, "--size", "1Gi", "--access-mode", test.mode}, test.more...)...)
@@ -146,7 +146,7 @@ tests:
   expect: {denied: UnsupportedMode}
 - name: a native source
   claim: {namespace: team-a, storageClass: fast-csi, size: 1Gi, source: {tenant: team-a, backend: gold}}
-  expect: {denied: UnsupportedMode, message: nobody recorded}
+  expect: {denied: UnsupportedMode, message: no UUID is recorded}
 - name: a native source whose filesystem is recorded
   claim: {namespace: team-a, storageClass: fast-csi, size: 1Gi, source: {tenant: team-a, backend: gold, filesystemKnown: true}}
   expect: {backends: [gold]}
@@ -234,7 +234,7 @@ func TestExplanationKnowsAVolumeAttributesClass(t *testing.T) {
 		"not listed":     {explain("", append(flags, "type=hdd")...), `denied: ParameterNotAllowed: a VolumeAttributesClass asks for volumes of type "hdd", which tenants[0].classes[0].volumeTypes does not list`},
 		"by a manifest":  {explain(claim+class, "-"), "type               ssd (set by the VolumeAttributesClass)\n"},
 		"none of it":     {explain(claim, "-"), `denied: VolumeAttributesClassNotFound: VolumeAttributesClass "quick" does not exist`},
-		"the reason why": {explain(claim, "-"), "note: the manifests have no VolumeAttributesClass quick: it is taken not to exist\n"},
+		"the reason why": {explain(claim, "-"), "note: the manifests have no VolumeAttributesClass quick: assuming that it does not exist\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if !strings.Contains(test.got, test.want) {

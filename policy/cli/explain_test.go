@@ -247,7 +247,7 @@ func TestPromisesOfTheStorageClass(t *testing.T) {
 		"other topologies":                {simpleClaim + class("allowedTopologies: [{matchLabelExpressions: [{key: storage, values: [iscsi]}]}]\n"), "denied: UnsupportedTopology: StorageClass fast has allowedTopologies, "},
 		"a node out of reach":             {selected + class(waits) + node("n1", "a: b"), "denied: NodeNotReached: the claim's pod was scheduled to node n1, but backend gold exports volumes only to nodes with the labels storage=fc "},
 		"a node":                          {selected + class(waits) + node("n1", "storage: fc"), "granted: "},
-		"a node that is not given":        {selected + class(waits), "note: the claim's pod was scheduled to node n1, which is not among the manifests: every backend is taken to export volumes to it\n"},
+		"a node that is not given":        {selected + class(waits), "note: the claim's pod was scheduled to node n1, which is not among the manifests: assuming that every backend exports volumes to it\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := run(c.text, "explain", "--policy", file, "-n", "a", "-")

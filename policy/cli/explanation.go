@@ -267,7 +267,7 @@ func (e *claimExplanation) noteModes(decision policy.Decision, c claim) {
 		// Native volumes are read by several nodes over one attachment.
 		e.Notes = append(e.Notes, "in mode csi, ReadOnlyMany needs a volume type with multiattach; whether the type has it is known when the volume is created")
 		if slices.Contains(c.accessModes, string(corev1.ReadWriteOnce)) && !slices.Contains(c.accessModes, string(corev1.ReadWriteMany)) {
-			e.Notes = append(e.Notes, "in mode csi, ReadOnlyMany and ReadWriteOnce cannot be had together, and such a claim is denied; name one of them")
+			e.Notes = append(e.Notes, "in mode csi, ReadOnlyMany and ReadWriteOnce cannot be combined, so such a claim is denied; name one of them")
 		}
 	}
 }

@@ -57,7 +57,7 @@ func (e explanation) inUse(claim int) string {
 	case !e.assumed:
 		return ""
 	case claim == 0:
-		return "; nothing is assumed to be in use; give usage with --used"
+		return "; usage is assumed to be 0; give it with --used"
 	}
 	return "; only what is granted above is assumed to be in use; give other usage with --used"
 }
@@ -193,7 +193,7 @@ func (e claimExplanation) writeVolume(w *textWriter) {
 		{"size", size},
 		row("type", v.Type, "Cinder's default", "type"),
 		row("availability zone", v.AvailabilityZone, "Cinder's default", "availabilityZone"),
-		row("file system", v.FSType, "none, it is a block volume", "fsType"),
+		row("filesystem", v.FSType, "none, it is a block volume", "fsType"),
 	}
 	if v.Mode != "" {
 		rows = append(rows, []string{"mode", string(v.Mode) + ", attached to each node that uses it by the CSI driver " + policy.CSIDriver})
@@ -258,7 +258,7 @@ func (e claimExplanation) writeBackends(w *textWriter) {
 
 // describeConnector describes the connector that Cinder gets.
 func describeConnector(c policy.Connector) string {
-	parts := []string{"host " + c.Host, "initiator made from the cluster's id"}
+	parts := []string{"host " + c.Host, "initiator derived from the cluster's ID"}
 	if c.Initiator != "" {
 		parts[1] = "initiator " + c.Initiator
 	}

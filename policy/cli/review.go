@@ -58,8 +58,8 @@ func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*clusterRevi
 // headings say what the findings of a kind have in common.
 var headings = map[review.FindingKind]string{
 	review.BackendGone:         "volumes that cannot be deleted",
-	review.BackendElsewhere:    "volumes whose backend leads to another place",
-	review.BackendChanged:      "volumes whose backend may lead to another place",
+	review.BackendElsewhere:    "volumes whose backend points to another place",
+	review.BackendChanged:      "volumes whose backend may point to another place",
 	review.RetainedBackendGone: "retained volumes without their backend",
 	review.ClusterChanged:      "volumes of another cluster's id",
 	review.DamagedVolume:       "volumes that cannot be deleted under any policy",
@@ -67,7 +67,7 @@ var headings = map[review.FindingKind]string{
 	review.RuleGone:            "volumes that no rule's quota counts",
 	review.OverQuota:           "limits that are exceeded already",
 	review.NewlyDenied:         "claims with a volume that would be denied today; they keep it",
-	review.MovedTenant:         "claims whose volume counts for another tenant; it goes on doing so",
+	review.MovedTenant:         "claims whose volume still counts against another tenant",
 	review.StorageClassGone:    "pending claims without a StorageClass",
 	review.DriverMissing:       "what mode csi lacks",
 	review.ClassNotHonored:     "StorageClasses whose claims do not get what they promise",
@@ -88,18 +88,18 @@ func (r *clusterReview) text(to io.Writer) error {
 	}
 	switch {
 	case len(r.Findings)+len(r.Ended) > 0:
-		fmt.Fprintf(w, "\nWhat it means for %s%s:\n", looked, compared)
+		fmt.Fprintf(w, "\nWhat the policy means for %s%s:\n", looked, compared)
 	case r.Against != nil:
 		fmt.Fprintf(w, "\nNothing changes for %s%s.\n", looked, compared)
 	default:
-		fmt.Fprintf(w, "\nThere is nothing to say about %s.\n", looked)
+		fmt.Fprintf(w, "\nNothing to report about %s.\n", looked)
 	}
 	kinds := group(r.Findings)
 	for _, findings := range kinds {
 		fmt.Fprintf(w, "%6d  %-19s  %s\n", len(findings), findings[0].Kind, headings[findings[0].Kind])
 	}
 	if len(r.Ended) > 0 {
-		fmt.Fprintf(w, "%6d  %-19s  said about %s only\n", len(r.Ended), "no longer", r.Against.Source)
+		fmt.Fprintf(w, "%6d  %-19s  reported for %s only\n", len(r.Ended), "no longer", r.Against.Source)
 	}
 	for _, findings := range kinds {
 		fmt.Fprintf(w, "\n%s\n", findings[0].Kind)

@@ -139,7 +139,7 @@ type decided struct {
 // String returns the text that follows "denied: ".
 func (d decided) String() string {
 	if d.Denial == nil {
-		return "no, it is granted"
+		return "no (granted)"
 	}
 	return fmt.Sprintf("%s (%s)", d.Denial.Reason, d.Denial.Message)
 }

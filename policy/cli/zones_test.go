@@ -28,7 +28,7 @@ tenants:
 func TestExplainZones(t *testing.T) {
 	file := write(t, zoned)
 	const (
-		lab   = "\n   N. lab    it may take the volume, in availability zone ZONE\n             connector: host standalone-cinder, initiator made from the cluster's id\n"
+		lab   = "\n   N. lab    it may take the volume, in availability zone ZONE\n             connector: host standalone-cinder, initiator derived from the cluster's ID\n"
 		zone1 = "             zone az1: nodes with rack=a\n"
 		zone2 = "             zone az2: nodes with rack=b\n"
 	)

@@ -220,7 +220,7 @@ func (r *reviewer) volumes(volumes []Volume) {
 	elsewhere.each(func(group string, names []string) {
 		backend, recorded, _ := strings.Cut(group, " ")
 		r.find(grouped(BackendElsewhere, backend, backendPath(r.policy, backend)+".auth", names,
-			"backend %s leads to %s, but the volumes of %s were recorded at %s and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own",
+			"backend %s points to %s, but the volumes of %s were recorded at %s and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own",
 			backend, r.places[backend], someVolumes(names), recorded))
 	})
 	retained.each(func(backend string, names []string) {

@@ -373,12 +373,12 @@ func TestBackendsThatLeadElsewhere(t *testing.T) {
 	}{
 		"nothing is known": {want: []string{gone}},
 		"all is known": {places: map[string]Place{"gold": {"http://new:8776/v3", "b"}}, want: []string{gone,
-			"BackendElsewhere gold backends[0].auth:6 backend gold leads to http://new:8776/v3 (project b), but the volumes of 2 PersistentVolumes (pv-1, pv-2) were recorded at http://old:8776/v3 (project a) " +
+			"BackendElsewhere gold backends[0].auth:6 backend gold points to http://new:8776/v3 (project b), but the volumes of 2 PersistentVolumes (pv-1, pv-2) were recorded at http://old:8776/v3 (project a) " +
 				"and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-1 pv-2]",
-			"BackendElsewhere gold backends[0].auth:6 backend gold leads to http://new:8776/v3 (project b), but the volumes of 1 PersistentVolume (pv-3) were recorded at http://old:8776/v3 (project b) " +
+			"BackendElsewhere gold backends[0].auth:6 backend gold points to http://new:8776/v3 (project b), but the volumes of 1 PersistentVolume (pv-3) were recorded at http://old:8776/v3 (project b) " +
 				"and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-3]"}},
 		"the project is known": {places: map[string]Place{"gold": {"", "b"}}, want: []string{gone,
-			"BackendElsewhere gold backends[0].auth:6 backend gold leads to project b, but the volumes of 2 PersistentVolumes (pv-1, pv-2) were recorded at http://old:8776/v3 (project a) " +
+			"BackendElsewhere gold backends[0].auth:6 backend gold points to project b, but the volumes of 2 PersistentVolumes (pv-1, pv-2) were recorded at http://old:8776/v3 (project a) " +
 				"and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-1 pv-2]"}},
 		"another backend's is known": {places: map[string]Place{"silver": {"http://new:8776/v3", "b"}}, want: []string{gone}},
 	} {
@@ -404,8 +404,8 @@ func TestBackendsOfWhichAnotherEndpointIsChosen(t *testing.T) {
 	existing := Existing{Cluster: "prod", Volumes: []Volume{
 		placed("1", "gold", old, "a", nil), placed("2", "gold", "", "", nil), placed("3", "gold", old, "a", func(v *Volume) { v.Retain = true }), placed("4", "silver", old, "a", nil),
 	}}
-	const recorded = "backend gold changed, so the volumes of 1 PersistentVolume (pv-1), recorded at http://old:8776/v3 (project a), may no longer be found; volumes that are not found are not deleted until the backend leads there again [pv-1]"
-	const unrecorded = "backend gold changed, so the volumes of 1 PersistentVolume (pv-2), which do not record where they are, may no longer be found; volumes that are not found are not deleted until the backend leads there again [pv-2]"
+	const recorded = "backend gold changed, so the volumes of 1 PersistentVolume (pv-1), recorded at http://old:8776/v3 (project a), may no longer be found; volumes that are not found are not deleted until the backend points there again [pv-1]"
+	const unrecorded = "backend gold changed, so the volumes of 1 PersistentVolume (pv-2), which do not record where they are, may no longer be found; volumes that are not found are not deleted until the backend points there again [pv-2]"
 	for name, test := range map[string]struct {
 		gold   string
 		places map[string]Place
@@ -417,7 +417,7 @@ func TestBackendsOfWhichAnotherEndpointIsChosen(t *testing.T) {
 		"known to be there": {gold: "{name: gold, auth: {noauth: {endpoint: \"http://old:8776/v3\", project: a}}}", places: map[string]Place{"gold": {old, "a"}},
 			want: []string{"BackendChanged gold backends[0]:6 auth of " + unrecorded}},
 		"known to be elsewhere": {gold: "{name: gold, auth: {cloud: other}}", places: map[string]Place{"gold": {"", "b"}}, want: []string{
-			"BackendElsewhere gold backends[0].auth:6 backend gold leads to project b, but the volumes of 1 PersistentVolume (pv-1) were recorded at http://old:8776/v3 (project a) " +
+			"BackendElsewhere gold backends[0].auth:6 backend gold points to project b, but the volumes of 1 PersistentVolume (pv-1) were recorded at http://old:8776/v3 (project a) " +
 				"and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-1]",
 			"BackendChanged gold backends[0]:6 auth of " + unrecorded}},
 	} {

@@ -92,7 +92,7 @@ func changedBackends(earlier, p *policy.Policy, existing Existing) []Finding {
 		path := backendPath(p, b.Name)
 		recorded.each(func(where string, names []string) {
 			f := grouped(BackendChanged, b.Name, path, names,
-				"%s of backend %s changed, so the volumes of %s, %s, may no longer be found; volumes that are not found are not deleted until the backend leads there again",
+				"%s of backend %s changed, so the volumes of %s, %s, may no longer be found; volumes that are not found are not deleted until the backend points there again",
 				strings.Join(changed, " and "), b.Name, someVolumes(names), where)
 			f.Line = p.Line(path)
 			findings = append(findings, f)

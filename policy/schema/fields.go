@@ -26,7 +26,7 @@ func policyFields() map[string]field {
 	return map[string]field{
 		"Policy.apiVersion": {description: "The version of the policy language.", required: true, rules: object{"const": policy.APIVersion}},
 		"Policy.kind":       {description: "The kind of the file.", required: true, rules: object{"const": policy.Kind}},
-		"Policy.clusterID": {description: "Stamped on every volume; tells the clusters that share a Cinder project apart. Default: the UID of the namespace kube-system.",
+		"Policy.clusterID": {description: "Stamped on every volume; distinguishes clusters that share a Cinder project. Default: the UID of the namespace kube-system.",
 			rules: object{"pattern": policy.ClusterIDPattern}},
 		"Policy.defaults": {description: "Defaults for backends and tenants. A value that they set replaces the default, whether narrower or wider."},
 		"Policy.audit":    {description: "How the leader compares PersistentVolumes with volumes at Cinder."},
@@ -45,7 +45,7 @@ func policyFields() map[string]field {
 		"Defaults.mode":       {description: "For backends: how volumes reach the nodes.", rules: choice(policy.Modes()...)},
 		"Defaults.limits":     {description: "For backends: limits for all tenants together."},
 		"Defaults.timeouts":   {description: "For backends: how long the program waits."},
-		"Defaults.connector":  {description: "For backends: whom Cinder exports the volumes to."},
+		"Defaults.connector":  {description: "For backends: the host that Cinder exports volumes to."},
 	}
 }
 
@@ -59,10 +59,10 @@ func backendFields(protocols mapping.Protocols) map[string]field {
 		"Backend.mode":       {description: "For rules that set no mode: how volumes reach the nodes, native (kubelets mount them without a driver of this program) or csi (this program's CSI driver attaches them to each node that uses them). Default: native.", rules: choice(policy.Modes()...)},
 		"Backend.csi":        {description: "Settings for volumes in mode csi. Default: fencing: export, and any number of volumes on a node."},
 		"Backend.suspended":  {description: "true: no new volumes here; deletions continue. Default: false."},
-		"Backend.volumeSize": {description: "Sizes that this backend takes, whatever a tenant may have."},
+		"Backend.volumeSize": {description: "Sizes that this backend accepts, regardless of the tenant's bounds."},
 		"Backend.limits":     {description: "Limits for all tenants together."},
 		"Backend.timeouts":   {description: "How long the program waits."},
-		"Backend.connector":  {description: "Whom Cinder exports the volumes to."},
+		"Backend.connector":  {description: "The host that Cinder exports the volumes to."},
 		"Backend.zones":      {description: "Availability zones of Cinder with the nodes that use their volumes. A volume is made in a zone that reaches the claim's node and topologies, and its PersistentVolume is bound to the zone's nodes. Default: the connector's nodes use all volumes.", rules: object{"minItems": 1}},
 		"Backend.mapping":    {description: "What a connection becomes, by Cinder's driver_volume_type.", rules: mappingRules(protocols)},
 
@@ -80,7 +80,7 @@ func backendFields(protocols mapping.Protocols) map[string]field {
 
 		"NoAuth.endpoint": {description: "URL of Cinder's API, such as http://cinder.example:8776/v3.", required: true, rules: object{"pattern": endpointPattern}},
 		"NoAuth.user":     {description: "User in the token. Default: " + policy.DefaultNoAuthUser + ".", rules: both(textRules(), object{"pattern": withoutColonPattern})},
-		"NoAuth.project":  {description: "Project in the token; current Cinder releases want hexadecimal digits and hyphens. Default: " + policy.DefaultNoAuthProject + ".", rules: both(textRules(), object{"pattern": withoutColonPattern})},
+		"NoAuth.project":  {description: "Project in the token; current Cinder releases require hexadecimal digits and hyphens. Default: " + policy.DefaultNoAuthProject + ".", rules: both(textRules(), object{"pattern": withoutColonPattern})},
 	}
 }
 
@@ -92,11 +92,11 @@ func connectionFields() map[string]field {
 	return map[string]field{
 		"Limits.volumes":           {description: "Volumes on the backend; 0 allows none. Default: no limit.", rules: atLeast(0)},
 		"Limits.gigabytes":         {description: "GiB on the backend; 0 allows none. Default: no limit.", rules: atLeast(0)},
-		"Limits.concurrency":       {description: "Requests to the backend that are under way at once. Default: 16.", rules: concurrency},
-		"Limits.requestsPerSecond": {description: "Requests to the backend a second; 0 means no limit. Default: 0.", rules: rate},
+		"Limits.concurrency":       {description: "Concurrent requests to the backend. Default: 16.", rules: concurrency},
+		"Limits.requestsPerSecond": {description: "Requests to the backend per second; 0 means no limit. Default: 0.", rules: rate},
 
 		"TenantLimits.concurrency":       {description: "The tenant's claims, and as many of its deletions, in progress at once. Default: no limit.", rules: concurrency},
-		"TenantLimits.requestsPerSecond": {description: "Requests to Cinder a second on the tenant's behalf, over all backends; 0 means no limit. Default: 0.", rules: rate},
+		"TenantLimits.requestsPerSecond": {description: "Requests to Cinder per second on the tenant's behalf, across all backends; 0 means no limit. Default: 0.", rules: rate},
 
 		"Timeouts.create":  {description: "For making a volume, such as 5m. Default: 5m.", rules: positive},
 		"Timeouts.delete":  {description: "For deleting a volume, such as 10m. Default: 10m.", rules: positive},
@@ -120,7 +120,7 @@ func mappingFields() map[string]field {
 		}}},
 		"Mapping.as":                         {description: "Kind of the PersistentVolume's source.", required: true, rules: choice(mapping.Forms()...)},
 		"Mapping.driver":                     {description: "CSI driver, or FlexVolume driver as vendor/driver. Default for rbd as csi: " + mapping.DefaultCephDriver + "."},
-		"Mapping.fsType":                     {description: "File system; overrides the rule and the StorageClass."},
+		"Mapping.fsType":                     {description: "Filesystem; overrides the rule and the StorageClass."},
 		"Mapping.readOnly":                   {description: "true: pods may only read. Default: false."},
 		"Mapping.volumeHandle":               {description: "Template of the ID by which a CSI driver knows the volume. Default: {{ .volume.id }}; for rbd ceph-csi's name of the image.", rules: templateRules()},
 		"Mapping.discard":                    {description: "true: nodes mount with option discard where Cinder says that the array reclaims discarded blocks. Default: false."},
@@ -134,9 +134,9 @@ func mappingFields() map[string]field {
 		"Mapping.controllerExpandSecretRef":  {description: "Secret with which a CSI driver grows the volume."},
 		"Mapping.secretRef":                  {description: "Secret of a FlexVolume, whose type must be the driver's name, or of a native rbd volume."},
 		"Mapping.clusterID":                  {description: "Name of the Ceph cluster in ceph-csi's configuration."},
-		"Mapping.clusterName":                {description: "cluster_name that Cinder sends for the Ceph cluster of this mapping. The program refuses connections to another, as after a fail-over. Default: any."},
+		"Mapping.clusterName":                {description: "cluster_name that Cinder sends for the Ceph cluster of this mapping. The program refuses connections to another cluster, as after a failover. Default: any."},
 		"Mapping.imageFeatures":              {description: "Comma-separated RBD image features, such as layering."},
-		"Mapping.interface":                  {description: "open-iscsi interface through which nodes log in, such as that of an offload card, by the same name on all nodes. Default: default, for iser iser.", rules: object{"pattern": mapping.InterfacePattern}},
+		"Mapping.interface":                  {description: "open-iscsi interface through which nodes log in, such as that of an offload card, with the same name on all nodes. Default: default; for iser: iser.", rules: object{"pattern": mapping.InterfacePattern}},
 		"Mapping.omitInitiatorName":          {description: "true: leave initiatorName out of iscsi volumes, for nodes that all have the connector's initiator as their own InitiatorName. Default: false."},
 		"Mapping.wwid":                       {description: "Template of the identifier by which nodes find the disk of an fc volume, as in /dev/disk/by-id without scsi-. Default: nodes find it by target names and LUN.", rules: templateRules()},
 
@@ -170,13 +170,13 @@ func tenantFields() map[string]field {
 		"Class.volumeType":       {description: "Volume type in Cinder. Default: the StorageClass's parameter type, or Cinder's default.", rules: textRules()},
 		"Class.volumeTypes":      {description: "Volume types that a VolumeAttributesClass may give the volumes of claims in mode csi. Default: none.", entries: both(textRules(), object{"minLength": 1})},
 		"Class.availabilityZone": {description: "Availability zone in Cinder. Default: the StorageClass's parameter availability, or Cinder's default.", rules: textRules()},
-		"Class.fsType":           {description: "File system. Default: the StorageClass's parameter fsType, or " + policy.DefaultFSType + ".", rules: choice(policy.FileSystems()...)},
+		"Class.fsType":           {description: "Filesystem. Default: the StorageClass's parameter fsType, or " + policy.DefaultFSType + ".", rules: choice(policy.FileSystems()...)},
 		"Class.quota":            {description: "What the tenant may have under this rule."},
 		"Class.volumeSize":       {description: "Narrows the tenant's bounds of a single volume's size."},
 		"Class.import":           {description: "Grants volumes that exist at Cinder to claims that ask for one, and snapshots to VolumeSnapshotContents that name one. All conditions must hold. Default: grants none."},
 
 		"ImportFilter":          {rules: object{"minProperties": 1}},
-		"ImportFilter.names":    {description: "Names of volumes and snapshots, or patterns in which * stands for any run of characters; [\"*\"] grants all of the backends' projects.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*\*`}})},
+		"ImportFilter.names":    {description: "Names of volumes and snapshots, or patterns in which * stands for any run of characters; [\"*\"] grants everything in the backends' projects.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*\*`}})},
 		"ImportFilter.types":    {description: "Names of volume types; the type of a snapshot is that of its volume.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*`}})},
 		"ImportFilter.metadata": {description: "Metadata that the volume or the snapshot must have; it may have more.", rules: both(metadataRules(), object{"minProperties": 1}), entries: metadataValues()},
 	}

@@ -54,7 +54,7 @@ func reference(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString("# Policy fields\n\n" +
 		"Generated from the JSON Schema; do not edit. `go test ./policy/schema -run TestReferenceIsUpToDate -update` regenerates it.\n" +
-		"[config.example.yaml](../../config.example.yaml) shows the fields in use, [mappings](../protocols.md#writing-a-mapping) have their own page.\n")
+		"[config.example.yaml](../../config.example.yaml) shows the fields in use; [mappings](../protocols.md#writing-a-mapping) have their own page.\n")
 	section(&b, "Policy", root)
 	waiting, done := below(root), map[string]bool{}
 	for len(waiting) > 0 {

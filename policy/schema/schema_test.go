@@ -283,7 +283,7 @@ var schemaMistakes = map[string][2]string{
 	"a zone without a name":         {"{name: az2, nodeLabels", "{nodeLabels"},
 	"a pick":                        {"pick: spread", "pick: last"},
 	"a zone with a tab":             {"availabilityZone: az 1", `availabilityZone: "az\t1"`},
-	"a file system":                 {"fsType: btrfs", "fsType: ext5"},
+	"a filesystem":                  {"fsType: btrfs", "fsType: ext5"},
 	"a tenant without any rule":     {"    classes:\n      - storageClasses: [plain]\n        backends: [noauth, environment, default-project]", "    classes: []"},
 	"a tenant without any selector": {"    namespaceSelector: {matchExpressions: [{key: tenant, operator: NotIn, values: [a]}, {key: tenant, operator: Exists}]}\n", ""},
 }

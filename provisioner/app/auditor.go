@@ -57,7 +57,7 @@ func (u *auditor) run(ctx context.Context) {
 		case <-time.After(wait):
 		}
 		if err := u.once(ctx); err != nil && ctx.Err() == nil {
-			u.warn("The audit failed and will be tried again", "error", err)
+			u.warn("The audit failed and will be retried", "error", err)
 		}
 		wait = u.policy().Audit.Interval
 	}
@@ -79,7 +79,7 @@ func (u *auditor) once(ctx context.Context) error {
 		return volumes, lifecycle.Place(), err
 	})
 	if err := u.provisioner.SweepSecrets(ctx); err != nil && ctx.Err() == nil {
-		u.warn("Looking for abandoned Secrets failed and will be tried again", "error", err)
+		u.warn("Looking for abandoned Secrets failed and will be retried", "error", err)
 	}
 	findings, err := u.compare(ctx, listings, settings.Delete)
 	if err != nil {
@@ -212,7 +212,7 @@ func newAuditMetrics(registry prometheus.Registerer) *auditMetrics {
 		}, []string{"kind", "backend"}),
 		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "standalone_cinder_audit_removed_total",
-			Help: "What audits removed because it was proven unused.",
+			Help: "Volumes and Secrets that audits removed because they were proven unused.",
 		}, []string{"kind", "backend"}),
 		timestamp: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_audit_timestamp_seconds",

@@ -76,7 +76,7 @@ func (i processInformers) all() []processInformer {
 // the informer nor leave its handler behind.
 type termInformer struct {
 	cache.SharedIndexInformer
-	// watched lets liveness notice a handler that stands still.
+	// watched lets liveness notice a handler that is stuck.
 	watched func(cache.ResourceEventHandler) cache.ResourceEventHandler
 	// concerns reports whether the library may have to do something about an object.
 	concerns func(object any) bool
@@ -145,7 +145,7 @@ const libraryIndex = "uid"
 func (t *termInformer) AddIndexers(indexers cache.Indexers) error {
 	for name := range indexers {
 		if name != libraryIndex {
-			return fmt.Errorf("the provisioning library wants the index %q, which the caches do not have", name)
+			return fmt.Errorf("the provisioning library requires the index %q, which the caches lack", name)
 		}
 	}
 	return nil

@@ -125,7 +125,7 @@ func (h *healthz) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		var stacks strings.Builder
 		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
 		text := stacks.String()
-		h.logger.Error("This replica stands still, so that its liveness probe fails", "error", err, "goroutines", text[:min(len(text), maxStacks)])
+		h.logger.Error("This replica is stuck, so its liveness probe fails", "error", err, "goroutines", text[:min(len(text), maxStacks)])
 	}
 	http.Error(w, err.Error(), http.StatusServiceUnavailable)
 }

@@ -74,14 +74,14 @@ func TestACandidateWhoseElectorStandsStillIsNotAlive(t *testing.T) {
 			t.Errorf("before the bound: %d %s", status, text)
 		}
 		time.Sleep(time.Minute)
-		if status, text := s.livenessProbe(); status != http.StatusServiceUnavailable || !strings.HasPrefix(text, "the leader elector stands still") {
+		if status, text := s.livenessProbe(); status != http.StatusServiceUnavailable || !strings.HasPrefix(text, "the leader elector is stuck") {
 			t.Errorf("%d %s", status, text)
 		}
-		if log := s.log.String(); strings.Count(log, "This replica stands still") != 1 || !strings.Contains(log, "fence.(*Lock).Get") {
+		if log := s.log.String(); strings.Count(log, "This replica is stuck") != 1 || !strings.Contains(log, "fence.(*Lock).Get") {
 			t.Errorf("the log does not show once where the goroutines are:\n%s", log)
 		}
 		s.livenessProbe()
-		if log := s.log.String(); strings.Count(log, "This replica stands still") != 1 {
+		if log := s.log.String(); strings.Count(log, "This replica is stuck") != 1 {
 			t.Errorf("the log shows the goroutines again")
 		}
 		end()
@@ -145,7 +145,7 @@ func TestALeaderWhoseElectorStandsStillIsNotAlive(t *testing.T) {
 	<-leading
 	for {
 		status, text := s.livenessProbe()
-		if status == http.StatusServiceUnavailable && strings.HasPrefix(text, "the leader elector stands still") {
+		if status == http.StatusServiceUnavailable && strings.HasPrefix(text, "the leader elector is stuck") {
 			break
 		}
 		select {
@@ -185,8 +185,8 @@ func TestAnInformerThatStandsStillIsNotAlive(t *testing.T) {
 		want              string
 	}{
 		{name: "nothing", want: "ok"},
-		{name: "its cache", inCache: true, want: "the informer of persistentvolumes stands still"},
-		{name: "its handler", inHandle: true, want: "the handler of persistentvolumes stands still"},
+		{name: "its cache", inCache: true, want: "the informer of persistentvolumes is stuck"},
+		{name: "its handler", inHandle: true, want: "the handler of persistentvolumes is stuck"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -243,7 +243,7 @@ func TestShorterTimeoutsDoNotShortenTheWorkUnderWay(t *testing.T) {
 		}
 		time.Sleep(12 * time.Hour)
 		if status, _ := s.livenessProbe(); status == http.StatusOK {
-			t.Error("work that stands still is not noticed")
+			t.Error("work that is stuck is not noticed")
 		}
 		work.End()
 	})
@@ -261,7 +261,7 @@ func TestEveryStandstillIsLogged(t *testing.T) {
 			s.livenessProbe()
 			task.End()
 			s.livenessProbe()
-			if got := strings.Count(s.log.String(), "This replica stands still"); got != n+1 {
+			if got := strings.Count(s.log.String(), "This replica is stuck"); got != n+1 {
 				t.Errorf("after standstill %d there are %d lines", n+1, got)
 			}
 		}

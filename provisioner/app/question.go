@@ -72,7 +72,7 @@ func parseSize(text string) (resource.Quantity, error) {
 func (a *App) classToAsk(name string, answer *statusreport.Answer) *storagev1.StorageClass {
 	class, err := a.factory.Storage().V1().StorageClasses().Lister().Get(name)
 	if err != nil {
-		answer.Notes = append(answer.Notes, fmt.Sprintf("The cluster has no StorageClass %s, so it is taken to have no parameters.", name))
+		answer.Notes = append(answer.Notes, fmt.Sprintf("The cluster has no StorageClass %s, so it is assumed to have no parameters.", name))
 		return nil
 	}
 	if !record.IsServed(class.Provisioner, a.options.ProvisionerName) {

@@ -18,9 +18,9 @@ import (
 )
 
 // pollInterval is how often the mounted files are compared with what is in force.
-// The program reads their content and does not rely on file system
+// The program reads their content and does not rely on filesystem
 // notifications: a ConfigMap or Secret is mounted as a symlink to a symlink
-// that is swapped, some file systems send no notifications at all, and reading
+// that is swapped, some filesystems send no notifications at all, and reading
 // a few kilobytes a second costs nothing.
 const pollInterval = time.Second
 

@@ -52,7 +52,7 @@ func (a *App) begin(ctx context.Context) (*reloader, error) {
 
 // findCluster determines the default of the cluster ID that is stamped on volumes.
 func (a *App) findCluster(ctx context.Context) error {
-	return a.insist(ctx, "The cluster's ID is not known yet; trying again", func() (err error) {
+	return a.insist(ctx, "Cannot read the cluster's ID yet; trying again", func() (err error) {
 		a.clusterUID, err = record.ClusterUID(ctx, a.client)
 		a.lastGood.ClusterUID = a.clusterUID
 		return err
@@ -69,7 +69,7 @@ const maxLoadAttempts = 3
 // it lacks the right to read them.
 func (a *App) loadKept(ctx context.Context) (kept lastgood.Kept, err error) {
 	tries := 0
-	err = a.insist(ctx, "It is not known yet which policy was in force last; trying again", func() (err error) {
+	err = a.insist(ctx, "Cannot read the last good policy yet; trying again", func() (err error) {
 		tries++
 		if kept, err = a.lastGood.Load(ctx); err == nil {
 			return nil

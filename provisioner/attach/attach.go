@@ -237,7 +237,7 @@ func (e *Engine) stillThere(pv *corev1.PersistentVolume) backends.Permit {
 		}
 		now, ok := object.(*corev1.PersistentVolume)
 		if !exists || !ok || now.UID != pv.UID || now.DeletionTimestamp != nil {
-			return &controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("PersistentVolume %s was deleted meanwhile", pv.Name)}
+			return &controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("PersistentVolume %s was deleted in the meantime", pv.Name)}
 		}
 		return nil
 	}

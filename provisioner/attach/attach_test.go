@@ -324,7 +324,7 @@ func TestPublishRefuses(t *testing.T) {
 			w.volumes.err = &backends.OnOtherNodeError{Node: "n2", Failure: &cinder.Error{Backend: "gold", Kind: backends.KindOnOtherNode, Message: "it is on node n2"}}
 		}, kind: "OnOtherNode", message: "backend gold: it is on node n2"},
 		"being deleted": {objects: []runtime.Object{changed(func(pv *corev1.PersistentVolume) { pv.DeletionTimestamp = &metav1.Time{} }), testSecret()}, kind: "Conflict",
-			message: "PersistentVolume pvc-1 was deleted meanwhile"},
+			message: "PersistentVolume pvc-1 was deleted in the meantime"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, test.objects...)
@@ -399,14 +399,14 @@ func TestPublishByNVMe(t *testing.T) {
 		document string
 		lacks    string
 	}{
-		"nvmeof": {wire.Node{Name: "n1", InitiatorName: "iqn.2026-01.example:n1"}, document, "NVMe name; install nvme-cli"},
-		"iscsi":  {wire.Node{Name: "n1", HostNQN: "nqn.n1"}, withCHAP, "iSCSI name; install open-iscsi"},
+		"nvmeof": {wire.Node{Name: "n1", InitiatorName: "iqn.2026-01.example:n1"}, document, "NVMe name; install nvme-cli there"},
+		"iscsi":  {wire.Node{Name: "n1", HostNQN: "nqn.n1"}, withCHAP, "iSCSI name; install open-iscsi there"},
 	} {
 		w := newWorld(t, testPV(), testSecret())
 		w.volumes.document = test.document
 		must(t, w.nodes.Update(csiNode(t, test.node)))
 		_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: test.node})
-		wantFailure(t, err, controller.Unmappable, "the volume is attached by "+kind+", but node n1 has registered no "+test.lacks+" there, and restart its node plugin")
+		wantFailure(t, err, controller.Unmappable, "the volume is attached by "+kind+", but node n1 has registered no "+test.lacks+", and restart its node plugin")
 	}
 }
 
@@ -447,7 +447,7 @@ func TestPublishByFibreChannel(t *testing.T) {
 	w.volumes.document = document + "}"
 	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n1", InitiatorName: "iqn.2026-01.example:n1"})))
 	_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: wire.Node{Name: "n1", InitiatorName: "iqn.2026-01.example:n1"}})
-	wantFailure(t, err, controller.Unmappable, "the volume is attached by fibre_channel, but node n1 has registered no Fibre Channel port that is online; look at the HBAs there, and restart its node plugin")
+	wantFailure(t, err, controller.Unmappable, "the volume is attached by fibre_channel, but node n1 has registered no online Fibre Channel port; check its HBAs, and restart its node plugin")
 }
 
 // TestOneAttachmentShowsThatANodeLacksAName: csi-attacher repeats the call for as long
@@ -488,7 +488,7 @@ func TestTwoNodesOfOneNameGetNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, testPV(), testSecret())
 			must(t, w.nodes.Update(csiNode(t, twin)))
-			message := "Nodes n1 and n2 have the same name at the arrays, " + name + ", so neither gets a volume; give one of them a unique name, and restart its node plugin"
+			message := "Nodes n1 and n2 identify themselves to the storage by the same name, " + name + ", so neither gets a volume; give one of them a unique name, and restart its node plugin"
 			for _, node := range []wire.Node{n1, twin} {
 				_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: node})
 				wantFailure(t, err, controller.DuplicateInitiator, message)

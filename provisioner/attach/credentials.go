@@ -118,7 +118,7 @@ func (e *Engine) restore(ctx context.Context, pv *corev1.PersistentVolume) error
 		return fmt.Errorf("cannot tell whether PersistentVolume %s still exists: %w", pv.Name, err)
 	}
 	if live.UID != pv.UID || live.DeletionTimestamp != nil {
-		return fmt.Errorf("PersistentVolume %s was deleted meanwhile", pv.Name)
+		return fmt.Errorf("PersistentVolume %s was deleted in the meantime", pv.Name)
 	}
 	_, err = e.Client.CoreV1().Secrets(e.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{

@@ -106,8 +106,8 @@ func (e *Engine) reportWrongID(nodes []string, nodeID string) {
 		if id, has := nodeIDOf(object); !has || id != nodeID {
 			continue
 		}
-		message := fmt.Sprintf("A volume is detached from node %s, but the node's ID with the driver is %.300q; if nobody changed the CSINode by hand, treat the node as compromised", node, nodeID)
-		e.Logger.Warn("A node names another one in its ID", "node", node, "nodeID", nodeID)
+		message := fmt.Sprintf("A volume is being detached from node %s, but that node is registered with the driver as %.300q; unless somebody edited its CSINode by hand, treat the node as compromised", node, nodeID)
+		e.Logger.Warn("A node's ID names another node", "node", node, "nodeID", nodeID)
 		e.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}, corev1.EventTypeWarning, ReasonWrongNodeID, message)
 	}
 }

@@ -133,7 +133,7 @@ func TestISCSINamesAreTheSameInAnyCase(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n2", InitiatorName: "IQN.2026-01.Example:N1", PortNames: []string{"500A"}})))
 	_, err := w.publish(t)
-	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 have the same name at the arrays, iqn.2026-01.example:n1, so neither gets a volume; give one of them a unique name, and restart its node plugin")
+	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 identify themselves to the storage by the same name, iqn.2026-01.example:n1, so neither gets a volume; give one of them a unique name, and restart its node plugin")
 	if same := sharedName(wire.Node{PortNames: []string{"500a"}}, wire.Node{PortNames: []string{"500A"}}); same != "500a" {
 		t.Errorf("port names: %q", same)
 	}
@@ -185,5 +185,5 @@ func TestNamesThatNoNodeHasAreRefused(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n2", PortNames: []string{"05001"}})))
 	_, err := w.publish(t)
-	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 have the same name at the arrays, 5001, so neither gets a volume; give one of them a unique name, and restart its node plugin")
+	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 identify themselves to the storage by the same name, 5001, so neither gets a volume; give one of them a unique name, and restart its node plugin")
 }

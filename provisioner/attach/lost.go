@@ -320,7 +320,7 @@ func (e *Engine) forget(ctx context.Context, volumes Volumes, at place, v lostVo
 		return err
 	}
 	e.lost.drop(at, v.target.VolumeID)
-	e.Logger.Info("A node has let go of a volume that it was lost with", "node", at.node, "backend", at.backend, "volume", v.target.VolumeID)
+	e.Logger.Info("A lost node has released a volume", "node", at.node, "backend", at.backend, "volume", v.target.VolumeID)
 	return nil
 }
 
@@ -380,7 +380,7 @@ func (e *Engine) admit(volume wire.Handle, node string, neighbors []neighbor, qu
 				// The volume moves, and the node stays in quarantine until it is seen
 				// to have let go.
 			default:
-				return nil, unclean("volume %s was detached from node %s while it was in use there, and that node may still write to it (csi.fencing: export); it goes to node %s when the kubelet of %s has released it, %s has rebooted, its Node object is deleted, or it is off and tainted %s",
+				return nil, unclean("volume %s was detached from node %s while it was in use there, and that node may still write to it (csi.fencing: export); it can be attached to node %s once the kubelet of %s has released it, %s has rebooted, its Node object is deleted, or it is off and tainted %s",
 					volume, note.Node, node, note.Node, note.Node, corev1.TaintNodeOutOfService)
 			}
 		}
@@ -437,7 +437,7 @@ func (e *Engine) stillUses(volume wire.Handle, of source, clean func(node string
 		}
 		e.lost.add(place{volume.Backend, node}, lostVolume{note, key, of.target, of.tenant})
 		if !state.off && !e.Rules(volume.Backend).FencedByInitiator {
-			return note, true, unclean("node %s still uses volume %s and may write to it (csi.fencing: export), so it is detached when the kubelet of %s has released it, %s has rebooted, its Node object is deleted, or it is off and tainted %s",
+			return note, true, unclean("node %s still uses volume %s and may write to it (csi.fencing: export), so the volume stays attached until the kubelet of %s releases it, %s reboots, its Node object is deleted, or it is off and tainted %s",
 				node, volume, node, node, corev1.TaintNodeOutOfService)
 		}
 		e.Logger.Warn("A volume is detached from a node that still uses it", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node, "outOfService", state.off)

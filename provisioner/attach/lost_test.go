@@ -75,8 +75,8 @@ func lostWithVolume(t *testing.T, objects ...runtime.Object) *world {
 
 const (
 	quarantined = "node n1 was lost with volume gold/" + volumeID + " and may still write to it, so it gets no volume of backend gold until its kubelet has released that volume, it has rebooted, or its Node object is deleted"
-	held        = "node n1 still uses volume gold/" + volumeID + " and may write to it (csi.fencing: export), so it is detached when the kubelet of n1 has released it, n1 has rebooted, its Node object is deleted, or it is off and tainted node.kubernetes.io/out-of-service"
-	notFenced   = "volume gold/" + volumeID + " was detached from node n1 while it was in use there, and that node may still write to it (csi.fencing: export); it goes to node n2 when the kubelet of n1 has released it, n1 has rebooted, its Node object is deleted, or it is off and tainted node.kubernetes.io/out-of-service"
+	held        = "node n1 still uses volume gold/" + volumeID + " and may write to it (csi.fencing: export), so the volume stays attached until the kubelet of n1 releases it, n1 reboots, its Node object is deleted, or it is off and tainted node.kubernetes.io/out-of-service"
+	notFenced   = "volume gold/" + volumeID + " was detached from node n1 while it was in use there, and that node may still write to it (csi.fencing: export); it can be attached to node n2 once the kubelet of n1 has released it, n1 has rebooted, its Node object is deleted, or it is off and tainted node.kubernetes.io/out-of-service"
 )
 
 // ways are the things that may happen to a lost node.

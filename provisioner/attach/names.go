@@ -13,17 +13,17 @@ import (
 // hasNameFor returns an error if a node has not registered the name by which arrays
 // know it with a protocol, even if the array made an export without that name.
 func hasNameFor(node wire.Node, protocol string) error {
-	name, lacks := node.InitiatorName, "iSCSI name; install open-iscsi"
+	name, lacks := node.InitiatorName, "iSCSI name; install open-iscsi there"
 	switch protocol {
 	case "nvmeof":
-		name, lacks = node.HostNQN, "NVMe name; install nvme-cli"
+		name, lacks = node.HostNQN, "NVMe name; install nvme-cli there"
 	case "fibre_channel":
-		name, lacks = strings.Join(node.PortNames, ","), "Fibre Channel port that is online; look at the HBAs"
+		name, lacks = strings.Join(node.PortNames, ","), "online Fibre Channel port; check its HBAs"
 	}
 	if name != "" {
 		return nil
 	}
-	return &controller.Failure{Kind: controller.Unmappable, Message: fmt.Sprintf("the volume is attached by %s, but node %s has registered no %s there, and restart its node plugin", protocol, node.Name, lacks)}
+	return &controller.Failure{Kind: controller.Unmappable, Message: fmt.Sprintf("the volume is attached by %s, but node %s has registered no %s, and restart its node plugin", protocol, node.Name, lacks)}
 }
 
 // protocolsKept is how long the protocol of a volume is remembered. It may change,

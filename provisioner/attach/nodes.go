@@ -62,7 +62,7 @@ func (e *Engine) admits(node wire.Node) error {
 		return nil
 	}
 	first, second := min(node.Name, twin), max(node.Name, twin)
-	message := fmt.Sprintf("Nodes %s and %s have the same name at the arrays, %s, so neither gets a volume; give one of them a unique name, and restart its node plugin", first, second, shared)
+	message := fmt.Sprintf("Nodes %s and %s identify themselves to the storage by the same name, %s, so neither gets a volume; give one of them a unique name, and restart its node plugin", first, second, shared)
 	for _, name := range []string{first, second} {
 		// Like kubelet, which does not know the UID of its node either, use the name as
 		// the UID.

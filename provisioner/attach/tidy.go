@@ -44,7 +44,7 @@ func (e *Engine) tidy(ctx context.Context) {
 			continue
 		}
 		if err := e.quarantine(ctx, volumes, at, at.backend); err != nil && ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
-			e.Logger.Debug("A node that was lost is looked at again", "node", at.node, "backend", at.backend, "error", err)
+			e.Logger.Debug("Checking a lost node again", "node", at.node, "backend", at.backend, "error", err)
 		}
 	}
 	e.forgetDetachments()

@@ -152,7 +152,7 @@ func (c *comparison) attachments(r record.Volume, before cinder.Volume) {
 		c.add(f)
 	} else if len(left) > 0 {
 		f.Kind = LeakedAttachment
-		f.Message = fmt.Sprintf("it records attachment %s, which no VolumeAttachment asks for, and which does not exist any more; the next attachment ends the record", strings.Join(left, " and "))
+		f.Message = fmt.Sprintf("it records attachment %s, which no VolumeAttachment asks for, and which no longer exists; the next attachment clears the record", strings.Join(left, " and "))
 		c.add(f)
 	}
 	without := missing(now, wanted)

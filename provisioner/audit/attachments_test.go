@@ -63,7 +63,7 @@ func TestCompareAttachments(t *testing.T) {
 		"attached after it was read":   {before: []string{"a1 n1"}, after: []string{"a3 n2"}, wanted: nil},
 		"not to be read again":         {before: []string{"a1 n1"}, unread: errors.New("down")},
 		"leaked without a record":      {before: []string{"a1"}, want: []string{"LeakedAttachment: no VolumeAttachment asks for it on a node that no record names (attachment a1), which may still write to it"}},
-		"a record alone":               {before: []string{"-a1 n1"}, want: []string{"LeakedAttachment: it records attachment -a1 to node n1, which no VolumeAttachment asks for, and which does not exist any more; the next attachment ends the record"}},
+		"a record alone":               {before: []string{"-a1 n1"}, want: []string{"LeakedAttachment: it records attachment -a1 to node n1, which no VolumeAttachment asks for, and which no longer exists; the next attachment clears the record"}},
 		"made, and not recorded yet":   {before: []string{"a1"}, wanted: []record.Attachment{asked("n1", waiting)}},
 		"not attached yet":             {wanted: []record.Attachment{asked("n1", waiting)}},
 		"missing":                      {wanted: []record.Attachment{asked("n1", nil)}, want: []string{"MissingAttachment: VolumeAttachment va-n1 says that it is attached to node n1, but it is not: a pod there cannot reach it"}},

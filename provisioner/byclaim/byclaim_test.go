@@ -284,7 +284,7 @@ func TestTrustedRequestsThatAreRefused(t *testing.T) {
 		kind, want string
 	}{
 		"nothing said":     {func(c *controller.Creation) { c.Parameters = nil }, "Invalid", "the parameters namespace and storageClass are required"},
-		"too much said":    {func(c *controller.Creation) { c.Parameters["tenant"] = "x" }, "Invalid", `parameter "tenant" is not known; there are namespace and storageClass`},
+		"too much said":    {func(c *controller.Creation) { c.Parameters["tenant"] = "x" }, "Invalid", `unknown parameter "tenant"; only namespace and storageClass are supported`},
 		"no such class":    {func(c *controller.Creation) { c.Parameters["storageClass"] = "x" }, "Invalid", `StorageClass "x" does not exist`},
 		"a native class":   {func(c *controller.Creation) { c.Parameters["storageClass"] = "native" }, "Invalid", `StorageClass "native" does not name the driver as its provisioner, or no rule of the policy has mode csi`},
 		"a class for pods": {func(c *controller.Creation) { c.Parameters["storageClass"] = "later" }, "Invalid", `StorageClass "later" waits for a pod (volumeBindingMode), but there will be none`},
@@ -389,7 +389,7 @@ func TestOnlyVolumesOfTrustedCallersAreDeleted(t *testing.T) {
 			w.volume.Metadata[stamps.NodeRecordPrefix+"k"] = stamps.NodeRecord{AttachmentID: "a", Node: "n1"}.String()
 		}, "InUse", "volume volume-uid-1 is attached to node n1"},
 		"it is in use":     {func(w *world) { w.volume.Status = cinder.StatusInUse }, "InUse", "volume volume-uid-1 is in-use"},
-		"it takes longer":  {func(w *world) { w.deletion = Waits{Message: "no answer"} }, "Conflict", "volume gold/volume-uid-1 is not gone yet: no answer"},
+		"it takes longer":  {func(w *world) { w.deletion = Waits{Message: "no answer"} }, "Conflict", "volume gold/volume-uid-1 has not been removed yet: no answer"},
 		"it has snapshots": {func(w *world) { w.deletion = Waits{Reason: "VolumeHasSnapshots", Message: "two snapshots"} }, "InUse", "two snapshots"},
 		"nothing names it": {noPV, "NotOurs", "no PersistentVolume names volume gold/volume-uid-1; run an audit to see whether something needs it"},
 		"not ours": {func(w *world) { noPV(w); w.volume.Metadata = nil }, "NotOurs",

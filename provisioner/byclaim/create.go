@@ -163,7 +163,7 @@ func (m *Maker) newClaim(ctx context.Context, wanted controller.Creation) (*core
 	namespace, className := wanted.Parameters[ParameterNamespace], wanted.Parameters[ParameterStorageClass]
 	for key := range wanted.Parameters {
 		if key != ParameterNamespace && key != ParameterStorageClass {
-			return nil, failure(invalid, "parameter %q is not known; there are %s and %s", key, ParameterNamespace, ParameterStorageClass)
+			return nil, failure(invalid, "unknown parameter %q; only %s and %s are supported", key, ParameterNamespace, ParameterStorageClass)
 		}
 	}
 	if namespace == "" || className == "" {

@@ -71,7 +71,7 @@ func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
 	if waits, does := m.DeletionWaits(ref.Namespace, ref.Name); does && waits.Message != "" {
 		why = waits.Message
 	}
-	return failure(conflict, "volume %s is not gone yet: %s", volume, why)
+	return failure(conflict, "volume %s has not been removed yet: %s", volume, why)
 }
 
 // find reads a volume from Cinder.

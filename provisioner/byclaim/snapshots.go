@@ -73,7 +73,7 @@ func (m *Maker) TakeSnapshot(ctx context.Context, volume wire.Handle, name strin
 func (m *Maker) snapshotClass(parameters map[string]string) (string, error) {
 	for key := range parameters {
 		if key != ParameterSnapshotClass {
-			return "", failure(invalid, "parameter %q is not known; there is only %s", key, ParameterSnapshotClass)
+			return "", failure(invalid, "unknown parameter %q; only %s is supported", key, ParameterSnapshotClass)
 		}
 	}
 	name := parameters[ParameterSnapshotClass]
@@ -209,7 +209,7 @@ func (m *Maker) RemoveSnapshot(ctx context.Context, snapshot wire.Handle) (remov
 		return false, asked.DeletionTimestamp != nil && now.DeletionTimestamp != nil, nil
 	}, func() error { return nil })
 	if err == nil && !ended {
-		err = failure(conflict, "snapshot %s is not gone yet: VolumeSnapshot %s/%s is being deleted", snapshot, asked.Namespace, asked.Name)
+		err = failure(conflict, "snapshot %s has not been removed yet: VolumeSnapshot %s/%s is being deleted", snapshot, asked.Namespace, asked.Name)
 	}
 	return removed, err
 }

@@ -117,7 +117,7 @@ func TestSnapshotForATrustedCaller(t *testing.T) {
 		"another's class":     {parameters: by("theirs"), kind: "Invalid", want: `VolumeSnapshotClass "theirs" is not the driver's`},
 		"a class that keeps":  {parameters: by("keeps"), kind: "Invalid", want: `VolumeSnapshotClass "keeps" keeps snapshots, so the driver could not delete them`},
 		"a class that would lead to another call": {parameters: by("parameters"), kind: "Invalid", want: `VolumeSnapshotClass "parameters" has parameters, but the driver takes none`},
-		"another parameter":                       {parameters: map[string]string{"volumeSnapshotClass": "driver", "namespace": "team-a"}, kind: "Invalid", want: `parameter "namespace" is not known; there is only volumeSnapshotClass`},
+		"another parameter":                       {parameters: map[string]string{"volumeSnapshotClass": "driver", "namespace": "team-a"}, kind: "Invalid", want: `unknown parameter "namespace"; only volumeSnapshotClass is supported`},
 		"no volume":                               {parameters: by("driver"), prepare: func(_ *world, _ *shownSnapshots, volume *wire.Handle) { volume.ID = "v9" }, kind: "NotFound", want: "no PersistentVolume has the handle gold/v9"},
 		"a tenant's volume": {parameters: by("driver"), prepare: func(w *world, _ *shownSnapshots, _ *wire.Handle) {
 			claims := w.client.CoreV1().PersistentVolumeClaims("team-a")
@@ -208,7 +208,7 @@ func TestOnlySnapshotsOfTrustedCallersAreRemoved(t *testing.T) {
 			defer cancel()
 			removed, err := w.RemoveSnapshot(ctx, wire.Handle{Backend: "gold", ID: "s1"})
 			if test.kind != "" {
-				wantFailure(t, err, test.kind, "snapshot gold/s1 is not gone yet: VolumeSnapshot team-a/"+record.NameForCaller("a snapshot")+" is being deleted")
+				wantFailure(t, err, test.kind, "snapshot gold/s1 has not been removed yet: VolumeSnapshot team-a/"+record.NameForCaller("a snapshot")+" is being deleted")
 			} else if err != nil || removed != test.removed {
 				t.Errorf("removed %t (%v)", removed, err)
 			}

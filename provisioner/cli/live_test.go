@@ -179,13 +179,13 @@ func TestLiveFindings(t *testing.T) {
 		"the zones of the map":                  {options: wide, policy: "backends:\n" + strings.Replace(teamBackend, "}\n", zonesOf("az1", "az2")+"}\n", 1) + tenant("gold", "")},
 		"a missing type of a suspended backend": {policy: "backends:\n" + strings.Replace(teamBackend, "name: gold", "name: gold, suspended: true", 1) + noauthBackend + tenant("gold, lab", ", volumeType: iscsi")},
 		"a small quota at Cinder": {options: cindersim.Options{Quota: map[string]int{"volumes": 5, "gigabytes": 70}}, policy: "backends:\n" + teamBackend + tenant("gold", ", quota: {volumes: 5, gigabytes: 80}"), want: []string{
-			"warning tenants[0].classes[0].quota.gigabytes: StorageClasses [c] of tenant a may have 80 GiB, but Cinder's own quota for backend gold ends at 70 GiB; raise it, or lower this one",
-			"warning tenants[0].quota.gigabytes: tenant a may have 100 GiB, but Cinder's own quota for backend gold ends at 70 GiB; raise it, or lower this one",
-			"warning tenants[0].quota.volumes: tenant a may have 10 volumes, but Cinder's own quota for backend gold ends at 5 volumes; raise it, or lower this one",
+			"warning tenants[0].classes[0].quota.gigabytes: StorageClasses [c] of tenant a may have 80 GiB, but Cinder's own quota for backend gold is 70 GiB; raise it, or lower this one",
+			"warning tenants[0].quota.gigabytes: tenant a may have 100 GiB, but Cinder's own quota for backend gold is 70 GiB; raise it, or lower this one",
+			"warning tenants[0].quota.volumes: tenant a may have 10 volumes, but Cinder's own quota for backend gold is 5 volumes; raise it, or lower this one",
 		}},
 		"two backends at one place share its quota": {options: cindersim.Options{Quota: map[string]int{"volumes": 9}},
 			policy: "backends:\n" + teamBackend + "  - {name: same, auth: {cloud: team-a}, connector: {multipath: true}}\n" + tenant("gold, same", ""), want: []string{
-				"warning tenants[0].quota.volumes: tenant a may have 10 volumes, but Cinder's own quota for backends gold, same together ends at 9 volumes; raise it, or lower this one",
+				"warning tenants[0].quota.volumes: tenant a may have 10 volumes, but Cinder's own quota for backends gold, same together is 9 volumes; raise it, or lower this one",
 			}},
 		"two places have two quotas": {options: cindersim.Options{Quota: map[string]int{"volumes": 9}}, policy: "backends:\n" + teamBackend + noauthBackend + tenant("gold, lab", "")},
 		"no room at Cinder": {options: cindersim.Options{Quota: map[string]int{"gigabytes": 0}}, policy: "backends:\n" + noauthBackend + strings.Replace(tenant("lab", ""), ", gigabytes: 100", "", 1), want: []string{

@@ -159,7 +159,7 @@ func (r *liveRun) quotaFindings() []policycli.Finding {
 			most, known := r.cinderLimit(names, limit.cinder)
 			if limit.policy != nil && known && *limit.policy > most {
 				findings = append(findings, policycli.Finding{Path: policy.FieldPath(scope.Path, limit.key), Warning: true, Message: fmt.Sprintf(
-					"%s may have %d %s, but Cinder's own quota for %s ends at %d %s; raise it, or lower this one",
+					"%s may have %d %s, but Cinder's own quota for %s is %d %s; raise it, or lower this one",
 					scope.Subject(), *limit.policy, limit.unit, backendNames(names), most, limit.unit)})
 			}
 		}

@@ -229,7 +229,7 @@ func (f *snapshotImportFlags) report(w io.Writer, objects *imports.SnapshotObjec
 	lines := []string{fmt.Sprintf("VolumeSnapshot %s and VolumeSnapshotContent %s exist; the running program imports the snapshot", name, objects.Content.Name)}
 	switch {
 	case len(objects.Steps) == 0:
-		lines[0] += "; nothing is to be done"
+		lines[0] += "; nothing to do"
 	case !f.apply:
 		lines = []string{"nothing was changed; with --apply, the command would"}
 		for n, step := range objects.Steps {

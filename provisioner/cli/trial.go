@@ -368,7 +368,7 @@ func (b *trialBench) removeLeftovers(ctx context.Context) {
 	case ctx.Err() != nil:
 		return
 	case err != nil:
-		b.note(b.path, true, fmt.Sprintf("what earlier checks left is not known: %s", err))
+		b.note(b.path, true, fmt.Sprintf("cannot tell what earlier checks left behind: %s", err))
 		return
 	}
 	for _, v := range volumes {

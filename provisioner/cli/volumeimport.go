@@ -184,7 +184,7 @@ func (f *importFlags) report(w, stderr io.Writer, plan *imports.Plan, pv *corev1
 	lines := []string{fmt.Sprintf("volume %s is imported for claim %s", plan.Volume.ID, claim)}
 	switch {
 	case plan.Done:
-		lines = []string{fmt.Sprintf("volume %s was already imported for claim %s; nothing is to be done", plan.Volume.ID, claim)}
+		lines = []string{fmt.Sprintf("volume %s was already imported for claim %s; nothing to do", plan.Volume.ID, claim)}
 	case !f.apply:
 		lines = []string{"nothing was changed; with --apply, the command would"}
 		for n, step := range plan.Steps {

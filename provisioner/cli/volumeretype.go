@@ -84,7 +84,7 @@ func (f *retypeFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("the volume of claim %s/%s gets no other type: %s", f.request.Namespace, f.request.Claim, statusreport.OneLine(err.Error()))}
+		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("cannot change the type of the volume of claim %s/%s: %s", f.request.Namespace, f.request.Claim, statusreport.OneLine(err.Error()))}
 	}
 	fmt.Fprintln(stdout, statusreport.OneLine(f.outcome(plan)))
 	return nil
@@ -95,7 +95,7 @@ func (f *retypeFlags) outcome(plan *retype.Plan) string {
 	volume := fmt.Sprintf("volume %s of backend %s (PersistentVolume %s)", plan.Volume.ID, plan.Backend, plan.PersistentVolume)
 	switch {
 	case plan.Done:
-		return fmt.Sprintf("%s has type %q already; nothing is to be done", volume, plan.Type)
+		return fmt.Sprintf("%s already has type %q; nothing to do", volume, plan.Type)
 	case f.apply:
 		return fmt.Sprintf("%s now has type %q; it had %q", volume, plan.Type, plan.Volume.Type)
 	}

@@ -76,7 +76,7 @@ func TestFilesystemIsAcknowledged(t *testing.T) {
 	for range 2 {
 		f.sync("data")
 	}
-	if events := f.newEvents(); len(events) != 1 || !strings.Contains(events[0], `Warning FilesystemSizeRefused annotation standalone-cinder.openstack.org/filesystem-grown says "25Gi", but the volume has 20Gi`) {
+	if events := f.newEvents(); len(events) != 1 || !strings.Contains(events[0], `Warning FilesystemSizeRefused annotation standalone-cinder.openstack.org/filesystem-grown is "25Gi", but the volume has 20Gi`) {
 		t.Errorf("events %q, want one", events)
 	}
 	annotate("20Gi")

@@ -72,7 +72,7 @@ func (e *expansion) run(ctx context.Context, cached *corev1.PersistentVolumeClai
 	case finish:
 		return e.finish(ctx)
 	case refuseFS:
-		e.report(corev1.EventTypeWarning, reasonRefused, fmt.Sprintf("annotation %s says %q, but the volume has %s; once the filesystem has grown, write that",
+		e.report(corev1.EventTypeWarning, reasonRefused, fmt.Sprintf("annotation %s is %q, but the volume has %s; once the filesystem has grown, set the annotation to that size",
 			AnnotationGrown, e.claim.Annotations[AnnotationGrown], e.capacity()))
 		return e.awaitFilesystem(ctx)
 	case awaitFS:
@@ -163,7 +163,7 @@ func (e *expansion) begin() backends.Permit {
 // finish ends the expansion: pods may use all of the volume.
 func (e *expansion) finish(ctx context.Context) error {
 	size := storage(e.pv.Spec.Capacity)
-	message := "the filesystem has " + size.String() + ", says annotation " + AnnotationGrown
+	message := "annotation " + AnnotationGrown + " records that the filesystem has " + size.String()
 	if record.IsBlock(e.claim) {
 		message = seenAfterRescan(e.pv)
 	}

@@ -30,10 +30,10 @@ func howToGrow(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume)
 	size := storage(pv.Spec.Capacity)
 	switch source := pv.Spec.PersistentVolumeSource; {
 	case source.CSI != nil:
-		return fmt.Sprintf("the volume has %s, and its filesystem grows when a pod uses it, by the kubelet and CSI driver %s; if the driver cannot grow it, %s",
+		return fmt.Sprintf("the volume has %s, and the kubelet and CSI driver %s grow its filesystem when a pod uses it; if the driver cannot, %s",
 			size.String(), source.CSI.Driver, byHand(claim, size))
 	case source.FlexVolume != nil:
-		return fmt.Sprintf("the volume has %s, and its filesystem grows when a pod uses it, by the kubelet and FlexVolume driver %s; if the driver cannot grow it, %s",
+		return fmt.Sprintf("the volume has %s, and the kubelet and FlexVolume driver %s grow its filesystem when a pod uses it; if the driver cannot, %s",
 			size.String(), source.FlexVolume.Driver, byHand(claim, size))
 	}
 	return fmt.Sprintf("the volume has %s, but the kubelet does not grow the filesystem of such a volume; on the node where it is mounted, run %s, then %s",
@@ -52,7 +52,7 @@ func rescan(pv *corev1.PersistentVolume) string {
 
 // byHand returns what an operator must do once the device has its size.
 func byHand(claim *corev1.PersistentVolumeClaim, size resource.Quantity) string {
-	return fmt.Sprintf("grow it there (resize2fs DEVICE, or xfs_growfs MOUNTPOINT) and say so: kubectl annotate pvc -n %s %s --overwrite %s=%s",
+	return fmt.Sprintf("grow the filesystem (resize2fs DEVICE, or xfs_growfs MOUNTPOINT), and record that: kubectl annotate pvc -n %s %s --overwrite %s=%s",
 		claim.Namespace, claim.Name, AnnotationGrown, size.String())
 }
 

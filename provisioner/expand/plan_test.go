@@ -110,8 +110,8 @@ func TestHowToGrow(t *testing.T) {
 	}{
 		{fc, []string{"the kubelet does not grow", "echo 1 > /sys/class/block/DEVICE/device/rescan", "multipathd resize map MAP"}, "iscsiadm"},
 		{iscsi, []string{"the kubelet does not grow", "iscsiadm -m node -T " + iscsi.ISCSI.IQN + " -R", "multipathd resize map MAP"}, "CSI"},
-		{csi, []string{"by the kubelet and CSI driver rbd.csi.ceph.com"}, "iscsiadm"},
-		{flex, []string{"by the kubelet and FlexVolume driver example.org/flex"}, "iscsiadm"},
+		{csi, []string{"the kubelet and CSI driver rbd.csi.ceph.com grow its filesystem"}, "iscsiadm"},
+		{flex, []string{"the kubelet and FlexVolume driver example.org/flex grow its filesystem"}, "iscsiadm"},
 	} {
 		claim, pv := pairOf("20Gi", "10Gi", "20Gi", "")
 		claim.Namespace, claim.Name, pv.Spec.PersistentVolumeSource = strings.Repeat("n", 63), strings.Repeat("c", 253), c.source

@@ -48,7 +48,7 @@ func (c *Controller) ExpandVolume(ctx context.Context, pv *corev1.PersistentVolu
 		return 0, err
 	}
 	if !c.calls.begin(e.claim.UID) {
-		return 0, &cinder.Error{Backend: e.backend, Kind: cinder.KindConflict, Message: fmt.Sprintf("it is not known yet what became of an earlier expansion of volume %s", e.origin.VolumeID)}
+		return 0, &cinder.Error{Backend: e.backend, Kind: cinder.KindConflict, Message: fmt.Sprintf("the outcome of an earlier expansion of volume %s is not known yet", e.origin.VolumeID)}
 	}
 	defer func() {
 		if c.calls.end(e.claim.UID) {

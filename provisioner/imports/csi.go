@@ -31,7 +31,7 @@ func (i *Importer) checkMode(ctx context.Context, plan *Plan) error {
 	if !i.isCSI(plan) {
 		switch {
 		case len(plan.given) > 0:
-			return refused("%s makes native volumes on backend %s, whose filesystem is not told by its UUID; leave out the UUID", plan.decision.Rule, i.Backend.Name)
+			return refused("%s makes native volumes on backend %s, whose filesystems are not identified by UUID; omit the UUID", plan.decision.Rule, i.Backend.Name)
 		case plan.wanted == "" && len(i.Backend.Connector.NodeLabels) > 0 && len(i.Connector.WWPNs) == 0:
 			return refused("the connector of backend %s consists of the port names that annotations of nodes list, which this command does not read; name them in connector.wwpns of a copy of the policy", i.Backend.Name)
 		}
@@ -62,7 +62,7 @@ func (i *Importer) findFilesystem(ctx context.Context, plan *Plan) error {
 	v := plan.Volume
 	if record.IsBlock(plan.Claim) {
 		if len(plan.given) > 0 {
-			return refused("claim %s/%s asks for a raw block device, on which no filesystem is looked for; leave out the UUID", plan.Claim.Namespace, plan.Claim.Name)
+			return refused("claim %s/%s asks for a raw block device, on which the driver looks for no filesystem; omit the UUID", plan.Claim.Namespace, plan.Claim.Name)
 		}
 		return nil
 	}
@@ -78,9 +78,9 @@ func (i *Importer) findFilesystem(ctx context.Context, plan *Plan) error {
 	switch {
 	case len(known) > 0 || isDrivers:
 	case plan.wanted != "":
-		return refused("volume %s was not in mode csi, and nobody recorded the UUID of its filesystem, by which the CSI driver tells it; ask an operator to record it at Cinder: openstack volume set --property %sfilesystem-uuids=UUID %s", v.ID, stamps.Prefix, v.ID)
+		return refused("volume %s was not in mode csi, and the UUID of its filesystem, by which the CSI driver identifies it, is not recorded; ask an operator to record it at Cinder: openstack volume set --property %sfilesystem-uuids=UUID %s", v.ID, stamps.Prefix, v.ID)
 	default:
-		return refused("volume %s was not in mode csi, or was restored from a backup, and nothing says which UUID its filesystem has, by which the CSI driver tells it; give it with --filesystem-uuid", v.ID)
+		return refused("volume %s was not in mode csi, or was restored from a backup, and the UUID of its filesystem, by which the CSI driver identifies it, is not recorded; give it with --filesystem-uuid", v.ID)
 	}
 	for _, id := range known {
 		if id != v.ID && !slices.Contains(plan.filesystemUUIDs, id) {

@@ -90,7 +90,7 @@ func TestFilesystemOfAnImportedVolume(t *testing.T) {
 	original := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-old", Annotations: map[string]string{
 		record.AnnotationProvisionedBy: "test", record.AnnotationVolume: filesystem2, record.AnnotationCluster: "cluster-1"}}}
 	original.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "standalone-cinder.openstack.org", VolumeHandle: "gold/" + filesystem2, VolumeAttributes: map[string]string{"filesystemUUIDs": filesystem1}}
-	const unknown = "volume volume-1 was not in mode csi, or was restored from a backup, and nothing says which UUID its filesystem has, by which the CSI driver tells it; give it with --filesystem-uuid"
+	const unknown = "volume volume-1 was not in mode csi, or was restored from a backup, and the UUID of its filesystem, by which the CSI driver identifies it, is not recorded; give it with --filesystem-uuid"
 	for name, test := range map[string]struct {
 		volume  cinder.Volume
 		objects []runtime.Object
@@ -113,9 +113,9 @@ func TestFilesystemOfAnImportedVolume(t *testing.T) {
 		"restored, original in use":       {volume: restored, objects: []runtime.Object{original}, want: filesystem2 + "," + filesystem1, stamped: filesystem2 + "," + filesystem1},
 		"a raw block device":              {volume: free, block: true},
 		"a raw block device with one": {volume: free, block: true, given: []string{filesystem1},
-			refused: "claim team-a/data asks for a raw block device, on which no filesystem is looked for; leave out the UUID"},
+			refused: "claim team-a/data asks for a raw block device, on which the driver looks for no filesystem; omit the UUID"},
 		"mode native": {volume: free, policy: importPolicy, given: []string{filesystem1},
-			refused: "tenants[0].classes[0] makes native volumes on backend gold, whose filesystem is not told by its UUID; leave out the UUID"},
+			refused: "tenants[0].classes[0] makes native volumes on backend gold, whose filesystems are not identified by UUID; omit the UUID"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := csiPolicy

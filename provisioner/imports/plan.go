@@ -195,7 +195,7 @@ func admissible(plan *Plan) error {
 		return refused("volume %s is encrypted by Cinder, and nodes cannot open it", plan.Volume.ID)
 	}
 	if slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany) && !plan.Volume.MultiAttach {
-		return refused("claim %s/%s has the access mode ReadWriteMany, but volume %s is not for several hosts (multiattach)", claim.Namespace, claim.Name, plan.Volume.ID)
+		return refused("claim %s/%s has the access mode ReadWriteMany, but volume %s does not allow several hosts (multiattach)", claim.Namespace, claim.Name, plan.Volume.ID)
 	}
 	requested := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	if has := plan.Volume.SizeGiB << 30; policy.Bytes(requested) > has {
@@ -305,7 +305,7 @@ func (i *Importer) checkRivals(ctx context.Context, plan *Plan) error {
 		// They may belong to another tenant, so they are not named.
 		return refused("another claim waits for volume %s", plan.Volume.ID)
 	case len(others) > 0:
-		return refused("claim %s waits for the same volume (spec.volumeName: %s); delete the claim that is not to get it", strings.Join(others, ", "), plan.pvName())
+		return refused("claim %s waits for the same volume (spec.volumeName: %s); delete the claim that should not get it", strings.Join(others, ", "), plan.pvName())
 	}
 	return nil
 }

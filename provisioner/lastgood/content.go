@@ -74,7 +74,7 @@ func (s Store) encode(policy []byte, credentials map[string][]byte) (map[string]
 	data := map[string][]byte{clusterKey: []byte(s.ClusterUID), policyKey: compress(policy)}
 	size := len(s.ClusterUID) + len(data[policyKey])
 	if size > corev1.MaxSecretSize {
-		return nil, fmt.Errorf("cannot write %s: the policy has %d bytes compressed, and a Secret holds %d; make the policy smaller",
+		return nil, fmt.Errorf("cannot write %s: the policy has %d bytes when compressed, but a Secret holds at most %d; make the policy smaller",
 			s, size, corev1.MaxSecretSize)
 	}
 	if len(credentials) == 0 {
@@ -86,8 +86,8 @@ func (s Store) encode(policy []byte, credentials map[string][]byte) (map[string]
 	}
 	compressed := compress(text)
 	if size += len(compressed); size > corev1.MaxSecretSize || len(text) > maxSharedSize {
-		return data, fmt.Errorf("%s has the policy, but no credentials: those of %d backends have %d bytes, compressed and with the policy %d, and a Secret holds %d; "+
-			"let clouds.yaml name smaller bundles of authorities, and the same one for many backends", s, len(credentials), len(text), size, corev1.MaxSecretSize)
+		return data, fmt.Errorf("%s has the policy, but no credentials: those of %d backends have %d bytes, %d when compressed and with the policy, but a Secret holds at most %d; "+
+			"let clouds.yaml name smaller CA bundles, and the same one for many backends", s, len(credentials), len(text), size, corev1.MaxSecretSize)
 	}
 	data[credentialsKey] = compressed
 	return data, nil

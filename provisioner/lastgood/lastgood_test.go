@@ -213,7 +213,7 @@ func TestWhatASecretCannotHoldIsTold(t *testing.T) {
 		}
 	}
 	err := store.Save(t.Context(), earlier(), noise(5*largest/2), nil)
-	if err == nil || !strings.HasSuffix(err.Error(), "and a Secret holds 1048576; make the policy smaller; nothing is kept") {
+	if err == nil || !strings.HasSuffix(err.Error(), "but a Secret holds at most 1048576; make the policy smaller; nothing is kept") {
 		t.Errorf("error %v", err)
 	}
 	if kept, err := store.Load(t.Context()); err != nil || kept.Policy != nil {

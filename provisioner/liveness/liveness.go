@@ -1,4 +1,4 @@
-// Package liveness notices what stands still inside the process: a loop that no longer
+// Package liveness notices what is stuck inside the process: a loop that no longer
 // turns, work that does not end, or a queue that nobody serves. What fails, or waits
 // for a server with a timeout, does not stand still.
 package liveness
@@ -101,7 +101,7 @@ const pollInterval = 5 * time.Second
 // queue moves.
 type Progress func() (waiting bool, mark string)
 
-// Follow watches a queue until the context ends. A queue stands still if something
+// Follow watches a queue until the context ends. A queue is stuck if something
 // waits in it while its mark does not change, or if progress does not even return.
 func (m *Monitor) Follow(ctx context.Context, what string, bound Bound, progress Progress) {
 	task := m.Begin(what, bound)
@@ -120,14 +120,14 @@ func (m *Monitor) Follow(ctx context.Context, what string, bound Bound, progress
 	}
 }
 
-// Check returns an error that names what stands still.
+// Check returns an error that names what is stuck.
 func (m *Monitor) Check() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var still []string
 	for t := range m.tasks {
 		if quiet := time.Since(t.last); t.pauses == 0 && quiet > t.bound() {
-			still = append(still, fmt.Sprintf("%s stands still: no sign of life for %s", t.what, quiet.Round(time.Second)))
+			still = append(still, fmt.Sprintf("%s is stuck: no sign of life for %s", t.what, quiet.Round(time.Second)))
 		}
 	}
 	if len(still) == 0 {

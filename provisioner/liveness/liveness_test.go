@@ -21,8 +21,8 @@ func TestATaskStandsStillWithoutASignOfLife(t *testing.T) {
 			t.Errorf("a loop that turns: %v", err)
 		}
 		time.Sleep(61 * time.Second)
-		if err := m.Check(); err == nil || err.Error() != "the loop stands still: no sign of life for 1m1s" {
-			t.Errorf("a loop that stands still: %v", err)
+		if err := m.Check(); err == nil || err.Error() != "the loop is stuck: no sign of life for 1m1s" {
+			t.Errorf("a loop that is stuck: %v", err)
 		}
 		loop.Beat()
 		if err := m.Check(); err != nil {
@@ -54,7 +54,7 @@ func TestATaskThatWaitsInAQueueIsNotWatched(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		if m.Check() == nil {
-			t.Error("work that stands still after its wait is not noticed")
+			t.Error("work that is stuck after its wait is not noticed")
 		}
 	})
 }

@@ -166,7 +166,7 @@ func (r *Retyper) stillBound(pv *corev1.PersistentVolume, claim *corev1.Persiste
 		live, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err), err == nil && (live.UID != pv.UID || live.DeletionTimestamp != nil || live.Spec.ClaimRef == nil || live.Spec.ClaimRef.UID != claim.UID):
-			return fmt.Errorf("PersistentVolume %s was deleted or bound to another claim meanwhile", pv.Name)
+			return fmt.Errorf("PersistentVolume %s was deleted or bound to another claim in the meantime", pv.Name)
 		case err != nil:
 			return fmt.Errorf("cannot tell whether PersistentVolume %s still exists: %w", pv.Name, err)
 		}

@@ -169,7 +169,7 @@ func TestVolumeThatIsReleasedMeanwhileKeepsItsType(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := r.Apply(t.Context(), plan); err == nil || err.Error() != "PersistentVolume pvc-c1 was deleted or bound to another claim meanwhile" || one.requests != 0 {
+	if _, err := r.Apply(t.Context(), plan); err == nil || err.Error() != "PersistentVolume pvc-c1 was deleted or bound to another claim in the meantime" || one.requests != 0 {
 		t.Errorf("error %v, %d requests", err, one.requests)
 	}
 }

@@ -199,7 +199,7 @@ func (i *importing) apply(ctx context.Context, requests *trail.RequestIDs) error
 	}
 	place := backend.Place()
 	if !place.IsKnown() {
-		return fmt.Errorf("backend %s has not shown where it leads", i.plan.Backend)
+		return fmt.Errorf("the endpoint and project of backend %s are not known yet", i.plan.Backend)
 	}
 	i.originate(place)
 	if err := i.annotate(ctx); err != nil {

@@ -27,7 +27,7 @@ func (c *Controller) Audit(ctx context.Context, name string) {
 
 func (c *Controller) warn(ctx context.Context, name string, err error) {
 	if err != nil && ctx.Err() == nil {
-		c.Logger.Warn("Looking for abandoned snapshots failed and will be tried again", "backend", name, "error", err)
+		c.Logger.Warn("Looking for abandoned snapshots failed and will be retried", "backend", name, "error", err)
 	}
 }
 
@@ -146,7 +146,7 @@ func (c *Controller) removeLeftover(ctx context.Context, backend Snapshots, name
 	case cinder.IsKind(err, backends.KindRecorded):
 		return keep(err.Error())
 	case err != nil:
-		return fmt.Errorf("snapshot %s, which nothing leads to: %w", s.ID, err)
+		return fmt.Errorf("snapshot %s, which no VolumeSnapshotContent names: %w", s.ID, err)
 	}
 	log.Info("Removed an abandoned snapshot")
 	if _, err := c.shown().contents.Get(stamp.Content); apierrors.IsNotFound(err) {

@@ -91,7 +91,7 @@ func (c *Controller) asked(ctx context.Context, pv *corev1.PersistentVolume, nam
 	content, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, record.SnapshotContentName(uid), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, nil, &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s, which would lead to snapshot %s, does not exist", record.SnapshotContentName(uid), name)}
+		return nil, nil, &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s of snapshot %s does not exist", record.SnapshotContentName(uid), name)}
 	case err != nil:
 		return nil, nil, fmt.Errorf("cannot read VolumeSnapshotContent %s: %w", record.SnapshotContentName(uid), err)
 	}
@@ -100,7 +100,7 @@ func (c *Controller) asked(ctx context.Context, pv *corev1.PersistentVolume, nam
 	case !record.IsCSISnapshot(content) || reference.UID != uid || handle == nil:
 		return nil, nil, &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s is not for a new snapshot by the CSI driver; delete it", content.Name)}
 	case *handle != pv.Spec.CSI.VolumeHandle:
-		return nil, nil, &refusal{"AlreadyExists", fmt.Sprintf("snapshot %s is one of volume %s, says VolumeSnapshotContent %s", name, *handle, content.Name)}
+		return nil, nil, &refusal{"AlreadyExists", fmt.Sprintf("according to VolumeSnapshotContent %s, snapshot %s belongs to volume %s", content.Name, name, *handle)}
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.Namespace != reference.Namespace || string(pv.Spec.ClaimRef.UID) != of.ClaimUID:
 		return nil, nil, &refusal{"Denied", fmt.Sprintf("PersistentVolume %s is not bound to a claim in namespace %s, which has the VolumeSnapshot", pv.Name, reference.Namespace)}
 	}
@@ -117,9 +117,9 @@ func (c *Controller) asked(ctx context.Context, pv *corev1.PersistentVolume, nam
 		}
 		switch {
 		case recorded.VolumeID != of.VolumeID || recorded.Backend != of.Backend:
-			return nil, nil, &refusal{"AlreadyExists", fmt.Sprintf("snapshot %s is one of volume %s, says VolumeSnapshotContent %s", name, recorded.VolumeID, content.Name)}
+			return nil, nil, &refusal{"AlreadyExists", fmt.Sprintf("according to VolumeSnapshotContent %s, snapshot %s belongs to volume %s", content.Name, name, recorded.VolumeID)}
 		case recorded.Tenant != of.Tenant:
-			return nil, nil, &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s says tenant %q, but its volume is one of tenant %q", content.Name, recorded.Tenant, of.Tenant)}
+			return nil, nil, &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s records tenant %q, but its volume belongs to tenant %q", content.Name, recorded.Tenant, of.Tenant)}
 		}
 		t.origin = recorded
 	}
@@ -169,7 +169,7 @@ func (t *taking) takeForSidecar(ctx context.Context, backend Snapshots, requests
 	spec.Source.Permit = t.stillWanted
 	taken, err := backend.TakeSnapshot(ctx, spec)
 	if err == nil && taken.VolumeID != t.origin.VolumeID {
-		return cinder.Snapshot{}, &refusal{"AlreadyExists", fmt.Sprintf("snapshot %s is one of volume %s", taken.ID, taken.VolumeID)}
+		return cinder.Snapshot{}, &refusal{"AlreadyExists", fmt.Sprintf("snapshot %s belongs to volume %s", taken.ID, taken.VolumeID)}
 	}
 	if err == nil {
 		err = backend.MarkSnapshot(ctx, taken)

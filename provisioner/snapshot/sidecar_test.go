@@ -99,11 +99,11 @@ func TestSnapshotForASidecar(t *testing.T) {
 			c.Annotations = recorded(nil).Annotations
 			c.Annotations[record.AnnotationTenant] = "b"
 		}), kind: "Damaged",
-			message: `VolumeSnapshotContent snapcontent-u1 says tenant "b", but its volume is one of tenant "a"`},
+			message: `VolumeSnapshotContent snapcontent-u1 records tenant "b", but its volume belongs to tenant "a"`},
 		"another source": {content: forSidecar(nil), volume: csiVolume(func(pv *corev1.PersistentVolume) {
 			pv.Annotations[record.AnnotationVolume], pv.Spec.CSI.VolumeHandle = "volume-2", "gold/volume-2"
-		}), kind: "AlreadyExists", message: "snapshot snapshot-u1 is one of volume gold/volume-1, says VolumeSnapshotContent snapcontent-u1"},
-		"no content": {name: "snapshot-u2", content: forSidecar(nil), kind: "Damaged", message: "VolumeSnapshotContent snapcontent-u2, which would lead to snapshot snapshot-u2, does not exist"},
+		}), kind: "AlreadyExists", message: "according to VolumeSnapshotContent snapcontent-u1, snapshot snapshot-u1 belongs to volume gold/volume-1"},
+		"no content": {name: "snapshot-u2", content: forSidecar(nil), kind: "Damaged", message: "VolumeSnapshotContent snapcontent-u2 of snapshot snapshot-u2 does not exist"},
 		"a name that is none": {name: "nightly", content: forSidecar(nil), kind: "Damaged",
 			message: `"nightly" is not the name that the csi-snapshotter gives the snapshot of a VolumeSnapshot, snapshot- and its UID`},
 		"a content of this program's own": {content: recorded(nil), kind: "Damaged", message: "VolumeSnapshotContent snapcontent-u1 is not for a new snapshot by the CSI driver; delete it"},

@@ -216,7 +216,7 @@ func (t *taking) originate(of *source) {
 func (t *taking) place(here cinder.Place) error {
 	switch volume := t.source.Place; {
 	case !here.IsKnown():
-		return fmt.Errorf("backend %s has not shown where it leads", t.origin.Backend)
+		return fmt.Errorf("the endpoint and project of backend %s are not known yet", t.origin.Backend)
 	case volume.IsKnown() && volume.Project != here.Project:
 		return &cinder.Error{Backend: t.origin.Backend, Kind: backends.KindElsewhere, Place: here, Message: fmt.Sprintf(
 			"volume %s was recorded at %s, but the backend points to %s", t.origin.VolumeID, volume, here)}

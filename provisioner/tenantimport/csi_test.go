@@ -47,7 +47,7 @@ func TestTenantCannotNameAFilesystem(t *testing.T) {
 	f := newFixture(t, data("volume-1", nil))
 	claim := f.ask("team-a", "mine", "csi", "data", nil)
 	f.sync(claim)
-	want := "Warning ImportRefused volume volume-1 was not in mode csi, and nobody recorded the UUID of its filesystem, by which the CSI driver tells it; ask an operator to record it at Cinder: " +
+	want := "Warning ImportRefused volume volume-1 was not in mode csi, and the UUID of its filesystem, by which the CSI driver identifies it, is not recorded; ask an operator to record it at Cinder: " +
 		"openstack volume set --property standalone-cinder.openstack.org/filesystem-uuids=UUID volume-1"
 	if events := f.newEvents(); !slices.Equal(events, []string{want}) || f.served("volume-1") != "" || stamps.Of(f.projects["gold"].volumes["volume-1"]).Cluster != "" {
 		t.Fatalf("events %q", events)

@@ -34,7 +34,7 @@ func (c *Controller) workOnLeft(ctx context.Context, key string, claim types.UID
 		c.mu.Unlock()
 		c.limiter.Gone(key)
 	case ctx.Err() == nil:
-		c.Logger.Warn("The import for a claim that is gone cannot be ended yet, and that will be retried", "claimUID", claim, "backend", left.backend, "volume", left.volume, "error", err)
+		c.Logger.Warn("Cannot clean up the import of a deleted claim yet; will retry", "claimUID", claim, "backend", left.backend, "volume", left.volume, "error", err)
 		c.limiter.Failed(key, retry.For(err))
 		c.queue.AddRateLimited(key)
 	}
@@ -98,6 +98,6 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	if err := c.DropSecrets(ctx, claim, pvName, left.backend); err != nil {
 		return err
 	}
-	c.Logger.Info("Ended the import for a claim that is gone; its volume is kept", "claimUID", claim, "backend", left.backend, "volume", v.ID)
+	c.Logger.Info("Cleaned up the import of a deleted claim; its volume is kept", "claimUID", claim, "backend", left.backend, "volume", v.ID)
 	return nil
 }

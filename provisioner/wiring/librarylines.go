@@ -30,7 +30,7 @@ func libraryLines() []libraryLine {
 		{message: "Unhandled Error", err: "error syncing volume", errEnd: " not found", level: libraryDetail, instead: "The PersistentVolume is gone already"},
 		{message: "Unhandled Error", err: "in work queue no longer exists", level: libraryDetail},
 		// These errors are handled: the same attempt is made again.
-		{message: "Unhandled Error", err: "error syncing", level: slog.LevelWarn, instead: "An attempt failed and will be repeated"},
+		{message: "Unhandled Error", err: "error syncing", level: slog.LevelWarn, instead: "An attempt failed and will be retried"},
 		// These lines repeat what was already logged.
 		{message: "Retrying syncing", level: libraryDetail},
 		{message: "Volume deletion failed", level: libraryDetail},

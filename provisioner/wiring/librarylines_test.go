@@ -26,13 +26,13 @@ func TestLibraryLines(t *testing.T) {
 		quiet, loud string
 	}{
 		"an event":         {func() { klog.InfoS("Event occurred", "reason", "Provisioning") }, "", "DEBUG Event occurred"},
-		"a failed attempt": {func() { utilruntime.HandleError(errors.New(`error syncing claim "uid": backend gold: no room`)) }, "WARN An attempt failed and will be repeated", ""},
+		"a failed attempt": {func() { utilruntime.HandleError(errors.New(`error syncing claim "uid": backend gold: no room`)) }, "WARN An attempt failed and will be retried", ""},
 		"a race": {func() {
 			utilruntime.HandleError(errors.New(`error syncing volume "pvc-1": persistentvolumes "pvc-1" not found`))
 		}, "", "DEBUG The PersistentVolume is gone already"},
 		"a missing volume": {func() {
 			utilruntime.HandleError(errors.New(`error syncing volume "pvc-1": Secret "a" not found at the backend`))
-		}, "WARN An attempt failed and will be repeated", ""},
+		}, "WARN An attempt failed and will be retried", ""},
 		"a retry":           {func() { klog.InfoS("Retrying syncing claim", "key", "uid") }, "", "DEBUG Retrying syncing claim"},
 		"a lost race":       {func() { klog.ErrorS(modified, "Failed to update lease") }, "", "DEBUG Another replica holds the lease"},
 		"a failed renewal":  {func() { klog.ErrorS(errors.New("timed out"), "Failed to update lease") }, "WARN Failed to update lease", ""},

@@ -161,7 +161,7 @@ func TestClaimsInModeCSI(t *testing.T) {
 	before := n.counter(ctx, t, v, n.name)
 	must(t, harness.Eventually(ctx, func() (string, error) {
 		if n.counter(ctx, t, v, n.name) <= before {
-			return "the writer stands still", nil
+			return "the writer is stuck", nil
 		}
 		return "", nil
 	}))
@@ -175,7 +175,7 @@ func TestClaimsInModeCSI(t *testing.T) {
 		moving := harness.Claim("team-c", "moved", "files", "1Gi", cloneOf("native"))
 		_, err := c.CreateClaim(ctx, moving)
 		must(t, err)
-		_, err = c.WaitEvent(ctx, "team-c", "moved", "UnsupportedMode", "nobody recorded that of this one")
+		_, err = c.WaitEvent(ctx, "team-c", "moved", "UnsupportedMode", "no UUID is recorded for this one")
 		must(t, err)
 		_, err = c.Client.CoreV1().PersistentVolumes().Patch(ctx, native.Name, types.MergePatchType,
 			fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %q}}}`, record.AnnotationFilesystemUUIDs, uuid), metav1.PatchOptions{})

@@ -531,7 +531,7 @@ func (c *kubeletCluster) restarts(ctx context.Context, t *testing.T, writer stri
 	registered(2)
 	must(t, harness.Eventually(ctx, func() (string, error) {
 		if now := c.told(ctx, t, writer); now.wrote < before.wrote+50 {
-			return fmt.Sprintf("the pod stands still at %+v", now), nil
+			return fmt.Sprintf("the pod is stuck at %+v", now), nil
 		}
 		return "", nil
 	}))

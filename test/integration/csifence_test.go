@@ -147,7 +147,7 @@ func TestAVolumeLeavesALostNode(t *testing.T) {
 		w.must(err)
 		w.must(c.machine(w.ctx, 0, boot, v))
 		w.must(c.detachFrom(w.ctx, v, 0))
-		why := fmt.Sprintf("rpc error: code = FailedPrecondition desc = node %s still uses volume gold/%s and may write to it (csi.fencing: export), so it is detached when the kubelet of %s has released it", c.node(0), v.id, c.node(0))
+		why := fmt.Sprintf("rpc error: code = FailedPrecondition desc = node %s still uses volume gold/%s and may write to it (csi.fencing: export), so the volume stays attached until the kubelet of %s releases it", c.node(0), v.id, c.node(0))
 		w.must(harness.Eventually(w.ctx, func() (string, error) {
 			va, err := suite.Client.StorageV1().VolumeAttachments().Get(w.ctx, c.attachment(v, 0), metav1.GetOptions{})
 			if err != nil || va.Status.DetachError == nil || !strings.Contains(va.Status.DetachError.Message, why) {

@@ -61,7 +61,7 @@ var hindrances = []hindrance{
 		w.must(w.sim.AddAttachment(v.ID, cindersim.Attachment{Host: "standalone-cinder", Mountpoint: "/dev/standalone-cinder"}))
 		return nil
 	}},
-	{name: "snapshots", class: "lab", told: "and Cinder keeps it until they are deleted", kept: true, before: func(w *world, v cindersim.Volume) func() {
+	{name: "snapshots", class: "lab", told: "cannot be deleted until its snapshots", kept: true, before: func(w *world, v cindersim.Volume) func() {
 		id := w.snapshot(v.ID)
 		return func() { w.deleteSnapshot(id) }
 	}},

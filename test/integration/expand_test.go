@@ -144,7 +144,7 @@ func TestExpansion(t *testing.T) {
 			t.Errorf("the event does not say what to write: %s", how.Message)
 		}
 		w.acknowledge(files, "21Gi")
-		w.told(files, "FilesystemSizeRefused", `says "21Gi", but the volume has 20Gi`)
+		w.told(files, "FilesystemSizeRefused", `is "21Gi", but the volume has 20Gi`)
 		w.becomes(files, pending20)
 		w.acknowledge(files, "20Gi")
 		w.becomes(files, "cinder 20, pv 20Gi, claim 20Gi")

@@ -340,7 +340,7 @@ func TestStartWaitsForTheAPIServer(t *testing.T) {
 	})
 	w.must(err)
 	t.Cleanup(replica.Kill)
-	if !strings.Contains(replica.Log(), "It is not known yet which policy was in force last; trying again") {
+	if !strings.Contains(replica.Log(), "Cannot read the last good policy yet; trying again") {
 		t.Errorf("of %d requests %d were lost; the log:\n%s", asked.Load(), lost, replica.Log())
 	}
 	w.metric(replica, "standalone_cinder_policy_last_reload_successful 0")

@@ -34,7 +34,7 @@ func TestRetypeAVolume(t *testing.T) {
 	}{
 		{claim: "data", to: "other", said: `nothing was changed; with --apply, the command would change the type of volume `, then: "iscsi"},
 		{claim: "data", to: "other", apply: "--apply", said: `now has type "other"; it had "iscsi"`, then: "other"},
-		{claim: "data", to: "other", apply: "--apply", said: `has type "other" already; nothing is to be done`, then: "other"},
+		{claim: "data", to: "other", apply: "--apply", said: `already has type "other"; nothing to do`, then: "other"},
 		{claim: "none", to: "other", apply: "--apply", code: 1, said: "claim retype-a/none does not exist", then: "other"},
 		{claim: "data", to: "unknown", apply: "--apply", code: 1, said: `there is no volume type "unknown", or the project may not use it`, then: "other"},
 		{claim: "data", to: "iscsi-mp", apply: "--apply", code: 1, said: `but it still has type "other": its storage cannot change it in place`, then: "other"},

@@ -263,13 +263,13 @@ func TestSchedulerSendsThePodWhereThereIsRoom(t *testing.T) {
 	w.joins(nodes["c"])
 	w.podOf("data", "resched-b", "resched-a")
 
-	_, err := suite.WaitEvent(w.ctx, "resched-b", "data", "RescheduleRequested", "another node than "+nodes["c"]+": the claim's pod was scheduled to node")
+	_, err := suite.WaitEvent(w.ctx, "resched-b", "data", "RescheduleRequested", "a node other than "+nodes["c"]+": the claim's pod was scheduled to node")
 	w.must(err)
 	if requested := w.creates(); requested != 0 {
 		t.Errorf("%d volumes were requested for a node that no zone reaches", requested)
 	}
 	w.joins(nodes["a"])
-	_, err = suite.WaitEvent(w.ctx, "resched-b", "data", "RescheduleRequested", "another node than "+nodes["a"]+": backend lab: volume ")
+	_, err = suite.WaitEvent(w.ctx, "resched-b", "data", "RescheduleRequested", "a node other than "+nodes["a"]+": backend lab: volume ")
 	w.must(err)
 	w.joins(nodes["b"])
 	w.isIn("data", "az2", "resched-b")

@@ -26,7 +26,7 @@ const ParameterType = "type"
 func typeOf(parameters map[string]string) (string, error) {
 	for _, key := range slices.Sorted(maps.Keys(parameters)) {
 		if key != ParameterType {
-			return "", status.Errorf(codes.InvalidArgument, "parameter %q of a VolumeAttributesClass is not known; there is only %s", key, ParameterType)
+			return "", status.Errorf(codes.InvalidArgument, "unknown parameter %q of a VolumeAttributesClass; only %s is supported", key, ParameterType)
 		}
 	}
 	if parameters[ParameterType] == "" {

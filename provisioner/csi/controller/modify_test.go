@@ -19,7 +19,7 @@ func TestModificationRequests(t *testing.T) {
 	}{
 		"a type":                     {volume: "gold/v1", parameters: map[string]string{"type": "ssd"}, asked: "retype gold/v1 to ssd"},
 		"no volume":                  {parameters: map[string]string{"type": "ssd"}, code: codes.InvalidArgument, message: "the request has no volume_id"},
-		"another parameter":          {volume: "gold/v1", parameters: map[string]string{"type": "ssd", "iops": "3"}, code: codes.InvalidArgument, message: `parameter "iops" of a VolumeAttributesClass is not known; there is only type`},
+		"another parameter":          {volume: "gold/v1", parameters: map[string]string{"type": "ssd", "iops": "3"}, code: codes.InvalidArgument, message: `unknown parameter "iops" of a VolumeAttributesClass; only type is supported`},
 		"no parameter":               {volume: "gold/v1", code: codes.InvalidArgument, message: "a VolumeAttributesClass must name a volume type of Cinder by its parameter type"},
 		"an empty type":              {volume: "gold/v1", parameters: map[string]string{"type": ""}, code: codes.InvalidArgument, message: "a VolumeAttributesClass must name a volume type of Cinder by its parameter type"},
 		"a volume of another driver": {volume: "vol-1", parameters: map[string]string{"type": "ssd"}, code: codes.NotFound, message: `handle "vol-1" is not <backend>/<ID at Cinder>`},

@@ -260,11 +260,11 @@ func (h *Host) unreachable(paths []FCPath) error {
 	met = slices.Compact(met)
 	switch {
 	case len(named) == 0:
-		return fmt.Errorf("the storage shows the volume to the ports %s, and the node has %s; if its HBAs were exchanged, restart the node plugin, and stop the pod until the volume is detached", some(from), orNone(present))
+		return fmt.Errorf("the storage exposes the volume to the ports %s, but the node has %s; if its HBAs were replaced, restart the node plugin, and stop the pod until the volume is detached", some(from), orNone(present))
 	case !slices.ContainsFunc(named, func(p FCPort) bool { return isUp(p.State) }):
-		return fmt.Errorf("none of the node's ports that the storage shows the volume to is online: %s; look at their cables and the switches", states(named))
+		return fmt.Errorf("none of the node's ports that the storage exposes the volume to is online: %s; check their cables and the switches", states(named))
 	}
-	return fmt.Errorf("none of the storage's ports %s is visible from the node's ports %s after %s; look at the zones of the switches. Visible are %s", some(targets), some(from), patience, orNone(met))
+	return fmt.Errorf("none of the storage's ports %s is visible from the node's ports %s after %s; check the switches' zones. Visible ports: %s", some(targets), some(from), patience, orNone(met))
 }
 
 func orNone(names []string) string {
@@ -318,7 +318,7 @@ func (h *Host) ScanRoutes(ctx context.Context, routes []Route) (map[Address]stri
 		case failed[route.Address] != nil:
 			failures = append(failures, failed[route.Address])
 		default:
-			failures = append(failures, fmt.Errorf("the storage shows no disk as %s; look at the array's masking", route))
+			failures = append(failures, fmt.Errorf("the storage exposes no disk as %s; check the array's masking", route))
 		}
 	}
 	return names, failures, nil

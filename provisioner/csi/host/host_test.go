@@ -276,7 +276,7 @@ func TestToolsOfTheNode(t *testing.T) {
 	if _, err = l.Run(ctx, Command{Tool: "sleep", Arguments: []string{"60"}, Limit: 50 * time.Millisecond}); err == nil || time.Since(started) > 20*time.Second {
 		t.Errorf("%v after %s", err, time.Since(started))
 	}
-	if _, err := l.Run(ctx, Command{Tool: "no-such-tool"}); err == nil || err.Error() != "MissingTool: the node has no no-such-tool" {
+	if _, err := l.Run(ctx, Command{Tool: "no-such-tool"}); err == nil || err.Error() != "MissingTool: no-such-tool is not installed on the node" {
 		t.Errorf("%v", err)
 	}
 	if l.Has("no-such-tool") || !l.Has("ls") {

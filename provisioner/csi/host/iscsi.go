@@ -391,7 +391,7 @@ func (h *Host) endIdle(ctx context.Context, s Session) (ended bool, err error) {
 		return err == nil && !slices.Contains(names, "session"+strconv.Itoa(s.ID)), err
 	})
 	if err == nil && !gone {
-		err = fmt.Errorf("session %d to %s is still there after %s", s.ID, s.Target.Name, patience)
+		err = fmt.Errorf("session %d to %s still exists after %s", s.ID, s.Target.Name, patience)
 	}
 	return gone, err
 }

@@ -164,7 +164,7 @@ func (l *Local) Has(tool string) bool { return l.find(tool) != "" }
 func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 	path := l.find(c.Tool)
 	if path == "" {
-		return "", Refuse(MissingTool, "the node has no %s", c.Tool)
+		return "", Refuse(MissingTool, "%s is not installed on the node", c.Tool)
 	}
 	limit := c.Limit
 	if limit == 0 {

@@ -154,7 +154,7 @@ func (h *Host) FlushMap(ctx context.Context, device string) error {
 		return false, nil
 	})
 	if err == nil && !gone {
-		err = errors.Join(fmt.Errorf("multipath map %s (%s) is still there after %s", name, device, patience), last)
+		err = errors.Join(fmt.Errorf("multipath map %s (%s) still exists after %s", name, device, patience), last)
 	}
 	return err
 }

@@ -194,7 +194,7 @@ func (h *Host) Disconnect(ctx context.Context, c Controller) error {
 		return h.attribute(directory+"/subsysnqn") != c.Subsystem, nil
 	})
 	if err == nil && !gone {
-		err = fmt.Errorf("controller %s of %s is still there after %s", c.Name, c.Subsystem, patience)
+		err = fmt.Errorf("controller %s of %s still exists after %s", c.Name, c.Subsystem, patience)
 	}
 	return err
 }

@@ -128,7 +128,7 @@ func (h *Host) run(ctx context.Context, tool string, arguments ...string) (strin
 
 func (h *Host) call(ctx context.Context, c Command) (string, error) {
 	if !h.root.Has(c.Tool) {
-		return "", Refuse(MissingTool, "the node has no %s; install the package that has it", c.Tool)
+		return "", Refuse(MissingTool, "%s is not installed on the node; install the package that provides it", c.Tool)
 	}
 	return h.root.Run(ctx, c)
 }

@@ -150,7 +150,7 @@ func (h *Host) Scan(ctx context.Context, a Address) (string, error) {
 		return false, nil
 	})
 	if err == nil && !found {
-		err = fmt.Errorf("the storage shows no disk at %s in %s", a, patience)
+		err = fmt.Errorf("the storage exposes no disk at %s in %s", a, patience)
 	}
 	return name, err
 }
@@ -175,7 +175,7 @@ func (h *Host) RemoveDisk(ctx context.Context, a Address) error {
 		return !known, err
 	})
 	if err == nil && !gone {
-		err = fmt.Errorf("disk %s (%s) is still there after %s", name, a, patience)
+		err = fmt.Errorf("disk %s (%s) still exists after %s", name, a, patience)
 	}
 	return err
 }
@@ -309,7 +309,7 @@ func (h *Host) identity(ctx context.Context, disk string) (string, error) {
 	}
 	identity := designator + "/" + printable(page)
 	if identity == "/" {
-		return "", Refuse(WrongDisk, "%s does not say what it is", disk)
+		return "", Refuse(WrongDisk, "disk %s reports no identity", disk)
 	}
 	return identity, nil
 }
@@ -336,7 +336,7 @@ func parseDesignators(page []byte) (string, error) {
 	best, bestRank := "", 0
 	for len(page) > 0 {
 		if len(page) < 4 || len(page) < 4+int(page[3]) {
-			return "", fmt.Errorf("its names are cut off: %x", page)
+			return "", fmt.Errorf("its designators are truncated: %x", page)
 		}
 		kind, of, text, value := page[1]&0xf, page[1]>>4&3, page[0]&0xf, page[4:4+int(page[3])]
 		page = page[4+int(page[3]):]

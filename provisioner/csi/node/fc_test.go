@@ -107,16 +107,16 @@ func TestWhatIsNotReachedIsNamed(t *testing.T) {
 			f.fcTarget(3).Gone = true
 			f.node.FCTargets["0x500a0981aaaaaa01"] = &csinode.FCTarget{Zones: []string{"0x" + fcPorts[0]}}
 			f.node.Fabric()
-		}, codes.Internal, "none of the storage's ports 500a098180feeb01, 500a098190feeb01, 500a098280feeb01, 500a098290feeb01 is visible from the node's ports 10000000c9a1b2c1, 10000000c9a1b2c2 after 30s; look at the zones of the switches. Visible are 500a0981aaaaaa01"},
+		}, codes.Internal, "none of the storage's ports 500a098180feeb01, 500a098190feeb01, 500a098280feeb01, 500a098290feeb01 is visible from the node's ports 10000000c9a1b2c1, 10000000c9a1b2c2 after 30s; check the switches' zones. Visible ports: 500a0981aaaaaa01"},
 		"no masking": {func(f *fixture, _ *use) { f.unexport() }, codes.Internal,
-			"the storage shows no disk as LUN 16684 of port 500a098180feeb01 from port 10000000c9a1b2c1 (5:0:0:16684); look at the array's masking"},
+			"the storage exposes no disk as LUN 16684 of port 500a098180feeb01 from port 10000000c9a1b2c1 (5:0:0:16684); check the array's masking"},
 		"other HBAs": {func(_ *fixture, u *use) { u.paths[0].Portal, u.paths = "10000000c9000001", u.paths[:1] }, codes.Internal,
-			"the storage shows the volume to the ports 10000000c9000001, and the node has 10000000c9a1b2c1, 10000000c9a1b2c2; if its HBAs were exchanged"},
+			"the storage exposes the volume to the ports 10000000c9000001, but the node has 10000000c9a1b2c1, 10000000c9a1b2c2; if its HBAs were replaced"},
 		"the port that is named is down": {func(f *fixture, u *use) {
 			u.paths = []wire.Path{{Portal: fcPorts[0], Target: fcTargets[0], LUN: flatLUN}}
 			f.node.FCHosts[0].State = "Linkdown"
 			f.node.Fabric()
-		}, codes.Internal, "none of the node's ports that the storage shows the volume to is online: 10000000c9a1b2c1 is Linkdown"},
+		}, codes.Internal, "none of the node's ports that the storage exposes the volume to is online: 10000000c9a1b2c1 is Linkdown"},
 		"a name that is none": {func(_ *fixture, u *use) { u.paths[0].Target = "500A098180FEEB01" }, codes.InvalidArgument,
 			`Malformed: "500A098180FEEB01" is not the name of a Fibre Channel port`},
 		"an initiator that is none": {func(_ *fixture, u *use) { u.paths[0].Portal = fcPorts[0] + "," }, codes.InvalidArgument, `Malformed: "" is not the name`},

@@ -26,7 +26,7 @@ type iscsi struct {
 
 func (p *iscsi) identify(_ context.Context, n *wire.Node) error {
 	if !p.host.Has("iscsiadm") {
-		return errors.New("the node has no iscsiadm; install open-iscsi")
+		return errors.New("iscsiadm is not installed on the node; install open-iscsi")
 	}
 	var err error
 	n.InitiatorName, err = p.host.InitiatorName()

@@ -64,7 +64,7 @@ func TestTheNodeSaysItsNVMeNames(t *testing.T) {
 		broken()
 		_, err := info()
 		f.refuses(err, codes.FailedPrecondition, want)
-		f.refuses(err, codes.FailedPrecondition, "the node has no iscsiadm; install open-iscsi")
+		f.refuses(err, codes.FailedPrecondition, "iscsiadm is not installed on the node; install open-iscsi")
 	}
 }
 

@@ -99,7 +99,7 @@ func (s *Service) present(ctx context.Context, r *record, p publication, readOnl
 	}
 	top := mounts[len(mounts)-1]
 	if !s.host.Shows(top, r.Device) {
-		return false, refused("something else than volume %s is mounted at %s", p.volume, p.target)
+		return false, refused("something other than volume %s is mounted at %s", p.volume, p.target)
 	}
 	if !slices.Contains(r.Targets, p.target) {
 		r.Targets = append(r.Targets, p.target)

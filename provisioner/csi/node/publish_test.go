@@ -51,7 +51,7 @@ func TestAForeignMountIsNotTakenForTheVolume(t *testing.T) {
 		f, u := newFixture(t), plain()
 		f.must(f.stage(u))
 		f.node.MountByHand("sdz", u.pod(1), "ext4")
-		f.refuses(f.publish(u, 1, false), codes.FailedPrecondition, "something else than volume gold/"+firstID+" is mounted at")
+		f.refuses(f.publish(u, 1, false), codes.FailedPrecondition, "something other than volume gold/"+firstID+" is mounted at")
 	})
 }
 
@@ -252,10 +252,10 @@ func TestTheNodeSaysWhoItIs(t *testing.T) {
 	}
 	f.node.Missing["mkfs.ext4"], f.node.Missing["iscsiadm"], f.node.Missing["multipath"] = true, true, true
 	_, err = info()
-	for _, text := range []string{"the node has no mkfs.ext4; install", "the node has no iscsiadm; install open-iscsi", "runs multipathd, but has no multipath"} {
+	for _, text := range []string{"mkfs.ext4 is not installed on the node; install", "iscsiadm is not installed on the node; install open-iscsi", "runs multipathd, but has no multipath"} {
 		f.refuses(err, codes.FailedPrecondition, text)
 	}
-	if strings.Count(err.Error(), "no iscsiadm") != 1 {
+	if strings.Count(err.Error(), "iscsiadm is not installed") != 1 {
 		t.Errorf("%v", err)
 	}
 	f.node.Missing = map[string]bool{}
@@ -284,7 +284,7 @@ func TestRequestsThatLackSomething(t *testing.T) {
 	f.refuses(stage(func(r *csi.NodeStageVolumeRequest) { r.StagingTargetPath = "/a/.." }), codes.InvalidArgument, "cannot be used")
 	f.refuses(stage(func(r *csi.NodeStageVolumeRequest) { r.VolumeCapability = nil }), codes.InvalidArgument, "the request has no volume capability")
 	f.refuses(stage(func(r *csi.NodeStageVolumeRequest) { r.VolumeCapability.AccessType = nil }), codes.InvalidArgument, "neither mount nor block")
-	f.refuses(stage(func(r *csi.NodeStageVolumeRequest) { r.VolumeCapability.GetMount().VolumeMountGroup = "5" }), codes.InvalidArgument, "no group of the mount")
+	f.refuses(stage(func(r *csi.NodeStageVolumeRequest) { r.VolumeCapability.GetMount().VolumeMountGroup = "5" }), codes.InvalidArgument, "volume mount groups are not supported")
 	f.refuses(stage(func(r *csi.NodeStageVolumeRequest) { r.VolumeCapability.GetMount().MountFlags = []string{""} }), codes.InvalidArgument, `mount option "" cannot be used`)
 	f.refuses(stage(func(r *csi.NodeStageVolumeRequest) { r.PublishContext = nil }), codes.InvalidArgument, "upgrade the node plugin")
 	_, err := f.service.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{VolumeId: u.handle(), TargetPath: u.pod(1), VolumeCapability: u.capability()})

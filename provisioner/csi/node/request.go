@@ -128,11 +128,11 @@ func readCapability(c *csi.VolumeCapability) (capability, error) {
 		return capability{}, invalid("the volume capability has neither mount nor block")
 	}
 	if several {
-		return capability{}, invalid("a filesystem on several nodes, of which some write, would be destroyed; use a raw volume")
+		return capability{}, invalid("a filesystem that several nodes mount for writing would be destroyed; use a raw block volume")
 	}
 	// Kubelet sets it only for drivers that declare this capability.
 	if mount.GetVolumeMountGroup() != "" {
-		return capability{}, invalid("filesystems of volumes have no group of the mount; kubelet changes the group of the files")
+		return capability{}, invalid("volume mount groups are not supported; kubelet changes the group of the files")
 	}
 	read.filesystem = mount.GetFsType()
 	if read.filesystem == "" {

@@ -84,7 +84,7 @@ func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*
 	var errs []error
 	for _, tool := range tools {
 		if !s.host.Has(tool) {
-			errs = append(errs, fmt.Errorf("the node has no %s; install the package that has it", tool))
+			errs = append(errs, fmt.Errorf("%s is not installed on the node; install the package that provides it", tool))
 		}
 	}
 	n := wire.Node{Name: s.name, Multipath: s.host.MultipathRuns(ctx)}
@@ -130,7 +130,7 @@ func (s *Service) identify(ctx context.Context, n *wire.Node) []error {
 		return missing
 	}
 	for _, err := range missing {
-		s.logger.Info("node does not have all protocols", "error", err)
+		s.logger.Info("node lacks some protocols", "error", err)
 	}
 	return nil
 }

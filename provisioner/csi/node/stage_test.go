@@ -246,7 +246,7 @@ func TestWhatIsNotProvenIsRefused(t *testing.T) {
 		"a disk that is too small": {func(_ *fixture, u *use) { u.bytes = 2 * gibibyte },
 			codes.FailedPrecondition, "WrongDisk: volume gold/" + firstID + " has 2147483648 bytes, and its disk"},
 		"a LUN that is not exported": {func(_ *fixture, u *use) { u.lun = 7 },
-			codes.Internal, "the storage shows no disk at"},
+			codes.Internal, "the storage exposes no disk at"},
 		"a wrong password": {func(_ *fixture, u *use) { u.password = "swordfish-2" },
 			codes.Unauthenticated, "LoginRefused: target iqn.2026-01.org.example:vol-1 at 10.0.0.1:3260 refuses the login of " + csinode.Initiator},
 		"a portal that is down": {func(f *fixture, _ *use) { f.target().Down[onePortal] = true },
@@ -265,9 +265,9 @@ func TestWhatIsNotProvenIsRefused(t *testing.T) {
 		"a session's lost target": {func(f *fixture, _ *use) { f.target().Gone = true },
 			codes.Internal, "failed with code 8"},
 		"no mkfs": {func(f *fixture, _ *use) { f.node.Missing["mkfs.ext4"] = true },
-			codes.FailedPrecondition, "MissingTool: the node has no mkfs.ext4"},
+			codes.FailedPrecondition, "MissingTool: mkfs.ext4 is not installed on the node"},
 		"no xfs programs": {func(f *fixture, u *use) { f.node.Missing["mkfs.xfs"], u.filesystem = true, "xfs" },
-			codes.FailedPrecondition, "MissingTool: the node has no mkfs.xfs"},
+			codes.FailedPrecondition, "MissingTool: mkfs.xfs is not installed on the node"},
 		"a mkfs that gives another UUID": {func(f *fixture, _ *use) { f.node.Forgetful = true },
 			codes.Internal, "mkfs.ext4 says that it is done, but "},
 		"a mount that the node does not see": {func(f *fixture, _ *use) { f.node.Unpropagated = true },
@@ -282,7 +282,7 @@ func TestWhatIsNotProvenIsRefused(t *testing.T) {
 		"an ID that is no UUID": {func(_ *fixture, u *use) { u.id = "volume-1" },
 			codes.InvalidArgument, `the ID "volume-1" of the volume is no UUID`},
 		"a filesystem for many writers": {func(_ *fixture, u *use) { u.mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER },
-			codes.InvalidArgument, "would be destroyed; use a raw volume"},
+			codes.InvalidArgument, "would be destroyed; use a raw block volume"},
 		"an unknown filesystem": {func(_ *fixture, u *use) { u.filesystem = "btrfs" }, codes.InvalidArgument, `filesystem "btrfs" is not supported`},
 		"an unknown mode": {func(_ *fixture, u *use) { u.mode = csi.VolumeCapability_AccessMode_UNKNOWN },
 			codes.InvalidArgument, "access mode UNKNOWN is not supported"},
@@ -708,7 +708,7 @@ func TestAVolumeIsStagedInOneWay(t *testing.T) {
 		f.must(f.stage(u))
 		raw := u
 		raw.block = true
-		f.refuses(f.stage(raw), codes.AlreadyExists, "is staged at "+u.staging()+" already, in another way")
+		f.refuses(f.stage(raw), codes.AlreadyExists, "is already staged at "+u.staging()+" with different options")
 		f.refuses(f.publish(raw, 1, false), codes.InvalidArgument, "is not staged for this kind of access")
 		f.must(f.unstage(u))
 		f.clean()
@@ -822,8 +822,8 @@ func TestWhatIsLeftIsAnError(t *testing.T) {
 		"a pod":               {func(f *fixture, u use) { f.must(f.publish(u, 1, false)) }, "InUse: volume gold/" + firstID + " is still published at"},
 		"a mount by hand":     {func(f *fixture, _ use) { f.node.MountByHand(f.node.Devices()[0], "/mnt", "ext4") }, "is still mounted at /mnt"},
 		"another namespace":   {func(f *fixture, _ use) { f.node.Hidden[f.node.Devices()[0]] = true }, "perhaps a mount in another container"},
-		"a disk that stays":   {func(f *fixture, _ use) { f.node.Kept = true }, "is still there after 30s"},
-		"a missing program":   {func(f *fixture, _ use) { f.node.Missing["iscsiadm"] = true }, "the node has no iscsiadm"},
+		"a disk that stays":   {func(f *fixture, _ use) { f.node.Kept = true }, "still exists after 30s"},
+		"a missing program":   {func(f *fixture, _ use) { f.node.Missing["iscsiadm"] = true }, "iscsiadm is not installed on the node"},
 		"a record of another": {func(f *fixture, u use) { f.unknownProtocol(u) }, `was staged by protocol "fc"`},
 	} {
 		t.Run(name, func(t *testing.T) {

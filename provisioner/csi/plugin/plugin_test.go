@@ -128,7 +128,7 @@ func TestThePluginServesAndRegisters(t *testing.T) {
 	if capabilities, err := nodes.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{}); err != nil || len(capabilities.Capabilities) != 4 {
 		t.Errorf("%v, %v", capabilities, err)
 	}
-	if _, err := nodes.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "the node has no iscsiadm; install open-iscsi") {
+	if _, err := nodes.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "iscsiadm is not installed on the node; install open-iscsi") {
 		t.Errorf("%v", err)
 	}
 	_, err = nodes.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{VolumeId: "gold/x", Secrets: map[string]string{"password": "swordfish"}})

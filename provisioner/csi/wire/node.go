@@ -67,7 +67,7 @@ func (n Node) NodeID() (string, error) {
 	}
 	back, err := ParseNodeID(id)
 	if err != nil || !back.equal(n) {
-		return "", fmt.Errorf("the names of node %s cannot be told to the controller: %q", n.Name, id)
+		return "", fmt.Errorf("the names of node %s cannot be encoded in a node ID: %q", n.Name, id)
 	}
 	return id, nil
 }

@@ -54,11 +54,11 @@ func TestANodeIDOfALaterReleaseIsRead(t *testing.T) {
 
 func TestNodesThatCannotBeNamed(t *testing.T) {
 	for want, node := range map[string]Node{
-		"the names of node n1 take 306 bytes, and a node ID has room for 256":         {Name: "n1", InitiatorName: "iqn." + strings.Repeat("x", 294)},
-		`the names of node n1 cannot be told to the controller: "v1 n1 i=iqn.a b"`:    {Name: "n1", InitiatorName: "iqn.a b"},
-		`the names of node n1 cannot be told to the controller: "v1 n1 w=5001,5002,"`: {Name: "n1", PortNames: []string{"5001,5002", ""}},
-		`the names of node n1 cannot be told to the controller: "v1 n1 w=5001 a=2,3"`: {Name: "n1", PortNames: []string{"5001"}, NodeNames: []string{"2001", "3"}},
-		`the names of node  cannot be told to the controller: "v1  i=iqn.a"`:          {InitiatorName: "iqn.a"},
+		"the names of node n1 take 306 bytes, and a node ID has room for 256":       {Name: "n1", InitiatorName: "iqn." + strings.Repeat("x", 294)},
+		`the names of node n1 cannot be encoded in a node ID: "v1 n1 i=iqn.a b"`:    {Name: "n1", InitiatorName: "iqn.a b"},
+		`the names of node n1 cannot be encoded in a node ID: "v1 n1 w=5001,5002,"`: {Name: "n1", PortNames: []string{"5001,5002", ""}},
+		`the names of node n1 cannot be encoded in a node ID: "v1 n1 w=5001 a=2,3"`: {Name: "n1", PortNames: []string{"5001"}, NodeNames: []string{"2001", "3"}},
+		`the names of node  cannot be encoded in a node ID: "v1  i=iqn.a"`:          {InitiatorName: "iqn.a"},
 	} {
 		if id, err := node.NodeID(); err == nil || err.Error() != want {
 			t.Errorf("%q, %v; want %s", id, err, want)

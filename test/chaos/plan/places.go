@@ -27,7 +27,7 @@ type PlaceStep struct {
 
 // String describes a step for people.
 func (s PlaceStep) String() string {
-	return fmt.Sprintf("%s leads to %s (%s)", s.Where, s.Place, s.For)
+	return fmt.Sprintf("%s points to %s (%s)", s.Where, s.Place, s.For)
 }
 
 // placeSteps makes at most one backend lead elsewhere at a time.

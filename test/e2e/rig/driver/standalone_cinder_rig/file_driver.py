@@ -32,7 +32,7 @@ FILE_OPTIONS = [
                default=10000,
                min=1,
                help='Capacity in GiB that the pool reports. Files are sparse, '
-                    'so it may exceed what the file system holds.'),
+                    'so it may exceed what the filesystem holds.'),
 ]
 
 cfg.CONF.register_opts(FILE_OPTIONS, group=configuration.SHARED_CONF_GROUP)
@@ -108,7 +108,7 @@ class FileVolumeDriver(driver.VolumeDriver):
             os.close(descriptor)
 
     def _copy(self, source, destination):
-        # cp finds the holes, and clones extents where the file system can.
+        # cp finds the holes, and clones extents where the filesystem can.
         self._execute('cp', '--sparse=always', '--reflink=auto',
                       '--', source, destination)
 
