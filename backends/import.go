@@ -314,7 +314,7 @@ func (e *endpoint) noteContest(ctx context.Context, v cinder.Volume) error {
 		return client.UpdateMetadata(ctx, v.ID, map[string]string{stamps.KeyContested: "true"})
 	})
 	if err != nil {
-		return fmt.Errorf("%w (which cannot be noted on the volume: %s)", contested, err.Error())
+		return fmt.Errorf("%w (which could not be recorded on the volume: %s)", contested, err.Error())
 	}
 	return contested
 }

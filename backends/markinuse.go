@@ -130,7 +130,7 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 			return errors.Join(failed, err)
 		}
 		if cinder.IsKind(failed, cinder.KindNotFound) {
-			failed = e.failure(cinder.KindConflict, "volume %s exists, but not what connects it: %s", v.ID, failed)
+			failed = e.failure(cinder.KindConflict, "volume %s exists, but its connection was not found: %s", v.ID, failed)
 		}
 		if tried && v.Status == cinder.StatusAttaching {
 			e.known.See(target.VolumeID, v)

@@ -166,13 +166,13 @@ func TestFixedCredentialsAreUsedAtOnce(t *testing.T) {
 	for i := range 5 {
 		want := "backend gold: auth.login: the credentials were rejected; check user, password, project and domains"
 		if i > 0 {
-			want += "; until they change, no login is sent for 1 to 60 minutes, so that the account is not locked"
+			want += "; unless they change, the next login waits 1 to 60 minutes, so that the account is not locked"
 		}
 		_, err := l.Connect(t.Context(), claimSpec(1))
 		equal(t, authtest.ErrorText(err), want+" (HTTP 401)")
 	}
 	equal(t, cloud.LoginCount(), 1)
-	rejected := "backend gold: requests are blocked until a probe succeeds; last failure: auth.login: the credentials were rejected; check user, password, project and domains; until they change, no login is sent for 1 to 60 minutes, so that the account is not locked (HTTP 401)"
+	rejected := "backend gold: requests are blocked until a probe succeeds; last failure: auth.login: the credentials were rejected; check user, password, project and domains; unless they change, the next login waits 1 to 60 minutes, so that the account is not locked (HTTP 401)"
 	_, err = l.Connect(t.Context(), claimSpec(1))
 	equal(t, authtest.ErrorText(err), rejected)
 	equal(t, authtest.ErrorText(<-health), rejected)

@@ -355,7 +355,7 @@ func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
 	cloud.Set(func() { cloud.Password = "n3w" })
 	cloud.Revoke()
 	err := list()
-	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were rejected; check user, password, project and domains; until they change, no login is sent for 1 to 60 minutes, so that the account is not locked (HTTP 401)")
+	equal(t, authtest.ErrorText(err), "backend gold: auth.login: the credentials were rejected; check user, password, project and domains; unless they change, the next login waits 1 to 60 minutes, so that the account is not locked (HTTP 401)")
 	equal(t, cinder.KindOf(err), cinder.KindUnauthorized)
 	equal(t, cloud.LoginCount(), 2)
 	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))

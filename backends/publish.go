@@ -199,7 +199,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[
 		}
 		switch host := hostOf(v, a.ID); host {
 		case "":
-			return false, e.failure(KindOnOtherNode, "volume %s has attachment %s, and no record says which node has it; it goes when the volume is detached from its node", v.ID, a.ID)
+			return false, e.failure(KindOnOtherNode, "volume %s has attachment %s, and no record says which node has it; it is removed when the volume is detached from its node", v.ID, a.ID)
 		default:
 			return false, e.onOtherNode(v, strings.TrimSuffix(host, stamps.NodeHostSuffix(e.cluster)), to)
 		}
@@ -231,13 +231,13 @@ func (e *endpoint) onOtherNode(v cinder.Volume, other string, to PublishRequest)
 	why := ""
 	for _, note := range stamps.UncleanOf(v) {
 		if note.Node == other {
-			why = "; that waits until node " + other + " cannot write to it any more"
+			why = ", which waits until node " + other + " can no longer write to it"
 		}
 	}
 	if to.Shared && !v.MultiAttach {
 		why = "; for several nodes at once it needs a volume type with multiattach"
 	}
-	return &OnOtherNodeError{Node: other, Failure: e.failure(KindOnOtherNode, "volume %s is attached to node %s, and can go to node %s only after it is detached there%s", v.ID, other, to.Node, why)}
+	return &OnOtherNodeError{Node: other, Failure: e.failure(KindOnOtherNode, "volume %s is attached to node %s, and can be attached to node %s only after it is detached there%s", v.ID, other, to.Node, why)}
 }
 
 // completedFor returns a completed attachment for a host that no other node's record
@@ -399,7 +399,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 			if hadAttachment {
 				continue // another node's: that node has an attachment, and no record says which
 			}
-			return e.failure(cinder.KindConflict, "volume %s has attachment %s, and no record says whether node %s or another one has it; it goes when the volume is detached from the others", v.ID, a.ID, from.Node)
+			return e.failure(cinder.KindConflict, "volume %s has attachment %s, and no record says whether node %s or another one has it; it is removed when the volume is detached from the others", v.ID, a.ID, from.Node)
 		}
 		if host := hostOf(v, a.ID); from.Key != "" && host != "" && host != stamps.NodeHost(from.Node, e.cluster) {
 			continue // another node's, whose record was lost

@@ -98,11 +98,11 @@ func TestPublish(t *testing.T) {
 			m.forgetLog()
 		}, want: []string{attach, mark, "attachment.complete attachment-3"}, handed: "attachment-3"},
 		"on another node": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) { m.recordedFor(t, "volume-1", "n2") }, kind: KindOnOtherNode,
-			wantErr: "backend gold: volume volume-1 is attached to node n2, and can go to node n1 only after it is detached there"},
+			wantErr: "backend gold: volume volume-1 is attached to node n2, and can be attached to node n1 only after it is detached there"},
 		"on another node, and not for several": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) { m.recordedFor(t, "volume-1", "n2") }, shared: true, kind: KindOnOtherNode,
-			wantErr: "backend gold: volume volume-1 is attached to node n2, and can go to node n1 only after it is detached there; for several nodes at once it needs a volume type with multiattach"},
+			wantErr: "backend gold: volume volume-1 is attached to node n2, and can be attached to node n1 only after it is detached there; for several nodes at once it needs a volume type with multiattach"},
 		"on another node, which asked for it alone": {volume: shared, prepare: func(t *testing.T, m *memoryCinder) { m.recordedFor(t, "volume-1", "n2") }, kind: KindOnOtherNode,
-			wantErr: "backend gold: volume volume-1 is attached to node n2, and can go to node n1 only after it is detached there"},
+			wantErr: "backend gold: volume volume-1 is attached to node n2, and can be attached to node n1 only after it is detached there"},
 		"on another node, for several": {volume: shared, prepare: func(t *testing.T, m *memoryCinder) { m.recordedFor(t, "volume-1", "n2") }, shared: true,
 			want: []string{attach, mark, "attachment.complete attachment-3"}, handed: "attachment-3"},
 		"made for this node, and its record lost": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {
@@ -112,12 +112,12 @@ func TestPublish(t *testing.T) {
 		"made for another node, and its record lost": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {
 			m.recordedFor(t, "volume-1", "n2")
 			m.loseRecord(t, "volume-1", "n2")
-		}, kind: KindOnOtherNode, wantErr: "backend gold: volume volume-1 is attached to node n2, and can go to node n1 only after it is detached there"},
+		}, kind: KindOnOtherNode, wantErr: "backend gold: volume volume-1 is attached to node n2, and can be attached to node n1 only after it is detached there"},
 		"made for a node that a member is not told, and its record lost": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {
 			m.member = true
 			m.recordedFor(t, "volume-1", "n2")
 			m.loseRecord(t, "volume-1", "n2")
-		}, kind: KindOnOtherNode, wantErr: "backend gold: volume volume-1 has attachment attachment-2, and no record says which node has it; it goes when the volume is detached from its node"},
+		}, kind: KindOnOtherNode, wantErr: "backend gold: volume volume-1 has attachment attachment-2, and no record says which node has it; it is removed when the volume is detached from its node"},
 		"another node's record is left": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {
 			m.recordedFor(t, "volume-1", "n2")
 			success(t, m.DeleteAttachment(t.Context(), "attachment-2"))

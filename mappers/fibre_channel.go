@@ -303,7 +303,7 @@ func (c Connection) fcPairs(targets []string) ([]fcPath, error) {
 		return nil, refuse(InvalidConnection, "%s is missing; check the cinder-volume log to see why the volume has no LUN (a missing LUN is never taken for 0)", lunKey)
 	}
 	if len(luns) > 1 && len(luns) != len(targets) {
-		return nil, refuse(InvalidConnection, "%s has %d entries for %d targets, so which target shows which LUN is unknown; check the cinder-volume log for a controller or port that is down", lunsKey, len(luns), len(targets))
+		return nil, refuse(InvalidConnection, "%s has %d entries for %d targets, so which target exposes which LUN is unknown; check the cinder-volume log for a controller or port that is down", lunsKey, len(luns), len(targets))
 	}
 	var only int32
 	if hasFlat {
@@ -441,7 +441,7 @@ func (m fcMasking) spread(targets []string, most int) []string {
 	return slices.DeleteFunc(slices.Clone(targets), func(target string) bool { return !chosen[target] })
 }
 
-// checkMasking compares the ports that the array shows the volume to with those
+// checkMasking compares the ports that the array exposes the volume to with those
 // that Cinder was asked to show it to.
 func (r request) checkMasking(masking fcMasking) ([]string, error) {
 	shown := masking.initiators()
@@ -462,14 +462,14 @@ func (r request) checkMasking(masking fcMasking) ([]string, error) {
 		}
 	}
 	if len(ours) == 0 {
-		return nil, refuse(InvalidConnector, "%s shows the volume only to %s, none of which is among the nodes' ports (%s); correct connector.wwpns of the backend, or the zones", initiatorsKey, some(others), some(r.Connector.WWPNs))
+		return nil, refuse(InvalidConnector, "%s exposes the volume only to %s, none of which is among the nodes' ports (%s); correct connector.wwpns of the backend, or the zones", initiatorsKey, some(others), some(r.Connector.WWPNs))
 	}
 	var warnings []string
 	if len(without) > 0 {
-		warnings = append(warnings, fmt.Sprintf("the array shows the volume to %d of the nodes' %d ports, not to %s: a node with no other port cannot mount it", len(ours), len(ours)+len(without), some(without)))
+		warnings = append(warnings, fmt.Sprintf("the array exposes the volume to %d of the nodes' %d ports, not to %s: a node with no other port cannot mount it", len(ours), len(ours)+len(without), some(without)))
 	}
 	if len(others) > 0 {
-		warnings = append(warnings, fmt.Sprintf("the array also shows the volume to %s, which is not among the nodes' ports", some(others)))
+		warnings = append(warnings, fmt.Sprintf("the array also exposes the volume to %s, which is not among the nodes' ports", some(others)))
 	}
 	return warnings, nil
 }

@@ -83,11 +83,11 @@ func mapISCSI(r request) (Result, error) {
 		return Result{}, r.withHint(err)
 	}
 	if r.Connector.Initiator == "" {
-		result.Warnings = append(result.Warnings, "the connector has no initiator: nodes log in under their own names, which the array may not admit, or to which it may show the volume under a different LUN")
+		result.Warnings = append(result.Warnings, "the connector has no initiator: nodes log in under their own names, which the array may not admit, or to which it may expose the volume under a different LUN")
 	}
 	if user, err := r.Connection.text("auth_username"); err == nil && r.Connector.Initiator != "" && strings.HasPrefix(user, "iqn.") && user != r.Connector.Initiator {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
-			"auth_username is %s, as if the volume was connected for another initiator than %s, under which nodes log in",
+			"auth_username is %s, as if the volume were connected for an initiator other than %s, under which nodes log in",
 			r.Connection.quote(user), r.Connection.quote(r.Connector.Initiator)))
 	}
 	source.TargetPortal, source.Portals = portals[0], portals[1:]

@@ -154,7 +154,7 @@ func fibreChannelForNode(c Connection, ports []string) (NodeConnection, error) {
 	if len(shown) > 0 {
 		ours = slices.DeleteFunc(slices.Clone(shown), func(initiator string) bool { return len(ports) > 0 && !slices.Contains(ports, initiator) })
 		if len(ours) == 0 {
-			return NodeConnection{}, refuse(InvalidConnector, "%s shows the volume only to %s, none of which is a port of the node (%s); correct the array's entry of the host, or the zones", initiatorsKey, some(shown), some(ports))
+			return NodeConnection{}, refuse(InvalidConnector, "%s exposes the volume only to %s, none of which is a port of the node (%s); correct the array's entry of the host, or the zones", initiatorsKey, some(shown), some(ports))
 		}
 	}
 	var found NodeConnection
@@ -174,7 +174,7 @@ func fibreChannelForNode(c Connection, ports []string) (NodeConnection, error) {
 		found.Paths = append(found.Paths, NodePath{Portal: strings.Join(from, ","), Target: pair.target, LUN: lun})
 	}
 	if len(hidden) > 0 {
-		found.Warnings = append(found.Warnings, fmt.Sprintf("the array shows the volume to no port of the node at %s", some(hidden)))
+		found.Warnings = append(found.Warnings, fmt.Sprintf("the array exposes the volume to no port of the node at %s", some(hidden)))
 	}
 	var without []string
 	for _, port := range ports {
@@ -183,7 +183,7 @@ func fibreChannelForNode(c Connection, ports []string) (NodeConnection, error) {
 		}
 	}
 	if len(without) > 0 {
-		found.Warnings = append(found.Warnings, fmt.Sprintf("the array shows the volume to %d of the node's %d ports, not to %s", len(ours), len(ports), some(without)))
+		found.Warnings = append(found.Warnings, fmt.Sprintf("the array exposes the volume to %d of the node's %d ports, not to %s", len(ours), len(ports), some(without)))
 	}
 	return found, nil
 }

@@ -294,7 +294,7 @@ func (t TestCase) validate(d *document.Document, path string) {
 	case t.Claim != nil:
 		t.Claim.validate(d, document.Child(path, "claim"))
 	default:
-		d.Errorf(path, "has neither claim nor snapshot; give what the policy shall decide about")
+		d.Errorf(path, "has neither claim nor snapshot; give what the policy should decide about")
 	}
 }
 

@@ -99,7 +99,7 @@ func TestMistakesInTests(t *testing.T) {
 		"no backends":            {"backends: [gold]", "backends: []", "19:17: tests[0].expect.backends: the list is empty; name backends, or write denied: BackendsSuspended if none is left"},
 		"a volume of nothing":    {"sizeGiB: 2", "sizeGiB: 0", "20:25: tests[0].expect.volume.sizeGiB: must be at least 1, the smallest volume that Cinder creates"},
 		"a filesystem":           {"fsType: xfs", "fsType: zfs", `20:70: tests[0].expect.volume.fsType: "zfs" is not a filesystem that can be created on a volume; did you mean "xfs"?`},
-		"no claim":               {"    claim: {namespace: b, storageClass: fast, size: 1Gi}\n", "", "21:5: tests[1]: has neither claim nor snapshot; give what the policy shall decide about"},
+		"no claim":               {"    claim: {namespace: b, storageClass: fast, size: 1Gi}\n", "", "21:5: tests[1]: has neither claim nor snapshot; give what the policy should decide about"},
 		"claim and snapshot":     {"size: 1Gi}", "size: 1Gi}\n    snapshot: {namespace: b, storageClass: fast, backend: gold}", "21:5: tests[1]: claim and snapshot are both given; a test is about one of them"},
 		"no backend":             {"claim: {namespace: b, storageClass: fast, size: 1Gi}", "snapshot: {namespace: b, storageClass: fast}", "22:15: tests[1].snapshot.backend: is missing; name the backend that has the volume"},
 		"a snapshot's volume":    {"claim: {namespace: b, storageClass: fast, size: 1Gi}\n    expect: {denied: NoMatchingTenant, message: belongs to no tenant}", "snapshot: {namespace: b, storageClass: fast, backend: gold}\n    expect: {volume: {type: ssd}}", "23:22: tests[1].expect.volume: a snapshot makes no volume; remove it"},

@@ -214,10 +214,10 @@ func (p *Policy) warnSystemNamespace(d *document.Document) {
 		if len(t.NamespaceSelector.MatchLabels)+len(t.NamespaceSelector.MatchExpressions) > 0 {
 			what = "namespaceSelector " + t.matcher.selectorText + " also selects namespaces without labels"
 		}
-		d.Warnf(path+".namespaceSelector", "%s, so every namespace that no other tenant names belongs to tenant %s, kube-system included; demand a label with matchLabels, or list kube-system in the tenant that shall have it", what, t.Name)
+		d.Warnf(path+".namespaceSelector", "%s, so every namespace that no other tenant names belongs to tenant %s, kube-system included; require a label with matchLabels, or list kube-system in the tenant that should have it", what, t.Name)
 	case byPattern:
 		i := slices.IndexFunc(t.Namespaces, func(entry string) bool { return names.Matches(entry, systemNamespace) })
-		d.Warnf(document.Element(path+".namespaces", i), "the pattern %q matches kube-system, too; narrow it, or list kube-system in the tenant that shall have it", t.Namespaces[i])
+		d.Warnf(document.Element(path+".namespaces", i), "the pattern %q matches kube-system, too; narrow it, or list kube-system in the tenant that should have it", t.Namespaces[i])
 	}
 }
 

@@ -28,7 +28,7 @@ func (a *attempt) nodeLabels() (map[string]string, error) {
 	zone, usable := placement.Zone(a.made.Zone)
 	if !usable {
 		return nil, &cinder.Error{Kind: backends.KindVolumeFailed, Backend: a.backend, Message: fmt.Sprintf(
-			"volume %s is in availability zone %q, but the claim can use only %s, so the volume does not stay; correct the zones of the backend in the policy, or allow_availability_zone_fallback in cinder.conf",
+			"volume %s is in availability zone %q, but the claim can use only %s, so the program removes it; correct the zones of the backend in the policy, or allow_availability_zone_fallback in cinder.conf",
 			a.made.ID, a.made.Zone, strings.Join(placement.Names(), ", "))}
 	}
 	return zone.NodeLabels, nil

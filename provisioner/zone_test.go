@@ -141,7 +141,7 @@ func TestVolumeOfAnUnusableZoneIsUndone(t *testing.T) {
 			gold := f.backends["gold"]
 			gold.zone = c.at
 			pv, err := f.provision(f.onNode(c.node))
-			want := `backend gold: volume volume-1 is in availability zone "` + c.at + `", but the claim can use only ` + c.only + `, so the volume does not stay; correct the zones of the backend in the policy, or allow_availability_zone_fallback in cinder.conf`
+			want := `backend gold: volume volume-1 is in availability zone "` + c.at + `", but the claim can use only ` + c.only + `, so the program removes it; correct the zones of the backend in the policy, or allow_availability_zone_fallback in cinder.conf`
 			if pv != nil || err == nil || err.Error() != want {
 				t.Errorf("error %v\n want %s", err, want)
 			}

@@ -134,7 +134,7 @@ func (a *Account) end(mine *login, project string, err error) error {
 func (r *refusal) again(backend string) error {
 	failed := *r.rejected
 	failed.Backend = backend
-	failed.Message += "; until they change, no login is sent for 1 to 60 minutes, so that the account is not locked"
+	failed.Message += "; unless they change, the next login waits 1 to 60 minutes, so that the account is not locked"
 	return &failed
 }
 

@@ -318,7 +318,7 @@ func TestRefusedRenewal(t *testing.T) {
 				err := call(t.Context(), client, operation)
 				want := test.want
 				if i > 0 && test.kind == KindUnauthorized {
-					want = strings.Replace(want, " (HTTP", "; until they change, no login is sent for 1 to 60 minutes, so that the account is not locked (HTTP", 1)
+					want = strings.Replace(want, " (HTTP", "; unless they change, the next login waits 1 to 60 minutes, so that the account is not locked (HTTP", 1)
 				}
 				equal(t, authtest.ErrorText(err), want)
 				equal(t, KindOf(err), test.kind)

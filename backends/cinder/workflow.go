@@ -28,7 +28,7 @@ func (c *Client) OffersAttachments(ctx context.Context) error {
 		return err
 	case newest < microversionAttachments:
 		return &Error{Backend: c.backend, Kind: KindConfig, Message: fmt.Sprintf(
-			"to attach volumes to nodes one by one needs microversion 3.%d, but the endpoint offers only up to 3.%d; use mode native for this backend", microversionAttachments, newest)}
+			"attaching volumes to nodes one by one needs microversion 3.%d, but the endpoint offers only up to 3.%d; use mode native for this backend", microversionAttachments, newest)}
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func Parse(text string, use Use) (*Template, error) {
 	case use.Identity && !slices.ContainsFunc(t.parts, use.identifies):
 		c.mistakef("it may be the same for several volumes, so nodes could mount the wrong one; include one of these: %s", strings.Join(use.identities(), ", "))
 	case use.Device && !slices.ContainsFunc(c.paths, use.variesByDisk):
-		c.mistakef("it is the same for every volume; name the disk in it by what the connection says")
+		c.mistakef("it is the same for every volume; include a value of the connection that identifies the disk")
 	}
 	if len(c.mistakes) > 0 {
 		return nil, c.mistakes

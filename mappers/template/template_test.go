@@ -299,8 +299,8 @@ func TestDeviceIdentifier(t *testing.T) {
 	for text, want := range map[string]string{
 		"{{ .connection.wwn }}":  "",
 		"3{{ .connection.wwn }}": "",
-		"fixed":                  "it is the same for every volume; name the disk in it by what the connection says",
-		"{{ .tenant }}":          "it is the same for every volume; name the disk in it by what the connection says",
+		"fixed":                  "it is the same for every volume; include a value of the connection that identifies the disk",
+		"{{ .tenant }}":          "it is the same for every volume; include a value of the connection that identifies the disk",
 		"{{ .claim.name }}":      ".claim.name is the tenant's choice and must not name a volume; use .volume.id or .pv.name",
 	} {
 		got := ""

@@ -210,7 +210,7 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 		c.notes = append(c.notes, accessModeNotes(c.accessModes)...)
 	}
 	if source, _ := admission.DataSourceOf(object, parameters); source != nil {
-		note("the claim wants the content of %s %s: that must be the tenant's, not be larger, and be on one of the backends below, which then takes the volume", source.Kind, source.Name)
+		note("the claim asks for the content of %s %s: that must belong to the tenant, must not be larger, and must be on one of the backends below, which then gets the volume", source.Kind, source.Name)
 	}
 	if volume, asks := admission.ImportOf(object); asks && object.Spec.VolumeName == "" {
 		c.existing = volume

@@ -54,7 +54,7 @@ func TestExplanationNamesTheModeCSI(t *testing.T) {
 		t.Errorf("error %v\n%s", got.err, got.stdout)
 	}
 	got = run("", "explain", "--policy", file, "-n", "team-a", "--storage-class", "fast", "--size", "1Gi", "--access-mode", "RWOP")
-	if note := "note: ReadWriteOncePod needs a CSI source: a native volume has none unless mapping of the backend makes one; a rule with mode: csi has it\n"; !strings.Contains(got.stdout, note) {
+	if note := "note: ReadWriteOncePod needs a CSI source: a native volume has none unless the backend's mapping makes one; in mode csi, every volume has one\n"; !strings.Contains(got.stdout, note) {
 		t.Errorf("no %q in\n%s", note, got.stdout)
 	}
 	if strings.Contains(got.stdout, "\n    mode ") || strings.Contains(got.stdout, "fencing") {
@@ -62,7 +62,7 @@ func TestExplanationNamesTheModeCSI(t *testing.T) {
 	}
 	file = write(t, strings.Replace(csiPolicy, "tenants:\n", "  csi: {fencing: initiator, maxVolumesPerNode: 16}\ntenants:\n", 1))
 	got = run("", "explain", "--policy", file, "-n", "team-a", "--storage-class", "fast-csi", "--size", "1Gi")
-	if want := "           fencing: initiator, a volume of a lost node goes to another node at once\n            at most 16 volumes on a node\n"; !strings.Contains(got.stdout, want) {
+	if want := "           fencing: initiator, a volume of a lost node can be attached to another node at once\n            at most 16 volumes on a node\n"; !strings.Contains(got.stdout, want) {
 		t.Errorf("no %q in\n%s", want, got.stdout)
 	}
 }
@@ -104,7 +104,7 @@ tenants:
 	got := run("", "explain", "--policy", file, "-n", "team-a", "--storage-class", "fast", "--size", "1Gi", "--access-mode", "RWOP")
 	for _, note := range []string{
 		"note: the mode depends on the backend that takes the volume: csi on silver, native on gold\n",
-		"note: ReadWriteOncePod needs a CSI source: a native volume has none unless mapping of the backend makes one; a rule with mode: csi has it\n",
+		"note: ReadWriteOncePod needs a CSI source: a native volume has none unless the backend's mapping makes one; in mode csi, every volume has one\n",
 	} {
 		if !strings.Contains(got.stdout, note) {
 			t.Errorf("no %q in\n%s", note, got.stdout)
@@ -209,7 +209,7 @@ func TestPendingClaimsOfOnePodAreToldWhatTheyNeed(t *testing.T) {
 	found := review.Of(load(t, csiPolicy), review.Existing{Claims: claims}).Findings
 	want := []string{
 		"the claim gets 1 GiB from backend gold for tenant team-a (tenants[0].classes[0])",
-		"the claim gets 1 GiB from backend gold for tenant team-a (tenants[0].classes[1]); it has the access mode ReadWriteOncePod, which needs a CSI source: mapping of the backend may make one, and a rule with mode: csi has it",
+		"the claim gets 1 GiB from backend gold for tenant team-a (tenants[0].classes[1]); it has the access mode ReadWriteOncePod, which needs a CSI source: the backend's mapping may make one, and in mode csi every volume has one",
 	}
 	if len(found) != 2 || found[0].Message != want[0] || found[1].Message != want[1] {
 		t.Errorf("found %+v", found)

@@ -261,7 +261,7 @@ func (e *claimExplanation) noteModes(decision policy.Decision, c claim) {
 		e.Notes = append(e.Notes, "the mode depends on the backend that takes the volume: "+strings.Join(modes, ", "))
 	}
 	if slices.Contains(c.accessModes, string(corev1.ReadWriteOncePod)) && uses[policy.ModeNative] {
-		e.Notes = append(e.Notes, "ReadWriteOncePod needs a CSI source: a native volume has none unless mapping of the backend makes one; a rule with mode: csi has it")
+		e.Notes = append(e.Notes, "ReadWriteOncePod needs a CSI source: a native volume has none unless the backend's mapping makes one; in mode csi, every volume has one")
 	}
 	if slices.Contains(c.accessModes, string(corev1.ReadOnlyMany)) && uses[policy.ModeCSI] {
 		// Native volumes are read by several nodes over one attachment.

@@ -213,7 +213,7 @@ func (e claimExplanation) writeVolume(w *textWriter) {
 // describeFencing says what becomes of a volume that a lost node has.
 func describeFencing(f policy.Fencing) string {
 	if f == policy.FencingInitiator {
-		return "fencing: initiator, a volume of a lost node goes to another node at once"
+		return "fencing: initiator, a volume of a lost node can be attached to another node at once"
 	}
 	return "fencing: export, a volume stays attached to a lost node until that node is clean, rebooted, deleted or tainted out-of-service"
 }

@@ -22,11 +22,11 @@ func Keys() map[string]map[string]string {
 		underQuota  = "it belongs under quota"
 		underAuth   = "it belongs under auth"
 		underLimits = "it belongs under limits"
-		holdings    = "what a tenant may have stands under quota"
-		pace        = "how fast a tenant is served stands under limits of the tenant"
-		backendHas  = "what a backend may hold stands under limits"
+		holdings    = "what a tenant may have belongs under quota"
+		pace        = "how fast a tenant is served belongs under the tenant's limits"
+		backendHas  = "what a backend may hold belongs under limits"
 		ofRules     = "it belongs to the rules that use the backend, under tenants[].classes"
-		credentials = "credentials and addresses stand in clouds.yaml, whose entry cloud names; for a Cinder without authentication use noauth"
+		credentials = "credentials and addresses belong in clouds.yaml, in the entry that cloud names; for a Cinder without authentication use noauth"
 		byLabel     = "namespaces are selected by label with namespaceSelector: {matchLabels: {...}}"
 	)
 	return map[string]map[string]string{
@@ -55,9 +55,9 @@ func Keys() map[string]map[string]string {
 			"availability": `did you mean "availabilityZone"?`, "zone": `did you mean "availabilityZone"?`,
 			"zones": "zones are mapped to nodes at the backend; a rule fixes one with availabilityZone",
 			"order": `did you mean "pick"?`, "spread": `write pick: spread`,
-			"parameters": "a rule sets volumeType, availabilityZone and fsType as keys of its own; other parameters there are not",
+			"parameters": "a rule sets volumeType, availabilityZone and fsType as keys of its own; there are no other parameters",
 			"volumes":    underQuota, "gigabytes": underQuota, "snapshots": underQuota,
-			"limits": "limits are the tenant's; what a rule may hold stands under quota",
+			"limits": "limits belong to the tenant; what a rule may hold belongs under quota",
 		},
 		"Zone": {
 			"labels": `did you mean "nodeLabels"?`, "availabilityZone": `did you mean "name"?`, "zone": `did you mean "name"?`,
@@ -66,7 +66,7 @@ func Keys() map[string]map[string]string {
 			"volumeAttributes": `did you mean "attributes"?`, "parameters": `did you mean "attributes"?`,
 			"mountOptions": "mount options are those of the StorageClass; discard has a key of its own",
 		},
-		"LabelSelector": {anyKey: "labels stand under matchLabels or matchExpressions"},
+		"LabelSelector": {anyKey: "labels belong under matchLabels or matchExpressions"},
 	}
 }
 

@@ -220,7 +220,7 @@ func (r *reviewer) volumes(volumes []Volume) {
 	elsewhere.each(func(group string, names []string) {
 		backend, recorded, _ := strings.Cut(group, " ")
 		r.find(grouped(BackendElsewhere, backend, backendPath(r.policy, backend)+".auth", names,
-			"backend %s points to %s, but the volumes of %s were recorded at %s and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own",
+			"backend %s points to %s, but the volumes of %s were recorded at %s and cannot be deleted unless they are found at the new place, too; keep the backend as it was until they are gone, and give the new place a backend of its own",
 			backend, r.places[backend], someVolumes(names), recorded))
 	})
 	retained.each(func(backend string, names []string) {
@@ -341,7 +341,7 @@ func (r *reviewer) pending(claim Claim) {
 	}
 	remark := ""
 	if claim.OnePod && decision.ModeOn(backend) != policy.ModeCSI {
-		remark = "; it has the access mode ReadWriteOncePod, which needs a CSI source: mapping of the backend may make one, and a rule with mode: csi has it"
+		remark = "; it has the access mode ReadWriteOncePod, which needs a CSI source: the backend's mapping may make one, and in mode csi every volume has one"
 	}
 	r.find(Finding{
 		Kind: PendingGranted, Subject: claim.subject(), Path: decision.Rule,

@@ -374,12 +374,12 @@ func TestBackendsThatLeadElsewhere(t *testing.T) {
 		"nothing is known": {want: []string{gone}},
 		"all is known": {places: map[string]Place{"gold": {"http://new:8776/v3", "b"}}, want: []string{gone,
 			"BackendElsewhere gold backends[0].auth:6 backend gold points to http://new:8776/v3 (project b), but the volumes of 2 PersistentVolumes (pv-1, pv-2) were recorded at http://old:8776/v3 (project a) " +
-				"and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-1 pv-2]",
+				"and cannot be deleted unless they are found at the new place, too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-1 pv-2]",
 			"BackendElsewhere gold backends[0].auth:6 backend gold points to http://new:8776/v3 (project b), but the volumes of 1 PersistentVolume (pv-3) were recorded at http://old:8776/v3 (project b) " +
-				"and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-3]"}},
+				"and cannot be deleted unless they are found at the new place, too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-3]"}},
 		"the project is known": {places: map[string]Place{"gold": {"", "b"}}, want: []string{gone,
 			"BackendElsewhere gold backends[0].auth:6 backend gold points to project b, but the volumes of 2 PersistentVolumes (pv-1, pv-2) were recorded at http://old:8776/v3 (project a) " +
-				"and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-1 pv-2]"}},
+				"and cannot be deleted unless they are found at the new place, too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-1 pv-2]"}},
 		"another backend's is known": {places: map[string]Place{"silver": {"http://new:8776/v3", "b"}}, want: []string{gone}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -418,7 +418,7 @@ func TestBackendsOfWhichAnotherEndpointIsChosen(t *testing.T) {
 			want: []string{"BackendChanged gold backends[0]:6 auth of " + unrecorded}},
 		"known to be elsewhere": {gold: "{name: gold, auth: {cloud: other}}", places: map[string]Place{"gold": {"", "b"}}, want: []string{
 			"BackendElsewhere gold backends[0].auth:6 backend gold points to project b, but the volumes of 1 PersistentVolume (pv-1) were recorded at http://old:8776/v3 (project a) " +
-				"and cannot be deleted unless the backend shows them too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-1]",
+				"and cannot be deleted unless they are found at the new place, too; keep the backend as it was until they are gone, and give the new place a backend of its own [pv-1]",
 			"BackendChanged gold backends[0]:6 auth of " + unrecorded}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -110,7 +110,7 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	drained := t.start(work, func() { a.noteEarlierClaims(work, t.provisioner) })
 	<-work.Done()
 	if stop.Err() != nil {
-		a.logger.Info("Handing over: letting requests under way end", "drainTimeout", a.options.DrainTimeout)
+		a.logger.Info("Handing over: waiting for requests in flight to finish", "drainTimeout", a.options.DrainTimeout)
 	}
 	select {
 	case <-drained:

@@ -311,7 +311,7 @@ func (e *Engine) Volume(ctx context.Context, volume wire.Handle) (controller.Vol
 	case err != nil:
 		return controller.Volume{}, failure(err)
 	case !found:
-		return controller.Volume{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s does not show volume %s", volume.Backend, volume.ID)}
+		return controller.Volume{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s has no volume %s", volume.Backend, volume.ID)}
 	case !of.target.Stamp.Owns(v):
 		return controller.Volume{}, &controller.Failure{Kind: string(backends.KindNotOurs), Message: fmt.Sprintf("volume %s does not carry the stamp of PersistentVolume %s", volume.ID, of.pv.Name)}
 	}

@@ -317,7 +317,7 @@ func TestPublishRefuses(t *testing.T) {
 		"Secret of somebody else": {objects: []runtime.Object{testPV(), foreign}, kind: controller.Damaged,
 			message: "secret standalone-cinder/pvc-1-node exists but was not made by standalone-cinder; rename or remove it"},
 		"no reference to the Secret": {objects: []runtime.Object{changed(func(pv *corev1.PersistentVolume) { pv.Spec.CSI.NodeStageSecretRef = nil })}, kind: controller.Damaged,
-			message: "PersistentVolume pvc-1 does not name Secret standalone-cinder/pvc-1-node in spec.csi.nodeStageSecretRef, by which its nodes get their credentials"},
+			message: "PersistentVolume pvc-1 does not name Secret standalone-cinder/pvc-1-node in spec.csi.nodeStageSecretRef, from which its nodes get their credentials"},
 		"a protocol that nodes do not have": {objects: []runtime.Object{testPV(), testSecret()}, prepare: func(w *world) { w.volumes.document = `{"driver_volume_type": "rbd", "name": "a/b"}` },
 			kind: controller.Unmappable, message: "protocol rbd is not one that the nodes of the CSI driver attach (fibre_channel, iscsi, iser, nvmeof); use mode native for this backend"},
 		"on another node": {objects: []runtime.Object{testPV(), testSecret()}, prepare: func(w *world) {
@@ -631,7 +631,7 @@ func TestVolume(t *testing.T) {
 	pv.Spec.CSI.VolumeAttributes = map[string]string{"a": "b"}
 	w := newWorld(t, pv)
 	_, err := w.Volume(t.Context(), handle())
-	wantFailure(t, err, "NotFound", "backend gold does not show volume "+volumeID)
+	wantFailure(t, err, "NotFound", "backend gold has no volume "+volumeID)
 	w.volumes.found = &stamped
 	got, err := w.Volume(t.Context(), handle())
 	if want := (controller.Volume{MultiAttach: true, Context: map[string]string{"a": "b"}}); err != nil || !reflect.DeepEqual(got, want) {

@@ -33,7 +33,7 @@ func (e *Engine) keep(ctx context.Context, pv *corev1.PersistentVolume, node str
 		if credentials == nil {
 			return nil
 		}
-		return damaged("PersistentVolume %s does not name Secret %s/%s in spec.csi.nodeStageSecretRef, by which its nodes get their credentials", pv.Name, e.Namespace, nodeSecretName(pv.Name))
+		return damaged("PersistentVolume %s does not name Secret %s/%s in spec.csi.nodeStageSecretRef, from which its nodes get their credentials", pv.Name, e.Namespace, nodeSecretName(pv.Name))
 	}
 	var value []byte
 	key := wire.SecretKey(node)
@@ -107,7 +107,7 @@ func (e *Engine) change(ctx context.Context, pvName string, missing func() error
 		}
 		return nil
 	}
-	return fmt.Errorf("others keep changing Secret %s/%s", e.Namespace, name)
+	return fmt.Errorf("something else keeps changing Secret %s/%s", e.Namespace, name)
 }
 
 // restore makes a Secret that somebody deleted. It reads the PersistentVolume first,

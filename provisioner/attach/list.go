@@ -80,7 +80,7 @@ func (e *Engine) Listed(ctx context.Context, volume wire.Handle) (controller.Lis
 		return controller.Listed{}, failure(err)
 	}
 	if !found || !e.isOurs(v) {
-		return controller.Listed{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s does not show a volume %s of the driver", volume.Backend, volume.ID)}
+		return controller.Listed{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s has no volume %s of the driver", volume.Backend, volume.ID)}
 	}
 	return listed(volume.Backend, v, ids), nil
 }

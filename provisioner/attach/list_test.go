@@ -74,7 +74,7 @@ func TestListShowsWhoHasAVolume(t *testing.T) {
 	}
 	w.volumes.found = &native
 	_, err = w.Listed(t.Context(), wire.Handle{Backend: "gold", ID: "native"})
-	wantFailure(t, err, "NotFound", "backend gold does not show a volume native of the driver")
+	wantFailure(t, err, "NotFound", "backend gold has no volume native of the driver")
 }
 
 // TestNoPartOfAListIsMissing: an incomplete list is an error, and never a final one.

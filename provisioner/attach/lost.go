@@ -95,7 +95,7 @@ func (e *Engine) setClean(ctx context.Context, a *storagev1.VolumeAttachment) {
 	patch := fmt.Sprintf(`{"metadata": {"uid": %q, "annotations": {%q: "true"}}}`, a.UID, record.AnnotationUnstaged)
 	_, err := e.Client.StorageV1().VolumeAttachments().Patch(ctx, a.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		e.Logger.Warn("Could not note on a VolumeAttachment that its node has unstaged the volume; if the leader changes before the volume is detached, the node may be taken for lost", "volumeAttachment", a.Name, "error", err)
+		e.Logger.Warn("Could not record on a VolumeAttachment that its node has unstaged the volume; if the leader changes before the volume is detached, the node may be treated as lost", "volumeAttachment", a.Name, "error", err)
 	}
 }
 
@@ -440,7 +440,7 @@ func (e *Engine) stillUses(volume wire.Handle, of source, clean func(node string
 			return note, true, unclean("node %s still uses volume %s and may write to it (csi.fencing: export), so the volume stays attached until the kubelet of %s releases it, %s reboots, its Node object is deleted, or it is off and tainted %s",
 				node, volume, node, node, corev1.TaintNodeOutOfService)
 		}
-		e.Logger.Warn("A volume is detached from a node that still uses it", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node, "outOfService", state.off)
+		e.Logger.Warn("Detaching a volume from a node that still uses it", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node, "outOfService", state.off)
 		return note, true, nil
 	}
 }

@@ -37,7 +37,7 @@ func (p *places) take(at place, volume string, limit int, attached map[string]bo
 	}
 	if _, has := p.taken[at][volume]; !attached[volume] && !has {
 		if limit > 0 && used >= limit {
-			return false, &controller.Failure{Kind: controller.NodeFull, Message: fmt.Sprintf("node %s has %d of the %d volumes of backend %s that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there", at.node, used, limit, at.backend)}
+			return false, &controller.Failure{Kind: controller.NodeFull, Message: fmt.Sprintf("node %s has %d of the %d volumes of backend %s that the policy allows (csi.maxVolumesPerNode); the volume will be attached once another one is detached there", at.node, used, limit, at.backend)}
 		}
 		if p.taken[at] == nil {
 			p.taken[at] = map[string]bool{}

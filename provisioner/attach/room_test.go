@@ -40,7 +40,7 @@ func otherPV(n int, backend string) *corev1.PersistentVolume {
 
 // TestAFullNodeGetsNoMoreVolumes: the limit counts the volumes that are attached there.
 func TestAFullNodeGetsNoMoreVolumes(t *testing.T) {
-	const full = "node n1 has 2 of the 2 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there"
+	const full = "node n1 has 2 of the 2 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume will be attached once another one is detached there"
 	waiting := func(a *storagev1.VolumeAttachment) { a.Status.Attached = false }
 	foreign := func(a *storagev1.VolumeAttachment) { a.Spec.Attacher = "other.example.org" }
 	for name, test := range map[string]struct {
@@ -111,7 +111,7 @@ func TestPlacesAreCountedBeforeTheCacheShowsThem(t *testing.T) {
 	must(t, err)
 	other := controller.PublishRequest{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
 	_, err = w.Publish(t.Context(), other)
-	wantFailure(t, err, controller.NodeFull, "node n1 has 1 of the 1 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there")
+	wantFailure(t, err, controller.NodeFull, "node n1 has 1 of the 1 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume will be attached once another one is detached there")
 	// A repetition does not count again.
 	_, err = w.publish(t)
 	must(t, err)
@@ -145,7 +145,7 @@ func TestAnAttachmentThatWasBegunKeepsItsPlace(t *testing.T) {
 	w.volumes.err = nil
 	other := controller.PublishRequest{Volume: wire.Handle{Backend: "gold", ID: "1"}, Node: n1}
 	_, err = w.Publish(t.Context(), other)
-	wantFailure(t, err, controller.NodeFull, "node n1 has 1 of the 1 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume is attached when another one is detached there")
+	wantFailure(t, err, controller.NodeFull, "node n1 has 1 of the 1 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume will be attached once another one is detached there")
 	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
 	_, err = w.takePlace(other.Volume, "n1")
 	must(t, err)

@@ -170,8 +170,8 @@ func TestExternalProvisionerGetsWhatTheHubMade(t *testing.T) {
 		"it is made":              {claim: tenantsClaim("driver"), volume: func(*corev1.PersistentVolume) {}},
 		"the class names the hub": {claim: tenantsClaim("native"), volume: func(*corev1.PersistentVolume) {}},
 		"the claim is another": {claim: tenantsClaim("driver"), change: func(w *controller.Creation) { w.Name = "pvc-c2" }, kind: "Denied",
-			want: `no claim team-a/data has the UID with which the name of the volume, "pvc-c2", ends`},
-		"the claim is gone": {kind: "Denied", want: `no claim team-a/data has the UID with which the name of the volume, "pvc-c1", ends`},
+			want: `no claim team-a/data has the UID at the end of the volume's name, "pvc-c2"`},
+		"the claim is gone": {kind: "Denied", want: `no claim team-a/data has the UID at the end of the volume's name, "pvc-c1"`},
 		"the claim goes":    {claim: deleted, kind: "Denied", want: "claim team-a/data is being deleted"},
 		"the class is another's": {claim: tenantsClaim("theirs"), kind: "Denied",
 			want: `claim team-a/data has the StorageClass "theirs", whose provisioner is neither this program nor, if a rule of the policy has mode csi, the driver`},
@@ -369,7 +369,7 @@ func TestOnlyVolumesOfTrustedCallersAreDeleted(t *testing.T) {
 		"unused":                 {prepare: func(*world) {}},
 		"gone at Cinder":         {prepare: func(w *world) { w.volume = nil }},
 		"gone":                   {prepare: func(w *world) { noPV(w); w.volume = nil }},
-		"no callers are trusted": {func(w *world) { w.TrustParameters = false }, "InUse", "PersistentVolume pvc-uid-1 names the volume; delete its claim, and the volume goes by its reclaim policy"},
+		"no callers are trusted": {func(w *world) { w.TrustParameters = false }, "InUse", "PersistentVolume pvc-uid-1 names the volume; delete its claim instead, and the reclaim policy applies"},
 		"a tenant's": {func(w *world) {
 			claim, _ := w.client.CoreV1().PersistentVolumeClaims("team-a").Get(context.Background(), record.NameForCaller(named), metav1.GetOptions{})
 			claim.Annotations = nil

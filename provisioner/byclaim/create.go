@@ -102,7 +102,7 @@ func (m *Maker) existing(ctx context.Context, namespace, name, volume string) (*
 	}
 	switch {
 	case err != nil || record.PVNameOf(claim) != volume:
-		return nil, failure(controller.Denied, "no claim %s/%s has the UID with which the name of the volume, %q, ends", namespace, name, volume)
+		return nil, failure(controller.Denied, "no claim %s/%s has the UID at the end of the volume's name, %q", namespace, name, volume)
 	case claim.DeletionTimestamp != nil:
 		return nil, failure(controller.Denied, "claim %s/%s is being deleted", namespace, name)
 	}

@@ -89,7 +89,7 @@ func (m *Maker) madeFor(ctx context.Context, pv *corev1.PersistentVolume) (*core
 	ref := pv.Spec.ClaimRef
 	switch {
 	case !m.TrustParameters || ref == nil || pv.Annotations[record.AnnotationCluster] != m.Cluster:
-		return nil, failure(inUse, "PersistentVolume %s names the volume; delete its claim, and the volume goes by its reclaim policy", pv.Name)
+		return nil, failure(inUse, "PersistentVolume %s names the volume; delete its claim instead, and the reclaim policy applies", pv.Name)
 	case pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
 		return nil, failure(inUse, "PersistentVolume %s keeps the volume: its reclaim policy is %s", pv.Name, pv.Spec.PersistentVolumeReclaimPolicy)
 	}

@@ -131,7 +131,7 @@ func TestMap(t *testing.T) {
 		"captured connector null":     {document: captured(`null`, oneISCSI), mapping: ceph, shown: "initiatorName: iqn.2018-01.io.k8s.standalone-cinder:prod-eu-1"},
 		"captured connector no use":   {document: captured(`[5]`, oneISCSI), shown: "the connector has no initiator"},
 		"captured ports":              {document: captured(`{"wwpns": ["10:00:00:00:C9:A1:B2:C1", "10000000c9a1b2c2"]}`, oneFC), shown: "not to 10000000c9a1b2c2"},
-		"captured ports of others":    {document: captured(`{"wwpns": ["10000000c9a1b2c2"]}`, oneFC), code: 1, message: "InvalidConnector: initiator_target_map shows the volume only to 10000000c9a1b2c1, none of which is among the nodes' ports (10000000c9a1b2c2); correct connector.wwpns of the backend, or the zones"},
+		"captured ports of others":    {document: captured(`{"wwpns": ["10000000c9a1b2c2"]}`, oneFC), code: 1, message: "InvalidConnector: initiator_target_map exposes the volume only to 10000000c9a1b2c1, none of which is among the nodes' ports (10000000c9a1b2c2); correct connector.wwpns of the backend, or the zones"},
 		"reads only":                  {document: oneISCSI, arguments: []string{"--access-mode", "ROX"}, shown: "readOnly: true"},
 		"long name":                   {document: oneISCSI, arguments: []string{"--access-mode", "ReadOnlyMany"}, shown: "- ReadOnlyMany"},
 		"many writers":                {document: oneISCSI, arguments: []string{"--access-mode", "RWX"}, code: 1, message: "UnsupportedAccessMode: access mode ReadWriteMany is for volumeMode Block only, because a Cinder volume is a disk, and its filesystem breaks when two nodes mount it for writing; use ReadWriteOnce or ReadOnlyMany"},

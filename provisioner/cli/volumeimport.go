@@ -44,8 +44,8 @@ takes the last step. If the command is interrupted, run it again.
 
 If the rule makes volumes in mode csi, the volume is not connected: it stays available,
 and the CSI driver attaches it to each node that uses it. The driver never formats an
-imported volume. It mounts a filesystem only if its UUID is the volume's ID, which is so
-for a volume that was made in mode csi, or is recorded on the volume, or is given with
+imported volume. It mounts a filesystem only if its UUID is the volume's ID, as for
+a volume made in mode csi, or is recorded on the volume, or is given with
 --filesystem-uuid.
 
 Without --apply, it checks everything that can be checked without a change, and

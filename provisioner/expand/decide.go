@@ -30,7 +30,7 @@ func (e *expansion) admit(ctx context.Context) error {
 		return &deniedError{placement.Denial{Reason: "UnsupportedExpansion", Message: "the historic provisioner made the volume without a stamp, so this program cannot prove that it is the claim's and does not extend it; move the data to a new claim"}}
 	}
 	if e.origin.CSI && !e.c.Sidecar {
-		return &deniedError{placement.Denial{Reason: "UnsupportedExpansion", Message: "volumes in mode csi grow by the csi-resizer beside this program, which is not installed; the volume keeps its size until the component csi of the manifests, or csi.enabled of the chart, is"}}
+		return &deniedError{placement.Denial{Reason: "UnsupportedExpansion", Message: "volumes in mode csi are expanded by the csi-resizer, which is not installed; the volume keeps its size until you add the csi component of the manifests, or set csi.enabled of the chart"}}
 	}
 	for range maxDecisions {
 		decision, err := e.decide(ctx)

@@ -31,8 +31,8 @@ func csiPair() (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 func TestVolumeInModeCSIIsLeftToItsSidecar(t *testing.T) {
 	for sidecar, want := range map[bool][]string{
 		true: nil,
-		false: {"Warning UnsupportedExpansion volumes in mode csi grow by the csi-resizer beside this program, which is not installed; " +
-			"the volume keeps its size until the component csi of the manifests, or csi.enabled of the chart, is"},
+		false: {"Warning UnsupportedExpansion volumes in mode csi are expanded by the csi-resizer, which is not installed; " +
+			"the volume keeps its size until you add the csi component of the manifests, or set csi.enabled of the chart"},
 	} {
 		f := newFixture(t)
 		f.Sidecar = sidecar

@@ -252,7 +252,7 @@ func (i *Importer) checkClaim(ctx context.Context, plan *Plan) error {
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("cannot tell whether claim %s/%s still exists: %w", plan.Claim.Namespace, plan.Claim.Name, err)
 	case err != nil || claim.UID != plan.Claim.UID || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != plan.Claim.Spec.VolumeName:
-		return refused("claim %s/%s was deleted during the import; run the command again if the volume is still to be imported", plan.Claim.Namespace, plan.Claim.Name)
+		return refused("claim %s/%s was deleted during the import; run the command again if you still want to import the volume", plan.Claim.Namespace, plan.Claim.Name)
 	}
 	return nil
 }

@@ -31,13 +31,13 @@ func (i *Importer) checkMode(ctx context.Context, plan *Plan) error {
 	if !i.isCSI(plan) {
 		switch {
 		case len(plan.given) > 0:
-			return refused("%s makes native volumes on backend %s, whose filesystems are not identified by UUID; omit the UUID", plan.decision.Rule, i.Backend.Name)
+			return refused("%s makes native volumes on backend %s, and their filesystems are not identified by UUID; omit the UUID", plan.decision.Rule, i.Backend.Name)
 		case plan.wanted == "" && len(i.Backend.Connector.NodeLabels) > 0 && len(i.Connector.WWPNs) == 0:
 			return refused("the connector of backend %s consists of the port names that annotations of nodes list, which this command does not read; name them in connector.wwpns of a copy of the policy", i.Backend.Name)
 		}
 		plan.PersistentVolume = i.persistentVolume(plan)
 		if plan.wanted == "" && !record.IsBlock(plan.Claim) {
-			plan.Warnings = append(plan.Warnings, fmt.Sprintf("a node that gets volume %s as a disk formats it if it finds no filesystem, partition table or encryption on it that it knows; if the volume has other data, import it with --volume-mode Block", plan.Volume.ID))
+			plan.Warnings = append(plan.Warnings, fmt.Sprintf("a node that mounts volume %s formats it unless it recognizes a filesystem, partition table or encryption on it; if the volume has other data, import it with --volume-mode Block", plan.Volume.ID))
 		}
 		return nil
 	}

@@ -115,7 +115,7 @@ func TestFilesystemOfAnImportedVolume(t *testing.T) {
 		"a raw block device with one": {volume: free, block: true, given: []string{filesystem1},
 			refused: "claim team-a/data asks for a raw block device, on which the driver looks for no filesystem; omit the UUID"},
 		"mode native": {volume: free, policy: importPolicy, given: []string{filesystem1},
-			refused: "tenants[0].classes[0] makes native volumes on backend gold, whose filesystems are not identified by UUID; omit the UUID"},
+			refused: "tenants[0].classes[0] makes native volumes on backend gold, and their filesystems are not identified by UUID; omit the UUID"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := csiPolicy

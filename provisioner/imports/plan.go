@@ -246,7 +246,7 @@ func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 		plan.nodeLabels = zone.NodeLabels
 	}
 	if wanted := plan.decision.Volume.Type; wanted != "" && wanted != plan.Volume.Type {
-		plan.Warnings = append(plan.Warnings, fmt.Sprintf("%s asks for volumes of type %q, and this one has type %q; the type stays", plan.decision.Rule, wanted, plan.Volume.Type))
+		plan.Warnings = append(plan.Warnings, fmt.Sprintf("%s asks for volumes of type %q, but this one has type %q, which it keeps", plan.decision.Rule, wanted, plan.Volume.Type))
 	}
 	return nil
 }

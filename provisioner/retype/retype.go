@@ -74,9 +74,9 @@ func (r *Retyper) Plan(ctx context.Context, request Request) (*Plan, error) {
 	case claim.DeletionTimestamp != nil:
 		return nil, fmt.Errorf("claim %s is being deleted", name)
 	case claim.Status.Phase != corev1.ClaimBound:
-		return nil, fmt.Errorf("claim %s is not bound; its volume gets the type that the rule and the StorageClass say", name)
+		return nil, fmt.Errorf("claim %s is not bound; its volume will get the type that the rule and the StorageClass give", name)
 	case slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany):
-		return nil, refuse("claim %s has the access mode ReadWriteMany, for which its volume needs the type that it has", name)
+		return nil, refuse("claim %s has the access mode ReadWriteMany, for which its volume needs its current type", name)
 	}
 	pv, origin, err := r.volumeOf(ctx, claim)
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *Retyper) Plan(ctx context.Context, request Request) (*Plan, error) {
 	if origin.CSI && slices.Contains(claim.Spec.AccessModes, corev1.ReadOnlyMany) {
 		// Each node has its own attachment, which requires the type's multiattach
 		// property.
-		return nil, refuse("claim %s has the access mode ReadOnlyMany, for which its volume needs the type that it has", name)
+		return nil, refuse("claim %s has the access mode ReadOnlyMany, for which its volume needs its current type", name)
 	}
 	plan := &Plan{PersistentVolume: pv.Name, Backend: origin.Backend, Type: request.Type, target: origin.Target()}
 	plan.target.Permit = r.stillBound(pv, claim)
@@ -122,11 +122,11 @@ func (r *Retyper) volumeOf(ctx context.Context, claim *corev1.PersistentVolumeCl
 	switch {
 	case err != nil:
 	case origin.Historic:
-		err = fmt.Errorf("PersistentVolume %s was made by the historic provisioner, and nothing proves whose its volume is; import the volume first", pv.Name)
+		err = fmt.Errorf("PersistentVolume %s was made by the historic provisioner, so nothing proves whose volume it names; import the volume first", pv.Name)
 	case origin.Cluster != r.Cluster:
 		err = fmt.Errorf("PersistentVolume %s was made for cluster %q, but this is %q", pv.Name, origin.Cluster, r.Cluster)
 	case pv.DeletionTimestamp != nil || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID || origin.ClaimUID != string(claim.UID):
-		err = fmt.Errorf("PersistentVolume %s is not that of claim %s/%s, or is being deleted", pv.Name, claim.Namespace, claim.Name)
+		err = fmt.Errorf("PersistentVolume %s does not belong to claim %s/%s, or is being deleted", pv.Name, claim.Namespace, claim.Name)
 	}
 	return pv, origin, err
 }
@@ -193,7 +193,7 @@ func (r *Retyper) RetypeVolume(ctx context.Context, pv *corev1.PersistentVolume,
 	case err != nil:
 		return err
 	case plan.PersistentVolume != pv.Name:
-		return fmt.Errorf("PersistentVolume %s is not that of claim %s/%s", pv.Name, pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name)
+		return fmt.Errorf("PersistentVolume %s does not belong to claim %s/%s", pv.Name, pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name)
 	}
 	_, err = r.Apply(ctx, plan)
 	return err

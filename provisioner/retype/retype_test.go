@@ -120,11 +120,11 @@ func TestWhoseVolumeGetsAnotherType(t *testing.T) {
 		"the StorageClass asks for another": {change: func(f *fixture) { f.class.Parameters = map[string]string{"type": "hdd"} },
 			warning: `StorageClass fast asks for volumes of type "hdd", and new claims still get that`},
 		"no claim":        {change: func(f *fixture) { f.claim.Name = "other" }, refused: "claim team-a/data does not exist"},
-		"not bound":       {change: func(f *fixture) { f.claim.Status.Phase = corev1.ClaimPending }, refused: "claim team-a/data is not bound; its volume gets the type that the rule and the StorageClass say"},
-		"for many hosts":  {change: func(f *fixture) { f.claim.Spec.AccessModes[0] = corev1.ReadWriteMany }, refused: "claim team-a/data has the access mode ReadWriteMany, for which its volume needs the type that it has"},
+		"not bound":       {change: func(f *fixture) { f.claim.Status.Phase = corev1.ClaimPending }, refused: "claim team-a/data is not bound; its volume will get the type that the rule and the StorageClass give"},
+		"for many hosts":  {change: func(f *fixture) { f.claim.Spec.AccessModes[0] = corev1.ReadWriteMany }, refused: "claim team-a/data has the access mode ReadWriteMany, for which its volume needs its current type"},
 		"another's":       {change: func(f *fixture) { f.pv.Annotations[record.AnnotationProvisionedBy] = "other" }, refused: "PersistentVolume pvc-c1 was not made by test"},
 		"another cluster": {change: func(f *fixture) { f.pv.Annotations[record.AnnotationCluster] = "x" }, refused: `PersistentVolume pvc-c1 was made for cluster "x", but this is "cluster-1"`},
-		"another claim":   {change: func(f *fixture) { f.pv.Spec.ClaimRef.UID, f.pv.Annotations[record.AnnotationClaimUID] = "c2", "c2" }, refused: "PersistentVolume pvc-c1 is not that of claim team-a/data, or is being deleted"},
+		"another claim":   {change: func(f *fixture) { f.pv.Spec.ClaimRef.UID, f.pv.Annotations[record.AnnotationClaimUID] = "c2", "c2" }, refused: "PersistentVolume pvc-c1 does not belong to claim team-a/data, or is being deleted"},
 		"another stamp":   {change: func(f *fixture) { f.volume.Metadata = nil }, refused: "volume volume-1 does not carry the stamp of claim team-a/data; it is not touched"},
 		"reserved":        {change: func(f *fixture) { f.volume.Status = cinder.StatusReserved }, refused: "volume volume-1 is reserved; only an available volume, or one in use, can get another type"},
 		"the rule fixes another type": {change: func(f *fixture) { class := "fixed"; f.claim.Spec.StorageClassName, f.class.Name = &class, class },
@@ -223,7 +223,7 @@ func TestAVolumeThatManyNodesReadKeepsItsType(t *testing.T) {
 		}
 		r, one := f.retyper(t)
 		err := r.RetypeVolume(t.Context(), f.pv, "ssd")
-		if want := "claim team-a/data has the access mode ReadOnlyMany, for which its volume needs the type that it has"; csi && (err == nil || err.Error() != want) || !csi && err != nil {
+		if want := "claim team-a/data has the access mode ReadOnlyMany, for which its volume needs its current type"; csi && (err == nil || err.Error() != want) || !csi && err != nil {
 			t.Errorf("error %v", err)
 		}
 		if (one.requests == 0) != csi {

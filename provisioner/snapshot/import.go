@@ -103,7 +103,7 @@ func (i *importing) run(ctx context.Context) error {
 	class := i.content.Annotations[record.AnnotationStorageClass]
 	if class == "" {
 		return &denied{reason: "SnapshotImportRefused", message: fmt.Sprintf(
-			"VolumeSnapshotContent %s does not say by which rule snapshot %s is granted; name the StorageClass of the rule in the annotation %s", i.content.Name, i.handle, record.AnnotationStorageClass)}
+			"VolumeSnapshotContent %s does not say which rule grants snapshot %s; name the StorageClass of the rule in the annotation %s", i.content.Name, i.handle, record.AnnotationStorageClass)}
 	}
 	i.inForce = i.Policy()
 	decision := i.inForce.DecideSnapshotImport(policy.SnapshotRequest{Namespace: i.snapshot.Namespace, NamespaceLabels: i.labels(), StorageClass: class})

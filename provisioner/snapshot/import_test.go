@@ -136,7 +136,7 @@ func TestWhichSnapshotIsImported(t *testing.T) {
 		"of an encrypted volume": {content: byHand(nil), change: func(_ *cinder.Snapshot, v *cinder.Volume) { v.Encrypted = true },
 			event: "Warning SnapshotImportRefused snapshot snapshot-7 is of a volume that Cinder encrypts, and nodes cannot open one with its content"},
 		"no StorageClass": {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = nil }),
-			event: "Warning SnapshotImportRefused VolumeSnapshotContent imported-snapshot-7 does not say by which rule snapshot snapshot-7 is granted; name the StorageClass of the rule in the annotation standalone-cinder.openstack.org/storage-class"},
+			event: "Warning SnapshotImportRefused VolumeSnapshotContent imported-snapshot-7 does not say which rule grants snapshot snapshot-7; name the StorageClass of the rule in the annotation standalone-cinder.openstack.org/storage-class"},
 		"a rule without import": {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[record.AnnotationStorageClass] = "new" }),
 			event: "Warning ImportNotGranted tenants[0].classes[1] grants no snapshots that exist at Cinder; ask an operator to add import to the rule"},
 		"no rule":                    {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[record.AnnotationStorageClass] = "slow" }), event: "Warning NoMatchingClass"},

@@ -256,7 +256,7 @@ func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendNa
 		// The backend compares the stamp with the snapshot's.
 		target.Place, target.Stamp = origin.Place, c.stampOf(origin)
 	case found && stamp.SnapshotUID != string(content.Spec.VolumeSnapshotRef.UID):
-		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s carries the stamp of another VolumeSnapshot than that of VolumeSnapshotContent %s; it is not touched", id, content.Name)}
+		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s carries the stamp of a VolumeSnapshot other than that of VolumeSnapshotContent %s; it is not touched", id, content.Name)}
 	}
 	target.Permit = func(ctx context.Context) error { return c.stillDeleted(ctx, content, id) }
 	ctx, requests := trail.WithRequestIDs(c.Caller(ctx, target.Stamp.Tenant))

@@ -401,7 +401,7 @@ func TestClaimWithANewVolumeKeepsIt(t *testing.T) {
 	claim := f.ask("team-a", "mine", "fast", "id", nil)
 	f.Room.Ledger.Found(claim.UID, ledger.Volume{Tenant: "a", StorageClass: "fast", GiB: 1, VolumeID: "new"}, "gold")
 	f.sync(claim)
-	want := "Warning NewVolumeBegun a new volume was begun for the claim before it had the annotation standalone-cinder.openstack.org/import-volume, and the claim keeps that volume; to import one, create a claim that has the annotation from the beginning"
+	want := "Warning NewVolumeBegun the claim got the annotation standalone-cinder.openstack.org/import-volume only after the creation of a new volume had begun, and it keeps that volume; to import one, create a claim that has the annotation from the beginning"
 	if events := f.newEvents(); !slices.Equal(events, []string{want}) || f.served("id") != "" || !slices.Equal(f.provisioned, []string{"mine"}) {
 		t.Errorf("events %q, provisioned %v", events, f.provisioned)
 	}

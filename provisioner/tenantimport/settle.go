@@ -91,7 +91,7 @@ func (c *Controller) retry(a *attempt, err error) {
 func (c *Controller) leave(a *attempt) {
 	position, counts := c.Room.Ledger.PositionOf(a.cached.UID)
 	if counts && !position.NothingSeen && !position.Imported {
-		c.report(a, corev1.EventTypeWarning, reasonNewVolume, fmt.Sprintf("a new volume was begun for the claim before it had the annotation %s, and the claim keeps that volume; to import one, create a claim that has the annotation from the beginning", record.AnnotationImport))
+		c.report(a, corev1.EventTypeWarning, reasonNewVolume, fmt.Sprintf("the claim got the annotation %s only after the creation of a new volume had begun, and it keeps that volume; to import one, create a claim that has the annotation from the beginning", record.AnnotationImport))
 	}
 	c.Provision(a.cached)
 }

@@ -76,7 +76,7 @@ func KubectlConfig(kubeconfig, context string) clientcmd.ClientConfig {
 func ConnectAsKubectl(kubeconfig, context string) (*rest.Config, error) {
 	config, err := KubectlConfig(kubeconfig, context).ClientConfig()
 	if kubeconfig == "" && clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("no connection to Kubernetes: neither $KUBECONFIG nor ~/.kube/config has a configuration, and this is no pod; give --kubeconfig")
+		return nil, errors.New("no connection to Kubernetes: neither $KUBECONFIG nor ~/.kube/config has a configuration, and this is not a pod; give --kubeconfig")
 	}
 	switch {
 	case err != nil && kubeconfig != "":

@@ -40,7 +40,7 @@ func TestCommandsConnectAsKubectl(t *testing.T) {
 		"the environment before home": {environment: write("environment"), home: write("home"), want: "https://environment.example"},
 		"files of the environment":    {environment: filepath.Join(dir, "missing") + ":" + write("second"), want: "https://second.example"},
 		"the home directory":          {home: write("home"), want: "https://home.example"},
-		"nothing":                     {wantErr: "no connection to Kubernetes: neither $KUBECONFIG nor ~/.kube/config has a configuration, and this is no pod; give --kubeconfig"},
+		"nothing":                     {wantErr: "no connection to Kubernetes: neither $KUBECONFIG nor ~/.kube/config has a configuration, and this is not a pod; give --kubeconfig"},
 		"a context that is missing":   {environment: write("environment"), context: "none", wantErr: `no connection to Kubernetes (give --kubeconfig): context "none" does not exist`},
 		"a file that is missing":      {flag: dir + "/none", wantErr: "kubeconfig " + dir + "/none: stat " + dir + "/none: no such file or directory"},
 	} {

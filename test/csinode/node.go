@@ -739,7 +739,7 @@ func (n *Node) Usage(_ context.Context, at string) (host.Usage, error) {
 			return host.Usage{Bytes: v.FilesystemBytes, FreeBytes: v.FilesystemBytes / 2, AvailableBytes: v.FilesystemBytes / 4, Inodes: 100, FreeInodes: 90}, nil
 		}
 	}
-	return host.Usage{}, errors.New("the statistics of " + at + " did not end in 5s")
+	return host.Usage{}, errors.New("the statistics of " + at + " did not finish within 5s")
 }
 
 func (n *Node) newSession(target, portal, iface, initiator string) *session {

@@ -82,7 +82,7 @@ func TestExternalProvisionerIsToldWhatTheProgramMade(t *testing.T) {
 	other := asking(claim, 2)
 	other.Parameters["csi.storage.k8s.io/pvc/name"] = "other"
 	_, err = driver.CreateVolume(w.ctx, other)
-	want(err, codes.PermissionDenied, "has the UID with which the name of the volume")
+	want(err, codes.PermissionDenied, "has the UID at the end of the volume's name")
 	bare := asking(claim, 2)
 	bare.Parameters = map[string]string{"namespace": w.name + "-b", "storageClass": w.name + "-driver"}
 	_, err = driver.CreateVolume(w.ctx, bare)

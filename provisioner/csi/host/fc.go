@@ -70,7 +70,7 @@ func CheckFC(p FCPath) error {
 		}
 	}
 	if len(p.From) == 0 {
-		return Refuse(Malformed, "no port of the node leads to port %s", p.Target)
+		return Refuse(Malformed, "no port of the node reaches port %s", p.Target)
 	}
 	if p.LUN < 0 || p.LUN > math.MaxInt32 {
 		return Refuse(Malformed, "%d is not a LUN", p.LUN)

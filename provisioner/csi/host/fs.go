@@ -112,9 +112,9 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	case c.UUID != "":
 		return false, nil
 	case w.ReadOnly:
-		return false, Refuse(WrongFilesystem, "volume %s holds no filesystem, and cannot get one as it is read-only", w.Volume)
+		return false, Refuse(WrongFilesystem, "volume %s holds no filesystem, and none can be created on it, because it is read-only", w.Volume)
 	case w.NeverFormat:
-		return false, Refuse(WrongFilesystem, "volume %s, or a volume that it is a copy of, was not made by this driver, and the disk (%s) holds no filesystem that is known; such a volume is never formatted. Nothing was changed", w.Volume, device)
+		return false, Refuse(WrongFilesystem, "volume %s, or a volume that it is a copy of, was not made by this driver, and the disk (%s) holds no known filesystem; such a volume is never formatted. Nothing was changed", w.Volume, device)
 	case c.Empty, w.Begun && c.Filesystem == "":
 		return true, nil
 	}
@@ -138,7 +138,7 @@ func (h *Host) Format(ctx context.Context, device string, w Wanted) error {
 	}
 	made, err := h.Look(ctx, device)
 	if err == nil && (made.Filesystem != w.Filesystem || made.UUID != w.Volume) {
-		err = fmt.Errorf("mkfs.%s says that it is done, but %s holds %+v", w.Filesystem, device, made)
+		err = fmt.Errorf("mkfs.%s succeeded, but %s holds %+v", w.Filesystem, device, made)
 	}
 	return err
 }

@@ -369,11 +369,11 @@ func TestWhatHangsIsGivenUp(t *testing.T) {
 	do := func() error {
 		return l.bounded(ctx, 10*time.Millisecond, "the test", func() error { <-hangs; return nil })
 	}
-	if err := do(); err == nil || err.Error() != "the test did not end in 10ms" {
+	if err := do(); err == nil || err.Error() != "the test did not finish within 10ms" {
 		t.Errorf("%v", err)
 	}
 	// It is not tried again in the meantime, because each try would cost a thread.
-	if err := do(); err == nil || err.Error() != "the test still hangs from an earlier try" {
+	if err := do(); err == nil || err.Error() != "the test is still hanging from an earlier attempt" {
 		t.Errorf("%v", err)
 	}
 	if err := l.bounded(ctx, time.Second, "something else", func() error { return nil }); err != nil {
@@ -430,7 +430,7 @@ func TestAConnectionThatHangsHindersNoOtherSubsystem(t *testing.T) {
 	}
 	for _, test := range []struct{ options, want string }{
 		{"nqn=nqn.a,transport=tcp", "was given up"},
-		{"nqn=nqn.a,transport=tcp", "still hangs"},
+		{"nqn=nqn.a,transport=tcp", "is still hanging"},
 		{"nqn=nqn.b,transport=tcp", "was given up"},
 	} {
 		if err := connect(test.options); err == nil || !strings.Contains(err.Error(), test.want) {

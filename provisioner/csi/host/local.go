@@ -195,7 +195,7 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 	case err == nil:
 		return c.clean(output.String()), nil
 	case ctx.Err() != nil:
-		return "", fmt.Errorf("%s did not end in %s: %w", c, limit, ctx.Err())
+		return "", fmt.Errorf("%s did not finish within %s: %w", c, limit, ctx.Err())
 	case errors.As(err, &exit):
 		return "", &ToolError{c.String(), exit.ExitCode(), c.clean(output.String())}
 	}
@@ -210,7 +210,7 @@ func (l *Local) bounded(ctx context.Context, limit time.Duration, what string, d
 	hangs := l.stuck[what] > 0
 	l.mu.Unlock()
 	if hangs {
-		return fmt.Errorf("%s still hangs from an earlier try", what)
+		return fmt.Errorf("%s is still hanging from an earlier attempt", what)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- do() }()
@@ -221,7 +221,7 @@ func (l *Local) bounded(ctx context.Context, limit time.Duration, what string, d
 	case err := <-ended:
 		return err
 	case <-timer.C:
-		reason = fmt.Errorf("%s did not end in %s", what, limit)
+		reason = fmt.Errorf("%s did not finish within %s", what, limit)
 	case <-ctx.Done():
 		// A program that is killed because of the context will end soon.
 		select {

@@ -301,7 +301,7 @@ func (h *Host) ask(ctx context.Context, c Controller, id int) (identified, error
 		return identified{}, fmt.Errorf("%s: %w", c.Name, ErrNoNamespace)
 	}
 	if shift < 9 || shift > 16 || blocks >= 1<<62>>shift {
-		return identified{}, fmt.Errorf("%s says that namespace %d has %d blocks of 2^%d bytes", c.Name, id, blocks, shift)
+		return identified{}, fmt.Errorf("%s reports that namespace %d has %d blocks of 2^%d bytes", c.Name, id, blocks, shift)
 	}
 	found := identified{bytes: int64(blocks) << shift, nguid: nonZero(answer[104:120]), eui: nonZero(answer[120:128])}
 	answer, err = h.root.Identify(ctx, c.Name, identifyDescriptors, uint32(id))
@@ -414,7 +414,7 @@ func (h *Host) lookForNamespace(ctx context.Context, w WantedNamespace) (found D
 	}
 	known := h.known(found.Name)
 	if known.bytes != now.bytes || now.uuid != "" && known.uuid != now.uuid || now.nguid != "" && known.nguid != now.nguid {
-		return Disk{}, false, fmt.Errorf("the kernel knows %s as %s of %d bytes, and at the storage it is %s of %d bytes",
+		return Disk{}, false, fmt.Errorf("the kernel knows %s as %s of %d bytes, but at the storage it is %s of %d bytes",
 			found.Name, known.identity(found.Namespace), known.bytes, now.identity(found.Namespace), now.bytes)
 	}
 	found.Identity, found.Bytes = now.identity(found.Namespace), now.bytes
@@ -423,7 +423,7 @@ func (h *Host) lookForNamespace(ctx context.Context, w WantedNamespace) (found D
 		proven = proven || now.is(want)
 	}
 	if !proven || slices.ContainsFunc(w.Identities, now.contradicts) {
-		return Disk{}, true, Refuse(WrongDisk, "namespace %d of %s is %s, and the volume's is %s", found.Namespace.ID, w.Subsystem, found.Identity, strings.Join(w.Identities, "/"))
+		return Disk{}, true, Refuse(WrongDisk, "namespace %d of %s is %s, but the volume's is %s", found.Namespace.ID, w.Subsystem, found.Identity, strings.Join(w.Identities, "/"))
 	}
 	return found, false, nil
 }
@@ -482,7 +482,7 @@ func (h *Host) RescanNamespace(ctx context.Context, d Disk, least int64) (Disk, 
 			return false, err
 		}
 		if now.Identity != d.Identity {
-			return false, Refuse(WrongDisk, "%s was %s, and is %s now", d.Name, d.Identity, now.Identity)
+			return false, Refuse(WrongDisk, "%s was %s, but is now %s", d.Name, d.Identity, now.Identity)
 		}
 		if seen, err = h.Size(d.Name); err != nil {
 			return false, err
@@ -493,7 +493,7 @@ func (h *Host) RescanNamespace(ctx context.Context, d Disk, least int64) (Disk, 
 		return false, h.ScanNamespaces(ctx, d.Namespace.Subsystem)
 	})
 	if err == nil && !agreed {
-		err = fmt.Errorf("disk %s has %d bytes at the storage and %d in the kernel after %s; at least %d are wanted", d.Name, now.Bytes, seen, patience, least)
+		err = fmt.Errorf("disk %s has %d bytes at the storage and %d in the kernel after %s; at least %d are required", d.Name, now.Bytes, seen, patience, least)
 	}
 	return now, err
 }

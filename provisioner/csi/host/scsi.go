@@ -150,7 +150,7 @@ func (h *Host) Scan(ctx context.Context, a Address) (string, error) {
 		return false, nil
 	})
 	if err == nil && !found {
-		err = fmt.Errorf("the storage exposes no disk at %s in %s", a, patience)
+		err = fmt.Errorf("the storage exposed no disk at %s within %s", a, patience)
 	}
 	return name, err
 }
@@ -374,11 +374,11 @@ func (h *Host) capacity(ctx context.Context, disk string) (int64, error) {
 		return 0, err
 	}
 	if len(answer) < 12 {
-		return 0, fmt.Errorf("%s answers the question for its size with %x", disk, answer)
+		return 0, fmt.Errorf("%s answers the query for its size with %x", disk, answer)
 	}
 	last, block := binary.BigEndian.Uint64(answer), binary.BigEndian.Uint32(answer[8:])
 	if block == 0 || last >= 1<<62/uint64(block) {
-		return 0, fmt.Errorf("%s says that it has %d blocks of %d bytes", disk, last, block)
+		return 0, fmt.Errorf("%s reports %d blocks of %d bytes", disk, last, block)
 	}
 	return int64(last+1) * int64(block), nil
 }
@@ -422,7 +422,7 @@ func (h *Host) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
 			return false, err
 		}
 		if now.Identity != d.Identity {
-			return false, Refuse(WrongDisk, "%s was %s, and is %s now", d.Name, d.Identity, now.Identity)
+			return false, Refuse(WrongDisk, "%s was %s, but is now %s", d.Name, d.Identity, now.Identity)
 		}
 		if seen, err = h.Size(d.Name); err != nil {
 			return false, err
@@ -433,7 +433,7 @@ func (h *Host) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
 		return false, h.root.Set(ctx, path.Join(d.Address.directory(), "rescan"), "1")
 	})
 	if err == nil && !agreed {
-		err = fmt.Errorf("disk %s has %d bytes at the storage and %d in the kernel after %s; at least %d are wanted", d.Name, now.Bytes, seen, patience, least)
+		err = fmt.Errorf("disk %s has %d bytes at the storage and %d in the kernel after %s; at least %d are required", d.Name, now.Bytes, seen, patience, least)
 	}
 	return now, err
 }

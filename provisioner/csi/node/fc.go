@@ -116,7 +116,7 @@ func (p *fibreChannel) attach(ctx context.Context, r *record, _ wire.Credentials
 	multipath := p.host.MultipathRuns(ctx)
 	if !multipath && len(usable) > 1 {
 		// Several disks would bypass each other's caches.
-		p.logger.Warn("multipathd does not run, so the volume has one of its paths only, and its pods fail with that", "volume", r.Volume, "paths", len(usable))
+		p.logger.Warn("multipathd is not running, so the volume has only one of its paths, and its pods fail if that path fails", "volume", r.Volume, "paths", len(usable))
 	}
 	var disks []host.Disk
 	for len(usable) > 0 && len(disks) == 0 {

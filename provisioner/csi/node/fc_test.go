@@ -204,7 +204,7 @@ func TestDisksThatTheKernelFoundByItselfAreMadeAnew(t *testing.T) {
 				if got := len(f.node.Devices()); got != want || f.volume().FilesystemBytes != 2*gibibyte {
 					t.Errorf("%d disks, %+v", got, f.volume())
 				}
-				if warned := strings.Contains(f.log.String(), "multipathd does not run, so the volume has one of its paths only"); warned == multipath {
+				if warned := strings.Contains(f.log.String(), "multipathd is not running, so the volume has only one of its paths"); warned == multipath {
 					t.Error(f.log.String())
 				}
 				f.must(f.unstage(u))

@@ -145,7 +145,7 @@ func (p *nvme) attach(ctx context.Context, r *record, _ wire.Credentials) error 
 		return err
 	}
 	if other != "" {
-		return host.Refuse(host.InUse, "namespace %d of %s is volume %s on this node, which is still staged; the storage gave it to volume %s", disk.Namespace.ID, subsystem, other, r.Volume)
+		return host.Refuse(host.InUse, "namespace %d of %s is volume %s on this node, which is still staged, but the storage now gives it to volume %s", disk.Namespace.ID, subsystem, other, r.Volume)
 	}
 	inUse, err := p.host.Use(ctx, disk.Name)
 	if err == nil {
@@ -318,7 +318,7 @@ func (p *nvme) cutOff(ctx context.Context, r *record) error {
 				return err
 			}
 			if !dropped {
-				return host.Refuse(host.InUse, "what the kernel still has to write to volume %s cannot be dropped alone, since its subsystem is shared: %s. Stop the pods of this node that use it", r.Volume, sharing)
+				return host.Refuse(host.InUse, "pending writes to volume %s cannot be discarded alone, because its subsystem is shared: %s. Stop the pods of this node that use it", r.Volume, sharing)
 			}
 		}
 		return nil

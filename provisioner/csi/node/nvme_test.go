@@ -186,13 +186,13 @@ func TestNamespacesThatAreNotProvenAreRefused(t *testing.T) {
 		want   string
 	}{
 		"another volume's UUID": {func(_ *use, s *csinode.Subsystem) { s.Namespaces[1].NamespaceUUID = foreignID }, codes.FailedPrecondition,
-			"WrongDisk: namespace 1 of nqn.2026-01.org.example:vol-1 is uuid." + foreignID + ", and the volume's is uuid." + firstID},
+			"WrongDisk: namespace 1 of nqn.2026-01.org.example:vol-1 is uuid." + foreignID + ", but the volume's is uuid." + firstID},
 		"another volume's NGUID": {func(u *use, s *csinode.Subsystem) {
 			u.identities, s.Namespaces[1].NGUID = []string{"eui." + nguid}, strings.Repeat("1", 32)
-		}, codes.FailedPrecondition, "and the volume's is eui." + nguid},
+		}, codes.FailedPrecondition, "but the volume's is eui." + nguid},
 		"one of two identities": {func(u *use, s *csinode.Subsystem) {
 			u.identities, s.Namespaces[1].NGUID = append(u.identities, "eui."+nguid), strings.Repeat("1", 32)
-		}, codes.FailedPrecondition, "and the volume's is uuid." + firstID + "/eui." + nguid},
+		}, codes.FailedPrecondition, "but the volume's is uuid." + firstID + "/eui." + nguid},
 		"no such namespace": {func(u *use, _ *csinode.Subsystem) { u.lun = 7 }, codes.Internal,
 			"shows 0 namespaces that could be the volume's (namespace 7, uuid." + firstID + ")"},
 		"no such identity": {func(u *use, _ *csinode.Subsystem) { u.lun, u.identities = 0, []string{"uuid." + foreignID} }, codes.Internal,
@@ -345,8 +345,8 @@ func TestASharedSubsystemIsNotCutOff(t *testing.T) {
 		f.must(f.publish(second, 1, false))
 		s.Namespaces[1].Elsewhere = true
 		u.attachment = "attachment-2"
-		f.refuses(f.publish(u, 2, false), codes.FailedPrecondition, "cannot be dropped alone, since its subsystem is shared: volume gold/"+secondID+" is staged")
-		f.refuses(f.unstage(u), codes.Unavailable, "cannot be dropped alone")
+		f.refuses(f.publish(u, 2, false), codes.FailedPrecondition, "cannot be discarded alone, because its subsystem is shared: volume gold/"+secondID+" is staged")
+		f.refuses(f.unstage(u), codes.Unavailable, "cannot be discarded alone")
 		f.must(f.node.Write(second.pod(1), "written"))
 		f.must(f.unpublish(second, 1))
 		f.must(f.unstage(second))
@@ -368,7 +368,7 @@ func TestANamespaceGrows(t *testing.T) {
 					t.Errorf("%d bytes, %+v", size, s.Namespaces[1])
 				}
 				_, err = f.expand(of, 3*gibibyte)
-				f.refuses(err, codes.Internal, "at least 3221225472 are wanted")
+				f.refuses(err, codes.Internal, "at least 3221225472 are required")
 				f.must(f.unstage(of))
 				f.clean()
 			})

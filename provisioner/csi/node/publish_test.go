@@ -154,7 +154,7 @@ func TestAVolumeGrows(t *testing.T) {
 				_, err := f.expand(u, 2*gibibyte)
 				f.refuses(err, codes.NotFound, "is not staged on this node")
 				f.must(f.stage(u))
-				if _, err := f.expand(u, 2*gibibyte); err == nil || !strings.Contains(err.Error(), "at least 2147483648 are wanted") {
+				if _, err := f.expand(u, 2*gibibyte); err == nil || !strings.Contains(err.Error(), "at least 2147483648 are required") {
 					t.Errorf("before the storage extended it: %v", err)
 				}
 				f.volume().Bytes = 2 * gibibyte
@@ -309,5 +309,5 @@ func TestRequestsThatLackSomething(t *testing.T) {
 func TestARecordOfALaterReleaseIsNotOverwritten(t *testing.T) {
 	f, u := newFixture(t), plain()
 	f.node.PutFile(f.service.state.file(kindVolumes, u.handle()), `{"version": 2, "boot": "boot-1"}`)
-	f.refuses(f.stage(u), codes.Internal, "has version 2, and this plugin knows 1")
+	f.refuses(f.stage(u), codes.Internal, "has version 2, but this plugin knows only 1")
 }

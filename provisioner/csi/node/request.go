@@ -63,7 +63,7 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 		return staging{}, status.Error(codes.NotFound, err.Error())
 	}
 	if !volumeID.MatchString(handle.ID) {
-		return staging{}, invalid("the ID %q of the volume is no UUID in lower case, which its filesystem could have", handle.ID)
+		return staging{}, invalid("the volume's ID %q is not a lower-case UUID, so its filesystem cannot have that UUID", handle.ID)
 	}
 	connection, err := wire.ParsePublishContext(request.GetPublishContext())
 	if err != nil {

@@ -62,7 +62,7 @@ func (p scsi) clear(ctx context.Context, r *record, at host.Address, target stri
 		return err
 	}
 	if other != "" {
-		return host.Refuse(host.InUse, "LUN %d of target %s is volume %s on this node, which is still staged; the storage gave its LUN to volume %s", at.LUN, target, other, r.Volume)
+		return host.Refuse(host.InUse, "LUN %d of target %s is volume %s on this node, which is still staged, but the storage now gives its LUN to volume %s", at.LUN, target, other, r.Volume)
 	}
 	removed, err := p.host.RemoveWithMap(ctx, at)
 	if err != nil {

@@ -173,7 +173,7 @@ func (s *Service) Tidy(ctx context.Context) {
 		}
 		if err := s.tidyOne(ctx, r.Volume); err != nil && !errors.Is(err, host.ErrLocked) {
 			// The next call for the volume tries again, and reports a failure.
-			s.logger.Warn("volume whose staging was cut off could not be taken away", "volume", r.Volume, "error", err)
+			s.logger.Warn("interrupted staging of a volume could not be undone", "volume", r.Volume, "error", err)
 		}
 	}
 }
@@ -191,6 +191,6 @@ func (s *Service) tidyOne(ctx context.Context, volume string) error {
 	if err := s.takeDown(ctx, r); err != nil {
 		return err
 	}
-	s.logger.Info("volume whose staging was cut off was taken away", "volume", volume)
+	s.logger.Info("interrupted staging of a volume was undone", "volume", volume)
 	return nil
 }

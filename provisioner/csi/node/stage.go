@@ -126,7 +126,7 @@ func (s *Service) outdated(ctx context.Context, r *record, attachment string) er
 			return err
 		}
 	}
-	return host.Refuse(host.Outdated, "volume %s was detached from the node while it was staged, and may have been written by another node since; it can be used again when no pod of this node has it", r.Volume)
+	return host.Refuse(host.Outdated, "volume %s was detached from the node while it was staged, and may have been written by another node since; it can be used again once no pod on this node uses it", r.Volume)
 }
 
 // intact returns an error that says why a staged volume cannot be used; nil if it can.
@@ -186,7 +186,7 @@ func (s *Service) isVolumes(ctx context.Context, r *record) error {
 			continue
 		}
 		if now.Identity != disk.Identity {
-			return host.Refuse(host.WrongDisk, "%s was %s, and is %s now", disk.Name, disk.Identity, now.Identity)
+			return host.Refuse(host.WrongDisk, "%s was %s, but is now %s", disk.Name, disk.Identity, now.Identity)
 		}
 		answers++
 	}

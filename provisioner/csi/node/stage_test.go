@@ -239,14 +239,14 @@ func TestWhatIsNotProvenIsRefused(t *testing.T) {
 		"an old filesystem": {func(f *fixture, _ *use) { f.volume().Filesystem, f.volume().UUID = "ext3", firstID },
 			codes.FailedPrecondition, "holds ext3, but ext4 was requested"},
 		"an empty disk that must not be written": {func(_ *fixture, u *use) { u.arrayReads = true },
-			codes.FailedPrecondition, "cannot get one as it is read-only"},
+			codes.FailedPrecondition, "none can be created on it, because it is read-only"},
 		"a filesystem beyond repair": {func(f *fixture, _ *use) {
 			f.volume().Filesystem, f.volume().UUID, f.volume().NeedsCheck = "ext4", firstID, 4
 		}, codes.Internal, "e2fsck -p"},
 		"a disk that is too small": {func(_ *fixture, u *use) { u.bytes = 2 * gibibyte },
 			codes.FailedPrecondition, "WrongDisk: volume gold/" + firstID + " has 2147483648 bytes, and its disk"},
 		"a LUN that is not exported": {func(_ *fixture, u *use) { u.lun = 7 },
-			codes.Internal, "the storage exposes no disk at"},
+			codes.Internal, "the storage exposed no disk at"},
 		"a wrong password": {func(_ *fixture, u *use) { u.password = "swordfish-2" },
 			codes.Unauthenticated, "LoginRefused: target iqn.2026-01.org.example:vol-1 at 10.0.0.1:3260 refuses the login of " + csinode.Initiator},
 		"a portal that is down": {func(f *fixture, _ *use) { f.target().Down[onePortal] = true },
@@ -269,7 +269,7 @@ func TestWhatIsNotProvenIsRefused(t *testing.T) {
 		"no xfs programs": {func(f *fixture, u *use) { f.node.Missing["mkfs.xfs"], u.filesystem = true, "xfs" },
 			codes.FailedPrecondition, "MissingTool: mkfs.xfs is not installed on the node"},
 		"a mkfs that gives another UUID": {func(f *fixture, _ *use) { f.node.Forgetful = true },
-			codes.Internal, "mkfs.ext4 says that it is done, but "},
+			codes.Internal, "mkfs.ext4 succeeded, but "},
 		"a mount that the node does not see": {func(f *fixture, _ *use) { f.node.Unpropagated = true },
 			codes.Internal, "mountPropagation: Bidirectional"},
 		"a target's name that is an option": {func(_ *fixture, u *use) { u.target = "x y" },
@@ -280,7 +280,7 @@ func TestWhatIsNotProvenIsRefused(t *testing.T) {
 		"an unknown protocol": {func(_ *fixture, u *use) { u.protocol = "rbd" },
 			codes.FailedPrecondition, `is reached by protocol "rbd", which this node plugin does not have`},
 		"an ID that is no UUID": {func(_ *fixture, u *use) { u.id = "volume-1" },
-			codes.InvalidArgument, `the ID "volume-1" of the volume is no UUID`},
+			codes.InvalidArgument, `the volume's ID "volume-1" is not a lower-case UUID`},
 		"a filesystem for many writers": {func(_ *fixture, u *use) { u.mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER },
 			codes.InvalidArgument, "would be destroyed; use a raw block volume"},
 		"an unknown filesystem": {func(_ *fixture, u *use) { u.filesystem = "btrfs" }, codes.InvalidArgument, `filesystem "btrfs" is not supported`},
@@ -778,7 +778,7 @@ func TestUnstagingWorksWithout(t *testing.T) {
 func TestWhatOnlyAnUnreadableRecordKnowsIsNotForgotten(t *testing.T) {
 	for name, c := range map[string]struct{ content, text string }{
 		"damaged":            {"{", "cannot be read"},
-		"of a later release": {`{"version": 2, "boot": "boot-1"}`, "has version 2, and this plugin knows 1"},
+		"of a later release": {`{"version": 2, "boot": "boot-1"}`, "has version 2, but this plugin knows only 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

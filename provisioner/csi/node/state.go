@@ -105,7 +105,7 @@ func (s *state) read(file string) (*record, error) {
 		return nil, nil
 	}
 	if r.Version != recordVersion {
-		return nil, fmt.Errorf("the state file %s has version %d, and this plugin knows %d; upgrade it again, or restart the node", file, r.Version, recordVersion)
+		return nil, fmt.Errorf("the state file %s has version %d, but this plugin knows only %d; upgrade the plugin again, or restart the node", file, r.Version, recordVersion)
 	}
 	return &r, nil
 }

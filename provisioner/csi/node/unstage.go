@@ -176,7 +176,7 @@ func (s *Service) exchanged(ctx context.Context, r *record, protocol protocol) e
 	for _, disk := range r.Disks {
 		now, err := protocol.inspect(ctx, disk)
 		if err == nil && now.Identity != disk.Identity {
-			return host.Refuse(host.WrongDisk, "%s was %s, and is %s now", disk.Name, disk.Identity, now.Identity)
+			return host.Refuse(host.WrongDisk, "%s was %s, but is now %s", disk.Name, disk.Identity, now.Identity)
 		}
 	}
 	content, err := s.host.Look(ctx, r.Device)

@@ -90,7 +90,7 @@ func Keep(ctx context.Context, socket string, serve func() *grpc.Server, drain t
 		if err != nil || ctx.Err() != nil {
 			return errors.Join(err, removeOwn(socket, listener))
 		}
-		logger.Info("the socket was removed, it is made again", "socket", socket)
+		logger.Info("the socket was removed; creating it again", "socket", socket)
 	}
 }
 

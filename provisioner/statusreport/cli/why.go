@@ -59,7 +59,7 @@ than it has, say how far the growth is and what is in its way.
 
 Besides the rights of status, the command needs the rights to get the claim and
 its StorageClass and to list the events of its namespace. Without the right to ask
-the program it goes by the claim and its events.
+the program, it relies on the claim and its events.
 
 Exit codes: 0 the claim has what it asks for, or the reason is given; 1 nothing says
 why the claim is pending or has not grown; 2 wrong usage, or the claim cannot be read.`,
