@@ -24,7 +24,7 @@ import (
 // snapshot.
 const AnnotationStorageClass = Prefix + "storage-class"
 
-// AnnotationFilesystemUUIDs, on the content of a snapshot, lists the UUIDs that its
+// AnnotationFilesystemUUIDs lists, on the content of a snapshot, the UUIDs that its
 // filesystem may have: the volume may be gone when the snapshot is restored. On the
 // PersistentVolume of a native volume, an administrator records them so that copies can
 // be in mode csi.
