@@ -89,7 +89,7 @@ func newWatched(t *testing.T, source clients, change ...func(*LifecycleOptions))
 			// take one.
 			_ = w.Health()
 			w.Configure(w.options.Config)
-			_ = w.HasNoVolumeFor(claimStamp(1))
+			_ = w.KnowsNothingOf(claimStamp(1))
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.said = append(w.said, fmt.Sprintf("%s %v", time.Since(start).Round(time.Second), err))

@@ -157,7 +157,7 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 		if err := ctx.Err(); err != nil {
 			return Connected{}, err
 		}
-		switch steps.NextToConnect(v, stamps.WorkflowOf(v)) {
+		switch steps.StepToConnect(v, stamps.WorkflowOf(v)) {
 		case steps.Reserve:
 			v, err = e.reserveImported(ctx, v, spec, contested)
 			contested = false
@@ -342,7 +342,7 @@ func (l *Lifecycle) CancelImport(ctx context.Context, target Target) error {
 	if v.Metadata[stamps.KeyContested] != "" || stamps.IsCSI(v) {
 		return nil
 	}
-	switch steps.NextToDelete(v, stamps.WorkflowOf(v)) {
+	switch steps.StepToDelete(v, stamps.WorkflowOf(v)) {
 	case steps.Release:
 		return e.release(ctx, v, target)
 	case steps.DetachAll:

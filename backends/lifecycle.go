@@ -243,9 +243,9 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 		if err := ctx.Err(); err != nil {
 			return Connected{}, err
 		}
-		next := steps.NextToConnect(v, stamps.WorkflowOf(v))
+		next := steps.StepToConnect(v, stamps.WorkflowOf(v))
 		if spec.CSI {
-			next = steps.NextToCreate(v)
+			next = steps.StepToAttachable(v)
 		}
 		switch next {
 		case steps.AwaitCreated, steps.Reserve, steps.Connect, steps.Attach, steps.None:

@@ -237,7 +237,7 @@ func (e *endpoint) onOtherNode(v cinder.Volume, other string, to PublishRequest)
 	if to.Shared && !v.MultiAttach {
 		why = "; for several nodes at once it needs a volume type with multiattach"
 	}
-	return &OnOtherNodeError{Node: other, Failure: e.failure(KindOnOtherNode, "volume %s is attached to node %s, and can be attached to node %s only after it is detached there%s", v.ID, other, to.Node, why)}
+	return &OnOtherNodeError{Node: other, Failure: e.failure(KindOnOtherNode, "volume %s is attached to node %s, and must be detached there before it can be attached to node %s%s", v.ID, other, to.Node, why)}
 }
 
 // completedFor returns a completed attachment for a host that no other node's record

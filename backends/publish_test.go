@@ -98,11 +98,11 @@ func TestPublish(t *testing.T) {
 			m.forgetLog()
 		}, want: []string{attach, mark, "attachment.complete attachment-3"}, handed: "attachment-3"},
 		"on another node": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) { m.recordedFor(t, "volume-1", "n2") }, kind: KindOnOtherNode,
-			wantErr: "backend gold: volume volume-1 is attached to node n2, and can be attached to node n1 only after it is detached there"},
+			wantErr: "backend gold: volume volume-1 is attached to node n2, and must be detached there before it can be attached to node n1"},
 		"on another node, and not for several": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) { m.recordedFor(t, "volume-1", "n2") }, shared: true, kind: KindOnOtherNode,
-			wantErr: "backend gold: volume volume-1 is attached to node n2, and can be attached to node n1 only after it is detached there; for several nodes at once it needs a volume type with multiattach"},
+			wantErr: "backend gold: volume volume-1 is attached to node n2, and must be detached there before it can be attached to node n1; for several nodes at once it needs a volume type with multiattach"},
 		"on another node, which asked for it alone": {volume: shared, prepare: func(t *testing.T, m *memoryCinder) { m.recordedFor(t, "volume-1", "n2") }, kind: KindOnOtherNode,
-			wantErr: "backend gold: volume volume-1 is attached to node n2, and can be attached to node n1 only after it is detached there"},
+			wantErr: "backend gold: volume volume-1 is attached to node n2, and must be detached there before it can be attached to node n1"},
 		"on another node, for several": {volume: shared, prepare: func(t *testing.T, m *memoryCinder) { m.recordedFor(t, "volume-1", "n2") }, shared: true,
 			want: []string{attach, mark, "attachment.complete attachment-3"}, handed: "attachment-3"},
 		"made for this node, and its record lost": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {
@@ -112,7 +112,7 @@ func TestPublish(t *testing.T) {
 		"made for another node, and its record lost": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {
 			m.recordedFor(t, "volume-1", "n2")
 			m.loseRecord(t, "volume-1", "n2")
-		}, kind: KindOnOtherNode, wantErr: "backend gold: volume volume-1 is attached to node n2, and can be attached to node n1 only after it is detached there"},
+		}, kind: KindOnOtherNode, wantErr: "backend gold: volume volume-1 is attached to node n2, and must be detached there before it can be attached to node n1"},
 		"made for a node that a member is not told, and its record lost": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {
 			m.member = true
 			m.recordedFor(t, "volume-1", "n2")

@@ -72,12 +72,12 @@ func (l *Lifecycle) move(config Config) {
 	l.breaker.Moved(l.at.session.epoch)
 }
 
-// HasNoVolumeFor reports whether the backend certainly has no volume of the claim
-// from this term: none is known, and no create request has an unknown effect.
+// KnowsNothingOf reports whether this term provably made no volume for the claim: none
+// is known, and no create request has an unknown effect.
 // It costs no request. A caller that knows that no earlier term can have served
 // the claim may then choose another backend, as long as no other operation on
 // the claim is under way.
-func (l *Lifecycle) HasNoVolumeFor(stamp stamps.Volume) bool {
+func (l *Lifecycle) KnowsNothingOf(stamp stamps.Volume) bool {
 	at := l.current()
 	id, doubtSince := at.known.Of(stamp.ClaimUID)
 	return id == "" && doubtSince.IsZero() && !at.inventory.Knows(stamp.ClaimUID)

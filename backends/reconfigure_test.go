@@ -197,8 +197,8 @@ func operationEndsWhereItBegan(t *testing.T, during string) {
 	equal(t, found[0].ID, connected.Volume.ID)
 	equal(t, found[0].Status, cinder.StatusAttaching)
 	// The new endpoint may be the same Cinder at another address.
-	equal(t, l.HasNoVolumeFor(claimStamp(1)), false)
-	equal(t, l.HasNoVolumeFor(claimStamp(2)), true)
+	equal(t, l.KnowsNothingOf(claimStamp(1)), false)
+	equal(t, l.KnowsNothingOf(claimStamp(2)), true)
 	_, err = l.HasVolumeOf(t.Context(), claimStamp(1))
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, two.count("volume.list"), 1)
@@ -351,7 +351,7 @@ func TestUntouched(t *testing.T) {
 			l := memory.term(t)
 			test.prepare(t, memory, l)
 			memory.forgetLog()
-			equal(t, l.HasNoVolumeFor(stamp), test.want)
+			equal(t, l.KnowsNothingOf(stamp), test.want)
 			equal(t, memory.log, []string(nil))
 		})
 	}
@@ -383,7 +383,7 @@ func TestConfigureWhileClaimsAreServed(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			_ = l.HasNoVolumeFor(claimStamp(claim))
+			_ = l.KnowsNothingOf(claimStamp(claim))
 			if err := l.Complete(ctx, claimTarget(claim, connected.Volume.ID), false); err != nil && !cinder.IsKind(err, cinder.KindNotFound) {
 				t.Error(err)
 			}

@@ -256,7 +256,7 @@ func (e *endpoint) attachedElsewhere(v cinder.Volume, target Target) error {
 // answers a step only when it is complete, the next state is assumed; if that
 // is wrong, Cinder rejects the next step and the volume is read again.
 func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target Target) (cinder.Volume, error) {
-	next := steps.NextToDelete(v, stamps.WorkflowOf(v))
+	next := steps.StepToDelete(v, stamps.WorkflowOf(v))
 	if next == steps.Delete && len(v.Attachments) > 0 {
 		// It failed while in use, and Cinder does not delete attached volumes.
 		next = steps.Disconnect

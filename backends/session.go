@@ -199,8 +199,8 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(s.term, cancel)()
-	// The permit is asked before the request enters the queue: it may need
-	// requests, which must not use up a turn.
+	// The permit is first asked before the request enters the queue: a new permit
+	// may need requests, which must not use up a turn.
 	if err := permitted(ctx); err != nil {
 		attempt.End(lasting, err)
 		return err

@@ -151,7 +151,7 @@ func TestAVolumeThatMustStayIsNoted(t *testing.T) {
 		t.Errorf("changes %q, want %q", changes, want)
 	}
 	_, err := memory.term(t).Publish(t.Context(), target, toNode("n2"))
-	if want := "backend gold: volume volume-1 is attached to node n1, and can be attached to node n2 only after it is detached there, which waits until node n1 can no longer write to it"; err == nil || err.Error() != want {
+	if want := "backend gold: volume volume-1 is attached to node n1, and must be detached there before it can be attached to node n2, which waits until node n1 can no longer write to it"; err == nil || err.Error() != want {
 		t.Errorf("the error is %v, want %s", err, want)
 	}
 }

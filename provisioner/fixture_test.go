@@ -229,7 +229,7 @@ func (f *fakeVolumes) HasVolume(_ context.Context, id string) (bool, error) {
 
 func (f *fakeVolumes) Health() error { return f.health }
 
-func (f *fakeVolumes) HasNoVolumeFor(stamp stamps.Volume) bool { return !f.touched[stamp.ClaimUID] }
+func (f *fakeVolumes) KnowsNothingOf(stamp stamps.Volume) bool { return !f.touched[stamp.ClaimUID] }
 
 type fakeBackends map[string]*fakeVolumes
 

@@ -250,8 +250,8 @@ type Connecting interface {
 	Mark(ctx context.Context, target backends.Target) error
 	// HasVolumeOf reports whether the claim has a volume.
 	HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error)
-	// HasNoVolumeFor reports whether this term provably created nothing for the claim.
-	HasNoVolumeFor(stamp stamps.Volume) bool
+	// KnowsNothingOf reports whether this term provably created nothing for the claim.
+	KnowsNothingOf(stamp stamps.Volume) bool
 }
 
 // Removing removes volumes. Every removal needs a proof.

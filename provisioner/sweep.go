@@ -66,12 +66,12 @@ func (p *Provisioner) Sweep(ctx context.Context) {
 func (p *Provisioner) sweepSecretsAgain(ctx context.Context, began time.Time) {
 	var swept time.Time
 	for wait := sweepPeriod; pause(ctx, wait); {
-		doubt := began
-		if failed := p.secrets.LastUncertain(); failed.After(doubt) {
-			doubt = failed
+		latest := began
+		if failed := p.secrets.LastUncertain(); failed.After(latest) {
+			latest = failed
 		}
 		at := time.Now()
-		if !mayHaveArrived(began, doubt, swept, at) {
+		if !mayHaveArrived(began, latest, swept, at) {
 			wait = sweepPeriod
 			continue
 		}
@@ -99,20 +99,20 @@ func (p *Provisioner) sweepIsDue(name string, began, swept, now time.Time) bool 
 	if !p.placement.IsCounted(name) || p.placement.Health(name) != nil {
 		return false
 	}
-	doubt := began
-	if volumes, err := p.Backends.Volumes(name); err == nil && volumes.LastUncertain().After(doubt) {
-		doubt = volumes.LastUncertain()
+	latest := began
+	if volumes, err := p.Backends.Volumes(name); err == nil && volumes.LastUncertain().After(latest) {
+		latest = volumes.LastUncertain()
 	}
-	return mayHaveArrived(began, doubt, swept, now)
+	return mayHaveArrived(began, latest, swept, now)
 }
 
-// mayHaveArrived reports whether requests sent up to doubt may have taken effect
+// mayHaveArrived reports whether requests sent up to latest may have taken effect
 // since the last sweep; swept is zero before the first.
-func mayHaveArrived(began, doubt, swept, now time.Time) bool {
+func mayHaveArrived(began, latest, swept, now time.Time) bool {
 	if swept.IsZero() {
-		return now.Sub(doubt) >= firstSweepAfter || now.Sub(began) >= lastSweepAfter
+		return now.Sub(latest) >= firstSweepAfter || now.Sub(began) >= lastSweepAfter
 	}
-	return doubt.After(swept) && now.Sub(swept) >= firstSweepAfter || now.Sub(doubt) >= lastSweepAfter && swept.Sub(doubt) < lastSweepAfter
+	return latest.After(swept) && now.Sub(swept) >= firstSweepAfter || now.Sub(latest) >= lastSweepAfter && swept.Sub(latest) < lastSweepAfter
 }
 
 // CountBackends counts every backend when the term begins, and those that a

@@ -245,7 +245,7 @@ func (a *attempt) undoMade(ctx context.Context, cause error) error {
 // that a claim that Cinder rejects does not use quota between attempts.
 func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 	// A listing does not show what Cinder is still about to create.
-	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.HasNoVolumeFor(a.stamp) {
+	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.KnowsNothingOf(a.stamp) {
 		a.p.finish(a.claim.UID)
 		a.p.placement.ReleaseUnrecorded(a.claim.UID)
 	}

@@ -35,12 +35,12 @@ func (s Sources) UnknownKeys(name string) []UnknownKey {
 			continue // which Resolve reports
 		}
 		entry := document.Clouds[name]
-		found = append(found, strayKeys(file, &entry, reflect.TypeFor[clouds.Cloud]())...)
+		found = append(found, unknownKeys(file, &entry, reflect.TypeFor[clouds.Cloud]())...)
 	}
 	return found
 }
 
-func strayKeys(file string, mapping *yaml.Node, of reflect.Type) []UnknownKey {
+func unknownKeys(file string, mapping *yaml.Node, of reflect.Type) []UnknownKey {
 	if mapping.Kind != yaml.MappingNode {
 		return nil
 	}
@@ -62,7 +62,7 @@ func strayKeys(file string, mapping *yaml.Node, of reflect.Type) []UnknownKey {
 		case !ok:
 			found = append(found, UnknownKey{File: file, Line: key.Line, Key: key.Value, Known: names})
 		case of == reflect.TypeFor[*clouds.AuthInfo]():
-			found = append(found, strayKeys(file, value, of.Elem())...)
+			found = append(found, unknownKeys(file, value, of.Elem())...)
 		}
 	}
 	return found

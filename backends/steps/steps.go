@@ -25,10 +25,10 @@ const (
 	Blocked      Step = "blocked"
 )
 
-// NextToConnect returns the next step from a volume's state to a connection,
+// StepToConnect returns the next step from a volume's state to a connection,
 // by the workflow that the volume is connected with. An absent volume has no
 // ID; one without a status exists, in an unknown state.
-func NextToConnect(v cinder.Volume, workflow cinder.Workflow) Step {
+func StepToConnect(v cinder.Volume, workflow cinder.Workflow) Step {
 	if v.ID == "" {
 		return Create
 	}
@@ -55,19 +55,19 @@ func NextToConnect(v cinder.Volume, workflow cinder.Workflow) Step {
 	return Blocked
 }
 
-// NextToCreate returns the next step from a volume's state to a volume that the CSI
+// StepToAttachable returns the next step from a volume's state to a volume that the CSI
 // driver can attach; None if it can. A volume that nodes have attached was made: a
 // PersistentVolume of the same claim once named it.
-func NextToCreate(v cinder.Volume) Step {
+func StepToAttachable(v cinder.Volume) Step {
 	switch v.Status {
 	case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse, cinder.StatusDetaching:
 		return None
 	}
-	return NextToConnect(v, cinder.WorkflowAttachment)
+	return StepToConnect(v, cinder.WorkflowAttachment)
 }
 
-// NextToDelete returns the next step from a volume's state to its absence.
-func NextToDelete(v cinder.Volume, workflow cinder.Workflow) Step {
+// StepToDelete returns the next step from a volume's state to its absence.
+func StepToDelete(v cinder.Volume, workflow cinder.Workflow) Step {
 	if v.ID == "" {
 		return None
 	}

@@ -39,10 +39,10 @@ var everyStatus = map[cinder.Status]struct{ connected, gone Step }{
 }
 
 func TestNextStepFromAbsence(t *testing.T) {
-	if got := NextToConnect(cinder.Volume{}, cinder.WorkflowReserve); got != Create {
+	if got := StepToConnect(cinder.Volume{}, cinder.WorkflowReserve); got != Create {
 		t.Errorf("towards a connection: %s, want %s", got, Create)
 	}
-	if got := NextToDelete(cinder.Volume{}, cinder.WorkflowReserve); got != None {
+	if got := StepToDelete(cinder.Volume{}, cinder.WorkflowReserve); got != None {
 		t.Errorf("towards absence: %s, want %s", got, None)
 	}
 }
@@ -50,10 +50,10 @@ func TestNextStepFromAbsence(t *testing.T) {
 func TestNextStepForEveryStatus(t *testing.T) {
 	for status, want := range everyStatus {
 		v := cinder.Volume{ID: "v1", Status: status}
-		if got := NextToConnect(v, cinder.WorkflowReserve); got != want.connected {
+		if got := StepToConnect(v, cinder.WorkflowReserve); got != want.connected {
 			t.Errorf("towards a connection from %q: %s, want %s", status, got, want.connected)
 		}
-		if got := NextToDelete(v, cinder.WorkflowReserve); got != want.gone {
+		if got := StepToDelete(v, cinder.WorkflowReserve); got != want.gone {
 			t.Errorf("towards absence from %q: %s, want %s", status, got, want.gone)
 		}
 	}
@@ -74,10 +74,10 @@ func TestNextStepByTheAttachmentsAPI(t *testing.T) {
 			want = other
 		}
 		v := cinder.Volume{ID: "v1", Status: status}
-		if got := NextToConnect(v, cinder.WorkflowAttachment); got != want.connected {
+		if got := StepToConnect(v, cinder.WorkflowAttachment); got != want.connected {
 			t.Errorf("towards a connection from %q: %s, want %s", status, got, want.connected)
 		}
-		if got := NextToDelete(v, cinder.WorkflowAttachment); got != want.gone {
+		if got := StepToDelete(v, cinder.WorkflowAttachment); got != want.gone {
 			t.Errorf("towards absence from %q: %s, want %s", status, got, want.gone)
 		}
 	}
@@ -86,7 +86,7 @@ func TestNextStepByTheAttachmentsAPI(t *testing.T) {
 // TestNextStepOfAVolumeForTheCSIDriver: nothing is left to do once the volume exists,
 // whoever has it.
 func TestNextStepOfAVolumeForTheCSIDriver(t *testing.T) {
-	if got := NextToCreate(cinder.Volume{}); got != Create {
+	if got := StepToAttachable(cinder.Volume{}); got != Create {
 		t.Errorf("from absence: %s, want %s", got, Create)
 	}
 	made := map[cinder.Status]bool{"available": true, "reserved": true, "attaching": true, "in-use": true, "detaching": true}
@@ -95,7 +95,7 @@ func TestNextStepOfAVolumeForTheCSIDriver(t *testing.T) {
 		if made[status] {
 			want = None
 		}
-		if got := NextToCreate(cinder.Volume{ID: "v1", Status: status}); got != want {
+		if got := StepToAttachable(cinder.Volume{ID: "v1", Status: status}); got != want {
 			t.Errorf("from %q: %s, want %s", status, got, want)
 		}
 	}

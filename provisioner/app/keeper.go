@@ -97,9 +97,9 @@ func (k *keeper) look(ctx context.Context) {
 	switch {
 	case k.failure == before:
 	case err == nil:
-		a.logger.Info("The policy and credentials in force are saved again", "in", a.lastGood.String())
+		a.logger.Info("The policy and credentials in force are kept again", "in", a.lastGood.String())
 	default:
-		a.logger.Warn("The policy and credentials in force are not saved", "error", err)
+		a.logger.Warn("The policy and credentials in force are not kept", "error", err)
 		a.tell(corev1.EventTypeWarning, "LastGoodNotKept", "replicas that start while the policy or the credentials are bad may fail, or lack credentials: "+k.failure)
 	}
 }

@@ -216,12 +216,12 @@ func TestWhatCannotBeKeptIsTold(t *testing.T) {
 	}
 	again()
 	again()
-	if told := strings.Count(s.log.String(), "The policy and credentials in force are not saved"); told != 1 || testutil.ToFloat64(s.reloads.kept) != 0 {
+	if told := strings.Count(s.log.String(), "The policy and credentials in force are not kept"); told != 1 || testutil.ToFloat64(s.reloads.kept) != 0 {
 		t.Errorf("told %d times; the gauge is %g", told, testutil.ToFloat64(s.reloads.kept))
 	}
 	forbid = false
 	again()
-	if text, _ := s.kept(t); text != policyOf("own", "") || testutil.ToFloat64(s.reloads.kept) != 1 || !strings.Contains(s.log.String(), "The policy and credentials in force are saved again") {
+	if text, _ := s.kept(t); text != policyOf("own", "") || testutil.ToFloat64(s.reloads.kept) != 1 || !strings.Contains(s.log.String(), "The policy and credentials in force are kept again") {
 		t.Errorf("kept %q; the gauge is %g", text, testutil.ToFloat64(s.reloads.kept))
 	}
 

@@ -39,8 +39,8 @@ func (a *App) lead(ctx context.Context) error {
 
 // elect runs for the lease once, and leads if elected. The elector does not use the
 // process's context: it renews the lease while the term drains, and releases it only
-// when nothing is under way. elect calls turns for as long as the elector does not
-// stand still.
+// when nothing is under way. elect calls turns for as long as the elector is not
+// stuck.
 func (a *App) elect(ctx context.Context, turns func()) error {
 	candidacy, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()

@@ -99,8 +99,8 @@ func (a *App) watchQueue(ctx context.Context, backend string) {
 	a.monitor.Follow(ctx, "the request queue of backend "+backend, a.maxWorkTime, func() (waiting bool, mark string) { return a.pool.Progress(backend) })
 }
 
-// healthz answers the kubelet, which restarts a replica in which something stands
-// still. An API server or a Cinder that does not answer is no reason, because a restart
+// healthz answers the kubelet, which restarts a replica in which something is
+// stuck. An API server or a Cinder that does not answer is no reason, because a restart
 // would not help.
 type healthz struct {
 	monitor *liveness.Monitor

@@ -41,7 +41,7 @@ func newReloadMetrics(registry prometheus.Registerer) *reloadMetrics {
 		}, []string{"revision"}),
 		kept: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_last_good_kept",
-			Help: "Whether the policy and the credentials in force are saved for replicas that start with bad files (1) or could not be written (0); only the leader exports it.",
+			Help: "Whether the policy and the credentials in force are kept for replicas that start with bad files (1) or could not be written (0); only the leader exports it.",
 		}, nil),
 	}
 	registry.MustRegister(m.success, m.timestamp, m.info, m.kept)

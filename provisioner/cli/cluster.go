@@ -63,10 +63,10 @@ func CheckCredentials(p *policy.Policy, cloudsFile string) []policycli.Finding {
 		path, config := fmt.Sprintf("backends[%d].auth.cloudConfig", i), wiring.BackendConfig(p, backend, "")
 		if backend.Auth.Cloud != "" {
 			path = fmt.Sprintf("backends[%d].auth.cloud", i)
-			for _, stray := range sources.UnknownKeys(backend.Auth.Cloud) {
-				if meant, near := document.Suggest(stray.Key, stray.Known); near {
+			for _, unknown := range sources.UnknownKeys(backend.Auth.Cloud) {
+				if meant, near := document.Suggest(unknown.Key, unknown.Known); near {
 					findings = append(findings, policycli.Finding{Path: path, Warning: true, Message: fmt.Sprintf(
-						"%s:%d: the key %q is not used; did you mean %q?", stray.File, stray.Line, stray.Key, meant)})
+						"%s:%d: the key %q is not used; did you mean %q?", unknown.File, unknown.Line, unknown.Key, meant)})
 				}
 			}
 		}

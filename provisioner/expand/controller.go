@@ -163,7 +163,8 @@ func (c *Controller) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// wish returns the parts of a claim that can begin, change or end an expansion.
+// relevantFields returns the parts of a claim that can begin, change or end an
+// expansion.
 func relevantFields(claim *corev1.PersistentVolumeClaim) [6]string {
 	wanted, limit, has := requested(claim), storage(claim.Spec.Resources.Limits), storage(claim.Status.Capacity)
 	deleted := ""

@@ -325,7 +325,7 @@ func TestOperatorsAreToldWhatANodeFormats(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		const warning = "a node that mounts volume volume-1 formats it unless it recognizes a filesystem, partition table or encryption on it; if the volume has other data, import it with --volume-mode Block"
+		const warning = "a node that gets volume volume-1 as a disk formats it unless it recognizes a filesystem, partition table or encryption on it; if the volume has other data, import it with --volume-mode Block"
 		if slices.Contains(plan.Warnings, warning) != test.told {
 			t.Errorf("%s: warnings %q", test.mode, plan.Warnings)
 		}

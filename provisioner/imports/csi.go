@@ -37,7 +37,7 @@ func (i *Importer) checkMode(ctx context.Context, plan *Plan) error {
 		}
 		plan.PersistentVolume = i.persistentVolume(plan)
 		if plan.wanted == "" && !record.IsBlock(plan.Claim) {
-			plan.Warnings = append(plan.Warnings, fmt.Sprintf("a node that mounts volume %s formats it unless it recognizes a filesystem, partition table or encryption on it; if the volume has other data, import it with --volume-mode Block", plan.Volume.ID))
+			plan.Warnings = append(plan.Warnings, fmt.Sprintf("a node that gets volume %s as a disk formats it unless it recognizes a filesystem, partition table or encryption on it; if the volume has other data, import it with --volume-mode Block", plan.Volume.ID))
 		}
 		return nil
 	}

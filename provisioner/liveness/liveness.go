@@ -1,6 +1,6 @@
 // Package liveness notices what is stuck inside the process: a loop that no longer
 // turns, work that does not end, or a queue that nobody serves. What fails, or waits
-// for a server with a timeout, does not stand still.
+// for a server with a timeout, is not stuck.
 package liveness
 
 import (
@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// maxNamed bounds how many tasks that stand still the error names.
+// maxNamed bounds how many stuck tasks the error names.
 const maxNamed = 10
 
-// Monitor watches everything in one process that must not stand still.
+// Monitor watches everything in one process that must not get stuck.
 type Monitor struct {
 	mu    sync.Mutex
 	tasks map[*Task]struct{}

@@ -37,8 +37,8 @@ const (
 	Earlier     TriggerKind = "earlier"     // it is known which claims are older than the term
 )
 
-// maxTriggers bounds how many triggers are distinguished. Beyond it, all that fired are
-// forgotten and count as having fired, which costs needless checks.
+// maxTriggers bounds how many triggers are distinguished. Beyond it, what fired is
+// forgotten, and every trigger counts as having fired, which costs needless checks.
 const maxTriggers = 4096
 
 // History remembers when each trigger last fired.

@@ -78,7 +78,7 @@ func (p *Placer) MayLeave(claim *corev1.PersistentVolumeClaim, d ledger.Decided)
 // this term or earlier.
 func (p *Placer) MayHaveVolume(claim *corev1.PersistentVolumeClaim, backend string, stamp stamps.Volume) bool {
 	volumes, err := p.Volumes(backend)
-	return err != nil || !volumes.HasNoVolumeFor(stamp) || p.mayHaveUnseenVolume(claim, backend)
+	return err != nil || !volumes.KnowsNothingOf(stamp) || p.mayHaveUnseenVolume(claim, backend)
 }
 
 // mayHaveUnseenVolume reports whether a backend may have a volume of the claim

@@ -51,7 +51,7 @@ func (f *fakeVolumes) Volumes(context.Context) ([]cinder.Volume, error) {
 
 func (f *fakeVolumes) Relist(ctx context.Context) ([]cinder.Volume, error) { return f.Volumes(ctx) }
 
-func (f *fakeVolumes) HasNoVolumeFor(stamp stamps.Volume) bool { return !f.touched[stamp.ClaimUID] }
+func (f *fakeVolumes) KnowsNothingOf(stamp stamps.Volume) bool { return !f.touched[stamp.ClaimUID] }
 
 func (f *fakeVolumes) Health() error { return f.health }
 

@@ -22,8 +22,8 @@ type Volumes interface {
 	Volumes(ctx context.Context) ([]cinder.Volume, error)
 	// Relist lists them again.
 	Relist(ctx context.Context) ([]cinder.Volume, error)
-	// HasNoVolumeFor reports whether this term provably created nothing for the claim.
-	HasNoVolumeFor(stamp stamps.Volume) bool
+	// KnowsNothingOf reports whether this term provably created nothing for the claim.
+	KnowsNothingOf(stamp stamps.Volume) bool
 	// Health returns nil while the backend answers.
 	Health() error
 }

@@ -166,7 +166,8 @@ func OtherByHandle(pvs cache.Indexer, source corev1.PersistentVolumeSource, exce
 }
 
 // ByHandle returns the PersistentVolumes with a CSI driver and a volumeHandle that is
-// not the volume's ID. There is one, unless somebody copied it.
+// not the volume's ID. There is one, unless somebody copied it. Unlike OtherByHandle, it
+// finds no PersistentVolume whose volumeHandle is the volume's ID.
 func ByHandle(pvs cache.Indexer, driver, handle string) []*corev1.PersistentVolume {
 	var found []*corev1.PersistentVolume
 	for _, object := range lookUp(pvs, byHandle, groupOf(handle)) {

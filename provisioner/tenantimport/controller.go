@@ -176,7 +176,7 @@ func (c *Controller) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// wish returns the parts of a claim that can begin, change or end an import.
+// relevantFields returns the parts of a claim that can begin, change or end an import.
 func relevantFields(claim *corev1.PersistentVolumeClaim) [5]string {
 	volume, asks := claim.Annotations[record.AnnotationImport]
 	if asks {

@@ -181,10 +181,10 @@ func (p *project) put(v cinder.Volume) {
 	p.volumes[v.ID] = v
 }
 
-// Volumes, Relist, HasNoVolumeFor and Health are for the ledger.
+// Volumes, Relist, KnowsNothingOf and Health are for the ledger.
 func (p *project) Volumes(ctx context.Context) ([]cinder.Volume, error) { return p.All(ctx) }
 func (p *project) Relist(ctx context.Context) ([]cinder.Volume, error)  { return p.All(ctx) }
-func (p *project) HasNoVolumeFor(stamps.Volume) bool                    { return true }
+func (p *project) KnowsNothingOf(stamps.Volume) bool                    { return true }
 func (p *project) Health() error                                        { return p.health }
 
 type fixture struct {

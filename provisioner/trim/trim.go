@@ -38,7 +38,7 @@ type Trimmer struct {
 type Options struct {
 	// IsRead reports whether code reads an annotation of claims.
 	IsRead func(key string) bool
-	// KeepOnVolumes reports whether code reads an annotation of PersistentVolumes.
+	// KeepOnVolumes reports whether to keep an annotation of PersistentVolumes.
 	KeepOnVolumes func(key string) bool
 	// IsUnique reports whether no two objects share an annotation's value.
 	IsUnique func(key string) bool

@@ -335,7 +335,7 @@ func TestVolumesMoveFromNodeToNode(t *testing.T) {
 	}
 
 	w.must(c.attachTo(w.ctx, v, 1))
-	why := fmt.Sprintf("volume %s is attached to node %s, and can be attached to node %s only after it is detached there", v.id, c.node(0), c.node(1))
+	why := fmt.Sprintf("volume %s is attached to node %s, and must be detached there before it can be attached to node %s", v.id, c.node(0), c.node(1))
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
 		va, err := suite.Client.StorageV1().VolumeAttachments().Get(w.ctx, c.attachment(v, 1), metav1.GetOptions{})
 		if err != nil || va.Status.AttachError == nil || !strings.Contains(va.Status.AttachError.Message, why) {

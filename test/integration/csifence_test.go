@@ -160,7 +160,7 @@ func TestAVolumeLeavesALostNode(t *testing.T) {
 			t.Fatalf("the volume is unclean on %q", got)
 		}
 		w.must(c.attachTo(w.ctx, v, 1))
-		c.refused(w, v, 1, fmt.Sprintf("volume %s is attached to node %s, and can be attached to node %s only after it is detached there, which waits until node %s can no longer write to it", v.id, c.node(0), c.node(1), c.node(0)))
+		c.refused(w, v, 1, fmt.Sprintf("volume %s is attached to node %s, and must be detached there before it can be attached to node %s, which waits until node %s can no longer write to it", v.id, c.node(0), c.node(1), c.node(0)))
 	}
 	moves := func() {
 		t.Helper()

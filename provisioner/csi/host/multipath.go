@@ -173,9 +173,10 @@ func (h *Host) FlushEmptyMap(ctx context.Context, device string) error {
 	return h.FlushMap(ctx, device)
 }
 
-// RemoveWithMap removes a disk, after the map of which it is a path. If something uses
-// the map and the map has other paths, it only removes the disk from the map:
-// multipathd has then merged two volumes to which the storage gives the same identity.
+// RemoveWithMap removes a disk, and before it the map of which it is a path. If something
+// uses the map and the map has other paths, the map stays, and the disk is taken out of
+// it first: multipathd has then merged two volumes to which the storage gives the same
+// identity.
 func (h *Host) RemoveWithMap(ctx context.Context, a Address) (removed bool, err error) {
 	name, known, err := h.diskAt(a)
 	if err != nil {

@@ -161,7 +161,7 @@ func (p *nvme) attach(ctx context.Context, r *record, _ wire.Credentials) error 
 	return p.state.save(r)
 }
 
-// clear ends the plugin's connections to a subsystem that an earlier volume left and
+// clear ends those of the plugin's connections that an earlier volume left to a subsystem
 // that nothing else needs, so that the kernel looks for its namespaces again.
 func (p *nvme) clear(ctx context.Context, r *record, subsystem string) error {
 	other, err := p.sharer(subsystem, r.Volume)
@@ -298,8 +298,8 @@ func (p *nvme) rescan(ctx context.Context, disk host.Disk, least int64) (host.Di
 
 // cutOff disconnects the subsystem, so that writes that have not reached the namespace
 // never will. A single namespace cannot be cut off. So a subsystem that others use
-// stays connected, and the kernel must drop the namespace because it is another one
-// now.
+// stays connected, and cutOff refuses unless the kernel drops the namespace, as it does
+// when the storage has replaced it with another one.
 func (p *nvme) cutOff(ctx context.Context, r *record) error {
 	release, err := p.state.lockTargets(ctx, r.Paths)
 	if err != nil {

@@ -63,7 +63,7 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 		return staging{}, status.Error(codes.NotFound, err.Error())
 	}
 	if !volumeID.MatchString(handle.ID) {
-		return staging{}, invalid("the volume's ID %q is not a lower-case UUID, so its filesystem cannot have that UUID", handle.ID)
+		return staging{}, invalid("the volume's ID %q is not a lower-case UUID, so it cannot be the UUID of its filesystem", handle.ID)
 	}
 	connection, err := wire.ParsePublishContext(request.GetPublishContext())
 	if err != nil {
@@ -128,7 +128,7 @@ func readCapability(c *csi.VolumeCapability) (capability, error) {
 		return capability{}, invalid("the volume capability has neither mount nor block")
 	}
 	if several {
-		return capability{}, invalid("a filesystem that several nodes mount for writing would be destroyed; use a raw block volume")
+		return capability{}, invalid("a filesystem that several nodes mount, at least one of them for writing, would be destroyed; use a raw block volume")
 	}
 	// Kubelet sets it only for drivers that declare this capability.
 	if mount.GetVolumeMountGroup() != "" {

@@ -79,7 +79,7 @@ func (s *Service) reuse(ctx context.Context, found *record, w staging) (done boo
 			return false, err
 		}
 		if mounted && (found.StagingPath != w.record.StagingPath || found.Filesystem != w.record.Filesystem || found.ReadOnly != w.record.ReadOnly) {
-			return false, status.Errorf(codes.AlreadyExists, "volume %s is already staged at %s with different options", found.Volume, found.StagingPath)
+			return false, status.Errorf(codes.AlreadyExists, "volume %s is already staged at %s, with another path, filesystem or access than requested", found.Volume, found.StagingPath)
 		}
 		wrong := s.outdated(ctx, found, w.record.Attachment)
 		if wrong == nil {

@@ -708,7 +708,7 @@ func TestAVolumeIsStagedInOneWay(t *testing.T) {
 		f.must(f.stage(u))
 		raw := u
 		raw.block = true
-		f.refuses(f.stage(raw), codes.AlreadyExists, "is already staged at "+u.staging()+" with different options")
+		f.refuses(f.stage(raw), codes.AlreadyExists, "is already staged at "+u.staging()+", with another path, filesystem or access than requested")
 		f.refuses(f.publish(raw, 1, false), codes.InvalidArgument, "is not staged for this kind of access")
 		f.must(f.unstage(u))
 		f.clean()
