@@ -152,7 +152,7 @@ func (s *site) attachThrough(ctx context.Context, c csiCluster, v csiVolume, end
 			reached = false
 		}
 	}
-	if err == nil && m.verdict == faultproxy.Late {
+	if err == nil && reached && m.verdict == faultproxy.Late {
 		s.release()
 		if err = wait(ctx, t.done); err == nil && !ending {
 			// What arrives late gives the volume to no other node.

@@ -163,7 +163,7 @@ func (s *site) loseThrough(ctx context.Context, c csiCluster, v csiVolume, at st
 			reached = false
 		}
 	}
-	if err == nil && m.verdict == faultproxy.Late {
+	if err == nil && reached && m.verdict == faultproxy.Late {
 		s.release()
 		if err = wait(ctx, t.done); err == nil {
 			err = s.attach(ctx, c, v, 1)
