@@ -633,16 +633,13 @@ func (s *site) crash(ctx context.Context, c crash) (recovery []step, err error) 
 
 // reaches waits until the trap has caught the step, and reports false if the
 // phase passes without it.
-func (s *site) reaches(ctx context.Context, at *stage, t *trap) (bool, error) {
-	caught := t.sprung
-	if t.verdict == faultproxy.HoldAfter || t.verdict == faultproxy.LoseAfter || t.verdict == faultproxy.Twice {
-		caught = t.done
-	}
+func (s *site) reaches(ctx context.Context, t *trap, goal func(context.Context) error) (bool, error) {
+	caught := t.caught()
 	ctx, cancel := context.WithTimeout(ctx, caseTime)
 	defer cancel()
 	passed := make(chan error, 1)
 	go func() {
-		err := s.goal(ctx, at)
+		err := goal(ctx)
 		// The last step may come after the last change.
 		_ = pause(ctx, time.Second)
 		passed <- err
@@ -665,7 +662,7 @@ func (s *site) reaches(ctx context.Context, at *stage, t *trap) (bool, error) {
 // befall waits for the step, and does what the network alone cannot; false means
 // that the phase passed without the step.
 func (s *site) befall(ctx context.Context, at *stage, m mishap, t *trap) (reached bool, err error) {
-	if reached, err = s.reaches(ctx, at, t); !reached || err != nil {
+	if reached, err = s.reaches(ctx, t, func(ctx context.Context) error { return s.goal(ctx, at) }); !reached || err != nil {
 		return reached, err
 	}
 	if m.abandon {

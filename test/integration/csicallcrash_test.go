@@ -219,10 +219,7 @@ func (s *callSite) through(ctx context.Context, at step, m mishap) ([]step, erro
 	caught := make(<-chan struct{})
 	if at != (step{}) {
 		t = s.set(at, m.verdict)
-		caught = t.sprung
-		if m.verdict == faultproxy.HoldAfter || m.verdict == faultproxy.LoseAfter || m.verdict == faultproxy.Twice {
-			caught = t.done
-		}
+		caught = t.caught()
 	}
 	done := make(chan error, 1)
 	go func() { done <- s.repeat(ctx) }()

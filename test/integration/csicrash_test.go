@@ -127,10 +127,7 @@ func (s *site) attachThrough(ctx context.Context, c csiCluster, v csiVolume, end
 	}
 	s.begin()
 	t := s.set(at, m.verdict)
-	caught := t.sprung
-	if m.verdict == faultproxy.HoldAfter || m.verdict == faultproxy.LoseAfter || m.verdict == faultproxy.Twice {
-		caught = t.done
-	}
+	caught := t.caught()
 	change := s.attach
 	if ending {
 		change = s.detach

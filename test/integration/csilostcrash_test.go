@@ -142,10 +142,7 @@ func (s *site) loseThrough(ctx context.Context, c csiCluster, v csiVolume, at st
 	}
 	s.begin()
 	t := s.set(at, m.verdict)
-	caught := t.sprung
-	if m.verdict == faultproxy.HoldAfter || m.verdict == faultproxy.LoseAfter || m.verdict == faultproxy.Twice {
-		caught = t.done
-	}
+	caught := t.caught()
 	done := make(chan error, 1)
 	go func() { done <- s.lose(ctx, c, v) }()
 	var err error

@@ -132,10 +132,7 @@ func (s *site) grow(ctx context.Context, at step, m mishap) ([]step, error) {
 	caught := make(<-chan struct{})
 	if at != (step{}) {
 		t = s.set(at, m.verdict)
-		caught = t.sprung
-		if m.verdict == faultproxy.HoldAfter || m.verdict == faultproxy.LoseAfter || m.verdict == faultproxy.Twice {
-			caught = t.done
-		}
+		caught = t.caught()
 	}
 	grown := make(chan error, 1)
 	go func() { grown <- s.growTo(ctx, claim, "3Gi") }()

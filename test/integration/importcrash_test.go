@@ -210,31 +210,41 @@ func (s *site) volumeCommand(ctx context.Context, dir, name string, arguments ..
 
 // interrupted starts an operator's command, makes a mishap befall one of its
 // steps, and waits until it has ended. It must not succeed, unless all it lost is
-// a read, which it may repeat.
+// a read, which it may repeat. If it succeeds without the step, the error is
+// errNotReached.
 func (s *site) interrupted(ctx context.Context, operator *node, command *exec.Cmd, at step, m mishap) error {
 	t := s.set(at, m.verdict)
-	caught := t.sprung
-	if m.verdict == faultproxy.HoldAfter || m.verdict == faultproxy.LoseAfter {
-		caught = t.done
-	}
 	if err := command.Start(); err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
-	if err := wait(ctx, caught); err != nil {
-		return fmt.Errorf("the command did not take the step: %w", err)
-	}
-	if m.kill {
-		if err := command.Process.Kill(); err != nil {
-			return err
+	reached := true
+	var err error
+	select {
+	case <-t.caught():
+		if m.kill {
+			if err := command.Process.Kill(); err != nil {
+				return err
+			}
+		}
+		err = <-ended
+	case err = <-ended:
+		select {
+		case <-t.caught():
+		default:
+			reached = false
 		}
 	}
-	err := <-ended
 	operator.api.Close()
 	operator.cinder.Close()
 	s.begin()
-	if err == nil && (m.kill || !at.reads()) {
+	switch {
+	case !reached && err == nil:
+		return errNotReached
+	case !reached:
+		return fmt.Errorf("the command failed before the step: %w", err)
+	case err == nil && (m.kill || !at.reads()):
 		return errors.New("the command succeeded although a step was lost")
 	}
 	return nil

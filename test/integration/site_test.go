@@ -174,6 +174,16 @@ type trap struct {
 	exchange     *exchange
 }
 
+// caught is closed when the request is where the verdict wants it: before its effect,
+// or after that.
+func (t *trap) caught() <-chan struct{} {
+	switch t.verdict {
+	case faultproxy.HoldAfter, faultproxy.LoseAfter, faultproxy.Twice:
+		return t.done
+	}
+	return t.sprung
+}
+
 // newSite makes a site without replicas. The caller must close it.
 func newSite(ctx context.Context, name string, options siteOptions) (_ *site, err error) {
 	s := &site{

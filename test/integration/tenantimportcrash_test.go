@@ -124,11 +124,7 @@ func (s *site) importForTenant(ctx context.Context, at step, m mishap) error {
 		return err
 	}
 	if t != nil {
-		caught := t.sprung
-		if m.verdict == faultproxy.HoldAfter || m.verdict == faultproxy.LoseAfter {
-			caught = t.done
-		}
-		if err := wait(ctx, caught); err != nil {
+		if err := wait(ctx, t.caught()); err != nil {
 			return fmt.Errorf("the import did not take the step: %w", err)
 		}
 		if m.abandon {
