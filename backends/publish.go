@@ -22,10 +22,11 @@ type PublishRequest struct {
 	// Shared means that other nodes may have the volume at the same time, if Cinder
 	// says so, too (multiattach).
 	Shared bool
-	// Admit decides about a new attachment before it is made. It gets the notes about
-	// nodes that may still write to the volume, and returns the keys of the nodes that
-	// have released it since: Publish clears their notes with its next request. Publish
-	// returns its error unchanged. Nil admits everything.
+	// Admit decides about a new attachment before it is made, and about one that the node
+	// kept when it was lost with the volume, before it is handed out again. It gets the
+	// notes about nodes that may still write to the volume, and returns the keys of the
+	// nodes that have released it since: Publish clears their notes with its next request.
+	// Publish returns its error unchanged. Nil admits everything.
 	Admit func(ctx context.Context, notes map[string]stamps.Unclean) (ended []string, err error)
 	// HandOut gives the connection to the node. Publish calls it before it completes the
 	// attachment, and again whenever Publish is repeated. It must write what the node
@@ -152,6 +153,19 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 
 // handOutAgain answers a repeated publish.
 func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamps.NodeRecord, to PublishRequest) (Published, error) {
+	if note, noted := stamps.UncleanOf(v)[to.Key]; noted && to.Admit != nil {
+		// The node was lost with the volume and kept its attachment. From now on it uses
+		// the volume anew, and the note would say nothing about that.
+		ended, err := to.Admit(ctx, map[string]stamps.Unclean{to.Key: note})
+		if err != nil {
+			return Published{}, err
+		}
+		if slices.Contains(ended, to.Key) {
+			if err := e.updateMetadata(ctx, v.ID, map[string]string{stamps.UncleanPrefix + to.Key: ""}); err != nil {
+				return Published{}, err
+			}
+		}
+	}
 	attachmentID := recorded.AttachmentID
 	var document []byte
 	err := e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {

@@ -249,3 +249,56 @@ func TestANoteEndsWithTheDetachment(t *testing.T) {
 		t.Errorf("notes %v, records %v", notes, stamps.NodeRecordsOf(v))
 	}
 }
+
+// TestANoteEndsWhenItsNodeGetsTheVolumeAgain: the node was lost with the volume, which
+// stayed attached to it, and somebody removed the VolumeAttachment's finalizer. The node
+// has rebooted, and gets the volume by the next VolumeAttachment. If the note stayed, the
+// node's next loss would look like a release, because its boot is another one.
+func TestANoteEndsWhenItsNodeGetsTheVolumeAgain(t *testing.T) {
+	held := errors.New("the node may write")
+	for name, test := range map[string]struct {
+		ended []string
+		err   error
+		notes int
+	}{
+		"the node has let go of it": {ended: []string{"key-of-n1"}},
+		"it may still write to it":  {err: held, notes: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newMemoryCinder()
+			target := claimTarget(1, memory.add(forNodes()))
+			_, err := memory.term(t).Publish(t.Context(), target, toNode("n1"))
+			success(t, err)
+			lost := lostWith("n1", "boot-1")
+			stays := UnpublishRequest{Node: "n1", Key: "key-of-n1", Unclean: func(ctx context.Context, node, key string, noted stamps.Unclean) (stamps.Unclean, bool, error) {
+				note, unclean, _ := lost.Unclean(ctx, node, key, noted)
+				return note, unclean, held
+			}}
+			if err := memory.term(t).Unpublish(t.Context(), target, stays); !errors.Is(err, held) {
+				t.Fatal(err)
+			}
+			success(t, memory.term(t).ForgetUnclean(t.Context(), target, "key-of-n1"))
+			to := toNode("n1")
+			to.Admit = func(_ context.Context, notes map[string]stamps.Unclean) ([]string, error) {
+				if len(notes) != 1 || notes["key-of-n1"].Node != "n1" {
+					t.Errorf("notes %v", notes)
+				}
+				return test.ended, test.err
+			}
+			handedOut := false
+			to.HandOut = func(context.Context, Published) error {
+				handedOut = true
+				if notes := stamps.UncleanOf(memory.present()[target.VolumeID]); len(notes) > 0 {
+					t.Errorf("the node gets the volume, which has the notes %v", notes)
+				}
+				return nil
+			}
+			if _, err = memory.term(t).Publish(t.Context(), target, to); !errors.Is(err, test.err) || handedOut == (test.err != nil) {
+				t.Errorf("error %v, handed out: %t", err, handedOut)
+			}
+			if notes := stamps.UncleanOf(memory.present()[target.VolumeID]); len(notes) != test.notes {
+				t.Errorf("notes %v", notes)
+			}
+		})
+	}
+}

@@ -122,6 +122,9 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	if err := e.admits(to.Node); err != nil {
 		return wire.Connection{}, failure(err)
 	}
+	if err := e.isAskedFor(ctx, of.pv.Name, to); err != nil {
+		return wire.Connection{}, failure(err)
+	}
 	if err := e.protocols.check(to); err != nil {
 		return wire.Connection{}, failure(err)
 	}
@@ -130,20 +133,14 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		return wire.Connection{}, failure(err)
 	}
 	at := place{to.Volume.Backend, to.Node.Name}
-	// The listing also shows the notes on the neighbors' volumes, and after it the
-	// backend's place is known.
+	// The listing also shows the notes on volumes of other backends of the project, and
+	// after it the backend's place is known.
 	if err := e.know(ctx, volumes, at.backend); err != nil {
 		return wire.Connection{}, failure(err)
 	}
 	// A node that already has the volume gets the same answer again, even in
 	// quarantine.
-	var quarantine error
-	neighbors := e.neighbors(volumes, at.backend)
-	for _, neighbor := range neighbors {
-		if err := e.quarantine(ctx, neighbor.volumes, place{neighbor.backend, at.node}, at.backend); quarantine == nil {
-			quarantine = err
-		}
-	}
+	quarantine := e.quarantine(ctx, volumes, at.backend, at.node)
 	taken, err := e.takePlace(to.Volume, to.Node.Name)
 	if err != nil {
 		return wire.Connection{}, failure(err)
@@ -151,12 +148,10 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	target := of.target
 	target.Permit = e.stillThere(of.pv)
 	started, begun := time.Now(), false
-	admit := e.admit(to.Volume, to.Node.Name, neighbors, quarantine)
-	for _, neighbor := range neighbors {
-		gate := e.lost.gate(place{neighbor.backend, at.node})
-		gate.RLock()
-		defer gate.RUnlock()
-	}
+	admit := e.admit(to.Volume, to.Node.Name, quarantine)
+	gate := e.lost.gate(volumes.Place(), at.node)
+	gate.RLock()
+	defer gate.RUnlock()
 	var found mappers.NodeConnection
 	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.PublishRequest{
 		Node: to.Node.Name, Key: to.Node.Key(), Connector: e.connectorOf(to.Node), ReadOnly: to.ReadOnly, Shared: to.Shared,
@@ -285,7 +280,7 @@ func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle
 	e.places.leave(place{volume.Backend, node}, volume.String())
 	for _, node := range clean {
 		// The notes about them have ended, and they may get the volume again at once.
-		e.lost.drop(place{volume.Backend, node}, volume.ID)
+		e.lost.drop(node, volume.ID)
 	}
 	// The credentials go last: until the array refuses the node, it may have to log in
 	// again.

@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 
@@ -65,6 +66,35 @@ func (e *Engine) leaving(ctx context.Context, pv, nodeID string) ([]string, erro
 		return nil, &controller.Failure{Kind: string(cinder.KindInvalid), Message: mistake.Error()}
 	}
 	return []string{named.Name}, nil
+}
+
+// isAskedFor returns an error if VolumeAttachments ask for the volume, but none for this
+// node. The node of another one may have registered under this node's ID for a moment:
+// nothing would ever detach what this node got. A volume without VolumeAttachments is
+// attached for whoever calls: other orchestrators have none.
+func (e *Engine) isAskedFor(ctx context.Context, pv string, to controller.PublishRequest) error {
+	of := func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == to.Node.Name }
+	attachments := e.attachmentsOf(pv)
+	if len(attachments) == 0 || slices.ContainsFunc(attachments, of) {
+		return nil
+	}
+	// The cache may be late. kube-controller-manager derives the name.
+	name := fmt.Sprintf("csi-%x", sha256.Sum256([]byte(to.Volume.String()+wire.DriverName+to.Node.Name)))
+	live, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+	if err == nil && isOf(live, pv) && of(live) {
+		return nil
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("cannot tell whether volume %s is to be attached to node %s: %w", to.Volume, to.Node.Name, err)
+	}
+	all, err := e.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot tell whether volume %s is to be attached to node %s: %w", to.Volume, to.Node.Name, err)
+	}
+	if slices.ContainsFunc(all.Items, func(a storagev1.VolumeAttachment) bool { return isOf(&a, pv) && of(&a) }) {
+		return nil
+	}
+	return damaged("VolumeAttachments ask for PersistentVolume %s, but none for node %s, so the volume is not attached there; another node may have used its ID", pv, to.Node.Name)
 }
 
 // attachmentsOf returns the driver's VolumeAttachments of a PersistentVolume in the cache.

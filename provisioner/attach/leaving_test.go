@@ -1,6 +1,8 @@
 package attach
 
 import (
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -186,4 +189,59 @@ func TestNamesThatNoNodeHasAreRefused(t *testing.T) {
 	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n2", PortNames: []string{"05001"}})))
 	_, err := w.publish(t)
 	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 identify themselves to the storage by the same name, 5001, so neither gets a volume; give one of them a unique name, and restart its node plugin")
+}
+
+// TestANodeGetsOnlyWhatAVolumeAttachmentAsksFor: n1 had registered under n2's ID for a
+// moment, so csi-attacher asks for n2 although the VolumeAttachment is n1's. Nothing
+// would ever detach n2.
+func TestANodeGetsOnlyWhatAVolumeAttachmentAsksFor(t *testing.T) {
+	const refusal = "VolumeAttachments ask for PersistentVolume pvc-1, but none for node n2, so the volume is not attached there; another node may have used its ID"
+	ofN1 := testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) { a.Status.Attached = false })
+	named := testAttachment(pvName, "n2", func(a *storagev1.VolumeAttachment) {
+		a.Name = fmt.Sprintf("csi-%x", sha256.Sum256([]byte(handle().String()+wire.DriverName+"n2")))
+	})
+	unreadable := errors.New("no answer")
+	for name, test := range map[string]struct {
+		cached []*storagev1.VolumeAttachment
+		// late are VolumeAttachments that only the API server shows; failing is the verb
+		// that it does not answer.
+		late    []runtime.Object
+		failing string
+		refused string
+		reads   int
+	}{
+		"none":                              {},
+		"its own":                           {cached: []*storagev1.VolumeAttachment{ofN1, testAttachment(pvName, "n2", nil)}},
+		"another node's":                    {cached: []*storagev1.VolumeAttachment{ofN1}, refused: refusal, reads: 2},
+		"its own, not cached yet":           {cached: []*storagev1.VolumeAttachment{ofN1}, late: []runtime.Object{named}, reads: 1},
+		"its own, by another name":          {cached: []*storagev1.VolumeAttachment{ofN1}, late: []runtime.Object{testAttachment(pvName, "n2", nil)}, reads: 2},
+		"another volume's, not cached yet":  {cached: []*storagev1.VolumeAttachment{ofN1}, late: []runtime.Object{testAttachment("other-1", "n2", nil)}, refused: refusal, reads: 2},
+		"another node's, API server silent": {cached: []*storagev1.VolumeAttachment{ofN1}, failing: "list", refused: "cannot tell whether volume gold/" + volumeID + " is to be attached to node n2: no answer", reads: 2},
+		"API server silent":                 {cached: []*storagev1.VolumeAttachment{ofN1}, failing: "get", refused: "cannot tell whether volume gold/" + volumeID + " is to be attached to node n2: no answer", reads: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, append([]runtime.Object{testPV(), testSecret()}, test.late...)...)
+			for _, a := range test.late {
+				must(t, w.attachments.Delete(a))
+			}
+			for _, a := range test.cached {
+				must(t, w.attachments.Add(a))
+			}
+			if test.failing != "" {
+				w.client.PrependReactor(test.failing, "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, unreadable })
+			}
+			_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n2})
+			if test.refused == "" {
+				must(t, err)
+			} else if err == nil || err.Error() != test.refused {
+				t.Errorf("got  %v\nwant %s", err, test.refused)
+			}
+			if reads := len(slices.DeleteFunc(w.client.Actions(), func(a clienttesting.Action) bool { return a.GetResource().Resource != "volumeattachments" })); reads != test.reads {
+				t.Errorf("%d reads, want %d", reads, test.reads)
+			}
+			if attached := len(w.volumes.calls) > 0; attached != (test.refused == "") {
+				t.Errorf("calls %q", w.volumes.calls)
+			}
+		})
+	}
 }

@@ -32,8 +32,9 @@ import (
 // lost holds what a term knows of the volumes that nodes were lost with. The notes on
 // the volumes outlast the term.
 type lost struct {
-	mu    sync.Mutex
-	notes map[place]map[string]lostVolume // by the volume's ID
+	mu sync.Mutex
+	// notes are by the node's name and the volume's ID.
+	notes map[string]map[string]lostVolume
 	// loaded are the backends whose volumes were read for notes, with the places to
 	// which they led then.
 	loaded map[string]cinder.Place
@@ -41,24 +42,29 @@ type lost struct {
 	// detachment was first requested. A kubelet stages nothing for a VolumeAttachment
 	// that is being deleted, but lists the volume again for the next pod.
 	clean map[types.UID]bool
-	// gates keep volumes from being attached to a node while a note is made that it is
-	// lost: the addresses of volumes that are taken from it are not free before that
-	// note.
-	gates map[place]*sync.RWMutex
+	// gates keep volumes of a project from being attached to a node while a note is made
+	// that it is lost: the addresses of volumes that are taken from it are not free
+	// before that note.
+	gates map[passage]*sync.RWMutex
 }
+
+// passage is the way of a project's volumes to a node.
+type passage struct{ project, node string }
 
 func newLost() *lost {
-	return &lost{notes: map[place]map[string]lostVolume{}, loaded: map[string]cinder.Place{}, clean: map[types.UID]bool{}, gates: map[place]*sync.RWMutex{}}
+	return &lost{notes: map[string]map[string]lostVolume{}, loaded: map[string]cinder.Place{}, clean: map[types.UID]bool{}, gates: map[passage]*sync.RWMutex{}}
 }
 
-// gate returns the gate of a node.
-func (l *lost) gate(at place) *sync.RWMutex {
+// gate returns the gate between a place and a node. Two addresses may lead to one
+// project.
+func (l *lost) gate(from cinder.Place, node string) *sync.RWMutex {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.gates[at] == nil {
-		l.gates[at] = &sync.RWMutex{}
+	way := passage{from.Project, node}
+	if l.gates[way] == nil {
+		l.gates[way] = &sync.RWMutex{}
 	}
-	return l.gates[at]
+	return l.gates[way]
 }
 
 func (l *lost) isClean(attachment types.UID) bool {
@@ -109,92 +115,79 @@ func (l *lost) isLoaded(backend string, at cinder.Place) bool {
 // lostVolume is a note, with what is needed to end it.
 type lostVolume struct {
 	stamps.Unclean
-	key    string
-	target backends.Target
-	tenant string
+	key string
+	// backend is the one by whose name nodes know the volume. Other backends may show
+	// the volume, too, and this one may have left the policy.
+	backend string
+	target  backends.Target
+	tenant  string
 }
 
-func (l *lost) add(at place, v lostVolume) {
-	gate := l.gate(at)
+func (v lostVolume) handle() wire.Handle {
+	return wire.Handle{Backend: v.backend, ID: v.target.VolumeID}
+}
+
+func (l *lost) add(node string, v lostVolume) {
+	gate := l.gate(v.target.Place, node)
 	gate.Lock()
 	defer gate.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.notes[at] == nil {
-		l.notes[at] = map[string]lostVolume{}
+	if l.notes[node] == nil {
+		l.notes[node] = map[string]lostVolume{}
 	}
-	l.notes[at][v.target.VolumeID] = v
+	l.notes[node][v.target.VolumeID] = v
 }
 
-func (l *lost) drop(at place, volumeID string) {
+func (l *lost) drop(node, volumeID string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.notes[at], volumeID)
-	if len(l.notes[at]) == 0 {
-		delete(l.notes, at)
+	delete(l.notes[node], volumeID)
+	if len(l.notes[node]) == 0 {
+		delete(l.notes, node)
 	}
 }
 
 // of returns the volumes that a node was lost with, in order.
-func (l *lost) of(at place) []lostVolume {
+func (l *lost) of(node string) []lostVolume {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.SortedFunc(maps.Values(l.notes[at]), func(a, b lostVolume) int { return cmp.Compare(a.target.VolumeID, b.target.VolumeID) })
+	return slices.SortedFunc(maps.Values(l.notes[node]), func(a, b lostVolume) int { return cmp.Compare(a.target.VolumeID, b.target.VolumeID) })
 }
 
-// places returns the places that have notes, in order.
-func (l *lost) places() []place {
+// nodes returns the nodes that were lost with volumes, in order.
+func (l *lost) nodes() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(l.notes), func(a, b place) int {
-		return cmp.Or(cmp.Compare(a.backend, b.backend), cmp.Compare(a.node, b.node))
-	})
+	return slices.Sorted(maps.Keys(l.notes))
 }
 
-// neighbor is a backend whose volumes are in the same place as another one's.
-type neighbor struct {
-	backend string
-	volumes Volumes
-}
-
-// neighbors returns a backend and the others of mode csi that lead to the same place,
-// in order. The array may give the address of a volume that a node was lost with to a
-// volume of any of them.
-func (e *Engine) neighbors(volumes Volumes, backend string) []neighbor {
-	found := []neighbor{{backend, volumes}}
-	for _, name := range e.Backends() {
-		if name == backend {
-			continue
-		}
-		if other, err := e.Volumes(name); err == nil && other.Place().IsKnown() && other.Place() == volumes.Place() {
-			found = append(found, neighbor{name, other})
-		}
-	}
-	slices.SortFunc(found, func(a, b neighbor) int { return cmp.Compare(a.backend, b.backend) })
-	return found
-}
-
-// know reads the notes on a backend's volumes, unless that was done for the place to
-// which it leads now. Notes that this term made are known anyway.
+// know reads the notes and records on a backend's volumes, unless that was done for the
+// place to which it leads now. What this term wrote is known anyway.
 func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) error {
 	if e.lost.isLoaded(backend, volumes.Place()) {
 		return nil
+	}
+	if !e.AttachmentsKnown() {
+		return fmt.Errorf("the VolumeAttachments are not read yet, so it is not known which volumes the nodes have")
 	}
 	all, err := volumes.Volumes(ctx)
 	if err != nil {
 		return fmt.Errorf("it is not known yet which nodes were lost with volumes: %w", err)
 	}
+	waiting := e.waiting()
 	for _, v := range all {
 		if !stamps.IsCSI(v) {
 			continue
 		}
 		name := e.nameFor(v, backend)
+		e.keepPlaces(v, name, waiting[stamps.Of(v).PV])
 		if name != backend && e.lost.isLoaded(name, volumes.Place()) {
 			continue // the note may have ended since this listing
 		}
 		for key, note := range stamps.UncleanOf(v) {
 			stamp := stamps.Of(v)
-			e.lost.add(place{name, note.Node}, lostVolume{note, key, backends.Target{VolumeID: v.ID, Stamp: stamp, Place: volumes.Place()}, stamp.Tenant})
+			e.lost.add(note.Node, lostVolume{note, key, name, backends.Target{VolumeID: v.ID, Stamp: stamp, Place: volumes.Place()}, stamp.Tenant})
 		}
 	}
 	e.lost.mu.Lock()
@@ -271,75 +264,128 @@ func handleInUse(name corev1.UniqueVolumeName) (wire.Handle, bool) {
 	return handle, ours && err == nil
 }
 
-// quarantine returns an error as long as a node may write to volumes of a backend that
-// were taken from it: the array may give their addresses to other volumes, and the
-// node's kernel would not notice. It costs no request for a node that was never lost.
-// wanted is the backend whose volumes the error says the node does not get.
-func (e *Engine) quarantine(ctx context.Context, volumes Volumes, at place, wanted string) error {
+// quarantine is what keeps a node from getting volumes of one backend.
+type quarantine struct {
+	// elsewhere are the IDs of the volumes that the node was lost with, but that the
+	// backend does not show.
+	elsewhere map[string]bool
+	// refusal is why the node gets no volume; nil if it may get one.
+	refusal error
+}
+
+// quarantine looks whether a node may write to volumes that were taken from it: the
+// array may give their addresses to other volumes, and the node's kernel would not
+// notice. What counts is where those volumes are, not the backend by whose name they
+// were attached: another backend of the same project may show them, whether or not the
+// first one has answered in this term, or is still in the policy. It costs no request
+// for a node that was never lost.
+func (e *Engine) quarantine(ctx context.Context, volumes Volumes, backend, node string) quarantine {
+	q := quarantine{elsewhere: map[string]bool{}}
 	if !e.NodesKnown() {
-		return fmt.Errorf("the Nodes are not read yet, so it is not known whether node %s still uses volumes that are gone", at.node)
+		q.refusal = fmt.Errorf("the Nodes are not read yet, so it is not known whether node %s still uses volumes that are gone", node)
+		return q
 	}
-	notes, leftovers := e.lost.of(at), e.leftovers(at)
+	var notes []lostVolume
+	for _, v := range e.lost.of(node) {
+		here, err := e.isHere(ctx, volumes, backend, v)
+		switch {
+		case err != nil:
+			q.refusal = fmt.Errorf("cannot tell whether backend %s shows volume %s, which node %s was lost with: %w", backend, v.handle(), node, err)
+			return q
+		case here:
+			notes = append(notes, v)
+		default:
+			q.elsewhere[v.target.VolumeID] = true
+		}
+	}
+	leftovers := slices.DeleteFunc(e.leftovers(node), func(handle wire.Handle) bool { return !e.mayLeadTo(handle.Backend, backend, volumes.Place()) })
 	if len(notes) == 0 && len(leftovers) == 0 {
-		return nil
+		return q
 	}
-	state, err := e.lookAt(ctx, at.node)
+	state, err := e.lookAt(ctx, node)
 	if err != nil {
-		return err
+		q.refusal = err
+		return q
 	}
-	var refusal error
 	for _, v := range notes {
-		handle := wire.Handle{Backend: at.backend, ID: v.target.VolumeID}
-		if !state.letGo(handle.ID, v.Unclean) {
-			if refusal == nil {
-				refusal = unclean("node %s was lost with volume %s and may still write to it, so it gets no volume of backend %s until its kubelet has released that volume, it has rebooted, or its Node object is deleted", at.node, handle, wanted)
+		if state.letGo(v.target.VolumeID, v.Unclean) {
+			if err := e.forget(ctx, e.holder(v, volumes), node, state, v); err != nil {
+				q.refusal = err
+				return q
 			}
-			continue
-		}
-		if state.letGo(handle.ID, stamps.Unclean{}) {
-			// If the volume's detachment is still to come, only this moment may show
-			// that it was unstaged.
-			e.setClean(ctx, e.detachment(v.target.Stamp.PV, at.node))
-		}
-		if err := e.forget(ctx, volumes, at, v); err != nil {
-			return err
+		} else if q.refusal == nil {
+			q.refusal = unclean("node %s was lost with volume %s and may still write to it, so it gets no volume of backend %s until its kubelet has released that volume, it has rebooted, or its Node object is deleted", node, v.handle(), backend)
 		}
 	}
 	for _, handle := range leftovers {
-		if refusal == nil && state.exists && state.inUse[handle.ID] {
-			refusal = unclean("node %s still uses volume %s, which no PersistentVolume names any more, so it gets no volume of backend %s until its kubelet has released that volume or the node has rebooted", at.node, handle, wanted)
+		if q.refusal == nil && state.exists && state.inUse[handle.ID] {
+			q.refusal = unclean("node %s still uses volume %s, which no PersistentVolume names any more, so it gets no volume of backend %s until its kubelet has released that volume or the node has rebooted", node, handle, backend)
 		}
 	}
-	return refusal
+	return q
 }
 
-// forget ends a note.
-func (e *Engine) forget(ctx context.Context, volumes Volumes, at place, v lostVolume) error {
+// isHere reports whether a backend shows a volume that a node was lost with. Two
+// addresses may lead to one project, so only Cinder can tell then.
+func (e *Engine) isHere(ctx context.Context, volumes Volumes, backend string, v lostVolume) (bool, error) {
+	at, here := v.target.Place, volumes.Place()
+	switch {
+	case v.backend == backend, !at.IsKnown(), at == here:
+		return true, nil
+	case at.Project != here.Project:
+		return false, nil
+	}
+	_, found, err := volumes.Find(e.OnBehalfOf(ctx, v.tenant), v.target.VolumeID)
+	return found, err
+}
+
+// mayLeadTo reports whether a backend may be another name of the project that one leads
+// to, as far as that is known. The volume in question is gone, so Cinder cannot tell.
+func (e *Engine) mayLeadTo(other, backend string, here cinder.Place) bool {
+	if other == backend {
+		return true
+	}
+	volumes, err := e.Volumes(other)
+	return err != nil || !volumes.Place().IsKnown() || volumes.Place().Project == here.Project
+}
+
+// holder returns the backend that ends a note: the one by whose name the volume is
+// known, as long as it leads to the volume, because it also attaches and detaches it.
+func (e *Engine) holder(v lostVolume, otherwise Volumes) Volumes {
+	if own, err := e.Volumes(v.backend); err == nil && own.Place() == v.target.Place {
+		return own
+	}
+	return otherwise
+}
+
+// forget ends a note about a node that has let go of the volume.
+func (e *Engine) forget(ctx context.Context, volumes Volumes, node string, state nodeState, v lostVolume) error {
+	if state.letGo(v.target.VolumeID, stamps.Unclean{}) {
+		// If the volume's detachment is still to come, only this moment may show that it
+		// was unstaged.
+		e.setClean(ctx, e.detachment(v.target.Stamp.PV, node))
+	}
 	err := volumes.ForgetUnclean(e.OnBehalfOf(ctx, v.tenant), v.target, v.key)
 	if err != nil && !cinder.IsKind(err, backends.KindElsewhere) && !cinder.IsKind(err, backends.KindNotOurs) {
 		return err
 	}
-	e.lost.drop(at, v.target.VolumeID)
-	e.Logger.Info("A lost node has released a volume", "node", at.node, "backend", at.backend, "volume", v.target.VolumeID)
+	e.lost.drop(node, v.target.VolumeID)
+	e.Logger.Info("A lost node has released a volume", "node", node, "backend", v.backend, "volume", v.target.VolumeID)
 	return nil
 }
 
-// leftovers returns volumes of a backend that a node uses according to the cache, but
-// that are deleted, together with the notes on them. No pod can ask for them, so the
-// node must have had them before.
-func (e *Engine) leftovers(at place) []wire.Handle {
-	object, exists, err := e.Nodes.GetByKey(at.node)
+// leftovers returns volumes that a node uses according to the cache, but that are
+// deleted, together with the notes on them. No pod can ask for them, so the node must
+// have had them before.
+func (e *Engine) leftovers(name string) []wire.Handle {
+	object, exists, err := e.Nodes.GetByKey(name)
 	node, ok := object.(*corev1.Node)
 	if err != nil || !exists || !ok {
 		return nil
 	}
 	var left []wire.Handle
-	for _, name := range node.Status.VolumesInUse {
-		handle, ours := handleInUse(name)
-		if !ours || handle.Backend != at.backend {
-			continue
-		}
-		if len(record.ByHandle(e.PersistentVolumes, wire.DriverName, handle.String())) == 0 {
+	for _, inUse := range node.Status.VolumesInUse {
+		if handle, ours := handleInUse(inUse); ours && len(record.ByHandle(e.PersistentVolumes, wire.DriverName, handle.String())) == 0 {
 			left = append(left, handle)
 		}
 	}
@@ -347,13 +393,13 @@ func (e *Engine) leftovers(at place) []wire.Handle {
 }
 
 // admit returns the check that Publish makes before it creates an attachment of a
-// volume for a node. quarantine is why the node gets no volume, or nil.
-func (e *Engine) admit(volume wire.Handle, node string, neighbors []neighbor, quarantine error) func(context.Context, map[string]stamps.Unclean) ([]string, error) {
+// volume for a node.
+func (e *Engine) admit(volume wire.Handle, node string, known quarantine) func(context.Context, map[string]stamps.Unclean) ([]string, error) {
 	return func(ctx context.Context, notes map[string]stamps.Unclean) (ended []string, err error) {
-		if quarantine != nil {
-			return nil, quarantine
+		if known.refusal != nil {
+			return nil, known.refusal
 		}
-		if slices.ContainsFunc(neighbors, func(n neighbor) bool { return len(e.lost.of(place{n.backend, node})) > 0 }) {
+		if slices.ContainsFunc(e.lost.of(node), func(v lostVolume) bool { return !known.elsewhere[v.target.VolumeID] }) {
 			return nil, &controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("node %s has just been lost with another volume", node)}
 		}
 		own := wire.NodeKey(node)
@@ -435,7 +481,7 @@ func (e *Engine) stillUses(volume wire.Handle, of source, clean func(node string
 		if noted.Boot != "" {
 			note = noted // names the boot in which the node was lost
 		}
-		e.lost.add(place{volume.Backend, node}, lostVolume{note, key, of.target, of.tenant})
+		e.lost.add(node, lostVolume{note, key, volume.Backend, of.target, of.tenant})
 		if !state.off && !e.Rules(volume.Backend).FencedByInitiator {
 			return note, true, unclean("node %s still uses volume %s and may write to it (csi.fencing: export), so the volume stays attached until the kubelet of %s releases it, %s reboots, its Node object is deleted, or it is off and tainted %s",
 				node, volume, node, node, corev1.TaintNodeOutOfService)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -218,6 +219,12 @@ func TestOrderlyDetachmentsLeaveNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, testPV(), testSecret(), node)
+			w.Volumes = func(backend string) (Volumes, error) {
+				if backend == "silver" {
+					return &volumes{project: "p2"}, nil
+				}
+				return w.volumes, nil
+			}
 			must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
 			if len(w.volumes.notes) > 0 || w.looks() != 1 {
 				t.Errorf("notes %v, %d looks", w.volumes.notes, w.looks())
@@ -325,8 +332,8 @@ func TestNothingIsDecidedUnseen(t *testing.T) {
 // being attached to it.
 func TestANodeThatIsLostMeanwhileGetsNothing(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
-	admit := w.admit(handle(), "n1", w.neighbors(w.volumes, "gold"), nil)
-	w.lost.add(place{"gold", "n1"}, lostVolume{target: backends.Target{VolumeID: "x"}})
+	admit := w.admit(handle(), "n1", w.quarantine(t.Context(), w.volumes, "gold", "n1"))
+	w.lost.add("n1", lostVolume{backend: "gold", target: backends.Target{VolumeID: "x"}})
 	_, err := admit(t.Context(), nil)
 	wantFailure(t, err, "Conflict", "node n1 has just been lost with another volume")
 }
@@ -341,7 +348,7 @@ func TestNotesEndWithoutAnotherVolume(t *testing.T) {
 			w.client.ClearActions()
 			w.volumes.calls = nil
 			w.tidy(t.Context())
-			if ended := len(w.lost.places()) == 0; ended != way.ends || ended != slices.Contains(w.volumes.calls, "forget "+wire.NodeKey("n1")+" on "+volumeID) {
+			if ended := len(w.lost.nodes()) == 0; ended != way.ends || ended != slices.Contains(w.volumes.calls, "forget "+wire.NodeKey("n1")+" on "+volumeID) {
 				t.Errorf("ended %t, calls %q", ended, w.volumes.calls)
 			}
 			if !way.ends && w.looks() > 0 {
@@ -512,5 +519,144 @@ func TestNothingIsAttachedBeforeTheNodesAreRead(t *testing.T) {
 	_, err := w.publish(t)
 	if err == nil || err.Error() != "the Nodes are not read yet, so it is not known whether node n1 still uses volumes that are gone" {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// inPlace is a backend that leads to a place of its own, and finds volumes there.
+type inPlace struct {
+	*volumes
+	place cinder.Place
+}
+
+func (p inPlace) Place() cinder.Place { return p.place }
+
+func (p inPlace) Find(_ context.Context, id string) (cinder.Volume, bool, error) {
+	for _, v := range p.all {
+		if v.ID == id {
+			return v, true, p.err
+		}
+	}
+	return cinder.Volume{}, false, p.err
+}
+
+// TestALostNodeGetsNothingOfTheProjectWhateverBecameOfItsBackend: what counts is that
+// silver shows the volume that n1 was lost with, not what is known about gold.
+func TestALostNodeGetsNothingOfTheProjectWhateverBecameOfItsBackend(t *testing.T) {
+	here := cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}
+	alias := cinder.Place{Endpoint: "http://192.0.2.9:8776/v3", Project: "p1"}
+	silent := errors.New("no answer")
+	for name, test := range map[string]struct {
+		backends []string
+		// gold is where gold leads; zero before its first login.
+		gold    cinder.Place
+		missing bool
+		silver  cinder.Place
+		// hidden means that silver shows other volumes.
+		hidden, free bool
+	}{
+		"nothing":                                {backends: []string{"gold", "silver"}, gold: here, silver: here},
+		"it has no rule of mode csi":             {backends: []string{"silver"}, gold: here, silver: here},
+		"it left the policy":                     {backends: []string{"silver"}, missing: true, silver: here},
+		"it has not logged in":                   {backends: []string{"gold", "silver"}, silver: here},
+		"it leads to another project":            {backends: []string{"gold", "silver"}, gold: cinder.Place{Endpoint: here.Endpoint, Project: "p2"}, silver: here},
+		"it has another address":                 {backends: []string{"gold", "silver"}, gold: here, silver: alias},
+		"another Cinder has an equal project ID": {backends: []string{"gold", "silver"}, gold: here, silver: alias, hidden: true, free: true},
+	} {
+		for _, next := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				w := lostWithVolume(t, otherPV(2, "silver"))
+				v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+				v.Metadata[stamps.KeyMode] = stamps.ModeCSI
+				v.Metadata[stamps.UncleanPrefix+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
+				w.volumes.all = []cinder.Volume{v}
+				silver := &volumes{document: plain + "}"}
+				if !test.hidden {
+					silver.all = w.volumes.all
+				}
+				if next {
+					w.Engine = New(w.Options)
+				}
+				w.Backends = func() []string { return test.backends }
+				w.Volumes = func(backend string) (Volumes, error) {
+					switch {
+					case backend == "silver":
+						return inPlace{silver, test.silver}, nil
+					case test.missing:
+						return nil, errors.New("not in the policy")
+					case test.gold != here:
+						return inPlace{&volumes{unread: silent, err: silent}, test.gold}, nil
+					}
+					return inPlace{w.volumes, test.gold}, nil
+				}
+				w.tidy(t.Context())
+				publish := func() error {
+					_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: wire.Handle{Backend: "silver", ID: "2"}, Node: n1})
+					return err
+				}
+				if test.free {
+					must(t, publish())
+					return
+				}
+				wantFailure(t, publish(), controller.Unclean, strings.Replace(quarantined, "no volume of backend gold", "no volume of backend silver", 1))
+				// Any backend that shows the volume can end the note.
+				w.becomes(t, machine("n1", "boot-2"))
+				must(t, publish())
+				if len(w.lost.nodes()) > 0 {
+					t.Error("the note has not ended")
+				}
+			})
+		}
+	}
+}
+
+// TestNothingIsGuessedAboutWhereAVolumeIs: silver does not answer whether it shows the
+// volume that n1 was lost with.
+func TestNothingIsGuessedAboutWhereAVolumeIs(t *testing.T) {
+	w := lostWithVolume(t, otherPV(2, "silver"))
+	silver := &volumes{err: errors.New("no answer")}
+	w.Volumes = func(backend string) (Volumes, error) {
+		if backend == "silver" {
+			return inPlace{silver, cinder.Place{Endpoint: "http://192.0.2.9:8776/v3", Project: "p1"}}, nil
+		}
+		return w.volumes, nil
+	}
+	got := w.quarantine(t.Context(), inPlace{silver, cinder.Place{Endpoint: "http://192.0.2.9:8776/v3", Project: "p1"}}, "silver", "n1")
+	if want := "cannot tell whether backend silver shows volume gold/" + volumeID + ", which node n1 was lost with: no answer"; got.refusal == nil || got.refusal.Error() != want {
+		t.Errorf("got  %v\nwant %s", got.refusal, want)
+	}
+}
+
+// TestANodeThatUsesADeletedVolumeGetsNothingThatMayBeNextToIt: the volume is gone, so no
+// backend shows it.
+func TestANodeThatUsesADeletedVolumeGetsNothingThatMayBeNextToIt(t *testing.T) {
+	for name, test := range map[string]struct {
+		silver  cinder.Place
+		missing bool
+		free    bool
+	}{
+		"its backend leads to the same project":    {silver: cinder.Place{Endpoint: "http://192.0.2.9:8776/v3", Project: "p1"}},
+		"its backend has not logged in":            {},
+		"its backend left the policy":              {missing: true},
+		"its backend leads to another project":     {silver: cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}, free: true},
+		"its backend is another Cinder altogether": {silver: cinder.Place{Endpoint: "http://192.0.2.9:8776/v3", Project: "p2"}, free: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", wire.Handle{Backend: "silver", ID: "gone"}))
+			w.Volumes = func(backend string) (Volumes, error) {
+				switch {
+				case backend != "silver":
+					return w.volumes, nil
+				case test.missing:
+					return nil, errors.New("not in the policy")
+				}
+				return inPlace{&volumes{}, test.silver}, nil
+			}
+			_, err := w.publish(t)
+			if test.free {
+				must(t, err)
+				return
+			}
+			wantFailure(t, err, controller.Unclean, "node n1 still uses volume silver/gone, which no PersistentVolume names any more, so it gets no volume of backend gold until its kubelet has released that volume or the node has rebooted")
+		})
 	}
 }

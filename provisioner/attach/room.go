@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -45,6 +47,19 @@ func (p *places) take(at place, volume string, limit int, attached map[string]bo
 		p.taken[at][volume], taken = false, true
 	}
 	return taken, nil
+}
+
+// keep reserves a place for a volume that an earlier term began to attach.
+func (p *places) keep(at place, volume string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, has := p.taken[at][volume]; has {
+		return
+	}
+	if p.taken[at] == nil {
+		p.taken[at] = map[string]bool{}
+	}
+	p.taken[at][volume] = false
 }
 
 // tidy gives back the places whose VolumeAttachments are gone although the driver was
@@ -137,4 +152,31 @@ func (e *Engine) handleOf(a *storagev1.VolumeAttachment) (wire.Handle, bool) {
 	}
 	handle, err := wire.ParseHandle(pv.Spec.CSI.VolumeHandle)
 	return handle, err == nil
+}
+
+// waiting returns the VolumeAttachments that are not attached yet, by PersistentVolume.
+func (e *Engine) waiting() map[string][]*storagev1.VolumeAttachment {
+	found := map[string][]*storagev1.VolumeAttachment{}
+	for _, object := range e.Attachments.List() {
+		if a, ok := object.(*storagev1.VolumeAttachment); ok && !a.Status.Attached && a.Spec.Attacher == wire.DriverName && a.Spec.Source.PersistentVolumeName != nil {
+			found[*a.Spec.Source.PersistentVolumeName] = append(found[*a.Spec.Source.PersistentVolumeName], a)
+		}
+	}
+	return found
+}
+
+// keepPlaces reserves the places of a volume on nodes for which an earlier term made an
+// attachment, although their VolumeAttachments do not show it yet. A record without a
+// VolumeAttachment holds no place: nobody would ever give it back.
+func (e *Engine) keepPlaces(v cinder.Volume, backend string, waiting []*storagev1.VolumeAttachment) {
+	if len(waiting) == 0 {
+		return
+	}
+	records := stamps.NodeRecordsOf(v)
+	for _, a := range waiting {
+		// The record may have no room for the whole name of the node.
+		if records[wire.NodeKey(a.Spec.NodeName)].AttachmentID != "" {
+			e.places.keep(place{backend, a.Spec.NodeName}, wire.Handle{Backend: backend, ID: v.ID}.String())
+		}
+	}
 }

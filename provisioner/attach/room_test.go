@@ -12,6 +12,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
@@ -149,4 +150,35 @@ func TestAnAttachmentThatWasBegunKeepsItsPlace(t *testing.T) {
 	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
 	_, err = w.takePlace(other.Volume, "n1")
 	must(t, err)
+}
+
+// TestAnAttachmentThatAnEarlierTermBeganKeepsItsPlace: its VolumeAttachment does not show
+// it yet, but its volume does. A record that no VolumeAttachment asks for keeps no place.
+func TestAnAttachmentThatAnEarlierTermBeganKeepsItsPlace(t *testing.T) {
+	for name, test := range map[string]struct {
+		attachment *storagev1.VolumeAttachment
+		full       bool
+	}{
+		"its VolumeAttachment waits":    {testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) { a.Status.Attached = false }), true},
+		"it has no VolumeAttachment":    {testAttachment("other-1", "n2", nil), false},
+		"another node's attachment was": {testAttachment(pvName, "n2", func(a *storagev1.VolumeAttachment) { a.Status.Attached = false }), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, testPV(), testSecret(), otherPV(1, "gold"), test.attachment)
+			w.rules.VolumesPerNode = 1
+			begun := cinder.Volume{ID: volumeID, Status: cinder.StatusReserved, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+			begun.Metadata[stamps.KeyMode] = stamps.ModeCSI
+			begun.Metadata[stamps.NodeRecordPrefix+wire.NodeKey("n1")] = stamps.NodeRecord{AttachmentID: "attachment-1", Node: "n1"}.String()
+			w.volumes.all = []cinder.Volume{begun}
+			must(t, w.know(t.Context(), w.volumes, "gold"))
+			_, err := w.takePlace(wire.Handle{Backend: "gold", ID: "1"}, "n1")
+			if !test.full {
+				must(t, err)
+				return
+			}
+			wantFailure(t, err, controller.NodeFull, "node n1 has 1 of the 1 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume will be attached once another one is detached there")
+			_, err = w.publish(t)
+			must(t, err)
+		})
+	}
 }

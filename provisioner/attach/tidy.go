@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,18 +39,52 @@ func (e *Engine) tidy(ctx context.Context) {
 			_ = e.know(ctx, volumes, backend)
 		}
 	}
-	for _, at := range e.lost.places() {
-		volumes, err := e.Volumes(at.backend)
-		if err != nil || !e.hasLetGo(at) {
+	for _, node := range e.lost.nodes() {
+		if !e.hasLetGo(node) {
 			continue
 		}
-		if err := e.quarantine(ctx, volumes, at, at.backend); err != nil && ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
-			e.Logger.Debug("Checking a lost node again", "node", at.node, "backend", at.backend, "error", err)
+		if err := e.release(ctx, node); err != nil && ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
+			e.Logger.Debug("Checking a lost node again", "node", node, "error", err)
 		}
 	}
 	e.forgetDetachments()
 	e.tidyPlaces()
 	e.Metrics.show(e.count())
+}
+
+// release ends the notes about volumes that a node has let go of.
+func (e *Engine) release(ctx context.Context, node string) error {
+	state, err := e.lookAt(ctx, node)
+	if err != nil {
+		return err
+	}
+	var first error
+	for _, v := range e.lost.of(node) {
+		volumes := e.showing(v)
+		if volumes == nil || !state.letGo(v.target.VolumeID, v.Unclean) {
+			continue
+		}
+		// A backend that does not answer does not stop the others.
+		if err := e.forget(ctx, volumes, node, state, v); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// showing returns a backend that leads to a volume that a node was lost with; nil if
+// there is none.
+func (e *Engine) showing(v lostVolume) Volumes {
+	own, err := e.Volumes(v.backend)
+	if err != nil {
+		own = nil
+	}
+	for _, backend := range e.Backends() {
+		if other, err := e.Volumes(backend); err == nil && other.Place() == v.target.Place {
+			return e.holder(v, other)
+		}
+	}
+	return own
 }
 
 // count counts what the metrics show.
@@ -70,15 +105,25 @@ func (e *Engine) count() map[string]counts {
 		}
 	}
 	barred := map[place]bool{}
-	for _, at := range e.lost.places() {
-		barred[at] = true
-		add(at.backend, counts{unclean: len(e.lost.of(at)), quarantined: 1})
+	bar := func(at place) {
+		if !barred[at] {
+			barred[at] = true
+			add(at.backend, counts{quarantined: 1})
+		}
 	}
-	for _, backend := range e.Backends() {
-		for _, object := range e.Nodes.List() {
-			if node, ok := object.(*corev1.Node); ok {
-				if at := (place{backend, node.Name}); !barred[at] && len(e.leftovers(at)) > 0 {
-					add(backend, counts{quarantined: 1})
+	for _, node := range e.lost.nodes() {
+		for _, v := range e.lost.of(node) {
+			add(v.backend, counts{unclean: 1})
+			bar(place{v.backend, node})
+		}
+	}
+	configured := e.Backends()
+	for _, object := range e.Nodes.List() {
+		if node, ok := object.(*corev1.Node); ok {
+			for _, handle := range e.leftovers(node.Name) {
+				// The backend is what the node says; only those that exist become labels.
+				if slices.Contains(configured, handle.Backend) {
+					bar(place{handle.Backend, node.Name})
 				}
 			}
 		}
@@ -88,12 +133,12 @@ func (e *Engine) count() map[string]counts {
 
 // hasLetGo reports whether, according to the cache, a node has let go of any volume
 // that it was lost with.
-func (e *Engine) hasLetGo(at place) bool {
+func (e *Engine) hasLetGo(node string) bool {
 	state := nodeState{}
-	if object, exists, err := e.Nodes.GetByKey(at.node); err == nil && exists {
+	if object, exists, err := e.Nodes.GetByKey(node); err == nil && exists {
 		state = stateOf(object.(*corev1.Node))
 	}
-	for _, v := range e.lost.of(at) {
+	for _, v := range e.lost.of(node) {
 		if state.letGo(v.target.VolumeID, v.Unclean) {
 			return true
 		}
