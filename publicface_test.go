@@ -135,7 +135,7 @@ type names struct{ keys, reasons []string }
 
 var (
 	isKey    = regexp.MustCompile(`^[a-z0-9.-]+\.(org|io)/[a-z0-9./-]*[a-z0-9]$`)
-	isReason = regexp.MustCompile(`^([A-Z]+[a-z]+){2,}$`)
+	isReason = regexp.MustCompile(`^([A-Z]+[a-z]+){2,}(ID)?$`)
 )
 
 // kinds are words that look like reasons.

@@ -294,7 +294,7 @@ func (d *decider) findTenant() (*Tenant, int, *Denial) {
 		return &d.policy.Tenants[winners[0]], winners[0], nil
 	}
 	return nil, 0, &Denial{Reason: AmbiguousTenant, Path: document.Element("tenants", winners[0]), Message: fmt.Sprintf(
-		"namespace %s matches several tenants equally well: %s", d.request.Namespace, d.namesOf(winners))}
+		"namespace %s matches several tenants equally well: %s; list its name in one of them, or exclude it from the selectors of the others", d.request.Namespace, d.namesOf(winners))}
 }
 
 // traceTenants says which tenants match, and why each other one does not or is

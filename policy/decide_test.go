@@ -203,7 +203,7 @@ func TestDenials(t *testing.T) {
 		"two tenants' namespace": {claim(func(r *Request) {
 			r.Namespace, r.NamespaceLabels = "x", map[string]string{"tenant": "a", "team": "b"}
 		}), Denial{AmbiguousTenant, "tenants[0]",
-			"namespace x matches several tenants equally well: team-a (tenants[0]), team-b (tenants[1])"}},
+			"namespace x matches several tenants equally well: team-a (tenants[0]), team-b (tenants[1]); list its name in one of them, or exclude it from the selectors of the others"}},
 		"no rule": {claim(func(r *Request) { r.Namespace = "prod" }), Denial{NoMatchingClass, "tenants[2].classes",
 			"tenant prod has no rule for StorageClass open (tenants[2].classes)"}},
 		"unknown parameters": {claim(func(r *Request) {

@@ -118,7 +118,7 @@ func TestEscapeNamespaceOfTwoTenantsIsNobodys(t *testing.T) {
 	d := p.Decide(claim(func(r *Request) {
 		r.Namespace, r.NamespaceLabels, r.StorageClass = "x", map[string]string{"tenant": "b", "open": "yes"}, "fast"
 	}))
-	const want = "namespace x matches several tenants equally well: b (tenants[1]), rest (tenants[3])"
+	const want = "namespace x matches several tenants equally well: b (tenants[1]), rest (tenants[3]); list its name in one of them, or exclude it from the selectors of the others"
 	if d.Denial == nil || d.Denial.Message != want || d.Tenant != "" || d.Backends != nil {
 		t.Errorf("decision %+v\nwant the denial %s", d, want)
 	}

@@ -234,8 +234,8 @@ func TestEscapeThroughLabelsThatAreGone(t *testing.T) {
 	}{
 		{"seen by the cache", nil, true, "Warning NoMatchingTenant namespace team-a belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels"},
 		{"not yet seen by the cache", nil, false, "Warning NoMatchingTenant namespace team-a belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels"},
-		{"of two tenants, seen", map[string]string{"a": "yes", "b": "yes"}, true, "Warning AmbiguousTenant namespace team-a matches several tenants equally well: a (tenants[0]), b (tenants[1])"},
-		{"of two tenants, not yet seen", map[string]string{"a": "yes", "b": "yes"}, false, "Warning AmbiguousTenant namespace team-a matches several tenants equally well: a (tenants[0]), b (tenants[1])"},
+		{"of two tenants, seen", map[string]string{"a": "yes", "b": "yes"}, true, "Warning AmbiguousTenant namespace team-a matches several tenants equally well: a (tenants[0]), b (tenants[1]); list its name in one of them, or exclude it from the selectors of the others"},
+		{"of two tenants, not yet seen", map[string]string{"a": "yes", "b": "yes"}, false, "Warning AmbiguousTenant namespace team-a matches several tenants equally well: a (tenants[0]), b (tenants[1]); list its name in one of them, or exclude it from the selectors of the others"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newEscape(t)

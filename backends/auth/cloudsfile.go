@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -169,12 +170,18 @@ func overlay[T clouds.Cloud | clouds.AuthInfo](general, specific T) T {
 // is safe to show: the rest may quote a password.
 var yamlLine = regexp.MustCompile(`line (\d+)`)
 
+// tabIndent finds the first line that a tab indents. YAML allows only spaces there.
+var tabIndent = regexp.MustCompile(`(?m)^ *\t`)
+
 func (f fileSet) readYAML(path string, into any) error {
 	content, err := f.read(path)
 	if err != nil {
 		return fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
 	}
 	if err := yaml.Unmarshal(content, into); err != nil {
+		if at := tabIndent.FindIndex(content); at != nil {
+			return fmt.Errorf("%s:%d: not a valid clouds file: a tab indents this line; indent it with spaces", path, bytes.Count(content[:at[1]], []byte("\n"))+1)
+		}
 		if line := yamlLine.FindStringSubmatch(err.Error()); line != nil {
 			return fmt.Errorf("%s:%s: not a valid clouds file", path, line[1])
 		}

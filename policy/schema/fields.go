@@ -58,7 +58,7 @@ func backendFields(protocols mapping.Protocols) map[string]field {
 		"Backend.workflow":   {description: "How the program connects volumes: reserve (volume actions), attachment (attachments API) or auto. Default: auto.", rules: choice(policy.WorkflowReserve, policy.WorkflowAttachment, policy.WorkflowAuto)},
 		"Backend.mode":       {description: "For rules that set no mode: how volumes reach the nodes, native (kubelets mount them without a driver of this program) or csi (this program's CSI driver attaches them to each node that uses them). Default: native.", rules: choice(policy.Modes()...)},
 		"Backend.csi":        {description: "Settings for volumes in mode csi. Default: fencing: export, and any number of volumes on a node."},
-		"Backend.suspended":  {description: "true: no new volumes here; deletions continue. Default: false."},
+		"Backend.suspended":  {description: "true: no new volumes here, and so no snapshots, copies and restores of those that exist; deletions and expansions continue. Default: false."},
 		"Backend.volumeSize": {description: "Sizes that this backend accepts, regardless of the tenant's bounds."},
 		"Backend.limits":     {description: "Limits for all tenants together."},
 		"Backend.timeouts":   {description: "How long the program waits."},
