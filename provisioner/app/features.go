@@ -151,6 +151,7 @@ func (a *App) newSnapshots(t *term) *snapshot.Controller {
 		Definitions:       a.metadataClient,
 		Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
 		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
+		Records:           a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
 		Namespaces:        a.factory.Core().V1().Namespaces().Lister(),
 		Recorder:          a.recorder,
 		Caller:            t.provisioner.OnBehalfOf,

@@ -237,7 +237,13 @@ func WithSnapshotRemedy(err error, origin SnapshotOrigin) error {
 	if !errors.As(err, &failed) || failed.Kind != backends.KindElsewhere {
 		return err
 	}
-	return fmt.Errorf("%w; its VolumeSnapshotContent stays; put the configuration and credentials of backend %s back to what they were, or, "+
+	return fmt.Errorf("%w; its VolumeSnapshotContent stays; %s", err, origin.Remedy(failed.Place))
+}
+
+// Remedy returns what an operator can do about a snapshot that does not exist where its
+// backend leads, but may exist elsewhere.
+func (o SnapshotOrigin) Remedy(present cinder.Place) string {
+	return fmt.Sprintf("put the configuration and credentials of backend %s back to what they were, or, "+
 		"if the snapshot is certainly gone, run: kubectl annotate volumesnapshotcontent %s --overwrite %s=%s %s=%s",
-		err, origin.Backend, origin.Content, AnnotationEndpoint, failed.Place.Endpoint, AnnotationProject, failed.Place.Project)
+		o.Backend, o.Content, AnnotationEndpoint, present.Endpoint, AnnotationProject, present.Project)
 }

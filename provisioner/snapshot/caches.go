@@ -231,12 +231,9 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 			// counts.
 			c.Ledger.ContentGone(content.Spec.VolumeSnapshotRef.UID)
 			if isOpen {
-				// Enqueue it only after that, so that a listing that begins now frees
-				// its room.
-				c.mu.Lock()
-				c.open[content.Name] = content.Annotations[record.AnnotationBackend]
-				c.mu.Unlock()
-				c.enqueue(itemOf(content))
+				// Enqueue the backend only after that, so that a listing that begins now
+				// frees its room.
+				c.enqueue(item{backendItem, "", content.Annotations[record.AnnotationBackend]})
 			}
 			if reference := content.Spec.VolumeSnapshotRef; reference.Name != "" {
 				c.enqueue(item{snapshotItem, reference.Namespace, reference.Name})

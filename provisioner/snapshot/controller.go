@@ -30,6 +30,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
 	eventrecord "k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
@@ -100,6 +101,8 @@ type Options struct {
 	PersistentVolumes corelisters.PersistentVolumeLister
 	Namespaces        corelisters.NamespaceLister
 	Recorder          eventrecord.EventRecorder
+	// Records is the cache of PersistentVolumes, with the indexes of package record.
+	Records cache.Indexer
 
 	// Caller marks requests to Cinder as a tenant's.
 	Caller func(ctx context.Context, tenant string) context.Context
@@ -143,18 +146,15 @@ type Controller struct {
 	// removed is the set of contents whose snapshots this term has removed, until
 	// the objects are gone.
 	removed map[types.UID]bool
-	// open holds, by name, the contents of the CSI driver that are gone without having
-	// said what became of their snapshots, and their backends.
-	open map[string]string
 	// kept holds, by ID, the snapshots that were reported as kept, and the backend that
 	// lists them.
 	kept map[string]string
 }
 
-// item is an object in the queue.
+// item is an object or a backend in the queue.
 type item struct {
 	kind itemKind
-	// namespace is empty for a content.
+	// namespace is empty for a content and a backend.
 	namespace, name string
 }
 
@@ -163,6 +163,8 @@ type itemKind string
 const (
 	snapshotItem itemKind = "VolumeSnapshot"
 	contentItem  itemKind = "VolumeSnapshotContent"
+	// backendItem is a backend whose snapshots are to be listed again.
+	backendItem itemKind = "backend"
 )
 
 func (i item) String() string {
@@ -176,7 +178,7 @@ func (i item) key() string { return string(i.kind) + "/" + i.String() }
 func New(options Options) *Controller {
 	c := &Controller{
 		Options: options, limiter: backoff.New(retry.For(nil)), parked: parking.NewLot[metav1.Object](), history: parking.NewHistory(),
-		counted: map[string]bool{}, removed: map[types.UID]bool{}, open: map[string]string{}, kept: map[string]string{},
+		counted: map[string]bool{}, removed: map[types.UID]bool{}, kept: map[string]string{},
 	}
 	c.turns = fairshare.New(options.Workers, c.ownTurns, c.enqueue)
 	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig[item](delays{c.limiter}, workqueue.TypedRateLimitingQueueConfig[item]{Name: "snapshots"})
@@ -248,10 +250,13 @@ func (c *Controller) work(ctx context.Context) bool {
 	return true
 }
 
-// sync does what an object needs now.
+// sync does what an object or a backend needs now.
 func (c *Controller) sync(ctx context.Context, next item) error {
-	if next.kind == contentItem {
+	switch next.kind {
+	case contentItem:
 		return c.syncContent(ctx, next)
+	case backendItem:
+		return c.syncBackend(ctx, next)
 	}
 	return c.syncSnapshot(ctx, next)
 }

@@ -3,10 +3,12 @@ package snapshot
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -613,5 +615,91 @@ func TestContentThatChangesIsHeard(t *testing.T) {
 	b.contentEvents().OnUpdate(recorded(nil), recorded(nil))
 	if !slices.Equal(heard, []string{"team-a/nightly"}) {
 		t.Errorf("heard %q", heard)
+	}
+}
+
+// hanging does not answer until it is told to.
+type hanging struct {
+	*fakeSnapshots
+	answer chan struct{}
+}
+
+func (h hanging) RelistSnapshots(context.Context) ([]cinder.Snapshot, error) {
+	<-h.answer
+	return nil, nil
+}
+
+// TestBackendsThatHangLeaveWorkersToOthers: some contents end with a listing of their
+// backend. If there are more of them than workers, and the listings hang, a snapshot on
+// another backend is taken nevertheless.
+func TestBackendsThatHangLeaveWorkersToOthers(t *testing.T) {
+	const contents = 20
+	for name, test := range map[string]struct {
+		driver string
+		// end brings a content to its end, and left returns how many have not got there.
+		end  func(*bench, *snapshotv1.VolumeSnapshotContent)
+		left func(*bench) int
+	}{
+		"the sidecar deletes contents without a status": {policy.CSIDriver, func(b *bench, content *snapshotv1.VolumeSnapshotContent) {
+			b.contentEvents().OnAdd(content, false)
+			b.contentEvents().OnDelete(content)
+		}, func(b *bench) int {
+			var counted int
+			for share, usage := range b.Ledger.Census().Shares {
+				if share.Tenant == "other" {
+					counted += int(usage.Snapshots)
+				}
+			}
+			return counted
+		}},
+		"contents are written when their VolumeSnapshots are gone": {driver, func(b *bench, content *snapshotv1.VolumeSnapshotContent) {
+			_, err := b.client.SnapshotV1().VolumeSnapshotContents().Create(b.Context(), content, metav1.CreateOptions{})
+			b.must(err)
+			b.must(b.contents.Add(content))
+			b.contentEvents().OnAdd(content, false)
+		}, func(b *bench) int {
+			all, err := b.client.SnapshotV1().VolumeSnapshotContents().List(b.Context(), metav1.ListOptions{})
+			b.must(err)
+			return len(slices.DeleteFunc(all.Items, func(c snapshotv1.VolumeSnapshotContent) bool { return c.Name == "snapcontent-u1" }))
+		}},
+	} {
+		for _, hang := range []int{1, contents} {
+			t.Run(fmt.Sprintf("%s, on %d backends", name, hang), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := newBench(t, namespace(), claim(nil), volume(nil), class(nil), nightly(nil))
+					defer b.queue.ShutDown()
+					silent, all := hanging{&fakeSnapshots{place: here()}, make(chan struct{})}, fakeBackends{"gold": b.backend}
+					b.Backends = all
+					for i := range contents {
+						uid, backend := types.UID(fmt.Sprintf("gone-%d", i)), fmt.Sprintf("silver-%d", i%hang)
+						all[backend] = silent
+						test.end(b, recorded(func(c *snapshotv1.VolumeSnapshotContent) {
+							c.Name, c.UID, c.Status, c.Spec.Driver = record.SnapshotContentName(uid), "content-"+uid, nil, test.driver
+							c.Spec.VolumeSnapshotRef.UID, c.Spec.VolumeSnapshotRef.Name = uid, string(uid)
+							c.Annotations[record.AnnotationBackend], c.Annotations[record.AnnotationTenant] = backend, "other"
+						}))
+					}
+					b.enqueue(item{snapshotItem, "team-a", "nightly"})
+					time.Sleep(time.Nanosecond) // only a listing that begins later frees room
+					for range b.Workers {
+						go func() {
+							for b.work(b.Context()) {
+							}
+						}()
+					}
+					synctest.Wait()
+					b.wantCalls("take snapshot-u1 of volume-1", "mark snapshot-1")
+					if left := test.left(b); left != contents {
+						t.Errorf("%d contents wait for their backends", left)
+					}
+					close(silent.answer)
+					synctest.Wait()
+					held, waiting := b.turns.Count()
+					if left := test.left(b); left+held+waiting+b.queue.Len() > 0 {
+						t.Errorf("%d contents have not ended; %d items have a turn, %d wait for one, and %d are in the queue", left, held, waiting, b.queue.Len())
+					}
+				})
+			})
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -150,6 +151,9 @@ func (f *fakeSnapshots) RemoveSnapshot(ctx context.Context, target backends.Snap
 			return &cinder.Error{Backend: "gold", Kind: backends.KindNotOurs, Message: "snapshot " + s.ID + " does not carry the stamp"}
 		}
 	}
+	if _, found, _ := f.FindSnapshot(ctx, target.SnapshotID); !found && target.Place != f.place {
+		return &cinder.Error{Backend: "gold", Kind: backends.KindElsewhere, Message: "snapshot " + target.SnapshotID + " was recorded elsewhere", Place: f.place}
+	}
 	if f.failRemoval != nil {
 		return f.failRemoval
 	}
@@ -174,15 +178,15 @@ func (f *fakeSnapshots) RelistSnapshots(context.Context) ([]cinder.Snapshot, err
 func (f *fakeSnapshots) Health() error       { return f.health }
 func (f *fakeSnapshots) Place() cinder.Place { return f.place }
 
-type fakeBackends struct{ gold *fakeSnapshots }
+type fakeBackends map[string]Snapshots
 
 func (b fakeBackends) Snapshots(name string) (Snapshots, error) {
-	if name != "gold" {
-		return nil, fmt.Errorf("backend %q is not in the policy", name)
+	if backend, has := b[name]; has {
+		return backend, nil
 	}
-	return b.gold, nil
+	return nil, fmt.Errorf("backend %q is not in the policy", name)
 }
-func (b fakeBackends) Names() []string { return []string{"gold"} }
+func (b fakeBackends) Names() []string { return slices.Sorted(maps.Keys(b)) }
 
 // bench is a Controller whose caches show what its fake API server has.
 type bench struct {
@@ -208,6 +212,9 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 	}
 	b := &bench{T: t, backend: &fakeSnapshots{place: here()}, recorder: eventrecord.NewFakeRecorder(100), snapshots: indexer(), contents: indexer(), policy: p}
 	claims, volumes, namespaces, classes := indexer(), indexer(), indexer(), indexer()
+	if err := volumes.AddIndexers(record.Indexers()); err != nil {
+		t.Fatal(err)
+	}
 	var core, snapshots []runtime.Object
 	for _, object := range objects {
 		var err error
@@ -231,9 +238,9 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 	//nolint:staticcheck // NewClientset needs apply configurations, which this client does not have.
 	b.client = snapshotfake.NewSimpleClientset(snapshots...)
 	b.Controller = New(Options{
-		Name: driver, Cluster: "cluster-1", ClusterUID: "uid-1", Policy: func() *policy.Policy { return b.policy }, Backends: fakeBackends{b.backend},
+		Name: driver, Cluster: "cluster-1", ClusterUID: "uid-1", Policy: func() *policy.Policy { return b.policy }, Backends: fakeBackends{"gold": b.backend},
 		Ledger: ledger.New(func() *policy.Policy { return b.policy }), Client: fake.NewClientset(core...), Snapshots: b.client,
-		Claims: corelisters.NewPersistentVolumeClaimLister(claims), PersistentVolumes: corelisters.NewPersistentVolumeLister(volumes),
+		Claims: corelisters.NewPersistentVolumeClaimLister(claims), PersistentVolumes: corelisters.NewPersistentVolumeLister(volumes), Records: volumes,
 		Namespaces: corelisters.NewNamespaceLister(namespaces), Recorder: b.recorder,
 		Caller: func(ctx context.Context, _ string) context.Context { return ctx }, Changed: func(string, string) {}, Gone: func(id string) { b.gone = append(b.gone, id) },
 		Definitions: newDefinitions(),
@@ -289,6 +296,13 @@ func (b *bench) syncNightly() error {
 func (b *bench) syncItsContent() error {
 	b.refresh()
 	return b.syncContent(b.Context(), item{contentItem, "", "snapcontent-u1"})
+}
+
+// drain works on everything that is in the queue.
+func (b *bench) drain() {
+	for b.queue.Len() > 0 {
+		b.work(b.Context())
+	}
 }
 
 func (b *bench) events() []string {

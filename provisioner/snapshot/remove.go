@@ -38,7 +38,7 @@ func (c *Controller) syncContent(ctx context.Context, next item) error {
 	content, err := c.shown().contents.Get(next.name)
 	if apierrors.IsNotFound(err) {
 		c.turns.Leave(next)
-		return c.closeOpen(ctx, next.name)
+		return nil
 	}
 	if err != nil || content.Spec.Driver != c.Name {
 		return err
@@ -172,6 +172,10 @@ func (r *removing) checkOwner(ctx context.Context) error {
 	if r.origin, err = record.SnapshotOriginOf(r.content); err != nil {
 		return err
 	}
+	if !r.turns.Begin(r.item, r.origin.Tenant, r.origin.Backend) {
+		return nil // its turn brings it back
+	}
+	defer r.turns.End(r.item)
 	recorded, err := r.hasRecorded(ctx, r.origin)
 	if err != nil {
 		return err

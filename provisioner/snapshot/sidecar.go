@@ -236,12 +236,15 @@ func (c *Controller) RemoveForSidecar(ctx context.Context, backendName, id strin
 
 func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendName, id string, content *snapshotv1.VolumeSnapshotContent) error {
 	started := time.Now()
+	// Read the place first. If the backend moves meanwhile, the snapshot's absence at the
+	// new place proves nothing.
+	place := backend.Place()
 	s, found, err := backend.FindSnapshot(ctx, id)
 	if err != nil {
 		return err
 	}
 	stamp := stamps.OfSnapshot(s)
-	target := backends.SnapshotTarget{SnapshotID: id, Stamp: stamp, Place: backend.Place()}
+	target := backends.SnapshotTarget{SnapshotID: id, Stamp: stamp, Place: place}
 	switch {
 	case content == nil && !found:
 		return nil
@@ -251,12 +254,19 @@ func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendNa
 		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s does not carry the stamp of this cluster's CSI driver; it is not touched", id)}
 	}
 	origin, recordedErr := record.SnapshotOriginOf(content)
+	origin.Backend = cmp.Or(origin.Backend, backendName)
 	switch {
 	case recordedErr == nil:
 		// The backend compares the stamp with the snapshot's.
 		target.Place, target.Stamp = origin.Place, c.stampOf(origin)
 	case found && stamp.SnapshotUID != string(content.Spec.VolumeSnapshotRef.UID):
 		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s carries the stamp of a VolumeSnapshot other than that of VolumeSnapshotContent %s; it is not touched", id, content.Name)}
+	case !found:
+		// Only at its own place does its absence prove that the snapshot is gone.
+		if target.Place = cmp.Or(origin.Place, c.placeOfSource(content)); !target.Place.IsKnown() {
+			present := backend.Place()
+			return &refusal{"Damaged", fmt.Sprintf("%v; snapshot %s does not exist at %s, but it may have been taken elsewhere; %s", recordedErr, id, present, origin.Remedy(present))}
+		}
 	}
 	target.Permit = func(ctx context.Context) error { return c.stillDeleted(ctx, content, id) }
 	ctx, requests := trail.WithRequestIDs(c.Caller(ctx, target.Stamp.Tenant))
@@ -269,42 +279,42 @@ func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendNa
 	case err != nil:
 		return record.WithSnapshotRemedy(err, origin)
 	}
-	c.mu.Lock()
-	c.removed[content.UID] = true
-	c.mu.Unlock()
-	c.release(types.UID(target.Stamp.SnapshotUID), c.Ledger.ReleaseSnapshot)
+	c.noteRemoved(content)
 	c.Gone(cmp.Or(s.VolumeID, origin.VolumeID))
 	c.Logger.Info("Deleted a snapshot", "tenant", target.Stamp.Tenant, "snapshot", target.Stamp.Namespace+"/"+target.Stamp.Snapshot, "snapshotUID", target.Stamp.SnapshotUID,
 		"backend", backendName, "volume", s.VolumeID, "id", id, "requestID", requests.OfDelete(), "durationSeconds", time.Since(started).Seconds())
 	return nil
 }
 
-// closeOpen looks at once for the snapshot of a CSI driver's content that is gone
-// without having said what became of it: if a call has failed for good, the sidecar
-// removes the content without requesting a deletion. One listing serves all contents
-// that were gone before it.
-func (c *Controller) closeOpen(ctx context.Context, name string) error {
-	c.mu.Lock()
-	backend, isOpen := c.open[name]
-	var closed []string
-	for other, on := range c.open {
-		if on == backend {
-			closed = append(closed, other)
-		}
+// placeOfSource returns where the volume of a content lives, which is where its
+// snapshots are. The place is zero unless a single PersistentVolume records it.
+func (c *Controller) placeOfSource(content *snapshotv1.VolumeSnapshotContent) cinder.Place {
+	if content.Spec.Source.VolumeHandle == nil {
+		return cinder.Place{}
 	}
-	c.mu.Unlock()
-	if !isOpen || c.health(backend) != nil {
+	found := record.ByHandle(c.Records, content.Spec.Driver, *content.Spec.Source.VolumeHandle)
+	if len(found) != 1 {
+		return cinder.Place{}
+	}
+	return record.PlaceOf(found[0])
+}
+
+// syncBackend looks at once for the snapshots of the CSI driver's contents that are gone
+// from a backend without having said what became of them: if a call has failed for
+// good, the sidecar removes the content without requesting a deletion. A backend is in
+// the queue only once, so one listing serves all contents that were gone before it.
+func (c *Controller) syncBackend(ctx context.Context, next item) error {
+	if c.health(next.name) != nil {
+		c.turns.Leave(next)
 		return nil // an audit will look, too
 	}
-	if err := c.sweep(ctx, backend, true); err != nil {
-		return err
+	// The contents may be those of any tenants. All such listings together have the turns
+	// of one tenant, so that backends that hang leave workers to others.
+	if !c.turns.Begin(next, "", next.name) {
+		return nil // its turn brings it back
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, other := range closed {
-		delete(c.open, other)
-	}
-	return nil
+	defer c.turns.End(next)
+	return c.sweep(ctx, next.name, true)
 }
 
 // ContentsOf returns the contents that name a snapshot.
