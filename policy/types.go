@@ -15,6 +15,7 @@
 package policy
 
 import (
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -352,6 +353,12 @@ func (p *Policy) Tenant(name string) (*Tenant, bool) {
 		return &p.Tenants[i], true
 	}
 	return nil, false
+}
+
+// MayUse reports whether any rule of the tenant names the backend.
+func (p *Policy) MayUse(tenant, backend string) bool {
+	t, ok := p.Tenant(tenant)
+	return ok && slices.ContainsFunc(t.Classes, func(c Class) bool { return slices.Contains(c.Backends, backend) })
 }
 
 // Revision returns a short hash of the file's content: two files with the same

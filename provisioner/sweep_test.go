@@ -3,6 +3,7 @@ package provisioner
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -129,6 +131,71 @@ func TestRoomOfAFoundVolumeIsFreedWhenAnAdministratorRemovesIt(t *testing.T) {
 	f.relist("gold")
 	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
 		t.Errorf("it counts as %+v when it is gone", got)
+	}
+}
+
+// TestKeptVolumeCountsForItsTenantWhicheverBackendIsListedFirst: two backends show one
+// project, and each of two tenants may use one of them.
+func TestKeptVolumeCountsForItsTenantWhicheverBackendIsListedFirst(t *testing.T) {
+	twoTenants := parsePolicy(t, strings.Replace(testPolicy, "[gold, silver]", "[gold]", 1)+
+		"  - name: b\n    namespaces: [team-b]\n    classes:\n      - {storageClasses: [two], backends: [silver]}\n")
+	for _, order := range [][]string{{"gold", "silver"}, {"silver", "gold"}} {
+		t.Run(strings.Join(order, " "), func(t *testing.T) {
+			f := newFixture(t)
+			f.current.Store(twoTenants)
+			for _, name := range order {
+				f.backends[name].listed = []cinder.Volume{f.stamped("uid-gone")}
+				f.must(f.placement.CountBackend(t.Context(), name))
+			}
+			wants := func(when string) {
+				t.Helper()
+				for scope, want := range map[ledger.Scope]int64{
+					{Kind: policy.TenantScope, Name: "a"}:       1,
+					{Kind: policy.TenantScope, Name: "b"}:       0,
+					{Kind: policy.BackendScope, Name: "gold"}:   1,
+					{Kind: policy.BackendScope, Name: "silver"}: 0,
+				} {
+					if got := f.ledger.Usage(scope.Kind, scope.Name).Volumes; got != want {
+						t.Errorf("%s, %d volumes count for %s, want %d", when, got, scope.Name, want)
+					}
+				}
+			}
+			wants("after the first listings")
+			for range 2 {
+				for _, name := range order {
+					f.relist(name)
+				}
+			}
+			wants("after further listings")
+			// Claims may wait for the room that the volume took on silver.
+			if moved := order[0] == "silver"; moved != (len(f.placement.Freed()) == 1) {
+				t.Errorf("freed room was signaled: %t, want %t", !moved, moved)
+			}
+		})
+	}
+}
+
+// TestKeptVolumeCountsAgainWhenAReloadBringsItsRuleBack: the term began with a policy that
+// did not let the tenant use the backend.
+func TestKeptVolumeCountsAgainWhenAReloadBringsItsRuleBack(t *testing.T) {
+	for name, without := range map[string]string{
+		"the tenant has other rules": strings.NewReplacer("[gold, silver]", "[silver]", "[gold]", "[silver]").Replace(testPolicy),
+		"there is no such tenant":    strings.Replace(testPolicy, "name: a", "name: another", 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.current.Store(parsePolicy(t, without))
+			f.backends["gold"].listed = []cinder.Volume{f.stamped("uid-gone")}
+			f.count()
+			if got := f.ledger.Usage(policy.TenantScope, "a").Volumes; got != 0 {
+				t.Errorf("%d volumes count for a tenant that may not use their backend", got)
+			}
+			f.current.Store(parsePolicy(t, testPolicy))
+			f.PolicyChanged()
+			if got := f.ledger.Usage(policy.TenantScope, "a").Volumes; got != 1 {
+				t.Errorf("%d volumes count for the tenant after the reload, want 1", got)
+			}
+		})
 	}
 }
 

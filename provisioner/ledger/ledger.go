@@ -48,6 +48,8 @@ type entry struct {
 	Volume
 	backend string
 	state   entryState
+	// byStamp means that only the stamp says whose the volume is.
+	byStamp bool
 	// passedOver is why an earlier backend was not chosen.
 	passedOver []PassedOver
 	// since is when a volume without a PersistentVolume was last seen, or lost its
@@ -63,7 +65,7 @@ type replaced struct {
 	entry entry
 }
 
-type entryState int
+type entryState uint8
 
 const (
 	reserved      entryState = iota // to be created
@@ -163,6 +165,7 @@ var ErrPolicyChanged = errors.New("the policy has changed since the decision")
 
 // Position is where a claim counts.
 type Position struct {
+	// Tenant is empty if the claim counts for none.
 	Tenant     string
 	Backend    string
 	PassedOver []PassedOver
@@ -251,28 +254,30 @@ func (l *Ledger) Record(claim types.UID, volume Volume, backend string) {
 	l.dropGrowthUpTo(claim, volume.GiB)
 }
 
-// Found counts a volume that was found at Cinder, unless its claim counts
-// already. It returns the backend where the claim counts if that is another.
-func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (elsewhere string) {
+// Found counts a volume that was found at Cinder, unless its claim counts already. A
+// claim that counts for no tenant moves to a backend that its tenant may use, so that
+// it does not matter which of two backends is listed first. Found reports whether that
+// freed room at the other backend.
+func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.refresh()
 	known, ok := l.entries[claim]
 	switch {
-	case ok && known.backend != backend:
-		return known.backend
-	case ok:
+	case ok && l.countsForNoTenant(known.Tenant, known.backend, known.byStamp) && l.inForce.MayUse(volume.Tenant, backend):
+		freed = l.remove(claim)
+	case ok && known.backend == backend:
 		known.since = time.Now()
 		l.set(claim, known)
 		if volume.VolumeID != "" && known.VolumeID == volume.VolumeID {
 			l.sawSize(claim, volume.GiB)
 		}
-		return ""
-	case l.gone[claim]:
-		return ""
+		return false
+	case ok || l.gone[claim]:
+		return false
 	}
-	l.refresh()
-	l.put(claim, entry{Volume: volume, backend: backend, state: found, since: time.Now()})
-	return ""
+	l.put(claim, entry{Volume: volume, backend: backend, state: found, byStamp: true, since: time.Now()})
+	return freed
 }
 
 // PersistentVolumeGone records that the PersistentVolume of a claim is gone, but its
@@ -373,8 +378,9 @@ func (l *Ledger) ReleaseReservation(claim types.UID) bool {
 func (l *Ledger) PositionOf(claim types.UID) (Position, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.refresh()
 	e, ok := l.entries[claim]
-	return Position{Tenant: e.Tenant, Backend: e.backend, PassedOver: e.passedOver, NothingSeen: e.state == reserved, Imported: e.Imported, VolumeID: e.VolumeID}, ok
+	return Position{Tenant: l.tenantOf(e), Backend: e.backend, PassedOver: e.passedOver, NothingSeen: e.state == reserved, Imported: e.Imported, VolumeID: e.VolumeID}, ok
 }
 
 // IsFound reports whether a claim counts only because of a volume that was found
@@ -449,14 +455,14 @@ func (l *Ledger) Census() Census {
 	l.refresh()
 	c := Census{Sums: maps.Clone(l.sums), Shares: map[Share]policy.Usage{}, Kept: map[Share]policy.Usage{}}
 	for claim, e := range l.entries {
-		share := Share{e.Tenant, e.backend}
+		share := Share{l.tenantOf(e), e.backend}
 		c.Shares[share] = c.Shares[share].Add(l.usageOf(claim, e))
 		if e.state == withoutRecord {
 			c.Kept[share] = c.Kept[share].Add(l.usageOf(claim, e))
 		}
 	}
 	for _, e := range l.snapshots {
-		share := Share{e.Tenant, e.backend}
+		share := Share{l.tenantOfSnapshot(e), e.backend}
 		c.Shares[share] = c.Shares[share].Add(e.usage())
 	}
 	return c
@@ -474,8 +480,24 @@ func (l *Ledger) refresh() {
 		l.count(claim, e, policy.Usage.Add)
 	}
 	for _, e := range l.snapshots {
-		l.countIn(e.Tenant, e.StorageClass, e.backend, e.usage(), policy.Usage.Add)
+		l.countSnapshot(e, policy.Usage.Add)
 	}
+}
+
+// countsForNoTenant reports whether only a stamp says whose a volume or snapshot is, and
+// its tenant may not use the backend. Anyone with write access to the backend's project
+// can forge a stamp, which must not use up the quota of such a tenant. The policy in
+// force decides, because a reload may change what the tenant may use.
+func (l *Ledger) countsForNoTenant(tenant, backend string, byStamp bool) bool {
+	return byStamp && !l.inForce.MayUse(tenant, backend)
+}
+
+// tenantOf returns the tenant that an entry counts for, or "".
+func (l *Ledger) tenantOf(e entry) string {
+	if l.countsForNoTenant(e.Tenant, e.backend, e.byStamp) {
+		return ""
+	}
+	return e.Tenant
 }
 
 // set replaces an entry, and drop removes one, without changing the sums of scopes.
@@ -511,13 +533,13 @@ func (l *Ledger) remove(claim types.UID) bool {
 
 // noteFreed notes that an entry counts less, or no longer counts.
 func (l *Ledger) noteFreed(e entry) {
-	for _, s := range l.inForce.QuotaScopes(e.Tenant, e.StorageClass, e.backend) {
+	for _, s := range l.inForce.QuotaScopes(l.tenantOf(e), e.StorageClass, e.backend) {
 		l.freed[Scope{s.Kind, s.Name}] = true
 	}
 }
 
 func (l *Ledger) count(claim types.UID, e entry, change func(policy.Usage, policy.Usage) policy.Usage) {
-	l.countIn(e.Tenant, e.StorageClass, e.backend, l.usageOf(claim, e), change)
+	l.countIn(l.tenantOf(e), e.StorageClass, e.backend, l.usageOf(claim, e), change)
 }
 
 func (l *Ledger) countIn(tenant, storageClass, backend string, usage policy.Usage, change func(policy.Usage, policy.Usage) policy.Usage) {

@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -150,12 +152,145 @@ func TestConcurrentClaimsNeverShareTheLastRoom(t *testing.T) {
 	}
 }
 
+// mayUse returns a policy under which tenant a may use only some of the backends, and
+// tenant b only silver.
+func mayUse(t *testing.T, backends string) *policy.Policy {
+	t.Helper()
+	return parsePolicy(t, `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - {name: gold, auth: {cloud: gold}}
+  - {name: silver, auth: {cloud: silver}}
+tenants:
+  - name: a
+    namespaces: [team-a]
+    classes:
+      - {storageClasses: ["*"], backends: [`+backends+`]}
+  - name: b
+    namespaces: [team-b]
+    classes:
+      - {storageClasses: ["*"], backends: [silver]}
+`)
+}
+
+// listings are the cases of a volume or snapshot of tenant a that nothing records. Every
+// step lists a backend, or puts a policy in force that lets the tenant use the backends
+// that follow "=". Only the stamp says whose it is, so it counts for the tenant only where
+// the tenant may use it, but it always counts at one backend.
+var listings = map[string]struct {
+	begin   string
+	steps   []string
+	backend string
+	counts  int64
+}{
+	"where the tenant may use it":                  {"gold", []string{"gold"}, "gold", 1},
+	"where the tenant may not use it":              {"gold", []string{"silver"}, "silver", 0},
+	"there first":                                  {"gold", []string{"silver", "gold", "silver", "gold"}, "gold", 1},
+	"there last":                                   {"gold", []string{"gold", "silver", "gold", "silver"}, "gold", 1},
+	"on two backends that the tenant may use":      {"gold, silver", []string{"silver", "gold"}, "silver", 1},
+	"before the policy lets the tenant use it":     {"silver", []string{"gold", "=gold"}, "gold", 1},
+	"until the policy lets the tenant use another": {"gold", []string{"gold", "=silver"}, "gold", 0},
+	"when the other backend is listed after that":  {"gold", []string{"gold", "=silver", "silver"}, "silver", 1},
+	"when the policy is as it was":                 {"gold", []string{"gold", "=silver", "=gold"}, "gold", 1},
+	"again where it counts":                        {"silver", []string{"gold", "=gold", "silver"}, "gold", 1},
+}
+
+// TestFoundVolumeCountsForATenantThatMayUseItsBackend: it does not matter in which order
+// the backends are listed and the policy changes.
+func TestFoundVolumeCountsForATenantThatMayUseItsBackend(t *testing.T) {
+	for name, test := range listings {
+		t.Run(name, func(t *testing.T) {
+			current := mayUse(t, test.begin)
+			l := New(func() *policy.Policy { return current })
+			for _, step := range test.steps {
+				if backends, reload := strings.CutPrefix(step, "="); reload {
+					current = mayUse(t, backends)
+					continue
+				}
+				l.Found("1", Volume{Tenant: "a", StorageClass: "fast", GiB: 2, VolumeID: "volume"}, step)
+			}
+			if got := l.Usage(policy.TenantScope, "a").Volumes; got != test.counts {
+				t.Errorf("%d volumes count for the tenant, want %d", got, test.counts)
+			}
+			position, _ := l.PositionOf("1")
+			if position.Backend != test.backend || (position.Tenant == "a") != (test.counts == 1) {
+				t.Errorf("the claim counts for tenant %q on %s, want %s", position.Tenant, position.Backend, test.backend)
+			}
+			for _, backend := range []string{"gold", "silver"} {
+				want := policy.Usage{}
+				if backend == test.backend {
+					want = policy.Usage{Volumes: 1, Gigabytes: 2}
+				}
+				if got := l.Usage(policy.BackendScope, backend); got != want || l.HasFound(backend) != (got.Volumes == 1) {
+					t.Errorf("backend %s: %+v, want %+v", backend, got, want)
+				}
+			}
+			if shares := l.Census().Shares; len(shares) != 1 || shares[Share{position.Tenant, test.backend}].Volumes != 1 {
+				t.Errorf("the census has the shares %v", shares)
+			}
+		})
+	}
+}
+
+// TestVolumeThatMovesFreesRoom: claims may wait for the room of the backend where a volume
+// counted for no tenant.
+func TestVolumeThatMovesFreesRoom(t *testing.T) {
+	p := mayUse(t, "gold")
+	l := New(func() *policy.Policy { return p })
+	volume := Volume{Tenant: "a", StorageClass: "fast", GiB: 2}
+	for i, listing := range []struct {
+		backend string
+		frees   bool
+	}{{"silver", false}, {"gold", true}, {"silver", false}, {"gold", false}} {
+		if freed := l.Found("1", volume, listing.backend); freed != listing.frees {
+			t.Errorf("listing %d, of %s: room was freed: %t", i, listing.backend, freed)
+		}
+	}
+	if freed := l.TakeFreed(); !slices.Equal(freed, []Scope{{policy.BackendScope, "silver"}}) {
+		t.Errorf("room was freed in %v", freed)
+	}
+}
+
+// TestVolumeThatIsRecordedCountsWhateverItsTenantMayUse: the program itself recorded whose
+// the volume is, and a policy never changes volumes that exist.
+func TestVolumeThatIsRecordedCountsWhateverItsTenantMayUse(t *testing.T) {
+	volume := Volume{Tenant: "a", StorageClass: "fast", GiB: 2}
+	for name, happens := range map[string]func(l *Ledger){
+		"it is recorded":                 func(l *Ledger) { l.Record("1", volume, "gold") },
+		"its PersistentVolume is gone":   func(l *Ledger) { l.Record("1", volume, "gold"); l.PersistentVolumeGone("1") },
+		"it was found and then recorded": func(l *Ledger) { l.Found("1", volume, "gold"); l.Record("1", volume, "gold") },
+		"it is kept without a PersistentVolume": func(l *Ledger) {
+			l.reserve("1", volume)
+			l.Keep("1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			current := mayUse(t, "gold")
+			l := New(func() *policy.Policy { return current })
+			happens(l)
+			current = mayUse(t, "silver")
+			for _, backend := range []string{"silver", "gold"} {
+				l.Found("1", volume, backend)
+			}
+			if position, _ := l.PositionOf("1"); position.Tenant != "a" || position.Backend != "gold" {
+				t.Errorf("the volume counts for tenant %q on %s", position.Tenant, position.Backend)
+			}
+			if got := l.Usage(policy.TenantScope, "a").Volumes; got != 1 {
+				t.Errorf("%d volumes count for the tenant, want 1", got)
+			}
+		})
+	}
+}
+
 // TestNoInterleavingExceedsALimitOrLosesRoom runs random histories of claims
-// against a model that keeps a plain list, and checks every limit after every
+// and reloads against a model that keeps a plain list, and checks every limit after every
 // step.
 func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := parsePolicy(t, quotaPolicy)
+		// Under the other policy, tenant a may use only silver.
+		other := parsePolicy(t, strings.ReplaceAll(quotaPolicy, "[gold, silver]", "[silver]"))
 		l := New(func() *policy.Policy { return p })
 		model := map[types.UID]entry{}
 		gone := map[types.UID]bool{}
@@ -183,6 +318,8 @@ func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 			"the volume is recorded": func(t *rapid.T) {
 				uid := uids.Draw(t, "uid")
 				if known, counted := model[uid]; counted {
+					known.byStamp = false
+					model[uid] = known
 					l.Record(uid, known.Volume, known.backend)
 				}
 			},
@@ -205,26 +342,40 @@ func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 				l = New(func() *policy.Policy { return p })
 				clear(gone)
 				for uid, known := range model {
-					if rapid.Bool().Draw(t, "recorded") {
+					known.byStamp = !rapid.Bool().Draw(t, "recorded")
+					if !known.byStamp {
 						l.Record(uid, known.Volume, known.backend)
 					}
+					model[uid] = known
 					l.Found(uid, known.Volume, known.backend)
 				}
 			},
 			"a volume is found": func(t *rapid.T) {
 				uid, volume := uids.Draw(t, "uid"), volumes.Draw(t, "holding")
-				if _, counted := model[uid]; !counted && !gone[uid] {
+				backend := rapid.SampledFrom([]string{"gold", "silver"}).Draw(t, "backend")
+				known, counted := model[uid]
+				moves := known.byStamp && !p.MayUse(known.Tenant, known.backend) && p.MayUse(volume.Tenant, backend)
+				if !counted && !gone[uid] || moves {
 					// What exists counts, whatever the limits say.
 					forced = true
-					model[uid] = entry{Volume: volume, backend: "gold"}
+					model[uid] = entry{Volume: volume, backend: backend, byStamp: true}
 				}
-				l.Found(uid, volume, "gold")
+				l.Found(uid, volume, backend)
+			},
+			"a reload": func(*rapid.T) {
+				p, other = other, p
+				// What did not count for its tenant may count now.
+				forced = true
 			},
 			"": func(t *rapid.T) {
 				sums := map[Scope]policy.Usage{}
 				limits := map[Scope]policy.QuotaScope{}
 				for _, known := range model {
-					for _, s := range p.QuotaScopes(known.Tenant, known.StorageClass, known.backend) {
+					tenant := known.Tenant
+					if known.byStamp && !p.MayUse(tenant, known.backend) {
+						tenant = ""
+					}
+					for _, s := range p.QuotaScopes(tenant, known.StorageClass, known.backend) {
 						key := Scope{s.Kind, s.Name}
 						sums[key] = sums[key].Add(l.usageOf("", known))
 						limits[key] = s

@@ -23,6 +23,8 @@ type snapshotEntry struct {
 	Snapshot
 	backend string
 	state   entryState
+	// byStamp means that only the stamp says whose the snapshot is.
+	byStamp bool
 	// since is when the last VolumeSnapshotContent that named it was gone, as far as is
 	// known.
 	since time.Time
@@ -69,7 +71,7 @@ func (l *Ledger) ReserveSnapshot(uid types.UID, backend string, s Snapshot, deci
 // out of the sums, so that its import needs no additional room.
 func (l *Ledger) leaveSnapshot(uid types.UID, tenant string) *leftSnapshot {
 	e, known := l.snapshots[uid]
-	if !known || e.state != found || e.Tenant != tenant {
+	if !known || e.state != found || l.tenantOfSnapshot(e) != tenant {
 		return nil
 	}
 	l.removeSnapshot(uid)
@@ -96,23 +98,27 @@ func (l *Ledger) RecordSnapshot(uid types.UID, backend string, s Snapshot) {
 	l.putSnapshot(uid, snapshotEntry{Snapshot: s, backend: backend, state: recorded})
 }
 
-// FoundSnapshots counts all snapshots that a listing of a backend shows. It frees the
-// room of those that were there before the listing began but that it does not show, and
-// returns the tenants that have room now.
+// FoundSnapshots counts all snapshots that a listing of a backend shows; a snapshot that
+// counts for no tenant moves to a backend that its tenant may use, as a volume does in
+// Found. It frees the room of those that were there before the listing began but that it
+// does not show, and returns the tenants that have room now.
 func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot, began time.Time) (freed []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refresh()
 	for uid, e := range l.snapshots {
 		if _, present := all[uid]; !present && e.state == found && e.backend == backend && e.since.Before(began) {
-			l.removeSnapshot(uid)
-			freed = append(freed, e.Tenant)
+			tenant, _ := l.removeSnapshot(uid)
+			freed = append(freed, tenant)
 		}
 	}
 	for uid, s := range all {
-		if _, known := l.snapshots[uid]; !known {
-			l.putSnapshot(uid, snapshotEntry{Snapshot: s, backend: backend, state: found})
+		known, ok := l.snapshots[uid]
+		if ok && (!l.countsForNoTenant(known.Tenant, known.backend, known.byStamp) || !l.inForce.MayUse(s.Tenant, backend)) {
+			continue
 		}
+		l.removeSnapshot(uid)
+		l.putSnapshot(uid, snapshotEntry{Snapshot: s, backend: backend, state: found, byStamp: true})
 	}
 	return freed
 }
@@ -154,14 +160,26 @@ func (l *Ledger) ReleaseSnapshotReservation(uid types.UID) (tenant string, freed
 
 func (l *Ledger) putSnapshot(uid types.UID, e snapshotEntry) {
 	l.snapshots[uid] = e
-	l.countIn(e.Tenant, e.StorageClass, e.backend, e.usage(), policy.Usage.Add)
+	l.countSnapshot(e, policy.Usage.Add)
 }
 
 func (l *Ledger) removeSnapshot(uid types.UID) (tenant string, known bool) {
 	e, known := l.snapshots[uid]
 	if known {
 		delete(l.snapshots, uid)
-		l.countIn(e.Tenant, e.StorageClass, e.backend, e.usage(), policy.Usage.Sub)
+		l.countSnapshot(e, policy.Usage.Sub)
 	}
-	return e.Tenant, known
+	return l.tenantOfSnapshot(e), known
+}
+
+func (l *Ledger) countSnapshot(e snapshotEntry, change func(policy.Usage, policy.Usage) policy.Usage) {
+	l.countIn(l.tenantOfSnapshot(e), e.StorageClass, e.backend, e.usage(), change)
+}
+
+// tenantOfSnapshot returns the tenant that a snapshot counts for, or "".
+func (l *Ledger) tenantOfSnapshot(e snapshotEntry) string {
+	if l.countsForNoTenant(e.Tenant, e.backend, e.byStamp) {
+		return ""
+	}
+	return e.Tenant
 }

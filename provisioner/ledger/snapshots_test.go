@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,6 +102,54 @@ func TestSnapshotOfAnOlderPolicyReservesNothing(t *testing.T) {
 	_, err := l.ReserveSnapshot("1", "gold", Snapshot{"a", "fast"}, Decided{Revision: "older"})
 	if !errors.Is(err, ErrPolicyChanged) || l.Usage(policy.TenantScope, "a").Snapshots != 0 {
 		t.Error(fmt.Errorf("error %w", err))
+	}
+}
+
+// TestFoundSnapshotCountsForATenantThatMayUseItsBackend: it does not matter in which order
+// the backends are listed and the policy changes.
+func TestFoundSnapshotCountsForATenantThatMayUseItsBackend(t *testing.T) {
+	for name, test := range listings {
+		t.Run(name, func(t *testing.T) {
+			current := mayUse(t, test.begin)
+			l := New(func() *policy.Policy { return current })
+			for _, step := range test.steps {
+				if backends, reload := strings.CutPrefix(step, "="); reload {
+					current = mayUse(t, backends)
+					continue
+				}
+				if freed := l.FoundSnapshots(step, map[types.UID]Snapshot{"1": {"a", "fast"}}, time.Now()); freed != nil {
+					t.Errorf("the room of a snapshot that is there was freed for %q", freed)
+				}
+			}
+			if got := l.Usage(policy.TenantScope, "a").Snapshots; got != test.counts {
+				t.Errorf("%d snapshots count for the tenant, want %d", got, test.counts)
+			}
+			tenant := ""
+			if test.counts == 1 {
+				tenant = "a"
+			}
+			if got, want := fmt.Sprint(l.Census().Shares), fmt.Sprintf("map[{%s %s}:{0 0 1}]", tenant, test.backend); got != want {
+				t.Errorf("the census has the shares %s, want %s", got, want)
+			}
+			// The room is the tenant's only if the snapshot counted for it.
+			if freed := l.FoundSnapshots(test.backend, nil, time.Now()); fmt.Sprint(freed) != "["+tenant+"]" || l.Usage(policy.TenantScope, "a").Snapshots != 0 {
+				t.Errorf("when the snapshot is gone, room is freed for %q, want %q", freed, tenant)
+			}
+		})
+	}
+}
+
+// TestSnapshotWhoseContentIsGoneCountsWhateverItsTenantMayUse: the content recorded whose
+// the snapshot is.
+func TestSnapshotWhoseContentIsGoneCountsWhateverItsTenantMayUse(t *testing.T) {
+	current := mayUse(t, "gold")
+	l := New(func() *policy.Policy { return current })
+	l.RecordSnapshot("1", "gold", Snapshot{"a", "fast"})
+	l.ContentGone("1")
+	current = mayUse(t, "silver")
+	l.FoundSnapshots("silver", map[types.UID]Snapshot{"1": {"a", "fast"}}, time.Now())
+	if got, want := fmt.Sprint(l.Census().Shares), "map[{a gold}:{0 0 1}]"; got != want {
+		t.Errorf("the census has the shares %s, want %s", got, want)
 	}
 }
 

@@ -111,6 +111,7 @@ func (p *Placer) countListed(ctx context.Context, name string) error {
 
 // countFound counts the volumes of a listing.
 func (p *Placer) countFound(name string, all []cinder.Volume) {
+	freed := false
 	for _, v := range all {
 		stamp := stamps.Of(v)
 		if !record.IsPVNameOf(stamp.PV, stamp.ClaimUID, v.ID) {
@@ -118,12 +119,10 @@ func (p *Placer) countFound(name string, all []cinder.Volume) {
 			continue
 		}
 		volume := ledger.Volume{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB, VolumeID: v.ID, Imported: stamp.PV == record.ImportedPVName(v.ID)}
-		if !p.mayUse(stamp.Tenant, name) {
-			// Anyone with write access to this backend's project can forge a stamp. It
-			// must not use up the quota of a tenant that cannot use this backend.
-			volume.Tenant = ""
-		}
-		p.Ledger.Found(types.UID(stamp.ClaimUID), volume, name)
+		freed = p.Ledger.Found(types.UID(stamp.ClaimUID), volume, name) || freed
+	}
+	if freed {
+		p.roomFreed()
 	}
 }
 

@@ -230,12 +230,6 @@ func (p *Placer) RuleBackends(d ledger.Decided) []string {
 	return nil
 }
 
-// mayUse reports whether any rule of the tenant names the backend.
-func (p *Placer) mayUse(tenant, backend string) bool {
-	t, ok := p.Policy().Tenant(tenant)
-	return ok && slices.ContainsFunc(t.Classes, func(c policy.Class) bool { return slices.Contains(c.Backends, backend) })
-}
-
 // PassedOverText returns text that lists why earlier backends of the rule were not
 // chosen.
 func PassedOverText(decision policy.Decision, passedOver []ledger.PassedOver) string {

@@ -103,12 +103,7 @@ func (c *Controller) countListed(name string, all []cinder.Snapshot, began time.
 	present := map[types.UID]ledger.Snapshot{}
 	for _, s := range all {
 		if stamp := stamps.OfSnapshot(s); c.isOurs(stamp) || c.isImported(stamp, s) {
-			counts := ledger.Snapshot{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass}
-			if !c.mayUse(stamp.Tenant, name) {
-				// Anyone with write access to this backend's project can forge a stamp.
-				counts.Tenant = ""
-			}
-			present[types.UID(stamp.SnapshotUID)] = counts
+			present[types.UID(stamp.SnapshotUID)] = ledger.Snapshot{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass}
 		}
 	}
 	for _, tenant := range c.Ledger.FoundSnapshots(name, present, began) {
@@ -126,22 +121,6 @@ func (c *Controller) isOurs(stamp stamps.Snapshot) bool {
 // for a leftover.
 func (c *Controller) isImported(stamp stamps.Snapshot, s cinder.Snapshot) bool {
 	return stamp.Cluster == c.Cluster && stamp.ClusterUID == c.ClusterUID && stamp.SnapshotUID != "" && wasRecorded(s)
-}
-
-// mayUse reports whether any rule of the tenant names the backend.
-func (c *Controller) mayUse(tenant, backend string) bool {
-	t, ok := c.Policy().Tenant(tenant)
-	if !ok {
-		return false
-	}
-	for _, class := range t.Classes {
-		for _, name := range class.Backends {
-			if name == backend {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // release frees room, and brings back the snapshots that wait for it.

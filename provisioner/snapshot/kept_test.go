@@ -58,6 +58,29 @@ func TestKeptSnapshotCountsAfterAnOutage(t *testing.T) {
 	}
 }
 
+// TestKeptSnapshotCountsWhereItsTenantMayUseTheBackend: the term began with a policy that
+// did not let the tenant use the backend, and a reload brings the rule back.
+func TestKeptSnapshotCountsWhereItsTenantMayUseTheBackend(t *testing.T) {
+	b := newBench(t, namespace())
+	used := func(want int64, when string) {
+		t.Helper()
+		if used := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; used != want {
+			t.Errorf("tenant a uses %d snapshots %s, want %d", used, when, want)
+		}
+	}
+	inForce := b.policy
+	without, err := policy.Parse([]byte(strings.NewReplacer("[gold]", "[silver]", "backends:\n", "backends:\n  - {name: silver, auth: {cloud: silver}}\n").Replace(testPolicy)), "policy.yaml", nil)
+	b.must(err)
+	b.policy = without
+	b.backend.listed = []cinder.Snapshot{stamped("snapshot-1", "u1", true)}
+	b.must(b.countBackend(t.Context(), "gold"))
+	used(0, "while it may not use their backend")
+	b.policy = inForce
+	used(1, "after a reload")
+	b.policy = without
+	used(0, "after another reload")
+}
+
 // TestSnapshotThatAClaimIsMadeFromIsKept: the VolumeSnapshot is being deleted, but the
 // snapshot-controller keeps it with a finalizer because a pending claim is restored
 // from it. Its content was deleted, too, but nobody has requested the removal of the
