@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -170,20 +169,18 @@ func overlay[T clouds.Cloud | clouds.AuthInfo](general, specific T) T {
 // is safe to show: the rest may quote a password.
 var yamlLine = regexp.MustCompile(`line (\d+)`)
 
-// tabIndent finds the first line that a tab indents. YAML allows only spaces there.
-var tabIndent = regexp.MustCompile(`(?m)^ *\t`)
-
 func (f fileSet) readYAML(path string, into any) error {
 	content, err := f.read(path)
 	if err != nil {
 		return fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
 	}
 	if err := yaml.Unmarshal(content, into); err != nil {
-		if at := tabIndent.FindIndex(content); at != nil {
-			return fmt.Errorf("%s:%d: not a valid clouds file: a tab indents this line; indent it with spaces", path, bytes.Count(content[:at[1]], []byte("\n"))+1)
-		}
 		if line := yamlLine.FindStringSubmatch(err.Error()); line != nil {
-			return fmt.Errorf("%s:%s: not a valid clouds file", path, line[1])
+			hint := ""
+			if strings.Contains(err.Error(), "cannot start any token") { // such as a tab
+				hint = "; indent with spaces, not tabs, and quote values that begin with a special character"
+			}
+			return fmt.Errorf("%s:%s: not a valid clouds file%s", path, line[1], hint)
 		}
 		return fmt.Errorf("%s: not a valid clouds file", path)
 	}

@@ -161,7 +161,7 @@ func TestUnreadableCloudsFiles(t *testing.T) {
 		"missing cloud":         {map[string]string{"clouds.yaml": "clouds: {zinc: {}, lead: {}}"}, `$DIR/clouds.yaml has no cloud "gold"; it has "lead", "zinc"`},
 		"no clouds":             {map[string]string{"clouds.yaml": ""}, `$DIR/clouds.yaml has no cloud "gold"; it has none`},
 		"not YAML":              {map[string]string{"clouds.yaml": broken}, "$DIR/clouds.yaml:2: not a valid clouds file"},
-		"tab":                   {map[string]string{"clouds.yaml": "clouds:\n  gold:\n\tauth: {}\n"}, "$DIR/clouds.yaml:3: not a valid clouds file: a tab indents this line; indent it with spaces"},
+		"tab":                   {map[string]string{"clouds.yaml": "clouds:\n  gold:\n\tauth: {}\n"}, "$DIR/clouds.yaml:3: not a valid clouds file; indent with spaces, not tabs, and quote values that begin with a special character"},
 		"wrong type":            {map[string]string{"clouds.yaml": wrongType}, "$DIR/clouds.yaml:3: not a valid clouds file"},
 		"no mapping":            {map[string]string{"clouds.yaml": "hunter2"}, "$DIR/clouds.yaml:1: not a valid clouds file"},
 		"secure.yaml not YAML":  {map[string]string{"clouds.yaml": good, "secure.yaml": broken}, `$DIR/clouds.yaml: cloud "gold": unable to load secure.yaml: $DIR/secure.yaml:2: not a valid clouds file`},

@@ -138,8 +138,8 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	if err := e.know(ctx, volumes, at.backend); err != nil {
 		return wire.Connection{}, failure(err)
 	}
-	// A node that already has the volume gets the same answer again, even in
-	// quarantine.
+	// A node that already has the volume gets the same answer again, even in quarantine,
+	// unless it was lost with this very volume.
 	quarantine := e.quarantine(ctx, volumes, at.backend, at.node)
 	taken, err := e.takePlace(to.Volume, to.Node.Name)
 	if err != nil {
@@ -270,7 +270,7 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle, of source, node string) error {
 	e.seeClean(ctx, volume, of, node)
 	var clean []string // the names of nodes
-	from := backends.UnpublishRequest{Node: node, Unclean: e.stillUses(volume, of, func(node string) { clean = append(clean, node) })}
+	from := backends.UnpublishRequest{Node: node, Unclean: e.stillUses(volumes, volume, of, func(node string) { clean = append(clean, node) })}
 	if node != "" {
 		from.Key, from.Others = wire.NodeKey(node), e.keysThatStay(of.target.Stamp.PV, node)
 	}

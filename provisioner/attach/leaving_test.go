@@ -210,22 +210,24 @@ func TestANodeGetsOnlyWhatAVolumeAttachmentAsksFor(t *testing.T) {
 		refused string
 		reads   int
 	}{
-		"none":                              {},
+		"none":                              {reads: 2},
+		"another node's, not cached yet":    {late: []runtime.Object{ofN1}, refused: refusal, reads: 2},
 		"its own":                           {cached: []*storagev1.VolumeAttachment{ofN1, testAttachment(pvName, "n2", nil)}},
 		"another node's":                    {cached: []*storagev1.VolumeAttachment{ofN1}, refused: refusal, reads: 2},
 		"its own, not cached yet":           {cached: []*storagev1.VolumeAttachment{ofN1}, late: []runtime.Object{named}, reads: 1},
 		"its own, by another name":          {cached: []*storagev1.VolumeAttachment{ofN1}, late: []runtime.Object{testAttachment(pvName, "n2", nil)}, reads: 2},
 		"another volume's, not cached yet":  {cached: []*storagev1.VolumeAttachment{ofN1}, late: []runtime.Object{testAttachment("other-1", "n2", nil)}, refused: refusal, reads: 2},
-		"another node's, API server silent": {cached: []*storagev1.VolumeAttachment{ofN1}, failing: "list", refused: "cannot tell whether volume gold/" + volumeID + " is to be attached to node n2: no answer", reads: 2},
+		"another node's, API server silent": {cached: []*storagev1.VolumeAttachment{ofN1}, failing: "list", refused: "cannot tell whether volume gold/" + volumeID + " is to be attached to node n2: cannot list VolumeAttachments: no answer", reads: 2},
 		"API server silent":                 {cached: []*storagev1.VolumeAttachment{ofN1}, failing: "get", refused: "cannot tell whether volume gold/" + volumeID + " is to be attached to node n2: no answer", reads: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, append([]runtime.Object{testPV(), testSecret()}, test.late...)...)
+			objects := append([]runtime.Object{testPV(), testSecret()}, test.late...)
+			for _, a := range test.cached {
+				objects = append(objects, a)
+			}
+			w := newWorld(t, objects...)
 			for _, a := range test.late {
 				must(t, w.attachments.Delete(a))
-			}
-			for _, a := range test.cached {
-				must(t, w.attachments.Add(a))
 			}
 			if test.failing != "" {
 				w.client.PrependReactor(test.failing, "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, unreadable })

@@ -42,25 +42,27 @@ type lost struct {
 	// detachment was first requested. A kubelet stages nothing for a VolumeAttachment
 	// that is being deleted, but lists the volume again for the next pod.
 	clean map[types.UID]bool
-	// gates keep volumes of a project from being attached to a node while a note is made
+	// gates keep volumes of a place from being attached to a node while a note is made
 	// that it is lost: the addresses of volumes that are taken from it are not free
 	// before that note.
 	gates map[passage]*sync.RWMutex
 }
 
-// passage is the way of a project's volumes to a node.
-type passage struct{ project, node string }
+// passage is the way of a place's volumes to a node.
+type passage struct {
+	from cinder.Place
+	to   string // a node's name
+}
 
 func newLost() *lost {
 	return &lost{notes: map[string]map[string]lostVolume{}, loaded: map[string]cinder.Place{}, clean: map[types.UID]bool{}, gates: map[passage]*sync.RWMutex{}}
 }
 
-// gate returns the gate between a place and a node. Two addresses may lead to one
-// project.
+// gate returns the gate between a place and a node.
 func (l *lost) gate(from cinder.Place, node string) *sync.RWMutex {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	way := passage{from.Project, node}
+	way := passage{from, node}
 	if l.gates[way] == nil {
 		l.gates[way] = &sync.RWMutex{}
 	}
@@ -127,10 +129,17 @@ func (v lostVolume) handle() wire.Handle {
 	return wire.Handle{Backend: v.backend, ID: v.target.VolumeID}
 }
 
+// add adds a note that this term makes. It waits until no volume of the place is being
+// attached to the node.
 func (l *lost) add(node string, v lostVolume) {
 	gate := l.gate(v.target.Place, node)
 	gate.Lock()
 	defer gate.Unlock()
+	l.keep(node, v)
+}
+
+// keep adds a note that exists already.
+func (l *lost) keep(node string, v lostVolume) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.notes[node] == nil {
@@ -187,7 +196,7 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 		}
 		for key, note := range stamps.UncleanOf(v) {
 			stamp := stamps.Of(v)
-			e.lost.add(note.Node, lostVolume{note, key, name, backends.Target{VolumeID: v.ID, Stamp: stamp, Place: volumes.Place()}, stamp.Tenant})
+			e.lost.keep(note.Node, lostVolume{note, key, name, backends.Target{VolumeID: v.ID, Stamp: stamp, Place: volumes.Place()}, stamp.Tenant})
 		}
 	}
 	e.lost.mu.Lock()
@@ -455,7 +464,7 @@ func (e *Engine) seeClean(ctx context.Context, volume wire.Handle, of source, no
 // still uses it: otherwise its address would be free for any other volume, on any node,
 // and the lost node would write into that volume. stillUses calls clean for nodes that
 // do not use it.
-func (e *Engine) stillUses(volume wire.Handle, of source, clean func(node string)) func(ctx context.Context, node, key string, noted stamps.Unclean) (stamps.Unclean, bool, error) {
+func (e *Engine) stillUses(volumes Volumes, volume wire.Handle, of source, clean func(node string)) func(ctx context.Context, node, key string, noted stamps.Unclean) (stamps.Unclean, bool, error) {
 	return func(ctx context.Context, node, key string, noted stamps.Unclean) (stamps.Unclean, bool, error) {
 		if wire.NodeKey(node) != key {
 			// The node record had no room for the whole name.
@@ -481,7 +490,11 @@ func (e *Engine) stillUses(volume wire.Handle, of source, clean func(node string
 		if noted.Boot != "" {
 			note = noted // names the boot in which the node was lost
 		}
-		e.lost.add(node, lostVolume{note, key, volume.Backend, of.target, of.tenant})
+		// The volume has just been read, so it is where the backend leads now, whether or
+		// not its PersistentVolume records that.
+		target := of.target
+		target.Place = volumes.Place()
+		e.lost.add(node, lostVolume{note, key, volume.Backend, target, of.tenant})
 		if !state.off && !e.Rules(volume.Backend).FencedByInitiator {
 			return note, true, unclean("node %s still uses volume %s and may write to it (csi.fencing: export), so the volume stays attached until the kubelet of %s releases it, %s reboots, its Node object is deleted, or it is off and tainted %s",
 				node, volume, node, node, corev1.TaintNodeOutOfService)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -20,6 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // machine returns a Node that uses volumes.
@@ -365,7 +367,7 @@ func TestNotesEndWithoutAnotherVolume(t *testing.T) {
 func TestLongNamesOfNodesAreFound(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", handle()))
 	w.rules.FencedByInitiator = true
-	ask := w.stillUses(handle(), source{}, func(string) {})
+	ask := w.stillUses(w.volumes, handle(), source{}, func(string) {})
 	note, unclean, err := ask(t.Context(), "n", wire.NodeKey("n1"), stamps.Unclean{})
 	if err != nil || !unclean || note.Node != "n1" {
 		t.Errorf("note %v, unclean %t, error %v", note, unclean, err)
@@ -658,5 +660,160 @@ func TestANodeThatUsesADeletedVolumeGetsNothingThatMayBeNextToIt(t *testing.T) {
 			}
 			wantFailure(t, err, controller.Unclean, "node n1 still uses volume silver/gone, which no PersistentVolume names any more, so it gets no volume of backend gold until its kubelet has released that volume or the node has rebooted")
 		})
+	}
+}
+
+// hanging is a backend at a place of its own that does not answer.
+type hanging struct {
+	inPlace
+	// publishes answers after all.
+	publishes       *volumes
+	entered, answer chan struct{}
+}
+
+func (h hanging) Publish(ctx context.Context, target backends.Target, to backends.PublishRequest) (backends.Published, error) {
+	close(h.entered)
+	<-h.answer
+	return h.publishes.Publish(ctx, target, to)
+}
+
+// hangingWorld returns a world whose backend gold hangs while it attaches a volume to n1,
+// and a function that ends that.
+func hangingWorld(t *testing.T, silver Volumes, objects ...runtime.Object) (*world, func()) {
+	t.Helper()
+	w := newWorld(t, append([]runtime.Object{testPV(), testSecret()}, objects...)...)
+	gold := hanging{inPlace{w.volumes, cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}}, &volumes{document: withCHAP}, make(chan struct{}), make(chan struct{})}
+	w.rules.FencedByInitiator = true
+	w.Backends = func() []string { return []string{"gold", "silver"} }
+	w.Volumes = func(backend string) (Volumes, error) {
+		if backend == "silver" {
+			return silver, nil
+		}
+		return gold, nil
+	}
+	w.tidy(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = w.publish(t)
+	}()
+	<-gold.entered
+	return w, func() {
+		close(gold.answer)
+		<-ended
+	}
+}
+
+// TestABackendThatHangsDelaysNoOtherRegion: two regions of one Keystone have equal
+// project IDs. gold hangs while it attaches a volume to n1; silver detaches one from n1,
+// reads notes about n1, and attaches to any node.
+func TestABackendThatHangsDelaysNoOtherRegion(t *testing.T) {
+	taken := wire.Handle{Backend: "silver", ID: "2"}
+	for _, noted := range []bool{false, true} {
+		v := cinder.Volume{ID: "2", Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: "other-2", Tenant: "team-a"}.Metadata(nil)}
+		v.Metadata[stamps.KeyMode] = stamps.ModeCSI
+		v.Metadata[stamps.UncleanPrefix+wire.NodeKey("n1")] = stamps.Unclean{Node: "n1", Boot: stamps.BootKey("boot-1")}.String()
+		silver := inPlace{&volumes{document: plain + "}"}, cinder.Place{Endpoint: "http://region2:8776/v3", Project: "p1"}}
+		pvs := []runtime.Object{otherPV(2, "silver"), otherPV(3, "silver"), machine("n1", "boot-1", taken), machine("n2", "boot-9")}
+		for _, object := range pvs[:2] {
+			object.(*corev1.PersistentVolume).Annotations[record.AnnotationEndpoint] = "http://region2:8776/v3"
+		}
+		if noted {
+			silver.all = []cinder.Volume{v}
+		}
+		w, end := hangingWorld(t, silver, pvs...)
+		must(t, w.Unpublish(t.Context(), taken, idOf(t, n1)))
+		_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: wire.Handle{Backend: "silver", ID: "3"}, Node: n2})
+		must(t, err)
+		_, err = w.Publish(t.Context(), controller.PublishRequest{Volume: wire.Handle{Backend: "silver", ID: "3"}, Node: n1})
+		wantFailure(t, err, controller.Unclean, "node n1 was lost with volume silver/2 and may still write to it, so it gets no volume of backend silver until its kubelet has released that volume, it has rebooted, or its Node object is deleted")
+		end()
+	}
+}
+
+// TestAVolumeIsTakenFromANodeOnlyWhenNoneIsBeingAttachedThere: its address would be free
+// for that other volume. Where it is, only the backend says if its PersistentVolume is
+// gone, or records no place.
+func TestAVolumeIsTakenFromANodeOnlyWhenNoneIsBeingAttachedThere(t *testing.T) {
+	taken := wire.Handle{Backend: "gold", ID: "2"}
+	unplaced := otherPV(2, "gold")
+	delete(unplaced.Annotations, record.AnnotationEndpoint)
+	delete(unplaced.Annotations, record.AnnotationProject)
+	for name, objects := range map[string][]runtime.Object{
+		"its PersistentVolume records its place": {otherPV(2, "gold")},
+		"its PersistentVolume records no place":  {unplaced},
+		"its PersistentVolume is gone":           {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, end := hangingWorld(t, &volumes{}, append(objects, machine("n1", "boot-1"))...)
+			w.volumes.found = &cinder.Volume{ID: "2", Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-2", PV: "other-2", Tenant: "team-a"}.Metadata(nil)}
+			w.volumes.all = []cinder.Volume{*w.volumes.found}
+			w.becomes(t, machine("n1", "boot-1", taken))
+			detached := make(chan error, 1)
+			go func() { detached <- w.Unpublish(t.Context(), taken, idOf(t, n1)) }()
+			select {
+			case err := <-detached:
+				t.Errorf("it is detached (%v)", err)
+			case <-time.After(100 * time.Millisecond):
+			}
+			end()
+			must(t, <-detached)
+		})
+	}
+}
+
+// TestANoteOfAVolumeWithoutAPlaceIsItsBackendsAlone: it bars the node from no other
+// place, and only its own backend ends it.
+func TestANoteOfAVolumeWithoutAPlaceIsItsBackendsAlone(t *testing.T) {
+	taken := wire.Handle{Backend: "gold", ID: "2"}
+	unplaced := otherPV(2, "gold")
+	delete(unplaced.Annotations, record.AnnotationEndpoint)
+	w := newWorld(t, testPV(), testSecret(), unplaced, otherPV(3, "silver"), machine("n1", "boot-1", taken))
+	w.rules.FencedByInitiator = true
+	silver := inPlace{&volumes{document: plain + "}"}, cinder.Place{Endpoint: "http://elsewhere:8776/v3", Project: "p2"}}
+	gold := w.volumes
+	w.Volumes = func(backend string) (Volumes, error) {
+		if backend == "silver" {
+			return silver, nil
+		}
+		return gold, nil
+	}
+	must(t, w.Unpublish(t.Context(), taken, idOf(t, n1)))
+	other := controller.PublishRequest{Volume: wire.Handle{Backend: "silver", ID: "3"}, Node: n1}
+	_, err := w.Publish(t.Context(), other)
+	must(t, err)
+	w.becomes(t, machine("n1", "boot-1"))
+	_, err = w.Publish(t.Context(), other)
+	must(t, err)
+	if len(w.lost.nodes()) == 0 {
+		t.Error("the note ended at another backend")
+	}
+	w.tidy(t.Context())
+	if len(w.lost.nodes()) > 0 || !slices.Contains(gold.calls, "forget "+wire.NodeKey("n1")+" on 2") {
+		t.Errorf("lost are %q, calls %q", w.lost.nodes(), gold.calls)
+	}
+}
+
+// TestANoteThatNoBackendCanEndCostsNothing: none leads to the volume any more.
+func TestANoteThatNoBackendCanEndCostsNothing(t *testing.T) {
+	w := lostWithVolume(t)
+	w.becomes(t, machine("n1", "boot-2"))
+	w.Volumes = func(string) (Volumes, error) { return nil, errors.New("not in the policy") }
+	w.client.ClearActions()
+	w.tidy(t.Context())
+	if w.looks() > 0 || len(w.lost.nodes()) == 0 {
+		t.Errorf("%d looks, lost are %q", w.looks(), w.lost.nodes())
+	}
+}
+
+// TestABarredNodeIsCounted: the volume that it uses is deleted, and its backend has left
+// the policy.
+func TestABarredNodeIsCounted(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", wire.Handle{Backend: "retired", ID: "gone"}))
+	if _, err := w.publish(t); err == nil {
+		t.Error("the node is not barred")
+	}
+	if found := w.count(); found["gold"].quarantined != 1 || len(found) != 1 {
+		t.Errorf("counts %+v", found)
 	}
 }

@@ -54,12 +54,16 @@ func (e *Engine) tidy(ctx context.Context) {
 
 // release ends the notes about volumes that a node has let go of.
 func (e *Engine) release(ctx context.Context, node string) error {
+	notes := slices.DeleteFunc(e.lost.of(node), func(v lostVolume) bool { return e.showing(v) == nil })
+	if len(notes) == 0 {
+		return nil
+	}
 	state, err := e.lookAt(ctx, node)
 	if err != nil {
 		return err
 	}
 	var first error
-	for _, v := range e.lost.of(node) {
+	for _, v := range notes {
 		volumes := e.showing(v)
 		if volumes == nil || !state.letGo(v.target.VolumeID, v.Unclean) {
 			continue
@@ -117,13 +121,17 @@ func (e *Engine) count() map[string]counts {
 			bar(place{v.backend, node})
 		}
 	}
-	configured := e.Backends()
 	for _, object := range e.Nodes.List() {
-		if node, ok := object.(*corev1.Node); ok {
-			for _, handle := range e.leftovers(node.Name) {
-				// The backend is what the node says; only those that exist become labels.
-				if slices.Contains(configured, handle.Backend) {
-					bar(place{handle.Backend, node.Name})
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			continue
+		}
+		for _, handle := range e.leftovers(node.Name) {
+			// The node says which backend it is, so only those that are configured become
+			// labels.
+			for _, backend := range e.Backends() {
+				if volumes, err := e.Volumes(backend); err == nil && e.mayLeadTo(handle.Backend, backend, volumes.Place()) {
+					bar(place{backend, node.Name})
 				}
 			}
 		}

@@ -224,7 +224,8 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 			}
 			c.forget(content)
 			c.mu.Lock()
-			isOpen := record.IsCSISnapshot(content) && !c.removed[content.UID] && record.IsSnapshotRecorded(content) && record.SnapshotHandleOf(content) == ""
+			ours := content.Annotations[record.AnnotationCluster] == c.Cluster // all installations use the same driver name
+			isOpen := record.IsCSISnapshot(content) && ours && !c.removed[content.UID] && record.IsSnapshotRecorded(content) && record.SnapshotHandleOf(content) == ""
 			delete(c.removed, content.UID)
 			c.mu.Unlock()
 			// Either its snapshot is kept, or this term has removed it and it no longer

@@ -703,3 +703,29 @@ func TestBackendsThatHangLeaveWorkersToOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestAContentThatNeedsNoTurnLeavesItsLane: it waited for one when its VolumeSnapshot
+// appeared.
+func TestAContentThatNeedsNoTurnLeavesItsLane(t *testing.T) {
+	b := newBench(t, namespace())
+	content := recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Status = nil })
+	_, err := b.client.SnapshotV1().VolumeSnapshotContents().Create(b.Context(), content, metav1.CreateOptions{})
+	b.must(err)
+	b.must(b.contents.Add(content))
+	busy := 0
+	of := func(n int) item { return item{snapshotItem, "x", fmt.Sprint(n)} }
+	for b.turns.Begin(of(busy), "a", "gold") {
+		busy++
+	}
+	b.turns.Leave(of(busy))
+	b.must(b.syncItsContent())
+	if _, waiting := b.turns.Count(); waiting != 1 {
+		t.Fatalf("%d wait", waiting)
+	}
+	_, err = b.client.SnapshotV1().VolumeSnapshots("team-a").Create(b.Context(), nightly(nil), metav1.CreateOptions{})
+	b.must(err)
+	b.must(b.syncItsContent())
+	if _, waiting := b.turns.Count(); waiting != 0 {
+		t.Errorf("%d wait for a turn that they do not need", waiting)
+	}
+}

@@ -47,7 +47,6 @@ func (r *removing) importSnapshot(ctx context.Context, handle string) error {
 	reference := r.content.Spec.VolumeSnapshotRef
 	snapshot, err := r.shown().snapshots.VolumeSnapshots(reference.Namespace).Get(reference.Name)
 	if apierrors.IsNotFound(err) || err == nil && !names(snapshot, r.content) {
-		r.turns.Leave(r.item)
 		return nil
 	}
 	if err != nil {
@@ -111,7 +110,7 @@ func (i *importing) run(ctx context.Context) error {
 		return deniedBy(decision.Denial)
 	}
 	i.origin.Backend = decision.Backends[0]
-	if !i.turns.Begin(i.item, decision.Tenant, i.origin.Backend) {
+	if !i.begin(decision.Tenant, i.origin.Backend) {
 		return nil // its turn brings it back
 	}
 	defer i.turns.End(i.item)

@@ -32,6 +32,14 @@ type removing struct {
 	origin  record.SnapshotOrigin
 	// proven means that the API server has confirmed that the deletion is still wanted.
 	proven bool
+	// waits means that the attempt continues when its turn comes.
+	waits bool
+}
+
+// begin begins the work of a turn, or queues for one.
+func (r *removing) begin(tenant, backend string) bool {
+	r.waits = !r.turns.Begin(r.item, tenant, backend)
+	return !r.waits
 }
 
 func (c *Controller) syncContent(ctx context.Context, next item) error {
@@ -44,7 +52,12 @@ func (c *Controller) syncContent(ctx context.Context, next item) error {
 		return err
 	}
 	r := &removing{Controller: c, item: next, content: content, since: c.began(content)}
-	return r.end(r.run(ctx))
+	err = r.run(ctx)
+	if !r.waits {
+		// An earlier attempt may have waited for a turn that this one did not need.
+		c.turns.Leave(next)
+	}
+	return r.end(err)
 }
 
 // end reports the result of the attempt on the content and its VolumeSnapshot.
@@ -60,7 +73,6 @@ func (r *removing) end(err error) error {
 	var changed *changedError
 	switch {
 	case errors.As(err, &why):
-		r.turns.Leave(r.item)
 		r.report(why.reason, why.message, objects...)
 		state := parking.Blocked
 		if r.content.DeletionTimestamp == nil && record.ImportedHandleOf(r.content) != "" {
@@ -172,7 +184,7 @@ func (r *removing) checkOwner(ctx context.Context) error {
 	if r.origin, err = record.SnapshotOriginOf(r.content); err != nil {
 		return err
 	}
-	if !r.turns.Begin(r.item, r.origin.Tenant, r.origin.Backend) {
+	if !r.begin(r.origin.Tenant, r.origin.Backend) {
 		return nil // its turn brings it back
 	}
 	defer r.turns.End(r.item)
@@ -255,7 +267,7 @@ func (r *removing) remove(ctx context.Context) error {
 	if unhealthy := backend.Health(); unhealthy != nil {
 		return unhealthy
 	}
-	if !r.turns.Begin(r.item, r.origin.Tenant, r.origin.Backend) {
+	if !r.begin(r.origin.Tenant, r.origin.Backend) {
 		return nil // its turn brings it back
 	}
 	defer r.turns.End(r.item)

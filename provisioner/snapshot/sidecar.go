@@ -261,6 +261,8 @@ func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendNa
 		target.Place, target.Stamp = origin.Place, c.stampOf(origin)
 	case found && stamp.SnapshotUID != string(content.Spec.VolumeSnapshotRef.UID):
 		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s carries the stamp of a VolumeSnapshot other than that of VolumeSnapshotContent %s; it is not touched", id, content.Name)}
+	case !found && c.isRemoved(content):
+		return nil
 	case !found:
 		// Only at its own place does its absence prove that the snapshot is gone.
 		if target.Place = cmp.Or(origin.Place, c.placeOfSource(content)); !target.Place.IsKnown() {
@@ -304,7 +306,7 @@ func (c *Controller) placeOfSource(content *snapshotv1.VolumeSnapshotContent) ci
 // good, the sidecar removes the content without requesting a deletion. A backend is in
 // the queue only once, so one listing serves all contents that were gone before it.
 func (c *Controller) syncBackend(ctx context.Context, next item) error {
-	if c.health(next.name) != nil {
+	if backend, err := c.Backends.Snapshots(next.name); err != nil || backend.Health() != nil {
 		c.turns.Leave(next)
 		return nil // an audit will look, too
 	}

@@ -470,3 +470,38 @@ func TestContentsThatEndTogetherShareAListing(t *testing.T) {
 		t.Errorf("%d snapshots count, %d listings", counts, b.backend.listings)
 	}
 }
+
+// TestADeletionIsRepeatedWithoutARecord: csi-snapshotter missed the first answer, and
+// nothing records any more where the snapshot was.
+func TestADeletionIsRepeatedWithoutARecord(t *testing.T) {
+	b := newBench(t, namespace(), takenForSidecar(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = nil }))
+	b.backend.existing = []*cinder.Snapshot{stampedForSidecar(nil)}
+	b.must(b.RemoveForSidecar(t.Context(), "gold", "snapshot-1"))
+	b.backend.existing = nil // Cinder has removed it
+	b.must(b.RemoveForSidecar(t.Context(), "gold", "snapshot-1"))
+}
+
+// TestABackendThatCannotBeListedIsNotTriedAgain: it is not in the policy, or the content
+// that ended belongs to another installation of the driver.
+func TestABackendThatCannotBeListedIsNotTriedAgain(t *testing.T) {
+	for name, test := range map[string]struct{ backend, cluster string }{
+		"not in the policy":           {"gone", "cluster-1"},
+		"another installation's":      {"gone", "cluster-2"},
+		"without a name":              {"", "cluster-1"},
+		"of the same name, elsewhere": {"gold", "cluster-2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, namespace())
+			content := recorded(func(c *snapshotv1.VolumeSnapshotContent) {
+				c.Status, c.Spec.Driver = nil, takenForSidecar(nil).Spec.Driver
+				c.Annotations[record.AnnotationBackend], c.Annotations[record.AnnotationCluster] = test.backend, test.cluster
+			})
+			b.contentEvents().OnAdd(content, false)
+			b.contentEvents().OnDelete(content)
+			b.drain()
+			if n := b.queue.NumRequeues(item{backendItem, "", test.backend}); n > 0 || b.backend.listings > 0 {
+				t.Errorf("it is queued again (%d), and %d listings were read", n, b.backend.listings)
+			}
+		})
+	}
+}
