@@ -123,7 +123,7 @@ var forbidden = []struct {
 			module + "/provisioner/paging/", module + "/provisioner/parking/", module + "/provisioner/placement/", module + "/provisioner/record/", module + "/provisioner/retry/", module + "/provisioner/trail/"},
 		why: "snapshots are taken beside the hub, which does not know them"},
 	{of: "provisioner/attach", never: []string{"github.com/gophercloud/", module + "/policy/", module + "/provisioner/"},
-		except: []string{module + "/provisioner/csi/controller/", module + "/provisioner/csi/wire/", module + "/provisioner/record/"},
+		except: []string{module + "/provisioner/csi/controller/", module + "/provisioner/csi/wire/", module + "/provisioner/paging/", module + "/provisioner/record/"},
 		why:    "volumes are attached beside the hub, which does not know it, and whatever the policy says now"},
 	{of: "provisioner/byclaim", never: []string{"github.com/gophercloud/", "github.com/prometheus/", module + "/mappers/", module + "/provisioner/"},
 		except: []string{module + "/provisioner/csi/controller/", module + "/provisioner/csi/wire/", module + "/provisioner/record/"},
