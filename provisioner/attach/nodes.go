@@ -1,6 +1,8 @@
 package attach
 
 import (
+	"context"
+	"crypto/sha256"
 	"fmt"
 	"regexp"
 	"slices"
@@ -8,11 +10,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 )
 
 // admits returns an error unless a node is registered as it says, and no other node has
@@ -69,6 +74,41 @@ func (e *Engine) admits(node wire.Node) error {
 		e.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}, corev1.EventTypeWarning, ReasonDuplicateInitiator, message)
 	}
 	return &controller.Failure{Kind: controller.DuplicateInitiator, Message: message}
+}
+
+// isAskedFor returns an error if VolumeAttachments ask for the volume, but none for this
+// node. The node of another one may have registered under this node's ID for a moment:
+// nothing would ever detach what this node got. A volume without VolumeAttachments is
+// attached for whoever calls: other orchestrators have none. It costs no request unless
+// the cache is late.
+func (e *Engine) isAskedFor(ctx context.Context, pv string, to controller.PublishRequest) error {
+	of := func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == to.Node.Name }
+	if slices.ContainsFunc(e.attachmentsOf(pv), of) {
+		return nil
+	}
+	// kube-controller-manager derives the name.
+	name := fmt.Sprintf("csi-%x", sha256.Sum256([]byte(to.Volume.String()+wire.DriverName+to.Node.Name)))
+	live, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+	if err == nil && isOf(live, pv) && of(live) {
+		return nil
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("cannot tell whether volume %s is to be attached to node %s: %w", to.Volume, to.Node.Name, err)
+	}
+	all, err := paging.List(ctx, "VolumeAttachments", func(ctx context.Context, options metav1.ListOptions) (found []storagev1.VolumeAttachment, next string, err error) {
+		page, err := e.Client.StorageV1().VolumeAttachments().List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		return slices.DeleteFunc(page.Items, func(a storagev1.VolumeAttachment) bool { return !isOf(&a, pv) }), page.Continue, nil
+	})
+	if err != nil {
+		return fmt.Errorf("cannot tell whether volume %s is to be attached to node %s: %w", to.Volume, to.Node.Name, err)
+	}
+	if len(all) == 0 || slices.ContainsFunc(all, func(a storagev1.VolumeAttachment) bool { return of(&a) }) {
+		return nil
+	}
+	return damaged("VolumeAttachments ask for PersistentVolume %s, but none for node %s, so the volume is not attached there; another node may have used its ID", pv, to.Node.Name)
 }
 
 var (

@@ -2,7 +2,6 @@ package attach
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,18 +53,22 @@ func (e *Engine) tidy(ctx context.Context) {
 
 // release ends the notes about volumes that a node has let go of.
 func (e *Engine) release(ctx context.Context, node string) error {
-	notes := slices.DeleteFunc(e.lost.of(node), func(v lostVolume) bool { return e.showing(v) == nil })
-	if len(notes) == 0 {
-		return nil
-	}
-	state, err := e.lookAt(ctx, node)
-	if err != nil {
-		return err
-	}
+	var state nodeState
+	var looked bool
 	var first error
-	for _, v := range notes {
+	for _, v := range e.lost.of(node) {
 		volumes := e.showing(v)
-		if volumes == nil || !state.letGo(v.target.VolumeID, v.Unclean) {
+		if volumes == nil {
+			continue
+		}
+		if !looked {
+			var err error
+			if state, err = e.lookAt(ctx, node); err != nil {
+				return err
+			}
+			looked = true
+		}
+		if !state.letGo(v.target.VolumeID, v.Unclean) {
 			continue
 		}
 		// A backend that does not answer does not stop the others.

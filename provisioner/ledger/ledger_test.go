@@ -196,20 +196,29 @@ var listings = map[string]struct {
 	"again where it counts":                        {"silver", []string{"gold", "=gold", "silver"}, "gold", 1},
 }
 
+// listed returns a ledger after the steps of one of these cases.
+func listed(t *testing.T, begin string, steps []string, list func(l *Ledger, backend string)) *Ledger {
+	t.Helper()
+	current := mayUse(t, begin)
+	l := New(func() *policy.Policy { return current })
+	for _, step := range steps {
+		if backends, reload := strings.CutPrefix(step, "="); reload {
+			current = mayUse(t, backends)
+		} else {
+			list(l, step)
+		}
+	}
+	return l
+}
+
 // TestFoundVolumeCountsForATenantThatMayUseItsBackend: it does not matter in which order
 // the backends are listed and the policy changes.
 func TestFoundVolumeCountsForATenantThatMayUseItsBackend(t *testing.T) {
 	for name, test := range listings {
 		t.Run(name, func(t *testing.T) {
-			current := mayUse(t, test.begin)
-			l := New(func() *policy.Policy { return current })
-			for _, step := range test.steps {
-				if backends, reload := strings.CutPrefix(step, "="); reload {
-					current = mayUse(t, backends)
-					continue
-				}
-				l.Found("1", Volume{Tenant: "a", StorageClass: "fast", GiB: 2, VolumeID: "volume"}, step)
-			}
+			l := listed(t, test.begin, test.steps, func(l *Ledger, backend string) {
+				l.Found("1", Volume{Tenant: "a", StorageClass: "fast", GiB: 2, VolumeID: "volume"}, backend)
+			})
 			if got := l.Usage(policy.TenantScope, "a").Volumes; got != test.counts {
 				t.Errorf("%d volumes count for the tenant, want %d", got, test.counts)
 			}

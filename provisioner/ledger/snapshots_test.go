@@ -3,7 +3,6 @@ package ledger
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -110,17 +109,11 @@ func TestSnapshotOfAnOlderPolicyReservesNothing(t *testing.T) {
 func TestFoundSnapshotCountsForATenantThatMayUseItsBackend(t *testing.T) {
 	for name, test := range listings {
 		t.Run(name, func(t *testing.T) {
-			current := mayUse(t, test.begin)
-			l := New(func() *policy.Policy { return current })
-			for _, step := range test.steps {
-				if backends, reload := strings.CutPrefix(step, "="); reload {
-					current = mayUse(t, backends)
-					continue
-				}
-				if freed := l.FoundSnapshots(step, map[types.UID]Snapshot{"1": {"a", "fast"}}, time.Now()); freed != nil {
+			l := listed(t, test.begin, test.steps, func(l *Ledger, backend string) {
+				if freed := l.FoundSnapshots(backend, map[types.UID]Snapshot{"1": {"a", "fast"}}, time.Now()); freed != nil {
 					t.Errorf("the room of a snapshot that is there was freed for %q", freed)
 				}
-			}
+			})
 			if got := l.Usage(policy.TenantScope, "a").Snapshots; got != test.counts {
 				t.Errorf("%d snapshots count for the tenant, want %d", got, test.counts)
 			}

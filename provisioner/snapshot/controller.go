@@ -95,14 +95,13 @@ type Options struct {
 	Backends Backends
 	Ledger   *ledger.Ledger
 
-	Client            kubernetes.Interface
-	Snapshots         snapshotclient.Interface
-	Claims            corelisters.PersistentVolumeClaimLister
-	PersistentVolumes corelisters.PersistentVolumeLister
+	Client    kubernetes.Interface
+	Snapshots snapshotclient.Interface
+	Claims    corelisters.PersistentVolumeClaimLister
+	// PersistentVolumes is their cache, with the indexes of package record.
+	PersistentVolumes cache.Indexer
 	Namespaces        corelisters.NamespaceLister
 	Recorder          eventrecord.EventRecorder
-	// Records is the cache of PersistentVolumes, with the indexes of package record.
-	Records cache.Indexer
 
 	// Caller marks requests to Cinder as a tenant's.
 	Caller func(ctx context.Context, tenant string) context.Context

@@ -240,7 +240,7 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 	b.Controller = New(Options{
 		Name: driver, Cluster: "cluster-1", ClusterUID: "uid-1", Policy: func() *policy.Policy { return b.policy }, Backends: fakeBackends{"gold": b.backend},
 		Ledger: ledger.New(func() *policy.Policy { return b.policy }), Client: fake.NewClientset(core...), Snapshots: b.client,
-		Claims: corelisters.NewPersistentVolumeClaimLister(claims), PersistentVolumes: corelisters.NewPersistentVolumeLister(volumes), Records: volumes,
+		Claims: corelisters.NewPersistentVolumeClaimLister(claims), PersistentVolumes: volumes,
 		Namespaces: corelisters.NewNamespaceLister(namespaces), Recorder: b.recorder,
 		Caller: func(ctx context.Context, _ string) context.Context { return ctx }, Changed: func(string, string) {}, Gone: func(id string) { b.gone = append(b.gone, id) },
 		Definitions: newDefinitions(),

@@ -294,7 +294,7 @@ func (c *Controller) placeOfSource(content *snapshotv1.VolumeSnapshotContent) ci
 	if content.Spec.Source.VolumeHandle == nil {
 		return cinder.Place{}
 	}
-	found := record.ByHandle(c.Records, content.Spec.Driver, *content.Spec.Source.VolumeHandle)
+	found := record.ByHandle(c.PersistentVolumes, content.Spec.Driver, *content.Spec.Source.VolumeHandle)
 	if len(found) != 1 {
 		return cinder.Place{}
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -57,7 +58,7 @@ func (c *Controller) find(snapshot *snapshotv1.VolumeSnapshot) (*source, *denied
 	case claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "":
 		return waiting("claim %s is not bound; the snapshot is taken once it is", name)
 	}
-	pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName)
+	pv, err := corelisters.NewPersistentVolumeLister(c.PersistentVolumes).Get(claim.Spec.VolumeName)
 	switch {
 	case apierrors.IsNotFound(err):
 		return waiting("PersistentVolume %s of claim %s does not exist", claim.Spec.VolumeName, name)
