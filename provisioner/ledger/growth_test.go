@@ -149,7 +149,9 @@ func TestNoInterleavingOfGrowthsExceedsALimit(t *testing.T) {
 		l := ledgerOf(t)
 		recorded, reserved := map[types.UID]int64{}, map[types.UID]int64{}
 		uids, sizes := rapid.SampledFrom([]types.UID{"1", "2", "3"}), rapid.Int64Range(1, 20)
-		of := func(uid types.UID) Volume { return Volume{"a", "fast", recorded[uid], "volume-" + string(uid), false, false} }
+		of := func(uid types.UID) Volume {
+			return Volume{"a", "fast", recorded[uid], "volume-" + string(uid), false, false}
+		}
 		for _, uid := range []types.UID{"1", "2", "3"} {
 			recorded[uid] = 2
 			l.Record(uid, of(uid), "silver")
