@@ -432,7 +432,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 
 func targetOf(pv *corev1.PersistentVolume, origin record.Origin) backends.Target {
 	target := origin.Target()
-	target.RecordedAt = pv.CreationTimestamp.Time
+	target.RecordedAt, target.PVUID = pv.CreationTimestamp.Time, string(pv.UID)
 	return target
 }
 
