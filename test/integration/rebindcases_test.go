@@ -142,15 +142,22 @@ func deniedAndDeleted(ctx context.Context, s *rebindSite) error {
 	return errors.Join(s.gone(ctx), s.counts(ctx, "", 0, 0, 0), s.removeDecoys())
 }
 
-// reload gives all replicas another policy.
-func (s *rebindSite) reload(change func(string) string) error {
-	s.options.tenants = change(s.options.tenants)
+// reload replaces a part of the policy, and waits until the new one is in force.
+func (s *rebindSite) reload(ctx context.Context, before, after string) error {
+	s.options.tenants = strings.Replace(s.options.tenants, before, after, 1)
+	const reloaded = `"Reloaded the policy"`
+	said := s.said(reloaded)
 	for _, n := range s.living() {
 		if err := n.WritePolicy(s.policy()); err != nil {
 			return err
 		}
 	}
-	return nil
+	return s.eventually(ctx, func() (string, error) {
+		if s.said(reloaded) < said+len(s.living()) {
+			return "the policy is not reloaded", nil
+		}
+		return "", nil
+	})
 }
 
 func deniedUntilAReload(ctx context.Context, s *rebindSite) error {
@@ -158,10 +165,7 @@ func deniedUntilAReload(ctx context.Context, s *rebindSite) error {
 	if err != nil {
 		return err
 	}
-	replace := func(before, after string) func(string) string {
-		return func(policy string) string { return strings.Replace(policy, before, after, 1) }
-	}
-	if err := s.reload(replace("[NAME-other]", "[NAME-other, NAME-stranger]")); err != nil {
+	if err := s.reload(ctx, "[NAME-other]", "[NAME-other, NAME-stranger]"); err != nil {
 		return err
 	}
 	// Tenant other has the namespace now.
@@ -179,32 +183,16 @@ func deniedUntilAReload(ctx context.Context, s *rebindSite) error {
 		return err
 	}
 	r.way.to = "-other" // as far as counting goes
-	return errors.Join(s.ends(ctx, r), s.reload(replace("[NAME-other, NAME-stranger]", "[NAME-other]")))
+	return errors.Join(s.ends(ctx, r), s.reload(ctx, "[NAME-other, NAME-stranger]", "[NAME-other]"))
 }
 
 func overTheQuota(ctx context.Context, s *rebindSite) error {
-	quota := func(before, after string) error {
-		return s.reload(func(policy string) string { return strings.Replace(policy, before, after, 1) })
-	}
 	r, err := s.begins(ctx, toOther)
 	if err != nil {
 		return err
 	}
 	const roomy, full = "quota: {volumes: 3, gigabytes: 9, snapshots: 2}", "quota: {volumes: 0, gigabytes: 9, snapshots: 2}"
-	if err := quota(roomy, full); err != nil {
-		return err
-	}
-	if err := s.eventually(ctx, func() (string, error) {
-		leader, err := s.leader(ctx)
-		if err != nil {
-			return "", err
-		}
-		_, metrics, err := leader.Get(ctx, "/metrics")
-		if !strings.Contains(metrics, `standalone_cinder_quota{name="other",resource="volumes",scope="tenant",type="hard"} 0`) {
-			return "the quota is not in force", err
-		}
-		return "", err
-	}); err != nil {
+	if err := s.reload(ctx, roomy, full); err != nil {
 		return err
 	}
 	if err := r.handOver(ctx, s, r); err != nil {
@@ -220,7 +208,7 @@ func overTheQuota(ctx context.Context, s *rebindSite) error {
 	if len(events.Items) != 1 || !strings.Contains(events.Items[0].Message, "1 of 0") {
 		return fmt.Errorf("the events do not say that the quota is exceeded: %+v", events.Items)
 	}
-	return errors.Join(s.ends(ctx, r), quota(full, roomy))
+	return errors.Join(s.ends(ctx, r), s.reload(ctx, full, roomy))
 }
 
 // twoClaimsContend: two claims name a PersistentVolume that is reserved for a third
