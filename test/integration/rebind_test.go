@@ -35,7 +35,8 @@ type rebindSite struct {
 	*site
 	client snapshotclient.Interface
 	dir    string
-	// patient means that nothing is done to make Kubernetes look at a claim earlier.
+	// patient means that nothing is done to make Kubernetes look at a claim earlier, and
+	// that all is tried with a volume.
 	patient bool
 	// rebinds counts what the site has seen.
 	rebinds int
@@ -441,7 +442,10 @@ func (s *rebindSite) abandonSnapshot(ctx context.Context, snapshot *snapshotv1.V
 		if err != nil {
 			return "", err
 		}
-		handle = record.SnapshotHandleOf(now)
+		if now.Status == nil || now.Status.SnapshotHandle == nil {
+			return "", errors.New("the content has no handle")
+		}
+		handle = *now.Status.SnapshotHandle
 		if now.DeletionTimestamp == nil {
 			return "the content is not deleted", nil
 		}
@@ -555,7 +559,7 @@ func (s *rebindSite) audited(ctx context.Context) error {
 	}
 	// Decoys have no PersistentVolume.
 	answer.Findings = slices.DeleteFunc(answer.Findings, func(f auditFinding) bool {
-		return slices.ContainsFunc(s.decoys, func(d cindersim.Volume) bool { return strings.Contains(f.Message, d.ID) })
+		return slices.ContainsFunc(s.decoys, func(d cindersim.Volume) bool { return d.ID == f.Volume })
 	})
 	if len(answer.Findings) > 0 {
 		return fmt.Errorf("the audit finds %+v", answer.Findings)
@@ -669,7 +673,7 @@ func (s *rebindSite) through(ctx context.Context, w way) error {
 		return fmt.Errorf("the audit trail has %d lines about the rebind, want one", now-said)
 	}
 	s.rebinds++
-	if err := s.uses(ctx, r, true); err != nil {
+	if err := s.uses(ctx, r, s.patient); err != nil {
 		return err
 	}
 	if complaint, err := s.unlikeRebound(ctx, r); complaint != "" || err != nil {

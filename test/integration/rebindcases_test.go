@@ -251,6 +251,11 @@ func twoClaimsContend(ctx context.Context, s *rebindSite) error {
 	if err := s.patchPV(ctx, r, types.JSONPatchType, `[{"op": "remove", "path": "/spec/claimRef"}]`); err != nil {
 		return err
 	}
+	for _, claim := range claims {
+		if err := s.show(ctx, claim); err != nil {
+			return err
+		}
+	}
 	loser := claims[0]
 	if err := s.eventually(ctx, func() (string, error) {
 		for n, claim := range claims {
@@ -293,7 +298,7 @@ func earlierClaimStaysLost(ctx context.Context, s *rebindSite) error {
 	if err := r.handOver(ctx, s, r); err != nil {
 		return err
 	}
-	if err := errors.Join(s.lost(ctx, r), s.rebound(ctx, r), s.toldOnce(ctx, r, "Rebound")); err != nil {
+	if err := errors.Join(s.claimIs(ctx, r.made, corev1.ClaimLost), s.rebound(ctx, r), s.toldOnce(ctx, r, "Rebound")); err != nil {
 		return err
 	}
 	if err := s.uses(ctx, r, false); err != nil {

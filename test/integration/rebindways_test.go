@@ -288,7 +288,7 @@ func (s *rebindSite) patchClaimRef(ctx context.Context, r *rebinding, from strin
 	if err := s.patchPV(ctx, r, types.StrategicMergePatchType, string(patch)); err != nil {
 		return err
 	}
-	return s.claimIs(ctx, r.to, corev1.ClaimBound)
+	return s.handedOver(ctx, r)
 }
 
 func finishByLibPopulator(ctx context.Context, s *rebindSite, r *rebinding) error {
@@ -304,22 +304,28 @@ func finishByLibPopulator(ctx context.Context, s *rebindSite, r *rebinding) erro
 }
 
 // dropLost waits until Kubernetes calls the populator's claim Lost, and deletes it.
-// Kubernetes looks at it when it changes, or every 15 s.
 func dropLost(ctx context.Context, s *rebindSite, r *rebinding) error {
-	if err := s.lost(ctx, r); err != nil {
+	if err := s.claimIs(ctx, r.made, corev1.ClaimLost); err != nil {
 		return err
 	}
 	return s.drop(ctx, r.made)
 }
 
-func (s *rebindSite) lost(ctx context.Context, r *rebinding) error {
-	if !s.patient {
-		if _, err := suite.Client.CoreV1().PersistentVolumeClaims(r.made.Namespace).Patch(ctx, r.made.Name, types.MergePatchType,
-			[]byte(`{"metadata": {"annotations": {"example.com/look": "now"}}}`), metav1.PatchOptions{}); err != nil {
-			return err
-		}
+// handedOver waits until the user's claim has the PersistentVolume. The leader waits until
+// the populator's claim shows that it has lost it: Kubernetes looks at claims when they
+// change, and every 15 s.
+func (s *rebindSite) handedOver(ctx context.Context, r *rebinding) error {
+	if err := s.claimIs(ctx, r.to, corev1.ClaimBound); err != nil || s.patient {
+		return err
 	}
-	return s.claimIs(ctx, r.made, corev1.ClaimLost)
+	return s.show(ctx, r.made)
+}
+
+// show makes Kubernetes look at a claim.
+func (s *rebindSite) show(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	_, err := suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType,
+		[]byte(`{"metadata": {"annotations": {"example.com/look": "now"}}}`), metav1.PatchOptions{})
+	return err
 }
 
 // ownedByTarget makes the user's claim the controller of the populator's.
@@ -368,7 +374,7 @@ func handOverByCDI(ctx context.Context, s *rebindSite, r *rebinding) error {
 		}
 		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: r.to.Namespace, Name: r.to.Name, UID: r.to.UID, ResourceVersion: r.to.ResourceVersion}
 		if _, err = suite.Client.CoreV1().PersistentVolumes().Update(ctx, pv, metav1.UpdateOptions{}); err == nil {
-			return s.claimIs(ctx, r.to, corev1.ClaimBound)
+			return s.handedOver(ctx, r)
 		}
 		if !apierrors.IsConflict(err) {
 			return err
