@@ -3,6 +3,7 @@ package backends
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -92,6 +93,42 @@ func (e *endpoint) mark(ctx context.Context, v cinder.Volume) error {
 	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
 		return client.UpdateMetadata(ctx, v.ID, stamps.AttachedMark())
 	})
+}
+
+// Rebind stamps the target's volume for the claim that has it now, in one request. What
+// identifies the volume stays. The volume is also marked as recorded, so that no check
+// takes it for a volume that was never handed out. Rebind may be called again after any
+// interruption, and does nothing to a volume that carries the stamp. It calls the
+// target's Permit with the volume as it was before. own is the operator's metadata.
+func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume, own map[string]string) error {
+	release, err := l.lock(ctx, target.key())
+	if err != nil {
+		return err
+	}
+	defer release()
+	e := l.current()
+	v, err := e.existing(ctx, target)
+	if err != nil {
+		return err
+	}
+	stamp := to.Metadata(own)
+	maps.Copy(stamp, stamps.AttachedMark())
+	after := v
+	after.Metadata = maps.Clone(v.Metadata)
+	maps.Copy(after.Metadata, stamp)
+	if maps.Equal(after.Metadata, v.Metadata) {
+		return nil
+	}
+	err = e.session.change(withPermit(ctx, target.Permit, v), func(ctx context.Context, client Cinder) error {
+		return client.UpdateMetadata(ctx, v.ID, stamp)
+	})
+	if err != nil {
+		return err
+	}
+	if seen, known := e.known.LastSeen(v.ID); known && seen.ID != "" {
+		e.known.See(v.ID, after)
+	}
+	return nil
 }
 
 func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) error {
