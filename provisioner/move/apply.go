@@ -1,6 +1,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -236,9 +237,9 @@ func (m *Mover) liveClaim(ctx context.Context, plan *Plan) (*corev1.PersistentVo
 	return claim, nil
 }
 
-// reboundDenied is the reason of the event by which the leader says that the policy does
-// not grant the claim the volume.
-const reboundDenied = "RebindDenied"
+// rebindDenied is the reason of the events by which the leader says that the claim does
+// not get the volume.
+const rebindDenied = "RebindDenied"
 
 // awaitLeader waits until the leader has stamped the volume for the claim.
 func (m *Mover) awaitLeader(ctx context.Context, plan *Plan) error {
@@ -258,7 +259,7 @@ func (m *Mover) awaitLeader(ctx context.Context, plan *Plan) error {
 		case denial == "":
 			return fmt.Sprintf("the leader has not stamped volume %s for claim %s; see kubectl describe pv %s, standalone-cinder status, and the leader's log", plan.origin.VolumeID, plan.to(), live.Name), nil
 		case time.Since(began) > m.Settle:
-			return "", refused("claim %s has PersistentVolume %s, but the policy in force denies it (%s): %s; correct the policy, and run this command again", plan.to(), live.Name, reboundDenied, denial)
+			return "", refused("claim %s is bound to PersistentVolume %s, but the leader does not give it the volume (%s): %s; do what the event says, and run this command again", plan.to(), live.Name, rebindDenied, denial)
 		}
 		return denial, nil // perhaps of an earlier policy
 	})
@@ -268,18 +269,29 @@ func (m *Mover) awaitLeader(ctx context.Context, plan *Plan) error {
 	return err
 }
 
-// denial returns what the leader says if the policy denies the claim the volume; empty if
-// it has said nothing.
+// denial returns what the leader says if it does not give the claim the volume; empty if
+// it has said nothing. It says more to operators, on the PersistentVolume, than to the
+// claim's tenant. Its event on the claim shows that it means this claim.
 func (m *Mover) denial(ctx context.Context, plan *Plan) (string, error) {
-	events, err := m.Client.CoreV1().Events(plan.Namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.Set{"involvedObject.uid": string(plan.claim.UID), "reason": reboundDenied}.String(),
+	onClaim, err := m.denialOf(ctx, plan.Namespace, plan.claim.UID)
+	if err != nil || onClaim == "" {
+		return "", err
+	}
+	onPV, err := m.denialOf(ctx, metav1.NamespaceDefault, plan.pv.UID)
+	return cmp.Or(onPV, onClaim), err
+}
+
+// denialOf returns the latest denial of an object.
+func (m *Mover) denialOf(ctx context.Context, namespace string, uid types.UID) (string, error) {
+	events, err := m.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.Set{"involvedObject.uid": string(uid), "reason": rebindDenied}.String(),
 	})
 	if err != nil {
-		return "", fmt.Errorf("cannot list the events of claim %s: %w", plan.to(), err)
+		return "", fmt.Errorf("cannot list the events of namespace %s: %w", namespace, err)
 	}
 	var latest corev1.Event
 	for _, event := range events.Items {
-		if event.InvolvedObject.UID == plan.claim.UID && event.Reason == reboundDenied && !event.LastTimestamp.Before(&latest.LastTimestamp) {
+		if event.InvolvedObject.UID == uid && event.Reason == rebindDenied && !event.LastTimestamp.Before(&latest.LastTimestamp) {
 			latest = event
 		}
 	}

@@ -228,10 +228,13 @@ func (f *fixture) reconcile() {
 		f.patchPV(func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeBound })
 	case record.HolderOf(pv) == claim.UID:
 	case f.denies:
-		_ = tracker.Create(eventResource, &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Namespace: claim.Namespace, Name: "denied"},
-			InvolvedObject: corev1.ObjectReference{UID: claim.UID}, Reason: reboundDenied, Message: "no rule grants it",
-		}, claim.Namespace)
+		for _, event := range []corev1.Event{
+			{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace}, InvolvedObject: corev1.ObjectReference{UID: claim.UID}, Message: "no rule grants it"},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault}, InvolvedObject: corev1.ObjectReference{UID: pv.UID}, Message: "no rule grants it, says the operator's"},
+		} {
+			event.Name, event.Reason = "denied", rebindDenied
+			_ = tracker.Create(eventResource, &event, event.Namespace) // unless it is there already
+		}
 	default:
 		f.patchPV(func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationReboundTo] = string(claim.UID) })
 	}
@@ -728,7 +731,7 @@ func TestADenialOfTheLeaderIsTold(t *testing.T) {
 	f := newFixture(t)
 	f.request.DeleteClaim, f.denies = true, true
 	err := f.run()
-	if err == nil || err.Error() != "claim team-b/moved has PersistentVolume pvc-c1, but the policy in force denies it (RebindDenied): no rule grants it; correct the policy, and run this command again" {
+	if err == nil || err.Error() != "claim team-b/moved is bound to PersistentVolume pvc-c1, but the leader does not give it the volume (RebindDenied): no rule grants it, says the operator's; do what the event says, and run this command again" {
 		t.Errorf("error %v", err)
 	}
 	if pv := f.livePV(); pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || pv.Annotations[AnnotationReclaimPolicy] != "Delete" {

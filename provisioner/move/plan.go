@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -43,7 +42,7 @@ func (m *Mover) Plan(ctx context.Context, r Request) (*Plan, error) {
 	if err := p.findPersistentVolume(ctx); err != nil {
 		return nil, err
 	}
-	for _, look := range []func(context.Context) error{p.findHolder, p.findClaim, p.decide, p.checkUse, p.checkVolume} {
+	for _, look := range []func(context.Context) error{p.findHolder, p.findClaim, p.decide, p.checkClass, p.checkUse, p.checkVolume} {
 		if err := look(ctx); err != nil {
 			return nil, err
 		}
@@ -226,37 +225,32 @@ func (p *planner) decide(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("cannot read namespace %s, whose labels may determine its tenant: %w", p.Namespace, err)
 	}
-	class, err := p.findClass(ctx)
-	if err != nil {
-		return err
-	}
-	p.decision = p.Policy.DecideHolder(record.RequestOf(p.claim, class, namespace.Labels), p.origin.Backend)
+	p.decision = p.Policy.DecideHolder(record.RequestToHold(p.Namespace, p.Claim, namespace.Labels, p.pv), p.origin.Backend)
 	if denial := p.decision.Denial; denial != nil {
 		p.refuse("the policy denies it: %s: %s", denial.Reason, denial.Message)
 	}
 	return nil
 }
 
-// findClass returns the StorageClass of the PersistentVolume; nil if it does not exist,
-// which prevents growth, but no move.
-func (p *planner) findClass(ctx context.Context) (*storagev1.StorageClass, error) {
+// checkClass warns of what an operator may not expect of the PersistentVolume.
+func (p *planner) checkClass(ctx context.Context) error {
 	name := p.pv.Spec.StorageClassName
-	if name == "" {
-		return nil, nil
+	if p.moved || name == "" {
+		return nil
 	}
 	class, err := p.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		p.warn("StorageClass %s does not exist", name)
-		return nil, nil
+		p.warn("StorageClass %s does not exist, so the claim cannot grow", name)
+		return nil
 	case err != nil:
-		return nil, fmt.Errorf("cannot read StorageClass %s: %w", name, err)
+		return fmt.Errorf("cannot read StorageClass %s: %w", name, err)
 	}
 	byDefault := class.ReclaimPolicy == nil || *class.ReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 	if byDefault && wanted(p.pv) == corev1.PersistentVolumeReclaimRetain {
-		p.warn("PersistentVolume %s keeps the reclaim policy Retain, although its StorageClass has Delete", p.pv.Name)
+		p.warn("PersistentVolume %s keeps the reclaim policy Retain, although StorageClass %s has Delete", p.pv.Name, name)
 	}
-	return class, nil
+	return nil
 }
 
 // checkUse checks whether anything still uses the claim that has the PersistentVolume. A
