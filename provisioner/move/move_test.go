@@ -312,6 +312,8 @@ func TestAClaimGetsThePersistentVolume(t *testing.T) {
 		uid     types.UID
 		reclaim corev1.PersistentVolumeReclaimPolicy
 		steps   []string
+		// keeps means that the claim that has only the name is left.
+		keeps bool
 	}{
 		"of another tenant": {
 			change: func(f *fixture) { f.request.DeleteClaim = true },
@@ -338,6 +340,18 @@ func TestAClaimGetsThePersistentVolume(t *testing.T) {
 		},
 		"of which another has only the name": {
 			change: func(f *fixture) { f.claim.UID = "c9"; f.pv.Status.Phase = corev1.VolumeReleased },
+		},
+		"although claimRef names one with a volume of its own": {
+			change: func(f *fixture) {
+				f.request.DeleteClaim, f.claim.Spec.VolumeName, f.pv.Status.Phase = true, "other", corev1.VolumeReleased
+			}, keeps: true,
+			steps: []string{"set the reclaim policy", "create claim team-b/moved", "bind PersistentVolume"},
+		},
+		"although it is reserved for one with a volume of its own": {
+			change: func(f *fixture) {
+				f.request.DeleteClaim, f.claim.Spec.VolumeName, f.pv.Status.Phase = true, "other", corev1.VolumeAvailable
+				f.pv.Spec.ClaimRef.UID = ""
+			}, keeps: true,
 		},
 		"although claimRef was cleared": {
 			change: func(f *fixture) { f.released(); f.pv.Spec.ClaimRef, f.pv.Status.Phase = nil, corev1.VolumeAvailable },
@@ -412,6 +426,9 @@ func TestAClaimGetsThePersistentVolume(t *testing.T) {
 				reclaim = corev1.PersistentVolumeReclaimDelete
 			}
 			f.moved(uid, reclaim)
+			if test.keeps && f.uidOf("team-a", "data") != "c1" {
+				t.Error("another claim was deleted")
+			}
 			if plan, err := f.mover().Plan(t.Context(), f.request); err != nil || !plan.Done {
 				t.Errorf("planned again: %+v, %v", plan, err)
 			}

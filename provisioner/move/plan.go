@@ -102,6 +102,8 @@ func (p *planner) findHolder(ctx context.Context) error {
 		return err
 	case ref.UID != "" && holder.UID != ref.UID:
 		return nil // another one that has only the name
+	case holder.Spec.VolumeName != "" && holder.Spec.VolumeName != p.pv.Name:
+		return nil // it has a volume of its own, which must not be deleted with it
 	case nameOf(holder) == p.to():
 		return nil
 	case ref.UID == "":
