@@ -3,7 +3,9 @@ package backends
 import (
 	"context"
 	"errors"
+	"maps"
 	"testing"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
@@ -99,4 +101,64 @@ func TestAReboundVolumeIsItsPersistentVolumes(t *testing.T) {
 	}
 	success(t, l.Remove(t.Context(), target))
 	equal(t, memory.volumes[target.VolumeID] == nil, true)
+}
+
+// TestARestoredPersistentVolumeDeletesNothingBeforeItIsBound: an object that was applied
+// again may name a claim that is gone, so Kubernetes releases it at once. That asks for no
+// deletion. Once it was seen in use, or bound to another claim, its deletion is meant.
+func TestARestoredPersistentVolumeDeletesNothingBeforeItIsBound(t *testing.T) {
+	for name, test := range map[string]struct {
+		volume cinder.Volume
+		after  time.Duration // from the request of the volume to the PersistentVolume
+		before func(t *testing.T, l *Lifecycle, target Target)
+		kind   cinder.Kind
+	}{
+		"the first object":          {volume: mine(1, cinder.StatusInUse), after: time.Minute},
+		"an object applied again":   {volume: mine(1, cinder.StatusInUse), after: time.Hour, kind: KindRestored},
+		"of mode csi":               {volume: recordedCSI(mine(1, cinder.StatusAvailable)), after: time.Hour, kind: KindRestored},
+		"saved late, never in use":  {volume: mine(1, cinder.StatusAttaching), after: time.Hour},
+		"saved late, and completed": {volume: mine(1, cinder.StatusAttaching), after: time.Hour, before: complete},
+		"applied again, and in use": {volume: mine(1, cinder.StatusInUse), after: time.Hour, before: complete},
+		"applied again, and bound to another claim": {volume: mine(1, cinder.StatusInUse), after: time.Hour, before: func(t *testing.T, l *Lifecycle, target Target) {
+			success(t, l.Rebind(t.Context(), target, reboundStamp(), nil))
+		}},
+		"applied a third time": {volume: mine(1, cinder.StatusInUse), after: time.Hour, kind: KindRestored, before: func(t *testing.T, l *Lifecycle, target Target) {
+			target.PVUID = "second"
+			complete(t, l, target)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newMemoryCinder()
+			requested := time.Date(2026, 11, 26, 8, 0, 0, 0, time.UTC)
+			test.volume.Metadata[stamps.KeyRequestedAt] = requested.Format(time.RFC3339)
+			id := memory.add(test.volume)
+			l := memory.term(t)
+			target := claimTarget(1, id)
+			target.RecordedAt, target.PVUID = requested.Add(test.after), "third"
+			if test.before != nil {
+				test.before(t, l, target)
+			}
+			// The next leader decides the same.
+			err := memory.term(t).Remove(t.Context(), target)
+			equal(t, cinder.KindOf(err), test.kind)
+			equal(t, memory.volumes[id] != nil, test.kind != "")
+			equal(t, l.IsComplete(target), false)
+		})
+	}
+}
+
+// complete brings the target into use, as the leader does with each PersistentVolume that
+// is not released, unless the listing shows that nothing is to be done.
+func complete(t *testing.T, l *Lifecycle, target Target) {
+	t.Helper()
+	if !l.IsComplete(target) {
+		success(t, l.Complete(t.Context(), target, false))
+	}
+}
+
+func recordedCSI(v cinder.Volume) cinder.Volume {
+	v.Metadata = maps.Clone(v.Metadata)
+	maps.Copy(v.Metadata, stamps.AttachedMark())
+	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
+	return v
 }

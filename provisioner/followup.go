@@ -282,8 +282,8 @@ func (f *Followup) next(ctx context.Context) bool {
 	// turn comes back when its turn has come.
 	since := f.provisioner.parked.history.Now()
 	tenant, backend := f.tenantAndBackend(item)
-	if backend != "" && !slices.Contains(f.provisioner.Backends.Names(), backend) {
-		// Only another policy can unblock it.
+	if backend != "" && item.kind != rebind && !slices.Contains(f.provisioner.Backends.Names(), backend) {
+		// Only another policy can unblock it. The policy itself says so of a rebind.
 		f.provisioner.Logger.Warn("A follow-up waits because its backend is not in the policy", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
 		f.provisioner.limiter.Gone(item.key())
 		f.awaitTrigger(next, triggersAt(backend), since)
@@ -432,7 +432,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 
 func targetOf(pv *corev1.PersistentVolume, origin record.Origin) backends.Target {
 	target := origin.Target()
-	target.RecordedAt = pv.CreationTimestamp.Time
+	target.RecordedAt, target.PVUID = pv.CreationTimestamp.Time, string(pv.UID)
 	return target
 }
 

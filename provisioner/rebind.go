@@ -111,11 +111,11 @@ func (r *rebinding) read(ctx context.Context, cached *corev1.PersistentVolume) (
 // decide asks the policy for whom the volume counts from now on. The labels of the
 // namespace may determine that, so they are read from the API server.
 func (r *rebinding) decide(ctx context.Context) (policy.Decision, error) {
-	labels, err := r.p.namespaceLabelsNow(ctx, r.claim.Namespace)
+	namespace, err := r.p.Client.CoreV1().Namespaces().Get(ctx, r.claim.Namespace, metav1.GetOptions{})
 	if err != nil {
-		return policy.Decision{}, err
+		return policy.Decision{}, fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", r.claim.Namespace, err)
 	}
-	request := record.RequestToHold(r.claim.Namespace, r.claim.Name, labels, r.pv)
+	request := record.RequestToHold(r.claim.Namespace, r.claim.Name, namespace.Labels, r.pv)
 	return r.p.Policy().DecideHolder(request, r.origin.Backend), nil
 }
 
@@ -153,7 +153,7 @@ func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error
 	if err != nil {
 		return err
 	}
-	target := r.origin.Target()
+	target := targetOf(r.pv, r.origin)
 	released := false
 	target.Permit = func(ctx context.Context, v cinder.Volume) error {
 		if released {

@@ -23,6 +23,10 @@ const (
 	KeyClaimUID = Prefix + "claim-uid"
 	// KeyReboundTo is the UID of the claim that got the volume later; see Holder.
 	KeyReboundTo    = Prefix + "rebound-to"
+	// KeyPVUID is the UID of the PersistentVolume, if that was created well after the
+	// volume and has been seen in use, or if it was bound to another claim; see
+	// IsRestored.
+	KeyPVUID        = Prefix + "pv-uid"
 	KeyTenant       = Prefix + "tenant"
 	KeyStorageClass = Prefix + "storage-class"
 	KeyRequestedAt  = Prefix + "requested-at"
@@ -82,7 +86,7 @@ func ClaimOf(cluster string) func(v cinder.Volume) (uid string) {
 }
 
 // keysOfOne are the keys whose values are different for each claim or snapshot.
-var keysOfOne = []string{KeyClaimUID, KeyReboundTo, KeyClaim, KeyPV, KeyRequestedAt, KeySnapshotUID, KeySnapshot, KeySnapshotContent}
+var keysOfOne = []string{KeyClaimUID, KeyReboundTo, KeyPVUID, KeyClaim, KeyPV, KeyRequestedAt, KeySnapshotUID, KeySnapshot, KeySnapshotContent}
 
 // Share copies a volume so that it shares common texts with all others: the keys of
 // metadata, and the values that do not differ between claims. Each was decoded

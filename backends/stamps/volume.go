@@ -126,8 +126,20 @@ const copyAfter = 15 * time.Minute
 // (put_metadata in cinder/backup/driver.py). Such a volume contains a user's
 // rescued data, and was created well after the request that the stamp records.
 func IsCopy(v cinder.Volume) bool {
-	at, err := time.Parse(time.RFC3339, v.Metadata[KeyRequestedAt])
-	return err == nil && v.CreatedAt.Sub(at) > copyAfter
+	return isWellAfterRequest(v, v.CreatedAt)
+}
+
+// IsRestored reports whether a PersistentVolume was created well after its volume, and
+// was never seen before it was released: somebody has applied it again from a backup or
+// an export. If it names a claim that no longer exists, Kubernetes releases it at once,
+// which does not mean that anybody wants the data deleted.
+func IsRestored(v cinder.Volume, pvUID string, createdAt time.Time) bool {
+	return pvUID != "" && v.Metadata[KeyPVUID] != pvUID && isWellAfterRequest(v, createdAt)
+}
+
+func isWellAfterRequest(v cinder.Volume, at time.Time) bool {
+	requested, err := time.Parse(time.RFC3339, v.Metadata[KeyRequestedAt])
+	return err == nil && at.Sub(requested) > copyAfter
 }
 
 // Marks of a volume made by the historic provisioner, which wrote no stamp.
