@@ -115,13 +115,7 @@ func (r *rebinding) decide(ctx context.Context) (policy.Decision, error) {
 	if err != nil {
 		return policy.Decision{}, fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", r.claim.Namespace, err)
 	}
-	request := policy.Request{
-		Namespace: r.claim.Namespace, NamespaceLabels: namespace.Labels, Claim: r.claim.Name, StorageClass: r.pv.Spec.StorageClassName,
-		VolumeMode: policy.Filesystem, Bytes: policy.Bytes(r.pv.Spec.Capacity[corev1.ResourceStorage]),
-	}
-	if record.IsBlockVolume(r.pv) {
-		request.VolumeMode = policy.Block
-	}
+	request := record.RequestToHold(r.claim.Namespace, r.claim.Name, namespace.Labels, r.pv)
 	return r.p.Policy().DecideHolder(request, r.origin.Backend), nil
 }
 

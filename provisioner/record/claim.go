@@ -52,6 +52,19 @@ func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClas
 	return request
 }
 
+// RequestToHold describes a claim that a PersistentVolume is bound to, whatever it asks
+// for, to the policy's DecideHolder.
+func RequestToHold(namespace, claim string, namespaceLabels map[string]string, pv *corev1.PersistentVolume) policy.Request {
+	request := policy.Request{
+		Namespace: namespace, NamespaceLabels: namespaceLabels, Claim: claim, StorageClass: pv.Spec.StorageClassName,
+		VolumeMode: policy.Filesystem, Bytes: policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage]),
+	}
+	if IsBlockVolume(pv) {
+		request.VolumeMode = policy.Block
+	}
+	return request
+}
+
 // ProvisionerOf returns the provisioner that the PersistentVolume controller expects
 // to serve the claim.
 func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
