@@ -98,7 +98,7 @@ func TestSnapshotSource(t *testing.T) {
 			if source != nil && source.NeverFormat == test.formats {
 				t.Errorf("what is restored is never formatted: %v", source.NeverFormat)
 			}
-			want := policy.Source{Name: "VolumeSnapshot team-a/nightly", Tenant: "a", Backend: "gold", SizeGiB: 3, VolumeMode: test.mode, FilesystemKnown: test.known}
+			want := policy.Source{Name: "VolumeSnapshot team-a/nightly", IsSnapshot: true, Tenant: "a", Backend: "gold", SizeGiB: 3, VolumeMode: test.mode, FilesystemKnown: test.known}
 			if o.content.Spec.Driver == wire.DriverName {
 				want.Mode = policy.ModeCSI
 			}
