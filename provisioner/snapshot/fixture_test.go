@@ -389,7 +389,7 @@ func recorded(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.Volume
 		Namespace: "team-a", Name: "nightly", UID: "u1",
 	}, class(nil), nil)
 	c.UID = "content-1"
-	c.Status = record.SnapshotStatus(cinder.Snapshot{ID: "snapshot-1", SizeGiB: 2})
+	c.Status = record.SnapshotStatus(cinder.Snapshot{SizeGiB: 2}, "snapshot-1")
 	if change != nil {
 		change(c)
 	}
