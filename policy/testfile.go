@@ -83,6 +83,8 @@ type TestImport struct {
 
 // TestSource describes a Source.
 type TestSource struct {
+	// Kind is PersistentVolumeClaim or VolumeSnapshot; empty means a claim.
+	Kind    string `json:"kind"`
 	Tenant  string `json:"tenant"`
 	Backend string `json:"backend"`
 	// Size is that of the source; empty means the claim's.
@@ -93,6 +95,12 @@ type TestSource struct {
 	// FilesystemKnown says that the UUID of a native source's filesystem is recorded.
 	FilesystemKnown bool `json:"filesystemKnown"`
 }
+
+// The kinds of a TestSource, as claims name them.
+const (
+	sourceClaim    = "PersistentVolumeClaim"
+	sourceSnapshot = "VolumeSnapshot"
+)
 
 // ScopeUsage is the usage of one quota scope. Exactly one of Tenant, Rule and
 // Backend is set.
@@ -207,7 +215,7 @@ func (c TestClaim) Request() Request {
 		r.Node = &Node{Name: "of the test", Labels: c.NodeLabels}
 	}
 	if s := c.Source; s != nil {
-		r.Source = &Source{Name: "the source", Tenant: s.Tenant, Backend: s.Backend, SizeGiB: roundUpGiB(c.Size.Bytes), VolumeMode: s.VolumeMode, Mode: s.Mode, FilesystemKnown: s.FilesystemKnown}
+		r.Source = &Source{Name: "the source", IsSnapshot: s.Kind == sourceSnapshot, Tenant: s.Tenant, Backend: s.Backend, SizeGiB: roundUpGiB(c.Size.Bytes), VolumeMode: s.VolumeMode, Mode: s.Mode, FilesystemKnown: s.FilesystemKnown}
 		if s.Size != nil {
 			r.Source.SizeGiB = roundUpGiB(s.Size.Bytes)
 		}
@@ -328,6 +336,9 @@ func (c TestClaim) validate(d *document.Document, path string) {
 			if at := document.Child(source, required.key); !d.Has(at) {
 				d.Errorf(at, "is missing; %s", required.remedy)
 			}
+		}
+		if at, kinds := document.Child(source, "kind"), []string{sourceClaim, sourceSnapshot}; d.Has(at) && !slices.Contains(kinds, c.Source.Kind) {
+			d.Errorf(at, "unknown kind of source %q%s", c.Source.Kind, document.DidYouMean(c.Source.Kind, kinds, "the kinds are"))
 		}
 		validateMode(d, document.Child(source, "volumeMode"), c.Source.VolumeMode)
 		validateModeOf(d, document.Child(source, "mode"), c.Source.Mode)

@@ -269,6 +269,10 @@ type Tenant struct {
 	VolumeSize VolumeSize        `json:"volumeSize"`
 	Metadata   map[string]string `json:"metadata"`
 
+	// RestoreAnySnapshot lets the tenant's claims have the content of every tenant's
+	// snapshots. It is for programs that back up.
+	RestoreAnySnapshot bool `json:"restoreAnySnapshot,omitempty"`
+
 	// Classes are tried in order; the first that matches decides.
 	Classes []Class `json:"classes"`
 

@@ -115,6 +115,7 @@ func (p *Policy) validateTenant(d *document.Document, i int) {
 	t.matcher = newNamespaceMatcher(t, selectors.Compile(d, t.NamespaceSelector, document.Child(path, "namespaceSelector")))
 
 	validateQuota(d, document.Child(path, "quota"), t.Quota)
+	validateRestoreAnySnapshot(d, path, t)
 	validateTenantLimits(d, document.Child(path, "limits"), t.Limits)
 	validateMetadata(d, document.Child(path, "metadata"), t.Metadata)
 	validateVolumeSize(d, document.Child(path, "volumeSize"), t.VolumeSize)

@@ -246,6 +246,14 @@ func (l *Lot[T]) IsNews(uid types.UID, reason, message string, passing bool) boo
 	return news
 }
 
+// Told returns the last message to an object's author; empty if there was none.
+func (l *Lot[T]) Told(uid types.UID) (reason, message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	told := l.reported[uid]
+	return told.reason, told.latest
+}
+
 // ForgetReport makes the next message to an object's author news again.
 func (l *Lot[T]) ForgetReport(uid types.UID) {
 	l.mu.Lock()
