@@ -13,7 +13,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -49,7 +49,7 @@ func (i *SnapshotImporter) PlanObjects(ctx context.Context, all []cinder.Snapsho
 		return nil, err
 	}
 	if stamps.IsCSISnapshot(found) && i.Policy.UsesCSI() {
-		wish.Driver = wire.DriverName
+		wish.Driver = policy.CSIDriver
 	}
 	id, objects := found.ID, &SnapshotObjects{}
 	if err := i.findObjects(ctx, objects, id, wish); err != nil {

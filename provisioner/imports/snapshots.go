@@ -17,7 +17,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -260,7 +259,7 @@ func (p *SnapshotPlan) LeftBy() string {
 func (p *SnapshotPlan) Content(driver string, deletion snapshotv1.DeletionPolicy, mode corev1.PersistentVolumeMode) *snapshotv1.VolumeSnapshotContent {
 	content := record.NewImportedSnapshotContent(p.Snapshot.ID, p.request.Namespace, p.request.Name, driver, p.request.StorageClass, deletion, &mode)
 	if record.IsCSISnapshot(content) {
-		handle := wire.Handle{Backend: p.Backend, ID: p.Snapshot.ID}.String()
+		handle := record.SnapshotHandle{Backend: p.Backend, ID: p.Snapshot.ID}.String()
 		content.Spec.Source.SnapshotHandle = &handle
 	}
 	return content

@@ -175,21 +175,24 @@ func ImportedHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
 	return snapshotID(content, content.Spec.Source.SnapshotHandle)
 }
 
+// SnapshotHandle is how the CSI driver names a snapshot: by its backend and its ID.
+type SnapshotHandle = wire.Handle
+
 // ImportedHandle reads the handle of the existing snapshot that a content was made for.
 // Without the CSI driver's name, it names no backend. The error addresses whoever wrote
 // the content.
-func ImportedHandle(content *snapshotv1.VolumeSnapshotContent) (wire.Handle, error) {
+func ImportedHandle(content *snapshotv1.VolumeSnapshotContent) (SnapshotHandle, error) {
 	text := *content.Spec.Source.SnapshotHandle
 	handle, err := wire.ParseHandle(text)
 	switch {
 	case IsCSISnapshot(content) && err != nil:
-		return wire.Handle{}, fmt.Errorf("spec.source.snapshotHandle of VolumeSnapshotContent %s: %w, which is what the CSI driver %s needs; create the content anew", content.Name, err, content.Spec.Driver)
+		return SnapshotHandle{}, fmt.Errorf("spec.source.snapshotHandle of VolumeSnapshotContent %s: %w, which is what the CSI driver %s needs; create the content anew", content.Name, err, content.Spec.Driver)
 	case IsCSISnapshot(content):
 		return handle, nil
 	case err == nil:
-		return wire.Handle{}, fmt.Errorf("spec.source.snapshotHandle of VolumeSnapshotContent %s: with the driver %s, it is only the ID of the snapshot, %s; create the content anew, or with the driver %s", content.Name, content.Spec.Driver, handle.ID, wire.DriverName)
+		return SnapshotHandle{}, fmt.Errorf("spec.source.snapshotHandle of VolumeSnapshotContent %s: with the driver %s, it is only the ID of the snapshot, %s; create the content anew, or with the driver %s", content.Name, content.Spec.Driver, handle.ID, wire.DriverName)
 	}
-	return wire.Handle{ID: text}, nil
+	return SnapshotHandle{ID: text}, nil
 }
 
 // SnapshotHandlesOf returns the IDs of the snapshots that a content names.

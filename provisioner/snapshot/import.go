@@ -19,7 +19,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -32,7 +31,7 @@ import (
 // such an object, but the policy still decides which tenant may have which snapshot.
 type importing struct {
 	*removing
-	handle   wire.Handle
+	handle   record.SnapshotHandle
 	snapshot *snapshotv1.VolumeSnapshot
 	inForce  *policy.Policy
 	plan     *imports.SnapshotPlan
