@@ -46,7 +46,7 @@ type Request struct {
 	// Import is the volume at Cinder that the claim asks for; nil for a new one.
 	Import *Existing
 	// Populated is the claim on whose behalf a claim in a populator's namespace asks; nil
-	// if there is none. In other namespaces it means nothing.
+	// if nothing is known about it. In other namespaces it means nothing.
 	Populated *Populated
 	// Attributes is the VolumeAttributesClass that the claim names; nil for none.
 	Attributes *AttributesClass

@@ -21,11 +21,19 @@ type Populated struct {
 	Namespace       string
 	NamespaceLabels map[string]string
 	Claim           string
+	// Missing is why there is no such claim. The other fields are empty then.
+	Missing string
 }
 
-// NoPopulatedClaim is the reason to deny what is in a populator's namespace: there is no
-// claim on whose behalf it asks.
-const NoPopulatedClaim Reason = "NoPopulatedClaim"
+// The reasons that are about populators.
+const (
+	// NoPopulatedClaim: what is in a populator's namespace asks on behalf of no claim.
+	NoPopulatedClaim Reason = "NoPopulatedClaim"
+	// AwaitsPopulator: the claim asks for content that only a volume populator has, which
+	// has the claim's volume made for one of its own. Nothing is wrong with such a claim,
+	// so nobody is told. It comes before the policy is asked.
+	AwaitsPopulator Reason = "AwaitsPopulator"
+)
 
 // IsPopulator reports whether a namespace is a populator's. It belongs to no tenant then,
 // whatever its labels are and whichever pattern matches its name.
@@ -40,10 +48,8 @@ func (p *Policy) populatorPath(namespace string) string {
 	return document.Element("populators", i)
 }
 
-// NoPopulatedClaim denies what is in a populator's namespace; why is the end of the
-// message, and may be empty.
-func (p *Policy) NoPopulatedClaim(namespace, why string) *Denial {
-	path := p.populatorPath(namespace)
+// noPopulatedClaim denies what is in a populator's namespace; why may be empty.
+func noPopulatedClaim(namespace, path, why string) *Denial {
 	message := fmt.Sprintf("namespace %s is a populator's (%s) and belongs to no tenant: its claims get volumes only on behalf of claims that wait to be filled", namespace, path)
 	if why != "" {
 		message += "; " + why
@@ -73,11 +79,13 @@ func (d *decider) onBehalf() *Denial {
 	case path == "":
 		return nil
 	case of == nil:
-		return d.policy.NoPopulatedClaim(namespace, "")
+		return noPopulatedClaim(namespace, path, "")
+	case of.Missing != "":
+		return noPopulatedClaim(namespace, path, of.Missing)
 	case d.policy.IsPopulator(of.Namespace):
-		return d.policy.NoPopulatedClaim(namespace, fmt.Sprintf("namespace %s of claim %s is a populator's, too", of.Namespace, of.Claim))
+		return noPopulatedClaim(namespace, path, fmt.Sprintf("namespace %s of claim %s is a populator's, too", of.Namespace, of.Claim))
 	case !names.Namespace().Valid(of.Namespace):
-		return d.policy.NoPopulatedClaim(namespace, fmt.Sprintf("%q cannot be the name of a namespace", of.Namespace))
+		return noPopulatedClaim(namespace, path, fmt.Sprintf("%q cannot be the name of a namespace", of.Namespace))
 	}
 	d.trace(path, namespace, true, fmt.Sprintf("namespace %s is a populator's (%s): what follows is about claim %s/%s, on whose behalf it asks", namespace, path, of.Namespace, of.Claim))
 	d.request.Namespace, d.request.NamespaceLabels, d.request.Claim = of.Namespace, of.NamespaceLabels, of.Claim

@@ -35,7 +35,9 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	since := p.parked.now()
 	class, err := p.Classes.Get(record.ClassName(claim))
 	if err != nil {
-		p.denyWithoutClass(ctx, claim, since)
+		if !p.leftToPopulator(claim) {
+			p.denyWithoutClass(ctx, claim, since)
+		}
 		return false
 	}
 	if !p.serves(class) {
@@ -44,6 +46,9 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		return false
 	}
 	defer p.cleanUpIfGone(claim)
+	if p.leftToPopulator(claim) {
+		return false
+	}
 	if p.isImport(claim) {
 		p.leaveToImport(claim)
 		return false
@@ -152,7 +157,7 @@ func (p *Provisioner) evaluate(ctx context.Context, claim *corev1.PersistentVolu
 		denied := placement.DenialOf(unsupported)
 		return ledger.Decided{}, &denied
 	}
-	decision := p.decide(claim, class, p.namespaceLabels(claim.Namespace))
+	decision := p.decide(claim, class, p.askerOf(claim))
 	if decision.Denial != nil {
 		denied := p.denialOf(claim, class, decision)
 		return decision, &denied
@@ -208,27 +213,30 @@ func (p *Provisioner) backendFor(uid types.UID, d ledger.Decided) string {
 	return d.Backends[0]
 }
 
-// denialOf returns a denial by the policy, or one because of the claim's source.
+// denialOf returns a denial by the policy, or one because of the claim's source or of the
+// claim that it is to fill.
 func (p *Provisioner) denialOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, decision ledger.Decided) placement.Denial {
 	denied := placement.DenialOf(decision.Denial)
 	denied.Triggers = append(denied.Triggers, p.sources.TriggersOf(claim, class)...)
+	denied.Triggers = append(denied.Triggers, p.askerTriggers(claim)...)
 	return denied
 }
 
 // decide applies the policy in force.
-func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string) ledger.Decided {
+func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by asker) ledger.Decided {
 	source, denial := p.sources.Cached(claim, class)
 	if denial != nil {
 		return ledger.Decided{Decision: policy.Decision{Denial: denial}, Revision: p.Policy().Revision()}
 	}
-	return p.decideAbout(claim, class, labels, source)
+	return p.decideAbout(claim, class, by, source)
 }
 
 // decideAbout applies the policy in force to a claim for the content of source, or for
 // an empty volume if source is nil.
-func (p *Provisioner) decideAbout(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string, source *record.Source) ledger.Decided {
+func (p *Provisioner) decideAbout(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by asker, source *record.Source) ledger.Decided {
 	inForce := p.Policy()
-	request := record.RequestOf(claim, class, labels)
+	request := record.RequestOf(claim, class, nil)
+	by.askIn(&request)
 	request.Node = p.selectedNode(claim)
 	if source != nil {
 		request.Source = &source.Decided

@@ -124,9 +124,9 @@ func (p *parked) reconsider(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// admitted forgets that a claim was denied, but not the events about it.
+// admitted forgets that a claim was denied or left alone, but not the events about it.
 func (p *parked) admitted(claim types.UID) {
-	p.claims.Take(claim, parking.Denied)
+	p.claims.Take(claim, parking.Denied, parking.Left)
 }
 
 // claimGone forgets a claim and the events about it.

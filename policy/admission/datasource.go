@@ -29,18 +29,13 @@ const (
 	snapshots    = "snapshot.storage.k8s.io"
 )
 
-// AwaitsPopulator is the reason why a claim gets no volume that asks for content which
-// only a volume populator has. Nothing is wrong with such a claim: the populator has its
-// volume made for a claim of its own, and hands it over.
-const AwaitsPopulator policy.Reason = "AwaitsPopulator"
-
 // DataSourceOf returns the object whose content a claim wants; nil if it wants
 // an empty volume. It refuses what the program cannot copy: such a claim must
 // not get an empty volume instead. What populators serve is refused as
-// AwaitsPopulator.
+// policy.AwaitsPopulator.
 func DataSourceOf(claim *corev1.PersistentVolumeClaim, parameters map[string]string) (*DataSource, *policy.Denial) {
 	if populator := PopulatorOf(claim); populator != "" {
-		return nil, &policy.Denial{Reason: AwaitsPopulator, Message: fmt.Sprintf("the claim waits for a volume populator of %s, which has its volume made for a claim of its own", populator)}
+		return nil, &policy.Denial{Reason: policy.AwaitsPopulator, Message: fmt.Sprintf("the claim waits for a volume populator of %s, which has its volume made for a claim of its own", populator)}
 	}
 	given, refused := givenSource(claim)
 	if refused != nil {

@@ -50,7 +50,7 @@ func Keys() map[string]map[string]string {
 			"labels": byLabel, "matchLabels": byLabel, "matchExpressions": byLabel,
 		},
 		"Populator": {
-			"name": `did you mean "namespace"?`, "namespaces": `did you mean "namespace"? Each entry names one`,
+			"name":   `did you mean "namespace"?`,
 			"tenant": onBehalf, "tenants": onBehalf, "quota": onBehalf, "classes": onBehalf,
 		},
 		"TenantLimits": {"volumes": holdings, "gigabytes": holdings, "snapshots": holdings},

@@ -125,6 +125,12 @@ func (o *connection) why(ctx context.Context, namespace, name string) (*whyAnswe
 	case claim.Spec.VolumeName != "":
 		a.because("it names PersistentVolume %s (spec.volumeName), so nothing is provisioned for it: it waits until that can be bound", claim.Spec.VolumeName)
 	}
+	if populator := admission.PopulatorOf(claim); populator != "" && !a.Explained {
+		// What the populator does is in its events.
+		a.because("it waits for a volume populator of %s, which has its volume made for a claim of its own", populator)
+		addEvents(ctx, client, claim, a)
+		return a, nil
+	}
 	o.askProgram(ctx, a)
 	if a.Pending == nil && !a.Explained {
 		o.askClass(ctx, client, claim, a)
