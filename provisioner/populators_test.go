@@ -11,10 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
@@ -422,4 +424,41 @@ func TestPopulatedNamespaceThatGoesAwayIsNotTheEnd(t *testing.T) {
 		t.Errorf("pending: %+v", report.Pending)
 	}
 	wantCalls(t, f.backends["gold"])
+}
+
+// TestReviewAgreesAboutPopulatorsClaims: what policy check says about a populator's claim
+// is what happens.
+func TestReviewAgreesAboutPopulatorsClaims(t *testing.T) {
+	for name, target := range map[string]func(*corev1.PersistentVolumeClaim){
+		"granted":        fromImage,
+		"of a stranger":  func(c *corev1.PersistentVolumeClaim) { fromImage(c); c.Namespace = "stranger" },
+		"gone":           func(c *corev1.PersistentVolumeClaim) { fromImage(c); c.UID = otherUID },
+		"with a volume":  func(c *corev1.PersistentVolumeClaim) { fromImage(c); c.Spec.VolumeName = "any" },
+		"an empty one's": func(c *corev1.PersistentVolumeClaim) { c.UID = populatedUID },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.withPopulators()
+			claim, prime := f.claim(target), f.prime("populators-1", "prime-"+populatedUID)
+			admitted := f.ShouldProvision(t.Context(), prime)
+			events := f.newEvents()
+
+			existing, err := record.ReadExisting(t.Context(), fake.NewClientset(claim, prime, f.class), "test")
+			f.must(err)
+			findings := review.Of(f.Policy(), existing).Findings
+			i := slices.IndexFunc(findings, func(found review.Finding) bool { return found.Subject == "populators-1/"+prime.Name })
+			if i < 0 || (findings[i].Kind == review.PendingGranted) != admitted {
+				t.Fatalf("admitted: %t, but found %+v", admitted, findings)
+			}
+			if want := "Warning " + string(findings[i].Reason) + " " + findings[i].Message; !admitted && !slices.Equal(events, []string{want}) {
+				t.Errorf("its events are %q, but is found %q", events, want)
+			}
+			left := slices.ContainsFunc(findings, func(found review.Finding) bool {
+				return found.Kind == review.PendingLeft && found.Subject == claim.Namespace+"/data"
+			})
+			if left != (admission.PopulatorOf(claim) != "" && claim.Spec.VolumeName == "") {
+				t.Errorf("the claim that is to be filled is found left: %t", left)
+			}
+		})
+	}
 }

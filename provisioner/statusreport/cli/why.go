@@ -107,6 +107,11 @@ func (o *connection) why(ctx context.Context, namespace, name string) (*whyAnswe
 			return nil, err
 		}
 	}
+	return o.whyIn(ctx, client, namespace, name)
+}
+
+// whyIn says why a claim of the cluster is pending.
+func (o *connection) whyIn(ctx context.Context, client kubernetes.Interface, namespace, name string) (*whyAnswer, error) {
 	claim, err := client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("claim %s/%s: %w", namespace, name, err)
