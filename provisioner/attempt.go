@@ -20,6 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -122,7 +123,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if err := a.checkClaimExists(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.confirmPopulated(ctx); err != nil {
+	if err := a.p.sources.Confirm(ctx, a.claim, a.p.askerOf(a.claim)); err != nil {
 		return nil, err
 	}
 	if err := a.confirmSource(ctx); err != nil {
@@ -245,7 +246,7 @@ func (a *attempt) stillWanted() error {
 
 // decide applies the policy again, because it may have changed since admission. It
 // undoes what was begun for a claim that is no longer admitted.
-func (a *attempt) decide(ctx context.Context, by asker) error {
+func (a *attempt) decide(ctx context.Context, by datasource.Asker) error {
 	a.decision = a.p.decide(a.claim, a.class, by)
 	if a.decision.Denial != nil {
 		if err := a.undoBegun(ctx); err != nil {
@@ -385,7 +386,7 @@ func (a *attempt) confirm(ctx context.Context) (stands bool, err error) {
 	before := a.decision
 	by := a.p.askerOf(a.claim)
 	if a.p.selectsByLabels(before.Tenant) {
-		if by.labels, err = a.p.askerLabelsNow(ctx, by); err != nil {
+		if by.Labels, err = a.p.askerLabelsNow(ctx, by); err != nil {
 			return false, err
 		}
 	}

@@ -124,6 +124,13 @@ func (p *parked) reconsider(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
+// leave lists a claim that another program serves. There is no event: the lot remembers
+// the message for reports only.
+func (p *parked) leave(claim *corev1.PersistentVolumeClaim, why policy.Denial) {
+	p.claims.IsNews(claim.UID, string(why.Reason), why.Message, true)
+	p.claims.Park(claim, parking.Left, nil)
+}
+
 // admitted forgets that a claim was denied or left alone, but not the events about it.
 func (p *parked) admitted(claim types.UID) {
 	p.claims.Take(claim, parking.Denied, parking.Left)

@@ -17,6 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
@@ -315,7 +316,7 @@ func TestEscapePopulatedClaimIsReadFromTheServer(t *testing.T) {
 			}
 			f.goneAtTheServer(target)
 			change(f, target.DeepCopy())
-			if pv, err := f.provision(prime); pv != nil || !errors.Is(err, errPopulatedChanged) {
+			if pv, err := f.provision(prime); pv != nil || !errors.Is(err, datasource.ErrPopulatedChanged) {
 				t.Fatalf("provisioned %v, %v", pv, err)
 			}
 			wantCalls(t, f.backends["gold"])
@@ -417,7 +418,7 @@ func TestPopulatedNamespaceThatGoesAwayIsNotTheEnd(t *testing.T) {
 	f.claim(fromImage)
 	prime := f.prime("populators-1", "prime-"+populatedUID)
 	f.must(f.client.CoreV1().Namespaces().Delete(t.Context(), "team-a", metav1.DeleteOptions{}))
-	if _, err := f.provision(prime); !errors.Is(err, errPopulatedChanged) || isIgnored(err) {
+	if _, err := f.provision(prime); !errors.Is(err, datasource.ErrPopulatedChanged) || isIgnored(err) {
 		t.Errorf("error %v, want one that is retried", err)
 	}
 	if report := f.ReportClaims(Selected{Limit: statusreport.DefaultLimit}); report.Total != 1 || report.Pending[0].State != string(parking.Failing) {

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
@@ -121,8 +120,8 @@ func TestPopulatedClaim(t *testing.T) {
 				c.change(target)
 			}
 			prime := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "populators", Name: c.name}}
-			found, missing := PopulatedClaim(prime, func(uid types.UID) *corev1.PersistentVolumeClaim {
-				if uid != target.UID {
+			found, missing := PopulatedClaim(prime, func(uid string) *corev1.PersistentVolumeClaim {
+				if uid != string(target.UID) {
 					return nil
 				}
 				return target

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
@@ -14,12 +13,12 @@ import (
 //
 // The name of the populator's claim is all that connects the two. So it counts only for a
 // claim that asks for just this, and that has not got it yet.
-func PopulatedClaim(populators *corev1.PersistentVolumeClaim, byUID func(types.UID) *corev1.PersistentVolumeClaim) (target *corev1.PersistentVolumeClaim, missing string) {
+func PopulatedClaim(populators *corev1.PersistentVolumeClaim, byUID func(uid string) *corev1.PersistentVolumeClaim) (target *corev1.PersistentVolumeClaim, missing string) {
 	uid, ok := policy.PopulatedUID(populators.Name)
 	if !ok {
 		return nil, fmt.Sprintf("the name of claim %s does not end in the UID of another", populators.Name)
 	}
-	found := byUID(types.UID(uid))
+	found := byUID(uid)
 	if found == nil {
 		return nil, fmt.Sprintf("no claim has the UID %s", uid)
 	}

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -151,9 +150,9 @@ func (m manifests) resolve(p *policy.Policy, labels, parameters map[string]strin
 
 // claimByUID returns the claim with a UID, which manifests have that were read from a
 // cluster; nil if there is none.
-func (m manifests) claimByUID(uid types.UID) *corev1.PersistentVolumeClaim {
+func (m manifests) claimByUID(uid string) *corev1.PersistentVolumeClaim {
 	for _, manifest := range m.claims {
-		if manifest.claim.UID == uid {
+		if string(manifest.claim.UID) == uid {
 			return manifest.claim
 		}
 	}

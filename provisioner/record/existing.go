@@ -11,7 +11,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -37,10 +36,10 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 		return existing, err
 	}
 	sources := listedSources{claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}}
-	byUID := make(map[types.UID]*corev1.PersistentVolumeClaim, len(claims))
+	byUID := make(map[string]*corev1.PersistentVolumeClaim, len(claims))
 	for _, claim := range claims {
 		sources.claims[claim.Namespace+"/"+claim.Name] = claim
-		byUID[claim.UID] = claim
+		byUID[string(claim.UID)] = claim
 	}
 	for _, claim := range claims {
 		sources.want(claim)
@@ -103,7 +102,7 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 		described := existingClaim(claim, class, labels[claim.Namespace], sources)
 		if _, isPopulators := policy.PopulatedUID(claim.Name); isPopulators {
 			// The policy decides whether the namespace is a populator's.
-			target, missing := admission.PopulatedClaim(claim, func(uid types.UID) *corev1.PersistentVolumeClaim { return byUID[uid] })
+			target, missing := admission.PopulatedClaim(claim, func(uid string) *corev1.PersistentVolumeClaim { return byUID[uid] })
 			described.Request.Populated = admission.PopulatedOf(target, nil, missing)
 			described.Request.Populated.NamespaceLabels = labels[described.Request.Populated.Namespace]
 		}
