@@ -48,7 +48,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		return false
 	}
 	defer p.cleanUpIfGone(claim)
-	if p.leftToPopulator(claim) {
+	if p.denyGivenAway(claim, since) || p.leftToPopulator(claim) {
 		return false
 	}
 	if p.isImport(claim) {

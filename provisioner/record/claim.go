@@ -83,11 +83,11 @@ func BoundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != PVNameOf(claim)
 }
 
-// ClaimOf reads from the API server the claim that a volume was made for. It returns
-// nil if the claim is gone.
+// ClaimOf reads from the API server the claim that has a volume according to its stamp.
+// It returns nil if the claim is gone.
 func ClaimOf(ctx context.Context, client kubernetes.Interface, stamp stamps.Volume) (*corev1.PersistentVolumeClaim, error) {
 	claim, err := client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != stamp.ClaimUID {
+	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != stamp.Holder() {
 		return nil, nil
 	}
 	if err != nil {
