@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -105,7 +106,14 @@ func TestEscapePopulatorAsksForNobodyWhoIsGone(t *testing.T) {
 	w.withPopulators()
 	w.start()
 	waiting := w.file("b", "data", "lab", fromImage)
-	w.must(suite.DeleteClaims(w.ctx, "unpopulate-b"))
+	w.unclaim("b", "data")
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		_, err := suite.Client.CoreV1().PersistentVolumeClaims("unpopulate-b").Get(w.ctx, "data", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "the claim is still there", err
+	}))
 	w.file("b", "data", "lab", fromImage)
 	prime := w.file("populators", "prime-"+string(waiting.UID), "lab", nil)
 	_, err := suite.WaitEvent(w.ctx, prime.Namespace, prime.Name, "NoPopulatedClaim", fmt.Sprintf("no claim has the UID %s", waiting.UID))
