@@ -49,6 +49,9 @@ type TestCase struct {
 type TestClaim struct {
 	Namespace       string            `json:"namespace"`
 	NamespaceLabels map[string]string `json:"namespaceLabels"`
+	// Populates is the claim on whose behalf a populator's claim asks; nil means that
+	// there is none.
+	Populates *TestPopulated `json:"populates"`
 	// Name is the claim's, for rules with pick: spread.
 	Name         string `json:"name"`
 	StorageClass string `json:"storageClass"`
@@ -72,6 +75,14 @@ type TestClaim struct {
 	// Attributes are the parameters of the VolumeAttributesClass that the claim names;
 	// nil means that it names none.
 	Attributes map[string]string `json:"attributes"`
+}
+
+// TestPopulated describes a Populated.
+type TestPopulated struct {
+	Namespace       string            `json:"namespace"`
+	NamespaceLabels map[string]string `json:"namespaceLabels"`
+	// Name is the claim's, for rules with pick: spread.
+	Name string `json:"name"`
 }
 
 // TestImport describes an Existing volume or snapshot. A volume has the claim's size.
@@ -220,6 +231,9 @@ func (c TestClaim) Request() Request {
 			r.Source.SizeGiB = roundUpGiB(s.Size.Bytes)
 		}
 	}
+	if of := c.Populates; of != nil {
+		r.Populated = &Populated{Namespace: of.Namespace, NamespaceLabels: NamespaceLabels(of.Namespace, of.NamespaceLabels), Claim: of.Name}
+	}
 	if v := c.Import; v != nil {
 		r.Import = &Existing{Wanted: v.Name, Name: v.Name, Type: v.Type, Metadata: v.Metadata}
 	}
@@ -267,7 +281,7 @@ var reasons = []string{
 	string(InvalidClaim), string(NoMatchingTenant), string(AmbiguousTenant), string(NoMatchingClass),
 	string(ParameterNotAllowed), string(ParameterInvalid), string(VolumeTooLarge), string(VolumeTooSmall),
 	string(ClaimLimitTooSmall), string(BackendsSuspended), string(UnsupportedTopology), string(NodeNotReached), string(QuotaExceeded),
-	string(SourceNotAllowed), string(SourceOnOtherBackend), string(OtherTenant), string(BackendNotGranted),
+	string(NoPopulatedClaim), string(SourceNotAllowed), string(SourceOnOtherBackend), string(OtherTenant), string(BackendNotGranted),
 	string(UnsupportedMode), string(UnsupportedVolumeAttributesClass), string(VolumeAttributesClassNotFound), string(ImportNotGranted), string(ImportedSnapshotNotFound), string(ImportedVolumeNotFound),
 }
 
@@ -323,6 +337,12 @@ func (c TestClaim) validate(d *document.Document, path string) {
 	}
 	if at := document.Child(path, "name"); d.Has(at) && !names.StorageClass().Valid(c.Name) {
 		d.Errorf(at, "%q cannot be the name of a claim", c.Name)
+	}
+	if of := document.Child(path, "populates"); c.Populates != nil {
+		if at := document.Child(of, "namespace"); !d.Has(at) {
+			d.Errorf(at, "is missing; name the namespace of the claim that the populator fills")
+		}
+		validateLabels(d, document.Child(of, "namespaceLabels"), c.Populates.NamespaceLabels)
 	}
 	validateMode(d, document.Child(path, "volumeMode"), c.VolumeMode)
 	if at := document.Child(path, "provisioner"); d.Has(at) && c.Provisioner != CSIDriver {

@@ -68,6 +68,8 @@ type Policy struct {
 	Audit    Audit     `json:"audit"`
 	Backends []Backend `json:"backends"`
 	Tenants  []Tenant  `json:"tenants"`
+	// Populators are the namespaces in which claims are made on behalf of others.
+	Populators []Populator `json:"populators,omitempty"`
 
 	// Warnings do not keep the policy from taking effect. An example is a rule
 	// that can never be reached. They are sorted by line.

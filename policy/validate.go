@@ -42,6 +42,7 @@ func (p *Policy) validate(d *document.Document, protocols mapping.Protocols) {
 	validateUnique(d, "tenants", len(p.Tenants), func(i int) string { return p.Tenants[i].Name }, "quotas count the volumes of a tenant by its name")
 	p.validateModes(d)
 	p.validateNamespaces(d)
+	p.validatePopulators(d)
 	p.validateSelectors(d)
 	p.warnUnusedBackends(d)
 	p.warnSamePlace(d)

@@ -33,6 +33,11 @@ func policyFields() map[string]field {
 		"Policy.backends": {description: "The Cinder endpoints that volumes may come from.", required: true},
 		"Policy.tenants":  {description: "Who may have volumes. A namespace that no tenant matches gets nothing.", required: true},
 
+		"Policy.populators": {description: "Namespaces of volume populators. A claim there whose name ends in the UID of another claim, such as prime-<UID>, gets its volume on behalf of that claim: its tenant, rules and quotas count. The other claim must ask for the content of another API group (dataSourceRef) and have no volume. Default: none."},
+
+		"Populator.namespace": {description: "Name of a namespace that no tenant lists. Only the populator may make claims there.", required: true,
+			rules: both(entryRules(namespacePattern), object{"not": object{"pattern": `\*`}})},
+
 		"Audit.interval": {description: "Pause between two comparisons. Default: 10m.", rules: notZero()},
 		"Audit.grace":    {description: "The audit ignores anything younger. Default: 10m.", rules: notZero()},
 		"Audit.delete":   {description: "true: remove volumes and Secrets that no PersistentVolume ever named, if that can be proven. Default: false, only report them."},
