@@ -32,7 +32,7 @@ tenants:
     namespaceSelector: {matchLabels: {tenant: b}}
     classes: [{storageClasses: [fast], backends: [for-b]}]
   - name: rest
-    namespaces: ["*"]
+    namespaces: ["*-*"]
     classes: [{storageClasses: ["*"], backends: [for-rest], import: {names: ["*"]}, volumeTypes: [ssd]}]
 populators:
   - {namespace: volume-populators}
@@ -93,8 +93,7 @@ func TestDecideOnBehalfOfAClaim(t *testing.T) {
 		d := p.Decide(populators(func(r *Request) {
 			r.Populated = &Populated{Namespace: "other", NamespaceLabels: map[string]string{"tenant": "b"}, Claim: "data"}
 		}))
-		// A pattern wins over a selector.
-		if d.Tenant != "rest" {
+		if d.Tenant != "b" {
 			t.Errorf("tenant %s", d.Tenant)
 		}
 	})
@@ -178,7 +177,7 @@ func TestEscapePopulatorReachesNoFurtherThanTheClaim(t *testing.T) {
 	p := mustParse(t, populatorPolicy)
 	rapid.Check(t, func(t *rapid.T) {
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
-		namespace := pick("namespace", "team-a", "team-b", "volume-populators", "forklift", "", "x*", "kube-system")
+		namespace := pick("namespace", "team-a", "team-b", "x", "volume-populators", "forklift", "", "x*", "kube-system")
 		labels := map[string]string{"tenant": pick("label", "", "a", "b")}
 		class := pick("class", "fast", "turns", "none")
 		source := (*Source)(nil)

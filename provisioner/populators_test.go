@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -462,4 +463,22 @@ func TestReviewAgreesAboutPopulatorsClaims(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestReviewReadsTheLabelsOfThePopulatedNamespace(t *testing.T) {
+	f := newEscape(t)
+	f.current.Store(parsePolicy(t, escapePolicy+"populators: [{namespace: populators-1}]\n"))
+	claim, prime := f.claim(fromImage), f.prime("populators-1", "prime-"+populatedUID)
+	namespaces := []runtime.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a", Labels: ofA}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "populators-1", Labels: ofB}},
+	}
+	existing, err := record.ReadExisting(t.Context(), fake.NewClientset(append(namespaces, claim, prime, f.class)...), "test")
+	f.must(err)
+	for _, found := range review.Of(f.Policy(), existing).Findings {
+		if found.Kind == review.PendingGranted && strings.Contains(found.Message, "for tenant a (") {
+			return
+		}
+	}
+	t.Errorf("the populator's claim does not get its volume for tenant a: %+v", review.Of(f.Policy(), existing).Findings)
 }
