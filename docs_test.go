@@ -87,6 +87,8 @@ var foreignFlags = map[string]string{
 	"--force":                           "kubectl delete",
 	"--reuse-values":                    "helm upgrade",
 	"--reset-then-reuse-values":         "helm upgrade",
+	"--namespace-mappings":              "velero restore create",
+	"--snapshot-move-data":              "velero backup create",
 }
 
 // TestCommandLinesOfThePagesParse gives every command line of the program that a
@@ -159,7 +161,7 @@ func TestNamesOfThePagesExist(t *testing.T) {
 	}
 	known := map[string]bool{}
 	for _, word := range regexp.MustCompile(`--[a-z-]+|standalone_cinder_\w+|[a-z0-9.-]+\.(?:org|io)/[a-zA-Z0-9./-]+`).FindAllString(string(face), -1) {
-		known[word] = true
+		known[strings.TrimSuffix(word, ".")] = true // a prefix of keys ends in a dot
 	}
 	named := regexp.MustCompile(`standalone_cinder_[a-z_]+[a-z]|standalone-cinder\.openstack\.org/[a-z0-9-]+`)
 	pages, err := docs.Pages()
@@ -181,6 +183,41 @@ func TestNamesOfThePagesExist(t *testing.T) {
 			if words[word] && !known[word] && foreignFlags[word] == "" {
 				t.Errorf("%s names %s, which testdata/public_face.txt does not have", page.Path, word)
 			}
+		}
+	}
+}
+
+const keysFile = "docs/reference/annotations.md"
+
+// notKeys are lines among the keys of the public face that are none.
+var notKeys = map[string]string{
+	"coordination.k8s.io/v1":                   "an API version",
+	"csi.storage.k8s.io/fstype":                "a parameter of StorageClasses",
+	"openstack.org/standalone-cinder":          "the provisioner's name",
+	"standalone-cinder.openstack.org/v1alpha1": "an API version",
+	"storage.k8s.io/v1":                        "an API version",
+}
+
+// TestKeysAreDocumented: a page explains every key of annotations, labels and metadata,
+// and every finalizer, that users find on their objects and volumes.
+func TestKeysAreDocumented(t *testing.T) {
+	face, err := os.ReadFile("testdata/public_face.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(keysFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, keys, _ := strings.Cut(string(face), "# keys of annotations, labels, metadata, parameters and finalizers\n")
+	keys, _, found := strings.Cut(keys, "\n\n")
+	if !found || len(strings.Fields(keys)) < 60 {
+		t.Fatalf("the public face has these keys only: %s", keys)
+	}
+	for _, key := range strings.Fields(keys) {
+		_, excepted := notKeys[key]
+		if documented := strings.Contains(string(page), "`"+key+"`") || strings.Contains(string(page), "`"+key+": "); documented == excepted {
+			t.Errorf("%s has %s: %t", keysFile, key, documented)
 		}
 	}
 }

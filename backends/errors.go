@@ -14,6 +14,7 @@ const (
 	KindHasSnapshots cinder.Kind = "HasSnapshots"    // the volume has snapshots, all of them made for VolumeSnapshots of this cluster
 	KindContested    cinder.Kind = "Contested"       // another party reserved the volume while it was being imported
 	KindRecorded     cinder.Kind = "Recorded"        // the volume was recorded, and is removed only with its object
+	KindRestored     cinder.Kind = "Restored"        // the object was applied again, and nobody asked for the deletion; see stamps.IsRestored
 	KindOnOtherNode  cinder.Kind = "OnOtherNode"     // another node has the volume, which only one may have; see OnOtherNodeError
 	KindElsewhere    cinder.Kind = "Elsewhere"       // absent, but not at the place where it was made; Place is where the backend leads
 )

@@ -70,7 +70,7 @@ func (l *Lifecycle) Importable(v cinder.Volume, stamp stamps.Volume, connector c
 func (e *endpoint) importable(v cinder.Volume, stamp stamps.Volume, connector cinder.Connector, csi bool) error {
 	other := stamps.Of(v)
 	switch {
-	case stamp.Owns(v):
+	case stamp.Holds(v):
 	case other.Cluster == "":
 		if v.Status != cinder.StatusAvailable || len(v.Attachments) > 0 {
 			return e.failure(cinder.KindConflict, "volume %s is %s and has %d attachments, but only an available volume without any can be imported; detach it first", v.ID, v.Status, len(v.Attachments))
@@ -95,7 +95,7 @@ func (e *endpoint) importable(v cinder.Volume, stamp stamps.Volume, connector ci
 	}
 	switch v.Status {
 	case cinder.StatusReserved, cinder.StatusAttaching:
-		if !stamp.Owns(v) {
+		if !stamp.Holds(v) {
 			// A reservation does not show whose it is.
 			return e.failure(cinder.KindConflict, "volume %s is %s, possibly on somebody else's behalf; if nobody uses it, free it with: openstack volume set --state available %s", v.ID, v.Status, v.ID)
 		}
@@ -137,18 +137,18 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 	// contested means that another party may also see the volume as free: others do
 	// not look at stamps.
 	contested := v.Status == cinder.StatusAvailable
-	if spec.Unattended && spec.Stamp.Owns(v) {
+	if spec.Unattended && spec.Stamp.Holds(v) {
 		if err := e.settleContest(ctx, v, spec); err != nil {
 			return Connected{}, err
 		}
 	}
-	if !spec.Stamp.Owns(v) || stamps.IsCSI(v) {
+	if !spec.Stamp.Holds(v) || stamps.IsCSI(v) {
 		if v, err = e.writeStamp(ctx, v, spec); err != nil {
 			return Connected{}, err
 		}
 	}
 	for range maxMoves {
-		if contested && v.Status != cinder.StatusAvailable && spec.Stamp.Owns(v) {
+		if contested && v.Status != cinder.StatusAvailable && spec.Stamp.Holds(v) {
 			return Connected{}, e.takenAway(ctx, v, spec)
 		}
 		if err := e.stampedFor(v, spec); err != nil {
@@ -198,7 +198,7 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 			return cinder.Volume{}, err
 		}
 	}
-	if stamps.Of(v).Cluster != "" && !spec.Stamp.Owns(v) {
+	if stamps.Of(v).Cluster != "" && !spec.Stamp.Holds(v) {
 		if err := spec.Unclaimed(ctx, v); err != nil {
 			return cinder.Volume{}, err
 		}
@@ -227,8 +227,10 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 		case stamps.IsCSI(v):
 			metadata[stamps.KeyMode] = ""
 		}
-		if v.Metadata[stamps.KeyContested] != "" {
-			metadata[stamps.KeyContested] = ""
+		for _, key := range []string{stamps.KeyContested, stamps.KeyReboundTo} {
+			if v.Metadata[key] != "" {
+				metadata[key] = ""
+			}
 		}
 		return client.UpdateMetadata(ctx, v.ID, metadata)
 	})
@@ -253,7 +255,7 @@ func (e *endpoint) stampedFor(v cinder.Volume, spec Import) error {
 	if err := spec.granted(v); err != nil {
 		return err
 	}
-	if !spec.Stamp.Owns(v) {
+	if !spec.Stamp.Holds(v) {
 		other := stamps.Of(v)
 		return e.failure(KindNotOurs, "volume %s was stamped for claim %s/%s of cluster %q at the same time, and is not imported", v.ID, other.Namespace, other.Claim, other.Cluster)
 	}

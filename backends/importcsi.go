@@ -14,7 +14,7 @@ import (
 // later, so the volume is reserved for nobody and stays available: in any other state,
 // somebody else has it, whatever the stamp says.
 func (e *endpoint) importForNodes(ctx context.Context, v cinder.Volume, spec Import) (Connected, error) {
-	if !spec.Stamp.Owns(v) || !stamps.IsCSI(v) || len(unrecordedUUIDs(v, spec.FilesystemUUIDs)) > 0 {
+	if !spec.Stamp.Holds(v) || !stamps.IsCSI(v) || len(unrecordedUUIDs(v, spec.FilesystemUUIDs)) > 0 {
 		var err error
 		if v, err = e.writeStamp(ctx, v, spec); err != nil {
 			return Connected{}, err

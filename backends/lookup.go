@@ -101,6 +101,9 @@ func (e *endpoint) look(ctx context.Context, stamp stamps.Volume, connector cind
 			e.known.Doubt(stamp.ClaimUID)
 			return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
 		}
+		if !stamp.Holds(v) {
+			return cinder.Volume{}, e.failure(KindNotOurs, "volume %s, which was made for this claim, has been given to another claim", id)
+		}
 		return v, nil
 	}
 	return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q keep disappearing; something else is deleting them", stamp.ClaimUID)

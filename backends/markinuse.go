@@ -3,6 +3,7 @@ package backends
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -52,7 +53,7 @@ func (l *Lifecycle) IsComplete(target Target) bool {
 // Complete would do nothing.
 func (t Target) IsCompletedBy(v cinder.Volume) bool {
 	switch {
-	case !t.owns(v):
+	case !t.owns(v), t.isRestored(v):
 		return false
 	case stamps.IsCSI(v):
 		return stamps.EverAttached(v)
@@ -70,19 +71,25 @@ func (l *Lifecycle) Mark(ctx context.Context, target Target) error {
 	}
 	defer release()
 	e := l.current()
+	v, err := e.stamped(ctx, target)
+	if err != nil {
+		return err
+	}
+	return e.mark(ctx, v)
+}
+
+// stamped reads the target's volume, which must carry its stamp.
+func (e *endpoint) stamped(ctx context.Context, target Target) (cinder.Volume, error) {
 	v, err := e.get(ctx, target.VolumeID)
 	if cinder.IsKind(err, cinder.KindNotFound) {
 		if elsewhere := e.absent(ctx, target); elsewhere != nil {
-			return elsewhere
+			return cinder.Volume{}, elsewhere
 		}
 	}
-	switch {
-	case err != nil:
-		return err
-	case !target.owns(v):
-		return e.notOurs(v, target)
+	if err == nil && !target.owns(v) {
+		err = e.notOurs(v, target)
 	}
-	return e.mark(ctx, v)
+	return v, err
 }
 
 func (e *endpoint) mark(ctx context.Context, v cinder.Volume) error {
@@ -94,9 +101,65 @@ func (e *endpoint) mark(ctx context.Context, v cinder.Volume) error {
 	})
 }
 
+// Rebind stamps the target's volume for the claim that has it now, in one request. What
+// identifies the volume stays. The volume is also marked as recorded, so that no check
+// takes it for a volume that was never handed out. Rebind may be called again after any
+// interruption, and does nothing to a volume that carries the stamp. It calls the
+// target's Permit with the volume as it was before. own is the operator's metadata.
+func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume, own map[string]string) error {
+	release, err := l.lock(ctx, target.key())
+	if err != nil {
+		return err
+	}
+	defer release()
+	e := l.current()
+	v, err := e.stamped(ctx, target)
+	if err != nil {
+		return err
+	}
+	stamp := to.Metadata(own)
+	maps.Copy(stamp, stamps.AttachedMark())
+	stamp[stamps.KeyPVUID] = target.PVUID
+	after := v
+	after.Metadata = maps.Clone(v.Metadata)
+	maps.Copy(after.Metadata, stamp)
+	if maps.Equal(after.Metadata, v.Metadata) {
+		return nil
+	}
+	err = e.session.change(withPermit(ctx, target.Permit, v), func(ctx context.Context, client Cinder) error {
+		return client.UpdateMetadata(ctx, v.ID, stamp)
+	})
+	if err != nil {
+		return err
+	}
+	if seen, known := e.known.LastSeen(v.ID); known && seen.ID != "" {
+		e.known.See(v.ID, after)
+	}
+	return nil
+}
+
+// noteSeen notes on the volume of a PersistentVolume that was created well after it that
+// this PersistentVolume is wanted, so that its deletion is, too.
+func (e *endpoint) noteSeen(ctx context.Context, v cinder.Volume, target Target) (cinder.Volume, error) {
+	if !target.owns(v) || !target.isRestored(v) {
+		return v, nil
+	}
+	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+		return client.UpdateMetadata(ctx, v.ID, map[string]string{stamps.KeyPVUID: target.PVUID})
+	})
+	if err == nil {
+		v.Metadata = maps.Clone(v.Metadata)
+		v.Metadata[stamps.KeyPVUID] = target.PVUID
+	}
+	return v, err
+}
+
 func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) error {
 	v, err := e.lastSeen(ctx, target)
 	if err != nil {
+		return err
+	}
+	if v, err = e.noteSeen(ctx, v, target); err != nil {
 		return err
 	}
 	for looked := false; ; looked = true {

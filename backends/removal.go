@@ -32,10 +32,11 @@ type Target struct {
 	// ends the removal. Nil means that nothing is recorded.
 	Found func(ctx context.Context, at cinder.Place) error
 
-	// RecordedAt is when the PersistentVolume was created, by the API server's clock;
-	// zero if it is not known. An older listing does not show whether the volume is
-	// complete.
+	// RecordedAt is when the PersistentVolume was created, by the API server's clock, and
+	// PVUID its UID; zero and empty if they are not known. An older listing does not show
+	// whether the volume is complete. See stamps.IsRestored.
 	RecordedAt time.Time
+	PVUID      string
 
 	// unreferenced means that no PersistentVolume names the volume. If the
 	// volume was ever attached, it is not removed, since a PersistentVolume
@@ -78,6 +79,12 @@ func (t Target) owns(v cinder.Volume) bool {
 		return stamps.LooksHistoric(v)
 	}
 	return t.Stamp.Owns(v)
+}
+
+// isRestored reports whether the PersistentVolume was applied again, and not seen before
+// it was released.
+func (t Target) isRestored(v cinder.Volume) bool {
+	return !t.Historic && stamps.IsRestored(v, t.PVUID, t.RecordedAt)
 }
 
 // attachedBy reports whether an attachment was made by this program, with this
@@ -235,6 +242,8 @@ func (e *endpoint) removable(v cinder.Volume, target Target) error {
 	switch {
 	case !target.owns(v):
 		return e.notOurs(v, target)
+	case stamps.EverAttached(v) && target.isRestored(v):
+		return e.failure(KindRestored, "volume %s (%s) was in use before PersistentVolume %s was created, which has not been bound since: it was restored from a backup or an export. The volume is kept; bind the PersistentVolume to a claim, or, if nobody needs the data, set the reclaim policy to Retain, delete the PersistentVolume, and delete the volume at Cinder", v.ID, v.Status, target.Stamp.PV)
 	case target.unreferenced && stamps.IsCopy(v):
 		return e.failure(KindNotOurs, "volume %s (%s) carries the stamp of claim UID %q but is younger than that claim's volume: it looks like a restored backup and is not removed", v.ID, v.Status, target.Stamp.ClaimUID)
 	case target.unreferenced && stamps.EverAttached(v):

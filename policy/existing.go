@@ -10,6 +10,25 @@ import (
 // Holding says where an existing volume counts.
 type Holding struct{ Tenant, Backend string }
 
+// DecideHolder decides who has the existing volume of a backend once it is bound to
+// another claim. What the claim asks for does not matter, since the volume is there; nor
+// do quotas and suspended backends. The decision has the quotas that count the volume.
+func (p *Policy) DecideHolder(r Request, backend string) Decision {
+	d := &decider{policy: p, request: r}
+	d.decision.Denial = d.hold(backend)
+	return d.decision
+}
+
+func (d *decider) hold(name string) *Denial {
+	tenant, class, backend, denial := d.findHolder(Holding{Backend: name})
+	if denial != nil {
+		return denial
+	}
+	d.decision.Backends = []string{name}
+	d.decision.Quotas = []QuotaScope{tenant.scope, class.scope, d.policy.Backends[backend].scope}
+	return nil
+}
+
 // DecideExpansion decides about a claim that wants a larger volume; the request
 // has the new size. The claim must still get a volume of this size from the
 // volume's tenant on the volume's backend. What only matters to a new volume does
@@ -88,7 +107,7 @@ func (d *decider) modify(of Holding, volumeType string) *Denial {
 }
 
 // findHolder finds the claim's tenant and rule, and the volume's backend. The
-// tenant must be the volume's, and the rule must name that backend.
+// tenant must be the volume's, if that is given, and the rule must name that backend.
 func (d *decider) findHolder(of Holding) (tenant *Tenant, class *Class, backend int, denial *Denial) {
 	if denial := d.checkClaim(); denial != nil {
 		return nil, nil, 0, denial
@@ -99,7 +118,7 @@ func (d *decider) findHolder(of Holding) (tenant *Tenant, class *Class, backend 
 	}
 	d.decision.Tenant = tenant.Name
 	path := document.Element("tenants", index)
-	if tenant.Name != of.Tenant {
+	if of.Tenant != "" && tenant.Name != of.Tenant {
 		return nil, nil, 0, &Denial{Reason: NoMatchingTenant, Path: path, Message: fmt.Sprintf(
 			"namespace %s belongs to tenant %s now, but the volume counts for tenant %s (%s)", d.request.Namespace, tenant.Name, of.Tenant, path)}
 	}
@@ -110,7 +129,7 @@ func (d *decider) findHolder(of Holding) (tenant *Tenant, class *Class, backend 
 	backend = d.policy.backendIndex(of.Backend)
 	if backend < 0 || !slices.Contains(class.Backends, of.Backend) {
 		return nil, nil, 0, &Denial{Reason: NoMatchingClass, Path: class.path + ".backends", Message: fmt.Sprintf(
-			"tenant %s may no longer use backend %s, which has the volume, for StorageClass %s (%s.backends)", tenant.Name, of.Backend, d.request.StorageClass, class.path)}
+			"tenant %s may not use backend %s, which has the volume, for StorageClass %s (%s.backends)", tenant.Name, of.Backend, d.request.StorageClass, class.path)}
 	}
 	return tenant, class, backend, nil
 }

@@ -22,8 +22,8 @@ func TestDecideRetype(t *testing.T) {
 		"on a suspended backend":           {request: of("team-a", "fast"), of: Holding{"a", "silver"}, to: "ssd"},
 		"the rule fixes another type":      {of("team-a", "fast"), Holding{"a", "gold"}, "hdd", ParameterNotAllowed, `tenants[0].classes[0].volumeType grants only volumes of type "ssd"; change the rule first`},
 		"another tenant's volume":          {of("team-b", "fast"), Holding{"a", "gold"}, "ssd", NoMatchingTenant, "namespace team-b belongs to tenant b now, but the volume counts for tenant a (tenants[1])"},
-		"a backend that the rule left":     {of("team-a", "plain"), Holding{"a", "silver"}, "hdd", NoMatchingClass, "tenant a may no longer use backend silver, which has the volume, for StorageClass plain (tenants[0].classes[1].backends)"},
-		"a backend that the policy left":   {of("team-b", "fast"), Holding{"b", "gone"}, "hdd", NoMatchingClass, "tenant b may no longer use backend gone, which has the volume, for StorageClass fast (tenants[1].classes[0].backends)"},
+		"a backend that the rule left":     {of("team-a", "plain"), Holding{"a", "silver"}, "hdd", NoMatchingClass, "tenant a may not use backend silver, which has the volume, for StorageClass plain (tenants[0].classes[1].backends)"},
+		"a backend that the policy left":   {of("team-b", "fast"), Holding{"b", "gone"}, "hdd", NoMatchingClass, "tenant b may not use backend gone, which has the volume, for StorageClass fast (tenants[1].classes[0].backends)"},
 		"a StorageClass without a rule":    {of("team-a", "slow"), Holding{"a", "gold"}, "hdd", NoMatchingClass, "tenant a has no rule for StorageClass slow (tenants[0].classes)"},
 		"a namespace that no tenant names": {of("x", "fast"), Holding{"a", "gold"}, "ssd", NoMatchingTenant, "namespace x belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels"},
 	} {

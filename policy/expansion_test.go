@@ -59,9 +59,9 @@ func TestDecideExpansion(t *testing.T) {
 		"another tenant's now": {request: Request{StorageClass: "fast", Namespace: "team-b", Bytes: 10 * gib}, of: of, reason: NoMatchingTenant,
 			message: "namespace team-b belongs to tenant b now, but the volume counts for tenant a (tenants[1])"},
 		"the rule dropped the backend": {request: Request{StorageClass: "huge", Bytes: 10 * gib}, of: of, reason: NoMatchingClass,
-			message: "tenant a may no longer use backend gold, which has the volume, for StorageClass huge (tenants[0].classes[2].backends)"},
+			message: "tenant a may not use backend gold, which has the volume, for StorageClass huge (tenants[0].classes[2].backends)"},
 		"the policy dropped the backend": {request: Request{StorageClass: "huge", Bytes: 10 * gib}, of: Holding{"a", "retired"}, reason: NoMatchingClass,
-			message: "tenant a may no longer use backend retired, which has the volume, for StorageClass huge (tenants[0].classes[2].backends)"},
+			message: "tenant a may not use backend retired, which has the volume, for StorageClass huge (tenants[0].classes[2].backends)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.request.Namespace == "" {

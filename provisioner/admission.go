@@ -44,6 +44,9 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		return false
 	}
 	defer p.cleanUpIfGone(claim)
+	if p.denyGivenAway(claim, since) {
+		return false
+	}
 	if p.isImport(claim) {
 		p.leaveToImport(claim)
 		return false

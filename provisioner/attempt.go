@@ -342,6 +342,9 @@ const maxDecisions = 5
 // checking again what the decision is based on.
 func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 	for range maxDecisions {
+		if a.p.denyGivenAway(a.claim, a.since) {
+			return nil, errDenied
+		}
 		if err := a.undoMisplaced(ctx); err != nil {
 			return nil, err
 		}
@@ -353,6 +356,10 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 			// An import has reserved the room, perhaps in an earlier term.
 			a.p.leaveToImport(a.claim)
 			return nil, errImport
+		}
+		if a.p.denyGivenAway(a.claim, a.since) {
+			// Choosing has counted the backend.
+			return nil, errDenied
 		}
 		if chosen.Denial != nil {
 			a.p.deny(a.claim, *chosen.Denial, a.since)

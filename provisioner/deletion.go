@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,7 +81,7 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	defer end()
 	ctx, deletion.requests = trail.WithRequestIDs(ctx)
 	defer deletion.endTurn()
-	ctx, span := p.Tracer.Start(ctx, pv.Annotations[record.AnnotationClaimUID], "delete", tracing.PersistentVolume.String(pv.Name))
+	ctx, span := p.Tracer.Start(ctx, string(record.MadeFor(pv)), "delete", tracing.PersistentVolume.String(pv.Name))
 	err := deletion.run(ctx)
 	span.Note(tracing.Tenant.String(deletion.origin.Tenant), tracing.Backend.String(deletion.origin.Backend), tracing.Volume.String(deletion.origin.VolumeID))
 	endSpan(span, err)
@@ -163,10 +165,55 @@ func (d *deletion) locate(ctx context.Context) error {
 	return d.p.pinHistoric(ctx, d.pv, &d.origin, backend)
 }
 
+// locateHistoric finds the backend of a volume that the historic provisioner created.
+// That provisioner knew only one backend and recorded none. Only a volume that is found
+// can be deleted: that no backend has it proves nothing, because its backend may be
+// missing from the policy.
+func (p *Provisioner) locateHistoric(ctx context.Context, origin *record.Origin) (string, error) {
+	names := p.Backends.Names()
+	var silent []error
+	for _, name := range names {
+		volumes, err := p.Backends.Volumes(name)
+		has := false
+		if err == nil {
+			has, err = volumes.HasVolume(ctx, origin.VolumeID)
+		}
+		if has {
+			// If several backends of the policy share one Cinder, any of them will do.
+			return name, nil
+		}
+		silent = append(silent, err)
+	}
+	if err := errors.Join(silent...); err != nil {
+		return "", fmt.Errorf("looking for volume %s of the historic provisioner: %w", origin.VolumeID, err)
+	}
+	return "", &record.DamagedError{Message: fmt.Sprintf(
+		"volume %s of the historic provisioner is at none of the policy's backends (%s); add its backend, or, if the volume is gone, remove PersistentVolume %s by hand",
+		origin.VolumeID, strings.Join(names, ", "), origin.PVName)}
+}
+
+// pinHistoric records on the PersistentVolume where its volume was found, before
+// anything is deleted. A later attempt that does not find the volume there knows
+// that it is gone.
+func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *record.Origin, backend string) error {
+	volumes, err := p.Backends.Volumes(backend)
+	if err != nil {
+		return err
+	}
+	at := volumes.Place()
+	annotations := map[string]string{record.AnnotationBackend: backend}
+	maps.Copy(annotations, record.PlaceAnnotations(at))
+	if err := record.Annotate(ctx, p.Client, pv, annotations); err != nil {
+		return fmt.Errorf("cannot record backend %s on PersistentVolume %s: %w", backend, pv.Name, err)
+	}
+	origin.Backend, origin.Place = backend, at
+	return nil
+}
+
 // removeVolume removes the volume once it has the proof that it may.
 func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
 	release := d.p.releaseOf(d.pv, d.origin.VolumeID)
-	target := d.origin.Target()
+	target := targetOf(d.pv, d.origin)
 	target.Permit = release.Permit
 	target.Found = func(ctx context.Context, at cinder.Place) error {
 		return record.NotePlace(ctx, d.p.Client, d.pv, at)

@@ -78,11 +78,11 @@ func TestReadExistingCountsAsTheLedger(t *testing.T) {
 			Spec: corev1.PersistentVolumeSpec{StorageClassName: "fast", Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}},
 		}
 	}
-	failed := recorded("pvc-1", "uid-data", "cluster-1")
+	failed := recorded("pvc-uid-data", "uid-data", "cluster-1")
 	failed.Status.Phase = corev1.VolumeFailed
 	historic := recorded("old", "", "")
 	historic.Annotations = map[string]string{record.AnnotationProvisionedBy: "test", record.HistoricIdentity: "x", record.HistoricVolume: "volume-9", record.AnnotationBackend: "gold"}
-	volumes := []runtime.Object{failed, recorded("pvc-2", "uid-other", "cluster-0"), recorded("pvc-3", "", "cluster-1"), historic}
+	volumes := []runtime.Object{failed, recorded("pvc-uid-other", "uid-other", "cluster-0"), recorded("imported-3", "", "cluster-1"), historic}
 	f := newFixture(t)
 	for _, pv := range volumes {
 		f.countRecorded(pv.(*corev1.PersistentVolume))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -181,6 +182,23 @@ func (f *fakeVolumes) Abandon(ctx context.Context, stamp stamps.Volume, _ cinder
 
 func (f *fakeVolumes) Mark(_ context.Context, target backends.Target) error {
 	f.call("mark %s", target.VolumeID)
+	return f.err
+}
+
+func (f *fakeVolumes) Rebind(ctx context.Context, target backends.Target, to stamps.Volume, own map[string]string) error {
+	for i, v := range f.listed {
+		if v.ID != target.VolumeID {
+			continue
+		}
+		if err := target.Permit(ctx, v); err != nil {
+			return err
+		}
+		f.call("rebind %s to %s/%s of tenant %s", v.ID, to.Namespace, to.Claim, to.Tenant)
+		if f.err == nil {
+			f.listed[i].Metadata = maps.Clone(v.Metadata)
+			maps.Copy(f.listed[i].Metadata, to.Metadata(own))
+		}
+	}
 	return f.err
 }
 

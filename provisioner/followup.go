@@ -43,8 +43,8 @@ type Followup struct {
 	listed    map[string]bool
 	unlisted  map[string]map[string]bool
 	completed map[types.UID]bool // PersistentVolumes, by UID
-	// failing is the set of items that failed, each with its backend.
-	failing map[task]string
+	// failing holds the items that failed, each with what may unblock it.
+	failing map[task][]parking.Trigger
 }
 
 // task is a followup in eight bytes. If a large backend is silent as the term begins,
@@ -52,7 +52,8 @@ type Followup struct {
 // of the turns never shrink again.
 type task = unique.Handle[followup]
 
-// followup is what a task does. completionOf, undoOf, removalOf and markOf make one.
+// followup is what a task does. completionOf, rebindOf, undoOf, removalOf and markOf
+// make one.
 type followup struct {
 	kind    followupKind
 	pv      string
@@ -66,6 +67,7 @@ type followupKind string
 
 const (
 	completion followupKind = "complete" // a PersistentVolume's volume: pv
+	rebind     followupKind = "rebind"   // a PersistentVolume that has another claim: pv
 	undo       followupKind = "undo"     // what was begun for a claim: claim
 	removal    followupKind = "remove"   // one volume of a claim: claim, backend, volume
 	mark       followupKind = "mark"     // one volume of a claim: as for removal, and place
@@ -91,7 +93,7 @@ func newFollowup(p *Provisioner, workers int) *Followup {
 		listed:      map[string]bool{},
 		unlisted:    map[string]map[string]bool{},
 		completed:   map[types.UID]bool{},
-		failing:     map[task]string{},
+		failing:     map[task][]parking.Trigger{},
 	}
 	f.turns = fairshare.New(workers, func(string) int { return 0 }, f.queue.Add)
 	return f
@@ -109,7 +111,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	}
 	switch ref := pv.Spec.ClaimRef; {
 	case f.provisioner.isMine(pv):
-		f.provisioner.finish(types.UID(pv.Annotations[record.AnnotationClaimUID]))
+		f.provisioner.finish(record.MadeFor(pv))
 	case ref == nil:
 	default:
 		// Another provisioner serves the claim, perhaps with a PersistentVolume of that
@@ -121,6 +123,9 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	if _, stale := f.provisioner.staleRecord(pv); stale || slices.Contains(pv.Finalizers, record.Finalizer) ||
 		f.wantsCompletion(pv) && !f.awaitListing(pv) && !f.isComplete(pv) {
 		f.queue.Add(completionOf(pv.Name))
+	}
+	if f.provisioner.isRebound(pv) {
+		f.queue.Add(rebindOf(pv.Name))
 	}
 	f.provisioner.reportNeverBound(pv)
 }
@@ -225,6 +230,7 @@ func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	case before.Spec.VolumeName == after.Spec.VolumeName:
 	case record.BoundElsewhere(after):
 		f.ClaimGone(after)
+		f.claimBound(after)
 	default:
 		f.provisioner.parked.admitted(after.UID)
 	}
@@ -276,11 +282,11 @@ func (f *Followup) next(ctx context.Context) bool {
 	// turn comes back when its turn has come.
 	since := f.provisioner.parked.history.Now()
 	tenant, backend := f.tenantAndBackend(item)
-	if backend != "" && !slices.Contains(f.provisioner.Backends.Names(), backend) {
-		// Only another policy can unblock it.
+	if backend != "" && item.kind != rebind && !slices.Contains(f.provisioner.Backends.Names(), backend) {
+		// Only another policy can unblock it. The policy itself says so of a rebind.
 		f.provisioner.Logger.Warn("A follow-up waits because its backend is not in the policy", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
 		f.provisioner.limiter.Gone(item.key())
-		f.awaitTrigger(next, since)
+		f.awaitTrigger(next, triggersAt(backend), since)
 		return true
 	}
 	if !f.turns.Begin(next, tenant, backend) {
@@ -288,6 +294,7 @@ func (f *Followup) next(ctx context.Context) bool {
 	}
 	defer f.turns.End(next)
 	err := f.do(ctx, item)
+	var waits *waitError
 	switch {
 	case err == nil:
 		f.mu.Lock()
@@ -295,23 +302,26 @@ func (f *Followup) next(ctx context.Context) bool {
 		f.mu.Unlock()
 		f.provisioner.limiter.Gone(item.key())
 	case f.provisioner.stopping():
+	case errors.As(err, &waits):
+		f.provisioner.Logger.Info("A follow-up waits", "persistentVolume", item.pv, "claimUID", item.claim, "reason", err)
+		f.provisioner.limiter.Gone(item.key())
+		f.awaitTrigger(next, waits.triggers, since)
 	default:
 		f.provisioner.Logger.Warn("Follow-up failed and will be retried", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
 		f.provisioner.limiter.Failed(item.key(), retry.For(err))
 		f.queue.AddRateLimited(next)
-		f.awaitTrigger(next, since)
+		f.awaitTrigger(next, triggersAt(backend), since)
 	}
 	return true
 }
 
-// awaitTrigger retries a failed item as soon as a trigger of its backend fires,
-// or at once if one has fired after the given moment.
-func (f *Followup) awaitTrigger(item task, since parking.Moment) {
-	_, backend := f.tenantAndBackend(item.Value())
+// awaitTrigger retries a failed item as soon as one of the triggers fires, or at once if
+// one has fired after the given moment.
+func (f *Followup) awaitTrigger(item task, triggers []parking.Trigger, since parking.Moment) {
 	f.mu.Lock()
-	f.failing[item] = backend
+	f.failing[item] = triggers
 	f.mu.Unlock()
-	if triggers := triggersAt(backend); f.provisioner.parked.history.Since(since, triggers) {
+	if f.provisioner.parked.history.Since(since, triggers) {
 		f.wake(triggers)
 	}
 }
@@ -320,8 +330,8 @@ func (f *Followup) awaitTrigger(item task, since parking.Moment) {
 func (f *Followup) wake(triggers []parking.Trigger) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for item, backend := range f.failing {
-		if slices.ContainsFunc(triggersAt(backend), func(one parking.Trigger) bool { return slices.Contains(triggers, one) }) {
+	for item, awaited := range f.failing {
+		if slices.ContainsFunc(awaited, func(one parking.Trigger) bool { return slices.Contains(triggers, one) }) {
 			delete(f.failing, item)
 			f.queue.Add(item)
 		}
@@ -333,7 +343,7 @@ func (f *Followup) add(item task) { f.queue.Add(item) }
 
 // tenantAndBackend returns what an item's turn counts against.
 func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
-	if item.kind != completion {
+	if item.pv == "" {
 		position, _ := f.provisioner.ledger.PositionOf(item.claim)
 		return position.Tenant, cmp.Or(item.backend, position.Backend)
 	}
@@ -355,6 +365,8 @@ func (f *Followup) do(ctx context.Context, item followup) (err error) {
 		return f.provisioner.removeDuplicate(ctx, item)
 	case undo:
 		return f.provisioner.claimGone(ctx, item.claim)
+	case rebind:
+		return f.rebind(ctx, item.pv)
 	default:
 		return f.complete(ctx, item.pv)
 	}
@@ -420,7 +432,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 
 func targetOf(pv *corev1.PersistentVolume, origin record.Origin) backends.Target {
 	target := origin.Target()
-	target.RecordedAt = pv.CreationTimestamp.Time
+	target.RecordedAt, target.PVUID = pv.CreationTimestamp.Time, string(pv.UID)
 	return target
 }
 

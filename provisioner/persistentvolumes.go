@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
@@ -16,16 +15,17 @@ import (
 // countRecorded counts the volume of a PersistentVolume in any phase, because the
 // volume exists until the object is gone.
 func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
-	uid := types.UID(pv.Annotations[record.AnnotationClaimUID])
+	uid := record.MadeFor(pv)
 	if !p.isMine(pv) || uid == "" {
 		return
 	}
-	p.ledger.Record(uid, ledger.Volume{
+	p.placement.Record(uid, ledger.Volume{
 		Tenant:       pv.Annotations[record.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          record.SizeGiB(pv),
 		VolumeID:     pv.Annotations[record.AnnotationVolume],
 		Imported:     pv.Name == record.ImportedPVName(pv.Annotations[record.AnnotationVolume]),
+		Rebound:      record.HolderOf(pv) != uid,
 	}, pv.Annotations[record.AnnotationBackend])
 }
 
@@ -68,7 +68,7 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	if !p.isMine(pv) {
 		return removed
 	}
-	claim := types.UID(pv.Annotations[record.AnnotationClaimUID])
+	claim := record.MadeFor(pv)
 	if removed {
 		p.placement.Release(claim)
 	} else {

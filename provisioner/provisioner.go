@@ -246,6 +246,8 @@ type Connecting interface {
 	// IsComplete reports whether Complete would do nothing, according to the term's
 	// listing.
 	IsComplete(target backends.Target) bool
+	// Rebind stamps a volume for the claim that has it now.
+	Rebind(ctx context.Context, target backends.Target, to stamps.Volume, own map[string]string) error
 	// Mark notes on a volume that it was recorded, without bringing it into use.
 	Mark(ctx context.Context, target backends.Target) error
 	// HasVolumeOf reports whether the claim has a volume.

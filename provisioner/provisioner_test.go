@@ -284,8 +284,6 @@ func TestDeleteTouchesNothingWhenThePersistentVolumeIsDamaged(t *testing.T) {
 			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationBackend) }},
 		{"broken connector", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/connector is not JSON; nothing is deleted until it is fixed",
 			func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationConnector] = "k8s" }},
-		{"another claim", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/claim-uid is uid-1, but spec.claimRef has uid-2; nothing is deleted until it is fixed",
-			func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = &corev1.ObjectReference{UID: "uid-2"} }},
 		{"another's Secret", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/secret names a Secret that was not made for this volume; nothing is deleted until it is fixed",
 			func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationSecret] = "admin-token" }},
 		{"no volume", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is fixed",

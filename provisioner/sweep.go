@@ -217,7 +217,7 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) {
 	for _, v := range all {
 		stamp := stamps.Of(v)
 		uid := types.UID(stamp.ClaimUID)
-		if stamp.PV == record.ImportedPVName(v.ID) && !p.claimExists(uid) && p.recordedBy(v) == "" && p.LeftImport != nil {
+		if stamp.PV == record.ImportedPVName(v.ID) && !p.claimExists(types.UID(stamp.Holder())) && p.recordedBy(v) == "" && p.LeftImport != nil {
 			p.LeftImport(backend, v)
 		}
 		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || stamps.EverAttached(v) || stamps.IsCopy(v) || p.recordedBy(v) != "" {

@@ -16,9 +16,17 @@ const Prefix = "standalone-cinder.openstack.org/"
 // the Kubernetes CSI sidecars established, so that existing chargeback tools
 // can read them.
 const (
-	KeyCluster      = Prefix + "cluster"
-	KeyClusterUID   = Prefix + "kube-system-uid"
-	KeyClaimUID     = Prefix + "claim-uid"
+	KeyCluster    = Prefix + "cluster"
+	KeyClusterUID = Prefix + "kube-system-uid"
+	// KeyClaimUID is the UID of the claim that the volume was made for. It is part of the
+	// volume's identity, and stays when another claim gets the volume.
+	KeyClaimUID = Prefix + "claim-uid"
+	// KeyReboundTo is the UID of the claim that got the volume later; see Holder.
+	KeyReboundTo    = Prefix + "rebound-to"
+	// KeyPVUID is the UID of the PersistentVolume, if that was created well after the
+	// volume and has been seen in use, or if it was bound to another claim; see
+	// IsRestored.
+	KeyPVUID        = Prefix + "pv-uid"
 	KeyTenant       = Prefix + "tenant"
 	KeyStorageClass = Prefix + "storage-class"
 	KeyRequestedAt  = Prefix + "requested-at"
@@ -66,8 +74,8 @@ func IsOurKey(key string) bool {
 // LongestValue is the longest value that Cinder accepts for a metadata key.
 const LongestValue = 255
 
-// ClaimOf returns the UID of the claim that one of the cluster's volumes is stamped
-// with; empty for volumes of others.
+// ClaimOf returns the UID of the claim that one of the cluster's volumes was made for;
+// empty for volumes of others.
 func ClaimOf(cluster string) func(v cinder.Volume) (uid string) {
 	return func(v cinder.Volume) string {
 		if v.Metadata[KeyCluster] != cluster {
@@ -78,7 +86,7 @@ func ClaimOf(cluster string) func(v cinder.Volume) (uid string) {
 }
 
 // keysOfOne are the keys whose values are different for each claim or snapshot.
-var keysOfOne = []string{KeyClaimUID, KeyClaim, KeyPV, KeyRequestedAt, KeySnapshotUID, KeySnapshot, KeySnapshotContent}
+var keysOfOne = []string{KeyClaimUID, KeyReboundTo, KeyPVUID, KeyClaim, KeyPV, KeyRequestedAt, KeySnapshotUID, KeySnapshot, KeySnapshotContent}
 
 // Share copies a volume so that it shares common texts with all others: the keys of
 // metadata, and the values that do not differ between claims. Each was decoded

@@ -1,6 +1,7 @@
 package stamps
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
@@ -12,15 +13,21 @@ import (
 // Volume identifies the cluster, claim and PersistentVolume that a volume
 // belongs to. The create request contains it, so that none of the program's
 // volumes exists without it.
+//
+// Cluster, ClaimUID and PV identify the volume for as long as it lives. The other
+// fields follow its PersistentVolume when that is bound to another claim.
 type Volume struct {
 	Cluster string
 	// ClusterUID is the UID of the cluster's namespace kube-system. Cluster is
 	// configured, and may be the same for two clusters by mistake.
-	ClusterUID   string
-	Namespace    string // the claim's
-	Claim        string
-	ClaimUID     string
-	PV           string
+	ClusterUID string
+	Namespace  string // the holder's
+	Claim      string // the holder's name
+	// ClaimUID is the UID of the claim that the volume was made for.
+	ClaimUID string
+	PV       string
+	// ReboundTo is the UID of the holder, if that is another claim.
+	ReboundTo    string
 	Tenant       string
 	StorageClass string
 }
@@ -39,6 +46,9 @@ func (s Volume) Metadata(own map[string]string) map[string]string {
 	metadata[KeyNamespace] = s.Namespace
 	metadata[KeyClaim] = s.Claim
 	metadata[KeyClaimUID] = s.ClaimUID
+	if s.ReboundTo != "" {
+		metadata[KeyReboundTo] = s.ReboundTo
+	}
 	metadata[KeyPV] = s.PV
 	metadata[KeyTenant] = s.Tenant
 	metadata[KeyStorageClass] = s.StorageClass
@@ -54,20 +64,30 @@ func Of(v cinder.Volume) Volume {
 		Claim:        v.Metadata[KeyClaim],
 		ClaimUID:     v.Metadata[KeyClaimUID],
 		PV:           v.Metadata[KeyPV],
+		ReboundTo:    v.Metadata[KeyReboundTo],
 		Tenant:       v.Metadata[KeyTenant],
 		StorageClass: v.Metadata[KeyStorageClass],
 	}
 }
 
-// Owns reports whether the volume provably belongs to the same cluster, claim
-// and PersistentVolume. It ignores tenant and StorageClass, which may be
-// renamed in the policy during a volume's life.
+// Holder returns the UID of the claim that has the volume: the one that it was made for,
+// until its PersistentVolume is bound to another.
+func (s Volume) Holder() string { return cmp.Or(s.ReboundTo, s.ClaimUID) }
+
+// Owns reports whether the volume provably belongs to the same cluster and
+// PersistentVolume, and was made for the same claim. It ignores which claim has the
+// volume now, and tenant and StorageClass, which may be renamed in the policy during a
+// volume's life.
 func (s Volume) Owns(v cinder.Volume) bool {
 	other := Of(v)
 	return s.Cluster != "" && s.Cluster == other.Cluster &&
 		s.ClaimUID != "" && s.ClaimUID == other.ClaimUID &&
 		s.PV != "" && s.PV == other.PV
 }
+
+// Holds reports whether Owns does, and the claim that the volume was made for still has
+// it.
+func (s Volume) Holds(v cinder.Volume) bool { return s.Owns(v) && Of(v).Holder() == s.ClaimUID }
 
 // EverAttached reports whether the volume is or was in use. It is brought into
 // use only after a PersistentVolume that names it was seen, so a volume that
@@ -106,8 +126,20 @@ const copyAfter = 15 * time.Minute
 // (put_metadata in cinder/backup/driver.py). Such a volume contains a user's
 // rescued data, and was created well after the request that the stamp records.
 func IsCopy(v cinder.Volume) bool {
-	at, err := time.Parse(time.RFC3339, v.Metadata[KeyRequestedAt])
-	return err == nil && v.CreatedAt.Sub(at) > copyAfter
+	return isWellAfterRequest(v, v.CreatedAt)
+}
+
+// IsRestored reports whether a PersistentVolume was created well after its volume, and
+// was never seen before it was released: somebody has applied it again from a backup or
+// an export. If it names a claim that no longer exists, Kubernetes releases it at once,
+// which does not mean that anybody wants the data deleted.
+func IsRestored(v cinder.Volume, pvUID string, createdAt time.Time) bool {
+	return pvUID != "" && v.Metadata[KeyPVUID] != pvUID && isWellAfterRequest(v, createdAt)
+}
+
+func isWellAfterRequest(v cinder.Volume, at time.Time) bool {
+	requested, err := time.Parse(time.RFC3339, v.Metadata[KeyRequestedAt])
+	return err == nil && at.Sub(requested) > copyAfter
 }
 
 // Marks of a volume made by the historic provisioner, which wrote no stamp.

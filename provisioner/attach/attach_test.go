@@ -145,7 +145,7 @@ type world struct {
 func testPV() *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: pvName, UID: "pv-uid", Annotations: map[string]string{
-			record.AnnotationVolume: volumeID, record.AnnotationBackend: "gold", record.AnnotationCluster: "cluster-1", record.AnnotationClaimUID: "uid-1",
+			record.AnnotationVolume: volumeID, record.AnnotationBackend: "gold", record.AnnotationCluster: "cluster-1", record.AnnotationClaimUID: "1",
 			record.AnnotationTenant: "team-a", record.AnnotationEndpoint: "http://cinder:8776/v3", record.AnnotationProject: "p1",
 		}},
 		Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
@@ -271,7 +271,7 @@ func TestPublishHandsOutConnectionAndCredentials(t *testing.T) {
 	if c, want := w.volumes.to.Connector, (cinder.Connector{Host: w.volumes.to.Connector.Host, Initiator: n1.InitiatorName, WWPNs: n1.PortNames, NQN: n1.HostNQN, Multipath: true}); !reflect.DeepEqual(c, want) {
 		t.Errorf("the connector is %+v", c)
 	}
-	if want := (stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName}); w.volumes.target.Stamp != want || w.volumes.target.Place.Project != "p1" {
+	if want := (stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName}); w.volumes.target.Stamp != want || w.volumes.target.Place.Project != "p1" {
 		t.Errorf("the target is %+v", w.volumes.target)
 	}
 	// A repetition changes nothing.
@@ -308,8 +308,6 @@ func TestPublishRefuses(t *testing.T) {
 			message: "PersistentVolumes copy and pvc-1 have one volume handle, gold/" + volumeID + "; remove the one that was made by hand"},
 		"another cluster's": {objects: []runtime.Object{changed(func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationCluster] = "cluster-2" })}, kind: controller.Damaged,
 			message: `PersistentVolume pvc-1: annotation standalone-cinder.openstack.org/cluster is "cluster-2", expected "cluster-1"; its volume is neither attached nor detached until it is fixed`},
-		"written by hand": {objects: []runtime.Object{changed(func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationClaimUID) })}, kind: controller.Damaged,
-			message: `PersistentVolume pvc-1: annotation standalone-cinder.openstack.org/claim-uid is missing; its volume is neither attached nor detached until it is fixed`},
 		"a node that is not registered": {objects: []runtime.Object{testPV(), testSecret()}, node: wire.Node{Name: "n3"}, kind: controller.NodeUnknown,
 			message: "node n3 is not registered with the driver under this ID; its CSINode says what it is registered with"},
 		"a node under another ID": {objects: []runtime.Object{testPV(), testSecret()}, node: wire.Node{Name: "n1"}, kind: controller.NodeUnknown,
@@ -585,8 +583,8 @@ func TestWritesOfOthersStay(t *testing.T) {
 }
 
 func TestUnpublish(t *testing.T) {
-	stamped := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
-	foreign := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-2", ClaimUID: "uid-1", PV: pvName}.Metadata(nil)}
+	stamped := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+	foreign := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-2", ClaimUID: "1", PV: pvName}.Metadata(nil)}
 	key := wire.NodeKey("n1")
 	for name, test := range map[string]struct {
 		objects []runtime.Object
@@ -626,7 +624,7 @@ func TestUnpublish(t *testing.T) {
 }
 
 func TestVolume(t *testing.T) {
-	stamped := cinder.Volume{ID: volumeID, MultiAttach: true, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName}.Metadata(nil)}
+	stamped := cinder.Volume{ID: volumeID, MultiAttach: true, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName}.Metadata(nil)}
 	pv := testPV()
 	pv.Spec.CSI.VolumeAttributes = map[string]string{"a": "b"}
 	w := newWorld(t, pv)

@@ -165,7 +165,7 @@ func TestALostNodeGetsNothingMoreOfTheBackend(t *testing.T) {
 				w := lostWithVolume(t, otherPV(1, "gold"), otherPV(2, "silver"))
 				if next {
 					// The next leader has only what the volume carries.
-					v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+					v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
 					v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 					v.Metadata[stamps.Prefix+"unclean."+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
 					w.volumes.all = []cinder.Volume{v, {ID: "native"}}
@@ -457,7 +457,7 @@ func TestANodeThatLetGoBetweenTwoCallsIsClean(t *testing.T) {
 // names. Without a PersistentVolume, only the volume's ID identifies it.
 func TestANoteIsReadByTheNameOfItsBackendAlone(t *testing.T) {
 	for _, recorded := range []bool{true, false} {
-		v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+		v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
 		v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 		note := stamps.Unclean{Node: "n1", Boot: stamps.BootKey("boot-1")}
 		v.Metadata[stamps.Prefix+"unclean."+wire.NodeKey("n1")] = note.String()
@@ -493,7 +493,7 @@ func TestALostNodeGetsNothingByTheOtherNameOfAProject(t *testing.T) {
 	wantFailure(t, err, controller.Unclean, "node n1 was lost with volume gold/"+volumeID+" and may still write to it, "+until+", it has rebooted, or its Node object is deleted")
 
 	// The next leader reads the note in either listing.
-	v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+	v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
 	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 	v.Metadata[stamps.Prefix+"unclean."+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
 	w.volumes.all = []cinder.Volume{v}
@@ -567,7 +567,7 @@ func TestALostNodeGetsNothingOfTheProjectWhateverBecameOfItsBackend(t *testing.T
 		for _, next := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				w := lostWithVolume(t, otherPV(2, "silver"))
-				v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+				v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
 				v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 				v.Metadata[stamps.UncleanPrefix+wire.NodeKey("n1")] = w.volumes.notes[wire.NodeKey("n1")].String()
 				w.volumes.all = []cinder.Volume{v}

@@ -166,7 +166,7 @@ func TestAnAttachmentThatAnEarlierTermBeganKeepsItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, testPV(), testSecret(), otherPV(1, "gold"), test.attachment)
 			w.rules.VolumesPerNode = 1
-			begun := cinder.Volume{ID: volumeID, Status: cinder.StatusReserved, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+			begun := cinder.Volume{ID: volumeID, Status: cinder.StatusReserved, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
 			begun.Metadata[stamps.KeyMode] = stamps.ModeCSI
 			begun.Metadata[stamps.NodeRecordPrefix+wire.NodeKey("n1")] = stamps.NodeRecord{AttachmentID: "attachment-1", Node: "n1"}.String()
 			w.volumes.all = []cinder.Volume{begun}

@@ -44,7 +44,7 @@ func (e *Engine) sourceOf(pv *corev1.PersistentVolume, volume wire.Handle) (sour
 			return source{}, damaged("PersistentVolume %s: annotation %s is %q, expected %q; its volume is neither attached nor detached until it is fixed", pv.Name, key, annotations[key], want)
 		}
 	}
-	claim := annotations[record.AnnotationClaimUID]
+	claim := string(record.MadeFor(pv))
 	if claim == "" {
 		return source{}, damaged("PersistentVolume %s: annotation %s is missing; its volume is neither attached nor detached until it is fixed", pv.Name, record.AnnotationClaimUID)
 	}

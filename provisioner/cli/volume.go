@@ -39,8 +39,8 @@ type VolumeOptions struct {
 
 // NewVolumeCommand returns the volume command.
 func NewVolumeCommand(protocols mappers.Protocols) *cobra.Command {
-	command := parentCommand("volume", "List the volumes of the backends, import one for a claim, and change types")
-	command.AddCommand(newVolumeListCommand(protocols), newVolumeImportCommand(protocols), newVolumeRetypeCommand(protocols))
+	command := parentCommand("volume", "List the volumes of the backends, give them to claims, and change types")
+	command.AddCommand(newVolumeListCommand(protocols), newVolumeImportCommand(protocols), newVolumeRebindCommand(protocols), newVolumeRetypeCommand(protocols))
 	return command
 }
 
@@ -162,6 +162,16 @@ func (o *VolumeOptions) open(ctx context.Context, mayChange bool) (*volumeRun, e
 		})
 	}
 	return run, nil
+}
+
+// lifecycle returns the volumes of a backend.
+func (r *volumeRun) lifecycle(backend string) (*backends.Lifecycle, error) {
+	for i, importer := range r.imports {
+		if importer.Backend.Name == backend {
+			return r.lifecycles[i], nil
+		}
+	}
+	return nil, fmt.Errorf("the policy has no backend %q", backend)
 }
 
 func volumeUsage(format string, arguments ...any) error {

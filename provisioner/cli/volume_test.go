@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/move"
 )
 
 // TestNothingOfAVolumeReachesTheTerminalUnescaped: anybody who may create volumes in
@@ -57,4 +59,9 @@ func TestNothingOfAVolumeReachesTheTerminalUnescaped(t *testing.T) {
 	}
 	check(text.String())
 	check(warnings.String())
+
+	rebind := &rebindFlags{}
+	check(rebind.outcome(&move.Plan{Steps: []string{name}}))
+	check(rebind.failure(errors.New(name)).Error())
+	check(rebind.failure(&move.RefusedError{Problems: []string{name, "another"}}).Error())
 }

@@ -65,14 +65,7 @@ func (f *retypeFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	retyper := &retype.Retyper{
 		Client: opened.client, Policy: opened.policy, ProvisionerName: f.ProvisionerName, Cluster: opened.cluster,
-		Volumes: func(name string) (retype.Volumes, error) {
-			for i, backend := range opened.imports {
-				if backend.Backend.Name == name {
-					return opened.lifecycles[i], nil
-				}
-			}
-			return nil, fmt.Errorf("the policy has no backend %q", name)
-		},
+		Volumes: func(name string) (retype.Volumes, error) { return opened.lifecycle(name) },
 	}
 	plan, err := retyper.Plan(ctx, f.request)
 	if err == nil {

@@ -9,6 +9,7 @@
 package expand
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -146,11 +147,11 @@ func (c *Controller) Run(ctx context.Context) {
 // ClaimSeen records that a claim exists. If an earlier leader may have had its volume
 // extended, the volume counts with the new size from now on.
 func (c *Controller) ClaimSeen(claim *corev1.PersistentVolumeClaim) {
-	if !record.HasOwnPV(claim) {
+	if claim.Spec.VolumeName == "" {
 		return
 	}
 	if claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimControllerResizeInProgress {
-		c.Room.HoldGrowth(claim.UID, sizeOf(storage(claim.Status.AllocatedResources)))
+		c.Room.HoldGrowth(c.countedAs(claim), sizeOf(storage(claim.Status.AllocatedResources)))
 	}
 	c.consider(claim)
 }
@@ -174,6 +175,16 @@ func relevantFields(claim *corev1.PersistentVolumeClaim) [6]string {
 	return [6]string{wanted.String(), limit.String(), has.String(), claim.Annotations[AnnotationGrown], claim.Spec.VolumeName + " " + string(claim.Status.Phase), deleted}
 }
 
+// countedAs returns the UID under which a claim's volume counts: that of the claim that
+// it was made for.
+func (c *Controller) countedAs(claim *corev1.PersistentVolumeClaim) types.UID {
+	if pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName); err == nil && record.MadeFor(pv) != "" {
+		return record.MadeFor(pv)
+	}
+	// The cache does not have it yet, or no longer.
+	return cmp.Or(record.ClaimInName(claim.Spec.VolumeName), claim.UID)
+}
+
 // VolumeChanged records that a PersistentVolume was seen or changed; before is nil if
 // it is new.
 func (c *Controller) VolumeChanged(before, after *corev1.PersistentVolume) {
@@ -188,7 +199,7 @@ func (c *Controller) VolumeChanged(before, after *corev1.PersistentVolume) {
 
 // ClaimGone forgets a claim, once nothing extends its volume.
 func (c *Controller) ClaimGone(claim *corev1.PersistentVolumeClaim) {
-	if c.Room.IsGrowing(claim.UID) {
+	if c.Room.IsGrowing(c.countedAs(claim)) {
 		c.gone.add(claim)
 	}
 	c.over(claim)
@@ -224,7 +235,7 @@ func (c *Controller) over(claim *corev1.PersistentVolumeClaim) {
 	c.parked.Forget(claim.UID)
 	c.limiter.Gone(key)
 	c.turns.Leave(key)
-	if c.Room.IsGrowing(claim.UID) {
+	if c.Room.IsGrowing(c.countedAs(claim)) {
 		c.queue.Add(key)
 	}
 }

@@ -42,7 +42,7 @@ func (e *expansion) admit(ctx context.Context) error {
 			denied.Triggers = append(denied.Triggers, parking.Trigger{Kind: parking.Namespace, Name: e.claim.Namespace})
 			return &deniedError{denied}
 		}
-		denied, err := e.c.Room.Grow(ctx, e.claim.UID, decision)
+		denied, err := e.c.Room.Grow(ctx, e.c.countedAs(e.claim), decision)
 		if errors.Is(err, ledger.ErrPolicyChanged) {
 			continue
 		}

@@ -127,7 +127,7 @@ func (e *expansion) extend(ctx context.Context) error {
 	if err != nil {
 		return record.WithRemedy(err, e.origin)
 	}
-	e.c.Room.SettleGrowth(e.claim.UID, v.SizeGiB)
+	e.c.Room.SettleGrowth(e.c.countedAs(e.claim), v.SizeGiB)
 	if e.pv, err = record.SetCapacity(ctx, e.c.Client, e.pv, v.SizeGiB); err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (e *expansion) begin() backends.Permit {
 		claim, err := inProgress(requested(e.claim)).write(ctx, e.c.Client, e.claim)
 		if err == nil {
 			begun, e.claim = true, claim
-			e.c.Room.HoldGrowth(claim.UID, sizeOf(requested(claim)))
+			e.c.Room.HoldGrowth(e.c.countedAs(claim), sizeOf(requested(claim)))
 		}
 		return err
 	}

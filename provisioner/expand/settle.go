@@ -84,7 +84,7 @@ func (c *Controller) deny(ctx context.Context, e *expansion, cached *corev1.Pers
 				return
 			}
 		}
-		c.Room.SettleGrowth(cached.UID, 0)
+		c.Room.SettleGrowth(c.countedAs(cached), 0)
 	}
 	c.park(cached, parking.Denied, always(denied.Denial), e.since)
 }
@@ -97,7 +97,7 @@ func (c *Controller) giveUp(ctx context.Context, e *expansion, failure error) er
 	if err := e.write(ctx, infeasible(requested(e.claim), message)); err != nil {
 		return errors.Join(failure, err)
 	}
-	c.Room.SettleGrowth(e.claim.UID, 0)
+	c.Room.SettleGrowth(c.countedAs(e.claim), 0)
 	return failure
 }
 

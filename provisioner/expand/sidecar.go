@@ -85,8 +85,8 @@ func (c *Controller) ExpandVolume(ctx context.Context, pv *corev1.PersistentVolu
 // that caller began.
 func (e *expansion) askedFor(ctx context.Context, bytes int64) error {
 	ref := e.pv.Spec.ClaimRef
-	if ref == nil || !e.c.isMine(e.pv) || e.origin.ClaimUID != string(ref.UID) {
-		return &refusal{kind: "Damaged", message: fmt.Sprintf("PersistentVolume %s is not bound to the claim that its volume was made for", e.pv.Name)}
+	if ref == nil || !e.c.isMine(e.pv) {
+		return &refusal{kind: "Damaged", message: fmt.Sprintf("PersistentVolume %s is not bound to a claim, or is not this cluster's", e.pv.Name)}
 	}
 	claim, err := e.c.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	switch {
@@ -113,7 +113,7 @@ func (e *expansion) askedFor(ctx context.Context, bytes int64) error {
 // expandForSidecar extends the volume if nothing denies it. A volume that already has
 // the size needs no admission.
 func (e *expansion) expandForSidecar(ctx context.Context) (int64, error) {
-	room, uid, size := e.c.Room, e.claim.UID, requested(e.claim)
+	room, uid, size := e.c.Room, e.c.countedAs(e.claim), requested(e.claim)
 	wanted := sizeOf(size)
 	volumes, err := e.c.Volumes(e.backend)
 	if err != nil {
@@ -141,7 +141,7 @@ func (e *expansion) expandForSidecar(ctx context.Context) (int64, error) {
 	target := e.origin.Target()
 	target.Permit = func(ctx context.Context, _ cinder.Volume) error {
 		now, err := e.c.PersistentVolumes.Get(e.pv.Name)
-		if err != nil || now.UID != e.pv.UID || now.DeletionTimestamp != nil || now.Spec.ClaimRef == nil || now.Spec.ClaimRef.UID != uid {
+		if err != nil || now.UID != e.pv.UID || now.DeletionTimestamp != nil || now.Spec.ClaimRef == nil || now.Spec.ClaimRef.UID != e.claim.UID {
 			return errChanged
 		}
 		if e.forCaller {
@@ -184,7 +184,7 @@ func (e *expansion) recordForCaller(ctx context.Context, sizeGiB int64, failure 
 			}
 		}
 		return e.write(ctx, finished(storage(live.Spec.Capacity)))
-	case isInfeasible(failure), errors.As(failure, &denied) && !e.c.Room.IsGrowing(e.claim.UID):
+	case isInfeasible(failure), errors.As(failure, &denied) && !e.c.Room.IsGrowing(e.c.countedAs(e.claim)):
 		// Nothing extends the volume any more.
 		return errors.Join(failure, e.write(ctx, status{}))
 	}
@@ -206,7 +206,7 @@ func (e *expansion) settleShown(ctx context.Context, volumes Volumes, wanted int
 	case !errors.Is(err, errLooked):
 		return 0, err
 	}
-	e.c.Room.SettleGrowth(e.claim.UID, shown)
+	e.c.Room.SettleGrowth(e.c.countedAs(e.claim), shown)
 	return shown, nil
 }
 

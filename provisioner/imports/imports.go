@@ -114,7 +114,7 @@ func (p *Plan) Decision() policy.Decision { return p.decision }
 func (p *Plan) StorageClass() string { return p.class.Name }
 
 // Begun reports whether an earlier run stamped the volume for the claim.
-func (i *Importer) Begun(plan *Plan) bool { return i.stamp(plan).Owns(plan.Volume) }
+func (i *Importer) Begun(plan *Plan) bool { return i.stamp(plan).Holds(plan.Volume) }
 
 // pvName returns the name of the PersistentVolume.
 func (p *Plan) pvName() string { return record.ImportedPVName(p.Volume.ID) }

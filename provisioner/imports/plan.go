@@ -72,7 +72,7 @@ func (i *Importer) check(ctx context.Context, plan *Plan) (*Plan, error) {
 	switch other := stamps.Of(v); {
 	case other.Cluster == "" && other.PV != "":
 		plan.Warnings = append(plan.Warnings, fmt.Sprintf("the metadata of volume %s names claim %s/%s and PersistentVolume %s, perhaps of another cluster; make sure that nothing there needs it", v.ID, other.Namespace, other.Claim, other.PV))
-	case other.Cluster != "" && !stamp.Owns(v):
+	case other.Cluster != "" && !stamp.Holds(v):
 		if err := i.checkUnclaimed(ctx, v); err != nil {
 			return nil, err
 		}
@@ -344,7 +344,7 @@ func (p *Plan) describe(i *Importer) {
 	if p.Claim.UID == "" {
 		step("create claim %s/%s, which waits for PersistentVolume %s", p.Claim.Namespace, p.Claim.Name, p.PersistentVolume.Name)
 	}
-	if !i.stamp(p).Owns(p.Volume) {
+	if !i.stamp(p).Holds(p.Volume) {
 		step("stamp volume %s (%s, %d GiB) for that claim, tenant %s%s", p.Volume.ID, p.Volume.Name, p.Volume.SizeGiB, p.decision.Tenant, map[bool]string{true: ", in mode csi"}[i.isCSI(p)])
 	}
 	if i.isCSI(p) {

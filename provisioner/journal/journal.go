@@ -170,7 +170,7 @@ func (j *Journal) NoteUndone(claim types.UID, begun Beginning) {
 func (j *Journal) UndoneOf(pv *corev1.PersistentVolume) (stamp stamps.Volume, undone bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	u, ok := j.undone[types.UID(pv.Annotations[record.AnnotationClaimUID])]
+	u, ok := j.undone[record.MadeFor(pv)]
 	return u.stamp, ok && time.Since(u.at) < undoneFor && u.backend == pv.Annotations[record.AnnotationBackend] && u.stamp.PV == pv.Name
 }
 

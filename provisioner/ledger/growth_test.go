@@ -31,7 +31,7 @@ func (l *Ledger) gigabytes(kind policy.ScopeKind, name string) int64 {
 
 func TestGrowthTakesTheDifference(t *testing.T) {
 	l := ledgerOf(t)
-	data, other := Volume{"a", "fast", 10, "volume-1", false}, Volume{"a", "fast", 4, "volume-2", false}
+	data, other := Volume{"a", "fast", 10, "volume-1", false, false}, Volume{"a", "fast", 4, "volume-2", false, false}
 	l.Record("data", data, "silver")
 	l.Record("other", other, "silver")
 	if denial := l.growTo("data", data, "silver", 17); denial == nil || denial.Message !=
@@ -75,12 +75,12 @@ func TestGrowthTakesTheDifference(t *testing.T) {
 
 func TestWhatCinderShowsCounts(t *testing.T) {
 	l := ledgerOf(t)
-	data := Volume{"a", "fast", 10, "volume-1", false}
+	data := Volume{"a", "fast", 10, "volume-1", false, false}
 	l.Record("data", data, "silver")
 	// An earlier leader extended the volume, and did not record it.
-	l.Found("data", Volume{"a", "fast", 15, "volume-1", false}, "silver")
+	l.Found("data", Volume{"a", "fast", 15, "volume-1", false, false}, "silver")
 	// This is a second volume of the claim, or one that only carries its stamp.
-	l.Found("data", Volume{"a", "fast", 19, "volume-9", false}, "silver")
+	l.Found("data", Volume{"a", "fast", 19, "volume-9", false, false}, "silver")
 	if got := l.gigabytes(policy.BackendScope, "silver"); got != 15 {
 		t.Errorf("backend silver has %d GiB, want 15", got)
 	}
@@ -106,7 +106,7 @@ func TestHeldGrowthComesBeforeItsVolume(t *testing.T) {
 	if got := l.gigabytes(policy.TenantScope, "a"); got != 0 {
 		t.Errorf("an unknown volume counts %d GiB", got)
 	}
-	data := Volume{"a", "fast", 10, "volume-1", false}
+	data := Volume{"a", "fast", 10, "volume-1", false, false}
 	l.Record("data", data, "silver")
 	if got := l.gigabytes(policy.TenantScope, "a"); got != 18 {
 		t.Errorf("tenant a uses %d GiB, want 18", got)
@@ -121,7 +121,7 @@ func TestHeldGrowthComesBeforeItsVolume(t *testing.T) {
 // whatever the claim asks for now.
 func TestRequestedGrowthCountsUntilItIsSettled(t *testing.T) {
 	l := ledgerOf(t)
-	data := Volume{"a", "fast", 10, "volume-1", false}
+	data := Volume{"a", "fast", 10, "volume-1", false, false}
 	l.Record("data", data, "silver")
 	l.HoldGrowth("data", 18)
 	if denial := l.growTo("data", data, "silver", 12); denial != nil {
@@ -149,7 +149,9 @@ func TestNoInterleavingOfGrowthsExceedsALimit(t *testing.T) {
 		l := ledgerOf(t)
 		recorded, reserved := map[types.UID]int64{}, map[types.UID]int64{}
 		uids, sizes := rapid.SampledFrom([]types.UID{"1", "2", "3"}), rapid.Int64Range(1, 20)
-		of := func(uid types.UID) Volume { return Volume{"a", "fast", recorded[uid], "volume-" + string(uid), false} }
+		of := func(uid types.UID) Volume {
+			return Volume{"a", "fast", recorded[uid], "volume-" + string(uid), false, false}
+		}
 		for _, uid := range []types.UID{"1", "2", "3"} {
 			recorded[uid] = 2
 			l.Record(uid, of(uid), "silver")

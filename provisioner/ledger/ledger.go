@@ -16,8 +16,9 @@ import (
 
 // Ledger counts what every tenant, class rule and backend uses: volumes that a
 // PersistentVolume records, volumes found at Cinder that none records yet, and
-// reservations for volumes that are being created. All three are kept under the claim's
-// UID, so a claim counts exactly once.
+// reservations for volumes that are being created. All three are kept under the UID of
+// the claim that the volume is made for, so a claim counts exactly once, and its volume
+// does, too, when another claim gets it.
 //
 // The ledger checks and reserves room in one step, before the request to
 // Cinder, so that concurrent claims cannot share the last of it.
@@ -91,6 +92,8 @@ type Volume struct {
 	VolumeID string
 	// Imported means that the volume existed before its claim.
 	Imported bool
+	// Rebound means that another claim than the one that the volume was made for has it.
+	Rebound bool
 }
 
 // Scope identifies a policy.QuotaScope within one revision of the policy.
@@ -174,6 +177,8 @@ type Position struct {
 	// Imported means that the claim counts for a volume that existed before, VolumeID.
 	Imported bool
 	VolumeID string
+	// Rebound means that another claim has the claim's volume.
+	Rebound bool
 }
 
 // Reserve reserves room for an admitted claim on the first of its backends that
@@ -241,17 +246,20 @@ func (l *Ledger) putBack(left *replaced) {
 }
 
 // Record counts a volume that exists, in place of whatever the claim counted before. No
-// quota prevents that, because the volume is there.
-func (l *Ledger) Record(claim types.UID, volume Volume, backend string) {
+// quota prevents that, because the volume is there. Record reports whether the volume
+// counted for another tenant, which has room now.
+func (l *Ledger) Record(claim types.UID, volume Volume, backend string) (freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if before, known := l.entries[claim]; known && before.state == recorded && before.Volume == volume && before.backend == backend {
-		return
+	before, known := l.entries[claim]
+	if known && before.state == recorded && before.Volume == volume && before.backend == backend {
+		return false
 	}
 	l.refresh()
 	l.remove(claim)
 	l.put(claim, entry{Volume: volume, backend: backend, state: recorded})
 	l.dropGrowthUpTo(claim, volume.GiB)
+	return known && before.Tenant != volume.Tenant
 }
 
 // Found counts a volume that was found at Cinder, unless its claim counts already. A
@@ -380,7 +388,7 @@ func (l *Ledger) PositionOf(claim types.UID) (Position, bool) {
 	defer l.mu.Unlock()
 	l.refresh()
 	e, ok := l.entries[claim]
-	return Position{Tenant: l.tenantOf(e), Backend: e.backend, PassedOver: e.passedOver, NothingSeen: e.state == reserved, Imported: e.Imported, VolumeID: e.VolumeID}, ok
+	return Position{Tenant: l.tenantOf(e), Backend: e.backend, PassedOver: e.passedOver, NothingSeen: e.state == reserved, Imported: e.Imported, VolumeID: e.VolumeID, Rebound: e.Rebound}, ok
 }
 
 // IsFound reports whether a claim counts only because of a volume that was found

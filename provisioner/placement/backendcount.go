@@ -118,7 +118,7 @@ func (p *Placer) countFound(name string, all []cinder.Volume) {
 			// The stamp contradicts itself, so this program did not write it.
 			continue
 		}
-		volume := ledger.Volume{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB, VolumeID: v.ID, Imported: stamp.PV == record.ImportedPVName(v.ID)}
+		volume := ledger.Volume{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB, VolumeID: v.ID, Imported: stamp.PV == record.ImportedPVName(v.ID), Rebound: stamp.ReboundTo != "" && stamp.ReboundTo != stamp.ClaimUID}
 		freed = p.Ledger.Found(types.UID(stamp.ClaimUID), volume, name) || freed
 	}
 	if freed {

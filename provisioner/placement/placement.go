@@ -65,6 +65,14 @@ func New(options Options) *Placer {
 	return &Placer{Options: options, counting: newCounting(), freed: make(chan struct{}, 1), full: map[fullAt]fullness{}, rounds: map[types.UID]round{}}
 }
 
+// Record counts the volume of a PersistentVolume, and offers the room that it leaves if
+// another tenant has it now.
+func (p *Placer) Record(uid types.UID, volume ledger.Volume, backend string) {
+	if p.Ledger.Record(uid, volume, backend) {
+		p.roomFreed()
+	}
+}
+
 // Release frees the room of a claim's volume and offers it to denied claims.
 func (p *Placer) Release(uid types.UID) {
 	if p.Ledger.Release(uid) {

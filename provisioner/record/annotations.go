@@ -25,8 +25,11 @@ const (
 	// AnnotationAttachment shows an operator which attachment at Cinder is the
 	// volume's; deletion asks Cinder itself.
 	AnnotationAttachment = Prefix + "attachment-id"
-	AnnotationClaimUID   = Prefix + "claim-uid"
-	AnnotationRevision   = Prefix + "policy-revision"
+	// AnnotationClaimUID is the UID of the claim that the volume was made for; see MadeFor.
+	AnnotationClaimUID = Prefix + "claim-uid"
+	// AnnotationReboundTo is the UID of the claim that got the volume later; see HolderOf.
+	AnnotationReboundTo = Prefix + "rebound-to"
+	AnnotationRevision  = Prefix + "policy-revision"
 	// AnnotationSecret names the Secret that was made for this volume, or that it
 	// shares with other volumes of its backend; absent when there is none.
 	AnnotationSecret          = Prefix + "secret"

@@ -44,7 +44,7 @@ func keepOnVolumes(key string) bool {
 // isUnique reports whether no two objects share the value of an annotation.
 func isUnique(key string) bool {
 	switch key {
-	case AnnotationVolume, AnnotationClaimUID, AnnotationSecret, AnnotationSecretUID, HistoricVolume:
+	case AnnotationVolume, AnnotationClaimUID, AnnotationReboundTo, AnnotationSecret, AnnotationSecretUID, HistoricVolume:
 		return true
 	}
 	return false

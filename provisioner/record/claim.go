@@ -52,6 +52,19 @@ func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClas
 	return request
 }
 
+// RequestToHold describes a claim that a PersistentVolume is bound to, whatever it asks
+// for, to the policy's DecideHolder.
+func RequestToHold(namespace, claim string, namespaceLabels map[string]string, pv *corev1.PersistentVolume) policy.Request {
+	request := policy.Request{
+		Namespace: namespace, NamespaceLabels: namespaceLabels, Claim: claim, StorageClass: pv.Spec.StorageClassName,
+		VolumeMode: policy.Filesystem, Bytes: policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage]),
+	}
+	if IsBlockVolume(pv) {
+		request.VolumeMode = policy.Block
+	}
+	return request
+}
+
 // ProvisionerOf returns the provisioner that the PersistentVolume controller expects
 // to serve the claim.
 func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
@@ -83,11 +96,11 @@ func BoundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != PVNameOf(claim)
 }
 
-// ClaimOf reads from the API server the claim that a volume was made for. It returns
-// nil if the claim is gone.
+// ClaimOf reads from the API server the claim that has a volume according to its stamp.
+// It returns nil if the claim is gone.
 func ClaimOf(ctx context.Context, client kubernetes.Interface, stamp stamps.Volume) (*corev1.PersistentVolumeClaim, error) {
 	claim, err := client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != stamp.ClaimUID {
+	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != stamp.Holder() {
 		return nil, nil
 	}
 	if err != nil {

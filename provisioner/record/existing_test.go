@@ -139,9 +139,10 @@ func TestReadExisting(t *testing.T) {
 	recorded := review.Volume{
 		Name: "pvc-1", Backend: "gold", Tenant: "a", Rule: "tenants[0].classes[1]", StorageClass: "fast", GiB: 2,
 		// Values written by hand are normalized.
-		Place: review.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}, Cluster: "cluster-1", Claim: "team-a/data", ClaimUID: "uid-data", Phase: "Bound",
+		Place: review.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}, Cluster: "cluster-1", Claim: "team-a/data", ClaimUID: "1", Phase: "Bound",
 	}
 	retained, damaged := recorded, recorded
+	retained.ClaimUID, damaged.ClaimUID = "2", "damaged"
 	retained.Name, retained.Cluster, retained.GiB, retained.Retain, retained.Phase, retained.Claim = "pvc-2", "cluster-0", 3, true, "Released", ""
 	damaged.Name, damaged.Backend = "pvc-damaged", ""
 	damaged.Damage = "PersistentVolume pvc-damaged: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is fixed"

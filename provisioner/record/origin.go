@@ -1,9 +1,11 @@
 package record
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,10 +23,11 @@ type Origin struct {
 	VolumeID string
 	Backend  string
 	// Place is where the volume lives; zero if that was never recorded.
-	Place     cinder.Place
-	Tenant    string
-	Protocol  string
-	Cluster   string
+	Place    cinder.Place
+	Tenant   string
+	Protocol string
+	Cluster  string
+	// ClaimUID is the UID of the claim that the volume was made for.
 	ClaimUID  string
 	Connector cinder.Connector
 	// Secret is empty when none was made.
@@ -64,6 +67,33 @@ func (o Origin) ownSecret() string {
 	return SecretName(o.PVName)
 }
 
+// MadeFor returns the UID of the claim that a volume was made for. With the name of the
+// PersistentVolume it identifies the volume for as long as it lives, whichever claim has
+// it. Most names contain the UID, and then the annotation does not matter; only the
+// PersistentVolume of an imported volume needs it.
+func MadeFor(pv *corev1.PersistentVolume) types.UID {
+	if uid := ClaimInName(pv.Name); uid != "" && IsOurs(pv) {
+		return uid
+	}
+	return types.UID(pv.Annotations[AnnotationClaimUID])
+}
+
+// ClaimInName returns the UID of a claim in the name of the PersistentVolume that was
+// made for it; empty if the name contains none.
+func ClaimInName(pvName string) types.UID {
+	uid, _ := strings.CutPrefix(pvName, PVNamePrefix)
+	if len(uid) == len(pvName) {
+		return ""
+	}
+	return types.UID(uid)
+}
+
+// HolderOf returns the UID of the claim that has a volume according to its record: the
+// one that the volume was made for, or the one that the leader last gave it to.
+func HolderOf(pv *corev1.PersistentVolume) types.UID {
+	return cmp.Or(types.UID(pv.Annotations[AnnotationReboundTo]), MadeFor(pv))
+}
+
 // IsOurs reports whether this program wrote the object, rather than the historic one.
 func IsOurs(pv *corev1.PersistentVolume) bool { return pv.Annotations[AnnotationVolume] != "" }
 
@@ -82,13 +112,16 @@ func OriginOf(pv *corev1.PersistentVolume) (Origin, error) {
 		Tenant:          annotations[AnnotationTenant],
 		Protocol:        annotations[AnnotationProtocol],
 		Cluster:         annotations[AnnotationCluster],
-		ClaimUID:        annotations[AnnotationClaimUID],
+		ClaimUID:        string(MadeFor(pv)),
 		Secret:          annotations[AnnotationSecret],
 		SecretNamespace: annotations[AnnotationSecretNamespace],
 		SecretUID:       types.UID(annotations[AnnotationSecretUID]),
 		CSI:             IsCSI(pv),
 	}
-	for _, key := range []string{AnnotationBackend, AnnotationCluster, AnnotationClaimUID, AnnotationConnector} {
+	if origin.ClaimUID == "" {
+		return origin, Damaged(pv, AnnotationClaimUID, fmt.Sprintf("is missing; volume %s has its value in the metadata %s", origin.VolumeID, stamps.KeyClaimUID))
+	}
+	for _, key := range []string{AnnotationBackend, AnnotationCluster, AnnotationConnector} {
 		if annotations[key] == "" && !(origin.CSI && key == AnnotationConnector) {
 			return origin, Damaged(pv, key, "is missing")
 		}
@@ -99,9 +132,6 @@ func OriginOf(pv *corev1.PersistentVolume) (Origin, error) {
 		}
 	} else if err := json.Unmarshal([]byte(annotations[AnnotationConnector]), &origin.Connector); err != nil {
 		return origin, Damaged(pv, AnnotationConnector, "is not JSON")
-	}
-	if pv.Spec.ClaimRef != nil && string(pv.Spec.ClaimRef.UID) != "" && string(pv.Spec.ClaimRef.UID) != origin.ClaimUID {
-		return origin, Damaged(pv, AnnotationClaimUID, fmt.Sprintf("is %s, but spec.claimRef has %s", origin.ClaimUID, pv.Spec.ClaimRef.UID))
 	}
 	if origin.Secret != "" && (origin.Secret != origin.ownSecret() && !origin.SharesSecret() || origin.SecretNamespace == "") {
 		return origin, Damaged(pv, AnnotationSecret, "names a Secret that was not made for this volume")

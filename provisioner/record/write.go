@@ -21,6 +21,18 @@ func Annotate(ctx context.Context, client kubernetes.Interface, pv *corev1.Persi
 	return patchMetadata(ctx, client, pv.Name, map[string]any{"uid": pv.UID, "annotations": annotations})
 }
 
+// Rebind writes on a PersistentVolume that has not changed since it was read which claim
+// has its volume, and returns the updated object.
+func Rebind(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, annotations map[string]string) (*corev1.PersistentVolume, error) {
+	saved, err := patch(ctx, client, pv.Name, map[string]any{
+		"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion, "annotations": annotations},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot write on PersistentVolume %s which claim has its volume: %w", pv.Name, err)
+	}
+	return saved, nil
+}
+
 // NotePlace writes on a PersistentVolume where its volume was found. Call it before the
 // volume's removal, so that a later attempt knows that "not found" means gone.
 func NotePlace(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, at cinder.Place) error {

@@ -73,7 +73,7 @@ func For(err error) backoff.Delay {
 		r.Outcome, r.First, r.Most = "fenced", 5*time.Second, 5*time.Second
 	case backends.KindInUse, backends.KindHasSnapshots:
 		r.Outcome, r.First, r.Most = "in_use", 10*time.Second, 2*time.Minute
-	case backends.KindNotOurs, backends.KindContested:
+	case backends.KindNotOurs, backends.KindRestored, backends.KindContested:
 		r.Outcome, r.First, r.Most = "not_ours", time.Minute, 30*time.Minute
 	case backends.KindElsewhere:
 		// A reload, changed credentials or another place brings it back at once.

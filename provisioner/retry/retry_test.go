@@ -16,7 +16,7 @@ import (
 var allKinds = []cinder.Kind{
 	cinder.KindNotFound, cinder.KindInvalid, cinder.KindConflict, cinder.KindOverQuota, cinder.KindRateLimited,
 	cinder.KindUnauthorized, cinder.KindForbidden, cinder.KindUnavailable, cinder.KindConfig, backends.KindVolumeFailed,
-	backends.KindTimeout, backends.KindNotOurs, backends.KindInUse, backends.KindHasSnapshots, backends.KindContested, cinder.KindInternal, backends.KindElsewhere, cinder.KindFenced,
+	backends.KindTimeout, backends.KindNotOurs, backends.KindRestored, backends.KindInUse, backends.KindHasSnapshots, backends.KindContested, cinder.KindInternal, backends.KindElsewhere, cinder.KindFenced,
 }
 
 func TestEveryKindOfErrorHasARetryOfItsOwn(t *testing.T) {

@@ -125,7 +125,7 @@ func (r *Retyper) volumeOf(ctx context.Context, claim *corev1.PersistentVolumeCl
 		err = fmt.Errorf("PersistentVolume %s was made by the historic provisioner, so nothing proves whose volume it names; import the volume first", pv.Name)
 	case origin.Cluster != r.Cluster:
 		err = fmt.Errorf("PersistentVolume %s was made for cluster %q, but this is %q", pv.Name, origin.Cluster, r.Cluster)
-	case pv.DeletionTimestamp != nil || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID || origin.ClaimUID != string(claim.UID):
+	case pv.DeletionTimestamp != nil || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
 		err = fmt.Errorf("PersistentVolume %s does not belong to claim %s/%s, or is being deleted", pv.Name, claim.Namespace, claim.Name)
 	}
 	return pv, origin, err

@@ -62,7 +62,7 @@ func TestWhoseSnapshotIsTaken(t *testing.T) {
 		"no claim, by default":         {[]runtime.Object{withoutClass, byDefault("snap")}, false, ""},
 		"a claim that is not bound":    {[]runtime.Object{nightly(nil), class(nil), pending}, false, "Warning ClaimNotBound claim data is not bound"},
 		"a volume of another cluster":  {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationCluster] = "x" })}, false, "Warning ForeignVolume PersistentVolume pvc-c1 was made for cluster"},
-		"a volume of another claim":    {[]runtime.Object{nightly(nil), class(nil), claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "c2" }), volume(nil)}, false, "Warning ForeignVolume PersistentVolume pvc-c1 was made for a claim other"},
+		"a volume of another claim":    {[]runtime.Object{nightly(nil), class(nil), claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "c2" }), volume(nil)}, false, "Warning ClaimNotBound PersistentVolume pvc-c1 is not bound to claim data"},
 		"a volume bound to another":    {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = nil })}, false, "Warning ClaimNotBound PersistentVolume pvc-c1 is not bound to claim data"},
 		"a volume in mode csi": {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) {
 			handle := pv.Annotations[record.AnnotationBackend] + "/" + pv.Annotations[record.AnnotationVolume]

@@ -101,7 +101,7 @@ func (c *Controller) asked(ctx context.Context, pv *corev1.PersistentVolume, nam
 		return nil, nil, &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s is not for a new snapshot by the CSI driver; delete it", content.Name)}
 	case *handle != pv.Spec.CSI.VolumeHandle:
 		return nil, nil, &refusal{"AlreadyExists", fmt.Sprintf("according to VolumeSnapshotContent %s, snapshot %s belongs to volume %s", content.Name, name, *handle)}
-	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.Namespace != reference.Namespace || string(pv.Spec.ClaimRef.UID) != of.ClaimUID:
+	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.Namespace != reference.Namespace:
 		return nil, nil, &refusal{"Denied", fmt.Sprintf("PersistentVolume %s is not bound to a claim in namespace %s, which has the VolumeSnapshot", pv.Name, reference.Namespace)}
 	}
 	t := &taking{

@@ -76,8 +76,6 @@ func (c *Controller) find(snapshot *snapshotv1.VolumeSnapshot) (*source, *denied
 		problem = err.Error()
 	case origin.Cluster != c.Cluster:
 		problem = fmt.Sprintf("PersistentVolume %s was made for cluster %q, but this is %q", pv.Name, origin.Cluster, c.Cluster)
-	case origin.ClaimUID != string(claim.UID):
-		problem = fmt.Sprintf("PersistentVolume %s was made for a claim other than %s", pv.Name, name)
 	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
 		return waiting("PersistentVolume %s is not bound to claim %s", pv.Name, name)
 	case origin.CSI:

@@ -190,7 +190,7 @@ func (a *attempt) begun(ctx context.Context, position ledger.Position, asks bool
 
 // isStamped reports whether a volume carries the stamp of an import for the claim.
 func (a *attempt) isStamped(v cinder.Volume) bool {
-	return stamps.Volume{Cluster: a.c.Cluster, ClaimUID: string(a.cached.UID), PV: record.ImportedPVName(v.ID)}.Owns(v)
+	return stamps.Volume{Cluster: a.c.Cluster, ClaimUID: string(a.cached.UID), PV: record.ImportedPVName(v.ID)}.Holds(v)
 }
 
 // search searches the rule's backends. For the claim, volumes that the rule does not

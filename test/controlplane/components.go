@@ -150,10 +150,12 @@ func (c *ControlPlane) runAPIServer(ctx context.Context) error {
 	return nil
 }
 
+const controllerManager = "kube-controller-manager"
+
 // startControllerManager starts the controllers. waitForControllers waits for
 // them.
 func (c *ControlPlane) startControllerManager() error {
-	_, err := c.run("kube-controller-manager",
+	_, err := c.run(controllerManager,
 		"--kubeconfig="+c.kubeconfigPath(userControllerManager),
 		"--controllers="+strings.Join(c.options.Controllers, ","),
 		// The controller manager's own role allows little. Without this,

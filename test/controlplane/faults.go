@@ -72,6 +72,39 @@ func (c *ControlPlane) ResumeAPIServer() error {
 	return nil
 }
 
+// PauseControllerManager stops all controllers from running without ending them: until
+// ResumeControllerManager nothing is bound, protected or let go.
+func (c *ControlPlane) PauseControllerManager(ctx context.Context) error {
+	err := c.withControllerManager(func(p *process) error { return p.pause(ctx) })
+	if err != nil {
+		return fmt.Errorf("pause controller manager: %w", err)
+	}
+	return nil
+}
+
+// ResumeControllerManager resumes the paused controllers.
+func (c *ControlPlane) ResumeControllerManager() error {
+	err := c.withControllerManager(func(p *process) error { return p.signal(syscall.SIGCONT) })
+	if err != nil {
+		return fmt.Errorf("resume controller manager: %w", err)
+	}
+	return nil
+}
+
+func (c *ControlPlane) withControllerManager(do func(*process) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.running(); err != nil {
+		return err
+	}
+	for _, p := range c.processes {
+		if p.name == controllerManager {
+			return do(p)
+		}
+	}
+	return errors.New("there is none")
+}
+
 func (c *ControlPlane) withAPIServer(do func(*process) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

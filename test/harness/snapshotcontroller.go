@@ -60,7 +60,8 @@ func (s *Suite) InstallSnapshots(ctx context.Context) error {
 		return err
 	}
 	end, err := s.startTool(s.snapshotController, filepath.Join(s.dir, "snapshot-controller.log"),
-		"--kubeconfig", s.plane.KubeconfigPath(), "--v=4", "--retry-interval-start=200ms", "--kube-api-qps=200", "--kube-api-burst=400", "--http-endpoint=")
+		"--kubeconfig", s.plane.KubeconfigPath(), "--v=4", "--retry-interval-start=200ms", "--kube-api-qps=200", "--kube-api-burst=400", "--http-endpoint=",
+		"--feature-gates=CSIVolumeGroupSnapshot=false")
 	if err != nil {
 		return err
 	}

@@ -110,7 +110,7 @@ func TestAuditTellsWhatIsNotAsItShouldBe(t *testing.T) {
 	w.must(suite.WaitForNoPersistentVolumes(w.ctx, w.provisioner))
 }
 
-type auditFinding struct{ Kind, Message, Secret string }
+type auditFinding struct{ Kind, Message, Secret, Volume string }
 
 type auditAnswer struct{ Findings, Removed []auditFinding }
 

@@ -311,23 +311,26 @@ func (s *callSite) finishCall(ctx context.Context) error {
 
 // ledgerCounts waits until the leader's ledger counts exactly this.
 func (s *callSite) ledgerCounts(ctx context.Context, volumes, gigabytes, snapshots int) error {
-	return s.eventually(ctx, func() (string, error) {
-		leader, err := s.leader(ctx)
-		if err != nil {
-			return "", err
+	return s.eventually(ctx, func() (string, error) { return s.unlikeCounted(ctx, "tenant", volumes, gigabytes, snapshots) })
+}
+
+// unlikeCounted compares what the leader's ledger counts for a tenant.
+func (s *site) unlikeCounted(ctx context.Context, tenant string, volumes, gigabytes, snapshots int) (complaint string, err error) {
+	leader, err := s.leader(ctx)
+	if err != nil {
+		return "", err
+	}
+	_, metrics, err := leader.Get(ctx, "/metrics")
+	if err != nil {
+		return err.Error(), nil
+	}
+	for name, want := range map[string]int{"volumes": volumes, "gigabytes": gigabytes, "snapshots": snapshots} {
+		line := fmt.Sprintf("standalone_cinder_quota{name=%q,resource=%q,scope=\"tenant\",type=\"used\"} ", tenant, name)
+		if _, after, found := strings.Cut(metrics, "\n"+line); !found || !strings.HasPrefix(after, fmt.Sprintf("%d\n", want)) {
+			return fmt.Sprintf("of %s's %s count %.20q, want %d", tenant, name, after, want), nil
 		}
-		_, metrics, err := leader.Get(ctx, "/metrics")
-		if err != nil {
-			return err.Error(), nil
-		}
-		for name, want := range map[string]int{"volumes": volumes, "gigabytes": gigabytes, "snapshots": snapshots} {
-			line := fmt.Sprintf("standalone_cinder_quota{name=\"tenant\",resource=%q,scope=\"tenant\",type=\"used\"} ", name)
-			if _, after, found := strings.Cut(metrics, "\n"+line); !found || !strings.HasPrefix(after, fmt.Sprintf("%d\n", want)) {
-				return fmt.Sprintf("of %s count %.20q, want %d", name, after, want), nil
-			}
-		}
-		return "", nil
-	})
+	}
+	return "", nil
 }
 
 // performed counts the requests of a kind that had an effect.

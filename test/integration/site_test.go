@@ -67,6 +67,10 @@ type siteOptions struct {
 	rule string
 	// quota is the tenant's, as a flow mapping; empty: it has none.
 	quota string
+	// tenants are further tenants of the policy, namespaces and classes those of the first
+	// one besides the site's own. In all of these, NAME stands for the site's name.
+	tenants             string
+	namespaces, classes []string
 	// keystone makes the replicas log in as a member of a project, instead of
 	// being everybody's administrator by noauth.
 	keystone bool
@@ -431,7 +435,9 @@ func (s *site) policy() string {
 	if s.options.auditEvery > 0 {
 		audit = fmt.Sprintf("audit: {interval: %s}\n", s.options.auditEvery)
 	}
-	return strings.NewReplacer("AUDIT\n", audit, "RULE", rule, "    QUOTA\n", quota, "NAME", s.name, "AUTH", auth, "WORKFLOW", s.options.workflow, "TIMEOUT", s.options.requestTimeout.String()).Replace(`
+	namespaces := strings.Join(append([]string{"NAME"}, s.options.namespaces...), ", ")
+	classes := strings.Join(append([]string{"NAME"}, s.options.classes...), ", ")
+	text := strings.NewReplacer("TENANTS\n", s.options.tenants, "NAMESPACES", namespaces, "CLASSES", classes).Replace(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
 clusterID: cluster-NAME
@@ -444,13 +450,15 @@ backends:
     connector: {host: k8s, initiator: "iqn.2026-01.example:NAME"}
 tenants:
   - name: tenant
-    namespaces: [NAME]
+    namespaces: [NAMESPACES]
     QUOTA
     classes:
-      - storageClasses: [NAME]
+      - storageClasses: [CLASSES]
         backends: [gold]
         RULE
+TENANTS
 `)
+	return strings.NewReplacer("AUDIT\n", audit, "RULE", rule, "    QUOTA\n", quota, "NAME", s.name, "AUTH", auth, "WORKFLOW", s.options.workflow, "TIMEOUT", s.options.requestTimeout.String()).Replace(text)
 }
 
 // start starts a replica and waits until it is ready.
@@ -619,6 +627,11 @@ func (s *site) claimOf(ctx context.Context, name, source string) (*corev1.Persis
 	if err != nil {
 		return nil, err
 	}
+	return claim, s.addDecoys(claim)
+}
+
+// addDecoys puts volumes there that look like a claim's own.
+func (s *site) addDecoys(claim *corev1.PersistentVolumeClaim) error {
 	pv := pvName(claim)
 	for _, other := range []map[string]string{{annotation("cluster"): "another"}, {"csi.storage.k8s.io/pv/name": pv + "-b"}} {
 		metadata := map[string]string{
@@ -633,12 +646,12 @@ func (s *site) claimOf(ctx context.Context, name, source string) (*corev1.Persis
 		maps.Copy(metadata, other)
 		id, err := s.sim.AddVolume(cindersim.Volume{Name: pv, Project: s.project(), Metadata: metadata})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		decoy, _ := s.sim.Volume(id)
 		s.decoys = append(s.decoys, decoy)
 	}
-	return claim, nil
+	return nil
 }
 
 func (s *site) project() string {
@@ -793,6 +806,11 @@ func (s *site) unlikeOurs(pv corev1.PersistentVolume, volumes map[string]cinders
 			return fmt.Sprintf("volume %s of %s is stamped %v", v.ID, pv.Name, v.Metadata)
 		}
 	}
+	return s.unlikeUsable(pv, v, secrets)
+}
+
+// unlikeUsable compares what nodes need of a PersistentVolume with its volume.
+func (s *site) unlikeUsable(pv corev1.PersistentVolume, v cindersim.Volume, secrets []corev1.Secret) (complaint string) {
 	if s.options.csi {
 		return unlikeCSI(pv, v, secrets)
 	}

@@ -118,6 +118,8 @@ func (o *connection) why(ctx context.Context, namespace, name string) (*whyAnswe
 		return a, nil
 	case claim.Status.Phase == corev1.ClaimBound:
 		a.because("it is not pending: it is bound to PersistentVolume %s", claim.Spec.VolumeName)
+		// The policy may not grant it the volume.
+		addEvents(ctx, client, claim, a)
 		return a, nil
 	case claim.DeletionTimestamp != nil:
 		a.because("it is being deleted")

@@ -1,0 +1,279 @@
+package provisioner
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
+)
+
+// An administrator, a populator or a backup tool may bind a PersistentVolume to another
+// claim than the one that its volume was made for. The volume stays what it is: nothing
+// that identifies it changes. What follows the claim is who has it, on the volume and on
+// the PersistentVolume, and for whom it counts.
+
+// The reasons of events about PersistentVolumes that were bound to another claim.
+const (
+	reasonRebound      = "Rebound"
+	reasonRebindDenied = "RebindDenied"
+	// reasonGivenAway denies a claim whose own volume another claim has.
+	reasonGivenAway = "VolumeGivenAway"
+)
+
+// isRebound reports whether a PersistentVolume is bound to another claim than the one
+// that has its volume according to the record.
+func (p *Provisioner) isRebound(pv *corev1.PersistentVolume) bool {
+	ref := pv.Spec.ClaimRef
+	return record.IsOurs(pv) && pv.Annotations[record.AnnotationProvisionedBy] == p.Name &&
+		pv.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID != record.HolderOf(pv)
+}
+
+// rebinding is one attempt to record that another claim has a volume.
+type rebinding struct {
+	p      *Provisioner
+	pv     *corev1.PersistentVolume
+	claim  *corev1.PersistentVolumeClaim
+	origin record.Origin
+	// before is the stamp that the volume had; zero if the volume is gone.
+	before stamps.Volume
+}
+
+// rebind records who has the volume of a PersistentVolume that is bound to another
+// claim: first on the volume, then on the PersistentVolume. What identifies the volume
+// stays, so every operation works at any moment in between, and an attempt that was
+// interrupted is simply made again.
+func (f *Followup) rebind(ctx context.Context, name string) error {
+	cached, err := f.provisioner.PersistentVolumes.Get(name)
+	if apierrors.IsNotFound(err) || err == nil && !f.provisioner.isRebound(cached) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r := &rebinding{p: f.provisioner}
+	if bound, err := r.read(ctx, cached); err != nil || !bound {
+		return err
+	}
+	if r.origin, err = record.OriginOf(r.pv); err == nil {
+		err = r.p.mayDelete(r.pv, r.origin)
+	}
+	if err != nil {
+		return r.refuse(err.Error() + "; or, if the volume is to stay with this claim as it is, import it under another PersistentVolume: see standalone-cinder volume import")
+	}
+	decision, err := r.decide(ctx)
+	if err != nil {
+		return err
+	}
+	if decision.Denial != nil {
+		return r.deny(decision.Denial)
+	}
+	if err := r.restamp(ctx, decision); err != nil {
+		return err
+	}
+	return r.save(ctx, decision)
+}
+
+// read reads both objects from the API server, and reports whether they are bound to
+// each other. If they are not, nothing happens until one of them changes.
+func (r *rebinding) read(ctx context.Context, cached *corev1.PersistentVolume) (bound bool, err error) {
+	r.pv, err = r.p.Client.CoreV1().PersistentVolumes().Get(ctx, cached.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && (r.pv.UID != cached.UID || !r.p.isRebound(r.pv)) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot read PersistentVolume %s: %w", cached.Name, err)
+	}
+	ref := r.pv.Spec.ClaimRef
+	r.claim, err = r.p.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && (r.claim.UID != ref.UID || r.claim.Spec.VolumeName != r.pv.Name) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot read claim %s/%s: %w", ref.Namespace, ref.Name, err)
+	}
+	return true, nil
+}
+
+// decide asks the policy for whom the volume counts from now on. The labels of the
+// namespace may determine that, so they are read from the API server.
+func (r *rebinding) decide(ctx context.Context) (policy.Decision, error) {
+	namespace, err := r.p.Client.CoreV1().Namespaces().Get(ctx, r.claim.Namespace, metav1.GetOptions{})
+	if err != nil {
+		return policy.Decision{}, fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", r.claim.Namespace, err)
+	}
+	request := record.RequestToHold(r.claim.Namespace, r.claim.Name, namespace.Labels, r.pv)
+	return r.p.Policy().DecideHolder(request, r.origin.Backend), nil
+}
+
+// deny reports that the policy does not grant the claim the volume, which still counts
+// for its earlier tenant. Everything that only removes works all the same.
+func (r *rebinding) deny(denial *policy.Denial) error {
+	denied := placement.DenialOf(denial)
+	r.report(corev1.EventTypeWarning, reasonRebindDenied, fmt.Sprintf(
+		"%s: %s; until a rule grants it, volume %s counts for tenant %s, and can only be used and deleted", denied.Reason, denied.Message, r.origin.VolumeID, r.origin.Tenant), fmt.Sprintf(
+		"%s: %s; until a rule grants it, the volume of PersistentVolume %s can only be used and deleted", denied.Reason, denied.Message, r.pv.Name))
+	return &waitError{
+		message:  fmt.Sprintf("claim %s/%s may not have the volume of PersistentVolume %s: %s", r.claim.Namespace, r.claim.Name, r.pv.Name, denied.Message),
+		triggers: append(denied.Triggers, parking.Trigger{Kind: parking.Policy}, parking.Trigger{Kind: parking.Namespace, Name: r.claim.Namespace}),
+	}
+}
+
+// refuse reports that nothing proves that the volume is the PersistentVolume's.
+func (r *rebinding) refuse(message string) error {
+	r.report(corev1.EventTypeWarning, reasonRebindDenied, message, fmt.Sprintf("nothing proves that the volume of PersistentVolume %s is this claim's; ask an operator, who sees the reason on the PersistentVolume", r.pv.Name))
+	return &waitError{message: message, triggers: []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Credentials, Name: r.origin.Backend}}}
+}
+
+// report writes events on the PersistentVolume and on the claim, if they are news. The
+// claim's author must not learn whose the volume was.
+func (r *rebinding) report(eventType, reason, onPV, onClaim string) {
+	if r.p.parked.volumes.IsNews(r.pv.UID, reason, onPV, isVolatile(reason)) {
+		r.p.Recorder.Event(r.pv, eventType, reason, onPV)
+		r.p.Recorder.Event(r.claim, eventType, reason, onClaim)
+	}
+}
+
+// restamp stamps the volume for the claim.
+func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error {
+	volumes, err := r.p.Backends.Volumes(r.origin.Backend)
+	if err != nil {
+		return err
+	}
+	target := targetOf(r.pv, r.origin)
+	released := false
+	target.Permit = func(ctx context.Context, v cinder.Volume) error {
+		if released {
+			return nil
+		}
+		r.before = stamps.Of(v)
+		err := r.isReleased(ctx)
+		released = err == nil
+		return err
+	}
+	err = volumes.Rebind(r.p.OnBehalfOf(ctx, decision.Tenant), target, stamps.Volume{
+		Cluster: r.p.Cluster, ClusterUID: r.p.ClusterUID, Namespace: r.claim.Namespace, Claim: r.claim.Name,
+		ClaimUID: r.origin.ClaimUID, PV: r.pv.Name, ReboundTo: string(r.claim.UID), Tenant: decision.Tenant, StorageClass: r.pv.Spec.StorageClassName,
+	}, r.metadata(decision.Tenant))
+	switch cinder.KindOf(err) {
+	case cinder.KindNotFound:
+		// The volume is gone, and its completion or deletion says so. The record still
+		// counts, and follows the claim.
+		return nil
+	case backends.KindNotOurs:
+		return r.refuse(fmt.Sprintf("%v; if the PersistentVolume was restored or copied under another name, set its reclaim policy to Retain, delete it, and import the volume: see standalone-cinder volume import", err))
+	}
+	return record.WithRemedy(err, r.origin)
+}
+
+// metadata returns the metadata that the policy has for the volumes of the claim's
+// tenant. Keys that only the earlier tenant has are emptied.
+func (r *rebinding) metadata(tenant string) map[string]string {
+	own := map[string]string{}
+	if before, ok := r.p.Policy().Tenant(r.origin.Tenant); ok && tenant != before.Name {
+		for key := range before.Metadata {
+			own[key] = ""
+		}
+	}
+	if now, ok := r.p.Policy().Tenant(tenant); ok {
+		maps.Copy(own, now.Metadata)
+	}
+	return own
+}
+
+// isReleased proves that the claim that has the volume according to its stamp has lost
+// it: the claim is gone, or Lost, or uses another PersistentVolume.
+func (r *rebinding) isReleased(ctx context.Context) error {
+	if r.before.Claim == "" || r.before.Namespace == "" {
+		return nil // an older stamp, which does not name it
+	}
+	earlier, err := record.ClaimOf(ctx, r.p.Client, r.before)
+	if err != nil || earlier == nil || earlier.UID == r.claim.UID || earlier.Spec.VolumeName != r.pv.Name || earlier.Status.Phase == corev1.ClaimLost {
+		return err
+	}
+	return fmt.Errorf("claim %s/%s does not show yet that it has lost PersistentVolume %s", earlier.Namespace, earlier.Name, r.pv.Name)
+}
+
+// save records the claim on the PersistentVolume, which now counts for its tenant.
+func (r *rebinding) save(ctx context.Context, decision policy.Decision) error {
+	saved, err := record.Rebind(ctx, r.p.Client, r.pv, map[string]string{
+		record.AnnotationReboundTo: string(r.claim.UID), record.AnnotationTenant: decision.Tenant, record.AnnotationRule: decision.Rule, record.AnnotationRevision: r.p.Policy().Revision(),
+	})
+	if err != nil {
+		return err
+	}
+	r.p.countRecorded(saved)
+	over := r.overQuota(decision)
+	now := fmt.Sprintf("tenant %s, rule %s: claim %s/%s has volume %s of backend %s now%s", decision.Tenant, decision.Rule, r.claim.Namespace, r.claim.Name, r.origin.VolumeID, r.origin.Backend, over)
+	r.report(corev1.EventTypeNormal, reasonRebound, now+r.earlier(), now)
+	r.p.Logger.Info("Rebound a volume", "tenant", decision.Tenant, "claim", trail.ClaimOf(saved), "claimUID", r.claim.UID, "persistentVolume", saved.Name,
+		"backend", r.origin.Backend, "volume", r.origin.VolumeID, "sizeGiB", trail.SizeOf(saved), "tenantBefore", r.origin.Tenant, "claimBefore", strings.Trim(r.before.Namespace+"/"+r.before.Claim, "/"))
+	// Whatever was denied because the volume counted for another tenant comes back.
+	r.p.Reconsider(r.claim.Namespace)
+	return nil
+}
+
+func (r *rebinding) earlier() string {
+	if r.before.Claim == "" {
+		return fmt.Sprintf("; before, tenant %s had it", r.origin.Tenant)
+	}
+	return fmt.Sprintf("; before, claim %s/%s of tenant %s had it", r.before.Namespace, r.before.Claim, r.origin.Tenant)
+}
+
+// overQuota says which quotas the volume exceeds, since no quota can keep a volume from
+// a claim that is bound to it.
+func (r *rebinding) overQuota(decision policy.Decision) string {
+	var text strings.Builder
+	for _, scope := range decision.Quotas {
+		for _, limit := range scope.Exceeded(r.p.ledger.Usage(scope.Kind, scope.Name)) {
+			fmt.Fprintf(&text, "; %s uses %d of %d %s (%s)", scope.Subject(), limit.Used, limit.Limit, limit.Unit, limit.Path)
+		}
+	}
+	return text.String()
+}
+
+// waitError ends a follow-up that only a trigger can continue.
+type waitError struct {
+	message  string
+	triggers []parking.Trigger
+}
+
+func (e *waitError) Error() string { return e.message }
+
+// denyGivenAway denies a claim whose own volume another claim has: a volume never comes
+// back to the claim that it was made for. It reports whether that is so.
+func (p *Provisioner) denyGivenAway(claim *corev1.PersistentVolumeClaim, since parking.Moment) (denied bool) {
+	position, _ := p.ledger.PositionOf(claim.UID)
+	if pv, err := p.PersistentVolumes.Get(record.PVNameOf(claim)); err == nil && p.isMine(pv) && pv.Spec.ClaimRef != nil {
+		other := pv.Spec.ClaimRef.UID
+		position.Rebound = position.Rebound || other != "" && other != claim.UID
+	}
+	if position.Rebound {
+		p.deny(claim, placement.Denial{Reason: reasonGivenAway, Message: "the volume that was made for this claim has been given to another claim; delete this claim, and create a new one if you need a volume"}, since)
+	}
+	return position.Rebound
+}
+
+// rebindOf returns the follow-up for a PersistentVolume that is bound to another claim.
+func rebindOf(pvName string) task { return unique.Make(followup{kind: rebind, pv: pvName}) }
+
+// claimBound queues the PersistentVolume that a claim was bound to, if its record names
+// another claim.
+func (f *Followup) claimBound(claim *corev1.PersistentVolumeClaim) {
+	if pv, err := f.provisioner.PersistentVolumes.Get(claim.Spec.VolumeName); err == nil && f.provisioner.isRebound(pv) {
+		f.queue.Add(rebindOf(pv.Name))
+	}
+}

@@ -1,0 +1,318 @@
+package provisioner
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+)
+
+// rebindPolicy has a second tenant, which may have one volume.
+const rebindPolicy = testPolicy + `
+  - name: b
+    namespaces: [team-b]
+    quota: {volumes: 1}
+    metadata: {costcenter: "4711"}
+    classes:
+      - {storageClasses: [both], backends: [gold, silver]}
+`
+
+type rebindBench struct {
+	*fixture
+	followup *Followup
+	gold     *fakeVolumes
+	pv       *corev1.PersistentVolume
+}
+
+// newRebindBench has a volume that was made for claim data of tenant a, whose
+// PersistentVolume is bound to claim moved of team-b. The first claim is gone.
+func newRebindBench(t *testing.T) *rebindBench {
+	t.Helper()
+	f, followup, gold := newCountedFixture(t)
+	f.current.Store(parsePolicy(t, rebindPolicy))
+	for _, name := range []string{"team-a", "team-b"} {
+		_, _ = f.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	}
+	first := f.claim(nil)
+	pv, err := f.provision(first)
+	f.must(err)
+	v := f.stamped("uid-1")
+	v.ID, v.Status = "volume-1", cinder.StatusInUse
+	v.Metadata["budget"] = "old"
+	gold.listed = []cinder.Volume{v}
+	gold.calls = nil
+	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", f.Name
+	pv.Spec.StorageClassName = "both"
+	pv.Status.Phase = corev1.VolumeBound
+	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "uid-1"}
+	f.store(pv)
+	followup.VolumeSeen(pv)
+	f.forgetClaim(first)
+	f.newEvents()
+	b := &rebindBench{fixture: f, followup: followup, gold: gold, pv: pv}
+	b.give("team-b", "moved", "uid-2")
+	return b
+}
+
+// give binds the PersistentVolume to a claim, and the claim to it.
+func (b *rebindBench) give(namespace, name string, uid types.UID) {
+	b.t.Helper()
+	class := "both"
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid},
+		Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: &class, VolumeName: b.pv.Name},
+		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+	}
+	b.must(b.client.Tracker().Add(claim))
+	b.must(b.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Add(claim))
+	b.pv = b.pv.DeepCopy()
+	b.pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: namespace, Name: name, UID: uid}
+	b.store(b.pv)
+}
+
+// live reads the PersistentVolume from the API server, and shows it to the cache.
+func (b *rebindBench) live() *corev1.PersistentVolume {
+	b.t.Helper()
+	pv, err := b.client.CoreV1().PersistentVolumes().Get(b.t.Context(), b.pv.Name, metav1.GetOptions{})
+	b.must(err)
+	b.store(pv)
+	b.followup.VolumeSeen(pv)
+	return pv
+}
+
+func (b *rebindBench) usage(tenant string) policy.Usage {
+	return b.ledger.Usage(policy.TenantScope, tenant)
+}
+
+func TestAVolumeFollowsItsPersistentVolumeToAnotherClaim(t *testing.T) {
+	b := newRebindBench(t)
+	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	wantCalls(t, b.gold, "rebind volume-1 to team-b/moved of tenant b")
+	pv := b.live()
+	for key, want := range map[string]string{
+		record.AnnotationReboundTo: "uid-2", record.AnnotationClaimUID: "uid-1", record.AnnotationTenant: "b", record.AnnotationRule: "tenants[1].classes[0]",
+	} {
+		if pv.Annotations[key] != want {
+			t.Errorf("annotation %s is %q, want %q", key, pv.Annotations[key], want)
+		}
+	}
+	want := stamps.Volume{
+		Cluster: "cluster-1", ClusterUID: "kube-system-uid", Namespace: "team-b", Claim: "moved", ClaimUID: "uid-1", PV: "pvc-uid-1", ReboundTo: "uid-2",
+		Tenant: "b", StorageClass: "both",
+	}
+	if got := stamps.Of(b.gold.listed[0]); got != want || b.gold.listed[0].Metadata["costcenter"] != "4711" {
+		t.Errorf("the stamp is %+v, with %v", got, b.gold.listed[0].Metadata)
+	}
+	if a, other := b.usage("a"), b.usage("b"); a.Volumes != 0 || other.Volumes != 1 {
+		t.Errorf("tenant a uses %+v, tenant b %+v", a, other)
+	}
+	events := strings.Join(b.newEvents(), "\n")
+	for _, part := range []string{
+		"Normal Rebound tenant b, rule tenants[1].classes[0]: claim team-b/moved has volume volume-1 of backend gold now; before, claim team-a/data of tenant a had it",
+		"Normal Rebound tenant b, rule tenants[1].classes[0]: claim team-b/moved has volume volume-1 of backend gold now",
+	} {
+		if !strings.Contains(events, part) {
+			t.Errorf("the events are\n%s\nwithout %s", events, part)
+		}
+	}
+	// Nothing is left to do, and the deletion needs nothing else.
+	b.gold.calls = nil
+	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	wantCalls(t, b.gold)
+	b.must(b.delete(pv))
+	wantCalls(t, b.gold, "remove volume-1 historic=false")
+}
+
+// TestAnInterruptedRebindIsMadeAgain: after each request, the next leader ends what was
+// begun, and nothing is counted twice meanwhile.
+func TestAnInterruptedRebindIsMadeAgain(t *testing.T) {
+	b := newRebindBench(t)
+	b.gold.err = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "the answer is lost"}
+	if err := b.followup.rebind(t.Context(), b.pv.Name); err == nil {
+		t.Fatal("no error")
+	}
+	if pv := b.live(); pv.Annotations[record.AnnotationTenant] != "a" || b.usage("a").Volumes != 1 || b.usage("b").Volumes != 0 {
+		t.Errorf("after a lost answer, tenant a uses %+v, tenant b %+v", b.usage("a"), b.usage("b"))
+	}
+	b.gold.err = nil
+	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	if b.usage("a").Volumes != 0 || b.usage("b").Volumes != 1 {
+		t.Errorf("tenant a uses %+v, tenant b %+v", b.usage("a"), b.usage("b"))
+	}
+}
+
+func TestAFullQuotaDoesNotKeepABoundVolumeFromItsClaim(t *testing.T) {
+	b := newRebindBench(t)
+	b.ledger.Record("uid-3", ledger.Volume{Tenant: "b", StorageClass: "both", GiB: 1, VolumeID: "volume-3"}, "gold")
+	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	if b.usage("b").Volumes != 2 {
+		t.Errorf("tenant b uses %+v", b.usage("b"))
+	}
+	if events := strings.Join(b.newEvents(), "\n"); !strings.Contains(events, "tenant b uses 2 of 1 volumes (tenants[1].quota.volumes)") {
+		t.Errorf("the events are\n%s", events)
+	}
+}
+
+// TestARebindThatIsNotGrantedChangesNothing: the volume still counts for its earlier
+// tenant, an event says which rule is missing, and it can be deleted.
+func TestARebindThatIsNotGrantedChangesNothing(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy, event string
+	}{
+		"no tenant":           {testPolicy, "NoMatchingTenant"},
+		"no rule":             {strings.Replace(rebindPolicy, "[both], backends: [gold, silver]}\n", "[other], backends: [gold, silver]}\n", 1), "NoMatchingClass"},
+		"not this backend":    {strings.Replace(rebindPolicy, "[both], backends: [gold, silver]}\n", "[both], backends: [silver]}\n", 1), "tenant b may not use backend gold, which has the volume, for StorageClass both (tenants[1].classes[0].backends)"},
+		"a suspended backend": {strings.Replace(rebindPolicy, "name: gold", "name: gold\n    suspended: true", 1), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRebindBench(t)
+			b.current.Store(parsePolicy(t, test.policy))
+			b.gold.calls = nil
+			err := b.followup.rebind(t.Context(), b.pv.Name)
+			if test.event == "" {
+				b.must(err)
+				return
+			}
+			if err == nil || !strings.Contains(strings.Join(b.newEvents(), "\n"), test.event) {
+				t.Errorf("error %v", err)
+			}
+			pv := b.live()
+			if pv.Annotations[record.AnnotationTenant] != "a" || b.usage("a").Volumes != 1 {
+				t.Errorf("tenant %s, tenant a uses %+v", pv.Annotations[record.AnnotationTenant], b.usage("a"))
+			}
+			// The same reason is told once.
+			_ = b.followup.rebind(t.Context(), b.pv.Name)
+			if again := b.newEvents(); len(again) != 0 {
+				t.Errorf("told again: %q", again)
+			}
+			b.must(b.delete(pv))
+			wantCalls(t, b.gold, "remove volume-1 historic=false")
+		})
+	}
+}
+
+// TestNothingChangesBeforeAClaimIsBound covers objects that only look like a rebind.
+func TestNothingChangesBeforeAClaimIsBound(t *testing.T) {
+	for name, prepare := range map[string]func(b *rebindBench){
+		"the PersistentVolume is not bound": func(b *rebindBench) { b.pv.Status.Phase = corev1.VolumeAvailable },
+		"nobody has it":                     func(b *rebindBench) { b.pv.Spec.ClaimRef = nil },
+		"the claim is not bound": func(b *rebindBench) {
+			b.change("moved", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" })
+		},
+		"the claim has another": func(b *rebindBench) {
+			b.change("moved", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pvc-other" })
+		},
+		"another claim has the name": func(b *rebindBench) { b.change("moved", func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-9" }) },
+		"the cache is late": func(b *rebindBench) {
+			late := b.pv.DeepCopy()
+			late.Spec.ClaimRef.UID, late.Annotations = "uid-1", b.pv.Annotations
+			b.must(b.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), late, ""))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRebindBench(t)
+			prepare(b)
+			if name != "the cache is late" {
+				b.store(b.pv)
+			}
+			b.must(b.followup.rebind(t.Context(), b.pv.Name))
+			wantCalls(t, b.gold)
+			if b.usage("a").Volumes != 1 || b.usage("b").Volumes != 0 {
+				t.Errorf("tenant a uses %+v, tenant b %+v", b.usage("a"), b.usage("b"))
+			}
+		})
+	}
+}
+
+// change changes a claim of team-b in the API server.
+func (b *rebindBench) change(name string, change func(*corev1.PersistentVolumeClaim)) {
+	b.t.Helper()
+	resource := corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
+	object, err := b.client.Tracker().Get(resource, "team-b", name)
+	b.must(err)
+	claim := object.(*corev1.PersistentVolumeClaim).DeepCopy()
+	change(claim)
+	b.must(b.client.Tracker().Update(resource, claim, "team-b"))
+}
+
+// TestAClaimThatMayStillHaveTheVolumeKeepsIt: the stamp changes only when the claim in it
+// has lost the volume.
+func TestAClaimThatMayStillHaveTheVolumeKeepsIt(t *testing.T) {
+	earlier := func(volumeName string, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-1"},
+			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: volumeName}, Status: corev1.PersistentVolumeClaimStatus{Phase: phase},
+		}
+	}
+	for name, test := range map[string]struct {
+		earlier *corev1.PersistentVolumeClaim
+		waits   bool
+	}{
+		"bound":           {earlier("pvc-uid-1", corev1.ClaimBound), true},
+		"lost":            {earlier("pvc-uid-1", corev1.ClaimLost), false},
+		"bound elsewhere": {earlier("pvc-other", corev1.ClaimBound), false},
+		"never bound":     {earlier("", corev1.ClaimPending), false},
+		"another of its name": {func() *corev1.PersistentVolumeClaim {
+			c := earlier("pvc-uid-1", corev1.ClaimBound)
+			c.UID = "uid-9"
+			return c
+		}(), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRebindBench(t)
+			b.must(b.client.Tracker().Add(test.earlier))
+			err := b.followup.rebind(t.Context(), b.pv.Name)
+			if waits := err != nil; waits != test.waits || test.waits && !strings.Contains(err.Error(), "claim team-a/data does not show yet that it has lost PersistentVolume pvc-uid-1") {
+				t.Errorf("error %v", err)
+			}
+			if moved := b.live().Annotations[record.AnnotationTenant] == "b"; moved == test.waits {
+				t.Errorf("moved: %t", moved)
+			}
+		})
+	}
+}
+
+// TestAVolumeNeverComesBackToTheClaimThatItWasMadeFor: that claim is denied, whether its
+// PersistentVolume still exists or only its volume is left.
+func TestAVolumeNeverComesBackToTheClaimThatItWasMadeFor(t *testing.T) {
+	const want = "Warning VolumeGivenAway the volume that was made for this claim has been given to another claim; delete this claim, and create a new one if you need a volume"
+	b := newRebindBench(t)
+	first := b.claim(nil)
+	denied := func(when string) {
+		t.Helper()
+		b.newEvents()
+		b.parked.claims.Forget(first.UID)
+		if b.ShouldProvision(t.Context(), first) {
+			t.Errorf("%s: the claim is admitted", when)
+		}
+		if events := b.newEvents(); len(events) != 1 || events[0] != want {
+			t.Errorf("%s: events %q", when, events)
+		}
+	}
+	denied("bound to another claim")
+	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	denied("rebound")
+	pv := b.live()
+	b.must(b.factory.Core().V1().PersistentVolumes().Informer().GetStore().Delete(pv))
+	b.followup.VolumeGone(pv)
+	denied("kept without a PersistentVolume")
+
+	// The next leader knows only the stamp, and not before the first listing.
+	b.forgetUsage()
+	b.placement.Recount("gold")
+	b.placement.Recount("silver")
+	b.gold.calls = nil
+	if _, err := b.provision(first); !isIgnored(err) {
+		t.Errorf("error %v", err)
+	}
+	wantCalls(t, b.gold)
+	denied("found by a listing")
+}
