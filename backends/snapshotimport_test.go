@@ -173,3 +173,20 @@ func TestSnapshotIsImportedOnlyAtItsPlace(t *testing.T) {
 	equal(t, err.Error(), "backend gold: snapshot "+id+" was to be imported at "+spec.Place.String()+", but the backend points to "+memoryPlace.String())
 	equal(t, len(memory.changes()), 0)
 }
+
+// TestImportedSnapshotHasTheModeOfItsContent: the CSI driver's sidecar deletes only
+// snapshots in mode csi, and contents of either driver may name a snapshot in turn.
+func TestImportedSnapshotHasTheModeOfItsContent(t *testing.T) {
+	memory := newMemoryCinder()
+	id := memory.addSnapshot(2, "volume-9", cinder.StatusAvailable)
+	memory.snapshots[id].Metadata = nil
+	l := memory.term(t)
+	for _, csi := range []bool{true, true, false, false, true} {
+		spec := snapshotImport(1, id)
+		spec.CSI = csi
+		s, err := l.ImportSnapshot(t.Context(), spec)
+		success(t, err)
+		equal(t, stamps.IsCSISnapshot(s), csi)
+	}
+	equal(t, len(memory.changes()), 3)
+}
