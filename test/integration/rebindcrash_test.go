@@ -277,7 +277,7 @@ func (s *rebindSite) passRebind(ctx context.Context, w way, phase string, extra 
 	if err != nil {
 		return nil, err
 	}
-	return steps, errors.Join(s.gone(ctx), s.counts(ctx, w.to, 0, 0, 0), s.removeDecoys())
+	return steps, errors.Join(s.gone(ctx), s.counts(ctx, r, counted{}), s.removeDecoys())
 }
 
 // settled waits until the program has done all for the new volume, so that what it does

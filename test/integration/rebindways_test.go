@@ -46,6 +46,10 @@ type rebinding struct {
 	policy corev1.PersistentVolumeReclaimPolicy
 	// source is the VolumeSnapshot that the volume is made from, if it is.
 	source string
+	// besides is what the tenant of the claim that gets the volume has besides it.
+	besides counted
+	// before is how often the volume changed its claim before.
+	before int
 }
 
 // class returns the StorageClass of both claims.
@@ -394,7 +398,7 @@ func prepareByVolSync(ctx context.Context, s *rebindSite, r *rebinding) error {
 	if err != nil {
 		return err
 	}
-	r.source = snapshot.Name
+	r.source, r.besides = snapshot.Name, counted{1, 1, 1}
 	if err := s.ask(ctx, r, "data"); err != nil {
 		return err
 	}
@@ -417,7 +421,7 @@ func finishByVolSync(ctx context.Context, s *rebindSite, r *rebinding) error {
 	if err := s.removeSnapshot(ctx, r.to.Namespace, r.source); err != nil {
 		return err
 	}
-	r.source = ""
+	r.source, r.besides = "", counted{}
 	return s.drop(ctx, harness.Claim(s.in(r.from), "replicated", s.classOf(r), "1Gi", nil))
 }
 
