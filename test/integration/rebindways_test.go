@@ -433,7 +433,7 @@ func finishByVolSync(ctx context.Context, s *rebindSite, r *rebinding) error {
 func prepareByVelero(ctx context.Context, s *rebindSite, r *rebinding) (err error) {
 	r.to, err = suite.CreateClaim(ctx, s.newClaim(r, r.way.to, "data", func(claim *corev1.PersistentVolumeClaim) {
 		claim.Labels = map[string]string{"velero.io/backup-name": "backup", "velero.io/restore-name": "restore"}
-		claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"velero.io/dynamic-pv-restore": r.way.to + ".data.x7k2p"}}
+		claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"velero.io/dynamic-pv-restore": s.in(r.way.to) + ".data.x7k2p"}}
 	}))
 	if err != nil {
 		return err
