@@ -14,6 +14,8 @@ type SnapshotImport struct {
 	SnapshotID string
 	// Stamp is what the snapshot carries from then on.
 	Stamp stamps.Snapshot
+	// CSI marks the snapshot as one of the CSI driver, or as no longer one of it.
+	CSI bool
 	// Place is where the VolumeSnapshotContent says that the snapshot is. A snapshot
 	// elsewhere is not stamped.
 	Place cinder.Place
@@ -92,7 +94,7 @@ func (e *endpoint) importSnapshot(ctx context.Context, spec SnapshotImport) (cin
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
-	if !spec.Stamp.Owns(s) || !stamps.WasRecorded(s) {
+	if !spec.Stamp.Owns(s) || !stamps.WasRecorded(s) || stamps.IsCSISnapshot(s) != spec.CSI {
 		if err := e.writeSnapshotStamp(ctx, s, spec); err != nil {
 			return cinder.Snapshot{}, err
 		}
@@ -129,6 +131,12 @@ func (e *endpoint) writeSnapshotStamp(ctx context.Context, s cinder.Snapshot, sp
 	}
 	metadata := spec.Stamp.Metadata(nil)
 	metadata[stamps.KeyRecorded] = "true"
+	switch {
+	case spec.CSI:
+		metadata[stamps.KeyMode] = stamps.ModeCSI
+	case stamps.IsCSISnapshot(s):
+		metadata[stamps.KeyMode] = ""
+	}
 	if spec.Permit != nil {
 		ctx = context.WithValue(ctx, permitKey{}, func() error { return spec.Permit(ctx) })
 	}

@@ -45,6 +45,9 @@ type Request struct {
 	Source *Source
 	// Import is the volume at Cinder that the claim asks for; nil for a new one.
 	Import *Existing
+	// Populated is the claim on whose behalf a claim in a populator's namespace asks; nil
+	// if nothing is known about it. In other namespaces it means nothing.
+	Populated *Populated
 	// Attributes is the VolumeAttributesClass that the claim names; nil for none.
 	Attributes *AttributesClass
 }
@@ -141,10 +144,11 @@ type Denial struct {
 
 // TraceStep is one thing that Decide considered.
 type TraceStep struct {
-	// Path is the tenant, rule or backend: tenants[0], tenants[0].classes[1],
-	// backends[2].
+	// Path is the tenant, rule, backend or populator: tenants[0],
+	// tenants[0].classes[1], backends[2], populators[0].
 	Path string `json:"path"`
-	// Name is the tenant's or backend's name, or the rule's StorageClasses.
+	// Name is the tenant's or backend's name, the rule's StorageClasses, or the
+	// populator's namespace.
 	Name string `json:"name"`
 	// Matched says whether it applied; Detail how, or why not.
 	Matched bool   `json:"matched"`
@@ -264,6 +268,9 @@ func (d *decider) checkClaim() *Denial {
 
 // findTenant finds the one tenant that matches the namespace best.
 func (d *decider) findTenant() (*Tenant, int, *Denial) {
+	if denial := d.onBehalf(); denial != nil {
+		return nil, 0, denial
+	}
 	considered := d.policy.index.candidates(d.request.Namespace, d.request.NamespaceLabels)
 	if d.explains {
 		considered = make([]int, len(d.policy.Tenants))

@@ -31,18 +31,21 @@ type Existing struct {
 	Name     string
 	Type     string
 	Metadata map[string]string
+	// KeptBy is the tenant that a snapshot was made for, according to its stamp; empty for
+	// one without a stamp. It is not used for volumes.
+	KeptBy string
 }
 
 // The reasons to deny a claim that asks for a volume that exists. Decide returns
 // them, the second one even before it is known whether there is such a volume.
 const (
-	// ImportNotGranted: the rule grants no volumes that exist.
+	// ImportNotGranted: the rule grants no volumes, or snapshots, that exist.
 	ImportNotGranted Reason = "ImportNotGranted"
 	// ImportedVolumeNotFound: there is no such volume, or the rule does not grant
 	// it. The two must not be told apart.
 	ImportedVolumeNotFound Reason = "ImportedVolumeNotFound"
-	// ImportedSnapshotNotFound: the same for a snapshot that a VolumeSnapshot asks
-	// for.
+	// ImportedSnapshotNotFound: the same for a snapshot that a VolumeSnapshot asks for,
+	// and that the tenant did not keep.
 	ImportedSnapshotNotFound Reason = "ImportedSnapshotNotFound"
 )
 
@@ -109,7 +112,7 @@ func (d *decider) runImport() *Denial {
 		return denial
 	}
 	d.decision.Rule = class.path
-	if denial := importNotGranted(class, "volumes", ", or for standalone-cinder volume import"); denial != nil {
+	if denial := importNotGranted(class); denial != nil {
 		return denial
 	}
 	if denial := d.importFrom(class); denial != nil {
@@ -153,14 +156,13 @@ func (d *decider) importFrom(class *Class) *Denial {
 	return nil
 }
 
-// importNotGranted denies an import under a rule that grants none; orElse is what
-// else can be asked for.
-func importNotGranted(class *Class, what, orElse string) *Denial {
+// importNotGranted denies an import under a rule that grants none.
+func importNotGranted(class *Class) *Denial {
 	if class.Import != nil {
 		return nil
 	}
 	return &Denial{Reason: ImportNotGranted, Path: class.path, Message: fmt.Sprintf(
-		"%s grants no %s that exist at Cinder; ask an operator to add import to the rule%s", class.path, what, orElse)}
+		"%s grants no volumes that exist at Cinder; ask an operator to add import to the rule, or for standalone-cinder volume import", class.path)}
 }
 
 // checkImport denies a volume that the rule does not grant.
@@ -169,7 +171,7 @@ func (d *decider) checkImport(class *Class) *Denial {
 	if v == nil {
 		return nil
 	}
-	if denial := importNotGranted(class, "volumes", ", or for standalone-cinder volume import"); denial != nil {
+	if denial := importNotGranted(class); denial != nil {
 		return denial
 	}
 	if !class.Import.Grants(*v) {
@@ -184,12 +186,6 @@ func (d *decider) checkImport(class *Class) *Denial {
 func NoSuchVolume(rule, wanted string) *Denial {
 	return &Denial{Reason: ImportedVolumeNotFound, Path: rule + ".import", Message: fmt.Sprintf(
 		"%s.import grants no volume with the ID or the name %q on the backends of the rule; correct the claim's annotation, or ask an operator", rule, wanted)}
-}
-
-// NoSuchSnapshot returns the same denial for a VolumeSnapshot.
-func NoSuchSnapshot(rule, wanted string) *Denial {
-	return &Denial{Reason: ImportedSnapshotNotFound, Path: rule + ".import", Message: fmt.Sprintf(
-		"%s.import grants no snapshot with the ID %q on the backends of the rule; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or the rule", rule, wanted)}
 }
 
 // validateImport checks what a rule says about volumes that exist.

@@ -13,6 +13,8 @@ import (
 type index struct {
 	// backends and tenants map names to positions in the policy.
 	backends, tenants map[string]int
+	// populators maps namespaces to positions in the policy.
+	populators map[string]int
 	// listed are the tenants that list a namespace.
 	listed map[string][]int
 	// prefixes are the tenants with a pattern that begins with a text, suffixes those

@@ -47,6 +47,7 @@ func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, er
 	}
 	p.positions = d.Positions()
 	p.indexNames()
+	p.indexPopulators()
 	p.inherit(d, protocols)
 	p.validate(d, protocols)
 	if mistakes := d.Errors(); len(mistakes) > 0 {

@@ -21,8 +21,8 @@ type SnapshotRequest struct {
 	// Parameters are the VolumeSnapshotClass's.
 	Parameters map[string]string
 	// Import is the snapshot at Cinder that the VolumeSnapshot asks for; nil for a new
-	// one. It belongs to nobody, so Tenant does not matter, and StorageClass is the one
-	// whose rule grants it and counts it.
+	// one. Then Tenant does not matter, and StorageClass is the one whose rule grants it
+	// and counts it.
 	Import *Existing
 }
 
@@ -67,31 +67,35 @@ func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
 			"parameter %q of the VolumeSnapshotClass is not known; a VolumeSnapshotClass of this program has no parameters", key)}
 	}
 	i := d.policy.backendIndex(r.Backend)
+	what := "volume"
 	if r.Import != nil {
-		if denial := snapshotImportNotGranted(class); denial != nil {
-			return denial
+		d.decision.Import, what = class.Import, "snapshot"
+		if !tenant.MayTakeUp(r.Import.KeptBy) && (i < 0 || !slices.Contains(class.Backends, r.Backend) || r.Import.KeptBy != "" || !class.Import.Grants(*r.Import)) {
+			return d.decision.NoSuchSnapshot(r.Import.Wanted)
 		}
-		if i < 0 || !slices.Contains(class.Backends, r.Backend) || !class.Import.Grants(*r.Import) {
-			return NoSuchSnapshot(class.path, r.Import.Wanted)
-		}
-		d.decision.Import = class.Import
 	}
 	switch {
 	case i < 0 || !slices.Contains(class.Backends, r.Backend):
 		return &Denial{Reason: BackendNotGranted, Path: class.path + ".backends", Message: fmt.Sprintf(
-			"the volume is on backend %s, which %s.backends does not name", r.Backend, class.path)}
+			"the %s is on backend %s, which %s.backends does not name", what, r.Backend, class.path)}
 	case d.policy.Backends[i].Suspended:
 		return &Denial{Reason: BackendsSuspended, Path: document.Element("backends", i) + ".suspended", Message: fmt.Sprintf(
-			"backend %s, which has the volume, is suspended (%s)", r.Backend, document.Element("backends", i))}
+			"backend %s, which has the %s, is suspended (%s)", r.Backend, what, document.Element("backends", i))}
 	}
 	d.decision.Backends = []string{r.Backend}
 	d.decision.Quotas = []QuotaScope{tenant.scope, class.scope}
 	return nil
 }
 
-// DecideSnapshotImport decides whether a VolumeSnapshot may have an existing
-// snapshot at all. The decision has the filter, and the backends on which the
-// snapshot may be; DecideSnapshot decides about the particular snapshot.
+// MayTakeUp reports whether the tenant may have a snapshot that a tenant kept, whatever
+// its rules import: that is itself, or it restores any snapshot.
+func (t *Tenant) MayTakeUp(keptBy string) bool {
+	return keptBy != "" && (keptBy == t.Name || t.RestoreAnySnapshot)
+}
+
+// DecideSnapshotImport decides on which backends an existing snapshot may be that a
+// VolumeSnapshot asks for: those of a rule or, without a StorageClass, those of all rules
+// of the tenant. DecideSnapshot decides about the particular snapshot.
 func (p *Policy) DecideSnapshotImport(r SnapshotRequest) Decision {
 	d := &decider{policy: p, request: Request{Namespace: r.Namespace, NamespaceLabels: r.NamespaceLabels, StorageClass: r.StorageClass}}
 	d.decision.Denial = d.runSnapshotImport(r)
@@ -99,7 +103,7 @@ func (p *Policy) DecideSnapshotImport(r SnapshotRequest) Decision {
 }
 
 func (d *decider) runSnapshotImport(r SnapshotRequest) *Denial {
-	if !names.Namespace().Valid(r.Namespace) || !names.StorageClass().Valid(r.StorageClass) {
+	if !names.Namespace().Valid(r.Namespace) || r.StorageClass != "" && !names.StorageClass().Valid(r.StorageClass) {
 		return &Denial{Reason: InvalidClaim, Message: fmt.Sprintf("%q cannot be the name of a namespace, or %q that of a StorageClass", r.Namespace, r.StorageClass)}
 	}
 	tenant, index, denial := d.findTenant()
@@ -107,18 +111,36 @@ func (d *decider) runSnapshotImport(r SnapshotRequest) *Denial {
 		return denial
 	}
 	d.decision.Tenant = tenant.Name
-	class, denial := d.findClass(tenant, document.Element("tenants", index))
-	if denial != nil {
-		return denial
+	if r.StorageClass != "" {
+		class, denial := d.findClass(tenant, document.Element("tenants", index))
+		if denial != nil {
+			return denial
+		}
+		d.decision.Rule = class.path
+		return d.importFrom(class)
 	}
-	d.decision.Rule = class.path
-	if denial := snapshotImportNotGranted(class); denial != nil {
-		return denial
+	for i := range tenant.Classes {
+		if suspended := d.importFrom(&tenant.Classes[i]); denial == nil {
+			denial = suspended
+		}
 	}
-	return d.importFrom(class)
+	if d.decision.Import = nil; len(d.decision.Backends) > 0 {
+		return nil
+	}
+	return denial
 }
 
-func snapshotImportNotGranted(class *Class) *Denial { return importNotGranted(class, "snapshots", "") }
+// NoSuchSnapshot returns the denial of a VolumeSnapshot for a snapshot that does not
+// exist, or that neither the rule grants nor the tenant kept: a tenant must not learn
+// which.
+func (d Decision) NoSuchSnapshot(wanted string) *Denial {
+	if d.Import == nil {
+		return &Denial{Reason: ImportNotGranted, Path: d.Rule, Message: fmt.Sprintf(
+			"tenant %s has kept no snapshot with the ID %q, and %s grants no others that exist at Cinder; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or add import to the rule", d.Tenant, wanted, d.Rule)}
+	}
+	return &Denial{Reason: ImportedSnapshotNotFound, Path: d.Rule + ".import", Message: fmt.Sprintf(
+		"tenant %s has kept no snapshot with the ID %q, and %s.import grants none on the backends of the rule; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or the rule", d.Tenant, wanted, d.Rule)}
+}
 
 // SnapshotDenial checks one more snapshot against the usage of the decision's
 // quotas. For a denied snapshot it repeats the denial.

@@ -109,7 +109,10 @@ func TestSnapshotsCountAgainstTheirQuotas(t *testing.T) {
 
 func TestDecideSnapshotImport(t *testing.T) {
 	p := mustParse(t, importPolicy)
-	const noSuch = `tenants[0].classes[0].import grants no snapshot with the ID "wanted" on the backends of the rule; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or the rule`
+	const noSuch = `tenant a has kept no snapshot with the ID "wanted", and tenants[0].classes[0].import grants none on the backends of the rule; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or the rule`
+	keptBy := func(tenant string) func(r *SnapshotRequest) {
+		return func(r *SnapshotRequest) { r.Import = &Existing{Wanted: "wanted", KeptBy: tenant} }
+	}
 	for name, test := range map[string]struct {
 		change  func(r *SnapshotRequest)
 		reason  Reason
@@ -123,9 +126,14 @@ func TestDecideSnapshotImport(t *testing.T) {
 		"no metadata":                    {func(r *SnapshotRequest) { r.Import.Metadata = nil }, ImportedSnapshotNotFound, noSuch},
 		"a backend of no rule":           {func(r *SnapshotRequest) { r.Backend = "gone" }, ImportedSnapshotNotFound, noSuch},
 		"a suspended backend": {func(r *SnapshotRequest) { r.Backend = "old" }, BackendsSuspended,
-			"backend old, which has the volume, is suspended (backends[2])"},
+			"backend old, which has the snapshot, is suspended (backends[2])"},
 		"a rule without import": {func(r *SnapshotRequest) { r.StorageClass = "new" }, ImportNotGranted,
-			"tenants[0].classes[1] grants no snapshots that exist at Cinder; ask an operator to add import to the rule"},
+			`tenant a has kept no snapshot with the ID "wanted", and tenants[0].classes[1] grants no others that exist at Cinder; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or add import to the rule`},
+		"kept by the tenant":                      {change: keptBy("a")},
+		"kept by another":                         {keptBy("b"), ImportedSnapshotNotFound, noSuch},
+		"kept by another, and as the rule grants": {func(r *SnapshotRequest) { r.Import.KeptBy = "b" }, ImportedSnapshotNotFound, noSuch},
+		"kept on a backend of no rule": {func(r *SnapshotRequest) { keptBy("a")(r); r.Backend = "gone" }, BackendNotGranted,
+			"the snapshot is on backend gone, which tenants[0].classes[0].backends does not name"},
 		"no rule": {func(r *SnapshotRequest) { r.StorageClass = "slow" }, NoMatchingClass,
 			"tenant a has no rule for StorageClass slow (tenants[0].classes)"},
 	} {
@@ -160,15 +168,50 @@ func TestDecideSnapshotImportBeforeTheSearch(t *testing.T) {
 		namespace, class string
 		reason           Reason
 	}{
-		"no tenant":             {"x", "fast", NoMatchingTenant},
-		"no rule":               {"a", "slow", NoMatchingClass},
-		"a rule without import": {"a", "new", ImportNotGranted},
-		"only suspended":        {"a", "old", BackendsSuspended},
-		"no StorageClass":       {"a", "", InvalidClaim},
-		"an odd namespace":      {"A/b", "fast", InvalidClaim},
+		"no tenant":           {"x", "fast", NoMatchingTenant},
+		"no rule":             {"a", "slow", NoMatchingClass},
+		"only suspended":      {"a", "old", BackendsSuspended},
+		"an odd namespace":    {"A/b", "fast", InvalidClaim},
+		"an odd StorageClass": {"a", "A/b", InvalidClaim},
 	} {
 		if d := of(test.namespace, test.class); d.Denial == nil || d.Denial.Reason != test.reason {
 			t.Errorf("%s: denial %+v, want %s", name, d.Denial, test.reason)
+		}
+	}
+	if d := of("a", "new"); d.Denial != nil || d.Import != nil || d.Rule != "tenants[0].classes[1]" {
+		t.Errorf("a rule without import: %+v", d)
+	}
+	// Without a StorageClass, a snapshot that was kept may be under any rule.
+	if d := of("a", ""); d.Denial != nil || d.Rule != "" || d.Import != nil || !slices.Equal(d.Backends, []string{"gold", "silver"}) {
+		t.Errorf("all rules: %+v", d)
+	}
+}
+
+// TestKeptSnapshotNeedsNoImport: the rule need not import what the tenant itself kept. A
+// tenant that restores any snapshot may have all that were kept, but not those that
+// nobody kept.
+func TestKeptSnapshotNeedsNoImport(t *testing.T) {
+	decide := func(p *Policy, namespace, keptBy string) *Denial {
+		return p.DecideSnapshot(SnapshotRequest{Namespace: namespace, StorageClass: "fast", Backend: "gold", Import: &Existing{Wanted: "wanted", KeptBy: keptBy}}).Denial
+	}
+	without := mustParse(t, `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends: [{name: gold, auth: {cloud: gold}}]
+tenants:
+  - {name: a, namespaces: [a], classes: [{storageClasses: [fast], backends: [gold]}]}
+  - {name: backup, namespaces: [backup], restoreAnySnapshot: true, quota: {gigabytes: 5}, classes: [{storageClasses: [fast], backends: [gold]}]}
+`)
+	for _, test := range []struct {
+		namespace, keptBy string
+		want              Reason
+	}{
+		{"a", "a", ""}, {"a", "b", ImportNotGranted}, {"a", "", ImportNotGranted}, {"a", "backup", ImportNotGranted},
+		{"backup", "backup", ""}, {"backup", "a", ""}, {"backup", "gone", ""}, {"backup", "", ImportNotGranted},
+	} {
+		denial := decide(without, test.namespace, test.keptBy)
+		if denial == nil && test.want != "" || denial != nil && denial.Reason != test.want {
+			t.Errorf("kept by %q, for namespace %s: %+v", test.keptBy, test.namespace, denial)
 		}
 	}
 }

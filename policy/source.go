@@ -1,12 +1,19 @@
 package policy
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
+	"github.com/standalone-cinder/standalone-cinder/policy/names"
+)
 
 // Source is where the content of a requested volume comes from: another claim's
 // volume, or a snapshot.
 type Source struct {
 	// Name is the source as messages name it, such as "claim team-a/data".
 	Name string
+	// IsSnapshot tells a snapshot from a claim's volume.
+	IsSnapshot bool
 	// Tenant is the one that the source was made for.
 	Tenant string
 	// Backend has the source. Content is never copied between backends.
@@ -48,7 +55,7 @@ func (d *decider) checkSource(tenant *Tenant, class *Class, volume VolumePropert
 		mode = Filesystem
 	}
 	switch {
-	case source.Tenant != tenant.Name:
+	case !tenant.mayCopy(*source):
 		return &Denial{Reason: SourceNotAllowed, Path: class.path, Message: fmt.Sprintf(
 			"%s was made for tenant %q, and namespace %s belongs to tenant %s; content is never copied from one tenant to another", source.Name, source.Tenant, d.request.Namespace, tenant.Name)}
 	case source.VolumeMode != "" && source.VolumeMode != mode:
@@ -59,6 +66,34 @@ func (d *decider) checkSource(tenant *Tenant, class *Class, volume VolumePropert
 			"the volume would have %d GiB, but %s has %d GiB; ask for at least that", volume.SizeGiB, source.Name, source.SizeGiB)}
 	}
 	return nil
+}
+
+// mayCopy reports whether the tenant's claims may have the content of a source. Even a
+// tenant that restores any snapshot clones only its own volumes: a snapshot is a copy
+// that somebody made on purpose.
+func (t *Tenant) mayCopy(source Source) bool {
+	return source.Tenant == t.Name || t.RestoreAnySnapshot && source.IsSnapshot
+}
+
+// validateRestoreAnySnapshot keeps a tenant that restores any snapshot from having
+// namespaces that somebody could add by a name or a label, and from filling the
+// backends with what belongs to others.
+func validateRestoreAnySnapshot(d *document.Document, path string, t *Tenant) {
+	if !t.RestoreAnySnapshot {
+		return
+	}
+	const instead = "but the tenant has restoreAnySnapshot: true, so whoever gets such a namespace could read every tenant's snapshots; "
+	for i, entry := range t.Namespaces {
+		if names.IsPattern(entry) {
+			d.Errorf(document.Element(document.Child(path, "namespaces"), i), "%q is a pattern, %slist the namespaces by their names, or make them a tenant of their own", entry, instead)
+		}
+	}
+	if at := document.Child(path, "namespaceSelector"); t.NamespaceSelector != nil {
+		d.Errorf(at, "selects namespaces by their labels, %sremove it, and list the namespaces by their names", instead)
+	}
+	if t.Quota.Volumes == nil && t.Quota.Gigabytes == nil {
+		d.Errorf(document.Child(path, "restoreAnySnapshot"), "needs a quota: what is restored counts for tenant %s and not for the tenants that the snapshots belong to; give the tenant quota.volumes or quota.gigabytes", t.Name)
+	}
 }
 
 // withoutSource denies the backends of a rule that do not have the source.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -23,6 +24,25 @@ func TestDecideAboutASource(t *testing.T) {
 		}
 		if step := d.Trace[len(d.Trace)-2]; step.Name != "gold" || step.Matched || step.Detail != "claim team-a/data is on backend silver" {
 			t.Errorf("gold is traced as %+v", step)
+		}
+	})
+	t.Run("another tenant's, for one that restores any snapshot", func(t *testing.T) {
+		const of = "    namespaces: [team-a, \"team-a-*\", shared]\n    namespaceSelector: {matchLabels: {tenant: a}}\n"
+		if !strings.Contains(decidePolicy, of) {
+			t.Fatalf("the policy has no %q", of)
+		}
+		restorer := mustParse(t, strings.Replace(decidePolicy, of, "    namespaces: [team-a]\n    restoreAnySnapshot: true\n", 1))
+		others := func(isSnapshot bool) Request {
+			return from(func(s *Source) { s.Tenant, s.IsSnapshot = "team-b", isSnapshot })
+		}
+		if d := restorer.Decide(others(true)); d.Denial != nil || d.Tenant != "team-a" {
+			t.Errorf("a snapshot: tenant %s, %+v", d.Tenant, d.Denial)
+		}
+		if d := restorer.Decide(others(false)); d.Denial == nil || d.Denial.Reason != SourceNotAllowed {
+			t.Errorf("a claim: %+v", d.Denial)
+		}
+		if d := p.Decide(others(true)); d.Denial == nil || d.Denial.Reason != SourceNotAllowed {
+			t.Errorf("without restoreAnySnapshot: %+v", d.Denial)
 		}
 	})
 	for name, test := range map[string]struct {

@@ -49,6 +49,9 @@ type TestCase struct {
 type TestClaim struct {
 	Namespace       string            `json:"namespace"`
 	NamespaceLabels map[string]string `json:"namespaceLabels"`
+	// Populates is the claim on whose behalf a populator's claim asks; nil means that
+	// there is none.
+	Populates *TestPopulated `json:"populates"`
 	// Name is the claim's, for rules with pick: spread.
 	Name         string `json:"name"`
 	StorageClass string `json:"storageClass"`
@@ -74,6 +77,14 @@ type TestClaim struct {
 	Attributes map[string]string `json:"attributes"`
 }
 
+// TestPopulated describes a Populated.
+type TestPopulated struct {
+	Namespace       string            `json:"namespace"`
+	NamespaceLabels map[string]string `json:"namespaceLabels"`
+	// Name is the claim's, for rules with pick: spread.
+	Name string `json:"name"`
+}
+
 // TestImport describes an Existing volume or snapshot. A volume has the claim's size.
 type TestImport struct {
 	Name     string            `json:"name"`
@@ -83,6 +94,8 @@ type TestImport struct {
 
 // TestSource describes a Source.
 type TestSource struct {
+	// Kind is PersistentVolumeClaim or VolumeSnapshot; empty means a claim.
+	Kind    string `json:"kind"`
 	Tenant  string `json:"tenant"`
 	Backend string `json:"backend"`
 	// Size is that of the source; empty means the claim's.
@@ -93,6 +106,12 @@ type TestSource struct {
 	// FilesystemKnown says that the UUID of a native source's filesystem is recorded.
 	FilesystemKnown bool `json:"filesystemKnown"`
 }
+
+// The kinds of a TestSource, as claims name them.
+const (
+	sourceClaim    = "PersistentVolumeClaim"
+	sourceSnapshot = "VolumeSnapshot"
+)
 
 // ScopeUsage is the usage of one quota scope. Exactly one of Tenant, Rule and
 // Backend is set.
@@ -207,10 +226,13 @@ func (c TestClaim) Request() Request {
 		r.Node = &Node{Name: "of the test", Labels: c.NodeLabels}
 	}
 	if s := c.Source; s != nil {
-		r.Source = &Source{Name: "the source", Tenant: s.Tenant, Backend: s.Backend, SizeGiB: roundUpGiB(c.Size.Bytes), VolumeMode: s.VolumeMode, Mode: s.Mode, FilesystemKnown: s.FilesystemKnown}
+		r.Source = &Source{Name: "the source", IsSnapshot: s.Kind == sourceSnapshot, Tenant: s.Tenant, Backend: s.Backend, SizeGiB: roundUpGiB(c.Size.Bytes), VolumeMode: s.VolumeMode, Mode: s.Mode, FilesystemKnown: s.FilesystemKnown}
 		if s.Size != nil {
 			r.Source.SizeGiB = roundUpGiB(s.Size.Bytes)
 		}
+	}
+	if of := c.Populates; of != nil {
+		r.Populated = &Populated{Namespace: of.Namespace, NamespaceLabels: NamespaceLabels(of.Namespace, of.NamespaceLabels), Claim: of.Name}
 	}
 	if v := c.Import; v != nil {
 		r.Import = &Existing{Wanted: v.Name, Name: v.Name, Type: v.Type, Metadata: v.Metadata}
@@ -259,7 +281,7 @@ var reasons = []string{
 	string(InvalidClaim), string(NoMatchingTenant), string(AmbiguousTenant), string(NoMatchingClass),
 	string(ParameterNotAllowed), string(ParameterInvalid), string(VolumeTooLarge), string(VolumeTooSmall),
 	string(ClaimLimitTooSmall), string(BackendsSuspended), string(UnsupportedTopology), string(NodeNotReached), string(QuotaExceeded),
-	string(SourceNotAllowed), string(SourceOnOtherBackend), string(OtherTenant), string(BackendNotGranted),
+	string(NoPopulatedClaim), string(SourceNotAllowed), string(SourceOnOtherBackend), string(OtherTenant), string(BackendNotGranted),
 	string(UnsupportedMode), string(UnsupportedVolumeAttributesClass), string(VolumeAttributesClassNotFound), string(ImportNotGranted), string(ImportedSnapshotNotFound), string(ImportedVolumeNotFound),
 }
 
@@ -316,6 +338,12 @@ func (c TestClaim) validate(d *document.Document, path string) {
 	if at := document.Child(path, "name"); d.Has(at) && !names.StorageClass().Valid(c.Name) {
 		d.Errorf(at, "%q cannot be the name of a claim", c.Name)
 	}
+	if of := document.Child(path, "populates"); c.Populates != nil {
+		if at := document.Child(of, "namespace"); !d.Has(at) {
+			d.Errorf(at, "is missing; name the namespace of the claim that the populator fills")
+		}
+		validateLabels(d, document.Child(of, "namespaceLabels"), c.Populates.NamespaceLabels)
+	}
 	validateMode(d, document.Child(path, "volumeMode"), c.VolumeMode)
 	if at := document.Child(path, "provisioner"); d.Has(at) && c.Provisioner != CSIDriver {
 		d.Errorf(at, "%q is not the CSI driver %s; remove it if the StorageClass names the program itself", c.Provisioner, CSIDriver)
@@ -328,6 +356,9 @@ func (c TestClaim) validate(d *document.Document, path string) {
 			if at := document.Child(source, required.key); !d.Has(at) {
 				d.Errorf(at, "is missing; %s", required.remedy)
 			}
+		}
+		if at, kinds := document.Child(source, "kind"), []string{sourceClaim, sourceSnapshot}; d.Has(at) && !slices.Contains(kinds, c.Source.Kind) {
+			d.Errorf(at, "unknown kind of source %q%s", c.Source.Kind, document.DidYouMean(c.Source.Kind, kinds, "the kinds are"))
 		}
 		validateMode(d, document.Child(source, "volumeMode"), c.Source.VolumeMode)
 		validateModeOf(d, document.Child(source, "mode"), c.Source.Mode)

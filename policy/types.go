@@ -68,6 +68,8 @@ type Policy struct {
 	Audit    Audit     `json:"audit"`
 	Backends []Backend `json:"backends"`
 	Tenants  []Tenant  `json:"tenants"`
+	// Populators are the namespaces in which claims are made on behalf of others.
+	Populators []Populator `json:"populators,omitempty"`
 
 	// Warnings do not keep the policy from taking effect. An example is a rule
 	// that can never be reached. They are sorted by line.
@@ -268,6 +270,10 @@ type Tenant struct {
 	Limits     TenantLimits      `json:"limits"`
 	VolumeSize VolumeSize        `json:"volumeSize"`
 	Metadata   map[string]string `json:"metadata"`
+
+	// RestoreAnySnapshot lets the tenant's claims have the content of every tenant's
+	// snapshots. It is for programs that back up.
+	RestoreAnySnapshot bool `json:"restoreAnySnapshot,omitempty"`
 
 	// Classes are tried in order; the first that matches decides.
 	Classes []Class `json:"classes"`

@@ -42,6 +42,7 @@ func (p *Policy) validate(d *document.Document, protocols mapping.Protocols) {
 	validateUnique(d, "tenants", len(p.Tenants), func(i int) string { return p.Tenants[i].Name }, "quotas count the volumes of a tenant by its name")
 	p.validateModes(d)
 	p.validateNamespaces(d)
+	p.validatePopulators(d)
 	p.validateSelectors(d)
 	p.warnUnusedBackends(d)
 	p.warnSamePlace(d)
@@ -115,6 +116,7 @@ func (p *Policy) validateTenant(d *document.Document, i int) {
 	t.matcher = newNamespaceMatcher(t, selectors.Compile(d, t.NamespaceSelector, document.Child(path, "namespaceSelector")))
 
 	validateQuota(d, document.Child(path, "quota"), t.Quota)
+	validateRestoreAnySnapshot(d, path, t)
 	validateTenantLimits(d, document.Child(path, "limits"), t.Limits)
 	validateMetadata(d, document.Child(path, "metadata"), t.Metadata)
 	validateVolumeSize(d, document.Child(path, "volumeSize"), t.VolumeSize)

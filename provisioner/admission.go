@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
@@ -35,7 +37,9 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	since := p.parked.now()
 	class, err := p.Classes.Get(record.ClassName(claim))
 	if err != nil {
-		p.denyWithoutClass(ctx, claim, since)
+		if !p.leftToPopulator(claim) {
+			p.denyWithoutClass(ctx, claim, since)
+		}
 		return false
 	}
 	if !p.serves(class) {
@@ -44,7 +48,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		return false
 	}
 	defer p.cleanUpIfGone(claim)
-	if p.denyGivenAway(claim, since) {
+	if p.denyGivenAway(claim, since) || p.leftToPopulator(claim) {
 		return false
 	}
 	if p.isImport(claim) {
@@ -67,6 +71,16 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		p.denyOnNode(ctx, claim, class, *denied, since)
 	default:
 		p.deny(claim, *denied, since)
+	}
+	return false
+}
+
+// leftToPopulator reports whether a volume populator serves a claim. Nothing is wrong with
+// such a claim, and nothing brings it back, since its data source never changes.
+func (p *Provisioner) leftToPopulator(claim *corev1.PersistentVolumeClaim) bool {
+	if _, refused := admission.DataSourceOf(claim, nil); refused != nil && refused.Reason == policy.AwaitsPopulator {
+		p.parked.leave(claim, *refused)
+		return true
 	}
 	return false
 }
@@ -155,7 +169,7 @@ func (p *Provisioner) evaluate(ctx context.Context, claim *corev1.PersistentVolu
 		denied := placement.DenialOf(unsupported)
 		return ledger.Decided{}, &denied
 	}
-	decision := p.decide(claim, class, p.namespaceLabels(claim.Namespace))
+	decision := p.decide(claim, class, p.askerOf(claim))
 	if decision.Denial != nil {
 		denied := p.denialOf(claim, class, decision)
 		return decision, &denied
@@ -211,27 +225,35 @@ func (p *Provisioner) backendFor(uid types.UID, d ledger.Decided) string {
 	return d.Backends[0]
 }
 
-// denialOf returns a denial by the policy, or one because of the claim's source.
+// denialOf returns a denial by the policy, or one because of the claim's source or of the
+// claim that it is to fill.
 func (p *Provisioner) denialOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, decision ledger.Decided) placement.Denial {
 	denied := placement.DenialOf(decision.Denial)
 	denied.Triggers = append(denied.Triggers, p.sources.TriggersOf(claim, class)...)
+	denied.Triggers = append(denied.Triggers, p.askerOf(claim).Triggers()...)
 	return denied
 }
 
+// askerOf says in whose name the policy decides about a claim.
+func (p *Provisioner) askerOf(claim *corev1.PersistentVolumeClaim) datasource.Asker {
+	return p.sources.AskerOf(p.Policy(), claim, p.namespaceLabels)
+}
+
 // decide applies the policy in force.
-func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string) ledger.Decided {
+func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by datasource.Asker) ledger.Decided {
 	source, denial := p.sources.Cached(claim, class)
 	if denial != nil {
 		return ledger.Decided{Decision: policy.Decision{Denial: denial}, Revision: p.Policy().Revision()}
 	}
-	return p.decideAbout(claim, class, labels, source)
+	return p.decideAbout(claim, class, by, source)
 }
 
 // decideAbout applies the policy in force to a claim for the content of source, or for
 // an empty volume if source is nil.
-func (p *Provisioner) decideAbout(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, labels map[string]string, source *record.Source) ledger.Decided {
+func (p *Provisioner) decideAbout(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by datasource.Asker, source *record.Source) ledger.Decided {
 	inForce := p.Policy()
-	request := record.RequestOf(claim, class, labels)
+	request := record.RequestOf(claim, class, nil)
+	by.AskIn(&request)
 	request.Node = p.selectedNode(claim)
 	if source != nil {
 		request.Source = &source.Decided
@@ -282,6 +304,16 @@ func (p *Provisioner) namespaceLabelsNow(ctx context.Context, name string) (map[
 		return nil, fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", name, err)
 	}
 	return namespace.Labels, nil
+}
+
+// askerLabelsNow reads the labels of the asker's namespace from the API server.
+func (p *Provisioner) askerLabelsNow(ctx context.Context, by datasource.Asker) (map[string]string, error) {
+	labels, err := p.namespaceLabelsNow(ctx, by.Namespace)
+	if errors.Is(err, errNamespaceGone) && by.IsForAnother() {
+		// The populator's claim is in another namespace, so it does not go away.
+		err = fmt.Errorf("%w: namespace %s is being deleted", datasource.ErrPopulatedChanged, by.Namespace)
+	}
+	return labels, err
 }
 
 // selectsByLabels reports whether the policy selects a tenant's namespaces by

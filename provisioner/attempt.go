@@ -20,6 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -90,7 +91,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if err := a.stillWanted(); err != nil {
 		return nil, err
 	}
-	if err := a.decide(ctx, a.p.namespaceLabels(a.claim.Namespace)); err != nil {
+	if err := a.decide(ctx, a.p.askerOf(a.claim)); err != nil {
 		return nil, err
 	}
 	if err := a.takeTurn(); err != nil {
@@ -120,6 +121,9 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		return nil, err
 	}
 	if err := a.checkClaimExists(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.p.sources.Confirm(ctx, a.claim, a.p.askerOf(a.claim)); err != nil {
 		return nil, err
 	}
 	if err := a.confirmSource(ctx); err != nil {
@@ -216,7 +220,7 @@ func (a *attempt) confirmSource(ctx context.Context) error {
 	case source == nil:
 		return nil
 	}
-	decision := a.p.decideAbout(a.claim, a.class, a.p.namespaceLabels(a.claim.Namespace), source)
+	decision := a.p.decideAbout(a.claim, a.class, a.p.askerOf(a.claim), source)
 	if decision.Denial != nil || decision.Tenant != a.decision.Tenant || !slices.Contains(decision.Backends, a.backend) {
 		return errSourceChanged
 	}
@@ -242,8 +246,8 @@ func (a *attempt) stillWanted() error {
 
 // decide applies the policy again, because it may have changed since admission. It
 // undoes what was begun for a claim that is no longer admitted.
-func (a *attempt) decide(ctx context.Context, labels map[string]string) error {
-	a.decision = a.p.decide(a.claim, a.class, labels)
+func (a *attempt) decide(ctx context.Context, by datasource.Asker) error {
+	a.decision = a.p.decide(a.claim, a.class, by)
 	if a.decision.Denial != nil {
 		if err := a.undoBegun(ctx); err != nil {
 			return err
@@ -387,13 +391,13 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 // again by another user, or labels that were removed.
 func (a *attempt) confirm(ctx context.Context) (stands bool, err error) {
 	before := a.decision
-	labels := a.p.namespaceLabels(a.claim.Namespace)
+	by := a.p.askerOf(a.claim)
 	if a.p.selectsByLabels(before.Tenant) {
-		if labels, err = a.p.namespaceLabelsNow(ctx, a.claim.Namespace); err != nil {
+		if by.Labels, err = a.p.askerLabelsNow(ctx, by); err != nil {
 			return false, err
 		}
 	}
-	if err := a.decide(ctx, labels); err != nil {
+	if err := a.decide(ctx, by); err != nil {
 		return false, err
 	}
 	return a.decision.Tenant == before.Tenant && a.decision.Rule == before.Rule && a.decision.Revision == before.Revision, nil

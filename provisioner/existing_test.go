@@ -31,6 +31,7 @@ func TestReadExistingAgreesWithAdmission(t *testing.T) {
 		"a data source": func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "x"}
 		},
+		"for a populator": fromImage,
 		"many writers": func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		},

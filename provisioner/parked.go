@@ -124,9 +124,16 @@ func (p *parked) reconsider(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// admitted forgets that a claim was denied, but not the events about it.
+// leave lists a claim that another program serves. There is no event: the lot remembers
+// the message for reports only.
+func (p *parked) leave(claim *corev1.PersistentVolumeClaim, why policy.Denial) {
+	p.claims.IsNews(claim.UID, string(why.Reason), why.Message, true)
+	p.claims.Park(claim, parking.Left, nil)
+}
+
+// admitted forgets that a claim was denied or left alone, but not the events about it.
 func (p *parked) admitted(claim types.UID) {
-	p.claims.Take(claim, parking.Denied)
+	p.claims.Take(claim, parking.Denied, parking.Left)
 }
 
 // claimGone forgets a claim and the events about it.

@@ -23,7 +23,8 @@ type PendingGroup struct {
 	Oldest time.Time
 }
 
-// PendingClaims groups the claims that wait for something.
+// PendingClaims groups the claims that wait for something, without those that another
+// program serves.
 func (p *Provisioner) PendingClaims() []PendingGroup {
 	return groups(p.waiting(), func(state parking.Reason, reported string) string {
 		if state == parking.Failing {
@@ -60,6 +61,9 @@ func groups[T metav1.Object](lots []*parking.Lot[T], reasonOf func(state parking
 	}
 	found := map[key]PendingGroup{}
 	add := func(object T, state parking.Reason, reported string) {
+		if state == parking.Left {
+			return
+		}
 		at := key{state, reasonOf(state, reported)}
 		group, ok := found[at]
 		created := object.GetCreationTimestamp().Time

@@ -170,7 +170,7 @@ func TestDecisionOfAnOldPolicyReservesNothing(t *testing.T) {
 	f := newFixture(t)
 	f.count()
 	claim := f.both()
-	stale := f.decide(claim, f.class, nil)
+	stale := f.decide(claim, f.class, f.askerOf(claim))
 	f.limit("0")
 	if _, err := f.placement.Choose(t.Context(), claim, "both", stale, true); !errors.Is(err, ledger.ErrPolicyChanged) {
 		t.Errorf("error %v, want %v", err, ledger.ErrPolicyChanged)

@@ -98,7 +98,7 @@ func New(options Options) *Provisioner {
 		RecordedBy: p.recordedBy, Nodes: p.Nodes, UseOf: p.useOf, Volumes: p.unrecordedVolumes,
 	}
 	p.sources = datasource.NewResolver(datasource.Options{
-		Client: p.Client, Claims: p.Claims, PersistentVolumes: p.PersistentVolumes, Cluster: p.Cluster,
+		Client: p.Client, Claims: p.Claims, IndexedClaims: p.IndexedClaims, PersistentVolumes: p.PersistentVolumes, Cluster: p.Cluster,
 		Snapshots: p.Snapshots, SnapshotClient: p.SnapshotClient, Name: p.Name,
 	})
 	p.secrets = secrets.New(secrets.Options{

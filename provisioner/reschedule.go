@@ -131,12 +131,12 @@ func (p *Provisioner) onAnyNode(claim *corev1.PersistentVolumeClaim, class *stor
 	if nodeOf(claim, class) == "" {
 		return ledger.Decided{}, false
 	}
-	labels := p.namespaceLabels(claim.Namespace)
-	reached := p.placement.Untried(claim.UID, p.decide(claim, class, labels))
+	by := p.askerOf(claim)
+	reached := p.placement.Untried(claim.UID, p.decide(claim, class, by))
 	unscheduled := claim.DeepCopy()
 	delete(unscheduled.Annotations, admission.SelectedNodeAnnotation)
 	delete(unscheduled.Annotations, admission.AlphaSelectedNodeAnnotation)
-	decision = p.decide(unscheduled, class, labels)
+	decision = p.decide(unscheduled, class, by)
 	return decision, slices.ContainsFunc(p.placement.Untried(claim.UID, decision), func(at policy.Location) bool {
 		return !slices.Contains(reached, at)
 	})

@@ -46,6 +46,13 @@ func (p *Provisioner) SourceChanged(namespace, claim string) {
 	}
 }
 
+// PopulatedChanged brings back the populators' claims that are to fill this one.
+func (p *Provisioner) PopulatedChanged(claim *corev1.PersistentVolumeClaim) {
+	if triggers := p.sources.PopulatedChanged(claim); len(triggers) > 0 {
+		p.wake(triggers...)
+	}
+}
+
 // PolicyChanged brings back everything that was denied or failed under the
 // previous policy.
 func (p *Provisioner) PolicyChanged() {

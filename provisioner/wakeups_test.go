@@ -77,7 +77,7 @@ func TestOutageComesBeforeAFullQuota(t *testing.T) {
 		t.Errorf("claims that came back: %v, want the claim parked", f.requeued)
 	}
 	gold.health = nil
-	onGold := f.decide(claim, f.class, nil).Only([]string{"gold"}, nil)
+	onGold := f.decide(claim, f.class, f.askerOf(claim)).Only([]string{"gold"}, nil)
 	if !f.placement.CouldGoElsewhere("another-claim", onGold) {
 		t.Error("a backend that was silent counts as full")
 	}

@@ -22,10 +22,10 @@ const (
 const ImportAnnotation = "standalone-cinder.openstack.org/import-volume"
 
 // ImportOf returns the volume that a claim asks for, and whether it asks for
-// one.
+// one. A claim that a populator serves asks for none, whatever its annotations are.
 func ImportOf(claim *corev1.PersistentVolumeClaim) (volume string, asks bool) {
 	volume, asks = claim.Annotations[ImportAnnotation]
-	return volume, asks
+	return volume, asks && PopulatorOf(claim) == ""
 }
 
 // The reasons of a refusal.

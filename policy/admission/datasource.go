@@ -31,8 +31,12 @@ const (
 
 // DataSourceOf returns the object whose content a claim wants; nil if it wants
 // an empty volume. It refuses what the program cannot copy: such a claim must
-// not get an empty volume instead.
+// not get an empty volume instead. What populators serve is refused as
+// policy.AwaitsPopulator.
 func DataSourceOf(claim *corev1.PersistentVolumeClaim, parameters map[string]string) (*DataSource, *policy.Denial) {
+	if populator := PopulatorOf(claim); populator != "" {
+		return nil, &policy.Denial{Reason: policy.AwaitsPopulator, Message: fmt.Sprintf("the claim waits for a volume populator of %s, which has its volume made for a claim of its own", populator)}
+	}
 	given, refused := givenSource(claim)
 	if refused != nil {
 		return nil, refused
@@ -57,27 +61,50 @@ func DataSourceOf(claim *corev1.PersistentVolumeClaim, parameters map[string]str
 	return &DataSource{Kind: ClaimKind, Name: name}, nil
 }
 
-// givenSource reads the claim's spec. The API server keeps dataSource and
+// reference is what a claim's spec says about its content.
+type reference struct{ group, kind, namespace, name string }
+
+// referenceOf reads the claim's spec. The API server keeps dataSource and
 // dataSourceRef equal, unless the latter names another namespace.
+func referenceOf(claim *corev1.PersistentVolumeClaim) (reference, bool) {
+	if ref := claim.Spec.DataSourceRef; ref != nil {
+		return reference{textOf(ref.APIGroup), ref.Kind, textOf(ref.Namespace), ref.Name}, true
+	}
+	if source := claim.Spec.DataSource; source != nil {
+		return reference{group: textOf(source.APIGroup), kind: source.Kind, name: source.Name}, true
+	}
+	return reference{}, false
+}
+
+// maxKind is the length of the longest kind that a CustomResourceDefinition can have.
+// The API server accepts any in a claim.
+const maxKind = 63
+
+// PopulatorOf returns whose volume populator serves a claim, as group/kind; empty if
+// none does. Every API group except Kubernetes' core and that of snapshots may have
+// populators.
+func PopulatorOf(claim *corev1.PersistentVolumeClaim) string {
+	wanted, ok := referenceOf(claim)
+	if !ok || wanted.group == "" || wanted.group == snapshots {
+		return ""
+	}
+	if len(wanted.kind) > maxKind {
+		wanted.kind = strings.ToValidUTF8(wanted.kind[:maxKind], "") + "..."
+	}
+	return wanted.group + "/" + wanted.kind
+}
+
 func givenSource(claim *corev1.PersistentVolumeClaim) (*DataSource, *policy.Denial) {
-	spec := claim.Spec
-	var group, kind, name string
+	wanted, ok := referenceOf(claim)
 	switch {
-	case spec.DataSourceRef != nil:
-		ref := spec.DataSourceRef
-		if ref.Namespace != nil && *ref.Namespace != "" && *ref.Namespace != claim.Namespace {
-			return nil, unsupported("spec.dataSourceRef asks for the content of %s %q in namespace %s, but content is copied only within one namespace", ref.Kind, ref.Name, *ref.Namespace)
-		}
-		group, kind, name = textOf(ref.APIGroup), ref.Kind, ref.Name
-	case spec.DataSource != nil:
-		group, kind, name = textOf(spec.DataSource.APIGroup), spec.DataSource.Kind, spec.DataSource.Name
-	default:
+	case !ok:
 		return nil, nil
+	case wanted.namespace != "" && wanted.namespace != claim.Namespace:
+		return nil, unsupported("spec.dataSourceRef asks for the content of %s %q in namespace %s, but content is copied only within one namespace", wanted.kind, wanted.name, wanted.namespace)
+	case wanted.group == "" && wanted.kind == ClaimKind, wanted.group == snapshots && wanted.kind == SnapshotKind:
+		return &DataSource{Kind: wanted.kind, Name: wanted.name}, nil
 	}
-	if group == "" && kind == ClaimKind || group == snapshots && kind == SnapshotKind {
-		return &DataSource{Kind: kind, Name: name}, nil
-	}
-	return nil, unsupported("spec.dataSource asks for the content of %s %q, which is not supported; the claim is not given an empty volume instead; remove the data source", kind, name)
+	return nil, unsupported("spec.dataSource asks for the content of %s %q, which is not supported; the claim is not given an empty volume instead; remove the data source", wanted.kind, wanted.name)
 }
 
 func textOf(text *string) string {

@@ -49,6 +49,7 @@ type claimFlags struct {
 	namespace       string
 	name            string
 	namespaceLabels map[string]string
+	populates       string
 	storageClass    string
 	parameters      []string
 	attributes      []string
@@ -67,6 +68,14 @@ func (f claimFlags) claim() (claim, error) {
 		Claim:           f.name,
 		StorageClass:    f.storageClass,
 		VolumeMode:      policy.VolumeMode(f.volumeMode),
+	}
+	if f.populates != "" {
+		namespace, name, ok := strings.Cut(f.populates, "/")
+		if !ok || namespace == "" || name == "" {
+			return c, usageError("--populates must be written as NAMESPACE/NAME, not %q", f.populates)
+		}
+		c.request.NamespaceLabels = policy.NamespaceLabels(f.namespace, nil)
+		c.request.Populated = &policy.Populated{Namespace: namespace, NamespaceLabels: policy.NamespaceLabels(namespace, f.namespaceLabels), Claim: name}
 	}
 	var err error
 	if c.request.Parameters, err = readParameters("parameter", f.parameters); err != nil {
@@ -134,12 +143,23 @@ func (m manifests) resolve(p *policy.Policy, labels, parameters map[string]strin
 	selected := slices.ContainsFunc(p.Tenants, func(t policy.Tenant) bool { return t.NamespaceSelector != nil })
 	claims := make([]claim, 0, len(m.claims))
 	for _, manifest := range m.claims {
-		claims = append(claims, m.resolveClaim(manifest, selected, labels, parameters))
+		claims = append(claims, m.resolveClaim(p, manifest, selected, labels, parameters))
 	}
 	return claims
 }
 
-func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, parameters map[string]string) claim {
+// claimByUID returns the claim with a UID, which manifests have that were read from a
+// cluster; nil if there is none.
+func (m manifests) claimByUID(uid string) *corev1.PersistentVolumeClaim {
+	for _, manifest := range m.claims {
+		if string(manifest.claim.UID) == uid {
+			return manifest.claim
+		}
+	}
+	return nil
+}
+
+func (m manifests) resolveClaim(p *policy.Policy, manifest claimManifest, selected bool, labels, parameters map[string]string) claim {
 	object := manifest.claim
 	c := claim{source: manifest.source, name: object.Name}
 	note := func(format string, args ...any) { c.notes = append(c.notes, fmt.Sprintf(format, args...)) }
@@ -148,12 +168,26 @@ func (m manifests) resolveClaim(manifest claimManifest, selected bool, labels, p
 	if object.Name != object.GenerateName+"*" {
 		c.request.Claim = object.Name
 	}
-	if namespace, ok := m.namespaces[object.Namespace]; ok {
-		labels = namespace.Labels
-	} else if selected && len(labels) == 0 {
-		note("the manifests have no Namespace %s: assuming that it has no labels of its own; give them with --namespace-labels", object.Namespace)
+	labelsOf := func(name string) map[string]string {
+		given := labels
+		if namespace, ok := m.namespaces[name]; ok {
+			given = namespace.Labels
+		} else if selected && len(labels) == 0 {
+			note("the manifests have no Namespace %s: assuming that it has no labels of its own; give them with --namespace-labels", name)
+		}
+		return policy.NamespaceLabels(name, given)
 	}
-	c.request.NamespaceLabels = policy.NamespaceLabels(object.Namespace, labels)
+	if p.IsPopulator(object.Namespace) {
+		target, missing := admission.PopulatedClaim(object, m.claimByUID)
+		var labels map[string]string
+		if target != nil {
+			labels = labelsOf(target.Namespace)
+		}
+		c.request.NamespaceLabels = policy.NamespaceLabels(object.Namespace, nil)
+		c.request.Populated = admission.PopulatedOf(target, labels, missing)
+	} else {
+		c.request.NamespaceLabels = labelsOf(object.Namespace)
+	}
 
 	name, named := storageClassOf(object)
 	if !named {

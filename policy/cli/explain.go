@@ -48,9 +48,13 @@ Everything else counts as unused. If there are several claims, each granted one
 counts for those after it.
 
 A claim is granted, denied by the policy, or refused: the provisioner refuses some
-claims before it asks the policy, such as those with a selector.
+claims before it asks the policy, such as those with a selector. A claim whose
+dataSourceRef names another API group is left to a volume populator. The policy
+decides about the populator's own claim; in a namespace that the policy lists under
+populators, it does so on behalf of the claim whose UID ends the name. With manifests,
+that claim must be among them; without, give it with --populates.
 
-Exit codes: 0 the claims are explained, granted or denied; 1 the policy has
+Exit codes: 0 the claims are explained, granted, denied or left; 1 the policy has
 errors, which are listed; 2 wrong usage or an unreadable file; 3 the claims are
 explained, and the provisioner refuses one of them. To make a pipeline fail on a
 denial, use policy test.`,
@@ -68,6 +72,7 @@ denial, use policy test.`,
 	flags.StringVarP(&options.claim.namespace, "namespace", "n", "", "`namespace` of the claim; with manifests, of claims that name none (default \"default\")")
 	flags.StringVar(&options.claim.name, "name", "", "`name` of the claim, which matters to rules with pick: spread")
 	flags.StringToStringVar(&options.claim.namespaceLabels, "namespace-labels", nil, "labels of the namespace, as `KEY=VALUE,...`; with manifests, if its Namespace is not among them")
+	flags.StringVar(&options.claim.populates, "populates", "", "`claim` on whose behalf a populator's claim asks, as NAMESPACE/NAME; --namespace-labels are those of its namespace then")
 	flags.StringVar(&options.claim.storageClass, "storage-class", "", "`name` of the claim's StorageClass")
 	flags.StringArrayVar(&options.claim.parameters, "parameter", nil, "parameter of the StorageClass, as `KEY=VALUE`; may be repeated; with manifests, if the StorageClass is not among them")
 	flags.StringArrayVar(&options.claim.attributes, "attribute", nil, "parameter of the VolumeAttributesClass that the claim names, as `KEY=VALUE`; may be repeated; without manifests")
@@ -80,7 +85,7 @@ denial, use policy test.`,
 	completeValues(cmd, "volume-mode", string(policy.Filesystem), string(policy.Block))
 	completeValues(cmd, "access-mode", "RWO", "ROX", "RWX", "RWOP")
 	completeYAML(cmd, "policy", "manifests")
-	for _, free := range []string{"namespace", "name", "namespace-labels", "storage-class", "parameter", "attribute", "size", "limit", "used"} {
+	for _, free := range []string{"namespace", "name", "namespace-labels", "populates", "storage-class", "parameter", "attribute", "size", "limit", "used"} {
 		completeValues(cmd, free)
 	}
 	return cmd
@@ -144,7 +149,7 @@ func (o explainOptions) check(cmd *cobra.Command) error {
 		return usageError("%s needs %s%s (see %s --help)", cmd.CommandPath(), strings.Join(missing, ", "), hint, cmd.CommandPath())
 	}
 	if len(o.files) > 0 {
-		for _, flag := range []string{"name", "storage-class", "attribute", "size", "limit", "volume-mode", "access-mode"} {
+		for _, flag := range []string{"name", "populates", "storage-class", "attribute", "size", "limit", "volume-mode", "access-mode"} {
 			if cmd.Flags().Changed(flag) {
 				return usageError("--%s describes a claim on the command line and does not go with manifests; remove one of them", flag)
 			}

@@ -227,6 +227,60 @@ func TestWhatTheProvisionerRefuses(t *testing.T) {
 	}
 }
 
+const populatedUID = "0f6c2d3e-8a41-4c5b-9d7e-1234567890ab"
+
+// populated is what a cluster has of a claim for a populator, and of the populator's own.
+const populated = `apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, namespace: team-a, uid: ` + populatedUID + `}
+spec: {storageClassName: fast, dataSourceRef: {apiGroup: example.org, kind: Image, name: debian}, resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: prime-` + populatedUID + `, namespace: volume-populators}
+spec: {storageClassName: fast, resources: {requests: {storage: 2Gi}}}
+`
+
+func TestClaimsOfPopulatorsAreExplained(t *testing.T) {
+	const (
+		example = "../../config.example.yaml"
+		left    = "left: AwaitsPopulator: the claim waits for a volume populator of example.org/Image, which has its volume made for a claim of its own\n" +
+			"The provisioner makes no volume for it. About the populator's claim, if it is like this one, the policy decides:\n  granted: tenant team-a, "
+		behalf = "note: namespace volume-populators is a populator's (populators[0]): what follows is about claim team-a/data, on whose behalf it asks\n"
+		nobody = "denied: NoPopulatedClaim: namespace volume-populators is a populator's (populators[0]) and belongs to no tenant: its claims get volumes only on behalf of claims that wait to be filled"
+	)
+	_, alone, _ := strings.Cut(populated, "---\n")
+	flags := []string{"-n", "volume-populators", "--storage-class", "fast", "--size", "2Gi"}
+	for name, c := range map[string]struct {
+		stdin string
+		args  []string
+		want  []string
+	}{
+		"both, from a cluster":     {populated, []string{"-"}, []string{left, behalf, "\ngranted: tenant team-a, ", "Claim volume-populators/prime-", "0 + 2 = 2 of 500\n", "0 + 1 = 1 of 500\n"}},
+		"the populator's alone":    {alone, []string{"-"}, []string{nobody + "; no claim has the UID " + populatedUID + "\ndecided by populators[0] (../../config.example.yaml:"}},
+		"by flags":                 {"", append(flags, "--populates", "team-a/data"), []string{behalf, "\ngranted: tenant team-a, "}},
+		"by flags, with labels":    {"", append(flags[:2:2], "--storage-class", "scratch", "--size", "2Gi", "--populates", "x/data", "--namespace-labels", "environment=development"), []string{"\ngranted: tenant developers, "}},
+		"by flags, for nobody":     {"", flags, []string{nobody + "\n"}},
+		"not of the populator's":   {"", append(flags, "--populates", "volume-populators/data"), []string{nobody + "; namespace volume-populators of claim data is a populator's, too\n"}},
+		"not of another namespace": {"", []string{"-n", "stranger", "--storage-class", "fast", "--size", "2Gi", "--populates", "team-a/data"}, []string{"denied: NoMatchingTenant: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := run(c.stdin, append([]string{"explain", "--policy", example}, c.args...)...)
+			if got.err != nil {
+				t.Errorf("code %d, %v", ExitCode(got.err), got.err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(got.stdout, want) {
+					t.Errorf("no %q in\n%s", want, got.stdout)
+				}
+			}
+		})
+	}
+	if got := run(populated, "explain", "--policy", example, "-o", "json", "-"); !strings.Contains(got.stdout, `"verdict": "left"`) {
+		t.Errorf("no verdict in\n%s", got.stdout)
+	}
+}
+
 // TestPromisesOfTheStorageClass: what a class promises and its claims do not
 // get is denied or noted.
 func TestPromisesOfTheStorageClass(t *testing.T) {
@@ -299,30 +353,31 @@ func TestWrongUseOfExplain(t *testing.T) {
 		args []string
 		want string
 	}{
-		"nothing":             {nil, command + " needs --policy, --namespace, --storage-class, --size; claims may also be given as files of manifests (see " + command + " --help)"},
-		"no policy":           {[]string{"claims.yaml"}, command + " needs --policy (see " + command + " --help)"},
-		"no size":             {basic[:6], command + " needs --size; claims may also be given as files of manifests (see " + command + " --help)"},
-		"a size of no kind":   {append(basic[:7:7], "10gb"), `--size must be a quantity such as 10Gi, not "10gb"`},
-		"a limit of no kind":  {append(basic[:8:8], "--limit", "much"), `--limit must be a quantity such as 10Gi, not "much"`},
-		"a volume mode":       {append(basic[:8:8], "--volume-mode", "block"), `--volume-mode must be Filesystem or Block, not "block"`},
-		"an access mode":      {append(basic[:8:8], "--access-mode", "RW"), `--access-mode must be RWO, ROX, RWX or RWOP, not "RW"`},
-		"a parameter":         {append(basic[:8:8], "--parameter", "=x"), `--parameter must be written as KEY=VALUE, not "=x"`},
-		"a parameter twice":   {append(basic[:8:8], "--parameter", "a=x", "--parameter", "a=y"), `--parameter a is given twice`},
-		"a label":             {append(basic[:8:8], "--namespace-labels", "a=b c"), `--namespace-labels: "b c" cannot be a label's value; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit`},
-		"a label alone":       {append(basic[:8:8], "--namespace-labels", "a"), command + `: invalid argument "a" for "--namespace-labels" flag: a must be formatted as key=value (see ` + command + ` --help)`},
-		"both kinds":          {append(basic[:8:8], "claims.yaml"), "--storage-class describes a claim on the command line and does not go with manifests; remove one of them"},
-		"twice from stdin":    {[]string{"--policy", "-", "-"}, "only one file can be - for standard input, not 2"},
-		"an absent file":      {[]string{"--policy", testPolicy, "testdata/absent.yaml"}, "read manifests: open testdata/absent.yaml: no such file or directory"},
-		"an absent policy":    {append([]string{"--policy", "testdata/absent.yaml"}, basic[2:]...), "read policy: open testdata/absent.yaml: no such file or directory"},
-		"an output":           {append(basic[:8:8], "-o", "yaml"), `--output must be text or json, not "yaml"`},
-		"used by nobody":      {append(basic[:8:8], "--used", "volumes=1"), "--used volumes=1: write one of tenant=, rule=, backend= with volumes=, gigabytes= or both, such as tenant=team-a,volumes=18"},
-		"used by two":         {append(basic[:8:8], "--used", "tenant=a,backend=b,volumes=1"), "--used tenant=a,backend=b,volumes=1: write one of tenant=, rule=, backend= with volumes=, gigabytes= or both, such as tenant=team-a,volumes=18"},
-		"used by one, but":    {append(basic[:8:8], "--used", "tenant=a"), "--used tenant=a: write one of tenant=, rule=, backend= with volumes=, gigabytes= or both, such as tenant=team-a,volumes=18"},
-		"used twice":          {append(basic[:8:8], "--used", "tenant=a,volumes=1,volumes=2"), "--used tenant=a,volumes=1,volumes=2: volumes is given twice"},
-		"used not much":       {append(basic[:8:8], "--used", "tenant=a,volumes=-1"), `--used tenant=a,volumes=-1: volumes must be a whole number, not "-1"`},
-		"used what":           {append(basic[:8:8], "--used", "tenant=a,gb=1"), `--used tenant=a,gb=1: "gb=1" is none of tenant=, rule=, backend=, volumes=, gigabytes=`},
-		"used by an unknown":  {append(basic[:8:8], "--used", "tenant=team-b,volumes=1"), `--used: used[0].tenant: the policy has no tenant "team-b"; did you mean "team-a"?`},
-		"used by the unknown": {append(basic[:8:8], "--used", "rule=x,volumes=1"), `--used: used[0].rule: the policy has no rule "x"; the rules are tenants[0].classes[0], tenants[0].classes[1], tenants[1].classes[0], tenants[1].classes[1], tenants[2].classes[0]`},
+		"nothing":                     {nil, command + " needs --policy, --namespace, --storage-class, --size; claims may also be given as files of manifests (see " + command + " --help)"},
+		"no policy":                   {[]string{"claims.yaml"}, command + " needs --policy (see " + command + " --help)"},
+		"no size":                     {basic[:6], command + " needs --size; claims may also be given as files of manifests (see " + command + " --help)"},
+		"a size of no kind":           {append(basic[:7:7], "10gb"), `--size must be a quantity such as 10Gi, not "10gb"`},
+		"a limit of no kind":          {append(basic[:8:8], "--limit", "much"), `--limit must be a quantity such as 10Gi, not "much"`},
+		"a volume mode":               {append(basic[:8:8], "--volume-mode", "block"), `--volume-mode must be Filesystem or Block, not "block"`},
+		"an access mode":              {append(basic[:8:8], "--access-mode", "RW"), `--access-mode must be RWO, ROX, RWX or RWOP, not "RW"`},
+		"a parameter":                 {append(basic[:8:8], "--parameter", "=x"), `--parameter must be written as KEY=VALUE, not "=x"`},
+		"a parameter twice":           {append(basic[:8:8], "--parameter", "a=x", "--parameter", "a=y"), `--parameter a is given twice`},
+		"a label":                     {append(basic[:8:8], "--namespace-labels", "a=b c"), `--namespace-labels: "b c" cannot be a label's value; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit`},
+		"a claim without a namespace": {append(basic[:8:8], "--populates", "data"), `--populates must be written as NAMESPACE/NAME, not "data"`},
+		"a label alone":               {append(basic[:8:8], "--namespace-labels", "a"), command + `: invalid argument "a" for "--namespace-labels" flag: a must be formatted as key=value (see ` + command + ` --help)`},
+		"both kinds":                  {append(basic[:8:8], "claims.yaml"), "--storage-class describes a claim on the command line and does not go with manifests; remove one of them"},
+		"twice from stdin":            {[]string{"--policy", "-", "-"}, "only one file can be - for standard input, not 2"},
+		"an absent file":              {[]string{"--policy", testPolicy, "testdata/absent.yaml"}, "read manifests: open testdata/absent.yaml: no such file or directory"},
+		"an absent policy":            {append([]string{"--policy", "testdata/absent.yaml"}, basic[2:]...), "read policy: open testdata/absent.yaml: no such file or directory"},
+		"an output":                   {append(basic[:8:8], "-o", "yaml"), `--output must be text or json, not "yaml"`},
+		"used by nobody":              {append(basic[:8:8], "--used", "volumes=1"), "--used volumes=1: write one of tenant=, rule=, backend= with volumes=, gigabytes= or both, such as tenant=team-a,volumes=18"},
+		"used by two":                 {append(basic[:8:8], "--used", "tenant=a,backend=b,volumes=1"), "--used tenant=a,backend=b,volumes=1: write one of tenant=, rule=, backend= with volumes=, gigabytes= or both, such as tenant=team-a,volumes=18"},
+		"used by one, but":            {append(basic[:8:8], "--used", "tenant=a"), "--used tenant=a: write one of tenant=, rule=, backend= with volumes=, gigabytes= or both, such as tenant=team-a,volumes=18"},
+		"used twice":                  {append(basic[:8:8], "--used", "tenant=a,volumes=1,volumes=2"), "--used tenant=a,volumes=1,volumes=2: volumes is given twice"},
+		"used not much":               {append(basic[:8:8], "--used", "tenant=a,volumes=-1"), `--used tenant=a,volumes=-1: volumes must be a whole number, not "-1"`},
+		"used what":                   {append(basic[:8:8], "--used", "tenant=a,gb=1"), `--used tenant=a,gb=1: "gb=1" is none of tenant=, rule=, backend=, volumes=, gigabytes=`},
+		"used by an unknown":          {append(basic[:8:8], "--used", "tenant=team-b,volumes=1"), `--used: used[0].tenant: the policy has no tenant "team-b"; did you mean "team-a"?`},
+		"used by the unknown":         {append(basic[:8:8], "--used", "rule=x,volumes=1"), `--used: used[0].rule: the policy has no rule "x"; the rules are tenants[0].classes[0], tenants[0].classes[1], tenants[1].classes[0], tenants[1].classes[1], tenants[2].classes[0]`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

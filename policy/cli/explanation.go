@@ -80,10 +80,15 @@ const (
 	// refused: the provisioner refuses the claim before it asks the policy, which
 	// may grant it.
 	refused verdict = "refused"
+	// left: the provisioner leaves the claim to a volume populator, whose own claim the
+	// policy decides about.
+	left verdict = "left"
 )
 
 func verdictOf(c claim, room policy.Room) verdict {
 	switch {
+	case c.refusal != nil && c.refusal.Reason == policy.AwaitsPopulator:
+		return left
 	case c.refusal != nil:
 		return refused
 	case room.Denial != nil:
@@ -292,6 +297,9 @@ func (e *claimExplanation) addZones(p *policy.Policy, decision policy.Decision) 
 func (e *claimExplanation) addStep(p *policy.Policy, s policy.TraceStep) {
 	to := step{Path: s.Path, Line: p.Line(s.Path), Name: s.Name, Outcome: noMatch, Detail: s.Detail}
 	switch {
+	case strings.HasPrefix(s.Path, "populators["):
+		e.Notes = append(e.Notes, s.Detail)
+		return
 	case strings.HasPrefix(s.Path, "backends["):
 		to.Outcome = leftOut
 		if s.Matched {

@@ -99,7 +99,12 @@ func (e claimExplanation) writeHead(w *textWriter, source string) {
 	}
 	w.line("%s: %s %s (%s)", capital(name), size, class, strings.Join(details, ", "))
 	policyVerdict := ""
-	if e.Refusal != nil {
+	switch {
+	case e.Verdict == left:
+		w.line("left: %s: %s", e.Refusal.Reason, e.Refusal.Message)
+		w.line("The provisioner makes no volume for it. About the populator's claim, if it is like this one, the policy decides:")
+		policyVerdict = "  "
+	case e.Refusal != nil:
 		w.line("refused: %s: %s", e.Refusal.Reason, e.Refusal.Message)
 		w.line("The provisioner refuses the claim before it asks the policy, which would decide:")
 		policyVerdict = "  "
@@ -203,7 +208,10 @@ func (e claimExplanation) writeVolume(w *textWriter) {
 	}
 	w.line("")
 	title := "Volume:"
-	if e.Refusal != nil {
+	switch {
+	case e.Verdict == left:
+		title = "Volume of the populator's claim, if it is like this one:"
+	case e.Refusal != nil:
 		title = "Volume, if the provisioner did not refuse the claim:"
 	}
 	w.line("%s", title)

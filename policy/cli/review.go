@@ -73,6 +73,7 @@ var headings = map[review.FindingKind]string{
 	review.ClassNotHonored:     "StorageClasses whose claims do not get what they promise",
 	review.PendingDenied:       "pending claims that are denied",
 	review.PendingGranted:      "pending claims that are granted",
+	review.PendingLeft:         "pending claims that are left to another program",
 }
 
 // maxShown is how many findings of a kind the text has; a policy may deny the

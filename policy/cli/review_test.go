@@ -53,12 +53,15 @@ func reviewed() review.Existing {
 	odd.Place = review.Place{Endpoint: "http://old:8776/v3", Project: "a"}
 	damaged := volume("damaged", "team-a", "fast", "", "here")
 	damaged.Damage = "PersistentVolume pv-damaged: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is put right"
+	populated := claim("team-a", "populated", "fast", 1, false)
+	populated.Refusal = &policy.Denial{Reason: policy.AwaitsPopulator, Message: "the claim waits for a volume populator of example.org/Image, which has its volume made for a claim of its own"}
 	existing := review.Existing{
 		Cluster: "here",
 		Classes: []policy.StorageClass{{Name: "fast", Expandable: true}},
 		Claims: []review.Claim{
 			claim("team-a", "moved", "fast", 100, true), claim("stranger", "denied", "fast", 100, true),
 			claim("team-a", "waits", "missing", 1, false), claim("team-a", "too-much", "fast", 1, false), claim("stranger", "nobody", "fast", 1, false),
+			populated,
 		},
 		Volumes: []review.Volume{
 			retained, damaged, volume("elsewhere", "team-a", "fast", "gold", "there"), volume("gone", "team-z", "fast", "gold", "here"),

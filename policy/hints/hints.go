@@ -27,6 +27,7 @@ func Keys() map[string]map[string]string {
 		backendHas  = "what a backend may hold belongs under limits"
 		ofRules     = "it belongs to the rules that use the backend, under tenants[].classes"
 		credentials = "credentials and addresses belong in clouds.yaml, in the entry that cloud names; for a Cinder without authentication use noauth"
+		onBehalf    = "what a populator asks for belongs to the tenant whose claim it fills, which has the quota and the rules"
 		byLabel     = "namespaces are selected by label with namespaceSelector: {matchLabels: {...}}"
 	)
 	return map[string]map[string]string{
@@ -47,6 +48,10 @@ func Keys() map[string]map[string]string {
 			"volumes": underQuota, "gigabytes": underQuota, "snapshots": underQuota,
 			"concurrency": underLimits, "requestsPerSecond": underLimits,
 			"labels": byLabel, "matchLabels": byLabel, "matchExpressions": byLabel,
+		},
+		"Populator": {
+			"name":   `did you mean "namespace"?`,
+			"tenant": onBehalf, "tenants": onBehalf, "quota": onBehalf, "classes": onBehalf,
 		},
 		"TenantLimits": {"volumes": holdings, "gigabytes": holdings, "snapshots": holdings},
 		"Quota":        {"concurrency": pace, "requestsPerSecond": pace},

@@ -59,13 +59,16 @@ const (
 	// or one.
 	PendingDenied  FindingKind = "PendingDenied"
 	PendingGranted FindingKind = "PendingGranted"
+	// PendingLeft: a claim without a volume waits for another program, whatever the
+	// policy says.
+	PendingLeft FindingKind = "PendingLeft"
 )
 
 // FindingKinds returns every kind in the order in which a Review lists them.
 func FindingKinds() []FindingKind {
 	return []FindingKind{
 		BackendGone, BackendElsewhere, BackendChanged, RetainedBackendGone, ClusterChanged, DamagedVolume, TenantGone, RuleGone,
-		OverQuota, NewlyDenied, MovedTenant, StorageClassGone, DriverMissing, ClassNotHonored, PendingDenied, PendingGranted,
+		OverQuota, NewlyDenied, MovedTenant, StorageClassGone, DriverMissing, ClassNotHonored, PendingDenied, PendingGranted, PendingLeft,
 	}
 }
 
@@ -309,6 +312,10 @@ func (r *reviewer) bound(claim Claim) {
 func (r *reviewer) pending(claim Claim) {
 	if claim.Volume != "" || r.byClaim[claim.UID] {
 		// It waits for the volume that it names, or that was just created for it.
+		return
+	}
+	if claim.Refusal != nil && claim.Refusal.Reason == policy.AwaitsPopulator {
+		r.find(Finding{Kind: PendingLeft, Subject: claim.subject(), Message: claim.Refusal.Message})
 		return
 	}
 	if claim.Refusal != nil {

@@ -22,7 +22,7 @@ func (f Finding) key() findingKey { return findingKey{f.Kind, f.Subject, f.detai
 // finding is left out if there is another one with the same topic.
 func (f Finding) topic() findingKey {
 	switch f.Kind {
-	case PendingDenied, PendingGranted, StorageClassGone:
+	case PendingDenied, PendingGranted, PendingLeft, StorageClassGone:
 		return findingKey{kind: "Pending", subject: f.Subject}
 	}
 	return findingKey{kind: f.Kind, subject: f.Subject}

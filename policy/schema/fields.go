@@ -33,6 +33,11 @@ func policyFields() map[string]field {
 		"Policy.backends": {description: "The Cinder endpoints that volumes may come from.", required: true},
 		"Policy.tenants":  {description: "Who may have volumes. A namespace that no tenant matches gets nothing.", required: true},
 
+		"Policy.populators": {description: "Namespaces of volume populators. A claim there whose name ends in the UID of another claim, such as prime-<UID>, gets its volume on behalf of that claim: its tenant, rules and quotas count. The other claim must ask for the content of another API group (dataSourceRef) and have no volume. Default: none."},
+
+		"Populator.namespace": {description: "Name of a namespace that no tenant lists. Only the populator may make claims there.", required: true,
+			rules: both(entryRules(namespacePattern), object{"not": object{"pattern": `\*`}})},
+
 		"Audit.interval": {description: "Pause between two comparisons. Default: 10m.", rules: notZero()},
 		"Audit.grace":    {description: "The audit ignores anything younger. Default: 10m.", rules: notZero()},
 		"Audit.delete":   {description: "true: remove volumes and Secrets that no PersistentVolume ever named, if that can be proven. Default: false, only report them."},
@@ -151,16 +156,17 @@ func mappingFields() map[string]field {
 
 func tenantFields() map[string]field {
 	return map[string]field{
-		"Tenant":      {rules: object{"anyOf": []object{{"required": []string{"namespaces"}}, {"required": []string{"namespaceSelector"}}}}},
+		"Tenant":      {rules: both(object{"anyOf": []object{{"required": []string{"namespaces"}}, {"required": []string{"namespaceSelector"}}}}, ofRestorers())},
 		"Tenant.name": {description: "Name of the tenant.", required: true, rules: nameRules()},
 		"Tenant.namespaces": {description: "Names of namespaces, or patterns in which * stands for any run of characters. A name wins over a pattern, a pattern over namespaceSelector.",
 			rules: object{"minItems": 1}, entries: entryRules(namespacePattern)},
-		"Tenant.namespaceSelector": {description: "Selects namespaces by label, as well as or instead of namespaces."},
-		"Tenant.quota":             {description: "What the tenant may have in total."},
-		"Tenant.limits":            {description: "Keep the tenant's work from crowding out that of others. The limits of the backends apply as well."},
-		"Tenant.volumeSize":        {description: "Bounds of a single volume's size; override the defaults."},
-		"Tenant.metadata":          {description: "Metadata written on the tenant's volumes in Cinder.", rules: metadataRules(), entries: metadataValues()},
-		"Tenant.classes":           {description: "Rules by StorageClass; the first that lists a claim's StorageClass decides.", required: true, rules: object{"minItems": 1}},
+		"Tenant.namespaceSelector":  {description: "Selects namespaces by label, as well as or instead of namespaces."},
+		"Tenant.quota":              {description: "What the tenant may have in total."},
+		"Tenant.limits":             {description: "Keep the tenant's work from crowding out that of others. The limits of the backends apply as well."},
+		"Tenant.volumeSize":         {description: "Bounds of a single volume's size; override the defaults."},
+		"Tenant.metadata":           {description: "Metadata written on the tenant's volumes in Cinder.", rules: metadataRules(), entries: metadataValues()},
+		"Tenant.restoreAnySnapshot": {description: "true: the tenant's claims may have the content of every tenant's snapshots, never that of other tenants' claims. For backup programs in namespaces of their own: the tenant's namespaces are listed by their names, and quota.volumes or quota.gigabytes is given. Default: false."},
+		"Tenant.classes":            {description: "Rules by StorageClass; the first that lists a claim's StorageClass decides.", required: true, rules: object{"minItems": 1}},
 
 		"Class.storageClasses": {description: "Names of StorageClasses, or patterns in which * stands for any run of characters.", required: true,
 			rules: object{"minItems": 1}, entries: entryRules(storageClassPattern)},
@@ -209,6 +215,21 @@ func filledKeys() object { return object{"propertyNames": object{"minLength": 1}
 
 func nameRules() object {
 	return object{"pattern": labelPattern, "maxLength": validation.DNS1123LabelMaxLength}
+}
+
+// ofRestorers requires names and a quota of tenants that restore any snapshot.
+func ofRestorers() object {
+	return object{
+		"if": object{"properties": object{"restoreAnySnapshot": object{"const": true}}, "required": []string{"restoreAnySnapshot"}},
+		"then": object{
+			"required": []string{"quota"},
+			"properties": object{
+				"namespaces":        object{"items": object{"not": object{"pattern": `\*`}}},
+				"namespaceSelector": false,
+				"quota":             object{"anyOf": []object{{"required": []string{"volumes"}}, {"required": []string{"gigabytes"}}}},
+			},
+		},
+	}
 }
 
 func entryRules(pattern string) object {

@@ -135,6 +135,10 @@ const (
 	// lookForSnapshots is how often to look for the snapshot resources until their CRDs
 	// are installed. Each look costs one request.
 	lookForSnapshots = 5 * time.Second
+	// snapshotTakeUpTime covers the time in which the snapshot-controller binds a
+	// VolumeSnapshot and the program imports its snapshot. A sidecar has a worker less
+	// while it waits.
+	snapshotTakeUpTime = 2 * time.Second
 )
 
 // newSnapshots makes a term's snapshot controller.
@@ -143,6 +147,7 @@ func (a *App) newSnapshots(t *term) *snapshot.Controller {
 		Name:              a.options.ProvisionerName,
 		Cluster:           a.cluster,
 		ClusterUID:        a.clusterUID,
+		CSI:               a.csiSocket != nil,
 		Policy:            a.policy.Load,
 		Backends:          snapshotBackends{t.backends},
 		Ledger:            t.provisioner.Ledger(),
@@ -158,6 +163,7 @@ func (a *App) newSnapshots(t *term) *snapshot.Controller {
 		Gone:              t.provisioner.SnapshotGone,
 		Workers:           snapshotWorkers,
 		LookAgain:         lookForSnapshots,
+		TakeUpTime:        snapshotTakeUpTime,
 		Monitor:           a.monitor,
 		MaxWorkTime:       a.maxWorkTime,
 		Logger:            a.logger,

@@ -346,6 +346,7 @@ func (lent termInformers) follow(p *provisioner.Provisioner, protector *datasour
 	}
 	changed := func(claim *corev1.PersistentVolumeClaim) {
 		p.SourceChanged(claim.Namespace, claim.Name)
+		p.PopulatedChanged(claim)
 		protector.ClaimChanged(claim)
 		snapshots.ClaimChanged(claim)
 	}

@@ -146,7 +146,7 @@ type snapshotImportFlags struct {
 func newSnapshotImportCommand(protocols mappers.Protocols) *cobra.Command {
 	flags := snapshotImportFlags{VolumeOptions: VolumeOptions{Protocols: protocols, SecretNamespace: defaultMapNamespace}}
 	command := &cobra.Command{
-		Use:   "import --policy FILE --backend NAME --snapshot ID --namespace NS --volume-snapshot NAME --storage-class CLASS",
+		Use:   "import --policy FILE --backend NAME --snapshot ID --namespace NS --volume-snapshot NAME",
 		Short: "Make the VolumeSnapshot of a snapshot that exists at Cinder",
 		Long: `Make the VolumeSnapshot of a snapshot that exists at Cinder, and its
 VolumeSnapshotContent. The cluster's snapshot-controller binds them, and the running
@@ -156,8 +156,8 @@ Without --apply, it checks everything that can be checked without a change, and
 prints the objects and the steps.
 
 It refuses a snapshot that is not available, that another object needs, or that the
-policy does not grant: the rule of the StorageClass must have import. The command
-never forces anything.
+policy does not grant: the rule of the StorageClass must have import, unless the
+tenant of the namespace kept the snapshot. The command never forces anything.
 
 Exit codes: 0 the objects exist, or can be created, 1 refused or failed, 2 wrong
 usage, or the cluster cannot be read.`,
@@ -177,7 +177,7 @@ usage, or the cluster cannot be read.`,
 	set.StringVar(&flags.wish.Snapshot, "snapshot", "", "`ID` of the snapshot, or its name if no other has it (required)")
 	set.StringVarP(&flags.wish.Namespace, "namespace", "n", "", "`namespace` of the VolumeSnapshot (required)")
 	set.StringVar(&flags.wish.Name, "volume-snapshot", "", "`name` of the VolumeSnapshot (required)")
-	set.StringVar(&flags.wish.StorageClass, "storage-class", "", "`name` of the StorageClass whose rule must grant the snapshot (required)")
+	set.StringVar(&flags.wish.StorageClass, "storage-class", "", "`name` of the StorageClass whose rule must grant the snapshot; default is that of a snapshot that was kept")
 	set.StringVar(&flags.deletion, "deletion-policy", string(snapshotv1.VolumeSnapshotContentRetain), "deletion `policy` of the VolumeSnapshotContent: Retain or Delete")
 	set.StringVar(&flags.volumeMode, "volume-mode", string(corev1.PersistentVolumeFilesystem), "volume `mode` of the snapshot's volume: Filesystem or Block")
 	set.BoolVar(&flags.apply, "apply", false, "create the objects; without it, the command only checks")
@@ -186,7 +186,7 @@ usage, or the cluster cannot be read.`,
 
 // read checks the flags.
 func (f *snapshotImportFlags) read(command *cobra.Command) error {
-	if err := required(command, "policy", "backend", "snapshot", "namespace", "volume-snapshot", "storage-class"); err != nil {
+	if err := required(command, "policy", "backend", "snapshot", "namespace", "volume-snapshot"); err != nil {
 		return err
 	}
 	f.wish.Driver = f.ProvisionerName
@@ -213,6 +213,10 @@ func (f *snapshotImportFlags) run(ctx context.Context, stdout io.Writer) error {
 	}
 	if err == nil && f.apply {
 		err = importer.ApplyObjects(ctx, objects)
+	}
+	var refusal *imports.RefusedError
+	if errors.As(err, &refusal) && refusal.Why != "" {
+		err = fmt.Errorf("%w (%s)", err, refusal.Why)
 	}
 	if err != nil {
 		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("snapshot %s is not imported: %s", f.wish.Snapshot, statusreport.OneLine(err.Error()))}

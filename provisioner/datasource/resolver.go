@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -23,6 +24,8 @@ type Options struct {
 	Client            kubernetes.Interface
 	Claims            corelisters.PersistentVolumeClaimLister
 	PersistentVolumes corelisters.PersistentVolumeLister
+	// IndexedClaims is the cache of claims, with the indexes of record.ClaimIndexers.
+	IndexedClaims cache.Indexer
 	// Snapshots reads VolumeSnapshots from caches; SnapshotClient from the API server.
 	Snapshots      record.SnapshotReader
 	SnapshotClient snapshotclient.Interface

@@ -124,6 +124,11 @@ type RefusedError struct {
 	message string
 	// Denial is the policy's denial if the policy denies the claim.
 	Denial *policy.Denial
+	// Why says more about a snapshot that counts as missing. No tenant may read it.
+	Why string
+	// Content and Snapshot name a VolumeSnapshotContent and a VolumeSnapshot
+	// (namespace/name) whose end may permit the import of a snapshot.
+	Content, Snapshot string
 }
 
 func (e *RefusedError) Error() string { return e.message }

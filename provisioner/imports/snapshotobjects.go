@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -23,7 +25,8 @@ type SnapshotWish struct {
 	// Namespace and Name are those of the VolumeSnapshot.
 	Namespace, Name string
 	StorageClass    string
-	// Driver is the provisioner's name.
+	// Driver is the provisioner's name. The content of a snapshot that was taken of a
+	// volume in mode csi names the CSI driver instead, if the policy uses that mode.
 	Driver         string
 	DeletionPolicy snapshotv1.DeletionPolicy
 	VolumeMode     corev1.PersistentVolumeMode
@@ -41,11 +44,14 @@ type SnapshotObjects struct {
 // PlanObjects finds the snapshot among those of a backend, and checks what the
 // running program will check.
 func (i *SnapshotImporter) PlanObjects(ctx context.Context, all []cinder.Snapshot, wish SnapshotWish) (*SnapshotObjects, error) {
-	id, err := findSnapshot(all, wish.Snapshot)
+	found, err := findSnapshot(all, wish.Snapshot)
 	if err != nil {
 		return nil, err
 	}
-	objects := &SnapshotObjects{}
+	if stamps.IsCSISnapshot(found) && i.Policy.UsesCSI() {
+		wish.Driver = policy.CSIDriver
+	}
+	id, objects := found.ID, &SnapshotObjects{}
 	if err := i.findObjects(ctx, objects, id, wish); err != nil {
 		return nil, err
 	}
@@ -71,23 +77,27 @@ func (i *SnapshotImporter) PlanObjects(ctx context.Context, all []cinder.Snapsho
 }
 
 // findSnapshot finds a snapshot by its ID or its name.
-func findSnapshot(all []cinder.Snapshot, wanted string) (id string, err error) {
-	var named []string
+func findSnapshot(all []cinder.Snapshot, wanted string) (cinder.Snapshot, error) {
+	var named []cinder.Snapshot
 	for _, s := range all {
 		if s.ID == wanted {
-			return s.ID, nil
+			return s, nil
 		}
 		if s.Name == wanted {
-			named = append(named, s.ID)
+			named = append(named, s)
 		}
 	}
 	switch len(named) {
 	case 0:
-		return "", refused("the backend has no snapshot with the ID or the name %q in its project", wanted)
+		return cinder.Snapshot{}, refused("the backend has no snapshot with the ID or the name %q in its project", wanted)
 	case 1:
 		return named[0], nil
 	}
-	return "", refused("%d snapshots of the backend have the name %q: %s; give the ID of one", len(named), wanted, strings.Join(named, ", "))
+	var ids []string
+	for _, s := range named {
+		ids = append(ids, s.ID)
+	}
+	return cinder.Snapshot{}, refused("%d snapshots of the backend have the name %q: %s; give the ID of one", len(named), wanted, strings.Join(ids, ", "))
 }
 
 // findObjects reads the objects that exist. They must belong to an earlier run of this

@@ -1,8 +1,11 @@
 package imports
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
@@ -43,34 +46,41 @@ type SnapshotImporter struct {
 // SnapshotRequest describes the VolumeSnapshot that is to get a snapshot.
 type SnapshotRequest struct {
 	// ID is the ID of the snapshot.
-	ID              string
+	ID string
+	// Backend has the snapshot; empty for any of those that the policy grants.
+	Backend         string
 	Namespace, Name string
 	// UID is that of the VolumeSnapshot; Content is the name of its
 	// VolumeSnapshotContent.
 	UID, Content string
-	// StorageClass names the rule that is to grant the snapshot.
+	// StorageClass names the rule that is to grant the snapshot. If it is empty, the
+	// stamp of a snapshot that was kept names the rule.
 	StorageClass string
 }
 
 // SnapshotPlan is an import that nothing prevents.
 type SnapshotPlan struct {
 	Snapshot cinder.Snapshot
-	Backend  string
+	// Volume is the snapshot's; zero if it is gone.
+	Volume  cinder.Volume
+	Backend string
 	// Stamp is the stamp that the snapshot gets.
 	Stamp    stamps.Snapshot
 	Decision policy.Decision
 
 	request  SnapshotRequest
 	importer *SnapshotImporter
-	volume   cinder.Volume
+	// asked is the request to the policy; found is its decision before the search.
+	asked policy.SnapshotRequest
+	found policy.Decision
 }
 
 // Plan finds the snapshot and checks everything that can be checked without a change.
 // An error that is a *RefusedError, or comes from the state of the snapshot, says what
-// prevents the import. A snapshot that the rule does not grant, or that was made for
-// another tenant or cluster, counts as missing.
+// prevents the import. A snapshot that was made for another tenant or cluster, or that
+// neither the rule grants nor the tenant kept, counts as missing.
 func (i *SnapshotImporter) Plan(ctx context.Context, r SnapshotRequest) (*SnapshotPlan, error) {
-	asked := policy.SnapshotRequest{Namespace: r.Namespace, StorageClass: r.StorageClass}
+	plan := &SnapshotPlan{request: r, importer: i, asked: policy.SnapshotRequest{Namespace: r.Namespace, StorageClass: r.StorageClass}}
 	namespace, err := i.Client.CoreV1().Namespaces().Get(ctx, r.Namespace, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && namespace.DeletionTimestamp != nil:
@@ -78,48 +88,26 @@ func (i *SnapshotImporter) Plan(ctx context.Context, r SnapshotRequest) (*Snapsh
 	case err != nil:
 		return nil, fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", r.Namespace, err)
 	}
-	asked.NamespaceLabels = namespace.Labels
-	decision := i.Policy.DecideSnapshotImport(asked)
-	if decision.Denial != nil {
-		return nil, refusedBy(decision.Denial)
+	plan.asked.NamespaceLabels = namespace.Labels
+	if plan.found = i.Policy.DecideSnapshotImport(plan.asked); plan.found.Denial != nil {
+		return nil, refusedBy(plan.found.Denial)
 	}
-	plan := &SnapshotPlan{request: r, importer: i}
-	var from Snapshots
-	for _, name := range decision.Backends {
-		if from, err = i.Snapshots(name); err != nil {
-			return nil, err
-		}
-		if from == nil {
-			continue
-		}
-		var found bool
-		if plan.Snapshot, found, err = from.FindSnapshot(ctx, r.ID); err != nil {
-			return nil, err
-		}
-		if found {
-			plan.Backend = name
-			break
-		}
+	from, err := plan.find(ctx)
+	if err != nil {
+		return nil, err
 	}
-	if plan.Backend == "" {
-		return nil, refusedBy(policy.NoSuchSnapshot(decision.Rule, r.ID))
-	}
-	plan.volume, err = from.Volume(ctx, plan.Snapshot.VolumeID)
+	plan.Volume, err = from.Volume(ctx, plan.Snapshot.VolumeID)
 	if err != nil && !cinder.IsKind(err, cinder.KindNotFound) {
 		return nil, err
 	}
-	asked.Backend, asked.Import = plan.Backend, plan.existing(plan.Snapshot)
-	if plan.Decision = i.Policy.DecideSnapshot(asked); plan.Decision.Denial != nil {
-		return nil, refusedBy(plan.Decision.Denial)
+	if plan.Decision, err = plan.decide(plan.Snapshot); err != nil {
+		return nil, err
 	}
 	plan.Stamp = stamps.Snapshot{
 		Cluster: i.Cluster, ClusterUID: i.ClusterUID, Namespace: r.Namespace, Snapshot: r.Name, SnapshotUID: r.UID, Content: r.Content,
-		Tenant: plan.Decision.Tenant, StorageClass: r.StorageClass,
+		Tenant: plan.Decision.Tenant, StorageClass: plan.asked.StorageClass,
 	}
-	if err := plan.Granted(plan.Snapshot); err != nil {
-		return nil, err
-	}
-	if plan.volume.Encrypted {
+	if plan.Volume.Encrypted {
 		return nil, refused("snapshot %s is of a volume that Cinder encrypts, and nodes cannot open one with its content", plan.Snapshot.ID)
 	}
 	if err := from.ImportableSnapshot(plan.Snapshot, plan.Stamp); err != nil {
@@ -133,47 +121,129 @@ func (i *SnapshotImporter) Plan(ctx context.Context, r SnapshotRequest) (*Snapsh
 	return plan, nil
 }
 
+// find finds the snapshot on one of the backends where the policy grants one.
+func (p *SnapshotPlan) find(ctx context.Context) (from Snapshots, err error) {
+	var searched []string
+	for _, name := range p.found.Backends {
+		if p.request.Backend != "" && p.request.Backend != name {
+			continue
+		}
+		if from, err = p.importer.Snapshots(name); err != nil {
+			return nil, err
+		}
+		if from == nil {
+			continue
+		}
+		searched = append(searched, name)
+		var found bool
+		if p.Snapshot, found, err = from.FindSnapshot(ctx, p.request.ID); err != nil {
+			return nil, err
+		}
+		if found {
+			p.Backend, p.asked.Backend = name, name
+			return from, nil
+		}
+	}
+	if len(searched) == 0 {
+		return nil, p.noSuch("backend %s is not one that the policy grants tenant %s here: %s", p.request.Backend, p.found.Tenant, strings.Join(p.found.Backends, ", "))
+	}
+	return nil, p.noSuch("the projects of the backends have no snapshot with this ID: %s", strings.Join(searched, ", "))
+}
+
+// noSuch refuses a snapshot that counts as missing. The rest of the arguments say why
+// to those who may read all objects of the cluster.
+func (p *SnapshotPlan) noSuch(format string, arguments ...any) error {
+	why := fmt.Sprintf(format, arguments...)
+	if p.asked.StorageClass == "" {
+		return &RefusedError{Why: why, message: fmt.Sprintf(
+			"tenant %s has kept no snapshot with the ID %q, and VolumeSnapshotContent %s does not say which rule grants another one; correct its spec.source.snapshotHandle, or name the StorageClass of the rule in the annotation %s",
+			p.found.Tenant, p.request.ID, p.request.Content, record.AnnotationStorageClass)}
+	}
+	denial := p.found.NoSuchSnapshot(p.request.ID)
+	return &RefusedError{message: denial.Message, Denial: denial, Why: why}
+}
+
 func refusedBy(denial *policy.Denial) error {
 	return &RefusedError{message: denial.Message, Denial: denial}
 }
 
-// existing describes a snapshot to the policy.
-func (p *SnapshotPlan) existing(s cinder.Snapshot) *policy.Existing {
-	return &policy.Existing{Wanted: p.request.ID, Name: s.Name, Type: p.volume.Type, Metadata: s.Metadata}
+// decide applies the policy to the snapshot as it was read. It belongs to the tenant of
+// its stamp; if it has none, to that of its volume's stamp.
+func (p *SnapshotPlan) decide(s cinder.Snapshot) (policy.Decision, error) {
+	i, stamp, asked := p.importer, stamps.OfSnapshot(s), p.asked
+	asked.Import = &policy.Existing{Wanted: p.request.ID, Name: s.Name, Type: p.Volume.Type, Metadata: s.Metadata}
+	switch {
+	case stamp.Cluster == "" && IsForeign(p.Volume, i.Cluster, i.ClusterUID, p.found.Tenant):
+		of := stamps.Of(p.Volume)
+		return policy.Decision{}, p.noSuch("it has no stamp, and its volume %s carries that of tenant %q in cluster %q; if nothing there needs the volume, remove the stamp: openstack volume unset --property %s %s",
+			p.Volume.ID, of.Tenant, of.Cluster, stamps.KeyCluster, p.Volume.ID)
+	case stamp.Cluster == "":
+	case stamp.Cluster != i.Cluster || stamp.ClusterUID != "" && stamp.ClusterUID != i.ClusterUID:
+		return policy.Decision{}, p.noSuch("it carries the stamp of cluster %q (namespace kube-system has the UID %s), VolumeSnapshot %s/%s; if nothing there needs it, remove the stamp: openstack volume snapshot unset --property %s %s",
+			stamp.Cluster, stamp.ClusterUID, stamp.Namespace, stamp.Snapshot, stamps.KeyCluster, s.ID)
+	default:
+		if tenant, ok := i.Policy.Tenant(p.found.Tenant); !ok || !tenant.MayTakeUp(stamp.Tenant) {
+			return policy.Decision{}, p.noSuch("it was made for tenant %q, VolumeSnapshot %s/%s; name it in a namespace of that tenant, or of a tenant with restoreAnySnapshot", stamp.Tenant, stamp.Namespace, stamp.Snapshot)
+		}
+		asked.Import.KeptBy, asked.StorageClass = stamp.Tenant, cmp.Or(asked.StorageClass, stamp.StorageClass)
+	}
+	if asked.StorageClass == "" {
+		return policy.Decision{}, p.noSuch("it has no stamp of this program")
+	}
+	decision := i.Policy.DecideSnapshot(asked)
+	switch denial := decision.Denial; {
+	case denial == nil:
+		p.asked.StorageClass = asked.StorageClass
+		return decision, nil
+	case denial.Reason != policy.ImportNotGranted && denial.Reason != policy.ImportedSnapshotNotFound:
+		return decision, refusedBy(denial)
+	case denial.Reason == policy.ImportNotGranted:
+		return decision, p.noSuch("it has no stamp of this program")
+	}
+	return decision, p.noSuch("its name, the type of its volume or its metadata are not what the rule imports")
 }
 
 // Granted checks the snapshot as it is now, because somebody may rename it, or change
 // its metadata, at any time.
 func (p *SnapshotPlan) Granted(s cinder.Snapshot) error {
-	i, stamp := p.importer, stamps.OfSnapshot(s)
-	isOthers := stamp.Cluster != "" && (stamp.Cluster != i.Cluster || stamp.ClusterUID != "" && stamp.ClusterUID != i.ClusterUID || stamp.Tenant != p.Decision.Tenant)
-	if !isOthers && !IsForeign(p.volume, i.Cluster, i.ClusterUID, p.Decision.Tenant) && p.Decision.Import.Grants(*p.existing(s)) {
-		return nil
-	}
-	return refusedBy(policy.NoSuchSnapshot(p.Decision.Rule, p.request.ID))
+	_, err := p.decide(s)
+	return err
 }
 
 // Unclaimed refuses a snapshot with a stamp of this cluster as long as Kubernetes
 // has the VolumeSnapshotContent or the VolumeSnapshot that it was stamped for.
 func (p *SnapshotPlan) Unclaimed(ctx context.Context, s cinder.Snapshot) error {
 	stamp, from := stamps.OfSnapshot(s), p.importer.SnapshotClient.SnapshotV1()
-	_, err := from.VolumeSnapshotContents().Get(ctx, stamp.Content, metav1.GetOptions{})
+	content, err := from.VolumeSnapshotContents().Get(ctx, stamp.Content, metav1.GetOptions{})
 	switch {
-	case err == nil && stamp.Content == p.request.Content:
+	case err == nil && (stamp.Content == p.request.Content || namesOther(content, s.ID)):
 		// Another content was made under the name of an earlier one.
 	case err == nil:
-		return refused("snapshot %s belongs to VolumeSnapshotContent %s, which exists; to free the snapshot, set its deletionPolicy to Retain, and delete its VolumeSnapshot and the object", s.ID, stamp.Content)
-	case err != nil && !apierrors.IsNotFound(err):
+		refusal := &RefusedError{Content: stamp.Content, message: fmt.Sprintf(
+			"snapshot %s belongs to VolumeSnapshotContent %s, which exists; to free the snapshot, set its deletionPolicy to Retain, and delete its VolumeSnapshot and the object", s.ID, stamp.Content)}
+		if content.DeletionTimestamp != nil {
+			refusal.message = fmt.Sprintf("snapshot %s belongs to VolumeSnapshotContent %s, which is being deleted with the deletionPolicy %s; the snapshot is free once the object is gone, unless it is deleted with it",
+				s.ID, stamp.Content, content.Spec.DeletionPolicy)
+		}
+		return refusal
+	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("cannot tell whether VolumeSnapshotContent %s exists: %w", stamp.Content, err)
 	}
 	live, err := from.VolumeSnapshots(stamp.Namespace).Get(ctx, stamp.Snapshot, metav1.GetOptions{})
 	switch {
 	case err == nil && string(live.UID) == stamp.SnapshotUID && stamp.SnapshotUID != p.request.UID:
-		return refused("snapshot %s belongs to VolumeSnapshot %s/%s, which exists; delete it first", s.ID, stamp.Namespace, stamp.Snapshot)
+		return &RefusedError{Snapshot: stamp.Namespace + "/" + stamp.Snapshot, message: fmt.Sprintf(
+			"snapshot %s belongs to VolumeSnapshot %s/%s, which exists; delete it first", s.ID, stamp.Namespace, stamp.Snapshot)}
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("cannot tell whether VolumeSnapshot %s/%s exists: %w", stamp.Namespace, stamp.Snapshot, err)
 	}
 	return nil
+}
+
+// namesOther reports whether a content names snapshots, but not this one.
+func namesOther(content *snapshotv1.VolumeSnapshotContent, id string) bool {
+	named := record.SnapshotHandlesOf(content)
+	return len(named) > 0 && !slices.Contains(named, id)
 }
 
 // LeftBy returns the UID of the VolumeSnapshot that left the snapshot behind; empty if
@@ -187,5 +257,10 @@ func (p *SnapshotPlan) LeftBy() string {
 
 // Content returns the VolumeSnapshotContent that leads to the snapshot.
 func (p *SnapshotPlan) Content(driver string, deletion snapshotv1.DeletionPolicy, mode corev1.PersistentVolumeMode) *snapshotv1.VolumeSnapshotContent {
-	return record.NewImportedSnapshotContent(p.Snapshot.ID, p.request.Namespace, p.request.Name, driver, p.request.StorageClass, deletion, &mode)
+	content := record.NewImportedSnapshotContent(p.Snapshot.ID, p.request.Namespace, p.request.Name, driver, p.request.StorageClass, deletion, &mode)
+	if record.IsCSISnapshot(content) {
+		handle := record.SnapshotHandle{Backend: p.Backend, ID: p.Snapshot.ID}.String()
+		content.Spec.Source.SnapshotHandle = &handle
+	}
+	return content
 }

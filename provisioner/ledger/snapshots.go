@@ -49,14 +49,14 @@ func (l *Ledger) ReserveSnapshot(uid types.UID, backend string, s Snapshot, deci
 	if e, known := l.snapshots[uid]; known {
 		if e.state == recorded {
 			// Its import was given up before anybody knew that it had been recorded.
-			l.leaveSnapshot(decision.LeftBy, s.Tenant)
+			l.leaveSnapshot(decision.LeftBy)
 		}
 		return nil, nil
 	}
 	if decision.Revision != l.inForce.Revision() {
 		return nil, ErrPolicyChanged
 	}
-	left := l.leaveSnapshot(decision.LeftBy, s.Tenant)
+	left := l.leaveSnapshot(decision.LeftBy)
 	for _, scope := range decision.Quotas {
 		if denial := scope.Check(l.sums[Scope{scope.Kind, scope.Name}], s.usage()); denial != nil {
 			l.putSnapshotBack(left)
@@ -67,11 +67,11 @@ func (l *Ledger) ReserveSnapshot(uid types.UID, backend string, s Snapshot, deci
 	return nil, nil
 }
 
-// leaveSnapshot takes a snapshot that another VolumeSnapshot of the tenant left behind
-// out of the sums, so that its import needs no additional room.
-func (l *Ledger) leaveSnapshot(uid types.UID, tenant string) *leftSnapshot {
+// leaveSnapshot takes a snapshot that another VolumeSnapshot left behind out of the sums,
+// so that its import needs no additional room if both are the same tenant's.
+func (l *Ledger) leaveSnapshot(uid types.UID) *leftSnapshot {
 	e, known := l.snapshots[uid]
-	if !known || e.state != found || l.tenantOfSnapshot(e) != tenant {
+	if !known || e.state != found {
 		return nil
 	}
 	l.removeSnapshot(uid)

@@ -30,7 +30,7 @@ const (
 	Class       TriggerKind = "class"       // the StorageClass was created again
 	Backend     TriggerKind = "backend"     // it answers again
 	Room        TriggerKind = "room"        // a quota has room again
-	Source      TriggerKind = "source"      // the claim that another one copies has changed: namespace/name
+	Source      TriggerKind = "source"      // the claim that another one copies has changed: namespace/name; or one that it fills: UID
 	Node        TriggerKind = "node"        // it may have released a volume
 	Snapshots   TriggerKind = "snapshots"   // a snapshot of the volume with this ID is gone
 	Object      TriggerKind = "object"      // another object, such as a claim, has changed
@@ -93,6 +93,7 @@ const (
 	Denied  Reason = "denied"
 	Failing Reason = "failing" // and is tried again later
 	Blocked Reason = "blocked" // it must not continue now
+	Left    Reason = "left"    // to another program, which serves it
 )
 
 // Lot is the set of parked objects of one kind, by UID.
@@ -244,6 +245,14 @@ func (l *Lot[T]) IsNews(uid types.UID, reason, message string, passing bool) boo
 	}
 	l.reported[uid] = now
 	return news
+}
+
+// Told returns the last message to an object's author; empty if there was none.
+func (l *Lot[T]) Told(uid types.UID) (reason, message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	told := l.reported[uid]
+	return told.reason, told.latest
 }
 
 // ForgetReport makes the next message to an object's author news again.

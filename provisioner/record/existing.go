@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
@@ -35,8 +36,10 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 		return existing, err
 	}
 	sources := listedSources{claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}}
+	byUID := make(map[string]*corev1.PersistentVolumeClaim, len(claims))
 	for _, claim := range claims {
 		sources.claims[claim.Namespace+"/"+claim.Name] = claim
+		byUID[string(claim.UID)] = claim
 	}
 	for _, claim := range claims {
 		sources.want(claim)
@@ -97,6 +100,12 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 			continue
 		}
 		described := existingClaim(claim, class, labels[claim.Namespace], sources)
+		if _, isPopulators := policy.PopulatedUID(claim.Name); isPopulators {
+			// The policy decides whether the namespace is a populator's.
+			target, missing := admission.PopulatedClaim(claim, func(uid string) *corev1.PersistentVolumeClaim { return byUID[uid] })
+			described.Request.Populated = admission.PopulatedOf(target, nil, missing)
+			described.Request.Populated.NamespaceLabels = labels[described.Request.Populated.Namespace]
+		}
 		if err := readAttributes(ctx, client, &described); err != nil {
 			return existing, err
 		}

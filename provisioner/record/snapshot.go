@@ -21,8 +21,13 @@ import (
 // AnnotationStorageClass is the StorageClass of the volume that a snapshot was taken
 // of, by which a rule's quota counts. On a VolumeSnapshotContent for an existing
 // snapshot, whoever makes the object names the StorageClass whose rule grants the
-// snapshot.
+// snapshot, unless the snapshot's stamp does.
 const AnnotationStorageClass = Prefix + "storage-class"
+
+// AnnotationSnapshotUID is the UID of the VolumeSnapshot for which the program wrote the
+// other annotations. Backup programs copy them all to contents that they make, and there
+// they prove nothing.
+const AnnotationSnapshotUID = Prefix + "snapshot-uid"
 
 // AnnotationFilesystemUUIDs lists, on the content of a snapshot, the UUIDs that its
 // filesystem may have: the volume may be gone when the snapshot is restored. On the
@@ -31,8 +36,8 @@ const AnnotationStorageClass = Prefix + "storage-class"
 const AnnotationFilesystemUUIDs = Prefix + "filesystem-uuids"
 
 // AnnotationNeverFormat is on the content of a snapshot whose volume was imported or is
-// a raw block device. With it, whatever its value, the CSI driver makes no filesystem
-// on a volume that is restored from the snapshot.
+// a raw block device, or whose volume is not known. With it, whatever its value, the CSI
+// driver makes no filesystem on a volume that is restored from the snapshot.
 const AnnotationNeverFormat = Prefix + "never-format"
 
 // Names that the snapshot-controller and its sidecars agree on.
@@ -100,7 +105,7 @@ func (o SnapshotOrigin) Target() backends.SnapshotTarget {
 func (o SnapshotOrigin) Annotations() map[string]string {
 	annotations := map[string]string{
 		AnnotationVolume: o.VolumeID, AnnotationBackend: o.Backend, AnnotationTenant: o.Tenant, AnnotationCluster: o.Cluster,
-		AnnotationStorageClass: o.StorageClass,
+		AnnotationStorageClass: o.StorageClass, AnnotationSnapshotUID: string(o.UID),
 	}
 	maps.Copy(annotations, PlaceAnnotations(o.Place))
 	if len(o.FilesystemUUIDs) > 0 {
@@ -132,9 +137,27 @@ func snapshotID(content *snapshotv1.VolumeSnapshotContent, handle *string) strin
 	return *handle
 }
 
-// IsSnapshotRecorded reports whether this program wrote or annotated the content.
+// IsSnapshotRecorded reports whether this program wrote or annotated the content for its
+// VolumeSnapshot.
 func IsSnapshotRecorded(content *snapshotv1.VolumeSnapshotContent) bool {
-	return content.Annotations[AnnotationVolume] != ""
+	recordedFor, marked := content.Annotations[AnnotationSnapshotUID]
+	switch {
+	case content.Annotations[AnnotationVolume] == "":
+		return false
+	case content.Spec.Source.SnapshotHandle == nil:
+		return true // its name fits only one VolumeSnapshot
+	case !marked:
+		// Earlier versions wrote no such annotation, and served only contents with the
+		// provisioner's name, whose status nobody else writes.
+		return !IsCSISnapshot(content) && SnapshotHandleOf(content) != ""
+	}
+	return recordedFor != "" && recordedFor == string(content.Spec.VolumeSnapshotRef.UID)
+}
+
+// IsSnapshotReady reports whether the status of a content names a snapshot that can be
+// used.
+func IsSnapshotReady(content *snapshotv1.VolumeSnapshotContent) bool {
+	return SnapshotHandleOf(content) != "" && content.Status.ReadyToUse != nil && *content.Status.ReadyToUse
 }
 
 // SnapshotHandleOf returns the recorded ID of a content's snapshot, or an empty string
@@ -150,6 +173,26 @@ func SnapshotHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
 // empty for a content of a new snapshot.
 func ImportedHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
 	return snapshotID(content, content.Spec.Source.SnapshotHandle)
+}
+
+// SnapshotHandle is how the CSI driver names a snapshot: by its backend and its ID.
+type SnapshotHandle = wire.Handle
+
+// ImportedHandle reads the handle of the existing snapshot that a content was made for.
+// Without the CSI driver's name, it names no backend. The error addresses whoever wrote
+// the content.
+func ImportedHandle(content *snapshotv1.VolumeSnapshotContent) (SnapshotHandle, error) {
+	text := *content.Spec.Source.SnapshotHandle
+	handle, err := wire.ParseHandle(text)
+	switch {
+	case IsCSISnapshot(content) && err != nil:
+		return SnapshotHandle{}, fmt.Errorf("spec.source.snapshotHandle of VolumeSnapshotContent %s: %w, which is what the CSI driver %s needs; create the content anew", content.Name, err, content.Spec.Driver)
+	case IsCSISnapshot(content):
+		return handle, nil
+	case err == nil:
+		return SnapshotHandle{}, fmt.Errorf("spec.source.snapshotHandle of VolumeSnapshotContent %s: with the driver %s, it is only the ID of the snapshot, %s; create the content anew, or with the driver %s", content.Name, content.Spec.Driver, handle.ID, wire.DriverName)
+	}
+	return SnapshotHandle{ID: text}, nil
 }
 
 // SnapshotHandlesOf returns the IDs of the snapshots that a content names.
@@ -189,6 +232,8 @@ func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin
 	switch {
 	case ImportedHandleOf(content) != "" && origin.UID == "":
 		return origin, damaged("spec.volumeSnapshotRef.uid is missing")
+	case !IsSnapshotRecorded(content):
+		return origin, damaged("its annotations were not written for the VolumeSnapshot with the UID %s", origin.UID)
 	case ImportedHandleOf(content) == "" && origin.Content != SnapshotContentName(origin.UID):
 		return origin, damaged("its name does not fit spec.volumeSnapshotRef.uid %q", origin.UID)
 	}
@@ -213,9 +258,13 @@ func NewSnapshotContent(origin SnapshotOrigin, class *snapshotv1.VolumeSnapshotC
 // NewImportedSnapshotContent returns the content of a snapshot that exists. The
 // VolumeSnapshot need not exist yet; the snapshot-controller adds its UID.
 func NewImportedSnapshotContent(snapshotID, namespace, name, driver, storageClass string, deletion snapshotv1.DeletionPolicy, mode *corev1.PersistentVolumeMode) *snapshotv1.VolumeSnapshotContent {
+	var annotations map[string]string
+	if storageClass != "" {
+		annotations = map[string]string{AnnotationStorageClass: storageClass}
+	}
 	return &snapshotv1.VolumeSnapshotContent{
 		TypeMeta:   metav1.TypeMeta{APIVersion: snapshotv1.SchemeGroupVersion.String(), Kind: "VolumeSnapshotContent"},
-		ObjectMeta: metav1.ObjectMeta{Name: ImportedSnapshotContentName(snapshotID), Annotations: map[string]string{AnnotationStorageClass: storageClass}},
+		ObjectMeta: metav1.ObjectMeta{Name: ImportedSnapshotContentName(snapshotID), Annotations: annotations},
 		Spec: snapshotv1.VolumeSnapshotContentSpec{
 			VolumeSnapshotRef: corev1.ObjectReference{APIVersion: snapshotv1.SchemeGroupVersion.String(), Kind: "VolumeSnapshot", Namespace: namespace, Name: name},
 			DeletionPolicy:    deletion, Driver: driver,
@@ -225,9 +274,9 @@ func NewImportedSnapshotContent(snapshotID, namespace, name, driver, storageClas
 }
 
 // SnapshotStatus returns the status of a content whose snapshot is ready.
-func SnapshotStatus(s cinder.Snapshot) *snapshotv1.VolumeSnapshotContentStatus {
+func SnapshotStatus(s cinder.Snapshot, handle string) *snapshotv1.VolumeSnapshotContentStatus {
 	created, size, ready := s.CreatedAt.UnixNano(), s.SizeGiB<<30, true
-	return &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &s.ID, CreationTime: &created, ReadyToUse: &ready, RestoreSize: &size}
+	return &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &handle, CreationTime: &created, ReadyToUse: &ready, RestoreSize: &size}
 }
 
 // WithSnapshotRemedy adds what to do about a snapshot that does not exist where

@@ -46,8 +46,10 @@ func SnapshotSourceOf(claim *corev1.PersistentVolumeClaim, named *admission.Data
 		return nil, nil, fmt.Errorf("cannot read VolumeSnapshotContent %s of %s: %w", name, described, err)
 	case content.Spec.VolumeSnapshotRef.UID != snapshot.UID || content.Spec.VolumeSnapshotRef.Namespace != snapshot.Namespace:
 		return deny(policy.SourceNotOurs, "names VolumeSnapshotContent %s, which is another's", name)
-	case content.Spec.Driver != driver && !IsCSISnapshot(content) || !IsSnapshotRecorded(content):
+	case content.Spec.Driver != driver && !IsCSISnapshot(content) || !IsSnapshotRecorded(content) && ImportedHandleOf(content) == "":
 		return deny(policy.SourceNotOurs, "has VolumeSnapshotContent %s, which this program did not make", name)
+	case !IsSnapshotRecorded(content):
+		return deny(policy.SourceNotReady, "has VolumeSnapshotContent %s, whose snapshot this program has not taken up; the events on the VolumeSnapshot say why", name)
 	case content.DeletionTimestamp != nil:
 		return deny(policy.SourceNotFound, "has VolumeSnapshotContent %s, which is being deleted", name)
 	}
@@ -68,12 +70,13 @@ func SnapshotSourceOf(claim *corev1.PersistentVolumeClaim, named *admission.Data
 	}
 	target := origin.Target()
 	found := &Source{
-		Decided: policy.Source{Name: described, Tenant: origin.Tenant, Backend: origin.Backend, SizeGiB: size/gib + min(size%gib, 1), VolumeMode: mode},
+		Decided: policy.Source{Name: described, IsSnapshot: true, Tenant: origin.Tenant, Backend: origin.Backend, SizeGiB: size/gib + min(size%gib, 1), VolumeMode: mode},
 		Content: backends.Source{Snapshot: &target}, FilesystemUUIDs: origin.FilesystemUUIDs,
 		NeverFormat: origin.NeverFormat || !IsCSISnapshot(content),
 	}
 	found.Decided.FilesystemKnown = len(found.FilesystemUUIDs) > 0
-	if IsCSISnapshot(content) {
+	// The driver mounts no copy of an existing snapshot whose filesystem is not known.
+	if IsCSISnapshot(content) && (ImportedHandleOf(content) == "" || found.Decided.FilesystemKnown) {
 		found.Decided.Mode = policy.ModeCSI
 	}
 	return found, nil, nil

@@ -82,7 +82,7 @@ func TestSnapshotSource(t *testing.T) {
 					StorageClass: "fast", Namespace: "team-a", Name: "nightly", UID: "u1",
 				}, &snapshotv1.VolumeSnapshotClass{Driver: "test"}, nil),
 			}
-			o.content.Status = SnapshotStatus(cinder.Snapshot{ID: "snapshot-1", SizeGiB: 3})
+			o.content.Status = SnapshotStatus(cinder.Snapshot{SizeGiB: 3}, "snapshot-1")
 			test.change(&o)
 			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "restored"}}
 			source, denial, err := SnapshotSourceOf(claim, &admission.DataSource{Kind: admission.SnapshotKind, Name: "nightly"}, "test", "cluster-1", o)
@@ -98,7 +98,7 @@ func TestSnapshotSource(t *testing.T) {
 			if source != nil && source.NeverFormat == test.formats {
 				t.Errorf("what is restored is never formatted: %v", source.NeverFormat)
 			}
-			want := policy.Source{Name: "VolumeSnapshot team-a/nightly", Tenant: "a", Backend: "gold", SizeGiB: 3, VolumeMode: test.mode, FilesystemKnown: test.known}
+			want := policy.Source{Name: "VolumeSnapshot team-a/nightly", IsSnapshot: true, Tenant: "a", Backend: "gold", SizeGiB: 3, VolumeMode: test.mode, FilesystemKnown: test.known}
 			if o.content.Spec.Driver == wire.DriverName {
 				want.Mode = policy.ModeCSI
 			}

@@ -182,6 +182,7 @@ func (c *Controller) snapshotEvents() cache.ResourceEventHandler {
 		DeleteFunc: func(object any) {
 			if snapshot, ok := deleted[*snapshotv1.VolumeSnapshot](object); ok {
 				c.forget(snapshot)
+				c.wake(snapshotTrigger(snapshot.Namespace, snapshot.Name))
 				c.release(snapshot.UID, c.Ledger.ReleaseSnapshotReservation)
 				c.enqueue(contentOf(snapshot))
 			}
@@ -201,13 +202,12 @@ func contentOf(snapshot *snapshotv1.VolumeSnapshot) item {
 func (c *Controller) contentEvents() cache.ResourceEventHandler {
 	changed := func(object any) {
 		content := object.(*snapshotv1.VolumeSnapshotContent)
-		if record.IsCSISnapshot(content) {
-			c.count(content) // its sidecar does the rest
+		if content.Spec.Driver == c.Name || record.IsCSISnapshot(content) {
+			c.count(content)
 		}
-		if content.Spec.Driver != c.Name {
-			return
+		if !c.serves(content) {
+			return // if it is the CSI driver's, its sidecar does the rest
 		}
-		c.count(content)
 		c.enqueue(itemOf(content))
 		if reference := content.Spec.VolumeSnapshotRef; reference.Name != "" {
 			c.enqueue(item{snapshotItem, reference.Namespace, reference.Name})
@@ -216,13 +216,17 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) },
+		AddFunc: changed, UpdateFunc: func(before, object any) {
+			c.noteGivenUp(before.(*snapshotv1.VolumeSnapshotContent), object.(*snapshotv1.VolumeSnapshotContent))
+			changed(object)
+		},
 		DeleteFunc: func(object any) {
 			content, ok := deleted[*snapshotv1.VolumeSnapshotContent](object)
 			if !ok || content.Spec.Driver != c.Name && !record.IsCSISnapshot(content) {
 				return
 			}
 			c.forget(content)
+			c.wake(contentTrigger(content.Name))
 			c.mu.Lock()
 			ours := content.Annotations[record.AnnotationCluster] == c.Cluster // all installations use the same driver name
 			isOpen := record.IsCSISnapshot(content) && ours && !c.removed[content.UID] && record.IsSnapshotRecorded(content) && record.SnapshotHandleOf(content) == ""
@@ -241,6 +245,23 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 			}
 		},
 	}
+}
+
+// serves reports whether this program does for a content what a sidecar would do: for its
+// own, and for those of the CSI driver that somebody made for an existing snapshot. The
+// sidecar only deletes the latter.
+func (c *Controller) serves(content *snapshotv1.VolumeSnapshotContent) bool {
+	return content.Spec.Driver == c.Name || c.CSI && record.IsCSISnapshot(content) && content.Spec.Source.SnapshotHandle != nil
+}
+
+// noteGivenUp notes that a content no longer records an existing snapshot. It counts as
+// one that nothing names, until another listing shows whose it is.
+func (c *Controller) noteGivenUp(before, content *snapshotv1.VolumeSnapshotContent) {
+	if !c.serves(before) || record.ImportedHandleOf(before) == "" || !record.IsSnapshotRecorded(before) || record.IsSnapshotRecorded(content) {
+		return
+	}
+	c.Ledger.ContentGone(before.Spec.VolumeSnapshotRef.UID)
+	c.enqueue(item{backendItem, "", before.Annotations[record.AnnotationBackend]})
 }
 
 // count counts what a content records.
@@ -301,6 +322,14 @@ func (c *Controller) NamespaceChanged(name string) {
 
 func claimTrigger(namespace, name string) parking.Trigger {
 	return parking.Trigger{Kind: parking.Object, Name: namespace + "/" + name}
+}
+
+func contentTrigger(name string) parking.Trigger {
+	return parking.Trigger{Kind: parking.Object, Name: string(contentItem) + " " + name}
+}
+
+func snapshotTrigger(namespace, name string) parking.Trigger {
+	return parking.Trigger{Kind: parking.Object, Name: string(snapshotItem) + " " + namespace + "/" + name}
 }
 
 // deleted unwraps a deleted object, which may arrive as its last known state.

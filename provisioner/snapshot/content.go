@@ -88,7 +88,7 @@ func (t *taking) adopt(ctx context.Context, content *snapshotv1.VolumeSnapshotCo
 
 // writeStatus writes the snapshot's ID and size into the status of its content.
 func (t *taking) writeStatus(ctx context.Context, s cinder.Snapshot) error {
-	_, err := t.patchContent(ctx, t.content, map[string]any{"metadata": map[string]any{"uid": t.content.UID}, "status": record.SnapshotStatus(s)}, "status")
+	_, err := t.patchContent(ctx, t.content, map[string]any{"metadata": map[string]any{"uid": t.content.UID}, "status": record.SnapshotStatus(s, s.ID)}, "status")
 	if err != nil {
 		return fmt.Errorf("cannot write the status of VolumeSnapshotContent %s: %w", t.content.Name, err)
 	}

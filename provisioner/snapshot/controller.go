@@ -9,7 +9,8 @@
 // Cinder. One without the mark was never handed out.
 //
 // A VolumeSnapshotContent that somebody made for an existing snapshot is served if the
-// policy grants the snapshot to the namespace of its VolumeSnapshot (import.go).
+// policy grants the snapshot to the namespace of its VolumeSnapshot (import.go). Such a
+// content may also have the CSI driver's name.
 //
 // A Controller lives for one leader's term.
 package snapshot
@@ -90,6 +91,8 @@ type Options struct {
 	Name string
 	// Cluster and ClusterUID are stamped on every snapshot.
 	Cluster, ClusterUID string
+	// CSI means that the program serves the CSI driver's sidecars.
+	CSI bool
 	// Policy returns the policy in force.
 	Policy   func() *policy.Policy
 	Backends Backends
@@ -110,6 +113,9 @@ type Options struct {
 	// Gone is called when a snapshot of a volume has been removed.
 	Gone func(volumeID string)
 
+	// TakeUpTime is how long the sidecar's question about an existing snapshot waits until
+	// that has been imported.
+	TakeUpTime time.Duration
 	// Workers is how many snapshots are taken or removed at once.
 	Workers int
 	// Definitions reads the metadata of CRDs.

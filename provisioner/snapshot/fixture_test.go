@@ -63,8 +63,9 @@ type fakeSnapshots struct {
 	err    error
 	health error
 	place  cinder.Place
-	// failRemoval is an error that only removals return.
-	failRemoval error
+	// failRemoval is an error that only removals return; failImport one that only imports
+	// return.
+	failRemoval, failImport error
 	// meanwhile is called before a permit is requested.
 	meanwhile func()
 	// existing are snapshots that can be imported; ofVolume is the volume of all of
@@ -97,6 +98,9 @@ func (f *fakeSnapshots) ImportSnapshot(ctx context.Context, spec backends.Snapsh
 	if f.meanwhile != nil {
 		f.meanwhile()
 	}
+	if f.failImport != nil {
+		return cinder.Snapshot{}, f.failImport
+	}
 	s, _, _ := f.FindSnapshot(ctx, spec.SnapshotID)
 	if err := spec.Granted(s); err != nil {
 		return cinder.Snapshot{}, err
@@ -112,6 +116,10 @@ func (f *fakeSnapshots) ImportSnapshot(ctx context.Context, spec backends.Snapsh
 		if s.ID == spec.SnapshotID {
 			s.Metadata = spec.Stamp.Metadata(s.Metadata)
 			s.Metadata["standalone-cinder.openstack.org/recorded"] = "true"
+			delete(s.Metadata, stamps.KeyMode)
+			if spec.CSI {
+				s.Metadata[stamps.KeyMode] = stamps.ModeCSI
+			}
 			return *s, nil
 		}
 	}
@@ -389,7 +397,7 @@ func recorded(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.Volume
 		Namespace: "team-a", Name: "nightly", UID: "u1",
 	}, class(nil), nil)
 	c.UID = "content-1"
-	c.Status = record.SnapshotStatus(cinder.Snapshot{ID: "snapshot-1", SizeGiB: 2})
+	c.Status = record.SnapshotStatus(cinder.Snapshot{SizeGiB: 2}, "snapshot-1")
 	if change != nil {
 		change(c)
 	}

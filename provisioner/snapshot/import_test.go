@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"reflect"
@@ -34,7 +35,7 @@ tenants:
       - {storageClasses: [new], backends: [gold]}
 `
 
-const notGranted = `Warning ImportedSnapshotNotFound tenants[0].classes[0].import grants no snapshot with the ID "snapshot-7" on the backends of the rule; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or the rule`
+const notGranted = `Warning ImportedSnapshotNotFound tenant a has kept no snapshot with the ID "snapshot-7", and tenants[0].classes[0].import grants none on the backends of the rule; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or the rule`
 
 // byHand returns the content that an administrator made for snapshot-7, bound to nightly.
 func byHand(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
@@ -93,6 +94,8 @@ func ofOther(change func(*stamps.Snapshot)) map[string]string {
 func TestWhichSnapshotIsImported(t *testing.T) {
 	earlier := record.NewSnapshotContent(record.SnapshotOrigin{Content: "snapcontent-u0", VolumeID: "volume-9", Backend: "gold", Place: here(), Cluster: "cluster-1",
 		Namespace: "team-a", Name: "earlier", UID: "u0"}, class(nil), nil)
+	going := earlier.DeepCopy()
+	going.DeletionTimestamp = &metav1.Time{Time: time.Unix(1000, 0)}
 	same := func(*stamps.Snapshot) {}
 	for name, test := range map[string]struct {
 		content  *snapshotv1.VolumeSnapshotContent
@@ -100,6 +103,7 @@ func TestWhichSnapshotIsImported(t *testing.T) {
 		others   []runtime.Object
 		change   func(s *cinder.Snapshot, v *cinder.Volume)
 		imported bool
+		class    string // of the rule; empty: fast
 		event    string
 	}{
 		"granted":                     {content: byHand(nil), imported: true},
@@ -136,9 +140,40 @@ func TestWhichSnapshotIsImported(t *testing.T) {
 		"of an encrypted volume": {content: byHand(nil), change: func(_ *cinder.Snapshot, v *cinder.Volume) { v.Encrypted = true },
 			event: "Warning SnapshotImportRefused snapshot snapshot-7 is of a volume that Cinder encrypts, and nodes cannot open one with its content"},
 		"no StorageClass": {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = nil }),
-			event: "Warning SnapshotImportRefused VolumeSnapshotContent imported-snapshot-7 does not say which rule grants snapshot snapshot-7; name the StorageClass of the rule in the annotation standalone-cinder.openstack.org/storage-class"},
+			event: `Warning SnapshotImportRefused tenant a has kept no snapshot with the ID "snapshot-7", and VolumeSnapshotContent imported-snapshot-7 does not say which rule grants another one; correct its spec.source.snapshotHandle, or name the StorageClass of the rule in the annotation standalone-cinder.openstack.org/storage-class`},
 		"a rule without import": {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[record.AnnotationStorageClass] = "new" }),
-			event: "Warning ImportNotGranted tenants[0].classes[1] grants no snapshots that exist at Cinder; ask an operator to add import to the rule"},
+			event: `Warning ImportNotGranted tenant a has kept no snapshot with the ID "snapshot-7", and tenants[0].classes[1] grants no others that exist at Cinder; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or add import to the rule`},
+		"left behind by the tenant, and the rule imports none": {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[record.AnnotationStorageClass] = "new" }),
+			change: func(s *cinder.Snapshot, _ *cinder.Volume) { s.Name, s.Metadata = "snapshot-u0", ofOther(same) }, imported: true, class: "new"},
+		"left behind by the tenant, and no StorageClass": {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = nil }),
+			change: func(s *cinder.Snapshot, _ *cinder.Volume) { s.Name, s.Metadata = "snapshot-u0", ofOther(same) }, imported: true},
+		"left behind by the tenant, of a volume that has another by now": {content: byHand(nil), change: func(s *cinder.Snapshot, v *cinder.Volume) {
+			s.Metadata, v.Metadata = ofOther(same), stamps.Volume{Cluster: "cluster-1", ClusterUID: "uid-1", Tenant: "b"}.Metadata(nil)
+		}, imported: true},
+		"left behind by another tenant, and no StorageClass": {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = nil }),
+			change: func(s *cinder.Snapshot, _ *cinder.Volume) {
+				s.Metadata = ofOther(func(s *stamps.Snapshot) { s.Tenant, s.StorageClass = "b", "secret" })
+			},
+			event: `Warning SnapshotImportRefused tenant a has kept no snapshot with the ID "snapshot-7", and VolumeSnapshotContent imported-snapshot-7 does not say`},
+		"left behind under a rule that is gone": {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = nil }),
+			change: func(s *cinder.Snapshot, _ *cinder.Volume) {
+				s.Metadata = ofOther(func(s *stamps.Snapshot) { s.StorageClass = "slow" })
+			},
+			event: "Warning NoMatchingClass tenant a has no rule for StorageClass slow"},
+		"its content names another snapshot by now": {content: byHand(nil), others: []runtime.Object{record.NewImportedSnapshotContent("snapshot-1", "team-a", "x", driver, "fast", "Retain", nil)},
+			change: func(s *cinder.Snapshot, _ *cinder.Volume) {
+				s.Metadata = ofOther(func(s *stamps.Snapshot) { s.Content = "imported-snapshot-1" })
+			}, imported: true},
+		"its content is being deleted": {content: byHand(nil), others: []runtime.Object{going}, change: func(s *cinder.Snapshot, _ *cinder.Volume) { s.Metadata = ofOther(same) },
+			event: "Warning SnapshotImportRefused snapshot snapshot-7 belongs to VolumeSnapshotContent snapcontent-u0, which is being deleted with the deletionPolicy Delete; the snapshot is free once the object is gone, unless it is deleted with it"},
+		"a handle of the CSI driver": {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) {
+			handle := "gold/snapshot-7"
+			c.Spec.Source.SnapshotHandle = &handle
+		}), event: "Warning SnapshotImportRefused spec.source.snapshotHandle of VolumeSnapshotContent imported-snapshot-7: with the driver test, it is only the ID of the snapshot, snapshot-7; create the content anew, or with the driver standalone-cinder.openstack.org"},
+		"restored from a backup of another's content": {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) {
+			c.Annotations = recorded(nil).Annotations
+			c.Annotations[record.AnnotationTenant] = "b"
+		}), imported: true},
 		"no rule":                    {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[record.AnnotationStorageClass] = "slow" }), event: "Warning NoMatchingClass"},
 		"not bound yet":              {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.VolumeSnapshotRef.UID = "" })},
 		"bound to another":           {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.VolumeSnapshotRef.UID = "u2" })},
@@ -178,11 +213,17 @@ func TestWhichSnapshotIsImported(t *testing.T) {
 				return
 			}
 			b.wantCalls("import snapshot-7 for imported-snapshot-7")
-			b.wantEvents("Normal SnapshotImported tenant a, rule tenants[0].classes[0]: snapshot snapshot-7 (2 GiB) of backend gold is imported; its deletionPolicy is Delete")
+			class := cmp.Or(test.class, "fast")
+			rule := map[string]string{"fast": "tenants[0].classes[0]", "new": "tenants[0].classes[1]"}[class]
+			leftBy := ""
+			if before[stamps.KeyCluster] != "" {
+				leftBy = ", which VolumeSnapshot team-a/earlier left behind,"
+			}
+			b.wantEvents("Normal SnapshotImported tenant a, rule " + rule + ": snapshot snapshot-7 (2 GiB) of backend gold" + leftBy + " is imported; its deletionPolicy is Delete")
 			origin, err := record.SnapshotOriginOf(content)
 			b.must(err)
 			want := record.SnapshotOrigin{Content: "imported-snapshot-7", SnapshotID: "snapshot-7", VolumeID: "volume-9", Backend: "gold", Place: here(), Tenant: "a", Cluster: "cluster-1",
-				StorageClass: "fast", Namespace: "team-a", Name: "nightly", UID: "u1"}
+				StorageClass: class, Namespace: "team-a", Name: "nightly", UID: "u1"}
 			if !reflect.DeepEqual(origin, want) || *content.Status.RestoreSize != 2<<30 || *content.Status.CreationTime != 1000e9 || !*content.Status.ReadyToUse || len(content.Finalizers) != 1 {
 				t.Errorf("origin %+v, status %+v", origin, content.Status)
 			}
@@ -298,9 +339,9 @@ func TestImportedContentIsDeleted(t *testing.T) {
 		return byHand(func(c *snapshotv1.VolumeSnapshotContent) {
 			now := metav1.Now()
 			c.DeletionTimestamp, c.Finalizers = &now, []string{record.SnapshotFinalizer}
-			c.Annotations = record.SnapshotOrigin{VolumeID: "volume-9", Backend: "gold", Place: here(), Tenant: "a", Cluster: "cluster-1", StorageClass: "fast"}.Annotations()
+			c.Annotations = record.SnapshotOrigin{VolumeID: "volume-9", Backend: "gold", Place: here(), Tenant: "a", Cluster: "cluster-1", StorageClass: "fast", UID: "u1"}.Annotations()
 			c.Annotations[record.AnnotationSnapshotBeingDeleted] = "yes"
-			c.Status = record.SnapshotStatus(cinder.Snapshot{ID: "snapshot-7", SizeGiB: 2})
+			c.Status = record.SnapshotStatus(cinder.Snapshot{SizeGiB: 2}, "snapshot-7")
 			if change != nil {
 				change(c)
 			}

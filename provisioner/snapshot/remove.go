@@ -48,7 +48,7 @@ func (c *Controller) syncContent(ctx context.Context, next item) error {
 		c.turns.Leave(next)
 		return nil
 	}
-	if err != nil || content.Spec.Driver != c.Name {
+	if err != nil || !c.serves(content) {
 		return err
 	}
 	r := &removing{Controller: c, item: next, content: content, since: c.began(content)}
@@ -73,7 +73,8 @@ func (r *removing) end(err error) error {
 	var changed *changedError
 	switch {
 	case errors.As(err, &why):
-		r.report(why.reason, why.message, objects...)
+		r.report(why.reason, why.message+why.detail, r.content)
+		r.report(why.reason, why.message, objects[1:]...)
 		state := parking.Blocked
 		if r.content.DeletionTimestamp == nil && record.ImportedHandleOf(r.content) != "" {
 			state = parking.Denied
@@ -121,29 +122,40 @@ func (r *removing) itsSnapshot() *snapshotv1.VolumeSnapshot {
 
 // run does what a content needs now.
 func (r *removing) run(ctx context.Context) error {
-	imported := record.ImportedHandleOf(r.content)
+	imported := r.content.Spec.Source.SnapshotHandle != nil
 	switch {
-	case r.content.DeletionTimestamp == nil && imported != "":
-		return r.importSnapshot(ctx, imported)
+	case r.content.DeletionTimestamp == nil && imported:
+		return r.importSnapshot(ctx)
 	case r.content.DeletionTimestamp == nil:
 		return r.checkOwner(ctx)
+	case record.IsCSISnapshot(r.content):
+		return r.leaveToSidecar(ctx)
 	case !slices.Contains(r.content.Finalizers, record.SnapshotFinalizer):
 		return nil
-	case imported != "" && !record.IsSnapshotRecorded(r.content):
-		return r.keepImported(ctx, imported) // it was never handed out
+	}
+	var err error
+	if imported && !record.IsSnapshotRecorded(r.content) {
+		switch found, err := r.findLost(ctx); {
+		case err != nil:
+			return err
+		case !found:
+			return r.keepImported(ctx) // it was never handed out
+		}
 	}
 	if why, err := r.whyNotRequested(ctx); err != nil || why != nil {
 		return errors.Join(err, asError(why))
 	}
-	if !record.IsSnapshotRecorded(r.content) && record.SnapshotHandleOf(r.content) == "" {
+	switch {
+	case r.origin.SnapshotID != "": // it was found without a record
+	case !record.IsSnapshotRecorded(r.content) && record.SnapshotHandleOf(r.content) == "":
 		return r.letGo(ctx) // the snapshot-controller made the content, and nothing was begun
+	default:
+		if r.origin, err = record.SnapshotOriginOf(r.content); err != nil {
+			return err
+		}
 	}
-	var err error
-	if r.origin, err = record.SnapshotOriginOf(r.content); err != nil {
-		return err
-	}
-	if imported != "" {
-		r.origin.SnapshotID = imported
+	if imported {
+		r.origin.SnapshotID = record.ImportedHandleOf(r.content)
 	}
 	if r.origin.Cluster != r.Cluster {
 		return &record.DamagedError{Message: fmt.Sprintf("VolumeSnapshotContent %s is of cluster %q, but this is %q: the snapshot belongs to the other cluster",
@@ -287,9 +299,9 @@ func (r *removing) remove(ctx context.Context) error {
 		err = r.prove(ctx) // there was nothing left to remove
 	}
 	r.Metrics.deleted(r.origin.Backend, outcomeOf(err), time.Since(started))
-	if imported := record.ImportedHandleOf(r.content); imported != "" && cinder.IsKind(err, backends.KindNotOurs) {
+	if record.ImportedHandleOf(r.content) != "" && cinder.IsKind(err, backends.KindNotOurs) {
 		// The snapshot was never stamped, or belongs to somebody else by now.
-		return r.keepImported(ctx, imported)
+		return r.keepImported(ctx)
 	}
 	if err != nil {
 		return record.WithSnapshotRemedy(err, r.origin)
@@ -327,7 +339,7 @@ func (r *removing) prove(ctx context.Context) error {
 		because = fmt.Sprintf("the deletionPolicy is now %s", live.Spec.DeletionPolicy)
 	case record.SnapshotHandleOf(live) != record.SnapshotHandleOf(r.content):
 		because = fmt.Sprintf("its VolumeSnapshotContent now names snapshot %q", record.SnapshotHandleOf(live))
-	case live.Annotations[record.AnnotationBackend] != r.origin.Backend:
+	case live.Annotations[record.AnnotationBackend] != r.content.Annotations[record.AnnotationBackend]:
 		because = fmt.Sprintf("its VolumeSnapshotContent now names backend %q", live.Annotations[record.AnnotationBackend])
 	default:
 		r.proven = true

@@ -250,6 +250,10 @@ func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendNa
 		return nil
 	case content == nil:
 		return &refusal{"Damaged", fmt.Sprintf("no VolumeSnapshotContent asks for the deletion of snapshot %s", id)}
+	case found && record.ImportedHandleOf(content) != "" && !c.isOf(s, content):
+		// The content never got the snapshot, so it may go.
+		(&removing{Controller: c, content: content}).reportKept()
+		return nil
 	case found && (!stamps.IsCSISnapshot(s) || !c.isOurs(stamp) && !c.isImported(stamp, s)):
 		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s does not carry the stamp of this cluster's CSI driver; it is not touched", id)}
 	}
@@ -402,12 +406,8 @@ func (c *Controller) ListForSidecar(ctx context.Context, backendName, id, volume
 		}
 		var found []cinder.Snapshot
 		if id != "" {
-			s, exists, err := backend.FindSnapshot(ctx, id)
-			if err != nil {
+			if found, err = c.findForSidecar(ctx, backend, id); err != nil {
 				return nil, err
-			}
-			if exists {
-				found = []cinder.Snapshot{s}
 			}
 		} else {
 			list := backend.RelistSnapshots
@@ -427,6 +427,59 @@ func (c *Controller) ListForSidecar(ctx context.Context, backendName, id, volume
 	}
 	slices.SortFunc(all, func(a, b Taken) int { return cmp.Or(cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.ID, b.ID)) })
 	return all, nil
+}
+
+// lookAgainEvery is how often a question that waits looks whether it can be answered.
+const lookAgainEvery = 100 * time.Millisecond
+
+// findForSidecar finds a snapshot. The sidecar asks about one that somebody's content
+// names to say in the status that it is ready, but it does not say for which content it
+// asks. So there is no answer as long as any content names the snapshot without having
+// it. The sidecar asks again.
+func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id string) ([]cinder.Snapshot, error) {
+	for until := time.Now().Add(c.TakeUpTime); ; {
+		s, exists, err := backend.FindSnapshot(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		without, err := c.contentWithout(s, id)
+		switch {
+		case err != nil:
+			return nil, err
+		case without == nil && exists:
+			return []cinder.Snapshot{s}, nil
+		case without == nil:
+			return nil, nil
+		}
+		// The answer reaches the status of the VolumeSnapshot, so it is what that was told.
+		if reason, message := c.parked.Told(without.Spec.VolumeSnapshotRef.UID); reason != "" {
+			return nil, &denied{reason: reason, message: message}
+		}
+		if !time.Now().Before(until) {
+			return nil, &refusal{string(cinder.KindConflict), fmt.Sprintf("VolumeSnapshotContent %s does not have snapshot %s yet: it gets the snapshot once VolumeSnapshot %s/%s names the content, and the policy grants it",
+				without.Name, id, without.Spec.VolumeSnapshotRef.Namespace, without.Spec.VolumeSnapshotRef.Name)}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(lookAgainEvery):
+		}
+	}
+}
+
+// contentWithout returns a content that names an existing snapshot, but does not have it;
+// nil if there is none.
+func (c *Controller) contentWithout(s cinder.Snapshot, id string) (*snapshotv1.VolumeSnapshotContent, error) {
+	naming, err := c.ContentsOf(id)
+	if err != nil {
+		return nil, err
+	}
+	for _, content := range naming {
+		if record.IsCSISnapshot(content) && record.ImportedHandleOf(content) == id && content.DeletionTimestamp == nil && !c.isOf(s, content) {
+			return content, nil
+		}
+	}
+	return nil, nil
 }
 
 // refusal says why a sidecar's request is refused.

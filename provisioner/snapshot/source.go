@@ -24,6 +24,8 @@ var everything = labels.Everything()
 // or a backend.
 type denied struct {
 	reason, message string
+	// detail is for those who may read all objects of the cluster, and no tenant.
+	detail string
 	// triggers are what may admit the snapshot, in addition to another policy.
 	triggers []parking.Trigger
 	// silent means that no event is written.

@@ -243,7 +243,8 @@ type Pending struct {
 	PersistentVolume string `json:"persistentVolume,omitempty"`
 	StorageClass     string `json:"storageClass,omitempty"`
 	Backend          string `json:"backend,omitempty"`
-	// State is waiting (for a worker), denied, failing (and retried) or blocked.
+	// State is waiting (for a worker), denied, failing (and retried), blocked, or left (to
+	// another program).
 	State string `json:"state"`
 	// Reason is the reason of the event. Message is its text, or the last failure.
 	Reason  string `json:"reason,omitempty"`

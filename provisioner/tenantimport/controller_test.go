@@ -121,7 +121,11 @@ func TestForeignClaimsAreLeftAlone(t *testing.T) {
 	for name, claim := range map[string]*corev1.PersistentVolumeClaim{
 		"another provisioner's": f.ask("team-a", "foreign", "foreign", "id", nil),
 		"bound":                 f.ask("team-a", "bound", "fast", "id", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = "pv" }),
-		"a new volume":          f.ask("team-a", "plain", "fast", "id", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations = nil }),
+		"a populator's": f.ask("team-a", "populated", "fast", "id", func(claim *corev1.PersistentVolumeClaim) {
+			group := "example.org"
+			claim.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: &group, Kind: "Image", Name: "debian"}
+		}),
+		"a new volume": f.ask("team-a", "plain", "fast", "id", func(claim *corev1.PersistentVolumeClaim) { claim.Annotations = nil }),
 	} {
 		f.sync(claim)
 		if events := f.newEvents(); len(events) > 0 || f.served("id") != "" {

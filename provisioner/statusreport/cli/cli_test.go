@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -81,6 +82,26 @@ func TestQuotaAsksForItsNamespace(t *testing.T) {
 	defer server.Close()
 	if code, output := runCommand(NewPlugin(), "quota", "team a", "--url", server.URL); code != 0 || !strings.Contains(output, "2 of 5") {
 		t.Errorf("exit code %d: %s", code, output)
+	}
+}
+
+// TestClaimForAPopulatorIsExplainedByItself: the program need not be asked.
+func TestClaimForAPopulatorIsExplainedByItself(t *testing.T) {
+	group := "example.org"
+	client := fake.NewClientset(
+		&corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-1"},
+			Spec:       corev1.PersistentVolumeClaimSpec{DataSourceRef: &corev1.TypedObjectReference{APIGroup: &group, Kind: "Image", Name: "debian"}},
+		},
+		&corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data.1"}, Type: corev1.EventTypeWarning, Reason: "PopulatorDataSourceNotFound", Message: "Data source team-a/debian not found",
+			InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "team-a", Name: "data", UID: "uid-1"},
+		},
+	)
+	a, err := (&connection{}).whyIn(t.Context(), client, "team-a", "data")
+	const want = "it waits for a volume populator of example.org/Image, which has its volume made for a claim of its own"
+	if err != nil || !a.Explained || len(a.Because) != 1 || a.Because[0] != want || len(a.Events) != 1 {
+		t.Errorf("%v: %+v", err, a)
 	}
 }
 

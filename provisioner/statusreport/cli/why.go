@@ -107,6 +107,11 @@ func (o *connection) why(ctx context.Context, namespace, name string) (*whyAnswe
 			return nil, err
 		}
 	}
+	return o.whyIn(ctx, client, namespace, name)
+}
+
+// whyIn says why a claim of the cluster is pending.
+func (o *connection) whyIn(ctx context.Context, client kubernetes.Interface, namespace, name string) (*whyAnswer, error) {
 	claim, err := client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("claim %s/%s: %w", namespace, name, err)
@@ -126,6 +131,12 @@ func (o *connection) why(ctx context.Context, namespace, name string) (*whyAnswe
 		return a, nil
 	case claim.Spec.VolumeName != "":
 		a.because("it names PersistentVolume %s (spec.volumeName), so nothing is provisioned for it: it waits until that can be bound", claim.Spec.VolumeName)
+	}
+	if populator := admission.PopulatorOf(claim); populator != "" && !a.Explained {
+		// What the populator does is in its events.
+		a.because("it waits for a volume populator of %s, which has its volume made for a claim of its own", populator)
+		addEvents(ctx, client, claim, a)
+		return a, nil
 	}
 	o.askProgram(ctx, a)
 	if a.Pending == nil && !a.Explained {
