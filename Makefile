@@ -29,7 +29,7 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyW
 # minute or more. FAULT_SAMPLE=3 runs a third of the cases of the crash matrices and of
 # the hostile tables.
 FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestCrashMatrixOfExpansions TestCrashMatrixOfSnapshots \
-  TestCrashMatrixOfImports TestCrashMatrixOfTenantsImports TestCrashMatrixOfRetypes TestCrashMatrixOfAttachments TestCrashMatrixOfLostNodes TestCrashMatrixOfSidecarCalls \
+  TestCrashMatrixOfImports TestCrashMatrixOfTenantsImports TestCrashMatrixOfRetypes TestCrashMatrixOfRebinds TestCrashMatrixOfAttachments TestCrashMatrixOfLostNodes TestCrashMatrixOfSidecarCalls \
   TestCrashMatrixOfModeCSI TestSplitBrain TestThousandClaimsKeepToEveryQuota \
   TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges TestHandOverAtTwentyThousandVolumes \
   TestHostileTable TestHostileTableOfNodes TestNoAnswerTakesMuchMemory
@@ -48,7 +48,8 @@ OUTAGE_TESTS := TestBackendsOfOneProject TestNextBackendServesWhileTheFirstIsDow
   TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom TestEscapeThroughALabelChangedWhileCinderMakesTheVolumeIsFinished \
   TestStatusCommandsAskTheLeader TestStoppedLeaderHandsOver TestReloadAdmitsWhatWasDenied TestReconfiguredBackendIsUsedAtOnce \
   TestVolumeIsLeftToTheNodesThatUseIt TestCindersOwnQuotaSendsClaimsOn TestSnapshotQuotaReturnsWhenRoomIsFreed \
-  TestDamagedLastGoodIsToldAndRepaired TestCredentialsOfAnEarlierAttemptAreReplaced
+  TestDamagedLastGoodIsToldAndRepaired TestCredentialsOfAnEarlierAttemptAreReplaced TestRebindsOfEveryKind TestRebindsAreProvedInEveryMode \
+  TestClaimThatWasNeverBoundGetsNoVolumeBack
 # Tests that build or run other programs, which Go's cache of test results does
 # not see. Continuous integration uses no cached result at all.
 PROGRAM_TESTS := ./test/integration . ./backends/auth ./test/docs ./test/harness ./test/controlplane ./test/controlplane/cmd/controlplane

@@ -213,16 +213,28 @@ func (s *rebindSite) rebound(ctx context.Context, r *rebinding) error {
 	if err := s.eventually(ctx, func() (string, error) { return s.unlikeRebound(ctx, r) }); err != nil {
 		return err
 	}
-	return errors.Join(s.counts(ctx, r.way.to, 1, 1, 0), s.decoysUntouched())
+	return errors.Join(s.counts(ctx, r, counted{1, 1, 0}), s.decoysUntouched())
 }
 
-// counts waits until only the tenant of a namespace has something, and just that.
-func (s *rebindSite) counts(ctx context.Context, end string, volumes, gigabytes, snapshots int) error {
+// counted is what counts: volumes, gigabytes and snapshots.
+type counted [3]int
+
+// counts waits until only the tenant of the claim that gets the volume has something, and
+// just that.
+func (s *rebindSite) counts(ctx context.Context, r *rebinding, want counted) error {
+	for n := range want {
+		want[n] += r.besides[n]
+	}
+	return s.countsAt(ctx, r.way.to, want)
+}
+
+// countsAt does the same for the tenant of a namespace.
+func (s *rebindSite) countsAt(ctx context.Context, end string, want counted) error {
 	return s.eventually(ctx, func() (string, error) {
 		for _, tenant := range tenantsOfRebinds {
-			has := [3]int{}
+			has := counted{}
 			if tenant == tenantsByEnd[end].tenant {
-				has = [3]int{volumes, gigabytes, snapshots}
+				has = want
 			}
 			if complaint, err := s.unlikeCounted(ctx, tenant, has[0], has[1], has[2]); complaint != "" || err != nil {
 				return complaint, err
@@ -256,7 +268,7 @@ func (s *rebindSite) toldOnce(ctx context.Context, r *rebinding, reason string) 
 			return "", err
 		}
 		onPV, err := s.eventsOf(ctx, metav1.NamespaceDefault, pv.UID, reason)
-		if onClaim != 1 || onPV != 1 {
+		if onClaim != 1 || onPV != 1+r.before {
 			return fmt.Sprintf("claim %s has %d events %s, PersistentVolume %s has %d", r.to.Name, onClaim, reason, r.pv, onPV), err
 		}
 		return "", err
@@ -512,7 +524,7 @@ func (s *rebindSite) ends(ctx context.Context, r *rebinding) error {
 	if err := s.letGo(ctx, r); err != nil {
 		return err
 	}
-	return errors.Join(s.gone(ctx), s.counts(ctx, r.way.to, 0, 0, 0), s.removeDecoys())
+	return errors.Join(s.gone(ctx), s.counts(ctx, r, counted{0, 0, 0}), s.removeDecoys())
 }
 
 // operator runs a command beside the replicas.
@@ -607,7 +619,7 @@ func (s *rebindSite) uses(ctx context.Context, r *rebinding, thoroughly bool) er
 	if err != nil {
 		return err
 	}
-	if err := s.counts(ctx, r.way.to, 1, 2, 1); err != nil {
+	if err := s.counts(ctx, r, counted{1, 2, 1}); err != nil {
 		return err
 	}
 	if thoroughly {
@@ -629,7 +641,7 @@ func (s *rebindSite) uses(ctx context.Context, r *rebinding, thoroughly bool) er
 			return err
 		}
 	}
-	return s.counts(ctx, r.way.to, 1, 2, 0)
+	return s.counts(ctx, r, counted{1, 2, 0})
 }
 
 // begins makes a volume, and checks that it counts where it was made.

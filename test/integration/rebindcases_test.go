@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
@@ -125,7 +126,7 @@ func denied(ctx context.Context, s *rebindSite) (*rebinding, error) {
 			return nil, fmt.Errorf("the claim is told: %s", event.Message)
 		}
 	}
-	return r, s.counts(ctx, "", 1, 1, 0)
+	return r, s.countsAt(ctx, "", counted{1, 1, 0})
 }
 
 func deniedAndDeleted(ctx context.Context, s *rebindSite) error {
@@ -139,7 +140,7 @@ func deniedAndDeleted(ctx context.Context, s *rebindSite) error {
 	if err := s.letGo(ctx, r); err != nil {
 		return err
 	}
-	return errors.Join(s.gone(ctx), s.counts(ctx, "", 0, 0, 0), s.removeDecoys())
+	return errors.Join(s.gone(ctx), s.countsAt(ctx, "", counted{0, 0, 0}), s.removeDecoys())
 }
 
 // reload replaces a part of the policy, and waits until the new one is in force.
@@ -179,7 +180,7 @@ func deniedUntilAReload(ctx context.Context, s *rebindSite) error {
 	}); err != nil {
 		return err
 	}
-	if err := errors.Join(s.toldOnce(ctx, r, "Rebound"), s.counts(ctx, "-other", 1, 1, 0)); err != nil {
+	if err := errors.Join(s.toldOnce(ctx, r, "Rebound"), s.countsAt(ctx, "-other", counted{1, 1, 0})); err != nil {
 		return err
 	}
 	r.way.to = "-other" // as far as counting goes
@@ -245,7 +246,7 @@ func twoClaimsContend(ctx context.Context, s *rebindSite) error {
 			return fmt.Errorf("while two claims contend, somebody did %s", at)
 		}
 	}
-	if err := s.counts(ctx, "", 1, 1, 0); err != nil {
+	if err := s.countsAt(ctx, "", counted{1, 1, 0}); err != nil {
 		return err
 	}
 	if err := s.patchPV(ctx, r, types.JSONPatchType, `[{"op": "remove", "path": "/spec/claimRef"}]`); err != nil {
@@ -307,13 +308,13 @@ func earlierClaimStaysLost(ctx context.Context, s *rebindSite) error {
 	if err := s.drop(ctx, r.to); err != nil {
 		return err
 	}
-	if err := errors.Join(s.letGo(ctx, r), s.counts(ctx, "", 0, 0, 0)); err != nil {
+	if err := errors.Join(s.letGo(ctx, r), s.countsAt(ctx, "", counted{0, 0, 0})); err != nil {
 		return err
 	}
 	if err := s.claimIs(ctx, r.made, corev1.ClaimLost); err != nil {
 		return err
 	}
-	return errors.Join(s.anotherOfThatName(ctx, r), s.gone(ctx), s.counts(ctx, "", 0, 0, 0), s.removeDecoys())
+	return errors.Join(s.anotherOfThatName(ctx, r), s.gone(ctx), s.countsAt(ctx, "", counted{0, 0, 0}), s.removeDecoys())
 }
 
 // anotherOfThatName deletes the claim that the volume was made for, makes another one
@@ -372,7 +373,7 @@ func deletedUnseen(ctx context.Context, s *rebindSite) error {
 	if err := s.revive(ctx); err != nil {
 		return err
 	}
-	return errors.Join(s.letGo(ctx, r), s.gone(ctx), s.counts(ctx, "", 0, 0, 0), s.removeDecoys())
+	return errors.Join(s.letGo(ctx, r), s.gone(ctx), s.countsAt(ctx, "", counted{0, 0, 0}), s.removeDecoys())
 }
 
 // revive starts a replica if none is left.
@@ -405,7 +406,7 @@ func thereAndBack(ctx context.Context, s *rebindSite) error {
 	}
 	// unlikeRebound compares with the claim that the volume was made for, for ever.
 	original := r.made
-	back := &rebinding{way: way{to: "", from: "-other"}, made: r.to, pv: r.pv, volume: r.volume, policy: r.policy}
+	back := &rebinding{way: way{to: "", from: "-other"}, made: r.to, pv: r.pv, volume: r.volume, policy: r.policy, before: 1}
 	if err := byReservation("data")(ctx, s, back); err != nil {
 		return err
 	}
@@ -522,6 +523,8 @@ func TestClaimThatWasNeverBoundGetsNoVolumeBack(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
 	if err := neverBound(ctx, s); err != nil {
 		t.Fatalf("%v\n%s", err, s.news())
 	}
@@ -535,7 +538,9 @@ func neverBound(ctx context.Context, s *rebindSite) (err error) {
 		return err
 	}
 	if err := s.whilePaused(ctx, func() error {
-		if r.made, err = suite.CreateClaim(ctx, s.newClaim(r, "", "data", nil)); err != nil {
+		if r.made, err = suite.CreateClaim(ctx, s.newClaim(r, "", "data", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Annotations = map[string]string{record.AnnotationStorageProvisioner: s.provisioner} // which the controllers would write
+		})); err != nil {
 			return err
 		}
 		r.pv = pvName(r.made)
@@ -585,7 +590,7 @@ func neverBound(ctx context.Context, s *rebindSite) (err error) {
 	if err := s.letGo(ctx, r); err != nil {
 		return err
 	}
-	return errors.Join(s.anotherOfThatName(ctx, r), s.gone(ctx), s.counts(ctx, "", 0, 0, 0))
+	return errors.Join(s.anotherOfThatName(ctx, r), s.gone(ctx), s.countsAt(ctx, "", counted{0, 0, 0}))
 }
 
 // whilePaused does something while Kubernetes binds nothing.

@@ -100,17 +100,17 @@ func TestCrashMatrixOfRebinds(t *testing.T) {
 
 // crashes runs all cases of a site.
 func (s *rebindSite) crashes(ctx context.Context, t *testing.T, mode string, w way, sampled *sample.Sample) {
+	recorded, err := s.recordRebinds(ctx, w)
+	if err != nil {
+		t.Fatalf("undisturbed: %v\n%s", err, s.news())
+	}
 	for _, phase := range []string{phaseRebinding, phaseDeletingRebound} {
-		steps, err := s.recordRebinds(ctx, w, phase)
-		if err != nil {
-			t.Fatalf("%s undisturbed: %v\n%s", phase, err, s.news())
-		}
 		for _, what := range rebindMustHave(mode)[phase] {
-			if !slices.Contains(steps, step{what, 1}) {
-				t.Errorf("%s: the undisturbed runs have no step %q: %q", phase, what, steps)
+			if !slices.Contains(recorded[phase], step{what, 1}) {
+				t.Errorf("%s: the undisturbed runs have no step %q: %q", phase, what, recorded[phase])
 			}
 		}
-		for _, c := range rebindCells(phase, steps) {
+		for _, c := range rebindCells(mode, phase, recorded[phase]) {
 			if !sampled.Takes(phase + c.at.what) {
 				continue
 			}
@@ -131,15 +131,16 @@ func (s *rebindSite) crashes(ctx context.Context, t *testing.T, mode string, w w
 }
 
 // rebindCells returns the cases for the steps of a phase. Deletions have a matrix of
-// their own, so only kills are repeated here.
-func rebindCells(phase string, steps []step) (cells []rebindCell) {
+// their own, and the workflows differ only in these, so there only kills are repeated.
+func rebindCells(mode, phase string, steps []step) (cells []rebindCell) {
 	for _, at := range steps {
 		for _, m := range attachMishaps {
-			if !m.befalls(provisioning, at) || phase == phaseDeletingRebound && (!m.kill || at.reads()) {
+			rebinding := phase == phaseRebinding
+			if !m.befalls(provisioning, at) || !rebinding && at.reads() || !m.kill && (!rebinding || mode == "reserve") {
 				continue
 			}
 			cells = append(cells, rebindCell{phase: phase, at: at, m: m})
-			if m.kill && !at.reads() && phase == phaseRebinding {
+			if rebinding && !at.reads() && m.kill && m.verdict == faultproxy.HoldAfter {
 				cells = append(cells, rebindCell{phase: phase, at: at, m: m, again: true})
 			}
 		}
@@ -147,18 +148,21 @@ func rebindCells(phase string, steps []step) (cells []rebindCell) {
 	return cells
 }
 
-// recordRebinds returns the steps that every one of several undisturbed runs takes.
-func (s *rebindSite) recordRebinds(ctx context.Context, w way, phase string) (steps []step, err error) {
-	for run := range 3 {
-		taken, err := s.passRebind(ctx, w, phase, 0, nil, func(context.Context, func(context.Context) error) error { return nil })
+// recordRebinds returns the steps that every one of several undisturbed runs takes, by
+// phase.
+func (s *rebindSite) recordRebinds(ctx context.Context, w way) (steps map[string][]step, err error) {
+	for range 3 {
+		taken, err := s.passRebind(ctx, w, "", 0, nil, nil)
 		if err != nil {
 			return nil, err
 		}
 		s.news()
-		if run == 0 {
+		if steps == nil {
 			steps = taken
 		}
-		steps = slices.DeleteFunc(steps, func(at step) bool { return !slices.Contains(taken, at) })
+		for phase := range steps {
+			steps[phase] = slices.DeleteFunc(steps[phase], func(at step) bool { return !slices.Contains(taken[phase], at) })
+		}
 	}
 	return steps, nil
 }
@@ -222,9 +226,9 @@ func (s *rebindSite) crashRebind(ctx context.Context, w way, c rebindCell) (err 
 }
 
 // passRebind gives a volume to another claim, uses it, and deletes it; something happens
-// during one phase. It returns the steps of that phase. extra is how many more events
+// during one phase. It returns the steps of all phases. extra is how many more events
 // than one a rebind may have.
-func (s *rebindSite) passRebind(ctx context.Context, w way, phase string, extra int, begin func(), during func(ctx context.Context, goal func(context.Context) error) error) ([]step, error) {
+func (s *rebindSite) passRebind(ctx context.Context, w way, phase string, extra int, begin func(), during func(ctx context.Context, goal func(context.Context) error) error) (map[string][]step, error) {
 	ctx, cancel := context.WithTimeout(ctx, caseTime)
 	defer cancel()
 	r, err := s.begins(ctx, w)
@@ -234,13 +238,11 @@ func (s *rebindSite) passRebind(ctx context.Context, w way, phase string, extra 
 	if err != nil {
 		return nil, err
 	}
-	var steps []step
+	steps := map[string][]step{}
 	meanwhile := func(of string, act func() error, goal func(context.Context) error) error {
+		s.begin()
 		if of == phase {
-			s.begin()
-			if begin != nil {
-				begin()
-			}
+			begin()
 		}
 		err := act()
 		if err == nil && of == phase {
@@ -249,9 +251,7 @@ func (s *rebindSite) passRebind(ctx context.Context, w way, phase string, extra 
 		if err == nil {
 			err = goal(ctx)
 		}
-		if of == phase {
-			steps = s.steps()
-		}
+		steps[of] = s.steps()
 		if err != nil {
 			return fmt.Errorf("%s: %w", of, err)
 		}
@@ -277,7 +277,7 @@ func (s *rebindSite) passRebind(ctx context.Context, w way, phase string, extra 
 	if err != nil {
 		return nil, err
 	}
-	return steps, errors.Join(s.gone(ctx), s.counts(ctx, w.to, 0, 0, 0), s.removeDecoys())
+	return steps, errors.Join(s.gone(ctx), s.counts(ctx, r, counted{}), s.removeDecoys())
 }
 
 // settled waits until the program has done all for the new volume, so that what it does

@@ -46,6 +46,10 @@ type rebinding struct {
 	policy corev1.PersistentVolumeReclaimPolicy
 	// source is the VolumeSnapshot that the volume is made from, if it is.
 	source string
+	// besides is what the tenant of the claim that gets the volume has besides it.
+	besides counted
+	// before is how often the volume changed its claim before.
+	before int
 }
 
 // class returns the StorageClass of both claims.
@@ -394,7 +398,7 @@ func prepareByVolSync(ctx context.Context, s *rebindSite, r *rebinding) error {
 	if err != nil {
 		return err
 	}
-	r.source = snapshot.Name
+	r.source, r.besides = snapshot.Name, counted{1, 1, 1}
 	if err := s.ask(ctx, r, "data"); err != nil {
 		return err
 	}
@@ -417,7 +421,7 @@ func finishByVolSync(ctx context.Context, s *rebindSite, r *rebinding) error {
 	if err := s.removeSnapshot(ctx, r.to.Namespace, r.source); err != nil {
 		return err
 	}
-	r.source = ""
+	r.source, r.besides = "", counted{}
 	return s.drop(ctx, harness.Claim(s.in(r.from), "replicated", s.classOf(r), "1Gi", nil))
 }
 
@@ -429,7 +433,7 @@ func finishByVolSync(ctx context.Context, s *rebindSite, r *rebinding) error {
 func prepareByVelero(ctx context.Context, s *rebindSite, r *rebinding) (err error) {
 	r.to, err = suite.CreateClaim(ctx, s.newClaim(r, r.way.to, "data", func(claim *corev1.PersistentVolumeClaim) {
 		claim.Labels = map[string]string{"velero.io/backup-name": "backup", "velero.io/restore-name": "restore"}
-		claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"velero.io/dynamic-pv-restore": r.way.to + ".data.x7k2p"}}
+		claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"velero.io/dynamic-pv-restore": s.in(r.way.to) + ".data.x7k2p"}}
 	}))
 	if err != nil {
 		return err
