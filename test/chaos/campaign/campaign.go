@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/evidence"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -43,7 +44,7 @@ type Result struct {
 	Settled  time.Duration
 	Counts   Counts
 	Findings []checker.Finding
-	Evidence Evidence
+	Evidence evidence.Evidence
 }
 
 // Counts are the numbers of things done.
@@ -103,9 +104,25 @@ func Run(ctx context.Context, suite *harness.Suite, options Options, seed uint64
 		Findings: w.findings(),
 	}
 	if result.Failed() {
-		result.Evidence = w.evidence(result.Findings)
+		result.Evidence = evidence.Collect(result.Findings, w.sources())
 	}
 	return result, nil
+}
+
+// sources returns what helps to understand findings, while it is still there.
+func (w *world) sources() evidence.Sources {
+	s := evidence.Sources{Timeline: w.timeline.All(), Journal: w.sim.Journal(), Logs: map[string]string{}, Volume: w.sim.Volume}
+	for _, slot := range w.slots {
+		slot.mu.Lock()
+		for _, r := range slot.past {
+			s.Logs[r.name] = r.Log()
+		}
+		slot.mu.Unlock()
+		if slot.attacher != nil {
+			s.Logs[fmt.Sprintf("attacher %d", slot.number)] = slot.attacher.Log()
+		}
+	}
+	return s
 }
 
 // trouble runs all actors for as long as the plan says, together with the

@@ -8,6 +8,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/campaign"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/evidence"
 )
 
 func TestTableCountsByKind(t *testing.T) {
@@ -44,7 +45,7 @@ func TestFailureShowsFindingVolumeJournalLogAndReplay(t *testing.T) {
 		journal = append(journal, fmt.Sprintf("request %d", i))
 	}
 	finding := checker.Finding{Kind: checker.Lost, Object: "PersistentVolume pvc-1", Text: "volume v1 does not exist\nand more", VolumeID: "v1"}
-	r := campaign.Result{Seed: 9, Findings: []checker.Finding{finding}, Evidence: campaign.Evidence{Details: []campaign.Detail{
+	r := campaign.Result{Seed: 9, Findings: []checker.Finding{finding}, Evidence: evidence.Evidence{Details: []evidence.Detail{
 		{Finding: finding, Volume: "its state", Journal: journal, Log: []string{strings.Repeat("x", maxWidth+1)}},
 	}}}
 	var out strings.Builder
@@ -69,7 +70,7 @@ func TestFailureShowsEveryFindingAndDetailsOfTheFirst(t *testing.T) {
 	for i := range maxDetails + 2 {
 		f := checker.Finding{Kind: checker.Stuck, Object: fmt.Sprintf("claim %d", i), Text: "is pending"}
 		r.Findings = append(r.Findings, f)
-		r.Evidence.Details = append(r.Evidence.Details, campaign.Detail{Finding: f, Volume: "shown"})
+		r.Evidence.Details = append(r.Evidence.Details, evidence.Detail{Finding: f, Volume: "shown"})
 	}
 	var out strings.Builder
 	Failure(&out, r, "")
