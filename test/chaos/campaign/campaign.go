@@ -74,6 +74,8 @@ type Counts struct {
 	// Pods are those whose claims are in mode csi, Attached how often one of their
 	// volumes was attached to a node.
 	Pods, Attached int
+	// Rebound is how often a volume went from one claim to another.
+	Rebound int
 	// PeakMemory is the most that a replica took, in bytes; 0 if unknown.
 	PeakMemory int64
 }
@@ -152,6 +154,9 @@ func (w *world) trouble(ctx context.Context) error {
 	}
 	for _, step := range w.plan.Pods {
 		actors.Go(func() { w.runPod(ctx, bounded, step) })
+	}
+	for _, step := range w.plan.Movers {
+		actors.Go(func() { w.runMover(ctx, bounded, step) })
 	}
 	for i, step := range w.plan.Nodes {
 		actors.Go(func() { w.disturbNode(ctx, bounded, i, step) })

@@ -58,6 +58,52 @@ func TestPoliciesGrantWhatTenantsAreMeantToGet(t *testing.T) {
 	}
 }
 
+func TestPoliciesLetVolumesGoToAllClaimsOfMovers(t *testing.T) {
+	n := names{1}
+	for variant := range plan.PolicyVariants {
+		p, err := policy.Parse([]byte(policyText(planOf(1), n, variant, nil)), "policy.yaml", mappers.BuiltIn().Describe())
+		if err != nil {
+			t.Fatalf("variant %d: %v", variant, err)
+		}
+		for _, tenant := range plan.MoverNames() {
+			for class, backends := range map[string][]string{plan.Moved: {plan.Gold, plan.Lab}, plan.MovedOnNodes: {plan.Pods}} {
+				for _, backend := range backends {
+					d := p.DecideHolder(policy.Request{Namespace: n.namespace(tenant), NamespaceLabels: n.labels(tenant), StorageClass: n.class(class)}, backend)
+					if d.Denial != nil || d.Tenant != tenant {
+						t.Errorf("variant %d: a volume of class %s on backend %s does not go to tenant %s: %v", variant, class, backend, tenant, d.Denial)
+					}
+					for _, quota := range d.Quotas {
+						if limits := quota.Limits; quota.Kind != policy.BackendScope && (limits.Volumes != nil || limits.Gigabytes != nil) {
+							t.Errorf("variant %d: tenant %s has a quota: %+v", variant, tenant, quota)
+						}
+					}
+				}
+			}
+		}
+		if got := chargedBy(p, "e"); !maps.Equal(got, map[string]string{"costcenter": "4713", "owner": ""}) {
+			t.Errorf("volumes of tenant e carry %v", got)
+		}
+	}
+}
+
+func TestWhatALeaderCountsIsRead(t *testing.T) {
+	const metrics = `# TYPE standalone_cinder_quota gauge
+standalone_cinder_quota{name="d",resource="gigabytes",scope="backend",type="used"} 9
+standalone_cinder_quota{name="d",resource="gigabytes",scope="tenant",type="used"} 7
+standalone_cinder_quota{name="d",resource="volumes",scope="tenant",type="hard"} 8
+standalone_cinder_quota{name="d",resource="volumes",scope="tenant",type="used"} 3
+standalone_cinder_quota{name="e",resource="volumes",scope="tenant",type="used"} 1
+`
+	if got := countedIn(metrics, "d"); got == nil || *got != (policy.Usage{Volumes: 3, Gigabytes: 7}) {
+		t.Errorf("tenant d: %+v", got)
+	}
+	for _, tenant := range []string{"e", "f"} {
+		if got := countedIn(metrics, tenant); got != nil {
+			t.Errorf("tenant %s: %+v", tenant, got)
+		}
+	}
+}
+
 func TestPolicyVariantsDifferInTheirQuotas(t *testing.T) {
 	var limits []int64
 	for variant := range plan.PolicyVariants {
