@@ -68,7 +68,7 @@ func TestPoliciesLetVolumesGoToAllClaimsOfMovers(t *testing.T) {
 		for _, tenant := range plan.MoverNames() {
 			for class, backends := range map[string][]string{plan.Moved: {plan.Gold, plan.Lab}, plan.MovedOnNodes: {plan.Pods}} {
 				for _, backend := range backends {
-					d := p.DecideHolder(policy.Request{Namespace: n.namespace(tenant), NamespaceLabels: n.labels(tenant), StorageClass: n.class(class)}, backend)
+					d := p.DecideHolder(policy.Request{Namespace: n.namespace(tenant), NamespaceLabels: n.labels(tenant), StorageClass: n.class(class), Bytes: 1 << 30}, backend)
 					if d.Denial != nil || d.Tenant != tenant {
 						t.Errorf("variant %d: a volume of class %s on backend %s does not go to tenant %s: %v", variant, class, backend, tenant, d.Denial)
 					}
