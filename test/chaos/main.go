@@ -186,6 +186,9 @@ func printPlan(out io.Writer, o options) {
 	for _, s := range p.Pods {
 		show("pods", s.At, s)
 	}
+	for _, s := range p.Movers {
+		show("movers", s.At, s)
+	}
 	for tenant, steps := range p.Claims {
 		for _, s := range steps {
 			show("tenant "+tenant, s.At, s)

@@ -115,7 +115,7 @@ func (w *world) addForeign(backend, claimUID string) error {
 func (w *world) giveAway(pick int) error {
 	var inUse []cindersim.Volume
 	for _, v := range w.sim.Volumes() {
-		if v.Status == "in-use" && w.isStamped(v) && !checker.IsOnNodes(v) && !w.claims.DeletionRequested(types.UID(v.Metadata[checker.StampClaimUID])) {
+		if v.Status == "in-use" && w.isStamped(v) && !checker.IsOnNodes(v) && !w.names.isMoved(v.Metadata[checker.StampStorageClass]) && !w.claims.DeletionRequested(types.UID(v.Metadata[checker.StampClaimUID])) {
 			inUse = append(inUse, v)
 		}
 	}

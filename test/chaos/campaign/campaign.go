@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/evidence"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -43,7 +44,7 @@ type Result struct {
 	Settled  time.Duration
 	Counts   Counts
 	Findings []checker.Finding
-	Evidence Evidence
+	Evidence evidence.Evidence
 }
 
 // Counts are the numbers of things done.
@@ -73,6 +74,8 @@ type Counts struct {
 	// Pods are those whose claims are in mode csi, Attached how often one of their
 	// volumes was attached to a node.
 	Pods, Attached int
+	// Rebound is how often a volume went from one claim to another.
+	Rebound int
 	// PeakMemory is the most that a replica took, in bytes; 0 if unknown.
 	PeakMemory int64
 }
@@ -103,9 +106,25 @@ func Run(ctx context.Context, suite *harness.Suite, options Options, seed uint64
 		Findings: w.findings(),
 	}
 	if result.Failed() {
-		result.Evidence = w.evidence(result.Findings)
+		result.Evidence = evidence.Collect(result.Findings, w.sources())
 	}
 	return result, nil
+}
+
+// sources returns what helps to understand findings, while it is still there.
+func (w *world) sources() evidence.Sources {
+	s := evidence.Sources{Timeline: w.timeline.All(), Journal: w.sim.Journal(), Logs: map[string]string{}, Volume: w.sim.Volume}
+	for _, slot := range w.slots {
+		slot.mu.Lock()
+		for _, r := range slot.past {
+			s.Logs[r.name] = r.Log()
+		}
+		slot.mu.Unlock()
+		if slot.attacher != nil {
+			s.Logs[fmt.Sprintf("attacher %d", slot.number)] = slot.attacher.Log()
+		}
+	}
+	return s
 }
 
 // trouble runs all actors for as long as the plan says, together with the
@@ -135,6 +154,9 @@ func (w *world) trouble(ctx context.Context) error {
 	}
 	for _, step := range w.plan.Pods {
 		actors.Go(func() { w.runPod(ctx, bounded, step) })
+	}
+	for _, step := range w.plan.Movers {
+		actors.Go(func() { w.runMover(ctx, bounded, step) })
 	}
 	for i, step := range w.plan.Nodes {
 		actors.Go(func() { w.disturbNode(ctx, bounded, i, step) })

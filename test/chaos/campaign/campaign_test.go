@@ -13,7 +13,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
-	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 )
 
@@ -55,6 +54,52 @@ func TestPoliciesGrantWhatTenantsAreMeantToGet(t *testing.T) {
 			if d := decide(tenant, plan.Fast, plan.TooLargeMi); d.Denial == nil || d.Denial.Reason != policy.VolumeTooLarge {
 				t.Errorf("variant %d: tenant %s gets a volume that is too large: %+v", variant, tenant, d)
 			}
+		}
+	}
+}
+
+func TestPoliciesLetVolumesGoToAllClaimsOfMovers(t *testing.T) {
+	n := names{1}
+	for variant := range plan.PolicyVariants {
+		p, err := policy.Parse([]byte(policyText(planOf(1), n, variant, nil)), "policy.yaml", mappers.BuiltIn().Describe())
+		if err != nil {
+			t.Fatalf("variant %d: %v", variant, err)
+		}
+		for _, tenant := range plan.MoverNames() {
+			for class, backends := range map[string][]string{plan.Moved: {plan.Gold, plan.Lab}, plan.MovedOnNodes: {plan.Pods}} {
+				for _, backend := range backends {
+					d := p.DecideHolder(policy.Request{Namespace: n.namespace(tenant), NamespaceLabels: n.labels(tenant), StorageClass: n.class(class), Bytes: 1 << 30}, backend)
+					if d.Denial != nil || d.Tenant != tenant {
+						t.Errorf("variant %d: a volume of class %s on backend %s does not go to tenant %s: %v", variant, class, backend, tenant, d.Denial)
+					}
+					for _, quota := range d.Quotas {
+						if limits := quota.Limits; quota.Kind != policy.BackendScope && (limits.Volumes != nil || limits.Gigabytes != nil) {
+							t.Errorf("variant %d: tenant %s has a quota: %+v", variant, tenant, quota)
+						}
+					}
+				}
+			}
+		}
+		if got := chargedBy(p, "e"); !maps.Equal(got, map[string]string{"costcenter": "4713", "owner": ""}) {
+			t.Errorf("volumes of tenant e carry %v", got)
+		}
+	}
+}
+
+func TestWhatALeaderCountsIsRead(t *testing.T) {
+	const metrics = `# TYPE standalone_cinder_quota gauge
+standalone_cinder_quota{name="d",resource="gigabytes",scope="backend",type="used"} 9
+standalone_cinder_quota{name="d",resource="gigabytes",scope="tenant",type="used"} 7
+standalone_cinder_quota{name="d",resource="volumes",scope="tenant",type="hard"} 8
+standalone_cinder_quota{name="d",resource="volumes",scope="tenant",type="used"} 3
+standalone_cinder_quota{name="e",resource="volumes",scope="tenant",type="used"} 1
+`
+	if got := countedIn(metrics, "d"); got == nil || *got != (policy.Usage{Volumes: 3, Gigabytes: 7}) {
+		t.Errorf("tenant d: %+v", got)
+	}
+	for _, tenant := range []string{"e", "f"} {
+		if got := countedIn(metrics, tenant); got != nil {
+			t.Errorf("tenant %s: %+v", tenant, got)
 		}
 	}
 }
@@ -115,24 +160,6 @@ func TestLateCreatesAreRemembered(t *testing.T) {
 	}
 	if len(w.late) != 1 || !w.late["u1"] {
 		t.Errorf("late are %v", w.late)
-	}
-}
-
-func TestJournalLinesSayWhatWentWrong(t *testing.T) {
-	at := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
-	for _, c := range []struct {
-		entry cindersim.Entry
-		want  string
-	}{
-		{cindersim.Entry{Number: 1, Time: at, Status: 202, Duration: 12 * time.Millisecond, Performed: true, Done: true,
-			Request: cindersim.Request{Endpoint: cindersim.Noauth, Operation: "volume.create", VolumeID: "v1", VolumeName: "pvc-1"}},
-			"03:04:05.006 #1 noauth volume.create volume v1 pvc-1 -> 202 after 12ms"},
-		{cindersim.Entry{Number: 2, Time: at, Fault: "hang-before", Request: cindersim.Request{Endpoint: cindersim.Cinder, Operation: "volume.get", VolumeID: "v1"}},
-			"03:04:05.006 #2 cinder volume.get volume v1  -> 0 after 0s, fault hang-before, without effect, under way"},
-	} {
-		if got := journalLine(c.entry); got != c.want {
-			t.Errorf("got  %s\nwant %s", got, c.want)
-		}
 	}
 }
 

@@ -99,7 +99,7 @@ func (w *world) nextVolume(ctx context.Context) *corev1.PersistentVolume {
 			}
 			pv, is := event.Object.(*corev1.PersistentVolume)
 			// A watch begins with the existing objects.
-			if is && w.names.made(pv) && pv.Spec.CSI == nil && pv.Spec.ClaimRef != nil && pv.Status.Phase != corev1.VolumeBound && pv.Status.Phase != corev1.VolumeReleased &&
+			if is && w.names.made(pv) && !w.names.isOthers(pv) && pv.Spec.ClaimRef != nil && pv.Status.Phase != corev1.VolumeBound && pv.Status.Phase != corev1.VolumeReleased &&
 				pv.CreationTimestamp.After(began.Add(-time.Second)) && w.fates.Choose(pv.Name) {
 				return pv
 			}
@@ -185,5 +185,5 @@ func (w *world) remove(ctx, trouble context.Context, pv *corev1.PersistentVolume
 // tooLate reports whether a PersistentVolume was to be kept only after the
 // removal of its volume had begun.
 func (w *world) tooLate(fate checker.Fate) bool {
-	return checker.CameTooLate(fate, w.claims.DeletionRequestedAt(types.UID(fate.PV.ClaimUID)), w.sim.Journal())
+	return checker.CameTooLate(fate, w.claims.DeletionRequestedAt(types.UID(fate.PV.HeldBy())), w.sim.Journal())
 }

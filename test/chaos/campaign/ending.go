@@ -160,7 +160,7 @@ func (w *world) settle(ctx context.Context, lead places) error {
 
 func (w *world) listClaims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
 	var all []corev1.PersistentVolumeClaim
-	for _, tenant := range plan.TenantNames() {
+	for _, tenant := range plan.AllTenants() {
 		err := insist(ctx, func(ctx context.Context) error {
 			list, err := w.suite.Client.CoreV1().PersistentVolumeClaims(w.names.namespace(tenant)).List(ctx, metav1.ListOptions{})
 			if err == nil {
@@ -204,6 +204,7 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 	if err != nil {
 		return s, err
 	}
+	s.Counted = w.counted(ctx)
 	// A PersistentVolume counts, wherever its volume is.
 	counted := slices.Clone(s.Volumes)
 	for i, v := range counted {
@@ -219,8 +220,10 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 			Bound: claim.Status.Phase == corev1.ClaimBound,
 			Asked: w.claims.DeletionRequested(claim.UID),
 		}
+		c.Tenant = inForce.Decide(w.request(claim)).Tenant
+		c.Metadata = chargedBy(inForce, c.Tenant)
 		source, sourceDenial := w.source(ctx, claim)
-		if ref := claim.Spec.DataSource; ref != nil {
+		if ref := claim.Spec.DataSource; ref != nil && !isPopulated(claim) {
 			c.IsCopy = true
 			if at := slices.IndexFunc(claims, func(other corev1.PersistentVolumeClaim) bool {
 				return other.Namespace == claim.Namespace && other.Name == ref.Name
@@ -231,12 +234,14 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 		if !c.Bound {
 			reason, message := w.denial(inForce, claim, source, used)
 			switch {
+			case isPopulated(claim):
+				message, c.Explained = "it waits for its populator", true
 			case sourceDenial != nil:
 				reason, message = sourceDenial.Reason, sourceDenial.Message
 			case source != nil && message == "" && !w.isCopyable(s, *source.Content.Volume):
 				reason, message = "ProvisioningFailed", "the volume of its source is broken, gone, another's or elsewhere"
 			}
-			if c.Denial = message; message != "" {
+			if c.Denial = message; message != "" && !c.Explained {
 				c.Explained = told[claim.UID][string(reason)]
 			}
 			c.ToldQuota = told[claim.UID][string(policy.QuotaExceeded)]
@@ -349,7 +354,7 @@ func (w *world) listSecrets(ctx context.Context) ([]checker.Secret, error) {
 // listWarnings lists the reasons of all warnings, by the claim's UID.
 func (w *world) listWarnings(ctx context.Context) (map[types.UID]map[string]bool, error) {
 	told := map[types.UID]map[string]bool{}
-	for _, tenant := range plan.TenantNames() {
+	for _, tenant := range plan.AllTenants() {
 		err := insist(ctx, func(ctx context.Context) error {
 			events, err := w.suite.Client.CoreV1().Events(w.names.namespace(tenant)).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning"})
 			if err != nil {

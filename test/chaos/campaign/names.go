@@ -37,8 +37,14 @@ func (n names) labels(tenant string) map[string]string {
 	return map[string]string{"chaos.example/tenant": n.namespace(tenant)}
 }
 
+// isMoved reports whether a StorageClass is one of movers' volumes, which no other actor
+// touches.
+func (n names) isMoved(class string) bool {
+	return class == n.class(plan.Moved) || class == n.class(plan.MovedOnNodes)
+}
+
 func (n names) isNamespace(namespace string) bool {
-	for _, tenant := range plan.TenantNames() {
+	for _, tenant := range plan.AllTenants() {
 		if n.namespace(tenant) == namespace {
 			return true
 		}
@@ -60,24 +66,18 @@ const podsProject = "abcdef0123456789abcdef0123456789"
 
 // policyText returns the policy of a variant. Volumes that outlive their claims
 // on purpose must not use up the quotas in a long campaign, so the limits grow
-// with the plan.
+// with the plan. The tenants of movers have no quotas: a volume that gets another claim
+// counts for its tenant, whether there is room or not.
 func policyText(p plan.Plan, n names, variant int, lead places) string {
 	// The limits are lower, as drawn, or higher.
 	scale := []int{10, 6, 16}[variant]
-	limit := func(most int, tenants ...string) string {
+	limit := func(most, more int) string { return strconv.Itoa(most*scale/10 + more) }
+	kept := func(tenants ...string) int {
 		kept := p.KeptByHand()
 		for _, tenant := range tenants {
 			kept += p.Retained(tenant)
 		}
-		return strconv.Itoa(most*scale/10 + kept)
-	}
-	gigabytes := func(most int, tenants ...string) string {
-		kept := p.KeptByHand()
-		for _, tenant := range tenants {
-			kept += p.Retained(tenant)
-		}
-		kept *= plan.LargestMi / 1024
-		return strconv.Itoa(most*scale/10 + kept)
+		return kept
 	}
 	// The lower variant also connects volumes on lab by the other workflow.
 	workflow := policy.WorkflowReserve
@@ -85,14 +85,15 @@ func policyText(p plan.Plan, n names, variant int, lead places) string {
 		workflow = policy.WorkflowAttachment
 	}
 	lab, project := lead.lab()
-	everybody := plan.TenantNames()
+	const largest = plan.LargestMi / 1024
+	everybody := kept(plan.TenantNames()...)
 	return strings.NewReplacer(
 		"CHAOS", n.id(), "LABEL", fmt.Sprintf("{chaos.example/tenant: %s}", n.namespace("c")),
 		"NOAUTH", lab, "ENDPOINT", labEndpoint, "PODS", podsProject,
 		"WORKFLOW", string(workflow), "PROJECT", project,
-		"GOLD-VOLUMES", limit(26, everybody...), "SILVER-GIGABYTES", gigabytes(50, everybody...), "LAB-VOLUMES", limit(30, everybody...),
-		"A-VOLUMES", limit(19, "a"), "B-GIGABYTES", gigabytes(36, "b"),
-		"C-VOLUMES", limit(22, "c"), "C-GIGABYTES", gigabytes(40, "c"), "C-FAST", limit(10, "c"),
+		"GOLD-VOLUMES", limit(26, everybody+p.Moved()), "SILVER-GIGABYTES", limit(50, everybody*largest), "LAB-VOLUMES", limit(30, everybody+p.Moved()),
+		"A-VOLUMES", limit(19, kept("a")), "B-GIGABYTES", limit(36, kept("b")*largest),
+		"C-VOLUMES", limit(22, kept("c")), "C-GIGABYTES", limit(40, kept("c")*largest), "C-FAST", limit(10, kept("c")),
 	).Replace(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
@@ -131,5 +132,17 @@ tenants:
       - {storageClasses: [CHAOS-dual], backends: [lab, silver]}
       - {storageClasses: [CHAOS-kept], backends: [silver]}
       - {storageClasses: [CHAOS-nodes], backends: [pods], mode: csi}
+  - name: d
+    namespaces: [CHAOS-d]
+    metadata: {costcenter: "4712", owner: d}
+    classes:
+      - {storageClasses: [CHAOS-moved], backends: [gold, lab]}
+      - {storageClasses: [CHAOS-moved-nodes], backends: [pods], mode: csi}
+  - name: e
+    namespaces: [CHAOS-e]
+    metadata: {costcenter: "4713"}
+    classes:
+      - {storageClasses: [CHAOS-moved], backends: [lab, gold]}
+      - {storageClasses: [CHAOS-moved-nodes], backends: [pods], mode: csi}
 `)
 }

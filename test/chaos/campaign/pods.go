@@ -131,19 +131,7 @@ func (w *world) pod(ctx, trouble context.Context, step plan.PodStep) error {
 
 // makePodClaim creates the claim. Its name is used once.
 func (w *world) makePodClaim(ctx context.Context, namespace string, step plan.PodStep) (types.UID, error) {
-	claims := w.suite.Client.CoreV1().PersistentVolumeClaims(namespace)
-	claim := harness.Claim(namespace, step.Claim, w.names.class(plan.OnNodes), fmt.Sprintf("%dMi", step.SizeMi), nil)
-	var made *corev1.PersistentVolumeClaim
-	err := insist(ctx, func(ctx context.Context) (err error) {
-		made, err = claims.Create(ctx, claim, metav1.CreateOptions{})
-		return err
-	})
-	if apierrors.IsAlreadyExists(err) {
-		err = insist(ctx, func(ctx context.Context) (err error) {
-			made, err = claims.Get(ctx, step.Claim, metav1.GetOptions{})
-			return err
-		})
-	}
+	made, err := w.createClaim(ctx, harness.Claim(namespace, step.Claim, w.names.class(plan.OnNodes), fmt.Sprintf("%dMi", step.SizeMi), nil))
 	if err != nil {
 		return "", err
 	}

@@ -34,7 +34,7 @@ func volumeTypes() []drivers.VolumeType {
 func (w *world) retype(trouble context.Context, pick int, patience time.Duration) error {
 	var inUse []cindersim.Volume
 	for _, v := range w.sim.Volumes() {
-		if v.Status == "in-use" && w.isStamped(v) && !w.claims.DeletionRequested(types.UID(v.Metadata[checker.StampClaimUID])) {
+		if v.Status == "in-use" && w.isStamped(v) && !w.names.isMoved(v.Metadata[checker.StampStorageClass]) && !w.claims.DeletionRequested(types.UID(v.Metadata[checker.StampClaimUID])) {
 			inUse = append(inUse, v)
 		}
 	}

@@ -270,7 +270,7 @@ func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[typ
 	s.Snapshots = w.sim.Snapshots()
 	volumes, source := map[string]string{}, map[string]string{}
 	for _, pv := range s.PVs {
-		volumes[pv.ClaimUID] = pv.VolumeID
+		volumes[pv.HeldBy()] = pv.VolumeID
 	}
 	for _, claim := range s.Claims {
 		source[claim.Namespace+"/"+claim.Name] = volumes[claim.UID]

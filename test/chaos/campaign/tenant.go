@@ -72,10 +72,8 @@ func (t *tenant) do(ctx context.Context, step plan.ClaimStep) error {
 // gone.
 const maxNameTime = 6 * time.Second
 
-// create creates a claim. An existing claim of the name is either this one, if
-// the answer was lost, or one that is being deleted.
+// create creates a claim.
 func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
-	claims := t.world.suite.Client.CoreV1().PersistentVolumeClaims(t.namespace)
 	claim := harness.Claim(t.namespace, step.Claim, t.world.names.class(step.Class), fmt.Sprintf("%dMi", step.SizeMi), func(c *corev1.PersistentVolumeClaim) {
 		if step.Block {
 			mode := corev1.PersistentVolumeBlock
@@ -86,17 +84,7 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 		}
 	})
 	for deadline := time.Now().Add(maxNameTime); time.Now().Before(deadline) && ctx.Err() == nil; {
-		var made *corev1.PersistentVolumeClaim
-		err := insist(ctx, func(ctx context.Context) (err error) {
-			made, err = claims.Create(ctx, claim, metav1.CreateOptions{})
-			return err
-		})
-		if apierrors.IsAlreadyExists(err) {
-			err = insist(ctx, func(ctx context.Context) (err error) {
-				made, err = claims.Get(ctx, step.Claim, metav1.GetOptions{})
-				return err
-			})
-		}
+		made, err := t.world.createClaim(ctx, claim)
 		switch {
 		case err == nil && made.DeletionTimestamp == nil && !t.world.claims.DeletionRequested(made.UID):
 			t.present[step.Claim] = made.UID
@@ -111,6 +99,23 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 	// Kubernetes' controllers take a while after an outage of the API server.
 	t.world.timeline.Note("%s: the claim of the same name was not gone within %s", t.namespace, maxNameTime)
 	return nil
+}
+
+// createClaim creates a claim, or returns the existing one of its name: this one, if the
+// answer was lost, or an earlier one that is being deleted.
+func (w *world) createClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) (made *corev1.PersistentVolumeClaim, err error) {
+	claims := w.suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace)
+	err = insist(ctx, func(ctx context.Context) (err error) {
+		made, err = claims.Create(ctx, claim, metav1.CreateOptions{})
+		return err
+	})
+	if apierrors.IsAlreadyExists(err) {
+		err = insist(ctx, func(ctx context.Context) (err error) {
+			made, err = claims.Get(ctx, claim.Name, metav1.GetOptions{})
+			return err
+		})
+	}
+	return made, err
 }
 
 // retain makes a claim's PersistentVolume keep its volume, if it has one.
@@ -188,7 +193,7 @@ func (w *world) grow(ctx context.Context, namespace string, step plan.GrowStep) 
 // addGrowth adds to a bound claim what is known of its size.
 func (w *world) addGrowth(c *checker.Claim, claim *corev1.PersistentVolumeClaim, inForce *policy.Policy, volumes []cindersim.Volume, used map[string]policy.Usage, told map[string]bool) {
 	for _, v := range volumes {
-		if v.Metadata[checker.StampClaimUID] != c.UID || !w.isStamped(v) || !w.isReachable(v.Project) || v.Status != "in-use" {
+		if checker.HolderOf(v) != c.UID || !w.isStamped(v) || !w.isReachable(v.Project) || v.Status != "in-use" {
 			continue
 		}
 		request := w.request(claim)

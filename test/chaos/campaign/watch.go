@@ -39,6 +39,8 @@ const (
 	annotationForPV         = policy.StampPrefix + "persistent-volume"
 	annotationEndpoint      = policy.StampPrefix + "endpoint"
 	annotationProject       = policy.StampPrefix + "project-id"
+	annotationTenant        = policy.StampPrefix + "tenant"
+	annotationReboundTo     = policy.StampPrefix + "rebound-to"
 )
 
 // watch follows claims, PersistentVolumes and the replicas' lease. While the
@@ -192,8 +194,8 @@ func (w *watch) pods() []*storagev1.VolumeAttachment {
 	return slices.DeleteFunc(all, func(a *storagev1.VolumeAttachment) bool { return !w.names.isPods(a) })
 }
 
-// volumes lists the PersistentVolumes, except those of the CSI driver: nobody breaks
-// what pods use.
+// volumes lists the PersistentVolumes, except those of movers and of the CSI driver:
+// nobody breaks what pods use.
 func (w *watch) volumes() []*corev1.PersistentVolume {
 	w.mu.Lock()
 	lister := w.pvs
@@ -202,9 +204,14 @@ func (w *watch) volumes() []*corev1.PersistentVolume {
 	if err != nil {
 		return nil // the cache of an informer never fails
 	}
-	all = slices.DeleteFunc(all, func(pv *corev1.PersistentVolume) bool { return !w.names.made(pv) || pv.Spec.CSI != nil })
+	all = slices.DeleteFunc(all, func(pv *corev1.PersistentVolume) bool { return !w.names.made(pv) || w.names.isOthers(pv) })
 	slices.SortFunc(all, func(a, b *corev1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
 	return all
+}
+
+// isOthers reports whether a PersistentVolume is that of a pod or of a mover.
+func (n names) isOthers(pv *corev1.PersistentVolume) bool {
+	return pv.Spec.CSI != nil || n.isMoved(pv.Spec.StorageClassName)
 }
 
 // made reports whether the seed's program made a PersistentVolume.
@@ -222,10 +229,16 @@ func pvOf(pv *corev1.PersistentVolume) checker.PV {
 		Retain:   pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain,
 		Secret:   pv.Annotations[annotationSecret],
 
+		ReboundTo: pv.Annotations[annotationReboundTo],
+		Tenant:    pv.Annotations[annotationTenant],
+
 		Attachment: pv.Annotations[annotationAttachment],
 		Deleting:   pv.DeletionTimestamp != nil,
 		Place:      pv.Annotations[annotationProject],
 		GiB:        int(pv.Spec.Capacity.Storage().Value() >> 30),
+	}
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		out.Holder = string(ref.UID)
 	}
 	if pv.Annotations[annotationEndpoint] == otherLabEndpoint {
 		out.Place = otherLabEndpoint

@@ -179,7 +179,7 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 
 // makeObjects creates namespaces and StorageClasses.
 func (w *world) makeObjects(ctx context.Context) error {
-	for _, tenant := range plan.TenantNames() {
+	for _, tenant := range plan.AllTenants() {
 		if err := w.suite.CreateNamespace(ctx, w.names.namespace(tenant), w.names.labels(tenant)); err != nil {
 			return err
 		}

@@ -23,6 +23,8 @@ type Course struct {
 	seen     map[string]time.Time
 	// excused are the PersistentVolumes that were to be kept too late, and when.
 	excused map[string]time.Time
+	// rebound are the claims that got the volume of another, and its PersistentVolume.
+	rebound map[string]string
 }
 
 // keptPV is a PersistentVolume whose volume must stay, and why.
@@ -35,7 +37,7 @@ type keptPV struct {
 func NewCourse(host string) *Course {
 	return &Course{
 		host: host, findings: map[Finding]Finding{}, recorded: map[string][]string{}, kept: map[string]keptPV{}, used: map[string]bool{},
-		seen: map[string]time.Time{}, excused: map[string]time.Time{},
+		seen: map[string]time.Time{}, excused: map[string]time.Time{}, rebound: map[string]string{},
 	}
 }
 
@@ -81,6 +83,7 @@ func (c *Course) Look(s Sample) {
 		volumes[v.ID] = v
 		c.seen[v.ID] = s.At
 	}
+	c.noteHolders(s.PVs)
 	for _, pv := range s.PVs {
 		c.noteRecorded(pv)
 		if _, given := s.Foreign[pv.VolumeID]; given {
@@ -92,8 +95,8 @@ func (c *Course) Look(s Sample) {
 			}
 			continue
 		}
-		if !s.Asked(pv.ClaimUID) {
-			if f, wrong := c.mustServe(pv, volumes, s.Bound[pv.ClaimUID], "its claim was not deleted"); wrong {
+		if !s.Asked(pv.HeldBy()) {
+			if f, wrong := c.mustServe(pv, volumes, s.Bound[pv.HeldBy()], "its claim was not deleted"); wrong {
 				c.Note(f)
 			}
 		}
@@ -121,7 +124,7 @@ func (c *Course) lookAtKept(s Sample, volumes map[string]cindersim.Volume) {
 		if _, given := s.Foreign[pv.VolumeID]; given || fate.MustStay() && fate.Kept.Equal(c.excused[name]) {
 			continue
 		}
-		f, wrong := c.mustServe(pv.PV, volumes, s.Bound[pv.ClaimUID] && !s.Asked(pv.ClaimUID), pv.because)
+		f, wrong := c.mustServe(pv.PV, volumes, s.Bound[pv.HeldBy()] && !s.Asked(pv.HeldBy()), pv.because)
 		switch {
 		case !wrong:
 		case fate.Removed && !c.used[pv.VolumeID]:
@@ -140,7 +143,7 @@ func (c *Course) lookAtKept(s Sample, volumes map[string]cindersim.Volume) {
 func (c *Course) isVoid(pv PV, s Sample) bool {
 	last, was := c.seen[pv.VolumeID]
 	_, kept := c.kept[pv.Name]
-	return was && !kept && pv.Created.After(last) && !c.used[pv.VolumeID] && s.Asked(pv.ClaimUID)
+	return was && !kept && pv.Created.After(last) && !c.used[pv.VolumeID] && s.Asked(pv.HeldBy())
 }
 
 // noteRecorded finds claims for which two volumes were recorded, one after the

@@ -14,6 +14,7 @@ import (
 const (
 	StampCluster      = policy.StampPrefix + "cluster"
 	StampClaimUID     = policy.StampPrefix + "claim-uid"
+	StampReboundTo    = policy.StampPrefix + "rebound-to"
 	StampTenant       = policy.StampPrefix + "tenant"
 	StampStorageClass = policy.StampPrefix + "storage-class"
 	StampNamespace    = "csi.storage.k8s.io/pvc/namespace"
@@ -49,12 +50,19 @@ type State struct {
 	LedSince            time.Time
 	// TooLate reports that a fate came too late, see CameTooLate; nil means never.
 	TooLate func(Fate) bool
+	// Counted is what the leader counts for tenants, as far as that is judged; nil if it
+	// does not say.
+	Counted map[string]*policy.Usage
 }
 
 // Claim is a PersistentVolumeClaim.
 type Claim struct {
 	UID, Namespace, Name string
-	Bound                bool
+	// Tenant is the one that the policy gives it to, and Metadata what the tenant's
+	// volumes carry; keys that only other tenants' volumes carry are empty.
+	Tenant   string
+	Metadata map[string]string
+	Bound    bool
 	// Asked means that its deletion was requested.
 	Asked bool
 	// Denial is why the policy now gives it nothing; empty when it should be
@@ -79,11 +87,16 @@ type Claim struct {
 type PV struct {
 	// UID is the object's: a PersistentVolume that was deleted by hand may be
 	// created again under its name.
-	UID                      string
+	UID string
+	// ClaimUID is the claim that its volume was made for.
 	Name, ClaimUID, VolumeID string
-	Retain                   bool
-	Deleting                 bool      // the object was deleted, but finalizers keep it
-	Created                  time.Time // to the second, rounded down
+	// Holder is the claim that it names by its UID, if any. ReboundTo and Tenant are whose
+	// the volume is according to the record; ReboundTo is empty if the claim that it was
+	// made for has it.
+	Holder, ReboundTo, Tenant string
+	Retain                    bool
+	Deleting                  bool      // the object was deleted, but finalizers keep it
+	Created                   time.Time // to the second, rounded down
 	// Place is where the volume is recorded to live: the ID of a project, or the
 	// campaign's name for another address.
 	Place string
@@ -139,6 +152,9 @@ const (
 	LostAttachment Kind = "lost attachment"
 	// DoubledAttachment is a volume that two nodes have, or one has twice.
 	DoubledAttachment Kind = "doubled attachment"
+	// Miscounted is a volume that does not count for the claim that has it, and its tenant,
+	// or that the leader counts otherwise.
+	Miscounted Kind = "miscounted"
 	// OverQuota is a limit of the policy that was exceeded.
 	OverQuota Kind = "over quota"
 	// Stale is a change at Cinder by a replica that no longer led.
@@ -150,7 +166,7 @@ const (
 // Kinds returns all kinds, in the order of a report.
 func Kinds() []Kind {
 	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, FromNode, Touched, Unusable, WrongType, Stuck, LeakedSecret, LeakedSnapshot, LostSnapshot,
-		LeakedAttachment, LostAttachment, DoubledAttachment, OverQuota, Stale, Crashed}
+		LeakedAttachment, LostAttachment, DoubledAttachment, Miscounted, OverQuota, Stale, Crashed}
 }
 
 // Finding is one thing that is wrong.

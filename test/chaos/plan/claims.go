@@ -30,10 +30,16 @@ const (
 	Unlisted = "unlisted"
 	// OnNodes is in mode csi, for one backend.
 	OnNodes = "nodes"
+	// Moved is for volumes that go from claim to claim, and MovedOnNodes for those of
+	// them that are in mode csi.
+	Moved        = "moved"
+	MovedOnNodes = "moved-nodes"
 )
 
 // Classes returns all StorageClasses.
-func Classes() []string { return []string{Fast, Dual, Kept, Unlisted, OnNodes} }
+func Classes() []string {
+	return []string{Fast, Dual, Kept, Unlisted, OnNodes, Moved, MovedOnNodes}
+}
 
 // LargestMi is the largest size of a claim that the policy accepts; it refuses
 // TooLargeMi.

@@ -18,7 +18,8 @@ const (
 	LeaseDuration = 3 * time.Second
 )
 
-// TenantNames returns the tenants; each has one namespace.
+// TenantNames returns the tenants that create and delete claims; each has one
+// namespace.
 func TenantNames() []string { return []string{"a", "b", "c"} }
 
 // The backends: two behind Keystone, two noauth.
@@ -26,7 +27,8 @@ const (
 	Gold   = "gold"
 	Silver = "silver"
 	Lab    = "lab"
-	// Pods is another project of the noauth Cinder, for volumes in mode csi alone.
+	// Pods is another project of the noauth Cinder, for volumes in mode csi alone, of pods
+	// and of movers.
 	Pods = "pods"
 )
 
@@ -39,7 +41,7 @@ type Options struct {
 	// Hostile makes servers lie for a while, and Snapshots makes tenants take
 	// snapshots.
 	Hostile, Snapshots bool
-	// CSI makes pods use volumes in mode csi.
+	// CSI makes pods use volumes in mode csi, and movers move some.
 	CSI bool
 }
 
@@ -67,6 +69,7 @@ type Plan struct {
 	Places        []PlaceStep
 	Hostile       []HostileStep
 	Pods          []PodStep
+	Movers        []MoverStep
 }
 
 // Make draws the plan of a seed.
@@ -86,12 +89,17 @@ func Make(seed uint64, options Options) Plan {
 		Volumes:       volumeSteps(stream(seed, "volumes"), options.Duration),
 		Nodes:         nodeSteps(stream(seed, "nodes"), options.Duration),
 		Places:        placeSteps(stream(seed, "places"), options.Duration),
+		Movers:        moverSteps(stream(seed, "movers"), options.Duration),
 	}
 	if options.Hostile {
 		p.Hostile = hostileSteps(stream(seed, "hostile"), options.Duration)
 	}
 	if options.CSI {
 		p.Pods = podSteps(stream(seed, "pods"), options.Duration)
+	} else {
+		for i := range p.Movers {
+			p.Movers[i].OnNodes = false
+		}
 	}
 	for _, tenant := range TenantNames() {
 		p.Claims[tenant] = claimSteps(stream(seed, "tenant "+tenant), options)

@@ -32,6 +32,7 @@ func TestSeedsMakeDifferentPlans(t *testing.T) {
 		"places":        reflect.DeepEqual(one.Places, other.Places),
 		"hostile":       reflect.DeepEqual(one.Hostile, other.Hostile),
 		"pods":          reflect.DeepEqual(one.Pods, other.Pods),
+		"movers":        reflect.DeepEqual(one.Movers, other.Movers),
 	} {
 		if same {
 			t.Errorf("seeds 1 and 2 have the same %s", name)
@@ -90,6 +91,8 @@ func TestALongerPlanBeginsLikeAShorterOne(t *testing.T) {
 		begins(t, "nodes", whole.Nodes, part.Nodes, func(s NodeStep) time.Duration { return s.At })
 		begins(t, "places", whole.Places, part.Places, func(s PlaceStep) time.Duration { return s.At })
 		begins(t, "hostile", whole.Hostile, part.Hostile, func(s HostileStep) time.Duration { return s.At })
+		begins(t, "pods", whole.Pods, part.Pods, func(s PodStep) time.Duration { return s.At })
+		begins(t, "movers", whole.Movers, part.Movers, func(s MoverStep) time.Duration { return s.At })
 		for i := range whole.Links {
 			begins(t, whole.Links[i].String(), whole.Links[i].Steps, part.Links[i].Steps, func(s LinkStep) time.Duration { return s.At })
 		}
@@ -148,6 +151,7 @@ func TestSomePlansHaveEverything(t *testing.T) {
 		string(Retain), "respond-before", "respond-after", "hang-before", "hang-after", "drop-before", "drop-after", "delay", "fail-backend",
 		"hostile gold", "hostile silver", "hostile lab", "hostile keystone",
 		"lose-before", "lose-after", "hold-before", "hold-after", "late", "late-answer", "twice", "401", "413", "429", "503", Fast, Dual, Kept, Unlisted,
+		string(ByHand), string(ByPopulator), "mode csi", "the claim first", "a larger volume", "a claim anew", "another tenant", "another claim of the tenant",
 	} {
 		missing[kind] = true
 	}
@@ -191,6 +195,19 @@ func TestSomePlansHaveEverything(t *testing.T) {
 		for _, s := range p.Hostile {
 			delete(missing, "hostile "+s.Where)
 		}
+		for _, s := range p.Movers {
+			for _, move := range s.Moves {
+				delete(missing, string(move.Way))
+				for text, is := range map[string]bool{
+					"mode csi": s.OnNodes, "the claim first": move.ClaimFirst, "a larger volume": move.Grows, "a claim anew": move.Anew,
+					"another tenant": move.Tenant != s.Tenant, "another claim of the tenant": move.Tenant == s.Tenant,
+				} {
+					if is {
+						delete(missing, text)
+					}
+				}
+			}
+		}
 		for _, steps := range p.Claims {
 			for _, s := range steps {
 				delete(missing, string(s.Kind))
@@ -213,6 +230,49 @@ func TestServersAreHostileOnlyIfTheyAreMeantToBe(t *testing.T) {
 	one.Hostile = nil
 	if !reflect.DeepEqual(one, other) {
 		t.Error("hostile servers change what else happens")
+	}
+}
+
+// TestVolumesMoveToClaimsThatAreNotThere: a claim of a populator is there at the same
+// time as the one that has the volume, and a claim that was made anew stays.
+func TestVolumesMoveToClaimsThatAreNotThere(t *testing.T) {
+	again := 0
+	for seed := range uint64(20) {
+		for _, s := range Make(seed, usual).Movers {
+			holder, anew := s.Tenant+"/"+s.Claim, map[string]bool{}
+			for _, move := range s.Moves {
+				next := move.Tenant + "/" + move.Claim
+				if next == holder {
+					again++
+				}
+				if next == holder && (move.Way == ByPopulator || move.Anew) || anew[next] {
+					t.Errorf("seed %d: %s", seed, s)
+				}
+				anew[holder], holder = move.Anew, next
+			}
+		}
+	}
+	if again == 0 {
+		t.Error("no claim gets the volume of an earlier one of its name")
+	}
+}
+
+func TestWithoutCSINothingIsInModeCSI(t *testing.T) {
+	native := usual
+	native.CSI = false
+	one, other := Make(5, usual), Make(5, native)
+	if len(one.Pods) == 0 || len(other.Pods) > 0 {
+		t.Errorf("%d and %d pods", len(one.Pods), len(other.Pods))
+	}
+	for i := range one.Movers {
+		if other.Movers[i].OnNodes {
+			t.Errorf("%s", other.Movers[i])
+		}
+		other.Movers[i].OnNodes = one.Movers[i].OnNodes
+	}
+	one.Pods = nil
+	if !reflect.DeepEqual(one, other) {
+		t.Error("mode csi changes what else happens")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/campaign"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/evidence"
 )
 
 func TestTableCountsByKind(t *testing.T) {
@@ -16,7 +17,7 @@ func TestTableCountsByKind(t *testing.T) {
 		{Seed: 7, Took: 95 * time.Second, Settled: 12400 * time.Millisecond, Counts: campaign.Counts{
 			Claims: 300, Bound: 210, Deleted: 300, Snapshots: 17, Kills: 4, Pauses: 3, Rolls: 6, ServerFailures: 2, Cuts: 40, Faults: 250,
 			Flaps: 9, Full: 17, Flips: 21, Retypes: 6, Grows: 12, Removals: 11, Unbound: 3, Places: 5, NodeUses: 33,
-			Pods: 34, Attached: 46, Lies: 120, Attacks: 60, PeakMemory: 90 << 20,
+			Pods: 34, Attached: 46, Rebound: 23, Lies: 120, Attacks: 60, PeakMemory: 90 << 20,
 		}},
 		{Seed: 8, Findings: []checker.Finding{{Kind: checker.Leaked}, {Kind: checker.Leaked}, {Kind: checker.Stuck}}},
 	})
@@ -24,13 +25,13 @@ func TestTableCountsByKind(t *testing.T) {
 7     95 s  300     210    300      17         4      3       6      2           40       250            12.4 s
 8     0 s   0       0      0        0          0      0       0      0           0        0              0.0 s
 
-SEED  FLAPS  FULL  PLACES  FLIPS  RETYPED  GROWN  REMOVED  UNBOUND  NODE USES  PODS  ATTACHED  LIES  ATTACKS  PEAK MEMORY
-7     9      17    5       21     6        12     11       3        33         34    46        120   60       90 MiB
-8     0      0     0       0      0        0      0        0        0          0     0         0     0        0 MiB
+SEED  FLAPS  FULL  PLACES  FLIPS  RETYPED  GROWN  REMOVED  UNBOUND  NODE USES  PODS  ATTACHED  REBOUND  LIES  ATTACKS  PEAK MEMORY
+7     9      17    5       21     6        12     11       3        33         34    46        23       120   60       90 MiB
+8     0      0     0       0      0        0      0        0        0          0     0         0        0     0        0 MiB
 
-SEED  LEAKED  DUPLICATE  LOST  WRONGLY DELETED  TAKEN FROM A NODE  FOREIGN TOUCHED  UNUSABLE  WRONG TYPE  STUCK  LEAKED SECRET  LEAKED SNAPSHOT  LOST SNAPSHOT  LEAKED ATTACHMENT  LOST ATTACHMENT  DOUBLED ATTACHMENT  OVER QUOTA  STALE LEADER  CRASHED
-7     0       0          0     0                0                  0                0         0           0      0              0                0              0                  0                0                   0           0             0
-8     2       0          0     0                0                  0                0         0           1      0              0                0              0                  0                0                   0           0             0
+SEED  LEAKED  DUPLICATE  LOST  WRONGLY DELETED  TAKEN FROM A NODE  FOREIGN TOUCHED  UNUSABLE  WRONG TYPE  STUCK  LEAKED SECRET  LEAKED SNAPSHOT  LOST SNAPSHOT  LEAKED ATTACHMENT  LOST ATTACHMENT  DOUBLED ATTACHMENT  MISCOUNTED  OVER QUOTA  STALE LEADER  CRASHED
+7     0       0          0     0                0                  0                0         0           0      0              0                0              0                  0                0                   0           0           0             0
+8     2       0          0     0                0                  0                0         0           1      0              0                0              0                  0                0                   0           0           0             0
 
 `
 	if got := out.String(); got != want {
@@ -44,7 +45,7 @@ func TestFailureShowsFindingVolumeJournalLogAndReplay(t *testing.T) {
 		journal = append(journal, fmt.Sprintf("request %d", i))
 	}
 	finding := checker.Finding{Kind: checker.Lost, Object: "PersistentVolume pvc-1", Text: "volume v1 does not exist\nand more", VolumeID: "v1"}
-	r := campaign.Result{Seed: 9, Findings: []checker.Finding{finding}, Evidence: campaign.Evidence{Details: []campaign.Detail{
+	r := campaign.Result{Seed: 9, Findings: []checker.Finding{finding}, Evidence: evidence.Evidence{Details: []evidence.Detail{
 		{Finding: finding, Volume: "its state", Journal: journal, Log: []string{strings.Repeat("x", maxWidth+1)}},
 	}}}
 	var out strings.Builder
@@ -69,7 +70,7 @@ func TestFailureShowsEveryFindingAndDetailsOfTheFirst(t *testing.T) {
 	for i := range maxDetails + 2 {
 		f := checker.Finding{Kind: checker.Stuck, Object: fmt.Sprintf("claim %d", i), Text: "is pending"}
 		r.Findings = append(r.Findings, f)
-		r.Evidence.Details = append(r.Evidence.Details, campaign.Detail{Finding: f, Volume: "shown"})
+		r.Evidence.Details = append(r.Evidence.Details, evidence.Detail{Finding: f, Volume: "shown"})
 	}
 	var out strings.Builder
 	Failure(&out, r, "")

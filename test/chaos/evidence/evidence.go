@@ -1,4 +1,5 @@
-package campaign
+// Package evidence collects what helps to understand the findings of a campaign.
+package evidence
 
 import (
 	"fmt"
@@ -11,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// Evidence helps to understand findings.
+// Evidence is everything that was collected.
 type Evidence struct {
 	// Details has an entry for each finding, in order.
 	Details []Detail
@@ -32,32 +33,30 @@ type Detail struct {
 	Log     []string
 }
 
-// evidence collects everything while it is still there.
-func (w *world) evidence(findings []checker.Finding) Evidence {
-	e := Evidence{Timeline: w.timeline.All(), Logs: map[string]string{}}
-	journal := w.sim.Journal()
-	for i := range journal {
-		e.Journal = append(e.Journal, journalLine(journal[i]))
-	}
-	for _, s := range w.slots {
-		s.mu.Lock()
-		for _, r := range s.past {
-			e.Logs[r.name] = r.Log()
-		}
-		s.mu.Unlock()
-		if s.attacher != nil {
-			e.Logs[fmt.Sprintf("attacher %d", s.number)] = s.attacher.Log()
-		}
+// Sources are what a campaign knows.
+type Sources struct {
+	Timeline []string
+	Journal  []cindersim.Entry
+	Logs     map[string]string
+	// Volume returns a volume as Cinder has it now.
+	Volume func(id string) (v cindersim.Volume, there bool)
+}
+
+// Collect collects everything, and what concerns each finding.
+func Collect(findings []checker.Finding, from Sources) Evidence {
+	e := Evidence{Timeline: from.Timeline, Logs: from.Logs}
+	for i := range from.Journal {
+		e.Journal = append(e.Journal, journalLine(from.Journal[i]))
 	}
 	for _, f := range findings {
-		e.Details = append(e.Details, w.detail(f, journal, e.Logs))
+		e.Details = append(e.Details, from.detail(f))
 	}
 	return e
 }
 
-func (w *world) detail(f checker.Finding, journal []cindersim.Entry, logs map[string]string) Detail {
+func (s Sources) detail(f checker.Finding) Detail {
 	d := Detail{Finding: f}
-	if v, there := w.sim.Volume(f.VolumeID); there {
+	if v, there := s.Volume(f.VolumeID); there {
 		v.Export.Password = "" // not needed by readers of the evidence
 		d.Volume = fmt.Sprintf("%+v", v)
 	}
@@ -70,18 +69,18 @@ func (w *world) detail(f checker.Finding, journal []cindersim.Entry, logs map[st
 	if len(terms) == 0 {
 		return d
 	}
-	for _, entry := range journal {
+	for _, entry := range s.Journal {
 		if containsAny(entry.VolumeID+" "+entry.VolumeName, terms) {
 			d.Journal = append(d.Journal, journalLine(entry))
 		}
 	}
-	for _, line := range w.timeline.All() {
+	for _, line := range s.Timeline {
 		if strings.Contains(line, "hostile") && containsAny(line, terms) {
 			d.Journal = append(d.Journal, line)
 		}
 	}
 	slices.Sort(d.Journal) // every line begins with its time
-	for name, log := range logs {
+	for name, log := range s.Logs {
 		for line := range strings.Lines(log) {
 			if containsAny(line, terms) {
 				d.Log = append(d.Log, name+": "+strings.TrimRight(line, "\n"))
