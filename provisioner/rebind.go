@@ -49,7 +49,8 @@ type rebinding struct {
 	claim  *corev1.PersistentVolumeClaim
 	origin record.Origin
 	// before is the stamp that the volume had; zero if the volume is gone.
-	before stamps.Volume
+	before   stamps.Volume
+	requests *trail.RequestIDs
 }
 
 // rebind records who has the volume of a PersistentVolume that is bound to another
@@ -65,6 +66,7 @@ func (f *Followup) rebind(ctx context.Context, name string) error {
 		return err
 	}
 	r := &rebinding{p: f.provisioner}
+	ctx, r.requests = trail.WithRequestIDs(ctx)
 	if bound, err := r.read(ctx, cached); err != nil || !bound {
 		return err
 	}
@@ -220,7 +222,7 @@ func (r *rebinding) save(ctx context.Context, decision policy.Decision) error {
 	now := fmt.Sprintf("tenant %s, rule %s: claim %s/%s has volume %s of backend %s now%s", decision.Tenant, decision.Rule, r.claim.Namespace, r.claim.Name, r.origin.VolumeID, r.origin.Backend, over)
 	r.report(corev1.EventTypeNormal, reasonRebound, now+r.earlier(), now)
 	r.p.Logger.Info("Rebound a volume", "tenant", decision.Tenant, "claim", trail.ClaimOf(saved), "claimUID", r.claim.UID, "persistentVolume", saved.Name,
-		"backend", r.origin.Backend, "volume", r.origin.VolumeID, "sizeGiB", trail.SizeOf(saved), "tenantBefore", r.origin.Tenant, "claimBefore", strings.Trim(r.before.Namespace+"/"+r.before.Claim, "/"))
+		"backend", r.origin.Backend, "volume", r.origin.VolumeID, "sizeGiB", trail.SizeOf(saved), "requestID", r.requests.OfStamp(), "tenantBefore", r.origin.Tenant, "claimBefore", strings.Trim(r.before.Namespace+"/"+r.before.Claim, "/"))
 	// Whatever was denied because the volume counted for another tenant comes back.
 	r.p.Reconsider(r.claim.Namespace)
 	return nil

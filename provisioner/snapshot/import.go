@@ -300,7 +300,7 @@ func (i *importing) apply(ctx context.Context, requests *trail.RequestIDs) error
 		i.release(types.UID(left), i.Ledger.ReleaseSnapshot)
 	}
 	return i.hand(ctx, imported, told{
-		by: ", rule " + i.plan.Decision.Rule, left: stamps.OfSnapshot(i.plan.Snapshot), requestID: requests.OfImport(), took: time.Since(started),
+		by: ", rule " + i.plan.Decision.Rule, left: stamps.OfSnapshot(i.plan.Snapshot), requestID: requests.OfStamp(), took: time.Since(started),
 	})
 }
 
