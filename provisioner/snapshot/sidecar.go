@@ -338,6 +338,7 @@ func (c *Controller) ContentsOf(id string) ([]*snapshotv1.VolumeSnapshotContent,
 			found = append(found, content)
 		}
 	}
+	slices.SortFunc(found, func(a, b *snapshotv1.VolumeSnapshotContent) int { return strings.Compare(a.Name, b.Name) })
 	return found, nil
 }
 
@@ -355,9 +356,12 @@ func (c *Controller) deletedContentOf(ctx context.Context, id string) (*snapshot
 	case 1:
 		return found[0], c.stillDeleted(ctx, found[0], id)
 	}
-	// Sort them, so that the same problem has the same text.
-	slices.SortFunc(found, func(a, b *snapshotv1.VolumeSnapshotContent) int { return strings.Compare(a.Name, b.Name) })
-	return nil, &refusal{string(backends.KindInUse), fmt.Sprintf("VolumeSnapshotContents %s and %s both name snapshot %s; it is kept as long as one of them does", found[0].Name, found[1].Name, id)}
+	return nil, &refusal{string(backends.KindInUse), severalName(found[0].Name, found[1].Name, id)}
+}
+
+// severalName says why a snapshot is not deleted. The same problem has the same text.
+func severalName(one, other, id string) string {
+	return fmt.Sprintf("VolumeSnapshotContents %s and %s both name snapshot %s; it is kept as long as one of them does", min(one, other), max(one, other), id)
 }
 
 // stillDeleted checks at the API server whether a content still asks for the deletion
