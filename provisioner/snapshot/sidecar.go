@@ -21,6 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
@@ -446,7 +447,7 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 		if err != nil {
 			return nil, err
 		}
-		without, err := c.contentWithout(s, id)
+		without, err := c.contentWithout(ctx, s, id)
 		switch {
 		case err != nil:
 			return nil, err
@@ -472,18 +473,35 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 }
 
 // contentWithout returns a content that names an existing snapshot, but does not have it;
-// nil if there is none.
-func (c *Controller) contentWithout(s cinder.Snapshot, id string) (*snapshotv1.VolumeSnapshotContent, error) {
+// nil if there is none. The sidecar may ask before the cache shows the content that it
+// asks about, so the API server has the last word.
+func (c *Controller) contentWithout(ctx context.Context, s cinder.Snapshot, id string) (*snapshotv1.VolumeSnapshotContent, error) {
+	lacks := func(content *snapshotv1.VolumeSnapshotContent) bool {
+		return record.IsCSISnapshot(content) && record.ImportedHandleOf(content) == id && content.DeletionTimestamp == nil && !c.isOf(s, content)
+	}
 	naming, err := c.ContentsOf(id)
 	if err != nil {
 		return nil, err
 	}
-	for _, content := range naming {
-		if record.IsCSISnapshot(content) && record.ImportedHandleOf(content) == id && content.DeletionTimestamp == nil && !c.isOf(s, content) {
-			return content, nil
-		}
+	if n := slices.IndexFunc(naming, lacks); n >= 0 {
+		return naming[n], nil
 	}
-	return nil, nil
+	live, err := paging.List(ctx, "VolumeSnapshotContents", func(ctx context.Context, options metav1.ListOptions) (found []*snapshotv1.VolumeSnapshotContent, next string, err error) {
+		list, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		for i := range list.Items {
+			if lacks(&list.Items[i]) {
+				found = append(found, &list.Items[i])
+			}
+		}
+		return found, list.Continue, nil
+	})
+	if err != nil || len(live) == 0 {
+		return nil, err
+	}
+	return live[0], nil
 }
 
 // refusal says why a sidecar's request is refused.

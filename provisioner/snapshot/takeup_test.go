@@ -232,6 +232,16 @@ func TestWhatTheSidecarIsToldAboutAContent(t *testing.T) {
 	}
 }
 
+// TestTheSidecarAsksBeforeTheCacheShowsTheContent: its own cache may be faster.
+func TestTheSidecarAsksBeforeTheCacheShowsTheContent(t *testing.T) {
+	b := newDriverBench(t)
+	_, err := b.client.SnapshotV1().VolumeSnapshotContents().Create(t.Context(), forDriver(nil), metav1.CreateOptions{})
+	b.must(err)
+	if all, err := b.ListForSidecar(t.Context(), "gold", "snapshot-7", "", false); err == nil {
+		t.Errorf("listed %v", all)
+	}
+}
+
 func deletedNow(c *snapshotv1.VolumeSnapshotContent) {
 	now := metav1.Now()
 	c.DeletionTimestamp, c.Finalizers = &now, []string{record.SnapshotFinalizer}
