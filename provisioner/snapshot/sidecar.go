@@ -21,6 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
@@ -338,6 +339,7 @@ func (c *Controller) ContentsOf(id string) ([]*snapshotv1.VolumeSnapshotContent,
 			found = append(found, content)
 		}
 	}
+	slices.SortFunc(found, func(a, b *snapshotv1.VolumeSnapshotContent) int { return strings.Compare(a.Name, b.Name) })
 	return found, nil
 }
 
@@ -355,9 +357,12 @@ func (c *Controller) deletedContentOf(ctx context.Context, id string) (*snapshot
 	case 1:
 		return found[0], c.stillDeleted(ctx, found[0], id)
 	}
-	// Sort them, so that the same problem has the same text.
-	slices.SortFunc(found, func(a, b *snapshotv1.VolumeSnapshotContent) int { return strings.Compare(a.Name, b.Name) })
-	return nil, &refusal{string(backends.KindInUse), fmt.Sprintf("VolumeSnapshotContents %s and %s both name snapshot %s; it is kept as long as one of them does", found[0].Name, found[1].Name, id)}
+	return nil, &refusal{string(backends.KindInUse), severalName(found[0].Name, found[1].Name, id)}
+}
+
+// severalName says why a snapshot is not deleted. The same problem has the same text.
+func severalName(one, other, id string) string {
+	return fmt.Sprintf("VolumeSnapshotContents %s and %s both name snapshot %s; it is kept as long as one of them does", min(one, other), max(one, other), id)
 }
 
 // stillDeleted checks at the API server whether a content still asks for the deletion
@@ -442,7 +447,7 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 		if err != nil {
 			return nil, err
 		}
-		without, err := c.contentWithout(s, id)
+		without, err := c.contentWithout(ctx, s, id)
 		switch {
 		case err != nil:
 			return nil, err
@@ -468,18 +473,35 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 }
 
 // contentWithout returns a content that names an existing snapshot, but does not have it;
-// nil if there is none.
-func (c *Controller) contentWithout(s cinder.Snapshot, id string) (*snapshotv1.VolumeSnapshotContent, error) {
+// nil if there is none. The sidecar may ask before the cache shows the content that it
+// asks about, so the API server has the last word.
+func (c *Controller) contentWithout(ctx context.Context, s cinder.Snapshot, id string) (*snapshotv1.VolumeSnapshotContent, error) {
+	lacks := func(content *snapshotv1.VolumeSnapshotContent) bool {
+		return record.IsCSISnapshot(content) && record.ImportedHandleOf(content) == id && content.DeletionTimestamp == nil && !c.isOf(s, content)
+	}
 	naming, err := c.ContentsOf(id)
 	if err != nil {
 		return nil, err
 	}
-	for _, content := range naming {
-		if record.IsCSISnapshot(content) && record.ImportedHandleOf(content) == id && content.DeletionTimestamp == nil && !c.isOf(s, content) {
-			return content, nil
-		}
+	if n := slices.IndexFunc(naming, lacks); n >= 0 {
+		return naming[n], nil
 	}
-	return nil, nil
+	live, err := paging.List(ctx, "VolumeSnapshotContents", func(ctx context.Context, options metav1.ListOptions) (found []*snapshotv1.VolumeSnapshotContent, next string, err error) {
+		list, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		for i := range list.Items {
+			if lacks(&list.Items[i]) {
+				found = append(found, &list.Items[i])
+			}
+		}
+		return found, list.Continue, nil
+	})
+	if err != nil || len(live) == 0 {
+		return nil, err
+	}
+	return live[0], nil
 }
 
 // refusal says why a sidecar's request is refused.
