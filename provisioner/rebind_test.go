@@ -3,11 +3,13 @@ package provisioner
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -315,4 +317,34 @@ func TestAVolumeNeverComesBackToTheClaimThatItWasMadeFor(t *testing.T) {
 	}
 	wantCalls(t, b.gold)
 	denied("found by a listing")
+}
+
+// TestARestoredPersistentVolumeIsNotWantedBeforeItIsBound: an object that is applied again
+// is Pending until kube-controller-manager has looked at it. If it names a claim that is
+// gone, it is released next, which asks for no deletion.
+func TestARestoredPersistentVolumeIsNotWantedBeforeItIsBound(t *testing.T) {
+	for phase, wanted := range map[corev1.PersistentVolumePhase]bool{"": false, corev1.VolumePending: false, corev1.VolumeAvailable: true, corev1.VolumeBound: true} {
+		t.Run(string(phase), func(t *testing.T) {
+			b := newRebindBench(t)
+			requested := time.Date(2026, 11, 26, 8, 0, 0, 0, time.UTC)
+			b.gold.listed[0].Metadata[stamps.KeyRequestedAt] = requested.Format(time.RFC3339)
+			b.gold.attach = func(target backends.Target) error {
+				if v := b.gold.listed[0]; stamps.IsRestored(v, target.PVUID, target.RecordedAt) {
+					v.Metadata[stamps.KeyPVUID] = target.PVUID // as Lifecycle.Complete does
+				}
+				return nil
+			}
+			b.pv = b.pv.DeepCopy()
+			b.pv.UID, b.pv.CreationTimestamp, b.pv.Status.Phase = "restored", metav1.NewTime(requested.Add(time.Hour)), phase
+			b.store(b.pv)
+			b.followup.VolumeSeen(b.pv)
+			_ = b.followup.complete(t.Context(), b.pv.Name)
+			if isWanted := !stamps.IsRestored(b.gold.listed[0], "restored", b.pv.CreationTimestamp.Time); isWanted != wanted {
+				t.Errorf("a deletion is permitted: %t, want %t", isWanted, wanted)
+			}
+			if again := b.followup.wantsCompletion(b.pv); again == wanted {
+				t.Errorf("is to be completed again: %t", again)
+			}
+		})
+	}
 }
