@@ -329,8 +329,12 @@ func TestARestoredPersistentVolumeIsNotWantedBeforeItIsBound(t *testing.T) {
 			requested := time.Date(2026, 11, 26, 8, 0, 0, 0, time.UTC)
 			b.gold.listed[0].Metadata[stamps.KeyRequestedAt] = requested.Format(time.RFC3339)
 			b.gold.attach = func(target backends.Target) error {
-				if v := b.gold.listed[0]; stamps.IsRestored(v, target.PVUID, target.RecordedAt) {
-					v.Metadata[stamps.KeyPVUID] = target.PVUID // as Lifecycle.Complete does
+				// As Lifecycle.Complete does.
+				switch v := b.gold.listed[0]; {
+				case target.Undecided:
+					return &cinder.Error{Kind: backends.KindRestored}
+				case stamps.IsRestored(v, target.PVUID, target.RecordedAt):
+					v.Metadata[stamps.KeyPVUID] = target.PVUID
 				}
 				return nil
 			}
