@@ -1,13 +1,16 @@
 package provisioner
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -350,5 +353,44 @@ func TestARestoredPersistentVolumeIsNotWantedBeforeItIsBound(t *testing.T) {
 				t.Errorf("is to be completed again: %t", again)
 			}
 		})
+	}
+}
+
+// TestAVolumeGivenBackAfterAnInterruptedRebindIsStampedForItsClaim: the leader dies after
+// it has stamped the volume for tenant b, and the administrator gives the PersistentVolume
+// back to the claim that it names. The stamp must not stay tenant b's.
+func TestAVolumeGivenBackAfterAnInterruptedRebindIsStampedForItsClaim(t *testing.T) {
+	b := newRebindBench(t)
+	dies := true
+	b.client.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return dies, nil, errors.New("the leader dies")
+	})
+	if err := b.followup.rebind(t.Context(), b.pv.Name); err == nil {
+		t.Fatal("no error")
+	}
+	dies = false
+	b.must(b.client.CoreV1().PersistentVolumeClaims("team-b").Delete(t.Context(), "moved", metav1.DeleteOptions{}))
+	b.give("team-a", "again", "uid-1") // the claim of the record
+	b.newEvents()
+	b.forgetUsage()
+	b.live()
+	b.count()
+	for range 2 { // the second listing finds nothing more to do
+		_, err := b.RelistBackend(t.Context(), "gold")
+		b.must(err)
+		b.drain()
+	}
+	if got := stamps.Of(b.gold.listed[0]); got.Tenant != "a" || got.Holder() != "uid-1" || got.Namespace != "team-a" {
+		t.Errorf("tenant a's volume carries the stamp %+v", got)
+	}
+	if rebound := strings.Count(strings.Join(b.newEvents(), "\n"), "Rebound"); rebound > 2 {
+		t.Errorf("%d events", rebound)
+	}
+}
+
+// drain works until the queue is empty.
+func (b *rebindBench) drain() {
+	for b.followup.queue.Len() > 0 {
+		b.followup.next(b.t.Context())
 	}
 }
