@@ -144,6 +144,9 @@ func (e *endpoint) noteSeen(ctx context.Context, v cinder.Volume, target Target)
 	if !target.owns(v) || !target.isRestored(v) {
 		return v, nil
 	}
+	if target.Undecided {
+		return v, e.failure(KindRestored, "volume %s waits until Kubernetes has bound or released PersistentVolume %s, which was created well after it", v.ID, target.Stamp.PV)
+	}
 	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
 		return client.UpdateMetadata(ctx, v.ID, map[string]string{stamps.KeyPVUID: target.PVUID})
 	})

@@ -122,6 +122,12 @@ func TestARestoredPersistentVolumeDeletesNothingBeforeItIsBound(t *testing.T) {
 		"applied again, and bound to another claim": {volume: mine(1, cinder.StatusInUse), after: time.Hour, before: func(t *testing.T, l *Lifecycle, target Target) {
 			success(t, l.Rebind(t.Context(), target, reboundStamp(), nil))
 		}},
+		"applied again, and not bound yet": {volume: mine(1, cinder.StatusInUse), after: time.Hour, kind: KindRestored, before: func(t *testing.T, l *Lifecycle, target Target) {
+			target.Undecided = true
+			if err := l.Complete(t.Context(), target, false); !cinder.IsKind(err, KindRestored) {
+				t.Errorf("error %v", err)
+			}
+		}},
 		"applied a third time": {volume: mine(1, cinder.StatusInUse), after: time.Hour, kind: KindRestored, before: func(t *testing.T, l *Lifecycle, target Target) {
 			target.PVUID = "second"
 			complete(t, l, target)

@@ -37,6 +37,9 @@ type Target struct {
 	// whether the volume is complete. See stamps.IsRestored.
 	RecordedAt time.Time
 	PVUID      string
+	// Undecided means that Kubernetes has neither bound nor released the PersistentVolume
+	// yet, so that nothing shows whether it is wanted.
+	Undecided bool
 
 	// unreferenced means that no PersistentVolume names the volume. If the
 	// volume was ever attached, it is not removed, since a PersistentVolume

@@ -419,7 +419,13 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		err = nil
 	}
 	if err != nil {
-		return errors.Join(err, record.AddFinalizer(ctx, p.Client, pv))
+		if failed := record.AddFinalizer(ctx, p.Client, pv); failed != nil {
+			return errors.Join(err, failed)
+		}
+		if cinder.IsKind(err, backends.KindRestored) {
+			return &waitError{message: err.Error()} // its next phase brings it back
+		}
+		return err
 	}
 	if err := record.RemoveFinalizer(ctx, p.Client, pv); err != nil {
 		return err
@@ -433,6 +439,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 func targetOf(pv *corev1.PersistentVolume, origin record.Origin) backends.Target {
 	target := origin.Target()
 	target.RecordedAt, target.PVUID = pv.CreationTimestamp.Time, string(pv.UID)
+	target.Undecided = pv.Status.Phase == "" || pv.Status.Phase == corev1.VolumePending
 	return target
 }
 

@@ -1,13 +1,18 @@
 package provisioner
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -315,4 +320,77 @@ func TestAVolumeNeverComesBackToTheClaimThatItWasMadeFor(t *testing.T) {
 	}
 	wantCalls(t, b.gold)
 	denied("found by a listing")
+}
+
+// TestARestoredPersistentVolumeIsNotWantedBeforeItIsBound: an object that is applied again
+// is Pending until kube-controller-manager has looked at it. If it names a claim that is
+// gone, it is released next, which asks for no deletion.
+func TestARestoredPersistentVolumeIsNotWantedBeforeItIsBound(t *testing.T) {
+	for phase, wanted := range map[corev1.PersistentVolumePhase]bool{"": false, corev1.VolumePending: false, corev1.VolumeAvailable: true, corev1.VolumeBound: true} {
+		t.Run(string(phase), func(t *testing.T) {
+			b := newRebindBench(t)
+			requested := time.Date(2026, 11, 26, 8, 0, 0, 0, time.UTC)
+			b.gold.listed[0].Metadata[stamps.KeyRequestedAt] = requested.Format(time.RFC3339)
+			b.gold.attach = func(target backends.Target) error {
+				// As Lifecycle.Complete does.
+				switch v := b.gold.listed[0]; {
+				case target.Undecided:
+					return &cinder.Error{Kind: backends.KindRestored}
+				case stamps.IsRestored(v, target.PVUID, target.RecordedAt):
+					v.Metadata[stamps.KeyPVUID] = target.PVUID
+				}
+				return nil
+			}
+			b.pv = b.pv.DeepCopy()
+			b.pv.UID, b.pv.CreationTimestamp, b.pv.Status.Phase = "restored", metav1.NewTime(requested.Add(time.Hour)), phase
+			b.store(b.pv)
+			b.followup.VolumeSeen(b.pv)
+			_ = b.followup.complete(t.Context(), b.pv.Name)
+			if isWanted := !stamps.IsRestored(b.gold.listed[0], "restored", b.pv.CreationTimestamp.Time); isWanted != wanted {
+				t.Errorf("a deletion is permitted: %t, want %t", isWanted, wanted)
+			}
+			if again := b.followup.wantsCompletion(b.pv); again == wanted {
+				t.Errorf("is to be completed again: %t", again)
+			}
+		})
+	}
+}
+
+// TestAVolumeGivenBackAfterAnInterruptedRebindIsStampedForItsClaim: the leader dies after
+// it has stamped the volume for tenant b, and the administrator gives the PersistentVolume
+// back to the claim that it names. The stamp must not stay tenant b's.
+func TestAVolumeGivenBackAfterAnInterruptedRebindIsStampedForItsClaim(t *testing.T) {
+	b := newRebindBench(t)
+	dies := true
+	b.client.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return dies, nil, errors.New("the leader dies")
+	})
+	if err := b.followup.rebind(t.Context(), b.pv.Name); err == nil {
+		t.Fatal("no error")
+	}
+	dies = false
+	b.must(b.client.CoreV1().PersistentVolumeClaims("team-b").Delete(t.Context(), "moved", metav1.DeleteOptions{}))
+	b.give("team-a", "again", "uid-1") // the claim of the record
+	b.newEvents()
+	b.forgetUsage()
+	b.live()
+	b.count()
+	for range 2 { // the second listing finds nothing more to do
+		_, err := b.RelistBackend(t.Context(), "gold")
+		b.must(err)
+		b.drain()
+	}
+	if got := stamps.Of(b.gold.listed[0]); got.Tenant != "a" || got.Holder() != "uid-1" || got.Namespace != "team-a" {
+		t.Errorf("tenant a's volume carries the stamp %+v", got)
+	}
+	if rebound := strings.Count(strings.Join(b.newEvents(), "\n"), "Rebound"); rebound > 2 {
+		t.Errorf("%d events", rebound)
+	}
+}
+
+// drain works until the queue is empty.
+func (b *rebindBench) drain() {
+	for b.followup.queue.Len() > 0 {
+		b.followup.next(b.t.Context())
+	}
 }
