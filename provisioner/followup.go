@@ -52,8 +52,8 @@ type Followup struct {
 // of the turns never shrink again.
 type task = unique.Handle[followup]
 
-// followup is what a task does. completionOf, rebindOf, undoOf, removalOf and markOf
-// make one.
+// followup is what a task does. completionOf, rebindOf, misstampedOf, undoOf, removalOf and
+// markOf make one.
 type followup struct {
 	kind    followupKind
 	pv      string
@@ -67,7 +67,7 @@ type followupKind string
 
 const (
 	completion followupKind = "complete" // a PersistentVolume's volume: pv
-	rebind     followupKind = "rebind"   // a PersistentVolume that has another claim: pv
+	rebind     followupKind = "rebind"   // a PersistentVolume that has another claim: pv; or whose volume's stamp has: pv, volume
 	undo       followupKind = "undo"     // what was begun for a claim: claim
 	removal    followupKind = "remove"   // one volume of a claim: claim, backend, volume
 	mark       followupKind = "mark"     // one volume of a claim: as for removal, and place
@@ -366,7 +366,7 @@ func (f *Followup) do(ctx context.Context, item followup) (err error) {
 	case undo:
 		return f.provisioner.claimGone(ctx, item.claim)
 	case rebind:
-		return f.rebind(ctx, item.pv)
+		return f.rebind(ctx, item.pv, item.volume != "")
 	default:
 		return f.complete(ctx, item.pv)
 	}
