@@ -179,7 +179,7 @@ func (f *Followup) isComplete(pv *corev1.PersistentVolume) bool {
 		return false
 	}
 	volumes, err := f.provisioner.Backends.Volumes(origin.Backend)
-	if err != nil || !volumes.IsComplete(targetOf(pv, origin)) {
+	if err != nil || !volumes.IsComplete(f.provisioner.targetOf(pv, origin)) {
 		return false
 	}
 	f.mu.Lock()
@@ -404,7 +404,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		// No pod uses it, and an administrator may have detached it on purpose.
 		err = volumes.Mark(p.OnBehalfOf(ctx, origin.Tenant), origin.Target())
 	} else {
-		err = volumes.Complete(p.OnBehalfOf(ctx, origin.Tenant), targetOf(pv, origin), record.ReadOnly(pv))
+		err = volumes.Complete(p.OnBehalfOf(ctx, origin.Tenant), p.targetOf(pv, origin), record.ReadOnly(pv))
 	}
 	switch cinder.KindOf(err) {
 	case "":
@@ -436,8 +436,9 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	return nil
 }
 
-func targetOf(pv *corev1.PersistentVolume, origin record.Origin) backends.Target {
+func (p *Provisioner) targetOf(pv *corev1.PersistentVolume, origin record.Origin) backends.Target {
 	target := origin.Target()
+	target.Stamp.ClusterUID = p.ClusterUID
 	target.RecordedAt, target.PVUID = pv.CreationTimestamp.Time, string(pv.UID)
 	target.Undecided = pv.Status.Phase == "" || pv.Status.Phase == corev1.VolumePending
 	return target

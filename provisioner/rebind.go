@@ -176,7 +176,7 @@ func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error
 	if err != nil {
 		return err
 	}
-	target := targetOf(r.pv, r.origin)
+	target := r.p.targetOf(r.pv, r.origin)
 	released := false
 	target.Permit = func(ctx context.Context, v cinder.Volume) error {
 		if released {
