@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -30,6 +31,8 @@ import (
 const (
 	reasonRebound      = "Rebound"
 	reasonRebindDenied = "RebindDenied"
+	// reasonRebindFailed says that the stamp could not be written yet.
+	reasonRebindFailed = "RebindFailed"
 	// reasonGivenAway denies a claim whose own volume another claim has.
 	reasonGivenAway = "VolumeGivenAway"
 )
@@ -97,6 +100,7 @@ func (f *Followup) rebind(ctx context.Context, name string, misstamped bool) err
 		return r.deny(decision.Denial)
 	}
 	if err := r.restamp(ctx, decision); err != nil {
+		r.fail(err)
 		return err
 	}
 	if r.misstamped && r.before == (stamps.Volume{}) {
@@ -159,6 +163,18 @@ func (r *rebinding) deny(denial *policy.Denial) error {
 func (r *rebinding) refuse(message string) error {
 	r.report(corev1.EventTypeWarning, reasonRebindDenied, message, fmt.Sprintf("nothing proves that the volume of PersistentVolume %s is this claim's; ask an operator, who sees the reason on the PersistentVolume", r.pv.Name))
 	return &waitError{message: message, triggers: []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Credentials, Name: r.origin.Backend}}}
+}
+
+// fail reports that Cinder does not stamp the volume yet. What Kubernetes has yet to do
+// follows by itself.
+func (r *rebinding) fail(err error) {
+	var failed *cinder.Error
+	if !errors.As(err, &failed) || r.p.stopping() {
+		return
+	}
+	r.report(corev1.EventTypeWarning, reasonRebindFailed,
+		fmt.Sprintf("volume %s, which still counts for tenant %s, cannot be stamped for claim %s/%s yet; the program tries again: %v", r.origin.VolumeID, r.origin.Tenant, r.claim.Namespace, r.claim.Name, err),
+		fmt.Sprintf("the volume of PersistentVolume %s cannot be stamped for this claim yet; the program tries again, and the events of the PersistentVolume say why", r.pv.Name))
 }
 
 // report writes events on the PersistentVolume and on the claim, if they are news. The
