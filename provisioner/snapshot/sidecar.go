@@ -442,7 +442,7 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 		if err != nil {
 			return nil, err
 		}
-		without, err := c.contentWithout(s, id)
+		without, shared, err := c.contentWithout(s, id)
 		switch {
 		case err != nil:
 			return nil, err
@@ -451,11 +451,15 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 		case without == nil:
 			return nil, nil
 		}
-		// The answer reaches the status of the VolumeSnapshot, so it is what that was told.
-		if reason, message := c.parked.Told(without.Spec.VolumeSnapshotRef.UID); reason != "" {
+		// The answer reaches the status of the VolumeSnapshot, so it is what that was told,
+		// unless it may be another one's.
+		reason, message := c.parked.Told(without.Spec.VolumeSnapshotRef.UID)
+		switch over := !time.Now().Before(until); {
+		case shared && (over || reason != ""):
+			return nil, &refusal{string(cinder.KindConflict), fmt.Sprintf("VolumeSnapshotContents for several namespaces name snapshot %s, and at most one gets it; the events on each VolumeSnapshot say what became of it", id)}
+		case reason != "":
 			return nil, &denied{reason: reason, message: message}
-		}
-		if !time.Now().Before(until) {
+		case over:
 			return nil, &refusal{string(cinder.KindConflict), fmt.Sprintf("VolumeSnapshotContent %s does not have snapshot %s yet: it gets the snapshot once VolumeSnapshot %s/%s names the content, and the policy grants it",
 				without.Name, id, without.Spec.VolumeSnapshotRef.Namespace, without.Spec.VolumeSnapshotRef.Name)}
 		}
@@ -468,18 +472,21 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 }
 
 // contentWithout returns a content that names an existing snapshot, but does not have it;
-// nil if there is none.
-func (c *Controller) contentWithout(s cinder.Snapshot, id string) (*snapshotv1.VolumeSnapshotContent, error) {
+// nil if there is none. It also reports whether a content for another
+// namespace names the snapshot, too.
+func (c *Controller) contentWithout(s cinder.Snapshot, id string) (without *snapshotv1.VolumeSnapshotContent, shared bool, err error) {
 	naming, err := c.ContentsOf(id)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for _, content := range naming {
 		if record.IsCSISnapshot(content) && record.ImportedHandleOf(content) == id && content.DeletionTimestamp == nil && !c.isOf(s, content) {
-			return content, nil
+			return content, slices.ContainsFunc(naming, func(other *snapshotv1.VolumeSnapshotContent) bool {
+				return other.Spec.VolumeSnapshotRef.Namespace != content.Spec.VolumeSnapshotRef.Namespace
+			}), nil
 		}
 	}
-	return nil, nil
+	return nil, false, nil
 }
 
 // refusal says why a sidecar's request is refused.
