@@ -99,7 +99,7 @@ func (b *rebindBench) usage(tenant string) policy.Usage {
 
 func TestAVolumeFollowsItsPersistentVolumeToAnotherClaim(t *testing.T) {
 	b := newRebindBench(t)
-	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
 	wantCalls(t, b.gold, "rebind volume-1 to team-b/moved of tenant b")
 	pv := b.live()
 	for key, want := range map[string]string{
@@ -130,7 +130,7 @@ func TestAVolumeFollowsItsPersistentVolumeToAnotherClaim(t *testing.T) {
 	}
 	// Nothing is left to do, and the deletion needs nothing else.
 	b.gold.calls = nil
-	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
 	wantCalls(t, b.gold)
 	b.must(b.delete(pv))
 	wantCalls(t, b.gold, "remove volume-1 historic=false")
@@ -141,14 +141,14 @@ func TestAVolumeFollowsItsPersistentVolumeToAnotherClaim(t *testing.T) {
 func TestAnInterruptedRebindIsMadeAgain(t *testing.T) {
 	b := newRebindBench(t)
 	b.gold.err = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "the answer is lost"}
-	if err := b.followup.rebind(t.Context(), b.pv.Name); err == nil {
+	if err := b.followup.rebind(t.Context(), b.pv.Name, false); err == nil {
 		t.Fatal("no error")
 	}
 	if pv := b.live(); pv.Annotations[record.AnnotationTenant] != "a" || b.usage("a").Volumes != 1 || b.usage("b").Volumes != 0 {
 		t.Errorf("after a lost answer, tenant a uses %+v, tenant b %+v", b.usage("a"), b.usage("b"))
 	}
 	b.gold.err = nil
-	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
 	if b.usage("a").Volumes != 0 || b.usage("b").Volumes != 1 {
 		t.Errorf("tenant a uses %+v, tenant b %+v", b.usage("a"), b.usage("b"))
 	}
@@ -157,7 +157,7 @@ func TestAnInterruptedRebindIsMadeAgain(t *testing.T) {
 func TestAFullQuotaDoesNotKeepABoundVolumeFromItsClaim(t *testing.T) {
 	b := newRebindBench(t)
 	b.ledger.Record("uid-3", ledger.Volume{Tenant: "b", StorageClass: "both", GiB: 1, VolumeID: "volume-3"}, "gold")
-	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
 	if b.usage("b").Volumes != 2 {
 		t.Errorf("tenant b uses %+v", b.usage("b"))
 	}
@@ -181,7 +181,7 @@ func TestARebindThatIsNotGrantedChangesNothing(t *testing.T) {
 			b := newRebindBench(t)
 			b.current.Store(parsePolicy(t, test.policy))
 			b.gold.calls = nil
-			err := b.followup.rebind(t.Context(), b.pv.Name)
+			err := b.followup.rebind(t.Context(), b.pv.Name, false)
 			if test.event == "" {
 				b.must(err)
 				return
@@ -194,7 +194,7 @@ func TestARebindThatIsNotGrantedChangesNothing(t *testing.T) {
 				t.Errorf("tenant %s, tenant a uses %+v", pv.Annotations[record.AnnotationTenant], b.usage("a"))
 			}
 			// The same reason is told once.
-			_ = b.followup.rebind(t.Context(), b.pv.Name)
+			_ = b.followup.rebind(t.Context(), b.pv.Name, false)
 			if again := b.newEvents(); len(again) != 0 {
 				t.Errorf("told again: %q", again)
 			}
@@ -228,7 +228,7 @@ func TestNothingChangesBeforeAClaimIsBound(t *testing.T) {
 			if name != "the cache is late" {
 				b.store(b.pv)
 			}
-			b.must(b.followup.rebind(t.Context(), b.pv.Name))
+			b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
 			wantCalls(t, b.gold)
 			if b.usage("a").Volumes != 1 || b.usage("b").Volumes != 0 {
 				t.Errorf("tenant a uses %+v, tenant b %+v", b.usage("a"), b.usage("b"))
@@ -274,7 +274,7 @@ func TestAClaimThatMayStillHaveTheVolumeKeepsIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newRebindBench(t)
 			b.must(b.client.Tracker().Add(test.earlier))
-			err := b.followup.rebind(t.Context(), b.pv.Name)
+			err := b.followup.rebind(t.Context(), b.pv.Name, false)
 			if waits := err != nil; waits != test.waits || test.waits && !strings.Contains(err.Error(), "claim team-a/data does not show yet that it has lost PersistentVolume pvc-uid-1") {
 				t.Errorf("error %v", err)
 			}
@@ -303,7 +303,7 @@ func TestAVolumeNeverComesBackToTheClaimThatItWasMadeFor(t *testing.T) {
 		}
 	}
 	denied("bound to another claim")
-	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
 	denied("rebound")
 	pv := b.live()
 	b.must(b.factory.Core().V1().PersistentVolumes().Informer().GetStore().Delete(pv))
@@ -365,7 +365,7 @@ func TestAVolumeGivenBackAfterAnInterruptedRebindIsStampedForItsClaim(t *testing
 	b.client.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return dies, nil, errors.New("the leader dies")
 	})
-	if err := b.followup.rebind(t.Context(), b.pv.Name); err == nil {
+	if err := b.followup.rebind(t.Context(), b.pv.Name, false); err == nil {
 		t.Fatal("no error")
 	}
 	dies = false
@@ -392,5 +392,28 @@ func TestAVolumeGivenBackAfterAnInterruptedRebindIsStampedForItsClaim(t *testing
 func (b *rebindBench) drain() {
 	for b.followup.queue.Len() > 0 {
 		b.followup.next(b.t.Context())
+	}
+}
+
+// TestARebindThatFailsIsTold: nothing waits without an event, and its attempts are not
+// told again and again.
+func TestARebindThatFailsIsTold(t *testing.T) {
+	for name, failure := range map[string]error{
+		"elsewhere": &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "the volume was made elsewhere"},
+		"rejected":  &cinder.Error{Kind: cinder.KindInvalid, Backend: "gold", Message: "Cinder rejects the metadata"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRebindBench(t)
+			b.gold.err = failure
+			_ = b.followup.rebind(t.Context(), b.pv.Name, false)
+			events := b.newEvents()
+			if len(events) != 2 || !strings.Contains(strings.Join(events, "\n"), failure.(*cinder.Error).Message) || strings.Contains(events[1], "gold") {
+				t.Errorf("events %q", events)
+			}
+			_ = b.followup.rebind(t.Context(), b.pv.Name, false)
+			if events := b.newEvents(); len(events) > 0 {
+				t.Errorf("told again: %q", events)
+			}
+		})
 	}
 }

@@ -447,7 +447,7 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 		if err != nil {
 			return nil, err
 		}
-		without, err := c.contentWithout(ctx, s, id)
+		without, shared, err := c.contentWithout(ctx, s, id)
 		switch {
 		case err != nil:
 			return nil, err
@@ -456,11 +456,15 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 		case without == nil:
 			return nil, nil
 		}
-		// The answer reaches the status of the VolumeSnapshot, so it is what that was told.
-		if reason, message := c.parked.Told(without.Spec.VolumeSnapshotRef.UID); reason != "" {
+		// The answer reaches the status of the VolumeSnapshot, so it is what that was told,
+		// unless it may be another one's.
+		reason, message := c.parked.Told(without.Spec.VolumeSnapshotRef.UID)
+		switch over := !time.Now().Before(until); {
+		case shared && (over || reason != ""):
+			return nil, &refusal{string(cinder.KindConflict), fmt.Sprintf("VolumeSnapshotContents for several namespaces name snapshot %s, and at most one gets it; the events on each VolumeSnapshot say what became of it", id)}
+		case reason != "":
 			return nil, &denied{reason: reason, message: message}
-		}
-		if !time.Now().Before(until) {
+		case over:
 			return nil, &refusal{string(cinder.KindConflict), fmt.Sprintf("VolumeSnapshotContent %s does not have snapshot %s yet: it gets the snapshot once VolumeSnapshot %s/%s names the content, and the policy grants it",
 				without.Name, id, without.Spec.VolumeSnapshotRef.Namespace, without.Spec.VolumeSnapshotRef.Name)}
 		}
@@ -473,18 +477,19 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 }
 
 // contentWithout returns a content that names an existing snapshot, but does not have it;
-// nil if there is none. The sidecar may ask before the cache shows the content that it
+// nil if there is none. It also reports whether a content for another namespace names
+// the snapshot, too. The sidecar may ask before the cache shows the content that it
 // asks about, so the API server has the last word.
-func (c *Controller) contentWithout(ctx context.Context, s cinder.Snapshot, id string) (*snapshotv1.VolumeSnapshotContent, error) {
+func (c *Controller) contentWithout(ctx context.Context, s cinder.Snapshot, id string) (without *snapshotv1.VolumeSnapshotContent, shared bool, err error) {
 	lacks := func(content *snapshotv1.VolumeSnapshotContent) bool {
 		return record.IsCSISnapshot(content) && record.ImportedHandleOf(content) == id && content.DeletionTimestamp == nil && !c.isOf(s, content)
 	}
 	naming, err := c.ContentsOf(id)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if n := slices.IndexFunc(naming, lacks); n >= 0 {
-		return naming[n], nil
+		return naming[n], namedElsewhere(naming, naming[n]), nil
 	}
 	live, err := paging.List(ctx, "VolumeSnapshotContents", func(ctx context.Context, options metav1.ListOptions) (found []*snapshotv1.VolumeSnapshotContent, next string, err error) {
 		list, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, options)
@@ -492,16 +497,24 @@ func (c *Controller) contentWithout(ctx context.Context, s cinder.Snapshot, id s
 			return nil, "", err
 		}
 		for i := range list.Items {
-			if lacks(&list.Items[i]) {
+			if slices.Contains(record.SnapshotHandlesOf(&list.Items[i]), id) {
 				found = append(found, &list.Items[i])
 			}
 		}
 		return found, list.Continue, nil
 	})
-	if err != nil || len(live) == 0 {
-		return nil, err
+	if n := slices.IndexFunc(live, lacks); err == nil && n >= 0 {
+		return live[n], namedElsewhere(live, live[n]), nil
 	}
-	return live[0], nil
+	return nil, false, err
+}
+
+// namedElsewhere reports whether a content for another namespace is among those that name
+// a snapshot.
+func namedElsewhere(naming []*snapshotv1.VolumeSnapshotContent, content *snapshotv1.VolumeSnapshotContent) bool {
+	return slices.ContainsFunc(naming, func(other *snapshotv1.VolumeSnapshotContent) bool {
+		return other.Spec.VolumeSnapshotRef.Namespace != content.Spec.VolumeSnapshotRef.Namespace
+	})
 }
 
 // refusal says why a sidecar's request is refused.

@@ -609,3 +609,25 @@ func TestSnapshotThatTwoContentsNameIsKept(t *testing.T) {
 	b.drain()
 	b.wantCalls("remove snapshot-7 unrecorded=false")
 }
+
+// TestTheSidecarIsNotToldAboutAnotherTenantsContent: the sidecar does not say for which
+// content it asks, and writes the answer into the status that the content's tenant reads.
+func TestTheSidecarIsNotToldAboutAnotherTenantsContent(t *testing.T) {
+	other := forDriver(func(c *snapshotv1.VolumeSnapshotContent) {
+		c.Name, c.UID = "a-content-of-b", "content-b"
+		c.Spec.VolumeSnapshotRef.Namespace, c.Spec.VolumeSnapshotRef.Name, c.Spec.VolumeSnapshotRef.UID = "team-b", "secret-plan", "u-b"
+	})
+	for name, mine := range map[string]*snapshotv1.VolumeSnapshotContent{"without the snapshot": forDriver(nil), "with it": takenUp(nil)} {
+		t.Run(name, func(t *testing.T) {
+			b := newDriverBench(t, other.DeepCopy(), mine, wantingIt(nil), ofVolume9(nil))
+			if name == "with it" {
+				b.backend.existing[0].Metadata = ofTakenUp()
+			}
+			b.parked.IsNews("u-b", "ImportNotGranted", "tenant b has kept no snapshot with the ID \"snapshot-7\"", false)
+			err := b.ask()
+			if err == nil || strings.Contains(err.Error(), "tenant b") || strings.Contains(err.Error(), "secret-plan") {
+				t.Errorf("the sidecar, which may ask for tenant a's content, is told %v", err)
+			}
+		})
+	}
+}
