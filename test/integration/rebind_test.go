@@ -292,10 +292,14 @@ func (s *rebindSite) notWarned(ctx context.Context, r *rebinding) error {
 	return err
 }
 
-// said counts a line in the logs of all replicas.
+// said counts a line in the logs of all replicas that ever ran.
 func (s *rebindSite) said(line string) (n int) {
-	for _, node := range s.living() {
-		n += strings.Count(node.Log(), line)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, node := range s.nodes {
+		if node.Replica != nil {
+			n += strings.Count(node.Log(), line)
+		}
 	}
 	return n
 }
