@@ -48,7 +48,7 @@ OUTAGE_TESTS := TestBackendsOfOneProject TestNextBackendServesWhileTheFirstIsDow
   TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom TestEscapeThroughALabelChangedWhileCinderMakesTheVolumeIsFinished \
   TestStatusCommandsAskTheLeader TestStoppedLeaderHandsOver TestReloadAdmitsWhatWasDenied TestReconfiguredBackendIsUsedAtOnce \
   TestVolumeIsLeftToTheNodesThatUseIt TestCindersOwnQuotaSendsClaimsOn TestSnapshotQuotaReturnsWhenRoomIsFreed \
-  TestDamagedLastGoodIsToldAndRepaired TestCredentialsOfAnEarlierAttemptAreReplaced TestRebindsOfEveryKind TestRebindsAreProvedInEveryMode \
+  TestDamagedLastGoodIsToldAndRepaired TestCredentialsOfAnEarlierAttemptAreReplaced TestRebindsOfEveryKind TestReboundVolumesAndTheirSidecars TestRebindsAreProvedInEveryMode \
   TestClaimThatWasNeverBoundGetsNoVolumeBack
 # Tests that build or run other programs, which Go's cache of test results does
 # not see. Continuous integration uses no cached result at all.

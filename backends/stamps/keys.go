@@ -22,7 +22,7 @@ const (
 	// volume's identity, and stays when another claim gets the volume.
 	KeyClaimUID = Prefix + "claim-uid"
 	// KeyReboundTo is the UID of the claim that got the volume later; see Holder.
-	KeyReboundTo    = Prefix + "rebound-to"
+	KeyReboundTo = Prefix + "rebound-to"
 	// KeyPVUID is the UID of the PersistentVolume, if that was created well after the
 	// volume and has been seen in use, or if it was bound to another claim; see
 	// IsRestored.

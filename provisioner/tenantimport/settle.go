@@ -77,7 +77,7 @@ func (c *Controller) succeeded(a *attempt) {
 	c.report(a, corev1.EventTypeNormal, reasonImported, fmt.Sprintf("tenant %s, rule %s: volume %s (%d GiB) of backend %s is imported; its PersistentVolume %s keeps it when the claim is deleted",
 		a.decision.Tenant, a.decision.Rule, a.volume.ID, a.volume.SizeGiB, a.backend, a.saved.Name))
 	c.Logger.Info("Imported a volume", "tenant", a.decision.Tenant, "claim", a.key, "claimUID", a.cached.UID, "persistentVolume", a.saved.Name,
-		"backend", a.backend, "volume", a.volume.ID, "sizeGiB", a.volume.SizeGiB, "requestID", a.requests.OfImport(), "durationSeconds", a.took.Seconds())
+		"backend", a.backend, "volume", a.volume.ID, "sizeGiB", a.volume.SizeGiB, "requestID", a.requests.OfStamp(), "durationSeconds", a.took.Seconds())
 	c.parked.Take(a.cached.UID)
 }
 

@@ -11,14 +11,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// RequestIDs are Cinder's IDs of the requests that made, imported, extended or deleted
+// RequestIDs are Cinder's IDs of the requests that made, stamped, extended or deleted
 // a volume or a snapshot, for the audit trail. They also appear in Cinder's own log.
 type RequestIDs struct {
 	mu       sync.Mutex
 	created  string
 	deleted  string
 	extended string
-	imported string
+	stamped  string
 }
 
 type requestIDsKey struct{}
@@ -47,8 +47,8 @@ func Answered(ctx context.Context) func(operation, requestID string) {
 			ids.extended = requestID
 		case cinder.OperationMetadata, cinder.OperationSnapshotMetadata:
 			// An import begins with its stamp.
-			if ids.imported == "" {
-				ids.imported = requestID
+			if ids.stamped == "" {
+				ids.stamped = requestID
 			}
 		}
 	}
@@ -78,12 +78,12 @@ func (r *RequestIDs) OfExtend() string {
 	return r.extended
 }
 
-// OfImport returns the ID of the request that wrote the stamp; empty if an earlier
+// OfStamp returns the ID of the request that wrote the stamp of an import or a rebind; empty if an earlier
 // attempt wrote it.
-func (r *RequestIDs) OfImport() string {
+func (r *RequestIDs) OfStamp() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.imported
+	return r.stamped
 }
 
 // ClaimOf returns the claim of a PersistentVolume, as the audit trail writes it.

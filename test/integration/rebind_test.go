@@ -38,12 +38,15 @@ type rebindSite struct {
 	// patient means that nothing is done to make Kubernetes look at a claim earlier, and
 	// that all is tried with a volume.
 	patient bool
+	// sidecars means that real sidecars call the driver.
+	sidecars bool
 	// rebinds counts what the site has seen.
 	rebinds int
 }
 
 // rebindTenants are the tenants besides the first one, which has the namespace of the
-// site and NAME-more. Namespace NAME-stranger belongs to nobody.
+// site and NAME-more. Namespace NAME-fillers is a populator's, and NAME-stranger belongs
+// to nobody.
 const rebindTenants = `  - name: other
     namespaces: [NAME-other]
     quota: {volumes: 3, gigabytes: 9, snapshots: 2}
@@ -56,6 +59,8 @@ const rebindTenants = `  - name: other
     namespaces: [NAME-velero]
     quota: {volumes: 3, gigabytes: 9, snapshots: 2}
     classes: [{storageClasses: [NAME, NAME-kept], backends: [gold], EXTRA}]
+populators:
+  - namespace: NAME-fillers
 `
 
 // tenantsByEnd are the tenants of the namespaces, and their rules.
@@ -101,7 +106,7 @@ func newRebindSite(ctx context.Context, name, mode string, replicas int) (*rebin
 
 // furnish makes what the site needs besides its own.
 func (s *rebindSite) furnish(ctx context.Context, replicas int) error {
-	for _, end := range []string{"-more", "-other", "-populator", "-velero", "-stranger"} {
+	for _, end := range []string{"-more", "-other", "-populator", "-velero", "-fillers", "-stranger"} {
 		if err := suite.CreateNamespace(ctx, s.in(end), nil); err != nil {
 			return err
 		}
@@ -275,10 +280,26 @@ func (s *rebindSite) toldOnce(ctx context.Context, r *rebinding, reason string) 
 	})
 }
 
-// said counts a line in the logs of all replicas.
+// notWarned checks that a claim that waited for a populator was not warned.
+func (s *rebindSite) notWarned(ctx context.Context, r *rebinding) error {
+	if r.to.Spec.DataSourceRef == nil {
+		return nil
+	}
+	events, err := suite.Client.CoreV1().Events(r.to.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fmt.Sprintf("involvedObject.uid=%s,type=Warning", r.to.UID)})
+	if err == nil && len(events.Items) > 0 {
+		err = fmt.Errorf("the claim that waited for a populator is warned: %s: %s", events.Items[0].Reason, events.Items[0].Message)
+	}
+	return err
+}
+
+// said counts a line in the logs of all replicas that ever ran.
 func (s *rebindSite) said(line string) (n int) {
-	for _, node := range s.living() {
-		n += strings.Count(node.Log(), line)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, node := range s.nodes {
+		if node.Replica != nil {
+			n += strings.Count(node.Log(), line)
+		}
 	}
 	return n
 }
@@ -290,10 +311,15 @@ func (s *rebindSite) grow(ctx context.Context, r *rebinding, gigabytes int) erro
 	if _, err := claims.Patch(ctx, r.to.Name, types.MergePatchType, fmt.Appendf(nil, `{"spec": {"resources": {"requests": {"storage": %q}}}}`, size), metav1.PatchOptions{}); err != nil {
 		return err
 	}
-	if s.options.csi {
-		if err := s.growByDriver(ctx, r, size, int64(gigabytes)<<30); err != nil {
-			return err
-		}
+	grow := func() error { return nil }
+	switch {
+	case s.sidecars:
+		grow = func() error { return s.growBySidecar(ctx, r, size, gigabytes) }
+	case s.options.csi:
+		grow = func() error { return s.growByDriver(ctx, r, size, int64(gigabytes)<<30) }
+	}
+	if err := grow(); err != nil {
+		return err
 	}
 	return s.eventually(ctx, func() (string, error) {
 		claim, err := claims.Get(ctx, r.to.Name, metav1.GetOptions{})
@@ -312,14 +338,31 @@ func (s *rebindSite) grow(ctx context.Context, r *rebinding, gigabytes int) erro
 	})
 }
 
-// growByDriver does what csi-resizer and a node do.
-func (s *rebindSite) growByDriver(ctx context.Context, r *rebinding, size string, bytes int64) error {
-	claims := suite.Client.CoreV1().PersistentVolumeClaims(r.to.Namespace)
-	status := func(patch string) error {
-		_, err := claims.Patch(ctx, r.to.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+// patchStatus patches the status of the claim that has the volume.
+func (s *rebindSite) patchStatus(ctx context.Context, r *rebinding, patch string) error {
+	_, err := suite.Client.CoreV1().PersistentVolumeClaims(r.to.Namespace).Patch(ctx, r.to.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	return err
+}
+
+// growBySidecar waits until csi-resizer has made the volume larger, and does what a node
+// does then.
+func (s *rebindSite) growBySidecar(ctx context.Context, r *rebinding, size string, gigabytes int) error {
+	if err := s.eventually(ctx, func() (string, error) {
+		pv, err := suite.Client.CoreV1().PersistentVolumes().Get(ctx, r.pv, metav1.GetOptions{})
+		v, _ := s.sim.Volume(r.volume)
+		if err == nil && (v.SizeGiB != gigabytes || pv.Spec.Capacity.Storage().String() != size) {
+			return fmt.Sprintf("growth: cinder %d, pv %s, want %s", v.SizeGiB, pv.Spec.Capacity.Storage(), size), nil
+		}
+		return "", err
+	}); err != nil {
 		return err
 	}
-	if err := status(fmt.Sprintf(`{"status": {"allocatedResources": {"storage": %q}, "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"}}}`, size)); err != nil {
+	return s.patchStatus(ctx, r, fmt.Sprintf(`{"status": {"capacity": {"storage": %q}, "allocatedResourceStatuses": null, "conditions": null}}`, size))
+}
+
+// growByDriver does what csi-resizer and a node do.
+func (s *rebindSite) growByDriver(ctx context.Context, r *rebinding, size string, bytes int64) error {
+	if err := s.patchStatus(ctx, r, fmt.Sprintf(`{"status": {"allocatedResources": {"storage": %q}, "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"}}}`, size)); err != nil {
 		return err
 	}
 	if err := s.insist(ctx, func(driver csi.ControllerClient) error {
@@ -331,7 +374,7 @@ func (s *rebindSite) growByDriver(ctx context.Context, r *rebinding, size string
 	if err := s.patchPV(ctx, r, types.MergePatchType, fmt.Sprintf(`{"spec": {"capacity": {"storage": %q}}}`, size)); err != nil {
 		return err
 	}
-	return status(fmt.Sprintf(`{"status": {"capacity": {"storage": %q}, "allocatedResourceStatuses": null}}`, size))
+	return s.patchStatus(ctx, r, fmt.Sprintf(`{"status": {"capacity": {"storage": %q}, "allocatedResourceStatuses": null}}`, size))
 }
 
 // insist makes a call of the driver until it succeeds, for at most half a minute.
@@ -359,7 +402,7 @@ func (s *rebindSite) snapshot(ctx context.Context, of *corev1.PersistentVolumeCl
 	if err != nil {
 		return nil, err
 	}
-	if s.options.csi {
+	if s.options.csi && !s.sidecars {
 		if err := s.snapshotByDriver(ctx, made, volume); err != nil {
 			return nil, err
 		}
@@ -413,7 +456,7 @@ func (s *rebindSite) removeSnapshot(ctx context.Context, namespace, name string)
 		return err
 	}
 	contents, content := s.client.SnapshotV1().VolumeSnapshotContents(), record.SnapshotContentName(snapshot.UID)
-	if s.options.csi {
+	if s.options.csi && !s.sidecars {
 		handle, err := s.abandonSnapshot(ctx, snapshot, content)
 		if err != nil {
 			return err
@@ -681,6 +724,9 @@ func (s *rebindSite) through(ctx context.Context, w way) error {
 	if err := s.toldOnce(ctx, r, "Rebound"); err != nil {
 		return err
 	}
+	if err := s.notWarned(ctx, r); err != nil {
+		return err
+	}
 	if now := s.said(`"Rebound a volume"`); now != said+1 {
 		return fmt.Errorf("the audit trail has %d lines about the rebind, want one", now-said)
 	}
@@ -694,8 +740,7 @@ func (s *rebindSite) through(ctx context.Context, w way) error {
 	return s.ends(ctx, r)
 }
 
-// rebindWays are all ways. The first ones of each kind are common, so that every run of
-// the tests has them.
+// commonWays are in every run of the tests.
 var commonWays = []way{
 	{name: "administrator, to another tenant", to: "-other", prepare: made, handOver: byVolumeName("moved"), finish: policyBack},
 	{name: "administrator, under the same name", prepare: made, handOver: byReservation("data"), finish: policyBack, retain: true},
@@ -708,6 +753,7 @@ var otherWays = []way{
 	{name: "administrator, to another namespace of the tenant", to: "-more", prepare: made, handOver: byReservation("data"), finish: policyBack},
 	{name: "administrator, kept volume to another tenant", from: "-other", prepare: made, handOver: byReservation("moved"), finish: policyBack, retain: true},
 	{name: "lib-volume-populator, kept volume", from: "-populator", to: "-other", prepare: prepareByLibPopulator, handOver: handOverByLibPopulator, finish: finishByLibPopulator, retain: true},
+	{name: "lib-volume-populator, on behalf of the claim", from: "-fillers", to: "-other", prepare: prepareByLibPopulator, handOver: handOverByLibPopulator, finish: finishByLibPopulator},
 	{name: "containerized-data-importer", prepare: prepareByCDI, handOver: handOverByCDI, finish: dropLost},
 	{name: "containerized-data-importer, kept volume", from: "-more", to: "-more", prepare: prepareByCDI, handOver: handOverByCDI, finish: dropLost, retain: true},
 	{name: "VolSync", prepare: prepareByVolSync, handOver: handOverByVolSync, finish: finishByVolSync},
@@ -759,6 +805,37 @@ func rebindsBy(t *testing.T, name string, patient bool, modes []string, ways []w
 func TestRebinds(t *testing.T) {
 	t.Parallel()
 	rebindsBy(t, "rebind", false, []string{"attachment", "csi"}, commonWays)
+}
+
+// TestReboundVolumesAndTheirSidecars: the real csi-resizer and csi-snapshotter serve a
+// rebound volume as any other.
+func TestReboundVolumesAndTheirSidecars(t *testing.T) {
+	// Sidecars serve every volume of the driver in a cluster, so no test runs beside.
+	ctx, cancel := context.WithTimeout(context.Background(), worldTime)
+	defer cancel()
+	s, err := newRebindSite(ctx, "rebindsidecars", "csi", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, begin := range []func(string) (*harness.Sidecar, error){suite.Resizer(ctx, s.provisioner), suite.Snapshotter(ctx, s.provisioner)} {
+		sidecar, err := begin(s.living()[0].socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sidecar.Stop()
+	}
+	s.sidecars = true
+	for _, w := range commonWays[:3] {
+		if err := s.through(ctx, w); err != nil {
+			t.Fatalf("%s: %v\n%s", w.name, err, s.news())
+		}
+		s.news()
+	}
 }
 
 // TestRebindsOfEveryKind does the same in all ways, modes and workflows, and at the pace

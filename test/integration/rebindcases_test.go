@@ -18,6 +18,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
 // rebindCase is a rebind that is special: it must not be made, not yet, or more than once.
@@ -428,13 +429,9 @@ func importedVolume(ctx context.Context, s *rebindSite) error {
 		return err
 	}
 	r := &rebinding{way: toOther}
-	_, command, err := s.importCommand(ctx, s.dir, id)
-	if err != nil {
+	if _, err := s.operator(ctx, "import", "--backend", "gold", "--volume", id, "--namespace", s.namespace, "--claim", "data", "--storage-class", s.class,
+		"--secret-namespace", harness.Namespace, "--reclaim-policy", "Delete", "--volume-mode", "Block", "--apply"); err != nil {
 		return err
-	}
-	command.Args = append(command.Args, "--volume-mode", "Block")
-	if output, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("import: %w: %s", err, output)
 	}
 	claim, err := suite.Client.CoreV1().PersistentVolumeClaims(s.namespace).Get(ctx, "data", metav1.GetOptions{})
 	if err != nil {
