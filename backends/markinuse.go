@@ -105,17 +105,18 @@ func (e *endpoint) mark(ctx context.Context, v cinder.Volume) error {
 // identifies the volume stays. The volume is also marked as recorded, so that no check
 // takes it for a volume that was never handed out. Rebind may be called again after any
 // interruption, and does nothing to a volume that carries the stamp. It calls the
-// target's Permit with the volume as it was before. own is the operator's metadata.
-func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume, own map[string]string) error {
+// target's Permit with the volume as it was before. own is the operator's metadata. Rebind
+// returns the volume as it is then.
+func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume, own map[string]string) (cinder.Volume, error) {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
-		return err
+		return cinder.Volume{}, err
 	}
 	defer release()
 	e := l.current()
 	v, err := e.stamped(ctx, target)
 	if err != nil {
-		return err
+		return cinder.Volume{}, err
 	}
 	stamp := to.Metadata(own)
 	maps.Copy(stamp, stamps.AttachedMark())
@@ -124,18 +125,18 @@ func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume,
 	after.Metadata = maps.Clone(v.Metadata)
 	maps.Copy(after.Metadata, stamp)
 	if maps.Equal(after.Metadata, v.Metadata) {
-		return nil
+		return v, nil
 	}
 	err = e.session.change(withPermit(ctx, target.Permit, v), func(ctx context.Context, client Cinder) error {
 		return client.UpdateMetadata(ctx, v.ID, stamp)
 	})
 	if err != nil {
-		return err
+		return cinder.Volume{}, err
 	}
 	if seen, known := e.known.LastSeen(v.ID); known && seen.ID != "" {
 		e.known.See(v.ID, after)
 	}
-	return nil
+	return after, nil
 }
 
 // noteSeen notes on the volume of a PersistentVolume that was created well after it that

@@ -18,6 +18,13 @@ func reboundStamp() stamps.Volume {
 	return stamp
 }
 
+func rebind(t *testing.T, l *Lifecycle, target Target, to stamps.Volume, own map[string]string) {
+	t.Helper()
+	v, err := l.Rebind(t.Context(), target, to, own)
+	success(t, err)
+	equal(t, stamps.Of(v), to)
+}
+
 func TestRebind(t *testing.T) {
 	permitted := func(context.Context, cinder.Volume) error { return nil }
 	forbidden := errors.New("claim team-a/data-1 still has it")
@@ -53,7 +60,7 @@ func TestRebind(t *testing.T) {
 			}
 			target := claimTarget(1, id)
 			target.Permit = test.permit
-			err := memory.term(t).Rebind(t.Context(), target, reboundStamp(), map[string]string{"costcenter": "4711"})
+			_, err := memory.term(t).Rebind(t.Context(), target, reboundStamp(), map[string]string{"costcenter": "4711"})
 			if test.err != nil && !errors.Is(err, test.err) || test.err == nil && cinder.KindOf(err) != test.kind {
 				t.Errorf("error %v", err)
 			}
@@ -66,7 +73,7 @@ func TestRebind(t *testing.T) {
 			}
 			if test.fault == lost {
 				memory.fault = nil
-				success(t, memory.term(t).Rebind(t.Context(), target, reboundStamp(), map[string]string{"costcenter": "4711"}))
+				rebind(t, memory.term(t), target, reboundStamp(), map[string]string{"costcenter": "4711"})
 				equal(t, len(memory.changes()), 1)
 			}
 		})
@@ -81,7 +88,7 @@ func TestAReboundVolumeIsItsPersistentVolumes(t *testing.T) {
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	success(t, err)
 	target := claimTarget(1, connected.Volume.ID)
-	success(t, l.Rebind(t.Context(), target, reboundStamp(), nil))
+	rebind(t, l, target, reboundStamp(), nil)
 	success(t, l.Complete(t.Context(), target, false))
 	equal(t, memory.volumes[target.VolumeID].Status, cinder.StatusInUse)
 	for _, term := range []*Lifecycle{l, memory.term(t)} {
@@ -120,7 +127,7 @@ func TestARestoredPersistentVolumeDeletesNothingBeforeItIsBound(t *testing.T) {
 		"saved late, and completed": {volume: mine(1, cinder.StatusAttaching), after: time.Hour, before: complete},
 		"applied again, and in use": {volume: mine(1, cinder.StatusInUse), after: time.Hour, before: complete},
 		"applied again, and bound to another claim": {volume: mine(1, cinder.StatusInUse), after: time.Hour, before: func(t *testing.T, l *Lifecycle, target Target) {
-			success(t, l.Rebind(t.Context(), target, reboundStamp(), nil))
+			rebind(t, l, target, reboundStamp(), nil)
 		}},
 		"applied again, and not bound yet": {volume: mine(1, cinder.StatusInUse), after: time.Hour, kind: KindRestored, before: func(t *testing.T, l *Lifecycle, target Target) {
 			target.Undecided = true
@@ -177,7 +184,7 @@ func TestAClusterRemovesNothingThatAnotherTookUp(t *testing.T) {
 		"bound to a claim there": func(t *testing.T, l *Lifecycle, target Target) {
 			to := reboundStamp()
 			to.ClusterUID = "new"
-			success(t, l.Rebind(t.Context(), target, to, nil))
+			rebind(t, l, target, to, nil)
 		},
 		"seen in use there, but not granted": complete,
 	} {

@@ -189,21 +189,23 @@ func (f *fakeVolumes) Mark(_ context.Context, target backends.Target) error {
 	return f.err
 }
 
-func (f *fakeVolumes) Rebind(ctx context.Context, target backends.Target, to stamps.Volume, own map[string]string) error {
+func (f *fakeVolumes) Rebind(ctx context.Context, target backends.Target, to stamps.Volume, own map[string]string) (cinder.Volume, error) {
+	var rebound cinder.Volume
 	for i, v := range f.listed {
 		if v.ID != target.VolumeID {
 			continue
 		}
 		if err := target.Permit(ctx, v); err != nil {
-			return err
+			return cinder.Volume{}, err
 		}
 		f.call("rebind %s to %s/%s of tenant %s", v.ID, to.Namespace, to.Claim, to.Tenant)
 		if f.err == nil {
 			f.listed[i].Metadata = maps.Clone(v.Metadata)
 			maps.Copy(f.listed[i].Metadata, to.Metadata(own))
+			rebound = f.listed[i]
 		}
 	}
-	return f.err
+	return rebound, f.err
 }
 
 func (f *fakeVolumes) IsComplete(target backends.Target) bool {

@@ -67,7 +67,9 @@ type rebinding struct {
 	misstamped bool
 	// before is the stamp that the volume had; zero if the volume is gone, or carried the
 	// stamp already.
-	before   stamps.Volume
+	before stamps.Volume
+	// sizeGiB is what Cinder shows; 0 if the volume is gone.
+	sizeGiB  int64
 	requests *trail.RequestIDs
 }
 
@@ -205,10 +207,11 @@ func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error
 		released = err == nil
 		return err
 	}
-	err = volumes.Rebind(r.p.OnBehalfOf(ctx, decision.Tenant), target, stamps.Volume{
+	rebound, err := volumes.Rebind(r.p.OnBehalfOf(ctx, decision.Tenant), target, stamps.Volume{
 		Cluster: r.p.Cluster, ClusterUID: r.p.ClusterUID, Namespace: r.claim.Namespace, Claim: r.claim.Name,
 		ClaimUID: r.origin.ClaimUID, PV: r.pv.Name, ReboundTo: string(r.claim.UID), Tenant: decision.Tenant, StorageClass: r.pv.Spec.StorageClassName,
 	}, r.metadata(decision.Tenant))
+	r.sizeGiB = rebound.SizeGiB
 	switch cinder.KindOf(err) {
 	case cinder.KindNotFound:
 		// The volume is gone, and its completion or deletion says so. The record still
@@ -248,9 +251,11 @@ func (r *rebinding) isReleased(ctx context.Context) error {
 	return fmt.Errorf("claim %s/%s does not show yet that it has lost PersistentVolume %s", earlier.Namespace, earlier.Name, r.pv.Name)
 }
 
-// save records the claim on the PersistentVolume, which now counts for its tenant.
+// save records the claim on the PersistentVolume, which now counts for its tenant. It also
+// records the size: if the earlier claim lost the PersistentVolume while its volume grew,
+// nobody else does.
 func (r *rebinding) save(ctx context.Context, decision policy.Decision) error {
-	saved, err := record.Rebind(ctx, r.p.Client, r.pv, map[string]string{
+	saved, err := record.Rebind(ctx, r.p.Client, r.pv, r.sizeGiB, map[string]string{
 		record.AnnotationReboundTo: string(r.claim.UID), record.AnnotationTenant: decision.Tenant, record.AnnotationRule: decision.Rule, record.AnnotationRevision: r.p.Policy().Revision(),
 	})
 	if err != nil {

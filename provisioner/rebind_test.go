@@ -136,6 +136,42 @@ func TestAVolumeFollowsItsPersistentVolumeToAnotherClaim(t *testing.T) {
 	wantCalls(t, b.gold, "remove volume-1 historic=false")
 }
 
+// TestARebindRecordsHowLargeTheVolumeIs: the claim that asked for more may lose its
+// PersistentVolume before that says what the volume has, and the next claim asks for no
+// more than it says.
+func TestARebindRecordsHowLargeTheVolumeIs(t *testing.T) {
+	for name, test := range map[string]struct {
+		shown, want int64
+		restamped   bool
+	}{
+		"as recorded":                         {2, 2, false},
+		"larger":                              {3, 3, false},
+		"larger, and stamped before":          {3, 3, true},
+		"smaller, which no growth has caused": {1, 2, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRebindBench(t)
+			b.gold.listed[0].SizeGiB = test.shown
+			if fails := test.restamped; fails {
+				b.client.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+					defer func() { fails = false }()
+					return fails, nil, errors.New("the API server does not answer")
+				})
+				if err := b.followup.rebind(t.Context(), b.pv.Name, false); err == nil {
+					t.Fatal("no error")
+				}
+			}
+			b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
+			if size := b.live().Spec.Capacity[corev1.ResourceStorage]; size.Value() != test.want<<30 {
+				t.Errorf("the PersistentVolume has %s, want %d GiB", size.String(), test.want)
+			}
+			if b.usage("a").Gigabytes != 0 || b.usage("b").Gigabytes != test.want {
+				t.Errorf("tenant a uses %+v, tenant b %+v", b.usage("a"), b.usage("b"))
+			}
+		})
+	}
+}
+
 // TestAnInterruptedRebindIsMadeAgain: after each request, the next leader ends what was
 // begun, and nothing is counted twice meanwhile.
 func TestAnInterruptedRebindIsMadeAgain(t *testing.T) {

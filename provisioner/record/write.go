@@ -22,11 +22,14 @@ func Annotate(ctx context.Context, client kubernetes.Interface, pv *corev1.Persi
 }
 
 // Rebind writes on a PersistentVolume that has not changed since it was read which claim
-// has its volume, and returns the updated object.
-func Rebind(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, annotations map[string]string) (*corev1.PersistentVolume, error) {
-	saved, err := patch(ctx, client, pv.Name, map[string]any{
-		"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion, "annotations": annotations},
-	})
+// has its volume, and how large that is, and returns the updated object. A capacity never
+// becomes smaller.
+func Rebind(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, gib int64, annotations map[string]string) (*corev1.PersistentVolume, error) {
+	changes := map[string]any{"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion, "annotations": annotations}}
+	if size := pv.Spec.Capacity[corev1.ResourceStorage]; size.Value() < gib<<30 {
+		changes["spec"] = map[string]any{"capacity": capacity(gib)}
+	}
+	saved, err := patch(ctx, client, pv.Name, changes)
 	if err != nil {
 		return nil, fmt.Errorf("cannot write on PersistentVolume %s which claim has its volume: %w", pv.Name, err)
 	}
