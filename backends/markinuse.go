@@ -144,12 +144,17 @@ func (e *endpoint) noteSeen(ctx context.Context, v cinder.Volume, target Target)
 	if !target.owns(v) || !target.isRestored(v) {
 		return v, nil
 	}
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-		return client.UpdateMetadata(ctx, v.ID, map[string]string{stamps.KeyPVUID: target.PVUID})
-	})
+	if target.Undecided {
+		return v, e.failure(KindRestored, "volume %s waits until Kubernetes has bound or released PersistentVolume %s, which was created well after it", v.ID, target.Stamp.PV)
+	}
+	seen := map[string]string{stamps.KeyPVUID: target.PVUID}
+	if target.Stamp.ClusterUID != "" {
+		seen[stamps.KeyClusterUID] = target.Stamp.ClusterUID // it may have been restored in another cluster
+	}
+	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.UpdateMetadata(ctx, v.ID, seen) })
 	if err == nil {
 		v.Metadata = maps.Clone(v.Metadata)
-		v.Metadata[stamps.KeyPVUID] = target.PVUID
+		maps.Copy(v.Metadata, seen)
 	}
 	return v, err
 }

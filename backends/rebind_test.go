@@ -122,6 +122,12 @@ func TestARestoredPersistentVolumeDeletesNothingBeforeItIsBound(t *testing.T) {
 		"applied again, and bound to another claim": {volume: mine(1, cinder.StatusInUse), after: time.Hour, before: func(t *testing.T, l *Lifecycle, target Target) {
 			success(t, l.Rebind(t.Context(), target, reboundStamp(), nil))
 		}},
+		"applied again, and not bound yet": {volume: mine(1, cinder.StatusInUse), after: time.Hour, kind: KindRestored, before: func(t *testing.T, l *Lifecycle, target Target) {
+			target.Undecided = true
+			if err := l.Complete(t.Context(), target, false); !cinder.IsKind(err, KindRestored) {
+				t.Errorf("error %v", err)
+			}
+		}},
 		"applied a third time": {volume: mine(1, cinder.StatusInUse), after: time.Hour, kind: KindRestored, before: func(t *testing.T, l *Lifecycle, target Target) {
 			target.PVUID = "second"
 			complete(t, l, target)
@@ -161,4 +167,36 @@ func recordedCSI(v cinder.Volume) cinder.Volume {
 	maps.Copy(v.Metadata, stamps.AttachedMark())
 	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
 	return v
+}
+
+// TestAClusterRemovesNothingThatAnotherTookUp: two clusters have the same clusterID, and
+// the PersistentVolumes of one were restored in the other. Whoever took a volume up last
+// may remove it, and the other may not, although it still has its PersistentVolume.
+func TestAClusterRemovesNothingThatAnotherTookUp(t *testing.T) {
+	for name, takeUp := range map[string]func(t *testing.T, l *Lifecycle, target Target){
+		"bound to a claim there": func(t *testing.T, l *Lifecycle, target Target) {
+			to := reboundStamp()
+			to.ClusterUID = "new"
+			success(t, l.Rebind(t.Context(), target, to, nil))
+		},
+		"seen in use there, but not granted": complete,
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newMemoryCinder()
+			requested := time.Date(2026, 11, 26, 8, 0, 0, 0, time.UTC)
+			v := mine(1, cinder.StatusInUse)
+			v.Metadata[stamps.KeyClusterUID], v.Metadata[stamps.KeyRequestedAt] = "old", requested.Format(time.RFC3339)
+			id := memory.add(v)
+			here := claimTarget(1, id)
+			here.Stamp.ClusterUID, here.RecordedAt, here.PVUID = "old", requested, "first"
+			there := here
+			there.Stamp.ClusterUID, there.RecordedAt, there.PVUID = "new", requested.Add(time.Hour), "restored"
+			takeUp(t, memory.term(t), there)
+			if err := memory.term(t).Remove(t.Context(), here); !cinder.IsKind(err, KindNotOurs) || memory.volumes[id] == nil {
+				t.Fatalf("the other cluster's volume was removed: %t, error %v", memory.volumes[id] == nil, err)
+			}
+			success(t, memory.term(t).Remove(t.Context(), there))
+			equal(t, memory.volumes[id] == nil, true)
+		})
+	}
 }

@@ -37,6 +37,9 @@ type Target struct {
 	// whether the volume is complete. See stamps.IsRestored.
 	RecordedAt time.Time
 	PVUID      string
+	// Undecided means that Kubernetes has neither bound nor released the PersistentVolume
+	// yet, so that nothing shows whether it is wanted.
+	Undecided bool
 
 	// unreferenced means that no PersistentVolume names the volume. If the
 	// volume was ever attached, it is not removed, since a PersistentVolume
@@ -85,6 +88,13 @@ func (t Target) owns(v cinder.Volume) bool {
 // it was released.
 func (t Target) isRestored(v cinder.Volume) bool {
 	return !t.Historic && stamps.IsRestored(v, t.PVUID, t.RecordedAt)
+}
+
+// isOfAnother reports whether a volume is another cluster's that has the same ID: it made
+// the volume, or took it up, and this one has not taken it up since.
+func (t Target) isOfAnother(v cinder.Volume) bool {
+	has := stamps.Of(v).ClusterUID
+	return t.Stamp.ClusterUID != "" && has != "" && has != t.Stamp.ClusterUID
 }
 
 // attachedBy reports whether an attachment was made by this program, with this
@@ -242,6 +252,8 @@ func (e *endpoint) removable(v cinder.Volume, target Target) error {
 	switch {
 	case !target.owns(v):
 		return e.notOurs(v, target)
+	case target.isOfAnother(v):
+		return e.failure(KindNotOurs, "volume %s carries the UID %q of another cluster's namespace kube-system, and the same clusterID: that cluster made it, or took it up after a restore; it is not removed here", v.ID, stamps.Of(v).ClusterUID)
 	case stamps.EverAttached(v) && target.isRestored(v):
 		return e.failure(KindRestored, "volume %s (%s) was in use before PersistentVolume %s was created, which has not been bound since: it was restored from a backup or an export. The volume is kept; bind the PersistentVolume to a claim, or, if nobody needs the data, set the reclaim policy to Retain, delete the PersistentVolume, and delete the volume at Cinder", v.ID, v.Status, target.Stamp.PV)
 	case target.unreferenced && stamps.IsCopy(v):

@@ -213,7 +213,7 @@ func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolu
 // removeVolume removes the volume once it has the proof that it may.
 func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
 	release := d.p.releaseOf(d.pv, d.origin.VolumeID)
-	target := targetOf(d.pv, d.origin)
+	target := d.p.targetOf(d.pv, d.origin)
 	target.Permit = release.Permit
 	target.Found = func(ctx context.Context, at cinder.Place) error {
 		return record.NotePlace(ctx, d.p.Client, d.pv, at)

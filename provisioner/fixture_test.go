@@ -86,6 +86,7 @@ type fakeVolumes struct {
 	zone          string              // where volumes are, whatever was requested
 	full          map[string]bool     // zones in which Cinder cannot make volumes
 	specs         []backends.Spec     // of the calls of Connect
+	attach        func(backends.Target) error
 }
 
 func (f *fakeVolumes) call(format string, arguments ...any) {
@@ -140,6 +141,9 @@ func (f *fakeVolumes) Place() cinder.Place {
 
 func (f *fakeVolumes) Complete(_ context.Context, target backends.Target, readOnly bool) error {
 	f.call("complete %s read-only=%t", target.VolumeID, readOnly)
+	if f.attach != nil {
+		return f.attach(target)
+	}
 	return f.err
 }
 

@@ -52,8 +52,8 @@ type Followup struct {
 // of the turns never shrink again.
 type task = unique.Handle[followup]
 
-// followup is what a task does. completionOf, rebindOf, undoOf, removalOf and markOf
-// make one.
+// followup is what a task does. completionOf, rebindOf, misstampedOf, undoOf, removalOf and
+// markOf make one.
 type followup struct {
 	kind    followupKind
 	pv      string
@@ -67,7 +67,7 @@ type followupKind string
 
 const (
 	completion followupKind = "complete" // a PersistentVolume's volume: pv
-	rebind     followupKind = "rebind"   // a PersistentVolume that has another claim: pv
+	rebind     followupKind = "rebind"   // a PersistentVolume that has another claim: pv; or whose volume's stamp has: pv, volume
 	undo       followupKind = "undo"     // what was begun for a claim: claim
 	removal    followupKind = "remove"   // one volume of a claim: claim, backend, volume
 	mark       followupKind = "mark"     // one volume of a claim: as for removal, and place
@@ -179,7 +179,7 @@ func (f *Followup) isComplete(pv *corev1.PersistentVolume) bool {
 		return false
 	}
 	volumes, err := f.provisioner.Backends.Volumes(origin.Backend)
-	if err != nil || !volumes.IsComplete(targetOf(pv, origin)) {
+	if err != nil || !volumes.IsComplete(f.provisioner.targetOf(pv, origin)) {
 		return false
 	}
 	f.mu.Lock()
@@ -366,7 +366,7 @@ func (f *Followup) do(ctx context.Context, item followup) (err error) {
 	case undo:
 		return f.provisioner.claimGone(ctx, item.claim)
 	case rebind:
-		return f.rebind(ctx, item.pv)
+		return f.rebind(ctx, item.pv, item.volume != "")
 	default:
 		return f.complete(ctx, item.pv)
 	}
@@ -404,7 +404,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		// No pod uses it, and an administrator may have detached it on purpose.
 		err = volumes.Mark(p.OnBehalfOf(ctx, origin.Tenant), origin.Target())
 	} else {
-		err = volumes.Complete(p.OnBehalfOf(ctx, origin.Tenant), targetOf(pv, origin), record.ReadOnly(pv))
+		err = volumes.Complete(p.OnBehalfOf(ctx, origin.Tenant), p.targetOf(pv, origin), record.ReadOnly(pv))
 	}
 	switch cinder.KindOf(err) {
 	case "":
@@ -419,7 +419,13 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		err = nil
 	}
 	if err != nil {
-		return errors.Join(err, record.AddFinalizer(ctx, p.Client, pv))
+		if failed := record.AddFinalizer(ctx, p.Client, pv); failed != nil {
+			return errors.Join(err, failed)
+		}
+		if cinder.IsKind(err, backends.KindRestored) {
+			return &waitError{message: err.Error()} // its next phase brings it back
+		}
+		return err
 	}
 	if err := record.RemoveFinalizer(ctx, p.Client, pv); err != nil {
 		return err
@@ -430,9 +436,11 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	return nil
 }
 
-func targetOf(pv *corev1.PersistentVolume, origin record.Origin) backends.Target {
+func (p *Provisioner) targetOf(pv *corev1.PersistentVolume, origin record.Origin) backends.Target {
 	target := origin.Target()
+	target.Stamp.ClusterUID = p.ClusterUID
 	target.RecordedAt, target.PVUID = pv.CreationTimestamp.Time, string(pv.UID)
+	target.Undecided = pv.Status.Phase == "" || pv.Status.Phase == corev1.VolumePending
 	return target
 }
 

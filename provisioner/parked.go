@@ -163,7 +163,7 @@ func (p *parked) reportOnPV(pv *corev1.PersistentVolume, claim *corev1.Persisten
 
 // isVolatile reports whether messages with this reason change constantly without
 // saying anything new: the numbers of a quota change with every claim, and a
-// backend's last error with every request.
+// backend's last error, or that of a rebind, with every request.
 func isVolatile(reason string) bool {
-	return reason == string(policy.QuotaExceeded) || reason == placement.ReasonBackendUnavailable
+	return reason == string(policy.QuotaExceeded) || reason == placement.ReasonBackendUnavailable || reason == reasonRebindFailed
 }

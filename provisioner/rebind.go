@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -30,6 +31,8 @@ import (
 const (
 	reasonRebound      = "Rebound"
 	reasonRebindDenied = "RebindDenied"
+	// reasonRebindFailed says that the stamp could not be written yet.
+	reasonRebindFailed = "RebindFailed"
 	// reasonGivenAway denies a claim whose own volume another claim has.
 	reasonGivenAway = "VolumeGivenAway"
 )
@@ -42,13 +45,28 @@ func (p *Provisioner) isRebound(pv *corev1.PersistentVolume) bool {
 		pv.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID != record.HolderOf(pv)
 }
 
+// contradicts reports whether a volume's stamp names another holder than the record of the
+// PersistentVolume that is bound to that holder: a rebind was interrupted after the stamp,
+// and the PersistentVolume was given back.
+func (p *Provisioner) contradicts(pv *corev1.PersistentVolume, v cinder.Volume) bool {
+	ref := pv.Spec.ClaimRef
+	if !p.isMine(pv) || pv.Annotations[record.AnnotationVolume] != v.ID || pv.Status.Phase != corev1.VolumeBound || ref == nil {
+		return false
+	}
+	target := stamps.Volume{Cluster: p.Cluster, ClaimUID: string(record.MadeFor(pv)), PV: pv.Name}
+	return target.Owns(v) && ref.UID == record.HolderOf(pv) && stamps.Of(v).Holder() != string(ref.UID)
+}
+
 // rebinding is one attempt to record that another claim has a volume.
 type rebinding struct {
 	p      *Provisioner
 	pv     *corev1.PersistentVolume
 	claim  *corev1.PersistentVolumeClaim
 	origin record.Origin
-	// before is the stamp that the volume had; zero if the volume is gone.
+	// misstamped means that the record names the claim, but the stamp did not.
+	misstamped bool
+	// before is the stamp that the volume had; zero if the volume is gone, or carried the
+	// stamp already.
 	before   stamps.Volume
 	requests *trail.RequestIDs
 }
@@ -57,15 +75,15 @@ type rebinding struct {
 // claim: first on the volume, then on the PersistentVolume. What identifies the volume
 // stays, so every operation works at any moment in between, and an attempt that was
 // interrupted is simply made again.
-func (f *Followup) rebind(ctx context.Context, name string) error {
+func (f *Followup) rebind(ctx context.Context, name string, misstamped bool) error {
+	r := &rebinding{p: f.provisioner, misstamped: misstamped}
 	cached, err := f.provisioner.PersistentVolumes.Get(name)
-	if apierrors.IsNotFound(err) || err == nil && !f.provisioner.isRebound(cached) {
+	if apierrors.IsNotFound(err) || err == nil && !r.isWanted(cached) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	r := &rebinding{p: f.provisioner}
 	ctx, r.requests = trail.WithRequestIDs(ctx)
 	if bound, err := r.read(ctx, cached); err != nil || !bound {
 		return err
@@ -84,16 +102,25 @@ func (f *Followup) rebind(ctx context.Context, name string) error {
 		return r.deny(decision.Denial)
 	}
 	if err := r.restamp(ctx, decision); err != nil {
+		r.fail(err)
 		return err
 	}
+	if r.misstamped && r.before == (stamps.Volume{}) {
+		return nil // the listing was older than the stamp
+	}
 	return r.save(ctx, decision)
+}
+
+func (r *rebinding) isWanted(pv *corev1.PersistentVolume) bool {
+	ref := pv.Spec.ClaimRef
+	return r.p.isRebound(pv) || r.misstamped && r.p.isMine(pv) && pv.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID == record.HolderOf(pv)
 }
 
 // read reads both objects from the API server, and reports whether they are bound to
 // each other. If they are not, nothing happens until one of them changes.
 func (r *rebinding) read(ctx context.Context, cached *corev1.PersistentVolume) (bound bool, err error) {
 	r.pv, err = r.p.Client.CoreV1().PersistentVolumes().Get(ctx, cached.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && (r.pv.UID != cached.UID || !r.p.isRebound(r.pv)) {
+	if apierrors.IsNotFound(err) || err == nil && (r.pv.UID != cached.UID || !r.isWanted(r.pv)) {
 		return false, nil
 	}
 	if err != nil {
@@ -140,6 +167,18 @@ func (r *rebinding) refuse(message string) error {
 	return &waitError{message: message, triggers: []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Credentials, Name: r.origin.Backend}}}
 }
 
+// fail reports that Cinder does not stamp the volume yet. What Kubernetes has yet to do
+// follows by itself.
+func (r *rebinding) fail(err error) {
+	var failed *cinder.Error
+	if !errors.As(err, &failed) || r.p.stopping() {
+		return
+	}
+	r.report(corev1.EventTypeWarning, reasonRebindFailed,
+		fmt.Sprintf("volume %s, which still counts for tenant %s, cannot be stamped for claim %s/%s yet; the program tries again: %v", r.origin.VolumeID, r.origin.Tenant, r.claim.Namespace, r.claim.Name, err),
+		fmt.Sprintf("the volume of PersistentVolume %s cannot be stamped for this claim yet; the program tries again, and the events of the PersistentVolume say why", r.pv.Name))
+}
+
 // report writes events on the PersistentVolume and on the claim, if they are news. The
 // claim's author must not learn whose the volume was.
 func (r *rebinding) report(eventType, reason, onPV, onClaim string) {
@@ -155,7 +194,7 @@ func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error
 	if err != nil {
 		return err
 	}
-	target := targetOf(r.pv, r.origin)
+	target := r.p.targetOf(r.pv, r.origin)
 	released := false
 	target.Permit = func(ctx context.Context, v cinder.Volume) error {
 		if released {
@@ -271,6 +310,12 @@ func (p *Provisioner) denyGivenAway(claim *corev1.PersistentVolumeClaim, since p
 
 // rebindOf returns the follow-up for a PersistentVolume that is bound to another claim.
 func rebindOf(pvName string) task { return unique.Make(followup{kind: rebind, pv: pvName}) }
+
+// misstampedOf returns the follow-up for a PersistentVolume whose volume is stamped for another
+// claim than it is bound to and records.
+func misstampedOf(pvName, volume string) task {
+	return unique.Make(followup{kind: rebind, pv: pvName, volume: volume})
+}
 
 // claimBound queues the PersistentVolume that a claim was bound to, if its record names
 // another claim.

@@ -1,13 +1,18 @@
 package provisioner
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -94,7 +99,7 @@ func (b *rebindBench) usage(tenant string) policy.Usage {
 
 func TestAVolumeFollowsItsPersistentVolumeToAnotherClaim(t *testing.T) {
 	b := newRebindBench(t)
-	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
 	wantCalls(t, b.gold, "rebind volume-1 to team-b/moved of tenant b")
 	pv := b.live()
 	for key, want := range map[string]string{
@@ -125,7 +130,7 @@ func TestAVolumeFollowsItsPersistentVolumeToAnotherClaim(t *testing.T) {
 	}
 	// Nothing is left to do, and the deletion needs nothing else.
 	b.gold.calls = nil
-	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
 	wantCalls(t, b.gold)
 	b.must(b.delete(pv))
 	wantCalls(t, b.gold, "remove volume-1 historic=false")
@@ -136,14 +141,14 @@ func TestAVolumeFollowsItsPersistentVolumeToAnotherClaim(t *testing.T) {
 func TestAnInterruptedRebindIsMadeAgain(t *testing.T) {
 	b := newRebindBench(t)
 	b.gold.err = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "the answer is lost"}
-	if err := b.followup.rebind(t.Context(), b.pv.Name); err == nil {
+	if err := b.followup.rebind(t.Context(), b.pv.Name, false); err == nil {
 		t.Fatal("no error")
 	}
 	if pv := b.live(); pv.Annotations[record.AnnotationTenant] != "a" || b.usage("a").Volumes != 1 || b.usage("b").Volumes != 0 {
 		t.Errorf("after a lost answer, tenant a uses %+v, tenant b %+v", b.usage("a"), b.usage("b"))
 	}
 	b.gold.err = nil
-	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
 	if b.usage("a").Volumes != 0 || b.usage("b").Volumes != 1 {
 		t.Errorf("tenant a uses %+v, tenant b %+v", b.usage("a"), b.usage("b"))
 	}
@@ -152,7 +157,7 @@ func TestAnInterruptedRebindIsMadeAgain(t *testing.T) {
 func TestAFullQuotaDoesNotKeepABoundVolumeFromItsClaim(t *testing.T) {
 	b := newRebindBench(t)
 	b.ledger.Record("uid-3", ledger.Volume{Tenant: "b", StorageClass: "both", GiB: 1, VolumeID: "volume-3"}, "gold")
-	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
 	if b.usage("b").Volumes != 2 {
 		t.Errorf("tenant b uses %+v", b.usage("b"))
 	}
@@ -176,7 +181,7 @@ func TestARebindThatIsNotGrantedChangesNothing(t *testing.T) {
 			b := newRebindBench(t)
 			b.current.Store(parsePolicy(t, test.policy))
 			b.gold.calls = nil
-			err := b.followup.rebind(t.Context(), b.pv.Name)
+			err := b.followup.rebind(t.Context(), b.pv.Name, false)
 			if test.event == "" {
 				b.must(err)
 				return
@@ -189,7 +194,7 @@ func TestARebindThatIsNotGrantedChangesNothing(t *testing.T) {
 				t.Errorf("tenant %s, tenant a uses %+v", pv.Annotations[record.AnnotationTenant], b.usage("a"))
 			}
 			// The same reason is told once.
-			_ = b.followup.rebind(t.Context(), b.pv.Name)
+			_ = b.followup.rebind(t.Context(), b.pv.Name, false)
 			if again := b.newEvents(); len(again) != 0 {
 				t.Errorf("told again: %q", again)
 			}
@@ -223,7 +228,7 @@ func TestNothingChangesBeforeAClaimIsBound(t *testing.T) {
 			if name != "the cache is late" {
 				b.store(b.pv)
 			}
-			b.must(b.followup.rebind(t.Context(), b.pv.Name))
+			b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
 			wantCalls(t, b.gold)
 			if b.usage("a").Volumes != 1 || b.usage("b").Volumes != 0 {
 				t.Errorf("tenant a uses %+v, tenant b %+v", b.usage("a"), b.usage("b"))
@@ -269,7 +274,7 @@ func TestAClaimThatMayStillHaveTheVolumeKeepsIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newRebindBench(t)
 			b.must(b.client.Tracker().Add(test.earlier))
-			err := b.followup.rebind(t.Context(), b.pv.Name)
+			err := b.followup.rebind(t.Context(), b.pv.Name, false)
 			if waits := err != nil; waits != test.waits || test.waits && !strings.Contains(err.Error(), "claim team-a/data does not show yet that it has lost PersistentVolume pvc-uid-1") {
 				t.Errorf("error %v", err)
 			}
@@ -298,7 +303,7 @@ func TestAVolumeNeverComesBackToTheClaimThatItWasMadeFor(t *testing.T) {
 		}
 	}
 	denied("bound to another claim")
-	b.must(b.followup.rebind(t.Context(), b.pv.Name))
+	b.must(b.followup.rebind(t.Context(), b.pv.Name, false))
 	denied("rebound")
 	pv := b.live()
 	b.must(b.factory.Core().V1().PersistentVolumes().Informer().GetStore().Delete(pv))
@@ -315,4 +320,100 @@ func TestAVolumeNeverComesBackToTheClaimThatItWasMadeFor(t *testing.T) {
 	}
 	wantCalls(t, b.gold)
 	denied("found by a listing")
+}
+
+// TestARestoredPersistentVolumeIsNotWantedBeforeItIsBound: an object that is applied again
+// is Pending until kube-controller-manager has looked at it. If it names a claim that is
+// gone, it is released next, which asks for no deletion.
+func TestARestoredPersistentVolumeIsNotWantedBeforeItIsBound(t *testing.T) {
+	for phase, wanted := range map[corev1.PersistentVolumePhase]bool{"": false, corev1.VolumePending: false, corev1.VolumeAvailable: true, corev1.VolumeBound: true} {
+		t.Run(string(phase), func(t *testing.T) {
+			b := newRebindBench(t)
+			requested := time.Date(2026, 11, 26, 8, 0, 0, 0, time.UTC)
+			b.gold.listed[0].Metadata[stamps.KeyRequestedAt] = requested.Format(time.RFC3339)
+			b.gold.attach = func(target backends.Target) error {
+				// As Lifecycle.Complete does.
+				switch v := b.gold.listed[0]; {
+				case target.Undecided:
+					return &cinder.Error{Kind: backends.KindRestored}
+				case stamps.IsRestored(v, target.PVUID, target.RecordedAt):
+					v.Metadata[stamps.KeyPVUID] = target.PVUID
+				}
+				return nil
+			}
+			b.pv = b.pv.DeepCopy()
+			b.pv.UID, b.pv.CreationTimestamp, b.pv.Status.Phase = "restored", metav1.NewTime(requested.Add(time.Hour)), phase
+			b.store(b.pv)
+			b.followup.VolumeSeen(b.pv)
+			_ = b.followup.complete(t.Context(), b.pv.Name)
+			if isWanted := !stamps.IsRestored(b.gold.listed[0], "restored", b.pv.CreationTimestamp.Time); isWanted != wanted {
+				t.Errorf("a deletion is permitted: %t, want %t", isWanted, wanted)
+			}
+			if again := b.followup.wantsCompletion(b.pv); again == wanted {
+				t.Errorf("is to be completed again: %t", again)
+			}
+		})
+	}
+}
+
+// TestAVolumeGivenBackAfterAnInterruptedRebindIsStampedForItsClaim: the leader dies after
+// it has stamped the volume for tenant b, and the administrator gives the PersistentVolume
+// back to the claim that it names. The stamp must not stay tenant b's.
+func TestAVolumeGivenBackAfterAnInterruptedRebindIsStampedForItsClaim(t *testing.T) {
+	b := newRebindBench(t)
+	dies := true
+	b.client.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return dies, nil, errors.New("the leader dies")
+	})
+	if err := b.followup.rebind(t.Context(), b.pv.Name, false); err == nil {
+		t.Fatal("no error")
+	}
+	dies = false
+	b.must(b.client.CoreV1().PersistentVolumeClaims("team-b").Delete(t.Context(), "moved", metav1.DeleteOptions{}))
+	b.give("team-a", "again", "uid-1") // the claim of the record
+	b.newEvents()
+	b.forgetUsage()
+	b.live()
+	b.count()
+	for range 2 { // the second listing finds nothing more to do
+		_, err := b.RelistBackend(t.Context(), "gold")
+		b.must(err)
+		b.drain()
+	}
+	if got := stamps.Of(b.gold.listed[0]); got.Tenant != "a" || got.Holder() != "uid-1" || got.Namespace != "team-a" {
+		t.Errorf("tenant a's volume carries the stamp %+v", got)
+	}
+	if rebound := strings.Count(strings.Join(b.newEvents(), "\n"), "Rebound"); rebound > 2 {
+		t.Errorf("%d events", rebound)
+	}
+}
+
+// drain works until the queue is empty.
+func (b *rebindBench) drain() {
+	for b.followup.queue.Len() > 0 {
+		b.followup.next(b.t.Context())
+	}
+}
+
+// TestARebindThatFailsIsTold: nothing waits without an event, and its attempts are not
+// told again and again.
+func TestARebindThatFailsIsTold(t *testing.T) {
+	for name, failure := range map[string]error{
+		"elsewhere": &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "the volume was made elsewhere"},
+		"rejected":  &cinder.Error{Kind: cinder.KindInvalid, Backend: "gold", Message: "Cinder rejects the metadata"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRebindBench(t)
+			b.gold.err = failure
+			_ = b.followup.rebind(t.Context(), b.pv.Name, false)
+			events := b.newEvents()
+			if len(events) != 2 || !strings.Contains(strings.Join(events, "\n"), failure.(*cinder.Error).Message) || strings.Contains(events[1], "gold") {
+				t.Errorf("events %q", events)
+			}
+			_ = b.followup.rebind(t.Context(), b.pv.Name, false)
+			if events := b.newEvents(); len(events) > 0 {
+				t.Errorf("told again: %q", events)
+			}
+		})
+	}
 }

@@ -220,6 +220,9 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) {
 		if stamp.PV == record.ImportedPVName(v.ID) && !p.claimExists(types.UID(stamp.Holder())) && p.recordedBy(v) == "" && p.LeftImport != nil {
 			p.LeftImport(backend, v)
 		}
+		if pv, err := p.PersistentVolumes.Get(stamp.PV); err == nil && p.contradicts(pv, v) {
+			p.followup.add(misstampedOf(pv.Name, v.ID))
+		}
 		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || stamps.EverAttached(v) || stamps.IsCopy(v) || p.recordedBy(v) != "" {
 			continue
 		}

@@ -176,8 +176,12 @@ func relevantFields(claim *corev1.PersistentVolumeClaim) [6]string {
 }
 
 // countedAs returns the UID under which a claim's volume counts: that of the claim that
-// it was made for.
+// it was made for. Anybody may name a PersistentVolume in a claim, and Kubernetes calls
+// that Lost if an annotation says that it was bound; only Bound means that the claim has it.
 func (c *Controller) countedAs(claim *corev1.PersistentVolumeClaim) types.UID {
+	if claim.Status.Phase != corev1.ClaimBound {
+		return claim.UID
+	}
 	if pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName); err == nil && record.MadeFor(pv) != "" {
 		return record.MadeFor(pv)
 	}

@@ -178,9 +178,12 @@ func (p *SnapshotPlan) decide(s cinder.Snapshot) (policy.Decision, error) {
 		return policy.Decision{}, p.noSuch("it has no stamp, and its volume %s carries that of tenant %q in cluster %q; if nothing there needs the volume, remove the stamp: openstack volume unset --property %s %s",
 			p.Volume.ID, of.Tenant, of.Cluster, stamps.KeyCluster, p.Volume.ID)
 	case stamp.Cluster == "":
-	case stamp.Cluster != i.Cluster || stamp.ClusterUID != "" && stamp.ClusterUID != i.ClusterUID:
-		return policy.Decision{}, p.noSuch("it carries the stamp of cluster %q (namespace kube-system has the UID %s), VolumeSnapshot %s/%s; if nothing there needs it, remove the stamp: openstack volume snapshot unset --property %s %s",
-			stamp.Cluster, stamp.ClusterUID, stamp.Namespace, stamp.Snapshot, stamps.KeyCluster, s.ID)
+	case stamp.Cluster != i.Cluster:
+		return policy.Decision{}, p.noSuch("it carries the stamp of cluster %q, VolumeSnapshot %s/%s; if nothing there needs it, remove the stamp: openstack volume snapshot unset --property %s %s",
+			stamp.Cluster, stamp.Namespace, stamp.Snapshot, stamps.KeyCluster, s.ID)
+	case stamp.ClusterUID != "" && stamp.ClusterUID != i.ClusterUID:
+		return policy.Decision{}, p.noSuch("it carries the stamp of another cluster with the clusterID %q, whose namespace kube-system has the UID %s, VolumeSnapshot %s/%s; if that cluster is gone for good, give the snapshot to this one: openstack volume snapshot set --property %s=%s %s",
+			stamp.Cluster, stamp.ClusterUID, stamp.Namespace, stamp.Snapshot, stamps.KeyClusterUID, i.ClusterUID, s.ID)
 	default:
 		if tenant, ok := i.Policy.Tenant(p.found.Tenant); !ok || !tenant.MayTakeUp(stamp.Tenant) {
 			return policy.Decision{}, p.noSuch("it was made for tenant %q, VolumeSnapshot %s/%s; name it in a namespace of that tenant, or of a tenant with restoreAnySnapshot", stamp.Tenant, stamp.Namespace, stamp.Snapshot)

@@ -496,9 +496,23 @@ func (r *removing) findLost(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// leaveToSidecar makes sure that the deletion of a content of the CSI driver does not
-// wait for a snapshot that it never got: the sidecar deletes what the status names.
+// leaveToSidecar makes sure that the sidecar can end the deletion of a content of the CSI
+// driver. It waits for the snapshot-controller's request, which never comes if the
+// VolumeSnapshot went before that controller had protected it. And it deletes what the
+// status names, which may be a snapshot that the content never got.
 func (r *removing) leaveToSidecar(ctx context.Context) error {
+	if _, marked := r.content.Annotations[record.AnnotationSnapshotBeingDeleted]; !marked {
+		if why, err := r.whyNotRequested(ctx); err != nil || why != nil {
+			return errors.Join(err, asError(why))
+		}
+		changed, err := r.patchContent(ctx, r.content, map[string]any{"metadata": map[string]any{
+			"uid": r.content.UID, "annotations": map[string]any{record.AnnotationSnapshotBeingDeleted: "yes"},
+		}})
+		if err != nil {
+			return fmt.Errorf("cannot request the deletion of VolumeSnapshotContent %s from the sidecar: %w", r.content.Name, err)
+		}
+		r.content = changed
+	}
 	handle, err := record.ImportedHandle(r.content)
 	if err != nil || r.content.Status == nil || r.content.Status.SnapshotHandle == nil {
 		return nil

@@ -279,6 +279,9 @@ func (r *removing) remove(ctx context.Context) error {
 	if unhealthy := backend.Health(); unhealthy != nil {
 		return unhealthy
 	}
+	if err := r.namedOnce(); err != nil {
+		return err
+	}
 	if !r.begin(r.origin.Tenant, r.origin.Backend) {
 		return nil // its turn brings it back
 	}
@@ -317,6 +320,24 @@ func (r *removing) remove(ctx context.Context) error {
 	r.Logger.Info("Deleted a snapshot", "tenant", r.origin.Tenant, "snapshot", r.origin.Namespace+"/"+r.origin.Name, "snapshotUID", r.origin.UID,
 		"backend", r.origin.Backend, "volume", r.origin.VolumeID, "id", r.origin.SnapshotID, "requestID", requests.OfDelete(), "durationSeconds", time.Since(started).Seconds())
 	return r.letGo(ctx)
+}
+
+// namedOnce returns an error if another content names the snapshot, too. Somebody may
+// have made it to keep the snapshot.
+func (r *removing) namedOnce() error {
+	if r.origin.SnapshotID == "" {
+		return nil
+	}
+	naming, err := r.ContentsOf(r.origin.SnapshotID)
+	if err != nil {
+		return err
+	}
+	for _, other := range naming {
+		if other.UID != r.content.UID {
+			return &denied{reason: "SnapshotFailedDelete", message: severalName(r.content.Name, other.Name, r.origin.SnapshotID), triggers: []parking.Trigger{contentTrigger(other.Name)}, again: true}
+		}
+	}
+	return nil
 }
 
 // prove reads the content from the API server just before the first change. It returns

@@ -21,6 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
@@ -338,6 +339,7 @@ func (c *Controller) ContentsOf(id string) ([]*snapshotv1.VolumeSnapshotContent,
 			found = append(found, content)
 		}
 	}
+	slices.SortFunc(found, func(a, b *snapshotv1.VolumeSnapshotContent) int { return strings.Compare(a.Name, b.Name) })
 	return found, nil
 }
 
@@ -355,9 +357,12 @@ func (c *Controller) deletedContentOf(ctx context.Context, id string) (*snapshot
 	case 1:
 		return found[0], c.stillDeleted(ctx, found[0], id)
 	}
-	// Sort them, so that the same problem has the same text.
-	slices.SortFunc(found, func(a, b *snapshotv1.VolumeSnapshotContent) int { return strings.Compare(a.Name, b.Name) })
-	return nil, &refusal{string(backends.KindInUse), fmt.Sprintf("VolumeSnapshotContents %s and %s both name snapshot %s; it is kept as long as one of them does", found[0].Name, found[1].Name, id)}
+	return nil, &refusal{string(backends.KindInUse), severalName(found[0].Name, found[1].Name, id)}
+}
+
+// severalName says why a snapshot is not deleted. The same problem has the same text.
+func severalName(one, other, id string) string {
+	return fmt.Sprintf("VolumeSnapshotContents %s and %s both name snapshot %s; it is kept as long as one of them does", min(one, other), max(one, other), id)
 }
 
 // stillDeleted checks at the API server whether a content still asks for the deletion
@@ -442,7 +447,7 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 		if err != nil {
 			return nil, err
 		}
-		without, err := c.contentWithout(s, id)
+		without, shared, err := c.contentWithout(ctx, s, id)
 		switch {
 		case err != nil:
 			return nil, err
@@ -451,11 +456,15 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 		case without == nil:
 			return nil, nil
 		}
-		// The answer reaches the status of the VolumeSnapshot, so it is what that was told.
-		if reason, message := c.parked.Told(without.Spec.VolumeSnapshotRef.UID); reason != "" {
+		// The answer reaches the status of the VolumeSnapshot, so it is what that was told,
+		// unless it may be another one's.
+		reason, message := c.parked.Told(without.Spec.VolumeSnapshotRef.UID)
+		switch over := !time.Now().Before(until); {
+		case shared && (over || reason != ""):
+			return nil, &refusal{string(cinder.KindConflict), fmt.Sprintf("VolumeSnapshotContents for several namespaces name snapshot %s, and at most one gets it; the events on each VolumeSnapshot say what became of it", id)}
+		case reason != "":
 			return nil, &denied{reason: reason, message: message}
-		}
-		if !time.Now().Before(until) {
+		case over:
 			return nil, &refusal{string(cinder.KindConflict), fmt.Sprintf("VolumeSnapshotContent %s does not have snapshot %s yet: it gets the snapshot once VolumeSnapshot %s/%s names the content, and the policy grants it",
 				without.Name, id, without.Spec.VolumeSnapshotRef.Namespace, without.Spec.VolumeSnapshotRef.Name)}
 		}
@@ -468,18 +477,44 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 }
 
 // contentWithout returns a content that names an existing snapshot, but does not have it;
-// nil if there is none.
-func (c *Controller) contentWithout(s cinder.Snapshot, id string) (*snapshotv1.VolumeSnapshotContent, error) {
+// nil if there is none. It also reports whether a content for another namespace names
+// the snapshot, too. The sidecar may ask before the cache shows the content that it
+// asks about, so the API server has the last word.
+func (c *Controller) contentWithout(ctx context.Context, s cinder.Snapshot, id string) (without *snapshotv1.VolumeSnapshotContent, shared bool, err error) {
+	lacks := func(content *snapshotv1.VolumeSnapshotContent) bool {
+		return record.IsCSISnapshot(content) && record.ImportedHandleOf(content) == id && content.DeletionTimestamp == nil && !c.isOf(s, content)
+	}
 	naming, err := c.ContentsOf(id)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	for _, content := range naming {
-		if record.IsCSISnapshot(content) && record.ImportedHandleOf(content) == id && content.DeletionTimestamp == nil && !c.isOf(s, content) {
-			return content, nil
+	if n := slices.IndexFunc(naming, lacks); n >= 0 {
+		return naming[n], namedElsewhere(naming, naming[n]), nil
+	}
+	live, err := paging.List(ctx, "VolumeSnapshotContents", func(ctx context.Context, options metav1.ListOptions) (found []*snapshotv1.VolumeSnapshotContent, next string, err error) {
+		list, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, options)
+		if err != nil {
+			return nil, "", err
 		}
+		for i := range list.Items {
+			if slices.Contains(record.SnapshotHandlesOf(&list.Items[i]), id) {
+				found = append(found, &list.Items[i])
+			}
+		}
+		return found, list.Continue, nil
+	})
+	if n := slices.IndexFunc(live, lacks); err == nil && n >= 0 {
+		return live[n], namedElsewhere(live, live[n]), nil
 	}
-	return nil, nil
+	return nil, false, err
+}
+
+// namedElsewhere reports whether a content for another namespace is among those that name
+// a snapshot.
+func namedElsewhere(naming []*snapshotv1.VolumeSnapshotContent, content *snapshotv1.VolumeSnapshotContent) bool {
+	return slices.ContainsFunc(naming, func(other *snapshotv1.VolumeSnapshotContent) bool {
+		return other.Spec.VolumeSnapshotRef.Namespace != content.Spec.VolumeSnapshotRef.Namespace
+	})
 }
 
 // refusal says why a sidecar's request is refused.

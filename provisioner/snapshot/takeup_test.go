@@ -232,6 +232,16 @@ func TestWhatTheSidecarIsToldAboutAContent(t *testing.T) {
 	}
 }
 
+// TestTheSidecarAsksBeforeTheCacheShowsTheContent: its own cache may be faster.
+func TestTheSidecarAsksBeforeTheCacheShowsTheContent(t *testing.T) {
+	b := newDriverBench(t)
+	_, err := b.client.SnapshotV1().VolumeSnapshotContents().Create(t.Context(), forDriver(nil), metav1.CreateOptions{})
+	b.must(err)
+	if all, err := b.ListForSidecar(t.Context(), "gold", "snapshot-7", "", false); err == nil {
+		t.Errorf("listed %v", all)
+	}
+}
+
 func deletedNow(c *snapshotv1.VolumeSnapshotContent) {
 	now := metav1.Now()
 	c.DeletionTimestamp, c.Finalizers = &now, []string{record.SnapshotFinalizer}
@@ -285,6 +295,38 @@ func TestDeletionOfAContentOfTheDriver(t *testing.T) {
 			b.wantEvents(test.events...)
 			if content := b.imported(); (content.Status.SnapshotHandle == nil) != test.cleared || len(content.Finalizers) != 1 {
 				t.Errorf("the content is %+v, %+v", content.ObjectMeta, content.Status)
+			}
+		})
+	}
+}
+
+// TestDeletionThatNobodyRequests: a VolumeSnapshot that is deleted before the
+// snapshot-controller has protected it is gone at once, and that controller then asks no
+// sidecar for the deletion of its content.
+func TestDeletionThatNobodyRequests(t *testing.T) {
+	for name, test := range map[string]struct {
+		objects []runtime.Object
+		marked  bool
+		event   string
+	}{
+		"the VolumeSnapshot is gone":  {marked: true},
+		"another one has its name":    {objects: []runtime.Object{wantingIt(func(s *snapshotv1.VolumeSnapshot) { s.UID = "u2" })}, marked: true},
+		"the VolumeSnapshot is there": {objects: []runtime.Object{wantingIt(nil)}, event: "Warning SnapshotInUse VolumeSnapshot team-a/nightly still exists; delete it, too"},
+		"the VolumeSnapshot is ending": {objects: []runtime.Object{wantingIt(func(s *snapshotv1.VolumeSnapshot) {
+			now := metav1.Now()
+			s.DeletionTimestamp, s.Finalizers = &now, []string{"x/y"}
+		})}, event: "Warning SnapshotInUse VolumeSnapshot team-a/nightly is being deleted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newDriverBench(t, append(test.objects, forDriver(deletedNow))...)
+			b.must(b.syncImported())
+			if _, marked := b.imported().Annotations[record.AnnotationSnapshotBeingDeleted]; marked != test.marked {
+				t.Errorf("the deletion is requested: %t", marked)
+			}
+			if test.event == "" {
+				b.wantEvents()
+			} else {
+				b.wantEvents(test.event, test.event)
 			}
 		})
 	}
@@ -542,5 +584,50 @@ func TestRecordThatIsGivenUpCountsNoLonger(t *testing.T) {
 	b.drain()
 	if used := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; used != 0 || b.backend.listings != 1 {
 		t.Errorf("%d snapshots count, %d listings", used, b.backend.listings)
+	}
+}
+
+// TestSnapshotThatTwoContentsNameIsKept: whichever of them is deleted, until the other is
+// gone.
+func TestSnapshotThatTwoContentsNameIsKept(t *testing.T) {
+	second := byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Name, c.UID = "second", "content-8" })
+	b := newImportBench(t, second, byHand(func(c *snapshotv1.VolumeSnapshotContent) {
+		deletedNow(c)
+		c.Annotations, c.Status = takenUp(nil).Annotations, record.SnapshotStatus(cinder.Snapshot{SizeGiB: 2}, "snapshot-7")
+		c.Annotations[record.AnnotationSnapshotBeingDeleted] = "yes"
+	}))
+	b.backend.existing[0].Metadata = ofOther(func(s *stamps.Snapshot) { s.SnapshotUID, s.Content = "u1", "imported-snapshot-7" })
+	var why *denied
+	if err := b.syncImported(); !errors.As(err, &why) {
+		t.Errorf("error %v", err)
+	}
+	b.wantCalls()
+	b.wantEvents("Warning SnapshotFailedDelete VolumeSnapshotContents imported-snapshot-7 and second both name snapshot snapshot-7; it is kept as long as one of them does")
+	b.must(b.client.SnapshotV1().VolumeSnapshotContents().Delete(t.Context(), "second", metav1.DeleteOptions{}))
+	b.contentEvents().OnDelete(second)
+	b.refresh()
+	b.drain()
+	b.wantCalls("remove snapshot-7 unrecorded=false")
+}
+
+// TestTheSidecarIsNotToldAboutAnotherTenantsContent: the sidecar does not say for which
+// content it asks, and writes the answer into the status that the content's tenant reads.
+func TestTheSidecarIsNotToldAboutAnotherTenantsContent(t *testing.T) {
+	other := forDriver(func(c *snapshotv1.VolumeSnapshotContent) {
+		c.Name, c.UID = "a-content-of-b", "content-b"
+		c.Spec.VolumeSnapshotRef.Namespace, c.Spec.VolumeSnapshotRef.Name, c.Spec.VolumeSnapshotRef.UID = "team-b", "secret-plan", "u-b"
+	})
+	for name, mine := range map[string]*snapshotv1.VolumeSnapshotContent{"without the snapshot": forDriver(nil), "with it": takenUp(nil)} {
+		t.Run(name, func(t *testing.T) {
+			b := newDriverBench(t, other.DeepCopy(), mine, wantingIt(nil), ofVolume9(nil))
+			if name == "with it" {
+				b.backend.existing[0].Metadata = ofTakenUp()
+			}
+			b.parked.IsNews("u-b", "ImportNotGranted", "tenant b has kept no snapshot with the ID \"snapshot-7\"", false)
+			err := b.ask()
+			if err == nil || strings.Contains(err.Error(), "tenant b") || strings.Contains(err.Error(), "secret-plan") {
+				t.Errorf("the sidecar, which may ask for tenant a's content, is told %v", err)
+			}
+		})
 	}
 }

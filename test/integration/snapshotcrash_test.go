@@ -4,15 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 	"github.com/standalone-cinder/standalone-cinder/test/sample"
@@ -24,10 +30,11 @@ type snapshotSite struct {
 	*site
 	client snapshotclient.Interface
 	taken  int
-	// importing means that the snapshots exist at Cinder, and are imported.
-	importing bool
+	life   snapshotLife
 	// next sets a trap for the next case.
 	next func()
+	// sidecar ends beSidecar; nil without it.
+	sidecar context.CancelFunc
 }
 
 // The changes that a snapshot's life is made of.
@@ -42,13 +49,36 @@ const (
 	stepNameImported    = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/imported-ID/status"
 )
 
-// The phases of a snapshot's life.
+// snapshotLife is how a snapshot begins and ends.
+type snapshotLife struct {
+	begin, end string
+	// exists means that it exists at Cinder when its objects are made; kept, that another
+	// VolumeSnapshot left it behind.
+	exists, kept bool
+	// csi means that its content has the CSI driver's name.
+	csi bool
+}
+
+// The phases of the lives.
 const (
 	phaseTaking         = "taking"
 	phaseDeleting       = "deleting"
 	phaseImporting      = "importing"
 	phaseDeletingImport = "deleting an import"
+	phaseTakingUp       = "taking up"
+	phaseDeletingKept   = "deleting what was taken up"
+	phaseTakingUpCSI    = "taking up in mode csi"
+	phaseDeletingCSI    = "deleting what was taken up in mode csi"
 )
+
+func snapshotLives() []snapshotLife {
+	return []snapshotLife{
+		{begin: phaseTaking, end: phaseDeleting},
+		{begin: phaseImporting, end: phaseDeletingImport, exists: true},
+		{begin: phaseTakingUp, end: phaseDeletingKept, exists: true, kept: true},
+		{begin: phaseTakingUpCSI, end: phaseDeletingCSI, exists: true, kept: true, csi: true},
+	}
+}
 
 // TestCrashMatrixOfSnapshots kills the leader before every change
 // and after every request of a snapshot's life, in turn. The next leader ends with
@@ -67,15 +97,28 @@ func TestCrashMatrixOfSnapshots(t *testing.T) {
 		{phaseDeleting, []string{stepDeleteSnapshot, stepLetGoOfSnapshot}},
 		{phaseImporting, []string{stepChangeImported, stepMarkSnapshot, stepNameImported}},
 		{phaseDeletingImport, []string{stepDeleteSnapshot, stepChangeImported}},
+		{phaseTakingUp, []string{stepChangeImported, stepMarkSnapshot, stepNameImported}},
+		{phaseDeletingKept, []string{stepDeleteSnapshot, stepChangeImported}},
+		{phaseTakingUpCSI, []string{stepChangeImported, stepNameImported, stepMarkSnapshot}},
+		{phaseDeletingCSI, []string{stepDeleteSnapshot}},
 	} {
 		t.Run(phase.name, func(t *testing.T) {
 			t.Parallel()
-			s, err := newSnapshotSite(ctx, "snapcrash-"+strings.ReplaceAll(phase.name, " ", "-"))
+			lives := snapshotLives()
+			life := lives[slices.IndexFunc(lives, func(l snapshotLife) bool { return l.begin == phase.name || l.end == phase.name })]
+			dir, err := os.MkdirTemp("", "csi-") // a socket's path must be short
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.importing = phase.name == phaseImporting || phase.name == phaseDeletingImport
+			defer os.RemoveAll(dir)
+			s, err := newSnapshotSite(ctx, "snapcrash-"+strings.ReplaceAll(phase.name, " ", "-"), dir, life)
+			if err != nil {
+				t.Fatal(err)
+			}
 			defer func() {
+				if s.sidecar != nil {
+					s.sidecar()
+				}
 				if err := s.close(); err != nil {
 					t.Error(err)
 				}
@@ -113,13 +156,28 @@ func TestCrashMatrixOfSnapshots(t *testing.T) {
 	}
 }
 
-func newSnapshotSite(ctx context.Context, name string) (*snapshotSite, error) {
-	base, err := newSite(ctx, name, siteOptions{cinder: quickSnapshots()})
+func newSnapshotSite(ctx context.Context, name, dir string, life snapshotLife) (*snapshotSite, error) {
+	options := siteOptions{cinder: quickSnapshots()}
+	if life.kept {
+		// There is no room for what counts twice, or is never given back.
+		options.rule, options.quota = "mode: native", "{volumes: 1, gigabytes: 1, snapshots: 1}"
+	}
+	if life.csi {
+		options.csi, options.workflow, options.sockets, options.rule = true, "attachment", dir, "mode: csi"
+	}
+	base, err := newSite(ctx, name, options)
 	if err != nil {
 		return nil, err
 	}
-	s := &snapshotSite{site: base}
-	if s.client, err = snapshotclient.NewForConfig(suite.Config); err == nil {
+	s := &snapshotSite{site: base, life: life}
+	s.client, err = snapshotclient.NewForConfig(suite.Config)
+	if err == nil && life.csi {
+		err = suite.AllowCSINodes(ctx, s.provisioner)
+		sidecar, end := context.WithCancel(ctx)
+		s.sidecar = end
+		go s.beSidecar(sidecar)
+	}
+	if err == nil {
 		_, err = s.client.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: s.provisioner, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
 		}, metav1.CreateOptions{})
@@ -142,7 +200,7 @@ func newSnapshotSite(ctx context.Context, name string) (*snapshotSite, error) {
 // take creates a VolumeSnapshot, for a snapshot that exists if these are imported.
 func (s *snapshotSite) take(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
 	s.taken++
-	if s.importing {
+	if s.life.exists {
 		return s.bring(ctx)
 	}
 	claim, class := "data", s.name
@@ -162,13 +220,34 @@ func (s *snapshotSite) bring(ctx context.Context) (*snapshotv1.VolumeSnapshot, e
 	if err != nil {
 		return nil, err
 	}
-	id, err := s.sim.AddSnapshot(pv.Annotations[record.AnnotationVolume], "old data", nil)
+	name, title, class := fmt.Sprintf("snapshot-%d", s.taken), "old data", s.class
+	var metadata map[string]string
+	if s.life.kept {
+		left := fmt.Sprintf("00000000-0000-4000-8000-%012d", s.taken)
+		kubeSystem, err := suite.Client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		title, class = record.SnapshotName(types.UID(left)), ""
+		metadata = stamps.Snapshot{
+			Cluster: "cluster-" + s.name, ClusterUID: string(kubeSystem.UID), Namespace: s.namespace, Snapshot: "left-" + name, SnapshotUID: left,
+			Content: record.SnapshotContentName(types.UID(left)), Tenant: "tenant", StorageClass: s.class,
+		}.Metadata(nil)
+		metadata[stamps.KeyRecorded] = "true"
+		if s.life.csi {
+			metadata[stamps.KeyMode] = stamps.ModeCSI
+		}
+	}
+	id, err := s.sim.AddSnapshot(pv.Annotations[record.AnnotationVolume], title, metadata)
 	if err != nil {
 		return nil, err
 	}
-	name := fmt.Sprintf("snapshot-%d", s.taken)
-	content, err := s.client.SnapshotV1().VolumeSnapshotContents().Create(ctx,
-		record.NewImportedSnapshotContent(id, s.namespace, name, s.provisioner, s.class, snapshotv1.VolumeSnapshotContentDelete, nil), metav1.CreateOptions{})
+	wanted := record.NewImportedSnapshotContent(id, s.namespace, name, s.provisioner, class, snapshotv1.VolumeSnapshotContentDelete, nil)
+	if s.life.csi {
+		handle := wire.Handle{Backend: "gold", ID: id}.String()
+		wanted.Spec.Driver, wanted.Spec.Source.SnapshotHandle = wire.DriverName, &handle
+	}
+	content, err := s.client.SnapshotV1().VolumeSnapshotContents().Create(ctx, wanted, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -205,8 +284,77 @@ func (s *snapshotSite) ready(ctx context.Context, of *snapshotv1.VolumeSnapshot)
 		if len(stored) != 1 || stored[0].ID != record.SnapshotHandleOf(content) || stored[0].Status != "available" {
 			return fmt.Sprintf("the content names %q, and Cinder has %+v", record.SnapshotHandleOf(content), stored), nil
 		}
-		return "", nil
+		if !s.life.kept {
+			return "", nil
+		}
+		if stamp := stored[0].Metadata; stamp[stamps.KeySnapshotUID] != string(of.UID) || stamp[stamps.KeySnapshotContent] != content.Name {
+			return "", fmt.Errorf("it is ready, but its stamp is %v", stamp)
+		}
+		return s.unlikeCounted(ctx, "tenant", 1, 1, 1)
 	})
+}
+
+// beSidecar does what csi-snapshotter does, beside whichever replica leads.
+func (s *snapshotSite) beSidecar(ctx context.Context) {
+	for pause(ctx, 50*time.Millisecond) == nil {
+		contents, err := s.client.SnapshotV1().VolumeSnapshotContents().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			continue
+		}
+		for i := range contents.Items {
+			content := &contents.Items[i]
+			if content.Spec.Driver != wire.DriverName || content.Spec.VolumeSnapshotRef.Namespace != s.namespace {
+				continue
+			}
+			_, asked := content.Annotations[record.AnnotationSnapshotBeingDeleted]
+			switch {
+			case content.DeletionTimestamp != nil && asked:
+				_ = s.letGoOf(ctx, content) // it is tried again
+			case content.DeletionTimestamp == nil && !record.IsSnapshotReady(content):
+				_ = s.askAbout(ctx, content)
+			}
+		}
+	}
+}
+
+// letGoOf deletes the snapshot that the status of a content names, and then the
+// finalizer.
+func (s *snapshotSite) letGoOf(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
+	contents := s.client.SnapshotV1().VolumeSnapshotContents()
+	if content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete && content.Status != nil && content.Status.SnapshotHandle != nil {
+		err := s.driven(ctx, func(driver csi.ControllerClient) error {
+			_, err := driver.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: *content.Status.SnapshotHandle})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if _, err := contents.Patch(ctx, content.Name, types.MergePatchType, []byte(`{"status": {"snapshotHandle": null, "readyToUse": null}}`), metav1.PatchOptions{}, "status"); err != nil {
+			return err
+		}
+	}
+	_, err := contents.Patch(ctx, content.Name, types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
+	return err
+}
+
+// askAbout asks whether the snapshot of a content is ready, and writes the answer into
+// its status. Sometimes it overwrites what was written in the meantime, as the sidecar
+// does with an error.
+func (s *snapshotSite) askAbout(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
+	handle := *content.Spec.Source.SnapshotHandle
+	var listed *csi.ListSnapshotsResponse
+	err := s.driven(ctx, func(driver csi.ControllerClient) (err error) {
+		listed, err = driver.ListSnapshots(ctx, &csi.ListSnapshotsRequest{SnapshotId: handle})
+		return err
+	})
+	status := `[{"op": "replace", "path": "/status", "value": {"readyToUse": false}}]`
+	if err == nil && len(listed.GetEntries()) == 1 && listed.GetEntries()[0].GetSnapshot().GetReadyToUse() {
+		found := listed.GetEntries()[0].GetSnapshot()
+		status = fmt.Sprintf(`[{"op": "replace", "path": "/status", "value": {"readyToUse": true, "snapshotHandle": %q, "restoreSize": %d, "creationTime": %d}}]`,
+			handle, found.GetSizeBytes(), found.GetCreationTime().AsTime().UnixNano())
+	}
+	_, err = s.client.SnapshotV1().VolumeSnapshotContents().Patch(ctx, content.Name, types.JSONPatchType, []byte(status), metav1.PatchOptions{}, "status")
+	return err
 }
 
 // removed deletes the VolumeSnapshot, unless that was done, and waits until nothing
@@ -268,14 +416,10 @@ func (s *snapshotSite) pass(ctx context.Context, phase string, during func(ctx c
 		return err
 	}
 	var snapshot *snapshotv1.VolumeSnapshot
-	begin, end := phaseTaking, phaseDeleting
-	if s.importing {
-		begin, end = phaseImporting, phaseDeletingImport
-	}
-	err := meanwhile(begin, func() (err error) { snapshot, err = s.take(ctx); return err },
+	err := meanwhile(s.life.begin, func() (err error) { snapshot, err = s.take(ctx); return err },
 		func(ctx context.Context) error { return s.ready(ctx, snapshot) })
 	if err == nil {
-		err = meanwhile(end, func() error {
+		err = meanwhile(s.life.end, func() error {
 			return s.client.SnapshotV1().VolumeSnapshots(s.namespace).Delete(ctx, snapshot.Name, metav1.DeleteOptions{})
 		}, func(ctx context.Context) error { return s.removed(ctx, snapshot) })
 	}
