@@ -76,7 +76,7 @@ func moverSteps(d draws, duration time.Duration) []MoverStep {
 		at += d.between(700*time.Millisecond, 3500*time.Millisecond)
 		s := MoverStep{
 			At: at, Tenant: oneOf(d, MoverNames()...), Claim: fmt.Sprintf("moved-%d", i), SizeMi: 200 + d.IntN(1800),
-			Block: d.chance(0.3), OnNodes: d.chance(0.25), Ends: d.chance(0.6),
+			Block: d.chance(0.3), OnNodes: d.chance(0.25), Ends: d.chance(0.4),
 		}
 		tenant, claim := s.Tenant, s.Claim
 		anew := map[string]bool{}
