@@ -220,17 +220,21 @@ func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 		f.provisioner.secrets.ImportEnded()
 	}
 	f.queue.Add(undoOf(claim.UID))
+	f.holderChanged(claim)
 }
 
-// ClaimChanged records that a claim was bound. The library silently drops a claim that
-// is bound to a PersistentVolume that was not created for it.
+// ClaimChanged records that a claim was bound, or has lost its PersistentVolume. The
+// library silently drops a claim that is bound to a PersistentVolume that was not created
+// for it.
 func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	f.provisioner.measureClaim(before, after)
+	if before.Status.Phase != after.Status.Phase || before.Spec.VolumeName != after.Spec.VolumeName {
+		f.holderChanged(after)
+	}
 	switch {
 	case before.Spec.VolumeName == after.Spec.VolumeName:
 	case record.BoundElsewhere(after):
 		f.ClaimGone(after)
-		f.claimBound(after)
 	default:
 		f.provisioner.parked.admitted(after.UID)
 	}

@@ -322,9 +322,9 @@ func misstampedOf(pvName, volume string) task {
 	return unique.Make(followup{kind: rebind, pv: pvName, volume: volume})
 }
 
-// claimBound queues the PersistentVolume that a claim was bound to, if its record names
-// another claim.
-func (f *Followup) claimBound(claim *corev1.PersistentVolumeClaim) {
+// holderChanged queues the PersistentVolume that a claim names, if it is bound to another
+// claim than its record says: the claim was bound to it, or has lost it.
+func (f *Followup) holderChanged(claim *corev1.PersistentVolumeClaim) {
 	if pv, err := f.provisioner.PersistentVolumes.Get(claim.Spec.VolumeName); err == nil && f.provisioner.isRebound(pv) {
 		f.queue.Add(rebindOf(pv.Name))
 	}

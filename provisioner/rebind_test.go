@@ -453,3 +453,43 @@ func TestARebindThatFailsIsTold(t *testing.T) {
 		})
 	}
 }
+
+// TestARebindGoesOnWhenTheEarlierClaimHasLostTheVolume: whichever object shows that last
+// brings the PersistentVolume into the queue.
+func TestARebindGoesOnWhenTheEarlierClaimHasLostTheVolume(t *testing.T) {
+	earlier := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-1"},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pvc-uid-1"}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+	}
+	lost := earlier.DeepCopy()
+	lost.Status.Phase = corev1.ClaimLost
+	for name, happens := range map[string]func(b *rebindBench){
+		"it is Lost": func(b *rebindBench) { b.followup.ClaimChanged(earlier, lost) },
+		"it is gone": func(b *rebindBench) { b.followup.ClaimGone(earlier) },
+		"the new claim is bound": func(b *rebindBench) {
+			bound, err := b.Claims.PersistentVolumeClaims("team-b").Get("moved")
+			b.must(err)
+			pending := bound.DeepCopy()
+			pending.Spec.VolumeName = ""
+			b.followup.ClaimChanged(pending, bound)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRebindBench(t)
+			for b.followup.queue.Len() > 0 {
+				item, _ := b.followup.queue.Get()
+				b.followup.queue.Done(item)
+			}
+			happens(b)
+			queued := false
+			for b.followup.queue.Len() > 0 {
+				item, _ := b.followup.queue.Get()
+				b.followup.queue.Done(item)
+				queued = queued || item == rebindOf("pvc-uid-1")
+			}
+			if !queued {
+				t.Error("the PersistentVolume is not queued")
+			}
+		})
+	}
+}

@@ -52,6 +52,11 @@ const (
 	AnnotationDefaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
 )
 
+// TakenUpFinalizer keeps a content of the CSI driver that somebody made for an existing
+// snapshot. The sidecar asks for the deletion only of a snapshot that the status names,
+// and the program may die, or the sidecar overwrite the status, before it does.
+const TakenUpFinalizer = Prefix + "taken-up"
+
 // SnapshotContentName returns the name under which the snapshot-controller looks for
 // the content of a VolumeSnapshot.
 func SnapshotContentName(snapshot types.UID) string { return "snapcontent-" + string(snapshot) }

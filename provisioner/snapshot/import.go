@@ -266,8 +266,7 @@ func (i *importing) reserve(ctx context.Context) error {
 
 // apply records the snapshot on the content, stamps the snapshot, and says in the status
 // that it is ready, in this order, so that a stamped snapshot always has an object that
-// leads to it. The sidecar deletes only what a status names, so the status of a content
-// of the CSI driver names the snapshot before that is stamped, too.
+// leads to it.
 func (i *importing) apply(ctx context.Context, requests *trail.RequestIDs) error {
 	started := time.Now()
 	backend, err := i.Backends.Snapshots(i.plan.Backend)
@@ -283,14 +282,8 @@ func (i *importing) apply(ctx context.Context, requests *trail.RequestIDs) error
 		return err
 	}
 	i.begun = true
-	isCSI := record.IsCSISnapshot(i.content)
-	if isCSI {
-		if err := i.writeStatus(ctx, map[string]any{"snapshotHandle": i.handle.String(), "readyToUse": false}); err != nil {
-			return err
-		}
-	}
 	imported, err := backend.ImportSnapshot(ctx, backends.SnapshotImport{
-		SnapshotID: i.handle.ID, Stamp: i.plan.Stamp, CSI: isCSI, Place: place, Unclaimed: i.plan.Unclaimed, Granted: i.plan.Granted, Permit: i.stillWanted,
+		SnapshotID: i.handle.ID, Stamp: i.plan.Stamp, CSI: record.IsCSISnapshot(i.content), Place: place, Unclaimed: i.plan.Unclaimed, Granted: i.plan.Granted, Permit: i.stillWanted,
 	})
 	if err != nil {
 		return err
@@ -365,20 +358,22 @@ func (i *importing) filesystem() (uuids []string, neverFormat bool) {
 	return slices.Compact(uuids), isCSI && (given.NeverFormat || neverFormat || !known || !stamps.IsCSISnapshot(s))
 }
 
-// annotate records the origin on the content, with the finalizer that keeps the
+// annotate records the origin on the content, with the finalizers that keep the
 // object until the snapshot is removed or given up.
 func (i *importing) annotate(ctx context.Context) error {
 	annotations := map[string]string{}
 	maps.Copy(annotations, i.content.Annotations)
 	maps.Copy(annotations, i.origin.Annotations())
-	hasFinalizer := slices.Contains(i.content.Finalizers, record.SnapshotFinalizer)
-	if hasFinalizer && maps.Equal(annotations, i.content.Annotations) {
+	finalizers := slices.Clone(i.content.Finalizers)
+	for _, needed := range finalizersOf(i.content) {
+		if !slices.Contains(finalizers, needed) {
+			finalizers = append(finalizers, needed)
+		}
+	}
+	if slices.Equal(finalizers, i.content.Finalizers) && maps.Equal(annotations, i.content.Annotations) {
 		return nil
 	}
-	metadata := map[string]any{"annotations": annotations, "uid": i.content.UID, "resourceVersion": i.content.ResourceVersion}
-	if !hasFinalizer {
-		metadata["finalizers"] = append(slices.Clone(i.content.Finalizers), record.SnapshotFinalizer)
-	}
+	metadata := map[string]any{"annotations": annotations, "finalizers": finalizers, "uid": i.content.UID, "resourceVersion": i.content.ResourceVersion}
 	changed, err := i.patchContent(ctx, i.content, map[string]any{"metadata": metadata})
 	if err != nil {
 		return fmt.Errorf("cannot write the origin on VolumeSnapshotContent %s: %w", i.content.Name, err)
@@ -387,8 +382,17 @@ func (i *importing) annotate(ctx context.Context) error {
 	return nil
 }
 
+// finalizersOf returns the finalizers of a content with an existing snapshot.
+func finalizersOf(content *snapshotv1.VolumeSnapshotContent) []string {
+	if record.IsCSISnapshot(content) {
+		return []string{record.SnapshotFinalizer, record.TakenUpFinalizer}
+	}
+	return []string{record.SnapshotFinalizer}
+}
+
 // stillWanted checks at the API server, just before the request to Cinder, whether the
-// content and its VolumeSnapshot still exist.
+// content and its VolumeSnapshot still exist. The snapshot-controller replaces all
+// finalizers of a content that it binds with those that it has read.
 func (i *importing) stillWanted(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -398,6 +402,8 @@ func (i *importing) stillWanted(ctx context.Context) error {
 		return &changedError{fmt.Sprintf("snapshot %s is not imported: its VolumeSnapshotContent is being deleted", i.handle.ID)}
 	case err != nil:
 		return fmt.Errorf("cannot tell whether snapshot %s is still wanted: %w", i.handle.ID, err)
+	case slices.ContainsFunc(finalizersOf(live), func(needed string) bool { return !slices.Contains(live.Finalizers, needed) }):
+		return &changedError{fmt.Sprintf("snapshot %s is not imported: its VolumeSnapshotContent has lost a finalizer", i.handle.ID)}
 	}
 	snapshot, err := i.liveSnapshot(ctx, i.snapshot.Namespace, i.snapshot.Name, i.snapshot.UID)
 	if err == nil && snapshot == nil {
@@ -421,7 +427,7 @@ func (i *importing) giveUp(ctx context.Context) error {
 	if err != nil || found && i.isOf(s, i.content) {
 		return err
 	}
-	if record.IsCSISnapshot(i.content) {
+	if record.SnapshotHandleOf(i.content) != "" {
 		if err := i.writeStatus(ctx, map[string]any{"snapshotHandle": nil, "readyToUse": false}); err != nil {
 			return err
 		}
@@ -432,7 +438,9 @@ func (i *importing) giveUp(ctx context.Context) error {
 	} {
 		nothing[key] = nil
 	}
-	changed, err := i.patchContent(ctx, i.content, map[string]any{"metadata": map[string]any{"uid": i.content.UID, "resourceVersion": i.content.ResourceVersion, "annotations": nothing}})
+	changed, err := i.patchContent(ctx, i.content, map[string]any{"metadata": map[string]any{
+		"uid": i.content.UID, "resourceVersion": i.content.ResourceVersion, "annotations": nothing, "finalizers": without(i.content.Finalizers, record.TakenUpFinalizer),
+	}})
 	if err != nil {
 		return fmt.Errorf("cannot remove the origin from VolumeSnapshotContent %s: %w", i.content.Name, err)
 	}

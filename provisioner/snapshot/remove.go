@@ -128,10 +128,12 @@ func (r *removing) run(ctx context.Context) error {
 		return r.importSnapshot(ctx)
 	case r.content.DeletionTimestamp == nil:
 		return r.checkOwner(ctx)
-	case record.IsCSISnapshot(r.content):
+	case record.IsCSISnapshot(r.content) && slices.Contains(r.content.Finalizers, record.SnapshotFinalizer):
 		return r.leaveToSidecar(ctx)
-	case !slices.Contains(r.content.Finalizers, record.SnapshotFinalizer):
+	case !slices.ContainsFunc(r.content.Finalizers, isOurFinalizer):
 		return nil
+	case r.isRemoved(r.content):
+		return r.letGo(ctx)
 	}
 	var err error
 	if imported && !record.IsSnapshotRecorded(r.content) {
@@ -369,10 +371,20 @@ func (r *removing) prove(ctx context.Context) error {
 	return &changedError{fmt.Sprintf("the snapshot of VolumeSnapshotContent %s is not removed: %s", r.content.Name, because)}
 }
 
+// isOurFinalizer reports whether the program removes a finalizer from a content that is
+// being deleted. If it is the CSI driver's, the sidecar has removed its own first.
+func isOurFinalizer(finalizer string) bool {
+	return finalizer == record.SnapshotFinalizer || finalizer == record.TakenUpFinalizer
+}
+
+func without(finalizers []string, one string) []string {
+	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == one })
+}
+
 // letGo removes the finalizer, based on the content in the cache. If the content has
 // changed in between, the request fails, and the next attempt reads it again.
 func (r *removing) letGo(ctx context.Context) error {
-	left := slices.DeleteFunc(slices.Clone(r.content.Finalizers), func(f string) bool { return f == record.SnapshotFinalizer })
+	left := slices.DeleteFunc(slices.Clone(r.content.Finalizers), isOurFinalizer)
 	_, err := r.patchContent(ctx, r.content, map[string]any{"metadata": map[string]any{
 		"finalizers": left, "uid": r.content.UID, "resourceVersion": r.content.ResourceVersion,
 	}})

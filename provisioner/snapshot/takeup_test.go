@@ -36,7 +36,7 @@ func forDriver(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.Volum
 func takenUp(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
 	return forDriver(func(c *snapshotv1.VolumeSnapshotContent) {
 		c.Annotations = record.SnapshotOrigin{VolumeID: "volume-9", Backend: "gold", Place: here(), Tenant: "a", Cluster: "cluster-1", StorageClass: "fast", UID: "u1"}.Annotations()
-		c.Finalizers = []string{record.SnapshotFinalizer}
+		c.Finalizers = []string{record.SnapshotFinalizer, record.TakenUpFinalizer}
 		c.Status = record.SnapshotStatus(cinder.Snapshot{SizeGiB: 2}, "gold/snapshot-7")
 		if change != nil {
 			change(c)
@@ -100,9 +100,8 @@ func TestKeptSnapshotOfTheDriver(t *testing.T) {
 	b.must(b.syncImported())
 	b.wantCalls("import snapshot-7 for imported-snapshot-7")
 	b.wantEvents("Normal SnapshotImported tenant a, rule tenants[0].classes[0]: snapshot snapshot-7 (2 GiB) of backend gold, which VolumeSnapshot team-a/earlier left behind, is imported; its deletionPolicy is Delete")
-	// The status names the snapshot before it is stamped, so that the sidecar never lets a
-	// content go without asking for the snapshot's deletion.
-	if len(before) != 1 || record.SnapshotHandleOf(before[0]) != "snapshot-7" || record.IsSnapshotReady(before[0]) {
+	// Before the stamp, the content leads to the snapshot and cannot go without it.
+	if len(before) != 1 || !record.IsSnapshotRecorded(before[0]) || !slices.Contains(before[0].Finalizers, record.TakenUpFinalizer) || before[0].Status != nil {
 		t.Errorf("before the stamp, the content is %+v", before)
 	}
 	content := b.imported()
@@ -247,6 +246,81 @@ func deletedNow(c *snapshotv1.VolumeSnapshotContent) {
 	c.DeletionTimestamp, c.Finalizers = &now, []string{record.SnapshotFinalizer}
 }
 
+// TestContentThatTheSidecarHasLetGo: the sidecar asks for the deletion only of what the
+// status names, and the program may die before it writes that.
+func TestContentThatTheSidecarHasLetGo(t *testing.T) {
+	letGo := func(change func(*snapshotv1.VolumeSnapshotContent)) *snapshotv1.VolumeSnapshotContent {
+		return takenUp(func(c *snapshotv1.VolumeSnapshotContent) {
+			deletedNow(c)
+			c.Finalizers, c.Status = []string{record.TakenUpFinalizer}, nil
+			c.Annotations[record.AnnotationSnapshotBeingDeleted] = "yes"
+			if change != nil {
+				change(c)
+			}
+		})
+	}
+	for name, test := range map[string]struct {
+		content *snapshotv1.VolumeSnapshotContent
+		kept    bool // the snapshot is still the kept one
+		removed bool // the sidecar has asked for it
+		calls   []string
+		event   string
+		stays   bool
+	}{
+		"it has the snapshot": {content: letGo(nil), calls: []string{"remove snapshot-7 unrecorded=false"}},
+		"it has it, and its record is lost": {content: letGo(func(c *snapshotv1.VolumeSnapshotContent) {
+			c.Annotations = map[string]string{record.AnnotationSnapshotBeingDeleted: "yes"}
+		}), calls: []string{"remove snapshot-7 unrecorded=false"}},
+		"the policy is Retain":       {content: letGo(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.DeletionPolicy = "Retain" })},
+		"it was never stamped":       {content: letGo(nil), kept: true, calls: []string{"remove snapshot-7 unrecorded=false"}, event: "Warning SnapshotKept snapshot snapshot-7 is kept at Cinder"},
+		"the sidecar has removed it": {content: letGo(nil), removed: true, calls: []string{"remove snapshot-7 unrecorded=false"}},
+		"the sidecar is at work": {content: letGo(func(c *snapshotv1.VolumeSnapshotContent) {
+			c.Finalizers = append(c.Finalizers, record.SnapshotFinalizer)
+		}), stays: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newDriverBench(t, test.content)
+			if !test.kept {
+				b.backend.existing[0].Metadata = ofTakenUp()
+			}
+			if test.removed {
+				b.refresh()
+				b.must(b.RemoveForSidecar(t.Context(), "gold", "snapshot-7"))
+			}
+			b.must(b.syncImported())
+			b.wantCalls(test.calls...)
+			if test.event == "" {
+				b.wantEvents()
+			} else {
+				b.wantEvents(test.event)
+			}
+			if left := len(b.imported().Finalizers); (left > 0) != test.stays {
+				t.Errorf("%d finalizers are left", left)
+			}
+		})
+	}
+}
+
+// TestImportWaitsForItsFinalizer: the snapshot-controller has replaced those of the
+// content with what it had read.
+func TestImportWaitsForItsFinalizer(t *testing.T) {
+	b := newDriverBench(t, forDriver(nil), wantingIt(nil))
+	b.backend.meanwhile = func() {
+		content := b.imported()
+		content.Finalizers = []string{record.SnapshotFinalizer}
+		_, err := b.client.SnapshotV1().VolumeSnapshotContents().Update(t.Context(), content, metav1.UpdateOptions{})
+		b.must(err)
+	}
+	b.must(b.syncImported())
+	b.wantCalls()
+	if stamps.OfSnapshot(*b.backend.existing[0]).SnapshotUID != "u0" || record.IsSnapshotReady(b.imported()) {
+		t.Error("the snapshot was imported")
+	}
+	b.backend.meanwhile = nil
+	b.must(b.syncImported())
+	b.wantCalls("import snapshot-7 for imported-snapshot-7")
+}
+
 // TestDeletionOfAContentOfTheDriver: the sidecar asks for the deletion of what the status
 // names. It deletes what the content has, and lets go of what it never had.
 func TestDeletionOfAContentOfTheDriver(t *testing.T) {
@@ -371,7 +445,7 @@ func TestRefusedImportLeavesNoRecord(t *testing.T) {
 	unchanged := func(t *testing.T, b *bench) {
 		t.Helper()
 		content := b.imported()
-		if record.IsSnapshotRecorded(content) || content.Annotations[record.AnnotationTenant] != "" || content.Status.SnapshotHandle != nil || !maps.Equal(b.backend.existing[0].Metadata, others) {
+		if record.IsSnapshotRecorded(content) || content.Annotations[record.AnnotationTenant] != "" || record.SnapshotHandleOf(content) != "" || slices.Contains(content.Finalizers, record.TakenUpFinalizer) || !maps.Equal(b.backend.existing[0].Metadata, others) {
 			t.Errorf("the content is %v, %+v; the snapshot has %v", content.Annotations, content.Status, b.backend.existing[0].Metadata)
 		}
 		if used := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; used != 0 {

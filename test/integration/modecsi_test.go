@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -53,7 +54,7 @@ func unlikeCSI(pv corev1.PersistentVolume, v cindersim.Volume, secrets []corev1.
 	}
 	if strings.HasPrefix(pv.Name, "imported-") {
 		wanted = v.Metadata[annotation("filesystem-uuids")]
-		if source.VolumeAttributes["neverFormat"] != "true" {
+		if source.VolumeAttributes["neverFormat"] != "true" && !record.IsBlockVolume(&pv) {
 			return fmt.Sprintf("PersistentVolume %s has the attributes %v, so its imported volume may be formatted", pv.Name, source.VolumeAttributes)
 		}
 	}

@@ -617,10 +617,17 @@ func handOverToAnotherCluster(ctx context.Context, s *rebindSite, r *rebinding) 
 		return err
 	}
 	pvs := suite.Client.CoreV1().PersistentVolumes()
-	if _, err := pvs.Patch(ctx, r.pv, types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{}); err != nil {
-		return err
-	}
-	if err := pvs.Delete(ctx, r.pv, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if err := s.eventually(ctx, func() (string, error) {
+		// Kubernetes may protect the object again meanwhile.
+		_, err := pvs.Patch(ctx, r.pv, types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
+		if err == nil {
+			err = pvs.Delete(ctx, r.pv, metav1.DeleteOptions{})
+		}
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "PersistentVolume " + r.pv + " is not gone", err
+	}); err != nil {
 		return err
 	}
 	for _, secret := range e.secret {

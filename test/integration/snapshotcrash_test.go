@@ -454,3 +454,125 @@ func (s *snapshotSite) crashAt(ctx context.Context, phase string, at step, verdi
 	}
 	return errNotReached
 }
+
+// TestCrashMatrixOfAbandonedSnapshots kills the leader before every change and after
+// every request while it takes up a kept snapshot, and its objects are deleted before
+// another leads. Either the snapshot goes with them, as their policy says, or it is still
+// the kept one: nothing else that carries its new stamp could ever delete it.
+func TestCrashMatrixOfAbandonedSnapshots(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
+	t.Cleanup(cancel) // after the parallel subtests
+	if err := suite.InstallSnapshots(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, life := range snapshotLives() {
+		if !life.kept {
+			continue
+		}
+		t.Run(life.begin, func(t *testing.T) {
+			t.Parallel()
+			dir, err := os.MkdirTemp("", "csi-")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(dir)
+			s, err := newSnapshotSite(ctx, "snapabandon-"+strings.ReplaceAll(life.begin, " ", "-"), dir, life)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if s.sidecar != nil {
+					s.sidecar()
+				}
+				if err := s.close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			steps, err := s.recorded(ctx, life.begin)
+			if err != nil {
+				t.Fatalf("undisturbed: %v\n%s", err, s.news())
+			}
+			sampled, gone, kept := sample.New(t), 0, 0
+			for _, at := range steps {
+				for _, verdict := range []faultproxy.Verdict{faultproxy.HoldBefore, faultproxy.HoldAfter} {
+					if at.reads() && verdict == faultproxy.HoldBefore || !sampled.Takes(life.begin) {
+						continue
+					}
+					left, err := s.abandonAt(ctx, at, verdict)
+					switch {
+					case errors.Is(err, errNotReached):
+						t.Logf("no run took the step %s again", at)
+					case err != nil:
+						t.Fatalf("abandoned at %s (%s): %v\n%s\n%s", at, verdict, err, s.news(), suite.SnapshotControllerLog())
+					case left:
+						kept++
+					default:
+						gone++
+					}
+					s.news()
+				}
+			}
+			t.Logf("abandoned at %d steps: %d snapshots are gone, %d are kept", len(steps), gone, kept)
+		})
+	}
+}
+
+// abandonAt kills a leader at a step of taking up a snapshot, deletes the objects, and
+// lets another one lead. It reports whether the snapshot is left, and then removes it.
+func (s *snapshotSite) abandonAt(ctx context.Context, at step, verdict faultproxy.Verdict) (left bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, caseTime)
+	defer cancel()
+	if _, err := s.leader(ctx); err != nil {
+		return false, err
+	}
+	s.begin()
+	caught := s.set(at, verdict)
+	snapshot, err := s.take(ctx)
+	if err != nil {
+		return false, err
+	}
+	reached, err := s.reaches(ctx, caught, func(ctx context.Context) error { return s.ready(ctx, snapshot) })
+	if err != nil {
+		return false, err
+	}
+	if reached {
+		s.kill(caught.by)
+	}
+	if err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).Delete(ctx, snapshot.Name, metav1.DeleteOptions{}); err != nil {
+		return false, err
+	}
+	if err := s.client.SnapshotV1().VolumeSnapshotContents().Delete(ctx, contentName(snapshot), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return false, err
+	}
+	s.begin()
+	s.release()
+	if err := s.replace(ctx); err != nil {
+		return false, err
+	}
+	err = s.eventually(ctx, func() (string, error) {
+		_, err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).Get(ctx, snapshot.Name, metav1.GetOptions{})
+		content, contentErr := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, contentName(snapshot), metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) || !apierrors.IsNotFound(contentErr) {
+			return fmt.Sprintf("VolumeSnapshot: %v, content: %+v %+v %v", err, content.ObjectMeta, content.Status, contentErr), nil
+		}
+		stored := s.sim.Snapshots()
+		left = len(stored) > 0
+		if left && stored[0].Metadata[stamps.KeySnapshotUID] == string(snapshot.UID) {
+			return fmt.Sprintf("left is %+v", stored[0]), nil
+		}
+		return s.unlikeCounted(ctx, "tenant", 1, 1, len(stored))
+	})
+	if err == nil && left {
+		if err = s.sim.RemoveSnapshot(s.sim.Snapshots()[0].ID); err == nil {
+			// Another term no longer counts it.
+			if leader, leading := s.leader(ctx); leading == nil {
+				s.kill(leader)
+			}
+			err = s.replace(ctx)
+		}
+	}
+	if err == nil && !reached {
+		err = errNotReached
+	}
+	return left, err
+}
