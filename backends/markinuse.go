@@ -105,9 +105,9 @@ func (e *endpoint) mark(ctx context.Context, v cinder.Volume) error {
 // identifies the volume stays. The volume is also marked as recorded, so that no check
 // takes it for a volume that was never handed out. Rebind may be called again after any
 // interruption, and does nothing to a volume that carries the stamp. It calls the
-// target's Permit with the volume as it was before. own is the operator's metadata. Rebind
-// returns the volume as it is then.
-func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume, own map[string]string) (cinder.Volume, error) {
+// target's Permit with the volume as it was before. own returns the operator's
+// metadata for a volume with that stamp. Rebind returns the volume as it is then.
+func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume, own func(before stamps.Volume) map[string]string) (cinder.Volume, error) {
 	release, err := l.lock(ctx, target.key())
 	if err != nil {
 		return cinder.Volume{}, err
@@ -118,7 +118,7 @@ func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume,
 	if err != nil {
 		return cinder.Volume{}, err
 	}
-	stamp := to.Metadata(own)
+	stamp := to.Metadata(own(stamps.Of(v)))
 	maps.Copy(stamp, stamps.AttachedMark())
 	stamp[stamps.KeyPVUID] = target.PVUID
 	after := v

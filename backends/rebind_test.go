@@ -20,7 +20,7 @@ func reboundStamp() stamps.Volume {
 
 func rebind(t *testing.T, l *Lifecycle, target Target, to stamps.Volume, own map[string]string) {
 	t.Helper()
-	v, err := l.Rebind(t.Context(), target, to, own)
+	v, err := l.Rebind(t.Context(), target, to, func(stamps.Volume) map[string]string { return own })
 	success(t, err)
 	equal(t, stamps.Of(v), to)
 }
@@ -60,7 +60,7 @@ func TestRebind(t *testing.T) {
 			}
 			target := claimTarget(1, id)
 			target.Permit = test.permit
-			_, err := memory.term(t).Rebind(t.Context(), target, reboundStamp(), map[string]string{"costcenter": "4711"})
+			_, err := memory.term(t).Rebind(t.Context(), target, reboundStamp(), func(stamps.Volume) map[string]string { return map[string]string{"costcenter": "4711"} })
 			if test.err != nil && !errors.Is(err, test.err) || test.err == nil && cinder.KindOf(err) != test.kind {
 				t.Errorf("error %v", err)
 			}

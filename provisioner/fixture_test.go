@@ -189,7 +189,7 @@ func (f *fakeVolumes) Mark(_ context.Context, target backends.Target) error {
 	return f.err
 }
 
-func (f *fakeVolumes) Rebind(ctx context.Context, target backends.Target, to stamps.Volume, own map[string]string) (cinder.Volume, error) {
+func (f *fakeVolumes) Rebind(ctx context.Context, target backends.Target, to stamps.Volume, own func(before stamps.Volume) map[string]string) (cinder.Volume, error) {
 	var rebound cinder.Volume
 	for i, v := range f.listed {
 		if v.ID != target.VolumeID {
@@ -201,7 +201,7 @@ func (f *fakeVolumes) Rebind(ctx context.Context, target backends.Target, to sta
 		f.call("rebind %s to %s/%s of tenant %s", v.ID, to.Namespace, to.Claim, to.Tenant)
 		if f.err == nil {
 			f.listed[i].Metadata = maps.Clone(v.Metadata)
-			maps.Copy(f.listed[i].Metadata, to.Metadata(own))
+			maps.Copy(f.listed[i].Metadata, to.Metadata(own(stamps.Of(v))))
 			rebound = f.listed[i]
 		}
 	}

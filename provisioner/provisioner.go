@@ -247,7 +247,7 @@ type Connecting interface {
 	// listing.
 	IsComplete(target backends.Target) bool
 	// Rebind stamps a volume for the claim that has it now.
-	Rebind(ctx context.Context, target backends.Target, to stamps.Volume, own map[string]string) (cinder.Volume, error)
+	Rebind(ctx context.Context, target backends.Target, to stamps.Volume, own func(before stamps.Volume) map[string]string) (cinder.Volume, error)
 	// Mark notes on a volume that it was recorded, without bringing it into use.
 	Mark(ctx context.Context, target backends.Target) error
 	// HasVolumeOf reports whether the claim has a volume.

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -210,7 +211,9 @@ func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error
 	rebound, err := volumes.Rebind(r.p.OnBehalfOf(ctx, decision.Tenant), target, stamps.Volume{
 		Cluster: r.p.Cluster, ClusterUID: r.p.ClusterUID, Namespace: r.claim.Namespace, Claim: r.claim.Name,
 		ClaimUID: r.origin.ClaimUID, PV: r.pv.Name, ReboundTo: string(r.claim.UID), Tenant: decision.Tenant, StorageClass: r.pv.Spec.StorageClassName,
-	}, r.metadata(decision.Tenant))
+	}, func(before stamps.Volume) map[string]string {
+		return r.metadata(cmp.Or(before.Tenant, r.origin.Tenant), decision.Tenant)
+	})
 	r.sizeGiB = rebound.SizeGiB
 	switch cinder.KindOf(err) {
 	case cinder.KindNotFound:
@@ -224,10 +227,11 @@ func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error
 }
 
 // metadata returns the metadata that the policy has for the volumes of the claim's
-// tenant. Keys that only the earlier tenant has are emptied.
-func (r *rebinding) metadata(tenant string) map[string]string {
+// tenant. Keys that only the earlier tenant has are emptied. That one is the stamp's: an
+// interrupted rebind has stamped the volume for a tenant that the record never named.
+func (r *rebinding) metadata(earlier, tenant string) map[string]string {
 	own := map[string]string{}
-	if before, ok := r.p.Policy().Tenant(r.origin.Tenant); ok && tenant != before.Name {
+	if before, ok := r.p.Policy().Tenant(earlier); ok && tenant != before.Name {
 		for key := range before.Metadata {
 			own[key] = ""
 		}

@@ -419,6 +419,9 @@ func TestAVolumeGivenBackAfterAnInterruptedRebindIsStampedForItsClaim(t *testing
 	if got := stamps.Of(b.gold.listed[0]); got.Tenant != "a" || got.Holder() != "uid-1" || got.Namespace != "team-a" {
 		t.Errorf("tenant a's volume carries the stamp %+v", got)
 	}
+	if charged := b.gold.listed[0].Metadata["costcenter"]; charged != "" {
+		t.Errorf("tenant a's volume is charged to %q", charged)
+	}
 	if rebound := strings.Count(strings.Join(b.newEvents(), "\n"), "Rebound"); rebound > 2 {
 		t.Errorf("%d events", rebound)
 	}
