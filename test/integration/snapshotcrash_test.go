@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -308,7 +309,7 @@ func (s *snapshotSite) beSidecar(ctx context.Context) {
 			}
 			_, asked := content.Annotations[record.AnnotationSnapshotBeingDeleted]
 			switch {
-			case content.DeletionTimestamp != nil && asked:
+			case content.DeletionTimestamp != nil && asked && slices.Contains(content.Finalizers, record.SnapshotFinalizer):
 				_ = s.letGoOf(ctx, content) // it is tried again
 			case content.DeletionTimestamp == nil && !record.IsSnapshotReady(content):
 				_ = s.askAbout(ctx, content)
@@ -333,7 +334,10 @@ func (s *snapshotSite) letGoOf(ctx context.Context, content *snapshotv1.VolumeSn
 			return err
 		}
 	}
-	_, err := contents.Patch(ctx, content.Name, types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
+	left, err := json.Marshal(slices.DeleteFunc(slices.Clone(content.Finalizers), func(f string) bool { return f == record.SnapshotFinalizer }))
+	if err == nil {
+		_, err = contents.Patch(ctx, content.Name, types.JSONPatchType, fmt.Appendf(nil, `[{"op": "replace", "path": "/metadata/finalizers", "value": %s}]`, left), metav1.PatchOptions{})
+	}
 	return err
 }
 
