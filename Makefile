@@ -29,7 +29,7 @@ OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyW
 # minute or more. FAULT_SAMPLE=3 runs a third of the cases of the crash matrices and of
 # the hostile tables.
 FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestCrashMatrixOfExpansions TestCrashMatrixOfSnapshots \
-  TestCrashMatrixOfImports TestCrashMatrixOfTenantsImports TestCrashMatrixOfRetypes TestCrashMatrixOfRebinds TestCrashMatrixOfAttachments TestCrashMatrixOfLostNodes TestCrashMatrixOfSidecarCalls \
+  TestCrashMatrixOfImports TestCrashMatrixOfTenantsImports TestCrashMatrixOfRetypes TestCrashMatrixOfRebinds TestCrashMatrixOfAbandonedSnapshots TestCrashMatrixOfAttachments TestCrashMatrixOfLostNodes TestCrashMatrixOfSidecarCalls \
   TestCrashMatrixOfModeCSI TestSplitBrain TestThousandClaimsKeepToEveryQuota \
   TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges TestHandOverAtTwentyThousandVolumes \
   TestHostileTable TestHostileTableOfNodes TestNoAnswerTakesMuchMemory

@@ -437,16 +437,16 @@ func (b *rebindBench) drain() {
 // TestARebindThatFailsIsTold: nothing waits without an event, and its attempts are not
 // told again and again.
 func TestARebindThatFailsIsTold(t *testing.T) {
-	for name, failure := range map[string]error{
-		"elsewhere": &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "the volume was made elsewhere"},
-		"rejected":  &cinder.Error{Kind: cinder.KindInvalid, Backend: "gold", Message: "Cinder rejects the metadata"},
+	for name, failure := range map[string]*cinder.Error{
+		"elsewhere": {Kind: backends.KindElsewhere, Backend: "gold", Message: "the volume was made elsewhere"},
+		"rejected":  {Kind: cinder.KindInvalid, Backend: "gold", Message: "Cinder rejects the metadata"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newRebindBench(t)
 			b.gold.err = failure
 			_ = b.followup.rebind(t.Context(), b.pv.Name, false)
 			events := b.newEvents()
-			if len(events) != 2 || !strings.Contains(strings.Join(events, "\n"), failure.(*cinder.Error).Message) || strings.Contains(events[1], "gold") {
+			if len(events) != 2 || !strings.Contains(strings.Join(events, "\n"), failure.Message) || strings.Contains(events[1], "gold") {
 				t.Errorf("events %q", events)
 			}
 			_ = b.followup.rebind(t.Context(), b.pv.Name, false)

@@ -378,6 +378,7 @@ func TestImportedContentIsDeleted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newImportBench(t, test.content)
 			b.backend.err = test.err
+			b.count(test.content)
 			if err := b.syncImported(); (err != nil) != test.stays {
 				t.Errorf("error %v", err)
 			}
@@ -389,6 +390,11 @@ func TestImportedContentIsDeleted(t *testing.T) {
 			}
 			if left := len(b.imported().Finalizers); (left == 1) != test.stays {
 				t.Errorf("%d finalizers are left", left)
+			}
+			// What was never the content's does not count for it any longer.
+			b.count(b.imported())
+			if used := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; test.event == keptEvent && used != 0 {
+				t.Errorf("%d snapshots count", used)
 			}
 		})
 	}

@@ -305,7 +305,9 @@ func (r *removing) remove(ctx context.Context) error {
 	}
 	r.Metrics.deleted(r.origin.Backend, outcomeOf(err), time.Since(started))
 	if record.ImportedHandleOf(r.content) != "" && cinder.IsKind(err, backends.KindNotOurs) {
-		// The snapshot was never stamped, or belongs to somebody else by now.
+		// The snapshot was never stamped, or belongs to somebody else by now, for whom it
+		// counts.
+		r.noteRemoved(r.content)
 		return r.keepImported(ctx)
 	}
 	if err != nil {

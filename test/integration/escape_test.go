@@ -908,7 +908,7 @@ func TestEscapeByAPersistentVolumeThatNamesAnothersVolumeDeletesNothing(t *testi
 		{own, claim.UID, func(a map[string]string) { delete(a, annotation("cluster")) }, "cluster is missing"},
 		{own, claim.UID, func(a map[string]string) { delete(a, annotation("backend")) }, "backend is missing"},
 		{own, claim.UID, func(a map[string]string) { delete(a, annotation("volume-id")) }, "volume-id is missing"},
-		{own, claim.UID, func(a map[string]string) { a[annotation("claim-uid")] = string(own.Spec.ClaimRef.UID) }, "but spec.claimRef has"},
+		{own, claim.UID, func(a map[string]string) { a[annotation("claim-uid")] = string(own.Spec.ClaimRef.UID) }, "it is not touched"},
 		{own, claim.UID, func(a map[string]string) { a[annotation("connector")] = "{" }, "connector is not JSON"},
 		{own, claim.UID, func(a map[string]string) { a[annotation("secret")] = own.Name + "-credentials" }, "names a Secret that was not made for this volume"},
 		// The historic kind, whose volumes have no stamp: their name must

@@ -384,7 +384,7 @@ func TestSnapshotsNeverCrossTenants(t *testing.T) {
 		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{VolumeSnapshotContentName: &imported.Name}},
 	}, metav1.CreateOptions{})
 	w.must(err)
-	w.event("default", imported.Name, "ImportNotGranted", "grants no snapshots that exist at Cinder; ask an operator to add import to the rule")
+	w.event("default", imported.Name, "ImportNotGranted", "grants no others that exist at Cinder")
 	w.bound("a", "imported")
 	w.remove("a", "imported")
 	w.event("default", imported.Name, "SnapshotKept", handle)
@@ -550,7 +550,7 @@ func TestSnapshotThatExistsIsImported(t *testing.T) {
 		}))
 	}
 	// What the rule does not grant is as if it did not exist, and nothing changes.
-	const notFound = ".import grants no snapshot with the ID "
+	const notFound = "has kept no snapshot with the ID "
 	refused := bring(secret, "a", "gold", "secret", snapshotv1.VolumeSnapshotContentDelete)
 	w.event("a", "secret", "ImportedSnapshotNotFound", notFound+fmt.Sprintf("%q", secret))
 	w.event("default", contentName(refused), "ImportedSnapshotNotFound", notFound+fmt.Sprintf("%q", secret))

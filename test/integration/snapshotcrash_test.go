@@ -334,7 +334,6 @@ func (s *snapshotSite) letGoOf(ctx context.Context, content *snapshotv1.VolumeSn
 			return err
 		}
 	}
-	// Unlike a merge patch, this takes no other finalizer.
 	left, err := json.Marshal(slices.DeleteFunc(slices.Clone(content.Finalizers), func(f string) bool { return f == record.SnapshotFinalizer }))
 	if err == nil {
 		_, err = contents.Patch(ctx, content.Name, types.JSONPatchType, fmt.Appendf(nil, `[{"op": "replace", "path": "/metadata/finalizers", "value": %s}]`, left), metav1.PatchOptions{})
