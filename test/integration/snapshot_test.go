@@ -555,7 +555,7 @@ func TestSnapshotThatExistsIsImported(t *testing.T) {
 	w.event("a", "secret", "ImportedSnapshotNotFound", notFound+fmt.Sprintf("%q", secret))
 	w.event("default", contentName(refused), "ImportedSnapshotNotFound", notFound+fmt.Sprintf("%q", secret))
 	theirs := bring(old, "b", "lab", "theirs", snapshotv1.VolumeSnapshotContentDelete)
-	w.event("b", "theirs", "ImportNotGranted", "grants no snapshots that exist at Cinder")
+	w.event("b", "theirs", "ImportNotGranted", "grants no others that exist at Cinder")
 	w.bound("a", "secret")
 	w.bound("b", "theirs")
 	for _, denied := range []*snapshotv1.VolumeSnapshot{refused, theirs} {
