@@ -165,7 +165,7 @@ func tenantFields() map[string]field {
 		"Tenant.limits":             {description: "Keep the tenant's work from crowding out that of others. The limits of the backends apply as well."},
 		"Tenant.volumeSize":         {description: "Bounds of a single volume's size; override the defaults."},
 		"Tenant.metadata":           {description: "Metadata written on the tenant's volumes in Cinder.", rules: metadataRules(), entries: metadataValues()},
-		"Tenant.restoreAnySnapshot": {description: "true: the tenant's claims may have the content of every tenant's snapshots, never that of other tenants' claims. For backup programs in namespaces of their own: the tenant's namespaces are listed by their names, and quota.volumes or quota.gigabytes is given. Default: false."},
+		"Tenant.restoreAnySnapshot": {description: "true: the tenant's claims may have the content of every tenant's snapshots, never that of other tenants' claims, and its VolumeSnapshots may take over snapshots that other tenants kept. For backup programs in namespaces of their own: the tenant's namespaces are listed by their names, and quota.volumes or quota.gigabytes is given. Default: false."},
 		"Tenant.classes":            {description: "Rules by StorageClass; the first that lists a claim's StorageClass decides.", required: true, rules: object{"minItems": 1}},
 
 		"Class.storageClasses": {description: "Names of StorageClasses, or patterns in which * stands for any run of characters.", required: true,
