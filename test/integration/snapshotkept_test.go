@@ -291,3 +291,165 @@ func TestKeptSnapshotIsNamedAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestMistakesWithKeptSnapshots: an administrator names a snapshot that somebody has, twice,
+// by a wrong handle, in a copy of another content, or an earlier version has called a
+// content ready. Beside the real csi-snapshotter, each is told, nothing is lost, and
+// everything can be deleted.
+func TestMistakesWithKeptSnapshots(t *testing.T) {
+	w := newKeptWorld(t, "keptmistakes", true)
+	replica, _ := w.startBeside(shortLease, suite.Snapshotter(w.ctx, w.provisioner))
+	w.claim("b", "data", "lab", "1Gi")
+	_, err := suite.WaitBound(w.ctx, w.name+"-b", 1)
+	w.must(err)
+	const del = snapshotv1.VolumeSnapshotContentDelete
+	contents := w.client.SnapshotV1().VolumeSnapshotContents()
+	end := func(namespace, name string) {
+		t.Helper()
+		if err := w.client.SnapshotV1().VolumeSnapshots(w.name+"-"+namespace).Delete(w.ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+			w.must(err)
+		}
+		w.noSnapshot(namespace, name)
+		if err := contents.Delete(w.ctx, w.name+"-"+name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+			w.must(err)
+		}
+		w.noContent(w.name + "-" + name)
+	}
+	told := func(namespace, name, reason, text string) {
+		t.Helper()
+		w.event(namespace, name, reason, text)
+		w.event("default", w.name+"-"+name, reason, text)
+		w.notReady(namespace, name)
+	}
+
+	// Somebody has it.
+	w.take("b", "owner", "data", w.class)
+	handle := *w.ready("b", "owner").Status.SnapshotHandle
+	w.again(handle, "b2", "early", del, nil)
+	told("b2", "early", "SnapshotImportRefused", "which exists; to free the snapshot, set its deletionPolicy to Retain")
+	end("b2", "early")
+	w.stored(1)
+	owner := w.ready("b", "owner")
+	w.again(handle, "b2", "late", del, nil)
+	told("b2", "late", "SnapshotImportRefused", "belongs to VolumeSnapshotContent "+owner.Name)
+	// It is kept, and the one that waits gets it as soon as it is free.
+	w.setPolicy(owner.Name, snapshotv1.VolumeSnapshotContentRetain)
+	w.remove("b", "owner")
+	w.noSnapshot("b", "owner")
+	if err := contents.Delete(w.ctx, owner.Name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+		w.must(err)
+	}
+	w.noContent(owner.Name)
+	w.ready("b2", "late")
+	w.used(replica, "tenant-b", 1)
+
+	// Two contents name it: neither deletion removes it while the other one does.
+	w.again(handle, "b", "second", del, nil)
+	told("b", "second", "SnapshotImportRefused", "belongs to VolumeSnapshotContent "+w.name+"-late")
+	w.remove("b2", "late")
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		content, err := contents.Get(w.ctx, w.name+"-late", metav1.GetOptions{})
+		if err == nil && content.DeletionTimestamp == nil {
+			return "the content is not deleted", nil
+		}
+		return "", err
+	}))
+	time.Sleep(time.Second) // the sidecar asks
+	w.stored(1)
+	end("b", "second")
+	w.noSnapshot("b2", "late")
+	w.noContent(w.name + "-late")
+	w.stored(0)
+	w.used(replica, "tenant-b", 0)
+
+	// Both at the same moment.
+	handle = w.keep()
+	w.again(handle, "b", "one", del, nil)
+	w.again(handle, "b2", "other", del, nil)
+	var winner, loser [2]string
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		for _, pair := range [][2][2]string{{{"b", "one"}, {"b2", "other"}}, {{"b2", "other"}, {"b", "one"}}} {
+			s, err := w.client.SnapshotV1().VolumeSnapshots(w.name+"-"+pair[0][0]).Get(w.ctx, pair[0][1], metav1.GetOptions{})
+			if err != nil {
+				return "", err
+			}
+			if s.Status != nil && s.Status.ReadyToUse != nil && *s.Status.ReadyToUse {
+				winner, loser = pair[0], pair[1]
+				return "", nil
+			}
+		}
+		return "neither is ready", nil
+	}))
+	w.notReady(loser[0], loser[1])
+	w.used(replica, "tenant-b", 1)
+	end(loser[0], loser[1])
+	w.stored(1)
+	w.ready(winner[0], winner[1])
+	end(winner[0], winner[1])
+	w.stored(0)
+	w.used(replica, "tenant-b", 0)
+
+	// A wrong handle, and one of another form.
+	w.again("lab/00000000-0000-4000-8000-000000000000", "b", "nothing", del, nil)
+	w.event("b", "nothing", "SnapshotImportRefused", "has kept no snapshot with the ID")
+	w.event("default", w.name+"-nothing", "SnapshotImportRefused", "the projects of the backends have no snapshot with this ID: lab")
+	end("b", "nothing")
+	handle = w.keep()
+	w.again(strings.TrimPrefix(handle, "lab/"), "b", "bare", del, nil)
+	told("b", "bare", "SnapshotImportRefused", "is not <backend>/<ID at Cinder>")
+	end("b", "bare")
+	w.again("gold/"+strings.TrimPrefix(handle, "lab/"), "b", "elsewhere", del, nil)
+	w.event("default", w.name+"-elsewhere", "SnapshotImportRefused", "backend gold is not one that the policy grants tenant tenant-b here: lab")
+	end("b", "elsewhere")
+	w.stored(1)
+
+	// A backup program copies all annotations of a content, in a namespace that may not
+	// have the snapshot, and then in one that may restore any.
+	w.again(handle, "b", "backed-up", snapshotv1.VolumeSnapshotContentRetain, nil)
+	annotations := w.ready("b", "backed-up").Annotations
+	end("b", "backed-up")
+	copied := func(content *snapshotv1.VolumeSnapshotContent) { content.Annotations = annotations }
+	w.again(handle, "c", "stolen", del, copied)
+	w.event("c", "stolen", "ImportNotGranted", "tenant tenant-c has kept no snapshot")
+	w.notReady("c", "stolen")
+	w.used(replica, "tenant-b", 1)
+	end("c", "stolen")
+	w.again(handle, "backup", "moved", del, copied)
+	w.ready("backup", "moved")
+	w.used(replica, "backup", 1)
+	w.used(replica, "tenant-b", 0)
+	end("backup", "moved")
+	w.stored(0)
+	w.used(replica, "backup", 0)
+
+	// An earlier version has called it ready.
+	handle = w.keep()
+	for _, namespace := range []string{"c", "b"} {
+		name := "earlier-" + namespace
+		w.again(handle, namespace, name, del, nil)
+		_, err := contents.Patch(w.ctx, w.name+"-"+name, types.MergePatchType,
+			fmt.Appendf(nil, `{"status": {"snapshotHandle": %q, "creationTime": 1, "restoreSize": %d, "readyToUse": true, "error": null}}`, handle, 1<<30), metav1.PatchOptions{}, "status")
+		w.must(err)
+		if namespace == "c" {
+			w.event("c", name, "SnapshotImportRefused", "has kept no snapshot with the ID")
+			end("c", name)
+			w.stored(1)
+			continue
+		}
+		w.must(harness.Eventually(w.ctx, func() (string, error) {
+			content, err := contents.Get(w.ctx, w.name+"-"+name, metav1.GetOptions{})
+			if err == nil && (!record.IsSnapshotRecorded(content) || !record.IsSnapshotReady(content)) {
+				return "the content does not have the snapshot", nil
+			}
+			return "", err
+		}))
+		if pv, volume := w.restored("b", name); "lab/"+volume.SnapshotID != handle {
+			t.Errorf("PersistentVolume %s is made from %s", pv.Name, volume.SnapshotID)
+		}
+		w.must(suite.Client.CoreV1().PersistentVolumeClaims(w.name+"-b").Delete(w.ctx, "from-"+name, metav1.DeleteOptions{}))
+		end("b", name)
+		w.stored(0)
+	}
+	w.must(suite.DeleteClaims(w.ctx, w.name+"-b"))
+	w.noResidue()
+}
