@@ -16,11 +16,11 @@ type Course struct {
 	order    []Finding
 	// recorded are the volumes that a claim's PersistentVolumes have named, kept
 	// the PersistentVolumes whose volumes must stay forever, used the volumes that
-	// were seen in use, and seen when each was last seen.
+	// were seen in use, and served when a pod could last have used each of those seen.
 	recorded map[string][]string
 	kept     map[string]keptPV
 	used     map[string]bool
-	seen     map[string]time.Time
+	served   map[string]time.Time
 	// excused are the PersistentVolumes that were to be kept too late, and when.
 	excused map[string]time.Time
 	// rebound are the claims that got the volume of another, and its PersistentVolume.
@@ -37,7 +37,7 @@ type keptPV struct {
 func NewCourse(host string) *Course {
 	return &Course{
 		host: host, findings: map[Finding]Finding{}, recorded: map[string][]string{}, kept: map[string]keptPV{}, used: map[string]bool{},
-		seen: map[string]time.Time{}, excused: map[string]time.Time{}, rebound: map[string]string{},
+		served: map[string]time.Time{}, excused: map[string]time.Time{}, rebound: map[string]string{},
 	}
 }
 
@@ -81,7 +81,9 @@ func (c *Course) Look(s Sample) {
 	volumes := make(map[string]cindersim.Volume, len(s.Volumes))
 	for _, v := range s.Volumes {
 		volumes[v.ID] = v
-		c.seen[v.ID] = s.At
+		if _, seen := c.served[v.ID]; !seen || v.Status == attaching || isInUse(v) {
+			c.served[v.ID] = s.At
+		}
 	}
 	c.noteHolders(s.PVs)
 	for _, pv := range s.PVs {
@@ -138,10 +140,10 @@ func (c *Course) lookAtKept(s Sample, volumes map[string]cindersim.Volume) {
 }
 
 // isVoid reports whether a late request saved a PersistentVolume when its claim
-// was to be deleted and its volume, which no pod can have used, was already
-// gone. In the end there must be no such object.
+// was to be deleted and its volume, which no pod can have used, was already being
+// undone.
 func (c *Course) isVoid(pv PV, s Sample) bool {
-	last, was := c.seen[pv.VolumeID]
+	last, was := c.served[pv.VolumeID]
 	_, kept := c.kept[pv.Name]
 	return was && !kept && pv.Created.After(last) && !c.used[pv.VolumeID] && s.Asked(pv.HeldBy())
 }

@@ -223,17 +223,21 @@ func TestCourseFindsWhatIsPlanted(t *testing.T) {
 func TestCourseTellsLateRecordsFromDeletedVolumes(t *testing.T) {
 	last := time.Date(2026, 11, 21, 15, 22, 44, 700, time.UTC)
 	gone := []Finding{{WronglyDeleted, "PersistentVolume pvc-u9", "volume v9 is gone; it is to be retained", "v9", "u9"}}
+	disconnected := []Finding{{WronglyDeleted, "PersistentVolume pvc-u9", "volume v9 (pvc-u9, available) lost its reservation; it is to be retained", "v9", "u9"}}
 	for _, c := range []struct {
 		name    string
 		created time.Time
 		used    bool
 		asked   bool
+		left    bool // half undone: only disconnected
 		want    []Finding
 	}{
-		{"saved later", last.Truncate(time.Second).Add(time.Second), false, true, nil},
-		{"saved before", last.Truncate(time.Second), false, true, gone},
-		{"in use once", last.Truncate(time.Second).Add(time.Second), true, true, gone},
-		{"of a claim that stays", last.Truncate(time.Second).Add(time.Second), false, false, gone},
+		{"saved later", last.Truncate(time.Second).Add(time.Second), false, true, false, nil},
+		{"saved before", last.Truncate(time.Second), false, true, false, gone},
+		{"in use once", last.Truncate(time.Second).Add(time.Second), true, true, false, gone},
+		{"of a claim that stays", last.Truncate(time.Second).Add(time.Second), false, false, false, gone},
+		{"saved after the disconnection", last.Truncate(time.Second).Add(time.Second), false, true, true, nil},
+		{"saved before the disconnection", last.Truncate(time.Second), false, true, true, disconnected},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			course := NewCourse(host)
@@ -249,6 +253,10 @@ func TestCourseTellsLateRecordsFromDeletedVolumes(t *testing.T) {
 			course.Look(before)
 			after := sampleOf(sound())
 			after.At, after.Asked = last.Add(2*time.Second), func(string) bool { return c.asked }
+			if c.left {
+				volume.Status = available
+				after.Volumes = append(slices.Clone(after.Volumes), volume)
+			}
 			after.PVs = append(slices.Clone(after.PVs), PV{Name: "pvc-u9", ClaimUID: "u9", VolumeID: "v9", Retain: true, Created: c.created})
 			course.Look(after)
 			course.Look(after)
