@@ -136,7 +136,6 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f.forgetClaim(claim)
 	followup.ClaimGone(claim)
 	f.removeByHand(followup, pv)
-	gold.err = errNoSuchVolume // Cinder's answer in p2
 	f.follow(followup)
 	f.Recount("gold")
 	f.relist("gold")
@@ -309,6 +308,35 @@ func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 			t.Errorf("tried again by the clock: %d", n)
 		}
 	})
+}
+
+// TestAVolumeThatWentWithAnEarlierTermDoesNotCount: the earlier term deleted the volume,
+// but its PersistentVolume went only after this term had counted it.
+func TestAVolumeThatWentWithAnEarlierTermDoesNotCount(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		err   error
+		count int64
+	}{
+		{"gone", errNoSuchVolume, 0},
+		{"perhaps elsewhere", &cinder.Error{Backend: "gold", Kind: backends.KindElsewhere}, 1},
+		{"there", nil, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			pv := f.recorded()
+			pv.Annotations[record.AnnotationEndpoint], pv.Annotations[record.AnnotationProject] = "http://cinder:8776/v3", "p1"
+			f.store(pv)
+			followup := f.Followup()
+			f.seen()
+			f.backends["gold"].err = c.err
+			f.removeByHand(followup, pv)
+			f.follow(followup)
+			if got := f.ledger.Usage(policy.TenantScope, pv.Annotations[record.AnnotationTenant]).Volumes; got != c.count {
+				t.Errorf("%d volumes count, want %d", got, c.count)
+			}
+		})
+	}
 }
 
 func followupOfMark(pv *corev1.PersistentVolume) task {

@@ -132,14 +132,22 @@ func (p *Provisioner) removeDuplicates(volumes Removing, recorded record.Origin)
 
 // markRecorded notes on a volume that it was recorded. Its PersistentVolume was
 // removed before the volume was brought into use, and a later leader must not
-// take it for one that was never recorded.
+// take it for one that was never recorded. A volume that is gone counts no longer: an
+// earlier leader removed it, and could not tell this one.
 func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 	volumes, err := p.Backends.Volumes(item.backend)
 	if err != nil {
 		return err
 	}
 	err = volumes.Mark(p.OnBehalfOf(ctx, ""), backends.Target{VolumeID: item.volume, Stamp: p.stampOf(item.claim, ""), Place: item.place})
-	if cinder.IsKind(err, cinder.KindNotFound) || proof.IsKept(err) {
+	switch {
+	case cinder.IsKind(err, cinder.KindNotFound):
+		// Without a place, another project may have answered.
+		if item.place.IsKnown() && p.ledger.WasRecorded(item.claim, item.volume) {
+			p.placement.ReleaseUnrecorded(item.claim)
+		}
+		return nil
+	case proof.IsKept(err):
 		return nil
 	}
 	return err
