@@ -28,8 +28,9 @@ type Login struct {
 	Interface string
 	// Initiator is the name that the node must use in the session.
 	Initiator string
-	// Multipath means that other paths take over when this one is lost.
-	Multipath bool
+	// Replacement is how long a session may be lost before its commands fail; zero means
+	// what iscsid.conf says.
+	Replacement time.Duration
 	// Credentials are those of the node; the zero value means that the target requires
 	// none.
 	Credentials Credentials
@@ -69,8 +70,10 @@ func (s Session) Disk(lun int) Address { return Address{s.Host, 0, s.TargetID, l
 var (
 	// iSCSI names as RFC 3721 defines them; they become arguments of iscsiadm.
 	targetName = regexp.MustCompile(`^(?:iqn|eui|naa)\.[A-Za-z0-9][A-Za-z0-9.:_-]{0,220}$`)
-	hostName   = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
-	portNumber = regexp.MustCompile(`^[0-9]{1,5}$`)
+	// initiatorLine is a line of initiatorname.iscsi with a value.
+	initiatorLine = regexp.MustCompile(`^[^#]*InitiatorName[^=]*=(.*\S)`)
+	hostName      = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
+	portNumber    = regexp.MustCompile(`^[0-9]{1,5}$`)
 )
 
 // highestLUN is the kernel's number of the last LUN that flat addressing can express.
@@ -121,12 +124,20 @@ func (h *Host) InitiatorName() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the node's iSCSI name cannot be read; install open-iscsi: %w", err)
 	}
+	// Sessions have the name that open-iscsi reads: from the first line with a value,
+	// whose rest belongs to the value, even what looks like quotes or a comment.
 	for line := range strings.Lines(string(content)) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "InitiatorName="); ok && targetName.MatchString(strings.TrimSpace(name)) {
-			return strings.TrimSpace(name), nil
+		found := initiatorLine.FindStringSubmatch(line)
+		if found == nil {
+			continue
 		}
+		name := strings.TrimSpace(found[1])
+		if !targetName.MatchString(name) {
+			return "", fmt.Errorf("%s gives the node the name %q, which is no iSCSI name; open-iscsi takes the rest of the line for the name, so remove quotes and comments from the line", file, name)
+		}
+		return name, nil
 	}
-	return "", fmt.Errorf("%s has no line that begins with InitiatorName=iqn", file)
+	return "", fmt.Errorf("%s has no line InitiatorName=iqn…", file)
 }
 
 // Sessions lists the sessions that were logged in under an initiator name. The sessions
@@ -209,11 +220,6 @@ const (
 	codeNoRecords     = 21
 	codeLoginRefused  = 24
 
-	// pathTimeout is how many seconds a session may be lost before its commands fail,
-	// if another path can take over; singlePathTimeout applies without another path.
-	pathTimeout       = 15
-	singlePathTimeout = 60
-
 	// recovery is how long a lost session may take to come back by itself.
 	recovery = 5 * time.Second
 	// loginLimit bounds a login: loginTries attempts of loginTimeout seconds each.
@@ -287,7 +293,7 @@ func (h *Host) usable(ctx context.Context, t Target, initiator string) (Session,
 }
 
 // record replaces open-iscsi's record of the target, so that nothing of an earlier
-// record is left in it.
+// record is left in it. A new record has what iscsid.conf says.
 func (h *Host) record(ctx context.Context, t Target, l Login) error {
 	if err := h.forgetTarget(ctx, t, l.Interface); err != nil {
 		return err
@@ -296,26 +302,31 @@ func (h *Host) record(ctx context.Context, t Target, l Login) error {
 	if _, err := h.run(ctx, "iscsiadm", append(slices.Clone(node), "new")...); err != nil {
 		return err
 	}
-	timeout := singlePathTimeout
-	if l.Multipath {
-		timeout = pathTimeout
-	}
 	settings := [][2]string{
 		// The kernel must not find disks that nobody asked for.
 		{"node.session.scan", "manual"},
 		// A session must not come back after a restart of the node, because the volume
 		// may be elsewhere by then.
 		{"node.startup", "manual"},
-		{"node.session.timeo.replacement_timeout", strconv.Itoa(timeout)},
 		{"node.session.initial_login_retry_max", strconv.Itoa(loginTries)},
 		{"node.conn[0].timeo.login_timeout", strconv.Itoa(loginTimeout)},
 	}
-	secret := l.Credentials.Password
-	if secret == "" {
-		settings = append(settings, [2]string{"node.session.auth.authmethod", "None"})
-	} else {
-		settings = append(settings, [2]string{"node.session.auth.authmethod", "CHAP"}, [2]string{"node.session.auth.username", l.Credentials.User})
+	if l.Replacement > 0 {
+		settings = append(settings, [2]string{"node.session.timeo.replacement_timeout", strconv.Itoa(int(l.Replacement.Seconds()))})
 	}
+	secret, method := l.Credentials.Password, "CHAP"
+	if secret == "" {
+		method = "None"
+	}
+	settings = append(settings,
+		[2]string{"node.session.auth.authmethod", method},
+		// The credentials of iscsid.conf are for other storage: open-iscsi would send
+		// them, or demand that this storage knows them, whatever the method is.
+		[2]string{"node.session.auth.username", l.Credentials.User},
+		[2]string{"node.session.auth.password", ""},
+		[2]string{"node.session.auth.username_in", ""},
+		[2]string{"node.session.auth.password_in", ""},
+	)
 	update := append(slices.Clone(node), "update", "-n")
 	for _, setting := range settings {
 		if _, err := h.run(ctx, "iscsiadm", append(slices.Clone(update), setting[0], "-v", setting[1])...); err != nil {
