@@ -140,9 +140,8 @@ func (h *Host) InitiatorName() (string, error) {
 	return "", fmt.Errorf("%s has no line InitiatorName=iqn…", file)
 }
 
-// Sessions lists the sessions that were logged in under an initiator name. The sessions
-// of the cluster's native volumes have another name, and are never touched.
-func (h *Host) Sessions(initiator string) ([]Session, error) {
+// sessions lists the node's sessions, whoever logged in.
+func (h *Host) sessions() ([]Session, error) {
 	names, err := h.root.ReadDir("/sys/class/iscsi_session")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -172,7 +171,7 @@ func (h *Host) Sessions(initiator string) ([]Session, error) {
 		session.Target.Portal = net.JoinHostPort(address, h.attribute(connection+"persistent_port"))
 		session.Interface = h.attribute(directory + "ifacename")
 		// A session that is being made or ended has no attributes.
-		if strings.EqualFold(session.Initiator, initiator) && known {
+		if session.Initiator != "" && known {
 			found = append(found, session)
 		}
 	}
@@ -207,12 +206,26 @@ func (h *Host) sessionHosts() (map[string]int, error) {
 	return hosts, nil
 }
 
-// SessionsTo lists the initiator's sessions to a target at a portal.
+// SessionsTo lists the initiator's sessions to a target at a portal. The sessions of the
+// cluster's native volumes have another name, and are never touched.
 func (h *Host) SessionsTo(initiator string, t Target) ([]Session, error) {
-	all, err := h.Sessions(initiator)
+	all, err := h.sessions()
 	return slices.DeleteFunc(all, func(s Session) bool {
-		return s.Target.Name != t.Name || !samePortal(s.Target.Portal, t.Portal)
+		return !strings.EqualFold(s.Initiator, initiator) || s.Target.Name != t.Name || !samePortal(s.Target.Portal, t.Portal)
 	}), err
+}
+
+// refuseOthers refuses a target to which somebody else is logged in, at any portal. If it
+// is kubelet, for native volumes, it takes the disks of all sessions to the target for
+// its own: it would give pods the disks of the driver, or delete them.
+func (h *Host) refuseOthers(initiator string, t Target) error {
+	all, err := h.sessions()
+	for _, s := range all {
+		if strings.EqualFold(s.Target.Name, t.Name) && !strings.EqualFold(s.Initiator, initiator) {
+			return Refuse(ForeignPath, "the node is also logged in to target %s under the name %s (session %d), as for a native volume, whose disks and the driver's could not be told apart; keep native volumes of this storage on other nodes, or log out", t.Name, s.Initiator, s.ID)
+		}
+	}
+	return err
 }
 
 const (
@@ -231,6 +244,9 @@ const (
 // LogIn returns a session to the target, and makes one if there is none. The caller
 // must hold the target's lock.
 func (h *Host) LogIn(ctx context.Context, t Target, l Login) (Session, error) {
+	if err := h.refuseOthers(l.Initiator, t); err != nil {
+		return Session{}, err
+	}
 	session, found, err := h.usable(ctx, t, l.Initiator)
 	if err != nil || found {
 		return session, err
@@ -419,25 +435,10 @@ func (h *Host) forgetTarget(ctx context.Context, t Target, iface string) error {
 
 // SessionOf returns the session that a disk belongs to, whoever logged in.
 func (h *Host) SessionOf(a Address) (Session, bool, error) {
-	names, err := h.root.ReadDir("/sys/class/iscsi_session")
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
+	all, err := h.sessions()
+	i := slices.IndexFunc(all, func(s Session) bool { return s.Host == a.Host })
+	if err != nil || i < 0 {
 		return Session{}, false, err
 	}
-	initiators := map[string]bool{}
-	for _, name := range names {
-		initiators[h.attribute("/sys/class/iscsi_session/"+name+"/initiatorname")] = true
-	}
-	for initiator := range initiators {
-		sessions, err := h.Sessions(initiator)
-		if err != nil {
-			return Session{}, false, err
-		}
-		if i := slices.IndexFunc(sessions, func(s Session) bool { return s.Host == a.Host }); i >= 0 {
-			return sessions[i], true, nil
-		}
-	}
-	return Session{}, false, nil
+	return all[i], true, nil
 }
