@@ -17,10 +17,7 @@ const killPoints = 60
 func TestAFilesystemWhoseMkfsWasKilledIsMadeAgain(t *testing.T) {
 	for _, filesystem := range []string{Ext4, XFS} {
 		t.Run(filesystem, func(t *testing.T) {
-			tool, err := exec.LookPath("mkfs." + filesystem)
-			if err != nil {
-				t.Skip(err)
-			}
+			tool := installed(t, "mkfs."+filesystem)
 			file := filepath.Join(t.TempDir(), "disk")
 			const size = 320 << 20
 			empty := func() {

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/standalone-cinder/standalone-cinder/test/csinode"
 )
 
@@ -126,6 +128,28 @@ func TestAFilesystemWhoseMkfsDiedWithItsNodeIsMadeAgain(t *testing.T) {
 		}
 		f.clean()
 	})
+}
+
+// TestADiskThatCinderNamesIsProven: some drivers name the disk's identifier, which proves
+// even a raw volume.
+func TestADiskThatCinderNamesIsProven(t *testing.T) {
+	const own, foreign = "624a93709714b5cb91634c4700020001", "624a93709714b5cb91634c4700020002"
+	for name, way := range map[string]func(*use, *csinode.Node){"iSCSI": func(*use, *csinode.Node) {}, "Fibre Channel": byFC} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, u := newFixture(t), plain()
+				u.block = true
+				way(&u, f.node)
+				u.identities = []string{"naa." + own}
+				f.volume().Identity = foreign
+				f.refuses(f.stage(u), codes.FailedPrecondition, "is naa."+foreign+", but Cinder names naa."+own)
+				f.volume().Identity = own
+				f.must(f.stage(u))
+				f.must(f.unstage(u))
+				f.unharmed()
+			})
+		})
+	}
 }
 
 // with starts the service with other options.
