@@ -70,7 +70,7 @@ func describe(b *strings.Builder, command *cobra.Command) {
 // These match a command line of the program, or a flag, in a page.
 var (
 	inlineCommand = regexp.MustCompile("`(standalone-cinder [^`]*)`")
-	inlineFlag    = regexp.MustCompile("`(--[a-z][a-z-]*)[^`]*`")
+	inlineFlag    = regexp.MustCompile("`(--[a-z][a-z0-9-]*)[^`]*`")
 	calledProgram = regexp.MustCompile(`(?:^|-- /|^bin/|[ ;]bin/)standalone-cinder (.*)`)
 	// The series of a histogram have suffixes that its name lacks.
 	seriesOfHistogram = regexp.MustCompile(`_seconds_(?:bucket|count|sum)$`)
@@ -160,7 +160,7 @@ func TestNamesOfThePagesExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := map[string]bool{}
-	for _, word := range regexp.MustCompile(`--[a-z-]+|standalone_cinder_\w+|[a-z0-9.-]+\.(?:org|io)/[a-zA-Z0-9./-]+`).FindAllString(string(face), -1) {
+	for _, word := range regexp.MustCompile(`--[a-z0-9-]+|standalone_cinder_\w+|[a-z0-9.-]+\.(?:org|io)/[a-zA-Z0-9./-]+`).FindAllString(string(face), -1) {
 		known[strings.TrimSuffix(word, ".")] = true // a prefix of keys ends in a dot
 	}
 	named := regexp.MustCompile(`standalone_cinder_[a-z_]+[a-z]|standalone-cinder\.openstack\.org/[a-z0-9-]+`)
@@ -249,7 +249,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 
 // internal are kinds of errors, which decide what is retried when, and what sidecars
 // are told. No user reads them.
-var internal = []string{"AlreadyExists", "HasSnapshots", "InUse", "NoRoom", "NodeFull", "NodeUnknown", "NotFound", "NotOurs", "OnOtherNode", "OutOfRange", "RateLimited", "VolumeFailed"}
+var internal = []string{"AlreadyExists", "HasSnapshots", "InUse", "NativeInUse", "NoRoom", "NodeFull", "NodeUnknown", "NotFound", "NotOurs", "OnOtherNode", "OutOfRange", "RateLimited", "VolumeFailed"}
 
 // TestPromisesNameTestsThatExist keeps the page of promises from naming tests
 // that no longer exist.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +21,8 @@ type NodeConnection struct {
 	// Paths lead to the same volume, the primary first. There is at least one.
 	Paths []NodePath
 	// Identities are the identifiers that the disk must report, as far as Cinder
-	// knows them: "uuid." and a UUID, or "eui." and an NGUID. Only NVMe has them.
+	// knows them: "uuid." and a UUID, or "eui." and an NGUID, for NVMe, and "naa." and
+	// an NAA identifier for SCSI disks.
 	Identities []string
 	// ReadOnly means that Cinder grants the volume read-only.
 	ReadOnly bool
@@ -129,8 +131,24 @@ func iscsiForNode(c Connection, _ []string) (NodeConnection, error) {
 		}
 		found.Paths = append(found.Paths, NodePath{Portal: path.portal.String(), Target: path.target, LUN: lun})
 	}
+	found.Identities = c.wwn()
 	found.Credentials, err = c.nodeCredentials()
 	return found, err
+}
+
+// volumeNAA is an NAA identifier of 128 bits, as udev writes it. Nothing but logical
+// units has such a one.
+var volumeNAA = regexp.MustCompile(`^3(6[0-9a-f]{31})$`)
+
+// wwn returns the identifier of the disk, as the drivers of Pure Storage name it. Other
+// drivers use the field for other things, which do not count.
+func (c Connection) wwn() []string {
+	value, _ := c.value("wwn")
+	text, _ := value.(string)
+	if found := volumeNAA.FindStringSubmatch(strings.ToLower(text)); found != nil {
+		return []string{"naa." + found[1]}
+	}
+	return nil
 }
 
 // fibreChannelForNode reads which ports of the storage the node's ports reach. If the
@@ -173,6 +191,7 @@ func fibreChannelForNode(c Connection, ports []string) (NodeConnection, error) {
 		}
 		found.Paths = append(found.Paths, NodePath{Portal: strings.Join(from, ","), Target: pair.target, LUN: lun})
 	}
+	found.Identities = c.wwn()
 	if len(hidden) > 0 {
 		found.Warnings = append(found.Warnings, fmt.Sprintf("the array exposes the volume to no port of the node at %s", some(hidden)))
 	}

@@ -261,6 +261,9 @@ func (p *Policy) validateModes(d *document.Document) {
 			}
 		}
 	}
+	for path, message := range p.BothModes(p.ProjectOf) {
+		d.Warnf(path, "%s", message)
+	}
 	for k := range p.Backends {
 		b, path := &p.Backends[k], document.Element("backends", k)
 		if len(b.Mapping) > 0 && usedCSI[k] && !usedNative[k] {
@@ -275,4 +278,59 @@ func (p *Policy) validateModes(d *document.Document) {
 			}
 		}
 	}
+}
+
+// BothModes returns messages about backends, by their paths, whose volumes in mode csi can
+// be on one node with native ones of the same Cinder project. If their array has one iSCSI
+// target for many volumes, the kubelet finds the disks of native volumes by the name of
+// the target alone, and takes the driver's session for its own. Whether the array has, the
+// policy does not show. project describes the project of a backend; empty means that it is
+// not known.
+func (p *Policy) BothModes(project func(Backend) string) map[string]string {
+	messages := map[string]string{}
+	for i := range p.Backends {
+		csi := &p.Backends[i]
+		at := project(*csi)
+		if at == "" || !p.makes(ModeCSI, csi) {
+			continue
+		}
+		for k := range p.Backends {
+			native := &p.Backends[k]
+			if native.usesDrivers() || !p.makes(ModeNative, native) || project(*native) != at || apart(csi, native) {
+				continue
+			}
+			who := fmt.Sprintf("backend %q has volumes in both modes", csi.Name)
+			if i != k {
+				who = fmt.Sprintf("backend %q has volumes in mode csi, and backend %q native ones of the same project (%s)", csi.Name, native.Name, at)
+			}
+			messages[document.Element("backends", i)] = who + ", and a node can have both: if the array has one iSCSI target for many volumes, a native pod there can get another volume, and disks in use can be removed; give each mode a backend and nodes of its own (connector.nodeLabels that no node can have at once), unless each volume has its own target, as with Cinder's LVM driver (docs/how-to/choose-mode.md#keep-the-modes-on-separate-nodes)"
+			break
+		}
+	}
+	return messages
+}
+
+// makes reports whether a rule makes volumes in a mode on a backend.
+func (p *Policy) makes(mode Mode, b *Backend) bool {
+	return slices.ContainsFunc(p.Tenants, func(t Tenant) bool {
+		return slices.ContainsFunc(t.Classes, func(c Class) bool { return slices.Contains(c.Backends, b.Name) && c.ModeOn(*b) == mode })
+	})
+}
+
+// apart reports whether no node can use volumes of both backends.
+func apart(a, b *Backend) bool {
+	for _, one := range a.reaches("") {
+		for _, other := range b.reaches("") {
+			differs := false
+			for key, value := range one.labels {
+				if theirs, both := other.labels[key]; both && theirs != value {
+					differs = true
+				}
+			}
+			if !differs {
+				return false
+			}
+		}
+	}
+	return true
 }

@@ -212,3 +212,46 @@ func TestClassesOfVolumesThatDoNotGrowByThemselvesAreTold(t *testing.T) {
 		}
 	}
 }
+
+// TestBothModesOnOneNodeAreReported: the kubelet takes the driver's session to a target
+// for its own.
+func TestBothModesOnOneNodeAreReported(t *testing.T) {
+	const text = `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - {name: gold, auth: {cloud: gold}, mode: csi, connector: {nodeLabels: {pool: a}}}
+  - {name: silver, auth: {cloud: gold}, connector: {nodeLabels: {pool: b}}}
+tenants:
+  - name: team-a
+    namespaces: [team-a]
+    classes:
+      - {storageClasses: [c], backends: [gold, silver]}
+`
+	const both, other = `backend "gold" has volumes in both modes`, `backend "gold" has volumes in mode csi, and backend "silver" native ones of the same project (cloud gold, region (default))`
+	for name, test := range map[string]struct{ old, new, want string }{
+		"nodes of their own":       {"pool: b", "pool: b", ""},
+		"the same nodes":           {"pool: b", "pool: a", other},
+		"nodes of another label":   {"{pool: b}", "{rack: b}", other},
+		"one on all nodes":         {"{nodeLabels: {pool: b}}", "{host: h}", other},
+		"one backend":              {"backends: [gold, silver]}", "backends: [gold]}\n      - {storageClasses: [d], backends: [gold], mode: native}", both},
+		"another project":          {"silver, auth: {cloud: gold}, connector: {nodeLabels: {pool: b}}", "silver, auth: {cloud: silver}", ""},
+		"another region":           {"silver, auth: {cloud: gold}, connector: {nodeLabels: {pool: b}}", "silver, auth: {cloud: gold}, region: two", ""},
+		"another driver's volumes": {"nodeLabels: {pool: b}}", "host: h}, mapping: {rbd: {as: csi, driver: rbd.csi.ceph.com, volumeHandle: \"{{ .volume.id }}\"}}", ""},
+		"only one mode":            {"backends: [gold, silver]", "backends: [silver]", ""},
+		"zones that are apart":     {"nodeLabels: {pool: b}}", "host: h}, zones: [{name: z, nodeLabels: {pool: b}}]", ""},
+		"zones that are not":       {"nodeLabels: {pool: b}}", "host: h}, zones: [{name: z, nodeLabels: {pool: b}}, {name: y, nodeLabels: {pool: a}}]", other},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var found []string
+			for _, w := range mustParse(t, strings.Replace(text, test.old, test.new, 1)).Warnings {
+				if strings.Contains(w.Error(), "a node can have both") {
+					found = append(found, w.Error())
+				}
+			}
+			if len(found) > 1 || (len(found) == 1) != (test.want != "") || test.want != "" && !strings.Contains(found[0], test.want+", and a node can have both") {
+				t.Errorf("warnings %q, want %q", found, test.want)
+			}
+		})
+	}
+}

@@ -153,21 +153,12 @@ func (p *Policy) warnSamePlace(d *document.Document) {
 	type identity struct{ place, connector string }
 	seen := map[identity]int{}
 	for i, b := range p.Backends {
-		var place string
-		switch auth := b.Auth; {
-		case auth.NoAuth != nil:
-			place = fmt.Sprintf("endpoint %s and project %s", strings.TrimRight(auth.NoAuth.Endpoint, "/"), auth.NoAuth.Project)
-		case auth.Cloud != "":
-			place = "cloud " + auth.Cloud
-		case auth.CloudConfig != "":
-			place = "cloudConfig " + p.ResolveFile(auth.CloudConfig)
-		case auth.Environment:
-			place = "environment"
-		default:
+		place := p.ProjectOf(b)
+		if place == "" {
 			continue
 		}
 		if b.Auth.NoAuth == nil {
-			place += ", region " + orDefault(b.Region) + " and interface " + orDefault(string(b.Interface))
+			place += " and interface " + orDefault(string(b.Interface))
 		}
 		key := identity{place, fmt.Sprintf("%+v %s %s", b.Connector, b.Workflow, b.Mode)}
 		first, ok := seen[key]
@@ -182,6 +173,25 @@ func (p *Policy) warnSamePlace(d *document.Document) {
 		d.Warnf(document.Element("backends", i), "backend %q points to the same place as %q (%s, line %d): %s; the limits of each count only its own volumes, so together they allow twice as much, and each lists the volumes of both; use one backend, or give them different connectors or workflows",
 			b.Name, p.Backends[first].Name, at, d.Find(at).Line, place)
 	}
+}
+
+// ProjectOf describes the Cinder project that a backend leads to, as far as the policy
+// alone shows it; empty if the backend has no auth.
+func (p *Policy) ProjectOf(b Backend) string {
+	var project string
+	switch auth := b.Auth; {
+	case auth.NoAuth != nil:
+		return fmt.Sprintf("endpoint %s and project %s", strings.TrimRight(auth.NoAuth.Endpoint, "/"), auth.NoAuth.Project)
+	case auth.Cloud != "":
+		project = "cloud " + auth.Cloud
+	case auth.CloudConfig != "":
+		project = "cloudConfig " + p.ResolveFile(auth.CloudConfig)
+	case auth.Environment:
+		project = "environment"
+	default:
+		return ""
+	}
+	return project + ", region " + orDefault(b.Region)
 }
 
 func orDefault(value string) string {

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -115,6 +117,27 @@ func (o checkOptions) askBackends(cmd *cobra.Command, p *policy.Policy, r *repor
 	}})
 	r.Live = &answered
 	r.add(p, answered.Findings)
+	r.add(p, answered.bothModes(p))
+}
+
+// bothModes finds backends that lead to one project, which the policy alone did not
+// show, and that have volumes of both modes on one node.
+func (l *LiveReport) bothModes(p *policy.Policy) (findings []Finding) {
+	known := p.BothModes(p.ProjectOf)
+	shown := p.BothModes(func(b policy.Backend) string {
+		for _, answer := range l.Backends {
+			if answer.Name == b.Name && answer.Project != "" {
+				return "project " + answer.Project + " at " + answer.Endpoint
+			}
+		}
+		return ""
+	})
+	for _, path := range slices.Sorted(maps.Keys(shown)) {
+		if known[path] == "" {
+			findings = append(findings, Finding{Path: path, Message: shown[path], Warning: true})
+		}
+	}
+	return findings
 }
 
 // add adds findings at their lines.

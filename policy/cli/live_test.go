@@ -107,3 +107,21 @@ func TestLiveLeavesCredentialsToTheLogin(t *testing.T) {
 		t.Errorf("%s", got.stdout)
 	}
 }
+
+// TestLiveFindsOneProjectBehindTwoClouds: nothing but Cinder's answers shows that both
+// modes lead to one project.
+func TestLiveFindsOneProjectBehindTwoClouds(t *testing.T) {
+	const text = `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends: [{name: gold, auth: {cloud: a}, mode: csi}, {name: silver, auth: {cloud: b}}]
+tenants: [{name: t, namespaces: [n], classes: [{storageClasses: [c], backends: [gold, silver]}]}]
+`
+	for project, found := range map[string]bool{"p": true, "q": false, "": false} {
+		options, _ := answering(LiveReport{Backends: []LiveBackend{{Name: "gold", Endpoint: "https://c/v3/", Project: "p"}, {Name: "silver", Endpoint: "https://c/v3/", Project: project}}})
+		got := runWith(options, text, "check", "-", "--live")
+		if strings.Contains(got.stdout, `backend "gold" has volumes in mode csi, and backend "silver" native ones of the same project (project p at https://c/v3/)`) != found {
+			t.Errorf("project %q: %s", project, got.stdout)
+		}
+	}
+}

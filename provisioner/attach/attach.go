@@ -97,16 +97,16 @@ type Rules struct {
 // Engine attaches and detaches volumes for one term.
 type Engine struct {
 	Options
-	places    places
-	protocols protocols
-	lost      *lost
+	places places
+	routes routes
+	lost   *lost
 }
 
 var _ controller.Engine = (*Engine)(nil)
 
 // New makes the engine of one term.
 func New(options Options) *Engine {
-	return &Engine{Options: options, places: places{taken: map[place]map[string]bool{}}, protocols: protocols{seen: map[wire.Handle]seenProtocol{}}, lost: newLost()}
+	return &Engine{Options: options, places: places{taken: map[place]map[string]bool{}}, routes: routes{seen: map[wire.Handle]route{}}, lost: newLost()}
 }
 
 // ReasonDuplicateInitiator is the reason of events about two nodes that have the same
@@ -119,14 +119,18 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
-	if err := e.admits(to.Node); err != nil {
+	node, shared, err := e.admits(to.Node)
+	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
+	to.Node = node
 	if err := e.isAskedFor(ctx, of.pv.Name, to); err != nil {
 		return wire.Connection{}, failure(err)
 	}
-	if err := e.protocols.check(to); err != nil {
-		return wire.Connection{}, failure(err)
+	if by, known := e.routes.of(to.Volume); known {
+		if err := e.fits(to.Node, shared, by); err != nil {
+			return wire.Connection{}, failure(err)
+		}
 	}
 	volumes, err := e.Volumes(to.Volume.Backend)
 	if err != nil {
@@ -166,7 +170,10 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 				found, err = mappers.ForNode(connection, published.Volume.Encrypted, to.Node.PortNames...)
 			}
 			if err == nil {
-				err = e.protocols.learn(to, found.Protocol)
+				by := routeOf(found)
+				if err = e.fits(to.Node, shared, by); err != nil {
+					e.routes.remember(to.Volume, by)
+				}
 			}
 			if err == nil {
 				err = asBefore(to, published.ReadOnly, found.ReadOnly)
@@ -183,7 +190,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		if taken && !begun {
 			e.places.leave(at, to.Volume.String())
 		}
-		return wire.Connection{}, failure(err)
+		return wire.Connection{}, shared.explain(failure(err))
 	}
 	if begun {
 		e.Metrics.attached(to.Volume.Backend, found.Protocol, time.Since(started))
@@ -198,6 +205,14 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		connection.Paths = append(connection.Paths, wire.Path{Portal: path.Portal, Target: path.Target, LUN: path.LUN})
 	}
 	return connection, nil
+}
+
+func routeOf(found mappers.NodeConnection) route {
+	by := route{protocol: found.Protocol, seen: time.Now()}
+	for _, path := range found.Paths {
+		by.targets = append(by.targets, path.Target)
+	}
+	return by
 }
 
 // asBefore returns an error if a node has the volume for writing and is to have it for

@@ -476,31 +476,100 @@ func TestOneAttachmentShowsThatANodeLacksAName(t *testing.T) {
 	})
 }
 
-// TestTwoNodesOfOneNameGetNothing: an array would show a volume to both of them.
-func TestTwoNodesOfOneNameGetNothing(t *testing.T) {
-	for name, twin := range map[string]wire.Node{
-		"iqn.2026-01.example:n1": {Name: "n2", InitiatorName: n1.InitiatorName},
-		"nqn.n1":                 {Name: "n2", HostNQN: n1.HostNQN},
-		"5001":                   {Name: "n2", PortNames: []string{"5009", "5001"}},
+// TestANameThatTwoNodesShareIsNoName: an array would show a volume to both of them. A
+// volume whose protocol uses another name is not concerned, and the array never learns
+// the shared one.
+func TestANameThatTwoNodesShareIsNoName(t *testing.T) {
+	for name, c := range map[string]struct {
+		twin wire.Node
+		of   string
+		// gets means that n1 gets a volume by iSCSI, and left is what the array learns of
+		// its names.
+		gets bool
+		left cinder.Connector
+	}{
+		"iqn.2026-01.example:n1": {wire.Node{Name: "n2", InitiatorName: n1.InitiatorName}, "iSCSI", false, cinder.Connector{NQN: n1.HostNQN, WWPNs: n1.PortNames}},
+		"nqn.n1":                 {wire.Node{Name: "n2", HostNQN: n1.HostNQN}, "NVMe", true, cinder.Connector{Initiator: n1.InitiatorName, WWPNs: n1.PortNames}},
+		"5001":                   {wire.Node{Name: "n2", PortNames: []string{"5009", "5001"}}, "Fibre Channel", true, cinder.Connector{Initiator: n1.InitiatorName, NQN: n1.HostNQN}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, testPV(), testSecret())
-			must(t, w.nodes.Update(csiNode(t, twin)))
-			message := "Nodes n1 and n2 identify themselves to the storage by the same name, " + name + ", so neither gets a volume; give one of them a unique name, and restart its node plugin"
-			for _, node := range []wire.Node{n1, twin} {
-				_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: node})
-				wantFailure(t, err, controller.DuplicateInitiator, message)
+			must(t, w.nodes.Update(csiNode(t, c.twin)))
+			message := "Nodes n1 and n2 identify themselves to the storage by the same " + c.of + " name, " + name + ", so neither gets a volume by " + c.of + "; give one of them a unique name, and restart its node plugin"
+			told := func() {
+				t.Helper()
 				for range 2 {
 					if got := <-w.events.Events; got != "Warning DuplicateInitiator "+message {
 						t.Errorf("event %s", got)
 					}
 				}
 			}
-			if len(w.volumes.calls) > 0 {
+			for range 3 {
+				_, err := w.publish(t)
+				if told(); c.gets {
+					must(t, err)
+				} else {
+					wantFailure(t, err, controller.DuplicateInitiator, message)
+				}
+			}
+			if calls := len(w.volumes.calls); !c.gets && calls != 1 {
+				t.Errorf("%d calls, want the one that shows the protocol", calls)
+			}
+			sent := w.volumes.to.Connector
+			sent.Host, sent.WWNNs, sent.Multipath = "", nil, false
+			if !reflect.DeepEqual(sent, c.left) {
+				t.Errorf("the array learns %+v, want %+v", sent, c.left)
+			}
+			// A driver that refuses a node without the name does not know why it has none.
+			w.volumes.err = &cinder.Error{Backend: "gold", Kind: cinder.KindInvalid, Message: "no name"}
+			if _, err := w.publish(t); err == nil || !strings.Contains(err.Error(), message) {
+				t.Errorf("the driver's refusal is %v", err)
+			}
+			told()
+			w.volumes.err = nil
+			// A node that has no other name gets nothing, without any call.
+			before := len(w.volumes.calls)
+			_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: c.twin})
+			told()
+			wantFailure(t, err, controller.DuplicateInitiator, message)
+			if len(w.volumes.calls) != before {
 				t.Errorf("calls %q", w.volumes.calls)
 			}
 			// A volume that is attached can still be detached.
 			must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+		})
+	}
+}
+
+// TestANodeWithNativeVolumesOfATargetGetsNoneInModeCSI: the kubelet would take the
+// driver's session for its own.
+func TestANodeWithNativeVolumesOfATargetGetsNoneInModeCSI(t *testing.T) {
+	const native = "kubernetes.io/iscsi/192.0.2.9:3260:IQN.2010-10.org.openstack:volume-1:7"
+	for name, c := range map[string]struct {
+		status corev1.NodeStatus
+		gets   bool
+	}{
+		"in use":           {corev1.NodeStatus{VolumesInUse: []corev1.UniqueVolumeName{native}}, false},
+		"attached":         {corev1.NodeStatus{VolumesAttached: []corev1.AttachedVolume{{Name: native}}}, false},
+		"another target":   {corev1.NodeStatus{VolumesInUse: []corev1.UniqueVolumeName{"kubernetes.io/iscsi/192.0.2.9:3260:iqn.2010-10.org.openstack:volume-12:1"}}, true},
+		"the driver's own": {corev1.NodeStatus{VolumesInUse: []corev1.UniqueVolumeName{"kubernetes.io/csi/" + wire.DriverName + "^gold/" + volumeID}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, testPV(), testSecret(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: c.status})
+			for range 3 {
+				if _, err := w.publish(t); c.gets {
+					must(t, err)
+				} else {
+					wantFailure(t, err, controller.NativeInUse, "node n1 uses native volumes of target iqn.2010-10.org.openstack:volume-1, and the kubelet would take the driver's session to it for its own, so the node gets no volume of that target in mode csi; keep the nodes of the two modes apart (docs/how-to/choose-mode.md#keep-the-modes-on-separate-nodes)")
+				}
+			}
+			if !c.gets && len(w.volumes.calls) != 1 {
+				t.Errorf("calls %q, want the one that shows the target", w.volumes.calls)
+			}
+			// It gets the volume once the native ones are gone.
+			must(t, w.machines.Update(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+			_, err := w.publish(t)
+			must(t, err)
 		})
 	}
 }

@@ -136,11 +136,11 @@ func TestISCSINamesAreTheSameInAnyCase(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n2", InitiatorName: "IQN.2026-01.Example:N1", PortNames: []string{"500A"}})))
 	_, err := w.publish(t)
-	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 identify themselves to the storage by the same name, iqn.2026-01.example:n1, so neither gets a volume; give one of them a unique name, and restart its node plugin")
-	if same := sharedName(wire.Node{PortNames: []string{"500a"}}, wire.Node{PortNames: []string{"500A"}}); same != "500a" {
+	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 identify themselves to the storage by the same iSCSI name, iqn.2026-01.example:n1, so neither gets a volume by iSCSI; give one of them a unique name, and restart its node plugin")
+	if same := sharedNames(wire.Node{PortNames: []string{"500a"}}, wire.Node{PortNames: []string{"500A"}})[fibreChannel]; same != "500a" {
 		t.Errorf("port names: %q", same)
 	}
-	if same := sharedName(wire.Node{HostNQN: "nqn.a"}, wire.Node{HostNQN: "nqn.A"}); same != "" {
+	if same := sharedNames(wire.Node{HostNQN: "nqn.a"}, wire.Node{HostNQN: "nqn.A"})[nvme]; same != "" {
 		t.Errorf("NQNs are compared as they are, but: %q", same)
 	}
 }
@@ -188,7 +188,10 @@ func TestNamesThatNoNodeHasAreRefused(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
 	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n2", PortNames: []string{"05001"}})))
 	_, err := w.publish(t)
-	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 identify themselves to the storage by the same name, 5001, so neither gets a volume; give one of them a unique name, and restart its node plugin")
+	must(t, err)
+	if got := <-w.events.Events; !strings.Contains(got, "by the same Fibre Channel name, 5001, so neither gets") || len(w.volumes.to.Connector.WWPNs) > 0 {
+		t.Errorf("event %s; the array learns %q", got, w.volumes.to.Connector.WWPNs)
+	}
 }
 
 // TestANodeGetsOnlyWhatAVolumeAttachmentAsksFor: n1 had registered under n2's ID for a

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,27 +21,28 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
 )
 
-// admits returns an error unless a node is registered as it says, and no other node has
-// one of its names for arrays: an array would take both for one, and show a volume to
-// either. Cinder's drivers read port names in several forms, but only one of them is
+// admits returns an error unless a node is registered as it says, and has a name for
+// arrays that no other node has: an array would take both for one, and show a volume to
+// either. It returns the node without the names that others have, and says which those
+// are. Cinder's drivers read port names in several forms, but only one of them is
 // accepted.
-func (e *Engine) admits(node wire.Node) error {
+func (e *Engine) admits(node wire.Node) (wire.Node, doubles, error) {
 	if !e.CSINodesKnown() {
-		return fmt.Errorf("the CSINodes are not read yet, so it is not known whether another node has the names of node %s", node.Name)
+		return node, nil, fmt.Errorf("the CSINodes are not read yet, so it is not known whether another node has the names of node %s", node.Name)
 	}
 	all, err := e.CSINodes.List(labels.Everything())
 	if err != nil {
-		return err
+		return node, nil, err
 	}
 	want, err := node.NodeID()
 	if err != nil {
-		return &controller.Failure{Kind: controller.NodeUnknown, Message: err.Error()}
+		return node, nil, &controller.Failure{Kind: controller.NodeUnknown, Message: err.Error()}
 	}
 	if name, of := malformed(node); of != "" {
-		return &controller.Failure{Kind: controller.NodeUnknown, Message: fmt.Sprintf("node %s is registered with %q, which is not %s; restart its node plugin", node.Name, name, of)}
+		return node, nil, &controller.Failure{Kind: controller.NodeUnknown, Message: fmt.Sprintf("node %s is registered with %q, which is not %s; restart its node plugin", node.Name, name, of)}
 	}
 	registered := false
-	var twin, shared string
+	twins, shared := map[kind]string{}, map[kind]string{}
 	for _, csiNode := range all {
 		id, has := nodeIDOf(csiNode)
 		if !has {
@@ -56,24 +58,30 @@ func (e *Engine) admits(node wire.Node) error {
 			registered = err == nil && known == want
 			continue
 		}
-		if name := sharedName(node, other); name != "" && (twin == "" || csiNode.Name < twin) {
-			twin, shared = csiNode.Name, name
+		for of, name := range sharedNames(node, other) {
+			if twins[of] == "" || csiNode.Name < twins[of] {
+				twins[of], shared[of] = csiNode.Name, name
+			}
 		}
 	}
 	if !registered {
-		return &controller.Failure{Kind: controller.NodeUnknown, Message: fmt.Sprintf("node %s is not registered with the driver under this ID; its CSINode says what it is registered with", node.Name)}
+		return node, nil, &controller.Failure{Kind: controller.NodeUnknown, Message: fmt.Sprintf("node %s is not registered with the driver under this ID; its CSINode says what it is registered with", node.Name)}
 	}
-	if twin == "" {
-		return nil
+	found := doubles{}
+	for _, of := range slices.Sorted(maps.Keys(twins)) {
+		first, second := min(node.Name, twins[of]), max(node.Name, twins[of])
+		found[of] = fmt.Sprintf("Nodes %s and %s identify themselves to the storage by the same %s name, %s, so neither gets a volume by %s; give one of them a unique name, and restart its node plugin", first, second, of, shared[of], of)
+		for _, name := range []string{first, second} {
+			// Like kubelet, which does not know the UID of its node either, use the name as
+			// the UID.
+			e.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}, corev1.EventTypeWarning, ReasonDuplicateInitiator, found[of])
+		}
 	}
-	first, second := min(node.Name, twin), max(node.Name, twin)
-	message := fmt.Sprintf("Nodes %s and %s identify themselves to the storage by the same name, %s, so neither gets a volume; give one of them a unique name, and restart its node plugin", first, second, shared)
-	for _, name := range []string{first, second} {
-		// Like kubelet, which does not know the UID of its node either, use the name as
-		// the UID.
-		e.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}, corev1.EventTypeWarning, ReasonDuplicateInitiator, message)
+	alone := found.without(node)
+	if len(found) > 0 && alone.InitiatorName == "" && alone.HostNQN == "" && len(alone.PortNames) == 0 {
+		return node, nil, &controller.Failure{Kind: controller.DuplicateInitiator, Message: found.String()}
 	}
-	return &controller.Failure{Kind: controller.DuplicateInitiator, Message: message}
+	return alone, found, nil
 }
 
 // isAskedFor returns an error if VolumeAttachments ask for the volume, but none for this
@@ -145,24 +153,24 @@ func nodeIDOf(csiNode *storagev1.CSINode) (id string, has bool) {
 	return "", false
 }
 
-// sharedName returns a name for arrays that two nodes share; empty if there is none.
-// The case of iSCSI names and port names does not matter; NVMe names are compared byte
-// by byte.
-func sharedName(a, b wire.Node) string {
+// sharedNames returns the names for arrays that two nodes share. The case of iSCSI names
+// and port names does not matter; NVMe names are compared byte by byte.
+func sharedNames(a, b wire.Node) map[kind]string {
+	shared := map[kind]string{}
 	if a.InitiatorName != "" && strings.EqualFold(a.InitiatorName, b.InitiatorName) {
-		return a.InitiatorName
+		shared[iscsi] = a.InitiatorName
 	}
 	if a.HostNQN != "" && a.HostNQN == b.HostNQN {
-		return a.HostNQN
+		shared[nvme] = a.HostNQN
 	}
 	// A driver may read port names as numbers.
 	number := func(name string) string { return strings.TrimLeft(name, "0") }
 	for _, name := range a.PortNames {
 		if name != "" && slices.ContainsFunc(b.PortNames, func(other string) bool { return strings.EqualFold(number(name), number(other)) }) {
-			return name
+			shared[fibreChannel] = name
 		}
 	}
-	return ""
+	return shared
 }
 
 // detachment returns the VolumeAttachment whose deletion asks to detach a volume from a

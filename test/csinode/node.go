@@ -35,8 +35,9 @@ type Volume struct {
 	// Filesystem and UUID are those of its content, which is FilesystemBytes long.
 	Filesystem, UUID string
 	FilesystemBytes  int64
-	// Junk means that the content is not a filesystem.
-	Junk bool
+	// Junk means that the content is not a filesystem, and Unfinished that mkfs did not
+	// finish it.
+	Junk, Unfinished bool
 	// Identity and Serial are what its disks say; empty means that the LUN's place
 	// decides, as with tgt.
 	Identity, Serial string
@@ -140,6 +141,10 @@ type Node struct {
 	Internal bool
 	// SinglePath switches the kernel's NVMe multipath off.
 	SinglePath bool
+	// IscsidConf is what the node's iscsid.conf sets in new records.
+	IscsidConf map[string]string
+	// Links are directories that are symbolic links, and where they lead.
+	Links map[string]string
 
 	files       map[string][]byte
 	dirs        map[string]bool
@@ -376,7 +381,7 @@ func (n *Node) MountedAt(at string) (v *Volume, options string, readOnly, found 
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, m := range slices.Backward(n.mounts) {
-		if m.at == at {
+		if m.at == n.Resolve(at) {
 			return n.volumeOf(m.device), m.options, m.readOnly, true
 		}
 	}
@@ -388,7 +393,7 @@ func (n *Node) Write(at, data string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, m := range slices.Backward(n.mounts) {
-		if m.at != at {
+		if m.at != n.Resolve(at) {
 			continue
 		}
 		v := n.volumeOf(m.device)
@@ -450,6 +455,16 @@ func (n *Node) ReadFile(name string) ([]byte, error) {
 	return nil, fs.ErrNotExist
 }
 
+// Resolve follows the links.
+func (n *Node) Resolve(name string) string {
+	for link, to := range n.Links {
+		if rest, below := strings.CutPrefix(name+"/", link+"/"); below {
+			name = strings.TrimSuffix(to+"/"+rest, "/")
+		}
+	}
+	return name
+}
+
 // ReadDir lists a directory.
 func (n *Node) ReadDir(name string) ([]string, error) {
 	n.mu.Lock()
@@ -498,7 +513,7 @@ func (n *Node) make(name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.change("make "+name, func() error {
-		n.dirs[name] = true
+		n.dirs[n.Resolve(name)] = true
 		return nil
 	})
 }
@@ -508,6 +523,7 @@ func (n *Node) Remove(name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.change("remove "+name, func() error {
+		name := n.Resolve(name)
 		if slices.ContainsFunc(n.mounts, func(m *mount) bool { return m.at == name }) {
 			return syscall.EBUSY
 		}
@@ -521,7 +537,7 @@ func (n *Node) Remove(name string) error {
 func (n *Node) Exists(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.dirs[name]
+	return n.dirs[n.Resolve(name)]
 }
 
 // Lock takes a lock.
@@ -735,7 +751,7 @@ func (n *Node) Usage(_ context.Context, at string) (host.Usage, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, m := range slices.Backward(n.mounts) {
-		if v := n.volumeOf(m.device); m.at == at && v != nil {
+		if v := n.volumeOf(m.device); m.at == n.Resolve(at) && v != nil {
 			return host.Usage{Bytes: v.FilesystemBytes, FreeBytes: v.FilesystemBytes / 2, AvailableBytes: v.FilesystemBytes / 4, Inodes: 100, FreeInodes: 90}, nil
 		}
 	}
@@ -751,7 +767,7 @@ func (n *Node) newSession(target, portal, iface, initiator string) *session {
 
 func (n *Node) unmount(at string) bool {
 	for i, m := range slices.Backward(n.mounts) {
-		if m.at == at {
+		if m.at == n.Resolve(at) {
 			n.mounts = slices.Delete(n.mounts, i, i+1)
 			last := !slices.ContainsFunc(n.mounts, func(other *mount) bool { return other.device == m.device })
 			if v := n.volumeOf(m.device); last && m.of != nil && v != nil && v != m.of {

@@ -139,9 +139,14 @@ func (n *Node) SCSI(_ context.Context, name string, command []byte, length int) 
 		}
 		value = append(value, 0x01, 0x03, 0, byte(len(naa)))
 		value = append(value, naa...)
+		// Like Linux's own target, name the port and the target in the end.
+		for kind, name := range map[byte]string{0x98: d.session.target + ",t,0x0001", 0xa8: d.session.target} {
+			value = append(value, 0x53, kind, 0, byte(len(name)))
+			value = append(value, name...)
+		}
 	}
 	binary.BigEndian.PutUint16(answer[2:], uint16(len(value)))
-	return answer[:4+copy(answer[4:], value)], nil
+	return answer[:min(4+copy(answer[4:], value), int(binary.BigEndian.Uint16(command[3:])))], nil
 }
 
 // ReadDevice reads content.
@@ -168,6 +173,9 @@ func (v *Volume) Content(length int) []byte {
 		binary.BigEndian.PutUint32(content[4:], 4096)
 		binary.BigEndian.PutUint64(content[8:], uint64(v.FilesystemBytes/4096))
 		copy(content[32:], id)
+		if v.Unfinished {
+			content[126] = 1
+		}
 	case v.Filesystem != "":
 		super := content[1024:]
 		binary.LittleEndian.PutUint16(super[0x38:], 0xef53)

@@ -3,6 +3,7 @@ package csinode
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,7 +52,13 @@ func (n *Node) Run(_ context.Context, c host.Command) (string, error) {
 		// A crash before mkfs ended leaves half of a filesystem.
 		if n.crashed && !before && !n.applied && strings.HasPrefix(c.Tool, "mkfs.") {
 			if v := n.volumeOf(strings.TrimPrefix(arguments[len(arguments)-1], "/dev/")); v != nil {
-				v.Junk = true
+				// XFS begins with its superblock, and ext4 ends with it.
+				if v.Unfinished = c.Tool == "mkfs.xfs"; v.Unfinished {
+					v.Filesystem = host.XFS
+					v.make(arguments)
+				} else {
+					v.Junk = true
+				}
 			}
 		}
 	}
@@ -169,6 +176,7 @@ func (n *Node) iscsiadm(arguments []string) (string, int) {
 	switch {
 	case o["-o"] == "new":
 		n.records[key] = map[string]string{"node.session.scan": "auto"}
+		maps.Copy(n.records[key], n.IscsidConf)
 		return "New iSCSI node added", 0
 	case !known:
 		return "No records found", 21
@@ -190,6 +198,10 @@ func (n *Node) iscsiadm(arguments []string) (string, int) {
 		return s.target == o["-T"] && s.portal == o["-p"] && s.initiator == Initiator
 	}):
 		return "session exists", 15
+	case record["node.session.auth.authmethod"] != "CHAP" && record["node.session.auth.username"] != "":
+		return "Login failed: the target does not do CHAP", 24
+	case record["node.session.auth.username_in"] != "":
+		return "Login failed: the target does not authenticate itself", 24
 	case t.Password != "" && (record["node.session.auth.authmethod"] != "CHAP" || record["node.session.auth.username"] != t.User || record["node.session.auth.password"] != t.Password):
 		return "Login failed to authenticate with " + record["node.session.auth.password"], 24
 	}
@@ -285,19 +297,19 @@ func (n *Node) multipath(arguments []string, last string) (string, int) {
 }
 
 func (n *Node) mount(arguments []string) (string, int) {
-	at := arguments[len(arguments)-1]
+	at := n.Resolve(arguments[len(arguments)-1])
 	if n.Unpropagated {
 		return "", 0
 	}
 	switch {
 	case arguments[0] == "--bind":
-		from := arguments[1]
+		from := arguments[len(arguments)-2]
 		if device, ok := strings.CutPrefix(from, "/dev/"); ok {
 			n.mounts = append(n.mounts, &mount{device: device, root: "/" + device, at: at, kind: "devtmpfs"})
 			return "", 0
 		}
 		for _, m := range slices.Backward(n.mounts) {
-			if m.at == from {
+			if m.at == n.Resolve(from) {
 				n.mounts = append(n.mounts, &mount{device: m.device, root: "/", at: at, kind: m.kind, fsReadOnly: m.fsReadOnly, of: m.of})
 				return "", 0
 			}
@@ -318,7 +330,7 @@ func (n *Node) mount(arguments []string) (string, int) {
 	v := n.volumeOf(device)
 	split := strings.Split(options, ",")
 	switch {
-	case v == nil || v.Filesystem != kind:
+	case v == nil || v.Filesystem != kind || v.Unfinished:
 		return "wrong fs type, bad option, bad superblock", 32
 	case slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) }):
 		return device + " already mounted or mount point busy", 32
@@ -338,18 +350,23 @@ func (n *Node) mkfs(name string, arguments []string, device string) (string, int
 	if v == nil {
 		return "no such device", 1
 	}
-	if v.Filesystem != "" || v.Data != "" {
+	if v.Filesystem != "" && !v.Unfinished || v.Data != "" {
 		n.harm = append(n.harm, "a volume with data was formatted")
 	}
-	if name == "mkfs.xfs" && v.Junk && !slices.Contains(arguments, "-f") {
+	if name == "mkfs.xfs" && (v.Junk || v.Unfinished) && !slices.Contains(arguments, "-f") {
 		return "use the -f option to force overwrite", 1
 	}
-	v.Filesystem, v.FilesystemBytes, v.Junk = strings.TrimPrefix(name, "mkfs."), n.size(device), false
+	v.Filesystem, v.FilesystemBytes, v.Junk, v.Unfinished = strings.TrimPrefix(name, "mkfs."), n.size(device), false, false
+	v.make(arguments)
+	if n.Forgetful {
+		v.UUID = "00000000-0000-0000-0000-000000000001"
+	}
+	return "", 0
+}
+
+// make gives the volume the UUID that mkfs was told.
+func (v *Volume) make(arguments []string) {
 	for i, argument := range arguments {
-		if n.Forgetful {
-			v.UUID = "00000000-0000-0000-0000-000000000001"
-			break
-		}
 		if argument == "-U" {
 			v.UUID = arguments[i+1]
 		}
@@ -357,5 +374,4 @@ func (n *Node) mkfs(name string, arguments []string, device string) (string, int
 			v.UUID = id
 		}
 	}
-	return "", 0
 }

@@ -146,9 +146,10 @@ func TestComponentOfModeCSIIsTheChart(t *testing.T) {
 	}
 }
 
-// TestNodesUseTheDirectoryOfKubelet: every path of the plugin follows the one value.
-func TestNodesUseTheDirectoryOfKubelet(t *testing.T) {
-	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "csi.enabled=true", "--set", "csi.node.kubeletDirectory=/data/kubelet")...)
+// TestNodesGetTheirFlags: every path of the plugin follows the kubelet's directory, and
+// the operator may add flags.
+func TestNodesGetTheirFlags(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "csi.enabled=true", "--set", "csi.node.kubeletDirectory=/data/kubelet", "--set", "csi.node.extraArgs={--mkfs-xfs-options=-i nrext64=0}")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +180,7 @@ func TestNodesUseTheDirectoryOfKubelet(t *testing.T) {
 	want := plugin.Options{
 		Endpoint: "/data/kubelet/plugins/standalone-cinder.openstack.org/csi.sock", KubeletDir: "/data/kubelet", RegistrationDir: "/data/kubelet/plugins_registry",
 		HostRoot: container.VolumeMounts[0].MountPath, StateDir: "/var/lib/standalone-cinder", NodeName: "spec.nodeName", Listen: "127.0.0.1:9809",
-		DrainTimeout: options.DrainTimeout,
+		DrainTimeout: options.DrainTimeout, MakeXFS: "-i nrext64=0",
 	}
 	if err != nil || options != want {
 		t.Errorf("the options are %+v (%v), want %+v", options, err, want)

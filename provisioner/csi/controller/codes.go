@@ -27,6 +27,8 @@ const (
 	NodeUnknown = "NodeUnknown"
 	// DuplicateInitiator means that two nodes have the same name for arrays.
 	DuplicateInitiator = "DuplicateInitiator"
+	// NativeInUse means that the node uses native volumes of the volume's target.
+	NativeInUse = "NativeInUse"
 	// Unmappable means that no node can reach the volume by its connection.
 	Unmappable = "Unmappable"
 	// Denied means that the policy does not grant the volume or the snapshot.
@@ -74,6 +76,7 @@ var codeOf = map[string]codes.Code{
 
 	NodeUnknown:        codes.NotFound,
 	DuplicateInitiator: codes.FailedPrecondition,
+	NativeInUse:        codes.FailedPrecondition,
 	Unmappable:         codes.FailedPrecondition,
 	Denied:             codes.PermissionDenied,
 	OutOfRange:         codes.OutOfRange,

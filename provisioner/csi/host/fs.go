@@ -26,6 +26,8 @@ type Content struct {
 	UUID string
 	// Bytes is the size of the filesystem.
 	Bytes int64
+	// Unfinished is the UUID of a filesystem that mkfs has not finished.
+	Unfinished string
 	// Empty means that the beginning is all zeros.
 	Empty bool
 }
@@ -57,6 +59,9 @@ func recognize(content []byte) Content {
 	case xfs && ext:
 		// If there are two signatures, one is a remainder, but it is unknown which.
 		return Content{Filesystem: "ext and xfs"}
+	case xfs && content[126] != 0:
+		// mkfs.xfs writes the superblock first, and clears sb_inprogress in the end.
+		found.Unfinished = uuid(content[32:48])
 	case xfs:
 		size, blocks := binary.BigEndian.Uint32(content[4:]), binary.BigEndian.Uint64(content[8:])
 		found = Content{Filesystem: XFS, UUID: uuid(content[32:48]), Bytes: int64(blocks) * int64(size)}
@@ -99,6 +104,8 @@ type Wanted struct {
 	// NeverFormat means that the volume existed before its claim, or is a copy of one
 	// that did. Then what looks empty may be data: a disk image may begin with zeros.
 	NeverFormat bool
+	// Options are further options of mkfs.
+	Options []string
 }
 
 // Judge decides what to do with a device's content: use it, or format the device. It
@@ -115,25 +122,20 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 		return false, Refuse(WrongFilesystem, "volume %s holds no filesystem, and none can be created on it, because it is read-only", w.Volume)
 	case w.NeverFormat:
 		return false, Refuse(WrongFilesystem, "volume %s, or a volume that it is a copy of, was not made by this driver, and the disk (%s) holds no known filesystem; such a volume is never formatted. Nothing was changed", w.Volume, device)
-	case c.Empty, w.Begun && c.Filesystem == "":
+	// Nothing but mkfs of this very volume leaves an unfinished filesystem with its UUID.
+	case c.Empty, w.Begun && c.Filesystem == "", c.Unfinished == w.Volume:
 		return true, nil
 	}
 	return false, Refuse(NotEmpty, "the disk of volume %s (%s) holds no filesystem, but is not empty either, so it is not formatted. If formatting was interrupted on another node, overwrite its first 2 MiB with zeros", w.Volume, device)
 }
 
-// formatLimit bounds mkfs and fsck, which take a long time on large disks.
+// formatLimit bounds mkfs and growing, which take a long time on large disks.
 const formatLimit = 30 * time.Minute
 
-// Format makes the filesystem, and verifies that it exists.
-func (h *Host) Format(ctx context.Context, device string, w Wanted) error {
-	arguments := []string{"-q", "-F", "-m", "0", "-U", w.Volume}
-	if w.Filesystem == XFS {
-		arguments = []string{"-q", "-m", "uuid=" + w.Volume}
-		if w.Begun {
-			arguments = append(arguments, "-f")
-		}
-	}
-	if _, err := h.call(ctx, Command{Tool: "mkfs." + w.Filesystem, Arguments: append(arguments, "/dev/"+device), Limit: formatLimit}); err != nil {
+// Format makes the filesystem, and verifies that it exists. It discards nothing, because
+// the volume is new, and some storage takes hours to discard all of it.
+func (h *Host) Format(ctx context.Context, device string, c Content, w Wanted) error {
+	if _, err := h.call(ctx, Command{Tool: "mkfs." + w.Filesystem, Arguments: makeArguments("/dev/"+device, c, w), Limit: formatLimit}); err != nil {
 		return err
 	}
 	made, err := h.Look(ctx, device)
@@ -143,25 +145,49 @@ func (h *Host) Format(ctx context.Context, device string, w Wanted) error {
 	return err
 }
 
-// Check repairs whatever can be repaired without asking.
+func makeArguments(file string, c Content, w Wanted) []string {
+	arguments := []string{"-q", "-F", "-E", "nodiscard", "-m", "0", "-U", w.Volume}
+	if w.Filesystem == XFS {
+		arguments = []string{"-q", "-K", "-m", "uuid=" + w.Volume}
+		if !c.Empty {
+			arguments = append(arguments, "-f")
+		}
+	}
+	return append(append(arguments, w.Options...), file)
+}
+
+// Exit codes of e2fsck, which can be combined.
+const (
+	errorsLeft       = 4
+	operationalError = 8
+)
+
+// Check repairs whatever can be repaired without asking. Like kubelet, it refuses only a
+// filesystem whose errors remain: e2fsck also fails if the filesystem has features that
+// are newer than itself, and the kernel may know them. A repair that was cut off could
+// do harm, so it takes as long as it needs.
 func (h *Host) Check(ctx context.Context, device, filesystem string) error {
 	// xfs recovers when it is mounted, so it needs no such check.
 	if filesystem != Ext4 {
 		return nil
 	}
-	_, err := h.call(ctx, Command{Tool: "e2fsck", Arguments: []string{"-p", "/dev/" + device}, Limit: formatLimit})
+	_, err := h.call(ctx, Command{Tool: "e2fsck", Arguments: []string{"-p", "/dev/" + device}, Limit: Unlimited})
 	var tool *ToolError
-	// Exit codes 1 and 2 mean that errors were corrected.
-	if errors.As(err, &tool) && tool.Code&^3 == 0 {
-		h.logger.Warn("filesystem was repaired", "device", device, "output", tool.Output)
+	// A negative code means that it was killed.
+	if errors.As(err, &tool) && tool.Code > 0 && tool.Code&(errorsLeft|operationalError) != errorsLeft {
+		h.logger.Warn("filesystem was repaired, or could not be checked", "device", device, "code", tool.Code, "output", tool.Output)
 		return nil
 	}
 	return err
 }
 
+// netdev tells systemd that a mount needs the network.
+const netdev = "_netdev"
+
 // Options returns the options with which a volume's filesystem is mounted.
 func Options(filesystem string, given []string, readOnly, refusesWrites bool) []string {
-	options := slices.Clone(given)
+	// Without _netdev, systemd ends the node's network before it unmounts the filesystem.
+	options := append(slices.Clone(given), netdev)
 	add := func(option string) {
 		if !slices.Contains(options, option) {
 			options = append(options, option)
@@ -179,8 +205,9 @@ func Options(filesystem string, given []string, readOnly, refusesWrites bool) []
 		// The journal cannot be replayed.
 		add(map[string]string{Ext4: "noload", XFS: "norecovery"}[filesystem])
 	}
-	if len(options) == 0 {
-		add("defaults")
+	if filesystem == Ext4 && !slices.ContainsFunc(given, func(o string) bool { return strings.HasPrefix(o, "errors=") }) {
+		// After an error, more writes could do more harm, and pods would not notice.
+		add("errors=remount-ro")
 	}
 	return options
 }

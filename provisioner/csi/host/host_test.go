@@ -49,6 +49,11 @@ func TestWhatIsFormattedUsedAndRefused(t *testing.T) {
 		"an imported disk with data":        {Content{}, Wanted{NeverFormat: true, Begun: true}, false, WrongFilesystem},
 		"an imported filesystem":            {Content{Filesystem: Ext4, UUID: source}, Wanted{NeverFormat: true, Copied: []string{source}}, false, ""},
 		"half a filesystem, read-only now":  {Content{}, Wanted{Begun: true, ReadOnly: true}, false, WrongFilesystem},
+		"an unfinished XFS":                 {Content{Unfinished: volume}, Wanted{}, true, ""},
+		"an unfinished XFS of its source":   {Content{Unfinished: source}, Wanted{Copied: []string{source}}, false, NotEmpty},
+		"an unfinished XFS of another":      {Content{Unfinished: other}, Wanted{}, false, NotEmpty},
+		"an unfinished XFS, read-only now":  {Content{Unfinished: volume}, Wanted{ReadOnly: true}, false, WrongFilesystem},
+		"an imported unfinished XFS":        {Content{Unfinished: volume}, Wanted{NeverFormat: true}, false, WrongFilesystem},
 	} {
 		c.wanted.Volume, c.wanted.Filesystem = volume, Ext4
 		format, err := Judge("sdb", c.content, c.wanted)
@@ -59,14 +64,23 @@ func TestWhatIsFormattedUsedAndRefused(t *testing.T) {
 	}
 }
 
+// installed returns the path of a program of this machine, which may be outside PATH.
+func installed(t *testing.T, program string) string {
+	t.Helper()
+	for _, name := range []string{program, "/usr/sbin/" + program} {
+		if found, err := exec.LookPath(name); err == nil {
+			return found
+		}
+	}
+	t.Skip(program + " is not installed")
+	return ""
+}
+
 // TestSuperblocks reads what the real mkfs programs write.
 func TestSuperblocks(t *testing.T) {
 	for _, filesystem := range []string{Ext4, XFS} {
 		t.Run(filesystem, func(t *testing.T) {
-			tool := "/usr/sbin/mkfs." + filesystem
-			if _, err := os.Stat(tool); err != nil {
-				t.Skip(err)
-			}
+			tool := installed(t, "mkfs."+filesystem)
 			file := filepath.Join(t.TempDir(), "disk")
 			const size = 320 << 20
 			if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, size)); err != nil {
@@ -106,6 +120,7 @@ func TestContentThatIsNoFilesystem(t *testing.T) {
 		change func([]byte)
 		want   Content
 	}{
+		"an XFS without an end":  {func(b []byte) { copy(b, "XFSB"); b[32], b[126] = 0x0b, 1 }, Content{Unfinished: "0b000000-0000-0000-0000-000000000000"}},
 		"nothing":                {func([]byte) {}, Content{Empty: true}},
 		"the last byte":          {func(b []byte) { b[beginning-1] = 1 }, Content{}},
 		"a boot sector":          {func(b []byte) { b[510], b[511] = 0x55, 0xaa }, Content{}},
@@ -231,11 +246,12 @@ func TestMountOptions(t *testing.T) {
 		readOnly, gone bool
 		want           string
 	}{
-		{Ext4, nil, false, false, "defaults"},
-		{Ext4, []string{"noatime"}, true, false, "noatime,ro"},
-		{Ext4, []string{"rw"}, true, true, "ro,noload"},
-		{XFS, []string{"nouuid"}, false, false, "nouuid"},
-		{XFS, nil, true, true, "ro,nouuid,norecovery"},
+		{Ext4, nil, false, false, "_netdev,errors=remount-ro"},
+		{Ext4, []string{"noatime"}, true, false, "noatime,_netdev,ro,errors=remount-ro"},
+		{Ext4, []string{"rw"}, true, true, "_netdev,ro,noload,errors=remount-ro"},
+		{Ext4, []string{"errors=panic"}, false, false, "errors=panic,_netdev"},
+		{XFS, []string{"nouuid"}, false, false, "nouuid,_netdev"},
+		{XFS, nil, true, true, "_netdev,ro,nouuid,norecovery"},
 	} {
 		if got := strings.Join(Options(c.filesystem, c.given, c.readOnly, c.gone), ","); got != c.want {
 			t.Errorf("%+v: %s", c, got)
@@ -276,7 +292,7 @@ func TestToolsOfTheNode(t *testing.T) {
 	if _, err = l.Run(ctx, Command{Tool: "sleep", Arguments: []string{"60"}, Limit: 50 * time.Millisecond}); err == nil || time.Since(started) > 20*time.Second {
 		t.Errorf("%v after %s", err, time.Since(started))
 	}
-	if _, err := l.Run(ctx, Command{Tool: "no-such-tool"}); err == nil || err.Error() != "MissingTool: no-such-tool is not installed on the node" {
+	if _, err := l.Run(ctx, Command{Tool: "no-such-tool"}); err == nil || !strings.HasPrefix(err.Error(), "MissingTool: no-such-tool is not installed on the node") {
 		t.Errorf("%v", err)
 	}
 	if l.Has("no-such-tool") || !l.Has("ls") {
@@ -285,6 +301,103 @@ func TestToolsOfTheNode(t *testing.T) {
 	// A program of this machine must not be taken for the node's.
 	if NewLocal(t.TempDir()).Has("ls") {
 		t.Error("an empty node has ls")
+	}
+}
+
+// TestProgramsInOtherPlaces: Flatcar and NixOS have them elsewhere, NixOS behind absolute
+// links, and the operator may name more places.
+func TestProgramsInOtherPlaces(t *testing.T) {
+	for _, c := range []struct {
+		place string
+		more  []string
+		found bool
+	}{
+		{"/opt/bin", nil, true},
+		{"/run/current-system/sw/bin", nil, true},
+		{"/usr/local/lib/x", nil, false},
+		{"/usr/local/lib/x", []string{"/usr/local/lib/x"}, true},
+	} {
+		for _, linked := range []bool{false, true} {
+			root := t.TempDir()
+			file := c.place + "/a-tool"
+			if linked {
+				file = "/nix/store/a-tool"
+			}
+			must := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			must(errors.Join(os.MkdirAll(root+c.place, 0o755), os.MkdirAll(filepath.Dir(root+file), 0o755), os.WriteFile(root+file, []byte("#!/bin/sh\n"), 0o755)))
+			if linked {
+				must(os.Symlink(file, root+c.place+"/a-tool"))
+				must(os.Symlink("/nix/nowhere", root+c.place+"/another-tool"))
+			}
+			l := NewLocal(root, c.more...)
+			if l.Has("a-tool") != c.found || l.Has("another-tool") {
+				t.Errorf("%+v, behind a link: %t", c, linked)
+			}
+		}
+	}
+}
+
+// TestLinksOfTheNodeLeadBelowItsRoot: in a container, an absolute link would lead to the
+// container's own files.
+func TestLinksOfTheNodeLeadBelowItsRoot(t *testing.T) {
+	root := t.TempDir()
+	for _, link := range []struct{ at, to string }{
+		{"/etc", "/data/etc"}, {"/kubelet", "../data/kubelet"}, {"/data/etc/file", "/data/../data/real"}, {"/loop", "loop"}, {"/out", "../../../../data"},
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(root+link.at), 0o755), os.Symlink(link.to, root+link.at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := NewLocal(root)
+	if err := errors.Join(os.MkdirAll(root+"/data/kubelet", 0o755), os.WriteFile(root+"/data/real", []byte("mine"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]string{
+		"/": "/", "/data": "/data", "/etc/file": "/data/real", "/kubelet/a/b": "/data/kubelet/a/b", "/out/real": "/data/real", "/loop": "/loop", "/none/x": "/none/x",
+	} {
+		if got := l.Resolve(at); got != want {
+			t.Errorf("%s is %s, want %s", at, got, want)
+		}
+	}
+	if content, err := l.ReadFile("/etc/file"); err != nil || string(content) != "mine" {
+		t.Errorf("%q, %v", content, err)
+	}
+	if err := errors.Join(l.MakeDir("/kubelet/x"), l.Replace("/etc/new", nil), l.Remove("/etc/file")); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"/data/kubelet/x", "/data/etc/new", "/data/real"} {
+		if _, err := os.Lstat(root + name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestNamesOfInitiators are those that open-iscsi itself reads from the file.
+func TestNamesOfInitiators(t *testing.T) {
+	const name = "iqn.1993-08.org.debian:01:abc"
+	for content, want := range map[string]string{
+		"InitiatorName=" + name + "\n":                   name,
+		"## a comment\r\nInitiatorName=" + name + "\r\n": name,
+		" \tInitiatorName = " + name + " ":               name,
+		"#InitiatorName=iqn.2001-04.com.example:x\nInitiatorName=\nInitiatorAlias=x\nInitiatorName=" + name: name,
+		"InitiatorName=" + name + "\nInitiatorName=iqn.2001-04.com.example:x":                               name,
+		"GenerateName=yes\n":                    "/etc/iscsi/initiatorname.iscsi has no line InitiatorName=iqn…",
+		"InitiatorName=" + name + " # node 1\n": "remove quotes and comments",
+		`InitiatorName="` + name + `"`:          "remove quotes and comments",
+	} {
+		root := t.TempDir()
+		if err := errors.Join(os.MkdirAll(root+"/etc/iscsi", 0o755), os.WriteFile(root+"/etc/iscsi/initiatorname.iscsi", []byte(content), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := New(NewLocal(root), slog.Default()).InitiatorName()
+		if got != want && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %q, %v", content, got, err)
+		}
 	}
 }
 

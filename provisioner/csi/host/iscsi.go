@@ -28,8 +28,9 @@ type Login struct {
 	Interface string
 	// Initiator is the name that the node must use in the session.
 	Initiator string
-	// Multipath means that other paths take over when this one is lost.
-	Multipath bool
+	// Replacement is how long a session may be lost before its commands fail; zero means
+	// what iscsid.conf says.
+	Replacement time.Duration
 	// Credentials are those of the node; the zero value means that the target requires
 	// none.
 	Credentials Credentials
@@ -69,8 +70,10 @@ func (s Session) Disk(lun int) Address { return Address{s.Host, 0, s.TargetID, l
 var (
 	// iSCSI names as RFC 3721 defines them; they become arguments of iscsiadm.
 	targetName = regexp.MustCompile(`^(?:iqn|eui|naa)\.[A-Za-z0-9][A-Za-z0-9.:_-]{0,220}$`)
-	hostName   = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
-	portNumber = regexp.MustCompile(`^[0-9]{1,5}$`)
+	// initiatorLine is a line of initiatorname.iscsi with a value.
+	initiatorLine = regexp.MustCompile(`^[^#]*InitiatorName[^=]*=(.*\S)`)
+	hostName      = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
+	portNumber    = regexp.MustCompile(`^[0-9]{1,5}$`)
 )
 
 // highestLUN is the kernel's number of the last LUN that flat addressing can express.
@@ -121,17 +124,24 @@ func (h *Host) InitiatorName() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the node's iSCSI name cannot be read; install open-iscsi: %w", err)
 	}
+	// Sessions have the name that open-iscsi reads: from the first line with a value,
+	// whose rest belongs to the value, even what looks like quotes or a comment.
 	for line := range strings.Lines(string(content)) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "InitiatorName="); ok && targetName.MatchString(strings.TrimSpace(name)) {
-			return strings.TrimSpace(name), nil
+		found := initiatorLine.FindStringSubmatch(line)
+		if found == nil {
+			continue
 		}
+		name := strings.TrimSpace(found[1])
+		if !targetName.MatchString(name) {
+			return "", fmt.Errorf("%s gives the node the name %q, which is no iSCSI name; open-iscsi takes the rest of the line for the name, so remove quotes and comments from the line", file, name)
+		}
+		return name, nil
 	}
-	return "", fmt.Errorf("%s has no line that begins with InitiatorName=iqn", file)
+	return "", fmt.Errorf("%s has no line InitiatorName=iqn…", file)
 }
 
-// Sessions lists the sessions that were logged in under an initiator name. The sessions
-// of the cluster's native volumes have another name, and are never touched.
-func (h *Host) Sessions(initiator string) ([]Session, error) {
+// sessions lists the node's sessions, whoever logged in.
+func (h *Host) sessions() ([]Session, error) {
 	names, err := h.root.ReadDir("/sys/class/iscsi_session")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -161,7 +171,7 @@ func (h *Host) Sessions(initiator string) ([]Session, error) {
 		session.Target.Portal = net.JoinHostPort(address, h.attribute(connection+"persistent_port"))
 		session.Interface = h.attribute(directory + "ifacename")
 		// A session that is being made or ended has no attributes.
-		if strings.EqualFold(session.Initiator, initiator) && known {
+		if session.Initiator != "" && known {
 			found = append(found, session)
 		}
 	}
@@ -196,23 +206,32 @@ func (h *Host) sessionHosts() (map[string]int, error) {
 	return hosts, nil
 }
 
-// SessionsTo lists the initiator's sessions to a target at a portal.
+// SessionsTo lists the initiator's sessions to a target at a portal. The sessions of the
+// cluster's native volumes have another name, and are never touched.
 func (h *Host) SessionsTo(initiator string, t Target) ([]Session, error) {
-	all, err := h.Sessions(initiator)
+	all, err := h.sessions()
 	return slices.DeleteFunc(all, func(s Session) bool {
-		return s.Target.Name != t.Name || !samePortal(s.Target.Portal, t.Portal)
+		return !strings.EqualFold(s.Initiator, initiator) || s.Target.Name != t.Name || !samePortal(s.Target.Portal, t.Portal)
 	}), err
+}
+
+// refuseOthers refuses a target to which somebody else is logged in, at any portal. If it
+// is kubelet, for native volumes, it takes the disks of all sessions to the target for
+// its own: it would give pods the disks of the driver, or delete them.
+func (h *Host) refuseOthers(initiator string, t Target) error {
+	all, err := h.sessions()
+	for _, s := range all {
+		if strings.EqualFold(s.Target.Name, t.Name) && !strings.EqualFold(s.Initiator, initiator) {
+			return Refuse(ForeignPath, "the node is also logged in to target %s under the name %s (session %d), as for a native volume, whose disks and the driver's could not be told apart; keep native volumes of this storage on other nodes, or log out", t.Name, s.Initiator, s.ID)
+		}
+	}
+	return err
 }
 
 const (
 	codeSessionExists = 15
 	codeNoRecords     = 21
 	codeLoginRefused  = 24
-
-	// pathTimeout is how many seconds a session may be lost before its commands fail,
-	// if another path can take over; singlePathTimeout applies without another path.
-	pathTimeout       = 15
-	singlePathTimeout = 60
 
 	// recovery is how long a lost session may take to come back by itself.
 	recovery = 5 * time.Second
@@ -225,6 +244,9 @@ const (
 // LogIn returns a session to the target, and makes one if there is none. The caller
 // must hold the target's lock.
 func (h *Host) LogIn(ctx context.Context, t Target, l Login) (Session, error) {
+	if err := h.refuseOthers(l.Initiator, t); err != nil {
+		return Session{}, err
+	}
 	session, found, err := h.usable(ctx, t, l.Initiator)
 	if err != nil || found {
 		return session, err
@@ -287,7 +309,7 @@ func (h *Host) usable(ctx context.Context, t Target, initiator string) (Session,
 }
 
 // record replaces open-iscsi's record of the target, so that nothing of an earlier
-// record is left in it.
+// record is left in it. A new record has what iscsid.conf says.
 func (h *Host) record(ctx context.Context, t Target, l Login) error {
 	if err := h.forgetTarget(ctx, t, l.Interface); err != nil {
 		return err
@@ -296,26 +318,31 @@ func (h *Host) record(ctx context.Context, t Target, l Login) error {
 	if _, err := h.run(ctx, "iscsiadm", append(slices.Clone(node), "new")...); err != nil {
 		return err
 	}
-	timeout := singlePathTimeout
-	if l.Multipath {
-		timeout = pathTimeout
-	}
 	settings := [][2]string{
 		// The kernel must not find disks that nobody asked for.
 		{"node.session.scan", "manual"},
 		// A session must not come back after a restart of the node, because the volume
 		// may be elsewhere by then.
 		{"node.startup", "manual"},
-		{"node.session.timeo.replacement_timeout", strconv.Itoa(timeout)},
 		{"node.session.initial_login_retry_max", strconv.Itoa(loginTries)},
 		{"node.conn[0].timeo.login_timeout", strconv.Itoa(loginTimeout)},
 	}
-	secret := l.Credentials.Password
-	if secret == "" {
-		settings = append(settings, [2]string{"node.session.auth.authmethod", "None"})
-	} else {
-		settings = append(settings, [2]string{"node.session.auth.authmethod", "CHAP"}, [2]string{"node.session.auth.username", l.Credentials.User})
+	if l.Replacement > 0 {
+		settings = append(settings, [2]string{"node.session.timeo.replacement_timeout", strconv.Itoa(int(l.Replacement.Seconds()))})
 	}
+	secret, method := l.Credentials.Password, "CHAP"
+	if secret == "" {
+		method = "None"
+	}
+	settings = append(settings,
+		[2]string{"node.session.auth.authmethod", method},
+		// The credentials of iscsid.conf are for other storage: open-iscsi would send
+		// them, or demand that this storage knows them, whatever the method is.
+		[2]string{"node.session.auth.username", l.Credentials.User},
+		[2]string{"node.session.auth.password", ""},
+		[2]string{"node.session.auth.username_in", ""},
+		[2]string{"node.session.auth.password_in", ""},
+	)
 	update := append(slices.Clone(node), "update", "-n")
 	for _, setting := range settings {
 		if _, err := h.run(ctx, "iscsiadm", append(slices.Clone(update), setting[0], "-v", setting[1])...); err != nil {
@@ -408,25 +435,10 @@ func (h *Host) forgetTarget(ctx context.Context, t Target, iface string) error {
 
 // SessionOf returns the session that a disk belongs to, whoever logged in.
 func (h *Host) SessionOf(a Address) (Session, bool, error) {
-	names, err := h.root.ReadDir("/sys/class/iscsi_session")
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
+	all, err := h.sessions()
+	i := slices.IndexFunc(all, func(s Session) bool { return s.Host == a.Host })
+	if err != nil || i < 0 {
 		return Session{}, false, err
 	}
-	initiators := map[string]bool{}
-	for _, name := range names {
-		initiators[h.attribute("/sys/class/iscsi_session/"+name+"/initiatorname")] = true
-	}
-	for initiator := range initiators {
-		sessions, err := h.Sessions(initiator)
-		if err != nil {
-			return Session{}, false, err
-		}
-		if i := slices.IndexFunc(sessions, func(s Session) bool { return s.Host == a.Host }); i >= 0 {
-			return sessions[i], true, nil
-		}
-	}
-	return Session{}, false, nil
+	return all[i], true, nil
 }

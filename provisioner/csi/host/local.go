@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,19 +25,53 @@ type Local struct {
 	// prefix is where the node's root directory is mounted; empty for this process's
 	// own.
 	prefix string
+	// tools are where the node's programs are.
+	tools []string
 	// stuck counts the calls that the kernel has not answered, by what they are about.
 	mu    sync.Mutex
 	stuck map[string]int
 }
 
 // NewLocal makes the Root of the node whose root directory is mounted at the given
-// path. Tools run with that as their root directory.
-func NewLocal(at string) *Local {
-	return &Local{prefix: strings.TrimSuffix(filepath.Clean(at), "/"), stuck: map[string]int{}}
+// path. Tools run with that as their root directory, and are looked for in the given
+// directories before the usual ones.
+func NewLocal(at string, tools ...string) *Local {
+	return &Local{prefix: strings.TrimSuffix(filepath.Clean(at), "/"), tools: slices.Concat(tools, toolDirectories), stuck: map[string]int{}}
 }
 
-// Path converts a path on the node to the path that this process uses for it.
-func (l *Local) Path(path string) string { return l.prefix + path }
+// Path converts a path on the node to the path that this process uses for it. It has no
+// links, because an absolute one would lead to the root directory of this process.
+func (l *Local) Path(path string) string { return l.prefix + l.Resolve(path) }
+
+// mostLinks is how many links in a path the kernel follows, too.
+const mostLinks = 40
+
+// Resolve follows links as programs of the node do.
+func (l *Local) Resolve(at string) string {
+	done, rest := "", strings.Split(at, "/")
+	for links := 0; len(rest) > 0; {
+		next := rest[0]
+		rest = rest[1:]
+		switch next {
+		case "", ".":
+			continue
+		case "..":
+			done = done[:max(0, strings.LastIndex(done, "/"))]
+			continue
+		}
+		to, err := os.Readlink(l.prefix + done + "/" + next)
+		if err != nil || links == mostLinks {
+			done += "/" + next
+			continue
+		}
+		links++
+		if strings.HasPrefix(to, "/") {
+			done = ""
+		}
+		rest = append(strings.Split(to, "/"), rest...)
+	}
+	return cmp.Or(done, "/")
+}
 
 // maxFileSize bounds how much of a file is read. The longest file is the mountinfo of a
 // node with thousands of mounts.
@@ -131,23 +167,23 @@ func (l *Local) MakeFile(path string) error {
 	return file.Close()
 }
 
-// Remove removes a file or an empty directory.
+// Remove removes a file or an empty directory, or a link.
 func (l *Local) Remove(path string) error {
-	if err := os.Remove(l.Path(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	directory, name := filepath.Split(path)
+	if err := os.Remove(filepath.Join(l.Path(directory), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// toolDirectories are where the node's programs are. The PATH of this process is not
-// that of the node.
-var toolDirectories = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+// toolDirectories are where the programs of most nodes are; the last two are those of
+// Flatcar and NixOS. The PATH of this process is not that of the node.
+var toolDirectories = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/bin", "/run/current-system/sw/bin"}
 
 func (l *Local) find(tool string) string {
-	for _, directory := range toolDirectories {
-		// A link may lead to a place that exists only below the node's root directory.
+	for _, directory := range l.tools {
 		info, err := os.Lstat(l.Path(directory + "/" + tool))
-		if err == nil && (info.Mode()&fs.ModeSymlink != 0 || info.Mode().IsRegular() && info.Mode()&0o111 != 0) {
+		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return directory + "/" + tool
 		}
 	}
@@ -182,7 +218,7 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 	// node's root directory.
 	command.Err = nil
 	command.Dir = "/"
-	command.Env = []string{"PATH=" + strings.Join(toolDirectories, ":"), "LC_ALL=C"}
+	command.Env = []string{"PATH=" + strings.Join(l.tools, ":"), "LC_ALL=C"}
 	command.Stdout, command.Stderr = &output, &output
 	command.WaitDelay = time.Second
 	if l.prefix != "" {

@@ -19,8 +19,8 @@ import (
 
 func changeRoot(to string) *syscall.SysProcAttr { return &syscall.SysProcAttr{Chroot: to} }
 
-// deviceLimit bounds an access to a device. A lost session fails its commands after its
-// replacement timeout, which is up to singlePathTimeout.
+// deviceLimit bounds an access to a device, which waits for a lost session until its
+// replacement timeout.
 const deviceLimit = 75 * time.Second
 
 // generic is the kernel's sg_io_hdr.

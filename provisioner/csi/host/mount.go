@@ -80,10 +80,13 @@ func unescape(text string) string {
 	return b.String()
 }
 
-// MountsAt lists what is mounted at a path; the last one is the topmost.
+// MountsAt lists what is mounted at a path; the last one is the topmost. The path may
+// lead through links, as below a kubelet's directory that is one, but the kernel's table
+// does not.
 func (h *Host) MountsAt(at string) ([]Mount, error) {
 	all, err := h.Mounts()
-	return slices.DeleteFunc(all, func(m Mount) bool { return m.At != path.Clean(at) }), err
+	at = path.Join(h.root.Resolve(path.Dir(at)), path.Base(at))
+	return slices.DeleteFunc(all, func(m Mount) bool { return m.At != at }), err
 }
 
 // MountsOf lists the mounts of a device's filesystem, and those of the device itself as
@@ -136,7 +139,7 @@ func (h *Host) Mount(ctx context.Context, device, at, filesystem string, options
 // Bind shows a directory or a file at another path. The options apply to the mount, not
 // to the filesystem.
 func (h *Host) Bind(ctx context.Context, from, at string, options []string) error {
-	if err := h.mount(ctx, at, "--bind", from, at); err != nil {
+	if err := h.mount(ctx, at, "--bind", "-o", netdev, from, at); err != nil {
 		return err
 	}
 	return h.Rebind(ctx, at, options)

@@ -17,6 +17,9 @@ type Root interface {
 // Files are the node's files.
 type Files interface {
 	ReadFile(path string) ([]byte, error)
+	// Resolve returns a path without symbolic links. What does not exist stays as it
+	// is.
+	Resolve(path string) string
 	// ReadDir lists the names in a directory.
 	ReadDir(path string) ([]string, error)
 	// Set writes an attribute of sysfs.
@@ -77,11 +80,16 @@ type Command struct {
 	Arguments []string
 	// Secret is a last argument that must not appear in errors or logs.
 	Secret string
-	// Limit bounds how long the program may run; zero means toolLimit.
+	// Limit bounds how long the program may run; zero means toolLimit, and Unlimited
+	// that it may run as long as it needs.
 	Limit time.Duration
 }
 
-const toolLimit = 2 * time.Minute
+const (
+	toolLimit = 2 * time.Minute
+	// Unlimited is the Limit of a program that must not be killed.
+	Unlimited time.Duration = 1 << 62
+)
 
 // String returns the call in a form that errors and logs may show.
 func (c Command) String() string {
@@ -127,14 +135,22 @@ func (h *Host) run(ctx context.Context, tool string, arguments ...string) (strin
 }
 
 func (h *Host) call(ctx context.Context, c Command) (string, error) {
-	if !h.root.Has(c.Tool) {
-		return "", Refuse(MissingTool, "%s is not installed on the node; install the package that provides it", c.Tool)
+	if err := h.Need(c.Tool, "the package that provides it"); err != nil {
+		return "", err
 	}
 	return h.root.Run(ctx, c)
 }
 
 // Has reports whether the node has a program.
 func (h *Host) Has(tool string) bool { return h.root.Has(tool) }
+
+// Need returns an error if the node lacks a program. It names the package to install.
+func (h *Host) Need(tool, of string) error {
+	if h.root.Has(tool) {
+		return nil
+	}
+	return Refuse(MissingTool, "%s is not installed on the node; install %s, or name the directory of the program in --tool-directories", tool, of)
+}
 
 // BootID returns an ID that changes whenever the node starts.
 func (h *Host) BootID() (string, error) {

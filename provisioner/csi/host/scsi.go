@@ -286,7 +286,10 @@ const (
 	pageSerial         = 0x80
 	pageIdentification = 0x83
 
-	inquiryLength = 252
+	// inquiryLength is enough for most answers, and small enough for every disk;
+	// longestInquiry is what a command can ask for.
+	inquiryLength  = 252
+	longestInquiry = 1<<16 - 1
 )
 
 // ErrNotSupported is a disk's answer to an inquiry that it does not support.
@@ -314,21 +317,27 @@ func (h *Host) identity(ctx context.Context, disk string) (string, error) {
 	return identity, nil
 }
 
-// inquire reads a page of vital product data, without its header.
+// inquire reads a page of vital product data, without its header. If the page is longer
+// than what was asked for, as it is with long target names, it asks for all of it.
 func (h *Host) inquire(ctx context.Context, disk string, page byte) ([]byte, error) {
-	answer, err := h.root.SCSI(ctx, disk, []byte{commandInquiry, 1, page, 0, inquiryLength, 0}, inquiryLength)
-	if err != nil {
-		return nil, err
+	for length := inquiryLength; ; {
+		answer, err := h.root.SCSI(ctx, disk, []byte{commandInquiry, 1, page, byte(length >> 8), byte(length), 0}, length)
+		if err != nil {
+			return nil, err
+		}
+		if len(answer) < 4 || answer[1] != page {
+			return nil, fmt.Errorf("%s answers an inquiry of page %#x with %x", disk, page, answer)
+		}
+		// The upper bits are not zero if the target no longer has such a LUN.
+		if answer[0] != 0 {
+			return nil, Refuse(WrongDisk, "%s is no longer a disk: its type is %#x", disk, answer[0])
+		}
+		whole := min(4+int(binary.BigEndian.Uint16(answer[2:4])), longestInquiry)
+		if whole <= length {
+			return answer[4:min(whole, len(answer))], nil
+		}
+		length = whole
 	}
-	if len(answer) < 4 || answer[1] != page {
-		return nil, fmt.Errorf("%s answers an inquiry of page %#x with %x", disk, page, answer)
-	}
-	// The upper bits are not zero if the target no longer has such a LUN.
-	if answer[0] != 0 {
-		return nil, Refuse(WrongDisk, "%s is no longer a disk: its type is %#x", disk, answer[0])
-	}
-	length := int(binary.BigEndian.Uint16(answer[2:4]))
-	return answer[4:min(4+length, len(answer))], nil
 }
 
 // parseDesignators returns the best of the designators that a disk reports.

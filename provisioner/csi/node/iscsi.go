@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -22,13 +23,16 @@ type iscsi struct {
 	scsi
 	// iface is open-iscsi's name for the transport.
 	iface string
+	// replacement is how long a session may be lost before its commands fail; zero means
+	// what iscsid.conf says.
+	replacement time.Duration
 }
 
 func (p *iscsi) identify(_ context.Context, n *wire.Node) error {
-	if !p.host.Has("iscsiadm") {
-		return errors.New("iscsiadm is not installed on the node; install open-iscsi")
+	err := p.host.Need("iscsiadm", "open-iscsi")
+	if err != nil {
+		return err
 	}
-	var err error
 	n.InitiatorName, err = p.host.InitiatorName()
 	return err
 }
@@ -54,7 +58,7 @@ func (p *iscsi) attach(ctx context.Context, r *record, credentials wire.Credenti
 	defer release()
 	multipath := p.host.MultipathRuns(ctx)
 	login := host.Login{
-		Interface: p.iface, Initiator: r.Initiator, Multipath: multipath && len(r.Paths) > 1,
+		Interface: p.iface, Initiator: r.Initiator, Replacement: p.replacement,
 		Credentials: host.Credentials{User: credentials.User, Password: credentials.Password},
 	}
 	var disks []host.Disk

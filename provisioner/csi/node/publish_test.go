@@ -82,15 +82,15 @@ func TestOptionsOfMounts(t *testing.T) {
 		staged, shown   string
 		writes, rawRead bool
 	}{
-		"none":            {use: func(*use) {}, staged: "defaults", writes: true},
-		"of the pod":      {use: func(*use) {}, readOnly: true, staged: "defaults", shown: "remount,bind,ro"},
-		"of the claim":    {use: func(u *use) { u.flags = []string{"noatime", "discard"} }, staged: "noatime,discard", shown: "remount,bind,noatime", writes: true},
-		"xfs":             {use: func(u *use) { u.filesystem = "xfs" }, staged: "nouuid", writes: true},
-		"one reader":      {use: func(u *use) { u.mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY }, staged: "ro", shown: "remount,bind,ro"},
-		"many readers":    {use: func(u *use) { u.mode = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY }, staged: "ro", shown: "remount,bind,ro"},
-		"a reading array": {use: func(u *use) { u.arrayReads = true }, staged: "ro,noload", shown: "remount,bind,ro"},
+		"none":            {use: func(*use) {}, staged: "_netdev,errors=remount-ro", writes: true},
+		"of the pod":      {use: func(*use) {}, readOnly: true, staged: "_netdev,errors=remount-ro", shown: "remount,bind,ro"},
+		"of the claim":    {use: func(u *use) { u.flags = []string{"noatime", "discard"} }, staged: "noatime,discard,_netdev,errors=remount-ro", shown: "remount,bind,noatime", writes: true},
+		"xfs":             {use: func(u *use) { u.filesystem = "xfs" }, staged: "_netdev,nouuid", writes: true},
+		"one reader":      {use: func(u *use) { u.mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY }, staged: "_netdev,ro,errors=remount-ro", shown: "remount,bind,ro"},
+		"many readers":    {use: func(u *use) { u.mode = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY }, staged: "_netdev,ro,errors=remount-ro", shown: "remount,bind,ro"},
+		"a reading array": {use: func(u *use) { u.arrayReads = true }, staged: "_netdev,ro,noload,errors=remount-ro", shown: "remount,bind,ro"},
 		"SELinux": {use: func(u *use) { u.flags = []string{`context="system_u:object_r:container_file_t:s0:c1,c2"`} },
-			staged: `context="system_u:object_r:container_file_t:s0:c1,c2"`, writes: true},
+			staged: `context="system_u:object_r:container_file_t:s0:c1,c2",_netdev,errors=remount-ro`, writes: true},
 		"a raw volume": {use: func(u *use) { u.block = true }, writes: true},
 		"a raw volume of one reader": {use: func(u *use) { u.block, u.mode = true, csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY },
 			rawRead: true, writes: true},
@@ -134,15 +134,21 @@ func TestAReadOnlyMountDoesNotBecomeWritable(t *testing.T) {
 	})
 }
 
-func TestARepairedFilesystemIsUsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, u := newFixture(t), plain()
-		*f.volume() = csinode.Volume{Bytes: gibibyte, Filesystem: "ext4", UUID: u.id, FilesystemBytes: gibibyte, NeedsCheck: 1}
-		f.must(f.stage(u))
-		if !strings.Contains(f.log.String(), "filesystem was repaired") {
-			t.Error("nobody is told")
-		}
-	})
+// TestWhatE2fsckSaysIsTakenAsKubeletTakesIt: 4 means that errors are left, 8 that e2fsck
+// failed, as it does at features that are newer than itself, and -1 that it was killed.
+func TestWhatE2fsckSaysIsTakenAsKubeletTakesIt(t *testing.T) {
+	for code, used := range map[int]bool{1: true, 2: true, 3: true, 4: false, 5: false, 6: false, 8: true, 12: true, 16: true, 128: true, -1: false} {
+		synctest.Test(t, func(t *testing.T) {
+			f, u := newFixture(t), plain()
+			*f.volume() = csinode.Volume{Bytes: gibibyte, Filesystem: "ext4", UUID: u.id, FilesystemBytes: gibibyte, NeedsCheck: code}
+			if err := f.stage(u); (err == nil) != used {
+				t.Errorf("after e2fsck's exit code %d: %v", code, err)
+			}
+			if used && !strings.Contains(f.log.String(), "filesystem was repaired, or could not be checked") {
+				t.Errorf("nobody is told about exit code %d", code)
+			}
+		})
+	}
 }
 
 func TestAVolumeGrows(t *testing.T) {
@@ -261,7 +267,7 @@ func TestTheNodeSaysWhoItIs(t *testing.T) {
 	f.node.Missing = map[string]bool{}
 	f.node.PutFile("/etc/iscsi/initiatorname.iscsi", "GenerateName=yes\n")
 	_, err = info()
-	f.refuses(err, codes.FailedPrecondition, "/etc/iscsi/initiatorname.iscsi has no line that begins with InitiatorName=iqn")
+	f.refuses(err, codes.FailedPrecondition, "/etc/iscsi/initiatorname.iscsi has no line InitiatorName=iqn")
 	f.node.RemoveFiles("/etc")
 	_, err = info()
 	f.refuses(err, codes.FailedPrecondition, "the node's iSCSI name cannot be read; install open-iscsi")

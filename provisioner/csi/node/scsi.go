@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 )
@@ -99,6 +101,9 @@ func (p scsi) accept(r *record, disks []host.Disk, failures []error, multipath b
 			return host.Refuse(host.WrongDisk, "the paths of volume %s lead to different disks: %s is %s of %d bytes, %s is %s of %d bytes",
 				r.Volume, disks[0].Name, disks[0].Identity, disks[0].Bytes, disk.Name, disk.Identity, disk.Bytes)
 		}
+	}
+	if named, _, _ := strings.Cut(disks[0].Identity, "/"); len(r.Identities) > 0 && !slices.Contains(r.Identities, named) {
+		return host.Refuse(host.WrongDisk, "the disk %s of volume %s is %s, but Cinder names %s", disks[0].Name, r.Volume, named, strings.Join(r.Identities, ", "))
 	}
 	if multipath {
 		other, err := p.state.namesake(disks[0].Identity, r.Volume)

@@ -3,10 +3,10 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -24,6 +24,11 @@ type Options struct {
 	StateDir string
 	// NodeName is the name of the Node object.
 	NodeName string
+	// Replacement is how long an iSCSI session may be lost before its commands fail;
+	// zero means what the node's iscsid.conf says.
+	Replacement time.Duration
+	// MakeOptions are further options for making filesystems, by filesystem.
+	MakeOptions map[string][]string
 	// Observer may be nil.
 	Observer Observer
 	Logger   *slog.Logger
@@ -36,6 +41,7 @@ type Service struct {
 	host      *host.Host
 	state     *state
 	name      string
+	make      map[string][]string
 	protocols map[string]protocol
 	observer  Observer
 	logger    *slog.Logger
@@ -51,11 +57,11 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot}, name: o.NodeName, observer: o.Observer, logger: o.Logger}
+	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot}, name: o.NodeName, make: o.MakeOptions, observer: o.Observer, logger: o.Logger}
 	common := scsi{h, s.state, o.Observer, o.Logger}
 	s.protocols = map[string]protocol{
-		protocolISCSI:        &iscsi{common, "default"},
-		protocolISER:         &iscsi{common, "iser"},
+		protocolISCSI:        &iscsi{common, "default", o.Replacement},
+		protocolISER:         &iscsi{common, "iser", o.Replacement},
 		protocolNVMeOF:       &nvme{h, s.state, o.Observer, o.Logger},
 		protocolFibreChannel: &fibreChannel{common},
 	}
@@ -83,22 +89,18 @@ var tools = []string{"mount", "umount", "blockdev", "mkfs.ext4", "e2fsck", "resi
 func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	var errs []error
 	for _, tool := range tools {
-		if !s.host.Has(tool) {
-			errs = append(errs, fmt.Errorf("%s is not installed on the node; install the package that provides it", tool))
-		}
+		errs = append(errs, s.host.Need(tool, "the package that provides it"))
 	}
 	n := wire.Node{Name: s.name, Multipath: s.host.MultipathRuns(ctx)}
 	if n.Multipath && !s.host.Has("multipath") {
 		errs = append(errs, errors.New("the node runs multipathd, but has no multipath; install multipath-tools"))
 	}
 	errs = append(errs, s.identify(ctx, &n)...)
-	id := ""
-	if len(errs) == 0 {
-		var err error
+	id, err := "", errors.Join(errs...)
+	if err == nil {
 		id, err = n.NodeID()
-		errs = append(errs, err)
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	return &csi.NodeGetInfoResponse{NodeId: id}, nil

@@ -236,7 +236,7 @@ func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer)
 	if err != nil {
 		return err
 	}
-	filesystem := host.Wanted{Volume: r.volumeID(), Copied: r.Copied, Filesystem: r.Filesystem, ReadOnly: r.ReadOnly, Begun: begun, NeverFormat: r.NeverFormat}
+	filesystem := host.Wanted{Volume: r.volumeID(), Copied: r.Copied, Filesystem: r.Filesystem, ReadOnly: r.ReadOnly, Begun: begun, NeverFormat: r.NeverFormat, Options: s.make[r.Filesystem]}
 	format, err := host.Judge(r.Device, content, filesystem)
 	if err != nil {
 		return err
@@ -250,7 +250,7 @@ func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer)
 		if err := s.state.beginFormat(r); err != nil {
 			return err
 		}
-		if err := s.host.Format(ctx, r.Device, filesystem); err != nil {
+		if err := s.host.Format(ctx, r.Device, content, filesystem); err != nil {
 			return err
 		}
 		s.logger.Info("volume got a filesystem", "volume", r.Volume, "device", r.Device, "filesystem", r.Filesystem)

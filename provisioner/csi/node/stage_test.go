@@ -846,29 +846,39 @@ func (f *fixture) unknownProtocol(u use) {
 }
 
 // TestSessionsOfOthersStay: kubelet's native volumes use another initiator name, and
-// other volumes use the same target.
+// other volumes use the same target. Beside a native session, nothing more is staged:
+// kubelet would take the driver's disks for its own.
 func TestSessionsOfOthersStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFixture(t), plain()
-		_, native := f.node.LogIn(iqn("vol-1"), onePortal, "iqn.2026-01.org.example:cluster")
-		theirs := f.node.Find(native, 1)
 		f.target().LUNs[2] = &csinode.Volume{Bytes: gibibyte, Serial: "two"}
 		second := plain()
 		second.id, second.lun = secondID, 2
 		f.must(f.stage(u))
 		f.must(f.stage(second))
+		_, native := f.node.LogIn(iqn("vol-1"), twoPortal, "iqn.2026-01.org.example:cluster")
+		theirs := f.node.Find(native, 1)
 		f.must(f.unstage(u))
-		if devices := f.node.Devices(); len(devices) != 2 || devices[0] != theirs {
+		if devices := f.node.Devices(); len(devices) != 2 || devices[1] != theirs {
 			t.Errorf("disks: %q", devices)
 		}
+		f.refuses(f.stage(u), codes.FailedPrecondition, "ForeignPath: the node is also logged in to target "+iqn("vol-1")+" under the name iqn.2026-01.org.example:cluster")
+		// What is staged already can be used, and goes.
+		f.must(f.stage(second))
 		f.must(f.publish(second, 1, false))
 		f.must(f.unpublish(second, 1))
 		f.must(f.unstage(second))
+		f.refuses(f.stage(second), codes.FailedPrecondition, "ForeignPath: ")
 		want := []string{"disk ", "session "}
 		left := f.node.Left()
 		if len(left) != 2 || !strings.HasPrefix(left[0], want[0]) || !strings.HasPrefix(left[1], want[1]) {
 			t.Errorf("left: %q", left)
 		}
+		// Sessions to other targets are nobody's business.
+		f.add("vol-2", &csinode.Volume{Bytes: gibibyte})
+		second.target, second.lun = "vol-2", 1
+		f.must(f.stage(second))
+		f.must(f.unstage(second))
 		f.unharmed()
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"path"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -37,6 +38,11 @@ type Options struct {
 	NodeName        string
 	Listen          string
 	DrainTimeout    time.Duration
+	// ToolDirectories are on the node, separated by colons.
+	ToolDirectories string
+	Replacement     time.Duration
+	// MakeExt4 and MakeXFS are further options for mkfs, separated by blanks.
+	MakeExt4, MakeXFS string
 
 	// Version is the program's version.
 	Version string
@@ -48,12 +54,16 @@ type Options struct {
 // AddFlags binds the options to flags, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Endpoint, "csi-endpoint", "", "`path` of the CSI socket on the node; default is csi.sock in the driver's directory below --kubelet-dir")
-	flags.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "root `directory` of the kubelet on the node, without symbolic links")
+	flags.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "root `directory` of the kubelet on the node")
 	flags.StringVar(&o.RegistrationDir, "registration-dir", "", "`directory` on the node where the kubelet looks for drivers; default is plugins_registry in --kubelet-dir")
 	flags.StringVar(&o.HostRoot, "host-root", "/", "where the node's root `directory` is mounted; in a container, with mountPropagation Bidirectional")
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/standalone-cinder", "`directory` on the node for the state files of staged volumes")
 	flags.StringVar(&o.NodeName, "node-name", "", "`name` of the Node object; default is $NODE_NAME")
 	flags.StringVar(&o.Listen, "listen", "", "`address` of /metrics and /healthz, such as 127.0.0.1:9809; empty serves neither")
+	flags.StringVar(&o.ToolDirectories, "tool-directories", "", "further `directories` of programs on the node, separated by colons, which are searched before the usual ones")
+	flags.DurationVar(&o.Replacement, "iscsi-replacement-timeout", 0, "how long an iSCSI session may be lost before its commands fail; default is replacement_timeout of the node's iscsid.conf")
+	flags.StringVar(&o.MakeExt4, "mkfs-ext4-options", "", "further `options` of mkfs.ext4, separated by blanks, such as -O and the features that the oldest node can mount")
+	flags.StringVar(&o.MakeXFS, "mkfs-xfs-options", "", "further `options` of mkfs.xfs, separated by blanks, such as -i nrext64=0")
 	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a stopped plugin waits for its calls to finish; keep it below the pod's termination grace period")
 }
 
@@ -74,12 +84,20 @@ func (o *Options) Complete(getenv func(string) string) error {
 	if o.NodeName == "" {
 		problems = append(problems, errors.New("--node-name is required, or the variable NODE_NAME"))
 	}
-	for _, p := range []struct{ flag, value string }{
+	type given struct{ flag, value string }
+	paths := []given{
 		{"--csi-endpoint", o.Endpoint}, {"--kubelet-dir", o.KubeletDir}, {"--registration-dir", o.RegistrationDir}, {"--host-root", o.HostRoot}, {"--state-dir", o.StateDir},
-	} {
+	}
+	for _, directory := range filepath.SplitList(o.ToolDirectories) {
+		paths = append(paths, given{"--tool-directories", directory})
+	}
+	for _, p := range paths {
 		if !path.IsAbs(p.value) {
 			problems = append(problems, fmt.Errorf("%s is %q; give an absolute path", p.flag, p.value))
 		}
+	}
+	if o.Replacement < 0 || o.Replacement%time.Second != 0 {
+		problems = append(problems, fmt.Errorf("--iscsi-replacement-timeout is %s; give whole seconds, or 0s for what iscsid.conf says", o.Replacement))
 	}
 	if o.DrainTimeout < 0 {
 		problems = append(problems, fmt.Errorf("--drain-timeout is %s; give 0s or more", o.DrainTimeout))
@@ -94,9 +112,10 @@ const garbageShare = 30
 // Run serves until the context ends.
 func Run(ctx context.Context, o Options) error {
 	debug.SetGCPercent(garbageShare)
-	root := host.NewLocal(o.HostRoot)
+	root := host.NewLocal(o.HostRoot, filepath.SplitList(o.ToolDirectories)...)
 	metrics := NewMetrics(o.Registry)
-	service, err := node.New(node.Options{Root: root, StateDir: o.StateDir, NodeName: o.NodeName, Observer: metrics, Logger: o.Logger})
+	service, err := node.New(node.Options{Root: root, StateDir: o.StateDir, NodeName: o.NodeName, Replacement: o.Replacement, Observer: metrics, Logger: o.Logger,
+		MakeOptions: map[string][]string{host.Ext4: strings.Fields(o.MakeExt4), host.XFS: strings.Fields(o.MakeXFS)}})
 	if err != nil {
 		return err
 	}

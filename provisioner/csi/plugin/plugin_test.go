@@ -193,10 +193,12 @@ func TestThePluginServesAndRegisters(t *testing.T) {
 
 func TestOptionsThatCannotBe(t *testing.T) {
 	for want, arguments := range map[string][]string{
-		"--node-name is required, or the variable NODE_NAME":  nil,
-		`--state-dir is "x"; give an absolute path`:           {"--node-name", "n", "--state-dir", "x"},
-		`--csi-endpoint is "tcp://:1"; give an absolute path`: {"--node-name", "n", "--csi-endpoint", "tcp://:1"},
-		"--drain-timeout is -1s; give 0s or more":             {"--node-name", "n", "--drain-timeout", "-1s"},
+		"--node-name is required, or the variable NODE_NAME":                                       nil,
+		`--state-dir is "x"; give an absolute path`:                                                {"--node-name", "n", "--state-dir", "x"},
+		`--csi-endpoint is "tcp://:1"; give an absolute path`:                                      {"--node-name", "n", "--csi-endpoint", "tcp://:1"},
+		"--drain-timeout is -1s; give 0s or more":                                                  {"--node-name", "n", "--drain-timeout", "-1s"},
+		"--tool-directories is \"x\"; give an absolute path":                                       {"--node-name", "n", "--tool-directories", "/opt/x:x"},
+		"--iscsi-replacement-timeout is 1.5s; give whole seconds, or 0s for what iscsid.conf says": {"--node-name", "n", "--iscsi-replacement-timeout", "1.5s"},
 	} {
 		var o Options
 		flags := pflag.NewFlagSet("node", pflag.ContinueOnError)

@@ -24,7 +24,7 @@ type Connection struct {
 	// log in. Without the entry it must not try.
 	Credentials bool
 	// Identities are the IDs that the disk must show, as far as Cinder knows them:
-	// uuid. and a UUID, or eui. and an NGUID.
+	// uuid. and a UUID, or eui. and an NGUID, or naa. and an NAA identifier.
 	Identities []string
 	// ReadOnly reports whether the array refuses writes.
 	ReadOnly bool
