@@ -319,9 +319,16 @@ func TestAbsenceNeedsProof(t *testing.T) {
 		want      string
 		requests  int
 	}{
-		"Cinder's fault":                 {get: fixed(404, `{"itemNotFound": {"code": 404, "message": "Volume v1 could not be found."}}`), kind: KindNotFound, want: "Volume v1 could not be found (HTTP 404, req-1)", requests: 1},
-		"a proxy's 404 for everything":   {get: fixed(404, proxy), list: fixed(404, proxy), kind: KindConfig, want: unprovenAbsence + " (HTTP 404, req-1)", requests: 2},
-		"the list still has it":          {get: fixed(404, proxy), list: fixed(200, page("", "v0", "v1")), kind: KindConfig, want: unprovenAbsence + " (HTTP 404, req-1)", requests: 2},
+		"Cinder's fault":               {get: fixed(404, `{"itemNotFound": {"code": 404, "message": "Volume v1 could not be found."}}`), kind: KindNotFound, want: "Volume v1 could not be found (HTTP 404, req-1)", requests: 1},
+		"a proxy's 404 for everything": {get: fixed(404, proxy), list: fixed(404, proxy), kind: KindConfig, want: unprovenAbsence + " (HTTP 404, req-1)", requests: 2},
+		"the list still has it":        {get: fixed(404, proxy), list: fixed(200, page("", "v0", "v1")), kind: KindConfig, want: unprovenAbsence + " (HTTP 404, req-1)", requests: 2},
+		"the list of its project has it": {get: fixed(404, proxy), list: func(w http.ResponseWriter, r *http.Request) {
+			volumes := []string{"v0"}
+			if r.URL.Query().Get("all_tenants") == "1" {
+				volumes = append(volumes, "v1") // in the project that the backend led to before
+			}
+			fixed(200, page("", volumes...))(w, r)
+		}, kind: KindConfig, want: unprovenAbsence + " (HTTP 404, req-1)", requests: 2},
 		"the list does not have it":      {get: fixed(404, proxy), list: fixed(200, page("", "v0")), kind: KindNotFound, want: "volume v1 is not in the list of volumes (HTTP 404)", requests: 2},
 		"Cinder's routing, project gone": {get: fixed(404, cindertest.RoutingNotFound), list: fixed(404, cindertest.RoutingNotFound), kind: KindConfig, want: unprovenAbsence + " (HTTP 404, req-1)", requests: 2},
 	}

@@ -25,8 +25,10 @@ const operationList = "volume.list"
 // databases, and answers unknown filters with an empty list. The caller
 // compares again, and concludes anything from absence only if it set no filter.
 type VolumeQuery struct {
-	Status   Status
-	PageSize int
+	Status Status
+	// AllProjects includes the volumes of other projects, if the account may see them.
+	AllProjects bool
+	PageSize    int
 	// Keep selects the metadata keys that the volumes have in the result; nil
 	// keeps all of them.
 	Keep func(key string) bool
@@ -39,6 +41,9 @@ func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(
 	values := url.Values{}
 	if query.Status != "" {
 		values.Set("status", string(query.Status))
+	}
+	if query.AllProjects {
+		values.Set("all_tenants", "1")
 	}
 	return readList(ctx, listing[Volume]{
 		client: c, operation: operationList, collection: "volumes", pageSize: query.PageSize,

@@ -73,7 +73,7 @@ func (c *Client) Snapshot(ctx context.Context, id string) (Snapshot, error) {
 		return s, err
 	}
 	listed := false
-	listErr := c.ListSnapshots(ctx, SnapshotQuery{PageSize: defaultPageSize}, func(page []Snapshot) bool {
+	listErr := c.ListSnapshots(ctx, SnapshotQuery{AllProjects: true, PageSize: defaultPageSize}, func(page []Snapshot) bool {
 		for _, s := range page {
 			listed = listed || s.ID == id
 		}
@@ -149,7 +149,9 @@ type SnapshotQuery struct {
 	// volumes.
 	VolumeID string
 	Status   Status
-	PageSize int
+	// AllProjects includes the snapshots of other projects, if the account may see them.
+	AllProjects bool
+	PageSize    int
 	// Keep selects the metadata keys that the snapshots have in the result; nil
 	// keeps all of them.
 	Keep func(key string) bool
@@ -164,6 +166,9 @@ func (c *Client) ListSnapshots(ctx context.Context, query SnapshotQuery, yield f
 	}
 	if query.Status != "" {
 		values.Set("status", string(query.Status))
+	}
+	if query.AllProjects {
+		values.Set("all_tenants", "1")
 	}
 	return readList(ctx, listing[Snapshot]{
 		client: c, operation: "snapshot.list", collection: "snapshots", pageSize: query.PageSize,

@@ -71,7 +71,8 @@ func (r NewVolume) describes(v Volume) bool {
 
 // Volume reads one volume. If a 404 does not carry Cinder's own fault, a
 // listing must confirm it (more requests): the program stops looking after a
-// volume that is gone.
+// volume that is gone. The listing is of all projects, since an administrator,
+// as everybody is without Keystone, can read volumes of others by their ID.
 func (c *Client) Volume(ctx context.Context, id string) (Volume, error) {
 	const operation = "volume.get"
 	if err := c.checkID(operation, id); err != nil {
@@ -87,7 +88,7 @@ func (c *Client) Volume(ctx context.Context, id string) (Volume, error) {
 		return v, err
 	}
 	listed := false
-	listErr := c.ListVolumes(ctx, VolumeQuery{PageSize: 1000}, func(page []Volume) bool {
+	listErr := c.ListVolumes(ctx, VolumeQuery{AllProjects: true, PageSize: 1000}, func(page []Volume) bool {
 		listed = slices.ContainsFunc(page, func(v Volume) bool { return v.ID == id })
 		return !listed
 	})
