@@ -36,7 +36,7 @@ func (a *App) processInformers() processInformers {
 		attachments: processInformer{a.nodes.attachments, "volumeattachments"},
 	}
 	if a.nodes.csiNodes != nil {
-		own.more = append(own.more, processInformer{a.nodes.csiNodes, "csinodes"})
+		own.more = append(own.more, processInformer{a.nodes.csiNodes, "csinodes"}, processInformer{a.nodes.reports, "leases"})
 		own.attributes = &processInformer{a.attributesClasses().Informer(), "volumeattributesclasses"}
 		own.more = append(own.more, *own.attributes)
 	}

@@ -79,7 +79,7 @@ func TestStartNeedsNoRightOfTheComponentCSI(t *testing.T) {
 	})
 	a := &App{client: client, factory: informers.NewSharedInformerFactory(client, 0)}
 	var err error
-	if a.nodes, err = newNodeCaches(client, true); err != nil {
+	if a.nodes, err = newNodeCaches(client, "standalone-cinder", true); err != nil {
 		t.Fatal(err)
 	}
 	if a.attributesClass() == nil {

@@ -1,14 +1,20 @@
 package app
 
 import (
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
+	coordinationinformers "k8s.io/client-go/informers/coordination/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
@@ -21,9 +27,12 @@ type nodeCaches struct {
 	// csiNodes shows the nodes on which the CSI driver is registered; nil without the
 	// driver.
 	csiNodes cache.SharedIndexInformer
+	// reports shows what node plugins report that they have staged; nil without the
+	// driver.
+	reports cache.SharedIndexInformer
 }
 
-func newNodeCaches(client kubernetes.Interface, withCSI bool) (*nodeCaches, error) {
+func newNodeCaches(client kubernetes.Interface, namespace string, withCSI bool) (*nodeCaches, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(onlyUse))
 	n := &nodeCaches{
 		factory:     factory,
@@ -32,6 +41,11 @@ func newNodeCaches(client kubernetes.Interface, withCSI bool) (*nodeCaches, erro
 	}
 	if withCSI {
 		n.csiNodes = factory.Storage().V1().CSINodes().Informer()
+		n.reports = factory.InformerFor(&coordinationv1.Lease{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+			return coordinationinformers.NewFilteredLeaseInformer(client, namespace, resync, nil, func(options *metav1.ListOptions) {
+				options.LabelSelector = labels.SelectorFromSet(staged.Labels()).String()
+			})
+		})
 	}
 	if err := n.nodes.AddIndexers(nodeuse.NodeIndexers()); err != nil {
 		return nil, err
@@ -63,12 +77,13 @@ func onlyUse(object any) (any, error) {
 	switch object := object.(type) {
 	case *corev1.Node:
 		return &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion, Labels: object.Labels},
+			ObjectMeta: metav1.ObjectMeta{Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion, CreationTimestamp: object.CreationTimestamp, Labels: object.Labels},
 			Spec:       corev1.NodeSpec{Taints: object.Spec.Taints},
 			Status: corev1.NodeStatus{
 				VolumesInUse:    object.Status.VolumesInUse,
 				VolumesAttached: object.Status.VolumesAttached,
-				NodeInfo:        corev1.NodeSystemInfo{BootID: object.Status.NodeInfo.BootID},
+				NodeInfo:        corev1.NodeSystemInfo{BootID: object.Status.NodeInfo.BootID, SystemUUID: object.Status.NodeInfo.SystemUUID, MachineID: object.Status.NodeInfo.MachineID},
+				Conditions:      onlyReady(object.Status.Conditions),
 			},
 		}, nil
 	case *storagev1.VolumeAttachment:
@@ -77,6 +92,17 @@ func onlyUse(object any) (any, error) {
 		return onlyDriver(object), nil
 	}
 	return object, nil
+}
+
+// onlyReady keeps whether a node is Ready, without the times that change with every
+// heartbeat.
+func onlyReady(all []corev1.NodeCondition) []corev1.NodeCondition {
+	for _, condition := range all {
+		if condition.Type == corev1.NodeReady {
+			return []corev1.NodeCondition{{Type: condition.Type, Status: condition.Status}}
+		}
+	}
+	return nil
 }
 
 // watchNodes wakes deletions that wait for nodes on every change, because the watch may

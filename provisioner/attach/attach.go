@@ -293,38 +293,51 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 	return failure(first)
 }
 
-// having returns the names of the nodes for which a volume records attachments.
+// having returns the names of the nodes for which a volume records attachments, or an
+// empty name, which stands for all, if all of them let go of it.
 func (e *Engine) having(ctx context.Context, volumes Volumes, volume wire.Handle) ([]string, error) {
-	v, found, err := volumes.Find(ctx, volume.ID)
-	if err != nil || !found {
+	v, _, err := volumes.Find(ctx, volume.ID)
+	if err != nil {
 		return nil, err
 	}
 	var nodes []string
+	all := true
 	for key, attached := range stamps.NodeRecordsOf(v) {
 		node := e.nameOfNode(attached.Node, key)
 		if node == "" {
-			return nil, damaged("volume %s is attached to a node with the key %s, which the cluster does not have", volume, key)
+			continue // it is gone
 		}
+		lets, err := e.letsGo(ctx, volume, node)
+		if err != nil {
+			return nil, err
+		}
+		all = all && lets
 		nodes = append(nodes, node)
+	}
+	if all {
+		return []string{""}, nil
 	}
 	slices.Sort(nodes)
 	return nodes, nil
 }
 
-// detach detaches a volume from a node. If the node may still write to it, the
-// detachment stays owed.
+// detach detaches a volume from a node, or from all if the name is empty. If the node may
+// still write to it, the detachment stays owed.
 func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle, of source, node string) error {
-	lets, err := e.letsGo(ctx, volume, node)
-	if err != nil {
-		return err
-	}
-	if !lets {
-		e.Logger.Info("A volume stays attached at Cinder, because the node may still write to it", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node)
-		return nil
-	}
-	asked := e.detachment(of.target.Stamp.PV, node)
-	from := backends.UnpublishRequest{
-		Node: node, Key: wire.NodeKey(node), Others: e.keysThatStay(of.target.Stamp.PV, volume, node), Attached: asked != nil && asked.Status.Attached,
+	var from backends.UnpublishRequest
+	if node != "" {
+		lets, err := e.letsGo(ctx, volume, node)
+		if err != nil {
+			return err
+		}
+		if !lets {
+			e.Logger.Info("A volume stays attached at Cinder, because the node may still write to it", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node)
+			return nil
+		}
+		asked := e.detachment(of.target.Stamp.PV, node)
+		from = backends.UnpublishRequest{
+			Node: node, Key: wire.NodeKey(node), Others: e.keysThatStay(of.target.Stamp.PV, volume, node), Attached: asked != nil && asked.Status.Attached,
+		}
 	}
 	if err := volumes.Unpublish(e.OnBehalfOf(ctx, of.tenant), of.target, from); err != nil {
 		return err

@@ -127,6 +127,9 @@ func (e *Engine) takePlace(ctx context.Context, volumes Volumes, volume wire.Han
 	if limit == 0 {
 		return false, nil
 	}
+	if !e.AttachmentsKnown() {
+		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known how many volumes node %s has", node)
+	}
 	if err := e.know(ctx, volumes, volume.Backend); err != nil {
 		return false, err
 	}

@@ -43,10 +43,12 @@ func (e *Engine) Run(ctx context.Context) {
 // volumes any more, and then nothing else would detach them. It consults caches first, so
 // it costs no request as long as nothing has changed.
 func (e *Engine) tidy(ctx context.Context) {
-	for _, backend := range e.Backends() {
-		if volumes, err := e.Volumes(backend); err == nil {
-			// A failure is reported when a volume is attached.
-			_ = e.know(ctx, volumes, backend)
+	if e.AttachmentsKnown() {
+		for _, backend := range e.Backends() {
+			if volumes, err := e.Volumes(backend); err == nil {
+				// A failure is reported when it matters.
+				_ = e.know(ctx, volumes, backend)
+			}
 		}
 	}
 	if e.NodesKnown() && e.ReportsKnown() && e.AttachmentsKnown() {
@@ -172,9 +174,6 @@ func (e *Engine) forgetReports(ctx context.Context) {
 func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) error {
 	if e.isKnown(backend, volumes.Place()) {
 		return nil
-	}
-	if !e.AttachmentsKnown() {
-		return fmt.Errorf("the VolumeAttachments are not read yet, so it is not known which volumes the nodes have")
 	}
 	all, err := volumes.Volumes(ctx)
 	if err != nil {

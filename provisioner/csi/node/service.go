@@ -24,10 +24,27 @@ type Options struct {
 	StateDir string
 	// NodeName is the name of the Node object.
 	NodeName string
+	// Reporter may be nil; then nobody is told what the node has staged.
+	Reporter Reporter
 	// Observer may be nil.
 	Observer Observer
 	Logger   *slog.Logger
 }
+
+// Reporter tells the leader what the node has staged (package staged).
+type Reporter interface {
+	// Staging returns when the leader can know that a volume is about to be staged. It
+	// must not be staged if Staging fails.
+	Staging(ctx context.Context, volume string) error
+	// Changed says that the state files show the present state of a volume.
+	Changed(volume string)
+}
+
+// unreported is the Reporter of a node that reports to nobody.
+type unreported struct{}
+
+func (unreported) Staging(context.Context, string) error { return nil }
+func (unreported) Changed(string)                        {}
 
 // Service is the CSI Node service.
 type Service struct {
@@ -37,6 +54,7 @@ type Service struct {
 	state     *state
 	name      string
 	protocols map[string]protocol
+	reporter  Reporter
 	observer  Observer
 	logger    *slog.Logger
 }
@@ -46,12 +64,15 @@ func New(o Options) (*Service, error) {
 	if o.Observer == nil {
 		o.Observer = nobody{}
 	}
+	if o.Reporter == nil {
+		o.Reporter = unreported{}
+	}
 	h := host.New(o.Root, o.Logger)
 	boot, err := h.BootID()
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot}, name: o.NodeName, observer: o.Observer, logger: o.Logger}
+	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot}, name: o.NodeName, reporter: o.Reporter, observer: o.Observer, logger: o.Logger}
 	common := scsi{h, s.state, o.Observer, o.Logger}
 	s.protocols = map[string]protocol{
 		protocolISCSI:        &iscsi{common, "default"},
@@ -184,6 +205,7 @@ func (s *Service) tidyOne(ctx context.Context, volume string) error {
 		return err
 	}
 	defer release()
+	defer s.reporter.Changed(volume)
 	r, err := s.state.load(volume)
 	if err != nil || r == nil || r.Staged {
 		return err
