@@ -394,10 +394,11 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 			}
 			return e.failure(cinder.KindConflict, "volume %s has attachment %s, and no record says whether node %s or another one has it; it is removed when the volume is detached from the others", v.ID, a.ID, from.Node)
 		}
-		if host := hostOf(v, a.ID); from.Key != "" && host != "" && host != stamps.NodeHost(from.Node, e.cluster) {
-			continue // another node's, whose record was lost
-		}
-		if a.Status == cinder.AttachmentAttached && !from.Attached && !recorded {
+		switch host := hostOf(v, a.ID); {
+		case from.Key != "" && host != "" && host != stamps.NodeHost(from.Node, e.cluster):
+			continue // another node's, whose record was lost, or somebody else's
+		case host != "" && !strings.HasSuffix(host, stamps.NodeHostSuffix(e.cluster)),
+			host == "" && a.Status == cinder.AttachmentAttached && !from.Attached && !recorded:
 			continue // somebody else's; the audit reports it
 		}
 		if err := e.deleteAttachment(ctx, a.ID); err != nil {
