@@ -170,8 +170,9 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 				return false, nil
 			}
 			lets, err := e.release(ctx, of.pv.Name, to.Volume, node, to.Node)
-			if lets {
+			if err == nil && lets {
 				released = append(released, node)
+				err = e.drop(ctx, of.pv.Name, node)
 			}
 			return lets, err
 		},
@@ -195,12 +196,6 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			return e.keep(ctx, of.pv, to.Node.Name, found.Credentials)
 		},
 	})
-	for _, node := range released {
-		e.unsettled.paid(node, to.Volume)
-		if err := e.drop(ctx, of.pv.Name, node); err != nil {
-			e.Logger.Warn("Credentials of a node that has let go of a volume stay in the volume's Secret", "volume", to.Volume.String(), "node", node, "error", err)
-		}
-	}
 	if err != nil {
 		// An attachment that was begun may exist at Cinder until the volume is
 		// detached.
@@ -208,6 +203,9 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			e.places.leave(at, to.Volume.String())
 		}
 		return wire.Connection{}, failure(err)
+	}
+	for _, node := range released {
+		e.unsettled.paid(node, to.Volume)
 	}
 	if begun {
 		e.Metrics.attached(to.Volume.Backend, found.Protocol, time.Since(started))
@@ -339,16 +337,16 @@ func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle
 			Node: node, Key: wire.NodeKey(node), Others: e.keysThatStay(of.target.Stamp.PV, volume, node), Attached: asked != nil && asked.Status.Attached,
 		}
 	}
+	// The node needs the credentials no longer, and afterwards nobody may ask for this
+	// detachment again.
+	if err := e.drop(ctx, of.target.Stamp.PV, node); err != nil {
+		return err
+	}
 	if err := volumes.Unpublish(e.OnBehalfOf(ctx, of.tenant), of.target, from); err != nil {
 		return err
 	}
 	e.unsettled.paid(node, volume)
 	e.places.leave(place{volume.Backend, node}, volume.String())
-	// The credentials go last: until the array refuses the node, it may have to log in
-	// again.
-	if err := e.drop(ctx, of.target.Stamp.PV, node); err != nil {
-		return err
-	}
 	e.Logger.Info("Detached a volume", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node)
 	return nil
 }

@@ -602,7 +602,7 @@ func TestUnpublish(t *testing.T) {
 		"without its PersistentVolume":  {found: &stamped, calls: []string{"find", "unpublish " + volumeID + " from " + key}},
 		"without anything":              {calls: []string{"find", "unpublish " + volumeID + " from " + key}, kept: true},
 		"of another cluster":            {found: &foreign, calls: []string{"find"}, kept: true, kind: "NotOurs", message: "volume " + volumeID + " does not carry the stamp of this cluster, so it is not detached"},
-		"while the backend is down":     {objects: []runtime.Object{testPV()}, err: &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Status: 503, RequestID: "req-1", Message: "no answer", EffectUnknown: true}, calls: []string{"unpublish " + volumeID + " from " + key}, kept: true, kind: "Unavailable", message: "backend gold: no answer (HTTP 503)"},
+		"while the backend is down":     {objects: []runtime.Object{testPV()}, err: &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Status: 503, RequestID: "req-1", Message: "no answer", EffectUnknown: true}, calls: []string{"unpublish " + volumeID + " from " + key}, kind: "Unavailable", message: "backend gold: no answer (HTTP 503)"},
 		"while the backend is not read": {err: &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "no answer"}, calls: []string{"find"}, kept: true, kind: "Unavailable", message: "backend gold: no answer"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -179,7 +179,7 @@ func TestNodesUseTheDirectoryOfKubelet(t *testing.T) {
 	want := plugin.Options{
 		Endpoint: "/data/kubelet/plugins/standalone-cinder.openstack.org/csi.sock", KubeletDir: "/data/kubelet", RegistrationDir: "/data/kubelet/plugins_registry",
 		HostRoot: container.VolumeMounts[0].MountPath, StateDir: "/var/lib/standalone-cinder", NodeName: "spec.nodeName", Listen: "127.0.0.1:9809",
-		DrainTimeout: options.DrainTimeout,
+		DrainTimeout: options.DrainTimeout, Report: true, Namespace: "metadata.namespace",
 	}
 	if err != nil || options != want {
 		t.Errorf("the options are %+v (%v), want %+v", options, err, want)
