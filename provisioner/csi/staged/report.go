@@ -44,14 +44,13 @@ func Labels() map[string]string {
 
 // The annotations of a Lease with a report.
 const (
-	prefix = wire.DriverName + "/"
 	// AnnotationVolumes has the handles of the staged volumes, separated by spaces. An
 	// operator who removes it says that the node has none.
-	AnnotationVolumes = prefix + "staged-volumes"
+	AnnotationVolumes = "standalone-cinder.openstack.org/staged-volumes"
 	// AnnotationSystemUUID and AnnotationMachineID identify the machine, like the fields
 	// of these names in a Node's status.
-	AnnotationSystemUUID = prefix + "system-uuid"
-	AnnotationMachineID  = prefix + "machine-id"
+	AnnotationSystemUUID = "standalone-cinder.openstack.org/system-uuid"
+	AnnotationMachineID  = "standalone-cinder.openstack.org/machine-id"
 )
 
 // maxVolumes bounds how many volumes of a report are read. No node has room for as many.
