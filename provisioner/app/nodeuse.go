@@ -30,12 +30,15 @@ type nodeCaches struct {
 	// reports shows what node plugins report that they have staged; nil without the
 	// driver.
 	reports cache.SharedIndexInformer
+	// namespace is the program's, which has the reports.
+	namespace string
 }
 
 func newNodeCaches(client kubernetes.Interface, namespace string, withCSI bool) (*nodeCaches, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(onlyUse))
 	n := &nodeCaches{
 		factory:     factory,
+		namespace:   namespace,
 		nodes:       factory.Core().V1().Nodes().Informer(),
 		attachments: factory.Storage().V1().VolumeAttachments().Informer(),
 	}
@@ -47,6 +50,11 @@ func newNodeCaches(client kubernetes.Interface, namespace string, withCSI bool) 
 			})
 		})
 	}
+	if n.reports != nil {
+		if err := n.reports.AddIndexers(nodeuse.ReportIndexers()); err != nil {
+			return nil, err
+		}
+	}
 	if err := n.nodes.AddIndexers(nodeuse.NodeIndexers()); err != nil {
 		return nil, err
 	}
@@ -54,11 +62,16 @@ func newNodeCaches(client kubernetes.Interface, namespace string, withCSI bool) 
 }
 
 func (n *nodeCaches) caches() *nodeuse.Caches {
-	return &nodeuse.Caches{
+	caches := &nodeuse.Caches{
 		Nodes:       n.nodes.GetIndexer(),
 		Attachments: n.attachments.GetIndexer(),
+		Namespace:   n.namespace,
 		Synced:      func() bool { return n.nodes.HasSynced() && n.attachments.HasSynced() },
 	}
+	if n.reports != nil {
+		caches.Reports = n.reports.GetIndexer()
+	}
+	return caches
 }
 
 // labelsOf returns the labels of a node in the cache.
@@ -107,7 +120,7 @@ func onlyReady(all []corev1.NodeCondition) []corev1.NodeCondition {
 
 // watchNodes wakes deletions that wait for nodes on every change, because the watch may
 // show only the second of two changes.
-func watchNodes(p *provisioner.Provisioner, nodes, attachments *termInformer) error {
+func watchNodes(p *provisioner.Provisioner, nodes, attachments, reports *termInformer) error {
 	_, err := nodes.Follow(cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(_, after any) { p.NodeChanged(after.(*corev1.Node).Name) },
 		DeleteFunc: func(object any) {
@@ -118,6 +131,17 @@ func watchNodes(p *provisioner.Provisioner, nodes, attachments *termInformer) er
 	})
 	if err != nil {
 		return err
+	}
+	if reports != nil {
+		reported := func(object any) {
+			if lease, ok := deleted[*coordinationv1.Lease](object); ok {
+				p.NodeChanged(staged.NodeOf(lease.Name))
+			}
+		}
+		_, err = reports.Follow(cache.ResourceEventHandlerFuncs{UpdateFunc: func(_, after any) { reported(after) }, DeleteFunc: reported})
+		if err != nil {
+			return err
+		}
 	}
 	_, err = attachments.Follow(cache.ResourceEventHandlerFuncs{
 		DeleteFunc: func(object any) {
