@@ -86,7 +86,7 @@ func TestStartNeedsNoRightOfTheComponentCSI(t *testing.T) {
 		t.Error("no VolumeAttributesClass is ever read")
 	}
 	own := a.processInformers()
-	if own.attributes == nil || len(own.all()) != 8 {
+	if own.attributes == nil || len(own.all()) != 9 {
 		t.Errorf("%d informers", len(own.all()))
 	}
 	ctx, end := context.WithTimeout(t.Context(), 10*time.Second)

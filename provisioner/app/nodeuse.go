@@ -45,7 +45,7 @@ func newNodeCaches(client kubernetes.Interface, namespace string, withCSI bool) 
 	if withCSI {
 		n.csiNodes = factory.Storage().V1().CSINodes().Informer()
 		n.reports = factory.InformerFor(&coordinationv1.Lease{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-			return coordinationinformers.NewFilteredLeaseInformer(client, namespace, resync, nil, func(options *metav1.ListOptions) {
+			return coordinationinformers.NewFilteredLeaseInformer(client, namespace, resync, cache.Indexers{}, func(options *metav1.ListOptions) {
 				options.LabelSelector = labels.SelectorFromSet(staged.Labels()).String()
 			})
 		})
