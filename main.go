@@ -162,7 +162,8 @@ func nodeCommand(log io.Writer, build app.Build) *cobra.Command {
 		Short: "Run the CSI node plugin",
 		Long: `Run the CSI node plugin, which brings volumes of mode csi to the node that it runs
 on. It runs once on each node, as root, in the node's network namespace, and registers
-itself with the kubelet. It needs no access to the API server, to Cinder, or to Secrets.
+itself with the kubelet. It reports to the leader which volumes it has staged, in the
+Lease staged-volumes.NODE. It needs no access to Cinder or to Secrets.
 
 It uses the node's own programs (iscsiadm, mount, mkfs and others), with --host-root as
 their root directory, and keeps a state file for each staged volume in --state-dir. It may

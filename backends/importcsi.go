@@ -2,7 +2,6 @@ package backends
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 
@@ -34,9 +33,9 @@ func (e *endpoint) importForNodes(ctx context.Context, v cinder.Volume, spec Imp
 }
 
 // freeOfNodes returns an error if a volume that is to be for the CSI driver is not
-// available, or a node may still write to it.
+// available.
 func (e *endpoint) freeOfNodes(v cinder.Volume) error {
-	records, notes := stamps.NodeRecordsOf(v), stamps.UncleanOf(v)
+	records := stamps.NodeRecordsOf(v)
 	switch {
 	case v.Status != cinder.StatusAvailable && stamps.IsCSI(v) && len(records) > 0:
 		var nodes []string
@@ -50,13 +49,6 @@ func (e *endpoint) freeOfNodes(v cinder.Volume) error {
 		// Only a connection shows which nodes use a native volume, and a reserved volume
 		// does not show for whom.
 		return e.failure(cinder.KindConflict, "volume %s is %s and has %d attachments, but only an available volume without any can be imported in mode csi; detach it first, or import it in mode native", v.ID, v.Status, len(v.Attachments))
-	}
-	if len(notes) > 0 {
-		// The leader ends the note, which it would not find under another
-		// stamp.
-		key := slices.Min(slices.Collect(maps.Keys(notes)))
-		return e.failure(KindInUse, "volume %s was detached from node %s while it was in use there, and that node may still write to it; the program clears the note once the node has released the volume, rebooted, or been deleted. If another cluster made the note, remove it: openstack volume unset --property %s %s",
-			v.ID, notes[key].Node, stamps.UncleanPrefix+key, v.ID)
 	}
 	return nil
 }

@@ -78,9 +78,6 @@ func TestImportInModeCSIFromEveryState(t *testing.T) {
 		"set available, and attached": {add: func(m *memoryCinder) string {
 			return withAttachments(m, cinder.Volume{Status: cinder.StatusAvailable}, "attaching")
 		}, wantErr: "volume volume-1 is available, but has attachment attachment-2, and nothing says which node has it; if none does, delete the attachment"},
-		"a node may still write to it": {add: add(keptByNodes(cinder.StatusAvailable, map[string]string{stamps.UncleanPrefix + "key-1": stamps.Unclean{Node: "node-1", Boot: "boot"}.String()})),
-			wantErr: "volume volume-1 was detached from node node-1 while it was in use there, and that node may still write to it; the program clears the note once the node has released the volume, rebooted, or been deleted. " +
-				"If another cluster made the note, remove it: openstack volume unset --property standalone-cinder.openstack.org/unclean.key-1 volume-1"},
 		"of another cluster": {add: add(keptByNodes(cinder.StatusAvailable, map[string]string{stamps.KeyCluster: "other"})),
 			wantErr: `volume volume-1 carries the stamp of cluster "other", claim team-a/data-2; if that cluster no longer needs it, remove the stamp: openstack volume unset --property standalone-cinder.openstack.org/cluster volume-1`},
 		"of an attempt that is unfinished": {add: func(m *memoryCinder) string {

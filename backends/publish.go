@@ -1,7 +1,6 @@
 package backends
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -22,12 +21,14 @@ type PublishRequest struct {
 	// Shared means that other nodes may have the volume at the same time, if Cinder
 	// says so, too (multiattach).
 	Shared bool
-	// Admit decides about a new attachment before it is made, and about one that the node
-	// kept when it was lost with the volume, before it is handed out again. It gets the
-	// notes about nodes that may still write to the volume, and returns the keys of the
-	// nodes that have released it since: Publish clears their notes with its next request.
-	// Publish returns its error unchanged. Nil admits everything.
-	Admit func(ctx context.Context, notes map[string]stamps.Unclean) (ended []string, err error)
+	// Admit decides about a new attachment before it is made. Publish returns its error
+	// unchanged. Nil admits everything.
+	Admit func(ctx context.Context) error
+	// Release decides whether another node may lose the attachment that is recorded for
+	// it and keeps the volume from this one. false means that the other node has the
+	// volume rightly. Publish returns its error unchanged. If it is nil, no node loses
+	// an attachment.
+	Release func(ctx context.Context, node, key string) (bool, error)
 	// HandOut gives the connection to the node. Publish calls it before it completes the
 	// attachment, and again whenever Publish is repeated. It must write what the node
 	// needs in addition to the answer. Publish returns its error unchanged.
@@ -153,19 +154,6 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 
 // handOutAgain answers a repeated publish.
 func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamps.NodeRecord, to PublishRequest) (Published, error) {
-	if note, noted := stamps.UncleanOf(v)[to.Key]; noted && to.Admit != nil {
-		// The node was lost with the volume and kept its attachment. From now on it uses
-		// the volume anew, and the note would say nothing about that.
-		ended, err := to.Admit(ctx, map[string]stamps.Unclean{to.Key: note})
-		if err != nil {
-			return Published{}, err
-		}
-		if slices.Contains(ended, to.Key) {
-			if err := e.updateMetadata(ctx, v.ID, map[string]string{stamps.UncleanPrefix + to.Key: ""}); err != nil {
-				return Published{}, err
-			}
-		}
-	}
 	attachmentID := recorded.AttachmentID
 	var document []byte
 	err := e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
@@ -204,7 +192,20 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[
 		other := others[key]
 		recorded[other.AttachmentID] = present[other.AttachmentID]
 		if present[other.AttachmentID] && !shared {
-			return false, e.onOtherNode(v, other.Node, to)
+			if to.Release == nil {
+				return false, e.onOtherNode(v, other.Node, to)
+			}
+			released, err := to.Release(ctx, other.Node, key)
+			if err != nil {
+				return false, err
+			}
+			if !released {
+				return false, e.onOtherNode(v, other.Node, to)
+			}
+			if err := e.deleteAttachment(ctx, other.AttachmentID); err != nil {
+				return false, err
+			}
+			return true, e.clearRecord(ctx, v.ID, key)
 		}
 	}
 	for _, a := range listed {
@@ -243,11 +244,6 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[
 // onOtherNode returns the failure that says that another node has the volume.
 func (e *endpoint) onOtherNode(v cinder.Volume, other string, to PublishRequest) error {
 	why := ""
-	for _, note := range stamps.UncleanOf(v) {
-		if note.Node == other {
-			why = ", which waits until node " + other + " can no longer write to it"
-		}
-	}
 	if to.Shared && !v.MultiAttach {
 		why = "; for several nodes at once it needs a volume type with multiattach"
 	}
@@ -278,10 +274,8 @@ func hostOf(v cinder.Volume, attachmentID string) string {
 
 // attachToNode makes an attachment, records it, hands it out and completes it.
 func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to PublishRequest) (Published, error) {
-	var ended []string
 	if to.Admit != nil {
-		var err error
-		if ended, err = to.Admit(ctx, stamps.UncleanOf(v)); err != nil {
+		if err := to.Admit(ctx); err != nil {
 			return Published{}, err
 		}
 	}
@@ -307,9 +301,6 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publish
 		return Published{}, err
 	}
 	metadata := map[string]string{stamps.NodeRecordPrefix + to.Key: stamps.NodeRecord{AttachmentID: published.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}.String()}
-	for _, key := range ended {
-		metadata[stamps.UncleanPrefix+key] = ""
-	}
 	if err := e.updateMetadata(ctx, v.ID, metadata); err != nil {
 		return Published{}, err
 	}
@@ -331,16 +322,13 @@ type UnpublishRequest struct {
 	Node, Key string
 	// Others are the keys of other nodes that the volume stays attached to.
 	Others []string
-	// Unclean reports whether a node still uses the volume, and since which boot.
-	// Unpublish calls it before it deletes an attachment that the node may have. noted is
-	// the present note about the node. If the node uses the volume, Unpublish writes the
-	// new note. If Unclean returns an error, Unpublish returns it unchanged, and deletes
-	// nothing. Nil means that no node is known to use the volume.
-	Unclean func(ctx context.Context, node, key string, noted stamps.Unclean) (note stamps.Unclean, unclean bool, err error)
+	// Attached means that Kubernetes shows the volume as attached to the node, so that a
+	// completed attachment that no record names may be the node's. Otherwise Unpublish
+	// leaves such an attachment alone: somebody else may have made it.
+	Attached bool
 }
 
-// Unpublish detaches a volume of mode csi from a node, or from all. If a node still uses
-// it, Unpublish first writes a note about that on the volume. Then it deletes the
+// Unpublish detaches a volume of mode csi from a node, or from all. It deletes the
 // attachment, and with it the node's access at the array, and clears the record. It also
 // deletes attachments that no record names and that no other node is known to have. It
 // does not trust a record alone: it deletes only attachments that Cinder shows as this
@@ -370,16 +358,11 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 		}
 	}
 	hadAttachment := isAmong(attached, records[from.Key].AttachmentID)
+	_, recorded := records[from.Key]
 	ended := map[string]bool{} // the IDs of attachments
 	for _, of := range slices.Sorted(maps.Keys(records)) {
 		if from.Key != "" && of != from.Key {
 			continue
-		}
-		outdated, err := e.noteUnclean(ctx, v, cmp.Or(from.Node, records[of].Node), of, from)
-		if cinder.IsKind(err, cinder.KindNotFound) {
-			return e.goneFromNodes(ctx, target)
-		} else if err != nil {
-			return err
 		}
 		// The metadata of a restored backup names attachments of the original volume.
 		if id := records[of].AttachmentID; isAmong(attached, id) {
@@ -388,11 +371,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 			}
 			ended[id] = true
 		}
-		emptied := map[string]string{stamps.NodeRecordPrefix + of: ""}
-		if outdated {
-			emptied[stamps.UncleanPrefix+of] = ""
-		}
-		err = e.updateMetadata(ctx, v.ID, emptied)
+		err := e.clearRecord(ctx, v.ID, of)
 		if cinder.IsKind(err, cinder.KindNotFound) {
 			// The volume has gone in the meantime, or is no longer shown.
 			return e.goneFromNodes(ctx, target)
@@ -415,15 +394,12 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 			}
 			return e.failure(cinder.KindConflict, "volume %s has attachment %s, and no record says whether node %s or another one has it; it is removed when the volume is detached from the others", v.ID, a.ID, from.Node)
 		}
-		if host := hostOf(v, a.ID); from.Key != "" && host != "" && host != stamps.NodeHost(from.Node, e.cluster) {
-			continue // another node's, whose record was lost
-		}
-		if a.Status == cinder.AttachmentAttached {
-			if _, err := e.noteUnclean(ctx, v, from.Node, from.Key, from); cinder.IsKind(err, cinder.KindNotFound) {
-				return e.goneFromNodes(ctx, target)
-			} else if err != nil {
-				return err
-			}
+		switch host := hostOf(v, a.ID); {
+		case from.Key != "" && host != "" && host != stamps.NodeHost(from.Node, e.cluster):
+			continue // another node's, whose record was lost, or somebody else's
+		case host != "" && !strings.HasSuffix(host, stamps.NodeHostSuffix(e.cluster)),
+			host == "" && a.Status == cinder.AttachmentAttached && !from.Attached && !recorded:
+			continue // somebody else's; the audit reports it
 		}
 		if err := e.deleteAttachment(ctx, a.ID); err != nil {
 			return err
@@ -473,44 +449,4 @@ func (e *endpoint) updateMetadata(ctx context.Context, id string, metadata map[s
 // by a key with a slash, and replacing all metadata would lose what others write.
 func (e *endpoint) clearRecord(ctx context.Context, id, key string) error {
 	return e.updateMetadata(ctx, id, map[string]string{stamps.NodeRecordPrefix + key: ""})
-}
-
-// noteUnclean writes a note on a volume that a node still uses. It reports whether the
-// volume has an outdated note, about a node that does not use it: that note is cleared
-// when the volume is detached from the node, because it would say nothing about a later
-// boot, in which the node may have the volume again.
-func (e *endpoint) noteUnclean(ctx context.Context, v cinder.Volume, node, key string, from UnpublishRequest) (outdated bool, err error) {
-	if from.Unclean == nil || key == "" {
-		return false, nil
-	}
-	noted, has := stamps.UncleanOf(v)[key]
-	note, unclean, err := from.Unclean(ctx, node, key, noted)
-	if !unclean || note == noted {
-		return has && !unclean && err == nil, err
-	}
-	if failed := e.updateMetadata(ctx, v.ID, map[string]string{stamps.UncleanPrefix + key: note.String()}); failed != nil {
-		return false, failed
-	}
-	return false, err
-}
-
-// ForgetUnclean clears a volume's note about a node, unless the volume is still attached
-// to the node: then the note says in which boot the node used it. If the volume is gone,
-// there is nothing to clear.
-func (l *Lifecycle) ForgetUnclean(ctx context.Context, target Target, key string) error {
-	release, err := l.lock(ctx, target.key())
-	if err != nil {
-		return err
-	}
-	defer release()
-	e := l.current()
-	v, err := e.ofNodes(ctx, target)
-	if err != nil || v.ID == "" || v.Metadata[stamps.UncleanPrefix+key] == "" || stamps.NodeRecordsOf(v)[key].AttachmentID != "" {
-		return err
-	}
-	err = e.updateMetadata(withPermit(ctx, target.Permit, v), v.ID, map[string]string{stamps.UncleanPrefix + key: ""})
-	if cinder.IsKind(err, cinder.KindNotFound) {
-		return e.goneFromNodes(ctx, target)
-	}
-	return err
 }

@@ -372,7 +372,7 @@ func TestUnpublish(t *testing.T) {
 			if test.prepare != nil {
 				test.prepare(t, memory)
 			}
-			err := memory.term(t).Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: strings.TrimPrefix(test.key, "key-of-"), Key: test.key})
+			err := memory.term(t).Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: strings.TrimPrefix(test.key, "key-of-"), Key: test.key, Attached: true})
 			equal(t, cinder.KindOf(err), test.kind)
 			if changes := memory.changes(); !slices.Equal(changes, test.want) {
 				t.Errorf("changes %q, want %q", changes, test.want)

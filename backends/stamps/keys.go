@@ -40,9 +40,6 @@ const (
 	// NodeRecordPrefix and a node's key form the key under which a volume of mode
 	// csi records the attachment that was handed out to that node; see NodeRecord.
 	NodeRecordPrefix = Prefix + "node."
-	// UncleanPrefix and a node's key form the key of a note that the node may still
-	// write to the volume; see Unclean.
-	UncleanPrefix = Prefix + "unclean."
 	// KeyFilesystemUUIDs is the first of the keys under which a volume of mode csi
 	// records the UUIDs that its filesystem may have; see FilesystemUUIDsOf.
 	KeyFilesystemUUIDs = Prefix + "filesystem-uuids"

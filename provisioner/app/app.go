@@ -216,7 +216,7 @@ func assemble(options Options) (*App, error) {
 		monitor:            liveness.New(),
 	}
 	a.leads.Store(&leadership{ctx: context.Background(), fence: notLeading})
-	if a.nodes, err = newNodeCaches(client, options.CSIEndpoint != ""); err != nil {
+	if a.nodes, err = newNodeCaches(client, namespace, options.CSIEndpoint != ""); err != nil {
 		return nil, err
 	}
 	registry.MustRegister(newMissingCollector(a), newTermCollector(a))

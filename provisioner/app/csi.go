@@ -20,7 +20,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retype"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
@@ -81,6 +80,8 @@ func (a *App) newCSI(work, termCtx context.Context, t *term) *csiTerm {
 		AttachmentsKnown:  a.nodes.attachments.HasSynced,
 		Nodes:             a.nodes.nodes.GetStore(),
 		NodesKnown:        a.nodes.nodes.HasSynced,
+		Reports:           a.nodes.reports.GetStore(),
+		ReportsKnown:      a.nodes.reports.HasSynced,
 		Rules:             t.backends.attachRules,
 		Expansions:        t.expander,
 		Snapshots:         csiSnapshots{t.snapshots},
@@ -205,15 +206,9 @@ func onlyAttachment(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 		kept.Spec.Attacher = wire.DriverName
 		kept.DeletionTimestamp = a.DeletionTimestamp
 		kept.Status.Attached = a.Status.Attached
-		// The annotations say by which ID the node was registered when the volume was
-		// attached, and whether it had unstaged the volume when it was to be detached.
-		for _, key := range []string{attach.AnnotationNodeID, record.AnnotationUnstaged} {
-			if value, has := a.Annotations[key]; has {
-				if kept.Annotations == nil {
-					kept.Annotations = map[string]string{}
-				}
-				kept.Annotations[key] = value
-			}
+		// It says by which ID the node was registered when the volume was attached.
+		if id, has := a.Annotations[attach.AnnotationNodeID]; has {
+			kept.Annotations = map[string]string{attach.AnnotationNodeID: id}
 		}
 	}
 	return kept

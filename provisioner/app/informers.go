@@ -36,9 +36,9 @@ func (a *App) processInformers() processInformers {
 		attachments: processInformer{a.nodes.attachments, "volumeattachments"},
 	}
 	if a.nodes.csiNodes != nil {
-		own.more = append(own.more, processInformer{a.nodes.csiNodes, "csinodes"})
 		own.attributes = &processInformer{a.attributesClasses().Informer(), "volumeattributesclasses"}
-		own.more = append(own.more, *own.attributes)
+		own.reports = &processInformer{a.nodes.reports, "leases"}
+		own.more = append(own.more, processInformer{a.nodes.csiNodes, "csinodes"}, *own.attributes, *own.reports)
 	}
 	return own
 }
@@ -60,8 +60,8 @@ func (a *App) attributesClasses() storageinformers.VolumeAttributesClassInformer
 
 type processInformers struct {
 	volumes, claims, namespaces, classes, nodes, attachments processInformer
-	// attributes is nil without the CSI driver.
-	attributes *processInformer
+	// attributes and reports are nil without the CSI driver.
+	attributes, reports *processInformer
 	// more are informers that not every process has.
 	more []processInformer
 }

@@ -79,14 +79,14 @@ func TestStartNeedsNoRightOfTheComponentCSI(t *testing.T) {
 	})
 	a := &App{client: client, factory: informers.NewSharedInformerFactory(client, 0)}
 	var err error
-	if a.nodes, err = newNodeCaches(client, true); err != nil {
+	if a.nodes, err = newNodeCaches(client, "standalone-cinder", true); err != nil {
 		t.Fatal(err)
 	}
 	if a.attributesClass() == nil {
 		t.Error("no VolumeAttributesClass is ever read")
 	}
 	own := a.processInformers()
-	if own.attributes == nil || len(own.all()) != 8 {
+	if own.attributes == nil || len(own.all()) != 9 {
 		t.Errorf("%d informers", len(own.all()))
 	}
 	ctx, end := context.WithTimeout(t.Context(), 10*time.Second)

@@ -1,14 +1,20 @@
 package app
 
 import (
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
+	coordinationinformers "k8s.io/client-go/informers/coordination/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 )
 
@@ -21,17 +27,33 @@ type nodeCaches struct {
 	// csiNodes shows the nodes on which the CSI driver is registered; nil without the
 	// driver.
 	csiNodes cache.SharedIndexInformer
+	// reports shows what node plugins report that they have staged; nil without the
+	// driver.
+	reports cache.SharedIndexInformer
+	// namespace is the program's, which has the reports.
+	namespace string
 }
 
-func newNodeCaches(client kubernetes.Interface, withCSI bool) (*nodeCaches, error) {
+func newNodeCaches(client kubernetes.Interface, namespace string, withCSI bool) (*nodeCaches, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(onlyUse))
 	n := &nodeCaches{
 		factory:     factory,
+		namespace:   namespace,
 		nodes:       factory.Core().V1().Nodes().Informer(),
 		attachments: factory.Storage().V1().VolumeAttachments().Informer(),
 	}
 	if withCSI {
 		n.csiNodes = factory.Storage().V1().CSINodes().Informer()
+		n.reports = factory.InformerFor(&coordinationv1.Lease{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+			return coordinationinformers.NewFilteredLeaseInformer(client, namespace, resync, cache.Indexers{}, func(options *metav1.ListOptions) {
+				options.LabelSelector = labels.SelectorFromSet(staged.Labels()).String()
+			})
+		})
+	}
+	if n.reports != nil {
+		if err := n.reports.AddIndexers(nodeuse.ReportIndexers()); err != nil {
+			return nil, err
+		}
 	}
 	if err := n.nodes.AddIndexers(nodeuse.NodeIndexers()); err != nil {
 		return nil, err
@@ -40,11 +62,16 @@ func newNodeCaches(client kubernetes.Interface, withCSI bool) (*nodeCaches, erro
 }
 
 func (n *nodeCaches) caches() *nodeuse.Caches {
-	return &nodeuse.Caches{
+	caches := &nodeuse.Caches{
 		Nodes:       n.nodes.GetIndexer(),
 		Attachments: n.attachments.GetIndexer(),
+		Namespace:   n.namespace,
 		Synced:      func() bool { return n.nodes.HasSynced() && n.attachments.HasSynced() },
 	}
+	if n.reports != nil {
+		caches.Reports = n.reports.GetIndexer()
+	}
+	return caches
 }
 
 // labelsOf returns the labels of a node in the cache.
@@ -63,12 +90,13 @@ func onlyUse(object any) (any, error) {
 	switch object := object.(type) {
 	case *corev1.Node:
 		return &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion, Labels: object.Labels},
+			ObjectMeta: metav1.ObjectMeta{Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion, CreationTimestamp: object.CreationTimestamp, Labels: object.Labels},
 			Spec:       corev1.NodeSpec{Taints: object.Spec.Taints},
 			Status: corev1.NodeStatus{
 				VolumesInUse:    object.Status.VolumesInUse,
 				VolumesAttached: object.Status.VolumesAttached,
-				NodeInfo:        corev1.NodeSystemInfo{BootID: object.Status.NodeInfo.BootID},
+				NodeInfo:        corev1.NodeSystemInfo{BootID: object.Status.NodeInfo.BootID, SystemUUID: object.Status.NodeInfo.SystemUUID, MachineID: object.Status.NodeInfo.MachineID},
+				Conditions:      onlyReady(object.Status.Conditions),
 			},
 		}, nil
 	case *storagev1.VolumeAttachment:
@@ -79,9 +107,20 @@ func onlyUse(object any) (any, error) {
 	return object, nil
 }
 
+// onlyReady keeps whether a node is Ready, without the times that change with every
+// heartbeat.
+func onlyReady(all []corev1.NodeCondition) []corev1.NodeCondition {
+	for _, condition := range all {
+		if condition.Type == corev1.NodeReady {
+			return []corev1.NodeCondition{{Type: condition.Type, Status: condition.Status}}
+		}
+	}
+	return nil
+}
+
 // watchNodes wakes deletions that wait for nodes on every change, because the watch may
 // show only the second of two changes.
-func watchNodes(p *provisioner.Provisioner, nodes, attachments *termInformer) error {
+func watchNodes(p *provisioner.Provisioner, nodes, attachments, reports *termInformer) error {
 	_, err := nodes.Follow(cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(_, after any) { p.NodeChanged(after.(*corev1.Node).Name) },
 		DeleteFunc: func(object any) {
@@ -92,6 +131,17 @@ func watchNodes(p *provisioner.Provisioner, nodes, attachments *termInformer) er
 	})
 	if err != nil {
 		return err
+	}
+	if reports != nil {
+		reported := func(object any) {
+			if lease, ok := deleted[*coordinationv1.Lease](object); ok {
+				p.NodeChanged(staged.NodeOf(lease.Name))
+			}
+		}
+		_, err = reports.Follow(cache.ResourceEventHandlerFuncs{UpdateFunc: func(_, after any) { reported(after) }, DeleteFunc: reported})
+		if err != nil {
+			return err
+		}
 	}
 	_, err = attachments.Follow(cache.ResourceEventHandlerFuncs{
 		DeleteFunc: func(object any) {

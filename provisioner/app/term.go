@@ -295,8 +295,8 @@ func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner)
 // termInformers are the process's informers, lent for one term.
 type termInformers struct {
 	volumes, claims, namespaces, classes, nodes, attachments *termInformer
-	// attributes is nil without the CSI driver.
-	attributes *termInformer
+	// attributes and reports are nil without the CSI driver.
+	attributes, reports *termInformer
 }
 
 func (a *App) lendInformers() termInformers {
@@ -310,14 +310,14 @@ func (a *App) lendInformers() termInformers {
 		attachments: a.lend(own.attachments),
 	}
 	if own.attributes != nil {
-		lent.attributes = a.lend(*own.attributes)
+		lent.attributes, lent.reports = a.lend(*own.attributes), a.lend(*own.reports)
 	}
 	return lent
 }
 
 // release stops the informers from notifying the term.
 func (lent termInformers) release() error {
-	for _, informer := range []*termInformer{lent.volumes, lent.claims, lent.namespaces, lent.classes, lent.nodes, lent.attachments, lent.attributes} {
+	for _, informer := range []*termInformer{lent.volumes, lent.claims, lent.namespaces, lent.classes, lent.nodes, lent.attachments, lent.attributes, lent.reports} {
 		if informer == nil {
 			continue
 		}
@@ -396,7 +396,7 @@ func (lent termInformers) follow(p *provisioner.Provisioner, protector *datasour
 			return nil, err
 		}
 	}
-	if err := watchNodes(p, lent.nodes, lent.attachments); err != nil {
+	if err := watchNodes(p, lent.nodes, lent.attachments, lent.reports); err != nil {
 		return nil, err
 	}
 	return volumes.HasSynced, nil

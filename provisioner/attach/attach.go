@@ -11,7 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,7 +37,6 @@ import (
 type Volumes interface {
 	Publish(ctx context.Context, target backends.Target, to backends.PublishRequest) (backends.Published, error)
 	Unpublish(ctx context.Context, target backends.Target, from backends.UnpublishRequest) error
-	ForgetUnclean(ctx context.Context, target backends.Target, key string) error
 	// Place returns where the backend's volumes are.
 	Place() cinder.Place
 	// Find reads a volume of any owner by its ID.
@@ -73,6 +74,10 @@ type Options struct {
 	// Nodes is the cache of Nodes; NodesKnown reports whether it shows all.
 	Nodes      cache.Store
 	NodesKnown func() bool
+	// Reports is the cache of the Leases in which node plugins report what they have
+	// staged (package staged); ReportsKnown reports whether it shows all.
+	Reports      cache.Store
+	ReportsKnown func() bool
 	// Rules returns what the policy in force says about a backend.
 	Rules      func(backend string) Rules
 	Expansions Expansions
@@ -97,16 +102,25 @@ type Rules struct {
 // Engine attaches and detaches volumes for one term.
 type Engine struct {
 	Options
-	places places
-	routes routes
-	lost   *lost
+	places    places
+	routes    routes
+	unsettled *unsettled
+	known     known
+}
+
+// known are the places to which the backends led when the records on their volumes were
+// read.
+type known struct {
+	sync.Mutex
+	places map[string]cinder.Place
 }
 
 var _ controller.Engine = (*Engine)(nil)
 
 // New makes the engine of one term.
 func New(options Options) *Engine {
-	return &Engine{Options: options, places: places{taken: map[place]map[string]bool{}}, routes: routes{seen: map[wire.Handle]route{}}, lost: newLost()}
+	return &Engine{Options: options, places: places{taken: map[place]map[string]bool{}}, routes: routes{seen: map[wire.Handle]route{}}, unsettled: newUnsettled(),
+		known: known{places: map[string]cinder.Place{}}}
 }
 
 // ReasonDuplicateInitiator is the reason of events about two nodes that have the same
@@ -137,34 +151,39 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		return wire.Connection{}, failure(err)
 	}
 	at := place{to.Volume.Backend, to.Node.Name}
-	// The listing also shows the notes on volumes of other backends of the project, and
-	// after it the backend's place is known.
-	if err := e.know(ctx, volumes, at.backend); err != nil {
-		return wire.Connection{}, failure(err)
-	}
-	// A node that already has the volume gets the same answer again, even in quarantine,
-	// unless it was lost with this very volume.
-	quarantine := e.quarantine(ctx, volumes, at.backend, at.node)
-	taken, err := e.takePlace(to.Volume, to.Node.Name)
+	taken, err := e.takePlace(ctx, volumes, to.Volume, to.Node.Name)
 	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
 	target := of.target
 	target.Permit = e.stillThere(of.pv)
 	started, begun := time.Now(), false
-	admit := e.admit(to.Volume, to.Node.Name, quarantine)
-	gate := e.lost.gate(volumes.Place(), at.node)
-	gate.RLock()
-	defer gate.RUnlock()
+	var released []string // nodes
 	var found mappers.NodeConnection
 	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.PublishRequest{
 		Node: to.Node.Name, Key: to.Node.Key(), Connector: e.connectorOf(to.Node), ReadOnly: to.ReadOnly, Shared: to.Shared,
-		Admit: func(ctx context.Context, notes map[string]stamps.Unclean) (ended []string, err error) {
-			ended, err = admit(ctx, notes)
+		// A node that already has the volume gets the same answer again, even if it gets no
+		// other.
+		Admit: func(ctx context.Context) error {
+			err := e.barred(ctx, to.Volume, at.node)
 			begun = begun || err == nil
-			return ended, err
+			return err
+		},
+		Release: func(ctx context.Context, node, key string) (bool, error) {
+			if node = e.nameOfNode(node, key); node == "" {
+				return false, nil
+			}
+			lets, err := e.release(ctx, of.pv.Name, to.Volume, node, to.Node)
+			if err == nil && lets {
+				released = append(released, node)
+				err = e.drop(ctx, of.pv.Name, node)
+			}
+			return lets, err
 		},
 		HandOut: func(ctx context.Context, published backends.Published) (err error) {
+			if begun && len(e.unsettled.takenFrom(at.node)) > 0 {
+				return justTaken(at.node)
+			}
 			connection, err := mappers.ParseConnection(published.Document)
 			if err == nil {
 				found, err = mappers.ForNode(connection, published.Volume.Encrypted, to.Node.PortNames...)
@@ -191,6 +210,9 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			e.places.leave(at, to.Volume.String())
 		}
 		return wire.Connection{}, shared.explain(failure(err))
+	}
+	for _, node := range released {
+		e.unsettled.paid(node, to.Volume)
 	}
 	if begun {
 		e.Metrics.attached(to.Volume.Backend, found.Protocol, time.Since(started))
@@ -264,11 +286,14 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 	if err != nil {
 		return failure(err)
 	}
-	nodes := []string{""}
+	var nodes []string
 	if nodeID != "" {
-		if nodes, err = e.leaving(ctx, of.target.Stamp.PV, nodeID); err != nil {
-			return failure(err)
-		}
+		nodes, err = e.leaving(ctx, of.target.Stamp.PV, nodeID)
+	} else {
+		nodes, err = e.having(ctx, volumes, volume)
+	}
+	if err != nil {
+		return failure(err)
 	}
 	var first error
 	for _, node := range nodes {
@@ -281,27 +306,62 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 	return failure(first)
 }
 
-// detach detaches a volume from a node, or from all nodes if the name is empty.
+// having returns the names of the nodes for which a volume records attachments, or an
+// empty name, which stands for all, if all of them let go of it.
+func (e *Engine) having(ctx context.Context, volumes Volumes, volume wire.Handle) ([]string, error) {
+	v, _, err := volumes.Find(ctx, volume.ID)
+	if err != nil {
+		return nil, err
+	}
+	var nodes []string
+	all := true
+	for key, attached := range stamps.NodeRecordsOf(v) {
+		node := e.nameOfNode(attached.Node, key)
+		if node == "" {
+			continue // it is gone
+		}
+		lets, err := e.letsGo(ctx, volume, node)
+		if err != nil {
+			return nil, err
+		}
+		all = all && lets
+		nodes = append(nodes, node)
+	}
+	if all {
+		return []string{""}, nil
+	}
+	slices.Sort(nodes)
+	return nodes, nil
+}
+
+// detach detaches a volume from a node, or from all if the name is empty. If the node may
+// still write to it, the detachment stays owed.
 func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle, of source, node string) error {
-	e.seeClean(ctx, volume, of, node)
-	var clean []string // the names of nodes
-	from := backends.UnpublishRequest{Node: node, Unclean: e.stillUses(volumes, volume, of, func(node string) { clean = append(clean, node) })}
+	var from backends.UnpublishRequest
 	if node != "" {
-		from.Key, from.Others = wire.NodeKey(node), e.keysThatStay(of.target.Stamp.PV, node)
+		lets, err := e.letsGo(ctx, volume, node)
+		if err != nil {
+			return err
+		}
+		if !lets {
+			e.Logger.Info("A volume stays attached at Cinder, because the node may still write to it", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node)
+			return nil
+		}
+		asked := e.detachment(of.target.Stamp.PV, node)
+		from = backends.UnpublishRequest{
+			Node: node, Key: wire.NodeKey(node), Others: e.keysThatStay(of.target.Stamp.PV, volume, node), Attached: asked != nil && asked.Status.Attached,
+		}
+	}
+	// The node needs the credentials no longer, and afterwards nobody may ask for this
+	// detachment again.
+	if err := e.drop(ctx, of.target.Stamp.PV, node); err != nil {
+		return err
 	}
 	if err := volumes.Unpublish(e.OnBehalfOf(ctx, of.tenant), of.target, from); err != nil {
 		return err
 	}
+	e.unsettled.paid(node, volume)
 	e.places.leave(place{volume.Backend, node}, volume.String())
-	for _, node := range clean {
-		// The notes about them have ended, and they may get the volume again at once.
-		e.lost.drop(node, volume.ID)
-	}
-	// The credentials go last: until the array refuses the node, it may have to log in
-	// again.
-	if err := e.drop(ctx, of.target.Stamp.PV, node); err != nil {
-		return err
-	}
 	e.Logger.Info("Detached a volume", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node)
 	return nil
 }

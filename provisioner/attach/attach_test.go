@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -55,13 +56,14 @@ type volumes struct {
 	target backends.Target
 	to     backends.PublishRequest
 	from   backends.UnpublishRequest
-	// all is what it lists, and unread the error if it cannot list; notes are those on
-	// the volume.
+	// all is what it lists, and unread the error if it cannot list.
 	all     []cinder.Volume
 	unread  error
 	project string
-	notes   map[string]stamps.Unclean
-	ended   []string
+	// others are the nodes that have the volume at Cinder. With has, the node of the call
+	// has it, too.
+	others []string
+	has    bool
 	// recorded says whether the node already has the volume for reading; nil means that
 	// it does not have the volume.
 	recorded *bool
@@ -76,9 +78,20 @@ func (v *volumes) Publish(ctx context.Context, target backends.Target, to backen
 	if err := target.Permit(ctx, cinder.Volume{}); err != nil {
 		return backends.Published{}, err
 	}
-	var err error
-	if v.ended, err = to.Admit(ctx, v.notes); err != nil {
-		return backends.Published{}, err
+	if !v.has {
+		for _, other := range v.others {
+			released, err := to.Release(ctx, other, wire.NodeKey(other))
+			if err != nil {
+				return backends.Published{}, err
+			}
+			if !released {
+				return backends.Published{}, &cinder.Error{Backend: "gold", Kind: backends.KindOnOtherNode, Message: "attached to node " + other}
+			}
+			v.calls = append(v.calls, "release "+other)
+		}
+		if err := to.Admit(ctx); err != nil {
+			return backends.Published{}, err
+		}
 	}
 	published := backends.Published{Volume: cinder.Volume{ID: volumeID, SizeGiB: 2}, AttachmentID: "attachment-1", Document: []byte(v.document), ReadOnly: to.ReadOnly}
 	if v.recorded != nil {
@@ -93,20 +106,6 @@ func (v *volumes) Unpublish(ctx context.Context, target backends.Target, from ba
 	if v.held != "" && v.held == from.Key {
 		return &cinder.Error{Backend: "gold", Kind: cinder.KindConflict, Message: "held"}
 	}
-	if v.err != nil || from.Key == "" {
-		return v.err
-	}
-	note, unclean, err := from.Unclean(ctx, from.Node, from.Key, v.notes[from.Key])
-	if unclean {
-		v.notes = map[string]stamps.Unclean{from.Key: note}
-	} else if err == nil {
-		delete(v.notes, from.Key)
-	}
-	return err
-}
-
-func (v *volumes) ForgetUnclean(_ context.Context, target backends.Target, key string) error {
-	v.calls = append(v.calls, "forget "+key+" on "+target.VolumeID)
 	return v.err
 }
 
@@ -139,6 +138,7 @@ type world struct {
 	// attachments is the cache of VolumeAttachments.
 	attachments cache.Store
 	machines    cache.Store
+	reports     cache.Store
 	rules       Rules
 }
 
@@ -188,13 +188,16 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	for _, node := range []wire.Node{n1, n2} {
 		must(t, nodes.Add(csiNode(t, node)))
 	}
-	w := &world{volumes: &volumes{document: withCHAP}, client: fake.NewClientset(objects...), events: eventrecord.NewFakeRecorder(10), nodes: nodes, attachments: cache.NewStore(cache.MetaNamespaceKeyFunc), machines: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	w := &world{volumes: &volumes{document: withCHAP}, client: fake.NewClientset(objects...), events: eventrecord.NewFakeRecorder(10), nodes: nodes, attachments: cache.NewStore(cache.MetaNamespaceKeyFunc), machines: cache.NewStore(cache.MetaNamespaceKeyFunc), reports: cache.NewStore(cache.MetaNamespaceKeyFunc)}
 	for _, object := range objects {
 		if a, ok := object.(*storagev1.VolumeAttachment); ok {
 			must(t, w.attachments.Add(a))
 		}
 		if node, ok := object.(*corev1.Node); ok {
 			must(t, w.machines.Add(node))
+		}
+		if lease, ok := object.(*coordinationv1.Lease); ok {
+			must(t, w.reports.Add(lease))
 		}
 	}
 	w.Engine = New(Options{
@@ -205,7 +208,7 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 			}
 			return w.volumes, nil
 		},
-		Backends: func() []string { return []string{"gold"} }, Nodes: w.machines, NodesKnown: func() bool { return true },
+		Backends: func() []string { return []string{"gold"} }, Nodes: w.machines, NodesKnown: func() bool { return true }, Reports: w.reports, ReportsKnown: func() bool { return true },
 		OnBehalfOf: func(ctx context.Context, _ string) context.Context { return ctx },
 		Client:     w.client, PersistentVolumes: pvs, CSINodes: storagelisters.NewCSINodeLister(nodes), CSINodesKnown: func() bool { return true },
 		Attachments: w.attachments, AttachmentsKnown: func() bool { return true }, Rules: func(string) Rules { return w.rules },
@@ -668,7 +671,7 @@ func TestUnpublish(t *testing.T) {
 		"without its PersistentVolume":  {found: &stamped, calls: []string{"find", "unpublish " + volumeID + " from " + key}},
 		"without anything":              {calls: []string{"find", "unpublish " + volumeID + " from " + key}, kept: true},
 		"of another cluster":            {found: &foreign, calls: []string{"find"}, kept: true, kind: "NotOurs", message: "volume " + volumeID + " does not carry the stamp of this cluster, so it is not detached"},
-		"while the backend is down":     {objects: []runtime.Object{testPV()}, err: &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Status: 503, RequestID: "req-1", Message: "no answer", EffectUnknown: true}, calls: []string{"unpublish " + volumeID + " from " + key}, kept: true, kind: "Unavailable", message: "backend gold: no answer (HTTP 503)"},
+		"while the backend is down":     {objects: []runtime.Object{testPV()}, err: &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Status: 503, RequestID: "req-1", Message: "no answer", EffectUnknown: true}, calls: []string{"unpublish " + volumeID + " from " + key}, kind: "Unavailable", message: "backend gold: no answer (HTTP 503)"},
 		"while the backend is not read": {err: &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "no answer"}, calls: []string{"find"}, kept: true, kind: "Unavailable", message: "backend gold: no answer"},
 	} {
 		t.Run(name, func(t *testing.T) {

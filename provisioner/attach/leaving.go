@@ -113,12 +113,17 @@ func (e *Engine) reportWrongID(nodes []string, nodeID string) {
 }
 
 // keysThatStay returns the keys of the other nodes to which Kubernetes has attached a
-// volume, and from which it is not detaching it.
-func (e *Engine) keysThatStay(pv, node string) []string {
+// volume, and from which it is not detaching it, or whose detachment is owed.
+func (e *Engine) keysThatStay(pv string, volume wire.Handle, node string) []string {
 	var keys []string
 	for _, a := range e.attachmentsOf(pv) {
 		if a.Spec.NodeName != node && a.DeletionTimestamp == nil && a.Status.Attached {
 			keys = append(keys, wire.NodeKey(a.Spec.NodeName))
+		}
+	}
+	for _, owing := range e.unsettled.owedBy(volume) {
+		if owing != node {
+			keys = append(keys, wire.NodeKey(owing))
 		}
 	}
 	return keys

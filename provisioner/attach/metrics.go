@@ -43,11 +43,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}, []string{"backend"})
 	m.unclean = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "standalone_cinder_csi_unclean_volumes",
-		Help: "Volumes in mode csi that a lost node may still write to, by backend; only the leader exports it.",
+		Help: "Volumes in mode csi that nodes have staged although Kubernetes has detached them, by backend; only the leader exports it.",
 	}, []string{"backend"})
 	m.quarantined = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "standalone_cinder_csi_quarantined_nodes",
-		Help: "Nodes that get no volume of the backend because they were lost with one and may still write to it; only the leader exports it.",
+		Help: "Nodes that get no further volume because they have one of the backend staged that Kubernetes has detached from them; only the leader exports it.",
 	}, []string{"backend"})
 	registry.MustRegister(m.requests, m.duration, m.attaching, m.attachments, m.unclean, m.quarantined)
 	return m

@@ -13,7 +13,8 @@ import (
 // TestMetricsShowWhatIsLost: only a leader shows it.
 func TestMetricsShowWhatIsLost(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	w := lostWithVolume(t, machine("n3", "boot-1", wire.Handle{Backend: "gold", ID: "gone"}), otherPV(1, "gold"), testAttachment("other-1", "n2", nil))
+	w := lost(t, machine("n3", "boot-1"), otherPV(1, "gold"), testAttachment("other-1", "n2", nil))
+	w.reportsStaged(t, "n3", "boot-1", wire.Handle{Backend: "gold", ID: "gone"})
 	w.Metrics = NewMetrics(registry)
 	w.tidy(t.Context())
 	names := []string{"standalone_cinder_csi_attachments", "standalone_cinder_csi_unclean_volumes", "standalone_cinder_csi_quarantined_nodes"}
@@ -23,24 +24,25 @@ func TestMetricsShowWhatIsLost(t *testing.T) {
 			# HELP standalone_cinder_csi_attachments VolumeAttachments of volumes in mode csi that are attached, by backend; only the leader exports it.
 			# TYPE standalone_cinder_csi_attachments gauge
 			standalone_cinder_csi_attachments{backend="gold"} `+attachments+`
-			# HELP standalone_cinder_csi_quarantined_nodes Nodes that get no volume of the backend because they were lost with one and may still write to it; only the leader exports it.
+			# HELP standalone_cinder_csi_quarantined_nodes Nodes that get no further volume because they have one of the backend staged that Kubernetes has detached from them; only the leader exports it.
 			# TYPE standalone_cinder_csi_quarantined_nodes gauge
 			standalone_cinder_csi_quarantined_nodes{backend="gold"} `+quarantined+`
-			# HELP standalone_cinder_csi_unclean_volumes Volumes in mode csi that a lost node may still write to, by backend; only the leader exports it.
+			# HELP standalone_cinder_csi_unclean_volumes Volumes in mode csi that nodes have staged although Kubernetes has detached them, by backend; only the leader exports it.
 			# TYPE standalone_cinder_csi_unclean_volumes gauge
 			standalone_cinder_csi_unclean_volumes{backend="gold"} `+unclean+`
 		`), names...); err != nil {
 			t.Error(err)
 		}
 	}
-	want("1", "1", "2")
+	want("1", "2", "2")
 	w.becomes(t, machine("n1", "boot-2"))
-	w.becomes(t, machine("n3", "boot-1"))
+	w.reportsStaged(t, "n3", "boot-1")
 	w.tidy(t.Context())
 	want("1", "0", "0")
 
 	// Attaching a volume that is attached already does not count again.
-	for range 2 {
+	for _, has := range []bool{false, true} {
+		w.volumes.has = has
 		_, err := w.publish(t)
 		must(t, err)
 	}

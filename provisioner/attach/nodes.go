@@ -94,9 +94,7 @@ func (e *Engine) isAskedFor(ctx context.Context, pv string, to controller.Publis
 	if slices.ContainsFunc(e.attachmentsOf(pv), of) {
 		return nil
 	}
-	// kube-controller-manager derives the name.
-	name := fmt.Sprintf("csi-%x", sha256.Sum256([]byte(to.Volume.String()+wire.DriverName+to.Node.Name)))
-	live, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+	live, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(to.Volume, to.Node.Name), metav1.GetOptions{})
 	if err == nil && isOf(live, pv) && of(live) {
 		return nil
 	}
@@ -117,6 +115,12 @@ func (e *Engine) isAskedFor(ctx context.Context, pv string, to controller.Publis
 		return nil
 	}
 	return damaged("VolumeAttachments ask for PersistentVolume %s, but none for node %s, so the volume is not attached there; another node may have used its ID", pv, to.Node.Name)
+}
+
+// attachmentName returns the name that kube-controller-manager gives to the
+// VolumeAttachment of a volume and a node (pkg/volume/csi/csi_attacher.go).
+func attachmentName(volume wire.Handle, node string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(volume.String()+wire.DriverName+node)))
 }
 
 var (

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"context"
 	"fmt"
 	"sync"
 
@@ -121,13 +122,16 @@ func (p *places) leave(at place, volume string) {
 }
 
 // takePlace calls take if the backend has a limit.
-func (e *Engine) takePlace(volume wire.Handle, node string) (taken bool, err error) {
+func (e *Engine) takePlace(ctx context.Context, volumes Volumes, volume wire.Handle, node string) (taken bool, err error) {
 	limit := e.Rules(volume.Backend).VolumesPerNode
 	if limit == 0 {
 		return false, nil
 	}
 	if !e.AttachmentsKnown() {
 		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known how many volumes node %s has", node)
+	}
+	if err := e.know(ctx, volumes, volume.Backend); err != nil {
+		return false, err
 	}
 	attached := map[string]bool{}
 	for _, object := range e.Attachments.List() {

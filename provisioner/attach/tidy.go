@@ -1,21 +1,32 @@
 package attach
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/types"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
-// tidyInterval is the time between two checks of lost nodes. A kubelet reports every 10
-// seconds, and may list a volume again for the next pod.
+// tidyInterval is the time between two looks at what nodes have let go of.
 const tidyInterval = 5 * time.Second
 
-// Run watches nodes that were lost with volumes, until the context ends.
+// owedPause is the time between two attempts to end a detachment that is owed.
+const owedPause = 30 * time.Second
+
+// Run ends owed detachments, until the context ends.
 func (e *Engine) Run(ctx context.Context) {
 	defer e.Metrics.forget()
 	for {
@@ -28,74 +39,210 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// tidy ends the notes about nodes that have let go. Otherwise they would end only when
-// the node gets another volume, and never for a node that is gone. It consults caches
-// first, so it costs no request as long as nothing has changed.
+// tidy detaches volumes from nodes that have let go of them. Nobody may ask for these
+// volumes any more, and then nothing else would detach them. It consults caches first, so
+// it costs no request as long as nothing has changed.
 func (e *Engine) tidy(ctx context.Context) {
-	for _, backend := range e.Backends() {
-		if volumes, err := e.Volumes(backend); err == nil {
-			// A failure is reported when a volume is attached.
-			_ = e.know(ctx, volumes, backend)
-		}
-	}
-	for _, node := range e.lost.nodes() {
-		if !e.hasLetGo(node) {
-			continue
-		}
-		if err := e.release(ctx, node); err != nil && ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
-			e.Logger.Debug("Checking a lost node again", "node", node, "error", err)
-		}
-	}
-	e.forgetDetachments()
-	e.tidyPlaces()
-	e.Metrics.show(e.count())
-}
-
-// release ends the notes about volumes that a node has let go of.
-func (e *Engine) release(ctx context.Context, node string) error {
-	var state nodeState
-	var looked bool
-	var first error
-	for _, v := range e.lost.of(node) {
-		volumes := e.showing(v)
-		if volumes == nil {
-			continue
-		}
-		if !looked {
-			var err error
-			if state, err = e.lookAt(ctx, node); err != nil {
-				return err
+	if e.AttachmentsKnown() {
+		for _, backend := range e.Backends() {
+			if volumes, err := e.Volumes(backend); err == nil {
+				// A failure is reported when it matters.
+				_ = e.know(ctx, volumes, backend)
 			}
-			looked = true
-		}
-		if !state.letGo(v.target.VolumeID, v.Unclean) {
-			continue
-		}
-		// A backend that does not answer does not stop the others.
-		if err := e.forget(ctx, volumes, node, state, v); err != nil && first == nil {
-			first = err
 		}
 	}
-	return first
+	if e.NodesKnown() && e.ReportsKnown() && e.AttachmentsKnown() {
+		unattached := e.unattached()
+		for _, at := range unattached {
+			e.unsettled.owe(at.node, at.volume)
+		}
+		e.settle(ctx)
+		e.forgetReports(ctx)
+		e.Metrics.show(e.count(unattached))
+	}
+	e.tidyPlaces()
 }
 
-// showing returns a backend that leads to a volume that a node was lost with; nil if
-// there is none.
-func (e *Engine) showing(v lostVolume) Volumes {
-	own, err := e.Volumes(v.backend)
-	if err != nil {
-		own = nil
-	}
-	for _, backend := range e.Backends() {
-		if other, err := e.Volumes(backend); err == nil && other.Place() == v.target.Place {
-			return e.holder(v, other)
+// unattached returns the volumes that nodes have staged and that Kubernetes has not
+// attached to them, according to the caches.
+func (e *Engine) unattached() []onNode {
+	var found []onNode
+	for _, object := range e.Reports.List() {
+		lease, ok := object.(*coordinationv1.Lease)
+		if !ok {
+			continue
+		}
+		name, report := staged.NodeOf(lease.Name), staged.Of(lease)
+		node := e.node(name)
+		if node == nil || len(report.Volumes) == 0 {
+			continue
+		}
+		attached := e.attachedTo(name)
+		for _, text := range report.Volumes {
+			if volume, err := wire.ParseHandle(text); err == nil && report.Has(text, node) && !attached[volume] {
+				found = append(found, onNode{name, volume})
+			}
 		}
 	}
-	return own
+	return found
+}
+
+// settle ends the detachments that are owed by nodes that have let go, and forgets the
+// volumes taken from them.
+func (e *Engine) settle(ctx context.Context) {
+	owed, taken := e.unsettled.due(time.Now())
+	for _, at := range owed {
+		node := e.node(at.node)
+		if node != nil && e.has(at, node) && !e.mayBeTaken(at.volume, node) {
+			continue
+		}
+		if err := e.pay(ctx, at); err != nil {
+			e.unsettled.postpone(at.node, at.volume, time.Now().Add(owedPause))
+			if ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
+				e.Logger.Info("A detachment waits", "volume", at.volume.String(), "node", at.node, "reason", err)
+			}
+		}
+	}
+	for _, at := range taken {
+		if node := e.node(at.node); node != nil && e.has(at, node) {
+			continue
+		}
+		if _, may, err := e.mayWrite(ctx, at.volume, at.node); err == nil && !may {
+			e.unsettled.over(at.node, at.volume)
+			e.Logger.Info("A node has let go of a volume that was taken from it", "volume", at.volume.String(), "node", at.node)
+		}
+	}
+}
+
+// has reports whether, according to the cache, a node may still write to a volume.
+func (e *Engine) has(at onNode, node *corev1.Node) bool {
+	report, reported := e.report(at.node)
+	return !reported || report.Has(at.volume.String(), node)
+}
+
+// pay does a detachment that is owed, unless the volume is wanted on the node again.
+func (e *Engine) pay(ctx context.Context, at onNode) error {
+	_, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(at.volume, at.node), metav1.GetOptions{})
+	if err == nil {
+		e.unsettled.paid(at.node, at.volume)
+		return nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	volumes, err := e.Volumes(at.volume.Backend)
+	if err != nil {
+		return err
+	}
+	of, err := e.attached(ctx, volumes, at.volume)
+	if err != nil {
+		return err
+	}
+	return e.detach(ctx, volumes, at.volume, of, at.node)
+}
+
+// forgetReports deletes the reports of nodes that are gone, and of machines whose Node
+// was deleted before another machine took its name.
+func (e *Engine) forgetReports(ctx context.Context) {
+	for _, object := range e.Reports.List() {
+		lease, ok := object.(*coordinationv1.Lease)
+		if !ok {
+			continue
+		}
+		name, report := staged.NodeOf(lease.Name), staged.Of(lease)
+		if name == "" {
+			continue
+		}
+		if node := e.node(name); node != nil && (report.IsSame(staged.MachineOf(node)) || !node.CreationTimestamp.After(report.Written)) {
+			continue
+		}
+		live, err := e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) ||
+			err == nil && (report.IsSame(staged.MachineOf(live)) || !live.CreationTimestamp.After(report.Written)) {
+			continue
+		}
+		err = e.Client.CoordinationV1().Leases(e.Namespace).Delete(ctx, lease.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}})
+		if err == nil {
+			e.Logger.Info("Removed the report of a node that is gone", "node", name, "volumes", len(report.Volumes))
+		}
+	}
+}
+
+// know reads the records on a backend's volumes, unless that was done for the place to
+// which it leads now: which places on nodes are taken, and which attachments Kubernetes
+// no longer knows. What this term attached is known anyway.
+func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) error {
+	if e.isKnown(backend, volumes.Place()) {
+		return nil
+	}
+	all, err := volumes.Volumes(ctx)
+	if err != nil {
+		return fmt.Errorf("it is not known yet which volumes the nodes have: %w", err)
+	}
+	waiting := e.waiting()
+	for _, v := range all {
+		if !stamps.IsCSI(v) {
+			continue
+		}
+		name, pv := e.nameFor(v, backend), stamps.Of(v).PV
+		e.keepPlaces(v, name, waiting[pv])
+		for key, attached := range stamps.NodeRecordsOf(v) {
+			node := e.nameOfNode(attached.Node, key)
+			if node != "" && !e.isAttached(pv, node) {
+				e.unsettled.owe(node, wire.Handle{Backend: name, ID: v.ID})
+			}
+		}
+	}
+	e.known.Lock()
+	defer e.known.Unlock()
+	e.known.places[backend] = volumes.Place()
+	return nil
+}
+
+func (e *Engine) isKnown(backend string, at cinder.Place) bool {
+	e.known.Lock()
+	defer e.known.Unlock()
+	where, known := e.known.places[backend]
+	return known && where == at
+}
+
+// nameFor returns the backend that the PersistentVolume of a volume names, by which
+// nodes know the volume, because all backends of a project show the same volumes.
+// Without a PersistentVolume, it returns the backend that shows the volume.
+func (e *Engine) nameFor(v cinder.Volume, shownBy string) string {
+	object, exists, err := e.PersistentVolumes.GetByKey(stamps.Of(v).PV)
+	pv, ok := object.(*corev1.PersistentVolume)
+	if err != nil || !exists || !ok || !record.IsCSI(pv) {
+		return shownBy
+	}
+	if handle, err := wire.ParseHandle(pv.Spec.CSI.VolumeHandle); err == nil && handle.ID == v.ID {
+		return handle.Backend
+	}
+	return shownBy
+}
+
+// nameOfNode returns the name of a node that a record names, perhaps only by its
+// beginning; empty if the cluster has no such node.
+func (e *Engine) nameOfNode(name, key string) string {
+	if wire.NodeKey(name) == key {
+		return name
+	}
+	return e.nodeOf(key)
+}
+
+// isAttached reports whether the cache has a VolumeAttachment of a PersistentVolume and a
+// node.
+func (e *Engine) isAttached(pv, node string) bool {
+	for _, a := range e.attachmentsOf(pv) {
+		if a.Spec.NodeName == node {
+			return true
+		}
+	}
+	return false
 }
 
 // count counts what the metrics show.
-func (e *Engine) count() map[string]counts {
+func (e *Engine) count(unattached []onNode) map[string]counts {
 	found := map[string]counts{}
 	add := func(backend string, more counts) {
 		c := found[backend]
@@ -112,64 +259,21 @@ func (e *Engine) count() map[string]counts {
 		}
 	}
 	barred := map[place]bool{}
-	bar := func(at place) {
-		if !barred[at] {
-			barred[at] = true
-			add(at.backend, counts{quarantined: 1})
-		}
-	}
-	for _, node := range e.lost.nodes() {
-		for _, v := range e.lost.of(node) {
-			add(v.backend, counts{unclean: 1})
-			bar(place{v.backend, node})
-		}
-	}
-	for _, object := range e.Nodes.List() {
-		node, ok := object.(*corev1.Node)
-		if !ok {
+	for _, at := range unattached {
+		// A node could report any backend, so only those that are known become labels.
+		if _, known := found[at.volume.Backend]; !known {
 			continue
 		}
-		for _, handle := range e.leftovers(node.Name) {
-			// The node says which backend it is, so only those that are configured become
-			// labels.
-			for _, backend := range e.Backends() {
-				if volumes, err := e.Volumes(backend); err == nil && e.mayLeadTo(handle.Backend, backend, volumes.Place()) {
-					bar(place{backend, node.Name})
-				}
-			}
+		add(at.volume.Backend, counts{unclean: 1})
+		if in := (place{at.volume.Backend, at.node}); !barred[in] {
+			barred[in] = true
+			add(at.volume.Backend, counts{quarantined: 1})
 		}
 	}
 	return found
 }
 
-// hasLetGo reports whether, according to the cache, a node has let go of any volume
-// that it was lost with.
-func (e *Engine) hasLetGo(node string) bool {
-	state := nodeState{}
-	if object, exists, err := e.Nodes.GetByKey(node); err == nil && exists {
-		state = stateOf(object.(*corev1.Node))
-	}
-	for _, v := range e.lost.of(node) {
-		if state.letGo(v.target.VolumeID, v.Unclean) {
-			return true
-		}
-	}
-	return false
-}
-
-// forgetDetachments drops what is remembered of VolumeAttachments that are gone.
-func (e *Engine) forgetDetachments() {
-	present := map[types.UID]bool{}
-	for _, object := range e.Attachments.List() {
-		if a, ok := object.(*storagev1.VolumeAttachment); ok {
-			present[a.UID] = true
-		}
-	}
-	e.lost.mu.Lock()
-	defer e.lost.mu.Unlock()
-	for uid := range e.lost.clean {
-		if !present[uid] {
-			delete(e.lost.clean, uid)
-		}
-	}
+// byName orders volumes by their handles.
+func byName(a, b wire.Handle) int {
+	return cmp.Or(strings.Compare(a.Backend, b.Backend), strings.Compare(a.ID, b.ID))
 }

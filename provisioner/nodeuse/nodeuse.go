@@ -16,12 +16,17 @@ import (
 	"strings"
 	"sync"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
 // AnnotationReleasedBy names nodes, separated by commas, that an operator knows to have
@@ -42,6 +47,10 @@ type Options struct {
 type Caches struct {
 	Nodes       cache.Indexer
 	Attachments cache.Indexer
+	// Reports has the Leases in which node plugins report what they have staged (package
+	// staged), all in Namespace; nil without the CSI driver.
+	Reports   cache.Indexer
+	Namespace string
 	// Synced reports whether the caches are complete.
 	Synced func() bool
 }
@@ -100,6 +109,39 @@ func AttachmentIndexers() cache.Indexers {
 		}
 		return nil, nil
 	}}
+}
+
+// ReportIndexers returns an index of the Leases in which node plugins report, by the
+// names of the staged volumes.
+func ReportIndexers() cache.Indexers {
+	return cache.Indexers{byVolume: func(object any) ([]string, error) {
+		lease, ok := object.(*coordinationv1.Lease)
+		if !ok {
+			return nil, fmt.Errorf("a cache of reports holds a %T", object)
+		}
+		var names []string
+		for _, handle := range staged.Of(lease).Volumes {
+			names = append(names, string(stagedName(handle)))
+		}
+		return names, nil
+	}}
+}
+
+// stagedName is kubelet's name for a volume of the CSI driver.
+func stagedName(handle string) corev1.UniqueVolumeName {
+	return corev1.UniqueVolumeName("kubernetes.io/csi/" + wire.DriverName + "^" + handle)
+}
+
+// stagedBy returns the volumes that a report says its node still has.
+func stagedBy(lease *coordinationv1.Lease, node *corev1.Node) []corev1.UniqueVolumeName {
+	var names []corev1.UniqueVolumeName
+	report := staged.Of(lease)
+	for _, handle := range report.Volumes {
+		if report.Has(handle, node) {
+			names = append(names, stagedName(handle))
+		}
+	}
+	return names
 }
 
 // Volume is a volume as nodes know it.
@@ -191,6 +233,8 @@ type picture struct {
 	users map[corev1.UniqueVolumeName][]host
 	// attached lists nodes' names by PersistentVolume.
 	attached map[string][]string
+	// unreported is why the reports of node plugins could not be read.
+	unreported error
 }
 
 // Known lists the nodes that use a volume according to the caches. An empty
@@ -208,6 +252,19 @@ func (t *Tracker) Known(v Volume) ([]string, error) {
 		}
 		for _, object := range found {
 			using = append(using, hostOf(object.(*corev1.Node)))
+		}
+		if t.options.Caches.Reports == nil {
+			continue
+		}
+		reports, err := t.options.Caches.Reports.ByIndex(byVolume, string(name))
+		if err != nil {
+			return nil, err
+		}
+		for _, object := range reports {
+			lease := object.(*coordinationv1.Lease)
+			if of, exists, err := nodes.GetByKey(staged.NodeOf(lease.Name)); err == nil && exists && slices.Contains(stagedBy(lease, of.(*corev1.Node)), name) {
+				using = append(using, hostOf(of.(*corev1.Node)))
+			}
 		}
 	}
 	attached, err := t.attachedTo(v)
@@ -247,6 +304,9 @@ func (t *Tracker) Users(ctx context.Context, v Volume) ([]string, error) {
 		return nil, fmt.Errorf("cannot tell whether a node still uses the volume of PersistentVolume %s: %w", v.PV, err)
 	}
 	attached := seen.attached[v.PV]
+	if v.MayAttach && seen.unreported != nil {
+		return nil, fmt.Errorf("cannot tell whether a node still uses the volume of PersistentVolume %s: %w", v.PV, seen.unreported)
+	}
 	switch {
 	case t.options.Caches == nil || !v.MayAttach:
 	case !t.Watches():
@@ -331,12 +391,14 @@ const pageSize = 500
 // keeps what matters.
 func (t *Tracker) read(ctx context.Context) (picture, error) {
 	seen := picture{hosts: map[string]host{}, users: map[corev1.UniqueVolumeName][]host{}, attached: map[string][]string{}}
+	nodes := map[string]*corev1.Node{}
 	err := pages(ctx, func(ctx context.Context, options metav1.ListOptions) (string, error) {
 		page, err := t.options.Client.CoreV1().Nodes().List(ctx, options)
 		if err != nil {
 			return "", fmt.Errorf("cannot list the nodes: %w", err)
 		}
 		for i := range page.Items {
+			nodes[page.Items[i].Name] = &page.Items[i]
 			node := hostOf(&page.Items[i])
 			seen.hosts[node.name] = node
 			for _, name := range volumesOf(&page.Items[i]) {
@@ -345,6 +407,9 @@ func (t *Tracker) read(ctx context.Context) (picture, error) {
 		}
 		return page.Continue, nil
 	})
+	if err == nil && t.options.Caches != nil && t.options.Caches.Reports != nil {
+		seen.unreported = t.readReports(ctx, nodes, seen)
+	}
 	if err != nil || t.options.Caches != nil {
 		return seen, err
 	}
@@ -361,6 +426,24 @@ func (t *Tracker) read(ctx context.Context) (picture, error) {
 		return page.Continue, nil
 	})
 	return seen, err
+}
+
+// readReports adds what node plugins report.
+func (t *Tracker) readReports(ctx context.Context, nodes map[string]*corev1.Node, seen picture) error {
+	return pages(ctx, func(ctx context.Context, options metav1.ListOptions) (string, error) {
+		options.LabelSelector = labels.SelectorFromSet(staged.Labels()).String()
+		page, err := t.options.Client.CoordinationV1().Leases(t.options.Caches.Namespace).List(ctx, options)
+		if err != nil {
+			return "", fmt.Errorf("cannot list the reports of the node plugins: %w", err)
+		}
+		for i := range page.Items {
+			node := nodes[staged.NodeOf(page.Items[i].Name)]
+			for _, name := range stagedBy(&page.Items[i], node) {
+				seen.users[name] = append(seen.users[name], hostOf(node))
+			}
+		}
+		return page.Continue, nil
+	})
 }
 
 // pages reads a list to its end. If the API server has forgotten a page in the

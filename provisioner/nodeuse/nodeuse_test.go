@@ -14,8 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
 func iscsi() *corev1.PersistentVolume {
@@ -121,6 +125,54 @@ func tracker(t *testing.T, caches bool, objects ...runtime.Object) (*Tracker, *f
 		}
 	}
 	return New(options), client
+}
+
+// TestAStagedVolumeIsInUse: the node's plugin reports it, whatever its kubelet lists.
+func TestAStagedVolumeIsInUse(t *testing.T) {
+	pv := csi()
+	pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle = wire.DriverName, "gold/volume-1"
+	machine := staged.Machine{SystemUUID: "uuid-1", Boot: "boot-1"}
+	here := func(n *corev1.Node) { n.Status.NodeInfo.SystemUUID = "uuid-1" }
+	for name, c := range map[string]struct {
+		reported []string
+		node     *corev1.Node
+		uses     bool
+	}{
+		"staged":                 {[]string{"gold/volume-1"}, node("n1", here), true},
+		"another volume":         {[]string{"gold/volume-2"}, node("n1", here), false},
+		"rebooted":               {[]string{"gold/volume-1"}, node("n1", here, func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" }), false},
+		"off":                    {[]string{"gold/volume-1"}, node("n1", here, outOfService), false},
+		"of a node that is gone": {[]string{"gold/volume-1"}, node("n2", here), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lease := staged.Report{Machine: machine, Volumes: c.reported, Written: time.Now()}.Lease("ns", "n1")
+			tracker, client := tracker(t, true, c.node)
+			reports := cache.NewIndexer(cache.MetaNamespaceKeyFunc, ReportIndexers())
+			if err := errors.Join(reports.Add(lease), client.Tracker().Add(lease)); err != nil {
+				t.Fatal(err)
+			}
+			tracker.options.Caches.Reports, tracker.options.Caches.Namespace = reports, "ns"
+			var want []string
+			if c.uses {
+				want = []string{"n1"}
+			}
+			for _, ask := range []func() ([]string, error){
+				func() ([]string, error) { return tracker.Known(VolumeOf(pv)) },
+				func() ([]string, error) { return tracker.Users(t.Context(), VolumeOf(pv)) },
+			} {
+				if got, err := ask(); err != nil || !slices.Equal(got, want) {
+					t.Errorf("used by %q (%v), want %q", got, err, want)
+				}
+			}
+			client.PrependReactor("list", "leases", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no right") })
+			if _, err := tracker.Users(t.Context(), VolumeOf(pv)); err == nil {
+				t.Error("the reports are not read, and the volume is free")
+			}
+			if _, err := tracker.Users(t.Context(), VolumeOf(iscsi())); err != nil {
+				t.Errorf("a native volume needs no reports: %v", err)
+			}
+		})
+	}
 }
 
 func TestNodesThatUseAVolume(t *testing.T) {

@@ -53,10 +53,6 @@ const AnnotationVolumeName = Prefix + "volume-name"
 // driver. It holds the name that the caller gave its snapshot.
 const AnnotationSnapshotName = Prefix + "snapshot-name"
 
-// AnnotationUnstaged marks a VolumeAttachment that was deleted after its node had
-// unstaged the volume.
-const AnnotationUnstaged = Prefix + "unstaged"
-
 // Annotations of the historic provisioner, and the connector that it used.
 const (
 	HistoricIdentity = "standaloneCinderProvisionerIdentity"

@@ -125,7 +125,7 @@ func TestComponentOfModeCSIIsTheChart(t *testing.T) {
 		return found
 	}
 	fromChart, fromOverlay := policies(decode(t, rendered)), policies(overlay(t, "csi"))
-	if len(fromChart) != 5 || !maps.Equal(fromChart, fromOverlay) {
+	if len(fromChart) != 6 || !maps.Equal(fromChart, fromOverlay) {
 		t.Errorf("the overlay's admission policies differ from the chart's:\n%v\n%v", fromOverlay, fromChart)
 	}
 	for _, object := range overlay(t, "csi") {
@@ -137,7 +137,7 @@ func TestComponentOfModeCSIIsTheChart(t *testing.T) {
 			t.Fatal(err)
 		}
 		pod, replicas := nodes.Spec.Template, deployment(t, overlay(t, "csi"))
-		if token := pod.Spec.AutomountServiceAccountToken; token == nil || *token || !pod.Spec.HostNetwork || pod.Spec.Containers[0].Image != replicas.Spec.Template.Spec.Containers[0].Image {
+		if token := pod.Spec.AutomountServiceAccountToken; token == nil || !*token || !pod.Spec.HostNetwork || pod.Spec.Containers[0].Image != replicas.Spec.Template.Spec.Containers[0].Image {
 			t.Errorf("the pods of the nodes are %s", pod.Spec.String())
 		}
 		if selector, err := metav1.LabelSelectorAsSelector(replicas.Spec.Selector); err != nil || selector.Matches(labels.Set(pod.Labels)) {
@@ -180,7 +180,7 @@ func TestNodesGetTheirFlags(t *testing.T) {
 	want := plugin.Options{
 		Endpoint: "/data/kubelet/plugins/standalone-cinder.openstack.org/csi.sock", KubeletDir: "/data/kubelet", RegistrationDir: "/data/kubelet/plugins_registry",
 		HostRoot: container.VolumeMounts[0].MountPath, StateDir: "/var/lib/standalone-cinder", NodeName: "spec.nodeName", Listen: "127.0.0.1:9809",
-		DrainTimeout: options.DrainTimeout, MakeXFS: "-i nrext64=0",
+		DrainTimeout: options.DrainTimeout, MakeXFS: "-i nrext64=0", Report: true, Namespace: "metadata.namespace",
 	}
 	if err != nil || options != want {
 		t.Errorf("the options are %+v (%v), want %+v", options, err, want)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,18 +83,22 @@ func (c csiCluster) join(ctx context.Context, t *testing.T, n *csiNode) {
 	c.use(ctx, t, n)
 }
 
-// use reports, as a node's kubelet does, its boot and the volumes that it has in use.
+// use reports the boot of a node, as its kubelet does, and the volumes that it has
+// staged, as its plugin would if it reached the API server.
 func (c csiCluster) use(ctx context.Context, t *testing.T, n *csiNode, pvs ...*corev1.PersistentVolume) {
 	t.Helper()
+	machine := harness.Machine(n.name, strings.TrimSpace(n.run(ctx, t, "cat /proc/sys/kernel/random/boot_id")))
 	node, err := c.Client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
 	must(t, err)
-	node.Status.NodeInfo.BootID = strings.TrimSpace(n.run(ctx, t, "cat /proc/sys/kernel/random/boot_id"))
-	node.Status.VolumesInUse = nil
-	for _, pv := range pvs {
-		node.Status.VolumesInUse = append(node.Status.VolumesInUse, corev1.UniqueVolumeName("kubernetes.io/csi/"+wire.DriverName+"^"+pv.Spec.CSI.VolumeHandle))
-	}
+	node.Status.NodeInfo.BootID, node.Status.NodeInfo.SystemUUID = machine.Boot, machine.SystemUUID
 	_, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	must(t, err)
+	var handles []string
+	for _, pv := range pvs {
+		handles = append(handles, pv.Spec.CSI.VolumeHandle)
+	}
+	slices.Sort(handles)
+	must(t, c.ReportStaged(ctx, n.name, machine, handles...))
 }
 
 // claim makes a claim, and returns its PersistentVolume.

@@ -226,9 +226,9 @@ func TestLostNodes(t *testing.T) {
 			}
 			c.giveUp(ctx, t, held, lost)
 			if guarded {
-				c.says(ctx, t, held, lost, lost.name, "out-of-service")
+				c.detached(ctx, t, held, lost)
 				c.ask(ctx, t, held, other)
-				c.says(ctx, t, held, other, lost.name)
+				c.says(ctx, t, held, other, "is still staged on node "+lost.name, "out-of-service")
 			} else {
 				c.detached(ctx, t, held, lost)
 			}
@@ -248,7 +248,6 @@ func TestLostNodes(t *testing.T) {
 				last := lost.counter(ctx, t, v, lost.name)
 				lost.unmount(ctx, t, v)
 				c.use(ctx, t, lost)
-				c.detached(ctx, t, held, lost)
 				there := c.attached(ctx, t, held, other)
 				other.mount(ctx, t, there)
 				if got := other.counter(ctx, t, there, lost.name); got != last {
@@ -308,16 +307,16 @@ func TestLostNodes(t *testing.T) {
 		c.use(ctx, t, lost, pv)
 		last := lost.counter(ctx, t, v, lost.name)
 		lost.Kill()
-		c.giveUp(ctx, t, pv, lost)
-		c.says(ctx, t, pv, lost, lost.name, "out-of-service")
+		c.detach(ctx, t, pv, lost)
+		c.ask(ctx, t, pv, other)
+		c.says(ctx, t, pv, other, "is still staged on node "+lost.name, "out-of-service")
 		tainted := time.Now()
 		node, err := c.Client.CoreV1().Nodes().Get(ctx, lost.name, metav1.GetOptions{})
 		must(t, err)
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute})
 		_, err = c.Client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
 		must(t, err)
-		c.detached(ctx, t, pv, lost)
-		there := c.attach(ctx, t, pv, other)
+		there := c.attached(ctx, t, pv, other)
 		other.mount(ctx, t, there)
 		took := time.Since(tainted)
 		t.Logf("the volume is mounted on the other node %.1f s after the taint", took.Seconds())

@@ -90,7 +90,7 @@ func bootNode(ctx context.Context, t *testing.T, name string) *csiNode {
 
 func (n *csiNode) startPlugin(ctx context.Context, t *testing.T) {
 	t.Helper()
-	_, err := n.Run(ctx, fmt.Sprintf("mkdir -p /var/lib/kubelet/plugins_registry; setsid %s node --node-name %s --log-format text -v 4 >> /tmp/plugin.log 2>&1 < /dev/null & for i in $(seq 100); do test -S %s && exit 0; sleep 0.2; done; exit 1", pluginPath, n.name, pluginSocket))
+	_, err := n.Run(ctx, fmt.Sprintf("mkdir -p /var/lib/kubelet/plugins_registry; setsid %s node --node-name %s --report=false --log-format text -v 4 >> /tmp/plugin.log 2>&1 < /dev/null & for i in $(seq 100); do test -S %s && exit 0; sleep 0.2; done; exit 1", pluginPath, n.name, pluginSocket))
 	must(t, err)
 }
 

@@ -134,8 +134,18 @@ func (s *Suite) AllowCSINodes(ctx context.Context, provisioner string) error {
 	}
 	account := Account(provisioner)
 	name := account + "-csi"
-	role, err := s.componentRole()
+	role, own, err := s.componentRoles()
 	if err != nil {
+		return err
+	}
+	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: Namespace}}
+	own.ObjectMeta = metav1.ObjectMeta{Name: name}
+	if _, err := s.Client.RbacV1().Roles(Namespace).Create(ctx, own, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	if _, err := s.Client.RbacV1().RoleBindings(Namespace).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: name}, Subjects: subjects,
+	}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	role.ObjectMeta = metav1.ObjectMeta{Name: name}
@@ -145,7 +155,7 @@ func (s *Suite) AllowCSINodes(ctx context.Context, provisioner string) error {
 	_, err = s.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: name},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: Namespace}},
+		Subjects:   subjects,
 	}, metav1.CreateOptions{})
 	if err != nil || s.plane == nil {
 		return err
@@ -157,22 +167,31 @@ func (s *Suite) component(file string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(s.root, "deploy", "components", "csi", file))
 }
 
-// componentRole returns the role of the component csi.
-func (s *Suite) componentRole() (*rbacv1.ClusterRole, error) {
+// componentRoles returns the roles that the component csi gives the program: for the
+// cluster, and for its own namespace.
+func (s *Suite) componentRoles() (*rbacv1.ClusterRole, *rbacv1.Role, error) {
 	content, err := s.component("csi.yaml")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	var cluster *rbacv1.ClusterRole
+	var own *rbacv1.Role
 	for _, document := range bytes.Split(content, []byte("\n---\n")) {
-		var role rbacv1.ClusterRole
+		var role rbacv1.Role
 		if err := yaml.Unmarshal(document, &role); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		if role.Kind == "ClusterRole" {
-			return &role, nil
+		switch {
+		case role.Kind == "ClusterRole":
+			cluster = &rbacv1.ClusterRole{Rules: role.Rules}
+		case role.Kind == "Role" && role.Name == ServiceAccount+"-csi":
+			own = &role
 		}
 	}
-	return nil, errors.New("the component csi has no ClusterRole")
+	if cluster == nil || own == nil {
+		return nil, nil, errors.New("the component csi lacks a ClusterRole or a Role")
+	}
+	return cluster, own, nil
 }
 
 // patchPolicies changes the admission policies of an account as the component csi does.

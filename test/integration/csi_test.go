@@ -178,7 +178,15 @@ func (c csiCluster) attached(ctx context.Context, v csiVolume, n int) (wire.Conn
 
 // detached waits until nothing of an attachment is left.
 func (c csiCluster) detached(ctx context.Context, v csiVolume, n int) error {
-	if err := harness.Eventually(ctx, func() (string, error) {
+	if err := c.answered(ctx, v, n); err != nil {
+		return err
+	}
+	return c.onlyOn(v)
+}
+
+// answered waits until a detachment is answered, whatever became of it at Cinder.
+func (c csiCluster) answered(ctx context.Context, v csiVolume, n int) error {
+	return harness.Eventually(ctx, func() (string, error) {
 		va, err := suite.Client.StorageV1().VolumeAttachments().Get(ctx, c.attachment(v, n), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return "", nil
@@ -187,10 +195,7 @@ func (c csiCluster) detached(ctx context.Context, v csiVolume, n int) error {
 			return "", err
 		}
 		return fmt.Sprintf("%s is there: %v", va.Name, va.Status.DetachError), nil
-	}); err != nil {
-		return err
-	}
-	return c.onlyOn(v)
+	})
 }
 
 // onlyOn returns an error unless Cinder and the volume's records show that exactly

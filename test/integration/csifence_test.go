@@ -69,7 +69,7 @@ func TestAFullNodeWaitsForRoom(t *testing.T) {
 }
 
 // machine makes the Node of a node, or changes it: its boot, and the volumes that its
-// kubelet lists.
+// plugin reports as staged.
 func (c csiCluster) machine(ctx context.Context, n int, boot string, uses ...csiVolume) error {
 	nodes := suite.Client.CoreV1().Nodes()
 	node, err := nodes.Get(ctx, c.node(n), metav1.GetOptions{})
@@ -79,12 +79,22 @@ func (c csiCluster) machine(ctx context.Context, n int, boot string, uses ...csi
 	if err != nil {
 		return err
 	}
-	node.Status.NodeInfo.BootID, node.Status.VolumesInUse = boot, nil
-	for _, v := range uses {
-		node.Status.VolumesInUse = append(node.Status.VolumesInUse, corev1.UniqueVolumeName("kubernetes.io/csi/"+wire.DriverName+"^"+wire.Handle{Backend: c.backend, ID: v.id}.String()))
+	machine := harness.Machine(c.node(n), boot)
+	node.Status.NodeInfo.BootID, node.Status.NodeInfo.SystemUUID = machine.Boot, machine.SystemUUID
+	if _, err := nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+		return err
 	}
-	_, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
-	return err
+	return c.stages(ctx, n, boot, uses...)
+}
+
+// stages makes a node's plugin report what it has staged.
+func (c csiCluster) stages(ctx context.Context, n int, boot string, volumes ...csiVolume) error {
+	var handles []string
+	for _, v := range volumes {
+		handles = append(handles, wire.Handle{Backend: c.backend, ID: v.id}.String())
+	}
+	slices.Sort(handles)
+	return suite.ReportStaged(ctx, c.node(n), harness.Machine(c.node(n), boot), handles...)
 }
 
 // taint marks a node as out of service.
@@ -117,21 +127,8 @@ func (c csiCluster) withMachines(w *world, nodes int) {
 	})
 }
 
-// uncleanOn returns the nodes that the volume's notes name.
-func (c csiCluster) uncleanOn(v csiVolume) []string {
-	now, _ := c.sim.Volume(v.id)
-	var nodes []string
-	for key, value := range now.Metadata {
-		if strings.HasPrefix(key, annotation("unclean.")) && value != "" {
-			node, _, _ := strings.Cut(value, " ")
-			nodes = append(nodes, node)
-		}
-	}
-	return nodes
-}
-
 // TestAVolumeLeavesALostNode: Kubernetes detaches a volume by force, and says nothing
-// about it. With fencing by export it stays attached until the node cannot write to it, so
+// about it. The volume stays attached at Cinder until the node cannot write to it, so
 // that nothing gets its address, and the lost node gets nothing more; whoever leads knows.
 func TestAVolumeLeavesALostNode(t *testing.T) {
 	w := newWorld(t, "csilost", cindersim.Options{})
@@ -140,53 +137,71 @@ func TestAVolumeLeavesALostNode(t *testing.T) {
 	c.withMachines(w, 2)
 	v, other, third := volumes[0], volumes[1], volumes[2]
 	s := w.startWithSidecar(shortLease...)
+	until := fmt.Sprintf("the node plugin of %s has unstaged it, %s has rebooted, its Node object is deleted, or it is off and tainted", c.node(0), c.node(0))
 	lose := func(boot string) {
 		t.Helper()
+		w.must(c.machine(w.ctx, 0, boot))
 		w.must(c.attachTo(w.ctx, v, 0))
 		_, err := c.attached(w.ctx, v, 0)
 		w.must(err)
-		w.must(c.machine(w.ctx, 0, boot, v))
+		w.must(c.stages(w.ctx, 0, boot, v))
 		w.must(c.detachFrom(w.ctx, v, 0))
-		why := fmt.Sprintf("rpc error: code = FailedPrecondition desc = node %s still uses volume gold/%s and may write to it (csi.fencing: export), so the volume stays attached until the kubelet of %s releases it", c.node(0), v.id, c.node(0))
-		w.must(harness.Eventually(w.ctx, func() (string, error) {
-			va, err := suite.Client.StorageV1().VolumeAttachments().Get(w.ctx, c.attachment(v, 0), metav1.GetOptions{})
-			if err != nil || va.Status.DetachError == nil || !strings.Contains(va.Status.DetachError.Message, why) {
-				return fmt.Sprintf("the VolumeAttachment says %+v", va.Status), err
-			}
-			return "", nil
-		}))
+		w.must(c.answered(w.ctx, v, 0))
 		w.must(c.onlyOn(v, c.node(0)))
-		if got := c.uncleanOn(v); !slices.Equal(got, []string{c.node(0)}) {
-			t.Fatalf("the volume is unclean on %q", got)
-		}
 		w.must(c.attachTo(w.ctx, v, 1))
-		c.refused(w, v, 1, fmt.Sprintf("volume %s is attached to node %s, and must be detached there before it can be attached to node %s, which waits until node %s can no longer write to it", v.id, c.node(0), c.node(1), c.node(0)))
+		c.refused(w, v, 1, fmt.Sprintf("rpc error: code = FailedPrecondition desc = volume gold/%s is still staged on node %s, from which Kubernetes has detached it, and that node may write to it; node %s gets it once %s", v.id, c.node(0), c.node(1), until))
+		w.must(c.onlyOn(v, c.node(0)))
 	}
 	moves := func() {
 		t.Helper()
 		_, err := c.attached(w.ctx, v, 1)
 		w.must(err)
+		w.must(c.onlyOn(v, c.node(1)))
 	}
 	back := func() {
 		t.Helper()
 		w.must(c.detachFrom(w.ctx, v, 1))
 		w.must(c.detached(w.ctx, v, 1))
 	}
-	quarantined := fmt.Sprintf("node %s was lost with volume gold/%s and may still write to it", c.node(0), v.id)
+	barred := fmt.Sprintf("node %s has volume gold/%s staged, which Kubernetes has detached from it, so it gets no other volume until", c.node(0), v.id)
 
-	// Its kubelet comes back, and cleans up.
+	// Its plugin unstages the volume.
 	lose("boot-1")
 	w.must(c.attachTo(w.ctx, other, 0))
-	c.refused(w, other, 0, quarantined)
+	c.refused(w, other, 0, barred)
 	w.must(c.onlyOn(other))
-	w.must(c.machine(w.ctx, 0, "boot-1"))
+	w.must(c.stages(w.ctx, 0, "boot-1"))
 	moves()
 	_, err := c.attached(w.ctx, other, 0)
 	w.must(err)
 	back()
-	if got := c.uncleanOn(v); len(got) > 0 {
-		t.Errorf("the volume is unclean on %q", got)
-	}
+	w.must(c.detachFrom(w.ctx, other, 0))
+	w.must(c.detached(w.ctx, other, 0))
+
+	// Nobody wants it: it is detached all the same.
+	lose("boot-1")
+	w.must(c.detachFrom(w.ctx, v, 1))
+	w.must(c.answered(w.ctx, v, 1))
+	w.must(c.stages(w.ctx, 0, "boot-1"))
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if err := c.onlyOn(v); err != nil {
+			return err.Error(), nil
+		}
+		return "", nil
+	}))
+
+	// The node is back, and its next pod gets the volume with the same attachment.
+	lose("boot-1")
+	w.must(c.detachFrom(w.ctx, v, 1))
+	w.must(c.answered(w.ctx, v, 1))
+	w.must(c.attachTo(w.ctx, v, 0))
+	_, err = c.attached(w.ctx, v, 0)
+	w.must(err)
+	w.must(c.onlyOn(v, c.node(0)))
+	w.must(c.stages(w.ctx, 0, "boot-1"))
+	w.must(c.detachFrom(w.ctx, v, 0))
+	w.must(c.detached(w.ctx, v, 0))
+	w.must(c.onlyOn(v))
 
 	// It is tainted, and another replica leads: it knows what is not cleaned up.
 	lose("boot-1")
@@ -194,13 +209,16 @@ func TestAVolumeLeavesALostNode(t *testing.T) {
 	s.Attacher.Stop()
 	w.startWithSidecar(shortLease...)
 	w.must(c.attachTo(w.ctx, third, 0))
-	c.refused(w, third, 0, quarantined)
+	c.refused(w, third, 0, barred)
 	w.must(c.taint(w.ctx, 0))
 	moves()
-	c.refused(w, third, 0, quarantined)
+	c.refused(w, third, 0, barred)
 	w.must(c.onlyOn(third))
-	// It boots, with its kubelet's list as it was.
-	w.must(c.machine(w.ctx, 0, "boot-2", v))
+	// It boots, and its plugin has not reported yet.
+	node, err := suite.Client.CoreV1().Nodes().Get(w.ctx, c.node(0), metav1.GetOptions{})
+	w.must(err)
+	node.Status.NodeInfo.BootID = "boot-2"
+	w.updateStatus(node)
 	_, err = c.attached(w.ctx, third, 0)
 	w.must(err)
 	back()
@@ -231,7 +249,7 @@ func TestAVolumeLeavesALostNodeAtOnce(t *testing.T) {
 	_, err = c.attached(w.ctx, v, 1)
 	w.must(err)
 	w.must(c.attachTo(w.ctx, other, 0))
-	c.refused(w, other, 0, fmt.Sprintf("node %s was lost with volume gold/%s", c.node(0), v.id))
+	c.refused(w, other, 0, fmt.Sprintf("node %s has volume gold/%s staged, which Kubernetes has detached from it", c.node(0), v.id))
 	// Node and CSINode go, and what is left is detached all the same.
 	w.must(c.detachFrom(w.ctx, other, 0))
 	w.must(c.detached(w.ctx, other, 0))

@@ -161,6 +161,12 @@ func (h *Host) BootID() (string, error) {
 	return strings.TrimSpace(string(id)), err
 }
 
+// MachineIDs return the UUID of the node's firmware and the ID of its operating system,
+// as a kubelet reports them in its Node; empty if the node has none.
+func (h *Host) MachineIDs() (systemUUID, machineID string) {
+	return h.attribute("/sys/class/dmi/id/product_uuid"), h.attribute("/etc/machine-id")
+}
+
 // attribute reads a file of sysfs. If there is none, it returns an empty string.
 func (h *Host) attribute(path string) string {
 	content, err := h.root.ReadFile(path)

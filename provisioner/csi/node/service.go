@@ -29,10 +29,27 @@ type Options struct {
 	Replacement time.Duration
 	// MakeOptions are further options for making filesystems, by filesystem.
 	MakeOptions map[string][]string
+	// Reporter may be nil; then nobody is told what the node has staged.
+	Reporter Reporter
 	// Observer may be nil.
 	Observer Observer
 	Logger   *slog.Logger
 }
+
+// Reporter tells the leader what the node has staged (package staged).
+type Reporter interface {
+	// Staging returns when the leader can know that a volume is about to be staged. It
+	// must not be staged if Staging fails.
+	Staging(ctx context.Context, volume string) error
+	// Changed says that the state files show the present state of a volume.
+	Changed(volume string)
+}
+
+// unreported is the Reporter of a node that reports to nobody.
+type unreported struct{}
+
+func (unreported) Staging(context.Context, string) error { return nil }
+func (unreported) Changed(string)                        {}
 
 // Service is the CSI Node service.
 type Service struct {
@@ -43,6 +60,7 @@ type Service struct {
 	name      string
 	make      map[string][]string
 	protocols map[string]protocol
+	reporter  Reporter
 	observer  Observer
 	logger    *slog.Logger
 }
@@ -52,12 +70,15 @@ func New(o Options) (*Service, error) {
 	if o.Observer == nil {
 		o.Observer = nobody{}
 	}
+	if o.Reporter == nil {
+		o.Reporter = unreported{}
+	}
 	h := host.New(o.Root, o.Logger)
 	boot, err := h.BootID()
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot}, name: o.NodeName, make: o.MakeOptions, observer: o.Observer, logger: o.Logger}
+	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot}, name: o.NodeName, make: o.MakeOptions, reporter: o.Reporter, observer: o.Observer, logger: o.Logger}
 	common := scsi{h, s.state, o.Observer, o.Logger}
 	s.protocols = map[string]protocol{
 		protocolISCSI:        &iscsi{common, "default", o.Replacement},
@@ -186,6 +207,7 @@ func (s *Service) tidyOne(ctx context.Context, volume string) error {
 		return err
 	}
 	defer release()
+	defer s.reporter.Changed(volume)
 	r, err := s.state.load(volume)
 	if err != nil || r == nil || r.Staged {
 		return err

@@ -26,6 +26,7 @@ func (s *Service) NodeStageVolume(ctx context.Context, request *csi.NodeStageVol
 		return nil, s.answer(err)
 	}
 	defer release()
+	defer s.reporter.Changed(wanted.record.Volume)
 	started := time.Now()
 	if err := s.stage(ctx, wanted); err != nil {
 		return nil, s.answer(err)
@@ -52,6 +53,10 @@ func (s *Service) stage(ctx context.Context, w staging) error {
 	r := w.record
 	if r.Initiator, err = s.protocols[r.Protocol].initiator(ctx); err != nil {
 		return err
+	}
+	// The report before the state file, and both before anything else.
+	if err := s.reporter.Staging(ctx, r.Volume); err != nil {
+		return status.Error(codes.Unavailable, err.Error())
 	}
 	if err := s.state.save(&r); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package plugin runs the CSI node plugin: its options and its two sockets. It uses
-// nothing of the provisioner.
+// Package plugin runs the CSI node plugin: its options, its two sockets, and its reports
+// to the leader. It uses nothing of the provisioner.
 package plugin
 
 import (
@@ -20,11 +20,14 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/node"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/registration"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
@@ -43,6 +46,11 @@ type Options struct {
 	Replacement     time.Duration
 	// MakeExt4 and MakeXFS are further options for mkfs, separated by blanks.
 	MakeExt4, MakeXFS string
+	// Report means that the leader is told what is staged, through a Lease in Namespace.
+	// Kubeconfig is empty for the pod's account.
+	Report     bool
+	Namespace  string
+	Kubeconfig string
 
 	// Version is the program's version.
 	Version string
@@ -64,6 +72,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.Replacement, "iscsi-replacement-timeout", 0, "how long an iSCSI session may be lost before its commands fail; default is replacement_timeout of the node's iscsid.conf")
 	flags.StringVar(&o.MakeExt4, "mkfs-ext4-options", "", "further `options` of mkfs.ext4, separated by blanks, such as -O and the features that the oldest node can mount")
 	flags.StringVar(&o.MakeXFS, "mkfs-xfs-options", "", "further `options` of mkfs.xfs, separated by blanks, such as -i nrext64=0")
+	flags.BoolVar(&o.Report, "report", true, "report to the leader, in a Lease, which volumes are staged; false is only for orchestrators other than Kubernetes")
+	flags.StringVar(&o.Namespace, "namespace", "", "`namespace` of the Lease, which is the program's; default is $POD_NAMESPACE")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file` of an account that may write the Lease; default is the pod's account")
 	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a stopped plugin waits for its calls to finish; keep it below the pod's termination grace period")
 }
 
@@ -72,6 +83,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 func (o *Options) Complete(getenv func(string) string) error {
 	if o.NodeName == "" {
 		o.NodeName = getenv("NODE_NAME")
+	}
+	if o.Namespace == "" {
+		o.Namespace = getenv("POD_NAMESPACE")
 	}
 	if o.Endpoint == "" {
 		o.Endpoint = path.Join(o.KubeletDir, "plugins", wire.DriverName, "csi.sock")
@@ -83,6 +97,9 @@ func (o *Options) Complete(getenv func(string) string) error {
 	var problems []error
 	if o.NodeName == "" {
 		problems = append(problems, errors.New("--node-name is required, or the variable NODE_NAME"))
+	}
+	if o.Report && o.Namespace == "" {
+		problems = append(problems, errors.New("--namespace is required, or the variable POD_NAMESPACE"))
 	}
 	type given struct{ flag, value string }
 	paths := []given{
@@ -114,8 +131,17 @@ func Run(ctx context.Context, o Options) error {
 	debug.SetGCPercent(garbageShare)
 	root := host.NewLocal(o.HostRoot, filepath.SplitList(o.ToolDirectories)...)
 	metrics := NewMetrics(o.Registry)
-	service, err := node.New(node.Options{Root: root, StateDir: o.StateDir, NodeName: o.NodeName, Replacement: o.Replacement, Observer: metrics, Logger: o.Logger,
-		MakeOptions: map[string][]string{host.Ext4: strings.Fields(o.MakeExt4), host.XFS: strings.Fields(o.MakeXFS)}})
+	options := node.Options{Root: root, StateDir: o.StateDir, NodeName: o.NodeName, Replacement: o.Replacement, Observer: metrics, Logger: o.Logger,
+		MakeOptions: map[string][]string{host.Ext4: strings.Fields(o.MakeExt4), host.XFS: strings.Fields(o.MakeXFS)}}
+	var reporter *staged.Reporter
+	if o.Report {
+		var err error
+		if reporter, err = o.reporter(root); err != nil {
+			return err
+		}
+		options.Reporter = reporter
+	}
+	service, err := node.New(options)
 	if err != nil {
 		return err
 	}
@@ -141,6 +167,12 @@ func Run(ctx context.Context, o Options) error {
 		}
 		group.Go(func() error { return serveHTTP(ctx, listener, o.Registry, root.Path(o.Endpoint), o.Logger) })
 	}
+	if reporter != nil {
+		group.Go(func() error {
+			reporter.Run(ctx)
+			return nil
+		})
+	}
 	group.Go(func() error {
 		service.Tidy(ctx)
 		debug.FreeOSMemory()
@@ -161,6 +193,33 @@ func Run(ctx context.Context, o Options) error {
 	})
 	return group.Wait()
 }
+
+// reporter makes the Reporter of this node.
+func (o *Options) reporter(root host.Root) (*staged.Reporter, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("the API server, to which the node plugin reports what is staged, cannot be reached (see --report and --kubeconfig): %w", err)
+	}
+	config.Timeout = reportTimeout
+	client, err := coordinationclient.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	machine := staged.Machine{}
+	h := host.New(root, o.Logger)
+	if machine.Boot, err = h.BootID(); err != nil {
+		return nil, err
+	}
+	machine.SystemUUID, machine.MachineID = h.MachineIDs()
+	return staged.NewReporter(staged.ReporterOptions{
+		Leases: client.Leases(o.Namespace), Namespace: o.Namespace, Node: o.NodeName, Machine: machine,
+		Volumes: func() ([]string, error) { return node.StagedVolumes(root, o.StateDir, machine.Boot) }, Logger: o.Logger,
+	}), nil
+}
+
+// reportTimeout ends a request to the API server. The kubelet repeats a call to stage a
+// volume after two minutes.
+const reportTimeout = 15 * time.Second
 
 // log writes a line for a call that failed. Requests are never logged, because they
 // contain the Secrets of volumes.

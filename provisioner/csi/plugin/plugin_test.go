@@ -77,7 +77,7 @@ func TestThePluginServesAndRegisters(t *testing.T) {
 	o := Options{Version: "v1", Registry: prometheus.NewRegistry(), Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.Level(-10)}))}
 	flags := pflag.NewFlagSet("node", pflag.ContinueOnError)
 	o.AddFlags(flags)
-	if err := errors.Join(flags.Parse([]string{"--host-root", dir, "--kubelet-dir", "/k", "--listen", "127.0.0.1:0", "--drain-timeout", "1s"}), o.Complete(func(string) string { return "node-1" })); err != nil {
+	if err := errors.Join(flags.Parse([]string{"--host-root", dir, "--kubelet-dir", "/k", "--listen", "127.0.0.1:0", "--drain-timeout", "1s", "--report=false"}), o.Complete(func(string) string { return "node-1" })); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -193,12 +193,13 @@ func TestThePluginServesAndRegisters(t *testing.T) {
 
 func TestOptionsThatCannotBe(t *testing.T) {
 	for want, arguments := range map[string][]string{
-		"--node-name is required, or the variable NODE_NAME":                                       nil,
-		`--state-dir is "x"; give an absolute path`:                                                {"--node-name", "n", "--state-dir", "x"},
-		`--csi-endpoint is "tcp://:1"; give an absolute path`:                                      {"--node-name", "n", "--csi-endpoint", "tcp://:1"},
-		"--drain-timeout is -1s; give 0s or more":                                                  {"--node-name", "n", "--drain-timeout", "-1s"},
-		"--tool-directories is \"x\"; give an absolute path":                                       {"--node-name", "n", "--tool-directories", "/opt/x:x"},
-		"--iscsi-replacement-timeout is 1.5s; give whole seconds, or 0s for what iscsid.conf says": {"--node-name", "n", "--iscsi-replacement-timeout", "1.5s"},
+		"--node-name is required, or the variable NODE_NAME":                                       {"--namespace", "n"},
+		"--namespace is required, or the variable POD_NAMESPACE":                                   {"--node-name", "n"},
+		`--state-dir is "x"; give an absolute path`:                                                {"--node-name", "n", "--namespace", "n", "--state-dir", "x"},
+		`--csi-endpoint is "tcp://:1"; give an absolute path`:                                      {"--node-name", "n", "--namespace", "n", "--csi-endpoint", "tcp://:1"},
+		"--drain-timeout is -1s; give 0s or more":                                                  {"--node-name", "n", "--report=false", "--drain-timeout", "-1s"},
+		"--tool-directories is \"x\"; give an absolute path":                                       {"--node-name", "n", "--namespace", "n", "--tool-directories", "/opt/x:x"},
+		"--iscsi-replacement-timeout is 1.5s; give whole seconds, or 0s for what iscsid.conf says": {"--node-name", "n", "--namespace", "n", "--iscsi-replacement-timeout", "1.5s"},
 	} {
 		var o Options
 		flags := pflag.NewFlagSet("node", pflag.ContinueOnError)
@@ -210,7 +211,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 			t.Errorf("%q: %v, want %s", arguments, err, want)
 		}
 	}
-	o := Options{NodeName: "n", Endpoint: "unix:///run/csi.sock", KubeletDir: "/k", HostRoot: "/", StateDir: "/s"}
+	o := Options{NodeName: "n", Namespace: "n", Endpoint: "unix:///run/csi.sock", KubeletDir: "/k", HostRoot: "/", StateDir: "/s"}
 	if err := o.Complete(nil); err != nil || o.Endpoint != "/run/csi.sock" || o.RegistrationDir != "/k/plugins_registry" {
 		t.Errorf("%+v, %v", o, err)
 	}

@@ -1,0 +1,313 @@
+package attach
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// Kubernetes detaches a volume from a node that does not answer, and asks nobody whether
+// the node still uses it. The node's plugin says so, in its report (package staged). The
+// detachment is answered all the same, since nothing would come of refusing it. But as
+// long as the node may write to the volume, the attachment stays at Cinder: it is owed.
+// So no other node gets the volume, nothing gets its address at the array, and the node
+// itself gets the same attachment again.
+//
+// If the array keeps the node out, or an administrator has declared the node off, the
+// volume is taken from the node at once. Its address may then lead to another volume, so
+// the node gets nothing more before it has let go.
+
+// unsettled holds what a term knows of volumes that nodes have not let go of. The reports
+// of the nodes and the records of their attachments outlast the term.
+type unsettled struct {
+	mu sync.Mutex
+	// owed are detachments that are still to be done, by node, each with the time of
+	// the next attempt.
+	owed map[string]map[wire.Handle]time.Time
+	// taken are the volumes that this term took from nodes that may write to them, by
+	// node. The caches may show that later.
+	taken map[string]map[wire.Handle]bool
+}
+
+func newUnsettled() *unsettled {
+	return &unsettled{owed: map[string]map[wire.Handle]time.Time{}, taken: map[string]map[wire.Handle]bool{}}
+}
+
+// owe notes that a volume is to be detached from a node when the node has let go of it.
+func (u *unsettled) owe(node string, volume wire.Handle) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if _, has := u.owed[node][volume]; has || u.taken[node][volume] {
+		return
+	}
+	if u.owed[node] == nil {
+		u.owed[node] = map[wire.Handle]time.Time{}
+	}
+	u.owed[node][volume] = time.Time{}
+}
+
+// take notes that a volume is being taken from a node that may still write to it.
+func (u *unsettled) take(node string, volume wire.Handle) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.taken[node] == nil {
+		u.taken[node] = map[wire.Handle]bool{}
+	}
+	u.taken[node][volume] = true
+}
+
+// paid notes that a volume is detached from a node, or wanted there again.
+func (u *unsettled) paid(node string, volume wire.Handle) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.owed[node], volume)
+	if len(u.owed[node]) == 0 {
+		delete(u.owed, node)
+	}
+}
+
+// over notes that a node has let go of a volume that was taken from it.
+func (u *unsettled) over(node string, volume wire.Handle) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.taken[node], volume)
+	if len(u.taken[node]) == 0 {
+		delete(u.taken, node)
+	}
+}
+
+// takenFrom returns the volumes that were taken from a node, in order.
+func (u *unsettled) takenFrom(node string) []wire.Handle {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(u.taken[node]), byName)
+}
+
+// owedBy returns the nodes from which a volume is still to be detached.
+func (u *unsettled) owedBy(volume wire.Handle) []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var nodes []string
+	for node, volumes := range u.owed {
+		if _, owed := volumes[volume]; owed {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
+// onNode is a volume on a node.
+type onNode struct {
+	node   string
+	volume wire.Handle
+}
+
+// due returns the owed detachments that may be tried, in order, and those of the taken
+// volumes that may be over. Each failed attempt is followed by a pause.
+func (u *unsettled) due(now time.Time) (owed, taken []onNode) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for node, volumes := range u.owed {
+		for volume, next := range volumes {
+			if !now.Before(next) {
+				owed = append(owed, onNode{node, volume})
+			}
+		}
+	}
+	for node, volumes := range u.taken {
+		for volume := range volumes {
+			taken = append(taken, onNode{node, volume})
+		}
+	}
+	return owed, taken
+}
+
+func (u *unsettled) postpone(node string, volume wire.Handle, until time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if _, has := u.owed[node][volume]; has {
+		u.owed[node][volume] = until
+	}
+}
+
+// mayWrite asks the API server whether a node may still write to a volume. It also
+// returns the Node if the answer depended on it. A node that has never reported may have
+// staged anything.
+func (e *Engine) mayWrite(ctx context.Context, volume wire.Handle, name string) (node *corev1.Node, may bool, err error) {
+	lease, err := e.Client.CoordinationV1().Leases(e.Namespace).Get(ctx, staged.LeaseName(name), metav1.GetOptions{})
+	silent := apierrors.IsNotFound(err)
+	if err != nil && !silent {
+		return nil, false, fmt.Errorf("cannot tell whether node %s has unstaged volume %s: %w", name, volume, err)
+	}
+	var report staged.Report
+	if !silent {
+		report = staged.Of(lease)
+		if _, listed := slices.BinarySearch(report.Volumes, volume.String()); !listed {
+			return nil, false, nil
+		}
+	}
+	node, err = e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("cannot tell whether node %s has unstaged volume %s: %w", name, volume, err)
+	}
+	return node, silent || report.Has(volume.String(), node), nil
+}
+
+// mayBeTaken reports whether a volume may be taken from a node that may write to it.
+// With fencing by initiator the array keeps the node out, but a Ready node has not lost
+// the volume: it only has not unstaged it yet.
+func (e *Engine) mayBeTaken(volume wire.Handle, node *corev1.Node) bool {
+	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	return staged.IsOff(node) || e.Rules(volume.Backend).FencedByInitiator && !ready
+}
+
+// letsGo reports whether a volume may be detached from a node. If the node may still
+// write to the volume, and it may not be taken, letsGo notes that the detachment is owed.
+func (e *Engine) letsGo(ctx context.Context, volume wire.Handle, name string) (bool, error) {
+	node, may, err := e.mayWrite(ctx, volume, name)
+	switch {
+	case err != nil:
+		return false, err
+	case !may:
+		return true, nil
+	case !e.mayBeTaken(volume, node):
+		e.unsettled.owe(name, volume)
+		return false, nil
+	}
+	// Before its address is free.
+	e.unsettled.take(name, volume)
+	e.Logger.Warn("Taking a volume from a node that may still write to it", "volume", volume.String(), "node", name, "outOfService", staged.IsOff(node))
+	return true, nil
+}
+
+// barred returns why a node may get no new attachment: it has a volume staged that
+// Kubernetes has detached from it, so its kernel may write to an address that leads to
+// another volume by now. It holds for all backends, since addresses are the array's.
+func (e *Engine) barred(ctx context.Context, wanted wire.Handle, name string) error {
+	if !e.NodesKnown() || !e.ReportsKnown() || !e.AttachmentsKnown() {
+		return fmt.Errorf("the Nodes, VolumeAttachments and reports of node plugins are not read yet, so it is not known whether node %s still uses volumes that were taken from it", name)
+	}
+	node := e.node(name)
+	if node == nil {
+		return nil
+	}
+	if left := e.unsettled.takenFrom(name); len(left) > 0 {
+		return stagedBefore(name, left[0])
+	}
+	report, reported := e.report(name)
+	if !reported {
+		_, err := e.Client.CoordinationV1().Leases(e.Namespace).Get(ctx, staged.LeaseName(name), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return unclean("the node plugin of %s has not reported which volumes it has staged, so the node gets none; the log of the plugin on %s says why", name, name)
+		}
+		if err == nil {
+			err = fmt.Errorf("the report of the node plugin of %s is not read yet", name)
+		}
+		return err
+	}
+	attached := e.attachedTo(name)
+	for _, text := range report.Volumes {
+		volume, err := wire.ParseHandle(text)
+		if err != nil || !report.Has(text, node) || attached[volume] && volume != wanted {
+			continue
+		}
+		if volume == wanted {
+			return unclean("node %s still has volume %s staged from an earlier attachment, which is gone, so it gets the volume again only when %s", name, volume, staged.Ended(name))
+		}
+		// The caches may show the report before the VolumeAttachment.
+		_, err = e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(volume, name), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return stagedBefore(name, volume)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot tell whether volume %s is attached to node %s: %w", volume, name, err)
+		}
+	}
+	return nil
+}
+
+func stagedBefore(node string, volume wire.Handle) error {
+	return unclean("node %s has volume %s staged, which Kubernetes has detached from it, so it gets no other volume until %s", node, volume, staged.Ended(node))
+}
+
+// release decides for a Publish whether another node, to which the volume is attached at
+// Cinder, may lose it.
+func (e *Engine) release(ctx context.Context, pv string, volume wire.Handle, name string, to wire.Node) (bool, error) {
+	if e.attachedTo(name)[volume] {
+		return false, nil
+	}
+	_, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(volume, name), metav1.GetOptions{})
+	if err == nil {
+		return false, nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("cannot tell whether volume %s is attached to node %s: %w", volume, name, err)
+	}
+	lets, err := e.letsGo(ctx, volume, name)
+	if err != nil || lets {
+		return lets, err
+	}
+	return false, unclean("volume %s is still staged on node %s, from which Kubernetes has detached it, and that node may write to it; node %s gets it once %s", volume, name, to.Name, staged.Ended(name))
+}
+
+// node returns a Node in the cache; nil if there is none.
+func (e *Engine) node(name string) *corev1.Node {
+	object, exists, err := e.Nodes.GetByKey(name)
+	node, ok := object.(*corev1.Node)
+	if err != nil || !exists || !ok {
+		return nil
+	}
+	return node
+}
+
+// report returns the report of a node in the cache.
+func (e *Engine) report(node string) (staged.Report, bool) {
+	object, exists, err := e.Reports.GetByKey(e.Namespace + "/" + staged.LeaseName(node))
+	lease, ok := object.(*coordinationv1.Lease)
+	if err != nil || !exists || !ok {
+		return staged.Report{}, false
+	}
+	return staged.Of(lease), true
+}
+
+// attachedTo returns the volumes for which the cache has a VolumeAttachment of a node.
+func (e *Engine) attachedTo(node string) map[wire.Handle]bool {
+	found := map[wire.Handle]bool{}
+	for _, object := range e.Attachments.List() {
+		if a, ok := object.(*storagev1.VolumeAttachment); ok && a.Spec.NodeName == node {
+			if handle, ours := e.handleOf(a); ours {
+				found[handle] = true
+			}
+		}
+	}
+	return found
+}
+
+func unclean(format string, arguments ...any) error {
+	return &controller.Failure{Kind: controller.Unclean, Message: fmt.Sprintf(format, arguments...)}
+}
+
+// justTaken is the failure of an attachment during which a volume was taken from the
+// node: the new attachment may have the address of that volume.
+func justTaken(node string) error {
+	return &controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("another volume has just been taken from node %s, which may still write to it", node)}
+}

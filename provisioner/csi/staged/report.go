@@ -1,0 +1,154 @@
+// Package staged is what a node says of the volumes that it has staged: the report that
+// its node plugin keeps in a Lease, and what that report proves to the leader.
+//
+// Nobody else can say it. A kubelet that was restarted does not list in its Node's status
+// what is only staged, or what kube-controller-manager has detached meanwhile
+// (pkg/kubelet/volumemanager/reconciler/reconstruct.go), although the kernel still has
+// the filesystem, with data to write.
+package staged
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// leasePrefix begins the names of the Leases. The admission policy of the manifests
+// allows a node plugin no other name than that of its own node.
+const leasePrefix = "staged-volumes."
+
+// LeaseName returns the name of the Lease in which a node's plugin reports.
+func LeaseName(node string) string { return leasePrefix + node }
+
+// NodeOf returns the node whose plugin reports in a Lease; empty for any other Lease.
+func NodeOf(lease string) string {
+	node, found := strings.CutPrefix(lease, leasePrefix)
+	if !found {
+		return ""
+	}
+	return node
+}
+
+// Labels select the Leases with reports.
+func Labels() map[string]string {
+	return map[string]string{"app.kubernetes.io/name": "standalone-cinder-node", "app.kubernetes.io/component": "staged-volumes"}
+}
+
+// The annotations of a Lease with a report.
+const (
+	// AnnotationVolumes has the handles of the staged volumes, separated by spaces. An
+	// operator who removes it says that the node has none.
+	AnnotationVolumes = "standalone-cinder.openstack.org/staged-volumes"
+	// AnnotationSystemUUID and AnnotationMachineID identify the machine, like the fields
+	// of these names in a Node's status.
+	AnnotationSystemUUID = "standalone-cinder.openstack.org/system-uuid"
+	AnnotationMachineID  = "standalone-cinder.openstack.org/machine-id"
+)
+
+// maxVolumes bounds how many volumes of a report are read. No node has room for as many.
+const maxVolumes = 4096
+
+// Machine identifies one boot of a machine.
+type Machine struct {
+	// SystemUUID is the UUID of its firmware, and MachineID that of its operating system.
+	// Either may be empty.
+	SystemUUID, MachineID string
+	// Boot is the ID of the boot.
+	Boot string
+}
+
+// MachineOf returns the machine that a kubelet runs on.
+func MachineOf(node *corev1.Node) Machine {
+	info := node.Status.NodeInfo
+	return Machine{SystemUUID: info.SystemUUID, MachineID: info.MachineID, Boot: info.BootID}
+}
+
+// IsSame reports whether two boots are known to be of one machine.
+func (m Machine) IsSame(other Machine) bool {
+	if m.SystemUUID != "" && other.SystemUUID != "" {
+		return strings.EqualFold(m.SystemUUID, other.SystemUUID)
+	}
+	return m.MachineID != "" && m.MachineID == other.MachineID
+}
+
+// Report is what a node plugin says.
+type Report struct {
+	Machine
+	// Volumes are the handles of the volumes that are staged, or being staged, in order.
+	Volumes []string
+	// Written is when the report last changed.
+	Written time.Time
+}
+
+// Lease returns the Lease with a report, for the plugin of a node.
+func (r Report) Lease(namespace, node string) *coordinationv1.Lease {
+	boot, written := r.Boot, metav1.NewMicroTime(r.Written)
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: LeaseName(node), Labels: Labels(), Annotations: map[string]string{
+			AnnotationVolumes: strings.Join(r.Volumes, " "), AnnotationSystemUUID: r.SystemUUID, AnnotationMachineID: r.MachineID,
+		}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &boot, RenewTime: &written},
+	}
+}
+
+// Of reads what Lease writes. It leaves out what cannot be a handle, since the node may
+// have written anything.
+func Of(lease *coordinationv1.Lease) Report {
+	r := Report{Machine: Machine{SystemUUID: lease.Annotations[AnnotationSystemUUID], MachineID: lease.Annotations[AnnotationMachineID]}}
+	if lease.Spec.HolderIdentity != nil {
+		r.Boot = *lease.Spec.HolderIdentity
+	}
+	if lease.Spec.RenewTime != nil {
+		r.Written = lease.Spec.RenewTime.Time
+	}
+	for handle := range strings.FieldsSeq(lease.Annotations[AnnotationVolumes]) {
+		if _, err := wire.ParseHandle(handle); err == nil && len(r.Volumes) < maxVolumes {
+			r.Volumes = append(r.Volumes, handle)
+		}
+	}
+	slices.Sort(r.Volumes)
+	return r
+}
+
+// Has reports whether the machine that wrote the report may still write to a volume. node
+// is the Node object of that name at present; nil if it is deleted, by which an operator
+// says that the machine is gone. What another boot of the machine had staged is not
+// mounted any more. Another machine under the name says nothing about the first one,
+// unless the Node was deleted in between.
+func (r Report) Has(volume string, node *corev1.Node) bool {
+	if _, listed := slices.BinarySearch(r.Volumes, volume); !listed || node == nil {
+		return false
+	}
+	now := MachineOf(node)
+	if r.IsSame(now) {
+		return now.Boot == "" || now.Boot == r.Boot
+	}
+	return !node.CreationTimestamp.After(r.Written)
+}
+
+// Ended returns how an operator can tell that a node has let go of a volume.
+func Ended(node string) string {
+	return fmt.Sprintf("the node plugin of %s has unstaged it, %s has rebooted, its Node object is deleted, or it is off and tainted %s", node, node, corev1.TaintNodeOutOfService)
+}
+
+// IsOff reports whether an administrator has declared a node off.
+func IsOff(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == corev1.TaintNodeOutOfService })
+}
+
+// foreign returns an error if another machine's report must not be replaced.
+func (r Report) foreign(by Machine, node string) error {
+	if len(r.Volumes) == 0 || r.IsSame(by) {
+		return nil
+	}
+	return fmt.Errorf("Lease %s says that another machine, %s, has %d volumes staged under the name of node %s; if that machine is gone for good, delete the Node object %s, and the Lease after it",
+		LeaseName(node), cmp.Or(r.SystemUUID, r.MachineID, "of unknown ID"), len(r.Volumes), node, node)
+}
