@@ -559,6 +559,7 @@ func TestANodeWithNativeVolumesOfATargetGetsNoneInModeCSI(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, testPV(), testSecret(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: c.status})
+			w.reportsStaged(t, "n1", "boot-1")
 			for range 3 {
 				if _, err := w.publish(t); c.gets {
 					must(t, err)

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/test/controlplane"
 	"github.com/standalone-cinder/standalone-cinder/test/deploy"
@@ -750,6 +751,12 @@ func (c *kubeletCluster) nothingLeft(ctx context.Context, t *testing.T) {
 		must(t, err)
 		if len(node.Status.VolumesInUse)+len(node.Status.VolumesAttached) > 0 {
 			t.Errorf("%s still has %v, %v", name, node.Status.VolumesInUse, node.Status.VolumesAttached)
+		}
+		lease, err := c.Client.CoordinationV1().Leases(harness.Namespace).Get(ctx, staged.LeaseName(name), metav1.GetOptions{})
+		must(t, err)
+		report := staged.Of(lease)
+		if len(report.Volumes) > 0 || !report.IsSame(staged.MachineOf(node)) || report.Boot != node.Status.NodeInfo.BootID {
+			t.Errorf("the plugin of %s reports %+v, and the kubelet %+v", name, report, node.Status.NodeInfo)
 		}
 	}
 	for _, project := range []int{kubeletProject, kubeletZonedProject} {

@@ -223,7 +223,7 @@ func (n *csiNode) checkNothingLeft(ctx context.Context, t *testing.T) {
 	left := n.run(ctx, t, `ls -d /sys/class/iscsi_session/* /sys/class/nvme/* 2>/dev/null
 lsblk -n -o NAME,TYPE | grep -v ^vd
 find /etc/iscsi/nodes -type f 2>/dev/null
-grep -E '/var/lib/kubelet/(plugins/kubernetes.io|pods)' /proc/mounts
+grep -E '/var/lib/kubelet/(plugins/kubernetes.io|pods)' /proc/mounts | grep -v kube-api-access
 find `+stateDir+` -type f -not -name '*.lock' 2>/dev/null
 true`)
 	if left != "" {
