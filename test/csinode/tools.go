@@ -27,6 +27,14 @@ func (n *Node) Run(_ context.Context, c host.Command) (string, error) {
 		time.Sleep(n.Delay)
 	}
 	n.mu.Lock()
+	before := n.Before
+	n.mu.Unlock()
+	if before != nil {
+		if err := before(c.String()); err != nil {
+			return "", err
+		}
+	}
+	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.crashed {
 		return "", ErrCrashed
@@ -110,6 +118,13 @@ func (n *Node) tool(name string, arguments []string) (string, int) {
 			}
 		}
 		return "is not a mounted XFS filesystem", 1
+	case "dmsetup":
+		for _, l := range n.Layers {
+			if l.Alias == last && n.free(l) {
+				return "", 0
+			}
+		}
+		return "device or resource busy", 1
 	case "blockdev":
 		n.setro[last] = arguments[0] == "--setro"
 		return "", 0
@@ -231,6 +246,9 @@ func (n *Node) multipathd(arguments []string) (string, int) {
 		}
 		return "ok", 0
 	case "disablequeueing map":
+		for _, m := range n.maps {
+			m.failing = m.failing || m.alias == last
+		}
 		return "ok", 0
 	case "resize map":
 		for _, m := range n.maps {
@@ -261,7 +279,7 @@ func (n *Node) addPath(d *disk) {
 		}
 	}
 	n.nextID++
-	n.maps = append(n.maps, &dmap{fmt.Sprintf("dm-%d", n.nextID), fmt.Sprintf("mpath%c", 'a'+n.nextID%26), wwid, []string{d.name}, d.bytes})
+	n.maps = append(n.maps, &dmap{fmt.Sprintf("dm-%d", n.nextID), fmt.Sprintf("mpath%c", 'a'+n.nextID%26), wwid, []string{d.name}, d.bytes, false})
 }
 
 func (n *Node) multipath(arguments []string, last string) (string, int) {
@@ -277,6 +295,11 @@ func (n *Node) multipath(arguments []string, last string) (string, int) {
 		}
 		if slices.ContainsFunc(n.mounts, func(mounted *mount) bool { return mounted.device == m.name }) {
 			return "map in use", 1
+		}
+		for _, l := range slices.Clone(n.Layers) {
+			if l.On == m.name && (!strings.HasPrefix(l.ID, "part") || !n.free(l)) {
+				return "map in use", 1
+			}
 		}
 		n.maps = slices.Delete(n.maps, i, i+1)
 		return "", 0

@@ -194,8 +194,19 @@ func (h *Host) refuseUsed(ctx context.Context, device string) error {
 	if err != nil {
 		return err
 	}
-	if len(holders) > 0 {
-		return Refuse(InUse, "%s is part of %s", device, strings.Join(holders, ", "))
+	partitions := 0
+	for _, holder := range holders {
+		if !h.isPartition(holder, device) {
+			return Refuse(InUse, "%s is part of %s. If the node itself activated what it found inside the volume, stop that (vgchange -an, mdadm --stop), and keep LVM and mdadm off the disks of volumes", device, holder)
+		}
+		if err := h.refuseUsed(ctx, holder); err != nil {
+			return err
+		}
+		partitions++
+	}
+	if partitions > 0 {
+		// They claim the map, and so nothing else can.
+		return nil
 	}
 	claimed, err := h.root.Claimed(ctx, device)
 	switch {
@@ -217,13 +228,68 @@ func isDead(err error) bool {
 	return slices.ContainsFunc(dead, func(d syscall.Errno) bool { return errors.Is(err, d) })
 }
 
-// holders returns the devices that are built on a device.
+// holders returns the devices that are built on a device and on its partitions.
 func (h *Host) holders(device string) ([]string, error) {
-	names, err := h.root.ReadDir("/sys/block/" + device + "/holders")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	directory := "/sys/block/" + device
+	below, err := h.root.ReadDir(directory)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
-	return names, err
+	var all []string
+	for _, name := range below {
+		if name != "holders" && !strings.HasPrefix(name, device) {
+			continue
+		}
+		if name != "holders" {
+			name += "/holders"
+		}
+		names, err := h.root.ReadDir(directory + "/" + name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		all = append(all, names...)
+	}
+	return all, nil
+}
+
+// isPartition reports whether a device is a partition of a map. The map is removed with
+// its partitions.
+func (h *Host) isPartition(holder, device string) bool {
+	return h.isMap(device) && strings.HasPrefix(h.mapperID(holder), "part")
+}
+
+func (h *Host) mapperID(device string) string {
+	return h.attribute("/sys/block/" + device + "/dm/uuid")
+}
+
+// Unlayer removes what the node itself has built on a device of a raw volume: its rules
+// make devices of the partitions and the logical volumes that they find inside. What
+// something uses stays.
+func (h *Host) Unlayer(ctx context.Context, device string) error {
+	holders, err := h.holders(device)
+	if err != nil {
+		return err
+	}
+	for _, holder := range holders {
+		id := h.mapperID(holder)
+		if !strings.HasPrefix(id, "part") && !strings.HasPrefix(id, "LVM-") {
+			continue
+		}
+		if err := h.Unlayer(ctx, holder); err != nil {
+			return err
+		}
+		name := h.attribute("/sys/block/" + holder + "/dm/name")
+		if err := h.refuseUsed(ctx, holder); err != nil {
+			return fmt.Errorf("%s, which the node found inside %s, is in use there; stop what uses it: %w", name, device, err)
+		}
+		if h.isPartition(holder, device) {
+			continue
+		}
+		if _, err := h.run(ctx, "dmsetup", "remove", name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Inspect asks the disk itself for its identity and size.

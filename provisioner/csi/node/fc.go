@@ -233,18 +233,7 @@ func (p *fibreChannel) detach(ctx context.Context, r *record) error {
 	if err != nil {
 		return err
 	}
-	if err := p.removeUnclaimed(ctx, r, addresses); err != nil {
-		return err
-	}
-	if r.Device == "" {
-		return nil
-	}
-	// An earlier attempt may have removed the map, and the kernel reuses its name.
-	other, err := p.state.other(r.Volume, func(o *record) bool { return o.Device == r.Device })
-	if err != nil || other != "" {
-		return err
-	}
-	return p.host.FlushEmptyMap(ctx, r.Device)
+	return p.remove(ctx, r, addresses)
 }
 
 // addresses returns where the record's paths lead, whether they are up or not, and
@@ -286,26 +275,11 @@ func (p *fibreChannel) addresses(r *record) ([]host.Address, error) {
 
 // cutOff also covers disks that came back under other names.
 func (p *fibreChannel) cutOff(ctx context.Context, r *record) error {
-	if err := p.host.FailWithoutPaths(ctx, r.Device); err != nil {
-		return err
-	}
 	addresses, err := p.addresses(r)
 	if err != nil {
 		return err
 	}
-	for _, address := range addresses {
-		other, err := p.state.claimant(address, r.Volume)
-		if err != nil {
-			return err
-		}
-		if other != "" {
-			continue
-		}
-		if err := p.host.CutOff(ctx, address); err != nil {
-			return err
-		}
-	}
-	return nil
+	return p.cutOffAt(ctx, r, addresses)
 }
 
 func (p *fibreChannel) retrace(_ context.Context, r *record, names []string) (bool, error) {

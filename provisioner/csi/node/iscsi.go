@@ -118,7 +118,7 @@ func (p *iscsi) detach(ctx context.Context, r *record) error {
 			addresses[session.Disk(path.LUN)] = true
 		}
 	}
-	if err := p.removeUnclaimed(ctx, r, slices.Collect(maps.Keys(addresses))); err != nil {
+	if err := p.remove(ctx, r, slices.Collect(maps.Keys(addresses))); err != nil {
 		return err
 	}
 	var errs []error

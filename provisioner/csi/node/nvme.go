@@ -260,6 +260,11 @@ func (p *nvme) detach(ctx context.Context, r *record) error {
 		if at, ok := p.host.NamespaceOf(disk.Name); !ok || at != disk.Namespace {
 			continue
 		}
+		if r.Filesystem == "" {
+			if err := p.host.Unlayer(ctx, disk.Name); err != nil {
+				return err
+			}
+		}
 		inUse, err := p.host.Use(ctx, disk.Name)
 		if err == nil {
 			err = inUse

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 )
@@ -30,11 +31,25 @@ func (p scsi) rescan(ctx context.Context, disk host.Disk, least int64) (host.Dis
 }
 
 func (p scsi) cutOff(ctx context.Context, r *record) error {
-	if err := p.host.FailWithoutPaths(ctx, r.Device); err != nil {
+	var addresses []host.Address
+	for _, disk := range r.Disks {
+		addresses = append(addresses, disk.Address)
+	}
+	return p.cutOffAt(ctx, r, addresses)
+}
+
+// cutOffAt cuts off a record's map and the disks at addresses, unless another volume
+// has them.
+func (p scsi) cutOffAt(ctx context.Context, r *record, addresses []host.Address) error {
+	if err := p.host.FailWithoutPaths(ctx, r.Device, r.Map); err != nil {
 		return err
 	}
-	for _, disk := range r.Disks {
-		if err := p.host.CutOff(ctx, disk.Address); err != nil {
+	for _, address := range addresses {
+		other, err := p.state.claimant(address, r.Volume)
+		if err == nil && other == "" {
+			err = p.host.CutOff(ctx, address)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -64,7 +79,7 @@ func (p scsi) clear(ctx context.Context, r *record, at host.Address, target stri
 	if other != "" {
 		return host.Refuse(host.InUse, "LUN %d of target %s is volume %s on this node, which is still staged, but the storage now gives its LUN to volume %s", at.LUN, target, other, r.Volume)
 	}
-	removed, err := p.host.RemoveWithMap(ctx, at)
+	removed, err := p.host.RemoveWithMap(ctx, at, p.foreign(r, at))
 	if err != nil {
 		return fmt.Errorf("the disk that is already at %s cannot be removed: %w", at, err)
 	}
@@ -113,16 +128,54 @@ func (p scsi) accept(r *record, disks []host.Disk, failures []error, multipath b
 	return p.state.save(r)
 }
 
-// removeUnclaimed removes the disks at addresses, with their maps, unless another
-// volume has them.
-func (p scsi) removeUnclaimed(ctx context.Context, r *record, addresses []host.Address) error {
+// foreign returns a function that reports whether a used map with the disk at an address
+// is not the volume's: another volume has it, or this one, whose disk it is, has none yet.
+func (p scsi) foreign(r *record, at host.Address) func(string) (bool, error) {
+	return func(device string) (bool, error) {
+		if r.Device == "" && slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Address == at }) {
+			return true, nil
+		}
+		return p.ofAnother(r, device)
+	}
+}
+
+// ofAnother reports whether a device is another volume's.
+func (p scsi) ofAnother(r *record, device string) (bool, error) {
+	other, err := p.state.other(r.Volume, func(o *record) bool { return o.Device == device })
+	return other != "", err
+}
+
+// has reports whether a record's device is still there under its name.
+func (p scsi) has(r *record) bool {
+	if r.Map != "" {
+		return p.host.MapID(r.Device) == r.Map
+	}
+	return slices.ContainsFunc(r.Disks, func(d host.Disk) bool {
+		name, err := p.host.DiskAt(d.Address)
+		return err == nil && name == d.Name && name == r.Device
+	})
+}
+
+// remove removes the disks at addresses, unless another volume has them, and the
+// record's map. It succeeds only if nothing on the node can write to the volume any
+// more: its disks and its map are gone, and could be opened exclusively before.
+func (p scsi) remove(ctx context.Context, r *record, addresses []host.Address) error {
+	if r.Filesystem == "" && p.has(r) {
+		if err := p.host.Unlayer(ctx, r.Device); err != nil {
+			return err
+		}
+	}
 	var errs []error
 	for _, address := range addresses {
 		other, err := p.state.claimant(address, r.Volume)
 		if err == nil && other == "" {
-			_, err = p.host.RemoveWithMap(ctx, address)
+			_, err = p.host.RemoveWithMap(ctx, address, p.foreign(r, address))
 		}
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	another, err := p.ofAnother(r, r.Device)
+	if err == nil && !another {
+		err = p.host.FlushEmptyMap(ctx, r.Device, r.Map)
+	}
+	return errors.Join(append(errs, err)...)
 }

@@ -114,6 +114,9 @@ func (s *Service) stagedAt(r *record) (bool, error) {
 // have written to the volume since, so nothing of this node may be written there any
 // more.
 func (s *Service) outdated(ctx context.Context, r *record, attachment string) error {
+	if r.ManyWriters {
+		return nil // it expects writes of other nodes at any time
+	}
 	if !r.Outdated {
 		if r.NoWriters || attachment == "" || r.Attachment == "" || attachment == r.Attachment {
 			return nil
@@ -206,7 +209,7 @@ func (s *Service) bring(ctx context.Context, r *record, w staging) error {
 	if err != nil {
 		return err
 	}
-	r.Device = device
+	r.Device, r.Map = device, s.host.MapID(device)
 	if err := s.state.save(r); err != nil {
 		return err
 	}
@@ -241,12 +244,15 @@ func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer)
 	if err != nil {
 		return err
 	}
-	switch {
-	case format:
-		// An empty disk may be another one that has the name now.
+	if !r.ReadOnly {
+		// What was read may be another disk that has the name now, and what it holds may
+		// be a copy of the volume.
 		if err := s.isVolumes(ctx, r); err != nil {
 			return err
 		}
+	}
+	switch {
+	case format:
 		if err := s.state.beginFormat(r); err != nil {
 			return err
 		}
@@ -267,6 +273,10 @@ func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer)
 	steps.done(StepFilesystem)
 	options := host.Options(r.Filesystem, w.mountFlags, r.ReadOnly, w.refusesWrites)
 	if err := s.host.Mount(ctx, r.Device, r.StagingPath, r.Filesystem, options); err != nil {
+		return err
+	}
+	// What was checked and mounted by its name must still be the volume.
+	if err := s.intact(ctx, r, true); err != nil {
 		return err
 	}
 	steps.done(StepMount)

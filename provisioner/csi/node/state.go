@@ -45,12 +45,15 @@ type record struct {
 	// NeverFormat means that no filesystem may be made on the volume.
 	NeverFormat bool `json:"neverFormat,omitempty"`
 	ReadOnly    bool `json:"readOnly,omitempty"`
-	// NoWriters means that no node may write to the volume.
-	NoWriters bool `json:"noWriters,omitempty"`
+	// NoWriters means that no node may write to the volume, and ManyWriters that all may.
+	NoWriters   bool `json:"noWriters,omitempty"`
+	ManyWriters bool `json:"manyWriters,omitempty"`
 	// Disks are the disks that were found and that belong to this volume alone.
 	Disks []host.Disk `json:"disks,omitempty"`
-	// Device is the multipath map of the disks, or the only disk.
+	// Device is the multipath map of the disks, or the only disk. Map is the ID of the
+	// map, whose name the kernel may give to another device.
 	Device string `json:"device,omitempty"`
+	Map    string `json:"map,omitempty"`
 	Staged bool   `json:"staged,omitempty"`
 	// Targets are the paths at which the volume was published.
 	Targets []string `json:"targets,omitempty"`

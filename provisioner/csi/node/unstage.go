@@ -79,7 +79,7 @@ func (s *Service) recover(ctx context.Context, volume, at string) (*record, erro
 	if err != nil {
 		return nil, err
 	}
-	r := &record{Volume: volume, StagingPath: at, Device: device, Filesystem: mounts[0].Type}
+	r := &record{Volume: volume, StagingPath: at, Device: device, Map: s.host.MapID(device), Filesystem: mounts[0].Type}
 	for _, name := range slices.Sorted(maps.Keys(s.protocols)) {
 		r.Disks, r.Paths, r.Initiator = nil, nil, ""
 		known, err := s.protocols[name].retrace(ctx, r, paths)
@@ -104,6 +104,9 @@ func (s *Service) takeDown(ctx context.Context, r *record) error {
 	}
 	if len(published) > 0 {
 		return host.Refuse(host.InUse, "volume %s is still published at %s", r.Volume, published[0])
+	}
+	if err := s.host.FailEmptyMap(ctx, r.Device, r.Map); err != nil {
+		return err
 	}
 	if err := s.cutOff(ctx, r); err != nil {
 		return err
@@ -135,16 +138,24 @@ func (s *Service) takeDown(ctx context.Context, r *record) error {
 // cuts off only a disk that can be read and is not the volume's, because a silent disk
 // may come back.
 func (s *Service) cutOff(ctx context.Context, r *record) error {
+	protocol, err := s.protocolOf(r)
+	if err != nil || r.Device == "" {
+		return err
+	}
+	if r.Filesystem == "" {
+		// Nothing shows what a raw volume should hold, and nothing of it is written late:
+		// whoever has it open writes what it likes.
+		if !r.Outdated {
+			return nil
+		}
+		return protocol.cutOff(ctx, r)
+	}
 	// A record that was made from a mount has neither identities nor copies.
-	if r.Filesystem == "" || r.Device == "" || slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Identity == "" }) {
+	if slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Identity == "" }) {
 		return nil
 	}
 	mounts, err := s.host.MountsAt(r.StagingPath)
 	if err != nil || len(mounts) == 0 || !s.host.Shows(mounts[len(mounts)-1], r.Device) {
-		return err
-	}
-	protocol, err := s.protocolOf(r)
-	if err != nil {
 		return err
 	}
 	wrong := s.exchanged(ctx, r, protocol)
