@@ -153,6 +153,8 @@ type Node struct {
 	MapDelay time.Duration
 	// ScanDelay is how long a new device is known before it has a disk.
 	ScanDelay time.Duration
+	// Full means that there is no room for a file.
+	Full bool
 	// Early is how often a new disk cannot be opened yet.
 	Early int
 	// Kept makes the kernel keep disks that are deleted.
@@ -167,6 +169,8 @@ type Node struct {
 	SinglePath bool
 
 	files       map[string][]byte
+	modified    map[string]time.Time
+	booted      time.Time
 	dirs        map[string]bool
 	locks       map[string]bool
 	records     map[string]map[string]string
@@ -198,6 +202,7 @@ func New() *Node {
 		files: map[string][]byte{
 			"/etc/iscsi/initiatorname.iscsi": []byte("## a comment\nInitiatorName=" + Initiator + "\n"),
 		},
+		modified: map[string]time.Time{}, booted: time.Now(),
 		dirs: map[string]bool{}, locks: map[string]bool{}, records: map[string]map[string]string{}, wwids: map[string]bool{}, setro: map[string]bool{},
 	}
 }
@@ -232,6 +237,7 @@ func (n *Node) Reboot(boot string) {
 	n.Restart()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.booted = time.Now()
 	n.Boot, n.sessions, n.disks, n.maps, n.mounts = boot, nil, nil, nil, nil
 	n.controllers, n.heads, n.rports, n.Layers = nil, nil, nil, nil
 }
@@ -330,7 +336,7 @@ func (n *Node) Files() map[string]string {
 func (n *Node) PutFile(name, content string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.files[name] = []byte(content)
+	n.files[name], n.modified[name] = []byte(content), time.Now()
 }
 
 // RemoveFiles removes the files below a directory.
@@ -543,9 +549,22 @@ func (n *Node) Replace(name string, content []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.change("write "+name, func() error {
-		n.files[name] = slices.Clone(content)
+		if n.Full {
+			return syscall.ENOSPC
+		}
+		n.files[name], n.modified[name] = slices.Clone(content), time.Now()
 		return nil
 	})
+}
+
+// Modified returns when a file was written.
+func (n *Node) Modified(name string) (time.Time, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, ok := n.files[name]; !ok {
+		return time.Time{}, fs.ErrNotExist
+	}
+	return n.modified[name], nil
 }
 
 // MakeDir makes a directory.
@@ -591,6 +610,10 @@ func (n *Node) Lock(ctx context.Context, name string, wait bool) (func(), error)
 		if n.crashed {
 			n.mu.Unlock()
 			return nil, ErrCrashed
+		}
+		if n.Full && !strings.HasPrefix(name, "/run/") {
+			n.mu.Unlock()
+			return nil, syscall.ENOSPC
 		}
 		if !n.locks[name] {
 			n.locks[name] = true

@@ -17,7 +17,7 @@ import (
 
 // tree returns what the kernel shows as files.
 func (n *Node) tree() map[string]string {
-	files := map[string]string{"/proc/sys/kernel/random/boot_id": n.Boot + "\n", "/proc/1/mountinfo": n.mountinfo()}
+	files := map[string]string{"/proc/sys/kernel/random/boot_id": n.Boot + "\n", "/proc/1/mountinfo": n.mountinfo(), "/proc/stat": fmt.Sprintf("cpu  1 2 3\nbtime %d\n", n.booted.Unix())}
 	for _, s := range n.sessions {
 		name := fmt.Sprintf("session%d", s.id)
 		directory, connection := "/sys/class/iscsi_session/"+name+"/", fmt.Sprintf("/sys/class/iscsi_connection/connection%d:0/", s.id)

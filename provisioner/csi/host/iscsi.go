@@ -368,6 +368,9 @@ func (h *Host) LogOut(ctx context.Context, t Target, iface, initiator string) er
 	return h.forgetTarget(ctx, t, iface)
 }
 
+// DisksOf lists the addresses of a session's disks.
+func (h *Host) DisksOf(s Session) ([]Address, error) { return h.disksOf(s.Host) }
+
 // endIdle ends a session that no disk needs. It looks for disks, because a count of
 // users could be wrong.
 func (h *Host) endIdle(ctx context.Context, s Session) (ended bool, err error) {

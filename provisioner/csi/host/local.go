@@ -68,6 +68,15 @@ func (l *Local) ReadDir(path string) ([]string, error) {
 	return names, nil
 }
 
+// Modified returns when a file was last written.
+func (l *Local) Modified(path string) (time.Time, error) {
+	info, err := os.Stat(l.Path(path))
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime(), nil
+}
+
 // setLimit bounds a write to sysfs. Removing a disk waits for its last commands.
 const setLimit = 90 * time.Second
 

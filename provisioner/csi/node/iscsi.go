@@ -108,7 +108,7 @@ func (p *iscsi) detach(ctx context.Context, r *record) error {
 		return err
 	}
 	defer release()
-	addresses := map[host.Address]bool{}
+	addresses, strays := map[host.Address]bool{}, map[host.Address]bool{}
 	for _, path := range r.Paths {
 		sessions, err := p.host.SessionsTo(r.Initiator, target(path))
 		if err != nil {
@@ -116,16 +116,70 @@ func (p *iscsi) detach(ctx context.Context, r *record) error {
 		}
 		for _, session := range sessions {
 			addresses[session.Disk(path.LUN)] = true
+			disks, err := p.host.DisksOf(session)
+			if err != nil {
+				return err
+			}
+			for _, address := range disks {
+				strays[address] = true
+			}
 		}
 	}
 	if err := p.remove(ctx, r, slices.Collect(maps.Keys(addresses))); err != nil {
 		return err
 	}
+	for address := range addresses {
+		delete(strays, address)
+	}
+	if err := p.removeStrays(ctx, r, slices.Collect(maps.Keys(strays))); err != nil {
+		return err
+	}
+	return p.logOut(ctx, r)
+}
+
+// removeStrays removes disks that somebody's scan found in the volume's sessions, and
+// that would keep them and their passwords. What something uses stays.
+func (p *iscsi) removeStrays(ctx context.Context, r *record, addresses []host.Address) error {
+	for _, address := range addresses {
+		other, err := p.state.claimant(address, r.Volume)
+		if err != nil {
+			return err
+		}
+		if other != "" {
+			continue
+		}
+		_, err = p.host.RemoveWithMap(ctx, address, p.foreign(r, address))
+		var refusal *host.Refusal
+		switch {
+		case errors.As(err, &refusal) && refusal.Reason == host.InUse:
+			p.logger.Warn("session stays, since something uses another disk of it", "volume", r.Volume, "disk", address.String(), "error", err)
+		case err != nil:
+			return err
+		default:
+			p.logger.Warn("disk that no volume has is removed with the volume's session", "volume", r.Volume, "disk", address.String())
+		}
+	}
+	return nil
+}
+
+// logOut ends the record's sessions, and removes their passwords, unless disks need
+// them. The caller must hold the locks of the targets.
+func (p *iscsi) logOut(ctx context.Context, r *record) error {
 	var errs []error
 	for _, path := range r.Paths {
 		errs = append(errs, p.host.LogOut(ctx, target(path), p.iface, r.Initiator))
 	}
 	return errors.Join(errs...)
+}
+
+// forget removes open-iscsi's records, which hold passwords.
+func (p *iscsi) forget(ctx context.Context, r *record) error {
+	release, err := p.state.lockTargets(ctx, r.Paths)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return p.logOut(ctx, r)
 }
 
 func (p *iscsi) retrace(_ context.Context, r *record, names []string) (bool, error) {

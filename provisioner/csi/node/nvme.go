@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"slices"
@@ -78,12 +77,26 @@ func (p *nvme) made(subsystem string) (connections, error) {
 	}
 	var found connections
 	if err := json.Unmarshal(content, &found); err != nil {
-		return none, fmt.Errorf("the state file of the connections to %s cannot be read: %w", subsystem, err)
+		p.logger.Warn("state file of a subsystem's connections cannot be read; those of its volumes count as the plugin's", "subsystem", subsystem, "error", err)
+		return p.ofVolumes(none)
 	}
 	if found.Boot != p.state.boot {
 		return none, nil
 	}
 	return found, nil
+}
+
+// ofVolumes adds the connections that a subsystem's volumes have.
+func (p *nvme) ofVolumes(of connections) (connections, error) {
+	records, err := p.state.all()
+	for _, r := range records {
+		for _, path := range r.Paths {
+			if r.Protocol == protocolNVMeOF && path.Target == of.Subsystem {
+				of.Portals = append(of.Portals, path.Portal)
+			}
+		}
+	}
+	return of, err
 }
 
 // own records connections before they are made, or takes existing ones over.
@@ -289,6 +302,9 @@ func (p *nvme) detach(ctx context.Context, r *record) error {
 	_, err = p.disconnect(ctx, subsystem)
 	return err
 }
+
+// forget has nothing to do: the kernel forgets its connections.
+func (p *nvme) forget(context.Context, *record) error { return nil }
 
 // refresh has nothing to do: the kernel joins the paths itself, and keeps the disk.
 func (p *nvme) refresh(context.Context, *record) error { return nil }

@@ -20,6 +20,8 @@ type protocol interface {
 	// detach removes the disks of the record's paths, their maps, and whatever only
 	// they needed. It also works for records whose attach was interrupted at any point.
 	detach(ctx context.Context, r *record) error
+	// forget removes what outlives the boot in which a record was made.
+	forget(ctx context.Context, r *record) error
 	// retrace fills in the disks and paths of a record from the kernel's names of the
 	// disks. It returns false if the disks are not of this protocol.
 	retrace(ctx context.Context, r *record, names []string) (bool, error)

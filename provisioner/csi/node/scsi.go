@@ -24,6 +24,8 @@ func (p scsi) inspect(ctx context.Context, disk host.Disk) (host.Disk, error) {
 	return p.host.InspectAgain(ctx, disk)
 }
 
+func (p scsi) forget(context.Context, *record) error { return nil }
+
 func (p scsi) refresh(context.Context, *record) error { return nil }
 
 func (p scsi) rescan(ctx context.Context, disk host.Disk, least int64) (host.Disk, error) {

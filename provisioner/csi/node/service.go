@@ -143,6 +143,7 @@ func (s *Service) Staged() (int, error) {
 		if r.Staged {
 			staged++
 		}
+		err = errors.Join(err, r.unreadable)
 	}
 	return staged, err
 }
@@ -160,7 +161,11 @@ func (s *Service) begin(ctx context.Context, volume string) (context.Context, fu
 // Tidy removes what interrupted calls left after a crash of the plugin, unless the
 // calls are repeated first. Staged volumes stay, because the kubelet knows them.
 func (s *Service) Tidy(ctx context.Context) {
-	if err := s.state.tidy(); err != nil {
+	booted, err := s.host.Booted()
+	if err == nil {
+		err = s.state.tidy(ctx, booted, func(r *record) error { return s.forget(ctx, r) })
+	}
+	if err != nil {
 		s.logger.Warn("state files of an earlier boot could not be removed", "error", err)
 	}
 	records, err := s.state.all()
@@ -168,6 +173,10 @@ func (s *Service) Tidy(ctx context.Context) {
 		s.logger.Warn("state files could not be read", "error", err)
 	}
 	for _, r := range records {
+		if r.unreadable != nil {
+			s.logger.Warn("state file of a volume could not be read", "volume", r.Volume, "error", r.unreadable)
+			continue
+		}
 		if r.Staged || ctx.Err() != nil {
 			continue
 		}
@@ -176,6 +185,30 @@ func (s *Service) Tidy(ctx context.Context) {
 			s.logger.Warn("interrupted staging of a volume could not be undone", "volume", r.Volume, "error", err)
 		}
 	}
+}
+
+// load reads a volume's record. Before, it removes what outlives the boot in which an
+// earlier record was made, because only that record knows it.
+func (s *Service) load(ctx context.Context, volume string) (*record, error) {
+	if r := s.state.read(s.state.file(kindVolumes, volume)); r != nil && r.unreadable == nil && r.Boot != s.state.boot {
+		if err := s.forget(ctx, r); err != nil {
+			return nil, err
+		}
+		if err := s.state.remove(volume); err != nil {
+			return nil, err
+		}
+	}
+	return s.state.load(volume)
+}
+
+func (s *Service) forget(ctx context.Context, r *record) error {
+	protocol, err := s.protocolOf(r)
+	if err != nil {
+		// A release that knew the protocol made the record.
+		s.logger.Warn("record of an earlier boot is removed", "volume", r.Volume, "error", err)
+		return nil
+	}
+	return protocol.forget(ctx, r)
 }
 
 func (s *Service) tidyOne(ctx context.Context, volume string) error {

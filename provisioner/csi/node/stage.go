@@ -35,7 +35,7 @@ func (s *Service) NodeStageVolume(ctx context.Context, request *csi.NodeStageVol
 }
 
 func (s *Service) stage(ctx context.Context, w staging) error {
-	found, err := s.state.load(w.record.Volume)
+	found, err := s.load(ctx, w.record.Volume)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnstag
 }
 
 func (s *Service) unstage(ctx context.Context, volume, at string) error {
-	r, unreadable := s.state.load(volume)
+	r, unreadable := s.load(ctx, volume)
 	if r == nil {
 		// The mount shows everything that is needed.
 		var err error
@@ -122,9 +122,7 @@ func (s *Service) takeDown(ctx context.Context, r *record) error {
 		// From here on, it is not staged: what is left must be removed before it is
 		// used again.
 		r.Staged = false
-		if err := s.state.save(r); err != nil {
-			return err
-		}
+		s.note(r)
 	}
 	if err := protocol.detach(ctx, r); err != nil {
 		return err
@@ -168,6 +166,14 @@ func (s *Service) cutOff(ctx context.Context, r *record) error {
 	}
 	s.logger.Error("disk is not what it was when it was mounted; nothing more is written to it", "volume", r.Volume, "device", r.Device, "error", wrong)
 	return protocol.cutOff(ctx, r)
+}
+
+// note saves a record that is kept only until the volume has gone. If the node's disk is
+// full, the volume must still be able to go.
+func (s *Service) note(r *record) {
+	if err := s.state.save(r); err != nil {
+		s.logger.Warn("state file of a volume that goes could not be written", "volume", r.Volume, "error", err)
+	}
 }
 
 func (s *Service) protocolOf(r *record) (protocol, error) {
