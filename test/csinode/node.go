@@ -56,6 +56,8 @@ type Target struct {
 	LUNs     map[int]*Volume
 	User     string
 	Password string
+	// At replaces the LUNs at some portals.
+	At map[string]map[int]*Volume
 	// Down portals do not answer.
 	Down map[string]bool
 	// Gone makes the disks of sessions dead.
@@ -383,6 +385,32 @@ func (n *Node) RemoveDisks(device string) {
 		}
 	}
 	n.disks = slices.DeleteFunc(n.disks, func(d *disk) bool { return slices.Contains(gone, d.name) })
+}
+
+// DropPath takes a path out of its map, as an administrator does with multipathd.
+func (n *Node) DropPath(disk string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range n.maps {
+		m.paths = slices.DeleteFunc(m.paths, func(p string) bool { return p == disk })
+	}
+}
+
+// Dial reaches a portal.
+func (n *Node) Dial(_ context.Context, portal string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, t := range n.Targets {
+		if slices.Contains(t.Portals, portal) && !t.Down[portal] && !t.Gone {
+			return nil
+		}
+	}
+	for _, s := range n.Subsystems {
+		if slices.Contains(s.Portals, portal) && !s.Down[portal] {
+			return nil
+		}
+	}
+	return syscall.ECONNREFUSED
 }
 
 // Find makes the kernel find a LUN of a session.
@@ -732,6 +760,9 @@ func (n *Node) exported(s *session, lun int) *Volume {
 	}
 	if s.rport != nil {
 		return n.FCTargets[s.rport.name].LUNs[lun]
+	}
+	if luns, ok := n.Targets[s.target].At[s.portal]; ok {
+		return luns[lun]
 	}
 	return n.Targets[s.target].LUNs[lun]
 }

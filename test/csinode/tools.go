@@ -187,6 +187,12 @@ func (n *Node) iscsiadm(arguments []string) (string, int) {
 		return "New iSCSI node added", 0
 	case !known:
 		return "No records found", 21
+	case o["-o"] == "show":
+		var b strings.Builder
+		for _, name := range sortedKeys(record) {
+			fmt.Fprintf(&b, "%s = %s\n", name, record[name])
+		}
+		return b.String(), 0
 	case o["-o"] == "update":
 		record[o["-n"]] = o["-v"]
 		return "", 0

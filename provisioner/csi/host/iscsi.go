@@ -347,6 +347,31 @@ func (h *Host) loggedIn(ctx context.Context, t Target, initiator string) (Sessio
 	return session, err
 }
 
+// Dial reports whether something answers at a target's portal.
+func (h *Host) Dial(ctx context.Context, portal string) error {
+	if err := h.root.Dial(ctx, portal); err != nil {
+		return fmt.Errorf("nothing answers at %s: %w", portal, err)
+	}
+	return nil
+}
+
+// Known returns the credentials in open-iscsi's record of a target.
+func (h *Host) Known(ctx context.Context, t Target, iface string) (Credentials, error) {
+	output, err := h.run(ctx, "iscsiadm", "-m", "node", "-T", t.Name, "-p", t.Portal, "-I", iface, "-o", "show", "-S")
+	if err != nil {
+		return Credentials{}, err
+	}
+	values := map[string]string{}
+	for line := range strings.Lines(output) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " = ")
+		values[name] = value
+	}
+	if values["node.session.auth.authmethod"] != "CHAP" {
+		return Credentials{}, nil
+	}
+	return Credentials{values["node.session.auth.username"], values["node.session.auth.password"]}, nil
+}
+
 // LogOut ends the initiator's sessions to a target, and removes the record with its
 // credentials, unless disks need them. The caller must hold the target's lock.
 func (h *Host) LogOut(ctx context.Context, t Target, iface, initiator string) error {
@@ -368,13 +393,10 @@ func (h *Host) LogOut(ctx context.Context, t Target, iface, initiator string) er
 	return h.forgetTarget(ctx, t, iface)
 }
 
-// DisksOf lists the addresses of a session's disks.
-func (h *Host) DisksOf(s Session) ([]Address, error) { return h.disksOf(s.Host) }
-
 // endIdle ends a session that no disk needs. It looks for disks, because a count of
 // users could be wrong.
 func (h *Host) endIdle(ctx context.Context, s Session) (ended bool, err error) {
-	disks, err := h.disksOf(s.Host)
+	disks, err := h.DisksOf(s.Host)
 	if err != nil || len(disks) > 0 {
 		return false, err
 	}

@@ -82,10 +82,12 @@ func (h *Host) readByPath(ctx context.Context, device string, length int) ([]byt
 }
 
 // Join returns the device that stands for all of a volume's disks. It is a map if there
-// are several disks, or if multipathd already holds the only one.
-func (h *Host) Join(ctx context.Context, disks []Disk) (string, error) {
-	if h.MultipathRuns(ctx) {
-		if err := h.offer(ctx, disks); err != nil {
+// are several disks, or if multipathd already holds the only one. If more is true, the
+// volume may get further disks later, and Join asks multipathd for a map of only one.
+func (h *Host) Join(ctx context.Context, disks []Disk, more bool) (string, error) {
+	runs := h.MultipathRuns(ctx)
+	if runs {
+		if err := h.offer(ctx, disks, more); err != nil {
 			return "", err
 		}
 	} else if len(disks) > 1 {
@@ -101,7 +103,7 @@ func (h *Host) Join(ctx context.Context, disks []Disk) (string, error) {
 			}
 			maps[found], device = true, found
 		}
-		if len(disks) == 1 && device == "" {
+		if len(disks) == 1 && device == "" && !(runs && more) {
 			device = disks[0].Name
 			return true, nil
 		}
@@ -110,15 +112,34 @@ func (h *Host) Join(ctx context.Context, disks []Disk) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if !joined && len(disks) == 1 {
+		h.logger.Warn("multipathd makes no map of the only disk, so paths that come later cannot join", "disk", disks[0].Name)
+		return disks[0].Name, nil
+	}
 	if !joined {
 		return "", fmt.Errorf("multipathd made no map of all %d disks of the volume in %s; see multipath -v3", len(disks), mapPatience)
 	}
 	return device, h.refuseForeign(device, disks)
 }
 
+// Extend adds a disk to a map, and waits until it is a path of it.
+func (h *Host) Extend(ctx context.Context, device, id string, d Disk) error {
+	if err := h.offer(ctx, []Disk{d}, true); err != nil {
+		return err
+	}
+	joined, err := until(ctx, mapPatience, func() (bool, error) {
+		found, err := h.mapOf(d.Name)
+		return found == device && h.MapID(found) == id, err
+	})
+	if err == nil && !joined {
+		err = fmt.Errorf("multipathd did not add %s to %s in %s; see multipath -v3", d.Name, device, mapPatience)
+	}
+	return err
+}
+
 // offer adds the disks to multipathd, which would not take a single new one by itself.
-func (h *Host) offer(ctx context.Context, disks []Disk) error {
-	if len(disks) == 1 {
+func (h *Host) offer(ctx context.Context, disks []Disk, more bool) error {
+	if len(disks) == 1 && !more {
 		// udev's rules, which may give the disk to multipathd, run after the disk
 		// appeared.
 		if h.root.Has("udevadm") {

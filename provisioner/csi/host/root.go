@@ -14,6 +14,8 @@ type Root interface {
 	Files
 	Devices
 	Tools
+	// Dial connects to a TCP address, and disconnects again.
+	Dial(ctx context.Context, address string) error
 }
 
 // Files are the node's files.

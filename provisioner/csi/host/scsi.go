@@ -93,9 +93,9 @@ func (h *Host) AddressOf(disk string) (Address, error) {
 	return address, nil
 }
 
-// disksOf lists the addresses of a host's devices that hold data. Arrays also show
+// DisksOf lists the addresses of a host's devices that hold data. Arrays also show
 // controllers and enclosures, which do not keep a session in use.
-func (h *Host) disksOf(host int) ([]Address, error) {
+func (h *Host) DisksOf(host int) ([]Address, error) {
 	names, err := h.root.ReadDir("/sys/class/scsi_device")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -238,6 +238,45 @@ func (p *nvme) connect(ctx context.Context, r *record, subsystem string, names h
 	return nil
 }
 
+// complete makes the connections that could not be made before. The kernel keeps those
+// that it has, and tries them again by itself.
+func (p *nvme) complete(ctx context.Context, r *record) error {
+	subsystem := r.Paths[0].Target
+	controllers, err := p.host.Controllers(subsystem)
+	if err != nil || len(controllers) == 0 {
+		return err
+	}
+	lacking := *r
+	lacking.Paths = nil
+	var failures []error
+	for _, path := range r.Paths {
+		if slices.ContainsFunc(controllers, func(c host.Controller) bool { return c.At(path.Portal) }) {
+			continue
+		}
+		if err := p.host.Dial(ctx, path.Portal); err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		lacking.Paths = append(lacking.Paths, path)
+	}
+	if len(lacking.Paths) == 0 {
+		return errors.Join(failures...)
+	}
+	release, err := p.state.lockTargets(ctx, r.Paths)
+	if err != nil {
+		return err
+	}
+	defer release()
+	names, err := p.host.NVMe(ctx)
+	if err == nil {
+		err = p.connect(ctx, &lacking, subsystem, names)
+	}
+	if err == nil {
+		p.logger.Info("paths have joined the volume", "volume", r.Volume, "paths", len(lacking.Paths))
+	}
+	return errors.Join(append(failures, err)...)
+}
+
 // disconnect ends the connections to a subsystem that this plugin made.
 func (p *nvme) disconnect(ctx context.Context, subsystem string) (ended bool, err error) {
 	made, err := p.made(subsystem)

@@ -17,6 +17,9 @@ type protocol interface {
 	// saves the record with them while nobody else can touch them. Before, nothing of
 	// the volume is on the node. detach removes what a failed attach left.
 	attach(ctx context.Context, r *record, credentials wire.Credentials) error
+	// complete adds the paths that a staged volume lacks. Its error says which it still
+	// lacks, and why.
+	complete(ctx context.Context, r *record) error
 	// detach removes the disks of the record's paths, their maps, and whatever only
 	// they needed. It also works for records whose attach was interrupted at any point.
 	detach(ctx context.Context, r *record) error

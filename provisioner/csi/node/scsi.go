@@ -18,15 +18,90 @@ type scsi struct {
 	logger   *slog.Logger
 }
 
-func (p scsi) join(ctx context.Context, r *record) (string, error) { return p.host.Join(ctx, r.Disks) }
+// multipath reports whether multipathd runs. Without it a volume has one path, because
+// several disks would bypass each other's caches.
+func (p scsi) multipath(ctx context.Context, r *record, paths int) bool {
+	runs := p.host.MultipathRuns(ctx)
+	if !runs && paths > 1 {
+		p.logger.Warn("multipathd is not running, so the volume has only one of its paths, and its pods fail if that path fails", "volume", r.Volume, "paths", paths)
+	}
+	return runs
+}
+
+// places returns where the kernel has, or would have, the disks of a record's paths.
+type places func(*record) ([]host.Address, error)
+
+// joinAll also joins disks that came in the meantime and that multipathd has put into
+// the map.
+func (p scsi) joinAll(ctx context.Context, r *record, at places) (string, error) {
+	device, err := p.host.Join(ctx, r.Disks, len(r.Paths) > 1)
+	var refusal *host.Refusal
+	if !errors.As(err, &refusal) || refusal.Reason != host.ForeignPath {
+		return device, err
+	}
+	disks, presentErr := p.present(ctx, r, at)
+	if presentErr != nil || len(disks) == 0 || slices.Equal(disks, r.Disks) {
+		return "", errors.Join(err, presentErr)
+	}
+	r.Disks = disks
+	if err := p.state.save(r); err != nil {
+		return "", err
+	}
+	return p.host.Join(ctx, r.Disks, len(r.Paths) > 1)
+}
+
+// present returns the disks that the kernel now has at the record's places, if they
+// identify themselves as the volume.
+func (p scsi) present(ctx context.Context, r *record, at places) ([]host.Disk, error) {
+	addresses, err := at(r)
+	if err != nil {
+		return nil, err
+	}
+	var disks []host.Disk
+	for _, address := range addresses {
+		name, err := p.host.DiskAt(address)
+		if err != nil {
+			return nil, err
+		}
+		known := slices.IndexFunc(r.Disks, func(d host.Disk) bool { return d.Address == address && d.Name == name })
+		switch {
+		case name == "":
+		case known >= 0:
+			// Whether it is still the volume's disk is checked elsewhere.
+			disks = append(disks, r.Disks[known])
+		default:
+			disk, err := p.host.Inspect(ctx, address, name)
+			if err == nil && disk.Identity == r.Disks[0].Identity {
+				disks = append(disks, disk)
+			}
+		}
+	}
+	return disks, nil
+}
+
+// update records the paths that the kernel lost and found, for volumes with a map.
+// Without a map, a disk that is gone is lost to its mount.
+func (p scsi) update(ctx context.Context, r *record, at places) error {
+	if len(r.Disks) == 0 || slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Name == r.Device }) {
+		return nil
+	}
+	disks, err := p.present(ctx, r, at)
+	if err != nil || len(disks) == 0 || slices.Equal(disks, r.Disks) {
+		return err
+	}
+	p.logger.Info("paths of the volume have changed", "volume", r.Volume, "before", len(r.Disks), "now", len(disks))
+	r.Disks = disks
+	return p.state.save(r)
+}
+
+// complete has nothing to do if the kernel finds paths by itself.
+func (p scsi) complete(context.Context, *record) error { return nil }
 
 func (p scsi) inspect(ctx context.Context, disk host.Disk) (host.Disk, error) {
 	return p.host.InspectAgain(ctx, disk)
 }
 
 func (p scsi) forget(context.Context, *record) error { return nil }
-
-func (p scsi) refresh(context.Context, *record) error { return nil }
 
 func (p scsi) rescan(ctx context.Context, disk host.Disk, least int64) (host.Disk, error) {
 	return p.host.Rescan(ctx, disk, least)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -37,8 +38,10 @@ type Service struct {
 	state     *state
 	name      string
 	protocols map[string]protocol
-	observer  Observer
-	logger    *slog.Logger
+	// lacking says which paths volumes lacked when KeepPaths looked last.
+	lacking  map[string]string
+	observer Observer
+	logger   *slog.Logger
 }
 
 // New makes a Service.
@@ -54,8 +57,8 @@ func New(o Options) (*Service, error) {
 	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot}, name: o.NodeName, observer: o.Observer, logger: o.Logger}
 	common := scsi{h, s.state, o.Observer, o.Logger}
 	s.protocols = map[string]protocol{
-		protocolISCSI:        &iscsi{common, "default"},
-		protocolISER:         &iscsi{common, "iser"},
+		protocolISCSI:        &iscsi{scsi: common, iface: "default", failed: map[host.Target]time.Time{}},
+		protocolISER:         &iscsi{scsi: common, iface: "iser", failed: map[host.Target]time.Time{}},
 		protocolNVMeOF:       &nvme{h, s.state, o.Observer, o.Logger},
 		protocolFibreChannel: &fibreChannel{common},
 	}
@@ -209,6 +212,64 @@ func (s *Service) forget(ctx context.Context, r *record) error {
 		return nil
 	}
 	return protocol.forget(ctx, r)
+}
+
+// completion is the pause between two looks at the volumes' paths.
+const completion = time.Minute
+
+// KeepPaths adds paths that were down when a volume was staged, until ctx ends.
+func (s *Service) KeepPaths(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(completion):
+			s.Complete(ctx)
+		}
+	}
+}
+
+// Complete adds the paths that staged volumes lack, and logs which they still lack.
+func (s *Service) Complete(ctx context.Context) {
+	records, err := s.state.all()
+	if err != nil {
+		s.logger.Warn("state files could not be read", "error", err)
+	}
+	lacking := map[string]string{}
+	for _, r := range records {
+		if r.unreadable != nil || !r.Staged || ctx.Err() != nil {
+			continue
+		}
+		switch err := s.completeOne(ctx, r.Volume); {
+		case errors.Is(err, host.ErrLocked):
+			lacking[r.Volume] = s.lacking[r.Volume]
+		case err != nil:
+			lacking[r.Volume] = err.Error()
+			if s.lacking[r.Volume] != err.Error() {
+				s.logger.Warn("volume has fewer paths than it could", "volume", r.Volume, "error", err)
+			}
+		case s.lacking[r.Volume] != "":
+			s.logger.Info("volume has all its paths again", "volume", r.Volume)
+		}
+	}
+	s.lacking = lacking
+}
+
+func (s *Service) completeOne(ctx context.Context, volume string) error {
+	release, err := s.state.lock(ctx, "volume", volume, false)
+	if err != nil {
+		return err
+	}
+	defer release()
+	r, err := s.state.load(volume)
+	if err != nil || r == nil || !r.Staged || r.Outdated {
+		return err
+	}
+	protocol, err := s.protocolOf(r)
+	if err != nil {
+		return err
+	}
+	return protocol.complete(ctx, r)
 }
 
 func (s *Service) tidyOne(ctx context.Context, volume string) error {

@@ -128,6 +128,7 @@ func Run(ctx context.Context, o Options) error {
 		if err := releaseProgram(); err != nil {
 			o.Logger.Warn("the memory of the program's file stays in use", "error", err)
 		}
+		service.KeepPaths(ctx)
 		return nil
 	})
 	group.Go(func() error {
