@@ -63,6 +63,9 @@ type Session struct {
 
 const loggedIn = "LOGGED_IN"
 
+// Works reports whether the session is logged in.
+func (s Session) Works() bool { return s.State == loggedIn }
+
 // Disk returns the address at which the session has a LUN.
 func (s Session) Disk(lun int) Address { return Address{s.Host, 0, s.TargetID, lun} }
 
@@ -261,7 +264,7 @@ func (h *Host) usable(ctx context.Context, t Target, initiator string) (Session,
 	works, err := until(ctx, recovery, func() (bool, error) {
 		sessions, err := h.SessionsTo(initiator, t)
 		exists = len(sessions) > 0
-		if i := slices.IndexFunc(sessions, func(s Session) bool { return s.State == loggedIn }); i >= 0 {
+		if i := slices.IndexFunc(sessions, Session.Works); i >= 0 {
 			session = sessions[i]
 			return true, nil
 		}
@@ -334,7 +337,7 @@ func (h *Host) loggedIn(ctx context.Context, t Target, initiator string) (Sessio
 	var session Session
 	found, err := until(ctx, patience, func() (bool, error) {
 		sessions, err := h.SessionsTo(initiator, t)
-		i := slices.IndexFunc(sessions, func(s Session) bool { return s.State == loggedIn })
+		i := slices.IndexFunc(sessions, Session.Works)
 		if err != nil || i < 0 {
 			return false, err
 		}

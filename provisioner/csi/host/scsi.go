@@ -285,7 +285,7 @@ func (h *Host) Unlayer(ctx context.Context, device string) error {
 		if h.isPartition(holder, device) {
 			continue
 		}
-		if _, err := h.run(ctx, "dmsetup", "remove", name); err != nil {
+		if _, err := h.run(ctx, "dmsetup", "remove", "--retry", name); err != nil {
 			return err
 		}
 	}

@@ -57,7 +57,7 @@ func target(p wire.Path) host.Target { return host.Target{Name: p.Target, Portal
 
 func (p *iscsi) attach(ctx context.Context, r *record, credentials wire.Credentials) error {
 	// A login at a dead portal takes long, and all volumes of the target would wait.
-	paths, failures := p.answering(ctx, r.Paths)
+	paths, failures := p.answering(ctx, r.Initiator, r.Paths)
 	if len(paths) == 0 {
 		paths, failures = r.Paths, nil
 	}
@@ -105,7 +105,14 @@ func (p *iscsi) logIn(ctx context.Context, path wire.Path, login host.Login) (ho
 }
 
 // answers returns an error if a login at a path's portal would not succeed.
-func (p *iscsi) answers(ctx context.Context, path wire.Path) error {
+func (p *iscsi) answers(ctx context.Context, initiator string, path wire.Path) error {
+	sessions, err := p.host.SessionsTo(initiator, target(path))
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(sessions, host.Session.Works) {
+		return nil
+	}
 	p.mu.Lock()
 	failed, known := p.failed[target(path)]
 	p.mu.Unlock()
@@ -119,11 +126,11 @@ func (p *iscsi) answers(ctx context.Context, path wire.Path) error {
 }
 
 // answering returns the paths whose portals answer, and why the others do not.
-func (p *iscsi) answering(ctx context.Context, paths []wire.Path) (answer []wire.Path, failures []error) {
+func (p *iscsi) answering(ctx context.Context, initiator string, paths []wire.Path) (answer []wire.Path, failures []error) {
 	errs := make([]error, len(paths))
 	var dialing sync.WaitGroup
 	for i, path := range paths {
-		dialing.Go(func() { errs[i] = p.answers(ctx, path) })
+		dialing.Go(func() { errs[i] = p.answers(ctx, initiator, path) })
 	}
 	dialing.Wait()
 	for i, path := range paths {
@@ -168,7 +175,7 @@ func (p *iscsi) complete(ctx context.Context, r *record) error {
 	if len(lacking) == 0 || knows == nil || !p.host.MultipathRuns(ctx) {
 		return nil
 	}
-	lacking, failures := p.answering(ctx, lacking)
+	lacking, failures := p.answering(ctx, r.Initiator, lacking)
 	if len(lacking) == 0 {
 		return errors.Join(failures...)
 	}
@@ -303,12 +310,13 @@ func (p *iscsi) removeStrays(ctx context.Context, r *record, places []host.Addre
 		if err != nil {
 			return err
 		}
-		strays = append(strays, disks...)
+		for _, disk := range disks {
+			if disk.Channel == place.Channel && disk.Target == place.Target && !slices.Contains(places, disk) {
+				strays = append(strays, disk)
+			}
+		}
 	}
 	for _, address := range strays {
-		if slices.Contains(places, address) {
-			continue
-		}
 		other, err := p.state.claimant(address, r.Volume)
 		if err != nil {
 			return err

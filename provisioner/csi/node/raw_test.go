@@ -163,3 +163,33 @@ func TestAVolumeOfManyWritersOutlivesItsAttachment(t *testing.T) {
 		})
 	}
 }
+
+// TestACutOffThatFailsIsTriedAgain at each use of the volume: the first pod still writes.
+func TestACutOffThatFailsIsTriedAgain(t *testing.T) {
+	for name, way := range ways {
+		if strings.Contains(name, "nvme") {
+			continue // a subsystem is disconnected instead
+		}
+		t.Run(name, func(t *testing.T) {
+			for nth := 1; nth < 8; nth++ {
+				synctest.Test(t, func(t *testing.T) {
+					f, u := newFixture(t), plain()
+					way(&u, f.node)
+					u.attachment = "attachment-1"
+					f.must(f.stage(u))
+					f.must(f.publish(u, 1, false))
+					u.attachment = "attachment-2"
+					f.node.FailAt(nth)
+					if err := f.publish(u, 2, false); err == nil {
+						t.Error("an outdated volume was published")
+					}
+					f.node.Restart()
+					f.refuses(f.publish(u, 2, false), codes.FailedPrecondition, "was detached from the node while it was staged")
+					if err := f.node.Write(u.pod(1), "of this node"); err == nil {
+						t.Errorf("change %d failed, and the first pod can still write", nth)
+					}
+				})
+			}
+		})
+	}
+}

@@ -114,20 +114,14 @@ func (s *Service) stagedAt(r *record) (bool, error) {
 // have written to the volume since, so nothing of this node may be written there any
 // more.
 func (s *Service) outdated(ctx context.Context, r *record, attachment string) error {
-	if r.ManyWriters {
-		return nil // it expects writes of other nodes at any time
+	// The pods of a volume of many writers expect that other nodes write to it.
+	same := r.NoWriters || r.ManyWriters || attachment == "" || r.Attachment == "" || attachment == r.Attachment
+	if same && !r.Outdated {
+		return nil
 	}
-	if !r.Outdated {
-		if r.NoWriters || attachment == "" || r.Attachment == "" || attachment == r.Attachment {
-			return nil
-		}
-		r.Outdated = true
-		if err := s.state.save(r); err != nil {
-			return err
-		}
-		if err := s.cutOff(ctx, r); err != nil {
-			return err
-		}
+	r.Outdated = true
+	if err := errors.Join(s.state.save(r), s.cutOff(ctx, r)); err != nil {
+		return err
 	}
 	return host.Refuse(host.Outdated, "volume %s was detached from the node while it was staged, and may have been written by another node since; it can be used again once no pod on this node uses it", r.Volume)
 }
