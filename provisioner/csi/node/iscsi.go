@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -99,6 +100,7 @@ func (p *iscsi) logIn(ctx context.Context, path wire.Path, login host.Login) (ho
 	if err == nil || errors.As(err, &refusal) {
 		delete(p.failed, target(path))
 	} else {
+		maps.DeleteFunc(p.failed, func(_ host.Target, at time.Time) bool { return time.Since(at) >= loginPause })
 		p.failed[target(path)] = time.Now()
 	}
 	return session, err
@@ -146,8 +148,11 @@ func (p *iscsi) answering(ctx context.Context, initiator string, paths []wire.Pa
 // complete logs in at the portals that were down before, and adds their disks to the
 // volume's map.
 func (p *iscsi) complete(ctx context.Context, r *record) error {
-	if r.Map == "" || !p.has(r) {
+	switch {
+	case len(r.Paths) < 2 || r.Map != "" && !p.has(r):
 		return nil
+	case r.Map == "":
+		return errors.New("multipathd made no map when the volume was staged, so it has one path until its pods have moved")
 	}
 	if err := p.refresh(ctx, r); err != nil {
 		return err

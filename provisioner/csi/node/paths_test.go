@@ -129,6 +129,9 @@ func TestAPathThatWasDownJoinsLater(t *testing.T) {
 					f.must(f.stage(u))
 					f.must(f.publish(u, 1, false))
 					f.service.Complete(context.Background())
+					if f.service.Lacking() != 1 {
+						t.Error("nobody is told")
+					}
 					f.down(c.portal, false)
 					f.start()
 					if nth > 0 {
@@ -138,6 +141,9 @@ func TestAPathThatWasDownJoinsLater(t *testing.T) {
 						f.start()
 					}
 					f.service.Complete(context.Background())
+					if f.service.Lacking() != 0 {
+						t.Errorf("change %d: the path is missing:\n%s", nth, f.log.String())
+					}
 					f.must(f.stage(u))
 					// Now the other path goes.
 					other := map[string]string{onePortal: twoPortal, twoPortal: onePortal, twoNVMe: oneNVMe}[c.portal]

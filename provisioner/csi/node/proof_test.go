@@ -99,6 +99,15 @@ func TestADiskWhoseNameChangesHandsBeforeItIsCheckedIsNotChecked(t *testing.T) {
 	})
 }
 
+// forgetMap makes a record one of an earlier release, which did not write the map's ID.
+func (f *fixture) forgetMap(u use) {
+	f.t.Helper()
+	r, err := f.service.state.load(u.handle())
+	f.must(err)
+	r.Map = ""
+	f.must(f.service.state.save(r))
+}
+
 // hang makes umount take a mount out of the table and then hang, as it does when the
 // filesystem cannot be written to its device.
 func (f *fixture) hang(u use, device string) {
@@ -136,6 +145,7 @@ func TestAnUnmountThatHangsIsNotAnswered(t *testing.T) {
 					f.refuses(f.unstage(u), codes.Unavailable, "did not finish within")
 					for range 2 {
 						f.start()
+						f.forgetMap(u) // as after an upgrade
 						f.refuses(f.unstage(u), codes.Unavailable, "something still uses "+device)
 					}
 					// The unmount ends.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -39,6 +40,7 @@ type Service struct {
 	name      string
 	protocols map[string]protocol
 	// lacking says which paths volumes lacked when KeepPaths looked last.
+	mu       sync.Mutex
 	lacking  map[string]string
 	observer Observer
 	logger   *slog.Logger
@@ -54,7 +56,7 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot}, name: o.NodeName, observer: o.Observer, logger: o.Logger}
+	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot, h.MapID}, name: o.NodeName, observer: o.Observer, logger: o.Logger}
 	common := scsi{h, s.state, o.Observer, o.Logger}
 	s.protocols = map[string]protocol{
 		protocolISCSI:        &iscsi{scsi: common, iface: "default", failed: map[host.Target]time.Time{}},
@@ -235,24 +237,35 @@ func (s *Service) Complete(ctx context.Context) {
 	if err != nil {
 		s.logger.Warn("state files could not be read", "error", err)
 	}
-	lacking := map[string]string{}
+	before, lacking := s.lacking, map[string]string{}
 	for _, r := range records {
 		if r.unreadable != nil || !r.Staged || ctx.Err() != nil {
 			continue
 		}
 		switch err := s.completeOne(ctx, r.Volume); {
 		case errors.Is(err, host.ErrLocked):
-			lacking[r.Volume] = s.lacking[r.Volume]
+			if why, known := before[r.Volume]; known {
+				lacking[r.Volume] = why
+			}
 		case err != nil:
 			lacking[r.Volume] = err.Error()
-			if s.lacking[r.Volume] != err.Error() {
+			if before[r.Volume] != err.Error() {
 				s.logger.Warn("volume has fewer paths than it could", "volume", r.Volume, "error", err)
 			}
-		case s.lacking[r.Volume] != "":
+		case before[r.Volume] != "":
 			s.logger.Info("volume has all its paths again", "volume", r.Volume)
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.lacking = lacking
+}
+
+// Lacking counts the staged volumes that lacked paths when KeepPaths looked last.
+func (s *Service) Lacking() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.lacking)
 }
 
 func (s *Service) completeOne(ctx context.Context, volume string) error {

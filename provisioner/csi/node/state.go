@@ -78,6 +78,8 @@ type state struct {
 	files host.Files
 	dir   string
 	boot  string
+	// mapID returns the ID of a map.
+	mapID func(device string) string
 }
 
 func (s *state) file(kind, volume string) string {
@@ -99,6 +101,10 @@ func (s *state) load(volume string) (*record, error) {
 	}
 	if r.unreadable != nil {
 		return nil, r.unreadable
+	}
+	// Earlier releases did not write the ID of the map.
+	if r.Map == "" && !slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Name == r.Device }) {
+		r.Map = s.mapID(r.Device)
 	}
 	return r, nil
 }

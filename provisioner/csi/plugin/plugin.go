@@ -100,7 +100,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	o.Registry.MustRegister(StagedVolumes(service.Staged))
+	o.Registry.MustRegister(StagedVolumes(service.Staged), LackingPaths(service.Lacking))
 	serveCSI := func() *grpc.Server {
 		server := grpc.NewServer(grpc.ChainUnaryInterceptor(metrics.intercept, o.log))
 		csi.RegisterIdentityServer(server, &node.Identity{Version: o.Version})
