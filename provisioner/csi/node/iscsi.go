@@ -258,6 +258,15 @@ func (p *iscsi) places(r *record) ([]host.Address, error) {
 
 func (p *iscsi) refresh(ctx context.Context, r *record) error { return p.update(ctx, r, p.places) }
 
+// cutOff also covers disks that came back under other names.
+func (p *iscsi) cutOff(ctx context.Context, r *record) error {
+	addresses, err := p.places(r)
+	if err != nil {
+		return err
+	}
+	return p.cutOffAt(ctx, r, addresses)
+}
+
 func (p *iscsi) join(ctx context.Context, r *record) (string, error) {
 	return p.joinAll(ctx, r, p.places)
 }

@@ -107,14 +107,6 @@ func (p scsi) rescan(ctx context.Context, disk host.Disk, least int64) (host.Dis
 	return p.host.Rescan(ctx, disk, least)
 }
 
-func (p scsi) cutOff(ctx context.Context, r *record) error {
-	var addresses []host.Address
-	for _, disk := range r.Disks {
-		addresses = append(addresses, disk.Address)
-	}
-	return p.cutOffAt(ctx, r, addresses)
-}
-
 // cutOffAt cuts off a record's map and the disks at addresses, unless another volume
 // has them.
 func (p scsi) cutOffAt(ctx context.Context, r *record, addresses []host.Address) error {
@@ -250,9 +242,12 @@ func (p scsi) remove(ctx context.Context, r *record, addresses []host.Address) e
 		}
 		errs = append(errs, err)
 	}
-	another, err := p.ofAnother(r, r.Device)
-	if err == nil && !another {
-		err = p.host.FlushEmptyMap(ctx, r.Device, r.Map)
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
-	return errors.Join(append(errs, err)...)
+	another, err := p.ofAnother(r, r.Device)
+	if err != nil || another {
+		return err
+	}
+	return p.host.FlushEmptyMap(ctx, r.Device, r.Map)
 }
