@@ -190,7 +190,8 @@ func (h *Host) FlushMap(ctx context.Context, device string) error {
 	if err := h.refuseUsed(ctx, device); err != nil {
 		return err
 	}
-	name := h.attribute("/sys/block/" + device + "/dm/name")
+	h.Unlayer(ctx, device)
+	name := h.mapperName(device)
 	var last error
 	tried := 0
 	gone, err := until(ctx, patience, func() (bool, error) {
@@ -289,7 +290,7 @@ func (h *Host) FailWithoutPaths(ctx context.Context, device, id string) error {
 	if id == "" || h.MapID(device) != id {
 		return nil
 	}
-	_, err := h.run(ctx, "multipathd", "disablequeueing", "map", h.attribute("/sys/block/"+device+"/dm/name"))
+	_, err := h.run(ctx, "multipathd", "disablequeueing", "map", h.mapperName(device))
 	return err
 }
 
@@ -298,7 +299,7 @@ func (h *Host) ResizeMap(ctx context.Context, device string, least int64) error 
 	if !h.isMap(device) {
 		return nil
 	}
-	name := h.attribute("/sys/block/" + device + "/dm/name")
+	name := h.mapperName(device)
 	var last error
 	grown, err := until(ctx, mapPatience, func() (bool, error) {
 		size, err := h.Size(device)

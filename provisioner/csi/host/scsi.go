@@ -166,6 +166,7 @@ func (h *Host) RemoveDisk(ctx context.Context, a Address) error {
 		if err := h.refuseUsed(ctx, name); err != nil {
 			return err
 		}
+		h.Unlayer(ctx, name)
 	}
 	if err := h.root.Set(ctx, a.directory()+"/delete", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove disk %s: %w", a, err)
@@ -194,18 +195,16 @@ func (h *Host) refuseUsed(ctx context.Context, device string) error {
 	if err != nil {
 		return err
 	}
-	partitions := 0
 	for _, holder := range holders {
-		if !h.isPartition(holder, device) {
+		if !h.isLayer(holder) {
 			return Refuse(InUse, "%s is part of %s. If the node itself activated what it found inside the volume, stop that (vgchange -an, mdadm --stop), and keep LVM and mdadm off the disks of volumes", device, holder)
 		}
 		if err := h.refuseUsed(ctx, holder); err != nil {
-			return err
+			return fmt.Errorf("the node found %s inside %s; stop what uses it, and keep LVM and kpartx off the disks of volumes: %w", h.mapperName(holder), device, err)
 		}
-		partitions++
 	}
-	if partitions > 0 {
-		// They claim the map, and so nothing else can.
+	if len(holders) > 0 {
+		// They claim the device, and so nothing else can.
 		return nil
 	}
 	claimed, err := h.root.Claimed(ctx, device)
@@ -236,14 +235,11 @@ func (h *Host) holders(device string) ([]string, error) {
 		return nil, err
 	}
 	var all []string
-	for _, name := range below {
-		if name != "holders" && !strings.HasPrefix(name, device) {
+	for _, name := range append([]string{""}, below...) {
+		if name != "" && !strings.HasPrefix(name, device) {
 			continue
 		}
-		if name != "holders" {
-			name += "/holders"
-		}
-		names, err := h.root.ReadDir(directory + "/" + name)
+		names, err := h.root.ReadDir(path.Join(directory, name, "holders"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -252,44 +248,41 @@ func (h *Host) holders(device string) ([]string, error) {
 	return all, nil
 }
 
-// isPartition reports whether a device is a partition of a map. The map is removed with
-// its partitions.
-func (h *Host) isPartition(holder, device string) bool {
-	return h.isMap(device) && strings.HasPrefix(h.mapperID(holder), "part")
+// isLayer reports whether a device is a partition or a logical volume. The node's own
+// rules make them of what they find inside a raw volume, whether somebody uses it or
+// not.
+func (h *Host) isLayer(device string) bool {
+	id := h.mapperID(device)
+	return strings.HasPrefix(id, "part") || strings.HasPrefix(id, "LVM-")
 }
 
 func (h *Host) mapperID(device string) string {
 	return h.attribute("/sys/block/" + device + "/dm/uuid")
 }
 
-// Unlayer removes what the node itself has built on a device of a raw volume: its rules
-// make devices of the partitions and the logical volumes that they find inside. What
-// something uses stays.
-func (h *Host) Unlayer(ctx context.Context, device string) error {
+func (h *Host) mapperName(device string) string {
+	return h.attribute("/sys/block/" + device + "/dm/name")
+}
+
+// Unlayer removes the layers of a device that nothing uses. One that stays does no harm
+// but to itself. The partitions of a map are left to multipath, which removes them with
+// the map.
+func (h *Host) Unlayer(ctx context.Context, device string) {
 	holders, err := h.holders(device)
-	if err != nil {
-		return err
-	}
 	for _, holder := range holders {
-		id := h.mapperID(holder)
-		if !strings.HasPrefix(id, "part") && !strings.HasPrefix(id, "LVM-") {
+		if !h.isLayer(holder) {
 			continue
 		}
-		if err := h.Unlayer(ctx, holder); err != nil {
-			return err
-		}
-		name := h.attribute("/sys/block/" + holder + "/dm/name")
-		if err := h.refuseUsed(ctx, holder); err != nil {
-			return fmt.Errorf("%s, which the node found inside %s, is in use there; stop what uses it: %w", name, device, err)
-		}
-		if h.isPartition(holder, device) {
+		h.Unlayer(ctx, holder)
+		if h.isMap(device) && strings.HasPrefix(h.mapperID(holder), "part") {
 			continue
 		}
-		if _, err := h.run(ctx, "dmsetup", "remove", "--retry", name); err != nil {
-			return err
-		}
+		_, removeErr := h.run(ctx, "dmsetup", "remove", "--retry", h.mapperName(holder))
+		err = errors.Join(err, removeErr)
 	}
-	return nil
+	if err != nil {
+		h.logger.Warn("what the node found inside the device is not removed", "device", device, "error", err)
+	}
 }
 
 // Inspect asks the disk itself for its identity and size.

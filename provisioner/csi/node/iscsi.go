@@ -149,7 +149,7 @@ func (p *iscsi) answering(ctx context.Context, initiator string, paths []wire.Pa
 // volume's map.
 func (p *iscsi) complete(ctx context.Context, r *record) error {
 	switch {
-	case len(r.Paths) < 2 || r.Map != "" && !p.has(r):
+	case len(r.Paths) < 2 || r.Map != "" && p.host.MapID(r.Device) != r.Map:
 		return nil
 	case r.Map == "":
 		return errors.New("multipathd made no map when the volume was staged, so it has one path until its pods have moved")

@@ -312,11 +312,6 @@ func (p *nvme) detach(ctx context.Context, r *record) error {
 		if at, ok := p.host.NamespaceOf(disk.Name); !ok || at != disk.Namespace {
 			continue
 		}
-		if r.Filesystem == "" {
-			if err := p.host.Unlayer(ctx, disk.Name); err != nil {
-				return err
-			}
-		}
 		inUse, err := p.host.Use(ctx, disk.Name)
 		if err == nil {
 			err = inUse
@@ -324,6 +319,7 @@ func (p *nvme) detach(ctx context.Context, r *record) error {
 		if err != nil {
 			return err
 		}
+		p.host.Unlayer(ctx, disk.Name)
 	}
 	subsystem := r.Paths[0].Target
 	other, err := p.sharer(subsystem, r.Volume)

@@ -214,26 +214,10 @@ func (p scsi) ofAnother(r *record, device string) (bool, error) {
 	return other != "", err
 }
 
-// has reports whether a record's device is still there under its name.
-func (p scsi) has(r *record) bool {
-	if r.Map != "" {
-		return p.host.MapID(r.Device) == r.Map
-	}
-	return slices.ContainsFunc(r.Disks, func(d host.Disk) bool {
-		name, err := p.host.DiskAt(d.Address)
-		return err == nil && name == d.Name && name == r.Device
-	})
-}
-
 // remove removes the disks at addresses, unless another volume has them, and the
 // record's map. It succeeds only if nothing on the node can write to the volume any
 // more: its disks and its map are gone, and could be opened exclusively before.
 func (p scsi) remove(ctx context.Context, r *record, addresses []host.Address) error {
-	if r.Filesystem == "" && p.has(r) {
-		if err := p.host.Unlayer(ctx, r.Device); err != nil {
-			return err
-		}
-	}
 	var errs []error
 	for _, address := range addresses {
 		other, err := p.state.claimant(address, r.Volume)
