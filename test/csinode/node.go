@@ -827,7 +827,8 @@ func (n *Node) identityOf(d *disk) string {
 
 // claimed reports whether something holds a device.
 func (n *Node) claimed(device string) bool {
-	return n.Hidden[device] || n.carries(device) || slices.ContainsFunc(n.mounts, func(m *mount) bool { return m.device == device }) ||
+	open := slices.ContainsFunc(n.Layers, func(l *Layer) bool { return l.On == device && l.Open })
+	return n.Hidden[device] || open || slices.ContainsFunc(n.mounts, func(m *mount) bool { return m.device == device }) ||
 		slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) })
 }
 

@@ -58,6 +58,22 @@ func TestWhatTheNodeFindsInARawVolumeDoesNotKeepItThere(t *testing.T) {
 	}
 }
 
+// TestALayerThatCannotBeRemovedKeepsNoDisk: nothing has it open, so nothing is lost.
+func TestALayerThatCannotBeRemovedKeepsNoDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, u := newFixture(t), plain()
+		u.block = true
+		f.must(f.stage(u))
+		f.node.Missing["dmsetup"] = true
+		f.node.Layers = []*csinode.Layer{{Name: "dm-91", Alias: "vg-root", ID: "LVM-abc", On: f.device(u)}}
+		f.must(f.unstage(u))
+		if left := f.node.Left(); len(left) != 1 || !strings.Contains(f.log.String(), "dmsetup is not installed") {
+			t.Errorf("left %q\n%s", left, f.log.String())
+		}
+		f.unharmed()
+	})
+}
+
 // TestWhatIsUsedInsideARawVolumeKeepsItAndAllItsPaths: the error says what to do.
 func TestWhatIsUsedInsideARawVolumeKeepsItAndAllItsPaths(t *testing.T) {
 	for name, layer := range map[string]csinode.Layer{
