@@ -93,6 +93,7 @@ var presences = map[string]presence{
 	"standalone_cinder_node_refusals_total":              {byNode, "after the first one"},
 	"standalone_cinder_node_stale_disks_removed_total":   {byNode, always},
 	"standalone_cinder_node_staged_volumes":              {byNode, always},
+	"standalone_cinder_node_volumes_lacking_paths":       {byNode, always},
 
 	"controller_persistentvolumeclaim_provision_total":            {byLeader, fromFirstOfLeader},
 	"controller_persistentvolumeclaim_provision_failed_total":     {byLeader, fromFirstOfLeader},
@@ -224,6 +225,7 @@ func describedMetrics(t *testing.T) []describedMetric {
 	wiring.NewClientMetrics(notes)           // which main makes
 	plugin.NewMetrics(notes)                 // which the command node makes
 	notes.MustRegister(plugin.StagedVolumes(func() (int, error) { return 0, nil }))
+	notes.MustRegister(plugin.LackingPaths(func() int { return 0 }))
 	slices.SortFunc(notes.metrics, func(a, b describedMetric) int { return strings.Compare(a.name, b.name) })
 	return notes.metrics
 }

@@ -57,6 +57,8 @@ type Target struct {
 	LUNs     map[int]*Volume
 	User     string
 	Password string
+	// At replaces the LUNs at some portals.
+	At map[string]map[int]*Volume
 	// Down portals do not answer.
 	Down map[string]bool
 	// Gone makes the disks of sessions dead.
@@ -90,6 +92,21 @@ type dmap struct {
 	name, alias, wwid string
 	paths             []string
 	bytes             int64
+	// failing maps hold nothing back.
+	failing bool
+}
+
+// Layer is a device that the node has made of what it found on another device: a
+// partition, a logical volume or an array.
+type Layer struct {
+	// Name is the kernel's name, and Alias that of device-mapper. ID begins with part or
+	// LVM- and is empty for arrays.
+	Name, Alias, ID string
+	// On is the device below, and Partition the kernel's name of its partition, if the
+	// layer is on that.
+	On, Partition string
+	// Open means that something uses it.
+	Open bool
 }
 
 type mount struct {
@@ -123,12 +140,24 @@ type Node struct {
 	Unpropagated bool
 	// Delay is how long every program runs.
 	Delay time.Duration
+	// Layers are on disks and maps.
+	Layers []*Layer
+	// Before is called before every program, which does not run if Before returns an
+	// error. It may change the node.
+	Before func(command string) error
+	// AfterRead is called after a device was read.
+	AfterRead func(device string)
+	// Queues makes maps hold everything back while no path answers, until somebody
+	// switches that off.
+	Queues bool
 	// Forgetful makes mkfs ignore the UUID that it is given, as an old one might.
 	Forgetful bool
 	// MapDelay is how long multipathd takes to make a map.
 	MapDelay time.Duration
 	// ScanDelay is how long a new device is known before it has a disk.
 	ScanDelay time.Duration
+	// Full means that there is no room for a file.
+	Full bool
 	// Early is how often a new disk cannot be opened yet.
 	Early int
 	// Kept makes the kernel keep disks that are deleted.
@@ -147,6 +176,8 @@ type Node struct {
 	Links map[string]string
 
 	files       map[string][]byte
+	modified    map[string]time.Time
+	booted      time.Time
 	dirs        map[string]bool
 	locks       map[string]bool
 	records     map[string]map[string]string
@@ -168,6 +199,7 @@ type Node struct {
 	failAt      int
 	crashed     bool
 	lastWrite   string
+	waits       []string
 }
 
 // New makes a node without sessions.
@@ -177,6 +209,7 @@ func New() *Node {
 		files: map[string][]byte{
 			"/etc/iscsi/initiatorname.iscsi": []byte("## a comment\nInitiatorName=" + Initiator + "\n"),
 		},
+		modified: map[string]time.Time{}, booted: time.Now(),
 		dirs: map[string]bool{}, locks: map[string]bool{}, records: map[string]map[string]string{}, wwids: map[string]bool{}, setro: map[string]bool{},
 	}
 }
@@ -211,8 +244,9 @@ func (n *Node) Reboot(boot string) {
 	n.Restart()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.booted = time.Now()
 	n.Boot, n.sessions, n.disks, n.maps, n.mounts = boot, nil, nil, nil, nil
-	n.controllers, n.heads, n.rports = nil, nil, nil
+	n.controllers, n.heads, n.rports, n.Layers = nil, nil, nil, nil
 }
 
 // Reached reports whether the crash or the failure that was asked for happened.
@@ -227,6 +261,23 @@ func (n *Node) Harm() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.harm)
+}
+
+// Waits returns what waited for a map that holds everything back. Nobody can end such
+// a wait.
+func (n *Node) Waits() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.waits)
+}
+
+// use notes that something waits for a device's map, if it does.
+func (n *Node) use(device, by string) {
+	for _, m := range n.maps {
+		if m.name == device && n.Queues && !m.failing && n.volumeOf(device) == nil {
+			n.waits = append(n.waits, by+" "+device)
+		}
+	}
 }
 
 // Calls returns the programs that ran, without secrets.
@@ -252,6 +303,9 @@ func (n *Node) Left() []string {
 	}
 	for _, s := range n.sessions {
 		left = append(left, fmt.Sprintf("session %d", s.id))
+	}
+	for _, l := range n.Layers {
+		left = append(left, "layer "+l.Name)
 	}
 	for _, c := range n.controllers {
 		left = append(left, "controller "+c.name)
@@ -289,7 +343,7 @@ func (n *Node) Files() map[string]string {
 func (n *Node) PutFile(name, content string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.files[name] = []byte(content)
+	n.files[name], n.modified[name] = []byte(content), time.Now()
 }
 
 // RemoveFiles removes the files below a directory.
@@ -322,6 +376,46 @@ func (n *Node) Lose(target string) {
 			s.state = "FAILED"
 		}
 	}
+}
+
+// RemoveDisks removes the disks behind a device from the kernel, as an administrator or
+// the kernel itself does, even if they are in use. A map stays, without paths.
+func (n *Node) RemoveDisks(device string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	gone := []string{device}
+	for _, m := range n.maps {
+		if m.name == device {
+			gone, m.paths = m.paths, nil
+		}
+	}
+	n.disks = slices.DeleteFunc(n.disks, func(d *disk) bool { return slices.Contains(gone, d.name) })
+}
+
+// DropPath takes a path out of its map, as an administrator does with multipathd.
+func (n *Node) DropPath(disk string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range n.maps {
+		m.paths = slices.DeleteFunc(m.paths, func(p string) bool { return p == disk })
+	}
+}
+
+// Dial reaches a portal.
+func (n *Node) Dial(_ context.Context, portal string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, t := range n.Targets {
+		if slices.Contains(t.Portals, portal) && !t.Down[portal] && !t.Gone {
+			return nil
+		}
+	}
+	for _, s := range n.Subsystems {
+		if slices.Contains(s.Portals, portal) && !s.Down[portal] {
+			return nil
+		}
+	}
+	return syscall.ECONNREFUSED
 }
 
 // Find makes the kernel find a LUN of a session.
@@ -498,9 +592,22 @@ func (n *Node) Replace(name string, content []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.change("write "+name, func() error {
-		n.files[name] = slices.Clone(content)
+		if n.Full {
+			return syscall.ENOSPC
+		}
+		n.files[name], n.modified[name] = slices.Clone(content), time.Now()
 		return nil
 	})
+}
+
+// Modified returns when a file was written.
+func (n *Node) Modified(name string) (time.Time, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, ok := n.files[name]; !ok {
+		return time.Time{}, fs.ErrNotExist
+	}
+	return n.modified[name], nil
 }
 
 // MakeDir makes a directory.
@@ -547,6 +654,10 @@ func (n *Node) Lock(ctx context.Context, name string, wait bool) (func(), error)
 		if n.crashed {
 			n.mu.Unlock()
 			return nil, ErrCrashed
+		}
+		if n.Full && !strings.HasPrefix(name, "/run/") {
+			n.mu.Unlock()
+			return nil, syscall.ENOSPC
 		}
 		if !n.locks[name] {
 			n.locks[name] = true
@@ -666,6 +777,9 @@ func (n *Node) exported(s *session, lun int) *Volume {
 	if s.rport != nil {
 		return n.FCTargets[s.rport.name].LUNs[lun]
 	}
+	if luns, ok := n.Targets[s.target].At[s.portal]; ok {
+		return luns[lun]
+	}
 	return n.Targets[s.target].LUNs[lun]
 }
 
@@ -729,8 +843,23 @@ func (n *Node) identityOf(d *disk) string {
 
 // claimed reports whether something holds a device.
 func (n *Node) claimed(device string) bool {
-	return n.Hidden[device] || slices.ContainsFunc(n.mounts, func(m *mount) bool { return m.device == device }) ||
+	open := slices.ContainsFunc(n.Layers, func(l *Layer) bool { return l.On == device && l.Open })
+	return n.Hidden[device] || open || slices.ContainsFunc(n.mounts, func(m *mount) bool { return m.device == device }) ||
 		slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) })
+}
+
+// carries reports whether a device has a layer.
+func (n *Node) carries(device string) bool {
+	return slices.ContainsFunc(n.Layers, func(l *Layer) bool { return l.On == device })
+}
+
+// free removes a layer that nothing uses.
+func (n *Node) free(l *Layer) bool {
+	if l.Open || n.carries(l.Name) {
+		return false
+	}
+	n.Layers = slices.DeleteFunc(n.Layers, func(other *Layer) bool { return other == l })
+	return true
 }
 
 // Claimed opens a device exclusively.
@@ -740,10 +869,16 @@ func (n *Node) Claimed(_ context.Context, device string) (bool, error) {
 	if n.crashed {
 		return false, ErrCrashed
 	}
+	n.use(device, "opening")
+	for _, l := range n.Layers {
+		if l.Name == device {
+			return l.Open || n.carries(device), nil
+		}
+	}
 	if n.volumeOf(device) == nil && !n.Hidden[device] {
 		return false, syscall.ENXIO
 	}
-	return n.Hidden[device] || slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) }), nil
+	return n.Hidden[device] || n.carries(device) || slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) }), nil
 }
 
 // Usage reads how full a filesystem is.
@@ -769,6 +904,7 @@ func (n *Node) unmount(at string) bool {
 	for i, m := range slices.Backward(n.mounts) {
 		if m.at == n.Resolve(at) {
 			n.mounts = slices.Delete(n.mounts, i, i+1)
+			n.use(m.device, "umount of")
 			last := !slices.ContainsFunc(n.mounts, func(other *mount) bool { return other.device == m.device })
 			if v := n.volumeOf(m.device); last && m.of != nil && v != nil && v != m.of {
 				n.harm = append(n.harm, "what was left of a filesystem was written to another volume at "+at)

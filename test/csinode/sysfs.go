@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
+	"path"
 	"slices"
 	"strings"
 	"syscall"
@@ -16,7 +17,7 @@ import (
 
 // tree returns what the kernel shows as files.
 func (n *Node) tree() map[string]string {
-	files := map[string]string{"/proc/sys/kernel/random/boot_id": n.Boot + "\n", "/proc/1/mountinfo": n.mountinfo()}
+	files := map[string]string{"/proc/sys/kernel/random/boot_id": n.Boot + "\n", "/proc/1/mountinfo": n.mountinfo(), "/proc/stat": fmt.Sprintf("cpu  1 2 3\nbtime %d\n", n.booted.Unix())}
 	for _, s := range n.sessions {
 		name := fmt.Sprintf("session%d", s.id)
 		directory, connection := "/sys/class/iscsi_session/"+name+"/", fmt.Sprintf("/sys/class/iscsi_connection/connection%d:0/", s.id)
@@ -52,6 +53,13 @@ func (n *Node) tree() map[string]string {
 		n.block(files, m.name, m.bytes)
 		files["/sys/block/"+m.name+"/dm/uuid"] = "mpath-3" + m.wwid + "\n"
 		files["/sys/block/"+m.name+"/dm/name"] = m.alias + "\n"
+	}
+	for _, l := range n.Layers {
+		n.block(files, l.Name, 1<<20)
+		files["/sys/block/"+path.Join(l.On, l.Partition)+"/holders/"+l.Name+"/uevent"] = ""
+		if l.ID != "" {
+			files["/sys/block/"+l.Name+"/dm/uuid"], files["/sys/block/"+l.Name+"/dm/name"] = l.ID+"\n", l.Alias+"\n"
+		}
 	}
 	n.nvmeTree(files)
 	n.fcTree(files)
@@ -152,10 +160,20 @@ func (n *Node) SCSI(_ context.Context, name string, command []byte, length int) 
 // ReadDevice reads content.
 func (n *Node) ReadDevice(_ context.Context, device string, _ int64, length int) ([]byte, error) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
+	content, err := n.readDevice(device, length)
+	after := n.AfterRead
+	n.mu.Unlock()
+	if after != nil {
+		after(device)
+	}
+	return content, err
+}
+
+func (n *Node) readDevice(device string, length int) ([]byte, error) {
 	if n.crashed {
 		return nil, ErrCrashed
 	}
+	n.use(device, "reading")
 	v := n.volumeOf(device)
 	if v == nil {
 		return nil, syscall.EIO

@@ -28,6 +28,14 @@ func (n *Node) Run(_ context.Context, c host.Command) (string, error) {
 		time.Sleep(n.Delay)
 	}
 	n.mu.Lock()
+	before := n.Before
+	n.mu.Unlock()
+	if before != nil {
+		if err := before(c.String()); err != nil {
+			return "", err
+		}
+	}
+	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.crashed {
 		return "", ErrCrashed
@@ -117,6 +125,13 @@ func (n *Node) tool(name string, arguments []string) (string, int) {
 			}
 		}
 		return "is not a mounted XFS filesystem", 1
+	case "dmsetup":
+		for _, l := range n.Layers {
+			if l.Alias == last && n.free(l) {
+				return "", 0
+			}
+		}
+		return "device or resource busy", 1
 	case "blockdev":
 		n.setro[last] = arguments[0] == "--setro"
 		return "", 0
@@ -180,6 +195,12 @@ func (n *Node) iscsiadm(arguments []string) (string, int) {
 		return "New iSCSI node added", 0
 	case !known:
 		return "No records found", 21
+	case o["-o"] == "show":
+		var b strings.Builder
+		for _, name := range sortedKeys(record) {
+			fmt.Fprintf(&b, "%s = %s\n", name, record[name])
+		}
+		return b.String(), 0
 	case o["-o"] == "update":
 		record[o["-n"]] = o["-v"]
 		return "", 0
@@ -243,6 +264,9 @@ func (n *Node) multipathd(arguments []string) (string, int) {
 		}
 		return "ok", 0
 	case "disablequeueing map":
+		for _, m := range n.maps {
+			m.failing = m.failing || m.alias == last
+		}
 		return "ok", 0
 	case "resize map":
 		for _, m := range n.maps {
@@ -273,7 +297,7 @@ func (n *Node) addPath(d *disk) {
 		}
 	}
 	n.nextID++
-	n.maps = append(n.maps, &dmap{fmt.Sprintf("dm-%d", n.nextID), fmt.Sprintf("mpath%c", 'a'+n.nextID%26), wwid, []string{d.name}, d.bytes})
+	n.maps = append(n.maps, &dmap{fmt.Sprintf("dm-%d", n.nextID), fmt.Sprintf("mpath%c", 'a'+n.nextID%26), wwid, []string{d.name}, d.bytes, false})
 }
 
 func (n *Node) multipath(arguments []string, last string) (string, int) {
@@ -289,6 +313,11 @@ func (n *Node) multipath(arguments []string, last string) (string, int) {
 		}
 		if slices.ContainsFunc(n.mounts, func(mounted *mount) bool { return mounted.device == m.name }) {
 			return "map in use", 1
+		}
+		for _, l := range slices.Clone(n.Layers) {
+			if l.On == m.name && (!strings.HasPrefix(l.ID, "part") || !n.free(l)) {
+				return "map in use", 1
+			}
 		}
 		n.maps = slices.Delete(n.maps, i, i+1)
 		return "", 0

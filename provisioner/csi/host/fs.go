@@ -36,9 +36,9 @@ type Content struct {
 // volume manager writes something there.
 const beginning = 2 << 20
 
-// Look reads the beginning of the device itself.
+// Look reads the beginning of the device itself, by a path if it is a map.
 func (h *Host) Look(ctx context.Context, device string) (Content, error) {
-	content, err := h.root.ReadDevice(ctx, device, 0, beginning)
+	content, err := h.readByPath(ctx, device, beginning)
 	if err != nil {
 		return Content{}, err
 	}

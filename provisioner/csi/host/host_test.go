@@ -429,6 +429,30 @@ func TestFilesOfTheNode(t *testing.T) {
 	}
 }
 
+func TestWhenAndWhere(t *testing.T) {
+	l, h := NewLocal("/"), New(NewLocal("/"), slog.Default())
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	written, err := l.Modified(file)
+	booted, bootErr := h.Booted()
+	if err := errors.Join(err, bootErr); err != nil || !booted.Before(written) {
+		t.Errorf("booted %s, wrote %s: %v", booted, written, err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Dial(context.Background(), listener.Addr().String()); err != nil {
+		t.Error(err)
+	}
+	listener.Close()
+	if err := h.Dial(context.Background(), listener.Addr().String()); err == nil {
+		t.Error("a closed port answers")
+	}
+}
+
 func TestLocks(t *testing.T) {
 	l, ctx := NewLocal(t.TempDir()), context.Background()
 	release, err := l.Lock(ctx, "/locks/a", false)

@@ -64,6 +64,9 @@ type Session struct {
 
 const loggedIn = "LOGGED_IN"
 
+// Works reports whether the session is logged in.
+func (s Session) Works() bool { return s.State == loggedIn }
+
 // Disk returns the address at which the session has a LUN.
 func (s Session) Disk(lun int) Address { return Address{s.Host, 0, s.TargetID, lun} }
 
@@ -283,7 +286,7 @@ func (h *Host) usable(ctx context.Context, t Target, initiator string) (Session,
 	works, err := until(ctx, recovery, func() (bool, error) {
 		sessions, err := h.SessionsTo(initiator, t)
 		exists = len(sessions) > 0
-		if i := slices.IndexFunc(sessions, func(s Session) bool { return s.State == loggedIn }); i >= 0 {
+		if i := slices.IndexFunc(sessions, Session.Works); i >= 0 {
 			session = sessions[i]
 			return true, nil
 		}
@@ -361,7 +364,7 @@ func (h *Host) loggedIn(ctx context.Context, t Target, initiator string) (Sessio
 	var session Session
 	found, err := until(ctx, patience, func() (bool, error) {
 		sessions, err := h.SessionsTo(initiator, t)
-		i := slices.IndexFunc(sessions, func(s Session) bool { return s.State == loggedIn })
+		i := slices.IndexFunc(sessions, Session.Works)
 		if err != nil || i < 0 {
 			return false, err
 		}
@@ -372,6 +375,31 @@ func (h *Host) loggedIn(ctx context.Context, t Target, initiator string) (Sessio
 		err = fmt.Errorf("the login of %s to %s at %s made no session under that name", initiator, t.Name, t.Portal)
 	}
 	return session, err
+}
+
+// Dial reports whether something answers at a target's portal.
+func (h *Host) Dial(ctx context.Context, portal string) error {
+	if err := h.root.Dial(ctx, portal); err != nil {
+		return fmt.Errorf("nothing answers at %s: %w", portal, err)
+	}
+	return nil
+}
+
+// Known returns the credentials in open-iscsi's record of a target.
+func (h *Host) Known(ctx context.Context, t Target, iface string) (Credentials, error) {
+	output, err := h.run(ctx, "iscsiadm", "-m", "node", "-T", t.Name, "-p", t.Portal, "-I", iface, "-o", "show", "-S")
+	if err != nil {
+		return Credentials{}, err
+	}
+	values := map[string]string{}
+	for line := range strings.Lines(output) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " = ")
+		values[name] = value
+	}
+	if values["node.session.auth.authmethod"] != "CHAP" {
+		return Credentials{}, nil
+	}
+	return Credentials{values["node.session.auth.username"], values["node.session.auth.password"]}, nil
 }
 
 // LogOut ends the initiator's sessions to a target, and removes the record with its
@@ -398,7 +426,7 @@ func (h *Host) LogOut(ctx context.Context, t Target, iface, initiator string) er
 // endIdle ends a session that no disk needs. It looks for disks, because a count of
 // users could be wrong.
 func (h *Host) endIdle(ctx context.Context, s Session) (ended bool, err error) {
-	disks, err := h.disksOf(s.Host)
+	disks, err := h.DisksOf(s.Host)
 	if err != nil || len(disks) > 0 {
 		return false, err
 	}

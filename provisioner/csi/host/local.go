@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,6 +103,29 @@ func (l *Local) ReadDir(path string) ([]string, error) {
 		names[i] = entry.Name()
 	}
 	return names, nil
+}
+
+// Modified returns when a file was last written.
+func (l *Local) Modified(path string) (time.Time, error) {
+	info, err := os.Stat(l.Path(path))
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime(), nil
+}
+
+// dialLimit bounds the check whether a portal answers. Logins and connections of the
+// kernel would try for minutes.
+const dialLimit = 5 * time.Second
+
+// Dial connects to a TCP address, and disconnects again.
+func (l *Local) Dial(ctx context.Context, address string) error {
+	dialer := net.Dialer{Timeout: dialLimit}
+	connection, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return connection.Close()
 }
 
 // setLimit bounds a write to sysfs. Removing a disk waits for its last commands.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -109,19 +108,11 @@ func generically(descriptor int, command []byte, length int) ([]byte, error) {
 	}
 }
 
-// dialLimit bounds the check whether a portal answers. The kernel would try for
-// minutes, and could not be interrupted.
-const dialLimit = 10 * time.Second
-
 // ConnectNVMe connects the kernel to a subsystem. The connection is made in the network
 // namespace of this process, and reconnected in that of the host.
 func (l *Local) ConnectNVMe(ctx context.Context, portal, options string) error {
-	dialer := net.Dialer{Timeout: dialLimit}
-	connection, err := dialer.DialContext(ctx, "tcp", portal)
-	if err != nil {
-		return err
-	}
-	if err := connection.Close(); err != nil {
+	// The kernel's attempt could not be interrupted.
+	if err := l.Dial(ctx, portal); err != nil {
 		return err
 	}
 	// Subsystems share portals, and one that hangs must not block the others.

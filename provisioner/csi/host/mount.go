@@ -176,6 +176,11 @@ func (h *Host) Unmount(ctx context.Context, at string) error {
 			return err
 		}
 		if _, err := h.run(ctx, "umount", path.Clean(at)); err != nil {
+			// A umount that hangs has already taken the mount out of the table.
+			var tool *ToolError
+			if !errors.As(err, &tool) {
+				return err
+			}
 			// Another process may have been faster.
 			if again, lookErr := h.MountsAt(at); lookErr != nil || len(again) >= len(mounts) {
 				return errors.Join(err, lookErr)

@@ -38,7 +38,16 @@ func (h *Host) mapOf(disk string) (string, error) {
 }
 
 func (h *Host) isMap(device string) bool {
-	return strings.HasPrefix(h.attribute("/sys/block/"+device+"/dm/uuid"), "mpath-")
+	return strings.HasPrefix(h.mapperID(device), "mpath-")
+}
+
+// MapID returns what identifies a map whatever its name is; empty if the device is not
+// a map.
+func (h *Host) MapID(device string) string {
+	if !h.isMap(device) {
+		return ""
+	}
+	return h.mapperID(device)
 }
 
 // Paths returns the disks that a device consists of: those of a map, or the device
@@ -47,14 +56,38 @@ func (h *Host) Paths(device string) ([]string, error) {
 	if !h.isMap(device) {
 		return []string{device}, nil
 	}
-	return h.root.ReadDir("/sys/block/" + device + "/slaves")
+	paths, err := h.root.ReadDir("/sys/block/" + device + "/slaves")
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return paths, err
+}
+
+// readByPath reads the beginning of a device. It never reads a map: a map may hold a
+// read back for as long as no path works, and whoever waits for that cannot be killed.
+func (h *Host) readByPath(ctx context.Context, device string, length int) ([]byte, error) {
+	paths, err := h.Paths(device)
+	if err != nil {
+		return nil, err
+	}
+	errs := []error{fmt.Errorf("no path of %s can be read", device)}
+	for _, p := range paths {
+		content, err := h.root.ReadDevice(ctx, p, 0, length)
+		if err == nil {
+			return content, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
 }
 
 // Join returns the device that stands for all of a volume's disks. It is a map if there
-// are several disks, or if multipathd already holds the only one.
-func (h *Host) Join(ctx context.Context, disks []Disk) (string, error) {
-	if h.MultipathRuns(ctx) {
-		if err := h.offer(ctx, disks); err != nil {
+// are several disks, or if multipathd already holds the only one. If more is true, the
+// volume may get further disks later, and Join asks multipathd for a map of only one.
+func (h *Host) Join(ctx context.Context, disks []Disk, more bool) (string, error) {
+	runs := h.MultipathRuns(ctx)
+	if runs {
+		if err := h.offer(ctx, disks, more); err != nil {
 			return "", err
 		}
 	} else if len(disks) > 1 {
@@ -70,7 +103,7 @@ func (h *Host) Join(ctx context.Context, disks []Disk) (string, error) {
 			}
 			maps[found], device = true, found
 		}
-		if len(disks) == 1 && device == "" {
+		if len(disks) == 1 && device == "" && !(runs && more) {
 			device = disks[0].Name
 			return true, nil
 		}
@@ -79,15 +112,34 @@ func (h *Host) Join(ctx context.Context, disks []Disk) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if !joined && len(disks) == 1 {
+		h.logger.Warn("multipathd makes no map of the only disk, so paths that come later cannot join", "disk", disks[0].Name)
+		return disks[0].Name, nil
+	}
 	if !joined {
 		return "", fmt.Errorf("multipathd made no map of all %d disks of the volume in %s; see multipath -v3", len(disks), mapPatience)
 	}
 	return device, h.refuseForeign(device, disks)
 }
 
+// Extend adds a disk to a map, and waits until it is a path of it.
+func (h *Host) Extend(ctx context.Context, device, id string, d Disk) error {
+	if err := h.offer(ctx, []Disk{d}, true); err != nil {
+		return err
+	}
+	joined, err := until(ctx, mapPatience, func() (bool, error) {
+		found, err := h.mapOf(d.Name)
+		return found == device && h.MapID(found) == id, err
+	})
+	if err == nil && !joined {
+		err = fmt.Errorf("multipathd did not add %s to %s in %s; see multipath -v3", d.Name, device, mapPatience)
+	}
+	return err
+}
+
 // offer adds the disks to multipathd, which would not take a single new one by itself.
-func (h *Host) offer(ctx context.Context, disks []Disk) error {
-	if len(disks) == 1 {
+func (h *Host) offer(ctx context.Context, disks []Disk, more bool) error {
+	if len(disks) == 1 && !more {
 		// udev's rules, which may give the disk to multipathd, run after the disk
 		// appeared.
 		if h.root.Has("udevadm") {
@@ -138,7 +190,8 @@ func (h *Host) FlushMap(ctx context.Context, device string) error {
 	if err := h.refuseUsed(ctx, device); err != nil {
 		return err
 	}
-	name := h.attribute("/sys/block/" + device + "/dm/name")
+	h.Unlayer(ctx, device)
+	name := h.mapperName(device)
 	var last error
 	tried := 0
 	gone, err := until(ctx, patience, func() (bool, error) {
@@ -159,50 +212,54 @@ func (h *Host) FlushMap(ctx context.Context, device string) error {
 	return err
 }
 
-// FlushEmptyMap removes a map that has lost all its disks. An empty and unused map can
-// be removed whoever it belongs to, because multipathd makes it again when a disk comes
-// back.
-func (h *Host) FlushEmptyMap(ctx context.Context, device string) error {
-	if !h.isMap(device) {
+// FlushEmptyMap removes the map with an ID, if it has lost all its disks. If it has not,
+// the disks are somebody else's, and FlushEmptyMap only refuses if something uses it.
+func (h *Host) FlushEmptyMap(ctx context.Context, device, id string) error {
+	if id == "" || h.MapID(device) != id {
 		return nil
 	}
 	paths, err := h.Paths(device)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(paths) > 0 {
+	if err != nil {
+		return err
+	}
+	if len(paths) > 0 {
+		return h.refuseUsed(ctx, device)
+	}
+	if err := h.FailWithoutPaths(ctx, device, id); err != nil {
 		return err
 	}
 	return h.FlushMap(ctx, device)
 }
 
 // RemoveWithMap removes a disk, and before it the map of which it is a path. If something
-// uses the map and the map has other paths, the map stays, and the disk is taken out of
-// it first: multipathd has then merged two volumes to which the storage gives the same
-// identity.
-func (h *Host) RemoveWithMap(ctx context.Context, a Address) (removed bool, err error) {
+// uses the map, RemoveWithMap refuses, unless foreign says that the map is another
+// volume's: multipathd has then merged two volumes to which the storage gives the same
+// identity, and the disk is taken out of the map.
+func (h *Host) RemoveWithMap(ctx context.Context, a Address, foreign func(device string) (bool, error)) (removed bool, err error) {
 	name, known, err := h.diskAt(a)
 	if err != nil {
 		return false, err
 	}
 	if name != "" {
-		if err := h.leaveMap(ctx, name); err != nil {
+		if err := h.leaveMap(ctx, name, foreign); err != nil {
 			return false, err
 		}
 	}
 	return known, h.RemoveDisk(ctx, a)
 }
 
-func (h *Host) leaveMap(ctx context.Context, disk string) error {
+func (h *Host) leaveMap(ctx context.Context, disk string, foreign func(device string) (bool, error)) error {
 	device, err := h.mapOf(disk)
 	if err != nil || device == "" {
 		return err
 	}
-	paths, err := h.Paths(device)
-	if err != nil {
-		return err
-	}
-	err = h.FlushMap(ctx, device)
+	used := h.FlushMap(ctx, device)
 	var refusal *Refusal
-	if !errors.As(err, &refusal) || refusal.Reason != InUse || len(paths) < 2 {
-		return err
+	if !errors.As(used, &refusal) || refusal.Reason != InUse {
+		return used
+	}
+	if merged, err := foreign(device); err != nil || !merged {
+		return errors.Join(used, err)
 	}
 	if _, err := h.run(ctx, "multipathd", "del", "path", disk); err != nil {
 		return err
@@ -217,13 +274,23 @@ func (h *Host) leaveMap(ctx context.Context, disk string) error {
 	return err
 }
 
-// FailWithoutPaths makes a map without paths fail writes instead of holding them until
-// a path comes back.
-func (h *Host) FailWithoutPaths(ctx context.Context, device string) error {
-	if !h.isMap(device) {
+// FailEmptyMap makes the map with an ID fail what it holds back, if it has lost all its
+// disks: whoever waits for it cannot be killed, and would wait for good.
+func (h *Host) FailEmptyMap(ctx context.Context, device, id string) error {
+	paths, err := h.Paths(device)
+	if err != nil || len(paths) > 0 {
+		return err
+	}
+	return h.FailWithoutPaths(ctx, device, id)
+}
+
+// FailWithoutPaths makes the map with an ID fail writes instead of holding them until a
+// path comes back.
+func (h *Host) FailWithoutPaths(ctx context.Context, device, id string) error {
+	if id == "" || h.MapID(device) != id {
 		return nil
 	}
-	_, err := h.run(ctx, "multipathd", "disablequeueing", "map", h.attribute("/sys/block/"+device+"/dm/name"))
+	_, err := h.run(ctx, "multipathd", "disablequeueing", "map", h.mapperName(device))
 	return err
 }
 
@@ -232,7 +299,7 @@ func (h *Host) ResizeMap(ctx context.Context, device string, least int64) error 
 	if !h.isMap(device) {
 		return nil
 	}
-	name := h.attribute("/sys/block/" + device + "/dm/name")
+	name := h.mapperName(device)
 	var last error
 	grown, err := until(ctx, mapPatience, func() (bool, error) {
 		size, err := h.Size(device)

@@ -2,7 +2,9 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -12,6 +14,8 @@ type Root interface {
 	Files
 	Devices
 	Tools
+	// Dial connects to a TCP address, and disconnects again.
+	Dial(ctx context.Context, address string) error
 }
 
 // Files are the node's files.
@@ -22,6 +26,8 @@ type Files interface {
 	Resolve(path string) string
 	// ReadDir lists the names in a directory.
 	ReadDir(path string) ([]string, error)
+	// Modified returns when a file was last written.
+	Modified(path string) (time.Time, error)
 	// Set writes an attribute of sysfs.
 	Set(ctx context.Context, path, value string) error
 	// Replace writes a whole file. Whenever the node stops, the file has either its old
@@ -165,6 +171,21 @@ func (h *Host) BootID() (string, error) {
 // as a kubelet reports them in its Node; empty if the node has none.
 func (h *Host) MachineIDs() (systemUUID, machineID string) {
 	return h.attribute("/sys/class/dmi/id/product_uuid"), h.attribute("/etc/machine-id")
+}
+
+// Booted returns when the node started.
+func (h *Host) Booted() (time.Time, error) {
+	content, err := h.root.ReadFile("/proc/stat")
+	if err != nil {
+		return time.Time{}, err
+	}
+	for line := range strings.Lines(string(content)) {
+		if text, ok := strings.CutPrefix(strings.TrimSpace(line), "btime "); ok {
+			seconds, err := strconv.ParseInt(text, 10, 64)
+			return time.Unix(seconds, 0), err
+		}
+	}
+	return time.Time{}, errors.New("/proc/stat does not say when the node started")
 }
 
 // attribute reads a file of sysfs. If there is none, it returns an empty string.

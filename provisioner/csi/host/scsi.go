@@ -93,9 +93,9 @@ func (h *Host) AddressOf(disk string) (Address, error) {
 	return address, nil
 }
 
-// disksOf lists the addresses of a host's devices that hold data. Arrays also show
+// DisksOf lists the addresses of a host's devices that hold data. Arrays also show
 // controllers and enclosures, which do not keep a session in use.
-func (h *Host) disksOf(host int) ([]Address, error) {
+func (h *Host) DisksOf(host int) ([]Address, error) {
 	names, err := h.root.ReadDir("/sys/class/scsi_device")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -166,6 +166,7 @@ func (h *Host) RemoveDisk(ctx context.Context, a Address) error {
 		if err := h.refuseUsed(ctx, name); err != nil {
 			return err
 		}
+		h.Unlayer(ctx, name)
 	}
 	if err := h.root.Set(ctx, a.directory()+"/delete", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove disk %s: %w", a, err)
@@ -194,8 +195,17 @@ func (h *Host) refuseUsed(ctx context.Context, device string) error {
 	if err != nil {
 		return err
 	}
+	for _, holder := range holders {
+		if !h.isLayer(holder) {
+			return Refuse(InUse, "%s is part of %s. If the node itself activated what it found inside the volume, stop that (vgchange -an, mdadm --stop), and keep LVM and mdadm off the disks of volumes", device, holder)
+		}
+		if err := h.refuseUsed(ctx, holder); err != nil {
+			return fmt.Errorf("the node found %s inside %s; stop what uses it, and keep LVM and kpartx off the disks of volumes: %w", h.mapperName(holder), device, err)
+		}
+	}
 	if len(holders) > 0 {
-		return Refuse(InUse, "%s is part of %s", device, strings.Join(holders, ", "))
+		// They claim the device, and so nothing else can.
+		return nil
 	}
 	claimed, err := h.root.Claimed(ctx, device)
 	switch {
@@ -217,13 +227,62 @@ func isDead(err error) bool {
 	return slices.ContainsFunc(dead, func(d syscall.Errno) bool { return errors.Is(err, d) })
 }
 
-// holders returns the devices that are built on a device.
+// holders returns the devices that are built on a device and on its partitions.
 func (h *Host) holders(device string) ([]string, error) {
-	names, err := h.root.ReadDir("/sys/block/" + device + "/holders")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	directory := "/sys/block/" + device
+	below, err := h.root.ReadDir(directory)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
-	return names, err
+	var all []string
+	for _, name := range append([]string{""}, below...) {
+		if name != "" && !strings.HasPrefix(name, device) {
+			continue
+		}
+		names, err := h.root.ReadDir(path.Join(directory, name, "holders"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		all = append(all, names...)
+	}
+	return all, nil
+}
+
+// isLayer reports whether a device is a partition or a logical volume. The node's own
+// rules make them of what they find inside a raw volume, whether somebody uses it or
+// not.
+func (h *Host) isLayer(device string) bool {
+	id := h.mapperID(device)
+	return strings.HasPrefix(id, "part") || strings.HasPrefix(id, "LVM-")
+}
+
+func (h *Host) mapperID(device string) string {
+	return h.attribute("/sys/block/" + device + "/dm/uuid")
+}
+
+func (h *Host) mapperName(device string) string {
+	return h.attribute("/sys/block/" + device + "/dm/name")
+}
+
+// Unlayer removes the layers of a device that nothing uses. One that stays does no harm
+// but to itself. The partitions of a map are left to multipath, which removes them with
+// the map.
+func (h *Host) Unlayer(ctx context.Context, device string) {
+	holders, err := h.holders(device)
+	for _, holder := range holders {
+		if !h.isLayer(holder) {
+			continue
+		}
+		h.Unlayer(ctx, holder)
+		if h.isMap(device) && strings.HasPrefix(h.mapperID(holder), "part") {
+			continue
+		}
+		_, removeErr := h.run(ctx, "dmsetup", "remove", "--retry", h.mapperName(holder))
+		err = errors.Join(err, removeErr)
+	}
+	if err != nil {
+		h.logger.Warn("what the node found inside the device is not removed", "device", device, "error", err)
+	}
 }
 
 // Inspect asks the disk itself for its identity and size.

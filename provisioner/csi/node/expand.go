@@ -2,6 +2,9 @@ package node
 
 import (
 	"context"
+	"fmt"
+	"math"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -60,16 +63,27 @@ func (s *Service) expand(ctx context.Context, volume, at string, least int64) (i
 	if err := protocol.refresh(ctx, r); err != nil {
 		return 0, err
 	}
-	// Rescan every path, because a path that is still too short would fail the writes
-	// that it gets.
+	used, err := s.host.Paths(r.Device)
+	if err != nil {
+		return 0, err
+	}
+	// Rescan every path that is used: the kernel makes no map larger than a path of it,
+	// working or not.
+	size := int64(math.MaxInt64)
 	for i, disk := range r.Disks {
-		if r.Disks[i], err = protocol.rescan(ctx, disk, least); err != nil {
+		if !slices.Contains(used, disk.Name) {
+			continue
+		}
+		if r.Disks[i], err = protocol.rescan(ctx, disk, least); err != nil && len(used) > 1 {
+			err = fmt.Errorf("path %s of the volume does not answer with the new size; repair it, or take it out of the map (multipathd del path %s): %w", disk.Name, disk.Name, err)
+		}
+		if err != nil {
 			return 0, err
 		}
+		size = min(size, r.Disks[i].Bytes)
 	}
-	size := r.Disks[0].Bytes
-	for _, disk := range r.Disks {
-		size = min(size, disk.Bytes)
+	if size == math.MaxInt64 {
+		return 0, fmt.Errorf("%s has no path of the volume", r.Device)
 	}
 	if err := s.host.ResizeMap(ctx, r.Device, size); err != nil {
 		return 0, err

@@ -113,11 +113,7 @@ func (p *fibreChannel) attach(ctx context.Context, r *record, _ wire.Credentials
 	if len(usable) == 0 {
 		return errors.Join(append(failures, fmt.Errorf("the storage's ports %s were lost just now", strings.Join(targetsOf(r.Paths), ", ")))...)
 	}
-	multipath := p.host.MultipathRuns(ctx)
-	if !multipath && len(usable) > 1 {
-		// Several disks would bypass each other's caches.
-		p.logger.Warn("multipathd is not running, so the volume has only one of its paths, and its pods fail if that path fails", "volume", r.Volume, "paths", len(usable))
-	}
+	multipath := p.multipath(ctx, r, len(usable))
 	var disks []host.Disk
 	for len(usable) > 0 && len(disks) == 0 {
 		next := usable
@@ -160,67 +156,22 @@ func (p *fibreChannel) bring(ctx context.Context, r *record, routes []host.Route
 	return disks, failures, nil
 }
 
-// present returns the disks that the kernel now has where the record's paths lead, if
-// they identify themselves as the volume.
-func (p *fibreChannel) present(ctx context.Context, r *record) ([]host.Disk, error) {
+// places returns where the kernel looks for disks of the record's paths.
+func (p *fibreChannel) places(r *record) ([]host.Address, error) {
 	routes, err := p.host.Routes(fcPaths(r.Paths))
-	if err != nil {
-		return nil, err
-	}
-	var disks []host.Disk
+	var all []host.Address
 	for _, route := range routes {
-		name, err := p.host.DiskAt(route.Address)
-		if err != nil {
-			return nil, err
-		}
-		known := slices.IndexFunc(r.Disks, func(d host.Disk) bool { return d.Address == route.Address && d.Name == name })
-		switch {
-		case name == "":
-		case known >= 0:
-			// Whether it is still the volume's disk is checked elsewhere.
-			disks = append(disks, r.Disks[known])
-		default:
-			disk, err := p.host.Inspect(ctx, route.Address, name)
-			if err == nil && disk.Identity == r.Disks[0].Identity {
-				disks = append(disks, disk)
-			}
-		}
+		all = append(all, route.Address)
 	}
-	return disks, nil
+	return all, err
 }
 
-// refresh records the paths that the kernel lost and found, for volumes with a map.
-// Without a map, a disk that is gone is lost to its mount.
 func (p *fibreChannel) refresh(ctx context.Context, r *record) error {
-	if len(r.Disks) == 0 || slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Name == r.Device }) {
-		return nil
-	}
-	disks, err := p.present(ctx, r)
-	if err != nil || len(disks) == 0 || slices.Equal(disks, r.Disks) {
-		return err
-	}
-	p.logger.Info("paths of the volume have changed", "volume", r.Volume, "before", len(r.Disks), "now", len(disks))
-	r.Disks = disks
-	return p.state.save(r)
+	return p.update(ctx, r, p.places)
 }
 
-// join adds paths that came up in the meantime and that multipathd has put into the
-// map.
 func (p *fibreChannel) join(ctx context.Context, r *record) (string, error) {
-	device, err := p.scsi.join(ctx, r)
-	var refusal *host.Refusal
-	if !errors.As(err, &refusal) || refusal.Reason != host.ForeignPath {
-		return device, err
-	}
-	disks, presentErr := p.present(ctx, r)
-	if presentErr != nil || len(disks) == 0 || slices.Equal(disks, r.Disks) {
-		return "", errors.Join(err, presentErr)
-	}
-	r.Disks = disks
-	if err := p.state.save(r); err != nil {
-		return "", err
-	}
-	return p.scsi.join(ctx, r)
+	return p.joinAll(ctx, r, p.places)
 }
 
 func (p *fibreChannel) detach(ctx context.Context, r *record) error {
@@ -233,31 +184,16 @@ func (p *fibreChannel) detach(ctx context.Context, r *record) error {
 	if err != nil {
 		return err
 	}
-	if err := p.removeUnclaimed(ctx, r, addresses); err != nil {
-		return err
-	}
-	if r.Device == "" {
-		return nil
-	}
-	// An earlier attempt may have removed the map, and the kernel reuses its name.
-	other, err := p.state.other(r.Volume, func(o *record) bool { return o.Device == r.Device })
-	if err != nil || other != "" {
-		return err
-	}
-	return p.host.FlushEmptyMap(ctx, r.Device)
+	return p.remove(ctx, r, addresses)
 }
 
 // addresses returns where the record's paths lead, whether they are up or not, and
 // where the record's disks still are.
 func (p *fibreChannel) addresses(r *record) ([]host.Address, error) {
 	paths := fcPaths(r.Paths)
-	routes, err := p.host.Routes(paths)
+	all, err := p.places(r)
 	if err != nil {
 		return nil, err
-	}
-	var all []host.Address
-	for _, route := range routes {
-		all = append(all, route.Address)
 	}
 	for _, disk := range r.Disks {
 		if slices.Contains(all, disk.Address) {
@@ -286,26 +222,11 @@ func (p *fibreChannel) addresses(r *record) ([]host.Address, error) {
 
 // cutOff also covers disks that came back under other names.
 func (p *fibreChannel) cutOff(ctx context.Context, r *record) error {
-	if err := p.host.FailWithoutPaths(ctx, r.Device); err != nil {
-		return err
-	}
 	addresses, err := p.addresses(r)
 	if err != nil {
 		return err
 	}
-	for _, address := range addresses {
-		other, err := p.state.claimant(address, r.Volume)
-		if err != nil {
-			return err
-		}
-		if other != "" {
-			continue
-		}
-		if err := p.host.CutOff(ctx, address); err != nil {
-			return err
-		}
-	}
-	return nil
+	return p.cutOffAt(ctx, r, addresses)
 }
 
 func (p *fibreChannel) retrace(_ context.Context, r *record, names []string) (bool, error) {

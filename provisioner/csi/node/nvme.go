@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"slices"
@@ -78,12 +77,26 @@ func (p *nvme) made(subsystem string) (connections, error) {
 	}
 	var found connections
 	if err := json.Unmarshal(content, &found); err != nil {
-		return none, fmt.Errorf("the state file of the connections to %s cannot be read: %w", subsystem, err)
+		p.logger.Warn("state file of a subsystem's connections cannot be read; those of its volumes count as the plugin's", "subsystem", subsystem, "error", err)
+		return p.ofVolumes(none)
 	}
 	if found.Boot != p.state.boot {
 		return none, nil
 	}
 	return found, nil
+}
+
+// ofVolumes adds the connections that a subsystem's volumes have.
+func (p *nvme) ofVolumes(of connections) (connections, error) {
+	records, err := p.state.all()
+	for _, r := range records {
+		for _, path := range r.Paths {
+			if r.Protocol == protocolNVMeOF && path.Target == of.Subsystem {
+				of.Portals = append(of.Portals, path.Portal)
+			}
+		}
+	}
+	return of, err
 }
 
 // own records connections before they are made, or takes existing ones over.
@@ -225,6 +238,45 @@ func (p *nvme) connect(ctx context.Context, r *record, subsystem string, names h
 	return nil
 }
 
+// complete makes the connections that could not be made before. The kernel keeps those
+// that it has, and tries them again by itself.
+func (p *nvme) complete(ctx context.Context, r *record) error {
+	subsystem := r.Paths[0].Target
+	controllers, err := p.host.Controllers(subsystem)
+	if err != nil || len(controllers) == 0 {
+		return err
+	}
+	lacking := *r
+	lacking.Paths = nil
+	var failures []error
+	for _, path := range r.Paths {
+		if slices.ContainsFunc(controllers, func(c host.Controller) bool { return c.At(path.Portal) }) {
+			continue
+		}
+		if err := p.host.Dial(ctx, path.Portal); err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		lacking.Paths = append(lacking.Paths, path)
+	}
+	if len(lacking.Paths) == 0 {
+		return errors.Join(failures...)
+	}
+	release, err := p.state.lockTargets(ctx, r.Paths)
+	if err != nil {
+		return err
+	}
+	defer release()
+	names, err := p.host.NVMe(ctx)
+	if err == nil {
+		err = p.connect(ctx, &lacking, subsystem, names)
+	}
+	if err == nil {
+		p.logger.Info("paths have joined the volume", "volume", r.Volume, "paths", len(lacking.Paths))
+	}
+	return errors.Join(append(failures, err)...)
+}
+
 // disconnect ends the connections to a subsystem that this plugin made.
 func (p *nvme) disconnect(ctx context.Context, subsystem string) (ended bool, err error) {
 	made, err := p.made(subsystem)
@@ -267,6 +319,7 @@ func (p *nvme) detach(ctx context.Context, r *record) error {
 		if err != nil {
 			return err
 		}
+		p.host.Unlayer(ctx, disk.Name)
 	}
 	subsystem := r.Paths[0].Target
 	other, err := p.sharer(subsystem, r.Volume)
@@ -284,6 +337,9 @@ func (p *nvme) detach(ctx context.Context, r *record) error {
 	_, err = p.disconnect(ctx, subsystem)
 	return err
 }
+
+// forget has nothing to do: the kernel forgets its connections.
+func (p *nvme) forget(context.Context, *record) error { return nil }
 
 // refresh has nothing to do: the kernel joins the paths itself, and keeps the disk.
 func (p *nvme) refresh(context.Context, *record) error { return nil }

@@ -17,9 +17,14 @@ type protocol interface {
 	// saves the record with them while nobody else can touch them. Before, nothing of
 	// the volume is on the node. detach removes what a failed attach left.
 	attach(ctx context.Context, r *record, credentials wire.Credentials) error
+	// complete adds the paths that a staged volume lacks. Its error says which it still
+	// lacks, and why.
+	complete(ctx context.Context, r *record) error
 	// detach removes the disks of the record's paths, their maps, and whatever only
 	// they needed. It also works for records whose attach was interrupted at any point.
 	detach(ctx context.Context, r *record) error
+	// forget removes what outlives the boot in which a record was made.
+	forget(ctx context.Context, r *record) error
 	// retrace fills in the disks and paths of a record from the kernel's names of the
 	// disks. It returns false if the disks are not of this protocol.
 	retrace(ctx context.Context, r *record, names []string) (bool, error)

@@ -176,8 +176,10 @@ func (s *Service) hide(ctx context.Context, r *record, at string) error {
 	if r == nil || !slices.Contains(r.Targets, at) {
 		return nil
 	}
+	// A path at which nothing is mounted does no harm.
 	r.Targets = slices.DeleteFunc(r.Targets, func(t string) bool { return t == at })
-	return s.state.save(r)
+	s.note(r)
+	return nil
 }
 
 // NodeGetVolumeStats returns how full a volume is.

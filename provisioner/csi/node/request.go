@@ -80,7 +80,7 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 	w := staging{mountFlags: capability.mountFlags, refusesWrites: connection.ReadOnly, record: record{
 		Volume: volume, Protocol: connection.Protocol, Paths: connection.Paths, Identities: connection.Identities, Bytes: connection.Bytes, StagingPath: at, Attachment: connection.Attachment,
 		Filesystem: capability.filesystem, Copied: about.FilesystemUUIDs, NeverFormat: about.NeverFormat,
-		ReadOnly: connection.ReadOnly || capability.readOnly, NoWriters: capability.noWriters,
+		ReadOnly: connection.ReadOnly || capability.readOnly, NoWriters: capability.noWriters, ManyWriters: capability.manyWriters,
 	}}
 	if connection.Credentials {
 		if w.credentials, err = wire.CredentialsFor(s.name, request.GetSecrets()); err != nil {
@@ -96,8 +96,8 @@ type capability struct {
 	filesystem       string
 	mountFlags       []string
 	readOnly, single bool
-	// noWriters means that no node may write to the volume.
-	noWriters bool
+	// noWriters means that no node may write to the volume, and manyWriters that all may.
+	noWriters, manyWriters bool
 }
 
 func readCapability(c *csi.VolumeCapability) (capability, error) {
@@ -116,7 +116,7 @@ func readCapability(c *csi.VolumeCapability) (capability, error) {
 	case csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:
 		read.readOnly, read.noWriters = true, true
 	case csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER, csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:
-		several = true
+		several, read.manyWriters = true, mode == csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 	default:
 		return capability{}, invalid("access mode %s is not supported", mode)
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -60,9 +61,12 @@ type Service struct {
 	name      string
 	make      map[string][]string
 	protocols map[string]protocol
-	reporter  Reporter
-	observer  Observer
-	logger    *slog.Logger
+	// lacking says which paths volumes lacked when KeepPaths looked last.
+	mu       sync.Mutex
+	lacking  map[string]string
+	reporter Reporter
+	observer Observer
+	logger   *slog.Logger
 }
 
 // New makes a Service.
@@ -78,11 +82,11 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot}, name: o.NodeName, make: o.MakeOptions, reporter: o.Reporter, observer: o.Observer, logger: o.Logger}
+	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot, h.MapID}, name: o.NodeName, make: o.MakeOptions, reporter: o.Reporter, observer: o.Observer, logger: o.Logger}
 	common := scsi{h, s.state, o.Observer, o.Logger}
 	s.protocols = map[string]protocol{
-		protocolISCSI:        &iscsi{common, "default", o.Replacement},
-		protocolISER:         &iscsi{common, "iser", o.Replacement},
+		protocolISCSI:        &iscsi{scsi: common, iface: "default", replacement: o.Replacement, failed: map[host.Target]time.Time{}},
+		protocolISER:         &iscsi{scsi: common, iface: "iser", replacement: o.Replacement, failed: map[host.Target]time.Time{}},
 		protocolNVMeOF:       &nvme{h, s.state, o.Observer, o.Logger},
 		protocolFibreChannel: &fibreChannel{common},
 	}
@@ -166,6 +170,7 @@ func (s *Service) Staged() (int, error) {
 		if r.Staged {
 			staged++
 		}
+		err = errors.Join(err, r.unreadable)
 	}
 	return staged, err
 }
@@ -183,7 +188,11 @@ func (s *Service) begin(ctx context.Context, volume string) (context.Context, fu
 // Tidy removes what interrupted calls left after a crash of the plugin, unless the
 // calls are repeated first. Staged volumes stay, because the kubelet knows them.
 func (s *Service) Tidy(ctx context.Context) {
-	if err := s.state.tidy(); err != nil {
+	booted, err := s.host.Booted()
+	if err == nil {
+		err = s.state.tidy(ctx, booted, func(r *record) error { return s.forget(ctx, r) })
+	}
+	if err != nil {
 		s.logger.Warn("state files of an earlier boot could not be removed", "error", err)
 	}
 	records, err := s.state.all()
@@ -191,6 +200,10 @@ func (s *Service) Tidy(ctx context.Context) {
 		s.logger.Warn("state files could not be read", "error", err)
 	}
 	for _, r := range records {
+		if r.unreadable != nil {
+			s.logger.Warn("state file of a volume could not be read", "volume", r.Volume, "error", r.unreadable)
+			continue
+		}
 		if r.Staged || ctx.Err() != nil {
 			continue
 		}
@@ -199,6 +212,99 @@ func (s *Service) Tidy(ctx context.Context) {
 			s.logger.Warn("interrupted staging of a volume could not be undone", "volume", r.Volume, "error", err)
 		}
 	}
+}
+
+// load reads a volume's record. Before, it removes what outlives the boot in which an
+// earlier record was made, because only that record knows it.
+func (s *Service) load(ctx context.Context, volume string) (*record, error) {
+	if r := s.state.read(s.state.file(kindVolumes, volume)); r != nil && r.unreadable == nil && r.Boot != s.state.boot {
+		if err := s.forget(ctx, r); err != nil {
+			return nil, err
+		}
+		if err := s.state.remove(volume); err != nil {
+			return nil, err
+		}
+	}
+	return s.state.load(volume)
+}
+
+func (s *Service) forget(ctx context.Context, r *record) error {
+	protocol, err := s.protocolOf(r)
+	if err != nil {
+		// A release that knew the protocol made the record.
+		s.logger.Warn("record of an earlier boot is removed", "volume", r.Volume, "error", err)
+		return nil
+	}
+	return protocol.forget(ctx, r)
+}
+
+// completion is the pause between two looks at the volumes' paths.
+const completion = time.Minute
+
+// KeepPaths adds paths that were down when a volume was staged, until ctx ends.
+func (s *Service) KeepPaths(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(completion):
+			s.Complete(ctx)
+		}
+	}
+}
+
+// Complete adds the paths that staged volumes lack, and logs which they still lack.
+func (s *Service) Complete(ctx context.Context) {
+	records, err := s.state.all()
+	if err != nil {
+		s.logger.Warn("state files could not be read", "error", err)
+	}
+	before, lacking := s.lacking, map[string]string{}
+	for _, r := range records {
+		if r.unreadable != nil || !r.Staged || ctx.Err() != nil {
+			continue
+		}
+		switch err := s.completeOne(ctx, r.Volume); {
+		case errors.Is(err, host.ErrLocked):
+			if why, known := before[r.Volume]; known {
+				lacking[r.Volume] = why
+			}
+		case err != nil:
+			lacking[r.Volume] = err.Error()
+			if before[r.Volume] != err.Error() {
+				s.logger.Warn("volume has fewer paths than it could", "volume", r.Volume, "error", err)
+			}
+		case before[r.Volume] != "":
+			s.logger.Info("volume has all its paths again", "volume", r.Volume)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lacking = lacking
+}
+
+// Lacking counts the staged volumes that lacked paths when KeepPaths looked last.
+func (s *Service) Lacking() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.lacking)
+}
+
+func (s *Service) completeOne(ctx context.Context, volume string) error {
+	release, err := s.state.lock(ctx, "volume", volume, false)
+	if err != nil {
+		return err
+	}
+	defer release()
+	r, err := s.state.load(volume)
+	if err != nil || r == nil || !r.Staged || r.Outdated {
+		return err
+	}
+	protocol, err := s.protocolOf(r)
+	if err != nil {
+		return err
+	}
+	return protocol.complete(ctx, r)
 }
 
 func (s *Service) tidyOne(ctx context.Context, volume string) error {

@@ -36,7 +36,7 @@ func (s *Service) NodeStageVolume(ctx context.Context, request *csi.NodeStageVol
 }
 
 func (s *Service) stage(ctx context.Context, w staging) error {
-	found, err := s.state.load(w.record.Volume)
+	found, err := s.load(ctx, w.record.Volume)
 	if err != nil {
 		return err
 	}
@@ -119,17 +119,14 @@ func (s *Service) stagedAt(r *record) (bool, error) {
 // have written to the volume since, so nothing of this node may be written there any
 // more.
 func (s *Service) outdated(ctx context.Context, r *record, attachment string) error {
-	if !r.Outdated {
-		if r.NoWriters || attachment == "" || r.Attachment == "" || attachment == r.Attachment {
-			return nil
-		}
-		r.Outdated = true
-		if err := s.state.save(r); err != nil {
-			return err
-		}
-		if err := s.cutOff(ctx, r); err != nil {
-			return err
-		}
+	// The pods of a volume of many writers expect that other nodes write to it.
+	same := r.NoWriters || r.ManyWriters || attachment == "" || r.Attachment == "" || attachment == r.Attachment
+	if same && !r.Outdated {
+		return nil
+	}
+	r.Outdated = true
+	if err := errors.Join(s.state.save(r), s.cutOff(ctx, r)); err != nil {
+		return err
 	}
 	return host.Refuse(host.Outdated, "volume %s was detached from the node while it was staged, and may have been written by another node since; it can be used again once no pod on this node uses it", r.Volume)
 }
@@ -211,7 +208,7 @@ func (s *Service) bring(ctx context.Context, r *record, w staging) error {
 	if err != nil {
 		return err
 	}
-	r.Device = device
+	r.Device, r.Map = device, s.host.MapID(device)
 	if err := s.state.save(r); err != nil {
 		return err
 	}
@@ -246,12 +243,15 @@ func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer)
 	if err != nil {
 		return err
 	}
-	switch {
-	case format:
-		// An empty disk may be another one that has the name now.
+	if !r.ReadOnly {
+		// What was read may be another disk that has the name now, and what it holds may
+		// be a copy of the volume.
 		if err := s.isVolumes(ctx, r); err != nil {
 			return err
 		}
+	}
+	switch {
+	case format:
 		if err := s.state.beginFormat(r); err != nil {
 			return err
 		}
@@ -272,6 +272,10 @@ func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer)
 	steps.done(StepFilesystem)
 	options := host.Options(r.Filesystem, w.mountFlags, r.ReadOnly, w.refusesWrites)
 	if err := s.host.Mount(ctx, r.Device, r.StagingPath, r.Filesystem, options); err != nil {
+		return err
+	}
+	// What was checked and mounted by its name must still be the volume.
+	if err := s.intact(ctx, r, true); err != nil {
 		return err
 	}
 	steps.done(StepMount)

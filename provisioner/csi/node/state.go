@@ -12,6 +12,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -45,15 +46,21 @@ type record struct {
 	// NeverFormat means that no filesystem may be made on the volume.
 	NeverFormat bool `json:"neverFormat,omitempty"`
 	ReadOnly    bool `json:"readOnly,omitempty"`
-	// NoWriters means that no node may write to the volume.
-	NoWriters bool `json:"noWriters,omitempty"`
+	// NoWriters means that no node may write to the volume, and ManyWriters that all may.
+	NoWriters   bool `json:"noWriters,omitempty"`
+	ManyWriters bool `json:"manyWriters,omitempty"`
 	// Disks are the disks that were found and that belong to this volume alone.
 	Disks []host.Disk `json:"disks,omitempty"`
-	// Device is the multipath map of the disks, or the only disk.
+	// Device is the multipath map of the disks, or the only disk. Map is the ID of the
+	// map, whose name the kernel may give to another device.
 	Device string `json:"device,omitempty"`
+	Map    string `json:"map,omitempty"`
 	Staged bool   `json:"staged,omitempty"`
 	// Targets are the paths at which the volume was published.
 	Targets []string `json:"targets,omitempty"`
+
+	// unreadable says why only a part of the record is known, perhaps only the volume.
+	unreadable error
 }
 
 const recordVersion = 1
@@ -71,6 +78,8 @@ type state struct {
 	files host.Files
 	dir   string
 	boot  string
+	// mapID returns the ID of a map.
+	mapID func(device string) string
 }
 
 func (s *state) file(kind, volume string) string {
@@ -86,28 +95,39 @@ const (
 
 // load reads a volume's record of this boot; nil if there is none.
 func (s *state) load(volume string) (*record, error) {
-	return s.read(s.file(kindVolumes, volume))
+	r := s.read(s.file(kindVolumes, volume))
+	if r == nil || r.Boot != s.boot && r.unreadable == nil {
+		return nil, nil
+	}
+	if r.unreadable != nil {
+		return nil, r.unreadable
+	}
+	// Earlier releases did not write the ID of the map.
+	if r.Map == "" && !slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Name == r.Device }) {
+		r.Map = s.mapID(r.Device)
+	}
+	return r, nil
 }
 
-func (s *state) read(file string) (*record, error) {
+// read reads a record of any boot; nil if there is none.
+func (s *state) read(file string) *record {
+	var r record
 	content, err := s.files.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &r)
 	}
 	if err != nil {
-		return nil, err
+		// The name of the file is all that is known for certain.
+		volume, _ := url.PathUnescape(strings.TrimSuffix(path.Base(file), ".json"))
+		return &record{Volume: volume, unreadable: fmt.Errorf("the state file %s cannot be read: %w", file, err)}
 	}
-	var r record
-	if err := json.Unmarshal(content, &r); err != nil {
-		return nil, fmt.Errorf("the state file %s cannot be read: %w", file, err)
+	if r.Boot == s.boot && r.Version != recordVersion {
+		r.unreadable = fmt.Errorf("the state file %s has version %d, but this plugin knows only %d; upgrade the plugin again, or restart the node", file, r.Version, recordVersion)
 	}
-	if r.Boot != s.boot {
-		return nil, nil
-	}
-	if r.Version != recordVersion {
-		return nil, fmt.Errorf("the state file %s has version %d, but this plugin knows only %d; upgrade the plugin again, or restart the node", file, r.Version, recordVersion)
-	}
-	return &r, nil
+	return &r
 }
 
 func (s *state) save(r *record) error {
@@ -125,7 +145,8 @@ func (s *state) write(file string, value any) error {
 
 func (s *state) remove(volume string) error { return s.files.Remove(s.file(kindVolumes, volume)) }
 
-// all reads the records of this boot, and removes those of other boots.
+// all reads the records of this boot. Of those that are unreadable, it returns what is
+// known.
 func (s *state) all() ([]*record, error) {
 	directory := path.Join(s.dir, kindVolumes)
 	names, err := s.files.ReadDir(directory)
@@ -140,11 +161,7 @@ func (s *state) all() ([]*record, error) {
 		if !strings.HasSuffix(name, ".json") {
 			continue
 		}
-		r, err := s.read(path.Join(directory, name))
-		if err != nil {
-			return nil, err
-		}
-		if r != nil {
+		if r := s.read(path.Join(directory, name)); r != nil && (r.Boot == s.boot || r.unreadable != nil) {
 			records = append(records, r)
 		}
 	}
@@ -212,23 +229,24 @@ func (s *state) formatBegun(r *record) (bool, error) {
 
 func (s *state) endFormat(r *record) error { return s.files.Remove(s.file(kindFormatting, r.Volume)) }
 
-// tidy removes the files of other boots.
-func (s *state) tidy() error {
+// tidy removes the files of other boots, and damaged ones that are older than this boot.
+// It keeps the record of a volume that forget cannot forget.
+func (s *state) tidy(ctx context.Context, booted time.Time, forget func(*record) error) error {
 	var errs []error
-	for _, kind := range []string{kindVolumes, kindFormatting, kindConnections} {
+	for kind, lock := range map[string]string{kindVolumes: "volume", kindFormatting: "volume", kindConnections: "target"} {
 		names, err := s.files.ReadDir(path.Join(s.dir, kind))
-		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-			continue
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
 		}
 		for _, name := range names {
-			file := path.Join(s.dir, kind, name)
-			content, err := s.files.ReadFile(file)
-			var of struct{ Boot string }
-			if err == nil && json.Unmarshal(content, &of) == nil && of.Boot != s.boot {
-				err = s.files.Remove(file)
+			of, _ := url.PathUnescape(strings.TrimSuffix(name, ".json"))
+			release, err := s.lock(ctx, lock, of, false)
+			if errors.Is(err, host.ErrLocked) {
+				continue // a call writes it
+			}
+			if err == nil {
+				err = s.tidyFile(path.Join(s.dir, kind, name), booted, forget)
+				release()
 			}
 			errs = append(errs, err)
 		}
@@ -236,10 +254,31 @@ func (s *state) tidy() error {
 	return errors.Join(errs...)
 }
 
-// lock takes the lock of something that only one process may work on.
+func (s *state) tidyFile(file string, booted time.Time, forget func(*record) error) error {
+	content, err := s.files.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var of struct{ Boot string }
+	if json.Unmarshal(content, &of) != nil {
+		if written, err := s.files.Modified(file); err != nil || !written.Before(booted) {
+			return err
+		}
+	} else if of.Boot == s.boot {
+		return nil
+	} else if r := s.read(file); path.Base(path.Dir(file)) == kindVolumes && r != nil {
+		if err := forget(r); err != nil {
+			return err
+		}
+	}
+	return s.files.Remove(file)
+}
+
+// lock takes the lock of something that only one process may work on. A lock needs no
+// room on the node's disk, and it does not outlive the boot.
 func (s *state) lock(ctx context.Context, kind, name string, wait bool) (func(), error) {
 	sum := sha256.Sum256([]byte(name))
-	return s.files.Lock(ctx, path.Join(s.dir, "locks", kind+"-"+hex.EncodeToString(sum[:8])), wait)
+	return s.files.Lock(ctx, path.Join("/run", s.dir, "locks", kind+"-"+hex.EncodeToString(sum[:8])), wait)
 }
 
 // lockTargets takes the locks of the targets of all paths.

@@ -35,7 +35,7 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnstag
 }
 
 func (s *Service) unstage(ctx context.Context, volume, at string) error {
-	r, unreadable := s.state.load(volume)
+	r, unreadable := s.load(ctx, volume)
 	if r == nil {
 		// The mount shows everything that is needed.
 		var err error
@@ -80,7 +80,7 @@ func (s *Service) recover(ctx context.Context, volume, at string) (*record, erro
 	if err != nil {
 		return nil, err
 	}
-	r := &record{Volume: volume, StagingPath: at, Device: device, Filesystem: mounts[0].Type}
+	r := &record{Volume: volume, StagingPath: at, Device: device, Map: s.host.MapID(device), Filesystem: mounts[0].Type}
 	for _, name := range slices.Sorted(maps.Keys(s.protocols)) {
 		r.Disks, r.Paths, r.Initiator = nil, nil, ""
 		known, err := s.protocols[name].retrace(ctx, r, paths)
@@ -106,6 +106,9 @@ func (s *Service) takeDown(ctx context.Context, r *record) error {
 	if len(published) > 0 {
 		return host.Refuse(host.InUse, "volume %s is still published at %s", r.Volume, published[0])
 	}
+	if err := s.host.FailEmptyMap(ctx, r.Device, r.Map); err != nil {
+		return err
+	}
 	if err := s.cutOff(ctx, r); err != nil {
 		return err
 	}
@@ -120,9 +123,7 @@ func (s *Service) takeDown(ctx context.Context, r *record) error {
 		// From here on, it is not staged: what is left must be removed before it is
 		// used again.
 		r.Staged = false
-		if err := s.state.save(r); err != nil {
-			return err
-		}
+		s.note(r)
 	}
 	if err := protocol.detach(ctx, r); err != nil {
 		return err
@@ -136,16 +137,24 @@ func (s *Service) takeDown(ctx context.Context, r *record) error {
 // cuts off only a disk that can be read and is not the volume's, because a silent disk
 // may come back.
 func (s *Service) cutOff(ctx context.Context, r *record) error {
+	protocol, err := s.protocolOf(r)
+	if err != nil || r.Device == "" {
+		return err
+	}
+	if r.Filesystem == "" {
+		// Nothing shows what a raw volume should hold, and nothing of it is written late:
+		// whoever has it open writes what it likes.
+		if !r.Outdated {
+			return nil
+		}
+		return protocol.cutOff(ctx, r)
+	}
 	// A record that was made from a mount has neither identities nor copies.
-	if r.Filesystem == "" || r.Device == "" || slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Identity == "" }) {
+	if slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Identity == "" }) {
 		return nil
 	}
 	mounts, err := s.host.MountsAt(r.StagingPath)
 	if err != nil || len(mounts) == 0 || !s.host.Shows(mounts[len(mounts)-1], r.Device) {
-		return err
-	}
-	protocol, err := s.protocolOf(r)
-	if err != nil {
 		return err
 	}
 	wrong := s.exchanged(ctx, r, protocol)
@@ -158,6 +167,14 @@ func (s *Service) cutOff(ctx context.Context, r *record) error {
 	}
 	s.logger.Error("disk is not what it was when it was mounted; nothing more is written to it", "volume", r.Volume, "device", r.Device, "error", wrong)
 	return protocol.cutOff(ctx, r)
+}
+
+// note saves a record that is kept only until the volume has gone. If the node's disk is
+// full, the volume must still be able to go.
+func (s *Service) note(r *record) {
+	if err := s.state.save(r); err != nil {
+		s.logger.Warn("state file of a volume that goes could not be written", "volume", r.Volume, "error", err)
+	}
 }
 
 func (s *Service) protocolOf(r *record) (protocol, error) {

@@ -68,6 +68,14 @@ func StagedVolumes(count func() (int, error)) prometheus.Collector {
 	})
 }
 
+// LackingPaths returns a metric of the number that count returns.
+func LackingPaths(count func() int) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "standalone_cinder_node_volumes_lacking_paths",
+		Help: "Staged iSCSI and NVMe volumes with fewer paths than the storage offers, as of the last look, which is once a minute.",
+	}, func() float64 { return float64(count()) })
+}
+
 // Step implements node.Observer.
 func (m *Metrics) Step(step node.Step, took time.Duration) {
 	m.steps.WithLabelValues(string(step)).Observe(took.Seconds())

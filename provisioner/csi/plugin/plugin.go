@@ -145,7 +145,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	o.Registry.MustRegister(StagedVolumes(service.Staged))
+	o.Registry.MustRegister(StagedVolumes(service.Staged), LackingPaths(service.Lacking))
 	serveCSI := func() *grpc.Server {
 		server := grpc.NewServer(grpc.ChainUnaryInterceptor(metrics.intercept, o.log))
 		csi.RegisterIdentityServer(server, &node.Identity{Version: o.Version})
@@ -179,6 +179,7 @@ func Run(ctx context.Context, o Options) error {
 		if err := releaseProgram(); err != nil {
 			o.Logger.Warn("the memory of the program's file stays in use", "error", err)
 		}
+		service.KeepPaths(ctx)
 		return nil
 	})
 	group.Go(func() error {

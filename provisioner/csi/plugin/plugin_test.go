@@ -159,7 +159,7 @@ func TestThePluginServesAndRegisters(t *testing.T) {
 	_, metrics := get("/metrics")
 	for _, line := range []string{
 		`standalone_cinder_node_requests_total{code="InvalidArgument",method="NodeStageVolume"} 1`,
-		`standalone_cinder_node_stale_disks_removed_total 0`, `standalone_cinder_node_staged_volumes 0`,
+		`standalone_cinder_node_stale_disks_removed_total 0`, `standalone_cinder_node_staged_volumes 0`, `standalone_cinder_node_volumes_lacking_paths 0`,
 	} {
 		if !strings.Contains(metrics, line+"\n") {
 			t.Errorf("the metrics have no %s:\n%s", line, metrics)
