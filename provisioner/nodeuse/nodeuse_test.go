@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
@@ -164,7 +163,7 @@ func TestAStagedVolumeIsInUse(t *testing.T) {
 					t.Errorf("used by %q (%v), want %q", got, err, want)
 				}
 			}
-			client.PrependReactor("list", "leases", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no right") })
+			client.PrependReactor("list", "leases", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no right") })
 			if _, err := tracker.Users(t.Context(), VolumeOf(pv)); err == nil {
 				t.Error("the reports are not read, and the volume is free")
 			}

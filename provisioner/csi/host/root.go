@@ -20,14 +20,7 @@ type Root interface {
 
 // Files are the node's files.
 type Files interface {
-	ReadFile(path string) ([]byte, error)
-	// Resolve returns a path without symbolic links. What does not exist stays as it
-	// is.
-	Resolve(path string) string
-	// ReadDir lists the names in a directory.
-	ReadDir(path string) ([]string, error)
-	// Modified returns when a file was last written.
-	Modified(path string) (time.Time, error)
+	FileReader
 	// Set writes an attribute of sysfs.
 	Set(ctx context.Context, path, value string) error
 	// Replace writes a whole file. Whenever the node stops, the file has either its old
@@ -43,6 +36,18 @@ type Files interface {
 	// and that ends with this process. Without wait, it returns ErrLocked if the lock
 	// is taken.
 	Lock(ctx context.Context, path string, wait bool) (release func(), err error)
+}
+
+// FileReader reads the node's files.
+type FileReader interface {
+	ReadFile(path string) ([]byte, error)
+	// Resolve returns a path without symbolic links. What does not exist stays as it
+	// is.
+	Resolve(path string) string
+	// ReadDir lists the names in a directory.
+	ReadDir(path string) ([]string, error)
+	// Modified returns when a file was last written.
+	Modified(path string) (time.Time, error)
 }
 
 // Devices are the node's block devices, by their kernel names.
