@@ -188,6 +188,9 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			if err == nil {
 				found, err = mappers.ForNode(connection, published.Volume.Encrypted, to.Node.PortNames...)
 			}
+			if errors.As(err, new(*mappers.Refusal)) {
+				e.routes.remember(to.Volume, route{refused: err, node: to.Node.Name, seen: time.Now()})
+			}
 			if err == nil {
 				by := routeOf(found)
 				if err = e.fits(to.Node, shared, by); err != nil {

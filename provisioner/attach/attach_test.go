@@ -346,6 +346,27 @@ func TestPublishRefuses(t *testing.T) {
 
 // TestPublishForReading: a volume that a node has for reading stays so, whether or not
 // Cinder is new enough to record that.
+// TestAVolumeThatANodeCannotUseIsNotAttachedAgainAndAgain: what refuses it shows only
+// when it is attached.
+func TestAVolumeThatANodeCannotUseIsNotAttachedAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, testPV(), testSecret())
+		w.volumes.document = `{"driver_volume_type": "rbd", "name": "volumes/x"}`
+		for range 3 {
+			_, err := w.publish(t)
+			wantFailure(t, err, controller.Unmappable, "protocol rbd is not one that the nodes of the CSI driver attach (fibre_channel, iscsi, iser, nvmeof); use mode native for this backend")
+		}
+		if len(w.volumes.calls) != 1 {
+			t.Errorf("calls %q", w.volumes.calls)
+		}
+		// An administrator has moved the volume.
+		w.volumes.document = withCHAP
+		time.Sleep(routesKept + time.Second)
+		_, err := w.publish(t)
+		must(t, err)
+	})
+}
+
 func TestPublishForReading(t *testing.T) {
 	const granted = plain + `, "access_mode": "ro"}`
 	const forWriting, forReading = "node n1 has volume gold/" + volumeID + " for writing, and can get it for reading only after it is detached there",

@@ -97,7 +97,10 @@ const routesKept = 10 * time.Minute
 type route struct {
 	protocol string
 	targets  []string
-	seen     time.Time
+	// refused is why the node of that name cannot use the connection at all; nil if it can.
+	refused error
+	node    string
+	seen    time.Time
 }
 
 // routes remembers the routes to volumes that a node could not take. A route shows only
@@ -123,6 +126,12 @@ func (r *routes) remember(volume wire.Handle, of route) {
 
 // fits returns an error if a node cannot take a volume by its route.
 func (e *Engine) fits(node wire.Node, shared doubles, by route) error {
+	if by.refused != nil {
+		if by.node == node.Name {
+			return by.refused
+		}
+		return nil // it may be able to
+	}
 	if err := shared.check(node, by.protocol); err != nil {
 		return err
 	}

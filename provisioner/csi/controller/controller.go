@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -82,12 +83,12 @@ type Server struct {
 	term    string
 	running sync.WaitGroup
 	mu      sync.Mutex
-	busy    map[string]bool // what has a call under way
+	busy    map[string]time.Time // what has a call under way, and since when
 }
 
 // New makes the services of one term.
 func New(options Options) *Server {
-	return &Server{Options: options, term: rand.Text(), busy: map[string]bool{}}
+	return &Server{Options: options, term: rand.Text(), busy: map[string]time.Time{}}
 }
 
 // Wait returns when no call is under way, even one whose caller no longer waits. No new
@@ -103,8 +104,8 @@ func alone[T any](ctx context.Context, s *Server, volume string, work func(conte
 // Until the work ends, it refuses other calls for the same thing.
 func aloneWith[T any](ctx context.Context, s *Server, what string, work func(context.Context) (T, error)) (T, error) {
 	var none T
-	if !s.begin(what) {
-		return none, status.Errorf(codes.Aborted, "an earlier call for %s is still under way", what)
+	if err := s.begin(what); err != nil {
+		return none, err
 	}
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	undo := context.AfterFunc(s.Work, cancel)
@@ -132,14 +133,41 @@ func aloneWith[T any](ctx context.Context, s *Server, what string, work func(con
 	}
 }
 
-func (s *Server) begin(what string) bool {
+// A backend that does not answer must not keep all workers of a sidecar busy, of which
+// external-attacher has 50 as the manifests start it. If it has had a call for longer than
+// slow, it gets only so many at once; the sidecar repeats the others.
+const (
+	slow        = 10 * time.Second
+	callsIfSlow = 10
+)
+
+func (s *Server) begin(what string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.busy[what] {
-		return false
+	if _, busy := s.busy[what]; busy {
+		return status.Errorf(codes.Aborted, "an earlier call for %s is still under way", what)
 	}
-	s.busy[what] = true
-	return true
+	now, of := time.Now(), groupOf(what)
+	calls, isSlow := 0, false
+	for other, since := range s.busy {
+		if groupOf(other) == of {
+			calls++
+			isSlow = isSlow || now.Sub(since) > slow
+		}
+	}
+	if isSlow && calls >= callsIfSlow {
+		last := strings.LastIndex(of, " ")
+		kind, backend := of[:last], of[last+1:]
+		return status.Errorf(codes.Aborted, "%d earlier calls are still under way for %ss of backend %s, which answers slowly", calls, kind, backend)
+	}
+	s.busy[what] = now
+	return nil
+}
+
+// groupOf returns the kind and the backend of what a call is for.
+func groupOf(what string) string {
+	group, _, _ := strings.Cut(what, "/")
+	return group
 }
 
 func (s *Server) end(what string) {

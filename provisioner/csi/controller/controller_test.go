@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -367,4 +369,38 @@ func TestCallsAreObservedAndLoggedWithoutSecrets(t *testing.T) {
 	if strings.Contains(log.String(), "secret-") || !strings.Contains(log.String(), "gold/v1") || !strings.Contains(log.String(), "error=why") {
 		t.Errorf("logged %s", log.String())
 	}
+}
+
+// slowEngine does not answer for one backend.
+type slowEngine struct{ engine }
+
+func (e *slowEngine) Unpublish(ctx context.Context, volume wire.Handle, _ string) error {
+	if volume.Backend == "slow" {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return nil
+}
+
+// TestASlowBackendDoesNotKeepAllWorkersBusy: those of a sidecar serve all backends.
+func TestASlowBackendDoesNotKeepAllWorkersBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		work, stop := context.WithCancel(t.Context())
+		s := New(Options{Engine: &slowEngine{}, Work: work, Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}})
+		detach := func(volume string) error {
+			_, err := s.ControllerUnpublishVolume(t.Context(), &csi.ControllerUnpublishVolumeRequest{VolumeId: volume})
+			return err
+		}
+		var group sync.WaitGroup
+		for i := range 3 * callsIfSlow {
+			group.Go(func() { _ = detach(fmt.Sprintf("slow/%d", i)) })
+		}
+		synctest.Wait()
+		time.Sleep(slow + time.Second)
+		check(t, detach("slow/next"), codes.Aborted, "30 earlier calls are still under way for volumes of backend slow, which answers slowly")
+		check(t, detach("gold/next"), codes.OK, "")
+		stop()
+		group.Wait()
+		check(t, detach("gold/next"), codes.OK, "")
+	})
 }

@@ -163,9 +163,9 @@ func modeOf(mode csi.VolumeCapability_AccessMode_Mode) AccessMode {
 // so that the caller learns what it waits for. Until then, it refuses other calls for
 // the same thing.
 func whileWaiting[T any](ctx context.Context, s *Server, what string, work func(context.Context) (T, error)) (T, error) {
-	var none T
-	if !s.begin(what) {
-		return none, status.Errorf(codes.Aborted, "an earlier call for %s is still under way", what)
+	if err := s.begin(what); err != nil {
+		var none T
+		return none, err
 	}
 	defer s.end(what)
 	return untilAnswer(ctx, s, work)

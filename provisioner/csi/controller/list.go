@@ -37,7 +37,7 @@ func (s *Server) ListVolumes(ctx context.Context, request *csi.ListVolumesReques
 	slices.SortFunc(all, func(a, b Listed) int { return strings.Compare(a.Volume.String(), b.Volume.String()) })
 	all = slices.DeleteFunc(all, func(v Listed) bool { return last != "" && v.Volume.String() <= last })
 	response := &csi.ListVolumesResponse{}
-	if most := int(request.GetMaxEntries()); most > 0 && most < len(all) {
+	if most := pageOf(request.GetMaxEntries()); most < len(all) {
 		all = all[:most]
 		response.NextToken = s.tokenAfter(all[most-1].Volume.String())
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
@@ -59,6 +60,47 @@ func TestListsAreReadInPages(t *testing.T) {
 	}
 	if want := []string{"list, fresh true", "list, fresh false", "list, fresh false"}; !slices.Equal(e.asked, want) {
 		t.Errorf("asked %q, want %q", e.asked, want)
+	}
+}
+
+// TestAListOfManyVolumesFitsIntoAnswers: gRPC clients take 4 MiB at most, and
+// external-attacher asks for no limit.
+func TestAListOfManyVolumesFitsIntoAnswers(t *testing.T) {
+	const many = 20_000
+	e := &engine{}
+	node := "v1 " + strings.Repeat("n", 200) + " i=iqn.2026-01.example:node"
+	for i := range many {
+		volume := listedAs(fmt.Sprintf("gold/%036d", i))
+		volume.NodeIDs = []string{node}
+		e.listed = append(e.listed, volume)
+		e.snapshots = append(e.snapshots, snapshotAs(fmt.Sprintf("%036d", i)))
+	}
+	s := newServer(e)
+	volumes, snapshots := 0, 0
+	for token := ""; ; {
+		response, err := s.ListVolumes(t.Context(), &csi.ListVolumesRequest{StartingToken: token, MaxEntries: 5000})
+		check(t, err, codes.OK, "")
+		if size := proto.Size(response); size > 4<<20 {
+			t.Fatalf("an answer has %d bytes", size)
+		}
+		volumes += len(response.GetEntries())
+		if token = response.GetNextToken(); token == "" {
+			break
+		}
+	}
+	for token := ""; ; {
+		response, err := s.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{StartingToken: token})
+		check(t, err, codes.OK, "")
+		if size := proto.Size(response); size > 4<<20 {
+			t.Fatalf("an answer has %d bytes", size)
+		}
+		snapshots += len(response.GetEntries())
+		if token = response.GetNextToken(); token == "" {
+			break
+		}
+	}
+	if volumes != many || snapshots != many {
+		t.Errorf("listed %d volumes and %d snapshots", volumes, snapshots)
 	}
 }
 

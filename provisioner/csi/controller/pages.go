@@ -7,6 +7,18 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// longestPage is how many entries an answer has at most, whatever was asked for: sidecars
+// take no answers of more than 4 MiB, and follow tokens.
+const longestPage = 1000
+
+// pageOf returns how many entries the answer to a request may have.
+func pageOf(maxEntries int32) int {
+	if maxEntries == 0 {
+		return longestPage
+	}
+	return min(int(maxEntries), longestPage)
+}
+
 // tokenAfter returns the token of the page after the one that ends with a handle,
 // whether or not that handle still exists. It also names the leader, because only the
 // leader that made a list can continue it: another leader's list may be older.

@@ -135,7 +135,7 @@ func (s *Server) ListSnapshots(ctx context.Context, request *csi.ListSnapshotsRe
 	})
 	response := &csi.ListSnapshotsResponse{}
 	for _, found := range all {
-		if limit := int(request.GetMaxEntries()); limit > 0 && len(response.Entries) == limit {
+		if limit := pageOf(request.GetMaxEntries()); len(response.Entries) == limit {
 			response.NextToken = s.tokenAfter(response.Entries[limit-1].GetSnapshot().GetSnapshotId())
 			break
 		}
