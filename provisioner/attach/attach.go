@@ -138,7 +138,8 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		return wire.Connection{}, failure(err)
 	}
 	to.Node = node
-	if err := e.isAskedFor(ctx, of.pv.Name, to); err != nil {
+	asked, err := e.isAskedFor(ctx, of.pv.Name, to)
+	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
 	if by, known := e.routes.of(to.Volume); known {
@@ -155,6 +156,10 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
+	if !e.unsettled.begin(to.Volume) {
+		return wire.Connection{}, failure(&controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("volume %s is being detached from a node that has let go of it", to.Volume)})
+	}
+	defer e.unsettled.end(to.Volume)
 	target := of.target
 	target.Permit = e.stillThere(of.pv)
 	started, begun := time.Now(), false
@@ -170,7 +175,8 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			return err
 		},
 		Release: func(ctx context.Context, node, key string) (bool, error) {
-			if node = e.nameOfNode(node, key); node == "" {
+			// Nothing but Kubernetes shows that the other node has let go.
+			if node = e.nameOfNode(node, key); node == "" || !asked {
 				return false, nil
 			}
 			lets, err := e.release(ctx, of.pv.Name, to.Volume, node, to.Node)
@@ -216,6 +222,10 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	}
 	for _, node := range released {
 		e.unsettled.paid(node, to.Volume)
+	}
+	if !begun {
+		// It was never taken from the node.
+		e.unsettled.over(to.Node.Name, to.Volume)
 	}
 	if begun {
 		e.Metrics.attached(to.Volume.Backend, found.Protocol, time.Since(started))
@@ -302,7 +312,7 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 	for _, node := range nodes {
 		// A node that must keep the volume does not stop the others from being
 		// detached.
-		if err := e.detach(ctx, volumes, volume, of, node); err != nil && first == nil {
+		if err := e.detach(ctx, volumes, volume, of, node, false); err != nil && first == nil {
 			first = err
 		}
 	}
@@ -338,8 +348,9 @@ func (e *Engine) having(ctx context.Context, volumes Volumes, volume wire.Handle
 }
 
 // detach detaches a volume from a node, or from all if the name is empty. If the node may
-// still write to it, the detachment stays owed.
-func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle, of source, node string) error {
+// still write to it, the detachment stays owed. had means that the node is known to have
+// had the volume, although no VolumeAttachment says so.
+func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle, of source, node string, had bool) error {
 	var from backends.UnpublishRequest
 	if node != "" {
 		lets, err := e.letsGo(ctx, volume, node)
@@ -352,7 +363,7 @@ func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle
 		}
 		asked := e.detachment(of.target.Stamp.PV, node)
 		from = backends.UnpublishRequest{
-			Node: node, Key: wire.NodeKey(node), Others: e.keysThatStay(of.target.Stamp.PV, volume, node), Attached: asked != nil && asked.Status.Attached,
+			Node: node, Key: wire.NodeKey(node), Others: e.keysThatStay(of.target.Stamp.PV, volume, node), Attached: had || asked != nil && asked.Status.Attached,
 		}
 	}
 	// The node needs the credentials no longer, and afterwards nobody may ask for this

@@ -41,17 +41,36 @@ type unsettled struct {
 	// taken are the volumes that this term took from nodes that may write to them, by
 	// node. The caches may show that later.
 	taken map[string]map[wire.Handle]bool
+	// busy are the volumes that are being attached, or whose owed detachment is being done.
+	busy map[wire.Handle]bool
 }
 
 func newUnsettled() *unsettled {
-	return &unsettled{owed: map[string]map[wire.Handle]time.Time{}, taken: map[string]map[wire.Handle]bool{}}
+	return &unsettled{owed: map[string]map[wire.Handle]time.Time{}, taken: map[string]map[wire.Handle]bool{}, busy: map[wire.Handle]bool{}}
+}
+
+// begin returns false if something else is being done with a volume.
+func (u *unsettled) begin(volume wire.Handle) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.busy[volume] {
+		return false
+	}
+	u.busy[volume] = true
+	return true
+}
+
+func (u *unsettled) end(volume wire.Handle) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.busy, volume)
 }
 
 // owe notes that a volume is to be detached from a node when the node has let go of it.
 func (u *unsettled) owe(node string, volume wire.Handle) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if _, has := u.owed[node][volume]; has || u.taken[node][volume] {
+	if _, has := u.owed[node][volume]; has {
 		return
 	}
 	if u.owed[node] == nil {
@@ -116,7 +135,7 @@ type onNode struct {
 	volume wire.Handle
 }
 
-// due returns the owed detachments that may be tried, in order, and those of the taken
+// due returns the owed detachments that may be tried, in any order, and those of the taken
 // volumes that may be over. Each failed attempt is followed by a pause.
 func (u *unsettled) due(now time.Time) (owed, taken []onNode) {
 	u.mu.Lock()

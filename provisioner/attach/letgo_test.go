@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -180,6 +181,7 @@ func TestAnotherNodeGetsAVolumeThatTheFirstLetGoOf(t *testing.T) {
 					w.Engine = New(w.Options)
 				}
 				way.then(t, w)
+				w.wants(t, pvName, handle(), "n2")
 				w.volumes.others = []string{"n1"}
 				_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n2})
 				if !way.moves {
@@ -386,6 +388,7 @@ func TestNothingIsDecidedUnseen(t *testing.T) {
 			}
 			return true, nil, apierrors.NewForbidden(resource, unseen.name, errors.New("no right"))
 		})
+		w.wants(t, pvName, handle(), "n2")
 		w.volumes.others = []string{"n1"}
 		_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n2})
 		wantFailure(t, err, "Forbidden", unseen.want)
@@ -482,5 +485,151 @@ func TestUnsettledVolumesAreCounted(t *testing.T) {
 	w.reportsStaged(t, "n1", "boot-1", handle(), wire.Handle{Backend: "gold", ID: "y"}, wire.Handle{Backend: "forged", ID: "x"})
 	if found := w.count(w.unattached()); found["gold"] != (counts{unclean: 2, quarantined: 1}) || len(found) != 1 {
 		t.Errorf("counts %+v", found)
+	}
+}
+
+// TestANodeOfAnotherOrchestratorKeepsItsVolume: it has neither a Node object nor
+// VolumeAttachments nor a report, and a new leader must not take its volume for one that
+// Kubernetes forgot.
+func TestANodeOfAnotherOrchestratorKeepsItsVolume(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret())
+	v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
+	v.Metadata[stamps.NodeRecordPrefix+wire.NodeKey("n1")] = stamps.NodeRecord{AttachmentID: "a", Node: "n1"}.String()
+	w.volumes.all = []cinder.Volume{v}
+	_, err := w.publish(t) // It is admitted.
+	must(t, err)
+	w.Engine = New(w.Options)
+	w.tidy(t.Context())
+	if w.detached() {
+		t.Error("the next leader takes it away")
+	}
+	w.volumes.others = []string{"n1"}
+	_, err = w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n2})
+	wantFailure(t, err, string(backends.KindOnOtherNode), "backend gold: attached to node n1")
+}
+
+// TestRecordsAreReadWithTheNodes: a leader whose cache of Nodes is late forgets no debt.
+func TestRecordsAreReadWithTheNodes(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1"))
+	w.reportsStaged(t, "n1", "boot-1")
+	v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
+	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
+	// The record has only the beginning of the name, so the Nodes say whose it is.
+	v.Metadata[stamps.NodeRecordPrefix+wire.NodeKey("n1")] = stamps.NodeRecord{AttachmentID: "a", Node: "n"}.String()
+	w.volumes.all = []cinder.Volume{v}
+	w.NodesKnown = func() bool { return false }
+	node := machine("n1", "boot-1")
+	must(t, w.machines.Delete(node))
+	w.tidy(t.Context())
+	w.NodesKnown = func() bool { return true }
+	must(t, w.machines.Add(node))
+	w.tidy(t.Context())
+	if !w.detached() {
+		t.Error("the debt is forgotten")
+	}
+}
+
+// TestAFailedTakingIsDoneLater: the node is Ready again before the volume is taken. What
+// it has is its own, and must be detached once it has let go.
+func TestAFailedTakingIsDoneLater(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret(), otherPV(2, "gold"), machine("n1", "boot-1"))
+	w.rules.FencedByInitiator = true
+	w.reportsStaged(t, "n1", "boot-1", handle())
+	w.volumes.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
+	if err := w.Unpublish(t.Context(), handle(), idOf(t, n1)); err == nil {
+		t.Fatal("it is detached")
+	}
+	w.volumes.err, w.volumes.calls = nil, nil
+	w.becomes(t, machine("n1", "boot-1", ready))
+	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+	if w.detached() {
+		t.Fatal("it is taken from a Ready node")
+	}
+	w.reportsStaged(t, "n1", "boot-1")
+	w.tidy(t.Context())
+	if !w.detached() || !w.volumes.from.Attached {
+		t.Errorf("the attachment is leaked: %+v", w.volumes.from)
+	}
+}
+
+// TestANodeThatKeptItsVolumeIsNotBarred: taking it failed, and it has it again.
+func TestANodeThatKeptItsVolumeIsNotBarred(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret(), otherPV(2, "gold"), machine("n1", "boot-1"))
+	w.rules.FencedByInitiator = true
+	w.reportsStaged(t, "n1", "boot-1", handle())
+	w.volumes.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
+	if err := w.Unpublish(t.Context(), handle(), idOf(t, n1)); err == nil {
+		t.Fatal("it is detached")
+	}
+	w.volumes.err = nil
+	w.becomes(t, machine("n1", "boot-1", ready))
+	w.wants(t, pvName, handle(), "n1")
+	w.volumes.has = true
+	_, err := w.publish(t)
+	must(t, err)
+	w.volumes.has, w.volumes.document = false, plain+"}"
+	other := wire.Handle{Backend: "gold", ID: "2"}
+	w.wants(t, "other-2", other, "n1")
+	w.tidy(t.Context())
+	_, err = w.Publish(t.Context(), controller.PublishRequest{Volume: other, Node: n1})
+	must(t, err)
+}
+
+// wantedMeanwhile publishes the volume to the node again while an owed detachment waits
+// for the volume's turn.
+type wantedMeanwhile struct {
+	*volumes
+	wants func()
+}
+
+func (v wantedMeanwhile) Unpublish(ctx context.Context, target backends.Target, from backends.UnpublishRequest) error {
+	v.wants()
+	if target.Permit != nil {
+		if err := target.Permit(ctx, cinder.Volume{}); err != nil {
+			return err
+		}
+	}
+	return v.volumes.Unpublish(ctx, target, from)
+}
+
+// TestAVolumeThatIsWantedAgainIsNotDetached: the next pod is on the same node before an
+// owed detachment is done.
+func TestAVolumeThatIsWantedAgainIsNotDetached(t *testing.T) {
+	w := lost(t)
+	w.reportsStaged(t, "n1", "boot-1")
+	published := false
+	w.Volumes = func(string) (Volumes, error) {
+		return wantedMeanwhile{w.volumes, func() {
+			w.wants(t, pvName, handle(), "n1")
+			before := w.Volumes
+			w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
+			defer func() { w.Volumes = before }()
+			w.volumes.has = true
+			_, err := w.publish(t)
+			published = err == nil
+		}}, nil
+	}
+	w.tidy(t.Context())
+	if published && (w.detached() || len(w.secret(t)) == 0) {
+		t.Errorf("what the node has just got is taken from it: calls %q, Secret %v", w.volumes.calls, w.secret(t))
+	}
+}
+
+// TestManyForgedReportsCostFewRequests: whatever a node reports.
+func TestManyForgedReportsCostFewRequests(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", ready))
+	var forged []wire.Handle
+	for i := range 1000 {
+		forged = append(forged, wire.Handle{Backend: "gold", ID: fmt.Sprintf("forged-%d", i)})
+	}
+	w.reportsStaged(t, "n1", "boot-1", forged...)
+	w.tidy(t.Context())
+	w.reportsStaged(t, "n1", "boot-1")
+	w.client.ClearActions()
+	w.volumes.calls = nil
+	w.tidy(t.Context())
+	if n := len(w.client.Actions()) + len(w.volumes.calls); n > 100 {
+		t.Errorf("%d requests", n)
 	}
 }

@@ -87,19 +87,19 @@ func (e *Engine) admits(node wire.Node) (wire.Node, doubles, error) {
 // isAskedFor returns an error if VolumeAttachments ask for the volume, but none for this
 // node. The node of another one may have registered under this node's ID for a moment:
 // nothing would ever detach what this node got. A volume without VolumeAttachments is
-// attached for whoever calls: other orchestrators have none. It costs no request unless
-// the cache is late.
-func (e *Engine) isAskedFor(ctx context.Context, pv string, to controller.PublishRequest) error {
+// attached for whoever calls: other orchestrators have none. Then asked is false. It
+// costs no request unless the cache is late.
+func (e *Engine) isAskedFor(ctx context.Context, pv string, to controller.PublishRequest) (asked bool, err error) {
 	of := func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == to.Node.Name }
 	if slices.ContainsFunc(e.attachmentsOf(pv), of) {
-		return nil
+		return true, nil
 	}
 	live, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(to.Volume, to.Node.Name), metav1.GetOptions{})
 	if err == nil && isOf(live, pv) && of(live) {
-		return nil
+		return true, nil
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("cannot tell whether volume %s is to be attached to node %s: %w", to.Volume, to.Node.Name, err)
+		return false, fmt.Errorf("cannot tell whether volume %s is to be attached to node %s: %w", to.Volume, to.Node.Name, err)
 	}
 	all, err := paging.List(ctx, "VolumeAttachments", func(ctx context.Context, options metav1.ListOptions) (found []storagev1.VolumeAttachment, next string, err error) {
 		page, err := e.Client.StorageV1().VolumeAttachments().List(ctx, options)
@@ -109,12 +109,12 @@ func (e *Engine) isAskedFor(ctx context.Context, pv string, to controller.Publis
 		return slices.DeleteFunc(page.Items, func(a storagev1.VolumeAttachment) bool { return !isOf(&a, pv) }), page.Continue, nil
 	})
 	if err != nil {
-		return fmt.Errorf("cannot tell whether volume %s is to be attached to node %s: %w", to.Volume, to.Node.Name, err)
+		return false, fmt.Errorf("cannot tell whether volume %s is to be attached to node %s: %w", to.Volume, to.Node.Name, err)
 	}
-	if len(all) == 0 || slices.ContainsFunc(all, func(a storagev1.VolumeAttachment) bool { return of(&a) }) {
-		return nil
+	if asked = slices.ContainsFunc(all, func(a storagev1.VolumeAttachment) bool { return of(&a) }); asked || len(all) == 0 {
+		return asked, nil
 	}
-	return damaged("VolumeAttachments ask for PersistentVolume %s, but none for node %s, so the volume is not attached there; another node may have used its ID", pv, to.Node.Name)
+	return false, damaged("VolumeAttachments ask for PersistentVolume %s, but none for node %s, so the volume is not attached there; another node may have used its ID", pv, to.Node.Name)
 }
 
 // attachmentName returns the name that kube-controller-manager gives to the

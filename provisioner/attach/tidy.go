@@ -3,7 +3,9 @@ package attach
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +27,9 @@ const tidyInterval = 5 * time.Second
 
 // owedPause is the time between two attempts to end a detachment that is owed.
 const owedPause = 30 * time.Second
+
+// owedAtOnce is how many of them are tried in one look: a node can report any volumes.
+const owedAtOnce = 20
 
 // Run ends owed detachments, until the context ends.
 func (e *Engine) Run(ctx context.Context) {
@@ -54,7 +59,9 @@ func (e *Engine) tidy(ctx context.Context) {
 	if e.NodesKnown() && e.ReportsKnown() && e.AttachmentsKnown() {
 		unattached := e.unattached()
 		for _, at := range unattached {
-			e.unsettled.owe(at.node, at.volume)
+			if !slices.Contains(e.unsettled.takenFrom(at.node), at.volume) {
+				e.unsettled.owe(at.node, at.volume)
+			}
 		}
 		e.settle(ctx)
 		e.forgetReports(ctx)
@@ -66,6 +73,17 @@ func (e *Engine) tidy(ctx context.Context) {
 // unattached returns the volumes that nodes have staged and that Kubernetes has not
 // attached to them, according to the caches.
 func (e *Engine) unattached() []onNode {
+	attached := map[string]map[wire.Handle]bool{}
+	for _, object := range e.Attachments.List() {
+		if a, ok := object.(*storagev1.VolumeAttachment); ok {
+			if handle, ours := e.handleOf(a); ours {
+				if attached[a.Spec.NodeName] == nil {
+					attached[a.Spec.NodeName] = map[wire.Handle]bool{}
+				}
+				attached[a.Spec.NodeName][handle] = true
+			}
+		}
+	}
 	var found []onNode
 	for _, object := range e.Reports.List() {
 		lease, ok := object.(*coordinationv1.Lease)
@@ -77,9 +95,8 @@ func (e *Engine) unattached() []onNode {
 		if node == nil || len(report.Volumes) == 0 {
 			continue
 		}
-		attached := e.attachedTo(name)
 		for _, text := range report.Volumes {
-			if volume, err := wire.ParseHandle(text); err == nil && report.Has(text, node) && !attached[volume] {
+			if volume, err := wire.ParseHandle(text); err == nil && report.Has(text, node) && !attached[name][volume] {
 				found = append(found, onNode{name, volume})
 			}
 		}
@@ -91,18 +108,7 @@ func (e *Engine) unattached() []onNode {
 // volumes taken from them.
 func (e *Engine) settle(ctx context.Context) {
 	owed, taken := e.unsettled.due(time.Now())
-	for _, at := range owed {
-		node := e.node(at.node)
-		if node != nil && e.has(at, node) && !e.mayBeTaken(at.volume, node) {
-			continue
-		}
-		if err := e.pay(ctx, at); err != nil {
-			e.unsettled.postpone(at.node, at.volume, time.Now().Add(owedPause))
-			if ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
-				e.Logger.Info("A detachment waits", "volume", at.volume.String(), "node", at.node, "reason", err)
-			}
-		}
-	}
+	// First, since a silent backend may delay the others.
 	for _, at := range taken {
 		if node := e.node(at.node); node != nil && e.has(at, node) {
 			continue
@@ -110,6 +116,22 @@ func (e *Engine) settle(ctx context.Context) {
 		if _, may, err := e.mayWrite(ctx, at.volume, at.node); err == nil && !may {
 			e.unsettled.over(at.node, at.volume)
 			e.Logger.Info("A node has let go of a volume that was taken from it", "volume", at.volume.String(), "node", at.node)
+		}
+	}
+	tried := 0
+	for _, at := range owed {
+		node := e.node(at.node)
+		if node != nil && e.has(at, node) && !e.mayBeTaken(at.volume, node) {
+			continue
+		}
+		if tried++; tried > owedAtOnce {
+			break
+		}
+		if err := e.pay(ctx, at); err != nil {
+			e.unsettled.postpone(at.node, at.volume, time.Now().Add(owedPause))
+			if ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
+				e.Logger.Info("A detachment waits", "volume", at.volume.String(), "node", at.node, "reason", err)
+			}
 		}
 	}
 }
@@ -122,6 +144,11 @@ func (e *Engine) has(at onNode, node *corev1.Node) bool {
 
 // pay does a detachment that is owed, unless the volume is wanted on the node again.
 func (e *Engine) pay(ctx context.Context, at onNode) error {
+	// Otherwise the node could get the volume again after the VolumeAttachment was not found.
+	if !e.unsettled.begin(at.volume) {
+		return nil
+	}
+	defer e.unsettled.end(at.volume)
 	_, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(at.volume, at.node), metav1.GetOptions{})
 	if err == nil {
 		e.unsettled.paid(at.node, at.volume)
@@ -138,7 +165,7 @@ func (e *Engine) pay(ctx context.Context, at onNode) error {
 	if err != nil {
 		return err
 	}
-	return e.detach(ctx, volumes, at.volume, of, at.node)
+	return e.detach(ctx, volumes, at.volume, of, at.node, true)
 }
 
 // forgetReports deletes the reports of nodes that are gone, and of machines whose Node
@@ -175,6 +202,9 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 	if e.isKnown(backend, volumes.Place()) {
 		return nil
 	}
+	if !e.NodesKnown() {
+		return errors.New("the Nodes are not read yet, so it is not known which volumes they have")
+	}
 	all, err := volumes.Volumes(ctx)
 	if err != nil {
 		return fmt.Errorf("it is not known yet which volumes the nodes have: %w", err)
@@ -188,7 +218,8 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 		e.keepPlaces(v, name, waiting[pv])
 		for key, attached := range stamps.NodeRecordsOf(v) {
 			node := e.nameOfNode(attached.Node, key)
-			if node != "" && !e.isAttached(pv, node) {
+			// The nodes of other orchestrators have neither Nodes nor VolumeAttachments.
+			if e.node(node) != nil && !e.isAttached(pv, node) {
 				e.unsettled.owe(node, wire.Handle{Backend: name, ID: v.ID})
 			}
 		}

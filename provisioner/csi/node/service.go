@@ -39,18 +39,18 @@ type Options struct {
 
 // Reporter tells the leader what the node has staged (package staged).
 type Reporter interface {
-	// Staging returns when the leader can know that a volume is about to be staged. It
-	// must not be staged if Staging fails.
-	Staging(ctx context.Context, volume string) error
-	// Changed says that the state files show the present state of a volume.
-	Changed(volume string)
+	// Staging returns when the leader can know of all volumes that have state files. None
+	// must be staged if it fails.
+	Staging(ctx context.Context) error
+	// Changed says that state files have changed.
+	Changed()
 }
 
 // unreported is the Reporter of a node that reports to nobody.
 type unreported struct{}
 
-func (unreported) Staging(context.Context, string) error { return nil }
-func (unreported) Changed(string)                        {}
+func (unreported) Staging(context.Context) error { return nil }
+func (unreported) Changed()                      {}
 
 // Service is the CSI Node service.
 type Service struct {
@@ -313,7 +313,7 @@ func (s *Service) tidyOne(ctx context.Context, volume string) error {
 		return err
 	}
 	defer release()
-	defer s.reporter.Changed(volume)
+	defer s.reporter.Changed()
 	r, err := s.state.load(volume)
 	if err != nil || r == nil || r.Staged {
 		return err

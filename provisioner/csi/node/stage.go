@@ -26,7 +26,7 @@ func (s *Service) NodeStageVolume(ctx context.Context, request *csi.NodeStageVol
 		return nil, s.answer(err)
 	}
 	defer release()
-	defer s.reporter.Changed(wanted.record.Volume)
+	defer s.reporter.Changed()
 	started := time.Now()
 	if err := s.stage(ctx, wanted); err != nil {
 		return nil, s.answer(err)
@@ -54,12 +54,12 @@ func (s *Service) stage(ctx context.Context, w staging) error {
 	if r.Initiator, err = s.protocols[r.Protocol].initiator(ctx); err != nil {
 		return err
 	}
-	// The report before the state file, and both before anything else.
-	if err := s.reporter.Staging(ctx, r.Volume); err != nil {
-		return status.Error(codes.Unavailable, err.Error())
-	}
+	// The state file before the report, and both before anything else.
 	if err := s.state.save(&r); err != nil {
 		return err
+	}
+	if err := s.reporter.Staging(ctx); err != nil {
+		return &remainder{errors.Join(err, s.state.remove(r.Volume))}
 	}
 	err = s.bring(ctx, &r, w)
 	if err == nil {

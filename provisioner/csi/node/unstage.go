@@ -27,7 +27,7 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, request *csi.NodeUnstag
 		return nil, s.answer(err)
 	}
 	defer release()
-	defer s.reporter.Changed(volume)
+	defer s.reporter.Changed()
 	if err := s.unstage(ctx, volume, at); err != nil {
 		return nil, s.answer(&remainder{err})
 	}

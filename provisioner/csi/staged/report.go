@@ -73,6 +73,9 @@ func MachineOf(node *corev1.Node) Machine {
 
 // IsSame reports whether two boots are known to be of one machine.
 func (m Machine) IsSame(other Machine) bool {
+	if m.Boot != "" && m.Boot == other.Boot {
+		return true
+	}
 	if m.SystemUUID != "" && other.SystemUUID != "" {
 		return strings.EqualFold(m.SystemUUID, other.SystemUUID)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -29,22 +28,24 @@ type ReporterOptions struct {
 	// Pause is the time between two attempts to write a report that could not be written;
 	// zero means 5 s.
 	Pause time.Duration
+	// Recheck is the time after which the report is written although nothing has changed,
+	// since somebody may have deleted or changed it; zero means 5 min.
+	Recheck time.Duration
 }
 
-// Reporter keeps the report of one node true. A volume is in the report before anything
-// of it is on the node, and until nothing is.
+// Reporter keeps the report of one node true. A volume has a state file before it is in
+// the report, and is in the report before anything of it is on the node, until nothing is.
+// So whoever reads the state files after the Lease, and replaces just that Lease, loses
+// no volume that another plugin of the node is about to stage.
 type Reporter struct {
 	ReporterOptions
-	// late wakes Run: the report names volumes that are unstaged.
+	// late wakes Run: state files have changed.
 	late chan struct{}
 
 	mu sync.Mutex // held while a report is written
 	// lease is the last one that was read or written, and reported are the volumes in it.
 	lease    *coordinationv1.Lease
-	reported map[string]bool
-
-	staging   sync.Mutex
-	beginning map[string]bool // volumes that are to be staged, and may have no state file yet
+	reported []string
 }
 
 // NewReporter makes a Reporter.
@@ -52,33 +53,25 @@ func NewReporter(options ReporterOptions) *Reporter {
 	if options.Pause == 0 {
 		options.Pause = 5 * time.Second
 	}
-	return &Reporter{ReporterOptions: options, late: make(chan struct{}, 1), beginning: map[string]bool{}}
+	if options.Recheck == 0 {
+		options.Recheck = 5 * time.Minute
+	}
+	return &Reporter{ReporterOptions: options, late: make(chan struct{}, 1)}
 }
 
-// Staging returns when the report names a volume. The volume must not be staged if it
-// fails. The caller calls Changed when the volume's state file exists, or when staging
-// has failed without one.
-func (r *Reporter) Staging(ctx context.Context, volume string) error {
-	r.staging.Lock()
-	r.beginning[volume] = true
-	r.staging.Unlock()
+// Staging returns when the report names all volumes that have state files. A volume
+// whose state file was just written must not be staged if it fails.
+func (r *Reporter) Staging(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.reported[volume] {
-		return nil // another call's report names it, too
-	}
 	if err := r.write(ctx); err != nil {
-		return fmt.Errorf("volume %s is not staged, because the report of the staged volumes cannot be written: %w", volume, err)
+		return fmt.Errorf("nothing is staged, because the report of the staged volumes cannot be written: %w", err)
 	}
 	return nil
 }
 
-// Changed lets Run bring the report up to date after a volume's state file was written
-// or removed.
-func (r *Reporter) Changed(volume string) {
-	r.staging.Lock()
-	delete(r.beginning, volume)
-	r.staging.Unlock()
+// Changed lets Run bring the report up to date after state files have changed.
+func (r *Reporter) Changed() {
 	select {
 	case r.late <- struct{}{}:
 	default:
@@ -98,6 +91,10 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-again:
+		case <-time.After(r.Recheck):
+			r.mu.Lock()
+			r.lease, r.reported = nil, nil
+			r.mu.Unlock()
 		case <-r.late:
 		}
 	}
@@ -108,71 +105,67 @@ func (r *Reporter) update(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	volumes, err := r.volumes()
-	if err != nil || r.lease != nil && maps.Equal(volumes, r.reported) {
+	if err != nil || r.lease != nil && slices.Equal(volumes, r.reported) {
 		return err
 	}
 	return r.write(ctx)
 }
 
-// volumes returns the volumes that the report must name.
-func (r *Reporter) volumes() (map[string]bool, error) {
-	// In this order, since a volume gets its state file before it leaves beginning.
-	r.staging.Lock()
-	volumes := maps.Clone(r.beginning)
-	r.staging.Unlock()
-	files, err := r.Volumes()
-	if err != nil {
-		return nil, err
-	}
-	for _, volume := range files {
-		volumes[volume] = true
-	}
-	return volumes, nil
+// volumes returns the volumes that the report must name, in order.
+func (r *Reporter) volumes() ([]string, error) {
+	volumes, err := r.Volumes()
+	slices.Sort(volumes)
+	return volumes, err
 }
 
 // write writes the report. It replaces nothing that another machine may have staged, and
 // nothing that it has not read.
 func (r *Reporter) write(ctx context.Context) error {
 	for {
+		if err := r.read(ctx); err != nil {
+			return err
+		}
+		// After the Lease.
 		volumes, err := r.volumes()
 		if err != nil {
 			return err
 		}
-		report := Report{Machine: r.Machine, Volumes: slices.Sorted(maps.Keys(volumes)), Written: time.Now()}
-		wanted := report.Lease(r.Namespace, r.Node)
+		wanted := Report{Machine: r.Machine, Volumes: volumes, Written: time.Now()}.Lease(r.Namespace, r.Node)
 		var written *coordinationv1.Lease
 		if r.lease == nil {
-			written, err = r.take(ctx, wanted)
+			written, err = r.Leases.Create(ctx, wanted, metav1.CreateOptions{})
 		} else {
 			wanted.ResourceVersion = r.lease.ResourceVersion
 			written, err = r.Leases.Update(ctx, wanted, metav1.UpdateOptions{})
 		}
-		if r.lease != nil && (apierrors.IsConflict(err) || apierrors.IsNotFound(err)) {
+		r.lease, r.reported = written, volumes
+		if err != nil {
+			// Whatever became of it.
 			r.lease, r.reported = nil, nil
+		}
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) {
 			continue
 		}
-		if err != nil {
-			// The effect is not known.
-			r.lease, r.reported = nil, nil
-			return err
-		}
-		r.lease, r.reported = written, volumes
-		return nil
+		return err
 	}
 }
 
-// take writes the report over what the Lease says, unless that is another machine's.
-func (r *Reporter) take(ctx context.Context, wanted *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	present, err := r.Leases.Get(ctx, wanted.Name, metav1.GetOptions{})
+// read reads the Lease if that is not known, unless it is another machine's. There may be
+// none.
+func (r *Reporter) read(ctx context.Context) error {
+	if r.lease != nil {
+		return nil
+	}
+	present, err := r.Leases.Get(ctx, LeaseName(r.Node), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return r.Leases.Create(ctx, wanted, metav1.CreateOptions{})
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := Of(present).foreign(r.Machine, r.Node); err != nil {
-		return nil, err
+		return err
 	}
-	wanted.ResourceVersion = present.ResourceVersion
-	return r.Leases.Update(ctx, wanted, metav1.UpdateOptions{})
+	r.lease = present
+	return nil
 }

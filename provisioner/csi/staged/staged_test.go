@@ -6,14 +6,18 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 )
@@ -104,8 +108,32 @@ func newNode() *node { return &node{files: map[string]bool{}, client: fake.NewCl
 
 func (n *node) reporter(uuid string) *Reporter {
 	return NewReporter(ReporterOptions{
-		Leases: n.client.CoordinationV1().Leases("ns"), Namespace: "ns", Node: "n1", Machine: Machine{SystemUUID: uuid, Boot: "boot-1"},
+		Leases: n.client.CoordinationV1().Leases("ns"), Namespace: "ns", Node: "n1", Machine: Machine{SystemUUID: uuid, Boot: "boot-of-" + uuid},
 		Volumes: n.volumes, Logger: slog.New(slog.DiscardHandler), Pause: time.Millisecond,
+	})
+}
+
+// stage writes a volume's state file, and reports it.
+func (n *node) stage(r *Reporter, volume string) error {
+	n.set(volume, true)
+	return r.Staging(context.Background())
+}
+
+// guardVersions makes the API server refuse changes of an older Lease than it has.
+func (n *node) guardVersions() {
+	version := 0
+	n.client.PrependReactor("*", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		change, ok := action.(clienttesting.UpdateAction)
+		if !ok {
+			return false, nil, nil
+		}
+		lease := change.GetObject().(*coordinationv1.Lease)
+		if _, updates := action.(clienttesting.UpdateActionImpl); updates && lease.ResourceVersion != strconv.Itoa(version) {
+			return true, nil, apierrors.NewConflict(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, lease.Name, errors.New("changed"))
+		}
+		version++
+		lease.ResourceVersion = strconv.Itoa(version)
+		return false, nil, nil
 	})
 }
 
@@ -132,31 +160,46 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestAVolumeIsReportedBeforeItIsStaged: and until nothing of it is left.
-func TestAVolumeIsReportedBeforeItIsStaged(t *testing.T) {
+// TestTheReportNamesWhatHasAStateFile: before it is staged, and until nothing is left.
+func TestTheReportNamesWhatHasAStateFile(t *testing.T) {
 	n := newNode()
 	r := n.reporter("ab-1")
-	must(t, r.Staging(t.Context(), "gold/v1"))
+	must(t, n.stage(r, "gold/v1"))
 	n.wants(t, "gold/v1")
-	n.set("gold/v1", true)
-	r.Changed("gold/v1")
-	must(t, r.update(t.Context()))
-	n.wants(t, "gold/v1")
-	must(t, r.Staging(t.Context(), "gold/v2"))
+	must(t, n.stage(r, "gold/v2"))
 	n.wants(t, "gold/v1", "gold/v2")
-	// Staging it fails without a state file.
-	r.Changed("gold/v2")
-	must(t, r.update(t.Context()))
-	n.wants(t, "gold/v1")
 	n.set("gold/v1", false)
 	must(t, r.update(t.Context()))
-	n.wants(t)
+	n.wants(t, "gold/v2")
 	// Nothing has changed.
 	n.client.ClearActions()
 	must(t, r.update(t.Context()))
 	if actions := n.client.Actions(); len(actions) > 0 {
 		t.Errorf("requests %v", actions)
 	}
+}
+
+// TestTwoPluginsOfOneNodeLoseNothing: one of them reads the state files, and then the
+// other begins to stage a volume. A real API server refuses what was not read before.
+func TestTwoPluginsOfOneNodeLoseNothing(t *testing.T) {
+	n := newNode()
+	n.guardVersions()
+	old, fresh := n.reporter("ab-1"), n.reporter("ab-1")
+	must(t, old.update(t.Context()))
+	var once sync.Once
+	read := fresh.Volumes
+	fresh.Volumes = func() ([]string, error) {
+		volumes, err := read()
+		once.Do(func() { must(t, n.stage(old, "gold/v1")) })
+		return volumes, err
+	}
+	must(t, fresh.Staging(t.Context()))
+	n.wants(t, "gold/v1")
+	// The other way round.
+	must(t, n.stage(fresh, "gold/v2"))
+	n.set("gold/v1", false)
+	must(t, old.update(t.Context()))
+	n.wants(t, "gold/v2")
 }
 
 // TestNothingIsStagedUnreported: without an answer from the API server.
@@ -167,50 +210,79 @@ func TestNothingIsStagedUnreported(t *testing.T) {
 	n.client.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return silent, nil, errors.New("no answer")
 	})
-	err := r.Staging(t.Context(), "gold/v1")
-	if want := "volume gold/v1 is not staged, because the report of the staged volumes cannot be written: no answer"; err == nil || err.Error() != want {
+	err := n.stage(r, "gold/v1")
+	if want := "nothing is staged, because the report of the staged volumes cannot be written: no answer"; err == nil || err.Error() != want {
 		t.Errorf("the error is %v", err)
 	}
-	r.Changed("gold/v1")
 	silent = false
 	n.broken = true
-	if err := r.Staging(t.Context(), "gold/v1"); err == nil {
+	if err := r.Staging(t.Context()); err == nil {
 		t.Error("it is staged although the state files cannot be read")
 	}
 	n.broken = false
-	must(t, r.Staging(t.Context(), "gold/v1"))
+	must(t, r.Staging(t.Context()))
 	n.wants(t, "gold/v1")
 }
 
 // TestAnotherMachinesReportIsNotReplaced: it may still write to its volumes.
 func TestAnotherMachinesReportIsNotReplaced(t *testing.T) {
 	n := newNode()
-	must(t, n.reporter("ab-1").Staging(t.Context(), "gold/v1"))
-	err := n.reporter("ab-2").Staging(t.Context(), "gold/v9")
+	other := &node{files: map[string]bool{}, client: n.client}
+	first, second := n.reporter("ab-1"), other.reporter("ab-2")
+	must(t, n.stage(first, "gold/v1"))
+	err := other.stage(second, "gold/v9")
 	if err == nil || !strings.Contains(err.Error(), "Lease staged-volumes.n1 says that another machine, ab-1, has 1 volumes staged under the name of node n1") {
 		t.Errorf("the error is %v", err)
 	}
 	n.wants(t, "gold/v1")
 	// It has unstaged them.
-	first := n.reporter("ab-1")
+	n.set("gold/v1", false)
 	must(t, first.update(t.Context()))
-	must(t, n.reporter("ab-2").Staging(t.Context(), "gold/v9"))
+	must(t, second.Staging(t.Context()))
 	n.wants(t, "gold/v9")
-	// The first one's next report finds the Lease changed.
-	if err := first.Staging(t.Context(), "gold/v1"); err != nil && !strings.Contains(err.Error(), "another machine") {
-		t.Errorf("the error is %v", err)
-	}
 }
 
-// TestADeletedReportIsWrittenAgain: with everything that is staged.
-func TestADeletedReportIsWrittenAgain(t *testing.T) {
+// TestABootIsOfOneMachine: whatever else is known about it. The IDs may be missing, or the
+// ID of the system may be made during the first boot.
+func TestABootIsOfOneMachine(t *testing.T) {
 	n := newNode()
-	r := n.reporter("ab-1")
-	n.set("gold/v1", true)
-	must(t, r.update(t.Context()))
-	must(t, n.client.CoordinationV1().Leases("ns").Delete(t.Context(), "staged-volumes.n1", metav1.DeleteOptions{}))
-	must(t, r.Staging(t.Context(), "gold/v2"))
+	must(t, n.stage(n.reporter(""), "gold/v1"))
+	must(t, n.stage(n.reporter(""), "gold/v2"))
 	n.wants(t, "gold/v1", "gold/v2")
+}
+
+// TestALostReportIsWrittenAgain: somebody deleted or emptied it, and the plugin stages
+// another volume, or nothing at all.
+func TestALostReportIsWrittenAgain(t *testing.T) {
+	for name, lose := range map[string]func(*testing.T, *node){
+		"deleted": func(t *testing.T, n *node) {
+			must(t, n.client.CoordinationV1().Leases("ns").Delete(t.Context(), "staged-volumes.n1", metav1.DeleteOptions{}))
+		},
+		"emptied": func(t *testing.T, n *node) {
+			leases := n.client.CoordinationV1().Leases("ns")
+			lease, err := leases.Get(t.Context(), "staged-volumes.n1", metav1.GetOptions{})
+			must(t, err)
+			delete(lease.Annotations, AnnotationVolumes)
+			_, err = leases.Update(t.Context(), lease, metav1.UpdateOptions{})
+			must(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode()
+			r := n.reporter("ab-1")
+			must(t, n.stage(r, "gold/v1"))
+			lose(t, n)
+			must(t, n.stage(r, "gold/v2"))
+			n.wants(t, "gold/v1", "gold/v2")
+
+			r.Recheck = 10 * time.Millisecond
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			lose(t, n)
+			go r.Run(ctx)
+			n.eventually(t, "gold/v1", "gold/v2")
+		})
+	}
 }
 
 // TestReportsOfManyVolumesAtOnce: each is reported before its call returns, and in the
@@ -226,25 +298,35 @@ func TestReportsOfManyVolumesAtOnce(t *testing.T) {
 		r.Run(ctx)
 	}()
 	var group sync.WaitGroup
+	var left []string
 	for i := range 20 {
+		volume := fmt.Sprintf("gold/v%02d", i)
+		if i%2 == 0 {
+			left = append(left, volume)
+		}
 		group.Go(func() {
-			volume := fmt.Sprintf("gold/v%02d", i)
-			if err := r.Staging(ctx, volume); err != nil {
+			if err := n.stage(r, volume); err != nil {
 				t.Error(err)
 			}
 			if !slices.Contains(n.reported(t), volume) {
 				t.Errorf("%s is not reported", volume)
 			}
 			n.set(volume, i%2 == 0)
-			r.Changed(volume)
+			r.Changed()
 		})
 	}
 	group.Wait()
-	for deadline := time.Now().Add(10 * time.Second); len(n.reported(t)) != 10; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("reported %q", n.reported(t))
-		}
-	}
+	n.eventually(t, left...)
 	cancel()
 	<-done
+}
+
+// eventually waits until the node reports just these volumes.
+func (n *node) eventually(t *testing.T, volumes ...string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !slices.Equal(n.reported(t), volumes); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("reported %q, want %q", n.reported(t), volumes)
+		}
+	}
 }
