@@ -17,8 +17,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
@@ -316,6 +318,9 @@ func (w *world) withComponent(path string) kubernetes.Interface {
 		"name: standalone-cinder\n", "name: "+account+"\n", ":standalone-cinder$", ":"+account+"$").Replace(string(content))
 	var wanted [][]byte
 	for document := range strings.SplitSeq(renamed, "\n---\n") {
+		if strings.Contains(document, "standalone-cinder-node") {
+			continue // the account of the nodes
+		}
 		for _, kind := range []string{"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
 			if strings.Contains(document, "\nkind: "+kind+"\n") {
 				wanted = append(wanted, []byte(document))
@@ -339,4 +344,86 @@ func (w *world) withComponent(path string) kubernetes.Interface {
 	client, err := kubernetes.NewForConfig(config)
 	w.must(err)
 	return client
+}
+
+// TestNodePluginsWriteOnlyTheirOwnReports attacks with the account of a node plugin under
+// the component's role and policy: a Lease of another node, the leader's, and others.
+func TestNodePluginsWriteOnlyTheirOwnReports(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "guardednode", cindersim.Options{})
+	content, err := os.ReadFile(filepath.Join("..", "..", "deploy", "components", "csi", "csi.yaml"))
+	w.must(err)
+	account := harness.Account(w.provisioner) + "-node"
+	var wanted [][]byte
+	for document := range strings.SplitSeq(string(content), "\n---\n") {
+		for _, kind := range []string{"Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
+			if strings.Contains(document, "\nkind: "+kind+"\n") && strings.Contains(document, "name: standalone-cinder-node\n") {
+				wanted = append(wanted, []byte(strings.ReplaceAll(document, "standalone-cinder-node", account)))
+			}
+		}
+	}
+	if len(wanted) != 4 {
+		t.Fatalf("the component has %d objects for the nodes", len(wanted))
+	}
+	w.must(suite.Apply(w.ctx, wanted...))
+	w.Cleanup(func() {
+		admission := suite.Client.AdmissionregistrationV1()
+		_ = admission.ValidatingAdmissionPolicyBindings().Delete(context.Background(), account, metav1.DeleteOptions{})
+		_ = admission.ValidatingAdmissionPolicies().Delete(context.Background(), account, metav1.DeleteOptions{})
+		for _, lease := range []string{"staged-volumes.guardednode-0", "staged-volumes.guardednode-1", "staged-volumes.guardednode-2"} {
+			_ = suite.Client.CoordinationV1().Leases(harness.Namespace).Delete(context.Background(), lease, metav1.DeleteOptions{})
+		}
+	})
+	on := func(node string) coordinationclient.LeaseInterface {
+		config := rest.CopyConfig(suite.Config)
+		config.Impersonate = rest.ImpersonationConfig{
+			UserName: fmt.Sprintf("system:serviceaccount:%s:%s", harness.Namespace, account),
+			Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + harness.Namespace, "system:authenticated"},
+		}
+		if node != "" {
+			config.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
+		}
+		client, err := coordinationclient.NewForConfig(config)
+		w.must(err)
+		return client.Leases(harness.Namespace)
+	}
+	machine := harness.Machine("guardednode-1", "boot-1")
+	w.must(suite.ReportStaged(w.ctx, "guardednode-2", harness.Machine("guardednode-2", "boot-1"), "gold/v2"))
+	write := func(by coordinationclient.LeaseInterface, name string) error {
+		lease := staged.Report{Machine: machine, Written: time.Now()}.Lease(harness.Namespace, "x")
+		lease.Name = name
+		if present, err := suite.Client.CoordinationV1().Leases(harness.Namespace).Get(w.ctx, name, metav1.GetOptions{}); err == nil {
+			lease.ResourceVersion = present.ResourceVersion
+			_, err = by.Update(w.ctx, lease, metav1.UpdateOptions{})
+			return err
+		}
+		_, err := by.Create(w.ctx, lease, metav1.CreateOptions{})
+		return err
+	}
+	// The policy takes effect some moments after it was made.
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if !apierrors.IsForbidden(write(on("guardednode-1"), "staged-volumes.guardednode-0")) {
+			return "the policy is not in force", nil
+		}
+		return "", nil
+	}))
+	one := on("guardednode-1")
+	w.must(write(one, "staged-volumes.guardednode-1"))
+	w.must(write(one, "staged-volumes.guardednode-1"))
+	for name, err := range map[string]error{
+		"another node's":       write(one, "staged-volumes.guardednode-2"),
+		"a new one of another": write(one, "staged-volumes.guardednode-3"),
+		"the leader's":         write(one, "openstack.org-standalone-cinder"),
+		"without a node":       write(on(""), "staged-volumes.guardednode-4"),
+		"deletes its own":      one.Delete(w.ctx, "staged-volumes.guardednode-1", metav1.DeleteOptions{}),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: got %v, want it forbidden", name, err)
+		}
+	}
+	report, err := suite.Client.CoordinationV1().Leases(harness.Namespace).Get(w.ctx, "staged-volumes.guardednode-2", metav1.GetOptions{})
+	w.must(err)
+	if got := staged.Of(report).Volumes; len(got) != 1 {
+		t.Errorf("the other node's report names %q", got)
+	}
 }
