@@ -152,6 +152,9 @@ func newDriver(ctx context.Context, suite *harness.Suite, o options) (_ *driver,
 		if _, err := suite.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			return nil, err
 		}
+		if err := suite.ReportStaged(ctx, name, harness.Machine(name, "boot-1")); err != nil {
+			return nil, err
+		}
 		if _, err := suite.Client.StorageV1().CSINodes().Create(ctx, &storagev1.CSINode{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: wire.DriverName, NodeID: id}}},

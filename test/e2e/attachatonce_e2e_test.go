@@ -39,6 +39,7 @@ func TestManyAttachmentsAtOnce(t *testing.T) {
 		must(t, err)
 		_, err = c.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[i].name}}, metav1.CreateOptions{})
 		must(t, err)
+		must(t, c.ReportStaged(ctx, nodes[i].name, harness.Machine(nodes[i].name, "boot-1")))
 		_, err = c.Client.StorageV1().CSINodes().Create(ctx, &storagev1.CSINode{
 			ObjectMeta: metav1.ObjectMeta{Name: nodes[i].name},
 			Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: wire.DriverName, NodeID: id}}},
