@@ -35,18 +35,24 @@ import (
 // of the nodes and the records of their attachments outlast the term.
 type unsettled struct {
 	mu sync.Mutex
-	// owed are detachments that are still to be done, by node, each with the time of
-	// the next attempt.
-	owed map[string]map[wire.Handle]time.Time
-	// taken are the volumes that this term took from nodes that may write to them, by
-	// node. The caches may show that later.
-	taken map[string]map[wire.Handle]bool
+	// owed are detachments that are still to be done, each with the time of the next
+	// attempt.
+	owed map[onNode]time.Time
+	// taken are the volumes that this term took from nodes that may write to them. The
+	// caches may show that later.
+	taken map[onNode]bool
 	// busy are the volumes that are being attached, or whose owed detachment is being done.
 	busy map[wire.Handle]bool
 }
 
+// onNode is a volume on a node.
+type onNode struct {
+	node   string
+	volume wire.Handle
+}
+
 func newUnsettled() *unsettled {
-	return &unsettled{owed: map[string]map[wire.Handle]time.Time{}, taken: map[string]map[wire.Handle]bool{}, busy: map[wire.Handle]bool{}}
+	return &unsettled{owed: map[onNode]time.Time{}, taken: map[onNode]bool{}, busy: map[wire.Handle]bool{}}
 }
 
 // begin returns false if something else is being done with a volume.
@@ -70,50 +76,44 @@ func (u *unsettled) end(volume wire.Handle) {
 func (u *unsettled) owe(node string, volume wire.Handle) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if _, has := u.owed[node][volume]; has {
-		return
+	if _, has := u.owed[onNode{node, volume}]; !has {
+		u.owed[onNode{node, volume}] = time.Time{}
 	}
-	if u.owed[node] == nil {
-		u.owed[node] = map[wire.Handle]time.Time{}
-	}
-	u.owed[node][volume] = time.Time{}
 }
 
 // take notes that a volume is being taken from a node that may still write to it.
 func (u *unsettled) take(node string, volume wire.Handle) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.taken[node] == nil {
-		u.taken[node] = map[wire.Handle]bool{}
-	}
-	u.taken[node][volume] = true
+	u.taken[onNode{node, volume}] = true
 }
 
 // paid notes that a volume is detached from a node, or wanted there again.
 func (u *unsettled) paid(node string, volume wire.Handle) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	delete(u.owed[node], volume)
-	if len(u.owed[node]) == 0 {
-		delete(u.owed, node)
-	}
+	delete(u.owed, onNode{node, volume})
 }
 
 // over notes that a node has let go of a volume that was taken from it.
 func (u *unsettled) over(node string, volume wire.Handle) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	delete(u.taken[node], volume)
-	if len(u.taken[node]) == 0 {
-		delete(u.taken, node)
-	}
+	delete(u.taken, onNode{node, volume})
 }
 
 // takenFrom returns the volumes that were taken from a node, in order.
 func (u *unsettled) takenFrom(node string) []wire.Handle {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(u.taken[node]), byName)
+	var volumes []wire.Handle
+	for at := range u.taken {
+		if at.node == node {
+			volumes = append(volumes, at.volume)
+		}
+	}
+	slices.SortFunc(volumes, byName)
+	return volumes
 }
 
 // owedBy returns the nodes from which a volume is still to be detached.
@@ -121,45 +121,32 @@ func (u *unsettled) owedBy(volume wire.Handle) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	var nodes []string
-	for node, volumes := range u.owed {
-		if _, owed := volumes[volume]; owed {
-			nodes = append(nodes, node)
+	for at := range u.owed {
+		if at.volume == volume {
+			nodes = append(nodes, at.node)
 		}
 	}
 	return nodes
 }
 
-// onNode is a volume on a node.
-type onNode struct {
-	node   string
-	volume wire.Handle
-}
-
-// due returns the owed detachments that may be tried, in any order, and those of the taken
-// volumes that may be over. Each failed attempt is followed by a pause.
+// due returns the owed detachments that may be tried, in any order, and the taken volumes,
+// which may be over. Each failed attempt is followed by a pause.
 func (u *unsettled) due(now time.Time) (owed, taken []onNode) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for node, volumes := range u.owed {
-		for volume, next := range volumes {
-			if !now.Before(next) {
-				owed = append(owed, onNode{node, volume})
-			}
+	for at, next := range u.owed {
+		if !now.Before(next) {
+			owed = append(owed, at)
 		}
 	}
-	for node, volumes := range u.taken {
-		for volume := range volumes {
-			taken = append(taken, onNode{node, volume})
-		}
-	}
-	return owed, taken
+	return owed, slices.Collect(maps.Keys(u.taken))
 }
 
-func (u *unsettled) postpone(node string, volume wire.Handle, until time.Time) {
+func (u *unsettled) postpone(at onNode, until time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if _, has := u.owed[node][volume]; has {
-		u.owed[node][volume] = until
+	if _, has := u.owed[at]; has {
+		u.owed[at] = until
 	}
 }
 

@@ -128,7 +128,7 @@ func (e *Engine) settle(ctx context.Context) {
 			break
 		}
 		if err := e.pay(ctx, at); err != nil {
-			e.unsettled.postpone(at.node, at.volume, time.Now().Add(owedPause))
+			e.unsettled.postpone(at, time.Now().Add(owedPause))
 			if ctx.Err() == nil && !cinder.IsKind(err, cinder.KindFenced) {
 				e.Logger.Info("A detachment waits", "volume", at.volume.String(), "node", at.node, "reason", err)
 			}

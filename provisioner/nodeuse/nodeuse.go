@@ -121,16 +121,14 @@ func ReportIndexers() cache.Indexers {
 		}
 		var names []string
 		for _, handle := range staged.Of(lease).Volumes {
-			names = append(names, string(stagedName(handle)))
+			names = append(names, csiName(wire.DriverName, handle))
 		}
 		return names, nil
 	}}
 }
 
-// stagedName is kubelet's name for a volume of the CSI driver.
-func stagedName(handle string) corev1.UniqueVolumeName {
-	return corev1.UniqueVolumeName("kubernetes.io/csi/" + wire.DriverName + "^" + handle)
-}
+// csiName is kubelet's name for a volume of a CSI driver.
+func csiName(driver, handle string) string { return "kubernetes.io/csi/" + driver + "^" + handle }
 
 // stagedBy returns the volumes that a report says its node still has.
 func stagedBy(lease *coordinationv1.Lease, node *corev1.Node) []corev1.UniqueVolumeName {
@@ -138,7 +136,7 @@ func stagedBy(lease *coordinationv1.Lease, node *corev1.Node) []corev1.UniqueVol
 	report := staged.Of(lease)
 	for _, handle := range report.Volumes {
 		if report.Has(handle, node) {
-			names = append(names, stagedName(handle))
+			names = append(names, corev1.UniqueVolumeName(csiName(wire.DriverName, handle)))
 		}
 	}
 	return names
@@ -190,7 +188,7 @@ func Names(pv *corev1.PersistentVolume) []corev1.UniqueVolumeName {
 	case source.FC != nil:
 		name = fmt.Sprintf("kubernetes.io/fc/%v", source.FC.WWIDs)
 	case source.CSI != nil:
-		name = fmt.Sprintf("kubernetes.io/csi/%s^%s", source.CSI.Driver, source.CSI.VolumeHandle)
+		name = csiName(source.CSI.Driver, source.CSI.VolumeHandle)
 	case source.FlexVolume != nil:
 		// Kubelet ignores the driver's own name for the volume.
 		name = source.FlexVolume.Driver + "/" + pv.Name
@@ -223,7 +221,7 @@ func hostOf(node *corev1.Node) host {
 	return host{
 		name: node.Name,
 		boot: node.Status.NodeInfo.BootID,
-		lost: slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == corev1.TaintNodeOutOfService }),
+		lost: staged.IsOff(node),
 	}
 }
 

@@ -152,6 +152,6 @@ func (r Report) foreign(by Machine, node string) error {
 	if len(r.Volumes) == 0 || r.IsSame(by) {
 		return nil
 	}
-	return fmt.Errorf("Lease %s says that another machine, %s, has %d volumes staged under the name of node %s; if that machine is gone for good, delete the Node object %s, and the Lease after it",
+	return fmt.Errorf("Lease %s says that another machine, %s, has %d volumes staged under the name of node %s; if that machine is gone for good, delete the Node object %s, and restart the kubelet here",
 		LeaseName(node), cmp.Or(r.SystemUUID, r.MachineID, "of unknown ID"), len(r.Volumes), node, node)
 }
