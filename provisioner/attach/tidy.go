@@ -180,12 +180,11 @@ func (e *Engine) forgetReports(ctx context.Context) {
 		if name == "" {
 			continue
 		}
-		if node := e.node(name); node != nil && (report.IsSame(staged.MachineOf(node)) || !node.CreationTimestamp.After(report.Written)) {
+		if node := e.node(name); node != nil && !report.IsOver(node) {
 			continue
 		}
 		live, err := e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-		if err != nil && !apierrors.IsNotFound(err) ||
-			err == nil && (report.IsSame(staged.MachineOf(live)) || !live.CreationTimestamp.After(report.Written)) {
+		if err != nil && !apierrors.IsNotFound(err) || err == nil && !report.IsOver(live) {
 			continue
 		}
 		err = e.Client.CoordinationV1().Leases(e.Namespace).Delete(ctx, lease.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}})

@@ -134,7 +134,13 @@ func (r Report) Has(volume string, node *corev1.Node) bool {
 	if r.IsSame(now) {
 		return now.Boot == "" || now.Boot == r.Boot
 	}
-	return !node.CreationTimestamp.After(r.Written)
+	return !r.IsOver(node)
+}
+
+// IsOver reports whether the Node of the machine that wrote the report was deleted, and
+// another machine has taken its name.
+func (r Report) IsOver(node *corev1.Node) bool {
+	return !r.IsSame(MachineOf(node)) && node.CreationTimestamp.After(r.Written)
 }
 
 // Ended returns how an operator can tell that a node has let go of a volume.
