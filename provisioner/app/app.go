@@ -117,6 +117,10 @@ type App struct {
 	healthListener net.Listener
 	// csiSocket is nil unless there are sidecars.
 	csiSocket *socket.Socket
+	// patience is how long a leader waits for its csi-attacher; standsBack lets others take
+	// the lease that a leader has given up because of it.
+	patience   *patience
+	standsBack bool
 	// pprofListener is nil unless profiles are served.
 	pprofListener net.Listener
 }
@@ -214,6 +218,7 @@ func assemble(options Options) (*App, error) {
 		attachMetrics:      attach.NewMetrics(registry),
 		libraryMetrics:     library.NewMetrics(registry),
 		monitor:            liveness.New(),
+		patience:           newPatience(options.AttacherTimeout),
 	}
 	a.leads.Store(&leadership{ctx: context.Background(), fence: notLeading})
 	if a.nodes, err = newNodeCaches(client, namespace, options.CSIEndpoint != ""); err != nil {

@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -59,10 +62,75 @@ type csiTerm struct {
 	engine *attach.Engine
 	// term ends with the lease.
 	term context.Context
+	// silent is called if csi-attacher is silent for longer than patience, with a
+	// VolumeAttachment that waits for it; patience is zero for never.
+	silent   func(attachment string)
+	patience *patience
 }
 
-// newCSI makes a term's CSI controller; nil without a socket.
-func (a *App) newCSI(work, termCtx context.Context, t *term) *csiTerm {
+// patience is how long a leader waits for its csi-attacher; zero means for ever. It
+// doubles whenever it was in vain, because the other replicas may have none either, and
+// each hand-over interrupts what works.
+type patience struct{ initial, now time.Duration }
+
+// maxPatience bounds how often the leader changes in a cluster without csi-attacher.
+const maxPatience = time.Hour
+
+func newPatience(initial time.Duration) *patience { return &patience{initial, initial} }
+
+func (p *patience) wasInVain() { p.now = max(p.initial, min(2*p.now, maxPatience)) }
+func (p *patience) wasRight()  { p.now = p.initial }
+
+// watchAttacher hands over if VolumeAttachments wait and csi-attacher does not call: its
+// container may be dead, hang, or lack its image, and those beside other replicas may
+// work. Its own liveness probe would not see that.
+func (c *csiTerm) watchAttacher(work context.Context) {
+	if c.patience.initial == 0 {
+		return
+	}
+	heard := time.Now()
+	waits := heard // since when something has waited
+	for {
+		select {
+		case <-work.Done():
+			return
+		case <-time.After(c.patience.initial / 10):
+		}
+		called := c.server.AttacherCalled()
+		if called.After(heard) {
+			heard = called
+			c.patience.wasRight()
+		}
+		attachment := c.engine.Awaited()
+		if attachment == "" || called.After(waits) {
+			waits = time.Now()
+		}
+		if time.Since(waits) > c.patience.now {
+			c.silent(attachment)
+			c.patience.wasInVain()
+			waits = time.Now()
+		}
+	}
+}
+
+// attacherIsSilent tells that the csi-attacher of this pod does nothing, and lets another
+// replica lead.
+func (a *App) attacherIsSilent(attachment string, handOver func()) {
+	message := fmt.Sprintf("VolumeAttachment %s has waited for %s without a call from the csi-attacher beside replica %s; see why that container does not work",
+		attachment, a.patience.now, a.identity)
+	if a.options.LeaderElect {
+		message += "; another replica takes over"
+	}
+	a.logger.Warn("The csi-attacher of this pod is silent", "volumeAttachment", attachment, "for", a.patience.now)
+	a.tell(corev1.EventTypeWarning, "AttacherSilent", message)
+	if a.options.LeaderElect {
+		a.standsBack = true
+		handOver()
+	}
+}
+
+// newCSI makes a term's CSI controller; nil without a socket. handOver ends the term.
+func (a *App) newCSI(work, termCtx context.Context, t *term, handOver func()) *csiTerm {
 	if a.csiSocket == nil {
 		return nil
 	}
@@ -95,7 +163,8 @@ func (a *App) newCSI(work, termCtx context.Context, t *term) *csiTerm {
 		Metrics:  a.attachMetrics,
 		Logger:   a.logger,
 	})
-	return &csiTerm{socket: a.csiSocket, term: termCtx, engine: engine, server: controller.New(controller.Options{
+	silent := func(attachment string) { a.attacherIsSilent(attachment, handOver) }
+	return &csiTerm{socket: a.csiSocket, term: termCtx, engine: engine, silent: silent, patience: a.patience, server: controller.New(controller.Options{
 		Engine:  engine,
 		Maker:   a.newMaker(t),
 		Version: a.options.Build.Version,
@@ -179,7 +248,10 @@ func (a *App) newMaker(t *term) *byclaim.Maker {
 // no connection is open and no call is under way.
 func (c *csiTerm) run(work context.Context) {
 	c.socket.Lead(socket.Services{Identity: c.server, Controller: c.server, Intercept: c.server.Intercept})
+	var watch sync.WaitGroup
+	watch.Go(func() { c.watchAttacher(work) })
 	c.engine.Run(work)
+	watch.Wait()
 	c.socket.Retire(c.term)
 	c.socket.Follow()
 	c.server.Wait()

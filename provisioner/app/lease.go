@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -32,6 +33,13 @@ func (a *App) lead(ctx context.Context) error {
 		elector.Beat()
 		if err := a.elect(ctx, elector.Beat); err != nil {
 			return err
+		}
+		if a.standsBack {
+			a.standsBack = false
+			select {
+			case <-ctx.Done():
+			case <-time.After(a.options.LeaseDuration):
+			}
 		}
 	}
 	return nil
@@ -113,7 +121,7 @@ func (a *App) elect(ctx context.Context, turns func()) error {
 	mu.Unlock()
 	if wasLeading {
 		term.Wait()
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !a.standsBack {
 			a.logger.Warn("Lost the lease; trying to acquire it again")
 		}
 	}

@@ -39,6 +39,9 @@ type Options struct {
 	// CSITrustParameters lets callers of CreateVolume name the namespace and the
 	// StorageClass of a volume that no claim asks for.
 	CSITrustParameters bool
+	// AttacherTimeout is how long VolumeAttachments may wait without a call from the
+	// csi-attacher of this pod, before a leader hands over; zero means for ever.
+	AttacherTimeout time.Duration
 	// KeepCredentials keeps the last good credentials in the cluster, next to the
 	// last good policy.
 	KeepCredentials bool
@@ -108,6 +111,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.PprofAddress, "pprof-address", "", "loopback `address` of /debug/pprof/ with profiles of the process, such as 127.0.0.1:6060; empty serves none")
 	flags.StringVar(&o.CSIEndpoint, "csi-endpoint", "", "`endpoint` of the CSI driver's controller for the sidecars of this pod, such as unix:///csi/csi.sock; default is none")
 	flags.BoolVar(&o.CSITrustParameters, "csi-trust-parameters", false, "let anyone who reaches --csi-endpoint make volumes for any namespace, for orchestrators without claims and the tests of the specification; needs rights over claims that only the component csi-trust-parameters gives")
+	flags.DurationVar(&o.AttacherTimeout, "csi-attacher-timeout", 5*time.Minute, "how long VolumeAttachments may wait without a call from the pod's csi-attacher, before a leader hands over to another replica; 0 means for ever")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "hold a Lease while provisioning, so that several replicas can run")
 	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "how long a follower waits for a silent leader before it takes over")
 	flags.DurationVar(&o.RenewDeadline, "renew-deadline", 10*time.Second, "how long a leader tries to renew before it stops")
@@ -136,6 +140,9 @@ func (o *Options) Validate() error {
 		}
 	} else if o.CSITrustParameters {
 		problems = append(problems, errors.New("--csi-trust-parameters has no effect without --csi-endpoint"))
+	}
+	if o.AttacherTimeout < 0 {
+		problems = append(problems, fmt.Errorf("--csi-attacher-timeout is %s; give a positive duration, or 0 for none", o.AttacherTimeout))
 	}
 	if err := onlyLoopback(o.PprofAddress); err != nil {
 		problems = append(problems, err)

@@ -82,12 +82,14 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	defer a.leads.Store(&leadership{ctx: termCtx, fence: notLeading})
 	a.logger.Info("Leading", "identity", a.identity)
 
+	stop, handOver := context.WithCancel(stop)
+	defer handOver()
 	// Work stops when either context ends.
 	work, stopWork := context.WithCancel(termCtx)
 	defer stopWork()
 	defer context.AfterFunc(stop, stopWork)()
 
-	t := a.newTerm(work, termCtx, fence)
+	t := a.newTerm(work, termCtx, fence, handOver)
 	counted, err := t.informers.follow(t.provisioner, t.protector, t.snapshots)
 	if err != nil {
 		return err
@@ -152,8 +154,9 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	return ended
 }
 
-// newTerm makes everything that a leader needs, but starts nothing.
-func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
+// newTerm makes everything that a leader needs, but starts nothing. handOver ends the
+// term as a stop of the process does.
+func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOver func()) *term {
 	t := &term{
 		backends: &termBackends{
 			policy:     a.policy.Load,
@@ -222,7 +225,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error) *term {
 		Resolver: t.provisioner.Sources(), Client: a.client, Claims: a.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: a.factory.Storage().V1().StorageClasses().Lister(),
 		Limiter: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second, time.Minute), Logger: a.logger,
 	})
-	t.csi = a.newCSI(work, termCtx, t)
+	t.csi = a.newCSI(work, termCtx, t, handOver)
 	t.library = a.newLibrary(work, t)
 	t.library.ControllerWaitGroup(&t.workers)
 	return t

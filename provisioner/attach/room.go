@@ -169,6 +169,19 @@ func (e *Engine) waiting() map[string][]*storagev1.VolumeAttachment {
 	return found
 }
 
+// Awaited returns the name of a VolumeAttachment for which csi-attacher has something to
+// do, according to the cache; empty if there is none.
+func (e *Engine) Awaited() string {
+	for _, object := range e.Attachments.List() {
+		if a, ok := object.(*storagev1.VolumeAttachment); ok && (!a.Status.Attached || a.DeletionTimestamp != nil) {
+			if _, ours := e.handleOf(a); ours {
+				return a.Name
+			}
+		}
+	}
+	return ""
+}
+
 // keepPlaces reserves the places of a volume on nodes for which an earlier term made an
 // attachment, although their VolumeAttachments do not show it yet. A record without a
 // VolumeAttachment holds no place: nobody would ever give it back.

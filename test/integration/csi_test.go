@@ -506,3 +506,39 @@ func TestAttachmentsSurviveTheirLeaders(t *testing.T) {
 		w.must(c.detached(w.ctx, v, 1))
 	}
 }
+
+// TestALeaderWithoutItsAttacherHandsOver: to a replica that has one, and says so. A leader
+// with a csi-attacher leads on.
+func TestALeaderWithoutItsAttacherHandsOver(t *testing.T) {
+	w := newWorld(t, "csisilent", cindersim.Options{})
+	c, volumes := w.csi(1, 2)
+	patience := append([]string{"--csi-attacher-timeout", "5s"}, shortLease...)
+	lame := w.startWithSidecar(patience...)
+	w.must(c.attachTo(w.ctx, volumes[0], 0))
+	_, err := c.attached(w.ctx, volumes[0], 0)
+	w.must(err)
+	lame.Attacher.Stop()
+	next := w.startWithSidecar(patience...)
+	w.must(c.attachTo(w.ctx, volumes[1], 0))
+	_, err = c.attached(w.ctx, volumes[1], 0)
+	w.must(err)
+	if !next.Leads(w.ctx) || lame.Leads(w.ctx) {
+		t.Error("the replica without csi-attacher leads")
+	}
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		events, err := suite.Client.CoreV1().Events("").List(w.ctx, metav1.ListOptions{FieldSelector: "reason=AttacherSilent"})
+		if err != nil {
+			return "", err
+		}
+		for _, e := range events.Items {
+			if strings.HasPrefix(e.Message, "VolumeAttachment "+c.attachment(volumes[1], 0)+" has waited for 5s without a call from the csi-attacher beside replica ") {
+				return "", nil
+			}
+		}
+		return fmt.Sprintf("no event among %d says that csi-attacher is silent", len(events.Items)), nil
+	}))
+	for _, v := range volumes {
+		w.must(c.detachFrom(w.ctx, v, 0))
+		w.must(c.detached(w.ctx, v, 0))
+	}
+}

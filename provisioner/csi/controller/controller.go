@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -82,14 +83,22 @@ type Server struct {
 	// term is part of the tokens of lists.
 	term    string
 	running sync.WaitGroup
-	mu      sync.Mutex
-	busy    map[string]time.Time // what has a call under way, and since when
+	// attacher is when csi-attacher last called, in nanoseconds since 1970.
+	attacher atomic.Int64
+	mu       sync.Mutex
+	busy     map[string]time.Time // what has a call under way, and since when
 }
 
 // New makes the services of one term.
 func New(options Options) *Server {
-	return &Server{Options: options, term: rand.Text(), busy: map[string]time.Time{}}
+	s := &Server{Options: options, term: rand.Text(), busy: map[string]time.Time{}}
+	s.attacher.Store(time.Now().UnixNano())
+	return s
 }
+
+// AttacherCalled returns when csi-attacher last called, or when the term began. Without
+// other work, it lists the volumes once a minute (its flag --reconcile-sync).
+func (s *Server) AttacherCalled() time.Time { return time.Unix(0, s.attacher.Load()) }
 
 // Wait returns when no call is under way, even one whose caller no longer waits. No new
 // calls may come.

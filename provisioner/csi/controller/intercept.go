@@ -15,6 +15,10 @@ import (
 // grpc.UnaryServerInterceptor.
 func (s *Server) Intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method, started := path.Base(info.FullMethod), time.Now()
+	switch method {
+	case "ControllerPublishVolume", "ControllerUnpublishVolume", "ListVolumes":
+		s.attacher.Store(started.UnixNano())
+	}
 	response, err := handler(ctx, request)
 	code, took := status.Code(err), time.Since(started)
 	s.Observe(method, code.String(), took)
