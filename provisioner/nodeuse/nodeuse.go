@@ -120,8 +120,8 @@ func ReportIndexers() cache.Indexers {
 			return nil, fmt.Errorf("a cache of reports holds a %T", object)
 		}
 		var names []string
-		for _, handle := range staged.Of(lease).Volumes {
-			names = append(names, csiName(wire.DriverName, handle))
+		for _, name := range reportedBy(staged.Of(lease)) {
+			names = append(names, string(name))
 		}
 		return names, nil
 	}}
@@ -130,16 +130,28 @@ func ReportIndexers() cache.Indexers {
 // csiName is kubelet's name for a volume of a CSI driver.
 func csiName(driver, handle string) string { return "kubernetes.io/csi/" + driver + "^" + handle }
 
-// stagedBy returns the volumes that a report says its node still has.
-func stagedBy(lease *coordinationv1.Lease, node *corev1.Node) []corev1.UniqueVolumeName {
+// reportedBy returns the volumes that a report names.
+func reportedBy(report staged.Report) []corev1.UniqueVolumeName {
 	var names []corev1.UniqueVolumeName
-	report := staged.Of(lease)
 	for _, handle := range report.Volumes {
-		if report.Has(handle, node) {
-			names = append(names, corev1.UniqueVolumeName(csiName(wire.DriverName, handle)))
-		}
+		names = append(names, corev1.UniqueVolumeName(csiName(wire.DriverName, handle)))
+	}
+	for _, name := range report.Mounts {
+		names = append(names, mounted(name))
 	}
 	return names
+}
+
+// mounted is our name for a volume that a node plugin reports as mounted by kubelet. No
+// plugin of kubelet has this name.
+func mounted(name string) corev1.UniqueVolumeName { return corev1.UniqueVolumeName("mounted/" + name) }
+
+// stagedBy returns the volumes that a report says its node still has.
+func stagedBy(lease *coordinationv1.Lease, node *corev1.Node) []corev1.UniqueVolumeName {
+	if report := staged.Of(lease); report.Holds(node) {
+		return reportedBy(report)
+	}
+	return nil
 }
 
 // Volume is a volume as nodes know it.
@@ -148,7 +160,7 @@ type Volume struct {
 	// object exists.
 	PV  string
 	UID types.UID
-	// Names are the names that kubelet may use for the volume.
+	// Names are the names that kubelet and node plugins may use for the volume.
 	Names []corev1.UniqueVolumeName
 	// ID is Cinder's ID of a volume whose PersistentVolume, and therefore its names,
 	// are not known. A name that contains the ID or the name of the PersistentVolume
@@ -173,29 +185,34 @@ func VolumeOf(pv *corev1.PersistentVolume) Volume {
 	return v
 }
 
-// Names returns kubelet's names for the volume of a PersistentVolume: the plugin's name
+// Names returns kubelet's name for the volume of a PersistentVolume: the plugin's name
 // followed by the plugin's name for the volume (GetUniqueVolumeName in pkg/volume/util
-// and GetVolumeName in pkg/volume/iscsi, fc, csi and flexvolume of Kubernetes). Sources
-// that are never attached have none.
+// and GetVolumeName in pkg/volume/iscsi, fc, csi and flexvolume of Kubernetes). The name
+// under which a node plugin reports kubelet's mount of it follows. Sources that are never
+// attached have none.
 func Names(pv *corev1.PersistentVolume) []corev1.UniqueVolumeName {
 	source := pv.Spec.PersistentVolumeSource
-	var name string
+	name := func(format string, arguments ...any) corev1.UniqueVolumeName {
+		return corev1.UniqueVolumeName(fmt.Sprintf(format, arguments...))
+	}
 	switch {
 	case source.ISCSI != nil:
-		name = fmt.Sprintf("kubernetes.io/iscsi/%s:%s:%d", source.ISCSI.TargetPortal, source.ISCSI.IQN, source.ISCSI.Lun)
+		at := source.ISCSI
+		return []corev1.UniqueVolumeName{
+			name("kubernetes.io/iscsi/%s:%s:%d", at.TargetPortal, at.IQN, at.Lun), mounted(staged.ISCSIMount(at.TargetPortal, at.IQN, fmt.Sprint(at.Lun))),
+		}
 	case source.FC != nil && len(source.FC.TargetWWNs) > 0 && source.FC.Lun != nil:
-		name = fmt.Sprintf("kubernetes.io/fc/%v:%d", source.FC.TargetWWNs, *source.FC.Lun)
+		at := source.FC
+		return []corev1.UniqueVolumeName{name("kubernetes.io/fc/%v:%d", at.TargetWWNs, *at.Lun), mounted(staged.FCMount(at.TargetWWNs, fmt.Sprint(*at.Lun), nil))}
 	case source.FC != nil:
-		name = fmt.Sprintf("kubernetes.io/fc/%v", source.FC.WWIDs)
+		return []corev1.UniqueVolumeName{name("kubernetes.io/fc/%v", source.FC.WWIDs), mounted(staged.FCMount(nil, "", source.FC.WWIDs))}
 	case source.CSI != nil:
-		name = csiName(source.CSI.Driver, source.CSI.VolumeHandle)
+		return []corev1.UniqueVolumeName{name("%s", csiName(source.CSI.Driver, source.CSI.VolumeHandle))}
 	case source.FlexVolume != nil:
 		// Kubelet ignores the driver's own name for the volume.
-		name = source.FlexVolume.Driver + "/" + pv.Name
-	default:
-		return nil
+		return []corev1.UniqueVolumeName{name("%s/%s", source.FlexVolume.Driver, pv.Name)}
 	}
-	return []corev1.UniqueVolumeName{corev1.UniqueVolumeName(name)}
+	return nil
 }
 
 // volumesOf lists the volumes that a node uses or has attached.
@@ -302,7 +319,7 @@ func (t *Tracker) Users(ctx context.Context, v Volume) ([]string, error) {
 		return nil, fmt.Errorf("cannot tell whether a node still uses the volume of PersistentVolume %s: %w", v.PV, err)
 	}
 	attached := seen.attached[v.PV]
-	if v.MayAttach && seen.unreported != nil {
+	if seen.unreported != nil && (len(v.Names) > 0 || v.ID != "") {
 		return nil, fmt.Errorf("cannot tell whether a node still uses the volume of PersistentVolume %s: %w", v.PV, seen.unreported)
 	}
 	switch {

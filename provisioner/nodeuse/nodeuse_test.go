@@ -45,11 +45,12 @@ func TestNamesAreThoseOfKubelet(t *testing.T) {
 		source corev1.PersistentVolumeSource
 		want   string
 	}{
-		{"iscsi", iscsi().Spec.PersistentVolumeSource, iscsiName},
+		{"iscsi", iscsi().Spec.PersistentVolumeSource,
+			iscsiName + " mounted/iscsi/10.0.0.1:3260-iqn.2010-10.org.openstack:volume-1-lun-1"},
 		{"fibre channel by ports", corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{TargetWWNs: []string{"50060e801049cfd1", "50060e801049cfd2"}, Lun: &lun}},
-			"kubernetes.io/fc/[50060e801049cfd1 50060e801049cfd2]:3"},
+			"kubernetes.io/fc/[50060e801049cfd1 50060e801049cfd2]:3 mounted/fc/50060e801049cfd1-50060e801049cfd2-lun-3"},
 		{"fibre channel by volume", corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{WWIDs: []string{"3600508b400105e210000900000490000"}}},
-			"kubernetes.io/fc/[3600508b400105e210000900000490000]"},
+			"kubernetes.io/fc/[3600508b400105e210000900000490000] mounted/fc/3600508b400105e210000900000490000"},
 		{"csi", csi().Spec.PersistentVolumeSource, "kubernetes.io/csi/rbd.csi.ceph.com^volume-1"},
 		{"flex", corev1.PersistentVolumeSource{FlexVolume: &corev1.FlexPersistentVolumeSource{Driver: "example.org/nvme"}}, "example.org/nvme/pvc-1"},
 		{"nfs is never attached", corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nfs", Path: "/"}}, ""},
@@ -128,23 +129,31 @@ func tracker(t *testing.T, caches bool, objects ...runtime.Object) (*Tracker, *f
 
 // TestAStagedVolumeIsInUse: the node's plugin reports it, whatever its kubelet lists.
 func TestAStagedVolumeIsInUse(t *testing.T) {
-	pv := csi()
-	pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle = wire.DriverName, "gold/volume-1"
+	ours := csi()
+	ours.Spec.CSI.Driver, ours.Spec.CSI.VolumeHandle = wire.DriverName, "gold/volume-1"
+	const mounted = "iscsi/10.0.0.1:3260-iqn.2010-10.org.openstack:volume-1-lun-1"
 	machine := staged.Machine{SystemUUID: "uuid-1", Boot: "boot-1"}
 	here := func(n *corev1.Node) { n.Status.NodeInfo.SystemUUID = "uuid-1" }
+	booted := func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" }
 	for name, c := range map[string]struct {
-		reported []string
-		node     *corev1.Node
-		uses     bool
+		volume, mount string // reported
+		pv            *corev1.PersistentVolume
+		node          *corev1.Node
+		uses          bool
 	}{
-		"staged":                 {[]string{"gold/volume-1"}, node("n1", here), true},
-		"another volume":         {[]string{"gold/volume-2"}, node("n1", here), false},
-		"rebooted":               {[]string{"gold/volume-1"}, node("n1", here, func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" }), false},
-		"off":                    {[]string{"gold/volume-1"}, node("n1", here, outOfService), false},
-		"of a node that is gone": {[]string{"gold/volume-1"}, node("n2", here), false},
+		"staged":                          {"gold/volume-1", "", ours, node("n1", here), true},
+		"another volume":                  {"gold/volume-2", "", ours, node("n1", here), false},
+		"rebooted":                        {"gold/volume-1", "", ours, node("n1", here, booted), false},
+		"off":                             {"gold/volume-1", "", ours, node("n1", here, outOfService), false},
+		"of a node that is gone":          {"gold/volume-1", "", ours, node("n2", here), false},
+		"kubelet has mounted it":          {"", mounted, iscsi(), node("n1", here), true},
+		"kubelet has mounted another one": {"", mounted + "1", iscsi(), node("n1", here), false},
+		"mounted before a reboot":         {"", mounted, iscsi(), node("n1", here, booted), false},
+		"mounted on a node that is off":   {"", mounted, iscsi(), node("n1", here, outOfService), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			lease := staged.Report{Machine: machine, Volumes: c.reported, Written: time.Now()}.Lease("ns", "n1")
+			pv := c.pv
+			lease := staged.Report{Machine: machine, Volumes: []string{c.volume}, Mounts: []string{c.mount}, Written: time.Now()}.Lease("ns", "n1")
 			tracker, client := tracker(t, true, c.node)
 			reports := cache.NewIndexer(cache.MetaNamespaceKeyFunc, ReportIndexers())
 			if err := errors.Join(reports.Add(lease), client.Tracker().Add(lease)); err != nil {
@@ -167,8 +176,8 @@ func TestAStagedVolumeIsInUse(t *testing.T) {
 			if _, err := tracker.Users(t.Context(), VolumeOf(pv)); err == nil {
 				t.Error("the reports are not read, and the volume is free")
 			}
-			if _, err := tracker.Users(t.Context(), VolumeOf(iscsi())); err != nil {
-				t.Errorf("a native volume needs no reports: %v", err)
+			if _, err := tracker.Users(t.Context(), VolumeOf(&corev1.PersistentVolume{})); err != nil {
+				t.Errorf("a volume that is never attached needs no reports: %v", err)
 			}
 		})
 	}

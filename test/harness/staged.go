@@ -18,7 +18,13 @@ func Machine(node, boot string) staged.Machine {
 // ReportStaged reports what a node has staged, by their handles in order, as its plugin
 // does.
 func (s *Suite) ReportStaged(ctx context.Context, node string, machine staged.Machine, volumes ...string) error {
-	lease := staged.Report{Machine: machine, Volumes: volumes, Written: time.Now()}.Lease(Namespace, node)
+	return s.Report(ctx, node, staged.Report{Machine: machine, Volumes: volumes})
+}
+
+// Report writes what a node has, as its plugin does.
+func (s *Suite) Report(ctx context.Context, node string, report staged.Report) error {
+	report.Written = time.Now()
+	lease := report.Lease(Namespace, node)
 	leases := s.Client.CoordinationV1().Leases(Namespace)
 	for {
 		_, err := leases.Create(ctx, lease, metav1.CreateOptions{})

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
@@ -221,4 +222,28 @@ func TestRescueOfReleasedVolumesIsHeard(t *testing.T) {
 		w.must(err)
 	}
 	w.noResidue()
+}
+
+// TestVolumeThatKubeletForgotIsLeftToItsNode: a kubelet could not unmount a native volume,
+// was started again, and lists nothing. Its node plugin reports the mount.
+func TestVolumeThatKubeletForgotIsLeftToItsNode(t *testing.T) {
+	w := newWorld(t, "forgotten", cindersim.Options{})
+	w.must(suite.AllowCSINodes(w.ctx, w.provisioner))
+	w.start("--csi-endpoint", "unix://"+w.socket())
+	pv, volume := w.bound("a", "forgotten", "gold")
+	node := w.node("forgotten-1")
+	machine := harness.Machine(node.Name, "boot-1")
+	node.Status.NodeInfo = corev1.NodeSystemInfo{SystemUUID: machine.SystemUUID, MachineID: machine.MachineID, BootID: machine.Boot}
+	w.updateStatus(node)
+	at := pv.Spec.ISCSI
+	mount := staged.ISCSIMount(at.TargetPortal, at.IQN, fmt.Sprint(at.Lun))
+	w.must(suite.Report(w.ctx, node.Name, staged.Report{Machine: machine, Mounts: []string{mount}}))
+	w.unclaim("a", "forgotten")
+	_, err := suite.WaitEvent(w.ctx, metav1.NamespaceDefault, pv.Name, "VolumeStillInUse", "node "+node.Name+" still uses the volume")
+	w.must(err)
+	if touched := w.isTouched(volume); touched != "" {
+		t.Error(touched)
+	}
+	w.must(suite.Report(w.ctx, node.Name, staged.Report{Machine: machine}))
+	w.gone(pv.Name, volume)
 }

@@ -214,8 +214,22 @@ func (o *Options) reporter(root host.Root) (*staged.Reporter, error) {
 	machine.SystemUUID, machine.MachineID = h.MachineIDs()
 	return staged.NewReporter(staged.ReporterOptions{
 		Leases: client.Leases(o.Namespace), Namespace: o.Namespace, Node: o.NodeName, Machine: machine,
-		Volumes: func() ([]string, error) { return node.StagedVolumes(root, o.StateDir, machine.Boot) }, Logger: o.Logger,
+		Volumes: func() ([]string, error) { return node.StagedVolumes(root, o.StateDir, machine.Boot) },
+		Mounts:  func() ([]string, error) { return kubeletMounts(h, root.Resolve(o.KubeletDir)) },
+		Logger:  o.Logger,
 	}), nil
+}
+
+// kubeletMounts returns the native volumes that kubelet has mounted.
+func kubeletMounts(h *host.Host, kubeletDir string) ([]string, error) {
+	all, err := h.Mounts()
+	var found []string
+	for _, m := range all {
+		if name := staged.MountAt(kubeletDir, m.At); name != "" {
+			found = append(found, name)
+		}
+	}
+	return found, err
 }
 
 // reportTimeout ends a request to the API server. The kubelet repeats a call to stage a

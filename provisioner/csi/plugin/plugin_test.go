@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 )
 
 // buffer is a log that is read while it is written.
@@ -214,5 +217,22 @@ func TestOptionsThatCannotBe(t *testing.T) {
 	o := Options{NodeName: "n", Namespace: "n", Endpoint: "unix:///run/csi.sock", KubeletDir: "/k", HostRoot: "/", StateDir: "/s"}
 	if err := o.Complete(nil); err != nil || o.Endpoint != "/run/csi.sock" || o.RegistrationDir != "/k/plugins_registry" {
 		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// TestKubeletsMountsAreFoundBehindALink: the kernel's table has paths without links.
+func TestKubeletsMountsAreFoundBehindALink(t *testing.T) {
+	dir := t.TempDir()
+	const table = "36 35 8:16 / /data/kubelet/plugins/kubernetes.io/iscsi/iface-default/10.0.0.1:3260-iqn.x:v-lun-1 rw - ext4 /dev/sdb rw\n" +
+		"37 35 0:5 /sdc /data/kubelet/plugins/kubernetes.io/fc/volumeDevices/5006-lun-2/uid rw - devtmpfs udev rw\n" +
+		"38 35 8:48 / /data/kubelet/plugins/kubernetes.io/csi/standalone-cinder.openstack.org/0/globalmount rw - ext4 /dev/sdd rw\n"
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "proc/1"), 0o700), os.MkdirAll(filepath.Join(dir, "var/lib"), 0o700), os.MkdirAll(filepath.Join(dir, "data/kubelet"), 0o700),
+		os.Symlink("/data/kubelet", filepath.Join(dir, "var/lib/kubelet")), os.WriteFile(filepath.Join(dir, "proc/1/mountinfo"), []byte(table), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	root := host.NewLocal(dir)
+	found, err := kubeletMounts(host.New(root, slog.New(slog.DiscardHandler)), root.Resolve("/var/lib/kubelet"))
+	if want := []string{"iscsi/10.0.0.1:3260-iqn.x:v-lun-1", "fc/5006-lun-2"}; err != nil || !slices.Equal(found, want) {
+		t.Errorf("found %q (%v), want %q", found, err, want)
 	}
 }

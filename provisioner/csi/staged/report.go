@@ -47,6 +47,9 @@ const (
 	// AnnotationVolumes has the handles of the staged volumes, separated by spaces. An
 	// operator who removes it says that the node has none.
 	AnnotationVolumes = "standalone-cinder.openstack.org/staged-volumes"
+	// AnnotationMounts has the names of the native volumes that kubelet has mounted,
+	// separated by spaces.
+	AnnotationMounts = "standalone-cinder.openstack.org/kubelet-mounts"
 	// AnnotationSystemUUID and AnnotationMachineID identify the machine, like the fields
 	// of these names in a Node's status.
 	AnnotationSystemUUID = "standalone-cinder.openstack.org/system-uuid"
@@ -87,6 +90,8 @@ type Report struct {
 	Machine
 	// Volumes are the handles of the volumes that are staged, or being staged, in order.
 	Volumes []string
+	// Mounts are the names of the native volumes that kubelet has mounted, in order.
+	Mounts []string
 	// Written is when the report last changed.
 	Written time.Time
 }
@@ -96,7 +101,7 @@ func (r Report) Lease(namespace, node string) *coordinationv1.Lease {
 	boot, written := r.Boot, metav1.NewMicroTime(r.Written)
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: LeaseName(node), Labels: Labels(), Annotations: map[string]string{
-			AnnotationVolumes: strings.Join(r.Volumes, " "), AnnotationSystemUUID: r.SystemUUID, AnnotationMachineID: r.MachineID,
+			AnnotationVolumes: strings.Join(r.Volumes, " "), AnnotationMounts: strings.Join(r.Mounts, " "), AnnotationSystemUUID: r.SystemUUID, AnnotationMachineID: r.MachineID,
 		}},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &boot, RenewTime: &written},
 	}
@@ -117,17 +122,29 @@ func Of(lease *coordinationv1.Lease) Report {
 			r.Volumes = append(r.Volumes, handle)
 		}
 	}
+	for name := range strings.FieldsSeq(lease.Annotations[AnnotationMounts]) {
+		if isMount(name) && len(r.Mounts) < maxVolumes {
+			r.Mounts = append(r.Mounts, name)
+		}
+	}
 	slices.Sort(r.Volumes)
+	slices.Sort(r.Mounts)
 	return r
 }
 
-// Has reports whether the machine that wrote the report may still write to a volume. node
+// Has reports whether the machine that wrote the report may still write to a volume.
+func (r Report) Has(volume string, node *corev1.Node) bool {
+	_, listed := slices.BinarySearch(r.Volumes, volume)
+	return listed && r.Holds(node)
+}
+
+// Holds reports whether what the report names is still on the machine that wrote it. node
 // is the Node object of that name at present; nil if it is deleted, by which an operator
 // says that the machine is gone. What another boot of the machine had staged is not
 // mounted any more. Another machine under the name says nothing about the first one,
 // unless the Node was deleted in between.
-func (r Report) Has(volume string, node *corev1.Node) bool {
-	if _, listed := slices.BinarySearch(r.Volumes, volume); !listed || node == nil {
+func (r Report) Holds(node *corev1.Node) bool {
+	if node == nil {
 		return false
 	}
 	now := MachineOf(node)
@@ -155,9 +172,9 @@ func IsOff(node *corev1.Node) bool {
 
 // foreign returns an error if another machine's report must not be replaced.
 func (r Report) foreign(by Machine, node string) error {
-	if len(r.Volumes) == 0 || r.IsSame(by) {
+	if len(r.Volumes)+len(r.Mounts) == 0 || r.IsSame(by) {
 		return nil
 	}
-	return fmt.Errorf("Lease %s says that another machine, %s, has %d volumes staged under the name of node %s; if that machine is gone for good, delete the Node object %s, and restart the kubelet here",
-		LeaseName(node), cmp.Or(r.SystemUUID, r.MachineID, "of unknown ID"), len(r.Volumes), node, node)
+	return fmt.Errorf("Lease %s says that another machine, %s, has %d volumes staged or mounted under the name of node %s; if that machine is gone for good, delete the Node object %s, and restart the kubelet here",
+		LeaseName(node), cmp.Or(r.SystemUUID, r.MachineID, "of unknown ID"), len(r.Volumes)+len(r.Mounts), node, node)
 }

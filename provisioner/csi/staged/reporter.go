@@ -24,13 +24,18 @@ type ReporterOptions struct {
 	Machine Machine
 	// Volumes returns the volumes that the node has state files of.
 	Volumes func() ([]string, error)
-	Logger  *slog.Logger
+	// Mounts returns the native volumes that kubelet has mounted.
+	Mounts func() ([]string, error)
+	Logger *slog.Logger
 	// Pause is the time between two attempts to write a report that could not be written;
 	// zero means 5 s.
 	Pause time.Duration
 	// Recheck is the time after which the report is written although nothing has changed,
 	// since somebody may have deleted or changed it; zero means 5 min.
 	Recheck time.Duration
+	// Look is the time between two looks at Mounts, of which nobody tells the Reporter;
+	// zero means 10 s.
+	Look time.Duration
 }
 
 // Reporter keeps the report of one node true. A volume has a state file before it is in
@@ -43,9 +48,9 @@ type Reporter struct {
 	late chan struct{}
 
 	mu sync.Mutex // held while a report is written
-	// lease is the last one that was read or written, and reported are the volumes in it.
+	// lease is the last one that was read or written, and reported is what it says.
 	lease    *coordinationv1.Lease
-	reported []string
+	reported Report
 }
 
 // NewReporter makes a Reporter.
@@ -55,6 +60,9 @@ func NewReporter(options ReporterOptions) *Reporter {
 	}
 	if options.Recheck == 0 {
 		options.Recheck = 5 * time.Minute
+	}
+	if options.Look == 0 {
+		options.Look = 10 * time.Second
 	}
 	return &Reporter{ReporterOptions: options, late: make(chan struct{}, 1)}
 }
@@ -80,20 +88,22 @@ func (r *Reporter) Changed() {
 
 // Run brings the report up to date until the context ends.
 func (r *Reporter) Run(ctx context.Context) {
+	recheck := time.NewTicker(r.Recheck)
+	defer recheck.Stop()
 	for {
 		err := r.update(ctx)
-		var again <-chan time.Time
+		pause := r.Look
 		if err != nil && ctx.Err() == nil {
 			r.Logger.Warn("the report of the staged volumes cannot be written, and will be written again", "error", err)
-			again = time.After(r.Pause)
+			pause = r.Pause
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-again:
-		case <-time.After(r.Recheck):
+		case <-time.After(pause):
+		case <-recheck.C:
 			r.mu.Lock()
-			r.lease, r.reported = nil, nil
+			r.lease = nil
 			r.mu.Unlock()
 		case <-r.late:
 		}
@@ -104,18 +114,28 @@ func (r *Reporter) Run(ctx context.Context) {
 func (r *Reporter) update(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	volumes, err := r.volumes()
-	if err != nil || r.lease != nil && slices.Equal(volumes, r.reported) {
+	now, err := r.look()
+	if err != nil || r.lease != nil && slices.Equal(now.Volumes, r.reported.Volumes) && slices.Equal(now.Mounts, r.reported.Mounts) {
 		return err
 	}
 	return r.write(ctx)
 }
 
-// volumes returns the volumes that the report must name, in order.
-func (r *Reporter) volumes() ([]string, error) {
+// look returns what the report must say. Mounts that cannot be read now stay in it: they
+// are no reason to stage nothing.
+func (r *Reporter) look() (Report, error) {
 	volumes, err := r.Volumes()
+	if err != nil {
+		return Report{}, err
+	}
 	slices.Sort(volumes)
-	return volumes, err
+	mounts, err := r.Mounts()
+	if err != nil {
+		r.Logger.Warn("kubelet's mounts cannot be read, so the report keeps those that it has", "error", err)
+		mounts = r.reported.Mounts
+	}
+	slices.Sort(mounts)
+	return Report{Machine: r.Machine, Volumes: volumes, Mounts: slices.Compact(mounts), Written: time.Now()}, nil
 }
 
 // write writes the report. It replaces nothing that another machine may have staged, and
@@ -126,11 +146,11 @@ func (r *Reporter) write(ctx context.Context) error {
 			return err
 		}
 		// After the Lease.
-		volumes, err := r.volumes()
+		now, err := r.look()
 		if err != nil {
 			return err
 		}
-		wanted := Report{Machine: r.Machine, Volumes: volumes, Written: time.Now()}.Lease(r.Namespace, r.Node)
+		wanted := now.Lease(r.Namespace, r.Node)
 		var written *coordinationv1.Lease
 		if r.lease == nil {
 			written, err = r.Leases.Create(ctx, wanted, metav1.CreateOptions{})
@@ -138,10 +158,9 @@ func (r *Reporter) write(ctx context.Context) error {
 			wanted.ResourceVersion = r.lease.ResourceVersion
 			written, err = r.Leases.Update(ctx, wanted, metav1.UpdateOptions{})
 		}
-		r.lease, r.reported = written, volumes
+		r.lease, r.reported = written, now
 		if err != nil {
-			// Whatever became of it.
-			r.lease, r.reported = nil, nil
+			r.lease = nil // whatever became of it
 		}
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) {
 			continue
@@ -166,6 +185,6 @@ func (r *Reporter) read(ctx context.Context) error {
 	if err := Of(present).foreign(r.Machine, r.Node); err != nil {
 		return err
 	}
-	r.lease = present
+	r.lease, r.reported = present, Of(present)
 	return nil
 }

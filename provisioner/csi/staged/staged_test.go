@@ -66,6 +66,10 @@ func TestForgedReportsAreBounded(t *testing.T) {
 	if len(got) != maxVolumes || got[0] != "gold/v1" || got[1] != "gold/v2" {
 		t.Errorf("%d volumes, first %q", len(got), got[:2])
 	}
+	lease.Annotations[AnnotationMounts] = "nfs/x iscsi/ iscsi/" + strings.Repeat("x", 500) + strings.Repeat(" iscsi/t-lun-1", 2*maxVolumes)
+	if got := Of(lease).Mounts; len(got) != maxVolumes || got[0] != "iscsi/t-lun-1" {
+		t.Errorf("%d mounts, first %q", len(got), got[0])
+	}
 	lease.Annotations, lease.Spec.HolderIdentity, lease.Spec.RenewTime = nil, nil, nil
 	if got := Of(lease); got.Volumes != nil || got.Boot != "" {
 		t.Errorf("%+v", got)
@@ -79,8 +83,26 @@ func TestForgedReportsAreBounded(t *testing.T) {
 type node struct {
 	mu     sync.Mutex
 	files  map[string]bool
-	broken bool
-	client *fake.Clientset
+	mounts []string
+	// broken and unreadable are the state files and the mounts.
+	broken, unreadable bool
+	client             *fake.Clientset
+}
+
+func (n *node) mounted() ([]string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.unreadable {
+		return nil, errors.New("no table")
+	}
+	return slices.Clone(n.mounts), nil
+}
+
+// mount has kubelet mount just these volumes.
+func (n *node) mount(names ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mounts = names
 }
 
 func (n *node) volumes() ([]string, error) {
@@ -109,7 +131,7 @@ func newNode() *node { return &node{files: map[string]bool{}, client: fake.NewCl
 func (n *node) reporter(uuid string) *Reporter {
 	return NewReporter(ReporterOptions{
 		Leases: n.client.CoordinationV1().Leases("ns"), Namespace: "ns", Node: "n1", Machine: Machine{SystemUUID: uuid, Boot: "boot-of-" + uuid},
-		Volumes: n.volumes, Logger: slog.New(slog.DiscardHandler), Pause: time.Millisecond,
+		Volumes: n.volumes, Mounts: n.mounted, Logger: slog.New(slog.DiscardHandler), Pause: time.Millisecond, Look: time.Millisecond,
 	})
 }
 
@@ -231,7 +253,7 @@ func TestAnotherMachinesReportIsNotReplaced(t *testing.T) {
 	first, second := n.reporter("ab-1"), other.reporter("ab-2")
 	must(t, n.stage(first, "gold/v1"))
 	err := other.stage(second, "gold/v9")
-	if err == nil || !strings.Contains(err.Error(), "Lease staged-volumes.n1 says that another machine, ab-1, has 1 volumes staged under the name of node n1") {
+	if err == nil || !strings.Contains(err.Error(), "Lease staged-volumes.n1 says that another machine, ab-1, has 1 volumes staged or mounted under the name of node n1") {
 		t.Errorf("the error is %v", err)
 	}
 	n.wants(t, "gold/v1")
@@ -329,4 +351,66 @@ func (n *node) eventually(t *testing.T, volumes ...string) {
 			t.Fatalf("reported %q, want %q", n.reported(t), volumes)
 		}
 	}
+}
+
+// TestMountsHaveTheNamesOfKubelet: the paths are those of kubelet's plugins, release 1.36.
+func TestMountsHaveTheNamesOfKubelet(t *testing.T) {
+	const plugins = "/var/lib/kubelet/plugins/kubernetes.io/"
+	for at, want := range map[string]string{
+		plugins + "iscsi/iface-default/10.0.0.1:3260-iqn.2010-10.org.openstack:volume-1-lun-1":                          ISCSIMount("10.0.0.1:3260", "iqn.2010-10.org.openstack:volume-1", "1"),
+		plugins + "iscsi/iface-10.0.0.1:3260:pvc-1/10.0.0.1:3260-iqn.x:v-lun-10":                                        ISCSIMount("10.0.0.1", "iqn.x:v", "10"),
+		plugins + "iscsi/volumeDevices/iface-default/[fd00::1]:3260-iqn.x:v-lun-0/7b1c0d4e-0000-4000-8000-000000000001": ISCSIMount("[fd00::1]:3260", "iqn.x:v", "0"),
+		plugins + "fc/50060e801049cfd1-50060e801049cfd2-lun-3":                                                          FCMount([]string{"50060e801049cfd1", "50060e801049cfd2"}, "3", nil),
+		plugins + "fc/volumeDevices/3600508b400105e210000900000490000/7b1c0d4e-0000-4000-8000-000000000001":             FCMount(nil, "", []string{"3600508b400105e210000900000490000"}),
+		plugins + "csi/rbd.csi.ceph.com/0123/globalmount":                                                               "",
+		plugins + "iscsi":               "",
+		plugins + "iscsi/iface-default": "",
+		"/var/lib/kubelet/pods/7b1c0d4e-0000-4000-8000-000000000001/volumes/kubernetes.io~iscsi/pvc-1": "",
+		"/mnt/plugins/kubernetes.io/iscsi/iface-default/10.0.0.1:3260-iqn.x:v-lun-1":                   "",
+		plugins + "iscsi/iface-default/10.0.0.1:3260-iqn.x:v lun-1":                                    "",
+	} {
+		if got := MountAt("/var/lib/kubelet", at); got != want {
+			t.Errorf("%s: got %q, want %q", at, got, want)
+		}
+	}
+}
+
+// TestTheReportNamesWhatKubeletHasMounted: the plugin looks at the mounts again and again,
+// and those that it cannot read stay reported, even if it was just started.
+func TestTheReportNamesWhatKubeletHasMounted(t *testing.T) {
+	n := newNode()
+	n.mount("iscsi/b-lun-1", "iscsi/a-lun-1", "iscsi/b-lun-1")
+	mounted := func(want ...string) {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			lease, err := n.client.CoordinationV1().Leases("ns").Get(t.Context(), "staged-volumes.n1", metav1.GetOptions{})
+			if err == nil && slices.Equal(Of(lease).Mounts, want) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("want %q; %v", want, err)
+			}
+		}
+	}
+	run := func() (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		r := n.reporter("ab-1")
+		go func() { defer close(done); r.Run(ctx) }()
+		return func() { cancel(); <-done }
+	}
+	stop := run()
+	mounted("iscsi/a-lun-1", "iscsi/b-lun-1")
+	n.mount("iscsi/a-lun-1")
+	mounted("iscsi/a-lun-1")
+	stop()
+
+	n.unreadable = true
+	must(t, n.stage(n.reporter("ab-1"), "gold/v1"))
+	mounted("iscsi/a-lun-1")
+	n.wants(t, "gold/v1")
+	n.unreadable = false
+	n.mount()
+	defer run()()
+	mounted()
 }
