@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -151,50 +152,54 @@ func (u *unsettled) postpone(at onNode, until time.Time) {
 }
 
 // mayWrite asks the API server whether a node may still write to a volume. It also
-// returns the Node if the answer depended on it. A node that has never reported may have
-// staged anything.
-func (e *Engine) mayWrite(ctx context.Context, volume wire.Handle, name string) (node *corev1.Node, may bool, err error) {
-	lease, err := e.Client.CoordinationV1().Leases(e.Namespace).Get(ctx, staged.LeaseName(name), metav1.GetOptions{})
+// returns the Lease with the node's report, and the Node if the answer depended on it. A
+// node that has never reported may have staged anything.
+func (e *Engine) mayWrite(ctx context.Context, volume wire.Handle, name string) (lease *coordinationv1.Lease, node *corev1.Node, may bool, err error) {
+	lease, err = e.Client.CoordinationV1().Leases(e.Namespace).Get(ctx, staged.LeaseName(name), metav1.GetOptions{})
 	silent := apierrors.IsNotFound(err)
 	if err != nil && !silent {
-		return nil, false, fmt.Errorf("cannot tell whether node %s has unstaged volume %s: %w", name, volume, err)
+		return nil, nil, false, fmt.Errorf("cannot tell whether node %s has unstaged volume %s: %w", name, volume, err)
 	}
 	var report staged.Report
 	if !silent {
 		report = staged.Of(lease)
 		if _, listed := slices.BinarySearch(report.Volumes, volume.String()); !listed {
-			return nil, false, nil
+			return lease, nil, false, nil
 		}
 	}
 	node, err = e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, false, nil
+		return nil, nil, false, nil
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("cannot tell whether node %s has unstaged volume %s: %w", name, volume, err)
+		return nil, nil, false, fmt.Errorf("cannot tell whether node %s has unstaged volume %s: %w", name, volume, err)
 	}
-	return node, silent || report.Has(volume.String(), node), nil
+	return lease, node, silent || report.Has(volume.String(), node), nil
 }
 
 // mayBeTaken reports whether a volume may be taken from a node that may write to it.
 // With fencing by initiator the array keeps the node out, but a Ready node has not lost
 // the volume: it only has not unstaged it yet.
 func (e *Engine) mayBeTaken(volume wire.Handle, node *corev1.Node) bool {
-	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+	return staged.IsOff(node) || e.Rules(volume.Backend).FencedByInitiator && !isReady(node)
+}
+
+func isReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-	return staged.IsOff(node) || e.Rules(volume.Backend).FencedByInitiator && !ready
 }
 
 // letsGo reports whether a volume may be detached from a node. If the node may still
 // write to the volume, and it may not be taken, letsGo notes that the detachment is owed.
 func (e *Engine) letsGo(ctx context.Context, volume wire.Handle, name string) (bool, error) {
-	node, may, err := e.mayWrite(ctx, volume, name)
+	lease, node, may, err := e.mayWrite(ctx, volume, name)
 	switch {
 	case err != nil:
 		return false, err
 	case !may:
-		return true, nil
+		err := e.forbid(ctx, volume, name, lease)
+		return err == nil, err
 	case !e.mayBeTaken(volume, node):
 		e.unsettled.owe(name, volume)
 		return false, nil
@@ -203,6 +208,40 @@ func (e *Engine) letsGo(ctx context.Context, volume wire.Handle, name string) (b
 	e.unsettled.take(name, volume)
 	e.Logger.Warn("Taking a volume from a node that may still write to it", "volume", volume.String(), "node", name, "outOfService", staged.IsOff(node))
 	return true, nil
+}
+
+// forbid keeps a node from staging a volume that is about to be detached from it. Its
+// kubelet may have seen the VolumeAttachment before the node paused, and stage the volume
+// when the node goes on. If Kubernetes detached the volume in an orderly way, the kubelet
+// is done with it.
+func (e *Engine) forbid(ctx context.Context, volume wire.Handle, name string, lease *coordinationv1.Lease) error {
+	if lease == nil {
+		return nil
+	}
+	if !e.NodesKnown() {
+		return fmt.Errorf("the Nodes are not read yet, so it is not known whether node %s may be about to stage volume %s", name, volume)
+	}
+	node := e.node(name)
+	if node == nil || isReady(node) && !slices.Contains(node.Status.VolumesInUse, corev1.UniqueVolumeName(wire.KubeletName(wire.DriverName, volume.String()))) {
+		return nil
+	}
+	volumes, err := e.Volumes(volume.Backend)
+	if err != nil {
+		return err
+	}
+	v, _, err := volumes.Find(ctx, volume.ID)
+	if err != nil {
+		return err
+	}
+	// An attachment that no record names was never handed out.
+	attachment := stamps.NodeRecordsOf(v)[wire.NodeKey(name)].AttachmentID
+	if attachment == "" || slices.Contains(staged.Of(lease).Ended, attachment) {
+		return nil
+	}
+	if _, err := e.Client.CoordinationV1().Leases(e.Namespace).Update(ctx, staged.End(lease, attachment), metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("cannot tell node %s that volume %s is detached from it: %w", name, volume, err)
+	}
+	return nil
 }
 
 // barred returns why a node may get no new attachment: it has a volume staged that

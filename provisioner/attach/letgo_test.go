@@ -633,3 +633,63 @@ func TestManyForgedReportsCostFewRequests(t *testing.T) {
 		t.Errorf("%d requests", n)
 	}
 }
+
+// TestANodeThatPausedStagesNothingThatIsDetached: its kubelet saw the VolumeAttachment,
+// and the node goes on when another one has the volume. The ended attachment is in the
+// Lease before anything is detached, and only in the version that did not name the volume.
+func TestANodeThatPausedStagesNothingThatIsDetached(t *testing.T) {
+	inUse := func(node *corev1.Node) {
+		node.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName("kubernetes.io/csi/" + wire.DriverName + "^" + handle().String())}
+	}
+	for name, c := range map[string]struct {
+		node     *corev1.Node
+		recorded string // attachment
+		ended    []string
+	}{
+		"it is not Ready":                        {machine("n1", "boot-1"), "attachment-1", []string{"attachment-1"}},
+		"its kubelet is about to use the volume": {machine("n1", "boot-1", ready, inUse), "attachment-1", []string{"attachment-1"}},
+		"it is Ready, and done with the volume":  {machine("n1", "boot-1", ready), "attachment-1", nil},
+		"it never got the attachment":            {machine("n1", "boot-1"), "", nil},
+		"it has booted meanwhile":                {machine("n1", "boot-2"), "attachment-1", []string{"attachment-1"}},
+	} {
+		for _, by := range []string{"its own detachment", "another node's attachment"} {
+			t.Run(name+", by "+by, func(t *testing.T) {
+				w := newWorld(t, testPV(), testSecret(), c.node, machine("n2", "boot-9", ready))
+				w.reportsStaged(t, "n1", "boot-1")
+				w.reportsStaged(t, "n2", "boot-9")
+				w.volumes.found = &cinder.Volume{ID: volumeID, Metadata: map[string]string{}}
+				if c.recorded != "" {
+					w.volumes.found.Metadata[stamps.NodeRecordPrefix+wire.NodeKey("n1")] = stamps.NodeRecord{AttachmentID: c.recorded, Node: "n1"}.String()
+				}
+				detach := func() error {
+					if by == "its own detachment" {
+						return w.Unpublish(t.Context(), handle(), idOf(t, n1))
+					}
+					w.volumes.others = []string{"n1"}
+					_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n2})
+					return err
+				}
+				if by != "its own detachment" {
+					w.wants(t, pvName, handle(), "n2")
+				}
+				refuse := true
+				w.client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+					return refuse, nil, errors.New("another version")
+				})
+				if err := detach(); (err != nil) != (c.ended != nil) {
+					t.Errorf("while the Lease changes: %v", err)
+				}
+				if c.ended != nil && w.detached() {
+					t.Error("it is detached although the node may not know")
+				}
+				refuse = false
+				must(t, detach())
+				lease, err := w.client.CoordinationV1().Leases(own).Get(t.Context(), staged.LeaseName("n1"), metav1.GetOptions{})
+				must(t, err)
+				if got := staged.Of(lease).Ended; !slices.Equal(got, c.ended) {
+					t.Errorf("ended are %q, want %q", got, c.ended)
+				}
+			})
+		}
+	}
+}

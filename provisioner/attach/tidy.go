@@ -113,7 +113,7 @@ func (e *Engine) settle(ctx context.Context) {
 		if node := e.node(at.node); node != nil && e.has(at, node) {
 			continue
 		}
-		if _, may, err := e.mayWrite(ctx, at.volume, at.node); err == nil && !may {
+		if _, _, may, err := e.mayWrite(ctx, at.volume, at.node); err == nil && !may {
 			e.unsettled.over(at.node, at.volume)
 			e.Logger.Info("A node has let go of a volume that was taken from it", "volume", at.volume.String(), "node", at.node)
 		}

@@ -127,14 +127,11 @@ func ReportIndexers() cache.Indexers {
 	}}
 }
 
-// csiName is kubelet's name for a volume of a CSI driver.
-func csiName(driver, handle string) string { return "kubernetes.io/csi/" + driver + "^" + handle }
-
 // reportedBy returns the volumes that a report names.
 func reportedBy(report staged.Report) []corev1.UniqueVolumeName {
 	var names []corev1.UniqueVolumeName
 	for _, handle := range report.Volumes {
-		names = append(names, corev1.UniqueVolumeName(csiName(wire.DriverName, handle)))
+		names = append(names, corev1.UniqueVolumeName(wire.KubeletName(wire.DriverName, handle)))
 	}
 	for _, name := range report.Mounts {
 		names = append(names, mounted(name))
@@ -207,7 +204,7 @@ func Names(pv *corev1.PersistentVolume) []corev1.UniqueVolumeName {
 	case source.FC != nil:
 		return []corev1.UniqueVolumeName{name("kubernetes.io/fc/%v", source.FC.WWIDs), mounted(staged.FCMount(nil, "", source.FC.WWIDs))}
 	case source.CSI != nil:
-		return []corev1.UniqueVolumeName{name("%s", csiName(source.CSI.Driver, source.CSI.VolumeHandle))}
+		return []corev1.UniqueVolumeName{name("%s", wire.KubeletName(source.CSI.Driver, source.CSI.VolumeHandle))}
 	case source.FlexVolume != nil:
 		// Kubelet ignores the driver's own name for the volume.
 		return []corev1.UniqueVolumeName{name("%s/%s", source.FlexVolume.Driver, pv.Name)}

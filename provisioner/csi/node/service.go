@@ -41,7 +41,7 @@ type Options struct {
 type Reporter interface {
 	// Staging returns when the leader can know of all volumes that have state files. None
 	// must be staged if it fails.
-	Staging(ctx context.Context) error
+	Staging(ctx context.Context, attachment string) error
 	// Changed says that state files have changed.
 	Changed()
 }
@@ -49,7 +49,7 @@ type Reporter interface {
 // unreported is the Reporter of a node that reports to nobody.
 type unreported struct{}
 
-func (unreported) Staging(context.Context) error { return nil }
+func (unreported) Staging(context.Context, string) error { return nil }
 func (unreported) Changed()                      {}
 
 // Service is the CSI Node service.

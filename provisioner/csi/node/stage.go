@@ -58,7 +58,7 @@ func (s *Service) stage(ctx context.Context, w staging) error {
 	if err := s.state.save(&r); err != nil {
 		return err
 	}
-	if err := s.reporter.Staging(ctx); err != nil {
+	if err := s.reporter.Staging(ctx, r.Attachment); err != nil {
 		return &remainder{errors.Join(err, s.state.remove(r.Volume))}
 	}
 	err = s.bring(ctx, &r, w)

@@ -25,7 +25,7 @@ func (r *reports) volumes() []string {
 	return volumes
 }
 
-func (r *reports) Staging(context.Context) error {
+func (r *reports) Staging(context.Context, string) error {
 	if r.err == nil {
 		r.named = r.volumes()
 	}

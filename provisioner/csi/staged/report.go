@@ -50,6 +50,9 @@ const (
 	// AnnotationMounts has the names of the native volumes that kubelet has mounted,
 	// separated by spaces.
 	AnnotationMounts = "standalone-cinder.openstack.org/kubelet-mounts"
+	// AnnotationEnded has the IDs of attachments that the leader has ended although the
+	// node may be about to stage a volume with them, separated by spaces.
+	AnnotationEnded = "standalone-cinder.openstack.org/ended-attachments"
 	// AnnotationSystemUUID and AnnotationMachineID identify the machine, like the fields
 	// of these names in a Node's status.
 	AnnotationSystemUUID = "standalone-cinder.openstack.org/system-uuid"
@@ -58,6 +61,9 @@ const (
 
 // maxVolumes bounds how many volumes of a report are read. No node has room for as many.
 const maxVolumes = 4096
+
+// maxEnded bounds how many ended attachments a Lease has: the last ones.
+const maxEnded = 64
 
 // Machine identifies one boot of a machine.
 type Machine struct {
@@ -92,6 +98,9 @@ type Report struct {
 	Volumes []string
 	// Mounts are the names of the native volumes that kubelet has mounted, in order.
 	Mounts []string
+	// Ended are the attachments with which nothing may be staged any more, the last one
+	// last. The leader writes them, and the plugin keeps them.
+	Ended []string
 	// Written is when the report last changed.
 	Written time.Time
 }
@@ -101,7 +110,8 @@ func (r Report) Lease(namespace, node string) *coordinationv1.Lease {
 	boot, written := r.Boot, metav1.NewMicroTime(r.Written)
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: LeaseName(node), Labels: Labels(), Annotations: map[string]string{
-			AnnotationVolumes: strings.Join(r.Volumes, " "), AnnotationMounts: strings.Join(r.Mounts, " "), AnnotationSystemUUID: r.SystemUUID, AnnotationMachineID: r.MachineID,
+			AnnotationVolumes: strings.Join(r.Volumes, " "), AnnotationMounts: strings.Join(r.Mounts, " "),
+			AnnotationEnded: strings.Join(r.Ended, " "), AnnotationSystemUUID: r.SystemUUID, AnnotationMachineID: r.MachineID,
 		}},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &boot, RenewTime: &written},
 	}
@@ -129,7 +139,22 @@ func Of(lease *coordinationv1.Lease) Report {
 	}
 	slices.Sort(r.Volumes)
 	slices.Sort(r.Mounts)
+	for attachment := range strings.FieldsSeq(lease.Annotations[AnnotationEnded]) {
+		r.Ended = append(r.Ended, attachment)
+	}
+	r.Ended = r.Ended[max(0, len(r.Ended)-maxEnded):]
 	return r
+}
+
+// End returns a Lease that forbids its node to stage anything with an attachment. It must
+// replace just this version of the Lease: then a volume that it does not name is not
+// staged with that attachment, even if the node pauses now, because the plugin, too,
+// replaces only the version that it has read.
+func End(lease *coordinationv1.Lease, attachment string) *coordinationv1.Lease {
+	ended := append(Of(lease).Ended, attachment)
+	lease = lease.DeepCopy()
+	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, AnnotationEnded, strings.Join(ended[max(0, len(ended)-maxEnded):], " "))
+	return lease
 }
 
 // Has reports whether the machine that wrote the report may still write to a volume.

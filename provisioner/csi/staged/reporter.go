@@ -68,12 +68,15 @@ func NewReporter(options ReporterOptions) *Reporter {
 }
 
 // Staging returns when the report names all volumes that have state files. A volume
-// whose state file was just written must not be staged if it fails.
-func (r *Reporter) Staging(ctx context.Context) error {
+// whose state file was just written must not be staged with the attachment if it fails.
+func (r *Reporter) Staging(ctx context.Context, attachment string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.write(ctx); err != nil {
 		return fmt.Errorf("nothing is staged, because the report of the staged volumes cannot be written: %w", err)
+	}
+	if attachment != "" && slices.Contains(r.reported.Ended, attachment) {
+		return fmt.Errorf("nothing is staged, because attachment %s was ended while this node did not answer; the volume can be staged once Kubernetes has attached it again", attachment)
 	}
 	return nil
 }
@@ -135,7 +138,7 @@ func (r *Reporter) look() (Report, error) {
 		mounts = r.reported.Mounts
 	}
 	slices.Sort(mounts)
-	return Report{Machine: r.Machine, Volumes: volumes, Mounts: slices.Compact(mounts), Written: time.Now()}, nil
+	return Report{Machine: r.Machine, Volumes: volumes, Mounts: slices.Compact(mounts), Ended: r.reported.Ended, Written: time.Now()}, nil
 }
 
 // write writes the report. It replaces nothing that another machine may have staged, and

@@ -138,7 +138,7 @@ func (n *node) reporter(uuid string) *Reporter {
 // stage writes a volume's state file, and reports it.
 func (n *node) stage(r *Reporter, volume string) error {
 	n.set(volume, true)
-	return r.Staging(context.Background())
+	return r.Staging(context.Background(), "attachment-of-"+volume)
 }
 
 // guardVersions makes the API server refuse changes of an older Lease than it has.
@@ -215,7 +215,7 @@ func TestTwoPluginsOfOneNodeLoseNothing(t *testing.T) {
 		once.Do(func() { must(t, n.stage(old, "gold/v1")) })
 		return volumes, err
 	}
-	must(t, fresh.Staging(t.Context()))
+	must(t, fresh.Staging(t.Context(), ""))
 	n.wants(t, "gold/v1")
 	// The other way round.
 	must(t, n.stage(fresh, "gold/v2"))
@@ -238,11 +238,11 @@ func TestNothingIsStagedUnreported(t *testing.T) {
 	}
 	silent = false
 	n.broken = true
-	if err := r.Staging(t.Context()); err == nil {
+	if err := r.Staging(t.Context(), ""); err == nil {
 		t.Error("it is staged although the state files cannot be read")
 	}
 	n.broken = false
-	must(t, r.Staging(t.Context()))
+	must(t, r.Staging(t.Context(), ""))
 	n.wants(t, "gold/v1")
 }
 
@@ -260,7 +260,7 @@ func TestAnotherMachinesReportIsNotReplaced(t *testing.T) {
 	// It has unstaged them.
 	n.set("gold/v1", false)
 	must(t, first.update(t.Context()))
-	must(t, second.Staging(t.Context()))
+	must(t, second.Staging(t.Context(), ""))
 	n.wants(t, "gold/v9")
 }
 
@@ -413,4 +413,41 @@ func TestTheReportNamesWhatKubeletHasMounted(t *testing.T) {
 	n.mount()
 	defer run()()
 	mounted()
+}
+
+// TestNothingIsStagedWithAnAttachmentThatHasEnded: whether the leader ends it before or
+// after the plugin has read the Lease, and whoever writes the Lease meanwhile.
+func TestNothingIsStagedWithAnAttachmentThatHasEnded(t *testing.T) {
+	end := func(n *node, attachment string) {
+		leases := n.client.CoordinationV1().Leases("ns")
+		lease, err := leases.Get(t.Context(), "staged-volumes.n1", metav1.GetOptions{})
+		must(t, err)
+		_, err = leases.Update(t.Context(), End(lease, attachment), metav1.UpdateOptions{})
+		must(t, err)
+	}
+	refused := func(err error, attachment string) {
+		t.Helper()
+		want := "nothing is staged, because attachment " + attachment + " was ended while this node did not answer; the volume can be staged once Kubernetes has attached it again"
+		if err == nil || err.Error() != want {
+			t.Errorf("the error is %v", err)
+		}
+	}
+	n := newNode()
+	n.guardVersions()
+	r := n.reporter("ab-1")
+	must(t, n.stage(r, "gold/v0"))
+	end(n, "attachment-of-gold/v1")
+	refused(n.stage(r, "gold/v1"), "attachment-of-gold/v1")
+	n.set("gold/v1", false)
+	must(t, n.stage(r, "gold/v2"))
+	n.wants(t, "gold/v0", "gold/v2")
+	// Another plugin of the node, which has read nothing yet.
+	refused(n.stage(n.reporter("ab-1"), "gold/v1"), "attachment-of-gold/v1")
+	for i := range 2 * maxEnded {
+		end(n, fmt.Sprint(i))
+	}
+	refused(r.Staging(t.Context(), fmt.Sprint(2*maxEnded-1)), fmt.Sprint(2*maxEnded-1))
+	if len(r.reported.Ended) != maxEnded {
+		t.Errorf("%d attachments are kept", len(r.reported.Ended))
+	}
 }

@@ -20,6 +20,11 @@ type Handle struct {
 // VolumeSnapshotContent holds.
 func (h Handle) String() string { return h.Backend + "/" + h.ID }
 
+// KubeletName is kubelet's name for a volume of a CSI driver, in the status of Nodes
+// (GetUniqueVolumeName in pkg/volume/util and GetVolumeName in pkg/volume/csi of
+// Kubernetes).
+func KubeletName(driver, handle string) string { return "kubernetes.io/csi/" + driver + "^" + handle }
+
 // ParseHandle reads what String writes. Its error addresses a person who wrote the
 // object by hand.
 func ParseHandle(text string) (Handle, error) {
