@@ -115,7 +115,7 @@ func (e *endpoint) publish(ctx context.Context, target Target, to PublishRequest
 func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, error) {
 	e.known.ForgetSeen(target.VolumeID)
 	v, err := e.owned(ctx, target)
-	if err == nil && v.ID != "" && !stamps.IsCSI(v) {
+	if (err == nil || cinder.IsKind(err, KindInUse)) && v.ID != "" && !stamps.IsCSI(v) {
 		// Its attachment, if it has one, belongs to all nodes, and no record names it.
 		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s was not created for a CSI PersistentVolume, so the program does not attach or detach it", v.ID)
 	}
@@ -345,7 +345,8 @@ func (l *Lifecycle) Unpublish(ctx context.Context, target Target, from Unpublish
 
 func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishRequest) error {
 	v, err := e.ofNodes(ctx, target)
-	if err != nil || v.ID == "" {
+	// An attachment of somebody else stays, and keeps no node's.
+	if err != nil && !cinder.IsKind(err, KindInUse) || v.ID == "" {
 		return err
 	}
 	ctx = withPermit(ctx, target.Permit, v)
@@ -353,13 +354,13 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 	attached := v.Attachments
 	unknown := v.Status != cinder.StatusAvailable && !onlyRecorded(v, records)
 	if unknown || v.Status == cinder.StatusAvailable && len(records) > 0 {
-		if attached, err = e.attachments(ctx, v); err != nil {
+		if attached, err = e.attachments(ctx, v); err != nil && !cinder.IsKind(err, KindInUse) {
 			return err
 		}
 	}
 	hadAttachment := isAmong(attached, records[from.Key].AttachmentID)
 	_, recorded := records[from.Key]
-	ended := map[string]bool{} // the IDs of attachments
+	settled := map[string]bool{} // attachments that have ended, or are somebody else's
 	for _, of := range slices.Sorted(maps.Keys(records)) {
 		if from.Key != "" && of != from.Key {
 			continue
@@ -369,7 +370,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 			if err := e.deleteAttachment(ctx, id); err != nil {
 				return err
 			}
-			ended[id] = true
+			settled[id] = true
 		}
 		err := e.clearRecord(ctx, v.ID, of)
 		if cinder.IsKind(err, cinder.KindNotFound) {
@@ -384,8 +385,11 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 	if !unknown {
 		return nil
 	}
+	for _, a := range slices.Concat(v.Attachments, attached) {
+		settled[a.ID] = settled[a.ID] || !target.attachedBy(a)
+	}
 	for _, a := range attached {
-		if ended[a.ID] || slices.ContainsFunc(slices.Collect(maps.Values(records)), func(r stamps.NodeRecord) bool { return r.AttachmentID == a.ID }) {
+		if settled[a.ID] || slices.ContainsFunc(slices.Collect(maps.Values(records)), func(r stamps.NodeRecord) bool { return r.AttachmentID == a.ID }) {
 			continue
 		}
 		if other := unrecorded(from.Others, records); other && a.Status == cinder.AttachmentAttached && hostOf(v, a.ID) == "" {
@@ -396,9 +400,8 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 		}
 		switch host := hostOf(v, a.ID); {
 		case from.Key != "" && host != "" && host != stamps.NodeHost(from.Node, e.cluster):
-			continue // another node's, whose record was lost, or somebody else's
-		case host != "" && !strings.HasSuffix(host, stamps.NodeHostSuffix(e.cluster)),
-			host == "" && a.Status == cinder.AttachmentAttached && !from.Attached && !recorded:
+			continue // another node's, whose record was lost
+		case host == "" && a.Status == cinder.AttachmentAttached && !from.Attached && !recorded:
 			continue // somebody else's; the audit reports it
 		}
 		if err := e.deleteAttachment(ctx, a.ID); err != nil {

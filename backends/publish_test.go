@@ -48,6 +48,19 @@ func (m *memoryCinder) recordedFor(t *testing.T, id string, nodes ...string) {
 	m.forgetLog()
 }
 
+// attachedBy makes an attachment that is not the program's.
+func (m *memoryCinder) attachedBy(t *testing.T, id string, by cinder.Attachment) {
+	t.Helper()
+	attachment, _, err := m.CreateAttachment(t.Context(), id, cinder.Connector{Host: by.Host}, false)
+	success(t, err)
+	success(t, m.CompleteAttachment(t.Context(), attachment))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	shown := m.volumes[id].Attachments
+	shown[len(shown)-1].ServerID, shown[len(shown)-1].Host = by.ServerID, by.Host
+	m.log = nil
+}
+
 func TestPublish(t *testing.T) {
 	const (
 		mark     = "metadata.update volume-1"
@@ -365,6 +378,15 @@ func TestUnpublish(t *testing.T) {
 			m.loseRecord(t, "volume-1", "n2")
 		}, key: "key-of-n1", status: cinder.StatusInUse},
 		"of mode native": {volume: mine(1, cinder.StatusInUse), key: "key-of-n1", status: cinder.StatusInUse, kind: KindNotOurs},
+		"another host has it": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) { m.attachedBy(t, "volume-1", cinder.Attachment{Host: "rescue"}) },
+			key: "key-of-n1", status: cinder.StatusInUse},
+		"another host has it, too": {volume: shared, prepare: func(t *testing.T, m *memoryCinder) {
+			m.recordedFor(t, "volume-1", "n1")
+			m.attachedBy(t, "volume-1", cinder.Attachment{Host: "rescue"})
+		}, key: "key-of-n1", want: []string{"attachment.delete attachment-2", clears}, status: cinder.StatusInUse},
+		"an instance has it, and a member is told no host": {volume: shared, prepare: func(t *testing.T, m *memoryCinder) {
+			m.attachedBy(t, "volume-1", cinder.Attachment{ServerID: "instance"})
+		}, key: "key-of-n1", status: cinder.StatusInUse},
 	} {
 		t.Run(name, func(t *testing.T) {
 			memory := newMemoryCinder()
