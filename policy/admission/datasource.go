@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
@@ -38,6 +39,9 @@ func DataSourceOf(claim *corev1.PersistentVolumeClaim, parameters map[string]str
 		return nil, &policy.Denial{Reason: policy.AwaitsPopulator, Message: fmt.Sprintf("the claim waits for a volume populator of %s, which has its volume made for a claim of its own", populator)}
 	}
 	given, refused := givenSource(claim)
+	if refused == nil && given != nil {
+		refused = misnamed("spec.dataSource", given.Name)
+	}
 	if refused != nil {
 		return nil, refused
 	}
@@ -54,6 +58,9 @@ func DataSourceOf(claim *corev1.PersistentVolumeClaim, parameters map[string]str
 			return nil, unsupported("annotation %s asks for a copy of claim %q, but content is copied only within one namespace", CloneAnnotation, annotated)
 		}
 		name = rest
+	}
+	if refused := misnamed("annotation "+CloneAnnotation, name); refused != nil {
+		return nil, refused
 	}
 	if given != nil && (given.Kind != ClaimKind || given.Name != name) {
 		return nil, unsupported("annotation %s asks for a copy of claim %q, and spec.dataSource for the content of %s %q; keep one of them", CloneAnnotation, name, given.Kind, given.Name)
@@ -105,6 +112,15 @@ func givenSource(claim *corev1.PersistentVolumeClaim) (*DataSource, *policy.Deni
 		return &DataSource{Kind: wanted.kind, Name: wanted.name}, nil
 	}
 	return nil, unsupported("spec.dataSource asks for the content of %s %q, which is not supported; the claim is not given an empty volume instead; remove the data source", wanted.kind, wanted.name)
+}
+
+// misnamed refuses a name that no object can have. The API server accepts names of any
+// length here.
+func misnamed(where, name string) *policy.Denial {
+	if len(validation.IsDNS1123Subdomain(name)) == 0 {
+		return nil
+	}
+	return &policy.Denial{Reason: policy.InvalidClaim, Message: fmt.Sprintf("%s names %.60q, which cannot be the name of an object; replace the claim", where, name)}
 }
 
 func textOf(text *string) string {

@@ -132,3 +132,28 @@ func TestPopulatedClaim(t *testing.T) {
 		})
 	}
 }
+
+// TestNamesThatNoObjectCanHaveAreRefused: the API server accepts names of any length in
+// a data source, and a refusal repeats only the beginning.
+func TestNamesThatNoObjectCanHaveAreRefused(t *testing.T) {
+	long := strings.Repeat("x", 600<<10)
+	for name, c := range map[string]struct{ source, annotation string }{
+		"too long":              {source: long},
+		"no name":               {source: "A claim!"},
+		"too long, of a clone":  {annotation: long},
+		"of a clone, qualified": {annotation: "team-a/" + long},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", Annotations: map[string]string{}}}
+			if c.source != "" {
+				claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: ClaimKind, Name: c.source}
+			} else {
+				claim.Annotations[CloneAnnotation] = c.annotation
+			}
+			source, refused := DataSourceOf(claim, map[string]string{"smartclone": "true"})
+			if source != nil || refused == nil || refused.Reason != policy.InvalidClaim || len(refused.Message) > 200 {
+				t.Errorf("got %+v, %.300v", source, refused)
+			}
+		})
+	}
+}

@@ -13,12 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/tools/reference"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/bound"
 )
 
-// The queue is bounded to some 10 MiB. One namespace may take at most half of it.
+// The queue is bounded to some 16 MiB, since no message has more than a kilobyte. One
+// namespace may take at most half of it.
 const (
-	maxWaiting            = 20_000
-	maxWaitingOfNamespace = 10_000
+	maxWaiting            = 10_000
+	maxWaitingOfNamespace = maxWaiting / 2
 )
 
 // Recorder keeps events until it is their turn: first the turn of their namespace, so
@@ -101,6 +104,7 @@ func (r *Recorder) next() event {
 }
 
 func (r *Recorder) add(about runtime.Object, annotations map[string]string, eventType, reason, message string) {
+	message = bound.Message(message)
 	referred, err := reference.GetReference(r.scheme, about)
 	if err != nil {
 		// The next recorder reports what is wrong with the object.

@@ -11,6 +11,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/bound"
 )
 
 // Trigger is an event that may unblock parked objects.
@@ -147,7 +149,7 @@ func (l *Lot[T]) NoteFailure(uid types.UID, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.reported[uid]
-	if known.failure = message; known.failing.IsZero() {
+	if known.failure = bound.Message(message); known.failing.IsZero() {
 		known.failing = time.Now()
 	}
 	l.reported[uid] = known
@@ -232,7 +234,7 @@ func (l *Lot[T]) List() []Parked[T] {
 func (l *Lot[T]) IsNews(uid types.UID, reason, message string, passing bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := time.Now()
+	at, message := time.Now(), bound.Message(message)
 	now := report{reason: reason, message: message, at: at, latest: message, since: at}
 	before := l.reported[uid]
 	same := before.reason == reason

@@ -17,7 +17,9 @@ import (
 
 // NewTrimmer makes the Trimmer for the objects in the process's informer caches.
 func NewTrimmer() *trim.Trimmer {
-	return trim.New(trim.Options{IsRead: isReadOnClaims, KeepOnVolumes: keepOnVolumes, IsUnique: isUnique})
+	return trim.New(trim.Options{
+		IsRead: isReadOnClaims, IsReadFinalizer: func(name string) bool { return name == CopyFinalizer }, KeepOnVolumes: keepOnVolumes, IsUnique: isUnique,
+	})
 }
 
 // isReadOnClaims reports whether this program or the library reads an annotation of

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/bound"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/follow"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
@@ -93,7 +94,7 @@ func (c *Controller) missingResources() ([]string, error) {
 
 // startCaches watches the snapshot objects until stop is called.
 func (c *Controller) startCaches(ctx context.Context) (stop func(), err error) {
-	factory := snapshotinformers.NewSharedInformerFactoryWithOptions(c.Snapshots, resyncPeriod, snapshotinformers.WithTransform(withoutManagedFields))
+	factory := snapshotinformers.NewSharedInformerFactoryWithOptions(c.Snapshots, resyncPeriod, snapshotinformers.WithTransform(trimmed))
 	api := factory.Snapshot().V1()
 	shown := &caches{api.VolumeSnapshots().Lister(), api.VolumeSnapshotContents().Lister(), api.VolumeSnapshotClasses().Lister(), nil}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
@@ -115,11 +116,29 @@ func (c *Controller) startCaches(ctx context.Context) (stop func(), err error) {
 	return func() { cancel(); factory.Shutdown() }, nil
 }
 
-// withoutManagedFields drops managedFields, which nobody reads and which take the most
-// memory.
-func withoutManagedFields(object any) (any, error) {
-	if accessor, err := meta.Accessor(object); err == nil {
-		accessor.SetManagedFields(nil)
+// trimmed keeps of a VolumeSnapshot, which tenants write, only what is read, and a
+// bounded part of each text. The other objects are the cluster's.
+func trimmed(object any) (any, error) {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return object, nil
+	}
+	accessor.SetManagedFields(nil)
+	snapshot, ok := object.(*snapshotv1.VolumeSnapshot)
+	if !ok {
+		return object, nil
+	}
+	snapshot.ObjectMeta = metav1.ObjectMeta{
+		Name: snapshot.Name, Namespace: snapshot.Namespace, UID: snapshot.UID, ResourceVersion: snapshot.ResourceVersion,
+		CreationTimestamp: snapshot.CreationTimestamp, DeletionTimestamp: snapshot.DeletionTimestamp,
+	}
+	for _, text := range []*string{snapshot.Spec.Source.PersistentVolumeClaimName, snapshot.Spec.Source.VolumeSnapshotContentName, snapshot.Spec.VolumeSnapshotClassName} {
+		if text != nil {
+			*text = bound.Text(*text)
+		}
+	}
+	if status := snapshot.Status; status != nil && status.Error != nil && status.Error.Message != nil {
+		*status.Error.Message = bound.Message(*status.Error.Message)
 	}
 	return object, nil
 }

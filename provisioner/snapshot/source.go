@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -50,6 +51,9 @@ func (c *Controller) find(snapshot *snapshotv1.VolumeSnapshot) (*source, *denied
 	name := *snapshot.Spec.Source.PersistentVolumeClaimName
 	waiting := func(format string, arguments ...any) (*source, *denied, error) {
 		return nil, &denied{reason: "ClaimNotBound", message: fmt.Sprintf(format, arguments...), triggers: []parking.Trigger{claimTrigger(snapshot.Namespace, name)}}, nil
+	}
+	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return nil, &denied{reason: string(policy.InvalidClaim), message: fmt.Sprintf("%.60q cannot be the name of a claim; replace the VolumeSnapshot", name)}, nil
 	}
 	claim, err := c.Claims.PersistentVolumeClaims(snapshot.Namespace).Get(name)
 	switch {

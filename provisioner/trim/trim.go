@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/bound"
 )
 
 // Trimmer makes objects small before an informer caches them. It drops what no code
@@ -36,8 +38,9 @@ type Trimmer struct {
 
 // Options describe which annotations are needed.
 type Options struct {
-	// IsRead reports whether code reads an annotation of claims.
-	IsRead func(key string) bool
+	// IsRead reports whether code reads an annotation of claims, and IsReadFinalizer
+	// whether it reads a finalizer of claims.
+	IsRead, IsReadFinalizer func(key string) bool
 	// KeepOnVolumes reports whether to keep an annotation of PersistentVolumes.
 	KeepOnVolumes func(key string) bool
 	// IsUnique reports whether no two objects share an annotation's value.
@@ -78,8 +81,8 @@ func (t *Trimmer) Trim(object any) (any, error) {
 	return object, nil
 }
 
-// Claim trims a claim. It keeps no labels, and only annotations that are read, because
-// tenants may write up to 256 KiB of them on each claim.
+// Claim trims a claim. It keeps only what is read, and a bounded part of each text:
+// tenants may write 1.5 MiB into a claim, in almost any of its fields.
 func (t *Trimmer) Claim(claim *corev1.PersistentVolumeClaim) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,23 +90,62 @@ func (t *Trimmer) Claim(claim *corev1.PersistentVolumeClaim) {
 }
 
 func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
-	claim.Labels = nil
+	claim.GenerateName, claim.Labels, claim.OwnerReferences = "", nil, nil
+	var finalizers []string
+	for _, name := range claim.Finalizers {
+		if t.options.IsReadFinalizer(name) {
+			finalizers = append(finalizers, name)
+		}
+	}
+	claim.Finalizers = finalizers
 	t.metadata(&claim.ObjectMeta, t.options.IsRead)
+	for key, value := range claim.Annotations {
+		claim.Annotations[key] = bound.Text(value)
+	}
 	// Sprintf prints maps in the order of their keys.
 	claim.Annotations = t.annotations.same(fmt.Sprintf("%q", claim.Annotations), claim.Annotations)
 	t.share(&claim.Namespace)
 	// Most PersistentVolumes are named after the UID of their claim.
 	shorten(&claim.UID, claim.Spec.VolumeName)
+	claim.Spec.VolumeName = bound.Text(claim.Spec.VolumeName)
+	if claim.Spec.Selector != nil {
+		claim.Spec.Selector = &metav1.LabelSelector{} // such a claim is refused
+	}
+	if source := claim.Spec.DataSource; source != nil {
+		boundReference(source.APIGroup, &source.Kind, nil, &source.Name)
+	}
+	if source := claim.Spec.DataSourceRef; source != nil {
+		boundReference(source.APIGroup, &source.Kind, source.Namespace, &source.Name)
+	}
 	claim.Spec.StorageClassName = t.optional(claim.Spec.StorageClassName)
 	claim.Spec.VolumeMode = t.volumeMode(claim.Spec.VolumeMode)
 	claim.Spec.AccessModes = t.accessModes(claim.Spec.AccessModes)
-	claim.Spec.Resources.Requests = t.resources(claim.Spec.Resources.Requests)
+	claim.Spec.Resources.Requests = t.resources(onlyStorage(claim.Spec.Resources.Requests))
+	claim.Spec.Resources.Limits = t.resources(onlyStorage(claim.Spec.Resources.Limits))
 	claim.Status = corev1.PersistentVolumeClaimStatus{
 		Phase: claim.Status.Phase, Capacity: t.resources(claim.Status.Capacity),
 		// Only claims that were ever expanded have these.
 		AllocatedResources: t.resources(claim.Status.AllocatedResources), AllocatedResourceStatuses: claim.Status.AllocatedResourceStatuses,
 	}
 	shareText(t, &claim.Status.Phase)
+}
+
+// boundReference bounds the texts of a reference, of which some may be nil.
+func boundReference(texts ...*string) {
+	for _, text := range texts {
+		if text != nil {
+			*text = bound.Text(*text)
+		}
+	}
+}
+
+// onlyStorage leaves out resources that volumes do not have.
+func onlyStorage(list corev1.ResourceList) corev1.ResourceList {
+	size, has := list[corev1.ResourceStorage]
+	if !has {
+		return nil
+	}
+	return corev1.ResourceList{corev1.ResourceStorage: size}
 }
 
 // volume keeps a PersistentVolume's specification: the program reads Secret references
@@ -214,6 +256,10 @@ func (t *Trimmer) resources(list corev1.ResourceList) corev1.ResourceList {
 }
 
 func (t *Trimmer) accessModes(modes []corev1.PersistentVolumeAccessMode) []corev1.PersistentVolumeAccessMode {
+	// There are four, and the API server accepts any number of equal ones.
+	if len(modes) > 4 {
+		modes = slices.Clone(slices.Compact(slices.Sorted(slices.Values(modes))))
+	}
 	if len(modes) != 1 {
 		return modes
 	}

@@ -3,6 +3,7 @@ package trim
 import (
 	"encoding/json"
 	"maps"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,8 +29,9 @@ func aClaim(name string) *corev1.PersistentVolumeClaim {
 				corev1.LastAppliedConfigAnnotation: "{}", "own": strings.Repeat("x", 1<<18),
 				annotationRead: "p", corev1.BetaStorageClassAnnotation: "beta",
 			},
-			Finalizers:    []string{"kubernetes.io/pvc-protection"},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+			Finalizers:      []string{"kubernetes.io/pvc-protection", "read"},
+			OwnerReferences: []metav1.OwnerReference{{Name: "owner"}},
+			ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class, VolumeMode: &mode, VolumeName: "pvc-uid",
@@ -53,7 +55,8 @@ func aClaim(name string) *corev1.PersistentVolumeClaim {
 func TestTrimmedClaimKeepsWhatIsRead(t *testing.T) {
 	trimmer := New(testOptions())
 	want := aClaim("data")
-	want.Labels, want.ManagedFields = nil, nil
+	want.Labels, want.ManagedFields, want.OwnerReferences = nil, nil, nil
+	want.Finalizers, want.Spec.Selector = []string{"read"}, &metav1.LabelSelector{}
 	delete(want.Annotations, corev1.LastAppliedConfigAnnotation)
 	delete(want.Annotations, "own")
 	want.Status.Conditions = nil
@@ -251,10 +254,82 @@ const (
 
 func testOptions() Options {
 	return Options{
-		IsRead: func(key string) bool { return key == annotationRead || key == corev1.BetaStorageClassAnnotation },
+		IsReadFinalizer: func(name string) bool { return name == "read" },
+		IsRead:          func(key string) bool { return key == annotationRead || key == corev1.BetaStorageClassAnnotation },
 		IsUnique: func(key string) bool {
 			return key == annotationVolume || key == annotationClaimUID || key == annotationSecret
 		},
 		KeepOnVolumes: func(key string) bool { return key != annotationUnread },
 	}
+}
+
+// worst returns a claim with size bytes in every field for which the API server has no
+// bound of its own.
+func worst(size int) *corev1.PersistentVolumeClaim {
+	big := func() string { return strings.Repeat("x", size) }
+	claim := aClaim("data")
+	for range 5000 {
+		claim.Spec.AccessModes = append(claim.Spec.AccessModes, corev1.ReadWriteMany)
+	}
+	claim.Annotations[annotationRead] = big()
+	claim.Labels = map[string]string{"a": big()}
+	claim.Finalizers = []string{big()}
+	claim.OwnerReferences = []metav1.OwnerReference{{Name: big()}}
+	claim.GenerateName = big()
+	claim.Spec.VolumeName = big()
+	claim.Spec.Selector.MatchLabels["a"] = big()
+	group, namespace := big(), big()
+	claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: big(), Name: big()}
+	claim.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: &group, Kind: big(), Name: big(), Namespace: &namespace}
+	claim.Spec.Resources.Requests[corev1.ResourceName(big())] = resource.MustParse("1")
+	claim.Spec.Resources.Limits[corev1.ResourceName(big())] = resource.MustParse("1")
+	return claim
+}
+
+// TestTrimmedClaimsAreBounded: a tenant writes as much as the API server accepts into
+// every field. The texts that are kept no longer name anything.
+func TestTrimmedClaimsAreBounded(t *testing.T) {
+	trimmer := New(testOptions())
+	claim := worst(100 << 10)
+	if _, err := trimmer.Trim(claim); err != nil {
+		t.Fatal(err)
+	}
+	document, err := json.Marshal(claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(document) > 8<<10 {
+		t.Errorf("a claim of %d bytes is kept: %.2000s", len(document), document)
+	}
+	if name := claim.Spec.DataSource.Name; !strings.HasSuffix(name, "... (cut)") {
+		t.Errorf("the name is cut to %q", name)
+	}
+	again := claim.DeepCopy()
+	if _, err := trimmer.Trim(again); err != nil || !equality.Semantic.DeepEqual(again, claim) {
+		t.Errorf("trimmed again, it is another claim (%v)", err)
+	}
+}
+
+// TestThousandsOfWorstClaimsTakeLittleMemory: nothing that is kept holds on to what was
+// dropped.
+func TestThousandsOfWorstClaimsTakeLittleMemory(t *testing.T) {
+	heap := func() uint64 {
+		var now runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&now)
+		return now.HeapAlloc
+	}
+	trimmer := New(testOptions())
+	kept := make([]*corev1.PersistentVolumeClaim, 2000)
+	before := heap()
+	for i := range kept {
+		kept[i] = worst(20 << 10)
+		if _, err := trimmer.Trim(kept[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := heap() - before; took > 32<<20 {
+		t.Errorf("they take %d MiB", took>>20)
+	}
+	runtime.KeepAlive(kept)
 }

@@ -50,7 +50,7 @@ type Reporter interface {
 type unreported struct{}
 
 func (unreported) Staging(context.Context, string) error { return nil }
-func (unreported) Changed()                      {}
+func (unreported) Changed()                              {}
 
 // Service is the CSI Node service.
 type Service struct {
