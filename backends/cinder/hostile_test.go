@@ -28,6 +28,9 @@ func TestNoAnswerTakesMuchMemory(t *testing.T) {
 	list := func(ctx context.Context, c *Client) error {
 		return c.ListVolumes(ctx, VolumeQuery{PageSize: 1000, Keep: func(key string) bool { return strings.HasPrefix(key, "ours/") }}, func([]Volume) bool { return true })
 	}
+	snapshots := func(ctx context.Context, c *Client) error {
+		return c.ListSnapshots(ctx, SnapshotQuery{PageSize: 1000}, func([]Snapshot) bool { return true })
+	}
 	get := func(ctx context.Context, c *Client) error {
 		_, err := c.Volume(ctx, "v1")
 		return err
@@ -80,6 +83,8 @@ func TestNoAnswerTakesMuchMemory(t *testing.T) {
 		"deep lists":               {send: list, before: `{"volumes":`, each: `[`, after: `}`},
 		"compressed":               {send: list, before: `{"volumes":[{}`, each: `,{}`, after: `]}`, compressed: true},
 		"a long fault":             {send: list, status: http.StatusServiceUnavailable, before: `{"a":[{}`, each: `,{}`, after: `]}`},
+		"snapshots":                {send: snapshots, before: `{"snapshots":[{"id":"a","metadata":{}}`, each: `,{"id":"a","metadata":{}}`, after: `]}`},
+		"metadata of a snapshot":   {send: snapshots, before: `{"snapshots":[{"id":"a","metadata":{"x":""`, each: `,"x":""`, after: `}}]}`},
 		"metadata of one volume":   {send: get, before: `{"volume":{"id":"a","status":"in-use","metadata":{"x":""`, each: `,"x":""`, after: `}}}`},
 		"a connection":             {send: connect, before: `{"connection_info":{"data":[{}`, each: `,{}`, after: `]}}`},
 		"attachments":              {send: attachments, before: `{"attachments":[{}`, each: `,{}`, after: `]}`},
@@ -110,7 +115,7 @@ func TestNoAnswerTakesMuchMemory(t *testing.T) {
 					w.WriteHeader(cmp.Or(test.status, http.StatusOK))
 					_, _ = io.WriteString(to, test.before)
 					chunk := strings.Repeat(test.each, 1+1<<20/len(test.each))
-					for range 2 * maxListingSize >> 20 {
+					for range 2 * maxPageSize >> 20 {
 						// Compressing goes on without an error long after the
 						// client has left.
 						if _, err := io.WriteString(to, chunk); err != nil || r.Context().Err() != nil {

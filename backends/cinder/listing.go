@@ -10,15 +10,13 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
-
-// operationList is the name of a listing in errors and metrics.
-const operationList = "volume.list"
 
 // VolumeQuery narrows a listing. The program never trusts a server's filter:
 // Cinder compares names without case, accents and trailing blanks on some
@@ -46,7 +44,7 @@ func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(
 		values.Set("all_tenants", "1")
 	}
 	return readList(ctx, listing[Volume]{
-		client: c, operation: operationList, collection: "volumes", pageSize: query.PageSize,
+		client: c, operation: "volume.list", collection: "volumes", pageSize: query.PageSize,
 		id: func(v Volume) string { return v.ID },
 		read: func(decoder *json.Decoder) (Volume, error) {
 			var document volumeDocument
@@ -84,7 +82,7 @@ type listing[T any] struct {
 
 // readList calls yield with every page, newest first if the server honors the order.
 func readList[T any](ctx context.Context, l listing[T], values url.Values, yield func(page []T) (more bool)) error {
-	ctx = withOperation(ctx, l.operation)
+	ctx = withPage(withOperation(ctx, l.operation))
 	values.Set("sort", "created_at:desc")
 	if l.pageSize > 0 {
 		values.Set("limit", strconv.Itoa(l.pageSize))
@@ -134,6 +132,11 @@ func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool
 		}
 		visited[next] = true
 		all, following, err := l.page(ctx, next)
+		if smaller := l.half(next); smaller != "" && errors.As(err, new(*tooLargeError)) {
+			// Entries have texts of any length.
+			next = smaller
+			continue
+		}
 		if err != nil {
 			return next != first && IsKind(err, KindNotFound), err
 		}
@@ -158,6 +161,27 @@ func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool
 	return false, nil
 }
 
+// half returns the address of a page with half the entries; empty if it is that of a
+// single one.
+func (l listing[T]) half(address string) string {
+	_, query, _ := strings.Cut(address, "?")
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return ""
+	}
+	limit := defaultPageSize
+	if text := values.Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil {
+			return ""
+		}
+	}
+	if limit < 2 {
+		return ""
+	}
+	values.Set("limit", strconv.Itoa(limit/2))
+	return l.address(values.Encode())
+}
+
 func (l listing[T]) broken(message string) error {
 	return &Error{Backend: l.client.backend, Operation: l.operation, Kind: KindInternal, Message: message}
 }
@@ -172,6 +196,8 @@ func (l listing[T]) page(ctx context.Context, address string) (page []T, next st
 	page, links, err := l.readPage(response.Body)
 	var failed *Error
 	switch {
+	case errors.As(err, new(*tooLargeError)):
+		return nil, "", err
 	case errors.As(err, &failed):
 		failed.Backend, failed.Operation = l.client.backend, l.operation
 		return nil, "", failed

@@ -194,7 +194,7 @@ func (c *Client) MaxMicroversion(ctx context.Context) (int, error) { return c.ma
 // read streams the list that an answer has under a key. read takes each element
 // from the decoder.
 func (c *Client) read(ctx context.Context, operation, address, under string, read func(decoder *json.Decoder) error) error {
-	response, err := c.service.Request(withOperation(ctx, operation), http.MethodGet, address,
+	response, err := c.service.Request(withPage(withOperation(ctx, operation)), http.MethodGet, address,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})
 	if err != nil {
 		return translate(c.backend, operation, err)

@@ -168,7 +168,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if note := turns.CallerOf(r.Context()).Answered; note != nil && response.StatusCode < http.StatusMultipleChoices {
 		note(operation, requestID(response.Header))
 	}
-	response.Body = &body{ReadCloser: response.Body, most: maxAnswer(operation, response.StatusCode), done: done}
+	response.Body = &body{ReadCloser: response.Body, most: maxAnswer(r.Context(), response.StatusCode), done: done}
 	return response, nil
 }
 
@@ -222,19 +222,25 @@ func codeLabel(status int) string {
 // 1.2 MB, a service catalog of many regions a few hundred kilobytes. Decoded,
 // the largest of each takes less than 64 MiB of memory.
 const (
-	maxListingSize = 8 << 20
-	maxAnswerSize  = 1 << 20
+	maxPageSize   = 8 << 20
+	maxAnswerSize = 1 << 20
 	maxFaultSize   = 64 << 10
 	// A token is in a header of the answer to a login.
 	maxHeaderBytes = 256 << 10
 )
 
-func maxAnswer(operation string, status int) int64 {
+type pageKey struct{}
+
+// withPage marks requests whose answers are read as a stream of entries, of which the
+// reader can ask for fewer.
+func withPage(ctx context.Context) context.Context { return context.WithValue(ctx, pageKey{}, true) }
+
+func maxAnswer(ctx context.Context, status int) int64 {
 	switch {
 	case status >= http.StatusMultipleChoices:
 		return maxFaultSize
-	case operation == operationList:
-		return maxListingSize
+	case ctx.Value(pageKey{}) != nil:
+		return maxPageSize
 	}
 	return maxAnswerSize
 }
