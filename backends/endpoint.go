@@ -32,6 +32,8 @@ type endpoint struct {
 	snapshotsKnown  *knowledge.Notes
 	snapshotWatcher *watch.Watcher[cinder.Snapshot]
 
+	// unshown are volumes, snapshots and attachments, whose IDs are all unique.
+	unshown *knowledge.Unshown
 	// shown is true once Cinder has shown a volume of this cluster here.
 	shown atomic.Bool
 	// answerLost is called after a create request whose answer was lost.
@@ -46,6 +48,8 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		cluster: l.options.Cluster,
 		logger:  l.options.Logger,
 		known:   knowledge.NewNotes(&l.mu),
+
+		unshown: knowledge.NewUnshown(),
 
 		snapshotsKnown: knowledge.NewNotes(&l.mu),
 		answerLost: func() {
@@ -130,7 +134,25 @@ func (e *endpoint) get(ctx context.Context, id string) (v cinder.Volume, err err
 	if err == nil {
 		e.note(v)
 	}
-	return v, err
+	return v, e.unlessExpected("volume", id, err)
+}
+
+// expect notes that Cinder has acknowledged an object of another one, if of is not empty.
+func (e *endpoint) expect(id, of string) {
+	e.unshown.Expect(id, of, time.Now().Add(e.timeouts().Create))
+}
+
+// unlessExpected returns the error of a read. If Cinder has acknowledged the object and
+// not shown it since, the answer that it does not exist proves nothing.
+func (e *endpoint) unlessExpected(noun, id string, err error) error {
+	if cinder.IsKind(err, cinder.KindNotFound) && e.unshown.IsExpected(id) {
+		return e.notShown(noun, id)
+	}
+	return err
+}
+
+func (e *endpoint) notShown(noun, id string) error {
+	return e.failure(KindNotShown, "Cinder made %s %s, and does not show it yet: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", noun, id)
 }
 
 func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {

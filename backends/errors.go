@@ -7,16 +7,17 @@ import (
 
 // The kinds of failure that the lifecycle adds to a client's.
 const (
-	KindVolumeFailed cinder.Kind = "VolumeFailed"    // the volume went to error
-	KindTimeout                  = watch.KindTimeout // a wait for a volume timed out
-	KindNotOurs      cinder.Kind = "NotOurs"         // the volume's stamp does not match
-	KindInUse        cinder.Kind = "InUse"           // attached elsewhere, or something depends on it
-	KindHasSnapshots cinder.Kind = "HasSnapshots"    // the volume has snapshots, all of them made for VolumeSnapshots of this cluster
-	KindContested    cinder.Kind = "Contested"       // another party reserved the volume while it was being imported
-	KindRecorded     cinder.Kind = "Recorded"        // the volume was recorded, and is removed only with its object
-	KindRestored     cinder.Kind = "Restored"        // the object was applied again, and nobody asked for the deletion; see stamps.IsRestored
-	KindOnOtherNode  cinder.Kind = "OnOtherNode"     // another node has the volume, which only one may have; see OnOtherNodeError
-	KindElsewhere    cinder.Kind = "Elsewhere"       // absent, but not at the place where it was made; Place is where the backend leads
+	KindVolumeFailed cinder.Kind = "VolumeFailed"     // the volume went to error
+	KindTimeout                  = watch.KindTimeout  // a wait for a volume timed out
+	KindNotShown                 = watch.KindNotShown // Cinder acknowledged it, and does not show it yet
+	KindNotOurs      cinder.Kind = "NotOurs"          // the volume's stamp does not match
+	KindInUse        cinder.Kind = "InUse"            // attached elsewhere, or something depends on it
+	KindHasSnapshots cinder.Kind = "HasSnapshots"     // the volume has snapshots, all of them made for VolumeSnapshots of this cluster
+	KindContested    cinder.Kind = "Contested"        // another party reserved the volume while it was being imported
+	KindRecorded     cinder.Kind = "Recorded"         // the volume was recorded, and is removed only with its object
+	KindRestored     cinder.Kind = "Restored"         // the object was applied again, and nobody asked for the deletion; see stamps.IsRestored
+	KindOnOtherNode  cinder.Kind = "OnOtherNode"      // another node has the volume, which only one may have; see OnOtherNodeError
+	KindElsewhere    cinder.Kind = "Elsewhere"        // absent, but not at the place where it was made; Place is where the backend leads
 )
 
 // NotMadeError means that Cinder accepted the request for a claim's volume but

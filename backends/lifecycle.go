@@ -356,6 +356,7 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 		return err
 	})
 	if err == nil {
+		e.expect(v.ID, "")
 		e.known.Settle(uid, v.ID)
 		return v, e.correctRequestTime(ctx, v)
 	}
@@ -390,6 +391,11 @@ func (e *endpoint) correctRequestTime(ctx context.Context, v cinder.Volume) erro
 func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	stamp := spec.Stamp
 	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
+	if cinder.IsKind(err, KindNotShown) {
+		if other, found := e.otherThan(ctx, v.ID, stamp); found {
+			return other, nil
+		}
+	}
 	if err != nil {
 		return cinder.Volume{}, err
 	}
@@ -424,6 +430,17 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 	}
 	e.known.Settle(stamp.ClaimUID, chosen.ID)
 	return chosen, nil
+}
+
+// otherThan finds a volume with a claim's stamp in place of the one that Cinder said it
+// made: the answer may have named another one.
+func (e *endpoint) otherThan(ctx context.Context, id string, stamp stamps.Volume) (cinder.Volume, bool) {
+	found, err := e.inventory.Find(ctx, stamp.ClaimUID, stamp.Owns, time.Now())
+	if err != nil || len(found) != 1 || found[0].ID == id {
+		return cinder.Volume{}, false
+	}
+	e.known.Settle(stamp.ClaimUID, found[0].ID)
+	return found[0], true
 }
 
 // reserve marks the volume as being attached. After a conflict it reads the

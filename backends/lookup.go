@@ -91,6 +91,11 @@ func (e *endpoint) look(ctx context.Context, stamp stamps.Volume, connector cind
 			e.known.Doubt(stamp.ClaimUID)
 			continue
 		}
+		if cinder.IsKind(err, KindNotShown) {
+			if other, found := e.otherThan(ctx, id, stamp); found {
+				return other, nil
+			}
+		}
 		if err != nil {
 			return cinder.Volume{}, err
 		}
@@ -193,6 +198,7 @@ func (e *endpoint) note(v cinder.Volume) {
 	if v.Metadata[stamps.KeyCluster] == e.cluster {
 		e.shown.Store(true)
 	}
+	e.unshown.Shown(v.ID)
 }
 
 // IsGone reports whether the term's last listing shows that a volume does not exist, or

@@ -66,6 +66,10 @@ type memoryCinder struct {
 	snapshotDeleted cinder.Status
 	// extended is the status after an extension that fails; empty: none fails.
 	extended cinder.Status
+	// lag is how old the state is that reads show; then changes of it end at once. past
+	// has the states, oldest first.
+	lag  time.Duration
+	past []moment
 	// unchangeable are types that no volume can be changed to.
 	unchangeable string
 }
@@ -94,6 +98,52 @@ type memoryAttachment struct {
 }
 
 type delayedEffect struct{ effect func() error }
+
+// moment is a state since a time.
+type moment struct {
+	since     time.Time
+	volumes   map[string]*memoryVolume
+	open      map[string]*memoryAttachment
+	snapshots map[string]*memorySnapshot
+}
+
+// remember ends all changes of state, and keeps the state for later reads.
+func (m *memoryCinder) remember() {
+	now := moment{time.Now(), map[string]*memoryVolume{}, map[string]*memoryAttachment{}, map[string]*memorySnapshot{}}
+	for id, v := range m.volumes {
+		if v.left = 0; v.Status == cinder.StatusCreating || v.Status == cinder.StatusDeleting {
+			if _, there := m.look(v); !there {
+				continue
+			}
+		}
+		kept := *v
+		kept.Metadata, kept.Attachments = maps.Clone(v.Metadata), slices.Clone(v.Attachments)
+		now.volumes[id] = &kept
+	}
+	for id, a := range m.open {
+		kept := *a
+		now.open[id] = &kept
+	}
+	for id, s := range m.snapshots {
+		kept := *s
+		kept.Metadata = maps.Clone(s.Metadata)
+		now.snapshots[id] = &kept
+	}
+	m.past = append(m.past, now)
+}
+
+// asBefore makes a read of the state that lagging reads show.
+func (m *memoryCinder) asBefore(read func() error) error {
+	volumes, open, snapshots := m.volumes, m.open, m.snapshots
+	defer func() { m.volumes, m.open, m.snapshots = volumes, open, snapshots }()
+	m.volumes, m.open, m.snapshots = map[string]*memoryVolume{}, map[string]*memoryAttachment{}, map[string]*memorySnapshot{}
+	for _, at := range m.past {
+		if time.Since(at.since) >= m.lag {
+			m.volumes, m.open, m.snapshots = at.volumes, at.open, at.snapshots
+		}
+	}
+	return read()
+}
 
 // deliver applies the delayed effects that are due.
 func (m *memoryCinder) deliver(all bool) {
@@ -224,6 +274,12 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 	m.log = append(m.log, strings.TrimSpace(operation+" "+id))
 	if ctx.Err() != nil {
 		return cinder.NotSent("gold", operation, ctx.Err())
+	}
+	if m.lag > 0 {
+		if isRead(operation) {
+			return m.asBefore(effect)
+		}
+		defer m.remember()
 	}
 	what := noFault
 	if m.fault != nil {

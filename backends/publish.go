@@ -119,7 +119,19 @@ func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, e
 		// Its attachment, if it has one, belongs to all nodes, and no record names it.
 		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s was not created for a CSI PersistentVolume, so the program does not attach or detach it", v.ID)
 	}
-	return v, err
+	if err != nil || v.ID == "" {
+		return v, err
+	}
+	// An attachment that this term completed is no leftover of an interrupted call, even if
+	// Cinder still shows the volume as it was before.
+	for _, id := range e.unshown.ExpectedOf(v.ID) {
+		recorded := slices.ContainsFunc(slices.Collect(maps.Values(stamps.NodeRecordsOf(v))), func(r stamps.NodeRecord) bool { return r.AttachmentID == id })
+		if !recorded || !isAmong(v.Attachments, id) {
+			return cinder.Volume{}, e.notShown("attachment", id)
+		}
+		e.unshown.Shown(id)
+	}
+	return v, nil
 }
 
 // moveTowardsPublished takes one step, or all that are left. If it returns neither an
@@ -312,6 +324,7 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publish
 	}); err != nil {
 		return Published{}, err
 	}
+	e.expect(published.AttachmentID, v.ID)
 	return published, nil
 }
 

@@ -141,6 +141,14 @@ func (e *endpoint) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cind
 			e.forgetSnapshot(spec.Stamp, id)
 			e.snapshotsKnown.Doubt(uid)
 			continue
+		case cinder.IsKind(err, KindNotShown):
+			// The answer may have named another one.
+			others, listErr := e.snapshotInventory.Find(ctx, uid, spec.Stamp.Owns, time.Now())
+			if listErr != nil || len(others) != 1 || others[0].ID == id {
+				return cinder.Snapshot{}, err
+			}
+			e.snapshotsKnown.Settle(uid, others[0].ID)
+			continue
 		case err != nil:
 			return cinder.Snapshot{}, err
 		case !spec.Stamp.Owns(s):
@@ -206,6 +214,7 @@ func (e *endpoint) createSnapshot(ctx context.Context, spec SnapshotSpec) (s cin
 		return err
 	})
 	if err == nil {
+		e.expect(s.ID, "")
 		e.snapshotsKnown.Settle(uid, s.ID)
 		return s, nil
 	}
@@ -399,13 +408,21 @@ func (e *endpoint) getSnapshot(ctx context.Context, id string) (s cinder.Snapsho
 		s, err = client.Snapshot(ctx, id)
 		return err
 	})
-	return s, err
+	if err == nil {
+		e.unshown.Shown(id)
+	}
+	return s, e.unlessExpected("snapshot", id, err)
 }
 
 func (e *endpoint) listSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func([]cinder.Snapshot) bool) error {
 	return e.listForAll(ctx, func(ctx context.Context, client Cinder) error {
 		query.Keep = stamps.IsOurKey
-		return client.ListSnapshots(ctx, query, yield)
+		return client.ListSnapshots(ctx, query, func(page []cinder.Snapshot) bool {
+			for _, s := range page {
+				e.unshown.Shown(s.ID)
+			}
+			return yield(page)
+		})
 	})
 }
 

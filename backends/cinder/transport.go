@@ -224,7 +224,7 @@ func codeLabel(status int) string {
 const (
 	maxPageSize   = 8 << 20
 	maxAnswerSize = 1 << 20
-	maxFaultSize   = 64 << 10
+	maxFaultSize  = 64 << 10
 	// A token is in a header of the answer to a login.
 	maxHeaderBytes = 256 << 10
 )

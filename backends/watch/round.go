@@ -243,9 +243,13 @@ func (w *Watcher[T]) deliver(waits []*wait[T], v T) (settled int) {
 // failed records that a round brought no news of the missing volumes, and
 // delivers the error to those for which that has happened too often.
 func failed[T any](of waits[T], missing map[string]bool, err error) (settled int) {
+	most := failuresToReport
+	if cinder.IsKind(err, KindNotShown) {
+		most = roundsUnshown
+	}
 	for id := range missing {
 		for _, waiting := range of[id] {
-			if waiting.failures++; waiting.failures >= failuresToReport {
+			if waiting.failures++; waiting.failures >= most {
 				settled += finish([]*wait[T]{waiting}, outcome[T]{err: err})
 			}
 		}

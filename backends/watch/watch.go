@@ -84,10 +84,18 @@ type outcome[T any] struct {
 // KindTimeout is the kind of failure of a wait that timed out.
 const KindTimeout cinder.Kind = "Timeout"
 
+// KindNotShown is the kind of failure of Get if Cinder has acknowledged what it does not
+// show yet.
+const KindNotShown cinder.Kind = "NotShown"
+
 // failuresToReport is how many rounds in a row may fail for a volume before its
 // callers get the error. A single lost answer is not worth a retry of the whole
 // operation.
 const failuresToReport = 3
+
+// roundsUnshown is how many rounds in a row may not show what Cinder has acknowledged,
+// before its callers are told. With the usual interval, they take a quarter of a minute.
+const roundsUnshown = 12
 
 // slowestRound bounds how far the interval grows, as a multiple of itself.
 const slowestRound = 10

@@ -53,7 +53,7 @@ func For(err error) backoff.Delay {
 		// The breaker handles a backend that does not answer at all: a retry here
 		// costs one request.
 		r.Outcome, r.First, r.Most = "unavailable", time.Second, 30*time.Second
-	case cinder.KindConflict:
+	case cinder.KindConflict, backends.KindNotShown:
 		r.Outcome, r.First, r.Most = "conflict", 2*time.Second, 30*time.Second
 	case backends.KindTimeout:
 		r.Outcome, r.First, r.Most = "timeout", 5*time.Second, time.Minute

@@ -1,0 +1,67 @@
+package knowledge
+
+import (
+	"sync"
+	"time"
+)
+
+// Unshown are the objects that Cinder has acknowledged and not shown since. A Cinder whose
+// database answers reads from another server than writes, as Galera may, does not show
+// them for a while. Until it has shown one once, its absence proves nothing.
+type Unshown struct {
+	mu       sync.Mutex
+	expected map[string]expectation // by ID
+}
+
+type expectation struct {
+	of    string // the ID of what it belongs to
+	until time.Time
+}
+
+// NewUnshown makes an empty set.
+func NewUnshown() *Unshown { return &Unshown{expected: map[string]expectation{}} }
+
+// Expect adds an object that Cinder has acknowledged. It is not expected for ever: it
+// may be gone before it was ever shown.
+func (u *Unshown) Expect(id, of string, until time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.expected[id] = expectation{of, until}
+}
+
+// Shown removes an object that Cinder shows.
+func (u *Unshown) Shown(id string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.expected, id)
+}
+
+// IsExpected reports whether an object is yet to be shown.
+func (u *Unshown) IsExpected(id string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.isExpected(id)
+}
+
+// ExpectedOf returns the IDs of the objects that belong to another one and are yet to be
+// shown.
+func (u *Unshown) ExpectedOf(of string) []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var found []string
+	for id, expected := range u.expected {
+		if expected.of == of && u.isExpected(id) {
+			found = append(found, id)
+		}
+	}
+	return found
+}
+
+func (u *Unshown) isExpected(id string) bool {
+	expected, has := u.expected[id]
+	if has && time.Now().After(expected.until) {
+		delete(u.expected, id)
+		return false
+	}
+	return has
+}

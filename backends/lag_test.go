@@ -1,0 +1,143 @@
+package backends
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// lags are how old the state is that reads show: of a database cluster under load, and of
+// one in trouble.
+var lags = []time.Duration{300 * time.Millisecond, time.Second, 10 * time.Second, time.Minute}
+
+// lagging makes a term over a Cinder whose reads lag, in a bubble of synctest.
+func lagging(t *testing.T, memory *memoryCinder) *Lifecycle {
+	return memory.term(t, func(o *LifecycleOptions) { o.Poll = 200 * time.Millisecond })
+}
+
+// untilDone repeats a call as the program does after a failure that may pass.
+func untilDone(t *testing.T, call func() error) {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(2 * time.Second) {
+		err := call()
+		if err == nil {
+			return
+		}
+		if time.Since(began) > 10*time.Minute {
+			t.Fatalf("it never succeeds: %v", err)
+		}
+	}
+}
+
+// settled lets all goroutines of the lifecycle end.
+func settled(t *testing.T, l *Lifecycle) {
+	t.Helper()
+	for l.current().watcher.Running() || l.current().snapshotWatcher.Running() {
+		time.Sleep(time.Second)
+	}
+}
+
+// TestReadsThatLagMakeNoSecondVolume: a volume that Cinder has acknowledged exists, although
+// it is not shown yet. Nor is it left behind if its claim is deleted meanwhile.
+func TestReadsThatLagMakeNoSecondVolume(t *testing.T) {
+	for _, workflow := range []cinder.Workflow{cinder.WorkflowReserve, cinder.WorkflowAttachment} {
+		for _, lag := range lags {
+			t.Run(fmt.Sprintf("%s, %s", workflow, lag), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					memory := newMemoryCinder()
+					memory.workflow, memory.lag = workflow, lag
+					l := lagging(t, memory)
+					var made Connected
+					untilDone(t, func() (err error) { made, err = l.Connect(t.Context(), claimSpec(1)); return err })
+					untilDone(t, func() error { return l.Complete(t.Context(), claimTarget(1, made.Volume.ID), false) })
+					equal(t, memory.count("volume.create"), 1)
+					equal(t, memory.volumes[made.Volume.ID].Status, cinder.StatusInUse)
+					untilDone(t, func() error { return l.Remove(t.Context(), claimTarget(1, made.Volume.ID)) })
+					time.Sleep(2 * lag)
+					settled(t, l)
+					equal(t, len(memory.volumes), 0)
+				})
+			})
+		}
+	}
+}
+
+// TestAVolumeThatIsNotShownYetIsRemoved: its claim is deleted at once.
+func TestAVolumeThatIsNotShownYetIsRemoved(t *testing.T) {
+	for _, lag := range lags {
+		t.Run(lag.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newMemoryCinder()
+				memory.lag = lag
+				l := lagging(t, memory)
+				v, err := l.current().create(t.Context(), claimSpec(1))
+				success(t, err)
+				untilDone(t, func() error { return l.Remove(t.Context(), claimTarget(1, v.ID)) })
+				settled(t, l)
+				equal(t, len(memory.volumes), 0)
+			})
+		})
+	}
+}
+
+// TestReadsThatLagMakeNoSecondSnapshot does for snapshots what the above does for volumes.
+func TestReadsThatLagMakeNoSecondSnapshot(t *testing.T) {
+	for _, lag := range lags {
+		t.Run(lag.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newMemoryCinder()
+				memory.lag = lag
+				volume := memory.add(mine(1, cinder.StatusAvailable))
+				memory.remember()
+				time.Sleep(lag)
+				l := lagging(t, memory)
+				untilDone(t, func() error { _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume)); return err })
+				settled(t, l)
+				equal(t, memory.count("snapshot.create"), 1)
+				equal(t, len(memory.snapshots), 1)
+			})
+		})
+	}
+}
+
+// TestReadsThatLagTakeNoVolumeFromItsNode: calls are repeated, for the same node and for
+// another one, while Cinder shows the volume as it was before. In the end, the detachment
+// is not forgotten.
+func TestReadsThatLagTakeNoVolumeFromItsNode(t *testing.T) {
+	for _, lag := range lags {
+		t.Run(lag.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newMemoryCinder()
+				memory.lag = lag
+				id := memory.add(forNodes())
+				memory.remember()
+				time.Sleep(lag)
+				l := lagging(t, memory)
+				var first Published
+				untilDone(t, func() (err error) {
+					first, err = l.Publish(t.Context(), claimTarget(1, id), toNode("n1"))
+					return err
+				})
+				for _, node := range []string{"n1", "n2"} {
+					_, _ = l.Publish(t.Context(), claimTarget(1, id), toNode(node))
+				}
+				var again Published
+				untilDone(t, func() (err error) {
+					again, err = l.Publish(t.Context(), claimTarget(1, id), toNode("n1"))
+					return err
+				})
+				equal(t, again.AttachmentID, first.AttachmentID)
+				equal(t, memory.count("attachment.delete"), 0)
+				equal(t, memory.volumes[id].Status, cinder.StatusInUse)
+				untilDone(t, func() error {
+					return l.Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: "n1", Key: "key-of-n1", Attached: true})
+				})
+				settled(t, l)
+				equal(t, len(memory.open), 0)
+			})
+		})
+	}
+}
