@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/statuspage"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/webserver"
 )
 
 // listen opens the replica's ports, and checks how they are protected.
@@ -40,7 +39,7 @@ func (a *App) listen() error {
 			}
 			return fmt.Errorf("%s %s: %w", port.flag, port.address, err)
 		}
-		*port.listener = listener
+		*port.listener = webserver.Bound(listener)
 		opened = append(opened, listener)
 	}
 	if err := a.listenForSidecars(); err != nil {
@@ -56,11 +55,7 @@ func (a *App) listen() error {
 func (a *App) serve(ctx context.Context) <-chan error {
 	failed := make(chan error, 3)
 	run := func(what string, handler http.Handler, longest time.Duration, serve func(*http.Server) error) {
-		server := &http.Server{
-			Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: longest,
-			// A failed handshake is the client's problem.
-			ErrorLog: slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
-		}
+		server := webserver.New(handler, longest, a.logger)
 		go func() {
 			if err := serve(server); !errors.Is(err, http.ErrServerClosed) {
 				failed <- fmt.Errorf("serving %s: %w", what, err)
@@ -71,7 +66,7 @@ func (a *App) serve(ctx context.Context) <-chan error {
 
 	a.logger.Info("Serving health and metrics", "address", a.Address(), "webConfigFile", a.options.WebConfigFile)
 	all := a.healthHandler()
-	all.Handle("GET /metrics", promhttp.HandlerFor(a.options.Metrics, promhttp.HandlerOpts{}))
+	all.Handle("GET /metrics", webserver.Metrics(a.options.Metrics))
 	a.handleReports(all)
 	const usual = 30 * time.Second
 	run("health and metrics", all, usual, func(server *http.Server) error {

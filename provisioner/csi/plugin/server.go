@@ -11,9 +11,10 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/webserver"
 )
 
 // probeTimeout bounds a probe of the plugin's own socket.
@@ -22,7 +23,7 @@ const probeTimeout = 5 * time.Second
 // serveHTTP serves metrics and health until the context ends.
 func serveHTTP(ctx context.Context, listener net.Listener, metrics prometheus.Gatherer, socket string, logger *slog.Logger) error {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", webserver.Metrics(metrics))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		if err := probe(r.Context(), socket); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -30,14 +31,11 @@ func serveHTTP(ctx context.Context, listener net.Listener, metrics prometheus.Ga
 		}
 		_, _ = fmt.Fprintln(w, "ok")
 	})
-	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
-		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
-	}
+	server := webserver.New(mux, 30*time.Second, logger)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	logger.Info("serving metrics and health", "address", listener.Addr().String())
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(webserver.Bound(listener)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve metrics and health: %w", err)
 	}
 	return nil
