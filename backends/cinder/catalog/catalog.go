@@ -47,7 +47,7 @@ func Endpoint(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (a
 				continue
 			}
 			for _, endpoint := range entry.Endpoints {
-				if !servesV3(endpoint.URL) {
+				if !auth.ServesV3(endpoint.URL) {
 					continue
 				}
 				region := cmp.Or(endpoint.RegionID, endpoint.Region)
@@ -95,33 +95,13 @@ func inRegion(region string) string {
 	return fmt.Sprintf(" in region %q", region)
 }
 
-// servesV3 reports whether an address serves the v3 API, or all versions.
-func servesV3(address string) bool {
-	version := versionIn(address)
-	return auth.IsWebAddress(address) && (version == "" || version == "v3")
-}
-
 // withV3 completes an address that has no version.
 func withV3(address string) string {
 	address = strings.TrimRight(address, "/") + "/"
-	if versionIn(address) == "" {
+	if auth.APIVersion(address) == "" {
 		address += "v3/"
 	}
 	return address
-}
-
-// versionIn returns the API version in an address, or "".
-func versionIn(address string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		return ""
-	}
-	for part := range strings.SplitSeq(u.Path, "/") {
-		if part == "v1" || part == "v2" || part == "v3" {
-			return part
-		}
-	}
-	return ""
 }
 
 func distinct(names []string) []string {
