@@ -206,7 +206,7 @@ func (f fileSet) keystoneCredentials(config Config, cloud account) (Credentials,
 		Endpoint: gophercloud.EndpointOpts{Type: cloud.ServiceType, Name: cloud.ServiceName, Region: cmp.Or(cloud.ServiceRegion, config.Region, cloud.RegionName), Availability: availability},
 		Override: cmp.Or(config.Endpoint, cloud.Endpoint),
 	}
-	if found.Override != "" && !ServesV3(found.Override) {
+	if found.Override != "" && !ServesV3(WithProject(found.Override, "0")) {
 		return Credentials{}, fmt.Errorf("%s is not an http or https address of Block Storage's version 3", named("the endpoint", WithoutUser(found.Override)))
 	}
 	if tlsConfig.InsecureSkipVerify {

@@ -200,6 +200,15 @@ func ServesV3(address string) bool {
 	return IsWebAddress(address) && (version == "" || version == "v3")
 }
 
+// WithProject puts a project's ID into an address in the form of a service catalog's
+// templates.
+func WithProject(address, project string) string {
+	for _, placeholder := range []string{"%(project_id)s", "%(tenant_id)s", "$(project_id)s", "$(tenant_id)s"} {
+		address = strings.ReplaceAll(address, placeholder, project)
+	}
+	return address
+}
+
 // APIVersion returns the version of Cinder's API in an address, or "".
 func APIVersion(address string) string {
 	u, err := url.Parse(address)

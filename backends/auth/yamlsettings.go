@@ -181,14 +181,15 @@ func (f *yamlFile) value(m member) setting {
 // read clouds.yaml by it: of 0123 they make 83.
 var (
 	yamlFlag   = regexp.MustCompile(`^(yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)$`)
-	yamlNumber = regexp.MustCompile(`^([-+]?(0b[01_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*(:[0-5]?[0-9])*(\.[0-9_]*)?([eE][-+][0-9]+)?|\.[0-9][0-9_]*([eE][-+][0-9]+)?|\.(inf|Inf|INF))` +
-		`|\.(nan|NaN|NAN)|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?|=)$`)
+	yamlWhole  = regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`)
+	yamlNumber = regexp.MustCompile(`^([-+]?(0b[01_]+|0[0-7_]*|[1-9][0-9_]*|0x[0-9a-fA-F_]+|[1-9][0-9_]*(:[0-5]?[0-9])+|[0-9][0-9_]*(:[0-5]?[0-9])*\.[0-9_]*([eE][-+][0-9]+)?|\.(inf|Inf|INF))` +
+		`|\.[0-9][0-9_]*([eE][-+][0-9]+)?|\.(nan|NaN|NAN)|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?|=)$`)
 )
 
 // writtenBack reports whether a number is written as every program writes it.
 func writtenBack(text string) bool {
-	if number, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return strconv.FormatInt(number, 10) == text
+	if yamlWhole.MatchString(text) {
+		return true
 	}
 	number, err := strconv.ParseFloat(text, 64)
 	written := strconv.FormatFloat(number, 'f', -1, 64)

@@ -125,13 +125,25 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 		// another place.
 		return nil, catalog.Entry{}, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the token is for no project; name a project in the credentials"}
 	}
-	endpoint, entry, err := catalog.Endpoint(provider.GetAuthResult(), found.Endpoint)
-	if err != nil {
-		return nil, catalog.Entry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
+	endpoint, entry, source := catalog.Fixed(found.Override, catalog.Project(provider.GetAuthResult())), catalog.Entry{}, "the configured endpoint of"
+	if found.Override == "" {
+		source = "its service catalog lists"
+		if endpoint, entry, err = catalog.Endpoint(provider.GetAuthResult(), found.Endpoint); err != nil {
+			return nil, catalog.Entry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
+		}
 	}
-	if options.Warn != nil && isHTTPS(found.Keystone.IdentityEndpoint) && !isHTTPS(endpoint) {
-		options.Warn(options.Backend, fmt.Sprintf("Keystone is reached by https, but its service catalog lists block storage at %s: tokens cross the network in plain text; "+
-			"fix the catalog, or select another interface", auth.WithoutUser(endpoint)))
+	if options.Warn != nil {
+		for _, warning := range found.Warnings {
+			options.Warn(options.Backend, warning)
+		}
+		if isHTTPS(found.Keystone.IdentityEndpoint) && !isHTTPS(endpoint) {
+			verb, remedy := "at", "fix the catalog, or select another interface"
+			if found.Override != "" {
+				verb, remedy = "is", "give an address with https"
+			}
+			options.Warn(options.Backend, fmt.Sprintf("Keystone is reached by https, but %s block storage %s %s: tokens cross the network in plain text; %s",
+				source, verb, auth.WithoutUser(endpoint), remedy))
+		}
 	}
 	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, entry, nil
 }
