@@ -92,7 +92,7 @@ func loginTimeout(ctx context.Context, options Options) (context.Context, contex
 	return context.WithTimeout(ctx, 2*options.RequestTimeout)
 }
 
-func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire http.RoundTripper) (*gophercloud.ServiceClient, catalog.Entry, error) {
+func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire *transport) (*gophercloud.ServiceClient, catalog.Entry, error) {
 	provider, err := openstack.NewClient(found.Keystone.IdentityEndpoint)
 	if err != nil {
 		return nil, catalog.Entry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", auth.WithoutUser(found.Keystone.IdentityEndpoint))}
@@ -115,9 +115,17 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 		// with the caller that happened to come first. Only a probe's shorter
 		// timeout applies to it.
 		provider.ReauthFunc = func(caller context.Context) error {
+			operation, _ := caller.Value(operationKey{}).(string)
+			if !wire.renewals.mayHelp(operation) {
+				return errFruitless
+			}
 			ctx, cancel := loginTimeout(WithRequestTimeout(context.Background(), requestTimeoutOf(caller, options.RequestTimeout)), options)
 			defer cancel()
-			return account.login(ctx, options, project, renew)
+			err := account.login(ctx, options, project, renew)
+			if err == nil {
+				wire.renewals.renewed(operation)
+			}
+			return err
 		}
 	}
 	if catalog.Project(provider.GetAuthResult()) == "" {
