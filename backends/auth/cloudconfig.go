@@ -63,7 +63,7 @@ func (s Sources) entryOf(f iniFile, region string) (entry, error) {
 	switch {
 	case !ok:
 		return entry{}, errors.New("use-clouds is neither true nor false")
-	case noauthEndpoint != "" && (given.top["auth_url"].text != "" || useClouds):
+	case noauthEndpoint != "" && (given.auth["auth_url"].text != "" || useClouds):
 		return entry{}, errors.New("both auth-url and a noauth endpoint are given; keep one of them")
 	case noauthEndpoint != "":
 		return entry{noauth: &Noauth{
@@ -85,7 +85,7 @@ func (s Sources) entryOf(f iniFile, region string) (entry, error) {
 			return entry{}, err
 		}
 		given = merge(chosen, given)
-	case given.top["auth_url"].text != "":
+	case given.auth["auth_url"].text != "":
 	case named:
 		return entry{}, errors.New("there are several clouds, as [Global \"name\"]; give each backend a file with the [Global] of its cloud")
 	case global["secret-name"] != "":
@@ -98,18 +98,25 @@ func (s Sources) entryOf(f iniFile, region string) (entry, error) {
 
 // settings returns [Global] by the names of clouds.yaml.
 func (f iniFile) settings() settings {
-	found := settings{top: map[string]setting{}}
-	for key, text := range f["global"] {
-		name := strings.ReplaceAll(key, "-", "_")
+	found := settings{top: map[string]setting{}, auth: map[string]setting{}}
+	for _, key := range slices.Sorted(maps.Keys(f["global"])) {
+		name, text := strings.ReplaceAll(key, "-", "_"), f["global"][key]
 		if slices.Contains(globalOnly, key) || text == "" {
 			continue
 		}
 		name = cmp.Or(globalNames[name], name)
-		if before, given := found.top[name]; given && before.text != text {
-			found.top[name] = setting{key: key, odd: "and " + before.key + " say different things; keep one of them"}
-			continue
+		into := found.top
+		for _, account := range accountKeys {
+			if slices.Contains(account.names, name) {
+				// By one name, so that it replaces that of an entry of clouds.yaml.
+				into, name = found.auth, account.names[0]
+			}
 		}
-		found.top[name] = setting{key: key, text: text}
+		v := setting{key: key, text: text}
+		if before, given := into[name]; given && before.text != text {
+			v.odd = "and " + before.key + " say different things; keep one of them"
+		}
+		into[name] = v
 	}
 	return found
 }

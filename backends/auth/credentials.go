@@ -94,7 +94,7 @@ func (s Sources) read(config Config) (entry, Credentials, error) {
 	}
 	found, err := s.files.complete(config, read)
 	if err == nil {
-		err = found.checkProject()
+		err = read.at(found.checkProject())
 	}
 	return read, found, err
 }
@@ -151,11 +151,19 @@ func (f fileSet) complete(config Config, e entry) (found Credentials, err error)
 	} else {
 		found, err = f.keystoneCredentials(config, *e.cloud)
 	}
-	if err != nil && e.place != "" {
-		return Credentials{}, fmt.Errorf("%s: %w", e.place, err)
+	if err != nil {
+		return Credentials{}, e.at(err)
 	}
 	found.Warnings = append(found.Warnings, e.withoutEffect...)
-	return found, err
+	return found, nil
+}
+
+// at adds the entry's place to an error about it.
+func (e entry) at(err error) error {
+	if err == nil || e.place == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", e.place, err)
 }
 
 // noauthCredentials completes the account of a noauth endpoint. An endpoint in
