@@ -93,6 +93,10 @@ func (s Sources) entryOf(f iniFile, region string) (entry, error) {
 	default:
 		return entry{}, errors.New("neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder] is given")
 	}
+	given, err := withRegion(given, region)
+	if err != nil {
+		return entry{}, err
+	}
 	return given.entry()
 }
 
@@ -123,7 +127,7 @@ func (f iniFile) settings() settings {
 
 // environmentEntry reads the OS_* variables, which the OpenStack clients take for the
 // keys of clouds.yaml, and OS_CINDER_ENDPOINT for noauth.
-func (s Sources) environmentEntry() (entry, error) {
+func (s Sources) environmentEntry(region string) (entry, error) {
 	found := settings{top: map[string]setting{}}
 	for _, key := range knownKeys() {
 		variable := "OS_" + strings.ToUpper(key)
@@ -145,6 +149,10 @@ func (s Sources) environmentEntry() (entry, error) {
 	}
 	if found.top["auth_url"].text == "" {
 		return entry{}, errors.New("the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
+	}
+	found, err := withRegion(found, region)
+	if err != nil {
+		return entry{}, err
 	}
 	return found.entry()
 }

@@ -139,7 +139,7 @@ func (s Sources) entry(config Config) (entry, error) {
 	case auth.CloudConfig != "":
 		return s.cloudConfigEntry(auth.CloudConfig, config.Region)
 	case auth.Environment:
-		return s.environmentEntry()
+		return s.environmentEntry(config.Region)
 	}
 	return entry{}, errors.New("no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
 }

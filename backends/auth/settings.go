@@ -121,7 +121,7 @@ func tuningOf(key string) string {
 func (s settings) withoutEffect() []string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(s.top)) {
-		if why := tuningOf(key); why != "" {
+		if why := tuningOf(key); why != "" && !(strings.HasSuffix(key, "_api_version") && s.top[key].text == "3") {
 			all = append(all, s.top[key].wrong("has no effect: "+why).Error())
 		}
 	}
@@ -162,6 +162,13 @@ func merge(general, specific settings) settings {
 		}
 		maps.Copy(*into.to, into.from)
 	}
+	for key, before := range general.auth {
+		// In auth, the OpenStack clients prefer a spelling, whichever place it is at.
+		if v, given := specific.auth[key]; given && v.at != "" && v.key != before.key && v.text != "" && before.text != "" && v.text != before.text {
+			v.odd = fmt.Sprintf("has another value at %s, where it is %s; write both in the same way", before.at, before.key)
+			merged.auth[key] = v
+		}
+	}
 	return merged
 }
 
@@ -177,8 +184,8 @@ func (s settings) account() (account, error) {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.auth)) {
-		if !known[key] {
-			r.fail(s.auth[key], "is no key of auth that can be used here; remove it, or correct its name")
+		if v := s.auth[key]; !known[key] && r.err == nil {
+			r.err = &UnknownAuthKeyError{Key: v.key, Known: slices.Sorted(maps.Keys(known)), at: v}
 		}
 	}
 	if v, given := s.top["passcode"]; given && v.text != "" {
@@ -231,6 +238,19 @@ func (s settings) account() (account, error) {
 		}
 	}
 	return found, r.err
+}
+
+// UnknownAuthKeyError is about a key of auth that cannot be used. It would change the
+// login, so it is not ignored like one elsewhere.
+type UnknownAuthKeyError struct {
+	Key   string // as written
+	Known []string
+	at    setting
+}
+
+// Error names the key and its place.
+func (e *UnknownAuthKeyError) Error() string {
+	return e.at.wrong("is no key of auth that can be used here; remove it, or correct its name").Error()
 }
 
 // services returns keys for Block Storage alone, by the names of the service.

@@ -76,8 +76,14 @@ func CheckCredentials(p *policy.Policy, cloudsFile string) []policycli.Finding {
 		}
 		found, err := sources.Resolve(config.Credentials())
 		if err != nil {
-			findings = append(findings, policycli.Finding{Path: path, Message: fmt.Sprintf(
-				"backend %s cannot log in with these credentials: %s", backend.Name, err)})
+			message := fmt.Sprintf("backend %s cannot log in with these credentials: %s", backend.Name, err)
+			var unknown *auth.UnknownAuthKeyError
+			if errors.As(err, &unknown) {
+				if meant, near := document.Suggest(unknown.Key, unknown.Known); near {
+					message += fmt.Sprintf("; did you mean %q?", meant)
+				}
+			}
+			findings = append(findings, policycli.Finding{Path: path, Message: message})
 		}
 		for _, warning := range found.Warnings {
 			findings = append(findings, policycli.Finding{Path: path, Warning: true, Message: warning})
