@@ -29,6 +29,9 @@ type Config struct {
 	// credentials (region_name, interface) are the defaults.
 	Region    string
 	Interface string
+	// Endpoint is Block Storage's address beside Keystone; empty means the one found
+	// with the credentials or in the service catalog.
+	Endpoint string `json:",omitempty"`
 
 	// Workflow is how new volumes are connected; empty means reserve.
 	Workflow  cinder.Workflow
@@ -55,10 +58,10 @@ const (
 	DefaultRequestTimeout = 75 * time.Second
 )
 
-// credentials returns the part of the configuration that matters to
+// Credentials returns the part of the configuration that matters to
 // credentials.
-func (c Config) credentials() auth.Config {
-	return auth.Config{Source: c.Auth, Region: c.Region, Interface: c.Interface}
+func (c Config) Credentials() auth.Config {
+	return auth.Config{Source: c.Auth, Region: c.Region, Interface: c.Interface, Endpoint: c.Endpoint}
 }
 
 func (c Config) withDefaults() Config {
@@ -82,7 +85,7 @@ func (c Config) withDefaults() Config {
 // project if the credentials contain its ID. From unreadable credentials it
 // derives nothing.
 func Expect(sources auth.Sources, config Config) cinder.Place {
-	found, err := sources.Resolve(config.credentials())
+	found, err := sources.Resolve(config.Credentials())
 	switch {
 	case err != nil:
 		return cinder.Place{}

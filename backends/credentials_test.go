@@ -193,7 +193,7 @@ func TestEveryFileIsWatched(t *testing.T) {
 		"ca.pem":      certificate, "cert.pem": certificate, "key.pem": key,
 		"clouds-public.yaml": "public-clouds: {p: {auth: {auth_url: 'http://one/v3'}}}",
 		"secure.yaml":        "clouds: {gold: {auth: {password: s3cr3t}}}",
-		"old.conf":           "[Global]\nauth-url=http://one/v3\nusername=kube\npassword=s3cr3t\ndomain-name=D\n",
+		"old.conf":           "[Global]\nauth-url=http://one/v3\nusername=kube\npassword=s3cr3t\ndomain-name=D\ntenant-id=x\n",
 	})
 	path := func(name string) string { return filepath.Join(dir, name) }
 	text, err := os.ReadFile(path("clouds.yaml"))
@@ -247,7 +247,7 @@ func TestEveryFileIsWatched(t *testing.T) {
 // TestEnvironmentIsReadEveryTime: a change of the environment counts, although
 // it is not a file.
 func TestEnvironmentIsReadEveryTime(t *testing.T) {
-	variables := map[string]string{"OS_AUTH_URL": "http://one/v3", "OS_USERNAME": "kube", "OS_USER_DOMAIN_NAME": "D", "OS_PASSWORD": "s3cr3t"}
+	variables := map[string]string{"OS_AUTH_URL": "http://one/v3", "OS_USERNAME": "kube", "OS_USER_DOMAIN_NAME": "D", "OS_PASSWORD": "s3cr3t", "OS_PROJECT_ID": "x"}
 	pool := NewPool(PoolOptions{Sources: auth.Sources{Getenv: authtest.Environment(variables)}, Metrics: testMetrics()})
 	config := Config{Name: "here", Auth: auth.Source{Environment: true}}
 	before, err := pool.CheckCredentials(config)

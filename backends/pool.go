@@ -187,7 +187,7 @@ func (p *Pool) fresh(at key) (*cinder.Client, bool) {
 // read returns the credentials as the files have them now. If they cannot be
 // read it returns the last good ones, if there are any, and the reason.
 func (p *Pool) read(config Config) (*auth.Reading, error) {
-	credentials := config.credentials()
+	credentials := config.Credentials()
 	at := key{config.Name, fingerprint.Of(credentials)}
 	p.mu.Lock()
 	last, _ := p.readings.Get(at)
@@ -225,7 +225,7 @@ func (p *Pool) read(config Config) (*auth.Reading, error) {
 // UsableKept returns an error unless a pool could use these kept credentials
 // for the backend.
 func UsableKept(config Config, kept []byte) error {
-	_, err := auth.Restore(config.credentials(), kept)
+	_, err := auth.Restore(config.Credentials(), kept)
 	return err
 }
 
@@ -244,7 +244,7 @@ type LastGood struct {
 func (p *Pool) LastGood(config Config) (LastGood, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	last, ok := p.readings.Peek(key{config.Name, fingerprint.Of(config.credentials())})
+	last, ok := p.readings.Peek(key{config.Name, fingerprint.Of(config.Credentials())})
 	if !ok {
 		return LastGood{}, false
 	}
@@ -371,7 +371,7 @@ type Expiry struct {
 func (p *Pool) Expiry(config Config) Expiry {
 	config = config.withDefaults()
 	p.mu.Lock()
-	last, read := p.readings.Peek(key{config.Name, fingerprint.Of(config.credentials())})
+	last, read := p.readings.Peek(key{config.Name, fingerprint.Of(config.Credentials())})
 	entry, loggedIn := p.clients.Peek(key{config.Name, fingerprint.Of(config)})
 	p.mu.Unlock()
 	var found Expiry

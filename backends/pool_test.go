@@ -570,7 +570,11 @@ func TestTokensInPlainTextAreReported(t *testing.T) {
 			secure.Set(func() { secure.Catalog = []any{cindertest.Entry("volumev3", "RegionOne", test.address)} })
 			var warnings []string
 			text := strings.Replace(cindertest.PasswordCloud, "    auth:", "    verify: false\n    auth:", 1)
-			pool := NewPool(PoolOptions{Sources: secure.Clouds(text), Metrics: testMetrics(), Warn: func(backend, message string) { warnings = append(warnings, backend+": "+message) }})
+			pool := NewPool(PoolOptions{Sources: secure.Clouds(text), Metrics: testMetrics(), Warn: func(backend, message string) {
+				if !strings.Contains(message, "verify: false") {
+					warnings = append(warnings, backend+": "+message)
+				}
+			}})
 			for range 3 {
 				if _, err := pool.Client(t.Context(), gold); err != nil {
 					t.Fatal(err)

@@ -39,7 +39,7 @@ func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 
 // selection returns a hash of the settings that select an endpoint.
 func selection(config Config) string {
-	return fingerprint.Of(config.Auth, config.Region, config.Interface)
+	return fingerprint.Of(config.Credentials())
 }
 
 // leave makes another endpoint the current one when this one's credentials

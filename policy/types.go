@@ -130,6 +130,9 @@ type Backend struct {
 	// empty means whatever the cloud configuration says.
 	Region    string    `json:"region"`
 	Interface Interface `json:"interface"`
+	// Endpoint is Block Storage's address if it is not to come from the service
+	// catalog.
+	Endpoint string `json:"endpoint,omitempty"`
 
 	Workflow Workflow `json:"workflow"`
 	// Mode is for rules that have none of their own; empty means ModeNative.

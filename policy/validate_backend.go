@@ -44,6 +44,15 @@ func (p *Policy) validateBackend(d *document.Document, i int, protocols mapping.
 	validateWorkflow(d, document.Child(path, "workflow"), b.Workflow)
 	validateModeOf(d, document.Child(path, "mode"), b.Mode)
 	validateCSI(d, document.Child(path, "csi"), b.CSI)
+	if at := document.Child(path, "endpoint"); d.Has(at) {
+		if mistake := endpointMistake(b.Endpoint); mistake != "" {
+			d.Errorf(at, "%s; write it like https://cinder.example:8776/v3", mistake)
+		} else if mistake := endpointDetails(b.Endpoint, ""); mistake != "" {
+			d.Errorf(at, "%s; write it like https://cinder.example:8776/v3", mistake)
+		} else if b.Auth.NoAuth != nil {
+			d.Errorf(at, "is for backends with a Keystone; with noauth, give auth.noauth.endpoint alone")
+		}
+	}
 	for _, key := range []string{"region", "interface"} {
 		if b.Auth.NoAuth != nil && d.Has(document.Child(path, key)) {
 			d.Warnf(document.Child(path, key), "%s has no effect with noauth, which has no service catalog; remove it", key)

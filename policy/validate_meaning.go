@@ -159,6 +159,9 @@ func (p *Policy) warnSamePlace(d *document.Document) {
 		}
 		if b.Auth.NoAuth == nil {
 			place += " and interface " + orDefault(string(b.Interface))
+			if b.Endpoint != "" {
+				place += " at " + b.Endpoint
+			}
 		}
 		key := identity{place, fmt.Sprintf("%+v %s %s", b.Connector, b.Workflow, b.Mode)}
 		first, ok := seen[key]

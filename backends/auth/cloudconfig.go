@@ -4,24 +4,37 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-
-	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+	"maps"
+	"slices"
+	"strings"
 )
+
+// globalNames are the keys of [Global] that clouds.yaml has under another name.
+var globalNames = map[string]string{
+	"region":             "region_name",
+	"ca_file":            "cacert",
+	"cert_file":          "cert",
+	"key_file":           "key",
+	"tls_insecure":       "insecure",
+	"os_endpoint_type":   "endpoint_type",
+	"tenant_domain_id":   "project_domain_id",
+	"tenant_domain_name": "project_domain_name",
+}
+
+// globalOnly are the keys of [Global] that clouds.yaml does not have.
+var globalOnly = []string{"use-clouds", "clouds-file", "cloud", "cinder-endpoint", "secret-name", "secret-namespace", "trustee-id", "trustee-password", "kubeconfig-path"}
 
 // cloudConfigEntry reads the INI form of the OpenStack cloud provider,
 // like the historic provisioner: [Global] with auth-url and its companions for
-// Keystone; for noauth either cinder-endpoint in [Global], as its documentation
-// said, or endpoint in [Cinder], as its code read.
-func (f fileSet) cloudConfigEntry(path string) (entry, error) {
-	content, err := f.read(path)
+// Keystone, or with use-clouds for an entry of clouds.yaml; for noauth either
+// cinder-endpoint in [Global], as its documentation said, or endpoint in [Cinder], as
+// its code read.
+func (s Sources) cloudConfigEntry(path, region string) (entry, error) {
+	file, err := s.readINI(path)
 	if err != nil {
-		return entry{}, fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
+		return entry{}, err
 	}
-	file, err := parseINI(content, "global", "cinder")
-	if err != nil {
-		return entry{}, fmt.Errorf("%s:%w", path, err)
-	}
-	found, err := file.entry()
+	found, err := s.entryOf(file, region)
 	if err != nil {
 		return entry{}, fmt.Errorf("%s: %w", path, err)
 	}
@@ -29,12 +42,28 @@ func (f fileSet) cloudConfigEntry(path string) (entry, error) {
 	return found, nil
 }
 
-func (f iniFile) entry() (entry, error) {
+func (s Sources) readINI(path string) (iniFile, error) {
+	content, err := s.files.read(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
+	}
+	file, err := parseINI(content, "global", "cinder")
+	if err != nil {
+		return nil, fmt.Errorf("%s:%w", path, err)
+	}
+	return file, nil
+}
+
+func (s Sources) entryOf(f iniFile, region string) (entry, error) {
 	global, cinder := f["global"], f["cinder"]
 	noauthEndpoint := cmp.Or(global["cinder-endpoint"], cinder["endpoint"])
-	authURL := global["auth-url"]
+	useClouds, ok := parseFlag(cmp.Or(global["use-clouds"], "false"))
+	given := f.settings()
+	named := slices.ContainsFunc(slices.Collect(maps.Keys(f)), func(section string) bool { return strings.HasPrefix(section, "global ") })
 	switch {
-	case noauthEndpoint != "" && authURL != "":
+	case !ok:
+		return entry{}, errors.New("use-clouds is neither true nor false")
+	case noauthEndpoint != "" && (given.auth["auth_url"].text != "" || useClouds):
 		return entry{}, errors.New("both auth-url and a noauth endpoint are given; keep one of them")
 	case noauthEndpoint != "":
 		return entry{noauth: &Noauth{
@@ -42,94 +71,88 @@ func (f iniFile) entry() (entry, error) {
 			User:     global["username"],
 			Project:  cmp.Or(global["tenant-id"], global["tenant-name"]),
 		}}, nil
-	case authURL == "":
+	case global["trustee-id"] != "" || global["trustee-password"] != "":
+		return entry{}, errors.New("trustee-id and trustee-password cannot be used; give the trustee as user, with trust-id")
+	case useClouds:
+		if global["cloud"] == "" {
+			return entry{}, errors.New("use-clouds needs a cloud: the name of an entry of clouds.yaml")
+		}
+		if file := global["clouds-file"]; file != "" {
+			s.CloudsFile = file
+		}
+		chosen, err := s.merged(global["cloud"], cmp.Or(region, given.top["region_name"].text))
+		if err != nil {
+			return entry{}, err
+		}
+		given = merge(chosen, given)
+	case given.auth["auth_url"].text != "":
+	case named:
+		return entry{}, errors.New("there are several clouds, as [Global \"name\"]; give each backend a file with the [Global] of its cloud")
+	case global["secret-name"] != "":
+		return entry{}, errors.New("secret-name names a Secret with the credentials, which is not read; write what it contains into [Global]")
+	default:
 		return entry{}, errors.New("neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder] is given")
 	}
-	cloud := clouds.Cloud{
-		RegionName:     global["region"],
-		CACertFile:     global["ca-file"],
-		ClientCertFile: global["cert-file"],
-		ClientKeyFile:  global["key-file"],
-		AuthInfo: &clouds.AuthInfo{
-			AuthURL:                     authURL,
-			Username:                    global["username"],
-			UserID:                      global["user-id"],
-			Password:                    global["password"],
-			ProjectID:                   global["tenant-id"],
-			ProjectName:                 global["tenant-name"],
-			DomainID:                    global["domain-id"],
-			DomainName:                  global["domain-name"],
-			UserDomainID:                global["user-domain-id"],
-			UserDomainName:              global["user-domain-name"],
-			ProjectDomainID:             global["tenant-domain-id"],
-			ProjectDomainName:           global["tenant-domain-name"],
-			ApplicationCredentialID:     global["application-credential-id"],
-			ApplicationCredentialName:   global["application-credential-name"],
-			ApplicationCredentialSecret: global["application-credential-secret"],
-			TrustID:                     global["trust-id"],
-		},
+	given, err := withRegion(given, region)
+	if err != nil {
+		return entry{}, err
 	}
-	if global["tls-insecure"] == "true" {
-		verify := false
-		cloud.Verify = &verify
-	}
-	return entry{cloud: &cloud}, nil
+	return given.entry()
 }
 
-// environmentEntry reads the OS_* variables that the OpenStack clients
-// and the historic provisioner read, and OS_CINDER_ENDPOINT for noauth.
-func (s Sources) environmentEntry() (entry, error) {
-	first := func(names ...string) string {
-		for _, name := range names {
-			if value := s.getenv(name); value != "" {
-				return value
+// settings returns [Global] by the names of clouds.yaml.
+func (f iniFile) settings() settings {
+	found := settings{top: map[string]setting{}, auth: map[string]setting{}}
+	for _, key := range slices.Sorted(maps.Keys(f["global"])) {
+		name, text := strings.ReplaceAll(key, "-", "_"), f["global"][key]
+		if slices.Contains(globalOnly, key) || text == "" {
+			continue
+		}
+		name = cmp.Or(globalNames[name], name)
+		into := found.top
+		for _, account := range accountKeys {
+			if slices.Contains(account.names, name) {
+				// By one name, so that it replaces that of an entry of clouds.yaml.
+				into, name = found.auth, account.names[0]
 			}
 		}
-		return ""
+		v := setting{key: key, text: text}
+		if before, given := into[name]; given && before.text != text {
+			v.odd = "and " + before.key + " say different things; keep one of them"
+		}
+		into[name] = v
 	}
-	if endpoint := first("OS_CINDER_ENDPOINT"); endpoint != "" {
+	return found
+}
+
+// environmentEntry reads the OS_* variables, which the OpenStack clients take for the
+// keys of clouds.yaml, and OS_CINDER_ENDPOINT for noauth.
+func (s Sources) environmentEntry(region string) (entry, error) {
+	found := settings{top: map[string]setting{}}
+	for _, key := range knownKeys() {
+		variable := "OS_" + strings.ToUpper(key)
+		if text := s.getenv(variable); text != "" {
+			found.top[key] = setting{key: variable, text: text}
+		}
+	}
+	if endpoint := s.getenv("OS_CINDER_ENDPOINT"); endpoint != "" {
 		return entry{noauth: &Noauth{
 			Endpoint: endpoint,
-			User:     first("OS_USERNAME"),
-			Project:  first("OS_PROJECT_ID", "OS_TENANT_ID", "OS_PROJECT_NAME", "OS_TENANT_NAME"),
+			User:     found.top["username"].text,
+			Project:  cmp.Or(found.top["project_id"].text, found.top["tenant_id"].text, found.top["project_name"].text, found.top["tenant_name"].text),
 		}}, nil
 	}
-	authURL := first("OS_AUTH_URL")
-	if authURL == "" {
+	for _, key := range []string{"cloud", "profile", "regions"} {
+		if v, given := found.top[key]; given {
+			return entry{}, v.wrong("means a file, which auth.environment does not read; use auth.cloud, or unset the variable")
+		}
+	}
+	if found.top["auth_url"].text == "" {
 		return entry{}, errors.New("the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
 	}
-	cloud := clouds.Cloud{
-		AuthType:       clouds.AuthType(first("OS_AUTH_TYPE")),
-		RegionName:     first("OS_REGION_NAME"),
-		EndpointType:   first("OS_ENDPOINT_TYPE", "OS_INTERFACE"),
-		CACertFile:     first("OS_CACERT"),
-		ClientCertFile: first("OS_CERT"),
-		ClientKeyFile:  first("OS_KEY"),
-		AuthInfo: &clouds.AuthInfo{
-			AuthURL:                     authURL,
-			Token:                       first("OS_TOKEN", "OS_AUTH_TOKEN"),
-			Username:                    first("OS_USERNAME"),
-			UserID:                      first("OS_USER_ID", "OS_USERID"),
-			Password:                    first("OS_PASSWORD"),
-			ProjectID:                   first("OS_PROJECT_ID", "OS_TENANT_ID"),
-			ProjectName:                 first("OS_PROJECT_NAME", "OS_TENANT_NAME"),
-			DomainID:                    first("OS_DOMAIN_ID"),
-			DomainName:                  first("OS_DOMAIN_NAME"),
-			UserDomainID:                first("OS_USER_DOMAIN_ID"),
-			UserDomainName:              first("OS_USER_DOMAIN_NAME"),
-			ProjectDomainID:             first("OS_PROJECT_DOMAIN_ID"),
-			ProjectDomainName:           first("OS_PROJECT_DOMAIN_NAME"),
-			DefaultDomain:               first("OS_DEFAULT_DOMAIN"),
-			ApplicationCredentialID:     first("OS_APPLICATION_CREDENTIAL_ID"),
-			ApplicationCredentialName:   first("OS_APPLICATION_CREDENTIAL_NAME"),
-			ApplicationCredentialSecret: first("OS_APPLICATION_CREDENTIAL_SECRET"),
-			SystemScope:                 first("OS_SYSTEM_SCOPE"),
-			TrustID:                     first("OS_TRUST_ID"),
-		},
+	found, err := withRegion(found, region)
+	if err != nil {
+		return entry{}, err
 	}
-	if insecure := first("OS_INSECURE"); insecure == "true" || insecure == "1" {
-		verify := false
-		cloud.Verify = &verify
-	}
-	return entry{cloud: &cloud}, nil
+	return found.entry()
 }

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"strings"
@@ -91,6 +92,112 @@ func TestCloudConfigKeystone(t *testing.T) {
 	}
 }
 
+// TestCloudConfigOfOtherPrograms reads what the files of real clusters have.
+func TestCloudConfigOfOtherPrograms(t *testing.T) {
+	const account = "auth-url=https://k/v3\nusername=kube\npassword=p\ndomain-name=D\n"
+	clouds := authtest.WriteFiles(t, map[string]string{"clouds.yaml": "clouds: {openstack: {interface: internal, auth: {auth_url: http://k, user_id: u, password: of-clouds, project_id: x}}}"}) + "/clouds.yaml"
+	for name, test := range map[string]struct {
+		content, want string
+	}{
+		"os-endpoint-type":          {account + "tenant-id=x\nos-endpoint-type=internal\n", "password p, project x, interface internal, verified"},
+		"project-id":                {account + "project-id=x\n", "password p, project x, interface public, verified"},
+		"tls-insecure as yes":       {account + "tenant-id=x\ntls-insecure = yes\n", "password p, project x, interface public, not verified"},
+		"tls-insecure as 1":         {account + "tenant-id=x\ntls-insecure=1\n", "password p, project x, interface public, not verified"},
+		"tls-insecure as True":      {account + "tenant-id=x\ntls-insecure=True\n", "password p, project x, interface public, not verified"},
+		"tls-insecure alone":        {account + "tenant-id=x\ntls-insecure # for now\n", "password p, project x, interface public, not verified"},
+		"tls-insecure as off":       {account + "tenant-id=x\ntls-insecure=off\n", "password p, project x, interface public, verified"},
+		"tls-insecure as maybe":     {account + "tenant-id=x\ntls-insecure=maybe\n", "$FILE: tls-insecure is neither true nor false"},
+		"a line goes on":            {strings.Replace(account, "=p", "=\"a\\\nb\"", 1) + "tenant-id=x\n", "password ab, project x, interface public, verified"},
+		"tenant and project":        {account + "tenant-id=x\nproject-id=y\n", "$FILE: tenant-id and project-id say different things; keep one of them"},
+		"use-clouds":                {"use-clouds=true\nclouds-file=" + clouds + "\ncloud=openstack\n", "password of-clouds, project x, interface internal, verified"},
+		"use-clouds and more":       {"use-clouds=yes\nclouds-file=" + clouds + "\ncloud=openstack\npassword=q\n", "password q, project x, interface internal, verified"},
+		"use-clouds, no cloud":      {"use-clouds=true\n", "$FILE: use-clouds needs a cloud: the name of an entry of clouds.yaml"},
+		"use-clouds, another":       {"use-clouds=true\ncloud=gold\nclouds-file=" + clouds + "\n", "$FILE: " + clouds + ` has no cloud "gold"; it has "openstack"`},
+		"use-clouds as no":          {"use-clouds=no\n" + account + "tenant-id=x\n", "password p, project x, interface public, verified"},
+		"several clouds":            {"[Global \"one\"]\n" + account, "$FILE: there are several clouds, as [Global \"name\"]; give each backend a file with the [Global] of its cloud"},
+		"secret-name":               {"secret-name=x\n", "$FILE: secret-name names a Secret with the credentials, which is not read; write what it contains into [Global]"},
+		"a trustee":                 {account + "trust-id=t\ntrustee-id=u\n", "$FILE: trustee-id and trustee-password cannot be used; give the trustee as user, with trust-id"},
+		"no project":                {account, "$FILE: the credentials name no project; give project_id, or project_name and its domain"},
+		"keys of clouds.yaml alone": {account + "tenant-id=x\nvolume-interface=admin\n", "password p, project x, interface admin, verified"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := authtest.WriteFiles(t, map[string]string{"old.conf": "[Global]\n" + test.content})
+			found, err := Sources{Getenv: authtest.NoEnvironment}.Resolve(Config{Source: Source{CloudConfig: dir + "/old.conf"}})
+			equal(t, described(found, err), strings.ReplaceAll(test.want, "$FILE", dir+"/old.conf"))
+		})
+	}
+}
+
+// described names what matters of credentials.
+func described(found Credentials, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	verified := "verified"
+	if found.TLS.InsecureSkipVerify {
+		verified = "not verified"
+	}
+	return fmt.Sprintf("password %s, project %s, interface %s, %s", found.Keystone.Password, found.Keystone.Scope.ProjectID, found.Endpoint.Availability, verified)
+}
+
+// TestEnvironmentOfRCFiles reads variables as openrc files set them.
+func TestEnvironmentOfRCFiles(t *testing.T) {
+	for name, test := range map[string]struct {
+		more map[string]string
+		want string
+	}{
+		"insecure":          {map[string]string{"OS_INSECURE": "True"}, "password p, project x, interface public, not verified"},
+		"insecure as maybe": {map[string]string{"OS_INSECURE": "maybe"}, "OS_INSECURE is neither true nor false"},
+		"tenant":            {map[string]string{"OS_TENANT_ID": "y"}, "OS_TENANT_ID and OS_PROJECT_ID say different things; keep one of them"},
+		"Block Storage's":   {map[string]string{"OS_VOLUMEV3_INTERFACE": "internalURL"}, "password p, project x, interface internal, verified"},
+		"a cloud":           {map[string]string{"OS_CLOUD": "gold"}, "OS_CLOUD means a file, which auth.environment does not read; use auth.cloud, or unset the variable"},
+	} {
+		variables := map[string]string{"OS_AUTH_URL": "http://k", "OS_USER_ID": "u", "OS_PASSWORD": "p", "OS_PROJECT_ID": "x"}
+		maps.Copy(variables, test.more)
+		found, err := Sources{Getenv: authtest.Environment(variables)}.Resolve(Config{Source: Source{Environment: true}})
+		if got := described(found, err); got != test.want {
+			t.Errorf("%s: %s\nwant %s", name, got, test.want)
+		}
+	}
+}
+
+// TestWarningsAboutCredentials names what an operator may not have meant.
+func TestWarningsAboutCredentials(t *testing.T) {
+	dir := authtest.WriteFiles(t, map[string]string{"clouds.yaml": "clouds:\n  gold:\n    verify: false\n    volume-api-version: 2\n    compute_api_version: 2\n    region: R\n    auth: {auth_url: http://k, user_id: u, password: p, project_id: x}\n"})
+	sources, config := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.NoEnvironment}, Config{Source: Source{Cloud: "gold"}}
+	found, err := sources.Resolve(config)
+	equal(t, err, nil)
+	equal(t, found.Warnings, []string{
+		"the servers' certificates are not verified (verify: false): whoever is on the network can take the password and the tokens; name the authority in cacert instead",
+		dir + "/clouds.yaml:4: volume-api-version has no effect: the program speaks version 3 of Cinder's API",
+	})
+	var unknown []string
+	for _, key := range sources.UnknownKeys(config) {
+		unknown = append(unknown, key.At+" "+key.Key)
+	}
+	equal(t, unknown, []string{dir + "/clouds.yaml:5 compute_api_version", dir + "/clouds.yaml:6 region"})
+}
+
+// TestAnOddEntryStopsOnlyItsUsers: the other entries of the file are for other
+// programs.
+func TestAnOddEntryStopsOnlyItsUsers(t *testing.T) {
+	const gold = "  gold: {auth: {auth_url: http://k, user_id: u, password: p, project_id: x}}\n"
+	for name, other := range map[string]string{
+		"a list":           "  zinc: [1]\n",
+		"twice":            "  zinc: {}\n  zinc: {}\n",
+		"a key twice":      "  zinc: {auth: {password: p, password: q}}\n",
+		"no mapping":       "  zinc: {auth: text, regions: 7, verify: [x]}\n",
+		"itself":           "  zinc: &z {<<: *z}\n",
+		"a number as name": "  7: {}\n  ~: 1\n  [a, b]: c\n",
+	} {
+		dir := authtest.WriteFiles(t, map[string]string{"clouds.yaml": "clouds:\n" + other + gold, "secure.yaml": "clouds:\n" + other})
+		sources := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.NoEnvironment}
+		if _, err := sources.Resolve(Config{Source: Source{Cloud: "gold"}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestCloudConfigPasswords(t *testing.T) {
 	for written, want := range map[string]string{
 		`plain`:              `plain`,
@@ -106,7 +213,6 @@ func TestCloudConfigPasswords(t *testing.T) {
 		"`tick":              "`tick",
 		`'single'`:           `'single'`,
 		`C:\new\table`:       `C:\new\table`,
-		`ends with \`:        `ends with \`,
 		`"a\\b\"c"`:          `a\b"c`,
 		`"tab\tline\n"`:      "tab\tline\n",
 		`""`:                 ``,
@@ -155,6 +261,7 @@ func TestUnusableCloudConfig(t *testing.T) {
 		"text after it":  {"\n[Global] hunter2\n", ":2: not a section of the form [Name]"},
 		"no equals sign": {"[Global]\npassword hunter2\n", ":2: not of the form key=value"},
 		"no key":         {"[Global]\n= hunter2\n", ":2: not of the form key=value"},
+		"backslash":      {"[Global]\npassword=hunter2\\\ntenant-name=x\n", ":2: the value ends with a backslash, by which other programs join the next line to it; put it in quotes, and write the backslash twice"},
 		"open quotes":    {"[Global]\nauth-url=http://k\npassword=\"hunter2\n", ":3: the value's quotes are not closed"},
 		"Latin-1":        {"[Global]\npassword=hunter2\xfc\n", ":1: the file is not UTF-8"},
 		"no domain":      {"[Global]\nauth-url=http://k/v3\nusername=kube\npassword=hunter2\n", `: the credentials do not say to which domain user "kube" belongs; give user_domain_id or user_domain_name`},
@@ -229,7 +336,7 @@ func TestEnvironmentCredentials(t *testing.T) {
 		"only the user's domain, as most rc files": {
 			map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_USERNAME": "kube", "OS_PASSWORD": "p", "OS_USER_DOMAIN_ID": "d", "OS_PROJECT_NAME": "x"},
 			gophercloud.AuthOptions{Username: "kube", Password: "p", DomainID: "d", Scope: &gophercloud.AuthScope{ProjectName: "x", DomainID: "d"}}, nil},
-		"user id of old": {map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_USERID": "u", "OS_PASSWORD": "p"}, gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{}}, nil},
+		"user id of old": {map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_USERID": "u", "OS_PASSWORD": "p", "OS_PROJECT_ID": "x"}, gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{ProjectID: "x"}}, nil},
 		"trust":          {with(map[string]string{"OS_TRUST_ID": "t"}), gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{TrustID: "t"}}, nil},
 		"token":          {map[string]string{"OS_AUTH_URL": "http://k/v3", "OS_AUTH_TYPE": "token", "OS_TOKEN": "tok", "OS_PROJECT_ID": "x"}, gophercloud.AuthOptions{TokenID: "tok", Scope: &gophercloud.AuthScope{ProjectID: "x"}}, nil},
 		"auth_type":      {with(map[string]string{"OS_AUTH_TYPE": "password", "OS_TOKEN": "stale"}), gophercloud.AuthOptions{UserID: "u", Password: "p", Scope: &gophercloud.AuthScope{ProjectID: "x"}}, nil},

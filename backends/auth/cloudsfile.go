@@ -7,28 +7,29 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 	"go.yaml.in/yaml/v3"
 )
 
-// cloud reads one entry of clouds.yaml, for the given region or the entry's
-// own.
+// merged returns what the files contain for one entry.
 //
-// The types are gophercloud's. Its Parse is not used: it fills gaps from the
-// environment, prefers certificates from there even to the entry's, and ignores
-// the values of regions. Its merge, through JSON, loses a `verify: false` to a
-// more general true.
-func (s Sources) cloud(name, region string) (clouds.Cloud, error) {
+// They are not read into gophercloud's types, which drop other spellings and places of
+// keys. Its Parse also fills gaps from the environment, prefers certificates from
+// there even to the entry's, and ignores the values of regions. Its merge, through
+// JSON, loses a `verify: false` to a more general true.
+func (s Sources) merged(name, region string) (settings, error) {
 	path, err := s.cloudsFile()
 	if err != nil {
-		return clouds.Cloud{}, err
+		return settings{}, err
 	}
-	return cloudFiles{path: path, files: s.files}.cloud(name, region)
+	found := cloudFiles{path: path, files: s.files}
+	if s.CloudsFile == "" {
+		found.secureFile = s.getenv("OS_CLIENT_SECURE_FILE")
+	}
+	return found.cloud(name, region)
 }
 
 // cloudsFile finds clouds.yaml like the OpenStack clients: the variable
@@ -41,11 +42,16 @@ func (s Sources) cloudsFile() (string, error) {
 	if path := s.getenv("OS_CLIENT_CONFIG_FILE"); path != "" {
 		return path, nil
 	}
-	candidates := []string{"clouds.yaml", "clouds.yml"}
+	directories := []string{""}
 	if dir, err := os.UserConfigDir(); err == nil {
-		candidates = append(candidates, filepath.Join(dir, "openstack", "clouds.yaml"), filepath.Join(dir, "openstack", "clouds.yml"))
+		directories = append(directories, filepath.Join(dir, "openstack"))
 	}
-	candidates = append(candidates, "/etc/openstack/clouds.yaml", "/etc/openstack/clouds.yml")
+	var candidates []string
+	for _, directory := range append(directories, "/etc/openstack") {
+		for _, suffix := range suffixes {
+			candidates = append(candidates, filepath.Join(directory, "clouds"+suffix))
+		}
+	}
 	for _, candidate := range candidates {
 		if _, err := os.Stat(candidate); err == nil {
 			return candidate, nil
@@ -54,137 +60,162 @@ func (s Sources) cloudsFile() (string, error) {
 	return "", fmt.Errorf("no clouds.yaml was found (looked at %s); name one with --clouds-file", strings.Join(candidates, ", "))
 }
 
+// suffixes are those of the files; JSON is also YAML.
+var suffixes = []string{".yaml", ".yml", ".json"}
+
 // cloudFiles reads clouds.yaml and the files next to it.
 type cloudFiles struct {
-	path  string
-	files fileSet
+	path string
+	// secureFile is a secure.yaml elsewhere; empty means next to clouds.yaml.
+	secureFile string
+	files      fileSet
 }
 
 // cloud merges what the files contain for one entry. The most specific place
 // that sets a value wins: first the region's values, then secure.yaml, the
 // entry, the profile.
-func (f cloudFiles) cloud(name, region string) (clouds.Cloud, error) {
-	var document clouds.Clouds
-	if err := f.files.readYAML(f.path, &document); err != nil {
-		return clouds.Cloud{}, err
-	}
-	entry, ok := document.Clouds[name]
-	if !ok {
-		return clouds.Cloud{}, fmt.Errorf("%s has no cloud %q; it has %s", f.path, name, quotedNames(document.Clouds))
-	}
-	profile, err := f.profile(cmp.Or(entry.Profile, entry.Cloud))
+func (f cloudFiles) cloud(name, region string) (settings, error) {
+	listed, err := f.files.readYAML(f.path)
 	if err != nil {
-		return clouds.Cloud{}, fmt.Errorf("%s: cloud %q: %w", f.path, name, err)
+		return settings{}, err
 	}
-	secure, err := f.secure(name)
+	file := &yamlFile{path: f.path}
+	clouds, err := file.find(listed, "clouds")
 	if err != nil {
-		return clouds.Cloud{}, fmt.Errorf("%s: cloud %q: %w", f.path, name, err)
+		return settings{}, err
 	}
-	return withRegion(mergeCloud(mergeCloud(profile, entry), secure), region), nil
+	node, err := file.find(clouds, name)
+	if err != nil {
+		return settings{}, err
+	}
+	if node == nil {
+		return settings{}, fmt.Errorf("%s has no cloud %q; it has %s", f.path, name, file.quotedNames(clouds))
+	}
+	entry, err := file.settings(node)
+	if err != nil {
+		return settings{}, err
+	}
+	secure, err := f.beside("secure", "clouds", name)
+	if err != nil {
+		return settings{}, fmt.Errorf("%s: cloud %q: %w", f.path, name, err)
+	}
+	profile := settings{}
+	specific := merge(entry, secure.settings)
+	if vendor := cmp.Or(specific.top["profile"].text, specific.top["cloud"].text); vendor != "" {
+		found, err := f.beside("clouds-public", "public-clouds", vendor)
+		if err == nil && !found.given {
+			err = fmt.Errorf("%s does not exist in clouds-public.yaml, and no profile is built in", named("cloud", vendor))
+		}
+		if err != nil {
+			return settings{}, fmt.Errorf("%s: cloud %q: %w", f.path, name, err)
+		}
+		profile = found.settings
+	}
+	merged, err := withRegion(merge(profile, specific), region)
+	if err != nil {
+		return settings{}, fmt.Errorf("%s: cloud %q: %w", f.path, name, err)
+	}
+	return merged, nil
 }
 
-// profile reads an entry of clouds-public.yaml, which is only needed for
-// entries with a profile.
-func (f cloudFiles) profile(name string) (clouds.Cloud, error) {
-	if name == "" {
-		return clouds.Cloud{}, nil
-	}
-	var document clouds.PublicClouds
-	if err := f.readBeside("clouds-public.yaml", &document); err != nil {
-		return clouds.Cloud{}, err
-	}
-	profile, ok := document.Clouds[name]
-	if !ok {
-		return clouds.Cloud{}, fmt.Errorf("%s does not exist in clouds-public.yaml", named("cloud", name))
-	}
-	return profile, nil
+// besideSettings are an entry of another file, which may lack it.
+type besideSettings struct {
+	settings
+	given bool
 }
 
-// secure reads an entry of secure.yaml, which may lack it.
-func (f cloudFiles) secure(name string) (clouds.Cloud, error) {
-	var document clouds.Clouds
-	err := f.readBeside("secure.yaml", &document)
-	return document.Clouds[name], err
-}
-
-// readBeside reads a file in the directory of clouds.yaml; the file may be
+// beside reads an entry of a file in the directory of clouds.yaml; the file may be
 // missing.
-func (f cloudFiles) readBeside(name string, into any) error {
-	err := f.files.readYAML(filepath.Join(filepath.Dir(f.path), name), into)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("unable to load %s: %w", name, err)
+func (f cloudFiles) beside(file, section, name string) (besideSettings, error) {
+	for _, suffix := range suffixes {
+		path := filepath.Join(filepath.Dir(f.path), file+suffix)
+		if file == "secure" && f.secureFile != "" {
+			path = f.secureFile
+		}
+		root, err := f.files.readYAML(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var node *yaml.Node
+		read := &yamlFile{path: path}
+		if err == nil {
+			if node, err = read.find(root, section); err == nil {
+				node, err = read.find(node, name)
+			}
+		}
+		found := besideSettings{given: node != nil}
+		if err == nil {
+			found.settings, err = read.settings(node)
+		}
+		if err != nil {
+			return besideSettings{}, fmt.Errorf("unable to load %s: %w", filepath.Base(path), err)
+		}
+		return found, nil
 	}
-	return nil
+	return besideSettings{}, nil
 }
 
 // withRegion overlays an entry with the values of a region. If none is
 // requested of an entry that lists regions, it uses region_name or the first of
-// the list, like the OpenStack clients.
-func withRegion(cloud clouds.Cloud, region string) clouds.Cloud {
-	if region == "" && len(cloud.Regions) > 0 {
-		region = cmp.Or(cloud.RegionName, cloud.Regions[0].Name)
+// the list, like the OpenStack clients. An old form of the list is region_name.
+func withRegion(cloud settings, region string) (settings, error) {
+	own := cloud.top["region_name"]
+	if len(own.list) > 0 || strings.Contains(own.text, ",") {
+		names := own.list
+		if names == nil {
+			names = strings.Split(own.text, ",")
+		}
+		for _, name := range names {
+			cloud.regions = append(cloud.regions, regionEntry{name: name})
+		}
+		own = setting{}
+	}
+	if region == "" && len(cloud.regions) > 0 {
+		region = cmp.Or(own.text, cloud.regions[0].name)
+		if !slices.ContainsFunc(cloud.regions, func(listed regionEntry) bool { return listed.name == region }) {
+			return settings{}, errors.New("region_name is not in the list of regions; remove one of the two, or give the backend's region")
+		}
 	}
 	if region == "" {
-		return cloud
+		return cloud, nil
 	}
 	// The list begins with the most specific file's regions. If two files have
 	// values for one region, both count: a password from secure.yaml belongs to
 	// the auth_url from clouds.yaml.
-	for _, candidate := range slices.Backward(cloud.Regions) {
-		if candidate.Name == region {
-			cloud = mergeCloud(cloud, candidate.Values)
+	for _, candidate := range slices.Backward(cloud.regions) {
+		if candidate.name == region {
+			cloud = merge(cloud, candidate.values)
 		}
 	}
-	cloud.RegionName = region
-	return cloud
-}
-
-// mergeCloud overlays a general cloud with a specific one. Lists of regions are
-// joined, the specific ones first.
-func mergeCloud(general, specific clouds.Cloud) clouds.Cloud {
-	merged := overlay(general, specific)
-	if general.AuthInfo != nil && specific.AuthInfo != nil {
-		auth := overlay(*general.AuthInfo, *specific.AuthInfo)
-		merged.AuthInfo = &auth
-	}
-	merged.Regions = slices.Concat(specific.Regions, general.Regions)
-	return merged
-}
-
-// overlay returns a struct with the fields that the specific one sets, and the
-// general one's others. An empty string counts as not set; a pointer to false,
-// as in `verify: false`, counts as set. Reflection covers the fields that
-// gophercloud may add to its types.
-func overlay[T clouds.Cloud | clouds.AuthInfo](general, specific T) T {
-	into, from := reflect.ValueOf(&general).Elem(), reflect.ValueOf(specific)
-	for i := range from.NumField() {
-		if field := from.Field(i); !field.IsZero() {
-			into.Field(i).Set(field)
-		}
-	}
-	return general
+	cloud = merge(cloud, settings{top: map[string]setting{"region_name": {key: "region_name", text: region}}})
+	return cloud, nil
 }
 
 // yamlLine finds the line number in a YAML parser's message, the only part that
 // is safe to show: the rest may quote a password.
 var yamlLine = regexp.MustCompile(`line (\d+)`)
 
-func (f fileSet) readYAML(path string, into any) error {
+// readYAML returns the root of a file's first document; nil if it has none.
+func (f fileSet) readYAML(path string) (*yaml.Node, error) {
 	content, err := f.read(path)
 	if err != nil {
-		return fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
+		return nil, fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
 	}
-	if err := yaml.Unmarshal(content, into); err != nil {
+	var document yaml.Node
+	if err := yaml.Unmarshal(content, &document); err != nil {
 		if line := yamlLine.FindStringSubmatch(err.Error()); line != nil {
 			hint := ""
 			if strings.Contains(err.Error(), "cannot start any token") { // such as a tab
 				hint = "; indent with spaces, not tabs, and quote values that begin with a special character"
 			}
-			return fmt.Errorf("%s:%s: not a valid clouds file%s", path, line[1], hint)
+			return nil, fmt.Errorf("%s:%s: not a valid clouds file%s", path, line[1], hint)
 		}
-		return fmt.Errorf("%s: not a valid clouds file", path)
+		return nil, fmt.Errorf("%s: not a valid clouds file", path)
 	}
-	return nil
+	if len(document.Content) == 0 {
+		return nil, nil
+	}
+	return document.Content[0], nil
 }
 
 // unwrapPath drops the path, which os errors repeat.
@@ -196,14 +227,15 @@ func unwrapPath(err error) error {
 	return err
 }
 
-func quotedNames(entries map[string]clouds.Cloud) string {
-	if len(entries) == 0 {
-		return "none"
-	}
-	names := make([]string, 0, len(entries))
-	for name := range entries {
-		names = append(names, fmt.Sprintf("%q", name))
+// quotedNames lists the keys of a mapping.
+func (f *yamlFile) quotedNames(node *yaml.Node) string {
+	var names []string
+	if node != nil && !isNull(node) {
+		members, _ := f.members(node)
+		for _, m := range members {
+			names = append(names, fmt.Sprintf("%q", m.key.Value))
+		}
 	}
 	slices.Sort(names)
-	return strings.Join(names, ", ")
+	return cmp.Or(strings.Join(slices.Compact(names), ", "), "none")
 }

@@ -20,16 +20,19 @@ func FuzzCloudsFiles(f *testing.F) {
 		const secret = "hunter2hunter2"
 		read := func(clouds, secure string) error {
 			files := fileSet{"d/clouds.yaml": {text: []byte(clouds)}, "d/secure.yaml": {text: []byte(secure)}, "d/clouds-public.yaml": {text: []byte(public)}}
+			for _, name := range []string{"secure.yml", "secure.json", "clouds-public.yml", "clouds-public.json"} {
+				files["d/"+name] = fileContent{err: fs.ErrNotExist}
+			}
 			if public == "" {
 				files["d/clouds-public.yaml"] = fileContent{err: fs.ErrNotExist}
 			}
 			// Only the entry: the next step would read the certificates that it
 			// names.
-			cloud, err := Sources{CloudsFile: "d/clouds.yaml", Getenv: authtest.NoEnvironment, files: files}.cloud("gold", region)
-			if err != nil || cloud.AuthInfo == nil {
+			read, err := Sources{CloudsFile: "d/clouds.yaml", Getenv: authtest.NoEnvironment, files: files}.entry(Config{Source: Source{Cloud: "gold"}, Region: region})
+			if err != nil {
 				return err
 			}
-			_, err = authOptions(cloud.AuthType, *cloud.AuthInfo)
+			_, err = authOptions(read.cloud.AuthType, *read.cloud.AuthInfo)
 			return err
 		}
 		_ = read(clouds, secure)

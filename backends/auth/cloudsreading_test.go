@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
-var updateReadings = flag.Bool("update", false, "rewrite testdata/cloudsreadings.json")
+var updateReadings = flag.Bool("update", false, "rewrite testdata/cloudsreadings.json and testdata/cloudskeys.json")
 
 // cloudsReadings is also read by test/cloudsoracle, to compare how
 // gophercloud's clientconfig reads the same files.
@@ -89,16 +89,16 @@ func (c cloudsCase) read(t *testing.T) cloudsReading {
 	}
 	reading := cloudsReading{Case: c.name, Files: files, Region: c.region, Environment: c.environment, Oracle: c.oracle, Why: c.why}
 	sources := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.Environment(c.environment), files: fileSet{}}
-	cloud, err := sources.cloud("gold", c.region)
+	read, err := sources.entry(Config{Source: Source{Cloud: "gold"}, Region: c.region})
 	if err != nil {
 		reading.Refusal = strings.ReplaceAll(err.Error(), dir, "$DIR")
 		return reading
 	}
-	cloud.Regions = nil // the other fields contain their values
+	cloud := read.cloud
 	for _, path := range []*string{&cloud.CACertFile, &cloud.ClientCertFile, &cloud.ClientKeyFile} {
 		*path = strings.ReplaceAll(*path, dir, "$DIR")
 	}
-	reading.Cloud = &cloud
+	reading.Cloud = &cloud.Cloud
 	found, err := sources.Resolve(Config{Source: Source{Cloud: "gold"}, Region: c.region})
 	if err != nil {
 		reading.Refusal = strings.ReplaceAll(err.Error(), dir, "$DIR")

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
-	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
@@ -23,6 +22,9 @@ type Config struct {
 	// Region and Interface select an endpoint of the service catalog; they
 	// override those in the credentials.
 	Region, Interface string
+	// Endpoint is Block Storage's address beside Keystone, instead of the catalog's; it
+	// overrides that in the credentials.
+	Endpoint string `json:",omitempty"`
 }
 
 // Sources are the places where credentials are read. Reading changes nothing in
@@ -51,7 +53,12 @@ type Credentials struct {
 	Noauth   *Noauth
 	Keystone gophercloud.AuthOptions
 	Endpoint gophercloud.EndpointOpts
+	// Override is Block Storage's address, instead of the one in the catalog. It may
+	// contain %(project_id)s.
+	Override string
 	TLS      *tls.Config
+	// Warnings are sentences about what an operator may not have meant.
+	Warnings []string
 	// Version changes whenever any byte of them changes, including the certificates'
 	// contents.
 	Version string
@@ -86,16 +93,37 @@ func (s Sources) read(config Config) (entry, Credentials, error) {
 		return entry{}, Credentials{}, err
 	}
 	found, err := s.files.complete(config, read)
+	if err == nil {
+		err = read.at(found.checkProject())
+	}
 	return read, found, err
+}
+
+// checkProject refuses a login without a project, with which Keystone would use a
+// default of the user that can change without anybody seeing it here. Earlier
+// releases kept such credentials, which still are better than none.
+func (c Credentials) checkProject() error {
+	if c.Noauth == nil && c.Keystone.Scope != nil && *c.Keystone.Scope == (gophercloud.AuthScope{}) {
+		return errors.New("the credentials name no project; give project_id, or project_name and its domain")
+	}
+	return nil
 }
 
 // entry is what the files or the environment have for one backend, merged from
 // all of them: either a Keystone account or a noauth endpoint.
 type entry struct {
-	cloud  *clouds.Cloud
+	cloud  *account
 	noauth *Noauth
 	// place begins the errors about it; it may be empty.
 	place string
+	// withoutEffect says which of its keys are not used.
+	withoutEffect []string
+}
+
+// entry reads settings that are completely merged.
+func (s settings) entry() (entry, error) {
+	cloud, err := s.account()
+	return entry{cloud: &cloud, withoutEffect: s.withoutEffect()}, err
 }
 
 func (s Sources) entry(config Config) (entry, error) {
@@ -103,12 +131,15 @@ func (s Sources) entry(config Config) (entry, error) {
 	case auth.Noauth != nil:
 		return entry{noauth: auth.Noauth}, nil
 	case auth.Cloud != "":
-		cloud, err := s.cloud(auth.Cloud, config.Region)
-		return entry{cloud: &cloud}, err
+		merged, err := s.merged(auth.Cloud, config.Region)
+		if err != nil {
+			return entry{}, err
+		}
+		return merged.entry()
 	case auth.CloudConfig != "":
-		return s.files.cloudConfigEntry(auth.CloudConfig)
+		return s.cloudConfigEntry(auth.CloudConfig, config.Region)
 	case auth.Environment:
-		return s.environmentEntry()
+		return s.environmentEntry(config.Region)
 	}
 	return entry{}, errors.New("no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
 }
@@ -120,10 +151,19 @@ func (f fileSet) complete(config Config, e entry) (found Credentials, err error)
 	} else {
 		found, err = f.keystoneCredentials(config, *e.cloud)
 	}
-	if err != nil && e.place != "" {
-		return Credentials{}, fmt.Errorf("%s: %w", e.place, err)
+	if err != nil {
+		return Credentials{}, e.at(err)
 	}
-	return found, err
+	found.Warnings = append(found.Warnings, e.withoutEffect...)
+	return found, nil
+}
+
+// at adds the entry's place to an error about it.
+func (e entry) at(err error) error {
+	if err == nil || e.place == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", e.place, err)
 }
 
 // noauthCredentials completes the account of a noauth endpoint. An endpoint in
@@ -152,7 +192,7 @@ func noauthCredentials(config Config, noauth Noauth) (Credentials, error) {
 // already merged. Everything comes from the entry and nothing from the process:
 // a backend must never log in with a mixture of its credentials and another
 // backend's.
-func (f fileSet) keystoneCredentials(config Config, cloud clouds.Cloud) (Credentials, error) {
+func (f fileSet) keystoneCredentials(config Config, cloud account) (Credentials, error) {
 	if cloud.AuthInfo == nil || cloud.AuthInfo.AuthURL == "" {
 		return Credentials{}, errors.New("the credentials name no auth_url")
 	}
@@ -171,9 +211,16 @@ func (f fileSet) keystoneCredentials(config Config, cloud clouds.Cloud) (Credent
 	found := Credentials{
 		Keystone: options,
 		TLS:      tlsConfig,
-		Endpoint: gophercloud.EndpointOpts{Region: cmp.Or(config.Region, cloud.RegionName), Availability: availability},
+		Endpoint: gophercloud.EndpointOpts{Type: cloud.ServiceType, Name: cloud.ServiceName, Region: cmp.Or(cloud.ServiceRegion, config.Region, cloud.RegionName), Availability: availability},
+		Override: cmp.Or(config.Endpoint, cloud.Endpoint),
 	}
-	found.Version = fingerprint.Of(config, cloud.AuthType, cloud.AuthInfo, found.Endpoint, certificates)
+	if found.Override != "" && !ServesV3(WithProject(found.Override, "0")) {
+		return Credentials{}, fmt.Errorf("%s is not an http or https address of Block Storage's version 3", named("the endpoint", WithoutUser(found.Override)))
+	}
+	if tlsConfig.InsecureSkipVerify {
+		found.Warnings = append(found.Warnings, "the servers' certificates are not verified (verify: false): whoever is on the network can take the password and the tokens; name the authority in cacert instead")
+	}
+	found.Version = fingerprint.Of(config, cloud.AuthType, cloud.AuthInfo, found.Endpoint, found.Override, certificates)
 	return found, nil
 }
 

@@ -39,7 +39,7 @@ func TestCloudsFilesAreMerged(t *testing.T) {
 		},
 		"secure.yaml wins": {
 			files: map[string]string{
-				"clouds.yaml": "clouds: {gold: {auth: {auth_url: http://k, user_id: u, password: old}}}",
+				"clouds.yaml": "clouds: {gold: {auth: {auth_url: http://k, user_id: u, password: old, project_id: x}}}",
 				"secure.yaml": "clouds: {gold: {auth: {password: new}}, other: {auth: {password: wrong}}}",
 			},
 			check: func(t *testing.T, c Credentials) { equal(t, c.Keystone.Password, "new") },
@@ -117,7 +117,7 @@ func TestCloudsFilesAreMerged(t *testing.T) {
 			},
 		},
 		"a token cannot be renewed": {
-			files: map[string]string{"clouds.yaml": "clouds: {gold: {auth: {auth_url: http://k, token: t}}}"},
+			files: map[string]string{"clouds.yaml": "clouds: {gold: {auth: {auth_url: http://k, token: t, project_id: x}}}"},
 			check: func(t *testing.T, c Credentials) { equal(t, c.Keystone.AllowReauth, false) },
 		},
 	}
@@ -162,10 +162,10 @@ func TestUnreadableCloudsFiles(t *testing.T) {
 		"no clouds":             {map[string]string{"clouds.yaml": ""}, `$DIR/clouds.yaml has no cloud "gold"; it has none`},
 		"not YAML":              {map[string]string{"clouds.yaml": broken}, "$DIR/clouds.yaml:2: not a valid clouds file"},
 		"tab":                   {map[string]string{"clouds.yaml": "clouds:\n  gold:\n\tauth: {}\n"}, "$DIR/clouds.yaml:3: not a valid clouds file; indent with spaces, not tabs, and quote values that begin with a special character"},
-		"wrong type":            {map[string]string{"clouds.yaml": wrongType}, "$DIR/clouds.yaml:3: not a valid clouds file"},
-		"no mapping":            {map[string]string{"clouds.yaml": "hunter2"}, "$DIR/clouds.yaml:1: not a valid clouds file"},
+		"wrong type":            {map[string]string{"clouds.yaml": wrongType}, "$DIR/clouds.yaml:3: password is a list, not text"},
+		"no mapping":            {map[string]string{"clouds.yaml": "hunter2"}, "$DIR/clouds.yaml:1: not a valid clouds file: a mapping is needed here"},
 		"secure.yaml not YAML":  {map[string]string{"clouds.yaml": good, "secure.yaml": broken}, `$DIR/clouds.yaml: cloud "gold": unable to load secure.yaml: $DIR/secure.yaml:2: not a valid clouds file`},
-		"missing profile":       {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}"}, `$DIR/clouds.yaml: cloud "gold": cloud "vendor" does not exist in clouds-public.yaml`},
+		"missing profile":       {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}"}, `$DIR/clouds.yaml: cloud "gold": cloud "vendor" does not exist in clouds-public.yaml, and no profile is built in`},
 		"profile file not YAML": {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}", "clouds-public.yaml": broken}, `$DIR/clouds.yaml: cloud "gold": unable to load clouds-public.yaml: $DIR/clouds-public.yaml:2: not a valid clouds file`},
 	}
 	for name, test := range tests {
@@ -223,7 +223,7 @@ clouds:
 }
 
 func TestWhereCloudsFileIsSearched(t *testing.T) {
-	const content = "clouds: {gold: {auth: {auth_url: http://k, user_id: u, password: p}}}"
+	const content = "clouds: {gold: {auth: {auth_url: http://k, user_id: u, password: p, project_id: x}}}"
 	config := Config{Source: Source{Cloud: "gold"}}
 	empty := t.TempDir()
 	t.Setenv("HOME", empty)
@@ -231,8 +231,8 @@ func TestWhereCloudsFileIsSearched(t *testing.T) {
 	t.Chdir(empty)
 	t.Run("nowhere", func(t *testing.T) {
 		_, err := Sources{Getenv: authtest.NoEnvironment}.Resolve(config)
-		want := "no clouds.yaml was found (looked at clouds.yaml, clouds.yml, " + empty + "/.config/openstack/clouds.yaml, " + empty +
-			"/.config/openstack/clouds.yml, /etc/openstack/clouds.yaml, /etc/openstack/clouds.yml); name one with --clouds-file"
+		want := "no clouds.yaml was found (looked at clouds.yaml, clouds.yml, clouds.json, " + empty + "/.config/openstack/clouds.yaml, " + empty +
+			"/.config/openstack/clouds.yml, " + empty + "/.config/openstack/clouds.json, /etc/openstack/clouds.yaml, /etc/openstack/clouds.yml, /etc/openstack/clouds.json); name one with --clouds-file"
 		if _, statErr := os.Stat("/etc/openstack"); statErr == nil {
 			t.Skip("this machine has an /etc/openstack")
 		}

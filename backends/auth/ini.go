@@ -27,8 +27,9 @@ func parseINI(content []byte, sections ...string) (iniFile, error) {
 	file := iniFile{}
 	section := ""
 	text := strings.TrimPrefix(string(content), "\ufeff")
-	for number, line := range strings.Split(text, "\n") {
-		line = strings.TrimSpace(line)
+	lines := strings.Split(text, "\n")
+	for number := 0; number < len(lines); number++ {
+		line := strings.TrimSpace(lines[number])
 		switch {
 		case line == "" || line[0] == '#' || line[0] == ';':
 			continue
@@ -38,6 +39,9 @@ func parseINI(content []byte, sections ...string) (iniFile, error) {
 				return nil, fmt.Errorf("%d: not a section of the form [Name]", number+1)
 			}
 			section = strings.ToLower(strings.TrimSpace(name))
+			if file[section] == nil {
+				file[section] = map[string]string{}
+			}
 			continue
 		}
 		if !slices.Contains(sections, section) {
@@ -45,24 +49,45 @@ func parseINI(content []byte, sections ...string) (iniFile, error) {
 		}
 		key, raw, ok := strings.Cut(line, "=")
 		key = strings.ToLower(strings.TrimSpace(key))
+		if name, _ := iniValue(key); !ok && slices.Contains(iniFlags, name) {
+			key, raw, ok = name, "true", true // the name alone sets a flag
+		}
 		if !ok || key == "" {
 			return nil, fmt.Errorf("%d: not of the form key=value", number+1)
 		}
-		value, ok := iniValue(strings.TrimSpace(raw))
-		if !ok {
-			return nil, fmt.Errorf("%d: the value's quotes are not closed", number+1)
+		begin := number
+		value, end := iniValue(strings.TrimSpace(raw))
+		for end == iniContinues && number+1 < len(lines) {
+			number++
+			raw = strings.TrimSuffix(strings.TrimRight(raw, "\r"), "\\") + lines[number]
+			value, end = iniValue(strings.TrimSpace(raw))
 		}
-		if file[section] == nil {
-			file[section] = map[string]string{}
+		switch end {
+		case iniContinues, iniQuoted:
+			return nil, fmt.Errorf("%d: the value's quotes are not closed", begin+1)
+		case iniBackslash:
+			return nil, fmt.Errorf("%d: the value ends with a backslash, by which other programs join the next line to it; put it in quotes, and write the backslash twice", begin+1)
 		}
 		file[section][key] = value
 	}
 	return file, nil
 }
 
-// iniValue removes quotes, escapes and a trailing comment from a value. ok is
-// false if a quote is not closed.
-func iniValue(raw string) (value string, ok bool) {
+// iniFlags are the keys that may stand without a value.
+var iniFlags = []string{"tls-insecure", "use-clouds"}
+
+// iniEnd is how the text of a value ends.
+type iniEnd int
+
+const (
+	iniComplete  iniEnd = iota
+	iniQuoted           // within quotes
+	iniContinues        // within quotes, with a backslash: the next line belongs to it
+	iniBackslash        // with a backslash
+)
+
+// iniValue removes quotes, escapes and a trailing comment from a value.
+func iniValue(raw string) (value string, end iniEnd) {
 	var b strings.Builder
 	quoted := false
 	kept := 0 // length without trailing blanks
@@ -73,7 +98,12 @@ func iniValue(raw string) (value string, ok bool) {
 			quoted = !quoted
 			kept = b.Len()
 			continue
-		case c == '\\' && i+1 < len(raw):
+		case c == '\\' && i+1 == len(raw):
+			if quoted {
+				return "", iniContinues
+			}
+			return "", iniBackslash
+		case c == '\\':
 			if escaped, known := iniEscape(raw[i+1], quoted); known {
 				i++
 				b.WriteByte(escaped)
@@ -81,14 +111,17 @@ func iniValue(raw string) (value string, ok bool) {
 				continue
 			}
 		case (c == '#' || c == ';') && !quoted && (i == 0 || raw[i-1] == ' ' || raw[i-1] == '\t'):
-			return b.String()[:kept], true
+			return b.String()[:kept], iniComplete
 		}
 		b.WriteByte(c)
 		if quoted || c != ' ' && c != '\t' {
 			kept = b.Len()
 		}
 	}
-	return b.String()[:kept], !quoted
+	if quoted {
+		return "", iniQuoted
+	}
+	return b.String()[:kept], iniComplete
 }
 
 // iniEscape returns the character that a backslash and c mean. Any other pair

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
-
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
@@ -17,9 +15,9 @@ type keptEntry struct {
 	// For is the fingerprint of the configuration that it was read for. A field
 	// that a later release adds to Config must be left out of JSON while it is empty,
 	// or that release could use nothing that this one kept.
-	For    string        `json:"for"`
-	Cloud  *clouds.Cloud `json:"cloud,omitempty"`
-	Noauth *Noauth       `json:"noauth,omitempty"`
+	For    string   `json:"for"`
+	Cloud  *account `json:"cloud,omitempty"`
+	Noauth *Noauth  `json:"noauth,omitempty"`
 }
 
 // keep returns the text of an entry that was just read completely. What the
@@ -31,9 +29,7 @@ func (f fileSet) keep(config Config, read entry) ([]byte, error) {
 	kept := keptEntry{For: fingerprint.Of(config), Noauth: read.noauth}
 	if read.cloud != nil {
 		cloud := *read.cloud
-		// Regions and profiles are merged into the entry already, and may
-		// contain other secrets.
-		cloud.Regions, cloud.Profile, cloud.Cloud = nil, "", ""
+		cloud.Profile, cloud.Cloud.Cloud = "", "" // which are merged into the entry
 		for _, file := range []*string{&cloud.CACertFile, &cloud.ClientCertFile, &cloud.ClientKeyFile} {
 			if *file == "" {
 				continue

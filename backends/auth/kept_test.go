@@ -16,7 +16,7 @@ func TestKeptCredentialsNeedNoFile(t *testing.T) {
 		"ca.pem": certificate, "cert.pem": certificate, "key.pem": key,
 		"clouds-public.yaml": "public-clouds: {p: {verify: false, auth: {auth_url: 'http://one/v3'}}}",
 		"secure.yaml":        "clouds: {gold: {auth: {password: \"s3: #cr3t\\t'\"}}, other: {auth: {password: others}}}",
-		"old.conf":           "[Global]\nauth-url=http://one/v3\nusername=kube\npassword=s3cr3t\ndomain-name=D\nca-file=$DIR/ca.pem\n",
+		"old.conf":           "[Global]\nauth-url=http://one/v3\nusername=kube\npassword=s3cr3t\ndomain-name=D\ntenant-id=x\nca-file=$DIR/ca.pem\n",
 		"noauth.conf":        "[Global]\ncinder-endpoint=http://host:8776/v2\nusername=kube\n",
 	})
 	authtest.WriteFile(t, dir+"/clouds.yaml", strings.ReplaceAll(`clouds:
@@ -70,7 +70,7 @@ func TestKeptCredentialsNeedNoFile(t *testing.T) {
 
 // TestWhatIsInNoFileIsNotKept: the policy has it, or the environment.
 func TestWhatIsInNoFileIsNotKept(t *testing.T) {
-	variables := map[string]string{"OS_AUTH_URL": "http://one/v3", "OS_USERNAME": "kube", "OS_USER_DOMAIN_NAME": "D", "OS_PASSWORD": "s3cr3t"}
+	variables := map[string]string{"OS_AUTH_URL": "http://one/v3", "OS_USERNAME": "kube", "OS_USER_DOMAIN_NAME": "D", "OS_PASSWORD": "s3cr3t", "OS_PROJECT_ID": "x"}
 	for _, source := range []Source{{Environment: true}, {Noauth: &Noauth{Endpoint: "http://host:8776/v3"}}} {
 		reading, err := Sources{Getenv: authtest.Environment(variables)}.Reread(Config{Source: source}, nil)
 		if err != nil || len(reading.Kept()) > 0 {
@@ -84,7 +84,7 @@ func TestWhatIsInNoFileIsNotKept(t *testing.T) {
 func TestAnIndentedBundleIsKept(t *testing.T) {
 	bundle := "\t# authorities of the data center\n" + authtest.NewAuthority(t).PEM
 	dir := authtest.WriteFiles(t, map[string]string{"ca.pem": bundle})
-	authtest.WriteFile(t, dir+"/clouds.yaml", "clouds: {gold: {cacert: "+dir+"/ca.pem, auth: {auth_url: 'https://one/v3', user_id: u, password: s3cr3t}}}")
+	authtest.WriteFile(t, dir+"/clouds.yaml", "clouds: {gold: {cacert: "+dir+"/ca.pem, auth: {auth_url: 'https://one/v3', user_id: u, password: s3cr3t, project_id: x}}}")
 	config := Config{Source: Source{Cloud: "gold"}}
 	reading, err := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.NoEnvironment}.Reread(config, nil)
 	if err != nil {
@@ -123,7 +123,7 @@ func TestEarlierKeptCredentialsAreUsed(t *testing.T) {
 }
 
 func TestDamagedKeptCredentialsAreRefusedWithoutQuotingThem(t *testing.T) {
-	dir := authtest.WriteFiles(t, map[string]string{"clouds.yaml": "clouds: {gold: {auth: {auth_url: 'http://one/v3', user_id: u, password: hunter2}}}"})
+	dir := authtest.WriteFiles(t, map[string]string{"clouds.yaml": "clouds: {gold: {auth: {auth_url: 'http://one/v3', user_id: u, password: hunter2, project_id: x}}}"})
 	config := Config{Source: Source{Cloud: "gold"}}
 	reading, err := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.NoEnvironment}.Reread(config, nil)
 	equal(t, err, nil)

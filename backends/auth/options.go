@@ -56,7 +56,9 @@ func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.Au
 		// the program outlives tokens.
 		AllowReauth: method != methodToken,
 	}
-	user := firstDomain(domain{info.UserDomainID, info.UserDomainName}, domain{info.DomainID, info.DomainName}, domain{info.DefaultDomain, ""})
+	// A domain for all stands in for the part that is missing, and an ID wins over a
+	// name, as in the OpenStack clients.
+	user := firstDomain(domain{cmp.Or(info.UserDomainID, info.DomainID), cmp.Or(info.UserDomainName, info.DomainName)}, domain{info.DefaultDomain, ""})
 	switch method {
 	case methodToken:
 		options.TokenID = info.Token
@@ -86,7 +88,7 @@ func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.Au
 	}
 	// A file that names only the user's domain means projects of the same
 	// domain.
-	project := firstDomain(domain{info.ProjectDomainID, info.ProjectDomainName}, domain{info.DomainID, info.DomainName}, user)
+	project := firstDomain(domain{cmp.Or(info.ProjectDomainID, info.DomainID), cmp.Or(info.ProjectDomainName, info.DomainName)}, domain{info.DefaultDomain, ""}, user)
 	options.Scope, err = scopeOf(info, project)
 	return options, err
 }
@@ -157,8 +159,7 @@ func setUser(options *gophercloud.AuthOptions, info clouds.AuthInfo, of domain) 
 
 // scopeOf returns the scope of the requested token. A trust alone determines
 // the scope of its token; Keystone rejects an additional project (OS-TRUST
-// extension). Without a project Keystone uses the user's default project. The
-// scope is never a domain alone: volumes belong to projects.
+// extension). The scope is never a domain alone: volumes belong to projects.
 func scopeOf(info clouds.AuthInfo, of domain) (*gophercloud.AuthScope, error) {
 	switch {
 	case info.TrustID != "":
@@ -192,6 +193,36 @@ func IsWebAddress(address string) bool {
 	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
 }
 
+// ServesV3 reports whether an address of Cinder is for the v3 API, or for all
+// versions.
+func ServesV3(address string) bool {
+	version := APIVersion(address)
+	return IsWebAddress(address) && (version == "" || version == "v3")
+}
+
+// WithProject puts a project's ID into an address in the form of a service catalog's
+// templates.
+func WithProject(address, project string) string {
+	for _, placeholder := range []string{"%(project_id)s", "%(tenant_id)s", "$(project_id)s", "$(tenant_id)s"} {
+		address = strings.ReplaceAll(address, placeholder, project)
+	}
+	return address
+}
+
+// APIVersion returns the version of Cinder's API in an address, or "".
+func APIVersion(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	for part := range strings.SplitSeq(u.Path, "/") {
+		if part == "v1" || part == "v2" || part == "v3" {
+			return part
+		}
+	}
+	return ""
+}
+
 // WithoutUser removes user and password from an address, so that it can be
 // shown. In a malformed address, they may contain slashes.
 func WithoutUser(address string) string {
@@ -212,7 +243,7 @@ func schemeEnd(address string) int {
 
 // readCertificates reads an entry's TLS settings once, so that the version is
 // computed from exactly what is used, even if a file changes at that moment.
-func (f fileSet) readCertificates(cloud clouds.Cloud) (*tls.Config, map[string]string, error) {
+func (f fileSet) readCertificates(cloud account) (*tls.Config, map[string]string, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	read := map[string]string{}
 	if cloud.CACertFile != "" {

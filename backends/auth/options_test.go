@@ -24,6 +24,15 @@ func TestUnusableCredentials(t *testing.T) {
 		"no user":                    {`{auth: {auth_url: "http://k", password: p}}`, "the credentials name no user; give username or user_id"},
 		"no user domain":             {`{auth: {auth_url: "http://k", username: kube, password: p, project_id: x}}`, `the credentials do not say to which domain user "kube" belongs; give user_domain_id or user_domain_name`},
 		"no project domain":          {`{auth: {auth_url: "http://k", user_id: u, password: p, project_name: x}}`, `the credentials do not say to which domain project "x" belongs; give project_domain_id or project_domain_name, or project_id`},
+		"no project":                 {`{auth: {auth_url: "http://k", user_id: u, password: p}}`, "the credentials name no project; give project_id, or project_name and its domain"},
+		"our own placeholder":        {`{auth: {auth_url: "http://k", application_credential_id: REPLACE-WITH-ITS-ID, application_credential_secret: s}}`, "$DIR/clouds.yaml:1: application_credential_id still has the example's placeholder"},
+		"unknown key of auth":        {`{auth: {auth_url: "http://k", user_id: u, password: hunter2, project_nam: x}}`, "$DIR/clouds.yaml:1: project_nam is no key of auth that can be used here; remove it, or correct its name"},
+		"two projects":               {`{project-id: y, auth: {auth_url: "http://k", user_id: u, password: p, project_id: x}}`, "$DIR/clouds.yaml:1: project-id and project_id say different things; keep one of them"},
+		"no Block Storage":           {`{has_volume: false, auth: {auth_url: "http://k", user_id: u, password: p, project_id: x}}`, "$DIR/clouds.yaml:1: has_volume says that the cloud has no Block Storage"},
+		"no login":                   {`{auth_type: "", auth: {auth_url: "http://k", user_id: u, password: p, project_id: x}}`, "$DIR/clouds.yaml:1: auth_type is empty, which other clients take for a cloud without logins; remove the key, or use auth.noauth in the policy"},
+		"endpoint of version 2":      {`{volume_endpoint_override: "http://u:hunter2@c/v2", auth: {auth_url: "http://k", user_id: u, password: p, project_id: x}}`, `the endpoint "http://c/v2" is not an http or https address of Block Storage's version 3`},
+		"braces":                     {`{auth: {auth_url: "http://{password}/v3", user_id: u, password: p, project_id: x}}`, "auth_url has braces that do not name another key of the entry"},
+		"another region in the list": {`{region_name: R1, regions: [R2], auth: {auth_url: "http://k", user_id: u, password: p, project_id: x}}`, `$DIR/clouds.yaml: cloud "gold": region_name is not in the list of regions; remove one of the two, or give the backend's region`},
 		"system scope":               {`{auth: {auth_url: "http://k", user_id: u, password: p, system_scope: all}}`, "system_scope cannot be used for volumes, which belong to projects; name a project instead"},
 		"unknown interface":          {`{interface: intrenal, auth: {auth_url: "http://k", user_id: u, password: p}}`, `interface "intrenal" is not public, internal or admin`},
 		"interface and more":         {`{interface: "internal password hunter2", auth: {auth_url: "http://k", user_id: u, password: p}}`, "interface is not public, internal or admin"},
@@ -39,8 +48,8 @@ func TestUnusableCredentials(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := authtest.WriteFiles(t, map[string]string{"clouds.yaml": "clouds: {gold: " + test.entry + "}"})
 			_, err := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.NoEnvironment}.Resolve(Config{Source: Source{Cloud: "gold"}})
-			if err == nil || err.Error() != test.want {
-				t.Errorf("error %v\nwant  %s", err, test.want)
+			if want := strings.ReplaceAll(test.want, "$DIR", dir); err == nil || err.Error() != want {
+				t.Errorf("error %v\nwant  %s", err, want)
 			}
 			if err != nil && strings.Contains(err.Error(), "hunter2") {
 				t.Error("the error contains a secret")
@@ -85,7 +94,7 @@ func TestWithoutUser(t *testing.T) {
 func TestCertificateInTheHomeDirectory(t *testing.T) {
 	ca := authtest.NewAuthority(t)
 	t.Setenv("HOME", authtest.WriteFiles(t, map[string]string{"ca.pem": ca.PEM}))
-	dir := authtest.WriteFiles(t, map[string]string{"clouds.yaml": "clouds: {gold: {cacert: ~/ca.pem, auth: {auth_url: https://k, user_id: u, password: p}}}"})
+	dir := authtest.WriteFiles(t, map[string]string{"clouds.yaml": "clouds: {gold: {cacert: ~/ca.pem, auth: {auth_url: https://k, user_id: u, password: p, project_id: x}}}"})
 	found, err := Sources{CloudsFile: dir + "/clouds.yaml"}.Resolve(Config{Source: Source{Cloud: "gold"}})
 	if err != nil {
 		t.Fatal(err)

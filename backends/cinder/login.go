@@ -92,7 +92,7 @@ func loginTimeout(ctx context.Context, options Options) (context.Context, contex
 	return context.WithTimeout(ctx, 2*options.RequestTimeout)
 }
 
-func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire http.RoundTripper) (*gophercloud.ServiceClient, catalog.Entry, error) {
+func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire *transport) (*gophercloud.ServiceClient, catalog.Entry, error) {
 	provider, err := openstack.NewClient(found.Keystone.IdentityEndpoint)
 	if err != nil {
 		return nil, catalog.Entry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: fmt.Sprintf("auth_url %q is not an address", auth.WithoutUser(found.Keystone.IdentityEndpoint))}
@@ -115,9 +115,17 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 		// with the caller that happened to come first. Only a probe's shorter
 		// timeout applies to it.
 		provider.ReauthFunc = func(caller context.Context) error {
+			operation, _ := caller.Value(operationKey{}).(string)
+			if !wire.renewals.mayHelp(operation) {
+				return errFruitless
+			}
 			ctx, cancel := loginTimeout(WithRequestTimeout(context.Background(), requestTimeoutOf(caller, options.RequestTimeout)), options)
 			defer cancel()
-			return account.login(ctx, options, project, renew)
+			err := account.login(ctx, options, project, renew)
+			if err == nil {
+				wire.renewals.renewed(operation)
+			}
+			return err
 		}
 	}
 	if catalog.Project(provider.GetAuthResult()) == "" {
@@ -125,13 +133,25 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 		// another place.
 		return nil, catalog.Entry{}, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the token is for no project; name a project in the credentials"}
 	}
-	endpoint, entry, err := catalog.Endpoint(provider.GetAuthResult(), found.Endpoint)
-	if err != nil {
-		return nil, catalog.Entry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
+	endpoint, entry, source := catalog.Fixed(found.Override, catalog.Project(provider.GetAuthResult())), catalog.Entry{}, "the configured endpoint of"
+	if found.Override == "" {
+		source = "its service catalog lists"
+		if endpoint, entry, err = catalog.Endpoint(provider.GetAuthResult(), found.Endpoint); err != nil {
+			return nil, catalog.Entry{}, &Error{Backend: options.Backend, Kind: KindConfig, Message: err.Error()}
+		}
 	}
-	if options.Warn != nil && isHTTPS(found.Keystone.IdentityEndpoint) && !isHTTPS(endpoint) {
-		options.Warn(options.Backend, fmt.Sprintf("Keystone is reached by https, but its service catalog lists block storage at %s: tokens cross the network in plain text; "+
-			"fix the catalog, or select another interface", auth.WithoutUser(endpoint)))
+	if options.Warn != nil {
+		for _, warning := range found.Warnings {
+			options.Warn(options.Backend, warning)
+		}
+		if isHTTPS(found.Keystone.IdentityEndpoint) && !isHTTPS(endpoint) {
+			verb, remedy := "at", "fix the catalog, or select another interface"
+			if found.Override != "" {
+				verb, remedy = "is", "give an address with https"
+			}
+			options.Warn(options.Backend, fmt.Sprintf("Keystone is reached by https, but %s block storage %s %s: tokens cross the network in plain text; %s",
+				source, verb, auth.WithoutUser(endpoint), remedy))
+		}
 	}
 	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, entry, nil
 }

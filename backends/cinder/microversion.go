@@ -1,8 +1,11 @@
 package cinder
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
@@ -64,13 +68,17 @@ func (c *Client) discover(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, &Error{Backend: c.backend, Kind: KindConfig, Message: err.Error()}
 	}
-	var answer struct {
-		Versions []struct {
-			ID      string `json:"id"`
-			Version string `json:"version"`
-		} `json:"versions"`
+	var answer versionDocument
+	response, err := c.service.Request(withOperation(ctx, operationVersions), http.MethodGet, root,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}, KeepResponseBody: true})
+	if err != nil {
+		return 0, translate(c.backend, operationVersions, err)
 	}
-	if _, err := c.service.Get(withOperation(ctx, operationVersions), root, &answer, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}}); err != nil {
+	defer response.Body.Close() //nolint:errcheck // Everything that matters was read.
+	if err := json.NewDecoder(response.Body).Decode(&answer); isDecoding(err) {
+		return 0, &Error{Backend: c.backend, Operation: operationVersions, Kind: KindInternal,
+			Message: fmt.Sprintf("the answer at %s is no list of versions, but %s", auth.WithoutUser(root), contentType(response.Header))}
+	} else if err != nil {
 		return 0, translate(c.backend, operationVersions, err)
 	}
 	newest, listed := 0, false
@@ -85,9 +93,39 @@ func (c *Client) discover(ctx context.Context) (int, error) {
 	if !listed {
 		// If it were remembered, this answer would rule out the attachments API
 		// for the client's life.
-		return 0, &Error{Backend: c.backend, Operation: operationVersions, Kind: KindInternal, Message: "the answer does not list version 3"}
+		return 0, &Error{Backend: c.backend, Operation: operationVersions, Kind: KindInternal,
+			Message: "the answer does not list version 3, but " + answer.listed()}
 	}
 	return newest, nil
+}
+
+// versionDocument is the list of an endpoint's versions.
+type versionDocument struct {
+	Versions []struct {
+		ID      string `json:"id"`
+		Version string `json:"version"`
+	} `json:"versions"`
+}
+
+// listed says which versions are there.
+func (d versionDocument) listed() string {
+	var all []string
+	for _, version := range d.Versions[:min(len(d.Versions), 10)] {
+		all = append(all, fmt.Sprintf("%.20q", version.ID))
+	}
+	return cmp.Or(strings.Join(all, ", "), "none")
+}
+
+// contentType describes what an answer says that it is.
+func contentType(header http.Header) string {
+	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
+	switch {
+	case err != nil:
+		return "something else"
+	case kind == "application/json":
+		return "other JSON"
+	}
+	return sentence(kind)
 }
 
 // versionRoot returns an endpoint up to its version: http://host/volume/v3/.

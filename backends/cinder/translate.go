@@ -37,6 +37,9 @@ func translate(backend, operation string, err error) error {
 
 	var reauth *gophercloud.ErrUnableToReauthenticate
 	if errors.As(err, &reauth) {
+		if errors.Is(reauth.ErrReauth, errFruitless) {
+			return translate(backend, operation, reauth.ErrOriginal)
+		}
 		var failed *Error
 		if errors.As(translate(backend, OperationLogin, reauth.ErrReauth), &failed) {
 			// The request itself was rejected with 401: whatever happened to
@@ -161,9 +164,18 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 		e.Kind = KindConflict
 	case status == http.StatusBadRequest:
 		e.Kind = KindInvalid
+	case status == http.StatusUnauthorized && isTokenCheck(answer.ResponseHeader, fault):
+		e.Kind = KindUnauthorized
+		e.Message = tokenRefused
+	case status == http.StatusUnauthorized && isIntermediary(answer.ResponseHeader, answer.Body), status == http.StatusProxyAuthRequired:
+		e.Kind = KindConfig
+		e.Message = fmt.Sprintf(demandsLogin, "Cinder")
 	case status == http.StatusUnauthorized:
 		e.Kind = KindUnauthorized
 		e.Message = cmp.Or(e.Message, "the credentials were rejected")
+	case status == http.StatusForbidden && fault.message == "" && isIntermediary(answer.ResponseHeader, answer.Body):
+		e.Kind = KindForbidden
+		e.Message = fmt.Sprintf(forbidsIt, "Cinder")
 	case status == http.StatusForbidden:
 		e.Kind = KindForbidden
 		e.Message = cmp.Or(e.Message, "the account may not do this")
@@ -191,12 +203,18 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 	case status == http.StatusRequestEntityTooLarge:
 		e.Kind = KindOverQuota
 		e.Message = cinderQuota
+		if neverFits(fault.message) {
+			e.Message = "the request is larger than Cinder's quota for the OpenStack project or its largest volume, so it can never fit"
+		}
 		if fault.message != "" {
 			e.Message += ": " + fault.message
 		}
 	case status >= 500:
 		e.Kind = KindUnavailable
 		e.EffectUnknown = true
+		if isTokenUnchecked(answer.Body) {
+			e.Message = tokenUnchecked
+		}
 	default:
 		e.Kind = KindInternal
 	}
@@ -240,6 +258,12 @@ func (e *Error) fromLogin(answer gophercloud.ErrUnexpectedResponseCode) *Error {
 	case status == http.StatusBadRequest:
 		e.Kind = KindConfig
 		e.Message = "Keystone rejected the login request as malformed; check the user, the project and their domains"
+	case status == http.StatusUnauthorized && isIntermediary(answer.ResponseHeader, answer.Body), status == http.StatusProxyAuthRequired:
+		e.Kind = KindConfig
+		e.Message = fmt.Sprintf(demandsLogin, "Keystone")
+	case status == http.StatusForbidden && isIntermediary(answer.ResponseHeader, answer.Body):
+		e.Kind = KindForbidden
+		e.Message = fmt.Sprintf(forbidsIt, "Keystone")
 	case status == http.StatusUnauthorized:
 		e.Kind = KindUnauthorized
 		e.Message = "the credentials were rejected"

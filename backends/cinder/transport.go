@@ -55,6 +55,7 @@ type transport struct {
 	clock    clock.Clock
 	// certificates remembers what the servers showed.
 	certificates certificates.Seen
+	renewals     renewals
 }
 
 func newTransport(options Options, found auth.Credentials) *transport {
@@ -164,6 +165,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.metrics.request(t.backend, operation, codeLabel(response.StatusCode), time.Since(start))
 	if !strings.HasPrefix(operation, "auth.") {
 		t.clock.Read(response)
+		t.renewals.answered(operation, response)
 	}
 	if note := turns.CallerOf(r.Context()).Answered; note != nil && response.StatusCode < http.StatusMultipleChoices {
 		note(operation, requestID(response.Header))

@@ -113,5 +113,8 @@ func changedSelection(before, now *policy.Backend) []string {
 	if before.Interface != now.Interface {
 		changed = append(changed, "interface")
 	}
+	if before.Endpoint != now.Endpoint {
+		changed = append(changed, "endpoint")
+	}
 	return changed
 }

@@ -59,6 +59,7 @@ func backendFields(protocols mapping.Protocols) map[string]field {
 		"Backend.name":       {description: "The name that class rules refer to.", required: true, rules: nameRules()},
 		"Backend.auth":       {description: "How to log in: exactly one of cloud, noauth, cloudConfig, environment.", required: true},
 		"Backend.region":     {description: "Region of the service catalog. Default: what the cloud configuration says.", rules: textRules()},
+		"Backend.endpoint":   {description: "Block Storage's address beside Keystone, such as https://cinder.example:8776/v3, if that in the service catalog cannot be reached from here. Default: what the cloud configuration says, else the service catalog.", rules: object{"pattern": endpointPattern}},
 		"Backend.interface":  {description: "Endpoint of the service catalog. Default: what the cloud configuration says.", rules: choice(policy.InterfacePublic, policy.InterfaceInternal, policy.InterfaceAdmin)},
 		"Backend.workflow":   {description: "How the program connects volumes: reserve (volume actions), attachment (attachments API) or auto. Default: auto.", rules: choice(policy.WorkflowReserve, policy.WorkflowAttachment, policy.WorkflowAuto)},
 		"Backend.mode":       {description: "For rules that set no mode: how volumes reach the nodes, native (kubelets mount them without a driver of this program) or csi (this program's CSI driver attaches them to each node that uses them). Default: native.", rules: choice(policy.Modes()...)},

@@ -28,7 +28,7 @@ func twoBackends() string {
 }
 
 func cloudsOfTwo() string {
-	return cloudsOf("hunter2")[:len(cloudsOf("hunter2"))-2] + ", zinc: {auth: {auth_url: 'http://k/v3', user_id: z, password: hunter3}}}\n"
+	return cloudsOf("hunter2")[:len(cloudsOf("hunter2"))-2] + ", zinc: {auth: {auth_url: 'http://k/v3', user_id: z, password: hunter3, project_id: x}}}\n"
 }
 
 // TestANewerKeptPolicyKeepsItsCredentials: kubelets mount an edit at different times,
@@ -74,7 +74,7 @@ func manyBackends(comment string, count int, bundles ...string) (policyText, clo
 	for i := range count {
 		name := "b" + string(rune('a'+i))
 		backends = append(backends, "  - {name: "+name+", auth: {cloud: "+name+"}}\n")
-		entries = append(entries, name+": {cacert: "+bundles[i%len(bundles)]+", auth: {auth_url: 'https://"+name+"/v3', user_id: u, password: hunter2}}")
+		entries = append(entries, name+": {cacert: "+bundles[i%len(bundles)]+", auth: {auth_url: 'https://"+name+"/v3', user_id: u, password: hunter2, project_id: x}}")
 	}
 	return "# " + comment + "\napiVersion: " + policy.APIVersion + "\nkind: Policy\nbackends:\n" + strings.Join(backends, "") +
 		"tenants:\n  - {name: a, namespaces: [a], classes: [{storageClasses: [c], backends: [ba]}]}\n", "clouds: {" + strings.Join(entries, ", ") + "}\n"

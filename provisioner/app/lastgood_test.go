@@ -118,7 +118,7 @@ func policyOf(comment, cluster string) string {
 }
 
 func cloudsOf(password string) string {
-	return "clouds: {gold: {auth: {auth_url: 'http://k/v3', user_id: u, password: " + password + "}}}\n"
+	return "clouds: {gold: {auth: {auth_url: 'http://k/v3', user_id: u, password: " + password + ", project_id: x}}}\n"
 }
 
 // TestAnyBadFileStartsWithTheLastGood: a good file always wins.

@@ -63,16 +63,30 @@ func CheckCredentials(p *policy.Policy, cloudsFile string) []policycli.Finding {
 		path, config := fmt.Sprintf("backends[%d].auth.cloudConfig", i), wiring.BackendConfig(p, backend, "")
 		if backend.Auth.Cloud != "" {
 			path = fmt.Sprintf("backends[%d].auth.cloud", i)
-			for _, unknown := range sources.UnknownKeys(backend.Auth.Cloud) {
-				if meant, near := document.Suggest(unknown.Key, unknown.Known); near {
-					findings = append(findings, policycli.Finding{Path: path, Warning: true, Message: fmt.Sprintf(
-						"%s:%d: the key %q is not used; did you mean %q?", unknown.File, unknown.Line, unknown.Key, meant)})
-				}
+		}
+		for _, unknown := range sources.UnknownKeys(config.Credentials()) {
+			meant, near := document.Suggest(unknown.Key, unknown.Known)
+			if unknown.Key == "region" {
+				meant, near = "region_name", true
+			}
+			if near {
+				findings = append(findings, policycli.Finding{Path: path, Warning: true, Message: fmt.Sprintf(
+					"%s: the key %q is not used; did you mean %q?", unknown.At, unknown.Key, meant)})
 			}
 		}
-		if _, err := sources.Resolve(auth.Config{Source: config.Auth, Region: config.Region, Interface: config.Interface}); err != nil {
-			findings = append(findings, policycli.Finding{Path: path, Message: fmt.Sprintf(
-				"backend %s cannot log in with these credentials: %s", backend.Name, err)})
+		found, err := sources.Resolve(config.Credentials())
+		if err != nil {
+			message := fmt.Sprintf("backend %s cannot log in with these credentials: %s", backend.Name, err)
+			var unknown *auth.UnknownAuthKeyError
+			if errors.As(err, &unknown) {
+				if meant, near := document.Suggest(unknown.Key, unknown.Known); near {
+					message += fmt.Sprintf("; did you mean %q?", meant)
+				}
+			}
+			findings = append(findings, policycli.Finding{Path: path, Message: message})
+		}
+		for _, warning := range found.Warnings {
+			findings = append(findings, policycli.Finding{Path: path, Warning: true, Message: warning})
 		}
 	}
 	return findings

@@ -53,7 +53,7 @@ type account struct {
 
 // Check asks all backends concurrently.
 func (l *LiveCheck) Check(ctx context.Context, p *policy.Policy, options policycli.LiveOptions) policycli.LiveReport {
-	run := &liveRun{LiveCheck: l, policy: p, options: options, metrics: backends.NewMetrics(prometheus.NewRegistry()), advice: map[string]string{}}
+	run := &liveRun{LiveCheck: l, policy: p, options: options, metrics: backends.NewMetrics(prometheus.NewRegistry()), advice: map[string]string{}, reported: map[string]bool{}}
 	run.sources = auth.Sources{CloudsFile: options.CloudsFile}
 	run.pool = backends.NewPool(backends.PoolOptions{Sources: run.sources, Metrics: run.metrics, Size: len(p.Backends) + 1, Warn: run.warn})
 	var group sync.WaitGroup
@@ -97,12 +97,16 @@ type liveRun struct {
 	mu sync.Mutex
 	// advice is what the logins show about a backend in addition to success.
 	advice map[string]string
+	// reported are the warnings about credentials, which their check has given.
+	reported map[string]bool
 }
 
 func (r *liveRun) warn(backend, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.advice[backend] = message
+	if !r.reported[message] {
+		r.advice[backend] = message
+	}
 }
 
 func (r *liveRun) adviceOn(backend string) string {
@@ -179,10 +183,15 @@ func (b *liveBackend) ask(ctx context.Context) {
 // login logs in, unless an earlier login of the same account has shown that it
 // would fail.
 func (b *liveBackend) login(ctx context.Context) (*cinder.Client, error) {
-	found, err := b.run.sources.Resolve(auth.Config{Source: b.config.Auth, Region: b.config.Region, Interface: b.config.Interface})
+	found, err := b.run.sources.Resolve(b.config.Credentials())
 	if err != nil {
 		return nil, fmt.Errorf("backend %s cannot log in with these credentials: %w", b.Name, err)
 	}
+	b.run.mu.Lock()
+	for _, warning := range found.Warnings {
+		b.run.reported[warning] = true
+	}
+	b.run.mu.Unlock()
 	key := found.Account()
 	if key == "" {
 		return b.run.pool.Client(ctx, b.config)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"net"
 	"net/http"
@@ -52,9 +53,13 @@ func newCloud(t *testing.T, options cindersim.Options, ahead time.Duration, http
 		t.Cleanup(server.Close)
 		return server.URL + "/v3"
 	}
-	startKeystone := httptest.NewServer
+	startKeystone, authority := httptest.NewServer, ""
 	if https {
-		startKeystone = httptest.NewTLSServer
+		startKeystone = func(handler http.Handler) *httptest.Server {
+			server := httptest.NewTLSServer(handler)
+			authority = "    cacert: " + write(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))) + "\n"
+			return server
+		}
 	}
 	simulator.SetURLs(serve(simulator.NoauthHandler(), httptest.NewServer), serve(simulator.CinderHandler(), httptest.NewServer), serve(simulator.KeystoneHandler(), startKeystone))
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -64,7 +69,7 @@ func newCloud(t *testing.T, options cindersim.Options, ahead time.Duration, http
 	t.Cleanup(func() { _ = silent.Close() })
 	live := NewLiveCheck(mappers.BuiltIn())
 	live.pause = time.Millisecond
-	text := strings.ReplaceAll(simulator.CloudsYAML(), "    region_name:", "    verify: false\n    region_name:")
+	text := strings.ReplaceAll(simulator.CloudsYAML(), "    region_name:", authority+"    region_name:")
 	return &cloud{Simulator: simulator, t: t, clouds: write(t, "clouds.yaml", text), silent: silent.Addr().String(), live: live}
 }
 

@@ -24,6 +24,7 @@ func BackendConfig(p *policy.Policy, from *policy.Backend, cluster string) backe
 		},
 		Region:    from.Region,
 		Interface: string(from.Interface),
+		Endpoint:  from.Endpoint,
 		Workflow:  cinder.Workflow(from.Workflow),
 		Connector: cinder.Connector{
 			Host:      from.Connector.Host,

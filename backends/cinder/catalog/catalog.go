@@ -39,19 +39,23 @@ func Endpoint(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (a
 	if err != nil || len(catalog.Entries) == 0 {
 		return "", Entry{}, errors.New("the token has no service catalog: the credentials name no project and the user has no default project; name a project")
 	}
+	types := volumeServices
+	if wanted.Type != "" && !slices.Contains(types, wanted.Type) {
+		types = []string{wanted.Type}
+	}
 	var matching []tokens.Endpoint
 	var offered, regions []string
-	for _, service := range volumeServices {
+	for _, service := range types {
 		for _, entry := range catalog.Entries {
-			if entry.Type != service {
+			if entry.Type != service || wanted.Name != "" && entry.Name != wanted.Name {
 				continue
 			}
 			for _, endpoint := range entry.Endpoints {
-				if !servesV3(endpoint.URL) {
+				if unusable(endpoint.URL) != "" {
 					continue
 				}
 				region := cmp.Or(endpoint.RegionID, endpoint.Region)
-				offered = append(offered, fmt.Sprintf("%s in %s", endpoint.Interface, region))
+				offered = append(offered, describe(endpoint))
 				if endpoint.Interface != string(wanted.Availability) ||
 					wanted.Region != "" && wanted.Region != endpoint.Region && wanted.Region != endpoint.RegionID {
 					continue
@@ -64,13 +68,86 @@ func Endpoint(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (a
 	regions = distinct(regions)
 	switch {
 	case len(matching) == 0:
-		return "", Entry{}, fmt.Errorf("the service catalog has no block storage v3 endpoint%s with interface %q (it has %s); check region and interface of the backend",
-			inRegion(wanted.Region), wanted.Availability, cmp.Or(strings.Join(distinct(offered), ", "), "none at all"))
+		found := cmp.Or(strings.Join(distinct(offered), ", "), others(catalog.Entries))
+		return "", Entry{}, fmt.Errorf("the service catalog has no block storage v3 endpoint%s with interface %q%s (it has %s); check region and interface of the backend",
+			inRegion(wanted.Region), wanted.Availability, ofService(wanted), found)
 	case wanted.Region == "" && len(regions) > 1:
 		return "", Entry{}, fmt.Errorf("the service catalog has block storage in several regions (%s); give the backend's region", strings.Join(regions, ", "))
 	}
 	first := matching[0]
 	return withV3(first.URL), Entry{Region: cmp.Or(first.RegionID, first.Region), Interface: first.Interface}, nil
+}
+
+// Fixed returns a configured address of Block Storage, for a project. It has the
+// project in its path, as in a catalog: Cinder before Xena needs it there.
+func Fixed(address, project string) string {
+	if address == "" {
+		return ""
+	}
+	address = withV3(auth.WithProject(address, project))
+	if strings.HasSuffix(address, "/v3/") {
+		address += url.PathEscape(project) + "/"
+	}
+	return address
+}
+
+// unusable returns what is wrong with the address of an endpoint; empty if nothing
+// is.
+func unusable(address string) string {
+	version := auth.APIVersion(address)
+	switch {
+	case strings.Contains(address, "$(") || strings.Contains(address, "%("):
+		return "with a placeholder that Keystone has not filled in"
+	case !auth.IsWebAddress(address):
+		return "with no http or https address"
+	case version != "" && version != "v3":
+		return "of version " + version[1:]
+	}
+	return ""
+}
+
+// describe names an endpoint.
+func describe(endpoint tokens.Endpoint) string {
+	region := cmp.Or(endpoint.RegionID, endpoint.Region)
+	if region == "" {
+		return endpoint.Interface + " in no region"
+	}
+	return fmt.Sprintf("%s in %s", endpoint.Interface, region)
+}
+
+// others says what a catalog has instead of usable endpoints: those of block storage
+// that cannot be used, else the other services.
+func others(entries []tokens.CatalogEntry) string {
+	var similar, types []string
+	for _, entry := range entries {
+		name := fmt.Sprintf("%q", entry.Type)
+		types = append(types, name)
+		if kind := strings.ToLower(entry.Type); !strings.HasPrefix(kind, "volume") && !strings.HasPrefix(kind, "block") {
+			continue
+		}
+		for _, endpoint := range entry.Endpoints {
+			similar = append(similar, strings.TrimSpace(fmt.Sprintf("%s %s %s", name, describe(endpoint), unusable(endpoint.URL))))
+		}
+		if len(entry.Endpoints) == 0 {
+			similar = append(similar, name+" without endpoints")
+		}
+	}
+	if len(similar) > 0 {
+		return strings.Join(distinct(similar), ", ")
+	}
+	return "none at all, only services of the types " + strings.Join(distinct(types), ", ")
+}
+
+// ofService describes the service that the credentials select.
+func ofService(wanted gophercloud.EndpointOpts) string {
+	text := ""
+	if wanted.Type != "" && !slices.Contains(volumeServices, wanted.Type) {
+		text += fmt.Sprintf(" of type %q", wanted.Type)
+	}
+	if wanted.Name != "" {
+		text += fmt.Sprintf(" of the name %q", wanted.Name)
+	}
+	return text
 }
 
 // Project returns the ID of the project that a token is scoped to, or "".
@@ -95,33 +172,13 @@ func inRegion(region string) string {
 	return fmt.Sprintf(" in region %q", region)
 }
 
-// servesV3 reports whether an address serves the v3 API, or all versions.
-func servesV3(address string) bool {
-	version := versionIn(address)
-	return auth.IsWebAddress(address) && (version == "" || version == "v3")
-}
-
 // withV3 completes an address that has no version.
 func withV3(address string) string {
 	address = strings.TrimRight(address, "/") + "/"
-	if versionIn(address) == "" {
+	if auth.APIVersion(address) == "" {
 		address += "v3/"
 	}
 	return address
-}
-
-// versionIn returns the API version in an address, or "".
-func versionIn(address string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		return ""
-	}
-	for part := range strings.SplitSeq(u.Path, "/") {
-		if part == "v1" || part == "v2" || part == "v3" {
-			return part
-		}
-	}
-	return ""
 }
 
 func distinct(names []string) []string {
