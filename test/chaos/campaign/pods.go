@@ -213,9 +213,10 @@ func (w *world) awaitDetached(trouble context.Context, a *attachment) bool {
 	return false
 }
 
-// isPods reports whether a VolumeAttachment is that of one of this seed's pods.
+// isPods reports whether a VolumeAttachment is that of one of this seed's pods, on
+// machines or not.
 func (n names) isPods(a *storagev1.VolumeAttachment) bool {
-	return a.Spec.Attacher == wire.DriverName && strings.HasPrefix(a.Spec.NodeName, n.id()+"-pods-") && a.Spec.Source.PersistentVolumeName != nil
+	return a.Spec.Attacher == wire.DriverName && (strings.HasPrefix(a.Spec.NodeName, n.id()+"-pods-") || n.isMachine(a.Spec.NodeName)) && a.Spec.Source.PersistentVolumeName != nil
 }
 
 func (w *world) listAttachments(ctx context.Context) ([]storagev1.VolumeAttachment, error) {
@@ -234,7 +235,7 @@ func (w *world) listAttachments(ctx context.Context) ([]storagev1.VolumeAttachme
 }
 
 // endPods detaches the volumes of all claims whose deletion was requested, and of the
-// others all but the newest attachment.
+// others all but the newest attachment. Machines' volumes have their own ending.
 func (w *world) endPods(ctx context.Context) error {
 	all, err := w.listAttachments(ctx)
 	if err != nil {
@@ -247,6 +248,9 @@ func (w *world) endPods(ctx context.Context) error {
 	for i := range all {
 		a := &all[i]
 		pv := *a.Spec.Source.PersistentVolumeName
+		if w.names.isMachine(a.Spec.NodeName) {
+			continue
+		}
 		if !w.attachments.DeletionRequested(a.UID) && !kept[pv] && !w.claims.DeletionRequested(types.UID(strings.TrimPrefix(pv, "pvc-"))) {
 			kept[pv] = true
 			continue

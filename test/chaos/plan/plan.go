@@ -5,6 +5,7 @@
 package plan
 
 import (
+	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"time"
@@ -41,7 +42,7 @@ type Options struct {
 	// Hostile makes servers lie for a while, and Snapshots makes tenants take
 	// snapshots.
 	Hostile, Snapshots bool
-	// CSI makes pods use volumes in mode csi, and movers move some.
+	// CSI makes pods use volumes in mode csi, machines stage some, and movers move some.
 	CSI bool
 }
 
@@ -70,6 +71,9 @@ type Plan struct {
 	Hostile       []HostileStep
 	Pods          []PodStep
 	Movers        []MoverStep
+	// Machines are the steps of each machine, and Workloads the pods that they run.
+	Machines  [][]MachineStep
+	Workloads []WorkloadStep
 }
 
 // Make draws the plan of a seed.
@@ -96,6 +100,10 @@ func Make(seed uint64, options Options) Plan {
 	}
 	if options.CSI {
 		p.Pods = podSteps(stream(seed, "pods"), options.Duration)
+		for machine := range Machines {
+			p.Machines = append(p.Machines, machineSteps(stream(seed, fmt.Sprintf("machine %d", machine)), machine, options.Duration))
+		}
+		p.Workloads = workloadSteps(stream(seed, "workloads"), options.Duration)
 	} else {
 		for i := range p.Movers {
 			p.Movers[i].OnNodes = false
