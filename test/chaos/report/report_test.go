@@ -27,7 +27,7 @@ func TestTableCountsByKind(t *testing.T) {
 
 SEED  FLAPS  FULL  PLACES  FLIPS  RETYPED  GROWN  REMOVED  UNBOUND  NODE USES  PODS  ATTACHED  STAGED  LOST  FORCED  REBOUND  LIES  ATTACKS  PEAK MEMORY
 7     9      17    5       21     6        12     11       3        33         34    46        60      14    9       23       120   60       90 MiB
-8     0      0     0       0      0        0      0        0        0          0     0         0        0     0        0 MiB
+8     0      0     0       0      0        0      0        0        0          0     0         0       0     0       0        0     0        0 MiB
 
 SEED  LEAKED  DUPLICATE  LOST  WRONGLY DELETED  TAKEN FROM A NODE  FOREIGN TOUCHED  UNUSABLE  WRONG TYPE  STUCK  LEAKED SECRET  LEAKED SNAPSHOT  LOST SNAPSHOT  LEAKED ATTACHMENT  LOST ATTACHMENT  DOUBLED ATTACHMENT  TWO WRITERS  WRONG CONTENT  HELD FOR EVER  MISCOUNTED  OVER QUOTA  STALE LEADER  CRASHED
 7     0       0          0     0                0                  0                0         0           0      0              0                0              0                  0                0                   0            0              0              0           0           0             0
