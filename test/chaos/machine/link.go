@@ -85,3 +85,6 @@ func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 	response.Body = io.NopCloser(bytes.NewReader(body))
 	return response, nil
 }
+
+// WrappedRoundTripper lets client-go find what can end a request.
+func (r roundTripper) WrappedRoundTripper() http.RoundTripper { return r.next }

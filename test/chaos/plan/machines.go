@@ -133,7 +133,7 @@ func workloadSteps(d draws, duration time.Duration) []WorkloadStep {
 	var steps []WorkloadStep
 	at := time.Duration(0)
 	for i := 0; ; i++ {
-		at += d.between(time.Second, 4*time.Second)
+		at += d.between(500*time.Millisecond, 2500*time.Millisecond)
 		s := WorkloadStep{
 			At: at, Claim: fmt.Sprintf("staged-%d", i), Class: oneOf(d, Shown, Masked), Patience: d.between(500*time.Millisecond, 4*time.Second),
 			Ends: d.chance(0.6), ClaimFirst: d.chance(0.3),
