@@ -534,6 +534,19 @@ func Writes(nodes ...*Node) [][]Write {
 	return all
 }
 
+// Flush writes the same to all filesystems that the kernel has mounted, as it does late with
+// what pods have written: wherever the disks lead by now. The data may depend on the volume
+// that was mounted.
+func (n *Node) Flush(data func(of *Volume) string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range n.mounts {
+		if v := n.volumeOf(m.device); v != nil && m.of != nil && !m.fsReadOnly {
+			v.Data = data(m.of)
+		}
+	}
+}
+
 // Write writes to the filesystem or the device at a path, as a pod does.
 func (n *Node) Write(at, data string) error {
 	n.mu.Lock()

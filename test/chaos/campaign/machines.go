@@ -114,7 +114,7 @@ func (w *world) befall(ctx, trouble context.Context, s *station, step plan.Machi
 	if step.Kind == plan.CrashMachine {
 		s.Off()
 	}
-	s.Cut(true)
+	s.Cut()
 	if err := w.lose(ctx, s); err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (w *world) befall(ctx, trouble context.Context, s *station, step plan.Machi
 			s.Replace()
 		}
 	}
-	s.Cut(false)
+	s.Reconnect(step.Late)
 	if err := s.On(); err != nil {
 		return err
 	}

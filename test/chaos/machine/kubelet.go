@@ -39,6 +39,8 @@ type kubelet struct {
 	// says; empty if that is not known.
 	registered bool
 	told       string
+	// learns is when it learns again which pods are meant to run.
+	learns time.Time
 }
 
 // volume is a volume that a kubelet has to do with.
@@ -114,11 +116,12 @@ func (m *Machine) Serves(pv, pod string) bool {
 	return v != nil && v.published != "" && v.published == targetOf(pv, pod)
 }
 
-// tellAgain makes the kubelet write its Node's status again.
-func (k *kubelet) tellAgain() {
+// comeBack makes the kubelet write its Node's status again, and learn later which pods are
+// meant to run.
+func (k *kubelet) comeBack(learns time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.told = ""
+	k.told, k.learns = "", learns
 }
 
 // look does one round.
@@ -147,7 +150,7 @@ func (k *kubelet) learn() {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.ended {
+	if k.ended || time.Now().Before(k.learns) {
 		return
 	}
 	for _, v := range k.volumes {

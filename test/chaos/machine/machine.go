@@ -281,11 +281,15 @@ func (m *Machine) Replace() {
 	m.install()
 }
 
-// Cut cuts the machine off from the API server, or ends that.
-func (m *Machine) Cut(cut bool) {
-	m.network.set(cut)
-	if k := m.theKubelet(); k != nil && !cut {
-		k.tellAgain()
+// Cut cuts the machine off from the API server.
+func (m *Machine) Cut() { m.network.set(true) }
+
+// Reconnect ends Cut. The kubelet says at once that it is there, and learns later which of
+// its pods are gone.
+func (m *Machine) Reconnect(late time.Duration) {
+	m.network.set(false)
+	if k := m.theKubelet(); k != nil {
+		k.comeBack(time.Now().Add(late))
 	}
 }
 
@@ -314,11 +318,7 @@ func (m *Machine) RestartKubelet() error {
 
 // write has the kernel write all that is mounted.
 func (m *Machine) write() {
-	n := m.kernel()
-	for _, w := range csinode.Writes(n)[0] {
-		// Nothing tells the kernel that the volume is another one by now.
-		_ = n.Write(w.At, m.Storage.id(w.Of)+" of "+m.Name)
-	}
+	m.kernel().Flush(func(of *csinode.Volume) string { return m.Storage.id(of) + " of " + m.Name })
 }
 
 // Harm returns what was done on the machine that loses somebody's data.

@@ -49,6 +49,9 @@ type MachineStep struct {
 	// Nth and After are the change at which a killed plugin dies.
 	Nth   int
 	After bool
+	// Late is how long after its return the kubelet of a lost machine learns which of its
+	// pods are gone.
+	Late time.Duration
 	// Restarts means that the kubelet of a lost machine is restarted before it comes
 	// back, and Kills that its plugin is killed.
 	Restarts, Kills bool
@@ -76,7 +79,7 @@ func machineSteps(d draws, machine int, duration time.Duration) []MachineStep {
 			At: at, Machine: machine,
 			Kind: choose(d, []choice[MachineKind]{{6, LoseMachine}, {6, KillPlugin}, {3, RestartKubelet}, {2, CrashMachine}, {3, TaintMachine}, {1, DeleteMachine}, {1, ReplaceMachine}}),
 			For:  d.between(2*time.Second, 9*time.Second),
-			Nth:  1 + d.IntN(25), After: d.chance(0.5), Restarts: d.chance(0.4), Kills: d.chance(0.3),
+			Nth:  1 + d.IntN(25), After: d.chance(0.5), Late: d.between(0, 5*time.Second), Restarts: d.chance(0.4), Kills: d.chance(0.3),
 		}
 		if s.Kind == KillPlugin || s.Kind == RestartKubelet {
 			s.For /= 4
@@ -140,7 +143,7 @@ func workloadSteps(d draws, duration time.Duration) []WorkloadStep {
 		}
 		machine := d.IntN(Machines)
 		for range 2 + d.IntN(4) {
-			s.Stays = append(s.Stays, WorkloadStay{Machine: machine, For: d.between(time.Second, 9*time.Second), Again: d.chance(0.6)})
+			s.Stays = append(s.Stays, WorkloadStay{Machine: machine, For: d.between(time.Second, 7*time.Second), Again: d.chance(0.6)})
 			if d.chance(0.7) {
 				machine = (machine + 1 + d.IntN(Machines-1)) % Machines
 			}
