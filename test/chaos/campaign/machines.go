@@ -107,6 +107,9 @@ func (w *world) befall(ctx, trouble context.Context, s *station, step plan.Machi
 	case plan.RestartKubelet:
 		return s.RestartKubelet()
 	}
+	if !w.awaitStaged(trouble, s) {
+		return nil
+	}
 	w.change(func(c *Counts) { c.Losses++ })
 	if step.Kills {
 		s.KillPlugin(step.Nth, step.After, step.For/2)
@@ -146,6 +149,21 @@ func (w *world) befall(ctx, trouble context.Context, s *station, step plan.Machi
 	}
 	w.timeline.Note("%s is back", s.Name)
 	return w.welcome(ctx, s, step.Kind == plan.TaintMachine)
+}
+
+// awaitStaged waits for a while until a machine has a volume, so that it can lose one. It
+// returns false if the faults end first.
+func (w *world) awaitStaged(trouble context.Context, s *station) bool {
+	const most = 8 * time.Second
+	for until := time.Now().Add(most); time.Now().Before(until); {
+		if slices.ContainsFunc(w.writes(), func(write checker.Write) bool { return write.Node == s.Name }) {
+			return true
+		}
+		if !sleep(trouble, lookAgain) {
+			return false
+		}
+	}
+	return trouble.Err() == nil
 }
 
 // lose does what Kubernetes does with a node that it does not hear of.

@@ -95,8 +95,11 @@ func (w *world) workload(ctx, trouble context.Context, step plan.WorkloadStep) e
 				at.attachment++
 			}
 		})
-		if !sleep(trouble, stay.For) {
-			return nil
+		// The pods of a lost machine are evicted.
+		for until := time.Now().Add(stay.For); time.Now().Before(until) && !w.machines[stay.Machine].isGivenUp(step.Patience); {
+			if !sleep(trouble, lookAgain) {
+				return nil
+			}
 		}
 	}
 	if !step.Ends {

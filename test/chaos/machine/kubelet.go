@@ -296,7 +296,7 @@ func (k *kubelet) attempt(ctx context.Context, v *volume, do func(context.Contex
 	v.busy = false
 	if err != nil {
 		v.again = time.Now().Add(pause)
-		if !errors.Is(err, errWaits) {
+		if !errors.Is(err, errWaits) && !errors.Is(err, errCut) {
 			k.logger.Info("kubelet failed", "volume", v.Handle, "pod", v.Pod, "error", err)
 		}
 	}

@@ -74,11 +74,11 @@ func machineSteps(d draws, machine int, duration time.Duration) []MachineStep {
 	var steps []MachineStep
 	at := 3 * time.Second
 	for {
-		at += d.between(1500*time.Millisecond, 6*time.Second)
+		at += d.between(3*time.Second, 12*time.Second)
 		s := MachineStep{
 			At: at, Machine: machine,
-			Kind: choose(d, []choice[MachineKind]{{6, LoseMachine}, {6, KillPlugin}, {3, RestartKubelet}, {2, CrashMachine}, {3, TaintMachine}, {1, DeleteMachine}, {1, ReplaceMachine}}),
-			For:  d.between(2*time.Second, 9*time.Second),
+			Kind: choose(d, []choice[MachineKind]{{8, LoseMachine}, {6, KillPlugin}, {3, RestartKubelet}, {2, CrashMachine}, {3, TaintMachine}, {1, DeleteMachine}, {1, ReplaceMachine}}),
+			For:  d.between(3*time.Second, 12*time.Second),
 			Nth:  1 + d.IntN(25), After: d.chance(0.5), Late: d.between(0, 5*time.Second), Restarts: d.chance(0.4), Kills: d.chance(0.3),
 		}
 		if s.Kind == KillPlugin || s.Kind == RestartKubelet {
@@ -102,7 +102,8 @@ type WorkloadStep struct {
 	// Class is Shown or Masked.
 	Class string
 	Stays []WorkloadStay
-	// Patience is how long a lost node keeps the volume until it is detached by force.
+	// Patience is how long a lost node keeps the pod and the volume, which then go on to the
+	// next machine by force.
 	Patience time.Duration
 	// Ends and ClaimFirst are as in PodStep.
 	Ends, ClaimFirst bool
@@ -138,12 +139,12 @@ func workloadSteps(d draws, duration time.Duration) []WorkloadStep {
 	for i := 0; ; i++ {
 		at += d.between(500*time.Millisecond, 2500*time.Millisecond)
 		s := WorkloadStep{
-			At: at, Claim: fmt.Sprintf("staged-%d", i), Class: oneOf(d, Shown, Masked), Patience: d.between(500*time.Millisecond, 4*time.Second),
+			At: at, Claim: fmt.Sprintf("staged-%d", i), Class: oneOf(d, Shown, Masked), Patience: d.between(500*time.Millisecond, 3*time.Second),
 			Ends: d.chance(0.6), ClaimFirst: d.chance(0.3),
 		}
 		machine := d.IntN(Machines)
 		for range 2 + d.IntN(4) {
-			s.Stays = append(s.Stays, WorkloadStay{Machine: machine, For: d.between(time.Second, 7*time.Second), Again: d.chance(0.6)})
+			s.Stays = append(s.Stays, WorkloadStay{Machine: machine, For: d.between(2*time.Second, 12*time.Second), Again: d.chance(0.6)})
 			if d.chance(0.7) {
 				machine = (machine + 1 + d.IntN(Machines-1)) % Machines
 			}

@@ -2,11 +2,12 @@ package drivers
 
 import (
 	"maps"
+	"slices"
 	"sync"
 )
 
 // Array is an iSCSI array that has one target for all its volumes, as most arrays do, and
-// gives a volume the lowest LUN that is free: an address that was just freed leads to the
+// gives a volume the LUN that was freed last: an address that was just freed leads to the
 // next volume.
 type Array struct {
 	// Target and Portal are where it is.
@@ -16,9 +17,11 @@ type Array struct {
 	Masks bool
 
 	mu sync.Mutex
-	// luns are the volumes at the addresses, and hosts who is connected to each volume.
+	// luns are the volumes at the addresses, hosts who is connected to each volume, and
+	// freed the addresses that were used before, the last one last.
 	luns  map[address]string
 	hosts map[string]map[string]address
+	freed []address
 }
 
 // address is a LUN that an initiator sees; the name is empty if everybody does.
@@ -55,13 +58,9 @@ func (a *Array) connect(request ConnectionRequest) (map[string]any, error) {
 	if a.luns == nil {
 		a.luns, a.hosts = map[address]string{}, map[string]map[string]address{}
 	}
-	at := a.address(initiator, 1)
-	for ; ; at.lun++ {
-		if holder := a.luns[at]; holder == request.VolumeID || holder == "" && !a.isShown(request.VolumeID, at.initiator) {
-			break
-		}
-	}
+	at := a.place(request.VolumeID, a.address(initiator, 1))
 	a.luns[at] = request.VolumeID
+	a.freed = slices.DeleteFunc(a.freed, func(f address) bool { return f == at })
 	if a.hosts[request.VolumeID] == nil {
 		a.hosts[request.VolumeID] = map[string]address{}
 	}
@@ -71,14 +70,23 @@ func (a *Array) connect(request ConnectionRequest) (map[string]any, error) {
 	}}, nil
 }
 
-// isShown reports whether an initiator has an address of a volume.
-func (a *Array) isShown(volumeID, initiator string) bool {
+// place returns where an initiator sees a volume, or will see it.
+func (a *Array) place(volumeID string, first address) address {
 	for at, holder := range a.luns {
-		if holder == volumeID && at.initiator == initiator {
-			return true
+		if holder == volumeID && at.initiator == first.initiator {
+			return at
 		}
 	}
-	return false
+	for _, at := range slices.Backward(a.freed) {
+		if at.initiator == first.initiator {
+			return at
+		}
+	}
+	for at := first; ; at.lun++ {
+		if a.luns[at] == "" {
+			return at
+		}
+	}
 }
 
 func (a *Array) disconnect(volumeID string, connector map[string]any) {
@@ -99,6 +107,7 @@ func (a *Array) disconnect(volumeID string, connector map[string]any) {
 				return false
 			}
 		}
+		a.freed = append(a.freed, at)
 		return true
 	})
 }

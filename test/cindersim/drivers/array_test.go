@@ -37,5 +37,8 @@ func TestAnArrayGivesFreedAddressesToTheNextVolume(t *testing.T) {
 		connect("v3", "a", 1)
 		shows("a", 1, "v3")
 		connect("v4", "b", map[bool]int{false: 3, true: 2}[masks])
+		a.disconnect("v3", map[string]any{"host": "a"})
+		a.disconnect("v4", map[string]any{"host": "b"})
+		connect("v5", "b", map[bool]int{false: 3, true: 2}[masks])
 	}
 }
