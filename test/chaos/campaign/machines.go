@@ -151,12 +151,18 @@ func (w *world) befall(ctx, trouble context.Context, s *station, step plan.Machi
 	return w.welcome(ctx, s, step.Kind == plan.TaintMachine)
 }
 
-// awaitStaged waits for a while until a machine has a volume, so that it can lose one. It
-// returns false if the faults end first.
+// awaitStaged waits for a while until a machine has some volumes, so that it can lose them,
+// and there are others that can get them. It returns false if the faults end first.
 func (w *world) awaitStaged(trouble context.Context, s *station) bool {
-	const most = 8 * time.Second
+	const enough, most = 3, 12 * time.Second
 	for until := time.Now().Add(most); time.Now().Before(until); {
-		if slices.ContainsFunc(w.writes(), func(write checker.Write) bool { return write.Node == s.Name }) {
+		staged := 0
+		for _, write := range w.writes() {
+			if write.Node == s.Name {
+				staged++
+			}
+		}
+		if staged >= enough && !slices.ContainsFunc(w.machines, func(other *station) bool { return other != s && !other.takesPods() }) {
 			return true
 		}
 		if !sleep(trouble, lookAgain) {

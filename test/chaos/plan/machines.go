@@ -78,7 +78,7 @@ func machineSteps(d draws, machine int, duration time.Duration) []MachineStep {
 		s := MachineStep{
 			At: at, Machine: machine,
 			Kind: choose(d, []choice[MachineKind]{{8, LoseMachine}, {6, KillPlugin}, {3, RestartKubelet}, {2, CrashMachine}, {3, TaintMachine}, {1, DeleteMachine}, {1, ReplaceMachine}}),
-			For:  d.between(3*time.Second, 12*time.Second),
+			For:  d.between(3*time.Second, 10*time.Second),
 			Nth:  1 + d.IntN(25), After: d.chance(0.5), Late: d.between(0, 5*time.Second), Restarts: d.chance(0.4), Kills: d.chance(0.3),
 		}
 		if s.Kind == KillPlugin || s.Kind == RestartKubelet {
@@ -137,7 +137,7 @@ func workloadSteps(d draws, duration time.Duration) []WorkloadStep {
 	var steps []WorkloadStep
 	at := time.Duration(0)
 	for i := 0; ; i++ {
-		at += d.between(500*time.Millisecond, 2500*time.Millisecond)
+		at += d.between(300*time.Millisecond, 2*time.Second)
 		s := WorkloadStep{
 			At: at, Claim: fmt.Sprintf("staged-%d", i), Class: oneOf(d, Shown, Masked), Patience: d.between(500*time.Millisecond, 3*time.Second),
 			Ends: d.chance(0.6), ClaimFirst: d.chance(0.3),
