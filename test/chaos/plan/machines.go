@@ -78,7 +78,7 @@ func machineSteps(d draws, machine int, duration time.Duration) []MachineStep {
 		s := MachineStep{
 			At: at, Machine: machine,
 			Kind: choose(d, []choice[MachineKind]{{8, LoseMachine}, {6, KillPlugin}, {3, RestartKubelet}, {2, CrashMachine}, {3, TaintMachine}, {1, DeleteMachine}, {1, ReplaceMachine}}),
-			For:  d.between(3*time.Second, 10*time.Second),
+			For:  d.between(4*time.Second, 14*time.Second),
 			Nth:  1 + d.IntN(25), After: d.chance(0.5), Late: d.between(0, 5*time.Second), Restarts: d.chance(0.4), Kills: d.chance(0.3),
 		}
 		if s.Kind == KillPlugin || s.Kind == RestartKubelet {
