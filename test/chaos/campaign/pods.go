@@ -93,7 +93,7 @@ func (w *world) pod(ctx, trouble context.Context, step plan.PodStep) error {
 					return nil
 				}
 			}
-			next, err := w.attach(ctx, trouble, pv, node)
+			next, err := w.attach(ctx, trouble, pv+"-"+node, pv, node)
 			if err != nil || next == nil {
 				return err
 			}
@@ -105,7 +105,7 @@ func (w *world) pod(ctx, trouble context.Context, step plan.PodStep) error {
 			}
 			last = next
 		} else if last == nil {
-			if last, err = w.attach(ctx, trouble, pv, node); err != nil || last == nil {
+			if last, err = w.attach(ctx, trouble, pv+"-"+node, pv, node); err != nil || last == nil {
 				return err
 			}
 		}
@@ -159,8 +159,8 @@ func (w *world) awaitBound(trouble context.Context, namespace, name string) bool
 // attach creates a VolumeAttachment for a volume and a node. It returns nil if the
 // faults end before that is possible. The name of a VolumeAttachment is always the
 // same for a volume and a node.
-func (w *world) attach(ctx, trouble context.Context, pv, node string) (*attachment, error) {
-	a := &attachment{name: pv + "-" + node, node: node}
+func (w *world) attach(ctx, trouble context.Context, name, pv, node string) (*attachment, error) {
+	a := &attachment{name: name, node: node}
 	for {
 		var made *storagev1.VolumeAttachment
 		err := insist(ctx, func(ctx context.Context) (err error) {

@@ -2,6 +2,7 @@ package campaign
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/machine"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
@@ -204,12 +206,19 @@ func (w *world) move(ctx context.Context, p *workload) error {
 	if !w.machines[wanted.on].takesPods() {
 		return nil
 	}
-	made, err := w.attach(ctx, ctx, p.volume.PV, w.machines[wanted.on].Name)
+	node := w.machines[wanted.on].Name
+	made, err := w.attach(ctx, ctx, attachmentName(p.volume.Handle, node), p.volume.PV, node)
 	if err != nil || made == nil {
 		return err
 	}
 	w.put(p, wanted, made)
 	return nil
+}
+
+// attachmentName returns the name that Kubernetes gives the VolumeAttachment of a volume and
+// a node (getAttachmentName in pkg/volume/csi), by which the program finds it.
+func attachmentName(handle, node string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(handle+wire.DriverName+node)))
 }
 
 // put puts a pod on a machine to which its volume is being attached.
