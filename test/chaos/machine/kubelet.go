@@ -60,7 +60,7 @@ type volume struct {
 // startKubelet starts a kubelet, which finds those of some volumes that pods have mounted
 // on the machine. The caller has the machine's mutex.
 func (m *Machine) startKubelet(before []Volume) error {
-	client, err := m.client()
+	client, err := m.connect()
 	if err != nil {
 		return err
 	}

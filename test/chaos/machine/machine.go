@@ -49,6 +49,8 @@ type Machine struct {
 	Options
 	network link
 	log     logBuffer
+	// connect returns a client over the network and further links.
+	connect func(links ...*link) (kubernetes.Interface, error)
 
 	mu   sync.Mutex
 	host *csinode.Node
@@ -87,6 +89,7 @@ type plugin struct {
 // New makes a machine that is off.
 func New(options Options) *Machine {
 	m := &Machine{Options: options}
+	m.connect = m.client
 	m.install()
 	return m
 }
@@ -207,7 +210,7 @@ func (m *Machine) client(links ...*link) (kubernetes.Interface, error) {
 // startPlugin starts the plugin, as package plugin does. The caller has the mutex.
 func (m *Machine) startPlugin(ctx context.Context) (*plugin, error) {
 	p := &plugin{process: &process{node: m.host}}
-	client, err := m.client(&p.link)
+	client, err := m.connect(&p.link)
 	if err != nil {
 		return nil, err
 	}
