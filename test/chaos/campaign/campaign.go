@@ -22,7 +22,7 @@ type Options struct {
 	ClaimEvery time.Duration
 	Hostile    bool
 	Snapshots  bool
-	CSI        bool
+	CSI, Calm  bool
 	// Settle bounds how long it may take, after the faults end, until nothing is
 	// left to do.
 	Settle time.Duration
@@ -34,7 +34,7 @@ type Options struct {
 
 // Plan draws what the seed does.
 func (o Options) Plan(seed uint64) plan.Plan {
-	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery, Hostile: o.Hostile, Snapshots: o.Snapshots, CSI: o.CSI})
+	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery, Hostile: o.Hostile, Snapshots: o.Snapshots, CSI: o.CSI, Calm: o.Calm})
 }
 
 // Result is the outcome of one seed.

@@ -44,6 +44,8 @@ type Options struct {
 	Hostile, Snapshots bool
 	// CSI makes pods use volumes in mode csi, machines stage some, and movers move some.
 	CSI bool
+	// Calm leaves out what happens to replicas, servers and network, and pods on no machine.
+	Calm bool
 }
 
 // Plan is everything random about a campaign.
@@ -119,6 +121,9 @@ func Make(seed uint64, options Options) Plan {
 		if options.Snapshots {
 			p.Snapshots[tenant] = snapshotSteps(stream(seed, "snapshots "+tenant), p.Claims[tenant], options.Duration)
 		}
+	}
+	if options.Calm {
+		p.Processes, p.Server, p.Cinder, p.Links, p.Hostile, p.Places, p.Pods = nil, nil, nil, nil, nil, nil, nil
 	}
 	return p
 }

@@ -310,6 +310,19 @@ func TestWithoutCSINothingIsInModeCSI(t *testing.T) {
 	}
 }
 
+// TestACalmPlanDisturbsMachinesAlone: as the other plan of the seed does.
+func TestACalmPlanDisturbsMachinesAlone(t *testing.T) {
+	calm := usual
+	calm.Calm = true
+	one, other := Make(5, usual), Make(5, calm)
+	if len(other.Processes)+len(other.Server)+len(other.Cinder)+len(other.Links)+len(other.Hostile)+len(other.Places)+len(other.Pods) > 0 {
+		t.Errorf("%+v", other)
+	}
+	if !reflect.DeepEqual(one.Machines, other.Machines) || !reflect.DeepEqual(one.Workloads, other.Workloads) || len(other.Workloads) == 0 {
+		t.Error("what happens to machines differs")
+	}
+}
+
 // TestWhatHappensToAMachineHappensInTurn: each step is over before the next one begins.
 func TestWhatHappensToAMachineHappensInTurn(t *testing.T) {
 	for seed := range uint64(20) {
