@@ -43,7 +43,8 @@ func main() {
 	flag.DurationVar(&o.Settle, "settle", 2*time.Minute, "how long it may take afterwards until nothing is left to do")
 	flag.BoolVar(&o.Hostile, "hostile", true, "make servers answer like broken and malicious ones for a while")
 	flag.BoolVar(&o.Snapshots, "snapshots", true, "make tenants take snapshots, beside the real snapshot-controller")
-	flag.BoolVar(&o.CSI, "csi", true, "make pods use volumes in mode csi on three nodes, beside the real csi-attacher")
+	flag.BoolVar(&o.CSI, "csi", true, "make pods use volumes in mode csi, beside the real csi-attacher, some of them on machines that run the real node plugin and are lost")
+	flag.BoolVar(&o.Calm, "calm", false, "leave out what happens to replicas, servers and network, so that machines stage more")
 	flag.Uint64Var(&o.seed, "seed", 0, "the source of all randomness; 0 picks a seed and prints it")
 	flag.IntVar(&o.seeds, "seeds", 1, "how many seeds, one after the other, starting with the first")
 	flag.StringVar(&o.Program, "replicas-program", "", "run this `file` as replicas instead of building the checkout")
@@ -135,6 +136,9 @@ func replay(o options, seed uint64) string {
 	if !o.CSI {
 		arguments = append(arguments, "-csi=false")
 	}
+	if o.Calm {
+		arguments = append(arguments, "-calm")
+	}
 	if o.race {
 		arguments = append(arguments, "-race")
 	}
@@ -185,6 +189,14 @@ func printPlan(out io.Writer, o options) {
 	}
 	for _, s := range p.Pods {
 		show("pods", s.At, s)
+	}
+	for _, steps := range p.Machines {
+		for _, s := range steps {
+			show("machines", s.At, s)
+		}
+	}
+	for _, s := range p.Workloads {
+		show("workloads", s.At, s)
 	}
 	for _, s := range p.Movers {
 		show("movers", s.At, s)

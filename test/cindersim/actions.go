@@ -290,6 +290,9 @@ func (c *cloud) terminateConnection(q *call, v *volume, connector map[string]any
 }
 
 func (v *volume) disconnect(connector map[string]any) {
+	if v.kind.Disconnect != nil {
+		v.kind.Disconnect(v.id, connector)
+	}
 	if host, _ := connector["host"].(string); host != "" {
 		delete(v.connected, host)
 		return

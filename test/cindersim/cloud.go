@@ -242,6 +242,7 @@ func (c *cloud) destroy(v *volume) {
 		return
 	}
 	v.gone = true
+	v.disconnect(nil)
 	delete(c.volumes, v.id)
 	i := c.position(v)
 	c.order = slices.Delete(c.order, i, i+1)

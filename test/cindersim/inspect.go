@@ -274,6 +274,7 @@ func (s *Simulator) AddAttachment(id string, given Attachment) error {
 // RemoveAttachments ends all attachments of a volume, as an administrator might.
 func (s *Simulator) RemoveAttachments(id string) error {
 	return s.change("detach", id, func(v *volume, now time.Time) {
+		v.disconnect(nil)
 		v.removeExport()
 		for _, a := range slices.Clone(v.attachments) {
 			s.cloud.detach(v, a.id, now)

@@ -20,7 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 )
 
-// Initiator is the node's own iSCSI name.
+// Initiator is the iSCSI name of a node that New makes.
 const Initiator = "iqn.2026-01.org.example:node-1"
 
 // ErrCrashed is what every call gets after a crash.
@@ -63,6 +63,9 @@ type Target struct {
 	Down map[string]bool
 	// Gone makes the disks of sessions dead.
 	Gone bool
+	// Behind, if it is set, replaces the LUNs: it returns what the target shows to an
+	// initiator now.
+	Behind func(initiator string, lun int) *Volume
 }
 
 type session struct {
@@ -119,7 +122,10 @@ type mount struct {
 
 // Node is the node.
 type Node struct {
-	mu sync.Mutex
+	// mu is one for all nodes of a storage, since they share its volumes.
+	mu *sync.Mutex
+	// initiator is the node's iSCSI name.
+	initiator string
 
 	Boot    string
 	Targets map[string]*Target
@@ -203,11 +209,21 @@ type Node struct {
 }
 
 // New makes a node without sessions.
-func New() *Node {
+func New() *Node { return newNode(&sync.Mutex{}, Initiator) }
+
+// Beside makes another node of the same storage, with another iSCSI name.
+func (n *Node) Beside(initiator string) *Node {
+	other := newNode(n.mu, initiator)
+	other.Targets, other.Subsystems, other.FCTargets = n.Targets, n.Subsystems, n.FCTargets
+	return other
+}
+
+func newNode(mu *sync.Mutex, initiator string) *Node {
 	return &Node{
+		mu: mu, initiator: initiator,
 		Boot: "boot-1", Targets: map[string]*Target{}, Subsystems: map[string]*Subsystem{}, FCTargets: map[string]*FCTarget{}, Missing: map[string]bool{}, Hidden: map[string]bool{},
 		files: map[string][]byte{
-			"/etc/iscsi/initiatorname.iscsi": []byte("## a comment\nInitiatorName=" + Initiator + "\n"),
+			"/etc/iscsi/initiatorname.iscsi": []byte("## a comment\nInitiatorName=" + initiator + "\n"),
 		},
 		modified: map[string]time.Time{}, booted: time.Now(),
 		dirs: map[string]bool{}, locks: map[string]bool{}, records: map[string]map[string]string{}, wwids: map[string]bool{}, setro: map[string]bool{},
@@ -359,7 +375,7 @@ func (n *Node) LogIn(target, portal, initiator string) (host, id int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	iface := "default"
-	if initiator != Initiator {
+	if initiator != n.initiator {
 		// Kubelet makes an interface for each volume that has an initiator name.
 		iface = portal + ":volume"
 	}
@@ -482,6 +498,55 @@ func (n *Node) MountedAt(at string) (v *Volume, options string, readOnly, found 
 	return nil, "", false, false
 }
 
+// Write is where a kernel writes a filesystem that it has mounted.
+type Write struct {
+	// At is the path of the mount, and Target and LUN the address of its disk.
+	At, Target string
+	LUN        int
+	// Of is the volume that was mounted, and Behind the one that is at the address now;
+	// nil if there is none.
+	Of, Behind *Volume
+}
+
+// Writes returns, for each of some nodes of one storage, where its kernel writes, all at
+// one moment.
+func Writes(nodes ...*Node) [][]Write {
+	if len(nodes) == 0 {
+		return nil
+	}
+	nodes[0].mu.Lock()
+	defer nodes[0].mu.Unlock()
+	all := make([][]Write, len(nodes))
+	for i, n := range nodes {
+		seen := map[string]bool{}
+		for _, m := range n.mounts {
+			if m.of == nil || m.fsReadOnly || seen[m.device] {
+				continue
+			}
+			seen[m.device] = true
+			w := Write{At: m.at, Of: m.of}
+			if d := n.diskOf(m.device); d != nil && d.session != nil {
+				w.Target, w.LUN, w.Behind = d.session.target, d.address.LUN, n.live(d)
+			}
+			all[i] = append(all[i], w)
+		}
+	}
+	return all
+}
+
+// Flush writes the same to all filesystems that the kernel has mounted, as it does late with
+// what pods have written: wherever the disks lead by now. The data may depend on the volume
+// that was mounted.
+func (n *Node) Flush(data func(of *Volume) string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range n.mounts {
+		if v := n.volumeOf(m.device); v != nil && m.of != nil && !m.fsReadOnly {
+			v.Data = data(m.of)
+		}
+	}
+}
+
 // Write writes to the filesystem or the device at a path, as a pod does.
 func (n *Node) Write(at, data string) error {
 	n.mu.Lock()
@@ -502,6 +567,21 @@ func (n *Node) Write(at, data string) error {
 	}
 	n.harm = append(n.harm, "a pod wrote to the node's own disk at "+at)
 	return nil
+}
+
+// Read returns what was written to the filesystem or the device at a path.
+func (n *Node) Read(at string) (string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range slices.Backward(n.mounts) {
+		if m.at == n.Resolve(at) {
+			if v := n.volumeOf(m.device); v != nil {
+				return v.Data, nil
+			}
+			return "", syscall.EIO
+		}
+	}
+	return "", fs.ErrNotExist
 }
 
 // SetReadOnly reports whether the kernel refuses writes to a device.
@@ -776,6 +856,9 @@ func (n *Node) exported(s *session, lun int) *Volume {
 	}
 	if s.rport != nil {
 		return n.FCTargets[s.rport.name].LUNs[lun]
+	}
+	if behind := n.Targets[s.target].Behind; behind != nil {
+		return behind(s.initiator, lun)
 	}
 	if luns, ok := n.Targets[s.target].At[s.portal]; ok {
 		return luns[lun]

@@ -216,7 +216,7 @@ func (n *Node) iscsiadm(arguments []string) (string, int) {
 	case t == nil || !slices.Contains(t.Portals, o["-p"]) || t.Down[o["-p"]] || t.Gone:
 		return "connection timed out", 8
 	case slices.ContainsFunc(n.sessions, func(s *session) bool {
-		return s.target == o["-T"] && s.portal == o["-p"] && s.initiator == Initiator
+		return s.target == o["-T"] && s.portal == o["-p"] && s.initiator == n.initiator
 	}):
 		return "session exists", 15
 	case record["node.session.auth.authmethod"] != "CHAP" && record["node.session.auth.username"] != "":
@@ -226,7 +226,7 @@ func (n *Node) iscsiadm(arguments []string) (string, int) {
 	case t.Password != "" && (record["node.session.auth.authmethod"] != "CHAP" || record["node.session.auth.username"] != t.User || record["node.session.auth.password"] != t.Password):
 		return "Login failed to authenticate with " + record["node.session.auth.password"], 24
 	}
-	s := n.newSession(o["-T"], o["-p"], o["-I"], Initiator)
+	s := n.newSession(o["-T"], o["-p"], o["-I"], n.initiator)
 	if record["node.session.scan"] != "manual" {
 		for lun := range t.LUNs {
 			n.scan(s, lun)

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/machine"
 )
 
 func TestClaimsArePickedAmongTheNewest(t *testing.T) {
@@ -44,5 +45,20 @@ func TestAPersistentVolumeHasOneFate(t *testing.T) {
 		if fate.MustStay() != c.must || fate.PV != pv || !fate.Removed {
 			t.Errorf("%s: %+v", c.name, fate)
 		}
+	}
+}
+
+func TestANodeRunsOnePodOfAVolume(t *testing.T) {
+	b := NewPods()
+	for _, v := range []machine.Volume{{PV: "pvc-2", Pod: "b-1"}, {PV: "pvc-1", Pod: "a-1"}, {PV: "pvc-1", Pod: "a-2"}} {
+		b.Put("n1", v)
+	}
+	b.Remove("n2", "pvc-1")
+	if got := b.On("n1"); len(got) != 2 || got[0].Pod != "a-2" || got[1].Pod != "b-1" || len(b.On("n2")) != 0 {
+		t.Errorf("the pods are %+v", got)
+	}
+	b.Remove("n1", "pvc-1")
+	if got := b.On("n1"); len(got) != 1 || got[0].PV != "pvc-2" {
+		t.Errorf("the pods are %+v", got)
 	}
 }

@@ -22,7 +22,7 @@ type Options struct {
 	ClaimEvery time.Duration
 	Hostile    bool
 	Snapshots  bool
-	CSI        bool
+	CSI, Calm  bool
 	// Settle bounds how long it may take, after the faults end, until nothing is
 	// left to do.
 	Settle time.Duration
@@ -34,7 +34,7 @@ type Options struct {
 
 // Plan draws what the seed does.
 func (o Options) Plan(seed uint64) plan.Plan {
-	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery, Hostile: o.Hostile, Snapshots: o.Snapshots, CSI: o.CSI})
+	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery, Hostile: o.Hostile, Snapshots: o.Snapshots, CSI: o.CSI, Calm: o.Calm})
 }
 
 // Result is the outcome of one seed.
@@ -74,6 +74,9 @@ type Counts struct {
 	// Pods are those whose claims are in mode csi, Attached how often one of their
 	// volumes was attached to a node.
 	Pods, Attached int
+	// Staged is how often machines staged a volume, Losses how often a machine was lost,
+	// and Forced how often a volume was detached from one that had not unstaged it.
+	Staged, Losses, Forced int
 	// Rebound is how often a volume went from one claim to another.
 	Rebound int
 	// PeakMemory is the most that a replica took, in bytes; 0 if unknown.
@@ -114,6 +117,9 @@ func Run(ctx context.Context, suite *harness.Suite, options Options, seed uint64
 // sources returns what helps to understand findings, while it is still there.
 func (w *world) sources() evidence.Sources {
 	s := evidence.Sources{Timeline: w.timeline.All(), Journal: w.sim.Journal(), Logs: map[string]string{}, Volume: w.sim.Volume}
+	for _, m := range w.machines {
+		s.Logs[m.Name] = m.Log()
+	}
 	for _, slot := range w.slots {
 		slot.mu.Lock()
 		for _, r := range slot.past {
@@ -157,6 +163,12 @@ func (w *world) trouble(ctx context.Context) error {
 	}
 	for _, step := range w.plan.Movers {
 		actors.Go(func() { w.runMover(ctx, bounded, step) })
+	}
+	for _, steps := range w.plan.Machines {
+		actors.Go(func() { w.disturbMachine(ctx, bounded, steps) })
+	}
+	for _, step := range w.plan.Workloads {
+		actors.Go(func() { w.runWorkload(ctx, bounded, step) })
 	}
 	for i, step := range w.plan.Nodes {
 		actors.Go(func() { w.disturbNode(ctx, bounded, i, step) })

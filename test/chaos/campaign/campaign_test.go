@@ -61,6 +61,27 @@ func TestPoliciesGrantWhatTenantsAreMeantToGet(t *testing.T) {
 	}
 }
 
+func TestPoliciesGiveMachinesVolumesOfBothArrays(t *testing.T) {
+	n := names{1}
+	for variant := range plan.PolicyVariants {
+		p, err := policy.Parse([]byte(policyText(planOf(1), n, variant, nil)), "policy.yaml", mappers.BuiltIn().Describe())
+		if err != nil {
+			t.Fatalf("variant %d: %v", variant, err)
+		}
+		for class, fencing := range map[string]policy.Fencing{plan.Shown: policy.FencingExport, plan.Masked: policy.FencingInitiator} {
+			d := p.Decide(policy.Request{Namespace: n.namespace(plan.Stager), StorageClass: n.class(class), Parameters: map[string]string{"type": class}, VolumeMode: policy.Filesystem, Bytes: 1 << 30})
+			if d.Denial != nil || !slices.Equal(d.Backends, []string{class}) {
+				t.Errorf("variant %d: class %s: %+v", variant, class, d)
+			}
+			for _, b := range p.Backends {
+				if b.Name == class && b.Fencing() != fencing {
+					t.Errorf("variant %d: backend %s has fencing %s", variant, class, b.Fencing())
+				}
+			}
+		}
+	}
+}
+
 func TestPoliciesLetVolumesGoToAllClaimsOfMovers(t *testing.T) {
 	n := names{1}
 	for variant := range plan.PolicyVariants {

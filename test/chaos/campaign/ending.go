@@ -39,6 +39,9 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 	if err := w.reload(0); err != nil {
 		return 0, err
 	}
+	operating, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go w.operate(operating)
 	began := time.Now()
 	keep := w.plan.KeptAtTheEnd
 	if err := w.deleteClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool { return !keep(claim.Namespace, claim.Name) }); err != nil {
@@ -50,6 +53,7 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 	if err := w.endPods(ctx); err != nil {
 		return 0, err
 	}
+	w.endWorkloads()
 	if err := w.settleEverywhere(ctx); err != nil {
 		return 0, err
 	}
@@ -64,11 +68,13 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 	if err := w.endPods(ctx); err != nil {
 		return 0, err
 	}
+	w.endWorkloads()
 	if err := w.settleEverywhere(ctx); err != nil {
 		return 0, err
 	}
 	w.stopSampling()
 	w.noteDisconnected()
+	w.noteHarm()
 	return settled, w.countUnbound(ctx)
 }
 
@@ -253,6 +259,9 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 	if err := w.addAttachments(ctx, &s); err != nil {
 		return s, err
 	}
+	if err := w.addMachines(ctx, &s); err != nil {
+		return s, err
+	}
 	return s, w.addSnapshots(ctx, &s, told)
 }
 
@@ -390,7 +399,7 @@ func (w *world) sweepObjects(ctx context.Context) error {
 	if err := w.sweepSnapshots(ctx); err != nil {
 		return err
 	}
-	if err := w.sweepPods(ctx); err != nil {
+	if err := errors.Join(w.sweepPods(ctx), w.sweepMachines(ctx)); err != nil {
 		return err
 	}
 	claims, err := w.listClaims(ctx)

@@ -19,6 +19,8 @@ func (n names) namespace(tenant string) string { return n.id() + "-" + tenant }
 func (n names) class(class string) string      { return n.id() + "-" + class }
 func (n names) snapshotClass() string          { return n.id() + "-snapshots" }
 func (n names) podNode(number int) string      { return fmt.Sprintf("%s-pods-%d", n.id(), number) }
+func (n names) machine(number int) string      { return fmt.Sprintf("%s-machine-%d", n.id(), number) }
+func (n names) isMachine(node string) bool     { return strings.HasPrefix(node, n.id()+"-machine-") }
 
 // lease returns the program's name for its Lease.
 func (n names) lease() string { return strings.ReplaceAll(n.provisioner(), "/", "-") }
@@ -37,10 +39,15 @@ func (n names) labels(tenant string) map[string]string {
 	return map[string]string{"chaos.example/tenant": n.namespace(tenant)}
 }
 
-// isMoved reports whether a StorageClass is one of movers' volumes, which no other actor
-// touches.
-func (n names) isMoved(class string) bool {
-	return class == n.class(plan.Moved) || class == n.class(plan.MovedOnNodes)
+// isApart reports whether a StorageClass is one of the volumes of movers or machines, which
+// no other actor touches.
+func (n names) isApart(class string) bool {
+	for _, apart := range []string{plan.Moved, plan.MovedOnNodes, plan.Shown, plan.Masked} {
+		if class == n.class(apart) {
+			return true
+		}
+	}
+	return false
 }
 
 func (n names) isNamespace(namespace string) bool {
@@ -63,6 +70,12 @@ const labEndpoint = "http://cinder.lab.example:8776/v3"
 
 // podsProject is the project of the noauth Cinder for volumes in mode csi.
 const podsProject = "abcdef0123456789abcdef0123456789"
+
+// arrayProjects are the projects of the noauth Cinder whose volumes machines stage, by
+// backend.
+func arrayProjects() map[string]string {
+	return map[string]string{plan.Shown: "abcdef0123456789abcdef012345678a", plan.Masked: "abcdef0123456789abcdef012345678b"}
+}
 
 // policyText returns the policy of a variant. Volumes that outlive their claims
 // on purpose must not use up the quotas in a long campaign, so the limits grow
@@ -89,7 +102,7 @@ func policyText(p plan.Plan, n names, variant int, lead places) string {
 	everybody := kept(plan.TenantNames()...)
 	return strings.NewReplacer(
 		"CHAOS", n.id(), "LABEL", fmt.Sprintf("{chaos.example/tenant: %s}", n.namespace("c")),
-		"NOAUTH", lab, "ENDPOINT", labEndpoint, "PODS", podsProject,
+		"NOAUTH", lab, "ENDPOINT", labEndpoint, "PODS", podsProject, "SHOWN", arrayProjects()[plan.Shown], "MASKED", arrayProjects()[plan.Masked],
 		"WORKFLOW", string(workflow), "PROJECT", project,
 		"GOLD-VOLUMES", limit(26, everybody+p.Moved()), "SILVER-GIGABYTES", limit(50, everybody*largest), "LAB-VOLUMES", limit(30, everybody+p.Moved()),
 		"A-VOLUMES", limit(19, kept("a")), "B-GIGABYTES", limit(36, kept("b")*largest),
@@ -106,6 +119,8 @@ backends:
   - {name: silver, auth: {cloud: team-b}, workflow: attachment, limits: {gigabytes: SILVER-GIGABYTES}}
   - {name: lab, auth: {noauth: {endpoint: "NOAUTH", project: PROJECT}}, workflow: WORKFLOW, limits: {volumes: LAB-VOLUMES}}
   - {name: pods, auth: {noauth: {endpoint: "ENDPOINT", project: PODS}}}
+  - {name: shown, auth: {noauth: {endpoint: "ENDPOINT", project: SHOWN}}, mode: csi}
+  - {name: masked, auth: {noauth: {endpoint: "ENDPOINT", project: MASKED}}, mode: csi, csi: {fencing: initiator}}
 tenants:
   - name: a
     namespaces: [CHAOS-a]
@@ -144,5 +159,10 @@ tenants:
     classes:
       - {storageClasses: [CHAOS-moved], backends: [lab, gold]}
       - {storageClasses: [CHAOS-moved-nodes], backends: [pods], mode: csi}
+  - name: f
+    namespaces: [CHAOS-f]
+    classes:
+      - {storageClasses: [CHAOS-shown], backends: [shown]}
+      - {storageClasses: [CHAOS-masked], backends: [masked]}
 `)
 }

@@ -93,7 +93,7 @@ func (w *world) pod(ctx, trouble context.Context, step plan.PodStep) error {
 					return nil
 				}
 			}
-			next, err := w.attach(ctx, trouble, pv, node)
+			next, err := w.attach(ctx, trouble, pv+"-"+node, pv, node)
 			if err != nil || next == nil {
 				return err
 			}
@@ -105,7 +105,7 @@ func (w *world) pod(ctx, trouble context.Context, step plan.PodStep) error {
 			}
 			last = next
 		} else if last == nil {
-			if last, err = w.attach(ctx, trouble, pv, node); err != nil || last == nil {
+			if last, err = w.attach(ctx, trouble, pv+"-"+node, pv, node); err != nil || last == nil {
 				return err
 			}
 		}
@@ -159,8 +159,8 @@ func (w *world) awaitBound(trouble context.Context, namespace, name string) bool
 // attach creates a VolumeAttachment for a volume and a node. It returns nil if the
 // faults end before that is possible. The name of a VolumeAttachment is always the
 // same for a volume and a node.
-func (w *world) attach(ctx, trouble context.Context, pv, node string) (*attachment, error) {
-	a := &attachment{name: pv + "-" + node, node: node}
+func (w *world) attach(ctx, trouble context.Context, name, pv, node string) (*attachment, error) {
+	a := &attachment{name: name, node: node}
 	for {
 		var made *storagev1.VolumeAttachment
 		err := insist(ctx, func(ctx context.Context) (err error) {
@@ -213,9 +213,10 @@ func (w *world) awaitDetached(trouble context.Context, a *attachment) bool {
 	return false
 }
 
-// isPods reports whether a VolumeAttachment is that of one of this seed's pods.
+// isPods reports whether a VolumeAttachment is that of one of this seed's pods, on
+// machines or not.
 func (n names) isPods(a *storagev1.VolumeAttachment) bool {
-	return a.Spec.Attacher == wire.DriverName && strings.HasPrefix(a.Spec.NodeName, n.id()+"-pods-") && a.Spec.Source.PersistentVolumeName != nil
+	return a.Spec.Attacher == wire.DriverName && (strings.HasPrefix(a.Spec.NodeName, n.id()+"-pods-") || n.isMachine(a.Spec.NodeName)) && a.Spec.Source.PersistentVolumeName != nil
 }
 
 func (w *world) listAttachments(ctx context.Context) ([]storagev1.VolumeAttachment, error) {
@@ -234,7 +235,7 @@ func (w *world) listAttachments(ctx context.Context) ([]storagev1.VolumeAttachme
 }
 
 // endPods detaches the volumes of all claims whose deletion was requested, and of the
-// others all but the newest attachment.
+// others all but the newest attachment. Machines' volumes have their own ending.
 func (w *world) endPods(ctx context.Context) error {
 	all, err := w.listAttachments(ctx)
 	if err != nil {
@@ -247,6 +248,9 @@ func (w *world) endPods(ctx context.Context) error {
 	for i := range all {
 		a := &all[i]
 		pv := *a.Spec.Source.PersistentVolumeName
+		if w.names.isMachine(a.Spec.NodeName) {
+			continue
+		}
 		if !w.attachments.DeletionRequested(a.UID) && !kept[pv] && !w.claims.DeletionRequested(types.UID(strings.TrimPrefix(pv, "pvc-"))) {
 			kept[pv] = true
 			continue

@@ -209,9 +209,9 @@ func (w *watch) volumes() []*corev1.PersistentVolume {
 	return all
 }
 
-// isOthers reports whether a PersistentVolume is that of a pod or of a mover.
+// isOthers reports whether a PersistentVolume is that of a pod, of a mover or of a machine.
 func (n names) isOthers(pv *corev1.PersistentVolume) bool {
-	return pv.Spec.CSI != nil || n.isMoved(pv.Spec.StorageClassName)
+	return pv.Spec.CSI != nil || n.isApart(pv.Spec.StorageClassName)
 }
 
 // made reports whether the seed's program made a PersistentVolume.
@@ -306,6 +306,7 @@ func (w *world) look() {
 		PVs: pvs, Bound: bound, Volumes: volumes, Foreign: foreign,
 		Asked: func(uid string) bool { return w.claims.DeletionRequested(types.UID(uid)) },
 		Fates: w.fates.All(), TooLate: w.tooLate,
+		Writes:      w.writes(),
 		Attachments: attached, AttachmentAsked: func(uid string) bool { return w.attachments.DeletionRequested(types.UID(uid)) },
 	})
 	for _, f := range elsewhere {

@@ -16,9 +16,11 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/books"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/machine"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/timeline"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 	"github.com/standalone-cinder/standalone-cinder/test/hostile"
@@ -43,6 +45,16 @@ type world struct {
 	snapshotClient snapshotclient.Interface
 	// attachments are the VolumeAttachments that pods need.
 	attachments *books.Attachments
+	// arrays are those that machines reach, by volume type, and pods are what runs on
+	// machines; see machines.go.
+	arrays   map[string]*drivers.Array
+	storage  *machine.Storage
+	machines []*station
+	pods     *books.Pods
+	// workloads are what moves pods between machines, and keeping is under way for each.
+	workloads []*workload
+	keeping   sync.WaitGroup
+	endKeep   context.CancelFunc
 	// sockets is the directory of the replicas' sockets; empty without CSI.
 	sockets string
 	fates   *books.Fates
@@ -102,6 +114,8 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 		snapshots: books.NewSnapshots(),
 
 		attachments: books.NewAttachments(),
+		arrays:      arrays(),
+		pods:        books.NewPods(),
 		fates:       books.NewFates(),
 		course:      checker.NewCourse(connectorHost),
 		foreign:     map[string]cindersim.Volume{},
@@ -126,7 +140,7 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 		identity.Users = append(identity.Users, keystone.User{Name: name, Password: name + "-pass", Projects: []string{name}})
 	}
 	w.sim, err = cindersim.New(cindersim.Options{
-		Seed: seed, Identity: identity, Types: volumeTypes(), ExtendDelay: createDelay, CreateDelay: createDelay, DeleteDelay: deleteDelay, SnapshotDelay: createDelay, PlacementDelay: createDelay / 4,
+		Seed: seed, Identity: identity, Types: volumeTypes(w.arrays), ExtendDelay: createDelay, CreateDelay: createDelay, DeleteDelay: deleteDelay, SnapshotDelay: createDelay, PlacementDelay: createDelay / 4,
 		Latency: latency, RPCTimeout: rpcTimeout,
 		Front: w.front,
 	})
@@ -142,6 +156,9 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 	}
 	w.quotas = checker.NewQuotas(w.names.cluster(), w.backendOf(), w.names.classes())
 	if err := w.makeNodes(ctx); err != nil {
+		return nil, err
+	}
+	if err := w.makeMachines(ctx); err != nil {
 		return nil, err
 	}
 	for i := range plan.Slots {
@@ -188,6 +205,9 @@ func (w *world) makeObjects(ctx context.Context) error {
 		err := w.suite.CreateClass(ctx, w.names.class(class), w.names.provisioner(), func(c *storagev1.StorageClass) {
 			grows := true
 			c.Parameters, c.AllowVolumeExpansion = classParameters(), &grows
+			if w.arrays[class] != nil {
+				c.Parameters = map[string]string{"type": class}
+			}
 			if class == plan.Kept {
 				retain := corev1.PersistentVolumeReclaimRetain
 				c.ReclaimPolicy = &retain
@@ -205,6 +225,9 @@ func classParameters() map[string]string { return map[string]string{"type": "isc
 // backendOf names the backend of each project.
 func (w *world) backendOf() map[string]string {
 	backends := map[string]string{podsProject: plan.Pods}
+	for backend, project := range arrayProjects() {
+		backends[project] = backend
+	}
 	for _, backend := range []string{plan.Gold, plan.Silver, plan.Lab} {
 		backends[w.project(backend)], backends[w.otherProject(backend)] = backend, backend
 	}
@@ -231,6 +254,10 @@ func (w *world) close() {
 	if w.stopSampling != nil {
 		w.stopSampling()
 	}
+	if w.endKeep != nil {
+		w.endKeep()
+	}
+	w.keeping.Wait()
 	for _, s := range w.slots {
 		s.close()
 	}
@@ -280,6 +307,9 @@ func (w *world) count() Counts {
 	counts.Claims, counts.Deleted = w.claims.Totals()
 	counts.Snapshots = w.snapshots.Total()
 	counts.Pods, counts.Attached = w.attachments.Totals()
+	for _, m := range w.machines {
+		counts.Staged += m.Stages()
+	}
 	for _, n := range w.attacks {
 		counts.Lies += n
 	}

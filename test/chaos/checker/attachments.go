@@ -97,10 +97,10 @@ func (e ending) checkAttachments() []Finding {
 		v, there := e.volumes[a.VolumeID]
 		switch {
 		case a.Asked:
-			findings = append(findings, a.finding(Stuck, "is deleted and does not go: %s", a.Error))
+			findings = append(findings, a.finding(e.on(a.Node, Stuck), "is deleted and does not go: %s", a.Error))
 			continue
 		case !a.Attached:
-			findings = append(findings, a.finding(Stuck, "is not attached: %s", a.Error))
+			findings = append(findings, a.finding(e.on(a.Node, Stuck), "is not attached: %s", a.Error))
 		case !there:
 			findings = append(findings, a.finding(LostAttachment, "%s", e.stateOf(a.VolumeID)))
 		case !hasNode(v, a.Node):
@@ -123,7 +123,7 @@ func (e ending) checkAttachments() []Finding {
 			node := nodeOf(a)
 			switch {
 			case !wanted[v.ID][node]:
-				report(LeakedAttachment, "attachment %s of node %q (%s), and no VolumeAttachment wants it", a.ID, node, a.Status)
+				report(e.on(node, LeakedAttachment), "attachment %s of node %q (%s), and no VolumeAttachment wants it", a.ID, node, a.Status)
 			case had[node] || len(had) > 0:
 				report(DoubledAttachment, "attachment %s of node %q (%s) is not the only one", a.ID, node, a.Status)
 			}
@@ -132,7 +132,7 @@ func (e ending) checkAttachments() []Finding {
 		for _, key := range slices.Sorted(maps.Keys(v.Metadata)) {
 			id, node, _ := strings.Cut(v.Metadata[key], " ")
 			if strings.HasPrefix(key, nodeRecord) && id != "" && !wanted[v.ID][node] {
-				report(LeakedAttachment, "a record of attachment %s of node %q, and no VolumeAttachment wants it", id, node)
+				report(e.on(node, LeakedAttachment), "a record of attachment %s of node %q, and no VolumeAttachment wants it", id, node)
 			}
 		}
 	}

@@ -63,6 +63,8 @@ type Sample struct {
 	// volumes were read, which ones' deletion has been requested.
 	Attachments     []Attachment
 	AttachmentAsked func(uid string) bool
+	// Writes are where the kernels of machines write, all at one moment.
+	Writes []Write
 }
 
 // Note adds a finding from elsewhere, once.
@@ -105,6 +107,7 @@ func (c *Course) Look(s Sample) {
 	}
 	c.lookAtKept(s, volumes)
 	c.lookAtAttachments(s, volumes)
+	c.lookAtWrites(s.Writes)
 	for _, f := range Foreign(State{Volumes: s.Volumes, Foreign: s.Foreign}) {
 		c.Note(f)
 	}

@@ -33,6 +33,7 @@ func Ending(s State) []Finding {
 	findings = append(findings, e.checkSecrets()...)
 	findings = append(findings, e.checkSnapshots()...)
 	findings = append(findings, e.checkAttachments()...)
+	findings = append(findings, e.checkMachines()...)
 	findings = append(findings, e.checkHolders()...)
 	return append(findings, Foreign(s)...)
 }

@@ -38,6 +38,12 @@ type State struct {
 	Contents        []SnapshotContent
 	// Attachments are the VolumeAttachments of pods.
 	Attachments []Attachment
+	// Machines are the nodes that really stage volumes, Reports what they say, Writes where
+	// their kernels write, and Pods what is meant to run on them.
+	Machines []string
+	Reports  []Report
+	Writes   []Write
+	Pods     []Pod
 	// Foreign are the volumes that are not ours, as they were put there, by ID. A
 	// PersistentVolume may name one that was ours and was given away; then it can
 	// be neither served nor deleted.
@@ -152,6 +158,13 @@ const (
 	LostAttachment Kind = "lost attachment"
 	// DoubledAttachment is a volume that two nodes have, or one has twice.
 	DoubledAttachment Kind = "doubled attachment"
+	// TwoWriters is a volume to which two nodes may write.
+	TwoWriters Kind = "two writers"
+	// WrongContent is a node that writes to, or shows a pod, another volume than it should.
+	WrongContent Kind = "wrong content"
+	// HeldForEver is a volume that no pod gets, a node that gets no volume, an attachment
+	// that stays, or a report of what is gone, because of a node that was lost.
+	HeldForEver Kind = "held for ever"
 	// Miscounted is a volume that does not count for the claim that has it, and its tenant,
 	// or that the leader counts otherwise.
 	Miscounted Kind = "miscounted"
@@ -166,7 +179,7 @@ const (
 // Kinds returns all kinds, in the order of a report.
 func Kinds() []Kind {
 	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, FromNode, Touched, Unusable, WrongType, Stuck, LeakedSecret, LeakedSnapshot, LostSnapshot,
-		LeakedAttachment, LostAttachment, DoubledAttachment, Miscounted, OverQuota, Stale, Crashed}
+		LeakedAttachment, LostAttachment, DoubledAttachment, TwoWriters, WrongContent, HeldForEver, Miscounted, OverQuota, Stale, Crashed}
 }
 
 // Finding is one thing that is wrong.

@@ -38,7 +38,7 @@ const (
 
 // Classes returns all StorageClasses.
 func Classes() []string {
-	return []string{Fast, Dual, Kept, Unlisted, OnNodes, Moved, MovedOnNodes}
+	return []string{Fast, Dual, Kept, Unlisted, OnNodes, Moved, MovedOnNodes, Shown, Masked}
 }
 
 // LargestMi is the largest size of a claim that the policy accepts; it refuses

@@ -10,7 +10,7 @@ import (
 func MoverNames() []string { return []string{"d", "e"} }
 
 // AllTenants returns all tenants.
-func AllTenants() []string { return append(TenantNames(), MoverNames()...) }
+func AllTenants() []string { return append(append(TenantNames(), MoverNames()...), Stager) }
 
 // MoveWay is how a PersistentVolume gets another claim.
 type MoveWay string

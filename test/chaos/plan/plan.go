@@ -5,6 +5,7 @@
 package plan
 
 import (
+	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"time"
@@ -41,8 +42,10 @@ type Options struct {
 	// Hostile makes servers lie for a while, and Snapshots makes tenants take
 	// snapshots.
 	Hostile, Snapshots bool
-	// CSI makes pods use volumes in mode csi, and movers move some.
+	// CSI makes pods use volumes in mode csi, machines stage some, and movers move some.
 	CSI bool
+	// Calm leaves out what happens to replicas, servers and network, and pods on no machine.
+	Calm bool
 }
 
 // Plan is everything random about a campaign.
@@ -70,6 +73,9 @@ type Plan struct {
 	Hostile       []HostileStep
 	Pods          []PodStep
 	Movers        []MoverStep
+	// Machines are the steps of each machine, and Workloads the pods that they run.
+	Machines  [][]MachineStep
+	Workloads []WorkloadStep
 }
 
 // Make draws the plan of a seed.
@@ -96,6 +102,10 @@ func Make(seed uint64, options Options) Plan {
 	}
 	if options.CSI {
 		p.Pods = podSteps(stream(seed, "pods"), options.Duration)
+		for machine := range Machines {
+			p.Machines = append(p.Machines, machineSteps(stream(seed, fmt.Sprintf("machine %d", machine)), machine, options.Duration))
+		}
+		p.Workloads = workloadSteps(stream(seed, "workloads"), options.Duration)
 	} else {
 		for i := range p.Movers {
 			p.Movers[i].OnNodes = false
@@ -111,6 +121,9 @@ func Make(seed uint64, options Options) Plan {
 		if options.Snapshots {
 			p.Snapshots[tenant] = snapshotSteps(stream(seed, "snapshots "+tenant), p.Claims[tenant], options.Duration)
 		}
+	}
+	if options.Calm {
+		p.Processes, p.Server, p.Cinder, p.Links, p.Hostile, p.Places, p.Pods = nil, nil, nil, nil, nil, nil, nil
 	}
 	return p
 }

@@ -33,6 +33,8 @@ func TestSeedsMakeDifferentPlans(t *testing.T) {
 		"hostile":       reflect.DeepEqual(one.Hostile, other.Hostile),
 		"pods":          reflect.DeepEqual(one.Pods, other.Pods),
 		"movers":        reflect.DeepEqual(one.Movers, other.Movers),
+		"machines":      reflect.DeepEqual(one.Machines, other.Machines),
+		"workloads":     reflect.DeepEqual(one.Workloads, other.Workloads),
 	} {
 		if same {
 			t.Errorf("seeds 1 and 2 have the same %s", name)
@@ -93,6 +95,10 @@ func TestALongerPlanBeginsLikeAShorterOne(t *testing.T) {
 		begins(t, "hostile", whole.Hostile, part.Hostile, func(s HostileStep) time.Duration { return s.At })
 		begins(t, "pods", whole.Pods, part.Pods, func(s PodStep) time.Duration { return s.At })
 		begins(t, "movers", whole.Movers, part.Movers, func(s MoverStep) time.Duration { return s.At })
+		begins(t, "workloads", whole.Workloads, part.Workloads, func(s WorkloadStep) time.Duration { return s.At })
+		for i := range whole.Machines {
+			begins(t, fmt.Sprintf("machine %d", i), whole.Machines[i], part.Machines[i], func(s MachineStep) time.Duration { return s.At })
+		}
 		for i := range whole.Links {
 			begins(t, whole.Links[i].String(), whole.Links[i].Steps, part.Links[i].Steps, func(s LinkStep) time.Duration { return s.At })
 		}
@@ -151,6 +157,8 @@ func TestSomePlansHaveEverything(t *testing.T) {
 		string(Retain), "respond-before", "respond-after", "hang-before", "hang-after", "drop-before", "drop-after", "delay", "fail-backend",
 		"hostile gold", "hostile silver", "hostile lab", "hostile keystone",
 		"lose-before", "lose-after", "hold-before", "hold-after", "late", "late-answer", "twice", "401", "413", "429", "503", Fast, Dual, Kept, Unlisted,
+		string(LoseMachine), string(KillPlugin), string(RestartKubelet), string(CrashMachine), string(TaintMachine), string(DeleteMachine), string(ReplaceMachine),
+		"a lost machine with another kubelet", "a lost machine without its plugin", Shown, Masked, "the same machine again", "without being detached",
 		string(ByHand), string(ByPopulator), "mode csi", "the claim first", "a larger volume", "a claim anew", "another tenant", "another claim of the tenant",
 	} {
 		missing[kind] = true
@@ -205,6 +213,29 @@ func TestSomePlansHaveEverything(t *testing.T) {
 					if is {
 						delete(missing, text)
 					}
+				}
+			}
+		}
+		for _, steps := range p.Machines {
+			for _, s := range steps {
+				delete(missing, string(s.Kind))
+				if s.Restarts {
+					delete(missing, "a lost machine with another kubelet")
+				}
+				if s.Kills {
+					delete(missing, "a lost machine without its plugin")
+				}
+			}
+		}
+		for _, s := range p.Workloads {
+			delete(missing, s.Class)
+			for i := 1; i < len(s.Stays); i++ {
+				if s.Stays[i].Machine != s.Stays[i-1].Machine {
+					continue
+				}
+				delete(missing, "the same machine again")
+				if !s.Stays[i].Again {
+					delete(missing, "without being detached")
 				}
 			}
 		}
@@ -270,9 +301,40 @@ func TestWithoutCSINothingIsInModeCSI(t *testing.T) {
 		}
 		other.Movers[i].OnNodes = one.Movers[i].OnNodes
 	}
-	one.Pods = nil
+	if len(one.Machines) != Machines || len(one.Workloads) == 0 || len(other.Machines) > 0 || len(other.Workloads) > 0 {
+		t.Errorf("%d and %d machines, %d and %d workloads", len(one.Machines), len(other.Machines), len(one.Workloads), len(other.Workloads))
+	}
+	one.Pods, one.Machines, one.Workloads = nil, nil, nil
 	if !reflect.DeepEqual(one, other) {
 		t.Error("mode csi changes what else happens")
+	}
+}
+
+// TestACalmPlanDisturbsMachinesAlone: as the other plan of the seed does.
+func TestACalmPlanDisturbsMachinesAlone(t *testing.T) {
+	calm := usual
+	calm.Calm = true
+	one, other := Make(5, usual), Make(5, calm)
+	if len(other.Processes)+len(other.Server)+len(other.Cinder)+len(other.Links)+len(other.Hostile)+len(other.Places)+len(other.Pods) > 0 {
+		t.Errorf("%+v", other)
+	}
+	if !reflect.DeepEqual(one.Machines, other.Machines) || !reflect.DeepEqual(one.Workloads, other.Workloads) || len(other.Workloads) == 0 {
+		t.Error("what happens to machines differs")
+	}
+}
+
+// TestWhatHappensToAMachineHappensInTurn: each step is over before the next one begins.
+func TestWhatHappensToAMachineHappensInTurn(t *testing.T) {
+	for seed := range uint64(20) {
+		for n, steps := range Make(seed, usual).Machines {
+			over := time.Duration(0)
+			for _, s := range steps {
+				if s.Machine != n || s.At < over || s.At >= usual.Duration {
+					t.Errorf("seed %d: %s at %s after %s", seed, s, s.At, over)
+				}
+				over = s.At + s.For
+			}
+		}
 	}
 }
 

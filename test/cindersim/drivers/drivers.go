@@ -36,6 +36,9 @@ type VolumeType struct {
 	// Connection builds the driver's connection document. Nil means that of
 	// ISCSIConnection("127.0.0.1:3260").
 	Connection ConnectionFunc
+	// Disconnect, if it is set, ends the connection of a connector to a volume. Without a
+	// connector, it ends all connections to it.
+	Disconnect func(volumeID string, connector map[string]any)
 }
 
 // ConnectionRequest is the input of a driver's connection document.

@@ -1,0 +1,166 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
+	"github.com/standalone-cinder/standalone-cinder/test/csinode"
+)
+
+// process is a machine as one process sees it, until that is killed. The goroutines of a
+// killed one change nothing any more, nor do they end locks that the next one has taken.
+type process struct {
+	node *csinode.Node
+
+	mu   sync.RWMutex // held for reading during every call
+	dead bool
+}
+
+var _ host.Root = (*process)(nil)
+
+// kill returns when no call of the process is under way.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dead = true
+}
+
+// begin begins a call, unless the process is dead.
+func (p *process) begin() (end func(), err error) {
+	p.mu.RLock()
+	if p.dead {
+		p.mu.RUnlock()
+		return nil, csinode.ErrCrashed
+	}
+	return p.mu.RUnlock, nil
+}
+
+func (p *process) do(call func() error) error {
+	end, err := p.begin()
+	if err != nil {
+		return err
+	}
+	defer end()
+	return call()
+}
+
+func get[T any](p *process, call func() (T, error)) (T, error) {
+	end, err := p.begin()
+	if err != nil {
+		return *new(T), err
+	}
+	defer end()
+	return call()
+}
+
+// ReadFile implements host.Root.
+func (p *process) ReadFile(path string) ([]byte, error) {
+	return get(p, func() ([]byte, error) { return p.node.ReadFile(path) })
+}
+
+// Resolve implements host.Root.
+func (p *process) Resolve(path string) string { return p.node.Resolve(path) }
+
+// ReadDir implements host.Root.
+func (p *process) ReadDir(path string) ([]string, error) {
+	return get(p, func() ([]string, error) { return p.node.ReadDir(path) })
+}
+
+// Modified implements host.Root.
+func (p *process) Modified(path string) (time.Time, error) {
+	return get(p, func() (time.Time, error) { return p.node.Modified(path) })
+}
+
+// Set implements host.Root.
+func (p *process) Set(ctx context.Context, path, value string) error {
+	return p.do(func() error { return p.node.Set(ctx, path, value) })
+}
+
+// Replace implements host.Root.
+func (p *process) Replace(path string, content []byte) error {
+	return p.do(func() error { return p.node.Replace(path, content) })
+}
+
+// MakeDir implements host.Root.
+func (p *process) MakeDir(path string) error {
+	return p.do(func() error { return p.node.MakeDir(path) })
+}
+
+// MakeFile implements host.Root.
+func (p *process) MakeFile(path string) error {
+	return p.do(func() error { return p.node.MakeFile(path) })
+}
+
+// Remove implements host.Root.
+func (p *process) Remove(path string) error {
+	return p.do(func() error { return p.node.Remove(path) })
+}
+
+// Lock implements host.Root. No call is under way while it waits.
+func (p *process) Lock(ctx context.Context, path string, wait bool) (func(), error) {
+	for {
+		release, err := get(p, func() (func(), error) { return p.node.Lock(ctx, path, false) })
+		if err == nil {
+			return func() {
+				_ = p.do(func() error {
+					release()
+					return nil
+				})
+			}, nil
+		}
+		if !errors.Is(err, host.ErrLocked) || !wait {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// SCSI implements host.Root.
+func (p *process) SCSI(ctx context.Context, disk string, command []byte, length int) ([]byte, error) {
+	return get(p, func() ([]byte, error) { return p.node.SCSI(ctx, disk, command, length) })
+}
+
+// ConnectNVMe implements host.Root.
+func (p *process) ConnectNVMe(ctx context.Context, portal, options string) error {
+	return p.do(func() error { return p.node.ConnectNVMe(ctx, portal, options) })
+}
+
+// Identify implements host.Root.
+func (p *process) Identify(ctx context.Context, controller string, structure byte, namespace uint32) ([]byte, error) {
+	return get(p, func() ([]byte, error) { return p.node.Identify(ctx, controller, structure, namespace) })
+}
+
+// ReadDevice implements host.Root.
+func (p *process) ReadDevice(ctx context.Context, device string, offset int64, length int) ([]byte, error) {
+	return get(p, func() ([]byte, error) { return p.node.ReadDevice(ctx, device, offset, length) })
+}
+
+// Claimed implements host.Root.
+func (p *process) Claimed(ctx context.Context, device string) (bool, error) {
+	return get(p, func() (bool, error) { return p.node.Claimed(ctx, device) })
+}
+
+// Usage implements host.Root.
+func (p *process) Usage(ctx context.Context, path string) (host.Usage, error) {
+	return get(p, func() (host.Usage, error) { return p.node.Usage(ctx, path) })
+}
+
+// Has implements host.Root.
+func (p *process) Has(tool string) bool { return p.node.Has(tool) }
+
+// Run implements host.Root. A program that was started ends, whatever becomes of the process.
+func (p *process) Run(ctx context.Context, c host.Command) (string, error) {
+	return get(p, func() (string, error) { return p.node.Run(ctx, c) })
+}
+
+// Dial implements host.Root.
+func (p *process) Dial(ctx context.Context, address string) error {
+	return p.do(func() error { return p.node.Dial(ctx, address) })
+}
