@@ -24,7 +24,8 @@ type ReporterOptions struct {
 	Machine Machine
 	// Volumes returns the volumes that the node has state files of.
 	Volumes func() ([]string, error)
-	// Mounts returns the native volumes that kubelet has mounted.
+	// Mounts returns the native volumes that kubelet has mounted; nil means that there are
+	// none.
 	Mounts func() ([]string, error)
 	Logger *slog.Logger
 	// Pause is the time between two attempts to write a report that could not be written;
@@ -60,6 +61,9 @@ func NewReporter(options ReporterOptions) *Reporter {
 	}
 	if options.Recheck == 0 {
 		options.Recheck = 5 * time.Minute
+	}
+	if options.Mounts == nil {
+		options.Mounts = func() ([]string, error) { return nil, nil }
 	}
 	if options.Look == 0 {
 		options.Look = 10 * time.Second
