@@ -103,7 +103,7 @@ func (n lioTarget) logOut(ctx context.Context, t *testing.T, portal string) {
 // writeFiles writes files of random content to a directory, and returns their checksums.
 func (n *csiNode) writeFiles(ctx context.Context, t *testing.T, directory string, count int) string {
 	t.Helper()
-	return n.run(ctx, t, fmt.Sprintf("cd %s && for i in $(seq %d); do head -c 100000 /dev/urandom > %s-$i; done && sync . && sha256sum %[3]s-*", directory, count, n.name))
+	return n.run(ctx, t, fmt.Sprintf("cd %s && for i in $(seq %d); do head -c 100000 /dev/urandom > %s-$i; done && sync -f . && sha256sum %[3]s-*", directory, count, n.name))
 }
 
 // hasFiles verifies the checksums of files.
@@ -218,7 +218,7 @@ func (n lioTarget) bothModes(ctx context.Context, t *testing.T) {
 	must(t, n.unstage(ctx, v))
 	n.run(ctx, t, "echo 3 > /proc/sys/vm/drop_caches")
 	n.hasFiles(ctx, t, native, nativeSums)
-	nativeSums += n.run(ctx, t, "cd "+native+" && echo later > later && sync . && sha256sum later")
+	nativeSums += n.run(ctx, t, "cd "+native+" && echo later > later && sync -f . && sha256sum later")
 	n.run(ctx, t, "umount "+native)
 	n.logOut(ctx, t, lioSecond)
 	n.checkNothingLeft(ctx, t)
@@ -276,7 +276,7 @@ exit $code`)
 	if both := n.deviceAt(ctx, t, stagingPath(v)); both == name {
 		t.Errorf("both volumes have the disk %s", both)
 	}
-	sums[v.id] += n.run(ctx, t, "cd "+stagingPath(v)+" && echo later > later && sync . && sha256sum later")
+	sums[v.id] += n.run(ctx, t, "cd "+stagingPath(v)+" && echo later > later && sync -f . && sha256sum later")
 	must(t, n.unpublish(ctx, other))
 	for _, of := range []csiVolume{v, other} {
 		must(t, n.unstage(ctx, of))

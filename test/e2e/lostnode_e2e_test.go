@@ -170,7 +170,7 @@ func (c csiCluster) losesDisks(ctx context.Context, t *testing.T, env rig.Env, l
 	// The kernel writes nothing of this by itself.
 	lost.run(ctx, t, "sysctl -q vm.dirty_writeback_centisecs=0 vm.dirty_expire_centisecs=600000 vm.dirty_background_ratio=80 vm.dirty_ratio=90; head -c 40000000 /dev/urandom > "+podPath(v)+"/unwritten; rm "+podPath(v)+"/"+lost.name+"-5")
 	c.use(ctx, t, lost)
-	must(t, lost.unpublish(ctx, v))
+	must(t, retry(ctx, func() error { return lost.unpublish(ctx, v) }))
 
 	vanish := func() {
 		for _, disk := range disks {
@@ -188,7 +188,7 @@ func (c csiCluster) losesDisks(ctx context.Context, t *testing.T, env rig.Env, l
 		if err := <-ended; err == nil {
 			t.Error("a volume whose umount hangs is unstaged")
 		} else {
-			t.Log(err)
+			t.Logf("%v\n%s", err, lost.run(ctx, t, "tail -20 /tmp/plugin.log"))
 		}
 		c.use(ctx, t, lost)
 		c.detach(ctx, t, pv, lost)
@@ -222,7 +222,7 @@ func (c csiCluster) losesDisks(ctx context.Context, t *testing.T, env rig.Env, l
 	back := c.attach(ctx, t, pv, lost)
 	lost.mount(ctx, t, back)
 	lost.hasFiles(ctx, t, podPath(back), sums)
-	sums += lost.run(ctx, t, "cd "+podPath(back)+" && echo later > later && sync . && sha256sum later")
+	sums += lost.run(ctx, t, "cd "+podPath(back)+" && echo later > later && sync -f . && sha256sum later")
 	lost.unmount(ctx, t, back)
 	lost.checkNothingLeft(ctx, t)
 	c.use(ctx, t, lost)
