@@ -188,7 +188,7 @@ func (c csiCluster) losesDisks(ctx context.Context, t *testing.T, env rig.Env, l
 		if err := <-ended; err == nil {
 			t.Error("a volume whose umount hangs is unstaged")
 		} else {
-			t.Logf("%v\n%s", err, lost.run(ctx, t, "tail -20 /tmp/plugin.log"))
+			t.Log(err)
 		}
 		c.use(ctx, t, lost)
 		c.detach(ctx, t, pv, lost)

@@ -133,6 +133,7 @@ func (c *kubeletCluster) restartsLost(ctx context.Context, t *testing.T, claim s
 	var wrote int64
 	unlisted := false
 	must(t, harness.Eventually(ctx, func() (string, error) {
+		time.Sleep(time.Second) // The machine is slow.
 		// Before the second pod is looked at.
 		now := c.wroteSoFar(ctx, t, first)
 		unlisted = unlisted || now > wrote && !c.inUse(ctx, t, pv, "node-1")
