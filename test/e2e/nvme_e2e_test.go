@@ -83,7 +83,7 @@ func nvmeID(n int) string { return fmt.Sprintf("86a25cac-e84c-4ef1-816f-%012d", 
 // sum returns a checksum of the content of a volume's file, without the holes.
 func (n *csiNode) sum(ctx context.Context, t *testing.T, id string) string {
 	t.Helper()
-	return n.run(ctx, t, "sync; tar --mtime=@0 -cSf - -C /volumes "+id+" | md5sum")
+	return n.run(ctx, t, "tar --mtime=@0 --hole-detection=raw -cSf - -C /volumes "+id+" | md5sum")
 }
 
 func TestNodeUsesVolumesByNVMe(t *testing.T) {
