@@ -239,7 +239,7 @@ func (c csiCluster) losesDisks(ctx context.Context, t *testing.T, env rig.Env, l
 // TestLostNodes: two nodes, an array that gives the number of a detached volume to the
 // next one, and all that may happen to the first node while it writes.
 func TestLostNodes(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute+2*partition())
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute+2*partition())
 	defer cancel()
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
