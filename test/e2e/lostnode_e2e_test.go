@@ -167,8 +167,11 @@ func (c csiCluster) losesDisks(ctx context.Context, t *testing.T, env rig.Env, l
 	if len(disks) != 2 {
 		t.Fatalf("%s has the disks %q", device, disks)
 	}
-	// The kernel writes nothing of this by itself.
-	lost.run(ctx, t, "sysctl -q vm.dirty_writeback_centisecs=0 vm.dirty_expire_centisecs=600000 vm.dirty_background_ratio=80 vm.dirty_ratio=90; head -c 40000000 /dev/urandom > "+podPath(v)+"/unwritten; rm "+podPath(v)+"/"+lost.name+"-5")
+	// Both nodes write to the blocks of this file.
+	const overwrite = "head -c 100000 /dev/urandom | dd of=shared bs=100000 iflag=fullblock conv=notrunc status=none"
+	lost.run(ctx, t, "cd "+podPath(v)+" && head -c 100000 /dev/zero > shared && sync -f .")
+	// The kernel writes little of this by itself.
+	lost.run(ctx, t, "sysctl -q vm.dirty_writeback_centisecs=0 vm.dirty_expire_centisecs=600000 vm.dirty_background_ratio=80 vm.dirty_ratio=90; cd "+podPath(v)+" && head -c 40000000 /dev/urandom > unwritten && "+overwrite)
 	c.use(ctx, t, lost)
 	must(t, retry(ctx, func() error { return lost.unpublish(ctx, v) }))
 
@@ -205,9 +208,9 @@ func (c csiCluster) losesDisks(ctx context.Context, t *testing.T, env rig.Env, l
 
 	there := c.attached(ctx, t, pv, other)
 	other.mount(ctx, t, there)
-	// The last file's removal was not written either.
 	other.hasFiles(ctx, t, podPath(there), sums)
 	sums += other.writeFiles(ctx, t, podPath(there), 60)
+	sums += other.run(ctx, t, "cd "+podPath(there)+" && "+overwrite+" && sync -f . && sha256sum shared")
 	if late {
 		for _, portal := range env.Portals {
 			var err error
