@@ -82,6 +82,12 @@ func (n lioTarget) volume(t *testing.T, id, target string, number int, portals .
 	return csiVolume{backend: "lab", id: id, attachment: id, context: context, secrets: map[string]string{key: string(entry)}}
 }
 
+// sum returns a checksum of the content of a volume, whether or not its zeros are stored.
+func (n lioTarget) sum(ctx context.Context, t *testing.T, id string) string {
+	t.Helper()
+	return n.run(ctx, t, "tar --mtime=@0 --hole-detection=raw -cSf - -C "+lioVolumes+" "+id+" | md5sum")
+}
+
 // logIn logs in to the array under the name of the cluster, as a kubelet does for a native
 // volume, and returns the disk.
 func (n lioTarget) logIn(ctx context.Context, t *testing.T, portal string) string {

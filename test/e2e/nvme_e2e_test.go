@@ -81,9 +81,9 @@ func older(subsystem string, namespace int) string {
 func nvmeID(n int) string { return fmt.Sprintf("86a25cac-e84c-4ef1-816f-%012d", n) }
 
 // sum returns a checksum of the content of a volume's file, without the holes.
-func (n *csiNode) sum(ctx context.Context, t *testing.T, id string) string {
+func (n nvmeTarget) sum(ctx context.Context, t *testing.T, id string) string {
 	t.Helper()
-	return n.run(ctx, t, "tar --mtime=@0 --hole-detection=raw -cSf - -C /volumes "+id+" | md5sum")
+	return n.run(ctx, t, "tar --mtime=@0 -cSf - -C /volumes "+id+" | md5sum")
 }
 
 func TestNodeUsesVolumesByNVMe(t *testing.T) {
