@@ -131,7 +131,7 @@ e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
 	test/e2e/rig/rig.sh start
 	set -a; . "$${RIG_STATE:-/tmp/standalone-cinder-e2e}/env"; set +a; \
 	  $(GO) test -count=1 -timeout 60m $(E2E_SHORT) -skip '^TestHostileTable' ./test/contract/... && \
-	  $(GO) test -count=1 -timeout 60m $(E2E_SHORT) $(if $(E2E_SKIP),-skip '$(E2E_SKIP)') -tags e2e ./test/e2e/...; \
+	  $(GO) test -count=1 -timeout 120m $(E2E_SHORT) $(if $(E2E_SKIP),-skip '$(E2E_SKIP)') -tags e2e ./test/e2e/...; \
 	  status=$$?; test/e2e/rig/rig.sh stop; exit $$status
 
 browser: ## the status page in a headless Chromium, which is installed with apt if it is missing

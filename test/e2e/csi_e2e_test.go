@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,9 +84,9 @@ func (c csiCluster) join(ctx context.Context, t *testing.T, n *csiNode) {
 	c.use(ctx, t, n)
 }
 
-// use reports the boot of a node, as its kubelet does, and the volumes that it has
-// staged, as its plugin would if it reached the API server.
-func (c csiCluster) use(ctx context.Context, t *testing.T, n *csiNode, pvs ...*corev1.PersistentVolume) {
+// use reports the boot of a node, as its kubelet does, and the volumes of which the node has
+// state files, as its plugin would if it reached the API server.
+func (c csiCluster) use(ctx context.Context, t *testing.T, n *csiNode) {
 	t.Helper()
 	machine := harness.Machine(n.name, strings.TrimSpace(n.run(ctx, t, "cat /proc/sys/kernel/random/boot_id")))
 	node, err := c.Client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
@@ -93,12 +94,21 @@ func (c csiCluster) use(ctx context.Context, t *testing.T, n *csiNode, pvs ...*c
 	node.Status.NodeInfo.BootID, node.Status.NodeInfo.SystemUUID = machine.Boot, machine.SystemUUID
 	_, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	must(t, err)
-	var handles []string
-	for _, pv := range pvs {
-		handles = append(handles, pv.Spec.CSI.VolumeHandle)
+	must(t, c.ReportStaged(ctx, n.name, machine, n.staged(ctx, t)...))
+}
+
+// staged returns the handles of the volumes of which the node has state files.
+func (n *csiNode) staged(ctx context.Context, t *testing.T) (handles []string) {
+	t.Helper()
+	for name := range strings.FieldsSeq(n.run(ctx, t, "ls "+stateDir+"/volumes 2>/dev/null; true")) {
+		if escaped, found := strings.CutSuffix(name, ".json"); found {
+			handle, err := url.PathUnescape(escaped)
+			must(t, err)
+			handles = append(handles, handle)
+		}
 	}
 	slices.Sort(handles)
-	must(t, c.ReportStaged(ctx, n.name, machine, handles...))
+	return handles
 }
 
 // claim makes a claim, and returns its PersistentVolume.

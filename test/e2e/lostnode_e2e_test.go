@@ -21,7 +21,8 @@ import (
 )
 
 // lostNodePolicy has a backend that lets in only the initiator to which a volume is
-// attached, one that lets in any, and one of which the policy says the wrong thing.
+// attached, one that lets in any, one of which the policy says the wrong thing, and one
+// with two portals.
 func lostNodePolicy(env rig.Env) string {
 	backend := func(name string, project int, fencing string) string {
 		return fmt.Sprintf("  - {name: %s, auth: {noauth: {endpoint: %q, user: %s, project: \"%032x\"}}, mode: csi, csi: {fencing: %s}}\n",
@@ -32,7 +33,7 @@ apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
 clusterID: e2e-lost
 backends:
-` + backend("masked", 0xc62, "initiator") + backend("open", 0xc63, "export") + backend("wrong", 0xc64, "initiator") + fmt.Sprintf(`
+` + backend("masked", 0xc62, "initiator") + backend("open", 0xc63, "export") + backend("wrong", 0xc64, "initiator") + backend("paths", 0xc65, "export") + fmt.Sprintf(`
 tenants:
   - name: team-c
     namespaces: [team-c]
@@ -40,7 +41,8 @@ tenants:
       - {storageClasses: [masked], backends: [masked], volumeType: %s, fsType: ext4}
       - {storageClasses: [open], backends: [open], volumeType: %s, fsType: ext4}
       - {storageClasses: [wrong], backends: [wrong], volumeType: %s, fsType: ext4}
-`, env.Types.UnitsMasked, env.Types.Units, env.Types.Units)
+      - {storageClasses: [paths], backends: [paths], volumeType: %s, fsType: ext4}
+`, env.Types.UnitsMasked, env.Types.Units, env.Types.Units, env.Types.ISCSIMultipath)
 }
 
 // write makes a node write a counter to a file of a volume over and over, whatever
@@ -150,14 +152,101 @@ func partition() time.Duration {
 	return 3 * time.Minute
 }
 
+// losesDisks has a map without paths hold back what a filesystem has not written, as many
+// arrays' manuals want it. The volume is unmounted, written by another node, and comes
+// back: nothing old may arrive.
+func (c csiCluster) losesDisks(ctx context.Context, t *testing.T, env rig.Env, lost, other *csiNode, late bool) {
+	pv := c.claim(ctx, t, fmt.Sprintf("queued-%t", late), "paths")
+	lost.run(ctx, t, "printf 'overrides {\\n no_path_retry queue\\n}\\n' > /etc/multipath.conf && multipathd reconfigure")
+	v := c.attach(ctx, t, pv, lost)
+	lost.mount(ctx, t, v)
+	sums := lost.writeFiles(ctx, t, podPath(v), 5)
+	device := lost.deviceAt(ctx, t, stagingPath(v))
+	lost.run(ctx, t, "multipath -ll | grep queue_if_no_path")
+	disks := strings.Fields(lost.run(ctx, t, "ls /sys/block/$(basename $(readlink -f /dev/"+device+"))/slaves"))
+	if len(disks) != 2 {
+		t.Fatalf("%s has the disks %q", device, disks)
+	}
+	// Both nodes write to the blocks of this file.
+	const overwrite = "head -c 100000 /dev/urandom | dd of=shared bs=100000 iflag=fullblock conv=notrunc status=none"
+	lost.run(ctx, t, "cd "+podPath(v)+" && head -c 100000 /dev/zero > shared && sync -f .")
+	// The kernel writes little of this by itself.
+	lost.run(ctx, t, "sysctl -q vm.dirty_writeback_centisecs=0 vm.dirty_expire_centisecs=600000 vm.dirty_background_ratio=80 vm.dirty_ratio=90; cd "+podPath(v)+" && head -c 40000000 /dev/urandom > unwritten && "+overwrite)
+	c.use(ctx, t, lost)
+	must(t, retry(ctx, func() error { return lost.unpublish(ctx, v) }))
+
+	vanish := func() {
+		for _, disk := range disks {
+			lost.run(ctx, t, "echo 1 > /sys/block/"+disk+"/device/delete; for i in $(seq 600); do test -e /sys/block/"+disk+" || exit 0; sleep 0.1; done; exit 1")
+		}
+	}
+	if late {
+		for _, portal := range env.Portals {
+			lost.cuts[portal]()
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- lost.unstage(ctx, v) }()
+		lost.run(ctx, t, "for i in $(seq 900); do grep -q '^State:.D' /proc/$(pgrep -x umount)/status 2>/dev/null && exit 0; sleep 0.2; done; exit 1")
+		vanish()
+		if err := <-ended; err == nil {
+			t.Error("a volume whose umount hangs is unstaged")
+		} else {
+			t.Log(err)
+		}
+		c.use(ctx, t, lost)
+		c.detach(ctx, t, pv, lost)
+		c.ask(ctx, t, pv, other)
+		c.says(ctx, t, pv, other, "is still staged on node "+lost.name)
+	} else {
+		vanish()
+		c.giveUp(ctx, t, pv, lost)
+		c.ask(ctx, t, pv, other)
+	}
+	must(t, retry(ctx, func() error { return lost.unstage(ctx, v) }))
+	lost.checkNothingLeft(ctx, t)
+	c.use(ctx, t, lost)
+
+	there := c.attached(ctx, t, pv, other)
+	other.mount(ctx, t, there)
+	other.hasFiles(ctx, t, podPath(there), sums)
+	sums += other.writeFiles(ctx, t, podPath(there), 60)
+	sums += other.run(ctx, t, "cd "+podPath(there)+" && "+overwrite+" && sync -f . && sha256sum shared")
+	if late {
+		for _, portal := range env.Portals {
+			var err error
+			lost.cuts[portal], err = lost.Reach(portal)
+			must(t, err)
+		}
+	}
+	lost.run(ctx, t, "iscsiadm -m session --rescan; sysctl -q vm.dirty_writeback_centisecs=500 vm.dirty_expire_centisecs=3000 vm.dirty_background_ratio=10 vm.dirty_ratio=20; sync; true")
+	other.unmount(ctx, t, there)
+	c.detach(ctx, t, pv, other)
+
+	back := c.attach(ctx, t, pv, lost)
+	lost.mount(ctx, t, back)
+	lost.hasFiles(ctx, t, podPath(back), sums)
+	sums += lost.run(ctx, t, "cd "+podPath(back)+" && echo later > later && sync -f . && sha256sum later")
+	lost.unmount(ctx, t, back)
+	lost.checkNothingLeft(ctx, t)
+	c.use(ctx, t, lost)
+	c.detach(ctx, t, pv, lost)
+
+	there = c.attach(ctx, t, pv, other)
+	other.mount(ctx, t, there)
+	other.hasFiles(ctx, t, podPath(there), sums)
+	other.unmount(ctx, t, there)
+	c.detach(ctx, t, pv, other)
+	lost.run(ctx, t, "rm /etc/multipath.conf && multipathd reconfigure")
+}
+
 // TestLostNodes: two nodes, an array that gives the number of a detached volume to the
 // next one, and all that may happen to the first node while it writes.
 func TestLostNodes(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute+2*partition())
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute+2*partition())
 	defer cancel()
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
-	c := startCSI(ctx, t, lostNodePolicy(env), "masked", "open", "wrong")
+	c := startCSI(ctx, t, lostNodePolicy(env), "masked", "open", "wrong", "paths")
 	lost, other := startNode(ctx, t, env, "node-lost"), startNode(ctx, t, env, "node-other")
 	c.join(ctx, t, lost)
 	c.join(ctx, t, other)
@@ -167,7 +256,7 @@ func TestLostNodes(t *testing.T) {
 		v := c.attach(ctx, t, moving, lost)
 		lost.mount(ctx, t, v)
 		lost.write(ctx, t, v)
-		c.use(ctx, t, lost, moving)
+		c.use(ctx, t, lost)
 		must(t, lost.Pause())
 		back := time.After(partition())
 		c.detach(ctx, t, moving, lost)
@@ -218,7 +307,7 @@ func TestLostNodes(t *testing.T) {
 			v := c.attach(ctx, t, held, lost)
 			lost.mount(ctx, t, v)
 			lost.write(ctx, t, v)
-			c.use(ctx, t, lost, held)
+			c.use(ctx, t, lost)
 			must(t, lost.Pause())
 			var back <-chan time.Time
 			if guarded {
@@ -299,12 +388,18 @@ func TestLostNodes(t *testing.T) {
 		lost.checkNothingLeft(ctx, t)
 	})
 
+	for _, when := range []string{"before the volume is unmounted", "while the volume is unmounted"} {
+		t.Run("a map that queues loses its disks "+when, func(t *testing.T) {
+			c.losesDisks(ctx, t, env, lost, other, strings.HasPrefix(when, "while"))
+		})
+	}
+
 	t.Run("a power failure, and an administrator's word", func(t *testing.T) {
 		pv := c.claim(ctx, t, "powered", "open")
 		v := c.attach(ctx, t, pv, lost)
 		lost.mount(ctx, t, v)
 		lost.write(ctx, t, v)
-		c.use(ctx, t, lost, pv)
+		c.use(ctx, t, lost)
 		last := lost.counter(ctx, t, v, lost.name)
 		lost.Kill()
 		c.detach(ctx, t, pv, lost)

@@ -5,9 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"syscall"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/test/killpoint"
 )
 
 // killPoints is at how many points of its run mkfs is killed.
@@ -68,40 +68,16 @@ func TestAFilesystemWhoseMkfsWasKilledIsMadeAgain(t *testing.T) {
 	}
 }
 
-// stepped runs a program, and kills it after a number of stops at system calls. It
-// returns how often the program stopped.
+// stepped runs a program, and kills it after a number of stops. It returns how often the
+// program stopped.
 func stepped(t *testing.T, stops int, tool string, arguments ...string) (stopped int, ended bool) {
 	t.Helper()
-	// Only the thread that started the program may trace it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	command := exec.Command(tool, arguments...)
-	command.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
-	if err := command.Start(); err != nil {
+	stopped, ended, err := killpoint.Run(stops, tool, arguments...)
+	if errors.Is(err, killpoint.ErrNotTraced) {
 		t.Skip(err)
 	}
-	pid, status := command.Process.Pid, syscall.WaitStatus(0)
-	wait := func() {
-		if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for wait(); stopped < stops; stopped++ {
-		if err := syscall.PtraceSyscall(pid, 0); err != nil {
-			t.Fatal(err)
-		}
-		if wait(); status.Exited() {
-			if status.ExitStatus() != 0 {
-				t.Fatalf("%s exited with %d", tool, status.ExitStatus())
-			}
-			return stopped, true
-		}
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
-	for !status.Signaled() {
-		wait()
-	}
-	return stopped, false
+	return stopped, ended
 }

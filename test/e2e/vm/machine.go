@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/crypto/ssh"
 )
 
@@ -69,6 +70,8 @@ func Start(ctx context.Context, options Options) (_ *Machine, err error) {
 		"-drive", "file=" + options.Image.path("disk") + ",format=raw,if=virtio,snapshot=on",
 		"-netdev", "user,id=network,restrict=on,hostfwd=tcp:" + address + "-:22", "-device", "virtio-net-pci,netdev=network",
 		"-device", "virtio-rng-pci",
+		// The same machine at every boot.
+		"-uuid", uuid.NewSHA1(uuid.NameSpaceDNS, []byte(options.Name)).String(),
 	}
 	if options.Disk != "" {
 		arguments = append(arguments, "-drive", "file="+options.Disk+",format=raw,if=virtio,readonly=on")
