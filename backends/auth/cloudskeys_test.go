@@ -277,7 +277,8 @@ func TestEveryKeyOfOpenstackSDKIsHonoredOrRefused(t *testing.T) {
 	known := knownKeys()
 	honored, refused, wrong := map[string]bool{}, map[string]string{}, map[string]int{}
 	for i, c := range cases {
-		theirs, ours, reported := outcomes[i], "", false
+		var ours string
+		theirs, reported := outcomes[i], false
 		found, err := readKeyCase(c)
 		if err != nil {
 			ours = refusedOutcome
