@@ -7,6 +7,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -163,6 +164,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	target := of.target
 	target.Permit = e.stillThere(of.pv)
 	started, begun := time.Now(), false
+	useless := false // the attachment that the node has, which it may not stage
 	var released []string // nodes
 	var found mappers.NodeConnection
 	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.PublishRequest{
@@ -190,6 +192,11 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			if begun && len(e.unsettled.takenFrom(at.node)) > 0 {
 				return justTaken(at.node)
 			}
+			if !begun {
+				if useless, err = e.mayNotStage(ctx, at.node, published.AttachmentID); err != nil || useless {
+					return cmp.Or(err, endedBefore(to.Volume, at.node))
+				}
+			}
 			connection, err := mappers.ParseConnection(published.Document)
 			if err == nil {
 				found, err = mappers.ForNode(connection, published.Volume.Encrypted, to.Node.PortNames...)
@@ -212,6 +219,13 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			return e.keep(ctx, of.pv, to.Node.Name, found.Credentials)
 		},
 	})
+	if useless {
+		// The volume was not staged with it, and never can be. The next call makes another.
+		from := backends.UnpublishRequest{Node: at.node, Key: to.Node.Key(), Others: e.keysThatStay(of.pv.Name, to.Volume, at.node)}
+		if err := volumes.Unpublish(e.OnBehalfOf(ctx, of.tenant), of.target, from); err != nil {
+			return wire.Connection{}, failure(err)
+		}
+	}
 	if err != nil {
 		// An attachment that was begun may exist at Cinder until the volume is
 		// detached.

@@ -244,6 +244,23 @@ func (e *Engine) forbid(ctx context.Context, volume wire.Handle, name string, le
 	return nil
 }
 
+// mayNotStage reports whether forbid has ended an attachment of a node. The detachment that
+// was to follow may have failed.
+func (e *Engine) mayNotStage(ctx context.Context, node, attachment string) (bool, error) {
+	lease, err := e.Client.CoordinationV1().Leases(e.Namespace).Get(ctx, staged.LeaseName(node), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot tell whether node %s may stage with attachment %s: %w", node, attachment, err)
+	}
+	return slices.Contains(staged.Of(lease).Ended, attachment), nil
+}
+
+func endedBefore(volume wire.Handle, node string) error {
+	return &controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("the attachment of volume %s to node %s was being ended when the node did not answer; it is made anew", volume, node)}
+}
+
 // barred returns why a node may get no new attachment: it has a volume staged that
 // Kubernetes has detached from it, so its kernel may write to an address that leads to
 // another volume by now. It holds for all backends, since addresses are the array's.

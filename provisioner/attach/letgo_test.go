@@ -693,3 +693,28 @@ func TestANodeThatPausedStagesNothingThatIsDetached(t *testing.T) {
 		}
 	}
 }
+
+// TestAnAttachmentThatWasBeingEndedIsMadeAnew: the node may not stage the volume with it any
+// more, but the detachment failed, and then the volume is wanted there again.
+func TestAnAttachmentThatWasBeingEndedIsMadeAnew(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1"))
+	w.reportsStaged(t, "n1", "boot-1")
+	w.volumes.found = &cinder.Volume{ID: volumeID, Metadata: map[string]string{
+		stamps.NodeRecordPrefix + wire.NodeKey("n1"): stamps.NodeRecord{AttachmentID: "attachment-1", Node: "n1"}.String(),
+	}}
+	w.volumes.held = wire.NodeKey("n1")
+	if err := w.Unpublish(t.Context(), handle(), idOf(t, n1)); err == nil {
+		t.Fatal("it is detached")
+	}
+	w.volumes.held, w.volumes.has = "", true
+	w.wants(t, pvName, handle(), "n1")
+	w.volumes.calls = nil
+	_, err := w.publish(t)
+	wantFailure(t, err, string(cinder.KindConflict), "the attachment of volume gold/"+volumeID+" to node n1 was being ended when the node did not answer; it is made anew")
+	if !w.detached() {
+		t.Errorf("calls %q", w.volumes.calls)
+	}
+	w.volumes.has = false
+	_, err = w.publish(t)
+	must(t, err)
+}
