@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // lags are how old the state is that reads show: of a database cluster under load, and of
@@ -139,5 +140,49 @@ func TestReadsThatLagTakeNoVolumeFromItsNode(t *testing.T) {
 				equal(t, len(memory.open), 0)
 			})
 		})
+	}
+}
+
+// TestADetachmentBesideAStrangerIsNotForgottenWhileReadsLag: somebody else has the volume,
+// too, and Cinder does not show the node's attachment yet.
+func TestADetachmentBesideAStrangerIsNotForgottenWhileReadsLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newMemoryCinder()
+		memory.lag = 10 * time.Second
+		v := forNodes()
+		v.MultiAttach = true
+		id := memory.add(v)
+		memory.remember()
+		time.Sleep(memory.lag)
+		l := lagging(t, memory)
+		memory.attachedBy(t, id, cinder.Attachment{Host: "rescue"})
+		time.Sleep(2 * time.Second)
+		published, err := l.Publish(t.Context(), claimTarget(1, id), toNode("n1"))
+		success(t, err)
+		time.Sleep(9 * time.Second)
+		untilDone(t, func() error {
+			return l.Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: "n1", Key: "key-of-n1", Attached: true})
+		})
+		settled(t, l)
+		if _, open := memory.open[published.AttachmentID]; open {
+			t.Errorf("the volume counts as detached from n1, and %s is left", published.AttachmentID)
+		}
+	})
+}
+
+// TestAVolumeThatAnotherClaimGotIsNotTakenForOneThatIsNotShown: the answer named no volume,
+// and the real one went to another claim.
+func TestAVolumeThatAnotherClaimGotIsNotTakenForOneThatIsNotShown(t *testing.T) {
+	memory := newMemoryCinder()
+	given := mine(1, cinder.StatusAvailable)
+	given.Metadata[stamps.KeyReboundTo] = "uid-of-another-claim"
+	id := memory.add(given)
+	l := memory.term(t)
+	e := l.current()
+	e.known.Settle(claimStamp(1).ClaimUID, "never-shown")
+	e.expect("never-shown", "")
+	v, err := e.look(t.Context(), claimStamp(1), testConnector, nil)
+	if err == nil && v.ID == id {
+		t.Errorf("the claim gets volume %s, which another claim has", v.ID)
 	}
 }

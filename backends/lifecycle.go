@@ -392,8 +392,8 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 	stamp := spec.Stamp
 	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
 	if cinder.IsKind(err, KindNotShown) {
-		if other, found := e.otherThan(ctx, v.ID, stamp); found {
-			return other, nil
+		if _, found := e.otherThan(ctx, v.ID, stamp); found {
+			return e.look(ctx, stamp, spec.Connector, spec.Permit)
 		}
 	}
 	if err != nil {

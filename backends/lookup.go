@@ -92,8 +92,8 @@ func (e *endpoint) look(ctx context.Context, stamp stamps.Volume, connector cind
 			continue
 		}
 		if cinder.IsKind(err, KindNotShown) {
-			if other, found := e.otherThan(ctx, id, stamp); found {
-				return other, nil
+			if _, found := e.otherThan(ctx, id, stamp); found {
+				continue
 			}
 		}
 		if err != nil {

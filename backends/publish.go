@@ -119,7 +119,7 @@ func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, e
 		// Its attachment, if it has one, belongs to all nodes, and no record names it.
 		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s was not created for a CSI PersistentVolume, so the program does not attach or detach it", v.ID)
 	}
-	if err != nil || v.ID == "" {
+	if err != nil && !cinder.IsKind(err, KindInUse) || v.ID == "" {
 		return v, err
 	}
 	// An attachment that this term completed is no leftover of an interrupted call, even if
@@ -131,7 +131,7 @@ func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, e
 		}
 		e.unshown.Shown(id)
 	}
-	return v, nil
+	return v, err
 }
 
 // moveTowardsPublished takes one step, or all that are left. If it returns neither an

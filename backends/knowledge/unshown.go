@@ -1,6 +1,7 @@
 package knowledge
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -26,6 +27,8 @@ func NewUnshown() *Unshown { return &Unshown{expected: map[string]expectation{}}
 func (u *Unshown) Expect(id, of string, until time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	// Whoever expected the others may never ask again.
+	maps.DeleteFunc(u.expected, func(_ string, e expectation) bool { return time.Now().After(e.until) })
 	u.expected[id] = expectation{of, until}
 }
 

@@ -164,7 +164,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	target := of.target
 	target.Permit = e.stillThere(of.pv)
 	started, begun := time.Now(), false
-	useless := false // the attachment that the node has, which it may not stage
+	useless := false      // the attachment that the node has, which it may not stage
 	var released []string // nodes
 	var found mappers.NodeConnection
 	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.PublishRequest{

@@ -233,15 +233,33 @@ func (e *Engine) forbid(ctx context.Context, volume wire.Handle, name string, le
 	if err != nil {
 		return err
 	}
-	// An attachment that no record names was never handed out.
-	attachment := stamps.NodeRecordsOf(v)[wire.NodeKey(name)].AttachmentID
-	if attachment == "" || slices.Contains(staged.Of(lease).Ended, attachment) {
+	ended := e.attachmentsOfNode(v, name)
+	ended = slices.DeleteFunc(ended, func(id string) bool { return slices.Contains(staged.Of(lease).Ended, id) })
+	if len(ended) == 0 {
 		return nil
 	}
-	if _, err := e.Client.CoordinationV1().Leases(e.Namespace).Update(ctx, staged.End(lease, attachment), metav1.UpdateOptions{}); err != nil {
+	if _, err := e.Client.CoordinationV1().Leases(e.Namespace).Update(ctx, staged.End(lease, ended...), metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("cannot tell node %s that volume %s is detached from it: %w", name, volume, err)
 	}
 	return nil
+}
+
+// attachmentsOfNode returns the attachments of a volume that may have been handed out to a
+// node: the recorded one, and completed ones that no record of another node names, since
+// the record may have been lost.
+func (e *Engine) attachmentsOfNode(v cinder.Volume, name string) []string {
+	records := stamps.NodeRecordsOf(v)
+	var found []string
+	if id := records[wire.NodeKey(name)].AttachmentID; id != "" {
+		found = append(found, id)
+	}
+	for _, a := range v.Attachments {
+		recorded := slices.ContainsFunc(slices.Collect(maps.Values(records)), func(r stamps.NodeRecord) bool { return r.AttachmentID == a.ID })
+		if !recorded && (a.Host == "" && a.ServerID == "" || a.Host == stamps.NodeHost(name, e.Cluster)) {
+			found = append(found, a.ID)
+		}
+	}
+	return found
 }
 
 // mayNotStage reports whether forbid has ended an attachment of a node. The detachment that

@@ -645,19 +645,24 @@ func TestANodeThatPausedStagesNothingThatIsDetached(t *testing.T) {
 		node     *corev1.Node
 		recorded string // attachment
 		ended    []string
+		// shown are the completed attachments.
+		shown []cinder.Attachment
 	}{
-		"it is not Ready":                        {machine("n1", "boot-1"), "attachment-1", []string{"attachment-1"}},
-		"its kubelet is about to use the volume": {machine("n1", "boot-1", ready, inUse), "attachment-1", []string{"attachment-1"}},
-		"it is Ready, and done with the volume":  {machine("n1", "boot-1", ready), "attachment-1", nil},
-		"it never got the attachment":            {machine("n1", "boot-1"), "", nil},
-		"it has booted meanwhile":                {machine("n1", "boot-2"), "attachment-1", []string{"attachment-1"}},
+		"it is not Ready":                        {machine("n1", "boot-1"), "attachment-1", []string{"attachment-1"}, nil},
+		"its kubelet is about to use the volume": {machine("n1", "boot-1", ready, inUse), "attachment-1", []string{"attachment-1"}, nil},
+		"it is Ready, and done with the volume":  {machine("n1", "boot-1", ready), "attachment-1", nil, nil},
+		"it never got the attachment":            {machine("n1", "boot-1"), "", nil, nil},
+		"it has booted meanwhile":                {machine("n1", "boot-2"), "attachment-1", []string{"attachment-1"}, nil},
+		"the record of its attachment is lost": {machine("n1", "boot-1"), "", []string{"attachment-2"}, []cinder.Attachment{
+			{ID: "attachment-2", Host: stamps.NodeHost("n1", "cluster-1")}, {ID: "attachment-3", Host: "rescue"}}},
+		"its record is lost, and a member is told no host": {machine("n1", "boot-1"), "", []string{"attachment-2"}, []cinder.Attachment{{ID: "attachment-2"}}},
 	} {
 		for _, by := range []string{"its own detachment", "another node's attachment"} {
 			t.Run(name+", by "+by, func(t *testing.T) {
 				w := newWorld(t, testPV(), testSecret(), c.node, machine("n2", "boot-9", ready))
 				w.reportsStaged(t, "n1", "boot-1")
 				w.reportsStaged(t, "n2", "boot-9")
-				w.volumes.found = &cinder.Volume{ID: volumeID, Metadata: map[string]string{}}
+				w.volumes.found = &cinder.Volume{ID: volumeID, Metadata: map[string]string{}, Attachments: c.shown}
 				if c.recorded != "" {
 					w.volumes.found.Metadata[stamps.NodeRecordPrefix+wire.NodeKey("n1")] = stamps.NodeRecord{AttachmentID: c.recorded, Node: "n1"}.String()
 				}

@@ -27,8 +27,7 @@ func New(handler http.Handler, longest time.Duration, logger *slog.Logger) *http
 }
 
 // Bound limits the connections of a listener. When there are too many, it closes the
-// oldest, not the newest: a probe is answered within milliseconds, while whoever wants to
-// keep others out must hold connections for longer.
+// oldest of the address that has the most: whoever wants to keep others out must hold many.
 func Bound(listener net.Listener) net.Listener {
 	return &bounded{Listener: listener, order: list.New()}
 }
@@ -46,22 +45,40 @@ func (b *bounded) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	b.mu.Lock()
-	c := &connection{Conn: accepted, of: b}
+	from, _, _ := net.SplitHostPort(accepted.RemoteAddr().String())
+	c := &connection{Conn: accepted, of: b, from: from}
 	c.at = b.order.PushBack(c)
-	var oldest *connection
-	if b.order.Len() > maxConnections {
-		oldest, _ = b.order.Front().Value.(*connection)
-	}
+	surplus := b.surplus()
 	b.mu.Unlock()
-	if oldest != nil {
-		_ = oldest.Close()
+	if surplus != nil {
+		_ = surplus.Close()
 	}
 	return c, nil
+}
+
+// surplus returns the connection to close; nil if there are not too many.
+func (b *bounded) surplus() *connection {
+	if b.order.Len() <= maxConnections {
+		return nil
+	}
+	oldest, count := map[string]*connection{}, map[string]int{}
+	most := ""
+	for at := b.order.Front(); at != nil; at = at.Next() {
+		c, _ := at.Value.(*connection)
+		if count[c.from]++; count[c.from] == 1 {
+			oldest[c.from] = c
+		}
+		if count[c.from] > count[most] {
+			most = c.from
+		}
+	}
+	return oldest[most]
 }
 
 type connection struct {
 	net.Conn
 	of   *bounded
+	from string // the address, without the port
 	at   *list.Element
 	once sync.Once
 }

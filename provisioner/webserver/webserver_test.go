@@ -157,3 +157,33 @@ func TestTheOldestConnectionIsClosed(t *testing.T) {
 		t.Errorf("the first connection is open: %v", err)
 	}
 }
+
+// TestTheFloodOfAnAddressCutsOffNoOther: the connections of an address that has few stay.
+func TestTheFloodOfAnAddressCutsOffNoOther(t *testing.T) {
+	address, _ := start(t, 1)
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	slow, err := other.Dial("tcp", "127.0.0.1:"+port)
+	if err != nil {
+		t.Skip("this machine has no second address: ", err)
+	}
+	defer func() { _ = slow.Close() }()
+	for range 2 * maxConnections {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+	}
+	if text := get(t, address, "/healthz", ""); text != "ok\n" {
+		t.Errorf("health is %q", text)
+	}
+	_, _ = io.WriteString(slow, "GET /healthz HTTP/1.0\r\n\r\n")
+	_ = slow.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if answer, err := io.ReadAll(slow); !strings.HasSuffix(string(answer), "ok\n") {
+		t.Errorf("the slow client got %q (%v)", answer, err)
+	}
+}

@@ -62,8 +62,9 @@ const (
 // maxVolumes bounds how many volumes of a report are read. No node has room for as many.
 const maxVolumes = 4096
 
-// maxEnded bounds how many ended attachments a Lease has: the last ones.
-const maxEnded = 64
+// maxEnded bounds how many ended attachments a Lease has: the last ones. All volumes of a
+// node may be detached at once.
+const maxEnded = 1024
 
 // Machine identifies one boot of a machine.
 type Machine struct {
@@ -146,12 +147,12 @@ func Of(lease *coordinationv1.Lease) Report {
 	return r
 }
 
-// End returns a Lease that forbids its node to stage anything with an attachment. It must
+// End returns a Lease that forbids its node to stage anything with some attachments. It must
 // replace just this version of the Lease: then a volume that it does not name is not
-// staged with that attachment, even if the node pauses now, because the plugin, too,
+// staged with any of them, even if the node pauses now, because the plugin, too,
 // replaces only the version that it has read.
-func End(lease *coordinationv1.Lease, attachment string) *coordinationv1.Lease {
-	ended := append(Of(lease).Ended, attachment)
+func End(lease *coordinationv1.Lease, attachments ...string) *coordinationv1.Lease {
+	ended := append(Of(lease).Ended, attachments...)
 	lease = lease.DeepCopy()
 	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, AnnotationEnded, strings.Join(ended[max(0, len(ended)-maxEnded):], " "))
 	return lease

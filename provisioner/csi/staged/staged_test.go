@@ -418,11 +418,11 @@ func TestTheReportNamesWhatKubeletHasMounted(t *testing.T) {
 // TestNothingIsStagedWithAnAttachmentThatHasEnded: whether the leader ends it before or
 // after the plugin has read the Lease, and whoever writes the Lease meanwhile.
 func TestNothingIsStagedWithAnAttachmentThatHasEnded(t *testing.T) {
-	end := func(n *node, attachment string) {
+	end := func(n *node, attachments ...string) {
 		leases := n.client.CoordinationV1().Leases("ns")
 		lease, err := leases.Get(t.Context(), "staged-volumes.n1", metav1.GetOptions{})
 		must(t, err)
-		_, err = leases.Update(t.Context(), End(lease, attachment), metav1.UpdateOptions{})
+		_, err = leases.Update(t.Context(), End(lease, attachments...), metav1.UpdateOptions{})
 		must(t, err)
 	}
 	refused := func(err error, attachment string) {
@@ -443,9 +443,11 @@ func TestNothingIsStagedWithAnAttachmentThatHasEnded(t *testing.T) {
 	n.wants(t, "gold/v0", "gold/v2")
 	// Another plugin of the node, which has read nothing yet.
 	refused(n.stage(n.reporter("ab-1"), "gold/v1"), "attachment-of-gold/v1")
+	var many []string
 	for i := range 2 * maxEnded {
-		end(n, fmt.Sprint(i))
+		many = append(many, fmt.Sprint(i))
 	}
+	end(n, many...)
 	refused(r.Staging(t.Context(), fmt.Sprint(2*maxEnded-1)), fmt.Sprint(2*maxEnded-1))
 	if len(r.reported.Ended) != maxEnded {
 		t.Errorf("%d attachments are kept", len(r.reported.Ended))
