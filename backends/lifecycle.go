@@ -391,10 +391,8 @@ func (e *endpoint) correctRequestTime(ctx context.Context, v cinder.Volume) erro
 func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	stamp := spec.Stamp
 	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
-	if cinder.IsKind(err, KindNotShown) {
-		if _, found := e.otherThan(ctx, v.ID, stamp); found {
-			return e.look(ctx, stamp, spec.Connector, spec.Permit)
-		}
+	if cinder.IsKind(err, KindNotShown) && e.otherThan(ctx, v.ID, stamp) {
+		return e.look(ctx, stamp, spec.Connector, spec.Permit)
 	}
 	if err != nil {
 		return cinder.Volume{}, err
@@ -432,15 +430,15 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 	return chosen, nil
 }
 
-// otherThan finds a volume with a claim's stamp in place of the one that Cinder said it
-// made: the answer may have named another one.
-func (e *endpoint) otherThan(ctx context.Context, id string, stamp stamps.Volume) (cinder.Volume, bool) {
+// otherThan settles for a volume with a claim's stamp in place of the one that Cinder said
+// it made, if there is one: the answer may have named another one.
+func (e *endpoint) otherThan(ctx context.Context, id string, stamp stamps.Volume) bool {
 	found, err := e.inventory.Find(ctx, stamp.ClaimUID, stamp.Owns, time.Now())
 	if err != nil || len(found) != 1 || found[0].ID == id {
-		return cinder.Volume{}, false
+		return false
 	}
 	e.known.Settle(stamp.ClaimUID, found[0].ID)
-	return found[0], true
+	return true
 }
 
 // reserve marks the volume as being attached. After a conflict it reads the

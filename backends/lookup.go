@@ -91,10 +91,8 @@ func (e *endpoint) look(ctx context.Context, stamp stamps.Volume, connector cind
 			e.known.Doubt(stamp.ClaimUID)
 			continue
 		}
-		if cinder.IsKind(err, KindNotShown) {
-			if _, found := e.otherThan(ctx, id, stamp); found {
-				continue
-			}
+		if cinder.IsKind(err, KindNotShown) && e.otherThan(ctx, id, stamp) {
+			continue
 		}
 		if err != nil {
 			return cinder.Volume{}, err
