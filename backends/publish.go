@@ -125,8 +125,7 @@ func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, e
 	// An attachment that this term completed is no leftover of an interrupted call, even if
 	// Cinder still shows the volume as it was before.
 	for _, id := range e.unshown.ExpectedOf(v.ID) {
-		recorded := slices.ContainsFunc(slices.Collect(maps.Values(stamps.NodeRecordsOf(v))), func(r stamps.NodeRecord) bool { return r.AttachmentID == id })
-		if !recorded || !isAmong(v.Attachments, id) {
+		if !stamps.NodeRecordsOf(v).Name(id) || !isAmong(v.Attachments, id) {
 			return cinder.Volume{}, e.notShown("attachment", id)
 		}
 		e.unshown.Shown(id)
@@ -189,7 +188,7 @@ func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded s
 // have, and records of other nodes without an attachment. It refuses a volume that
 // another node has, or may have, unless both may have it; then an incomplete attachment
 // is removed, too, since Cinder makes no other one beside it.
-func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others map[string]stamps.NodeRecord, to PublishRequest) (moved bool, err error) {
+func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stamps.NodeRecords, to PublishRequest) (moved bool, err error) {
 	listed, err := e.attachments(ctx, v)
 	if err != nil {
 		return false, err
@@ -264,9 +263,9 @@ func (e *endpoint) onOtherNode(v cinder.Volume, other string, to PublishRequest)
 
 // completedFor returns a completed attachment for a host that no other node's record
 // names; empty if there is none.
-func completedFor(v cinder.Volume, host string, others map[string]stamps.NodeRecord) string {
+func completedFor(v cinder.Volume, host string, others stamps.NodeRecords) string {
 	for _, a := range v.Attachments {
-		if a.Host == host && !slices.ContainsFunc(slices.Collect(maps.Values(others)), func(r stamps.NodeRecord) bool { return r.AttachmentID == a.ID }) {
+		if a.Host == host && !others.Name(a.ID) {
 			return a.ID
 		}
 	}
@@ -402,7 +401,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 		settled[a.ID] = settled[a.ID] || !target.attachedBy(a)
 	}
 	for _, a := range attached {
-		if settled[a.ID] || slices.ContainsFunc(slices.Collect(maps.Values(records)), func(r stamps.NodeRecord) bool { return r.AttachmentID == a.ID }) {
+		if settled[a.ID] || records.Name(a.ID) {
 			continue
 		}
 		if other := unrecorded(from.Others, records); other && a.Status == cinder.AttachmentAttached && hostOf(v, a.ID) == "" {
@@ -430,7 +429,7 @@ func isAmong(attachments []cinder.Attachment, id string) bool {
 }
 
 // unrecorded reports whether any of the nodes for which the keys stand has no record.
-func unrecorded(keys []string, records map[string]stamps.NodeRecord) bool {
+func unrecorded(keys []string, records stamps.NodeRecords) bool {
 	return slices.ContainsFunc(keys, func(key string) bool { _, found := records[key]; return !found })
 }
 
@@ -445,16 +444,11 @@ func (e *endpoint) goneFromNodes(ctx context.Context, target Target) error {
 
 // onlyRecorded reports whether the volume is in use, and its completed attachments,
 // which its document shows, are exactly those of its records.
-func onlyRecorded(v cinder.Volume, records map[string]stamps.NodeRecord) bool {
+func onlyRecorded(v cinder.Volume, records stamps.NodeRecords) bool {
 	if v.Status != cinder.StatusInUse || len(v.Attachments) != len(records) {
 		return false
 	}
-	for _, r := range records {
-		if !slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return a.ID == r.AttachmentID }) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return !records.Name(a.ID) })
 }
 
 func (e *endpoint) updateMetadata(ctx context.Context, id string, metadata map[string]string) error {

@@ -32,10 +32,22 @@ func (r NodeRecord) String() string {
 	return text[:min(len(text), LongestValue-len(end))] + end
 }
 
-// NodeRecordsOf returns a volume's records by the keys of their nodes, without those
-// that were cleared.
-func NodeRecordsOf(v cinder.Volume) map[string]NodeRecord {
-	records := map[string]NodeRecord{}
+// NodeRecords are a volume's records by the keys of their nodes.
+type NodeRecords map[string]NodeRecord
+
+// Name reports whether one of the records names an attachment.
+func (r NodeRecords) Name(attachmentID string) bool {
+	for _, record := range r {
+		if record.AttachmentID == attachmentID {
+			return true
+		}
+	}
+	return false
+}
+
+// NodeRecordsOf returns a volume's records, without those that were cleared.
+func NodeRecordsOf(v cinder.Volume) NodeRecords {
+	records := NodeRecords{}
 	for key, value := range v.Metadata {
 		if of, found := strings.CutPrefix(key, NodeRecordPrefix); found && value != "" {
 			id, node, _ := strings.Cut(value, " ")

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -155,17 +156,11 @@ func (u *unsettled) postpone(at onNode, until time.Time) {
 // returns the Lease with the node's report, and the Node if the answer depended on it. A
 // node that has never reported may have staged anything.
 func (e *Engine) mayWrite(ctx context.Context, volume wire.Handle, name string) (lease *coordinationv1.Lease, node *corev1.Node, may bool, err error) {
-	lease, err = e.Client.CoordinationV1().Leases(e.Namespace).Get(ctx, staged.LeaseName(name), metav1.GetOptions{})
-	silent := apierrors.IsNotFound(err)
-	if err != nil && !silent {
+	if lease, err = e.liveReport(ctx, name); err != nil {
 		return nil, nil, false, fmt.Errorf("cannot tell whether node %s has unstaged volume %s: %w", name, volume, err)
 	}
-	var report staged.Report
-	if !silent {
-		report = staged.Of(lease)
-		if _, listed := slices.BinarySearch(report.Volumes, volume.String()); !listed {
-			return lease, nil, false, nil
-		}
+	if lease != nil && !slices.Contains(staged.Of(lease).Volumes, volume.String()) {
+		return lease, nil, false, nil
 	}
 	node, err = e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -174,7 +169,7 @@ func (e *Engine) mayWrite(ctx context.Context, volume wire.Handle, name string) 
 	if err != nil {
 		return nil, nil, false, fmt.Errorf("cannot tell whether node %s has unstaged volume %s: %w", name, volume, err)
 	}
-	return lease, node, silent || report.Has(volume.String(), node), nil
+	return lease, node, lease == nil || staged.Of(lease).Has(volume.String(), node), nil
 }
 
 // mayBeTaken reports whether a volume may be taken from a node that may write to it.
@@ -233,8 +228,7 @@ func (e *Engine) forbid(ctx context.Context, volume wire.Handle, name string, le
 	if err != nil {
 		return err
 	}
-	ended := e.attachmentsOfNode(v, name)
-	ended = slices.DeleteFunc(ended, func(id string) bool { return slices.Contains(staged.Of(lease).Ended, id) })
+	ended := slices.DeleteFunc(e.attachmentsOfNode(v, name), func(id string) bool { return slices.Contains(staged.Of(lease).Ended, id) })
 	if len(ended) == 0 {
 		return nil
 	}
@@ -254,8 +248,7 @@ func (e *Engine) attachmentsOfNode(v cinder.Volume, name string) []string {
 		found = append(found, id)
 	}
 	for _, a := range v.Attachments {
-		recorded := slices.ContainsFunc(slices.Collect(maps.Values(records)), func(r stamps.NodeRecord) bool { return r.AttachmentID == a.ID })
-		if !recorded && (a.Host == "" && a.ServerID == "" || a.Host == stamps.NodeHost(name, e.Cluster)) {
+		if !records.Name(a.ID) && (a.Host == "" && a.ServerID == "" || a.Host == stamps.NodeHost(name, e.Cluster)) {
 			found = append(found, a.ID)
 		}
 	}
@@ -265,14 +258,11 @@ func (e *Engine) attachmentsOfNode(v cinder.Volume, name string) []string {
 // mayNotStage reports whether forbid has ended an attachment of a node. The detachment that
 // was to follow may have failed.
 func (e *Engine) mayNotStage(ctx context.Context, node, attachment string) (bool, error) {
-	lease, err := e.Client.CoordinationV1().Leases(e.Namespace).Get(ctx, staged.LeaseName(node), metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
+	lease, err := e.liveReport(ctx, node)
 	if err != nil {
 		return false, fmt.Errorf("cannot tell whether node %s may stage with attachment %s: %w", node, attachment, err)
 	}
-	return slices.Contains(staged.Of(lease).Ended, attachment), nil
+	return lease != nil && slices.Contains(staged.Of(lease).Ended, attachment), nil
 }
 
 func endedBefore(volume wire.Handle, node string) error {
@@ -295,8 +285,8 @@ func (e *Engine) barred(ctx context.Context, wanted wire.Handle, name string) er
 	}
 	report, reported := e.report(name)
 	if !reported {
-		_, err := e.Client.CoordinationV1().Leases(e.Namespace).Get(ctx, staged.LeaseName(name), metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
+		lease, err := e.liveReport(ctx, name)
+		if err == nil && lease == nil {
 			return unclean("the node plugin of %s has not reported which volumes it has staged, so the node gets none; the log of the plugin on %s says why", name, name)
 		}
 		if err == nil {
@@ -307,19 +297,15 @@ func (e *Engine) barred(ctx context.Context, wanted wire.Handle, name string) er
 	attached := e.attachedTo(name)
 	for _, text := range report.Volumes {
 		volume, err := wire.ParseHandle(text)
-		if err != nil || !report.Has(text, node) || attached[volume] && volume != wanted {
+		if err != nil || !report.Has(text, node) || attached[onNode{name, volume}] && volume != wanted {
 			continue
 		}
 		if volume == wanted {
 			return unclean("node %s still has volume %s staged from an earlier attachment, which is gone, so it gets the volume again only when %s", name, volume, staged.Ended(name))
 		}
 		// The caches may show the report before the VolumeAttachment.
-		_, err = e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(volume, name), metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return stagedBefore(name, volume)
-		}
-		if err != nil {
-			return fmt.Errorf("cannot tell whether volume %s is attached to node %s: %w", volume, name, err)
+		if wanted, err := e.isWanted(ctx, volume, name); err != nil || !wanted {
+			return cmp.Or(err, stagedBefore(name, volume))
 		}
 	}
 	return nil
@@ -332,15 +318,11 @@ func stagedBefore(node string, volume wire.Handle) error {
 // release decides for a Publish whether another node, to which the volume is attached at
 // Cinder, may lose it.
 func (e *Engine) release(ctx context.Context, pv string, volume wire.Handle, name string, to wire.Node) (bool, error) {
-	if e.attachedTo(name)[volume] {
+	if e.attachedTo(name)[onNode{name, volume}] {
 		return false, nil
 	}
-	_, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(volume, name), metav1.GetOptions{})
-	if err == nil {
-		return false, nil
-	}
-	if !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("cannot tell whether volume %s is attached to node %s: %w", volume, name, err)
+	if wanted, err := e.isWanted(ctx, volume, name); err != nil || wanted {
+		return false, err
 	}
 	lets, err := e.letsGo(ctx, volume, name)
 	if err != nil || lets {
@@ -359,6 +341,24 @@ func (e *Engine) node(name string) *corev1.Node {
 	return node
 }
 
+// isWanted asks the API server for the VolumeAttachment of a volume and a node.
+func (e *Engine) isWanted(ctx context.Context, volume wire.Handle, node string) (bool, error) {
+	_, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(volume, node), metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("cannot tell whether volume %s is attached to node %s: %w", volume, node, err)
+	}
+	return err == nil, nil
+}
+
+// liveReport asks the API server for the Lease with a node's report; nil if there is none.
+func (e *Engine) liveReport(ctx context.Context, node string) (*coordinationv1.Lease, error) {
+	lease, err := e.Client.CoordinationV1().Leases(e.Namespace).Get(ctx, staged.LeaseName(node), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return lease, err
+}
+
 // report returns the report of a node in the cache.
 func (e *Engine) report(node string) (staged.Report, bool) {
 	object, exists, err := e.Reports.GetByKey(e.Namespace + "/" + staged.LeaseName(node))
@@ -369,13 +369,14 @@ func (e *Engine) report(node string) (staged.Report, bool) {
 	return staged.Of(lease), true
 }
 
-// attachedTo returns the volumes for which the cache has a VolumeAttachment of a node.
-func (e *Engine) attachedTo(node string) map[wire.Handle]bool {
-	found := map[wire.Handle]bool{}
+// attachedTo returns the volumes for which the cache has VolumeAttachments of a node, or
+// of all nodes if the name is empty.
+func (e *Engine) attachedTo(node string) map[onNode]bool {
+	found := map[onNode]bool{}
 	for _, object := range e.Attachments.List() {
-		if a, ok := object.(*storagev1.VolumeAttachment); ok && a.Spec.NodeName == node {
+		if a, ok := object.(*storagev1.VolumeAttachment); ok && (node == "" || a.Spec.NodeName == node) {
 			if handle, ours := e.handleOf(a); ours {
-				found[handle] = true
+				found[onNode{a.Spec.NodeName, handle}] = true
 			}
 		}
 	}

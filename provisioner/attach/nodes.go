@@ -90,10 +90,10 @@ func (e *Engine) admits(node wire.Node) (wire.Node, doubles, error) {
 // attached for whoever calls: other orchestrators have none. Then asked is false. It
 // costs no request unless the cache is late.
 func (e *Engine) isAskedFor(ctx context.Context, pv string, to controller.PublishRequest) (asked bool, err error) {
-	of := func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == to.Node.Name }
-	if slices.ContainsFunc(e.attachmentsOf(pv), of) {
+	if e.isAttached(pv, to.Node.Name) {
 		return true, nil
 	}
+	of := func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == to.Node.Name }
 	live, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(to.Volume, to.Node.Name), metav1.GetOptions{})
 	if err == nil && isOf(live, pv) && of(live) {
 		return true, nil

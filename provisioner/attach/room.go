@@ -149,7 +149,12 @@ func (e *Engine) handleOf(a *storagev1.VolumeAttachment) (wire.Handle, bool) {
 	if a.Spec.Attacher != wire.DriverName || a.Spec.Source.PersistentVolumeName == nil {
 		return wire.Handle{}, false
 	}
-	object, exists, err := e.PersistentVolumes.GetByKey(*a.Spec.Source.PersistentVolumeName)
+	return e.handleIn(*a.Spec.Source.PersistentVolumeName)
+}
+
+// handleIn returns the volume that a PersistentVolume in the cache names.
+func (e *Engine) handleIn(pvName string) (wire.Handle, bool) {
+	object, exists, err := e.PersistentVolumes.GetByKey(pvName)
 	pv, ok := object.(*corev1.PersistentVolume)
 	if err != nil || !exists || !ok || !record.IsCSI(pv) {
 		return wire.Handle{}, false

@@ -19,7 +19,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // tidyInterval is the time between two looks at what nodes have let go of.
@@ -73,17 +72,7 @@ func (e *Engine) tidy(ctx context.Context) {
 // unattached returns the volumes that nodes have staged and that Kubernetes has not
 // attached to them, according to the caches.
 func (e *Engine) unattached() []onNode {
-	attached := map[string]map[wire.Handle]bool{}
-	for _, object := range e.Attachments.List() {
-		if a, ok := object.(*storagev1.VolumeAttachment); ok {
-			if handle, ours := e.handleOf(a); ours {
-				if attached[a.Spec.NodeName] == nil {
-					attached[a.Spec.NodeName] = map[wire.Handle]bool{}
-				}
-				attached[a.Spec.NodeName][handle] = true
-			}
-		}
-	}
+	attached := e.attachedTo("")
 	var found []onNode
 	for _, object := range e.Reports.List() {
 		lease, ok := object.(*coordinationv1.Lease)
@@ -96,7 +85,7 @@ func (e *Engine) unattached() []onNode {
 			continue
 		}
 		for _, text := range report.Volumes {
-			if volume, err := wire.ParseHandle(text); err == nil && report.Has(text, node) && !attached[name][volume] {
+			if volume, err := wire.ParseHandle(text); err == nil && report.Has(text, node) && !attached[onNode{name, volume}] {
 				found = append(found, onNode{name, volume})
 			}
 		}
@@ -149,13 +138,11 @@ func (e *Engine) pay(ctx context.Context, at onNode) error {
 		return nil
 	}
 	defer e.unsettled.end(at.volume)
-	_, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(at.volume, at.node), metav1.GetOptions{})
-	if err == nil {
+	if wanted, err := e.isWanted(ctx, at.volume, at.node); err != nil {
+		return err
+	} else if wanted {
 		e.unsettled.paid(at.node, at.volume)
 		return nil
-	}
-	if !apierrors.IsNotFound(err) {
-		return err
 	}
 	volumes, err := e.Volumes(at.volume.Backend)
 	if err != nil {
@@ -240,12 +227,7 @@ func (e *Engine) isKnown(backend string, at cinder.Place) bool {
 // nodes know the volume, because all backends of a project show the same volumes.
 // Without a PersistentVolume, it returns the backend that shows the volume.
 func (e *Engine) nameFor(v cinder.Volume, shownBy string) string {
-	object, exists, err := e.PersistentVolumes.GetByKey(stamps.Of(v).PV)
-	pv, ok := object.(*corev1.PersistentVolume)
-	if err != nil || !exists || !ok || !record.IsCSI(pv) {
-		return shownBy
-	}
-	if handle, err := wire.ParseHandle(pv.Spec.CSI.VolumeHandle); err == nil && handle.ID == v.ID {
+	if handle, found := e.handleIn(stamps.Of(v).PV); found && handle.ID == v.ID {
 		return handle.Backend
 	}
 	return shownBy
@@ -263,12 +245,7 @@ func (e *Engine) nameOfNode(name, key string) string {
 // isAttached reports whether the cache has a VolumeAttachment of a PersistentVolume and a
 // node.
 func (e *Engine) isAttached(pv, node string) bool {
-	for _, a := range e.attachmentsOf(pv) {
-		if a.Spec.NodeName == node {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(e.attachmentsOf(pv), func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == node })
 }
 
 // count counts what the metrics show.
