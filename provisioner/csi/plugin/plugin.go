@@ -176,9 +176,6 @@ func Run(ctx context.Context, o Options) error {
 	group.Go(func() error {
 		service.Tidy(ctx)
 		debug.FreeOSMemory()
-		if err := releaseProgram(); err != nil {
-			o.Logger.Warn("the memory of the program's file stays in use", "error", err)
-		}
 		service.KeepPaths(ctx)
 		return nil
 	})

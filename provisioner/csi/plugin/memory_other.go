@@ -1,5 +1,0 @@
-//go:build !linux
-
-package plugin
-
-func releaseProgram() error { return nil }
