@@ -376,7 +376,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		Logger:  slog.New(slog.DiscardHandler),
 		Metrics: NewMetrics(prometheus.NewRegistry(), registry.Protocols()),
 	})
-	t.Cleanup(f.followup.queue.ShutDown)
+	t.Cleanup(f.followup.loop.Queue.ShutDown)
 	// Make it look as if the term had begun long ago.
 	for name := range f.backends {
 		f.followup.backendListed(name)

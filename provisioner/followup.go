@@ -8,23 +8,19 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 )
 
 // Followup finishes what the library leaves unfinished: it completes volumes whose
@@ -33,9 +29,7 @@ import (
 // which each item has its own delays. It runs for one term, under the same lease.
 type Followup struct {
 	provisioner *Provisioner
-	workers     int
-	queue       workqueue.TypedRateLimitingInterface[task]
-	turns       *fairshare.Turns[task]
+	loop        *work.Loop[task]
 
 	mu sync.Mutex
 	// listed are the backends that were listed, or could not be, since the term began;
@@ -43,8 +37,6 @@ type Followup struct {
 	listed    map[string]bool
 	unlisted  map[string]map[string]bool
 	completed map[types.UID]bool // PersistentVolumes, by UID
-	// failing holds the items that failed, each with what may unblock it.
-	failing map[task][]parking.Trigger
 }
 
 // task is a followup in eight bytes. If a large backend is silent as the term begins,
@@ -86,16 +78,12 @@ func markOf(origin record.Origin) task {
 }
 
 func newFollowup(p *Provisioner, workers int) *Followup {
-	f := &Followup{
-		provisioner: p,
-		workers:     workers,
-		queue:       workqueue.NewTypedRateLimitingQueueWithConfig[task](followupLimiter{p.limiter}, workqueue.TypedRateLimitingQueueConfig[task]{Name: "followup"}),
-		listed:      map[string]bool{},
-		unlisted:    map[string]map[string]bool{},
-		completed:   map[types.UID]bool{},
-		failing:     map[task][]parking.Trigger{},
-	}
-	f.turns = fairshare.New(workers, func(string) int { return 0 }, f.queue.Add)
+	f := &Followup{provisioner: p, listed: map[string]bool{}, unlisted: map[string]map[string]bool{}, completed: map[types.UID]bool{}}
+	f.loop = work.New(work.Options[task]{
+		Name: "followup", Workers: workers, Do: f.attempt,
+		Describe: func(key task) string { return "the worker of " + key.Value().String() },
+		Monitor:  p.Monitor, MaxWorkTime: p.MaxWorkTime,
+	})
 	return f
 }
 
@@ -117,15 +105,15 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 		// Another provisioner serves the claim, perhaps with a PersistentVolume of that
 		// name.
 		if _, begun := f.provisioner.journal.Beginning(ref.UID); begun {
-			f.queue.Add(undoOf(ref.UID))
+			f.loop.Queue.Add(undoOf(ref.UID))
 		}
 	}
 	if _, stale := f.provisioner.staleRecord(pv); stale || slices.Contains(pv.Finalizers, record.Finalizer) ||
 		f.wantsCompletion(pv) && !f.awaitListing(pv) && !f.isComplete(pv) {
-		f.queue.Add(completionOf(pv.Name))
+		f.loop.Queue.Add(completionOf(pv.Name))
 	}
 	if f.provisioner.isRebound(pv) {
-		f.queue.Add(rebindOf(pv.Name))
+		f.loop.Queue.Add(rebindOf(pv.Name))
 	}
 	f.provisioner.reportNeverBound(pv)
 }
@@ -159,7 +147,7 @@ func (f *Followup) backendListed(backend string) {
 	f.mu.Unlock()
 	for name := range names {
 		if pv, err := f.provisioner.PersistentVolumes.Get(name); err == nil && f.wantsCompletion(pv) && !f.isComplete(pv) {
-			f.queue.Add(completionOf(name))
+			f.loop.Queue.Add(completionOf(name))
 		}
 	}
 }
@@ -208,7 +196,7 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 	f.provisioner.Logger.Info("Kept the volume of a PersistentVolume that was deleted", "tenant", origin.Tenant, "claim", trail.ClaimOf(pv), "claimUID", origin.ClaimUID,
 		"persistentVolume", pv.Name, "backend", origin.Backend, "volume", origin.VolumeID, "protocol", origin.Protocol, "sizeGiB", trail.SizeOf(pv))
 	if !completed {
-		f.queue.Add(markOf(origin))
+		f.loop.Queue.Add(markOf(origin))
 	}
 }
 
@@ -219,7 +207,7 @@ func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 	if record.AwaitsImport(claim) {
 		f.provisioner.secrets.ImportEnded()
 	}
-	f.queue.Add(undoOf(claim.UID))
+	f.loop.Queue.Add(undoOf(claim.UID))
 	f.holderChanged(claim)
 }
 
@@ -258,92 +246,44 @@ func (f *Followup) wantsCompletion(pv *corev1.PersistentVolume) bool {
 // done.
 func (f *Followup) Run(ctx context.Context) {
 	var group sync.WaitGroup
-	for range f.workers {
-		group.Go(func() {
-			for f.next(ctx) {
-			}
-		})
-	}
 	group.Go(func() { f.provisioner.offerFreedRoom(ctx) })
-	<-ctx.Done()
-	f.queue.ShutDown()
+	f.loop.Run(ctx)
 	group.Wait()
 }
 
-func (f *Followup) next(ctx context.Context) bool {
-	next, shutdown := f.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer f.queue.Done(next)
-	if ctx.Err() != nil {
-		return true // drain the queue; the next leader sees the same objects
-	}
-	item := next.Value()
-	ctx, end := f.provisioner.watch(ctx, "the worker of %s", item.key())
-	defer end()
-	// A backend that does not answer must not keep every worker busy. An item without a
-	// turn comes back when its turn has come.
-	since := f.provisioner.parked.history.Now()
+// attempt does an item when its turn comes. A backend that does not answer must not keep
+// every worker busy.
+func (f *Followup) attempt(ctx context.Context, a *work.Attempt[task]) work.Outcome {
+	item := a.Key.Value()
 	tenant, backend := f.tenantAndBackend(item)
 	if backend != "" && item.kind != rebind && !slices.Contains(f.provisioner.Backends.Names(), backend) {
 		// Only another policy can unblock it. The policy itself says so of a rebind.
 		f.provisioner.Logger.Warn("A follow-up waits because its backend is not in the policy", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
-		f.provisioner.limiter.Gone(item.key())
-		f.awaitTrigger(next, triggersAt(backend), since)
-		return true
+		a.Await(triggersAt(backend)...)
+		return work.Outcome{Done: true}
 	}
-	if !f.turns.Begin(next, tenant, backend) {
-		return true
+	if !a.Begin(tenant, backend) {
+		return work.Outcome{}
 	}
-	defer f.turns.End(next)
 	err := f.do(ctx, item)
 	var waits *waitError
 	switch {
 	case err == nil:
-		f.mu.Lock()
-		delete(f.failing, next)
-		f.mu.Unlock()
-		f.provisioner.limiter.Gone(item.key())
+		return work.Outcome{Done: true}
 	case f.provisioner.stopping():
+		return work.Outcome{}
 	case errors.As(err, &waits):
 		f.provisioner.Logger.Info("A follow-up waits", "persistentVolume", item.pv, "claimUID", item.claim, "reason", err)
-		f.provisioner.limiter.Gone(item.key())
-		f.awaitTrigger(next, waits.triggers, since)
-	default:
-		f.provisioner.Logger.Warn("Follow-up failed and will be retried", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
-		f.provisioner.limiter.Failed(item.key(), retry.For(err))
-		f.queue.AddRateLimited(next)
-		f.awaitTrigger(next, triggersAt(backend), since)
+		a.Await(waits.triggers...)
+		return work.Outcome{Done: true}
 	}
-	return true
-}
-
-// awaitTrigger retries a failed item as soon as one of the triggers fires, or at once if
-// one has fired after the given moment.
-func (f *Followup) awaitTrigger(item task, triggers []parking.Trigger, since parking.Moment) {
-	f.mu.Lock()
-	f.failing[item] = triggers
-	f.mu.Unlock()
-	if f.provisioner.parked.history.Since(since, triggers) {
-		f.wake(triggers)
-	}
-}
-
-// wake queues the failed items that the triggers may unblock.
-func (f *Followup) wake(triggers []parking.Trigger) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for item, awaited := range f.failing {
-		if slices.ContainsFunc(awaited, func(one parking.Trigger) bool { return slices.Contains(triggers, one) }) {
-			delete(f.failing, item)
-			f.queue.Add(item)
-		}
-	}
+	f.provisioner.Logger.Warn("Follow-up failed and will be retried", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
+	a.Await(triggersAt(backend)...)
+	return work.Outcome{Retry: new(retry.For(err))}
 }
 
 // add queues an item.
-func (f *Followup) add(item task) { f.queue.Add(item) }
+func (f *Followup) add(item task) { f.loop.Queue.Add(item) }
 
 // tenantAndBackend returns what an item's turn counts against.
 func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
@@ -448,13 +388,6 @@ func (p *Provisioner) targetOf(pv *corev1.PersistentVolume, origin record.Origin
 	return target
 }
 
-func (i followup) key() string {
+func (i followup) String() string {
 	return fmt.Sprintf("followup %s %s%s %s %s", i.kind, i.pv, i.claim, i.backend, i.volume)
 }
-
-// followupLimiter gives follow-ups the delays of the retry table.
-type followupLimiter struct{ limiter *backoff.Limiter }
-
-func (l followupLimiter) When(item task) time.Duration { return l.limiter.When(item.Value().key()) }
-func (l followupLimiter) Forget(item task)             { l.limiter.Forget(item.Value().key()) }
-func (l followupLimiter) NumRequeues(item task) int    { return l.limiter.NumRequeues(item.Value().key()) }

@@ -55,11 +55,11 @@ func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
 	f := newFixture(t)
 	followup := f.Followup()
 	pv := f.recorded()
-	if n := followup.queue.Len(); n != 0 {
+	if n := followup.loop.Queue.Len(); n != 0 {
 		t.Errorf("%d volumes wait to be completed before their PersistentVolume is seen", n)
 	}
 	followup.VolumeSeen(pv)
-	if n := followup.queue.Len(); n != 1 {
+	if n := followup.loop.Queue.Len(); n != 1 {
 		t.Errorf("%d volumes wait to be completed once their PersistentVolume is seen", n)
 	}
 }
@@ -122,16 +122,16 @@ func TestNewTermCompletesOnlyWhatAListingShowsToBeIncomplete(t *testing.T) {
 			}
 			f.countUntilDone(ctx, "gold")
 			cancel()
-			if got := f.followup.queue.Len(); got != c.want {
+			if got := f.followup.loop.Queue.Len(); got != c.want {
 				t.Errorf("%d completions, want %d", got, c.want)
 			}
 			// From here on, completions no longer wait for a listing.
 			again := pv.DeepCopy()
 			again.Name, again.UID = "pvc-uid-3", "pv-uid-3"
 			again.Annotations[record.AnnotationVolume] = "volume-3"
-			before := f.followup.queue.Len()
+			before := f.followup.loop.Queue.Len()
 			f.followup.VolumeSeen(again)
-			if got := f.followup.queue.Len() - before; got != 1 {
+			if got := f.followup.loop.Queue.Len() - before; got != 1 {
 				t.Errorf("%d completions of a volume that is recorded later, want 1", got)
 			}
 		})
@@ -190,7 +190,7 @@ func TestPersistentVolumesOfEveryBackendAreTakenUp(t *testing.T) {
 		f.beginTermAnew()
 		f.followup.VolumeSeen(pv)
 		defer f.countInBackground()()
-		if got := f.followup.queue.Len(); got != 1 {
+		if got := f.followup.loop.Queue.Len(); got != 1 {
 			t.Errorf("%d completions are queued, want 1; waiting: %v", got, f.followup.unlisted)
 		}
 	})
@@ -243,7 +243,7 @@ func TestVolumesOfANewBackendAreCompleted(t *testing.T) {
 		f.must(f.placement.CountBackend(t.Context(), "tin"))
 		f.PolicyChanged()
 		synctest.Wait()
-		if got := f.followup.queue.Len(); got != 1 {
+		if got := f.followup.loop.Queue.Len(); got != 1 {
 			t.Errorf("%d completions are queued, want 1; waiting: %v", got, f.followup.unlisted)
 		}
 	})
@@ -287,8 +287,8 @@ func TestRecordOfAnUndoneVolumeIsRemoved(t *testing.T) {
 			_, err = f.client.CoreV1().PersistentVolumes().Create(t.Context(), pv, metav1.CreateOptions{})
 			f.must(err)
 			followup.VolumeSeen(pv)
-			for followup.queue.Len() > 0 {
-				followup.next(t.Context())
+			for followup.loop.Queue.Len() > 0 {
+				followup.loop.Next(t.Context())
 			}
 			left, err := f.client.CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
 			f.must(err)
@@ -421,20 +421,20 @@ func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 			pv := f.recorded()
 			followup.VolumeSeen(pv)
 			f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere}
-			if !followup.next(t.Context()) || followup.queue.Len() != 0 {
+			if !followup.loop.Next(t.Context()) || followup.loop.Queue.Len() != 0 {
 				t.Fatal("the failed completion does not wait")
 			}
 			c.help(f)
-			if got := followup.queue.Len(); got != c.want {
+			if got := followup.loop.Queue.Len(); got != c.want {
 				t.Fatalf("%d completions are retried at once, want %d", got, c.want)
 			}
 			f.backends["gold"].err = nil
 			if c.want == 0 {
 				return
 			}
-			followup.next(t.Context())
+			followup.loop.Next(t.Context())
 			c.help(f)
-			if got := followup.queue.Len(); got != 0 {
+			if got := followup.loop.Queue.Len(); got != 0 {
 				t.Errorf("%d completions are retried although none has failed", got)
 			}
 		})
@@ -445,8 +445,8 @@ func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 		followup.VolumeSeen(f.recorded())
 		f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere}
 		f.backends["gold"].onCall = func() { f.CredentialsChanged([]string{"gold"}) }
-		followup.next(t.Context())
-		if got := followup.queue.Len(); got != 1 {
+		followup.loop.Next(t.Context())
+		if got := followup.loop.Queue.Len(); got != 1 {
 			t.Errorf("%d completions are retried at once, want 1", got)
 		}
 	})

@@ -27,8 +27,8 @@ func (f *fixture) orphanVolume(uid string) cinder.Volume {
 
 // follow runs the follow-up until its queue is empty.
 func (f *fixture) follow(followup *Followup) {
-	for followup.queue.Len() > 0 {
-		followup.next(f.t.Context())
+	for followup.loop.Queue.Len() > 0 {
+		followup.loop.Next(f.t.Context())
 	}
 }
 
@@ -186,8 +186,8 @@ func TestFencedUndoIsRetried(t *testing.T) {
 	f.backends["gold"].abandonErr = &cinder.Error{Kind: cinder.KindFenced, Backend: "gold", Message: "the lease has run out"}
 	f.forgetClaim(claim)
 	followup.ClaimGone(claim)
-	followup.next(t.Context())
-	if followup.queue.NumRequeues(followupOfClaimUID(claim.UID)) == 0 {
+	followup.loop.Next(t.Context())
+	if followup.loop.Queue.NumRequeues(followupOfClaimUID(claim.UID)) == 0 {
 		t.Error("the undo is not retried")
 	}
 }

@@ -100,7 +100,7 @@ func (p *Provisioner) Turns() []Turns {
 		held, waiting := turns.Count()
 		return Turns{work, held, waiting}
 	}
-	return []Turns{count("claims", p.claimTurns), count("deletions", p.volumeTurns), count("followup", p.followup.turns)}
+	return []Turns{count("claims", p.claimTurns), count("deletions", p.volumeTurns), count("followup", p.followup.loop.Turns)}
 }
 
 // QuotaUse is what counts against the limits of one scope of the policy.

@@ -52,7 +52,7 @@ import (
 // Provisioner implements the provisioning library's interfaces for one term.
 type Provisioner struct {
 	Options
-	limiter     *backoff.Limiter
+	limiter     *backoff.Limiter[string]
 	tenantRates *tenantRates
 	claimTimes  *claimTimes
 	reschedules *reschedules
@@ -80,7 +80,7 @@ var (
 func New(options Options) *Provisioner {
 	p := &Provisioner{
 		Options:     options,
-		limiter:     backoff.New(retry.For(nil)),
+		limiter:     backoff.New[string](retry.For(nil)),
 		tenantRates: newTenantRates(options.Policy),
 		claimTimes:  newClaimTimes(),
 		reschedules: newReschedules(),
@@ -142,7 +142,7 @@ func (p *Provisioner) Sources() *datasource.Resolver { return p.sources }
 func (p *Provisioner) Followup() *Followup { return p.followup }
 
 // Limiter returns the retry delays of this term, for the library's queues.
-func (p *Provisioner) Limiter() *backoff.Limiter { return p.limiter }
+func (p *Provisioner) Limiter() *backoff.Limiter[string] { return p.limiter }
 
 // SupportsBlock reports that the program serves raw block claims.
 func (p *Provisioner) SupportsBlock(context.Context) bool { return true }
@@ -315,7 +315,6 @@ func (p *Provisioner) watch(ctx context.Context, format string, arguments ...any
 // worker, somebody must get one.
 func (p *Provisioner) WatchTurns(ctx context.Context) {
 	go p.Monitor.Follow(ctx, "the queue of volumes to delete", p.MaxWorkTime, p.volumeTurns.Progress)
-	go p.Monitor.Follow(ctx, "the queue of follow-ups", p.MaxWorkTime, p.followup.turns.Progress)
 	p.Monitor.Follow(ctx, "the queue of claims", p.MaxWorkTime, p.claimTurns.Progress)
 }
 

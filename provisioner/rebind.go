@@ -330,6 +330,6 @@ func misstampedOf(pvName, volume string) task {
 // claim than its record says: the claim was bound to it, or has lost it.
 func (f *Followup) holderChanged(claim *corev1.PersistentVolumeClaim) {
 	if pv, err := f.provisioner.PersistentVolumes.Get(claim.Spec.VolumeName); err == nil && f.provisioner.isRebound(pv) {
-		f.queue.Add(rebindOf(pv.Name))
+		f.loop.Queue.Add(rebindOf(pv.Name))
 	}
 }

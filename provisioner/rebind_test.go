@@ -429,8 +429,8 @@ func TestAVolumeGivenBackAfterAnInterruptedRebindIsStampedForItsClaim(t *testing
 
 // drain works until the queue is empty.
 func (b *rebindBench) drain() {
-	for b.followup.queue.Len() > 0 {
-		b.followup.next(b.t.Context())
+	for b.followup.loop.Queue.Len() > 0 {
+		b.followup.loop.Next(b.t.Context())
 	}
 }
 
@@ -479,15 +479,15 @@ func TestARebindGoesOnWhenTheEarlierClaimHasLostTheVolume(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newRebindBench(t)
-			for b.followup.queue.Len() > 0 {
-				item, _ := b.followup.queue.Get()
-				b.followup.queue.Done(item)
+			for b.followup.loop.Queue.Len() > 0 {
+				item, _ := b.followup.loop.Queue.Get()
+				b.followup.loop.Queue.Done(item)
 			}
 			happens(b)
 			queued := false
-			for b.followup.queue.Len() > 0 {
-				item, _ := b.followup.queue.Get()
-				b.followup.queue.Done(item)
+			for b.followup.loop.Queue.Len() > 0 {
+				item, _ := b.followup.loop.Queue.Get()
+				b.followup.loop.Queue.Done(item)
 				queued = queued || item == rebindOf("pvc-uid-1")
 			}
 			if !queued {

@@ -140,16 +140,11 @@ func (s *stepCount) as(name statusreport.StepName) statusreport.Step {
 type followupTasks struct{ queued, completing, undoing int }
 
 func (f *Followup) tasks() followupTasks {
-	tasks := followupTasks{queued: f.queue.Len()}
+	tasks := followupTasks{queued: f.loop.Queue.Len()}
 	present := map[task]bool{}
-	for _, item := range f.turns.Working() {
+	for _, item := range slices.Concat(f.loop.Turns.Working(), f.loop.Awaiting()) {
 		present[item] = true
 	}
-	f.mu.Lock()
-	for item := range f.failing {
-		present[item] = true
-	}
-	f.mu.Unlock()
 	for item := range present {
 		if kind := item.Value().kind; kind == completion || kind == mark {
 			tasks.completing++

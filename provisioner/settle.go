@@ -10,9 +10,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 )
 
-// work is one attempt at an item of the library's queues: to provision a claim or
+// libraryWork is one attempt at an item of the library's queues: to provision a claim or
 // to delete a volume. Both end in settle.
-type work interface {
+type libraryWork interface {
 	// key names the object to the retry limiter.
 	key() string
 	// at returns the backend of the work; empty before one was chosen.
@@ -35,7 +35,7 @@ type work interface {
 // settle ends a piece of work and returns the error for the library: nil, an
 // error that it retries by the limiter, or one that it ignores because the object
 // is parked or nothing is left to do.
-func (p *Provisioner) settle(w work, started time.Time, err error) error {
+func (p *Provisioner) settle(w libraryWork, started time.Time, err error) error {
 	observe := func(outcome string) {
 		if outcome != "" {
 			w.observe(outcome, time.Since(started))

@@ -130,7 +130,7 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	moved.place = cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
 	gold.err = &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Message: "elsewhere", Place: moved.place}
 	followup.VolumeSeen(pv)
-	followup.next(t.Context())
+	followup.loop.Next(t.Context())
 	claim, err := f.Claims.PersistentVolumeClaims("team-a").Get("data")
 	f.must(err)
 	f.forgetClaim(claim)
@@ -169,13 +169,13 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	f.store(pv)
 	followup.VolumeSeen(pv)
 	gold.err = errGoldDown
-	followup.next(t.Context())
+	followup.loop.Next(t.Context())
 	if got := finalizers(); !slices.Equal(got, []string{"kubernetes.io/pv-protection", record.Finalizer}) {
 		t.Errorf("finalizers %v after a failure", got)
 	}
 	gold.err = nil
-	followup.queue.Add(followupOf(pv))
-	followup.next(t.Context())
+	followup.loop.Queue.Add(followupOf(pv))
+	followup.loop.Next(t.Context())
 	if got := finalizers(); !slices.Equal(got, []string{"kubernetes.io/pv-protection"}) {
 		t.Errorf("finalizers %v when the volume is in use", got)
 	}
@@ -238,9 +238,9 @@ func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 	f.forgetClaim(claim)
 	moved.connectorErr = errors.New("cannot list the nodes")
 	followup.ClaimGone(claim)
-	followup.next(t.Context())
+	followup.loop.Next(t.Context())
 	moved.connectorErr = nil
-	if n := followup.queue.NumRequeues(followupOfClaimUID(claim.UID)); n == 0 {
+	if n := followup.loop.Queue.NumRequeues(followupOfClaimUID(claim.UID)); n == 0 {
 		t.Error("it is not retried")
 	}
 	f.must(f.claimGone(t.Context(), claim.UID)) // the queue's next try
@@ -294,8 +294,8 @@ func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 	t.Run("completion", func(t *testing.T) {
 		f, followup, pv := prepare(t)
 		followup.VolumeSeen(pv)
-		followup.next(f.t.Context())
-		if n := followup.queue.NumRequeues(followupOf(pv)); n != 0 {
+		followup.loop.Next(f.t.Context())
+		if n := followup.loop.Queue.NumRequeues(followupOf(pv)); n != 0 {
 			t.Errorf("tried again by the clock: %d", n)
 		}
 	})
@@ -303,8 +303,8 @@ func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 		f, followup, pv := prepare(t)
 		f.seen()
 		f.removeByHand(followup, pv)
-		followup.next(f.t.Context())
-		if n := followup.queue.NumRequeues(followupOfMark(pv)); n != 0 {
+		followup.loop.Next(f.t.Context())
+		if n := followup.loop.Queue.NumRequeues(followupOfMark(pv)); n != 0 {
 			t.Errorf("tried again by the clock: %d", n)
 		}
 	})
@@ -527,8 +527,8 @@ func TestKeptVolumeThatWasDetachedStaysDetached(t *testing.T) {
 	f.released(pv)
 	followup := f.Followup()
 	followup.VolumeSeen(pv)
-	followup.next(t.Context())
-	if n := followup.queue.NumRequeues(followupOf(pv)); n != 0 {
+	followup.loop.Next(t.Context())
+	if n := followup.loop.Queue.NumRequeues(followupOf(pv)); n != 0 {
 		t.Errorf("tried again by the clock: %d", n)
 	}
 }

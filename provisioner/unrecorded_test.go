@@ -34,7 +34,7 @@ func TestRecordedVolumeIsNeverTakenForAnOrphan(t *testing.T) {
 	f.released(pv)
 	gold.err = errGoldDown
 	followup.VolumeSeen(pv)
-	followup.next(t.Context()) // cannot complete it
+	followup.loop.Next(t.Context()) // cannot complete it
 	v := f.orphanVolume("uid-1")
 	v.ID, v.Status = "volume-1", cinder.StatusAttaching
 	gold.listed = []cinder.Volume{v}
@@ -100,7 +100,7 @@ func TestSecretOfAKeptVolumeStays(t *testing.T) {
 	if !f.hasSecret("pvc-uid-gone") {
 		t.Error("the Secret is gone")
 	}
-	if n := followup.queue.NumRequeues(followupOfClaimUID("uid-gone")); n != 0 {
+	if n := followup.loop.Queue.NumRequeues(followupOfClaimUID("uid-gone")); n != 0 {
 		t.Errorf("retried %d times", n)
 	}
 }
@@ -126,7 +126,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 			gold.health, gold.abandonErr = errGoldDown, errGoldDown
 			f.forgetClaim(claim)
 			followup.ClaimGone(claim)
-			followup.next(t.Context())
+			followup.loop.Next(t.Context())
 			gold.health, gold.abandonErr, gold.calls = nil, nil, nil
 			if listed {
 				f.must(f.claimGone(t.Context(), claim.UID)) // the queue's next try
@@ -175,8 +175,8 @@ func TestDuplicateThatCannotBeRemovedDoesNotFailTheListing(t *testing.T) {
 	if err != nil || len(all) != 1 {
 		t.Errorf("%d volumes, %v", len(all), err)
 	}
-	followup.next(t.Context())
-	if n := followup.queue.NumRequeues(followupOfVolume("uid-1", "gold", "volume-late")); n != 1 {
+	followup.loop.Next(t.Context())
+	if n := followup.loop.Queue.NumRequeues(followupOfVolume("uid-1", "gold", "volume-late")); n != 1 {
 		t.Errorf("the removal is retried %d times", n)
 	}
 }
@@ -200,7 +200,7 @@ func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 	f.backends["silver"].listed = []cinder.Volume{v}
 	f.count()
 	f.relist("silver")
-	if n := followup.queue.Len(); n != 0 {
+	if n := followup.loop.Queue.Len(); n != 0 {
 		t.Errorf("%d follow-ups", n)
 	}
 	wantCalls(t, f.backends["silver"])
@@ -213,10 +213,10 @@ func TestFinishedFollowUpsLeaveNothingInTheLimiter(t *testing.T) {
 	pv := f.recorded()
 	f.backends["gold"].err = errors.New("broken")
 	followup.VolumeSeen(pv)
-	followup.next(t.Context())
+	followup.loop.Next(t.Context())
 	f.backends["gold"].err = nil
-	followup.queue.Add(followupOf(pv))
-	followup.next(t.Context())
+	followup.loop.Queue.Add(followupOf(pv))
+	followup.loop.Next(t.Context())
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=false", "complete volume-1 read-only=false")
 	if n := f.limiter.Len(); n != 0 {
 		t.Errorf("%d items in the limiter", n)

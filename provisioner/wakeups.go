@@ -139,7 +139,7 @@ func (p *Provisioner) SnapshotGone(volumeID string) {
 // first.
 func (p *Provisioner) wake(triggers ...parking.Trigger) {
 	p.parked.wake(triggers)
-	p.followup.wake(triggers)
+	p.followup.loop.Wake(triggers...)
 	if p.Triggered != nil {
 		p.Triggered(triggers)
 	}

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -223,7 +222,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOve
 	t.keeper = &keeper{app: a}
 	t.protector = datasource.NewProtector(datasource.ProtectorOptions{
 		Resolver: t.provisioner.Sources(), Client: a.client, Claims: a.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: a.factory.Storage().V1().StorageClasses().Lister(),
-		Limiter: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second, time.Minute), Logger: a.logger,
+		Logger: a.logger, Monitor: a.monitor, MaxWorkTime: a.maxWorkTime,
 	})
 	t.csi = a.newCSI(work, termCtx, t, handOver)
 	t.library = a.newLibrary(work, t)
@@ -414,4 +413,4 @@ func deleted[T any](object any) (T, bool) {
 	return typed, ok
 }
 
-var _ workqueue.TypedRateLimiter[string] = (*backoff.Limiter)(nil)
+var _ workqueue.TypedRateLimiter[string] = (*backoff.Limiter[string])(nil)

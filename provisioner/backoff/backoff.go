@@ -18,14 +18,13 @@ type Delay struct {
 	AtLeast time.Duration
 }
 
-// Limiter gives each item in the library's queues the delay for its error. Keys
-// are claim UIDs and names of PersistentVolumes, which never collide.
-type Limiter struct {
+// Limiter gives each item of a queue the delay for its error.
+type Limiter[K comparable] struct {
 	// unexplained is the delay for failures that were not reported to the limiter.
 	unexplained Delay
 
 	mu    sync.Mutex
-	items map[string]*entry
+	items map[K]*entry
 }
 
 type entry struct {
@@ -40,19 +39,19 @@ type entry struct {
 
 // New makes an empty limiter. The delay applies to failures that are not reported to
 // it.
-func New(unexplained Delay) *Limiter {
-	return &Limiter{unexplained: unexplained, items: map[string]*entry{}}
+func New[K comparable](unexplained Delay) *Limiter[K] {
+	return &Limiter[K]{unexplained: unexplained, items: map[K]*entry{}}
 }
 
 // Len returns how many items are remembered.
-func (l *Limiter) Len() int {
+func (l *Limiter[K]) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.items)
 }
 
 // Failed records why an item failed, so that When knows how long to wait.
-func (l *Limiter) Failed(key string, d Delay) {
+func (l *Limiter[K]) Failed(key K, d Delay) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	item := l.item(key)
@@ -66,7 +65,7 @@ func (l *Limiter) Failed(key string, d Delay) {
 
 // Succeeded forgets an item's failures, but not the library's, because saving the
 // result of a success may fail again and again.
-func (l *Limiter) Succeeded(key string) {
+func (l *Limiter[K]) Succeeded(key K) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	item, ok := l.items[key]
@@ -81,14 +80,14 @@ func (l *Limiter) Succeeded(key string) {
 }
 
 // Gone forgets an item that no longer exists.
-func (l *Limiter) Gone(key string) {
+func (l *Limiter[K]) Gone(key K) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.items, key)
 }
 
 // When implements workqueue.TypedRateLimiter.
-func (l *Limiter) When(key string) time.Duration {
+func (l *Limiter[K]) When(key K) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	item := l.item(key)
@@ -113,7 +112,7 @@ func (l *Limiter) When(key string) time.Duration {
 // Forget implements workqueue.TypedRateLimiter. The library forgets every item that
 // leaves its queue, even one that is only parked, so reported failures are kept until
 // Succeeded or Gone.
-func (l *Limiter) Forget(key string) {
+func (l *Limiter[K]) Forget(key K) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	item, ok := l.items[key]
@@ -127,7 +126,7 @@ func (l *Limiter) Forget(key string) {
 }
 
 // NumRequeues implements workqueue.TypedRateLimiter.
-func (l *Limiter) NumRequeues(key string) int {
+func (l *Limiter[K]) NumRequeues(key K) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if item, ok := l.items[key]; ok {
@@ -136,7 +135,7 @@ func (l *Limiter) NumRequeues(key string) int {
 	return 0
 }
 
-func (l *Limiter) item(key string) *entry {
+func (l *Limiter[K]) item(key K) *entry {
 	item := l.items[key]
 	if item == nil {
 		item = &entry{}

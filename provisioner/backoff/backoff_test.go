@@ -6,7 +6,7 @@ import (
 )
 
 func TestDelaysGrowUpToTheirLimitAndNeverEnd(t *testing.T) {
-	l := New(Delay{Outcome: "unexplained", First: time.Second, Most: 30 * time.Second})
+	l := New[string](Delay{Outcome: "unexplained", First: time.Second, Most: 30 * time.Second})
 	r := Delay{Outcome: "x", First: time.Second, Most: 8 * time.Second}
 	var last time.Duration
 	for i := range 100 {
@@ -35,7 +35,7 @@ func TestDelaysGrowUpToTheirLimitAndNeverEnd(t *testing.T) {
 }
 
 func TestServersWishIsHonored(t *testing.T) {
-	l := New(Delay{Outcome: "unexplained", First: time.Second, Most: 30 * time.Second})
+	l := New[string](Delay{Outcome: "unexplained", First: time.Second, Most: 30 * time.Second})
 	l.Failed("claim", Delay{Outcome: "rate_limited", First: time.Second, Most: time.Minute, AtLeast: time.Minute})
 	if delay := l.When("claim"); delay < time.Minute {
 		t.Errorf("Retry-After of a minute, delay %s", delay)
@@ -43,14 +43,14 @@ func TestServersWishIsHonored(t *testing.T) {
 }
 
 func TestFailureOfTheLibraryItselfIsDelayedToo(t *testing.T) {
-	l := New(Delay{Outcome: "unexplained", First: time.Second, Most: 30 * time.Second})
+	l := New[string](Delay{Outcome: "unexplained", First: time.Second, Most: 30 * time.Second})
 	if delay := l.When("claim"); delay < time.Second {
 		t.Errorf("delay %s", delay)
 	}
 }
 
 func TestFailuresOfTheLibraryInARowAreDelayedMoreAndMore(t *testing.T) {
-	l := New(Delay{Outcome: "unexplained", First: time.Second, Most: 30 * time.Second})
+	l := New[string](Delay{Outcome: "unexplained", First: time.Second, Most: 30 * time.Second})
 	before := time.Duration(0)
 	for i := range 5 {
 		delay := l.When("claim")
@@ -68,7 +68,7 @@ func TestFailuresOfTheLibraryInARowAreDelayedMoreAndMore(t *testing.T) {
 }
 
 func TestParkingDoesNotForgetWhyAClaimFailed(t *testing.T) {
-	l := New(Delay{Outcome: "unexplained", First: time.Second, Most: 30 * time.Second})
+	l := New[string](Delay{Outcome: "unexplained", First: time.Second, Most: 30 * time.Second})
 	for range 3 {
 		l.Failed("claim", Delay{Outcome: "refused", First: time.Minute, Most: time.Hour})
 		l.When("claim")

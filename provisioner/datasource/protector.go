@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,10 +16,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 )
 
 // protect adds the finalizer to a claim, and fails if the claim has changed since it
@@ -53,8 +55,11 @@ type ProtectorOptions struct {
 	Client   kubernetes.Interface
 	Claims   corelisters.PersistentVolumeClaimLister
 	Classes  storagelisters.StorageClassLister
-	Limiter  workqueue.TypedRateLimiter[types.NamespacedName]
 	Logger   *slog.Logger
+
+	// Monitor watches the work. MaxWorkTime exceeds anything that the work may wait for.
+	Monitor     *liveness.Monitor
+	MaxWorkTime liveness.Bound
 }
 
 // Protector ends the protection of claims that no pending claim copies any longer. All
@@ -62,15 +67,20 @@ type ProtectorOptions struct {
 // this one stops.
 type Protector struct {
 	ProtectorOptions
-	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	loop *work.Loop[types.NamespacedName]
 }
 
 // NewProtector makes the Protector of one term.
 func NewProtector(options ProtectorOptions) *Protector {
-	return &Protector{
-		ProtectorOptions: options,
-		queue:            workqueue.NewTypedRateLimitingQueueWithConfig(options.Limiter, workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "protection"}),
-	}
+	p := &Protector{ProtectorOptions: options}
+	p.loop = work.New(work.Options[types.NamespacedName]{
+		Name: "protection", Workers: 1, Do: p.do,
+		Describe: func(key types.NamespacedName) string {
+			return "the worker that ends the protection of claim " + key.String()
+		},
+		Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
+	})
+	return p
 }
 
 // ClaimChanged looks at a claim that may be protected, or may be a reason to
@@ -78,10 +88,10 @@ func NewProtector(options ProtectorOptions) *Protector {
 // change, and with a deleted claim's last state.
 func (p *Protector) ClaimChanged(claim *corev1.PersistentVolumeClaim) {
 	if slices.Contains(claim.Finalizers, record.CopyFinalizer) {
-		p.queue.Add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name})
+		p.loop.Queue.Add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name})
 	}
 	if source := p.sourceOf(claim); source != "" {
-		p.queue.Add(types.NamespacedName{Namespace: claim.Namespace, Name: source})
+		p.loop.Queue.Add(types.NamespacedName{Namespace: claim.Namespace, Name: source})
 	}
 }
 
@@ -99,38 +109,18 @@ func (p *Protector) sourceOf(claim *corev1.PersistentVolumeClaim) string {
 }
 
 // Run works until the context ends.
-func (p *Protector) Run(ctx context.Context) {
-	var group sync.WaitGroup
-	group.Go(func() {
-		for p.next(ctx) {
-		}
-	})
-	<-ctx.Done()
-	p.queue.ShutDown()
-	group.Wait()
-}
+func (p *Protector) Run(ctx context.Context) { p.loop.Run(ctx) }
 
-func (p *Protector) next(ctx context.Context) bool {
-	key, shutdown := p.queue.Get()
-	if shutdown {
-		return false
+func (p *Protector) do(ctx context.Context, a *work.Attempt[types.NamespacedName]) work.Outcome {
+	err := p.release(ctx, a.Key)
+	if err == nil {
+		return work.Outcome{Done: true}
 	}
-	defer p.queue.Done(key)
-	if ctx.Err() != nil {
-		return true
+	// Kubernetes' controllers write to claims, too.
+	if !apierrors.IsConflict(err) && ctx.Err() == nil {
+		p.Logger.Warn("Cannot end the protection of a claim that was copied", "claim", a.Key.String(), "error", err)
 	}
-	if err := p.release(ctx, key); err != nil {
-		if apierrors.IsConflict(err) {
-			// Kubernetes' controllers write to claims, too.
-			p.queue.AddRateLimited(key)
-			return true
-		}
-		p.Logger.Warn("Cannot end the protection of a claim that was copied", "claim", key.String(), "error", err)
-		p.queue.AddRateLimited(key)
-		return true
-	}
-	p.queue.Forget(key)
-	return true
+	return work.Outcome{Retry: &backoff.Delay{Outcome: "kubernetes", First: time.Second, Most: time.Minute}}
 }
 
 // release removes the finalizer from a claim that no pending claim copies.

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	"k8s.io/client-go/util/workqueue"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -55,7 +55,7 @@ func TestSourceOfANewCloneStaysProtected(t *testing.T) {
 		PersistentVolumes: factory.Core().V1().PersistentVolumes().Lister(), Name: "test", Cluster: "cluster-1"})
 	protector := NewProtector(ProtectorOptions{Resolver: resolver, Client: client, Claims: factory.Core().V1().PersistentVolumeClaims().Lister(),
 		Classes: factory.Storage().V1().StorageClasses().Lister(),
-		Limiter: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Millisecond, time.Second), Logger: slog.New(slog.DiscardHandler)})
+		Logger:  slog.New(slog.DiscardHandler), Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Minute)})
 
 	second, begun := clone("second", ""), make(chan error)
 	copied := false

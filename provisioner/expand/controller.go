@@ -12,7 +12,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,20 +21,17 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	eventrecord "k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 )
 
 // Volumes extends the volumes of one backend; *backends.Lifecycle implements it.
@@ -107,13 +103,10 @@ type Options struct {
 // Controller expands volumes for one term.
 type Controller struct {
 	Options
-	// queue holds the keys of claims.
-	queue   workqueue.TypedRateLimitingInterface[string]
-	limiter *backoff.Limiter
-	turns   *fairshare.Turns[string]
-	// parked are the claims that wait for a trigger, with the events about them.
-	parked  *parking.Lot[*corev1.PersistentVolumeClaim]
-	history *parking.History
+	// loop works on the keys of claims.
+	loop *work.Loop[string]
+	// parked are the claims that wait, with the events about them.
+	parked *parking.Lot[*corev1.PersistentVolumeClaim]
 	// gone holds the claims that were deleted while their volumes were growing.
 	gone goneClaims
 	// calls holds the claims whose volumes a sidecar's call, or look, is asking Cinder
@@ -121,28 +114,21 @@ type Controller struct {
 	calls calls
 }
 
+type attempt = work.Attempt[string]
+
 // New makes the controller of one term.
 func New(options Options) *Controller {
-	c := &Controller{Options: options, limiter: backoff.New(retry.For(nil)), parked: parking.NewLot[*corev1.PersistentVolumeClaim](), history: parking.NewHistory()}
-	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig[string](c.limiter, workqueue.TypedRateLimitingQueueConfig[string]{Name: "expansions"})
-	c.turns = fairshare.New(options.Workers, func(string) int { return 0 }, c.queue.Add)
+	c := &Controller{Options: options, parked: parking.NewLot[*corev1.PersistentVolumeClaim]()}
+	c.loop = work.New(work.Options[string]{
+		Name: "expansions", Workers: options.Workers, Do: c.do,
+		Describe: func(key string) string { return "the worker that expands the volume of claim " + key },
+		Monitor:  options.Monitor, MaxWorkTime: options.MaxWorkTime,
+	})
 	return c
 }
 
 // Run works until the context ends, and returns when nothing is running.
-func (c *Controller) Run(ctx context.Context) {
-	var group sync.WaitGroup
-	for range c.Workers {
-		group.Go(func() {
-			for c.next(ctx) {
-			}
-		})
-	}
-	group.Go(func() { c.Monitor.Follow(ctx, "the queue of expansions", c.MaxWorkTime, c.turns.Progress) })
-	<-ctx.Done()
-	c.queue.ShutDown()
-	group.Wait()
-}
+func (c *Controller) Run(ctx context.Context) { c.loop.Run(ctx) }
 
 // ClaimSeen records that a claim exists. If an earlier leader may have had its volume
 // extended, the volume counts with the new size from now on.
@@ -213,7 +199,7 @@ func (c *Controller) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 func (c *Controller) consider(claim *corev1.PersistentVolumeClaim) {
 	pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName)
 	if err == nil && wants(claim, pv) && c.isMine(pv) && !c.isBySidecar(pv) {
-		c.queue.Add(keyOf(claim))
+		c.loop.Queue.Add(keyOf(claim))
 		return
 	}
 	c.over(claim)
@@ -235,90 +221,57 @@ func isHistoric(pv *corev1.PersistentVolume) bool {
 // over forgets a claim that wants nothing more. It leaves the room of the claim's
 // growth to the worker that has the key (see end), because an attempt may be running.
 func (c *Controller) over(claim *corev1.PersistentVolumeClaim) {
-	key := keyOf(claim)
 	c.parked.Forget(claim.UID)
-	c.limiter.Gone(key)
-	c.turns.Leave(key)
+	c.loop.Forget(keyOf(claim))
 	if c.Room.IsGrowing(c.countedAs(claim)) {
-		c.queue.Add(key)
+		c.loop.Queue.Add(keyOf(claim))
 	}
 }
 
 // Wake continues the expansions that any of the triggers may unblock.
-func (c *Controller) Wake(triggers []parking.Trigger) {
-	c.history.Note(triggers)
-	for _, claim := range c.parked.TriggeredBy(triggers) {
-		c.queue.Add(keyOf(claim))
-	}
-}
+func (c *Controller) Wake(triggers []parking.Trigger) { c.loop.Wake(triggers...) }
 
-// park keeps a claim until a trigger fires. If one has fired since the given moment,
-// the claim comes back at once.
-func (c *Controller) park(claim *corev1.PersistentVolumeClaim, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
-	c.parked.Park(claim, reason, triggers)
-	if c.history.Since(since, triggers) {
-		c.queue.Add(keyOf(claim))
-	}
-}
-
-// next works on one claim, and returns false when the queue is shut down.
-func (c *Controller) next(ctx context.Context) bool {
-	key, shutdown := c.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer c.queue.Done(key)
-	if ctx.Err() != nil {
-		return true // drain the queue; the next leader sees the same objects
-	}
-	task := c.Monitor.Begin("the worker that expands the volume of claim "+key, c.MaxWorkTime)
-	defer task.End()
-	c.work(task.In(ctx), key)
-	return true
-}
-
-// work takes the claim's turn. A claim without a turn is invited back.
-func (c *Controller) work(ctx context.Context, key string) {
-	since := c.history.Now()
-	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+// do takes the claim's turn, and one step.
+func (c *Controller) do(ctx context.Context, a *attempt) work.Outcome {
+	namespace, name, err := cache.SplitMetaNamespaceKey(a.Key)
 	if err != nil {
-		return
+		return work.Outcome{}
 	}
-	claim, isGone := c.gone.first(key)
+	claim, isGone := c.gone.first(a.Key)
 	if !isGone {
 		if claim, err = c.Claims.PersistentVolumeClaims(namespace).Get(name); err != nil {
-			return // ClaimGone follows, or was called already
+			return work.Outcome{Done: true} // ClaimGone follows, or was called already
 		}
 	}
 	pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName)
 	step := (*expansion).run
 	if isGone || err != nil || !wants(claim, pv) || !c.isMine(pv) || c.isBySidecar(pv) {
 		if !c.calls.begin(claim.UID) {
-			return // the call ends what it began
+			return work.Outcome{} // the call ends what it began
 		}
 		defer c.calls.end(claim.UID)
 		if c.end(claim, pv, err) {
-			return
+			return work.Outcome{}
 		}
 		step = (*expansion).look
 	}
 	tenant, backend := pv.Annotations[record.AnnotationTenant], pv.Annotations[record.AnnotationBackend]
-	if !c.turns.Begin(key, tenant, backend) {
-		return
+	if !a.Begin(tenant, backend) {
+		return work.Outcome{}
 	}
-	defer c.turns.End(key)
 	c.parked.Take(claim.UID)
 	started := time.Now()
-	e := &expansion{c: c, key: key, backend: backend, since: since}
+	e := &expansion{c: c, attempt: a, key: a.Key, backend: backend}
 	ctx, span := c.Tracer.Start(ctx, string(claim.UID), "expand", tracing.Namespace.String(namespace), tracing.Claim.String(name),
 		tracing.Tenant.String(tenant), tracing.Backend.String(backend))
 	err = step(e, c.OnBehalfOf(e.collect(ctx), tenant), claim)
 	span.End(err)
-	c.settle(ctx, e, claim, time.Since(started), err)
+	outcome := c.settle(ctx, e, claim, time.Since(started), err)
 	if now, err := c.Claims.PersistentVolumeClaims(namespace).Get(name); !isGone && (apierrors.IsNotFound(err) || err == nil && now.UID != claim.UID) {
 		// ClaimGone may have been called before the attempt reserved anything.
 		c.ClaimGone(claim)
 	}
+	return outcome
 }
 
 func keyOf(claim *corev1.PersistentVolumeClaim) string { return claim.Namespace + "/" + claim.Name }

@@ -307,7 +307,7 @@ func TestPersistentVolumeDeletedByHand(t *testing.T) {
 	f.volumes["gold"].onAsk = func() {
 		f.must(f.client.CoreV1().PersistentVolumes().Delete(t.Context(), "pvc-uid-data", metav1.DeleteOptions{}))
 	}
-	f.work(t.Context(), "team-a/data")
+	f.loop.Try(t.Context(), "team-a/data")
 	pvs, err := f.client.CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
 	f.must(err)
 	if len(pvs.Items) > 0 || f.room.grew["uid-data"] != 20 {
@@ -426,9 +426,9 @@ func TestSlowBackendLeavesWorkers(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { f.Run(ctx) })
 	for _, name := range names[:5] {
-		f.queue.Add("team-a/" + name)
+		f.loop.Queue.Add("team-a/" + name)
 	}
-	f.queue.Add("team-b/quick")
+	f.loop.Queue.Add("team-b/quick")
 	<-told
 	close(release)
 	cancel()

@@ -12,7 +12,6 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
 )
@@ -28,11 +27,10 @@ const (
 
 // expansion is one attempt to give a claim what it asks for.
 type expansion struct {
-	c       *Controller
-	key     string
-	backend string
-	// since is taken before anything is read, so that no trigger after it is missed.
-	since    parking.Moment
+	c        *Controller
+	attempt  *attempt // nil in a call of the sidecar
+	key      string
+	backend  string
 	claim    *corev1.PersistentVolumeClaim
 	pv       *corev1.PersistentVolume
 	origin   record.Origin

@@ -176,7 +176,7 @@ func newFixture(t *testing.T) *fixture {
 		Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour),
 		Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
-	t.Cleanup(f.queue.ShutDown)
+	t.Cleanup(f.loop.Queue.ShutDown)
 	return f
 }
 
@@ -252,7 +252,7 @@ func (f *fixture) cache() {
 func (f *fixture) sync(name string) {
 	f.t.Helper()
 	f.cache()
-	f.work(f.t.Context(), "team-a/"+name)
+	f.loop.Try(f.t.Context(), "team-a/"+name)
 	f.cache()
 }
 
@@ -300,9 +300,9 @@ func (f *fixture) newEvents() []string {
 // queued returns the keys in the queue, and empties it.
 func (f *fixture) queued() []string {
 	var keys []string
-	for f.queue.Len() > 0 {
-		key, _ := f.queue.Get()
-		f.queue.Done(key)
+	for f.loop.Queue.Len() > 0 {
+		key, _ := f.loop.Queue.Get()
+		f.loop.Queue.Done(key)
 		keys = append(keys, key)
 	}
 	return keys

@@ -36,7 +36,7 @@ func TestAClaimThatOnlyNamesAPersistentVolumeEndsNoGrowth(t *testing.T) {
 						happens(f, other)
 						queued = append([]string{}, f.queued()...)
 						for _, key := range queued {
-							f.work(t.Context(), key)
+							f.loop.Try(t.Context(), key)
 						}
 						admitted = room.reserve(f, 20)
 					}

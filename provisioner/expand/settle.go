@@ -14,37 +14,35 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 )
 
 // settle decides what follows from an attempt: nothing, a retry, or waiting for a
 // trigger.
-func (c *Controller) settle(ctx context.Context, e *expansion, cached *corev1.PersistentVolumeClaim, took time.Duration, err error) {
+func (c *Controller) settle(ctx context.Context, e *expansion, cached *corev1.PersistentVolumeClaim, took time.Duration, err error) work.Outcome {
 	var denied *deniedError
 	switch {
 	case err == nil:
-		c.limiter.Gone(e.key)
 		if e.worked {
 			c.Metrics.expanded(e.backend, "success", took)
 		}
-		return
+		return work.Outcome{Done: true}
 	case ctx.Err() != nil:
-		return // the next leader continues
+		return work.Outcome{} // the next leader continues
 	case errors.Is(err, errChanged) || apierrors.IsConflict(err):
 		// Somebody else has changed the object; begin again with its new state.
-		c.retry(e, err)
-		return
+		return c.retry(e, err, retry.For(nil))
 	case errors.As(err, &denied):
-		c.deny(ctx, e, cached, denied)
-		return
+		return c.deny(ctx, e, cached, denied)
 	}
 	if unhealthy := c.Room.Health(e.backend); unhealthy != nil && e.worked {
 		c.Metrics.expanded(e.backend, "held_back", took)
-		c.deny(ctx, e, cached, &deniedError{*c.Room.Unanswered(e.backend, unhealthy)})
-		return
+		return c.deny(ctx, e, cached, &deniedError{*c.Room.Unanswered(e.backend, unhealthy)})
 	}
 	delay := retry.For(err)
 	if isInfeasible(err) {
@@ -56,15 +54,20 @@ func (c *Controller) settle(ctx context.Context, e *expansion, cached *corev1.Pe
 	if e.worked {
 		c.Metrics.expanded(e.backend, delay.Outcome, took)
 	}
-	c.limiter.Failed(e.key, delay)
-	c.retry(e, err)
 	c.parked.NoteFailure(cached.UID, err.Error())
-	c.park(cached, parking.Failing, triggersAt(e.backend), e.since)
+	e.park(cached, parking.Failing, triggersAt(e.backend))
+	return c.retry(e, err, delay)
 }
 
-func (c *Controller) retry(e *expansion, err error) {
+func (c *Controller) retry(e *expansion, err error, delay backoff.Delay) work.Outcome {
 	c.Logger.Warn("An expansion failed and will be retried", "claim", e.key, "backend", e.backend, "error", err)
-	c.queue.AddRateLimited(e.key)
+	return work.Outcome{Retry: &delay}
+}
+
+// park keeps the claim until one of the triggers fires.
+func (e *expansion) park(claim *corev1.PersistentVolumeClaim, reason parking.Reason, triggers []parking.Trigger) {
+	e.c.parked.Park(claim, reason, nil)
+	e.attempt.Await(triggers...)
 }
 
 // triggersAt lists what may unblock a failed expansion.
@@ -73,20 +76,19 @@ func triggersAt(backend string) []parking.Trigger {
 }
 
 // deny parks a claim and reports why.
-func (c *Controller) deny(ctx context.Context, e *expansion, cached *corev1.PersistentVolumeClaim, denied *deniedError) {
-	c.limiter.Gone(e.key)
+func (c *Controller) deny(ctx context.Context, e *expansion, cached *corev1.PersistentVolumeClaim, denied *deniedError) work.Outcome {
 	e.reportOn(cached, corev1.EventTypeWarning, denied.Reason, denied.Message)
 	if !denied.isUnavailable() {
 		if isBegun(e.claim) {
 			// The volume still has its old size, and nothing will extend it now.
 			if err := e.write(ctx, infeasible(requested(e.claim), denied.Message)); err != nil {
-				c.retry(e, err)
-				return
+				return c.retry(e, err, retry.For(nil))
 			}
 		}
 		c.Room.SettleGrowth(c.countedAs(cached), 0)
 	}
-	c.park(cached, parking.Denied, always(denied.Denial), e.since)
+	e.park(cached, parking.Denied, always(denied.Denial))
+	return work.Outcome{Done: true}
 }
 
 // giveUp writes on the claim that it cannot get the size, and frees its room. The user

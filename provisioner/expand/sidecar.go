@@ -52,7 +52,7 @@ func (c *Controller) ExpandVolume(ctx context.Context, pv *corev1.PersistentVolu
 	}
 	defer func() {
 		if c.calls.end(e.claim.UID) {
-			c.queue.Add(e.key)
+			c.loop.Queue.Add(e.key)
 		}
 	}()
 	started := time.Now()

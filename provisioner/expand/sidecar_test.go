@@ -165,7 +165,7 @@ func TestLooksAndCallsTakeTurns(t *testing.T) {
 	claim, pv := csiPair()
 	f.add(claim, pv)
 	f.volumes["gold"].onTurn = func() {
-		f.work(context.Background(), "team-a/data")
+		f.loop.Try(context.Background(), "team-a/data")
 		if _, err := f.ExpandVolume(context.Background(), pv, 20<<30); !cinder.IsKind(err, cinder.KindConflict) {
 			t.Errorf("a second call got %v", err)
 		}

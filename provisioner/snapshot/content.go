@@ -43,7 +43,7 @@ func (t *taking) writeContent(ctx context.Context, class *snapshotv1.VolumeSnaps
 	if err := t.deleteContent(ctx, made); err != nil {
 		return err
 	}
-	return &changedError{fmt.Sprintf("VolumeSnapshot %s was deleted before its snapshot was taken", t.item)}
+	return &changedError{fmt.Sprintf("VolumeSnapshot %s was deleted before its snapshot was taken", t.Key)}
 }
 
 // setClass writes the default class on a VolumeSnapshot without one. The
@@ -58,7 +58,7 @@ func (t *taking) setClass(ctx context.Context, class *snapshotv1.VolumeSnapshotC
 		"spec":     map[string]any{"volumeSnapshotClassName": class.Name},
 	}), metav1.PatchOptions{})
 	if err != nil {
-		return fmt.Errorf("cannot write the default class on VolumeSnapshot %s: %w", t.item, err)
+		return fmt.Errorf("cannot write the default class on VolumeSnapshot %s: %w", t.Key, err)
 	}
 	return nil
 }

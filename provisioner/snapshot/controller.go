@@ -33,18 +33,16 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	eventrecord "k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 )
 
 // Snapshots manages the snapshots of one backend; *backends.Lifecycle implements
@@ -136,15 +134,13 @@ type Options struct {
 // Controller takes and removes the snapshots of one term.
 type Controller struct {
 	Options
-	limiter *backoff.Limiter
-	turns   *fairshare.Turns[item]
-	parked  *parking.Lot[metav1.Object]
-	history *parking.History
+	loop *work.Loop[item]
+	// parked are the objects that wait, with the events about them.
+	parked *parking.Lot[metav1.Object]
 
 	mu sync.Mutex
 	// caches are nil until the API server serves the resources.
 	caches *caches
-	queue  workqueue.TypedRateLimitingInterface[item]
 	// counted holds the backends whose snapshots the ledger has counted, and whether
 	// that count is still valid.
 	counted map[string]bool
@@ -176,26 +172,20 @@ func (i item) String() string {
 	return strings.TrimPrefix(i.namespace+"/"+i.name, "/")
 }
 
-// key identifies the item to the retry limiter.
-func (i item) key() string { return string(i.kind) + "/" + i.String() }
+// attempt is an attempt at an item.
+type attempt = work.Attempt[item]
 
 // New makes the Controller of one term.
 func New(options Options) *Controller {
-	c := &Controller{
-		Options: options, limiter: backoff.New(retry.For(nil)), parked: parking.NewLot[metav1.Object](), history: parking.NewHistory(),
-		counted: map[string]bool{}, removed: map[types.UID]bool{}, kept: map[string]string{},
-	}
-	c.turns = fairshare.New(options.Workers, c.ownTurns, c.enqueue)
-	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig[item](delays{c.limiter}, workqueue.TypedRateLimitingQueueConfig[item]{Name: "snapshots"})
+	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), counted: map[string]bool{}, removed: map[types.UID]bool{}, kept: map[string]string{}}
+	c.loop = work.New(work.Options[item]{
+		Name: "snapshots", Workers: options.Workers, OwnTurns: c.ownTurns,
+		Do:       func(ctx context.Context, a *attempt) work.Outcome { return outcome(c.sync(ctx, a)) },
+		Describe: func(of item) string { return fmt.Sprintf("the worker for %s %s", of.kind, of) },
+		Monitor:  options.Monitor, MaxWorkTime: options.MaxWorkTime,
+	})
 	return c
 }
-
-// delays applies the limiter's delays to items.
-type delays struct{ of *backoff.Limiter }
-
-func (d delays) When(i item) time.Duration { return d.of.When(i.key()) }
-func (d delays) Forget(i item)             { d.of.Forget(i.key()) }
-func (d delays) NumRequeues(i item) int    { return d.of.NumRequeues(i.key()) }
 
 // ownTurns returns how many snapshots of a tenant may be worked on at once; 0 means
 // that the tenant has no limit.
@@ -209,7 +199,7 @@ func (c *Controller) ownTurns(tenant string) int {
 // Run works until the context ends. It waits for the snapshot resources, which
 // may be installed at any time.
 func (c *Controller) Run(ctx context.Context) {
-	defer c.queue.ShutDown()
+	defer c.loop.Queue.ShutDown()
 	if !c.awaitResources(ctx) {
 		return
 	}
@@ -225,67 +215,31 @@ func (c *Controller) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Go(func() { c.countBackends(ctx) })
-	group.Go(func() { c.Monitor.Follow(ctx, "the queue of snapshots", c.MaxWorkTime, c.turns.Progress) })
-	// Items without a turn leave the queue, so that a slow backend occupies no more
-	// workers than it has turns.
-	for range c.Workers {
-		group.Go(func() {
-			for c.work(ctx) {
-			}
-		})
-	}
-	<-ctx.Done()
-	// Shut the queue down before waiting for the workers, because they wait for items.
-	c.queue.ShutDown()
-}
-
-// work works on the next item. It returns false when there are no more.
-func (c *Controller) work(ctx context.Context) bool {
-	next, shutDown := c.queue.Get()
-	if shutDown {
-		return false
-	}
-	defer c.queue.Done(next)
-	if ctx.Err() != nil {
-		return true
-	}
-	task := c.Monitor.Begin(fmt.Sprintf("the worker for %s %s", next.kind, next), c.MaxWorkTime)
-	defer task.End()
-	c.settle(ctx, next, c.sync(task.In(ctx), next))
-	return true
+	c.loop.Run(ctx)
 }
 
 // sync does what an object or a backend needs now.
-func (c *Controller) sync(ctx context.Context, next item) error {
-	switch next.kind {
+func (c *Controller) sync(ctx context.Context, a *attempt) error {
+	switch a.Key.kind {
 	case contentItem:
-		return c.syncContent(ctx, next)
+		return c.syncContent(ctx, a)
 	case backendItem:
-		return c.syncBackend(ctx, next)
+		return c.syncBackend(ctx, a)
 	}
-	return c.syncSnapshot(ctx, next)
+	return c.syncSnapshot(ctx, a)
 }
 
-// settle ends one attempt at an item.
-func (c *Controller) settle(ctx context.Context, done item, err error) {
-	if err == nil {
-		c.limiter.Succeeded(done.key())
-		c.queue.Forget(done)
-		return
+func outcome(err error) work.Outcome {
+	switch {
+	case err == nil:
+		return work.Outcome{Done: true}
+	case errors.As(err, new(*denied)):
+		return work.Outcome{Retry: new(retry.Infeasible(nil))}
 	}
-	if ctx.Err() != nil {
-		return // the next leader continues
-	}
-	delay := retry.For(err)
-	var why *denied
-	if errors.As(err, &why) {
-		delay = retry.Infeasible(nil)
-	}
-	c.limiter.Failed(done.key(), delay)
-	c.queue.AddRateLimited(done)
+	return work.Outcome{Retry: new(retry.For(err))}
 }
 
-func (c *Controller) enqueue(i item) { c.queue.Add(i) }
+func (c *Controller) enqueue(i item) { c.loop.Queue.Add(i) }
 
 // itemOf returns the item of an object.
 func itemOf(object metav1.Object) item {
@@ -295,35 +249,16 @@ func itemOf(object metav1.Object) item {
 	return item{snapshotItem, object.GetNamespace(), object.GetName()}
 }
 
-// began takes an object out of the lot, and returns a moment after which no trigger
-// will be missed.
-func (c *Controller) began(object metav1.Object) parking.Moment {
-	since := c.history.Now()
-	c.parked.Take(object.GetUID())
-	return since
-}
-
-// park keeps an object until one of the triggers fires.
-func (c *Controller) park(object metav1.Object, reason parking.Reason, since parking.Moment, triggers ...parking.Trigger) {
-	triggers = append(triggers, parking.Trigger{Kind: parking.Policy})
-	c.parked.Park(object, reason, triggers)
-	if c.history.Since(since, triggers) {
-		c.enqueue(itemOf(object))
-	}
-}
-
-// wake brings back what is parked on any of the triggers.
-func (c *Controller) wake(triggers ...parking.Trigger) {
-	c.history.Note(triggers)
-	for _, object := range c.parked.TriggeredBy(triggers) {
-		c.enqueue(itemOf(object))
-	}
+// park keeps an object until one of the triggers fires, or the policy changes.
+func (c *Controller) park(a *attempt, object metav1.Object, reason parking.Reason, triggers ...parking.Trigger) {
+	c.parked.Park(object, reason, nil)
+	a.Await(append(triggers, parking.Trigger{Kind: parking.Policy})...)
 }
 
 // PolicyChanged brings back what was denied or failed under the previous policy.
 func (c *Controller) PolicyChanged() {
-	c.turns.Recheck()
-	c.wake(parking.Trigger{Kind: parking.Policy})
+	c.loop.Turns.Recheck()
+	c.loop.Wake(parking.Trigger{Kind: parking.Policy})
 }
 
 // BackendAnswers brings back what waited for a backend or failed at it. The backend may
@@ -334,7 +269,7 @@ func (c *Controller) BackendAnswers(name string) {
 		c.counted[name] = false
 	}
 	c.mu.Unlock()
-	c.wake(parking.Trigger{Kind: parking.Backend, Name: name})
+	c.loop.Wake(parking.Trigger{Kind: parking.Backend, Name: name})
 }
 
 // Report counts the objects that cannot continue now, by kind, state and reason.

@@ -128,8 +128,8 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 		b.wantEvents("Warning BackendUnavailable backend gold does not answer")
 		b.backend.health = nil
 		b.BackendAnswers("gold")
-		if b.queue.Len() != 1 {
-			t.Errorf("%d items came back", b.queue.Len())
+		if b.loop.Queue.Len() != 1 {
+			t.Errorf("%d items came back", b.loop.Queue.Len())
 		}
 		b.must(b.syncNightly())
 		b.wantCalls("take snapshot-u1 of volume-1", "mark snapshot-1")
@@ -179,8 +179,8 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 		b.wantCalls()
 		b.wantEvents("Warning QuotaExceeded tenant a would use 2 of 1 snapshots (tenants[0].quota.snapshots)")
 		b.release("u9", b.Ledger.ReleaseSnapshot)
-		if b.queue.Len() != 1 {
-			t.Errorf("%d items came back", b.queue.Len())
+		if b.loop.Queue.Len() != 1 {
+			t.Errorf("%d items came back", b.loop.Queue.Len())
 		}
 		b.must(b.syncNightly())
 		b.wantCalls("take snapshot-u1 of volume-1", "mark snapshot-1")
@@ -189,7 +189,7 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 		b := newBench(t, objects()...)
 		b.refresh()
 		b.must(b.client.SnapshotV1().VolumeSnapshots("team-a").Delete(t.Context(), "nightly", metav1.DeleteOptions{}))
-		b.must(b.syncSnapshot(t.Context(), item{snapshotItem, "team-a", "nightly"}))
+		b.must(b.syncSnapshot(t.Context(), b.loop.Attempt(item{snapshotItem, "team-a", "nightly"})))
 		b.wantCalls()
 		b.wantEvents()
 		if b.content() != nil {
@@ -207,7 +207,7 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 	t.Run("another content has the name", func(t *testing.T) {
 		b := newBench(t, append(objects(), recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.Driver = "other" }))...)
 		b.must(b.contents.Replace(nil, ""))
-		b.must(b.syncSnapshot(t.Context(), item{snapshotItem, "team-a", "nightly"}))
+		b.must(b.syncSnapshot(t.Context(), b.loop.Attempt(item{snapshotItem, "team-a", "nightly"})))
 		b.wantCalls()
 		b.wantEvents("Warning SnapshotContentConflict")
 	})
@@ -517,7 +517,7 @@ func TestContentThatWasJustRetainedIsNotReported(t *testing.T) {
 	retained.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
 	retained.Annotations[record.AnnotationSnapshotBeingDeleted] = "yes"
 	b.must(b.client.Tracker().Update(snapshotv1.SchemeGroupVersion.WithResource("volumesnapshotcontents"), retained, ""))
-	b.must(b.syncContent(t.Context(), item{contentItem, "", "snapcontent-u1"}))
+	b.must(b.syncContent(t.Context(), b.loop.Attempt(item{contentItem, "", "snapcontent-u1"})))
 	b.wantEvents()
 }
 
@@ -573,7 +573,7 @@ func TestKeptContentWaitsForNoPolicy(t *testing.T) {
 	b := newBench(t, recorded(nil))
 	b.must(b.syncItsContent())
 	b.PolicyChanged()
-	if n := b.queue.Len(); n > 0 {
+	if n := b.loop.Queue.Len(); n > 0 {
 		t.Errorf("another policy brings back %d kept contents", n)
 	}
 }
@@ -667,7 +667,7 @@ func TestBackendsThatHangLeaveWorkersToOthers(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, on %d backends", name, hang), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := newBench(t, namespace(), claim(nil), volume(nil), class(nil), nightly(nil))
-					defer b.queue.ShutDown()
+					defer b.loop.Queue.ShutDown()
 					silent, all := hanging{&fakeSnapshots{place: here()}, make(chan struct{})}, fakeBackends{"gold": b.backend}
 					b.Backends = all
 					for i := range contents {
@@ -683,7 +683,7 @@ func TestBackendsThatHangLeaveWorkersToOthers(t *testing.T) {
 					time.Sleep(time.Nanosecond) // only a listing that begins later frees room
 					for range b.Workers {
 						go func() {
-							for b.work(b.Context()) {
+							for b.loop.Next(b.Context()) {
 							}
 						}()
 					}
@@ -694,9 +694,9 @@ func TestBackendsThatHangLeaveWorkersToOthers(t *testing.T) {
 					}
 					close(silent.answer)
 					synctest.Wait()
-					held, waiting := b.turns.Count()
-					if left := test.left(b); left+held+waiting+b.queue.Len() > 0 {
-						t.Errorf("%d contents have not ended; %d items have a turn, %d wait for one, and %d are in the queue", left, held, waiting, b.queue.Len())
+					held, waiting := b.loop.Turns.Count()
+					if left := test.left(b); left+held+waiting+b.loop.Queue.Len() > 0 {
+						t.Errorf("%d contents have not ended; %d items have a turn, %d wait for one, and %d are in the queue", left, held, waiting, b.loop.Queue.Len())
 					}
 				})
 			})
@@ -714,18 +714,21 @@ func TestAContentThatNeedsNoTurnLeavesItsLane(t *testing.T) {
 	b.must(b.contents.Add(content))
 	busy := 0
 	of := func(n int) item { return item{snapshotItem, "x", fmt.Sprint(n)} }
-	for b.turns.Begin(of(busy), "a", "gold") {
+	for b.loop.Turns.Begin(of(busy), "a", "gold") {
 		busy++
 	}
-	b.turns.Leave(of(busy))
-	b.must(b.syncItsContent())
-	if _, waiting := b.turns.Count(); waiting != 1 {
+	b.loop.Turns.Leave(of(busy))
+	own := item{contentItem, "", content.Name}
+	b.refresh()
+	b.loop.Try(b.Context(), own)
+	if _, waiting := b.loop.Turns.Count(); waiting != 1 {
 		t.Fatalf("%d wait", waiting)
 	}
 	_, err = b.client.SnapshotV1().VolumeSnapshots("team-a").Create(b.Context(), nightly(nil), metav1.CreateOptions{})
 	b.must(err)
-	b.must(b.syncItsContent())
-	if _, waiting := b.turns.Count(); waiting != 0 {
+	b.refresh()
+	b.loop.Try(b.Context(), own)
+	if _, waiting := b.loop.Turns.Count(); waiting != 0 {
 		t.Errorf("%d wait for a turn that they do not need", waiting)
 	}
 }

@@ -107,7 +107,7 @@ func (c *Controller) countListed(name string, all []cinder.Snapshot, began time.
 		}
 	}
 	for _, tenant := range c.Ledger.FoundSnapshots(name, present, began) {
-		c.wake(roomOf(tenant))
+		c.loop.Wake(roomOf(tenant))
 	}
 }
 
@@ -126,7 +126,7 @@ func (c *Controller) isImported(stamp stamps.Snapshot, s cinder.Snapshot) bool {
 // release frees room, and brings back the snapshots that wait for it.
 func (c *Controller) release(uid types.UID, by func(types.UID) (tenant string, freed bool)) {
 	if tenant, freed := by(uid); freed {
-		c.wake(roomOf(tenant))
+		c.loop.Wake(roomOf(tenant))
 	}
 }
 

@@ -298,18 +298,18 @@ func (b *bench) content() *snapshotv1.VolumeSnapshotContent {
 
 func (b *bench) syncNightly() error {
 	b.refresh()
-	return b.syncSnapshot(b.Context(), item{snapshotItem, "team-a", "nightly"})
+	return b.syncSnapshot(b.Context(), b.loop.Attempt(item{snapshotItem, "team-a", "nightly"}))
 }
 
 func (b *bench) syncItsContent() error {
 	b.refresh()
-	return b.syncContent(b.Context(), item{contentItem, "", "snapcontent-u1"})
+	return b.syncContent(b.Context(), b.loop.Attempt(item{contentItem, "", "snapcontent-u1"}))
 }
 
 // drain works on everything that is in the queue.
 func (b *bench) drain() {
-	for b.queue.Len() > 0 {
-		b.work(b.Context())
+	for b.loop.Queue.Len() > 0 {
+		b.loop.Next(b.Context())
 	}
 }
 

@@ -124,7 +124,7 @@ func (i *importing) run(ctx context.Context) (err error) {
 	if i.handle, err = record.ImportedHandle(i.content); err != nil {
 		return &denied{reason: "SnapshotImportRefused", message: err.Error()}
 	}
-	if done, err := i.resume(ctx); done || err != nil || i.waits {
+	if done, err := i.resume(ctx); done || err != nil || i.Waits() {
 		return err
 	}
 	class := i.content.Annotations[record.AnnotationStorageClass]
@@ -137,10 +137,9 @@ func (i *importing) run(ctx context.Context) (err error) {
 	if slices.Contains(decision.Backends, i.handle.Backend) {
 		i.origin.Backend = i.handle.Backend
 	}
-	if !i.begin(decision.Tenant, i.origin.Backend) {
+	if !i.Begin(decision.Tenant, i.origin.Backend) {
 		return nil // its turn brings it back
 	}
-	defer i.turns.End(i.item)
 	ctx, requests := trail.WithRequestIDs(ctx)
 	ctx = i.Caller(ctx, decision.Tenant)
 	if done, err := i.refresh(ctx); done || err != nil {
@@ -174,10 +173,9 @@ func (i *importing) resume(ctx context.Context) (done bool, err error) {
 	if unhealthy := backend.Health(); unhealthy != nil {
 		return false, unhealthy
 	}
-	if !i.begin(origin.Tenant, origin.Backend) {
+	if !i.Begin(origin.Tenant, origin.Backend) {
 		return false, nil // its turn brings it back
 	}
-	defer i.turns.End(i.item)
 	s, found, err := backend.FindSnapshot(i.Caller(ctx, origin.Tenant), origin.SnapshotID)
 	if err != nil || !found || !i.isOf(s, i.content) || stamps.IsCSISnapshot(s) != record.IsCSISnapshot(i.content) || s.Status != cinder.StatusAvailable {
 		return false, err
@@ -533,10 +531,9 @@ func (r *removing) leaveToSidecar(ctx context.Context) error {
 	if unhealthy := backend.Health(); unhealthy != nil {
 		return unhealthy
 	}
-	if !r.begin(r.content.Annotations[record.AnnotationTenant], handle.Backend) {
+	if !r.Begin(r.content.Annotations[record.AnnotationTenant], handle.Backend) {
 		return nil // its turn brings it back
 	}
-	defer r.turns.End(r.item)
 	s, found, err := backend.FindSnapshot(ctx, handle.ID)
 	if err != nil || !found || r.isOf(s, r.content) {
 		return err

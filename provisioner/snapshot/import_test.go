@@ -70,7 +70,7 @@ func newImportBench(t *testing.T, objects ...runtime.Object) *bench {
 
 func (b *bench) syncImported() error {
 	b.refresh()
-	return b.syncContent(b.Context(), item{contentItem, "", "imported-snapshot-7"})
+	return b.syncContent(b.Context(), b.loop.Attempt(item{contentItem, "", "imported-snapshot-7"}))
 }
 
 func (b *bench) imported() *snapshotv1.VolumeSnapshotContent {
@@ -246,8 +246,8 @@ func TestSnapshotThatCannotBeImportedNow(t *testing.T) {
 		b.wantEvents("Warning BackendUnavailable backend gold does not answer", "Warning BackendUnavailable backend gold does not answer")
 		b.backend.health = nil
 		b.BackendAnswers("gold")
-		if b.queue.Len() != 1 {
-			t.Errorf("%d items came back", b.queue.Len())
+		if b.loop.Queue.Len() != 1 {
+			t.Errorf("%d items came back", b.loop.Queue.Len())
 		}
 		b.must(b.syncImported())
 		b.wantCalls("import snapshot-7 for imported-snapshot-7")
@@ -272,8 +272,8 @@ func TestSnapshotThatCannotBeImportedNow(t *testing.T) {
 		b.wantEvents(full, full)
 		b.wantCalls()
 		b.release("u9", b.Ledger.ReleaseSnapshot)
-		if b.queue.Len() != 1 {
-			t.Errorf("%d items came back", b.queue.Len())
+		if b.loop.Queue.Len() != 1 {
+			t.Errorf("%d items came back", b.loop.Queue.Len())
 		}
 		b.must(b.syncImported())
 		b.wantCalls("import snapshot-7 for imported-snapshot-7")
@@ -425,7 +425,7 @@ func TestContentOfAVolumeSnapshot(t *testing.T) {
 	}
 	b := newImportBench(t, wantingIt(nil))
 	b.snapshotEvents().OnAdd(wantingIt(nil), false)
-	if b.queue.Len() != 2 {
-		t.Errorf("%d items are queued", b.queue.Len())
+	if b.loop.Queue.Len() != 2 {
+		t.Errorf("%d items are queued", b.loop.Queue.Len())
 	}
 }

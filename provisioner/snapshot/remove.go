@@ -26,38 +26,24 @@ const askTimeout = 5 * time.Second
 // removing is one attempt at a content, usually one whose deletion was requested.
 type removing struct {
 	*Controller
-	item    item
+	*attempt
 	content *snapshotv1.VolumeSnapshotContent
-	since   parking.Moment
 	origin  record.SnapshotOrigin
 	// proven means that the API server has confirmed that the deletion is still wanted.
 	proven bool
-	// waits means that the attempt continues when its turn comes.
-	waits bool
 }
 
-// begin begins the work of a turn, or queues for one.
-func (r *removing) begin(tenant, backend string) bool {
-	r.waits = !r.turns.Begin(r.item, tenant, backend)
-	return !r.waits
-}
-
-func (c *Controller) syncContent(ctx context.Context, next item) error {
-	content, err := c.shown().contents.Get(next.name)
+func (c *Controller) syncContent(ctx context.Context, a *attempt) error {
+	content, err := c.shown().contents.Get(a.Key.name)
 	if apierrors.IsNotFound(err) {
-		c.turns.Leave(next)
 		return nil
 	}
 	if err != nil || !c.serves(content) {
 		return err
 	}
-	r := &removing{Controller: c, item: next, content: content, since: c.began(content)}
-	err = r.run(ctx)
-	if !r.waits {
-		// An earlier attempt may have waited for a turn that this one did not need.
-		c.turns.Leave(next)
-	}
-	return r.end(err)
+	c.parked.Take(content.UID)
+	r := &removing{Controller: c, attempt: a, content: content}
+	return r.end(r.run(ctx))
 }
 
 // end reports the result of the attempt on the content and its VolumeSnapshot.
@@ -79,7 +65,7 @@ func (r *removing) end(err error) error {
 		if r.content.DeletionTimestamp == nil && record.ImportedHandleOf(r.content) != "" {
 			state = parking.Denied
 		}
-		r.park(r.content, state, r.since, why.triggers...)
+		r.park(r.attempt, r.content, state, why.triggers...)
 		if why.again {
 			return err
 		}
@@ -92,7 +78,7 @@ func (r *removing) end(err error) error {
 	}
 	if unhealthy := r.health(r.origin.Backend); unhealthy != nil {
 		r.report(reasonBackendUnavailable, unhealthy.Error(), objects...)
-		r.park(r.content, parking.Blocked, r.since, backendTrigger(r.origin.Backend))
+		r.park(r.attempt, r.content, parking.Blocked, backendTrigger(r.origin.Backend))
 		return nil
 	}
 	switch {
@@ -101,7 +87,7 @@ func (r *removing) end(err error) error {
 	case record.ImportedHandleOf(r.content) != "":
 		r.report("SnapshotImportFailed", err.Error(), objects...)
 	}
-	r.park(r.content, parking.Failing, r.since, backendTrigger(r.origin.Backend))
+	r.park(r.attempt, r.content, parking.Failing, backendTrigger(r.origin.Backend))
 	return err
 }
 
@@ -198,10 +184,9 @@ func (r *removing) checkOwner(ctx context.Context) error {
 	if r.origin, err = record.SnapshotOriginOf(r.content); err != nil {
 		return err
 	}
-	if !r.begin(r.origin.Tenant, r.origin.Backend) {
+	if !r.Begin(r.origin.Tenant, r.origin.Backend) {
 		return nil // its turn brings it back
 	}
-	defer r.turns.End(r.item)
 	recorded, err := r.hasRecorded(ctx, r.origin)
 	if err != nil {
 		return err
@@ -284,10 +269,9 @@ func (r *removing) remove(ctx context.Context) error {
 	if err := r.namedOnce(); err != nil {
 		return err
 	}
-	if !r.begin(r.origin.Tenant, r.origin.Backend) {
+	if !r.Begin(r.origin.Tenant, r.origin.Backend) {
 		return nil // its turn brings it back
 	}
-	defer r.turns.End(r.item)
 	ctx, requests := trail.WithRequestIDs(ctx)
 	ctx = r.Caller(ctx, r.origin.Tenant)
 	target := r.origin.Target()

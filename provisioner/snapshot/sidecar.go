@@ -106,7 +106,8 @@ func (c *Controller) asked(ctx context.Context, pv *corev1.PersistentVolume, nam
 		return nil, nil, &refusal{"Denied", fmt.Sprintf("PersistentVolume %s is not bound to a claim in namespace %s, which has the VolumeSnapshot", pv.Name, reference.Namespace)}
 	}
 	t := &taking{
-		Controller: c, content: content, item: item{snapshotItem, reference.Namespace, reference.Name},
+		// Outside the loop: it takes no turn, since the sidecar waits.
+		Controller: c, content: content, attempt: c.loop.Attempt(item{snapshotItem, reference.Namespace, reference.Name}),
 		snapshot: &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: reference.Namespace, Name: reference.Name, UID: uid}},
 	}
 	t.originate(&source{pv, of})
@@ -187,7 +188,7 @@ func (t *taking) takeForSidecar(ctx context.Context, backend Snapshots, requests
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
-	t.Logger.Info("Took a snapshot", "tenant", t.origin.Tenant, "snapshot", t.item.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
+	t.Logger.Info("Took a snapshot", "tenant", t.origin.Tenant, "snapshot", t.Key.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
 		"volume", t.origin.VolumeID, "id", taken.ID, "sizeGiB", taken.SizeGiB, "requestID", requests.OfCreate(), "durationSeconds", time.Since(started).Seconds())
 	return taken, nil
 }
@@ -310,18 +311,17 @@ func (c *Controller) placeOfSource(content *snapshotv1.VolumeSnapshotContent) ci
 // from a backend without having said what became of them: if a call has failed for
 // good, the sidecar removes the content without requesting a deletion. A backend is in
 // the queue only once, so one listing serves all contents that were gone before it.
-func (c *Controller) syncBackend(ctx context.Context, next item) error {
-	if backend, err := c.Backends.Snapshots(next.name); err != nil || backend.Health() != nil {
-		c.turns.Leave(next)
+func (c *Controller) syncBackend(ctx context.Context, a *attempt) error {
+	backend := a.Key.name
+	if snapshots, err := c.Backends.Snapshots(backend); err != nil || snapshots.Health() != nil {
 		return nil // an audit will look, too
 	}
 	// The contents may be those of any tenants. All such listings together have the turns
 	// of one tenant, so that backends that hang leave workers to others.
-	if !c.turns.Begin(next, "", next.name) {
+	if !a.Begin("", backend) {
 		return nil // its turn brings it back
 	}
-	defer c.turns.End(next)
-	return c.sweep(ctx, next.name, true)
+	return c.sweep(ctx, backend, true)
 }
 
 // ContentsOf returns the contents that name a snapshot.

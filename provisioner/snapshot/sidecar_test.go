@@ -499,7 +499,7 @@ func TestABackendThatCannotBeListedIsNotTriedAgain(t *testing.T) {
 			b.contentEvents().OnAdd(content, false)
 			b.contentEvents().OnDelete(content)
 			b.drain()
-			if n := b.queue.NumRequeues(item{backendItem, "", test.backend}); n > 0 || b.backend.listings > 0 {
+			if n := b.loop.Queue.NumRequeues(item{backendItem, "", test.backend}); n > 0 || b.backend.listings > 0 {
 				t.Errorf("it is queued again (%d), and %d listings were read", n, b.backend.listings)
 			}
 		})

@@ -24,9 +24,8 @@ import (
 // taking is one attempt to take the snapshot of a VolumeSnapshot.
 type taking struct {
 	*Controller
-	item     item
+	*attempt
 	snapshot *snapshotv1.VolumeSnapshot
-	since    parking.Moment
 	// content is the content as it was last seen, nil if there is none.
 	content *snapshotv1.VolumeSnapshotContent
 	origin  record.SnapshotOrigin
@@ -34,16 +33,16 @@ type taking struct {
 	mode    *corev1.PersistentVolumeMode
 }
 
-func (c *Controller) syncSnapshot(ctx context.Context, next item) error {
-	snapshot, err := c.shown().snapshots.VolumeSnapshots(next.namespace).Get(next.name)
+func (c *Controller) syncSnapshot(ctx context.Context, a *attempt) error {
+	snapshot, err := c.shown().snapshots.VolumeSnapshots(a.Key.namespace).Get(a.Key.name)
 	if apierrors.IsNotFound(err) {
-		c.turns.Leave(next)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	t := &taking{Controller: c, item: next, snapshot: snapshot, since: c.began(snapshot)}
+	c.parked.Take(snapshot.UID)
+	t := &taking{Controller: c, attempt: a, snapshot: snapshot}
 	if snapshot.Spec.Source.PersistentVolumeClaimName == nil {
 		return nil // syncContent answers for pre-provisioned contents
 	}
@@ -63,7 +62,6 @@ func (t *taking) end(err error) error {
 		// The deletion event may have come before the reservation. As long as the cache
 		// shows the VolumeSnapshot, that event is still to come.
 		t.release(t.snapshot.UID, t.Ledger.ReleaseSnapshotReservation)
-		t.turns.Leave(t.item)
 		return nil
 	}
 	var why *denied
@@ -72,30 +70,28 @@ func (t *taking) end(err error) error {
 	case err == nil, errors.As(err, &changed):
 		return nil
 	case errors.As(err, &why):
-		t.turns.Leave(t.item)
 		if t.content == nil {
 			t.release(t.snapshot.UID, t.Ledger.ReleaseSnapshotReservation)
 		}
 		if !why.silent {
 			t.report(why.reason, why.message, t.snapshot)
 		}
-		t.park(t.snapshot, parking.Denied, t.since, append(why.triggers, parking.Trigger{Kind: parking.Namespace, Name: t.snapshot.Namespace})...)
+		t.park(t.attempt, t.snapshot, parking.Denied, append(why.triggers, parking.Trigger{Kind: parking.Namespace, Name: t.snapshot.Namespace})...)
 		return nil
 	}
 	if unhealthy := t.health(t.origin.Backend); unhealthy != nil {
 		t.report(reasonBackendUnavailable, unhealthy.Error(), t.snapshot)
-		t.park(t.snapshot, parking.Blocked, t.since, backendTrigger(t.origin.Backend))
+		t.park(t.attempt, t.snapshot, parking.Blocked, backendTrigger(t.origin.Backend))
 		return nil
 	}
 	t.report("SnapshotFailed", err.Error(), t.snapshot)
-	t.park(t.snapshot, parking.Failing, t.since, backendTrigger(t.origin.Backend))
+	t.park(t.attempt, t.snapshot, parking.Failing, backendTrigger(t.origin.Backend))
 	return err
 }
 
 // run takes a VolumeSnapshot through all steps of an attempt.
 func (t *taking) run(ctx context.Context) error {
 	if t.isOver() {
-		t.turns.Leave(t.item)
 		return nil
 	}
 	var class *snapshotv1.VolumeSnapshotClass
@@ -117,10 +113,9 @@ func (t *taking) run(ctx context.Context) error {
 	if unhealthy := backend.Health(); unhealthy != nil {
 		return unhealthy
 	}
-	if !t.turns.Begin(t.item, t.origin.Tenant, t.origin.Backend) {
+	if !t.Begin(t.origin.Tenant, t.origin.Backend) {
 		return nil // its turn brings it back
 	}
-	defer t.turns.End(t.item)
 	ctx, requests := trail.WithRequestIDs(ctx)
 	ctx = t.Caller(ctx, t.origin.Tenant)
 	if !begun {
@@ -278,7 +273,7 @@ func (t *taking) take(ctx context.Context, backend Snapshots, requests *trail.Re
 		return record.WithSnapshotRemedy(err, t.origin)
 	}
 	t.parked.Forget(t.snapshot.UID)
-	t.Logger.Info("Took a snapshot", "tenant", t.origin.Tenant, "snapshot", t.item.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
+	t.Logger.Info("Took a snapshot", "tenant", t.origin.Tenant, "snapshot", t.Key.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
 		"volume", t.origin.VolumeID, "id", taken.ID, "sizeGiB", taken.SizeGiB, "requestID", requests.OfCreate(), "durationSeconds", time.Since(started).Seconds())
 	return nil
 }
@@ -299,7 +294,7 @@ func (t *taking) stillWanted(ctx context.Context, _ cinder.Volume) error {
 	live, err := t.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, t.origin.Content, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && (live.UID != t.content.UID || live.DeletionTimestamp != nil):
-		return &changedError{"the snapshot of VolumeSnapshot " + t.item.String() + " is not taken: its VolumeSnapshotContent is being deleted"}
+		return &changedError{"the snapshot of VolumeSnapshot " + t.Key.String() + " is not taken: its VolumeSnapshotContent is being deleted"}
 	case err != nil:
 		return fmt.Errorf("cannot tell whether the snapshot is still wanted: %w", err)
 	}

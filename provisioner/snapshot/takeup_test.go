@@ -618,10 +618,10 @@ func TestSnapshotThatBecomesFree(t *testing.T) {
 			}
 			test.gone(b)
 			var queued []string
-			for b.queue.Len() > 0 {
-				next, _ := b.queue.Get()
+			for b.loop.Queue.Len() > 0 {
+				next, _ := b.loop.Queue.Get()
 				queued = append(queued, fmt.Sprint(next.kind, " ", next.name))
-				b.queue.Done(next)
+				b.loop.Queue.Done(next)
 			}
 			if !slices.Contains(queued, "VolumeSnapshotContent imported-snapshot-7") {
 				t.Errorf("queued are %q", queued)
@@ -636,8 +636,8 @@ func TestContentsOfTheDriverNeedTheDriver(t *testing.T) {
 	b := newDriverBench(t, forDriver(nil), wantingIt(nil))
 	b.CSI = false
 	b.contentEvents().OnAdd(forDriver(nil), false)
-	if b.queue.Len() != 0 {
-		t.Errorf("%d items are queued", b.queue.Len())
+	if b.loop.Queue.Len() != 0 {
+		t.Errorf("%d items are queued", b.loop.Queue.Len())
 	}
 	b.must(b.syncImported())
 	b.wantCalls()

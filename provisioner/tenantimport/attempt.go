@@ -20,7 +20,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
@@ -28,14 +27,12 @@ import (
 
 // attempt is one try to give a claim what it asks for.
 type attempt struct {
-	c      *Controller
-	key    string
+	c *Controller
+	*turn
 	cached *corev1.PersistentVolumeClaim
 	class  string
 	// driver is the CSI driver if the StorageClass names it as its provisioner.
 	driver string
-	// since is taken before anything is read, so that no trigger after it is missed.
-	since parking.Moment
 
 	inForce  *policy.Policy
 	decision policy.Decision
@@ -92,7 +89,7 @@ func (a *attempt) run(ctx context.Context) error {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("cannot read claim %s: %w", a.key, err)
+		return fmt.Errorf("cannot read claim %s: %w", a.Key, err)
 	case claim.UID != a.cached.UID || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "":
 		return nil
 	}
@@ -264,7 +261,7 @@ func (a *attempt) mayHave(v cinder.Volume) bool {
 	isOthers := imports.IsForeign(v, a.c.Cluster, a.c.ClusterUID, a.decision.Tenant)
 	isGranted := a.decision.Import.Grants(policy.Existing{Name: v.Name, Type: v.Type, Metadata: v.Metadata})
 	if isOthers && isGranted {
-		a.c.Logger.Info("A claim asks for a volume that carries the stamp of another tenant or cluster", "claim", a.key, "tenant", a.decision.Tenant,
+		a.c.Logger.Info("A claim asks for a volume that carries the stamp of another tenant or cluster", "claim", a.Key, "tenant", a.decision.Tenant,
 			"volume", v.ID, "backend", a.backend, "stampCluster", stamp.Cluster, "stampTenant", stamp.Tenant)
 	}
 	return isGranted && !isOthers

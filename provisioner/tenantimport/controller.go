@@ -24,22 +24,19 @@ import (
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/cache"
 	eventrecord "k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 )
 
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
@@ -98,13 +95,10 @@ type Options struct {
 // Controller imports volumes for one term.
 type Controller struct {
 	Options
-	// queue holds the keys of claims, and those of leftovers.
-	queue   workqueue.TypedRateLimitingInterface[string]
-	limiter *backoff.Limiter
-	turns   *fairshare.Turns[string]
-	// parked are the claims that wait for a trigger, with the events about them.
-	parked  *parking.Lot[*corev1.PersistentVolumeClaim]
-	history *parking.History
+	// loop works on the keys of claims, and on those of leftovers.
+	loop *work.Loop[string]
+	// parked are the claims that wait, with the events about them.
+	parked *parking.Lot[*corev1.PersistentVolumeClaim]
 
 	mu sync.Mutex
 	// busy holds the IDs of the volumes that are being worked on; contested, those that
@@ -120,40 +114,40 @@ type leftover struct{ backend, volume, tenant string }
 // leftKey begins the keys of leftovers. No namespace has a space.
 const leftKey = "left by "
 
+// turn is an attempt at a key of the loop.
+type turn = work.Attempt[string]
+
 // New makes the controller of one term.
 func New(options Options) *Controller {
 	c := &Controller{
-		Options: options, limiter: backoff.New(retry.For(nil)), parked: parking.NewLot[*corev1.PersistentVolumeClaim](), history: parking.NewHistory(),
+		Options: options, parked: parking.NewLot[*corev1.PersistentVolumeClaim](),
 		busy: map[string]bool{}, contested: map[string]bool{}, left: map[types.UID]leftover{}, listings: map[string]*listing{},
 	}
-	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig[string](c.limiter, workqueue.TypedRateLimitingQueueConfig[string]{Name: "imports"})
-	c.turns = fairshare.New(options.Workers, func(string) int { return 0 }, c.queue.Add)
+	c.loop = work.New(work.Options[string]{
+		Name: "imports", Workers: options.Workers, Do: c.do, Describe: describe,
+		Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
+	})
 	return c
+}
+
+func describe(key string) string {
+	if claim, isLeft := strings.CutPrefix(key, leftKey); isLeft {
+		return "the worker that ends the import for claim UID " + claim
+	}
+	return "the worker that imports a volume for claim " + key
 }
 
 // Parked returns the claims that wait, with the reasons.
 func (c *Controller) Parked() *parking.Lot[*corev1.PersistentVolumeClaim] { return c.parked }
 
 // Run works until the context ends, and returns when nothing is running.
-func (c *Controller) Run(ctx context.Context) {
-	var group sync.WaitGroup
-	for range c.Workers {
-		group.Go(func() {
-			for c.next(ctx) {
-			}
-		})
-	}
-	group.Go(func() { c.Monitor.Follow(ctx, "the queue of imports", c.MaxWorkTime, c.turns.Progress) })
-	<-ctx.Done()
-	c.queue.ShutDown()
-	group.Wait()
-}
+func (c *Controller) Run(ctx context.Context) { c.loop.Run(ctx) }
 
 // Consider queues a claim that waits for an import, and forgets one that no longer
 // waits.
 func (c *Controller) Consider(claim *corev1.PersistentVolumeClaim) {
 	if c.wants(claim) {
-		c.queue.Add(keyOf(claim))
+		c.loop.Queue.Add(keyOf(claim))
 		return
 	}
 	c.over(claim)
@@ -212,84 +206,47 @@ func (c *Controller) end(claim types.UID, left leftover) {
 	c.mu.Lock()
 	c.left[claim] = left
 	c.mu.Unlock()
-	c.queue.Add(leftKey + string(claim))
+	c.loop.Queue.Add(leftKey + string(claim))
 }
 
 // over forgets a claim that no longer waits for an import.
 func (c *Controller) over(claim *corev1.PersistentVolumeClaim) {
 	c.parked.Forget(claim.UID)
-	c.limiter.Gone(keyOf(claim))
-	c.turns.Leave(keyOf(claim))
+	c.loop.Forget(keyOf(claim))
 }
 
 // Wake continues the imports that any of the triggers may unblock.
-func (c *Controller) Wake(triggers []parking.Trigger) {
-	c.history.Note(triggers)
-	for _, claim := range c.parked.TriggeredBy(triggers) {
-		c.queue.Add(keyOf(claim))
-	}
-}
+func (c *Controller) Wake(triggers []parking.Trigger) { c.loop.Wake(triggers...) }
 
-// park keeps a claim until a trigger fires. If one has fired since the given moment,
-// the claim comes back at once.
-func (c *Controller) park(claim *corev1.PersistentVolumeClaim, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
-	c.parked.Park(claim, reason, triggers)
-	if c.history.Since(since, triggers) {
-		c.queue.Add(keyOf(claim))
+// do takes a claim's turn, or a leftover's.
+func (c *Controller) do(ctx context.Context, at *turn) work.Outcome {
+	if claim, isLeft := strings.CutPrefix(at.Key, leftKey); isLeft {
+		return c.doLeft(ctx, at, types.UID(claim))
 	}
-}
-
-// next works on one key, and returns false when the queue is shut down.
-func (c *Controller) next(ctx context.Context) bool {
-	key, shutdown := c.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer c.queue.Done(key)
-	if ctx.Err() != nil {
-		return true // drain the queue; the next leader sees the same objects
-	}
-	if claim, isLeft := strings.CutPrefix(key, leftKey); isLeft {
-		task := c.Monitor.Begin("the worker that ends the import for claim UID "+claim, c.MaxWorkTime)
-		defer task.End()
-		c.workOnLeft(task.In(ctx), key, types.UID(claim))
-		return true
-	}
-	task := c.Monitor.Begin("the worker that imports a volume for claim "+key, c.MaxWorkTime)
-	defer task.End()
-	c.work(task.In(ctx), key)
-	return true
-}
-
-// work takes the claim's turn. A claim without a turn is invited back.
-func (c *Controller) work(ctx context.Context, key string) {
-	since := c.history.Now()
-	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	namespace, name, err := cache.SplitMetaNamespaceKey(at.Key)
 	if err != nil {
-		return
+		return work.Outcome{}
 	}
 	claim, err := c.Claims.PersistentVolumeClaims(namespace).Get(name)
 	if err != nil {
-		return // ClaimGone follows, or was called already
+		return work.Outcome{Done: true} // ClaimGone follows, or was called already
 	}
 	if !c.wants(claim) {
 		c.over(claim)
-		return
+		return work.Outcome{}
 	}
 	class, err := c.Classes.Get(record.ClassName(claim))
 	if err != nil || !record.IsServed(class.Provisioner, c.Name) {
 		// If the class is missing, the hub reports that, and returns the claim.
-		return
+		return work.Outcome{}
 	}
-	a := &attempt{c: c, key: key, cached: claim, class: class.Name, driver: record.DriverOf(class), since: since}
+	a := &attempt{c: c, turn: at, cached: claim, class: class.Name, driver: record.DriverOf(class)}
 	if denial := a.decide(); denial != nil {
-		c.settle(ctx, a, &deniedError{placement.DenialOf(denial)})
-		return
+		return c.settle(ctx, a, &deniedError{placement.DenialOf(denial)})
 	}
-	if !c.turns.Begin(key, a.decision.Tenant, a.decision.Backends[0]) {
-		return
+	if !at.Begin(a.decision.Tenant, a.decision.Backends[0]) {
+		return work.Outcome{}
 	}
-	defer c.turns.End(key)
 	c.parked.Take(claim.UID)
 	ctx, span := c.Tracer.Start(ctx, string(claim.UID), "import", tracing.Namespace.String(namespace), tracing.Claim.String(name), tracing.Tenant.String(a.decision.Tenant))
 	started := time.Now()
@@ -298,11 +255,12 @@ func (c *Controller) work(ctx context.Context, key string) {
 	a.took = time.Since(started)
 	span.Note(tracing.Backend.String(a.backend), tracing.Volume.String(a.volume.ID))
 	span.End(err)
-	c.settle(ctx, a, err)
+	outcome := c.settle(ctx, a, err)
 	if now, err := c.Claims.PersistentVolumeClaims(namespace).Get(name); apierrors.IsNotFound(err) || err == nil && now.UID != claim.UID {
 		// ClaimGone may have been called before the attempt reserved anything.
 		c.ClaimGone(claim)
 	}
+	return outcome
 }
 
 // hold keeps other workers from a volume, and returns false if one already has it.

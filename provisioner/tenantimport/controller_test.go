@@ -346,7 +346,7 @@ func TestVolumeMadeAfterASharedListingIsFoundSoon(t *testing.T) {
 	f.sync(f.ask("team-a", "early", "fast", "none", nil))
 	f.projects["gold"].put(data("id", nil))
 	f.ask("team-a", "mine", "fast", "id", func(claim *corev1.PersistentVolumeClaim) { claim.CreationTimestamp = metav1.Now() })
-	f.queue.Add("team-a/mine")
+	f.loop.Queue.Add("team-a/mine")
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { f.Run(ctx) })
@@ -370,7 +370,7 @@ func TestClaimsThatGoLeaveWorkersToOthers(t *testing.T) {
 	}
 	f.projects["silver"].put(data("id", nil))
 	f.ask("team-c", "theirs", "fast", "id", nil)
-	f.queue.Add("team-c/theirs")
+	f.loop.Queue.Add("team-c/theirs")
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { f.Run(ctx) })

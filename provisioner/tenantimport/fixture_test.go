@@ -261,7 +261,7 @@ func (f *fixture) term() {
 		Recorder:   f.events, Workers: 4,
 		Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour), Logger: slog.New(slog.DiscardHandler),
 	})
-	f.t.Cleanup(f.queue.ShutDown)
+	f.t.Cleanup(f.loop.Queue.ShutDown)
 }
 
 func (f *fixture) must(err error) {
@@ -316,12 +316,12 @@ func (f *fixture) remove(claim *corev1.PersistentVolumeClaim, noticed bool) {
 }
 
 // sync works on a claim once.
-func (f *fixture) sync(claim *corev1.PersistentVolumeClaim) { f.work(f.t.Context(), keyOf(claim)) }
+func (f *fixture) sync(claim *corev1.PersistentVolumeClaim) { f.loop.Try(f.t.Context(), keyOf(claim)) }
 
 // endLeftovers works on everything that claims left behind.
 func (f *fixture) endLeftovers() {
 	for claim := range maps.Clone(f.left) {
-		f.workOnLeft(f.t.Context(), leftKey+string(claim), claim)
+		f.loop.Try(f.t.Context(), leftKey+string(claim))
 	}
 }
 

@@ -14,30 +14,29 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 )
 
-// workOnLeft ends what was begun for a claim that is gone, when its turn comes. After a
+// doLeft ends what was begun for a claim that is gone, when its turn comes. After a
 // failure, the key comes back.
-func (c *Controller) workOnLeft(ctx context.Context, key string, claim types.UID) {
+func (c *Controller) doLeft(ctx context.Context, at *turn, claim types.UID) work.Outcome {
 	c.mu.Lock()
 	left, ok := c.left[claim]
 	c.mu.Unlock()
-	if !ok || !c.turns.Begin(key, left.tenant, left.backend) {
-		return
+	if !ok || !at.Begin(left.tenant, left.backend) {
+		return work.Outcome{}
 	}
-	defer c.turns.End(key)
 	err := c.endLeft(c.OnBehalfOf(ctx, left.tenant), claim, left)
-	switch {
-	case err == nil:
-		c.mu.Lock()
-		delete(c.left, claim)
-		c.mu.Unlock()
-		c.limiter.Gone(key)
-	case ctx.Err() == nil:
-		c.Logger.Warn("Cannot clean up the import of a deleted claim yet; will retry", "claimUID", claim, "backend", left.backend, "volume", left.volume, "error", err)
-		c.limiter.Failed(key, retry.For(err))
-		c.queue.AddRateLimited(key)
+	if err != nil {
+		if ctx.Err() == nil {
+			c.Logger.Warn("Cannot clean up the import of a deleted claim yet; will retry", "claimUID", claim, "backend", left.backend, "volume", left.volume, "error", err)
+		}
+		return work.Outcome{Retry: new(retry.For(err))}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.left, claim)
+	return work.Outcome{Done: true}
 }
 
 // endLeft disconnects a volume that was reserved for a claim that is gone before a

@@ -13,45 +13,41 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 )
 
 // settle decides what follows from an attempt: nothing, a retry, or waiting for a
 // trigger.
-func (c *Controller) settle(ctx context.Context, a *attempt, err error) {
+func (c *Controller) settle(ctx context.Context, a *attempt, err error) work.Outcome {
 	var denied *deniedError
 	var refusal *imports.RefusedError
 	switch {
 	case err == nil:
-		c.limiter.Gone(a.key)
 		c.succeeded(a)
-		return
+		return work.Outcome{Done: true}
 	case ctx.Err() != nil:
-		return // the next leader continues
+		return work.Outcome{} // the next leader continues
 	case errors.Is(err, errProvisioned):
 		c.leave(a)
-		return
+		return work.Outcome{}
 	case errors.Is(err, errChanged):
-		c.retry(a, err)
-		return
+		return c.retry(a, err, retry.For(nil))
 	case errors.As(err, &denied):
-		c.deny(a, denied.Denial)
-		return
+		return c.deny(a, denied.Denial)
 	case errors.As(err, &refusal) && refusal.Denial != nil:
-		c.deny(a, placement.DenialOf(refusal.Denial))
-		return
+		return c.deny(a, placement.DenialOf(refusal.Denial))
 	case errors.As(err, &refusal):
-		c.deny(a, placement.Denial{Reason: reasonRefused, Message: sentence(err)})
-		return
+		return c.deny(a, placement.Denial{Reason: reasonRefused, Message: sentence(err)})
 	}
 	if unhealthy := c.Room.Health(a.backend); unhealthy != nil {
-		c.deny(a, *c.Room.Unavailable([]ledger.PassedOver{{Backend: a.backend, Why: unhealthy.Error()}}, nil))
-		return
+		return c.deny(a, *c.Room.Unavailable([]ledger.PassedOver{{Backend: a.backend, Why: unhealthy.Error()}}, nil))
 	}
 	if cinder.IsKind(err, backends.KindContested) {
 		c.noteContest(a.volume.ID)
@@ -61,10 +57,9 @@ func (c *Controller) settle(ctx context.Context, a *attempt, err error) {
 	}
 	c.giveBackUnlessBegun(a)
 	c.Count(retry.For(err).Outcome)
-	c.limiter.Failed(a.key, retry.For(err))
-	c.retry(a, err)
 	c.parked.NoteFailure(a.cached.UID, err.Error())
-	c.park(a.cached, parking.Failing, append(always(a), parking.Trigger{Kind: parking.Credentials, Name: a.backend}, parking.Trigger{Kind: parking.Backend, Name: a.backend}), a.since)
+	a.park(parking.Failing, parking.Trigger{Kind: parking.Credentials, Name: a.backend}, parking.Trigger{Kind: parking.Backend, Name: a.backend})
+	return c.retry(a, err, retry.For(err))
 }
 
 func (c *Controller) succeeded(a *attempt) {
@@ -76,14 +71,14 @@ func (c *Controller) succeeded(a *attempt) {
 	}
 	c.report(a, corev1.EventTypeNormal, reasonImported, fmt.Sprintf("tenant %s, rule %s: volume %s (%d GiB) of backend %s is imported; its PersistentVolume %s keeps it when the claim is deleted",
 		a.decision.Tenant, a.decision.Rule, a.volume.ID, a.volume.SizeGiB, a.backend, a.saved.Name))
-	c.Logger.Info("Imported a volume", "tenant", a.decision.Tenant, "claim", a.key, "claimUID", a.cached.UID, "persistentVolume", a.saved.Name,
+	c.Logger.Info("Imported a volume", "tenant", a.decision.Tenant, "claim", a.Key, "claimUID", a.cached.UID, "persistentVolume", a.saved.Name,
 		"backend", a.backend, "volume", a.volume.ID, "sizeGiB", a.volume.SizeGiB, "requestID", a.requests.OfStamp(), "durationSeconds", a.took.Seconds())
 	c.parked.Take(a.cached.UID)
 }
 
-func (c *Controller) retry(a *attempt, err error) {
-	c.Logger.Warn("An import failed and will be retried", "claim", a.key, "backend", a.backend, "volume", a.volume.ID, "error", err)
-	c.queue.AddRateLimited(a.key)
+func (c *Controller) retry(a *attempt, err error, delay backoff.Delay) work.Outcome {
+	c.Logger.Warn("An import failed and will be retried", "claim", a.Key, "backend", a.backend, "volume", a.volume.ID, "error", err)
+	return work.Outcome{Retry: &delay}
 }
 
 // leave leaves a claim to the hub. If the hub has only reserved room so far, it gives
@@ -98,22 +93,23 @@ func (c *Controller) leave(a *attempt) {
 
 // deny parks a claim and reports why. When a volume becomes free or gets another name,
 // no trigger may fire, so the claim is also retried, but rarely.
-func (c *Controller) deny(a *attempt, denied placement.Denial) {
+func (c *Controller) deny(a *attempt, denied placement.Denial) work.Outcome {
 	c.giveBackUnlessBegun(a)
-	outcome := "denied"
+	result := "denied"
 	if denied.Reason == placement.ReasonBackendUnavailable {
-		outcome = "unavailable"
+		result = "unavailable"
 	}
-	c.Count(outcome)
+	c.Count(result)
 	c.report(a, corev1.EventTypeWarning, denied.Reason, denied.Message)
-	c.park(a.cached, parking.Denied, append(always(a), denied.Triggers...), a.since)
+	a.park(parking.Denied, denied.Triggers...)
+	var outcome work.Outcome
 	if denied.Reason != string(policy.QuotaExceeded) && denied.Reason != placement.ReasonBackendUnavailable && denied.Reason != string(policy.ImportNotGranted) {
-		c.limiter.Failed(a.key, retry.Infeasible(nil))
-		c.queue.AddRateLimited(a.key)
+		outcome.Retry = new(retry.Infeasible(nil))
 		if a.claim != nil && c.ShareListings > 0 && time.Since(a.claim.CreationTimestamp.Time) < youngClaim {
-			c.queue.AddAfter(a.key, c.ShareListings)
+			c.loop.Queue.AddAfter(a.Key, c.ShareListings)
 		}
 	}
+	return outcome
 }
 
 // youngClaim is the age up to which a denied claim is retried whenever there may be a
@@ -128,10 +124,11 @@ func (c *Controller) giveBackUnlessBegun(a *attempt) {
 	}
 }
 
-// always returns the triggers of every claim: another policy, other labels, another
-// StorageClass.
-func always(a *attempt) []parking.Trigger {
-	return []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: a.cached.Namespace}, {Kind: parking.Class, Name: a.class}}
+// park keeps the claim until one of the triggers fires: these, another policy, other
+// labels, or another StorageClass.
+func (a *attempt) park(reason parking.Reason, triggers ...parking.Trigger) {
+	a.c.parked.Park(a.cached, reason, nil)
+	a.Await(append(triggers, parking.Trigger{Kind: parking.Policy}, parking.Trigger{Kind: parking.Namespace, Name: a.cached.Namespace}, parking.Trigger{Kind: parking.Class, Name: a.class})...)
 }
 
 // isWorthAnEvent reports whether an error needs an event. Errors that go away by
@@ -163,6 +160,6 @@ func (c *Controller) report(a *attempt, eventType, reason, message string) {
 	}
 	c.Recorder.Event(a.cached, eventType, reason, message)
 	if eventType == corev1.EventTypeWarning {
-		c.Logger.Info("Did not import a volume", "claim", a.key, "reason", reason, "message", message)
+		c.Logger.Info("Did not import a volume", "claim", a.Key, "reason", reason, "message", message)
 	}
 }

@@ -1,0 +1,211 @@
+// Package work is the loop under the controllers of a term. A Loop takes keys from a
+// queue and makes attempts at them; turns keep one tenant or backend from occupying all
+// workers. What an attempt returns says what follows: nothing, a retry, or, if it calls
+// Await, waiting until a trigger fires. The loop knows no objects and sends no requests.
+package work
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+)
+
+// Options configure a Loop.
+type Options[K comparable] struct {
+	// Name is the name of the queue, a plural.
+	Name string
+	// Workers is how many attempts are made at once.
+	Workers int
+	// Do makes an attempt at a key. Its context ends with the term.
+	Do func(ctx context.Context, a *Attempt[K]) Outcome
+	// Describe names the worker of a key, by a noun with its article.
+	Describe func(key K) string
+	// OwnTurns returns how many turns a tenant has at most; 0 means no limit of its own.
+	// Nil means that no tenant has one.
+	OwnTurns func(tenant string) int
+
+	// Monitor watches the work. MaxWorkTime exceeds anything that an attempt may wait
+	// for, except turns at backends.
+	Monitor     *liveness.Monitor
+	MaxWorkTime liveness.Bound
+}
+
+// Outcome says what follows from an attempt. The zero Outcome leaves everything as it
+// is: the key waits for its turn, or something else brings it back. Nothing follows from
+// an attempt that the end of the term has cut off: the next leader sees the same objects.
+type Outcome struct {
+	// Done forgets the key's failures.
+	Done bool
+	// Retry brings the key back after a delay, which grows with each failure in a row.
+	Retry *backoff.Delay
+}
+
+// Attempt is one attempt at a key.
+type Attempt[K comparable] struct {
+	Key K
+
+	loop *Loop[K]
+	// since is a moment before the attempt: triggers that fire after it are not missed.
+	since        parking.Moment
+	begun, waits bool
+}
+
+// Begin takes the key's turn, until the attempt ends. If it returns false, the attempt
+// must end, and the loop makes another one when the key's turn has come.
+func (a *Attempt[K]) Begin(tenant, backend string) bool {
+	a.begun = a.loop.Turns.Begin(a.Key, tenant, backend)
+	a.waits = !a.begun
+	return a.begun
+}
+
+// Waits reports whether the attempt must end because its turn has not come.
+func (a *Attempt[K]) Waits() bool { return a.waits }
+
+// Await brings the key back when one of the triggers fires, whether or not the attempt
+// is also retried: at once if one has fired since the attempt began.
+func (a *Attempt[K]) Await(triggers ...parking.Trigger) { a.loop.await(a.Key, triggers, a.since) }
+
+// Loop works for one term.
+type Loop[K comparable] struct {
+	options Options[K]
+	// Queue has the keys that are to be worked on.
+	Queue workqueue.TypedRateLimitingInterface[K]
+	// Turns share the workers.
+	Turns *fairshare.Turns[K]
+
+	limiter *backoff.Limiter[K]
+	history *parking.History
+
+	mu sync.Mutex
+	// awaited are the triggers of the keys that wait for one.
+	awaited map[K][]parking.Trigger
+}
+
+// New makes the loop of one term. It does nothing before Run.
+func New[K comparable](options Options[K]) *Loop[K] {
+	limiter := backoff.New[K](backoff.Delay{First: time.Second, Most: 30 * time.Second})
+	own := options.OwnTurns
+	if own == nil {
+		own = func(string) int { return 0 }
+	}
+	queue := workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[K]{Name: options.Name})
+	return &Loop[K]{
+		options: options, Queue: queue, Turns: fairshare.New(options.Workers, own, queue.Add),
+		limiter: limiter, history: parking.NewHistory(), awaited: map[K][]parking.Trigger{},
+	}
+}
+
+// Run works until the context ends, and returns when no attempt is under way.
+func (l *Loop[K]) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	for range l.options.Workers {
+		group.Go(func() {
+			for l.Next(ctx) {
+			}
+		})
+	}
+	group.Go(func() {
+		l.options.Monitor.Follow(ctx, "the queue of "+l.options.Name, l.options.MaxWorkTime, l.Turns.Progress)
+	})
+	<-ctx.Done()
+	l.Queue.ShutDown()
+	group.Wait()
+}
+
+// Next makes an attempt at the next key. It returns false when the queue is shut down.
+func (l *Loop[K]) Next(ctx context.Context) bool {
+	key, shutDown := l.Queue.Get()
+	if shutDown {
+		return false
+	}
+	defer l.Queue.Done(key)
+	if ctx.Err() == nil { // otherwise the queue is only emptied
+		l.Try(ctx, key)
+	}
+	return true
+}
+
+// Try makes an attempt at a key, and does what follows from it.
+func (l *Loop[K]) Try(ctx context.Context, key K) {
+	task := l.options.Monitor.Begin(l.options.Describe(key), l.options.MaxWorkTime)
+	defer task.End()
+	l.mu.Lock()
+	delete(l.awaited, key)
+	l.mu.Unlock()
+	a := l.Attempt(key)
+	outcome := l.options.Do(task.In(ctx), a)
+	if ctx.Err() == nil && outcome.Done {
+		l.limiter.Gone(key)
+	}
+	if ctx.Err() == nil && outcome.Retry != nil {
+		l.limiter.Failed(key, *outcome.Retry)
+		l.Queue.AddRateLimited(key)
+	}
+	switch {
+	case a.begun:
+		l.Turns.End(key)
+	case !a.waits:
+		// An earlier attempt may have waited for a turn that this one did not need.
+		l.Turns.Leave(key)
+	}
+}
+
+// Attempt returns an attempt that begins now.
+func (l *Loop[K]) Attempt(key K) *Attempt[K] {
+	return &Attempt[K]{Key: key, loop: l, since: l.history.Now()}
+}
+
+func (l *Loop[K]) await(key K, triggers []parking.Trigger, since parking.Moment) {
+	l.mu.Lock()
+	l.awaited[key] = triggers
+	l.mu.Unlock()
+	if l.history.Since(since, triggers) {
+		l.bringBack(triggers)
+	}
+}
+
+// Wake brings back the keys that any of the triggers may unblock.
+func (l *Loop[K]) Wake(triggers ...parking.Trigger) {
+	l.history.Note(triggers)
+	l.bringBack(triggers)
+}
+
+func (l *Loop[K]) bringBack(triggers []parking.Trigger) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key, awaited := range l.awaited {
+		if slices.ContainsFunc(awaited, func(one parking.Trigger) bool { return slices.Contains(triggers, one) }) {
+			delete(l.awaited, key)
+			l.Queue.Add(key)
+		}
+	}
+}
+
+// Awaiting returns the keys that wait for a trigger, in any order.
+func (l *Loop[K]) Awaiting() []K {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	keys := make([]K, 0, len(l.awaited))
+	for key := range l.awaited {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// Forget drops a key that wants nothing more. If an attempt at it is under way, that one
+// goes on.
+func (l *Loop[K]) Forget(key K) {
+	l.mu.Lock()
+	delete(l.awaited, key)
+	l.mu.Unlock()
+	l.limiter.Gone(key)
+	l.Turns.Leave(key)
+}
