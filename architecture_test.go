@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -368,26 +369,68 @@ func namesExistingTests(t *testing.T, page string, least int) {
 	}
 }
 
-// TestDecisionsHaveAnIndex: every decision has a number, a date and a line in the
-// index. Numbers only go up; a gap is left by decisions that were withdrawn or
-// that another branch is adding.
-func TestDecisionsHaveAnIndex(t *testing.T) {
-	text, err := os.ReadFile("docs/decisions.md")
+// The bounds of docs/decisions.md. Whoever changes the architecture reads all of it.
+const (
+	mostDecisions          = 40
+	mostLinesOfOneDecision = 15
+)
+
+// TestDecisionsAreFewAndShort: every decision has a number, a day and a line in the
+// index, and the page stays short enough to be read.
+func TestDecisionsAreFewAndShort(t *testing.T) {
+	titles, text := decisions(t)
+	if all := strings.Count(text, "\n## "); len(titles) != all || all > mostDecisions {
+		t.Errorf("%d of %d decisions are numbered in order and have a day; there may be %d", len(titles), all, mostDecisions)
+	}
+	for i, title := range titles {
+		if entry := fmt.Sprintf("\n%d. [%s](#%d-", i+1, title, i+1); !strings.Contains(text, entry) {
+			t.Errorf("decision %q is not in the index", title)
+		}
+	}
+	for _, record := range strings.Split(text, "\n## ")[1:] {
+		lines := slices.DeleteFunc(strings.Split(record, "\n"), func(line string) bool { return line == "" })
+		if len(lines) > mostLinesOfOneDecision {
+			t.Errorf("decision %q has %d lines, more than %d: what it does belongs into the package, what it costs and what was rejected stays", lines[0], len(lines), mostLinesOfOneDecision)
+		}
+	}
+}
+
+// decisions returns the titles of the records of docs/decisions.md, as long as they
+// are numbered in order and have a day, and the text of the page.
+func decisions(t *testing.T) (titles []string, text string) {
+	t.Helper()
+	content, err := os.ReadFile("docs/decisions.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	headings := regexp.MustCompile(`(?m)^## (\d+\. .+)\n\n\*\d{4}-\d\d-\d\d\*$`).FindAllStringSubmatch(string(text), -1)
-	if all := strings.Count(string(text), "\n## "); len(headings) != all {
-		t.Errorf("%d of %d decisions have a number and a day", len(headings), all)
-	}
-	last := 0
-	for _, heading := range headings {
-		number, title, _ := strings.Cut(heading[1], ". ")
-		before := last
-		last, _ = strconv.Atoi(number)
-		if last <= before || !strings.Contains(string(text), "\n"+number+". ["+title+"](#"+number+"-") {
-			t.Errorf("decision %q is out of order or not in the index", heading[1])
+	for _, heading := range regexp.MustCompile(`(?m)^## (\d+)\. (.+)\n\n\*\d{4}-\d\d-\d\d\*$`).FindAllStringSubmatch(string(content), -1) {
+		if heading[1] == strconv.Itoa(len(titles)+1) {
+			titles = append(titles, heading[2])
 		}
+	}
+	return titles, string(content)
+}
+
+// TestCommentsCiteDecisionsThatExist: comments cite a decision by its title, since
+// numbers change.
+func TestCommentsCiteDecisionsThatExist(t *testing.T) {
+	titles, _ := decisions(t)
+	cited := 0
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		for _, found := range regexp.MustCompile(`(?m)^\s*// .*See docs/decisions\.md, "([^"]*)`).FindAllStringSubmatch(string(content), -1) {
+			cited++
+			if !slices.Contains(titles, found[1]) {
+				t.Errorf("%s cites decision %q, which does not exist", path, found[1])
+			}
+		}
+		return err
+	})
+	if err != nil || cited < 5 {
+		t.Errorf("%d citations of decisions, %v", cited, err)
 	}
 }
 

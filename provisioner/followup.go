@@ -119,7 +119,8 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 }
 
 // awaitListing leaves a PersistentVolume to the first listing of its backend, which
-// shows that nearly all volumes need nothing.
+// shows that nearly all volumes need nothing. If it fails, every one is completed, of
+// whatever age. See docs/decisions.md, "Proof before an unrecorded volume is removed".
 func (f *Followup) awaitListing(pv *corev1.PersistentVolume) bool {
 	backend := pv.Annotations[record.AnnotationBackend]
 	if f.provisioner.placement.IsCounted(backend) || !slices.Contains(f.provisioner.Backends.Names(), backend) {

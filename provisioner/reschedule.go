@@ -25,6 +25,8 @@ import (
 // for another one when the annotation with the node is removed. It has no memory, and
 // may select the same node again. So it is asked at once the first time, and then only
 // after growing pauses.
+//
+// See docs/decisions.md, "Failed locations and other nodes".
 const (
 	firstReschedulePause = 10 * time.Second
 	maxReschedulePause   = 5 * time.Minute

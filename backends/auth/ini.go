@@ -12,7 +12,8 @@ import (
 type iniFile map[string]map[string]string
 
 // parseINI reads the dialect of git's and the cloud provider's configuration
-// files: `key = value` under `[Section]`, names in any case, comments after #
+// files (gcfg's). A general INI reader would change passwords that contain %(x)s,
+// backticks or a trailing backslash. It reads `key = value` under `[Section]`, names in any case, comments after #
 // or ;, double quotes around values that contain blanks or comment signs, and
 // \" \\ as escapes (\n and \t within quotes). It is more lenient in one
 // respect: a comment sign that directly follows another character is part of

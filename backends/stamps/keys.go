@@ -1,5 +1,7 @@
 // Package stamps says what the program writes into the metadata of volumes and snapshots:
 // whose they are, how they are used, and what they must not be taken for.
+//
+// See docs/decisions.md, "Stamps".
 package stamps
 
 import (

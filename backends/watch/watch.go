@@ -1,5 +1,7 @@
 // Package watch waits until volumes and snapshots leave a status, with as few requests
 // as possible: one round serves everything that is in flight.
+//
+// See docs/decisions.md, "Waiting for Cinder".
 package watch
 
 import (

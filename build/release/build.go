@@ -56,7 +56,9 @@ func (s source) artifact(suffix string) string {
 }
 
 // compile builds the binary of one platform. It pins every setting that the
-// environment or the path of the checkout could change.
+// environment or the path of the checkout could change. The linker sets the version,
+// because the go command's own record is missing in an archive of the source, and
+// changes with files that are not committed.
 func compile(ctx context.Context, s source, architecture, to string) error {
 	to, err := filepath.Abs(to)
 	if err != nil {

@@ -156,7 +156,9 @@ func describeForDocker(image v1.Image, tag string) (dockerImage, error) {
 
 // trustedAuthorities returns the roots of Mozilla's program, at the version in
 // go.mod. A file of certificates cannot express the limits that the program puts
-// on some of them, so those are left out.
+// on some of them, so those are left out; today there are none. They are a file and
+// not linked in, because Go uses linked roots only where it finds no others: those of
+// deploy/components/extra-ca would replace them.
 func trustedAuthorities() []byte {
 	var b bytes.Buffer
 	for root := range bundle.Roots() {

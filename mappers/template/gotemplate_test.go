@@ -10,8 +10,8 @@ import (
 )
 
 // TestTextTemplateWouldNotDo shows what text/template does where this package
-// promises something else; docs/decisions.md refers to it. If a case fails with
-// a new release of Go, the decision may be due for another look.
+// promises something else. If a case fails with a new release of Go, look again.
+// See docs/decisions.md, "Templates".
 func TestTextTemplateWouldNotDo(t *testing.T) {
 	functions := gotemplate.FuncMap{
 		"default": func(other, value any) any {

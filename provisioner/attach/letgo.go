@@ -29,6 +29,8 @@ import (
 // So no other node gets the volume, nothing gets its address at the array, and the node
 // itself gets the same attachment again.
 //
+// See docs/decisions.md, "Owed detachments and node reports".
+//
 // If the array keeps the node out, or an administrator has declared the node off, the
 // volume is taken from the node at once. Its address may then lead to another volume, so
 // the node gets nothing more before it has let go.

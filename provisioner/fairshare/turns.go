@@ -18,6 +18,8 @@ import (
 // turns, two that want everything get a third each, and there is always something left
 // for a newcomer. Waiting tenants and backends are served in turn, and each of them
 // first come, first served.
+//
+// See docs/decisions.md, "Workers, turns, and the breaker".
 type Turns[K comparable] struct {
 	capacity int
 	// own is a tenant's own limit; 0 means none.

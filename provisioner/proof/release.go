@@ -22,6 +22,8 @@ import (
 // deletion may wait minutes for its turn. By then, the PersistentVolume that it began
 // with is out of date: an operator may have changed their mind, or a node may still be
 // writing.
+//
+// See docs/decisions.md, "Released volumes and the nodes that use them".
 type Release struct {
 	ReleaseOptions
 	pv       *corev1.PersistentVolume

@@ -66,7 +66,10 @@ func RequestToHold(namespace, claim string, namespaceLabels map[string]string, p
 }
 
 // ProvisionerOf returns the provisioner that the PersistentVolume controller expects
-// to serve the claim.
+// to serve the claim. It names one only after it has found no PersistentVolume that
+// fits, so the program does not begin earlier.
+//
+// See docs/decisions.md, "The provisioning library and events".
 func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
 	if name, ok := claim.Annotations[AnnotationStorageProvisioner]; ok {
 		return name

@@ -9,7 +9,8 @@ import (
 
 // heapShare is the part of the memory limit, in percent, that the Go runtime may fill
 // before it collects garbage constantly. The rest is for memory that the runtime does
-// not count, and for the peak of a new leader, which reads every volume.
+// not count, and for the peak of a new leader, which reads every volume. Other shares
+// were measured. See docs/decisions.md, "Memory".
 const heapShare = 39
 
 // eagerCollection is GOGC. With Go's default, a heap doubles before it is collected,

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// chart is a row of panels, drawn as SVG.
+// chart is a row of panels, drawn as SVG. Plotting libraries bring fonts and rasterizers,
+// and their layout changes with each version.
 type chart struct {
 	title  string
 	panels []panel

@@ -23,7 +23,7 @@ var Lifecycle = []string{
 	"docs/how-to/default-class.md",
 	"docs/how-to/clone.md",
 	"docs/how-to/move-claim.md",
-	"docs/how-to/rotate-credentials.md",
+	"docs/how-to/connect-cinder.md",
 	"docs/how-to/retire-backend.md",
 	"docs/how-to/kustomize.md",
 	"docs/how-to/backup.md",

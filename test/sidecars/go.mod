@@ -1,5 +1,7 @@
 // The module of its own keeps the sidecars of the CSI driver and the
-// snapshot-controller, which only tests run, out of the product's go.mod.
+// snapshot-controller, which only tests run, out of the product's go.mod. They share it
+// because they need nearly the same Kubernetes libraries, which take most of the time to
+// compile. A release that disagrees with the others gets its own module again.
 module github.com/standalone-cinder/standalone-cinder/test/sidecars
 
 go 1.26.0

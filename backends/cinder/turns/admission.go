@@ -3,7 +3,9 @@ package turns
 import "context"
 
 // Admission is what the requests of one call must pass before they leave. Its
-// checks run at the last moment, since a request may wait long for its turn.
+// checks run at the last moment, since a request may wait long for its turn. It comes
+// with the context because gophercloud, which makes the requests, has no other place
+// for it, and a client for each call would lose the connections.
 type Admission struct {
 	// Waiter ends when the caller stops waiting. Requests that wait for their
 	// turn then leave the queue; those under way continue.

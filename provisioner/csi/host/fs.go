@@ -110,6 +110,8 @@ type Wanted struct {
 
 // Judge decides what to do with a device's content: use it, or format the device. It
 // refuses everything else, because another volume's data would be used or lost.
+//
+// See docs/decisions.md, "What a disk must prove".
 func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	switch {
 	case c.UUID != "" && c.UUID != w.Volume && !slices.Contains(w.Copied, c.UUID):

@@ -27,7 +27,8 @@ type Mount struct {
 }
 
 // mountTable is the table of the node's first process. It shows what kubelet and
-// containers see, even if this process sees something else.
+// containers see, even if this process sees something else. k8s.io/mount-utils reads the
+// table of its own container, and would miss that a mount does not reach the node.
 const mountTable = "/proc/1/mountinfo"
 
 // Mounts lists the node's mounts.

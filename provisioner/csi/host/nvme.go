@@ -143,7 +143,8 @@ func (h *Host) controllersAt(subsystem, portal string) ([]Controller, error) {
 }
 
 // How many seconds pass until a lost controller is tried again, and how many seconds
-// writes may wait for one.
+// writes may wait for one (Linux 5.11). It is tried forever (ctrl_loss_tmo=-1), as iSCSI
+// sessions are: a portal that was down for an hour comes back as a path.
 const (
 	reconnectDelay = 2
 	failAfter      = 60

@@ -287,7 +287,7 @@ const (
 	waiting = 12 * time.Second
 )
 
-// operate does what docs/how-to/lost-node-csi.md tells an operator to do, once everything
+// operate does what docs/how-to/lost-node.md tells an operator to do, once everything
 // is back: it reboots a node that has a volume staged that its kubelet has forgotten; and
 // if a pod waits on a node that array and program had taken for lost, it scales the pod
 // down until the node has unstaged the volume.

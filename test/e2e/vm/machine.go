@@ -66,7 +66,9 @@ func Start(ctx context.Context, options Options) (_ *Machine, err error) {
 		"-accel", "tcg", "-machine", "q35", "-m", strconv.Itoa(cmp.Or(options.Memory, smallMemory)), "-smp", "1", "-display", "none", "-no-reboot",
 		"-serial", "file:" + m.consolePath(),
 		"-kernel", options.Image.path("kernel"), "-initrd", options.Image.path("initrd"),
-		"-append", fmt.Sprintf("console=ttyS0 root=/dev/vda rw init=/node-init panic=1 node.name=%s node.initiator=%s", options.Name, options.Initiator),
+		// Without no_timer_check, the kernel of an emulated machine panics if the host is so
+		// busy that the timer's first ticks come late.
+		"-append", fmt.Sprintf("console=ttyS0 root=/dev/vda rw init=/node-init panic=1 no_timer_check node.name=%s node.initiator=%s", options.Name, options.Initiator),
 		"-drive", "file=" + options.Image.path("disk") + ",format=raw,if=virtio,snapshot=on",
 		"-netdev", "user,id=network,restrict=on,hostfwd=tcp:" + address + "-:22", "-device", "virtio-net-pci,netdev=network",
 		"-device", "virtio-rng-pci",
