@@ -289,8 +289,9 @@ type Tenant struct {
 // TenantLimits keeps one tenant's work from crowding out that of the others.
 // The limits of the backends apply as well.
 type TenantLimits struct {
-	// Concurrency is the number of the tenant's claims, and also of its
-	// deletions, that are processed at once. 0 means no limit of its own.
+	// Concurrency is the number of the tenant's claims, and as many of its deletions,
+	// snapshots, expansions and imports, that are processed at once. 0 means no limit of
+	// its own.
 	Concurrency int64 `json:"concurrency"`
 	// RequestsPerSecond bounds the requests to Cinder on the tenant's behalf,
 	// over all backends together. 0 means no limit of its own.
@@ -362,6 +363,16 @@ func (p *Policy) Tenant(name string) (*Tenant, bool) {
 		return &p.Tenants[i], true
 	}
 	return nil, false
+}
+
+// ConcurrencyOf returns how much of one kind of a tenant's work may be done at once; 0
+// means that the tenant has no limit of its own.
+func (p *Policy) ConcurrencyOf(tenant string) int {
+	t, ok := p.Tenant(tenant)
+	if !ok {
+		return 0
+	}
+	return int(t.Limits.Concurrency)
 }
 
 // MayUse reports whether any rule of the tenant names the backend.

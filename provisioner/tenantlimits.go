@@ -54,11 +54,5 @@ func (p *Provisioner) OnBehalfOf(ctx context.Context, tenant string) context.Con
 	return turns.WithCaller(ctx, turns.Caller{Tenant: tenant, Pace: p.tenantRates.of(tenant), Waits: liveness.PauseOf(ctx), Answered: trail.Answered(ctx)})
 }
 
-// ownTurns returns how many claims of a tenant may be worked on at once; 0 means that
-// the tenant has no limit.
-func (p *Provisioner) ownTurns(tenant string) int {
-	if t, ok := p.Policy().Tenant(tenant); ok {
-		return int(t.Limits.Concurrency)
-	}
-	return 0
-}
+// ownTurns returns how many claims, or deletions, of a tenant may be worked on at once.
+func (p *Provisioner) ownTurns(tenant string) int { return p.Policy().ConcurrencyOf(tenant) }

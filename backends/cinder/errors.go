@@ -59,6 +59,16 @@ func (e *Error) Error() string {
 	return text
 }
 
+// TextOf returns an error's text without the request ID of the failure that it wraps: the
+// same text for the same problem.
+func TextOf(err error) string {
+	var failed *Error
+	if !errors.As(err, &failed) || failed.RequestID == "" {
+		return err.Error()
+	}
+	return strings.ReplaceAll(err.Error(), ", "+failed.RequestID, "")
+}
+
 // Summary returns the error without the backend's name and the request ID, the
 // same for the same problem.
 func (e *Error) Summary() string {

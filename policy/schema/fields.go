@@ -101,7 +101,7 @@ func connectionFields() map[string]field {
 		"Limits.concurrency":       {description: "Concurrent requests to the backend. Default: 16.", rules: concurrency},
 		"Limits.requestsPerSecond": {description: "Requests to the backend per second; 0 means no limit. Default: 0.", rules: rate},
 
-		"TenantLimits.concurrency":       {description: "The tenant's claims, and as many of its deletions, in progress at once. Default: no limit.", rules: concurrency},
+		"TenantLimits.concurrency":       {description: "The tenant's claims, and as many of its deletions, snapshots, expansions and imports, in progress at once. Default: no limit.", rules: concurrency},
 		"TenantLimits.requestsPerSecond": {description: "Requests to Cinder per second on the tenant's behalf, across all backends; 0 means no limit. Default: 0.", rules: rate},
 
 		"Timeouts.create":  {description: "For making a volume, such as 5m. Default: 5m.", rules: positive},

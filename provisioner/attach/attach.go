@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -429,13 +428,8 @@ func failure(err error) error {
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &failed):
-		// The request ID differs every time, but the same problem must have the same
-		// text, because the text becomes the status of an object.
-		message := err.Error()
-		if failed.RequestID != "" {
-			message = strings.ReplaceAll(message, ", "+failed.RequestID, "")
-		}
-		return &controller.Failure{Kind: string(failed.Kind), Message: message, EffectUnknown: failed.EffectUnknown}
+		// The text becomes the status of an object.
+		return &controller.Failure{Kind: string(failed.Kind), Message: cinder.TextOf(err), EffectUnknown: failed.EffectUnknown}
 	case errors.As(err, &refusal):
 		return &controller.Failure{Kind: controller.Unmappable, Message: refusal.Message}
 	case refused:

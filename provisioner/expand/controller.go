@@ -120,7 +120,7 @@ type attempt = work.Attempt[string]
 func New(options Options) *Controller {
 	c := &Controller{Options: options, parked: parking.NewLot[*corev1.PersistentVolumeClaim]()}
 	c.loop = work.New(work.Options[string]{
-		Name: "expansions", Workers: options.Workers, Do: c.do,
+		Name: "expansions", Workers: options.Workers, Do: c.do, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },
 		Describe: func(key string) string { return "the worker that expands the volume of claim " + key },
 		Monitor:  options.Monitor, MaxWorkTime: options.MaxWorkTime,
 	})

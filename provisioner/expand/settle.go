@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -128,18 +127,13 @@ func isWorthAnEvent(err error) bool {
 	return true
 }
 
-// sentence returns an error's text without the request ID, so that the same problem has
-// the same text.
+// sentence returns an error's text, with the remedy for a full quota.
 func sentence(err error) string {
-	text := err.Error()
 	var failed *cinder.Error
-	if errors.As(err, &failed) && failed.RequestID != "" {
-		text = strings.ReplaceAll(text, ", "+failed.RequestID, "")
+	if errors.As(err, &failed) && failed.Kind == cinder.KindOverQuota {
+		return fmt.Sprintf("Cinder's own quota of backend %s has no room: %s; ask for less, or for a larger quota in OpenStack", failed.Backend, cinder.TextOf(err))
 	}
-	if cinder.IsKind(err, cinder.KindOverQuota) {
-		return fmt.Sprintf("Cinder's own quota of backend %s has no room: %s; ask for less, or for a larger quota in OpenStack", failed.Backend, text)
-	}
-	return text
+	return cinder.TextOf(err)
 }
 
 // report writes an event about the claim, if it is news.

@@ -179,21 +179,12 @@ type attempt = work.Attempt[item]
 func New(options Options) *Controller {
 	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), counted: map[string]bool{}, removed: map[types.UID]bool{}, kept: map[string]string{}}
 	c.loop = work.New(work.Options[item]{
-		Name: "snapshots", Workers: options.Workers, OwnTurns: c.ownTurns,
+		Name: "snapshots", Workers: options.Workers, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },
 		Do:       func(ctx context.Context, a *attempt) work.Outcome { return outcome(c.sync(ctx, a)) },
 		Describe: func(of item) string { return fmt.Sprintf("the worker for %s %s", of.kind, of) },
 		Monitor:  options.Monitor, MaxWorkTime: options.MaxWorkTime,
 	})
 	return c
-}
-
-// ownTurns returns how many snapshots of a tenant may be worked on at once; 0 means
-// that the tenant has no limit.
-func (c *Controller) ownTurns(tenant string) int {
-	if t, ok := c.Policy().Tenant(tenant); ok {
-		return int(t.Limits.Concurrency)
-	}
-	return 0
 }
 
 // Run works until the context ends. It waits for the snapshot resources, which
@@ -257,7 +248,6 @@ func (c *Controller) park(a *attempt, object metav1.Object, reason parking.Reaso
 
 // PolicyChanged brings back what was denied or failed under the previous policy.
 func (c *Controller) PolicyChanged() {
-	c.loop.Turns.Recheck()
 	c.loop.Wake(parking.Trigger{Kind: parking.Policy})
 }
 

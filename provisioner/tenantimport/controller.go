@@ -124,7 +124,7 @@ func New(options Options) *Controller {
 		busy: map[string]bool{}, contested: map[string]bool{}, left: map[types.UID]leftover{}, listings: map[string]*listing{},
 	}
 	c.loop = work.New(work.Options[string]{
-		Name: "imports", Workers: options.Workers, Do: c.do, Describe: describe,
+		Name: "imports", Workers: options.Workers, Do: c.do, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) }, Describe: describe,
 		Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
 	})
 	return c

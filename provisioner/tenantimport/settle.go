@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,7 +43,7 @@ func (c *Controller) settle(ctx context.Context, a *attempt, err error) work.Out
 	case errors.As(err, &refusal) && refusal.Denial != nil:
 		return c.deny(a, placement.DenialOf(refusal.Denial))
 	case errors.As(err, &refusal):
-		return c.deny(a, placement.Denial{Reason: reasonRefused, Message: sentence(err)})
+		return c.deny(a, placement.Denial{Reason: reasonRefused, Message: cinder.TextOf(err)})
 	}
 	if unhealthy := c.Room.Health(a.backend); unhealthy != nil {
 		return c.deny(a, *c.Room.Unavailable([]ledger.PassedOver{{Backend: a.backend, Why: unhealthy.Error()}}, nil))
@@ -53,7 +52,7 @@ func (c *Controller) settle(ctx context.Context, a *attempt, err error) work.Out
 		c.noteContest(a.volume.ID)
 	}
 	if isWorthAnEvent(err) {
-		c.report(a, corev1.EventTypeWarning, reasonFailed, sentence(err))
+		c.report(a, corev1.EventTypeWarning, reasonFailed, cinder.TextOf(err))
 	}
 	c.giveBackUnlessBegun(a)
 	c.Count(retry.For(err).Outcome)
@@ -139,17 +138,6 @@ func isWorthAnEvent(err error) bool {
 		return false
 	}
 	return true
-}
-
-// sentence returns an error's text without the request ID, so that the same problem has
-// the same text.
-func sentence(err error) string {
-	text := err.Error()
-	var failed *cinder.Error
-	if errors.As(err, &failed) && failed.RequestID != "" {
-		text = strings.ReplaceAll(text, ", "+failed.RequestID, "")
-	}
-	return text
 }
 
 // report writes an event about the claim, if it is news.

@@ -172,9 +172,13 @@ func (l *Loop[K]) await(key K, triggers []parking.Trigger, since parking.Moment)
 	}
 }
 
-// Wake brings back the keys that any of the triggers may unblock.
+// Wake brings back the keys that any of the triggers may unblock. With another policy,
+// tenants may have other limits.
 func (l *Loop[K]) Wake(triggers ...parking.Trigger) {
 	l.history.Note(triggers)
+	if slices.ContainsFunc(triggers, func(one parking.Trigger) bool { return one.Kind == parking.Policy }) {
+		l.Turns.Recheck()
+	}
 	l.bringBack(triggers)
 }
 
