@@ -38,6 +38,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -372,6 +373,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		},
 		Term:     t.Context(),
 		Stopping: f.stop,
+		Board:    parking.NewBoard(),
 		Monitor:  liveness.New(), MaxWorkTime: liveness.Always(time.Hour),
 		Logger:  slog.New(slog.DiscardHandler),
 		Metrics: NewMetrics(prometheus.NewRegistry(), registry.Protocols()),

@@ -82,7 +82,7 @@ func newFollowup(p *Provisioner, workers int) *Followup {
 	f.loop = work.New(work.Options[task]{
 		Name: "followup", Workers: workers, Do: f.attempt,
 		Describe: func(key task) string { return "the worker of " + key.Value().String() },
-		Monitor:  p.Monitor, MaxWorkTime: p.MaxWorkTime,
+		Board:    p.Board, Monitor: p.Monitor, MaxWorkTime: p.MaxWorkTime,
 	})
 	return f
 }

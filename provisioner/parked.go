@@ -26,7 +26,7 @@ type Requeue struct {
 type parked struct {
 	claims  *parking.Lot[*corev1.PersistentVolumeClaim]
 	volumes *parking.Lot[*corev1.PersistentVolume]
-	history *parking.History
+	board   *parking.Board
 
 	claimLister  corelisters.PersistentVolumeClaimLister
 	volumeLister corelisters.PersistentVolumeLister
@@ -36,22 +36,23 @@ type parked struct {
 }
 
 func newParked(options Options) *parked {
-	return &parked{
-		claims: parking.NewLot[*corev1.PersistentVolumeClaim](), volumes: parking.NewLot[*corev1.PersistentVolume](), history: parking.NewHistory(),
+	p := &parked{
+		claims: parking.NewLot[*corev1.PersistentVolumeClaim](), volumes: parking.NewLot[*corev1.PersistentVolume](), board: options.Board,
 		claimLister: options.Claims, volumeLister: options.PersistentVolumes, requeue: options.Requeue,
 		recorder: options.Recorder, logger: options.Logger,
 	}
+	options.Board.Subscribe(p.hear)
+	return p
 }
 
 // now returns a moment to pass to parkClaim or parkVolume. Take it before
 // deciding, so that a trigger that fires before the object is parked is not
 // missed.
-func (p *parked) now() parking.Moment { return p.history.Now() }
+func (p *parked) now() parking.Moment { return p.board.Now() }
 
-// wake requeues everything that is parked on any of these triggers, oldest claims
+// hear requeues everything that is parked on any of these triggers, oldest claims
 // first.
-func (p *parked) wake(triggers []parking.Trigger) {
-	p.history.Note(triggers)
+func (p *parked) hear(triggers []parking.Trigger) {
 	p.requeueClaims(p.claims.TriggeredBy(triggers))
 	p.requeueVolumes(p.volumes.TriggeredBy(triggers))
 }
@@ -102,7 +103,7 @@ func (p *parked) inviteVolume(name string) {
 // of its triggers has fired since then, the claim comes back at once.
 func (p *parked) parkClaim(claim *corev1.PersistentVolumeClaim, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
 	p.claims.Park(claim, reason, triggers)
-	if p.history.Since(since, triggers) {
+	if p.board.Since(since, triggers) {
 		p.claims.Take(claim.UID, parking.Failing)
 		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 	}
@@ -111,7 +112,7 @@ func (p *parked) parkClaim(claim *corev1.PersistentVolumeClaim, reason parking.R
 // parkVolume does for a deletion what parkClaim does for a claim.
 func (p *parked) parkVolume(pv *corev1.PersistentVolume, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
 	p.volumes.Park(pv, reason, triggers)
-	if p.history.Since(since, triggers) {
+	if p.board.Since(since, triggers) {
 		p.volumes.Take(pv.UID)
 		p.requeueVolumes([]*corev1.PersistentVolume{pv})
 	}

@@ -203,9 +203,8 @@ type Options struct {
 	// Requeue brings parked objects back.
 	Requeue Requeue
 
-	// Triggered passes every trigger on to whoever else waits for one; nil if nobody
-	// does.
-	Triggered func([]parking.Trigger)
+	// Board is where the term publishes what may unblock work. The hub subscribes first.
+	Board *parking.Board
 
 	// Import is called with each claim that is to get a volume that exists at Cinder,
 	// and LeftImport with each such volume whose claim is gone and that no

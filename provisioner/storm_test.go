@@ -90,7 +90,7 @@ func TestFreedRoomIsOfferedToClaimsThatWaitForIt(t *testing.T) {
 			if f.ShouldProvision(t.Context(), f.named("second")) {
 				t.Fatal("admitted")
 			}
-			f.wake(placement.RoomIn(c.freed))
+			f.Board.Publish(placement.RoomIn(c.freed))
 			f.wantRequeued(c.want...)
 		})
 	}

@@ -21,13 +21,13 @@ import (
 // Reconsider brings back the denied claims of a namespace after a change of the
 // namespace that might admit them.
 func (p *Provisioner) Reconsider(namespace string) {
-	p.wake(parking.Trigger{Kind: parking.Namespace, Name: namespace})
+	p.Board.Publish(parking.Trigger{Kind: parking.Namespace, Name: namespace})
 }
 
 // ReconsiderClass brings back the denied and failing claims of a StorageClass
 // that was created again.
 func (p *Provisioner) ReconsiderClass(class string) {
-	p.wake(parking.Trigger{Kind: parking.Class, Name: class})
+	p.Board.Publish(parking.Trigger{Kind: parking.Class, Name: class})
 }
 
 // attributesTrigger fires when a VolumeAttributesClass is created.
@@ -37,20 +37,16 @@ func attributesTrigger(name string) parking.Trigger {
 
 // ReconsiderAttributes brings back the denied claims that name a VolumeAttributesClass
 // that was created.
-func (p *Provisioner) ReconsiderAttributes(class string) { p.wake(attributesTrigger(class)) }
+func (p *Provisioner) ReconsiderAttributes(class string) { p.Board.Publish(attributesTrigger(class)) }
 
 // SourceChanged brings back the claims that want the content of this one.
 func (p *Provisioner) SourceChanged(namespace, claim string) {
-	if triggers := p.sources.ClaimChanged(namespace, claim); len(triggers) > 0 {
-		p.wake(triggers...)
-	}
+	p.Board.Publish(p.sources.ClaimChanged(namespace, claim)...)
 }
 
 // PopulatedChanged brings back the populators' claims that are to fill this one.
 func (p *Provisioner) PopulatedChanged(claim *corev1.PersistentVolumeClaim) {
-	if triggers := p.sources.PopulatedChanged(claim); len(triggers) > 0 {
-		p.wake(triggers...)
-	}
+	p.Board.Publish(p.sources.PopulatedChanged(claim)...)
 }
 
 // PolicyChanged brings back everything that was denied or failed under the
@@ -64,7 +60,7 @@ func (p *Provisioner) PolicyChanged() {
 			p.placement.RequestCount(name)
 		}
 	}
-	p.wake(parking.Trigger{Kind: parking.Policy})
+	p.Board.Publish(parking.Trigger{Kind: parking.Policy})
 	p.requeueCSIClaims()
 }
 
@@ -91,13 +87,13 @@ func (p *Provisioner) CredentialsChanged(backends []string) {
 	for i, name := range backends {
 		triggers[i] = parking.Trigger{Kind: parking.Credentials, Name: name}
 	}
-	p.wake(triggers...)
+	p.Board.Publish(triggers...)
 }
 
 // BackendAnswers brings back what waited for a backend or failed at it, and
 // claims that could go to it.
 func (p *Provisioner) BackendAnswers(name string) {
-	p.wake(parking.Trigger{Kind: parking.Backend, Name: name})
+	p.Board.Publish(parking.Trigger{Kind: parking.Backend, Name: name})
 }
 
 // Recount counts a backend again after its endpoint has changed, and brings back what
@@ -105,7 +101,7 @@ func (p *Provisioner) BackendAnswers(name string) {
 // because only the next login shows the new endpoint.
 func (p *Provisioner) Recount(name string) {
 	p.placement.Recount(name)
-	p.wake(parking.Trigger{Kind: parking.Backend, Name: name})
+	p.Board.Publish(parking.Trigger{Kind: parking.Backend, Name: name})
 }
 
 // NoteEarlier records which claims existed before the term. An earlier leader
@@ -113,36 +109,19 @@ func (p *Provisioner) Recount(name string) {
 // as an earlier one.
 func (p *Provisioner) NoteEarlier(claims record.EarlierClaims) {
 	p.placement.NoteEarlier(claims)
-	p.wake(parking.Trigger{Kind: parking.Earlier})
+	p.Board.Publish(parking.Trigger{Kind: parking.Earlier})
 }
 
 // NodeChanged brings back the deletions that wait for a node to release a
 // volume: the node may have released it, or be gone.
 func (p *Provisioner) NodeChanged(name string) {
-	p.wake(parking.Trigger{Kind: parking.Node, Name: name})
+	p.Board.Publish(parking.Trigger{Kind: parking.Node, Name: name})
 }
 
 // SnapshotChanged brings back the claims that want the content of a
 // VolumeSnapshot.
 func (p *Provisioner) SnapshotChanged(namespace, name string) {
-	if triggers := p.sources.SnapshotChanged(namespace, name); len(triggers) > 0 {
-		p.wake(triggers...)
-	}
-}
-
-// SnapshotGone brings back the deletion of a volume that waits for its snapshots.
-func (p *Provisioner) SnapshotGone(volumeID string) {
-	p.wake(parking.Trigger{Kind: parking.Snapshots, Name: volumeID})
-}
-
-// wake requeues everything that waits for any of these triggers, oldest claims
-// first.
-func (p *Provisioner) wake(triggers ...parking.Trigger) {
-	p.parked.wake(triggers)
-	p.followup.loop.Wake(triggers...)
-	if p.Triggered != nil {
-		p.Triggered(triggers)
-	}
+	p.Board.Publish(p.sources.SnapshotChanged(namespace, name)...)
 }
 
 // gatherFreedRoom is how long freed room accumulates before it is offered, because one
@@ -161,6 +140,6 @@ func (p *Provisioner) offerFreedRoom(ctx context.Context) {
 		if !pause(ctx, gatherFreedRoom) {
 			return
 		}
-		p.wake(p.placement.TakeFreed()...)
+		p.Board.Publish(p.placement.TakeFreed()...)
 	}
 }

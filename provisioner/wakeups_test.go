@@ -95,13 +95,13 @@ func TestTriggerJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim, pv := f.claim(nil), f.recorded()
-			before := f.parked.history.Now()
+			before := f.parked.board.Now()
 			happens(f)
 			f.parked.parkClaim(claim, parking.Failing, []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Backend, Name: "gold"}, {Kind: parking.Credentials, Name: "gold"}}, before)
 			f.wantRequeued("data")
 			f.parkForBackend(pv, "gold", errGoldDown, before)
 			f.wantRequeued("pvc-uid-1")
-			f.deny(claim, placement.Denial{Reason: "Any", Message: "any"}, f.parked.history.Now())
+			f.deny(claim, placement.Denial{Reason: "Any", Message: "any"}, f.parked.board.Now())
 			f.wantRequeued()
 		})
 	}
@@ -113,7 +113,7 @@ func TestTriggerJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim := f.claim(nil)
-			before := f.parked.history.Now()
+			before := f.parked.board.Now()
 			happens(f)
 			f.deny(claim, *f.placement.Unavailable(nil, nil), before)
 			f.wantRequeued("data")
@@ -127,7 +127,7 @@ func TestUndoingAFailureDoesNotBringItsClaimBackAtOnce(t *testing.T) {
 	f := newFixture(t)
 	gold := f.backends["gold"]
 	gold.document = `{"driver_volume_type": "vmdk", "data": {}}`
-	gold.onCall = func() { f.wake(placement.RoomIn(ledger.Scope{Kind: policy.TenantScope, Name: "a"})) }
+	gold.onCall = func() { f.Board.Publish(placement.RoomIn(ledger.Scope{Kind: policy.TenantScope, Name: "a"})) }
 	if _, err := f.provision(f.claim(nil)); err == nil || isIgnored(err) {
 		t.Errorf("error %v", err)
 	}

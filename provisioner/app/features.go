@@ -9,6 +9,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/expand"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tenantimport"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
@@ -19,7 +20,7 @@ import (
 const expandWorkers = 16
 
 // newExpander makes a term's expansion controller.
-func (a *App) newExpander(t *term) *expand.Controller {
+func (a *App) newExpander(t *term, board *parking.Board) *expand.Controller {
 	return expand.New(expand.Options{
 		Name:              a.options.ProvisionerName,
 		Cluster:           a.cluster,
@@ -37,6 +38,7 @@ func (a *App) newExpander(t *term) *expand.Controller {
 		Workers:           expandWorkers,
 		Monitor:           a.monitor,
 		MaxWorkTime:       a.maxWorkTime,
+		Board:             board,
 		Logger:            a.logger,
 		Metrics:           a.expandMetrics,
 		Tracer:            tracing.New(a.options.Traces),
@@ -81,7 +83,7 @@ const (
 )
 
 // newImporter makes a term's controller for imports by tenants.
-func (a *App) newImporter(t *term) *tenantimport.Controller {
+func (a *App) newImporter(t *term, board *parking.Board) *tenantimport.Controller {
 	return tenantimport.New(tenantimport.Options{
 		Name:        a.options.ProvisionerName,
 		Cluster:     a.cluster,
@@ -105,6 +107,7 @@ func (a *App) newImporter(t *term) *tenantimport.Controller {
 		Workers:     importWorkers,
 		Monitor:     a.monitor,
 		MaxWorkTime: a.maxWorkTime,
+		Board:       board,
 		Logger:      a.logger,
 		Tracer:      tracing.New(a.options.Traces),
 		Count:       a.importMetrics.count,
@@ -142,7 +145,7 @@ const (
 )
 
 // newSnapshots makes a term's snapshot controller.
-func (a *App) newSnapshots(t *term) *snapshot.Controller {
+func (a *App) newSnapshots(t *term, board *parking.Board) *snapshot.Controller {
 	return snapshot.New(snapshot.Options{
 		Name:              a.options.ProvisionerName,
 		Cluster:           a.cluster,
@@ -160,7 +163,7 @@ func (a *App) newSnapshots(t *term) *snapshot.Controller {
 		Recorder:          a.recorder,
 		Caller:            t.provisioner.OnBehalfOf,
 		Changed:           t.provisioner.SnapshotChanged,
-		Gone:              t.provisioner.SnapshotGone,
+		Board:             board,
 		Workers:           snapshotWorkers,
 		LookAgain:         lookForSnapshots,
 		TakeUpTime:        snapshotTakeUpTime,

@@ -55,16 +55,12 @@ type term struct {
 func (t *term) policyChanged() {
 	t.backends.update()
 	t.provisioner.PolicyChanged()
-	t.snapshots.PolicyChanged()
 }
 
 // credentialsChanged retries what may have failed because of the old credentials.
 func (t *term) credentialsChanged(backends []string) {
 	t.backends.tryAgain(backends)
 	t.provisioner.CredentialsChanged(backends)
-	for _, name := range backends {
-		t.snapshots.BackendAnswers(name)
-	}
 }
 
 // runTerm leads from election to hand-over. stop ends the acceptance of new work;
@@ -172,6 +168,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOve
 		},
 		informers: a.lendInformers(),
 	}
+	board := parking.NewBoard()
 	t.provisioner = provisioner.New(provisioner.Options{
 		Name:              a.options.ProvisionerName,
 		Cluster:           a.cluster,
@@ -199,7 +196,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOve
 			Claim:  func(claim *corev1.PersistentVolumeClaim) { t.informers.claims.Requeue(claim) },
 			Volume: func(pv *corev1.PersistentVolume) { t.informers.volumes.Requeue(pv) },
 		},
-		Triggered:     func(triggers []parking.Trigger) { t.expander.Wake(triggers); t.importer.Wake(triggers) },
+		Board:         board,
 		Import:        func(claim *corev1.PersistentVolumeClaim) { t.importer.Consider(claim) },
 		ParkedImports: func() *parking.Lot[*corev1.PersistentVolumeClaim] { return t.importer.Parked() },
 		LeftImport:    func(backend string, v cinder.Volume) { t.importer.Left(backend, v) },
@@ -213,16 +210,15 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOve
 		Monitor:     a.monitor,
 		MaxWorkTime: a.maxWorkTime,
 	})
-	t.snapshots = a.newSnapshots(t)
-	t.backends.answers = func(name string) { t.provisioner.BackendAnswers(name); t.snapshots.BackendAnswers(name) }
-	t.backends.moved = func(name string) { t.provisioner.Recount(name); t.snapshots.BackendAnswers(name) }
-	t.expander = a.newExpander(t)
-	t.importer = a.newImporter(t)
+	t.snapshots = a.newSnapshots(t, board)
+	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
+	t.expander = a.newExpander(t, board)
+	t.importer = a.newImporter(t, board)
 	t.auditor = a.newAuditor(t)
 	t.keeper = &keeper{app: a}
 	t.protector = datasource.NewProtector(datasource.ProtectorOptions{
 		Resolver: t.provisioner.Sources(), Client: a.client, Claims: a.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: a.factory.Storage().V1().StorageClasses().Lister(),
-		Logger: a.logger, Monitor: a.monitor, MaxWorkTime: a.maxWorkTime,
+		Board: board, Logger: a.logger, Monitor: a.monitor, MaxWorkTime: a.maxWorkTime,
 	})
 	t.csi = a.newCSI(work, termCtx, t, handOver)
 	t.library = a.newLibrary(work, t)
@@ -369,14 +365,10 @@ func (lent termInformers) follow(p *provisioner.Provisioner, protector *datasour
 		return nil, err
 	}
 	_, err = lent.namespaces.Follow(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) {
-			p.Reconsider(object.(*corev1.Namespace).Name)
-			snapshots.NamespaceChanged(object.(*corev1.Namespace).Name)
-		},
+		AddFunc: func(object any) { p.Reconsider(object.(*corev1.Namespace).Name) },
 		UpdateFunc: func(before, after any) {
 			if !maps.Equal(before.(*corev1.Namespace).Labels, after.(*corev1.Namespace).Labels) {
 				p.Reconsider(after.(*corev1.Namespace).Name)
-				snapshots.NamespaceChanged(after.(*corev1.Namespace).Name)
 			}
 		},
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 )
@@ -56,6 +57,8 @@ type ProtectorOptions struct {
 	Claims   corelisters.PersistentVolumeClaimLister
 	Classes  storagelisters.StorageClassLister
 	Logger   *slog.Logger
+	// Board is the term's.
+	Board *parking.Board
 
 	// Monitor watches the work. MaxWorkTime exceeds anything that the work may wait for.
 	Monitor     *liveness.Monitor
@@ -78,7 +81,7 @@ func NewProtector(options ProtectorOptions) *Protector {
 		Describe: func(key types.NamespacedName) string {
 			return "the worker that ends the protection of claim " + key.String()
 		},
-		Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
+		Board: options.Board, Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
 	})
 	return p
 }

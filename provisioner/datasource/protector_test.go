@@ -17,6 +17,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -55,7 +56,7 @@ func TestSourceOfANewCloneStaysProtected(t *testing.T) {
 		PersistentVolumes: factory.Core().V1().PersistentVolumes().Lister(), Name: "test", Cluster: "cluster-1"})
 	protector := NewProtector(ProtectorOptions{Resolver: resolver, Client: client, Claims: factory.Core().V1().PersistentVolumeClaims().Lister(),
 		Classes: factory.Storage().V1().StorageClasses().Lister(),
-		Logger:  slog.New(slog.DiscardHandler), Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Minute)})
+		Board:   parking.NewBoard(), Logger: slog.New(slog.DiscardHandler), Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Minute)})
 
 	second, begun := clone("second", ""), make(chan error)
 	copied := false

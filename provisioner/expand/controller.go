@@ -95,6 +95,8 @@ type Options struct {
 	Monitor     *liveness.Monitor
 	MaxWorkTime liveness.Bound
 
+	// Board is where the term publishes what may unblock work.
+	Board   *parking.Board
 	Logger  *slog.Logger
 	Metrics *Metrics
 	Tracer  tracing.Tracer
@@ -122,7 +124,7 @@ func New(options Options) *Controller {
 	c.loop = work.New(work.Options[string]{
 		Name: "expansions", Workers: options.Workers, Do: c.do, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },
 		Describe: func(key string) string { return "the worker that expands the volume of claim " + key },
-		Monitor:  options.Monitor, MaxWorkTime: options.MaxWorkTime,
+		Board:    options.Board, Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
 	})
 	return c
 }
@@ -227,9 +229,6 @@ func (c *Controller) over(claim *corev1.PersistentVolumeClaim) {
 		c.loop.Queue.Add(keyOf(claim))
 	}
 }
-
-// Wake continues the expansions that any of the triggers may unblock.
-func (c *Controller) Wake(triggers []parking.Trigger) { c.loop.Wake(triggers...) }
 
 // do takes the claim's turn, and one step.
 func (c *Controller) do(ctx context.Context, a *attempt) work.Outcome {

@@ -110,12 +110,12 @@ func TestDenialIsToldOnceAndLiftedByItsTrigger(t *testing.T) {
 	if events := f.newEvents(); !slices.Equal(events, []string{"Warning QuotaExceeded tenant a would use 40 of 30 GiB"}) {
 		t.Errorf("events %q", events)
 	}
-	f.Wake([]parking.Trigger{{Kind: parking.Room, Name: "tenant b"}})
+	f.Board.Publish(parking.Trigger{Kind: parking.Room, Name: "tenant b"})
 	if queued := f.queued(); len(queued) > 0 {
 		t.Errorf("another tenant's room brought back %q", queued)
 	}
 	f.room.denied = nil
-	f.Wake([]parking.Trigger{room})
+	f.Board.Publish(room)
 	if queued := f.queued(); !slices.Equal(queued, []string{"team-a/data"}) {
 		t.Errorf("queued %q", queued)
 	}
@@ -130,7 +130,7 @@ func TestTriggerDuringTheDecision(t *testing.T) {
 	claim.Spec.Resources.Requests = size("60Gi") // more than the policy allows
 	f.add(claim, pv)
 	f.client.PrependReactor("get", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
-		f.Wake([]parking.Trigger{{Kind: parking.Policy}})
+		f.Board.Publish(parking.Trigger{Kind: parking.Policy})
 		return false, nil, nil
 	})
 	f.sync("data")
@@ -177,7 +177,7 @@ func TestFailures(t *testing.T) {
 			// expansion goes on.
 			f.volumes["gold"].err, f.room.health = nil, nil
 			f.queued()
-			f.Wake([]parking.Trigger{{Kind: parking.Policy}})
+			f.Board.Publish(parking.Trigger{Kind: parking.Policy})
 			if queued := f.queued(); !slices.Equal(queued, []string{"team-a/data"}) {
 				t.Errorf("queued %q", queued)
 			}

@@ -25,6 +25,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 )
 
@@ -173,6 +174,7 @@ func newFixture(t *testing.T) *fixture {
 		PersistentVolumes: f.factory.Core().V1().PersistentVolumes().Lister(),
 		Namespaces:        f.factory.Core().V1().Namespaces().Lister(),
 		Recorder:          f.events, Workers: 4,
+		Board:   parking.NewBoard(),
 		Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour),
 		Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})

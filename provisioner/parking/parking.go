@@ -1,7 +1,7 @@
 // Package parking holds what cannot be worked on now, together with everything that
-// could unblock it. What is parked does not poll: it returns when one of its triggers
-// fires. Triggers that fire between the decision to park it and the parking itself are
-// not missed.
+// could unblock it. What is parked does not poll: it returns when one of its triggers is
+// published on the term's Board. Triggers that are published between the decision to park
+// it and the parking itself are not missed.
 package parking
 
 import (
@@ -39,53 +39,6 @@ const (
 	Earlier     TriggerKind = "earlier"     // it is known which claims are older than the term
 )
 
-// maxTriggers bounds how many triggers are distinguished. Beyond it, what fired is
-// forgotten, and every trigger counts as having fired, which costs needless checks.
-const maxTriggers = 4096
-
-// History remembers when each trigger last fired.
-type History struct {
-	mu    sync.Mutex
-	clock Moment
-	last  map[Trigger]Moment
-	// floor is when all triggers were last forgotten.
-	floor Moment
-}
-
-// Moment orders events in time.
-type Moment uint64
-
-// NewHistory makes a history in which nothing has happened.
-func NewHistory() *History { return &History{last: map[Trigger]Moment{}} }
-
-// Now returns the current moment.
-func (h *History) Now() Moment {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.clock
-}
-
-// Note records that triggers fire now.
-func (h *History) Note(triggers []Trigger) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.clock++
-	if len(h.last)+len(triggers) > maxTriggers {
-		clear(h.last)
-		h.floor = h.clock
-	}
-	for _, one := range triggers {
-		h.last[one] = h.clock
-	}
-}
-
-// Since reports whether any of the triggers fired after the moment.
-func (h *History) Since(m Moment, triggers []Trigger) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.floor > m || slices.ContainsFunc(triggers, func(one Trigger) bool { return h.last[one] > m })
-}
-
 // Reason says why an object is parked.
 type Reason string
 
@@ -100,17 +53,17 @@ const (
 
 // Lot is the set of parked objects of one kind, by UID.
 type Lot[T metav1.Object] struct {
-	mu     sync.Mutex
-	parked map[types.UID]place[T]
+	mu      sync.Mutex
+	parked  map[types.UID]place[T]
+	awaited *Awaited[types.UID]
 	// reported is the last message about each object.
 	reported map[types.UID]report
 }
 
 type place[T metav1.Object] struct {
-	object   T
-	reason   Reason
-	triggers []Trigger
-	since    time.Time
+	object T
+	reason Reason
+	since  time.Time
 }
 
 // report is a message for the author of an object.
@@ -133,14 +86,15 @@ const repeatAfter = 45 * time.Minute
 
 // NewLot makes an empty lot.
 func NewLot[T metav1.Object]() *Lot[T] {
-	return &Lot[T]{parked: map[types.UID]place[T]{}, reported: map[types.UID]report{}}
+	return &Lot[T]{parked: map[types.UID]place[T]{}, awaited: NewAwaited[types.UID](), reported: map[types.UID]report{}}
 }
 
 // Park adds an object, for one reason at a time.
 func (l *Lot[T]) Park(object T, reason Reason, triggers []Trigger) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.parked[object.GetUID()] = place[T]{object, reason, triggers, time.Now()}
+	l.parked[object.GetUID()] = place[T]{object, reason, time.Now()}
+	l.awaited.Set(object.GetUID(), triggers)
 }
 
 // NoteFailure records why the last attempt at an object failed, for List. It does not
@@ -165,6 +119,7 @@ func (l *Lot[T]) Take(uid types.UID, reasons ...Reason) (object T, ok bool) {
 		return object, false
 	}
 	delete(l.parked, uid)
+	l.awaited.Delete(uid)
 	return found.object, true
 }
 
@@ -174,13 +129,15 @@ func (l *Lot[T]) TriggeredBy(triggers []Trigger) []T {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var found []T
-	for uid, p := range l.parked {
-		if p.reason == Waiting || !slices.ContainsFunc(p.triggers, func(one Trigger) bool { return slices.Contains(triggers, one) }) {
+	for _, uid := range l.awaited.By(triggers) {
+		p := l.parked[uid]
+		if p.reason == Waiting {
 			continue
 		}
 		found = append(found, p.object)
 		if p.reason != Denied {
 			delete(l.parked, uid)
+			l.awaited.Delete(uid)
 		}
 	}
 	return found

@@ -92,20 +92,20 @@ func TestAnUnchangedReasonIsNewsOnce(t *testing.T) {
 }
 
 func TestHelpAfterAMomentIsKnown(t *testing.T) {
-	h := NewHistory()
+	h := NewBoard()
 	gold := []Trigger{{Kind: Backend, Name: "gold"}}
 	before := h.Now()
-	h.Note(gold)
+	h.Publish(gold...)
 	if !h.Since(before, gold) || h.Since(h.Now(), gold) || h.Since(before, []Trigger{{Kind: Backend, Name: "silver"}}) {
 		t.Error("a trigger was missed, or made up")
 	}
 }
 
 func TestHelpsAreForgottenRatherThanGathered(t *testing.T) {
-	h := NewHistory()
+	h := NewBoard()
 	start := h.Now()
 	for i := range 3 * maxTriggers {
-		h.Note([]Trigger{{Kind: Namespace, Name: fmt.Sprint(i)}})
+		h.Publish(Trigger{Kind: Namespace, Name: fmt.Sprint(i)})
 	}
 	if len(h.last) > maxTriggers {
 		t.Errorf("%d triggers are remembered", len(h.last))

@@ -201,7 +201,7 @@ func (c *Controller) snapshotEvents() cache.ResourceEventHandler {
 		DeleteFunc: func(object any) {
 			if snapshot, ok := deleted[*snapshotv1.VolumeSnapshot](object); ok {
 				c.forget(snapshot)
-				c.loop.Wake(snapshotTrigger(snapshot.Namespace, snapshot.Name))
+				c.Board.Publish(snapshotTrigger(snapshot.Namespace, snapshot.Name))
 				c.release(snapshot.UID, c.Ledger.ReleaseSnapshotReservation)
 				c.enqueue(contentOf(snapshot))
 			}
@@ -245,7 +245,7 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 				return
 			}
 			c.forget(content)
-			c.loop.Wake(contentTrigger(content.Name))
+			c.Board.Publish(contentTrigger(content.Name))
 			c.mu.Lock()
 			ours := content.Annotations[record.AnnotationCluster] == c.Cluster // all installations use the same driver name
 			isOpen := record.IsCSISnapshot(content) && ours && !c.removed[content.UID] && record.IsSnapshotRecorded(content) && record.SnapshotHandleOf(content) == ""
@@ -329,13 +329,7 @@ func (c *Controller) forget(object metav1.Object) {
 
 // ClaimChanged brings back the snapshots that wait for a claim.
 func (c *Controller) ClaimChanged(claim *corev1.PersistentVolumeClaim) {
-	c.loop.Wake(claimTrigger(claim.Namespace, claim.Name))
-}
-
-// NamespaceChanged brings back the snapshots of a namespace after a change that might
-// admit them.
-func (c *Controller) NamespaceChanged(name string) {
-	c.loop.Wake(parking.Trigger{Kind: parking.Namespace, Name: name})
+	c.Board.Publish(claimTrigger(claim.Namespace, claim.Name))
 }
 
 func claimTrigger(namespace, name string) parking.Trigger {

@@ -108,8 +108,8 @@ type Options struct {
 	Caller func(ctx context.Context, tenant string) context.Context
 	// Changed is called whenever a VolumeSnapshot or its content changes.
 	Changed func(namespace, name string)
-	// Gone is called when a snapshot of a volume has been removed.
-	Gone func(volumeID string)
+	// Board is where the term publishes what may unblock work.
+	Board *parking.Board
 
 	// TakeUpTime is how long the sidecar's question about an existing snapshot waits until
 	// that has been imported.
@@ -178,11 +178,12 @@ type attempt = work.Attempt[item]
 // New makes the Controller of one term.
 func New(options Options) *Controller {
 	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), counted: map[string]bool{}, removed: map[types.UID]bool{}, kept: map[string]string{}}
+	options.Board.Subscribe(c.hear) // before the loop, which brings back what waits for it
 	c.loop = work.New(work.Options[item]{
 		Name: "snapshots", Workers: options.Workers, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },
 		Do:       func(ctx context.Context, a *attempt) work.Outcome { return outcome(c.sync(ctx, a)) },
 		Describe: func(of item) string { return fmt.Sprintf("the worker for %s %s", of.kind, of) },
-		Monitor:  options.Monitor, MaxWorkTime: options.MaxWorkTime,
+		Board:    options.Board, Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
 	})
 	return c
 }
@@ -246,20 +247,16 @@ func (c *Controller) park(a *attempt, object metav1.Object, reason parking.Reaso
 	a.Await(append(triggers, parking.Trigger{Kind: parking.Policy})...)
 }
 
-// PolicyChanged brings back what was denied or failed under the previous policy.
-func (c *Controller) PolicyChanged() {
-	c.loop.Wake(parking.Trigger{Kind: parking.Policy})
-}
-
-// BackendAnswers brings back what waited for a backend or failed at it. The backend may
-// also have moved to another place, so it is counted again.
-func (c *Controller) BackendAnswers(name string) {
+// hear has a backend that answers again counted again: it may have moved to another
+// place.
+func (c *Controller) hear(triggers []parking.Trigger) {
 	c.mu.Lock()
-	if c.counted[name] {
-		c.counted[name] = false
+	defer c.mu.Unlock()
+	for _, one := range triggers {
+		if (one.Kind == parking.Backend || one.Kind == parking.Credentials) && c.counted[one.Name] {
+			c.counted[one.Name] = false
+		}
 	}
-	c.mu.Unlock()
-	c.loop.Wake(parking.Trigger{Kind: parking.Backend, Name: name})
 }
 
 // Report counts the objects that cannot continue now, by kind, state and reason.

@@ -26,6 +26,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -127,7 +128,7 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 		b.must(b.syncNightly())
 		b.wantEvents("Warning BackendUnavailable backend gold does not answer")
 		b.backend.health = nil
-		b.BackendAnswers("gold")
+		b.Board.Publish(parking.Trigger{Kind: parking.Backend, Name: "gold"})
 		if b.loop.Queue.Len() != 1 {
 			t.Errorf("%d items came back", b.loop.Queue.Len())
 		}
@@ -572,7 +573,7 @@ func TestContentThatNobodyDeletesFailsNoDeletion(t *testing.T) {
 func TestKeptContentWaitsForNoPolicy(t *testing.T) {
 	b := newBench(t, recorded(nil))
 	b.must(b.syncItsContent())
-	b.PolicyChanged()
+	b.Board.Publish(parking.Trigger{Kind: parking.Policy})
 	if n := b.loop.Queue.Len(); n > 0 {
 		t.Errorf("another policy brings back %d kept contents", n)
 	}

@@ -107,7 +107,7 @@ func (c *Controller) countListed(name string, all []cinder.Snapshot, began time.
 		}
 	}
 	for _, tenant := range c.Ledger.FoundSnapshots(name, present, began) {
-		c.loop.Wake(roomOf(tenant))
+		c.Board.Publish(roomOf(tenant))
 	}
 }
 
@@ -126,15 +126,15 @@ func (c *Controller) isImported(stamp stamps.Snapshot, s cinder.Snapshot) bool {
 // release frees room, and brings back the snapshots that wait for it.
 func (c *Controller) release(uid types.UID, by func(types.UID) (tenant string, freed bool)) {
 	if tenant, freed := by(uid); freed {
-		c.loop.Wake(roomOf(tenant))
+		c.Board.Publish(roomOf(tenant))
 	}
 }
 
 // roomOf returns the trigger that fires when a tenant has room for another snapshot.
 func roomOf(tenant string) parking.Trigger { return parking.Trigger{Kind: parking.Room, Name: tenant} }
 
-func backendTrigger(name string) parking.Trigger {
-	return parking.Trigger{Kind: parking.Backend, Name: name}
+func triggersAt(name string) []parking.Trigger {
+	return []parking.Trigger{{Kind: parking.Backend, Name: name}, {Kind: parking.Credentials, Name: name}}
 }
 
 // health returns nil while a backend answers. A backend that is not configured is

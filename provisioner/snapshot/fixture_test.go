@@ -31,6 +31,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -250,9 +251,17 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 		Ledger: ledger.New(func() *policy.Policy { return b.policy }), Client: fake.NewClientset(core...), Snapshots: b.client,
 		Claims: corelisters.NewPersistentVolumeClaimLister(claims), PersistentVolumes: volumes,
 		Namespaces: corelisters.NewNamespaceLister(namespaces), Recorder: b.recorder,
-		Caller: func(ctx context.Context, _ string) context.Context { return ctx }, Changed: func(string, string) {}, Gone: func(id string) { b.gone = append(b.gone, id) },
+		Caller: func(ctx context.Context, _ string) context.Context { return ctx }, Changed: func(string, string) {},
 		Definitions: newDefinitions(),
+		Board:       parking.NewBoard(),
 		Workers:     4, LookAgain: time.Hour, Monitor: liveness.New(), Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+	b.Board.Subscribe(func(triggers []parking.Trigger) {
+		for _, one := range triggers {
+			if one.Kind == parking.Snapshots {
+				b.gone = append(b.gone, one.Name)
+			}
+		}
 	})
 	b.caches = &caches{snapshotlisters.NewVolumeSnapshotLister(b.snapshots), snapshotlisters.NewVolumeSnapshotContentLister(b.contents), snapshotlisters.NewVolumeSnapshotClassLister(classes), nil}
 	b.refresh()

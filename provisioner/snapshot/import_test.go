@@ -18,6 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -245,7 +246,7 @@ func TestSnapshotThatCannotBeImportedNow(t *testing.T) {
 		b.must(b.syncImported())
 		b.wantEvents("Warning BackendUnavailable backend gold does not answer", "Warning BackendUnavailable backend gold does not answer")
 		b.backend.health = nil
-		b.BackendAnswers("gold")
+		b.Board.Publish(parking.Trigger{Kind: parking.Backend, Name: "gold"})
 		if b.loop.Queue.Len() != 1 {
 			t.Errorf("%d items came back", b.loop.Queue.Len())
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -51,7 +52,7 @@ func TestKeptSnapshotCountsAfterAnOutage(t *testing.T) {
 	b.backend.since = []cinder.Snapshot{stamped("snapshot-1", "u1", true)}
 	b.count(content)
 	b.contentEvents().OnDelete(content)
-	b.BackendAnswers("gold")
+	b.Board.Publish(parking.Trigger{Kind: parking.Backend, Name: "gold"})
 	b.must(b.countBackend(t.Context(), "gold"))
 	if used := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; used != 1 {
 		t.Errorf("tenant a uses %d snapshots, and there is 1", used)

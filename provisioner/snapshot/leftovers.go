@@ -13,6 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -152,7 +153,7 @@ func (c *Controller) removeLeftover(ctx context.Context, backend Snapshots, name
 	if _, err := c.shown().contents.Get(stamp.Content); apierrors.IsNotFound(err) {
 		c.release(types.UID(stamp.SnapshotUID), c.Ledger.ReleaseSnapshot)
 	}
-	c.Gone(s.VolumeID)
+	c.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: s.VolumeID})
 	return nil
 }
 

@@ -78,7 +78,7 @@ func (r *removing) end(err error) error {
 	}
 	if unhealthy := r.health(r.origin.Backend); unhealthy != nil {
 		r.report(reasonBackendUnavailable, unhealthy.Error(), objects...)
-		r.park(r.attempt, r.content, parking.Blocked, backendTrigger(r.origin.Backend))
+		r.park(r.attempt, r.content, parking.Blocked, triggersAt(r.origin.Backend)...)
 		return nil
 	}
 	switch {
@@ -87,7 +87,7 @@ func (r *removing) end(err error) error {
 	case record.ImportedHandleOf(r.content) != "":
 		r.report("SnapshotImportFailed", err.Error(), objects...)
 	}
-	r.park(r.attempt, r.content, parking.Failing, backendTrigger(r.origin.Backend))
+	r.park(r.attempt, r.content, parking.Failing, triggersAt(r.origin.Backend)...)
 	return err
 }
 
@@ -304,7 +304,7 @@ func (r *removing) remove(ctx context.Context) error {
 		return r.letGo(ctx)
 	}
 	r.noteRemoved(r.content)
-	r.Gone(r.origin.VolumeID)
+	r.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: r.origin.VolumeID})
 	r.Logger.Info("Deleted a snapshot", "tenant", r.origin.Tenant, "snapshot", r.origin.Namespace+"/"+r.origin.Name, "snapshotUID", r.origin.UID,
 		"backend", r.origin.Backend, "volume", r.origin.VolumeID, "id", r.origin.SnapshotID, "requestID", requests.OfDelete(), "durationSeconds", time.Since(started).Seconds())
 	return r.letGo(ctx)

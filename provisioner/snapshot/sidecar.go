@@ -22,6 +22,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/paging"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
@@ -288,7 +289,7 @@ func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendNa
 		return record.WithSnapshotRemedy(err, origin)
 	}
 	c.noteRemoved(content)
-	c.Gone(cmp.Or(s.VolumeID, origin.VolumeID))
+	c.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: cmp.Or(s.VolumeID, origin.VolumeID)})
 	c.Logger.Info("Deleted a snapshot", "tenant", target.Stamp.Tenant, "snapshot", target.Stamp.Namespace+"/"+target.Stamp.Snapshot, "snapshotUID", target.Stamp.SnapshotUID,
 		"backend", backendName, "volume", s.VolumeID, "id", id, "requestID", requests.OfDelete(), "durationSeconds", time.Since(started).Seconds())
 	return nil

@@ -81,11 +81,11 @@ func (t *taking) end(err error) error {
 	}
 	if unhealthy := t.health(t.origin.Backend); unhealthy != nil {
 		t.report(reasonBackendUnavailable, unhealthy.Error(), t.snapshot)
-		t.park(t.attempt, t.snapshot, parking.Blocked, backendTrigger(t.origin.Backend))
+		t.park(t.attempt, t.snapshot, parking.Blocked, triggersAt(t.origin.Backend)...)
 		return nil
 	}
 	t.report("SnapshotFailed", err.Error(), t.snapshot)
-	t.park(t.attempt, t.snapshot, parking.Failing, backendTrigger(t.origin.Backend))
+	t.park(t.attempt, t.snapshot, parking.Failing, triggersAt(t.origin.Backend)...)
 	return err
 }
 

@@ -86,6 +86,8 @@ type Options struct {
 	Monitor     *liveness.Monitor
 	MaxWorkTime liveness.Bound
 
+	// Board is where the term publishes what may unblock work.
+	Board  *parking.Board
 	Logger *slog.Logger
 	Tracer tracing.Tracer
 	// Count counts an attempt by its outcome.
@@ -125,7 +127,7 @@ func New(options Options) *Controller {
 	}
 	c.loop = work.New(work.Options[string]{
 		Name: "imports", Workers: options.Workers, Do: c.do, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) }, Describe: describe,
-		Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
+		Board: options.Board, Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
 	})
 	return c
 }
@@ -214,9 +216,6 @@ func (c *Controller) over(claim *corev1.PersistentVolumeClaim) {
 	c.parked.Forget(claim.UID)
 	c.loop.Forget(keyOf(claim))
 }
-
-// Wake continues the imports that any of the triggers may unblock.
-func (c *Controller) Wake(triggers []parking.Trigger) { c.loop.Wake(triggers...) }
 
 // do takes a claim's turn, or a leftover's.
 func (c *Controller) do(ctx context.Context, at *turn) work.Outcome {

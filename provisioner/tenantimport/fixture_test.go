@@ -28,6 +28,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
@@ -259,6 +260,7 @@ func (f *fixture) term() {
 		Classes:    f.factory.Storage().V1().StorageClasses().Lister(),
 		Namespaces: f.factory.Core().V1().Namespaces().Lister(),
 		Recorder:   f.events, Workers: 4,
+		Board:   parking.NewBoard(),
 		Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour), Logger: slog.New(slog.DiscardHandler),
 	})
 	f.t.Cleanup(f.loop.Queue.ShutDown)

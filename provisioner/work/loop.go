@@ -31,6 +31,8 @@ type Options[K comparable] struct {
 	// OwnTurns returns how many turns a tenant has at most; 0 means no limit of its own.
 	// Nil means that no tenant has one.
 	OwnTurns func(tenant string) int
+	// Board is the term's.
+	Board *parking.Board
 
 	// Monitor watches the work. MaxWorkTime exceeds anything that an attempt may wait
 	// for, except turns at backends.
@@ -82,11 +84,10 @@ type Loop[K comparable] struct {
 	Turns *fairshare.Turns[K]
 
 	limiter *backoff.Limiter[K]
-	history *parking.History
 
 	mu sync.Mutex
 	// awaited are the triggers of the keys that wait for one.
-	awaited map[K][]parking.Trigger
+	awaited *parking.Awaited[K]
 }
 
 // New makes the loop of one term. It does nothing before Run.
@@ -97,10 +98,9 @@ func New[K comparable](options Options[K]) *Loop[K] {
 		own = func(string) int { return 0 }
 	}
 	queue := workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[K]{Name: options.Name})
-	return &Loop[K]{
-		options: options, Queue: queue, Turns: fairshare.New(options.Workers, own, queue.Add),
-		limiter: limiter, history: parking.NewHistory(), awaited: map[K][]parking.Trigger{},
-	}
+	l := &Loop[K]{options: options, Queue: queue, Turns: fairshare.New(options.Workers, own, queue.Add), limiter: limiter, awaited: parking.NewAwaited[K]()}
+	options.Board.Subscribe(l.hear)
+	return l
 }
 
 // Run works until the context ends, and returns when no attempt is under way.
@@ -137,9 +137,6 @@ func (l *Loop[K]) Next(ctx context.Context) bool {
 func (l *Loop[K]) Try(ctx context.Context, key K) {
 	task := l.options.Monitor.Begin(l.options.Describe(key), l.options.MaxWorkTime)
 	defer task.End()
-	l.mu.Lock()
-	delete(l.awaited, key)
-	l.mu.Unlock()
 	a := l.Attempt(key)
 	outcome := l.options.Do(task.In(ctx), a)
 	if ctx.Err() == nil && outcome.Done {
@@ -160,22 +157,24 @@ func (l *Loop[K]) Try(ctx context.Context, key K) {
 
 // Attempt returns an attempt that begins now.
 func (l *Loop[K]) Attempt(key K) *Attempt[K] {
-	return &Attempt[K]{Key: key, loop: l, since: l.history.Now()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.awaited.Delete(key)
+	return &Attempt[K]{Key: key, loop: l, since: l.options.Board.Now()}
 }
 
 func (l *Loop[K]) await(key K, triggers []parking.Trigger, since parking.Moment) {
 	l.mu.Lock()
-	l.awaited[key] = triggers
+	l.awaited.Set(key, triggers)
 	l.mu.Unlock()
-	if l.history.Since(since, triggers) {
+	if l.options.Board.Since(since, triggers) {
 		l.bringBack(triggers)
 	}
 }
 
-// Wake brings back the keys that any of the triggers may unblock. With another policy,
+// hear brings back the keys that any of the triggers may unblock. With another policy,
 // tenants may have other limits.
-func (l *Loop[K]) Wake(triggers ...parking.Trigger) {
-	l.history.Note(triggers)
+func (l *Loop[K]) hear(triggers []parking.Trigger) {
 	if slices.ContainsFunc(triggers, func(one parking.Trigger) bool { return one.Kind == parking.Policy }) {
 		l.Turns.Recheck()
 	}
@@ -185,11 +184,9 @@ func (l *Loop[K]) Wake(triggers ...parking.Trigger) {
 func (l *Loop[K]) bringBack(triggers []parking.Trigger) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for key, awaited := range l.awaited {
-		if slices.ContainsFunc(awaited, func(one parking.Trigger) bool { return slices.Contains(triggers, one) }) {
-			delete(l.awaited, key)
-			l.Queue.Add(key)
-		}
+	for _, key := range l.awaited.By(triggers) {
+		l.awaited.Delete(key)
+		l.Queue.Add(key)
 	}
 }
 
@@ -197,18 +194,14 @@ func (l *Loop[K]) bringBack(triggers []parking.Trigger) {
 func (l *Loop[K]) Awaiting() []K {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	keys := make([]K, 0, len(l.awaited))
-	for key := range l.awaited {
-		keys = append(keys, key)
-	}
-	return keys
+	return l.awaited.Keys()
 }
 
 // Forget drops a key that wants nothing more. If an attempt at it is under way, that one
 // goes on.
 func (l *Loop[K]) Forget(key K) {
 	l.mu.Lock()
-	delete(l.awaited, key)
+	l.awaited.Delete(key)
 	l.mu.Unlock()
 	l.limiter.Gone(key)
 	l.Turns.Leave(key)

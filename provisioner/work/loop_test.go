@@ -20,7 +20,7 @@ func start(t *testing.T, workers int, own func(string) int, do func(ctx context.
 	t.Helper()
 	l := New(Options[string]{
 		Name: "things", Workers: workers, OwnTurns: own, Do: do, Describe: func(key string) string { return "the worker of " + key },
-		Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour),
+		Board: parking.NewBoard(), Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour),
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -76,8 +76,8 @@ func TestTriggersBringKeysBack(t *testing.T) {
 				if awaiting := l.Awaiting(); !slices.Equal(awaiting, []string{"a"}) {
 					t.Fatalf("%q await triggers", awaiting)
 				}
-				l.Wake(c.wakes...)
-				l.Wake(c.wakes...) // the key no longer waits
+				l.options.Board.Publish(c.wakes...)
+				l.options.Board.Publish(c.wakes...) // the key no longer waits
 				synctest.Wait()
 				if attempts != c.want {
 					t.Errorf("%d attempts, want %d", attempts, c.want)
@@ -94,7 +94,7 @@ func TestTriggerDuringAnAttemptIsNotMissed(t *testing.T) {
 		var l *Loop[string]
 		l = start(t, 1, nil, func(_ context.Context, a *Attempt[string]) Outcome {
 			if attempts++; attempts == 1 {
-				l.Wake(gold)
+				l.options.Board.Publish(gold)
 				a.Await(gold)
 			}
 			return Outcome{}
@@ -173,7 +173,7 @@ func TestAnotherPolicyMayRaiseATenantsLimit(t *testing.T) {
 			t.Fatalf("%d work", working)
 		}
 		limit = 2
-		l.Wake(parking.Trigger{Kind: parking.Policy})
+		l.options.Board.Publish(parking.Trigger{Kind: parking.Policy})
 		synctest.Wait()
 		if working != 2 {
 			t.Errorf("%d work under the new limit", working)
@@ -185,7 +185,7 @@ func TestAnotherPolicyMayRaiseATenantsLimit(t *testing.T) {
 // TestNothingFollowsTheEndOfATerm: what an attempt says is the next leader's business.
 func TestNothingFollowsTheEndOfATerm(t *testing.T) {
 	l := New(Options[string]{
-		Name: "things", Describe: func(key string) string { return key }, Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour),
+		Name: "things", Describe: func(key string) string { return key }, Board: parking.NewBoard(), Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour),
 		Do: func(context.Context, *Attempt[string]) Outcome {
 			return Outcome{Retry: &backoff.Delay{Outcome: "other"}}
 		},
@@ -202,7 +202,7 @@ func TestNothingFollowsTheEndOfATerm(t *testing.T) {
 // TestForgottenKeysLeaveNothing: neither failures, triggers, nor a wait for a turn.
 func TestForgottenKeysLeaveNothing(t *testing.T) {
 	l := New(Options[string]{
-		Name: "things", Workers: 1, Describe: func(key string) string { return key }, Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour),
+		Name: "things", Workers: 1, Describe: func(key string) string { return key }, Board: parking.NewBoard(), Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour),
 		Do: func(_ context.Context, a *Attempt[string]) Outcome {
 			a.Begin("a", "gold")
 			a.Await(gold)
