@@ -136,6 +136,9 @@ func TestComponentOfModeCSIIsTheChart(t *testing.T) {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, nodes, true); err != nil {
 			t.Fatal(err)
 		}
+		if nodes.Namespace != NodeNamespace {
+			t.Errorf("the DaemonSet is in namespace %s", nodes.Namespace)
+		}
 		pod, replicas := nodes.Spec.Template, deployment(t, overlay(t, "csi"))
 		if token := pod.Spec.AutomountServiceAccountToken; token == nil || !*token || !pod.Spec.HostNetwork || pod.Spec.Containers[0].Image != replicas.Spec.Template.Spec.Containers[0].Image {
 			t.Errorf("the pods of the nodes are %s", pod.Spec.String())
@@ -180,7 +183,7 @@ func TestNodesGetTheirFlags(t *testing.T) {
 	want := plugin.Options{
 		Endpoint: "/data/kubelet/plugins/standalone-cinder.openstack.org/csi.sock", KubeletDir: "/data/kubelet", RegistrationDir: "/data/kubelet/plugins_registry",
 		HostRoot: container.VolumeMounts[0].MountPath, StateDir: "/var/lib/standalone-cinder", NodeName: "spec.nodeName", Listen: "127.0.0.1:9809",
-		DrainTimeout: options.DrainTimeout, MakeXFS: "-i nrext64=0", Report: true, Namespace: "metadata.namespace",
+		DrainTimeout: options.DrainTimeout, MakeXFS: "-i nrext64=0", Report: true, Namespace: Namespace,
 	}
 	if err != nil || options != want {
 		t.Errorf("the options are %+v (%v), want %+v", options, err, want)

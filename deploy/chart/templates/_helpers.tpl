@@ -99,3 +99,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "standalone-cinder.lease" -}}
 {{- .Values.provisionerName | replace "/" "-" }}
 {{- end }}
+
+{{/* The namespace of the DaemonSet. */}}
+{{- define "standalone-cinder.nodeNamespace" -}}
+{{- default (printf "%s-node" (include "standalone-cinder.fullname" .)) .Values.csi.node.namespace }}
+{{- end }}
+
+{{/* A list of strings in CEL. */}}
+{{- define "standalone-cinder.celList" -}}
+[{{ range $i, $text := . }}{{ if $i }}, {{ end }}{{ squote $text }}{{ end }}]
+{{- end }}
