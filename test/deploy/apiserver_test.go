@@ -83,8 +83,7 @@ func checkPodSecurity(ctx context.Context, t *testing.T, client kubernetes.Inter
 	}
 }
 
-// checkHealthPort: with a web configuration, the probes use a port that needs
-// neither TLS nor a login.
+// checkHealthPort: the probes use a port of their own, which needs neither TLS nor a login.
 func checkHealthPort(t *testing.T, container corev1.Container) {
 	t.Helper()
 	for name, probe := range map[string]*corev1.Probe{"startup": container.StartupProbe, "liveness": container.LivenessProbe, "readiness": container.ReadinessProbe} {
