@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
@@ -62,6 +63,7 @@ func TestInstall(t *testing.T) {
 	if images := node.Images(); len(images) != 1 || !images["registry.example/standalone-cinder:v0.1.0"] {
 		t.Errorf("the pods have the images %v, not the one that README.md pushes", images)
 	}
+	checkAPIServerIsAdmitted(ctx, t, plane)
 	volumes := sim.Volumes()
 	if len(volumes) != 2 {
 		t.Errorf("Cinder has %d volumes for the two claims of deploy/examples", len(volumes))
@@ -83,6 +85,27 @@ func TestInstall(t *testing.T) {
 	}
 	if left := sim.Volumes(); len(left) > 0 {
 		t.Errorf("Cinder has %d volumes after docs/how-to/uninstall.md, such as %+v", len(left), left[0])
+	}
+}
+
+// checkAPIServerIsAdmitted: `standalone-cinder status` asks the replicas through it.
+func checkAPIServerIsAdmitted(ctx context.Context, t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(plane.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	installed, err := client.NetworkingV1().NetworkPolicies(deploy.Namespace).Get(ctx, deploy.Release, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peers := installed.Spec.Ingress[0].From
+	if len(peers) != 2 || peers[1].IPBlock == nil || peers[1].IPBlock.CIDR != addresses.Endpoints[0].Addresses[0]+"/32" {
+		t.Errorf("the replicas are reached by %v, and the API server has the addresses %v", peers, addresses.Endpoints)
 	}
 }
 

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"strings"
@@ -143,6 +144,20 @@ func TestAccountReachesNoSecretsOfOthers(t *testing.T) {
 		"any FlexVolume":                               {func() error { return volume(flex(nil)) }, "may not create PersistentVolumes of the FlexVolume driver example.com/disk; if a mapping"},
 		"the next release of Helm's":                   {func() error { return secret("sh.helm.release.v1.standalone-cinder.v2", "helm.sh/release.v1", nil) }, "may not write Secrets of type helm.sh/release.v1"},
 		"the next release, of another type":            {func() error { return secret("sh.helm.release.v1.standalone-cinder.v2", corev1.SecretTypeOpaque, nil) }, "the name sh.helm.release.v1.standalone-cinder.v2"},
+		"the next release with a generated name": {func() error {
+			_, err := account.CoreV1().Secrets(harness.Namespace).Create(w.ctx, &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "sh.helm.release.v1.standalone-cinder.v", Labels: map[string]string{"app.kubernetes.io/managed-by": "standalone-cinder"}},
+			}, dryRun)
+			return err
+		}, "the name sh.helm.release.v1.standalone-cinder.v"},
+		"iSCSI with a tenant's Secret, applied": {func() error {
+			pv := volumeOf("pvc-5f0c1f0e-8a51-4e0f-9f5a-3f1f3c1d0002", w.provisioner, iscsi(in("reach-b")))
+			pv.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"}
+			applied, err := json.Marshal(pv)
+			w.must(err)
+			_, err = account.CoreV1().PersistentVolumes().Patch(w.ctx, pv.Name, types.ApplyPatchType, applied, metav1.PatchOptions{FieldManager: "x", DryRun: dryRun.DryRun})
+			return err
+		}, forbiddenVolume},
 		"the next release under another name": {func() error {
 			return secret("innocent", corev1.SecretTypeOpaque, map[string]string{"owner": "helm", "name": "standalone-cinder"})
 		}, "may not label Secrets for other programs"},
