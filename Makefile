@@ -10,6 +10,7 @@ RACE := $(if $(shell command -v gcc cc 2>/dev/null),-race,)
 export GORACE ?= atexit_sleep_ms=10
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 MISSPELL := github.com/golangci/misspell/cmd/misspell@v0.8.0
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # Helm and kustomize, at the versions that test/deploy uses.
 RENDERERS = $(shell sed -n 's/^\t\(helm\|kustomize\) *= "\(.*\)"$$/\2/p' test/deploy/render.go)
 
@@ -61,7 +62,7 @@ OUTAGE_PATTERN := $(call pattern,$(OUTAGE_TESTS))
 # TestControlPlane tests only the control plane, which the integration tests use anyway.
 SLOW_PATTERN := $(call pattern,$(FAULT_TESTS) $(OUTAGE_TESTS) TestControlPlane)
 
-.PHONY: help build demo test render monitoring faults test-oldest e2e browser bench chaos release release-check lint fresh
+.PHONY: help build demo test render monitoring faults test-oldest e2e browser bench chaos release release-check vulncheck lint fresh
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -145,14 +146,18 @@ bench: ## throughput and requests per claim against the limit measured in the sa
 chaos: ## kills, faults and cuts while tenants claim and delete; finds what was leaked, lost, duplicated or wrongly deleted
 	$(GO) run ./test/chaos $(CHAOS)
 
-release: ## binaries, image, SBOMs, chart and checksums of VERSION=v1.2.3 (default: git describe) in dist/
+release: ## binaries, image, SBOMs, chart and checksums of VERSION=v1.2.3 (default: git describe) in dist/; SIGNING_KEY=FILE signs them
 	@echo "building for two platforms, and Helm (7 minutes on two cores the first time, later half a minute)"
 	rm -rf dist
-	cd build/release && $(GO) run . -source ../.. -out ../../dist -version '$(VERSION)'
+	cd build/release && $(GO) run . -source ../.. -out ../../dist -version '$(VERSION)' -key '$(if $(SIGNING_KEY),$(abspath $(SIGNING_KEY)))'
 
 release-check: ## build a release twice, at different places, compare all bytes, and read it back
 	@echo "building two releases (8 minutes on two cores the first time, later a minute)"
 	cd build/release && $(GO) test -count=1 -timeout 40m ./...
+
+vulncheck: ## known vulnerabilities in code that the program reaches (needs https://vuln.go.dev)
+	$(GO) run $(GOVULNCHECK) ./...
+	cd build/release && $(GO) run $(GOVULNCHECK) ./...
 
 # Findings cached by another checkout have the paths of its files, whose nolint
 # comments the linter can no longer read.

@@ -41,6 +41,7 @@ func (p *Policy) validate(d *document.Document, protocols mapping.Protocols) {
 	validateUnique(d, "backends", len(p.Backends), func(i int) string { return p.Backends[i].Name }, "rules and PersistentVolumes know backends by their names")
 	validateUnique(d, "tenants", len(p.Tenants), func(i int) string { return p.Tenants[i].Name }, "quotas count the volumes of a tenant by its name")
 	p.validateModes(d)
+	p.validatePools(d)
 	p.validateNamespaces(d)
 	p.validatePopulators(d)
 	p.validateSelectors(d)

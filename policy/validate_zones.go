@@ -98,3 +98,41 @@ func validateTopology(d *document.Document, path string, t Topology) {
 		}
 	}
 }
+
+// validatePools warns of labels that keep nodes of different tenants apart, but that a
+// node may write on itself.
+func (p *Policy) validatePools(d *document.Document) {
+	tenants := make([][]string, len(p.Backends))
+	for i := range p.Backends {
+		for k := range p.Tenants {
+			if slices.ContainsFunc(p.Tenants[k].Classes, func(c Class) bool { return slices.Contains(c.Backends, p.Backends[i].Name) }) {
+				tenants[i] = append(tenants[i], p.Tenants[k].Name)
+			}
+		}
+	}
+	for i := range p.Backends {
+		b := &p.Backends[i]
+		for _, key := range slices.Sorted(maps.Keys(b.Connector.NodeLabels)) {
+			other := slices.IndexFunc(p.Backends[:i], func(o Backend) bool {
+				value, both := o.Connector.NodeLabels[key]
+				return both && value != b.Connector.NodeLabels[key]
+			})
+			if other < 0 || slices.Equal(tenants[i], tenants[other]) || mayOnlyAdministratorsWrite(key) {
+				continue
+			}
+			at := document.Child(connectorLabels(document.Element("backends", i)), key)
+			if !d.Has(at) {
+				at = document.Child(connectorLabels("defaults"), key)
+			}
+			d.Warnf(at, "the label %s keeps the nodes of backends %q and %q apart, which different tenants use, but a node may write it on itself; if root on a node of one must not get the volumes of the other, use a key that begins with node-restriction.kubernetes.io/ (docs/explanation/security.md#tenant-isolation-ends-at-the-node)",
+				key, p.Backends[other].Name, b.Name)
+		}
+	}
+}
+
+// mayOnlyAdministratorsWrite reports whether the admission plugin NodeRestriction keeps
+// kubelets from writing a label.
+func mayOnlyAdministratorsWrite(key string) bool {
+	domain, _, _ := strings.Cut(key, "/")
+	return domain == "node-role.kubernetes.io" || domain == "node-restriction.kubernetes.io" || strings.HasSuffix(domain, ".node-restriction.kubernetes.io")
+}

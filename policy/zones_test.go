@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -331,5 +332,43 @@ func TestCoveredTopologies(t *testing.T) {
 	}
 	if parts := wide.parts([]map[string]string{set}); parts != maxParts+1 {
 		t.Errorf("%d parts", parts)
+	}
+}
+
+// TestLabelsThatNodesMayWriteSeparateNoTenants: a kubelet may write most labels of its own
+// Node, and so join the pool of another tenant.
+func TestLabelsThatNodesMayWriteSeparateNoTenants(t *testing.T) {
+	const text = `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - {name: gold-a, auth: {cloud: gold-a}, connector: {nodeLabels: {pool: a, site: north}}}
+  - {name: gold-b, auth: {cloud: gold-b}, connector: {nodeLabels: {pool: b, site: north}}}
+tenants:
+  - {name: a, namespaces: [team-a], classes: [{storageClasses: [gold], backends: [gold-a]}]}
+  - {name: b, namespaces: [team-b], classes: [{storageClasses: [gold], backends: [gold-b]}]}
+`
+	const want = `backends[1].connector.nodeLabels.pool: the label pool keeps the nodes of backends "gold-a" and "gold-b" apart, which different tenants use, but a node may write it on itself`
+	for name, test := range map[string]struct{ old, written, want string }{
+		"any label":                 {"", "", want},
+		"a zone":                    {"pool:", "topology.kubernetes.io/zone:", strings.ReplaceAll(strings.Replace(want, "nodeLabels.pool", `nodeLabels["topology.kubernetes.io/zone"]`, 1), "label pool", "label topology.kubernetes.io/zone")},
+		"a protected label":         {"pool:", "node-restriction.kubernetes.io/pool:", ""},
+		"a protected label of ours": {"pool:", "example.node-restriction.kubernetes.io/pool:", ""},
+		"the role":                  {"pool:", "node-role.kubernetes.io/a:", ""},
+		"the same tenants":          {"backends: [gold-a]", "backends: [gold-a, gold-b]", want},
+		"all use both":              {"backends: [gold-a]}]}\n  - {name: b, namespaces: [team-b], classes: [{storageClasses: [gold], backends: [gold-b]}]}", "backends: [gold-a, gold-b]}]}", ""},
+		"the same nodes":            {"pool: b", "pool: a", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := mustParse(t, strings.ReplaceAll(text, cmp.Or(test.old, "\x00"), test.written))
+			var found []string
+			for _, warning := range p.Warnings {
+				found = append(found, warning.Error())
+			}
+			all := strings.Join(found, "\n")
+			if test.want == "" && strings.Contains(all, "keeps the nodes") || !strings.Contains(all, test.want) {
+				t.Errorf("the warnings are %q, want %q", found, test.want)
+			}
+		})
 	}
 }

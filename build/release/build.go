@@ -15,14 +15,16 @@ const (
 	homepage = "https://github.com/standalone-cinder/standalone-cinder"
 	// imageDirectory is the OCI layout that the archive of the image contains.
 	imageDirectory = "image"
+	// checksums lists every file but itself and its signature.
+	checksums = "checksums.txt"
 )
 
 // platforms lists the architectures; the operating system is always Linux.
 var platforms = []string{"amd64", "arm64"}
 
 // build writes a release into an empty directory. The checksums come last: a
-// directory without them is incomplete.
-func build(ctx context.Context, s source, out string) error {
+// directory without them is incomplete. Their signature follows, if there is a signer.
+func build(ctx context.Context, s source, out string, by *signer) error {
 	if entries, err := os.ReadDir(out); err == nil && len(entries) > 0 {
 		return fmt.Errorf("%s is not empty: remove it first", out)
 	}
@@ -47,7 +49,10 @@ func build(ctx context.Context, s source, out string) error {
 	if err := errors.Join(writeImage(s, out, binaries, notices), packageChart(ctx, s, out)); err != nil {
 		return err
 	}
-	return writeChecksums(out)
+	if err := writeChecksums(out); err != nil || by == nil {
+		return err
+	}
+	return by.sign(out)
 }
 
 // artifact returns the name of a file of the release.
@@ -90,5 +95,5 @@ func writeChecksums(out string) error {
 		}
 		fmt.Fprintf(&lines, "%x  %s\n", sha256.Sum256(content), entry.Name())
 	}
-	return os.WriteFile(filepath.Join(out, "checksums.txt"), []byte(lines.String()), 0o644)
+	return os.WriteFile(filepath.Join(out, checksums), []byte(lines.String()), 0o644)
 }

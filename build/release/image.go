@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -31,8 +32,8 @@ const (
 	labelsPrefix = "org.opencontainers.image."
 )
 
-// writeImage writes the image of all platforms twice: as an OCI layout, and as
-// an archive of it.
+// writeImage writes the image of all platforms twice, as an OCI layout and as an archive
+// of it, and its digest, by which a registry knows it.
 func writeImage(s source, out string, binaries map[string]string, notices []byte) error {
 	license, err := os.ReadFile(filepath.Join(s.directory, "LICENSE"))
 	if err != nil {
@@ -89,7 +90,14 @@ func writeImage(s source, out string, binaries map[string]string, notices []byte
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(out, s.artifact("-image.tar")), archive, 0o644)
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(out, s.artifact("-image.tar")), archive, 0o644),
+		os.WriteFile(filepath.Join(out, s.artifact("-image.digest")), []byte(digest.String()+"\n"), 0o644),
+	)
 }
 
 // newImage makes an image with one layer.

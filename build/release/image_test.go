@@ -55,6 +55,9 @@ func checkImage(t *testing.T, out string, s source) {
 		t.Fatalf("index.json lists %v, expected one index", entries.Manifests)
 	}
 	entry := entries.Manifests[0]
+	if digest, err := os.ReadFile(filepath.Join(out, s.artifact("-image.digest"))); err != nil || string(digest) != entry.Digest.String()+"\n" {
+		t.Errorf("the digest is %q (%v), want %s", digest, err, entry.Digest)
+	}
 	if entry.Annotations["org.opencontainers.image.ref.name"] != testVersion || entry.Annotations["io.containerd.image.name"] != repository+":"+testVersion {
 		t.Errorf("index.json names the image %v", entry.Annotations)
 	}

@@ -1,6 +1,6 @@
 // Release builds everything that a release of standalone-cinder consists of:
 // static binaries, archives of them, a container image, SBOMs, the chart and
-// checksums. The same commit, version and toolchain give the same bytes on
+// checksums with their signature. The same commit, version and toolchain give the same bytes on
 // every machine. docs/releases.md describes the result.
 package main
 
@@ -19,12 +19,17 @@ func main() {
 	directory := flag.String("source", ".", "`directory` of the checkout")
 	out := flag.String("out", "dist", "`directory` for the result; it must be empty or absent")
 	version := flag.String("version", "", "such as v0.1.0; default is what git describe says, else "+development)
+	key := flag.String("key", "", "`file` with the private key that signs the checksums; default is no signature")
 	flag.Parse()
 
 	source, err := readSource(ctx, *directory, *version)
+	var by *signer
+	if err == nil {
+		by, err = readSigner(*key)
+	}
 	if err == nil {
 		fmt.Printf("building %s of commit %s into %s\n", source.version, source.commit, *out)
-		err = build(ctx, source, *out)
+		err = build(ctx, source, *out, by)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)

@@ -31,13 +31,14 @@ func TestRelease(t *testing.T) {
 	}
 	s := source{directory: root, version: testVersion, commit: strings.Repeat("12", 20), time: time.Unix(1795341600, 0).UTC()}
 	out := t.TempDir()
-	if err := build(t.Context(), s, out); err != nil {
+	by, public := newSigner(t)
+	if err := build(t.Context(), s, out, by); err != nil {
 		t.Fatal(err)
 	}
 	elsewhere := s
 	elsewhere.directory = copyOf(t, root)
 	again := t.TempDir()
-	if err := build(t.Context(), elsewhere, again); err != nil {
+	if err := build(t.Context(), elsewhere, again, by); err != nil {
 		t.Fatal(err)
 	}
 
@@ -57,6 +58,7 @@ func TestRelease(t *testing.T) {
 		}
 	})
 	t.Run("checksums", func(t *testing.T) { checkChecksums(t, out) })
+	t.Run("signature", func(t *testing.T) { checkSignature(t, out, public) })
 	for _, architecture := range platforms {
 		binary := filepath.Join(out, s.artifact("-linux-"+architecture))
 		t.Run("binary of "+architecture, func(t *testing.T) { checkBinary(t, binary, s, root) })
@@ -123,7 +125,7 @@ func checkChecksums(t *testing.T, out string) {
 	}
 	listed := string(text)
 	for name, content := range contents(t, out) {
-		if name == "checksums.txt" || strings.HasPrefix(name, imageDirectory+"/") {
+		if strings.HasPrefix(name, "checksums.txt") || strings.HasSuffix(name, ".pub") || strings.HasPrefix(name, imageDirectory+"/") {
 			continue
 		}
 		line := fmt.Sprintf("%x  %s\n", sha256.Sum256(content), name)

@@ -108,7 +108,7 @@ func TestVersionsThatTagsAndChartsCannotHaveAreRefused(t *testing.T) {
 func TestNothingIsMixedWithAnEarlierRelease(t *testing.T) {
 	out := t.TempDir()
 	write(t, filepath.Join(out, "checksums.txt"), "")
-	if err := build(t.Context(), source{}, out); err == nil || !strings.Contains(err.Error(), "is not empty") {
+	if err := build(t.Context(), source{}, out, nil); err == nil || !strings.Contains(err.Error(), "is not empty") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -107,7 +107,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to this program")
 	flags.StringVar(&o.Listen, "listen", ":8080", "`address` of /healthz, /readyz, /metrics and the status page; port 0 picks a free port and logs it")
 	flags.StringVar(&o.WebConfigFile, "web-config-file", "", "`file` with the TLS and the logins of --listen, in the format of Prometheus exporters; default is plain HTTP")
-	flags.StringVar(&o.HealthListen, "health-listen", "", "further `address` of /healthz and /readyz alone, always plain HTTP, for probes when --listen is protected")
+	flags.StringVar(&o.HealthListen, "health-listen", "", "further `address` of /healthz and /readyz alone, always plain HTTP, for probes, which no client of --listen can delay there")
 	flags.StringVar(&o.PprofAddress, "pprof-address", "", "loopback `address` of /debug/pprof/ with profiles of the process, such as 127.0.0.1:6060; empty serves none")
 	flags.StringVar(&o.CSIEndpoint, "csi-endpoint", "", "`endpoint` of the CSI driver's controller for the sidecars of this pod, such as unix:///csi/csi.sock; default is none")
 	flags.BoolVar(&o.CSITrustParameters, "csi-trust-parameters", false, "let anyone who reaches --csi-endpoint make volumes for any namespace, for orchestrators without claims and the tests of the specification; needs rights over claims that only the component csi-trust-parameters gives")

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
@@ -195,6 +196,53 @@ func TestProfilesHaveAPortOfTheirOwn(t *testing.T) {
 		if status, text := get(http.DefaultClient, url, "", ""); status != want {
 			t.Errorf("%s: %d %s, want %d", url, status, text, want)
 		}
+	}
+}
+
+// stuckMetrics are not gathered until they are released.
+type stuckMetrics struct {
+	Metrics
+	gathering, release chan struct{}
+}
+
+func (m *stuckMetrics) Gather() ([]*dto.MetricFamily, error) {
+	select {
+	case m.gathering <- struct{}{}:
+	default:
+	}
+	<-m.release
+	return nil, nil
+}
+
+// TestHealthDoesNotWaitForTheMetrics: while readers of the metrics wait, and others fill
+// the port, the kubelet's probes are answered at once.
+func TestHealthDoesNotWaitForTheMetrics(t *testing.T) {
+	s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
+	_ = s.listener.Close()
+	metrics := &stuckMetrics{Metrics: s.options.Metrics, gathering: make(chan struct{}, 1), release: make(chan struct{})}
+	s.options.Metrics = metrics
+	s.options.HealthListen = "127.0.0.1:0"
+	if err := s.listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	defer close(metrics.release)
+	s.serve(ctx)
+	for i := range 400 {
+		c, err := net.Dial("tcp", s.Address())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil && i == 0 {
+			t.Fatal(err)
+		}
+	}
+	<-metrics.gathering
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	if status, text := get(client, "http://"+s.healthListener.Addr().String()+"/healthz", "", ""); status != http.StatusOK {
+		t.Errorf("/healthz: %d %s", status, text)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -149,6 +150,17 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	return ended
 }
 
+// portNames returns a reader of the nodes' port names that says on the nodes what is
+// wrong with them.
+func (a *App) portNames() *portnames.Pools {
+	pools := portnames.New(a.client)
+	pools.Skipped = func(node, why string) {
+		a.recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}, corev1.EventTypeWarning, portnames.ReasonInvalidPortNames, why)
+		a.logger.Warn("A node gets no new volumes by Fibre Channel, since its port names are not known", "node", node, "error", why)
+	}
+	return pools
+}
+
 // newTerm makes everything that a leader needs, but starts nothing. handOver ends the
 // term as a stop of the process does.
 func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOver func()) *term {
@@ -162,7 +174,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOve
 			fence:      fence,
 			termCtx:    termCtx,
 			logger:     a.logger,
-			nodes:      portnames.New(a.client),
+			nodes:      a.portNames(),
 			watchQueue: func(name string) { a.watchQueue(work, name) },
 			lifecycles: map[string]*termBackend{},
 		},

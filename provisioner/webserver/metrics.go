@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -49,12 +50,28 @@ func (m *metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
+	w.Header().Set("Vary", "Accept-Encoding")
 	text := p.plain
-	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+	if takesGzip(r.Header.Values("Accept-Encoding")) {
 		w.Header().Set("Content-Encoding", "gzip")
 		text = p.compressed
 	}
 	_, _ = w.Write(text)
+}
+
+// takesGzip reads the header Accept-Encoding. Coding by *, which asks for anything, gets
+// plain text.
+func takesGzip(accepted []string) bool {
+	for coding := range strings.SplitSeq(strings.Join(accepted, ","), ",") {
+		name, weight, _ := strings.Cut(coding, ";")
+		if !strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			continue
+		}
+		q, weighted := strings.CutPrefix(strings.ToLower(strings.ReplaceAll(weight, " ", "")), "q=")
+		value, err := strconv.ParseFloat(q, 64)
+		return !weighted || err == nil && value > 0
+	}
+	return false
 }
 
 // take returns the last page, or a new one.

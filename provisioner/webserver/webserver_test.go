@@ -81,6 +81,28 @@ func TestMetricsAreGatheredOnceASecond(t *testing.T) {
 	}
 }
 
+func TestMetricsAreCompressedForThoseWhoWantIt(t *testing.T) {
+	address, _ := start(t, 3)
+	for accepted, want := range map[string]string{
+		"": "", "identity": "", "gzip": "gzip", "GZIP": "gzip", "br, gzip;q=0.5": "gzip", "gzip; q=1": "gzip", "gzip;q=0": "", "gzip;q=0.0, identity": "", "br;q=1, gzip ; q=0": "",
+		"x-gzipped": "", "*": "", "gzip;q=much": "",
+	} {
+		request, err := http.NewRequest(http.MethodGet, "http://"+address+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Accept-Encoding", accepted)
+		answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if got := answer.Header.Get("Content-Encoding"); got != want || answer.Header.Get("Vary") != "Accept-Encoding" {
+			t.Errorf("%q is answered in %q, want %q; header Vary: %q", accepted, got, want, answer.Header.Get("Vary"))
+		}
+	}
+}
+
 // TestAFloodTakesLittleMemoryAndStarvesNoProbe: thousands of connections on which nothing
 // is ever sent, and hundreds of readers of the metrics that do not read.
 func TestAFloodTakesLittleMemoryAndStarvesNoProbe(t *testing.T) {

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -48,10 +50,40 @@ func TestAPIServerAcceptsTheOverlays(t *testing.T) {
 	pod := stored.Spec.Template.Spec
 	checkMounts(t, pod)
 	checkHealthPort(t, pod.Containers[0])
+	checkPodSecurity(ctx, t, client, stored)
 }
 
-// checkHealthPort: with a web configuration, the probes use a port that needs
-// neither TLS nor a login.
+// checkPodSecurity: the pods of the nodes are privileged, and only their own namespace
+// allows that.
+func checkPodSecurity(ctx context.Context, t *testing.T, client kubernetes.Interface, replicas *appsv1.Deployment) {
+	t.Helper()
+	nodes, err := client.AppsV1().DaemonSets(NodeNamespace).Get(ctx, Release+"-node", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	admitted := func(namespace string, spec corev1.PodSpec) error {
+		spec.ServiceAccountName = "" // the namespaces have different ones
+		_, err := client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "tried"}, Spec: spec}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	for _, namespace := range []string{Namespace, NodeNamespace} {
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+		if _, err := client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+	}
+	if err := admitted(Namespace, replicas.Spec.Template.Spec); err != nil {
+		t.Errorf("a replica with its sidecars: %v", err)
+	}
+	if err := admitted(NodeNamespace, nodes.Spec.Template.Spec); err != nil {
+		t.Errorf("a node plugin in its namespace: %v", err)
+	}
+	if err := admitted(Namespace, nodes.Spec.Template.Spec); !apierrors.IsForbidden(err) {
+		t.Errorf("a privileged pod in the program's namespace: got %v, want it forbidden", err)
+	}
+}
+
+// checkHealthPort: the probes use a port of their own, which needs neither TLS nor a login.
 func checkHealthPort(t *testing.T, container corev1.Container) {
 	t.Helper()
 	for name, probe := range map[string]*corev1.Probe{"startup": container.StartupProbe, "liveness": container.LivenessProbe, "readiness": container.ReadinessProbe} {

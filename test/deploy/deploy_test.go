@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -136,6 +137,9 @@ func TestComponentOfModeCSIIsTheChart(t *testing.T) {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, nodes, true); err != nil {
 			t.Fatal(err)
 		}
+		if nodes.Namespace != NodeNamespace {
+			t.Errorf("the DaemonSet is in namespace %s", nodes.Namespace)
+		}
 		pod, replicas := nodes.Spec.Template, deployment(t, overlay(t, "csi"))
 		if token := pod.Spec.AutomountServiceAccountToken; token == nil || !*token || !pod.Spec.HostNetwork || pod.Spec.Containers[0].Image != replicas.Spec.Template.Spec.Containers[0].Image {
 			t.Errorf("the pods of the nodes are %s", pod.Spec.String())
@@ -180,7 +184,7 @@ func TestNodesGetTheirFlags(t *testing.T) {
 	want := plugin.Options{
 		Endpoint: "/data/kubelet/plugins/standalone-cinder.openstack.org/csi.sock", KubeletDir: "/data/kubelet", RegistrationDir: "/data/kubelet/plugins_registry",
 		HostRoot: container.VolumeMounts[0].MountPath, StateDir: "/var/lib/standalone-cinder", NodeName: "spec.nodeName", Listen: "127.0.0.1:9809",
-		DrainTimeout: options.DrainTimeout, MakeXFS: "-i nrext64=0", Report: true, Namespace: "metadata.namespace",
+		DrainTimeout: options.DrainTimeout, MakeXFS: "-i nrext64=0", Report: true, Namespace: Namespace,
 	}
 	if err != nil || options != want {
 		t.Errorf("the options are %+v (%v), want %+v", options, err, want)
@@ -199,6 +203,7 @@ func TestExampleOverlay(t *testing.T) {
 	}
 	pod := deployment(t, objects).Spec.Template.Spec
 	checkMounts(t, pod)
+	checkHealthPort(t, pod.Containers[0])
 	for _, volume := range pod.Volumes {
 		if volume.ConfigMap != nil && !of["ConfigMap/"+volume.ConfigMap.Name] {
 			t.Errorf("there is no ConfigMap %s", volume.ConfigMap.Name)
@@ -280,6 +285,10 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"callers to be trusted":           {append(slices.Clone(existing), "--set", "extraArgs={--csi-trust-parameters}"), "extraArgs: --csi-trust-parameters needs rights that the chart does not give"},
 		"an endpoint of the driver":       {append(slices.Clone(existing), "--set", "extraArgs={--csi-endpoint=unix:///x}"), "extraArgs: the chart sets --csi-endpoint itself"},
 		"no replicas":                     {append(slices.Clone(existing), "--set", "replicas=0"), "replicas"},
+		// What helm upgrade --reuse-values has of a chart without them.
+		"values of an earlier chart":     {append(slices.Clone(existing), "--set", "admissionPolicy.csiDrivers=null"), "use --reset-then-reuse-values instead of --reuse-values"},
+		"a token as the type of Secrets": {append(slices.Clone(existing), "--set", "admissionPolicy.secretTypes={kubernetes.io/service-account-token}"), "secretTypes"},
+		"a driver that ends the list":    {append(slices.Clone(existing), "--set", "admissionPolicy.csiDrivers={a'}"), "csiDrivers"},
 		// An empty list of peers would admit everybody.
 		"no sources": {append(slices.Clone(existing), "--set-json", "networkPolicy.ingressFrom=[]"), "ingressFrom"},
 	} {
@@ -292,6 +301,24 @@ func TestChartRefusesWrongValues(t *testing.T) {
 	}
 	if err := Lint(t.Context(), existing...); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestUserOfThePlatform: OpenShift refuses pods that ask for another user than it gives
+// them, and gives none if they ask for none.
+func TestUserOfThePlatform(t *testing.T) {
+	for fixed, want := range map[string]bool{"true": true, "false": false} {
+		rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "fixedUser="+fixed)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		context := deployment(t, decode(t, rendered)).Spec.Template.Spec.SecurityContext
+		if context.RunAsNonRoot == nil || !*context.RunAsNonRoot || context.SeccompProfile == nil {
+			t.Errorf("fixedUser=%s: the pods may run as root: %s", fixed, context.String())
+		}
+		if has := context.RunAsUser != nil && context.RunAsGroup != nil && context.FSGroup != nil; has != want || !want && context.RunAsUser != nil {
+			t.Errorf("fixedUser=%s: the context is %s", fixed, context.String())
+		}
 	}
 }
 
@@ -337,6 +364,45 @@ func TestChartValues(t *testing.T) {
 	}
 }
 
+// TestChartLimitsWhoReachesTheReplicas: by default, only Prometheus reaches the metrics,
+// and nobody but the node the port of the probes. What the program reaches is only
+// limited if the operator says where its servers are.
+func TestChartLimitsWhoReachesTheReplicas(t *testing.T) {
+	for name, test := range map[string]struct {
+		values  []string
+		ingress int
+		egress  int
+		types   []networkingv1.PolicyType
+	}{
+		"by default":     {nil, 1, 0, []networkingv1.PolicyType{"Ingress"}},
+		"with an egress": {[]string{"--set-json", `networkPolicy.egress=[{"ports":[{"port":8776}]}]`}, 1, 2, []networkingv1.PolicyType{"Ingress", "Egress"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rendered, err := Chart(t.Context(), append(slices.Clone(existing), test.values...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := &networkingv1.NetworkPolicy{}
+			for _, object := range decode(t, rendered) {
+				if object.GetKind() != "NetworkPolicy" {
+					continue
+				}
+				if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, found, true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			spec := found.Spec
+			if !slices.Equal(spec.PolicyTypes, test.types) || len(spec.Ingress) != test.ingress || len(spec.Egress) != test.egress {
+				t.Fatalf("the NetworkPolicy is %s", spec.String())
+			}
+			in := spec.Ingress[0]
+			if len(in.From) != 1 || in.From[0].NamespaceSelector == nil || len(in.Ports) != 1 || in.Ports[0].Port.StrVal != "http" {
+				t.Errorf("those who reach the replicas are %s", in.String())
+			}
+		})
+	}
+}
+
 // TestChartProtectsMetrics: with a web configuration, the chart protects the
 // metrics, and tells Prometheus.
 func TestChartProtectsMetrics(t *testing.T) {
@@ -348,7 +414,7 @@ func TestChartProtectsMetrics(t *testing.T) {
 	objects := decode(t, rendered)
 	pod := deployment(t, objects).Spec.Template.Spec
 	container := pod.Containers[0]
-	if arguments := strings.Join(container.Args, " "); !strings.HasSuffix(arguments, "--web-config-file=/etc/standalone-cinder/web/web-config.yaml --health-listen=:8081") {
+	if arguments := strings.Join(container.Args, " "); !strings.HasSuffix(arguments, "--health-listen=:8081 --web-config-file=/etc/standalone-cinder/web/web-config.yaml") {
 		t.Errorf("the arguments are %s", arguments)
 	}
 	checkMounts(t, pod)

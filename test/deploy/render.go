@@ -25,10 +25,12 @@ const (
 	kustomize = "sigs.k8s.io/kustomize/kustomize/v5@v5.8.1"
 )
 
-// Release and Namespace are what deploy/base is rendered with.
+// Release and Namespace are what deploy/base is rendered with. NodeNamespace is where
+// the component csi has its DaemonSet.
 const (
-	Release   = "standalone-cinder"
-	Namespace = "standalone-cinder"
+	Release       = "standalone-cinder"
+	Namespace     = "standalone-cinder"
+	NodeNamespace = "standalone-cinder-node"
 )
 
 // Chart renders deploy/chart with more arguments of `helm template`.

@@ -191,7 +191,7 @@ func (n *Node) start(ctx context.Context, pod *corev1.Pod) error {
 		argument = strings.NewReplacer(expand...).Replace(argument)
 		arguments = append(arguments, strings.NewReplacer(directories...).Replace(argument))
 	}
-	p.command = exec.Command(n.Program, append(arguments, "--kubeconfig="+kubeconfig, "--listen=127.0.0.1:0")...)
+	p.command = exec.Command(n.Program, append(arguments, "--kubeconfig="+kubeconfig, "--listen=127.0.0.1:0", "--health-listen=127.0.0.1:0")...)
 	p.command.Env, p.command.Stdout, p.command.Stderr = environment, p, p
 	if err := p.command.Start(); err != nil {
 		return err

@@ -502,7 +502,7 @@ func TestPodsUseVolumesInModeCSI(t *testing.T) {
 func (c *kubeletCluster) restarts(ctx context.Context, t *testing.T, writer string, n *csiNode) {
 	before := c.told(ctx, t, writer)
 	pods := func() (names []string) {
-		list, err := c.Client.CoreV1().Pods(harness.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.name})
+		list, err := c.Client.CoreV1().Pods(deploy.NodeNamespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.name})
 		must(t, err)
 		for _, pod := range list.Items {
 			if pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
@@ -515,7 +515,7 @@ func (c *kubeletCluster) restarts(ctx context.Context, t *testing.T, writer stri
 	if len(first) != 1 {
 		t.Fatalf("%s has the pods %q of the driver", n.name, first)
 	}
-	must(t, c.Client.CoreV1().Pods(harness.Namespace).Delete(ctx, first[0], metav1.DeleteOptions{}))
+	must(t, c.Client.CoreV1().Pods(deploy.NodeNamespace).Delete(ctx, first[0], metav1.DeleteOptions{}))
 	var second []string
 	must(t, harness.Eventually(ctx, func() (string, error) {
 		if second = pods(); len(second) != 1 || second[0] == first[0] {
@@ -525,7 +525,7 @@ func (c *kubeletCluster) restarts(ctx context.Context, t *testing.T, writer stri
 	}))
 	registered := func(times int) {
 		must(t, harness.Eventually(ctx, func() (string, error) {
-			log, err := kubelet.ContainerLog(ctx, n.Machine, harness.Namespace, second[0])
+			log, err := kubelet.ContainerLog(ctx, n.Machine, deploy.NodeNamespace, second[0])
 			if err != nil || strings.Count(log, "kubelet registered the driver") >= times {
 				return "", err
 			}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
@@ -42,6 +44,11 @@ func TestInstall(t *testing.T) {
 	sim := startCinder(t)
 	credential := sim.ApplicationCredentials()[0]
 	plane := startPlane(ctx, t)
+	client, err := kubernetes.NewForConfig(plane.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	announceAPIServer(ctx, t, client)
 	session := &docs.Session{
 		Dir:         clone(ctx, t),
 		Environment: tools(ctx, t, "KUBECONFIG="+plane.KubeconfigPath()),
@@ -62,6 +69,7 @@ func TestInstall(t *testing.T) {
 	if images := node.Images(); len(images) != 1 || !images["registry.example/standalone-cinder:v0.1.0"] {
 		t.Errorf("the pods have the images %v, not the one that README.md pushes", images)
 	}
+	checkAPIServerIsAdmitted(ctx, t, client)
 	volumes := sim.Volumes()
 	if len(volumes) != 2 {
 		t.Errorf("Cinder has %d volumes for the two claims of deploy/examples", len(volumes))
@@ -83,6 +91,32 @@ func TestInstall(t *testing.T) {
 	}
 	if left := sim.Volumes(); len(left) > 0 {
 		t.Errorf("Cinder has %d volumes after docs/how-to/uninstall.md, such as %+v", len(left), left[0])
+	}
+}
+
+// apiServer is the address that the control plane announces here. That of these tests
+// announces none, since it listens on the loopback interface.
+const apiServer = "192.0.2.10"
+
+func announceAPIServer(ctx context.Context, t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	_, err := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{apiServer}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkAPIServerIsAdmitted: `standalone-cinder status` asks the replicas through it.
+func checkAPIServerIsAdmitted(ctx context.Context, t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	installed, err := client.NetworkingV1().NetworkPolicies(deploy.Namespace).Get(ctx, deploy.Release, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if peers := installed.Spec.Ingress[0].From; len(peers) != 2 || peers[1].IPBlock == nil || peers[1].IPBlock.CIDR != apiServer+"/32" {
+		t.Errorf("the replicas are reached by %v", peers)
 	}
 }
 

@@ -377,8 +377,9 @@ func TestNodePluginsWriteOnlyTheirOwnReports(t *testing.T) {
 	on := func(node string) coordinationclient.LeaseInterface {
 		config := rest.CopyConfig(suite.Config)
 		config.Impersonate = rest.ImpersonationConfig{
-			UserName: fmt.Sprintf("system:serviceaccount:%s:%s", harness.Namespace, account),
-			Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + harness.Namespace, "system:authenticated"},
+			// Their namespace is not the program's, where the reports are.
+			UserName: fmt.Sprintf("system:serviceaccount:%s:%s", account, account),
+			Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + account, "system:authenticated"},
 		}
 		if node != "" {
 			config.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}

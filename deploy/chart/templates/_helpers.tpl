@@ -90,12 +90,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (printf "%s-policy" (include "standalone-cinder.fullname" .)) .Values.policy.existingConfigMap }}
 {{- end }}
 
-{{/* The port of the probes, which have no login. */}}
-{{- define "standalone-cinder.healthPort" -}}
-{{- if .Values.webConfig.existingSecret }}health{{ else }}http{{ end }}
-{{- end }}
-
 {{/* The name of the Lease, and the prefix of what the program keeps for itself. */}}
 {{- define "standalone-cinder.lease" -}}
 {{- .Values.provisionerName | replace "/" "-" }}
+{{- end }}
+
+{{/* The namespace of the DaemonSet. */}}
+{{- define "standalone-cinder.nodeNamespace" -}}
+{{- default (printf "%s-node" (include "standalone-cinder.fullname" .)) .Values.csi.node.namespace }}
+{{- end }}
+
+{{/* A list of strings in CEL. */}}
+{{- define "standalone-cinder.celList" -}}
+[{{ range $i, $text := . }}{{ if $i }}, {{ end }}{{ squote $text }}{{ end }}]
 {{- end }}

@@ -4,7 +4,6 @@ package portnames
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -35,14 +34,27 @@ var portName = regexp.MustCompile(`^[0-9a-f]{16}$`)
 // reading, so it does not end with any caller's context.
 const nodesTimeout = 30 * time.Second
 
+// ReasonInvalidPortNames is the reason of events about nodes whose annotation does not
+// list port names.
+const ReasonInvalidPortNames = "InvalidPortNames"
+
+// maxNames bounds the port names of a node: all go to Cinder with each volume of the
+// pool. Nodes have two or four.
+const maxNames = 32
+
 // Pools collects the port names of nodes selected by labels.
 type Pools struct {
+	// Skipped, if set, is told once about each node whose annotation is of no use, and
+	// why.
+	Skipped func(node, why string)
+
 	client kubernetes.Interface
 	// reading makes concurrent callers for the same nodes share one reading.
 	reading singleflight.Group
 
 	mu    sync.Mutex
 	pools map[string]nodePool // by selector
+	told  map[string]string   // what Skipped was told, by node
 }
 
 type nodePool struct {
@@ -53,12 +65,13 @@ type nodePool struct {
 
 // New makes Pools that have read nothing yet.
 func New(client kubernetes.Interface) *Pools {
-	return &Pools{client: client, pools: map[string]nodePool{}}
+	return &Pools{client: client, pools: map[string]nodePool{}, told: map[string]string{}}
 }
 
-// Of lists the port names of all nodes with the labels, sorted. A pool
-// without port names, or with an invalid one, is an error: the array would mask
-// the volume to no port, or to the wrong one.
+// Of lists the port names of all nodes with the labels, sorted. A pool without port names
+// is an error: the array would mask the volume to no port. A node writes its annotation
+// itself, so one that is invalid must not keep the others from their volumes: the node is
+// left out.
 func (n *Pools) Of(ctx context.Context, selected map[string]string) ([]string, error) {
 	selector := labels.SelectorFromSet(selected).String()
 	if pool, ok := n.known(selector); ok {
@@ -100,6 +113,8 @@ const nodesPage = 200
 type portNames struct {
 	nodes int
 	names []string
+	// wrong is about a node that was left out.
+	wrong error
 }
 
 func (n *Pools) collect(ctx context.Context, selector string) ([]string, error) {
@@ -108,12 +123,11 @@ func (n *Pools) collect(ctx context.Context, selector string) ([]string, error) 
 		// The server no longer knows where the page ended.
 		found, err = n.read(ctx, metav1.ListOptions{LabelSelector: selector})
 	}
-	var wrong *wrongPortName
-	if errors.As(err, &wrong) {
-		return nil, err
-	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the nodes with labels %s: %w", selector, err)
+	}
+	if len(found.names) == 0 && found.wrong != nil {
+		return nil, found.wrong
 	}
 	if len(found.names) == 0 {
 		return nil, fmt.Errorf("none of the %d nodes with labels %s has the annotation %s; annotate them, or name the ports in the policy (connector.wwpns)", found.nodes, selector, annotationWWPNs)
@@ -133,8 +147,9 @@ func (n *Pools) read(ctx context.Context, options metav1.ListOptions) (portNames
 		found.nodes += len(list.Items)
 		for i := range list.Items {
 			names, err := portNamesOf(&list.Items[i])
+			n.tell(list.Items[i].Name, err)
 			if err != nil {
-				return found, err
+				found.wrong = err
 			}
 			found.names = append(found.names, names...)
 		}
@@ -144,11 +159,22 @@ func (n *Pools) read(ctx context.Context, options metav1.ListOptions) (portNames
 	}
 }
 
-// wrongPortName is the error for an annotation that is not a port name.
-type wrongPortName struct{ node, name string }
-
-func (e *wrongPortName) Error() string {
-	return fmt.Sprintf("node %s: annotation %s has %q, which is not a Fibre Channel port name of 16 hexadecimal digits", e.node, annotationWWPNs, e.name)
+// tell reports what is wrong with a node's annotation, unless it is known.
+func (n *Pools) tell(node string, wrong error) {
+	if n.Skipped == nil {
+		return
+	}
+	n.mu.Lock()
+	known := n.told[node]
+	if wrong == nil {
+		delete(n.told, node)
+	} else {
+		n.told[node] = wrong.Error()
+	}
+	n.mu.Unlock()
+	if wrong != nil && wrong.Error() != known {
+		n.Skipped(node, wrong.Error())
+	}
 }
 
 func portNamesOf(node *corev1.Node) ([]string, error) {
@@ -156,9 +182,12 @@ func portNamesOf(node *corev1.Node) ([]string, error) {
 	for _, written := range strings.FieldsFunc(node.Annotations[annotationWWPNs], func(r rune) bool { return r == ',' || r == ' ' }) {
 		name := strings.TrimPrefix(strings.ToLower(strings.ReplaceAll(written, ":", "")), "0x")
 		if !portName.MatchString(name) {
-			return nil, &wrongPortName{node.Name, name}
+			return nil, fmt.Errorf("node %s: annotation %s has %.40q, which is not a Fibre Channel port name of 16 hexadecimal digits", node.Name, annotationWWPNs, name)
 		}
 		names = append(names, name)
+	}
+	if len(names) > maxNames {
+		return nil, fmt.Errorf("node %s: annotation %s has %d port names; at most %d are used", node.Name, annotationWWPNs, len(names), maxNames)
 	}
 	return names, nil
 }

@@ -3,7 +3,9 @@ package portnames
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -19,27 +21,72 @@ func TestPortNamesAreCollectedFromTheNodesOfAPool(t *testing.T) {
 	node := func(name, pool, wwpns string) runtime.Object {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"storage": pool}, Annotations: map[string]string{annotationWWPNs: wwpns}}}
 	}
+	var many strings.Builder
+	for i := range 33 {
+		fmt.Fprintf(&many, "%016x ", i)
+	}
 	client := fake.NewClientset(
 		node("one", "fc", "10:00:00:90:FA:34:18:BC, 0x10000090fa3418bd"),
 		node("two", "fc", "10000090fa3418be 10000090fa3418bc"),
 		node("other", "iscsi", "10000090fa3418bf"),
 		node("odd", "odd", "10000090fa3418"),
+		node("mixed-good", "mixed", "10000090fa3418c0"),
+		node("mixed-odd", "mixed", "10000090fa3418c1, $(reboot)"),
+		node("mixed-many", "mixed", many.String()),
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "none", Labels: map[string]string{"storage": "none"}}},
 	)
 	for _, c := range []struct {
-		pool string
-		want []string
-		err  string
+		pool    string
+		want    []string
+		skipped []string
+		err     string
 	}{
 		{pool: "fc", want: []string{"10000090fa3418bc", "10000090fa3418bd", "10000090fa3418be"}},
-		{pool: "odd", err: `node odd: annotation standalone-cinder.openstack.org/wwpns has "10000090fa3418", which is not a Fibre Channel port name of 16 hexadecimal digits`},
+		{pool: "mixed", want: []string{"10000090fa3418c0"}, skipped: []string{
+			"mixed-many: node mixed-many: annotation standalone-cinder.openstack.org/wwpns has 33 port names; at most 32 are used",
+			`mixed-odd: node mixed-odd: annotation standalone-cinder.openstack.org/wwpns has "$(reboot)", which is not a Fibre Channel port name of 16 hexadecimal digits`,
+		}},
+		{pool: "odd", skipped: []string{`odd: node odd: annotation standalone-cinder.openstack.org/wwpns has "10000090fa3418", which is not a Fibre Channel port name of 16 hexadecimal digits`}, err: `node odd: annotation standalone-cinder.openstack.org/wwpns has "10000090fa3418", which is not a Fibre Channel port name of 16 hexadecimal digits`},
 		{pool: "none", err: "none of the 1 nodes with labels storage=none has the annotation standalone-cinder.openstack.org/wwpns; annotate them, or name the ports in the policy (connector.wwpns)"},
 		{pool: "nowhere", err: "none of the 0 nodes with labels storage=nowhere has the annotation standalone-cinder.openstack.org/wwpns; annotate them, or name the ports in the policy (connector.wwpns)"},
 	} {
-		got, err := New(client).Of(t.Context(), map[string]string{"storage": c.pool})
+		pools := New(client)
+		var skipped []string
+		pools.Skipped = func(node, why string) { skipped = append(skipped, node+": "+why) }
+		got, err := pools.Of(t.Context(), map[string]string{"storage": c.pool})
+		if !slices.Equal(skipped, c.skipped) {
+			t.Errorf("pool %s: skipped %q, want %q", c.pool, skipped, c.skipped)
+		}
 		if !slices.Equal(got, c.want) || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err {
 			t.Errorf("pool %s: %v, %v", c.pool, got, err)
 		}
+	}
+}
+
+// TestANodeThatIsLeftOutIsToldOnce: the nodes are read again for later claims.
+func TestANodeThatIsLeftOutIsToldOnce(t *testing.T) {
+	odd := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "odd", Annotations: map[string]string{annotationWWPNs: "none"}}}
+	client := fake.NewClientset(odd)
+	pools := New(client)
+	told := 0
+	pools.Skipped = func(string, string) { told++ }
+	read := func() {
+		if _, err := pools.collect(t.Context(), ""); err == nil {
+			t.Error("no error")
+		}
+	}
+	read()
+	read()
+	if told != 1 {
+		t.Errorf("told %d times", told)
+	}
+	odd.Annotations[annotationWWPNs] = "nothing"
+	if _, err := client.CoreV1().Nodes().Update(t.Context(), odd, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	read()
+	if told != 2 {
+		t.Errorf("after a change, told %d times", told)
 	}
 }
 

@@ -194,6 +194,7 @@ func TestWhoRefusedIsNamed(t *testing.T) {
 	}{
 		"a login of the API server": {401, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Unauthorized","message":"Unauthorized","code":401}`, "cannot be asked through the API server's proxy (port 8080; it needs the right to get pods/proxy): Unauthorized"},
 		"a login of the pod":        {401, "text/plain; charset=utf-8", "Unauthorized\n", login},
+		"a pod out of reach":        {503, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"ServiceUnavailable","message":"error trying to reach service: dial tcp 10.0.0.7:8080: i/o timeout","code":503}`, "does not reach pod ns/p at port 8080; if the pod runs, does a NetworkPolicy keep the API server out (networkPolicy of the chart)? run kubectl -n ns port-forward p 8080"},
 		"a pod without an address":  {400, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"BadRequest","message":"address not allowed","code":400}`, "address not allowed"},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -210,7 +211,7 @@ func TestWhoRefusedIsNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := connection{namespace: "ns", port: 8080}
-		if _, err = o.askPod(t.Context(), client, "p", nil); err == nil || !strings.HasPrefix(err.Error(), "pod ns/p ") || !strings.Contains(err.Error(), c.want) {
+		if _, err = o.askPod(t.Context(), client, "p", nil); err == nil || !strings.Contains(err.Error(), "pod ns/p ") || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}

@@ -40,6 +40,8 @@ func (o *connection) askPod(ctx context.Context, client kubernetes.Interface, po
 		// The proxy failed. It may have lost the connection before it could read the
 		// pod's reason.
 		return nil, fmt.Errorf("pod %s does not accept the TLS connection of the API server's proxy, probably because it asks for a client certificate, which the proxy lacks; %s: %w", from, byAddress, err)
+	case apierrors.IsServiceUnavailable(err) && podAnswer(err) == "":
+		return nil, fmt.Errorf("the API server's proxy does not reach pod %s at port %d; if the pod runs, does a NetworkPolicy keep the API server out (networkPolicy of the chart)? %s: %w", from, o.port, byAddress, err)
 	}
 	return nil, fmt.Errorf("pod %s cannot be asked through the API server's proxy (port %d; it needs the right to get pods/proxy): %w", from, o.port, err)
 }
