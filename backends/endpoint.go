@@ -40,9 +40,9 @@ type endpoint struct {
 	answerLost func()
 }
 
-// newEndpoint makes an endpoint without any knowledge. The epoch is its number
-// for the breaker.
-func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
+// newEndpoint makes an endpoint without any knowledge, at which nothing was changed after
+// the given time. The epoch is its number for the breaker.
+func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *endpoint {
 	e := &endpoint{
 		backend: config.Name,
 		cluster: l.options.Cluster,
@@ -66,6 +66,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		term:    l.options.Term,
 		breaker: l.breaker,
 		epoch:   epoch,
+		settled: changed.Add(l.options.ReadLag),
 		left:    func() { l.leave(e) },
 	}
 	e.watcher = watch.New(watch.Options[cinder.Volume]{

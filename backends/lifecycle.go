@@ -32,6 +32,11 @@ type LifecycleOptions struct {
 	Metrics *Metrics
 	// Poll is the shortest time between two rounds of waiting; 0 means 200 ms.
 	Poll time.Duration
+	// Changed is when an earlier term can have changed something for the last time; zero
+	// means now. The first request waits until ReadLag later, so that reads show it. 0
+	// means ten times Poll; negative if there was no earlier term.
+	Changed time.Time
+	ReadLag time.Duration
 	// pause waits between two rounds; nil means time.Sleep.
 	pause func(time.Duration)
 	// FailuresToOpen is how many requests in a row must fail before further
@@ -89,6 +94,12 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 	if options.Poll <= 0 {
 		options.Poll = 200 * time.Millisecond
 	}
+	if options.ReadLag == 0 {
+		options.ReadLag = 10 * options.Poll
+	}
+	if options.Changed.IsZero() {
+		options.Changed = time.Now()
+	}
 	if options.pause == nil {
 		options.pause = time.Sleep
 	}
@@ -102,7 +113,7 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 		Logger:         options.Logger,
 		Metrics:        options.Metrics,
 	})
-	l.at = l.newEndpoint(options.Config, 0)
+	l.at = l.newEndpoint(options.Config, 0, options.Changed)
 	return l
 }
 

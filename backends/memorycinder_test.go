@@ -786,6 +786,7 @@ func (m *memoryCinder) term(t testing.TB, change ...func(*LifecycleOptions)) *Li
 		Logger:  discard(),
 		Metrics: testMetrics(),
 		Poll:    time.Millisecond,
+		ReadLag: -1,
 		// Random faults may come in a row; the breaker has tests of its own.
 		FailuresToOpen: math.MaxInt,
 	}

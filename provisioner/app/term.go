@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"sync"
@@ -70,8 +71,9 @@ func (t *term) credentialsChanged(backends []string) {
 
 // runTerm leads from election to hand-over. stop ends the acceptance of new work;
 // termCtx ends with the lease and cuts off requests under way. runTerm returns when
-// nothing of this term is running.
-func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
+// nothing of this term is running. changed is when an earlier leader can have changed
+// something for the last time.
+func (a *App) runTerm(stop, termCtx context.Context, fence func() error, changed time.Time) error {
 	a.status.setLeading(true)
 	defer a.status.setLeading(false)
 	a.dialer.StopBatching()
@@ -90,6 +92,7 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	defer context.AfterFunc(stop, stopWork)()
 
 	t := a.newTerm(work, termCtx, fence, handOver)
+	t.backends.changed = changed
 	counted, err := t.informers.follow(t.provisioner, t.protector, t.snapshots)
 	if err != nil {
 		return err
@@ -165,6 +168,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOve
 			pool:       a.pool,
 			metrics:    a.backendMetrics,
 			fence:      fence,
+			readLag:    cmp.Or(a.options.ReadLag, -1),
 			termCtx:    termCtx,
 			logger:     a.logger,
 			nodes:      portnames.New(a.client),
