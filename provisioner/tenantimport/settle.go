@@ -56,7 +56,7 @@ func (c *Controller) settle(ctx context.Context, a *attempt, err error) {
 	if cinder.IsKind(err, backends.KindContested) {
 		c.noteContest(a.volume.ID)
 	}
-	if isWorthAnEvent(err) {
+	if !retry.Passes(err) {
 		c.report(a, corev1.EventTypeWarning, reasonFailed, sentence(err))
 	}
 	c.giveBackUnlessBegun(a)
@@ -132,16 +132,6 @@ func (c *Controller) giveBackUnlessBegun(a *attempt) {
 // StorageClass.
 func always(a *attempt) []parking.Trigger {
 	return []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: a.cached.Namespace}, {Kind: parking.Class, Name: a.class}}
-}
-
-// isWorthAnEvent reports whether an error needs an event. Errors that go away by
-// themselves do not.
-func isWorthAnEvent(err error) bool {
-	switch cinder.KindOf(err) {
-	case cinder.KindFenced, cinder.KindRateLimited:
-		return false
-	}
-	return true
 }
 
 // sentence returns an error's text without the request ID, so that the same problem has
