@@ -286,3 +286,41 @@ func TestABackendThatLedElsewhereShowsWhatWasMadeBefore(t *testing.T) {
 		})
 	}
 }
+
+// TestReadsThatLagHideNoChange: Cinder has accepted a change, and shows the state from
+// before for a while. That is no failure.
+func TestReadsThatLagHideNoChange(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, l *Lifecycle, id string) error{
+		"a larger size": func(t *testing.T, l *Lifecycle, id string) error {
+			v, err := l.Extend(t.Context(), claimTarget(1, id), 5)
+			equal(t, v.SizeGiB, 5)
+			return err
+		},
+		"another type": func(t *testing.T, l *Lifecycle, id string) error {
+			v, err := l.Retype(t.Context(), claimTarget(1, id), "faster")
+			equal(t, v.Type, "faster")
+			return err
+		},
+		"the end of a volume": func(t *testing.T, l *Lifecycle, id string) error { return l.Remove(t.Context(), claimTarget(1, id)) },
+		"the end of a snapshot": func(t *testing.T, l *Lifecycle, id string) error {
+			s, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, id))
+			success(t, err)
+			return l.RemoveSnapshot(t.Context(), SnapshotTarget{SnapshotID: s.ID, Stamp: snapshotSpec(1, id).Stamp, Place: memoryPlace})
+		},
+	} {
+		for _, lag := range lags[:3] {
+			t.Run(name+", "+lag.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					memory := newMemoryCinder()
+					memory.lag = lag
+					id := memory.add(mine(1, cinder.StatusAvailable))
+					memory.remember()
+					time.Sleep(lag)
+					l := lagging(t, memory)
+					success(t, change(t, l, id))
+					settled(t, l)
+				})
+			})
+		}
+	}
+}

@@ -32,11 +32,11 @@ type LifecycleOptions struct {
 	Metrics *Metrics
 	// Poll is the shortest time between two rounds of waiting; 0 means 200 ms.
 	Poll time.Duration
-	// Changed is when an earlier term can have changed something for the last time; zero
-	// means now. The first request waits until ReadLag later, so that reads show it. 0
-	// means ten times Poll; negative if there was no earlier term.
-	Changed time.Time
+	// ReadLag is how old the state may be that reads show.
 	ReadLag time.Duration
+	// Changed is when an earlier term can have changed something for the last time; zero
+	// means now. The first request waits until reads show it.
+	Changed time.Time
 	// pause waits between two rounds; nil means time.Sleep.
 	pause func(time.Duration)
 	// FailuresToOpen is how many requests in a row must fail before further
@@ -93,9 +93,6 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 	options.Logger = options.Logger.With("backend", options.Config.Name)
 	if options.Poll <= 0 {
 		options.Poll = 200 * time.Millisecond
-	}
-	if options.ReadLag == 0 {
-		options.ReadLag = 10 * options.Poll
 	}
 	if options.Changed.IsZero() {
 		options.Changed = time.Now()
@@ -294,7 +291,7 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 		case steps.Discard:
 			return Connected{}, e.discard(ctx, v, spec)
 		case steps.AwaitGone:
-			if err = e.awaitGone(ctx, v.ID); err == nil {
+			if err = e.awaitGone(ctx, v.ID, false); err == nil {
 				v, err = e.lookAgain(ctx, v.ID, spec)
 			}
 		default:

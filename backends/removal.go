@@ -317,9 +317,9 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 		if err != nil {
 			return v, err
 		}
-		return cinder.Volume{}, e.awaitGone(ctx, v.ID)
+		return cinder.Volume{}, e.awaitGone(ctx, v.ID, true)
 	case steps.AwaitGone:
-		return cinder.Volume{}, e.awaitGone(ctx, v.ID)
+		return cinder.Volume{}, e.awaitGone(ctx, v.ID, false)
 	case steps.ForceDelete:
 		return cinder.Volume{}, e.forceDelete(ctx, v)
 	}
@@ -371,9 +371,11 @@ func (e *endpoint) terminate(ctx context.Context, v cinder.Volume, target Target
 	})
 }
 
-// awaitGone waits for the end of a deletion that Cinder has accepted.
-func (e *endpoint) awaitGone(ctx context.Context, id string) error {
-	v, gone, err := e.watcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
+// awaitGone waits for the end of a deletion that Cinder has accepted, just now or earlier.
+func (e *endpoint) awaitGone(ctx context.Context, id string, now bool) error {
+	v, gone, err := awaitEnd(e.readLag, func() (cinder.Volume, bool, error) {
+		return e.watcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
+	}, func(cinder.Volume) bool { return now })
 	switch {
 	case err != nil:
 		return err
@@ -396,7 +398,7 @@ func (e *endpoint) forceDelete(ctx context.Context, v cinder.Volume) error {
 	if err != nil {
 		return err
 	}
-	return e.awaitGone(ctx, v.ID)
+	return e.awaitGone(ctx, v.ID, true)
 }
 
 // dependents explains a DELETE that was rejected because of something that must

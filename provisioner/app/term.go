@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"sync"
@@ -168,7 +167,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOve
 			pool:       a.pool,
 			metrics:    a.backendMetrics,
 			fence:      fence,
-			readLag:    cmp.Or(a.options.ReadLag, -1),
+			readLag:    a.options.ReadLag,
 			termCtx:    termCtx,
 			logger:     a.logger,
 			nodes:      portnames.New(a.client),

@@ -190,7 +190,6 @@ func auditBackends(ctx context.Context, loaded *policy.Policy, cluster string, o
 			Fence:   fence,
 			Term:    ctx,
 			Logger:  slog.New(slog.DiscardHandler),
-			ReadLag: -1,
 			Metrics: metrics,
 		})
 	}

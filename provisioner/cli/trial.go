@@ -177,7 +177,6 @@ func (b *liveBackend) newTrialBench(term context.Context, registry *mappers.Regi
 		Fence:   func() error { return nil },
 		Term:    term,
 		Logger:  slog.New(slog.DiscardHandler),
-		ReadLag: -1,
 		Metrics: b.run.metrics,
 	})}
 }

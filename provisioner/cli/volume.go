@@ -151,7 +151,7 @@ func (o *VolumeOptions) open(ctx context.Context, mayChange bool) (*volumeRun, e
 		}
 		config := wiring.BackendConfig(loaded, backend, run.cluster)
 		lifecycle := backends.NewLifecycle(backends.LifecycleOptions{
-			Config: config, Pool: pool, Cluster: run.cluster, Fence: fence, Term: ctx, ReadLag: -1,
+			Config: config, Pool: pool, Cluster: run.cluster, Fence: fence, Term: ctx,
 			Logger: slog.New(slog.DiscardHandler), Metrics: metrics,
 		})
 		run.lifecycles = append(run.lifecycles, lifecycle)
