@@ -149,7 +149,7 @@ func (e *endpoint) expect(id, of string) {
 // unlessExpected returns the error of a read. If Cinder has acknowledged the object and
 // not shown it since, the answer that it does not exist proves nothing.
 func (e *endpoint) unlessExpected(noun, id string, err error) error {
-	if cinder.IsKind(err, cinder.KindNotFound) && e.unshown.IsExpected(id) {
+	if cinder.IsKind(err, cinder.KindNotFound) && e.unshown.Missing(id) {
 		return e.notShown(noun, id)
 	}
 	return err

@@ -302,6 +302,11 @@ func TestReadsThatLagHideNoChange(t *testing.T) {
 			return err
 		},
 		"the end of a volume": func(t *testing.T, l *Lifecycle, id string) error { return l.Remove(t.Context(), claimTarget(1, id)) },
+		"the end of a connected volume": func(t *testing.T, l *Lifecycle, id string) error {
+			_, err := l.Connect(t.Context(), claimSpec(1))
+			success(t, err)
+			return l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
+		},
 		"the end of a snapshot": func(t *testing.T, l *Lifecycle, id string) error {
 			s, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, id))
 			success(t, err)

@@ -165,8 +165,10 @@ func (s *session) stay(client Cinder) error {
 // settle waits before the first request. An earlier term may just have made, attached or
 // deleted what reads do not show yet. This term would make it a second time, or take it
 // for something that an interrupted call left, or for gone.
-func (s *session) settle(ctx context.Context) error {
-	rest := time.Until(s.settled)
+func (s *session) settle(ctx context.Context) error { return s.wait(ctx, time.Until(s.settled)) }
+
+// wait waits until reads show what they did not show yet.
+func (s *session) wait(ctx context.Context, rest time.Duration) error {
 	if rest <= 0 {
 		return nil
 	}
