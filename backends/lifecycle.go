@@ -150,6 +150,8 @@ type Spec struct {
 	Connector cinder.Connector
 	// ReadOnly requests a connection that does not allow writes.
 	ReadOnly bool
+	// Block means that the claim's pods get the volume as a raw device.
+	Block bool
 	// CSI requests a volume for the CSI driver: Connect waits until it is available,
 	// and connects it to nothing.
 	CSI bool
@@ -343,6 +345,9 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 		metadata[stamps.KeyRequestedAt] = client.Now().UTC().Format(time.RFC3339)
 		if workflow == cinder.WorkflowAttachment {
 			metadata[stamps.KeyWorkflow] = string(workflow)
+		}
+		if spec.Block {
+			metadata[stamps.KeyVolumeMode] = stamps.VolumeModeBlock
 		}
 		if spec.CSI {
 			if workflow != cinder.WorkflowAttachment {

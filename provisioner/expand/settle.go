@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -126,15 +125,10 @@ func isWorthAnEvent(err error) bool {
 	return !retry.Passes(err)
 }
 
-// sentence returns an error's text without the request ID, so that the same problem has
-// the same text.
+// sentence returns an error's text.
 func sentence(err error) string {
-	text := err.Error()
-	var failed *cinder.Error
-	if errors.As(err, &failed) && failed.RequestID != "" {
-		text = strings.ReplaceAll(text, ", "+failed.RequestID, "")
-	}
-	if cinder.IsKind(err, cinder.KindOverQuota) {
+	text := retry.Sentence(err)
+	if failed := (*cinder.Error)(nil); errors.As(err, &failed) && failed.Kind == cinder.KindOverQuota {
 		return fmt.Sprintf("Cinder's own quota of backend %s has no room: %s; ask for less, or for a larger quota in OpenStack", failed.Backend, text)
 	}
 	return text

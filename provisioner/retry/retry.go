@@ -3,6 +3,7 @@ package retry
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -27,6 +28,16 @@ func Passes(err error) bool {
 		return true
 	}
 	return false
+}
+
+// Sentence returns an error's text without the request ID, so that the same problem has
+// the same text.
+func Sentence(err error) string {
+	var failed *cinder.Error
+	if errors.As(err, &failed) && failed.RequestID != "" {
+		return strings.ReplaceAll(err.Error(), ", "+failed.RequestID, "")
+	}
+	return err.Error()
 }
 
 // For looks up the retry for the kind of an error. What only a person can fix is

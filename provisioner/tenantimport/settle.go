@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +45,7 @@ func (c *Controller) settle(ctx context.Context, a *attempt, err error) {
 		c.deny(a, placement.DenialOf(refusal.Denial))
 		return
 	case errors.As(err, &refusal):
-		c.deny(a, placement.Denial{Reason: reasonRefused, Message: sentence(err)})
+		c.deny(a, placement.Denial{Reason: reasonRefused, Message: retry.Sentence(err)})
 		return
 	}
 	if unhealthy := c.Room.Health(a.backend); unhealthy != nil {
@@ -54,10 +53,10 @@ func (c *Controller) settle(ctx context.Context, a *attempt, err error) {
 		return
 	}
 	if cinder.IsKind(err, backends.KindContested) {
-		c.noteContest(a.volume.ID)
+		c.contested.Store(a.volume.ID, true)
 	}
 	if !retry.Passes(err) {
-		c.report(a, corev1.EventTypeWarning, reasonFailed, sentence(err))
+		c.report(a, corev1.EventTypeWarning, reasonFailed, retry.Sentence(err))
 	}
 	c.giveBackUnlessBegun(a)
 	c.Count(retry.For(err).Outcome)
@@ -132,17 +131,6 @@ func (c *Controller) giveBackUnlessBegun(a *attempt) {
 // StorageClass.
 func always(a *attempt) []parking.Trigger {
 	return []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: a.cached.Namespace}, {Kind: parking.Class, Name: a.class}}
-}
-
-// sentence returns an error's text without the request ID, so that the same problem has
-// the same text.
-func sentence(err error) string {
-	text := err.Error()
-	var failed *cinder.Error
-	if errors.As(err, &failed) && failed.RequestID != "" {
-		text = strings.ReplaceAll(text, ", "+failed.RequestID, "")
-	}
-	return text
 }
 
 // report writes an event about the claim, if it is news.
