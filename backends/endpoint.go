@@ -32,6 +32,8 @@ type endpoint struct {
 	snapshotsKnown  *knowledge.Notes
 	snapshotWatcher *watch.Watcher[cinder.Snapshot]
 
+	// readLag is how old the state may be that reads show.
+	readLag time.Duration
 	// unshown are volumes, snapshots and attachments, whose IDs are all unique.
 	unshown *knowledge.Unshown
 	// shown is true once Cinder has shown a volume of this cluster here.
@@ -40,15 +42,16 @@ type endpoint struct {
 	answerLost func()
 }
 
-// newEndpoint makes an endpoint without any knowledge. The epoch is its number
-// for the breaker.
-func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
+// newEndpoint makes an endpoint without any knowledge, at which nothing was changed after
+// the given time. The epoch is its number for the breaker.
+func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *endpoint {
 	e := &endpoint{
 		backend: config.Name,
 		cluster: l.options.Cluster,
 		logger:  l.options.Logger,
 		known:   knowledge.NewNotes(&l.mu),
 
+		readLag: l.options.ReadLag,
 		unshown: knowledge.NewUnshown(),
 
 		snapshotsKnown: knowledge.NewNotes(&l.mu),
@@ -66,6 +69,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int) *endpoint {
 		term:    l.options.Term,
 		breaker: l.breaker,
 		epoch:   epoch,
+		settled: changed.Add(l.options.ReadLag),
 		left:    func() { l.leave(e) },
 	}
 	e.watcher = watch.New(watch.Options[cinder.Volume]{
@@ -145,7 +149,7 @@ func (e *endpoint) expect(id, of string) {
 // unlessExpected returns the error of a read. If Cinder has acknowledged the object and
 // not shown it since, the answer that it does not exist proves nothing.
 func (e *endpoint) unlessExpected(noun, id string, err error) error {
-	if cinder.IsKind(err, cinder.KindNotFound) && e.unshown.IsExpected(id) {
+	if cinder.IsKind(err, cinder.KindNotFound) && e.unshown.Missing(id) {
 		return e.notShown(noun, id)
 	}
 	return err
@@ -153,6 +157,25 @@ func (e *endpoint) unlessExpected(noun, id string, err error) error {
 
 func (e *endpoint) notShown(noun, id string) error {
 	return e.failure(KindNotShown, "Cinder made %s %s, and does not show it yet: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", noun, id)
+}
+
+// awaitEnd waits until a volume has left the status of a change. requested is the volume
+// as it was when this call requested the change; zero if it did not.
+func (e *endpoint) awaitEnd(ctx context.Context, requested, v cinder.Volume, timeout time.Duration) (after cinder.Volume, gone bool, err error) {
+	return awaitEnd(e.readLag, func() (cinder.Volume, bool, error) { return e.watcher.Await(ctx, v.ID, v.Status, timeout) }, func(after cinder.Volume) bool {
+		return after.ID == requested.ID && after.Status == requested.Status && after.SizeGiB == requested.SizeGiB && after.Type == requested.Type
+	})
+}
+
+// awaitEnd waits for the end of a change that Cinder has just accepted. As long as reads
+// may lag, a state that may be from before shows nothing.
+func awaitEnd[T any](readLag time.Duration, await func() (T, bool, error), mayBeBefore func(T) bool) (after T, gone bool, err error) {
+	for accepted := time.Now(); ; {
+		after, gone, err = await()
+		if gone || err != nil || !mayBeBefore(after) || time.Since(accepted) >= readLag {
+			return after, gone, err
+		}
+	}
 }
 
 func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {

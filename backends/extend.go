@@ -23,7 +23,7 @@ func (l *Lifecycle) Extend(ctx context.Context, target Target, sizeGiB int64) (c
 
 func (e *endpoint) extend(ctx context.Context, target Target, sizeGiB int64) (cinder.Volume, error) {
 	v, err := e.existing(ctx, target)
-	requested := false
+	requested := cinder.Volume{} // the volume when its extension was requested
 	for range maxMoves {
 		switch {
 		case err != nil:
@@ -34,7 +34,7 @@ func (e *endpoint) extend(ctx context.Context, target Target, sizeGiB int64) (ci
 		switch v.Status {
 		case cinder.StatusExtending:
 			var gone bool
-			v, gone, err = e.watcher.Await(ctx, v.ID, cinder.StatusExtending, e.timeouts().Create)
+			v, gone, err = e.awaitEnd(ctx, requested, v, e.timeouts().Create)
 			switch {
 			case err != nil:
 			case gone:
@@ -49,10 +49,10 @@ func (e *endpoint) extend(ctx context.Context, target Target, sizeGiB int64) (ci
 			if v.SizeGiB >= sizeGiB {
 				return v, nil
 			}
-			if requested {
+			if requested.ID != "" {
 				return v, e.failure(KindVolumeFailed, "Cinder accepted the extension of volume %s to %d GiB, but it still has %d GiB", v.ID, sizeGiB, v.SizeGiB)
 			}
-			requested = true
+			requested = v
 			v, err = e.requestExtension(ctx, v, target, sizeGiB)
 		default:
 			return v, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)

@@ -19,6 +19,8 @@ type Import struct {
 	Connector cinder.Connector
 	// ReadOnly requests a connection that does not allow writes.
 	ReadOnly bool
+	// Block means that the claim's pods get the volume as a raw device.
+	Block bool
 	// Unclaimed is called before the stamp of another claim of this cluster is
 	// replaced. Its error, returned unchanged, means that something still needs
 	// the volume.
@@ -51,6 +53,18 @@ func (l *Lifecycle) All(ctx context.Context) (all []cinder.Volume, err error) {
 		})
 	})
 	return all, err
+}
+
+// Look reads a target's volume, of any owner, and returns where it looked. The zero Volume
+// means that it is provably gone, and KindElsewhere that the backend may lead to another
+// place.
+func (l *Lifecycle) Look(ctx context.Context, target Target) (cinder.Volume, cinder.Place, error) {
+	e := l.current()
+	v, err := e.get(ctx, target.VolumeID)
+	if cinder.IsKind(err, cinder.KindNotFound) {
+		return cinder.Volume{}, e.place(), e.absent(ctx, target)
+	}
+	return v, e.place(), err
 }
 
 // Volume reads one volume of the backend's project, of any owner.
@@ -219,6 +233,9 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 			metadata[stamps.KeyWorkflow] = string(stamps.WorkflowOf(v))
 		}
 		metadata[stamps.KeyAttached] = stamps.AttachedMark()[stamps.KeyAttached]
+		if spec.Block {
+			metadata[stamps.KeyVolumeMode] = stamps.VolumeModeBlock
+		}
 		switch {
 		case spec.CSI && workflow != cinder.WorkflowAttachment:
 			return e.needsAttachments()

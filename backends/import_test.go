@@ -318,3 +318,48 @@ func TestRepeatedImportLosesToAReservation(t *testing.T) {
 		})
 	}
 }
+
+// TestLookTellsGoneFromElsewhere: where a volume was, its absence proves that it is gone.
+func TestLookTellsGoneFromElsewhere(t *testing.T) {
+	elsewhere := cinder.Place{Endpoint: "http://cinder:8776/v3", Project: "p2"}
+	for name, test := range map[string]struct {
+		id                         string
+		place                      cinder.Place
+		others, present, elsewhere bool
+	}{
+		"it is there":                           {id: "volume-1", place: memoryPlace, others: true, present: true},
+		"it is there, whatever is recorded":     {id: "volume-1", place: elsewhere, others: true, present: true},
+		"it is gone":                            {id: "none", place: memoryPlace},
+		"it was elsewhere":                      {id: "none", place: elsewhere, others: true, elsewhere: true},
+		"it was somewhere, and here are others": {id: "none", others: true},
+		"it was somewhere, and here is nothing": {id: "none", elsewhere: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newMemoryCinder()
+			if test.others {
+				memory.add(mine(1, cinder.StatusAvailable))
+			}
+			v, at, err := memory.term(t).Look(t.Context(), Target{VolumeID: test.id, Place: test.place})
+			equal(t, v.ID != "", test.present)
+			equal(t, at, memoryPlace)
+			equal(t, cinder.IsKind(err, KindElsewhere), test.elsewhere)
+			equal(t, err != nil, test.elsewhere)
+		})
+	}
+}
+
+// TestTheVolumeModeIsStamped: of what is made as a raw device, or imported as one.
+func TestTheVolumeModeIsStamped(t *testing.T) {
+	for block, want := range map[bool]string{true: stamps.VolumeModeBlock, false: ""} {
+		memory := newMemoryCinder()
+		spec := claimSpec(1)
+		spec.Block = block
+		made, err := memory.term(t).Connect(t.Context(), spec)
+		success(t, err)
+		equal(t, memory.volumes[made.Volume.ID].Metadata[stamps.KeyVolumeMode], want)
+		id := memory.add(cinder.Volume{Name: "old", Status: cinder.StatusAvailable})
+		_, err = memory.term(t).Import(t.Context(), Import{VolumeID: id, Stamp: claimStamp(2), Connector: testConnector, Block: block})
+		success(t, err)
+		equal(t, memory.volumes[id].Metadata[stamps.KeyVolumeMode], want)
+	}
+}

@@ -16,7 +16,7 @@ var lags = []time.Duration{300 * time.Millisecond, time.Second, 10 * time.Second
 
 // lagging makes a term over a Cinder whose reads lag, in a bubble of synctest.
 func lagging(t *testing.T, memory *memoryCinder) *Lifecycle {
-	return memory.term(t, func(o *LifecycleOptions) { o.Poll = 200 * time.Millisecond })
+	return memory.term(t, func(o *LifecycleOptions) { o.Poll, o.ReadLag = 200*time.Millisecond, memory.lag })
 }
 
 // untilDone repeats a call as the program does after a failure that may pass.
@@ -155,6 +155,7 @@ func TestADetachmentBesideAStrangerIsNotForgottenWhileReadsLag(t *testing.T) {
 		memory.remember()
 		time.Sleep(memory.lag)
 		l := lagging(t, memory)
+		time.Sleep(memory.lag)
 		memory.attachedBy(t, id, cinder.Attachment{Host: "rescue"})
 		time.Sleep(2 * time.Second)
 		published, err := l.Publish(t.Context(), claimTarget(1, id), toNode("n1"))
@@ -184,5 +185,147 @@ func TestAVolumeThatAnotherClaimGotIsNotTakenForOneThatIsNotShown(t *testing.T) 
 	v, err := e.look(t.Context(), claimStamp(1), testConnector, nil)
 	if err == nil && v.ID == id {
 		t.Errorf("the claim gets volume %s, which another claim has", v.ID)
+	}
+}
+
+// TestANewTermWaitsForWhatReadsDoNotShowYet: the leader dies right after each of its
+// steps, and the next one goes on at once. It makes nothing a second time, takes nothing
+// for left over or gone, and in the end nothing is left.
+func TestANewTermWaitsForWhatReadsDoNotShowYet(t *testing.T) {
+	for _, lag := range lags {
+		t.Run("a claim's volume, "+lag.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newMemoryCinder()
+				memory.lag, memory.workflow = lag, cinder.WorkflowAttachment
+				made, err := lagging(t, memory).current().create(t.Context(), claimSpec(1))
+				success(t, err)
+				var connected Connected
+				untilDone(t, func() (err error) { connected, err = lagging(t, memory).Connect(t.Context(), claimSpec(1)); return err })
+				equal(t, connected.Volume.ID, made.ID)
+				again, err := lagging(t, memory).Connect(t.Context(), claimSpec(1))
+				success(t, err)
+				equal(t, again.AttachmentID, connected.AttachmentID)
+				success(t, lagging(t, memory).Complete(t.Context(), claimTarget(1, made.ID), false))
+				if err := lagging(t, memory).Abandon(t.Context(), claimStamp(1), testConnector, nil); !cinder.IsKind(err, KindRecorded) {
+					t.Errorf("a volume in use is abandoned: %v", err)
+				}
+				equal(t, memory.count("volume.create"), 1)
+				equal(t, memory.count("attachment.create"), 1)
+				equal(t, memory.volumes[made.ID].Status, cinder.StatusInUse)
+			})
+		})
+		t.Run("a volume that is deleted at once, "+lag.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newMemoryCinder()
+				memory.lag = lag
+				v, err := lagging(t, memory).current().create(t.Context(), claimSpec(1))
+				success(t, err)
+				l := lagging(t, memory)
+				untilDone(t, func() error { return l.Remove(t.Context(), claimTarget(1, v.ID)) })
+				settled(t, l)
+				equal(t, len(memory.volumes), 0)
+			})
+		})
+		t.Run("a node's attachment, "+lag.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newMemoryCinder()
+				memory.lag = lag
+				v := forNodes()
+				v.MultiAttach = true
+				id := memory.add(v)
+				memory.remember()
+				time.Sleep(lag)
+				to := toNode("n1")
+				to.Shared = true
+				first, err := lagging(t, memory).Publish(t.Context(), claimTarget(1, id), to)
+				success(t, err)
+				again, err := lagging(t, memory).Publish(t.Context(), claimTarget(1, id), to)
+				success(t, err)
+				equal(t, again.AttachmentID, first.AttachmentID)
+				equal(t, len(memory.open), 1)
+				success(t, lagging(t, memory).Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: "n1", Key: "key-of-n1", Attached: true}))
+				equal(t, len(memory.open), 0)
+			})
+		})
+		t.Run("a snapshot, "+lag.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newMemoryCinder()
+				memory.lag = lag
+				volume := memory.add(mine(1, cinder.StatusAvailable))
+				memory.remember()
+				time.Sleep(lag)
+				_, err := lagging(t, memory).current().createSnapshot(t.Context(), snapshotSpec(1, volume))
+				success(t, err)
+				l := lagging(t, memory)
+				untilDone(t, func() error { _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume)); return err })
+				settled(t, l)
+				equal(t, memory.count("snapshot.create"), 1)
+			})
+		})
+	}
+}
+
+// TestABackendThatLedElsewhereShowsWhatWasMadeBefore: what the term had not seen yet is
+// not made again.
+func TestABackendThatLedElsewhereShowsWhatWasMadeBefore(t *testing.T) {
+	for _, lag := range lags {
+		t.Run(lag.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newMemoryCinder()
+				memory.lag = lag
+				l := lagging(t, memory)
+				_, err := l.current().create(t.Context(), claimSpec(1))
+				success(t, err)
+				l.mu.Lock()
+				l.move(*l.at.config.Load())
+				l.mu.Unlock()
+				untilDone(t, func() error { _, err := l.Connect(t.Context(), claimSpec(1)); return err })
+				settled(t, l)
+				equal(t, memory.count("volume.create"), 1)
+			})
+		})
+	}
+}
+
+// TestReadsThatLagHideNoChange: Cinder has accepted a change, and shows the state from
+// before for a while. That is no failure.
+func TestReadsThatLagHideNoChange(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, l *Lifecycle, id string) error{
+		"a larger size": func(t *testing.T, l *Lifecycle, id string) error {
+			v, err := l.Extend(t.Context(), claimTarget(1, id), 5)
+			equal(t, v.SizeGiB, 5)
+			return err
+		},
+		"another type": func(t *testing.T, l *Lifecycle, id string) error {
+			v, err := l.Retype(t.Context(), claimTarget(1, id), "faster")
+			equal(t, v.Type, "faster")
+			return err
+		},
+		"the end of a volume": func(t *testing.T, l *Lifecycle, id string) error { return l.Remove(t.Context(), claimTarget(1, id)) },
+		"the end of a connected volume": func(t *testing.T, l *Lifecycle, id string) error {
+			_, err := l.Connect(t.Context(), claimSpec(1))
+			success(t, err)
+			return l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
+		},
+		"the end of a snapshot": func(t *testing.T, l *Lifecycle, id string) error {
+			s, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, id))
+			success(t, err)
+			return l.RemoveSnapshot(t.Context(), SnapshotTarget{SnapshotID: s.ID, Stamp: snapshotSpec(1, id).Stamp, Place: memoryPlace})
+		},
+	} {
+		for _, lag := range lags[:3] {
+			t.Run(name+", "+lag.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					memory := newMemoryCinder()
+					memory.lag = lag
+					id := memory.add(mine(1, cinder.StatusAvailable))
+					memory.remember()
+					time.Sleep(lag)
+					l := lagging(t, memory)
+					success(t, change(t, l, id))
+					settled(t, l)
+				})
+			})
+		}
 	}
 }

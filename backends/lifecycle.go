@@ -32,6 +32,11 @@ type LifecycleOptions struct {
 	Metrics *Metrics
 	// Poll is the shortest time between two rounds of waiting; 0 means 200 ms.
 	Poll time.Duration
+	// ReadLag is how old the state may be that reads show.
+	ReadLag time.Duration
+	// Changed is when an earlier term can have changed something for the last time; zero
+	// means now. The first request waits until reads show it.
+	Changed time.Time
 	// pause waits between two rounds; nil means time.Sleep.
 	pause func(time.Duration)
 	// FailuresToOpen is how many requests in a row must fail before further
@@ -89,6 +94,9 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 	if options.Poll <= 0 {
 		options.Poll = 200 * time.Millisecond
 	}
+	if options.Changed.IsZero() {
+		options.Changed = time.Now()
+	}
 	if options.pause == nil {
 		options.pause = time.Sleep
 	}
@@ -102,7 +110,7 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 		Logger:         options.Logger,
 		Metrics:        options.Metrics,
 	})
-	l.at = l.newEndpoint(options.Config, 0)
+	l.at = l.newEndpoint(options.Config, 0, options.Changed)
 	return l
 }
 
@@ -142,6 +150,8 @@ type Spec struct {
 	Connector cinder.Connector
 	// ReadOnly requests a connection that does not allow writes.
 	ReadOnly bool
+	// Block means that the claim's pods get the volume as a raw device.
+	Block bool
 	// CSI requests a volume for the CSI driver: Connect waits until it is available,
 	// and connects it to nothing.
 	CSI bool
@@ -283,7 +293,7 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 		case steps.Discard:
 			return Connected{}, e.discard(ctx, v, spec)
 		case steps.AwaitGone:
-			if err = e.awaitGone(ctx, v.ID); err == nil {
+			if err = e.awaitGone(ctx, v.ID, false); err == nil {
 				v, err = e.lookAgain(ctx, v.ID, spec)
 			}
 		default:
@@ -335,6 +345,9 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 		metadata[stamps.KeyRequestedAt] = client.Now().UTC().Format(time.RFC3339)
 		if workflow == cinder.WorkflowAttachment {
 			metadata[stamps.KeyWorkflow] = string(workflow)
+		}
+		if spec.Block {
+			metadata[stamps.KeyVolumeMode] = stamps.VolumeModeBlock
 		}
 		if spec.CSI {
 			if workflow != cinder.WorkflowAttachment {

@@ -75,6 +75,10 @@ func (l *Lifecycle) LastUncertain() time.Time {
 	return l.lastUncertain
 }
 
+// ReadLag returns how long after Cinder acknowledged something it still did not show it;
+// 0 if it always did at once.
+func (l *Lifecycle) ReadLag() time.Duration { return l.current().unshown.Lag() }
+
 // look finds the claim's volume: by the ID that this term knows, or in the
 // term's listing. The zero Volume means that there is provably none.
 func (e *endpoint) look(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {

@@ -111,10 +111,9 @@ type moment struct {
 func (m *memoryCinder) remember() {
 	now := moment{time.Now(), map[string]*memoryVolume{}, map[string]*memoryAttachment{}, map[string]*memorySnapshot{}}
 	for id, v := range m.volumes {
-		if v.left = 0; v.Status == cinder.StatusCreating || v.Status == cinder.StatusDeleting {
-			if _, there := m.look(v); !there {
-				continue
-			}
+		v.left = 0
+		if _, there := m.look(v); !there {
+			continue
 		}
 		kept := *v
 		kept.Metadata, kept.Attachments = maps.Clone(v.Metadata), slices.Clone(v.Attachments)
@@ -125,6 +124,10 @@ func (m *memoryCinder) remember() {
 		now.open[id] = &kept
 	}
 	for id, s := range m.snapshots {
+		s.left = 0
+		if _, there := m.lookAtSnapshot(s); !there {
+			continue
+		}
 		kept := *s
 		kept.Metadata = maps.Clone(s.Metadata)
 		now.snapshots[id] = &kept

@@ -62,8 +62,8 @@ func (l *Lifecycle) leave(left *endpoint) {
 // and nothing else may cause this backend to be listed again for a long time.
 func (l *Lifecycle) move(config Config) {
 	old := l.at
-	l.at = l.newEndpoint(config, old.session.epoch+1)
 	now := time.Now()
+	l.at = l.newEndpoint(config, old.session.epoch+1, now)
 	l.at.known.Succeed(old.known, old.inventory.Owners(), old.place(), now)
 	l.at.snapshotsKnown.Succeed(old.snapshotsKnown, old.snapshotInventory.Owners(), old.place(), now)
 	l.lastUncertain = now

@@ -308,6 +308,10 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 	case steps.Delete:
 		err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.DeleteVolume(ctx, v.ID) })
 		if cinder.IsKind(err, cinder.KindConflict) {
+			// What was read may be older than the state that Cinder refuses to delete.
+			if err := e.session.wait(ctx, e.readLag); err != nil {
+				return v, err
+			}
 			again, lookErr := e.owned(ctx, target)
 			if lookErr != nil || again.Status != v.Status {
 				return again, lookErr
@@ -317,9 +321,9 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 		if err != nil {
 			return v, err
 		}
-		return cinder.Volume{}, e.awaitGone(ctx, v.ID)
+		return cinder.Volume{}, e.awaitGone(ctx, v.ID, true)
 	case steps.AwaitGone:
-		return cinder.Volume{}, e.awaitGone(ctx, v.ID)
+		return cinder.Volume{}, e.awaitGone(ctx, v.ID, false)
 	case steps.ForceDelete:
 		return cinder.Volume{}, e.forceDelete(ctx, v)
 	}
@@ -371,9 +375,11 @@ func (e *endpoint) terminate(ctx context.Context, v cinder.Volume, target Target
 	})
 }
 
-// awaitGone waits for the end of a deletion that Cinder has accepted.
-func (e *endpoint) awaitGone(ctx context.Context, id string) error {
-	v, gone, err := e.watcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
+// awaitGone waits for the end of a deletion that Cinder has accepted, just now or earlier.
+func (e *endpoint) awaitGone(ctx context.Context, id string, now bool) error {
+	v, gone, err := awaitEnd(e.readLag, func() (cinder.Volume, bool, error) {
+		return e.watcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
+	}, func(cinder.Volume) bool { return now })
 	switch {
 	case err != nil:
 		return err
@@ -396,7 +402,7 @@ func (e *endpoint) forceDelete(ctx context.Context, v cinder.Volume) error {
 	if err != nil {
 		return err
 	}
-	return e.awaitGone(ctx, v.ID)
+	return e.awaitGone(ctx, v.ID, true)
 }
 
 // dependents explains a DELETE that was rejected because of something that must

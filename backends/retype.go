@@ -23,7 +23,7 @@ func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string
 
 func (e *endpoint) retype(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
 	v, err := e.existing(ctx, target)
-	requested, name := false, ""
+	requested, name := cinder.Volume{}, "" // requested is the volume when its change was requested
 	for range maxMoves {
 		switch {
 		case err != nil:
@@ -34,7 +34,7 @@ func (e *endpoint) retype(ctx context.Context, target Target, volumeType string)
 		switch v.Status {
 		case cinder.StatusRetyping:
 			var gone bool
-			v, gone, err = e.watcher.Await(ctx, v.ID, cinder.StatusRetyping, e.timeouts().Create)
+			v, gone, err = e.awaitEnd(ctx, requested, v, e.timeouts().Create)
 			switch {
 			case err != nil:
 			case gone:
@@ -51,11 +51,11 @@ func (e *endpoint) retype(ctx context.Context, target Target, volumeType string)
 			if v.Type == volumeType || v.Type == name {
 				return v, nil
 			}
-			if requested {
+			if requested.ID != "" {
 				return v, e.failure(KindVolumeFailed, "Cinder accepted the change of volume %s to type %q, but it still has type %q: its storage cannot change it in place, or the type is that of another storage; see the log of cinder-scheduler",
 					v.ID, volumeType, v.Type)
 			}
-			requested = true
+			requested = v
 			v, err = e.requestRetype(ctx, v, target, volumeType)
 		default:
 			return v, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)

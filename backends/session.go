@@ -127,6 +127,9 @@ type session struct {
 	breaker *breaker.Breaker
 	// epoch is the breaker's number for the clients' endpoint.
 	epoch int
+	// settled is from when on reads show everything that was changed here before the
+	// session began.
+	settled time.Time
 	// left is called when the credentials start to lead to another place.
 	left func()
 
@@ -159,9 +162,35 @@ func (s *session) stay(client Cinder) error {
 		Message: fmt.Sprintf("the backend's credentials now point to %s and no longer to %s; work begun there starts over", there, here)}
 }
 
+// settle waits before the first request. An earlier term may just have made, attached or
+// deleted what reads do not show yet. This term would make it a second time, or take it
+// for something that an interrupted call left, or for gone.
+func (s *session) settle(ctx context.Context) error { return s.wait(ctx, time.Until(s.settled)) }
+
+// wait waits until reads show what they did not show yet.
+func (s *session) wait(ctx context.Context, rest time.Duration) error {
+	if rest <= 0 {
+		return nil
+	}
+	defer turns.CallerOf(ctx).Waiting()()
+	timer := time.NewTimer(rest)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return cinder.NotSent(s.backend, "", ctx.Err())
+	case <-s.term.Done():
+		return cinder.NotSent(s.backend, "", s.term.Err())
+	}
+}
+
 // read makes a call that changes nothing. The call must use the context that it
 // receives.
 func (s *session) read(ctx context.Context, call func(ctx context.Context, client Cinder) error) error {
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
 	attempt, err := s.breaker.Begin(s.epoch)
 	if err != nil {
 		return err
@@ -175,6 +204,9 @@ func (s *session) read(ctx context.Context, call func(ctx context.Context, clien
 // ask makes a read whose failures do not matter, so that they do not count
 // against the backend.
 func (s *session) ask(ctx context.Context, call func(ctx context.Context, client Cinder)) {
+	if s.settle(ctx) != nil {
+		return
+	}
 	attempt, err := s.breaker.Begin(s.epoch)
 	if err != nil {
 		return
@@ -192,6 +224,9 @@ func (s *session) ask(ctx context.Context, call func(ctx context.Context, client
 // queue, but a request under way may finish, since cutting it would only make
 // its effect unknown. The end of the term does cut it.
 func (s *session) change(ctx context.Context, call func(ctx context.Context, client Cinder) error) error {
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
 	attempt, err := s.breaker.Begin(s.epoch)
 	if err != nil {
 		return err

@@ -326,7 +326,7 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 			err = e.deleteSnapshot(ctx, s, target)
 			switch {
 			case err == nil:
-				err = e.awaitSnapshotGone(ctx, s.ID)
+				err = e.awaitSnapshotGone(ctx, s.ID, true)
 			case cinder.IsKind(err, cinder.KindConflict):
 				// An earlier request may have come first.
 				if again, lookErr := e.getSnapshot(ctx, s.ID); lookErr != nil || again.Status != s.Status {
@@ -334,7 +334,7 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 				}
 			}
 		case cinder.StatusDeleting:
-			err = e.awaitSnapshotGone(ctx, s.ID)
+			err = e.awaitSnapshotGone(ctx, s.ID, false)
 		case cinder.StatusErrorDeleting:
 			err = e.failure(KindVolumeFailed, "the storage backend failed to delete snapshot %s (error_deleting); an OpenStack administrator must repair it and run: cinder snapshot-reset-state --state available %s", s.ID, s.ID)
 		default:
@@ -358,9 +358,12 @@ func (e *endpoint) deleteSnapshot(ctx context.Context, s cinder.Snapshot, target
 	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.DeleteSnapshot(ctx, s.ID) })
 }
 
-// awaitSnapshotGone waits for the end of a deletion that Cinder has accepted.
-func (e *endpoint) awaitSnapshotGone(ctx context.Context, id string) error {
-	s, gone, err := e.snapshotWatcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
+// awaitSnapshotGone waits for the end of a deletion that Cinder has accepted, just now or
+// earlier.
+func (e *endpoint) awaitSnapshotGone(ctx context.Context, id string, now bool) error {
+	s, gone, err := awaitEnd(e.readLag, func() (cinder.Snapshot, bool, error) {
+		return e.snapshotWatcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
+	}, func(cinder.Snapshot) bool { return now })
 	switch {
 	case err != nil || gone || s.Status != cinder.StatusAvailable:
 		return err

@@ -49,9 +49,21 @@ const (
 	ImportedSnapshotNotFound Reason = "ImportedSnapshotNotFound"
 )
 
-// Grants reports whether the filter grants a volume. No filter grants none.
+// madeForClusters are the keys of metadata that cinder-csi and the sidecars of CSI drivers
+// write on what they make.
+var madeForClusters = []string{"cinder.csi.openstack.org/cluster", "csi.storage.k8s.io/pv/name", "csi.storage.k8s.io/volumesnapshot/name"}
+
+// isAnothers reports whether another driver made a volume or a snapshot, perhaps for
+// another cluster, which may still write to it.
+func isAnothers(metadata map[string]string) bool {
+	return metadata[StampPrefix+"claim-uid"] == "" && metadata[StampPrefix+"snapshot-uid"] == "" &&
+		slices.ContainsFunc(madeForClusters, func(key string) bool { return metadata[key] != "" })
+}
+
+// Grants reports whether the filter grants a volume. No filter grants none. What another
+// driver made is granted only by what that driver wrote on it.
 func (f *ImportFilter) Grants(v Existing) bool {
-	if f == nil || len(f.Names) == 0 && len(f.Types) == 0 && len(f.Metadata) == 0 {
+	if f == nil || isAnothers(v.Metadata) && !isAnothers(f.Metadata) || len(f.Names) == 0 && len(f.Types) == 0 && len(f.Metadata) == 0 {
 		return false
 	}
 	named := func(entry string) bool { return names.Matches(entry, v.Name) }
@@ -176,6 +188,10 @@ func (d *decider) checkImport(class *Class) *Denial {
 	}
 	if !class.Import.Grants(*v) {
 		return NoSuchVolume(class.path, v.Wanted)
+	}
+	if v.Metadata[StampPrefix+"volume-mode"] == string(Block) && d.request.VolumeMode != Block {
+		return &Denial{Reason: SourceNotAllowed, Path: class.path, Message: fmt.Sprintf(
+			"pods had volume %q as a raw device, and nodes do not mount what they wrote to it; ask for volumeMode: Block, or ask an operator", v.Wanted)}
 	}
 	d.decision.Import = class.Import
 	return nil

@@ -417,6 +417,7 @@ func (a *attempt) spec() backends.Spec {
 		Stamp:     a.stamp,
 		Connector: a.connector,
 		ReadOnly:  record.AllReadOnly(a.claim.Spec.AccessModes),
+		Block:     record.IsBlock(a.claim),
 		Source:    a.source.Content,
 		CSI:       volume.Mode == policy.ModeCSI,
 

@@ -12,11 +12,13 @@ import (
 type Unshown struct {
 	mu       sync.Mutex
 	expected map[string]expectation // by ID
+	// lag is the longest time after which one was missing.
+	lag time.Duration
 }
 
 type expectation struct {
-	of    string // the ID of what it belongs to
-	until time.Time
+	of           string // the ID of what it belongs to
+	since, until time.Time
 }
 
 // NewUnshown makes an empty set.
@@ -29,7 +31,7 @@ func (u *Unshown) Expect(id, of string, until time.Time) {
 	defer u.mu.Unlock()
 	// Whoever expected the others may never ask again.
 	maps.DeleteFunc(u.expected, func(_ string, e expectation) bool { return time.Now().After(e.until) })
-	u.expected[id] = expectation{of, until}
+	u.expected[id] = expectation{of, time.Now(), until}
 }
 
 // Shown removes an object that Cinder shows.
@@ -39,11 +41,24 @@ func (u *Unshown) Shown(id string) {
 	delete(u.expected, id)
 }
 
-// IsExpected reports whether an object is yet to be shown.
-func (u *Unshown) IsExpected(id string) bool {
+// Missing notes that Cinder does not show an object, and reports whether it is yet to be
+// shown.
+func (u *Unshown) Missing(id string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.isExpected(id)
+	if !u.isExpected(id) {
+		return false
+	}
+	u.lag = max(u.lag, time.Since(u.expected[id].since))
+	return true
+}
+
+// Lag returns how long after its acknowledgement an object was still missing; 0 if none
+// ever was.
+func (u *Unshown) Lag() time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.lag
 }
 
 // ExpectedOf returns the IDs of the objects that belong to another one and are yet to be

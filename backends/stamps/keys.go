@@ -48,6 +48,9 @@ const (
 	// KeyAttached is written before an attachment is completed. Cinder itself
 	// leaves such a mark only with os-attach.
 	KeyAttached = Prefix + "attached"
+	// KeyVolumeMode, with the value VolumeModeBlock, says that pods wrote to the volume as
+	// a raw device.
+	KeyVolumeMode = Prefix + "volume-mode"
 	// KeyContested is not empty on a volume that another party reserved while it
 	// was being imported.
 	KeyContested = Prefix + "contested"
@@ -56,8 +59,11 @@ const (
 	KeyPV        = "csi.storage.k8s.io/pv/name"
 )
 
-// ModeCSI is the value of KeyMode.
-const ModeCSI = "csi"
+// ModeCSI is the value of KeyMode, VolumeModeBlock that of KeyVolumeMode.
+const (
+	ModeCSI         = "csi"
+	VolumeModeBlock = "Block"
+)
 
 // IsOurKey selects the metadata that the lifecycle reads: what it writes itself,
 // and Cinder's marks.

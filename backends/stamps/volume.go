@@ -126,7 +126,7 @@ const copyAfter = 15 * time.Minute
 // (put_metadata in cinder/backup/driver.py). Such a volume contains a user's
 // rescued data, and was created well after the request that the stamp records.
 func IsCopy(v cinder.Volume) bool {
-	return isWellAfterRequest(v, v.CreatedAt)
+	return IsWellAfterRequest(v, v.CreatedAt)
 }
 
 // IsRestored reports whether a PersistentVolume was created well after its volume, and
@@ -134,10 +134,12 @@ func IsCopy(v cinder.Volume) bool {
 // an export. If it names a claim that no longer exists, Kubernetes releases it at once,
 // which does not mean that anybody wants the data deleted.
 func IsRestored(v cinder.Volume, pvUID string, createdAt time.Time) bool {
-	return pvUID != "" && v.Metadata[KeyPVUID] != pvUID && isWellAfterRequest(v, createdAt)
+	return pvUID != "" && v.Metadata[KeyPVUID] != pvUID && IsWellAfterRequest(v, createdAt)
 }
 
-func isWellAfterRequest(v cinder.Volume, at time.Time) bool {
+// IsWellAfterRequest reports whether a time is well after the request that made, or
+// imported, the volume.
+func IsWellAfterRequest(v cinder.Volume, at time.Time) bool {
 	requested, err := time.Parse(time.RFC3339, v.Metadata[KeyRequestedAt])
 	return err == nil && at.Sub(requested) > copyAfter
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -26,6 +27,9 @@ type termBackends struct {
 	pool    *backends.Pool
 	metrics *backends.Metrics
 	fence   func() error
+	// changed is when an earlier leader can have changed something for the last time.
+	changed time.Time
+	readLag time.Duration
 	termCtx context.Context
 	logger  *slog.Logger
 	nodes   *portnames.Pools
@@ -102,6 +106,8 @@ func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle 
 		Pool:    t.pool,
 		Cluster: t.cluster,
 		Fence:   t.fence,
+		Changed: t.changed,
+		ReadLag: t.readLag,
 		Term:    t.termCtx,
 		Logger:  t.logger,
 		Metrics: t.metrics,

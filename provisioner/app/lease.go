@@ -25,7 +25,7 @@ func (a *App) lead(ctx context.Context) error {
 	if !a.options.LeaderElect {
 		termCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 		defer end()
-		return a.runTerm(ctx, termCtx, termCtx.Err)
+		return a.runTerm(ctx, termCtx, termCtx.Err, time.Now())
 	}
 	elector := a.watchElector()
 	defer elector.End()
@@ -94,7 +94,8 @@ func (a *App) elect(ctx context.Context, turns func()) error {
 				mu.Unlock()
 				defer term.Done()
 				defer release()
-				failed = a.runTerm(ctx, termCtx, func() error { return lock.StillLeading(termCtx, elector.IsLeader, validity) })
+				failed = a.runTerm(ctx, termCtx, func() error { return lock.StillLeading(termCtx, elector.IsLeader, validity) },
+					lock.LastChange(a.options.LeaseDuration-validity))
 			},
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(identity string) {

@@ -66,8 +66,9 @@ func (t *term) credentialsChanged(backends []string) {
 
 // runTerm leads from election to hand-over. stop ends the acceptance of new work;
 // termCtx ends with the lease and cuts off requests under way. runTerm returns when
-// nothing of this term is running.
-func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
+// nothing of this term is running. changed is when an earlier leader can have changed
+// something for the last time.
+func (a *App) runTerm(stop, termCtx context.Context, fence func() error, changed time.Time) error {
 	a.status.setLeading(true)
 	defer a.status.setLeading(false)
 	a.dialer.StopBatching()
@@ -86,6 +87,7 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error) error {
 	defer context.AfterFunc(stop, stopWork)()
 
 	t := a.newTerm(work, termCtx, fence, handOver)
+	t.backends.changed = changed
 	counted, err := t.informers.follow(t.provisioner, t.protector, t.snapshots)
 	if err != nil {
 		return err
@@ -172,6 +174,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOve
 			pool:       a.pool,
 			metrics:    a.backendMetrics,
 			fence:      fence,
+			readLag:    a.options.ReadLag,
 			termCtx:    termCtx,
 			logger:     a.logger,
 			nodes:      a.portNames(),

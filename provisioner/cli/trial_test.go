@@ -409,3 +409,22 @@ func TestTrialsInModeCSI(t *testing.T) {
 	}
 	c.wantNothingLeft(6)
 }
+
+// TestTrialNoticesThatReadsLag: a Cinder that does not show at once what it has made is
+// a warning, and nothing is left behind.
+func TestTrialNoticesThatReadsLag(t *testing.T) {
+	for _, lag := range []time.Duration{0, 700 * time.Millisecond} {
+		for _, workflow := range []string{"reserve", "attachment"} {
+			t.Run(lag.String()+", "+workflow, func(t *testing.T) {
+				t.Parallel()
+				c := newCloud(t, cindersim.Options{Lag: lag}, 0, false)
+				got := c.check(t.Context(), labWith(", workflow: "+workflow)+tenant("lab", ", volumeType: iscsi"), "--make-volume")
+				findings := strings.Join(got.findings(), "\n")
+				if warns := strings.Contains(findings, "warning backends[0]: backend lab") && strings.Contains(findings, "Cinder does not read its own writes"); got.code != 0 || warns != (lag > 0) || len(got.findings()) > 1 {
+					t.Errorf("%d: %s", got.code, findings)
+				}
+				c.wantNothingLeft(1)
+			})
+		}
+	}
+}

@@ -161,6 +161,7 @@ func TestFailures(t *testing.T) {
 		"another operation":      {err: failure(cinder.KindConflict, "attaching"), state: trying},
 		"the backend is silent":  {err: failure(cinder.KindUnavailable, "no answer"), health: errSilent, state: trying, event: "Warning BackendUnavailable backend gold does not answer"},
 		"the lease is uncertain": {err: failure(cinder.KindFenced, "fenced"), state: trying},
+		"reads lag":              {err: failure(backends.KindNotShown, "not shown yet"), state: trying},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)

@@ -39,6 +39,7 @@ func (c *Controller) end(claim *corev1.PersistentVolumeClaim, pv *corev1.Persist
 
 // forget forgets a claim that is gone. Another claim may have the same key.
 func (c *Controller) forget(claim *corev1.PersistentVolumeClaim) {
+	c.parked.Forget(claim.UID)
 	if c.gone.remove(claim) {
 		c.loop.Queue.Add(keyOf(claim))
 	}

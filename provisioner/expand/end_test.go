@@ -222,3 +222,29 @@ func TestGrowthOfAGoneClaimIsFreed(t *testing.T) {
 		t.Errorf("the retained volume has 10 GiB, and nobody extends it, but %d GiB count until the end of the term", used)
 	}
 }
+
+// TestADeletedClaimLeavesTheReport: the look at its growth failed, so it waits for the
+// backend. Then its PersistentVolume goes, too.
+func TestADeletedClaimLeavesTheReport(t *testing.T) {
+	f, room := withQuota(t)
+	claim, pv := pair("data")
+	claim.Spec.Resources.Requests = size("30Gi")
+	f.add(claim, pv)
+	room.Record(claim.UID, ledger.Volume{Tenant: "a", StorageClass: "one", GiB: 10, VolumeID: "volume-data"}, "gold")
+	f.volumes["gold"].err = failure(cinder.KindUnavailable, "no answer")
+	f.sync("data")
+	f.must(f.client.CoreV1().PersistentVolumeClaims("team-a").Delete(t.Context(), "data", metav1.DeleteOptions{}))
+	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Delete(claim))
+	f.ClaimGone(claim)
+	f.Controller.Volumes = func(string) (Volumes, error) { return nil, errSilent }
+	f.sync("data")
+	if waiting := f.parked.List(); len(waiting) != 1 {
+		t.Fatalf("waiting: %v", waiting)
+	}
+	f.must(f.client.CoreV1().PersistentVolumes().Delete(t.Context(), pv.Name, metav1.DeleteOptions{}))
+	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Delete(pv))
+	f.sync("data")
+	if waiting := f.parked.List(); len(waiting) > 0 {
+		t.Errorf("the report has a claim that is gone: %v", waiting)
+	}
+}

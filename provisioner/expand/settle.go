@@ -121,10 +121,10 @@ func isWorthAnEvent(err error) bool {
 		return true
 	}
 	switch cinder.KindOf(err) {
-	case "", cinder.KindConflict, cinder.KindFenced, cinder.KindRateLimited:
+	case "", cinder.KindConflict:
 		return false
 	}
-	return true
+	return !retry.Passes(err)
 }
 
 // sentence returns an error's text, with the remedy for a full quota.

@@ -40,17 +40,16 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 		}
 	}
 	connected, err := i.Volumes.Import(ctx, backends.Import{
-		VolumeID:  plan.Volume.ID,
-		Stamp:     i.stamp(plan),
-		Metadata:  plan.decision.Volume.Metadata,
-		Connector: i.Connector,
-		ReadOnly:  record.AllReadOnly(plan.Claim.Spec.AccessModes),
-		Unclaimed: i.checkUnclaimed,
-		Granted:   i.granted(plan),
-
-		Unattended: plan.wanted != "",
-		Contested:  plan.contested,
-
+		VolumeID:        plan.Volume.ID,
+		Stamp:           i.stamp(plan),
+		Metadata:        plan.decision.Volume.Metadata,
+		Connector:       i.Connector,
+		ReadOnly:        record.AllReadOnly(plan.Claim.Spec.AccessModes),
+		Block:           record.IsBlock(plan.Claim),
+		Unclaimed:       i.checkUnclaimed,
+		Granted:         i.granted(plan),
+		Unattended:      plan.wanted != "",
+		Contested:       plan.contested,
 		CSI:             i.isCSI(plan),
 		FilesystemUUIDs: plan.recordUUIDs(),
 	})

@@ -19,6 +19,16 @@ func Infeasible(err error) backoff.Delay {
 	return backoff.Delay{Outcome: For(err).Outcome, First: time.Minute, Most: 30 * time.Minute}
 }
 
+// Passes reports whether an error goes away by itself and says nothing about the object
+// that is worked on, so that its owner needs no event.
+func Passes(err error) bool {
+	switch cinder.KindOf(err) {
+	case cinder.KindFenced, cinder.KindRateLimited, backends.KindNotShown:
+		return true
+	}
+	return false
+}
+
 // For looks up the retry for the kind of an error. What only a person can fix is
 // retried rarely; what goes away by itself, soon.
 func For(err error) backoff.Delay {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
@@ -39,9 +40,10 @@ type attempt struct {
 	claim    *corev1.PersistentVolumeClaim
 	// wanted is the ID or the name of the volume that the claim asks for.
 	wanted string
-	// backend and volume are where the volume was found, and the volume.
+	// backend and place are where the volume was found.
 	backend string
 	volume  cinder.Volume
+	place   cinder.Place
 	// applied means that Cinder may have been asked for a change.
 	applied bool
 	saved   *corev1.PersistentVolume
@@ -100,7 +102,8 @@ func (a *attempt) run(ctx context.Context) error {
 	if !a.c.hold(a.volume.ID) {
 		return errChanged
 	}
-	defer a.c.letGo(a.volume.ID)
+	defer a.c.busy.Delete(a.volume.ID)
+	a.c.places.Store(a.claim.UID, a.place)
 	importer, err := a.importer()
 	if err != nil {
 		return err
@@ -164,19 +167,20 @@ func (a *attempt) begun(ctx context.Context, position ledger.Position, asks bool
 		return cinder.Volume{}, err
 	}
 	a.backend = position.Backend
-	v, err := volumes.Volume(ctx, position.VolumeID)
+	v, at, err := volumes.Look(ctx, backends.Target{VolumeID: position.VolumeID, Place: a.c.placeOf(a.claim.UID)})
+	a.place = at
 	switch {
-	case err != nil && !cinder.IsKind(err, cinder.KindNotFound):
+	case err != nil:
 		return cinder.Volume{}, err
-	case err == nil && a.isStamped(v) && stamps.Of(v).Tenant != a.decision.Tenant:
+	case a.isStamped(v) && stamps.Of(v).Tenant != a.decision.Tenant:
 		// The namespace has since come to belong to another tenant.
 		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
-	case err == nil && a.isStamped(v):
+	case a.isStamped(v):
 		if !asks || a.wanted == "" {
 			a.wanted = v.ID
 		}
 		return v, nil
-	case err == nil && asks && (a.wanted == v.ID || a.wanted == v.Name) && a.mayHave(v):
+	case v.ID != "" && asks && a.isWanted(v):
 		return v, nil
 	}
 	a.c.Room.GiveBack(a.claim.UID)
@@ -213,7 +217,7 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 		}
 		for _, v := range all {
 			switch {
-			case v.ID != a.wanted && v.Name != a.wanted || !a.mayHave(v):
+			case !a.isWanted(v):
 			case v.ID == a.wanted:
 				return a.read(ctx, v.ID)
 			case !slices.ContainsFunc(named, func(m match) bool { return m.volume.ID == v.ID }):
@@ -244,14 +248,20 @@ func (a *attempt) read(ctx context.Context, id string) (cinder.Volume, error) {
 	if err != nil {
 		return cinder.Volume{}, err
 	}
-	v, err := volumes.Volume(ctx, id)
+	v, at, err := volumes.Look(ctx, backends.Target{VolumeID: id})
+	a.place = at
 	switch {
-	case err != nil && !cinder.IsKind(err, cinder.KindNotFound):
+	case err != nil && !cinder.IsKind(err, backends.KindElsewhere):
 		return cinder.Volume{}, err
-	case err != nil || v.ID != a.wanted && v.Name != a.wanted || !a.mayHave(v):
+	case err != nil || v.ID == "" || !a.isWanted(v):
 		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
 	}
 	return v, nil
+}
+
+// isWanted reports whether the claim asks for a volume, and may have it.
+func (a *attempt) isWanted(v cinder.Volume) bool {
+	return (v.ID == a.wanted || v.Name == a.wanted) && a.mayHave(v)
 }
 
 // mayHave reports whether the claim may have a volume, as far as its owner and the

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	eventrecord "k8s.io/client-go/tools/record"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
@@ -42,8 +43,9 @@ import (
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
 type Volumes interface {
 	imports.Volumes
-	// Volume reads a single volume.
-	Volume(ctx context.Context, id string) (cinder.Volume, error)
+	// Look reads a single volume, and returns where. The zero Volume means that it is gone;
+	// where the backend may lead to another place, nothing is.
+	Look(ctx context.Context, target backends.Target) (cinder.Volume, cinder.Place, error)
 }
 
 // Options configure a Controller.
@@ -102,16 +104,21 @@ type Controller struct {
 	// parked are the claims that wait, with the events about them.
 	parked *parking.Lot[*corev1.PersistentVolumeClaim]
 
-	mu sync.Mutex
 	// busy holds the IDs of the volumes that are being worked on; contested, those that
-	// another party reserved in the meantime.
-	busy, contested map[string]bool
-	left            map[types.UID]leftover
-	listings        map[string]*listing
+	// another party reserved in the meantime, which it may be impossible to note on the
+	// volume; places, where the volumes of imports under way are, by the claims' UIDs.
+	busy, contested, places sync.Map
+
+	mu       sync.Mutex
+	left     map[types.UID]leftover
+	listings map[string]*listing
 }
 
 // leftover is what the import for a claim that is now gone may have begun.
-type leftover struct{ backend, volume, tenant string }
+type leftover struct {
+	backend, volume, tenant string
+	place                   cinder.Place // unknown if only a listing has shown it
+}
 
 // leftKey begins the keys of leftovers. No namespace has a space.
 const leftKey = "left by "
@@ -122,8 +129,7 @@ type turn = work.Attempt[string]
 // New makes the controller of one term.
 func New(options Options) *Controller {
 	c := &Controller{
-		Options: options, parked: parking.NewLot[*corev1.PersistentVolumeClaim](),
-		busy: map[string]bool{}, contested: map[string]bool{}, left: map[types.UID]leftover{}, listings: map[string]*listing{},
+		Options: options, parked: parking.NewLot[*corev1.PersistentVolumeClaim](), left: map[types.UID]leftover{}, listings: map[string]*listing{},
 	}
 	c.loop = work.New(work.Options[string]{
 		Name: "imports", Workers: options.Workers, Do: c.do, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) }, Describe: describe,
@@ -188,16 +194,18 @@ func relevantFields(claim *corev1.PersistentVolumeClaim) [5]string {
 
 // ClaimGone ends what was begun for a claim that was deleted.
 func (c *Controller) ClaimGone(claim *corev1.PersistentVolumeClaim) {
+	place := c.placeOf(claim.UID)
 	c.over(claim)
 	if position, counts := c.Room.Ledger.PositionOf(claim.UID); counts && position.Imported {
-		c.end(claim.UID, leftover{backend: position.Backend, volume: position.VolumeID, tenant: position.Tenant})
+		c.end(claim.UID, leftover{position.Backend, position.VolumeID, position.Tenant, place})
 	}
 }
 
 // Left ends what was begun for a claim that is gone and whose volume a listing showed.
-// A volume that is available or in use has been left behind, and stays as it is.
+// A volume that is in use, or was imported a while ago and is available, has been left
+// behind. It stays as it is, with its Secrets.
 func (c *Controller) Left(backend string, v cinder.Volume) {
-	if v.Status == cinder.StatusAvailable || v.Status == cinder.StatusInUse {
+	if v.Status == cinder.StatusInUse || v.Status == cinder.StatusAvailable && stamps.IsWellAfterRequest(v, time.Now()) {
 		return
 	}
 	stamp := stamps.Of(v)
@@ -215,6 +223,14 @@ func (c *Controller) end(claim types.UID, left leftover) {
 func (c *Controller) over(claim *corev1.PersistentVolumeClaim) {
 	c.parked.Forget(claim.UID)
 	c.loop.Forget(keyOf(claim))
+	c.places.Delete(claim.UID)
+}
+
+// placeOf returns where the volume of a claim's import is; zero if that is not known.
+func (c *Controller) placeOf(claim types.UID) cinder.Place {
+	place, _ := c.places.Load(claim)
+	known, _ := place.(cinder.Place)
+	return known
 }
 
 // do takes a claim's turn, or a leftover's.
@@ -264,36 +280,16 @@ func (c *Controller) do(ctx context.Context, at *turn) work.Outcome {
 
 // hold keeps other workers from a volume, and returns false if one already has it.
 func (c *Controller) hold(volume string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.busy[volume] {
-		return false
-	}
-	c.busy[volume] = true
-	return true
-}
-
-func (c *Controller) letGo(volume string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.busy, volume)
-}
-
-// noteContest remembers that another party reserved a volume, because it may be
-// impossible to note that on the volume.
-func (c *Controller) noteContest(volume string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.contested[volume] = true
+	_, taken := c.busy.LoadOrStore(volume, true)
+	return !taken
 }
 
 func (c *Controller) isContested(v cinder.Volume) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if v.Status == cinder.StatusAvailable {
-		delete(c.contested, v.ID)
+		c.contested.Delete(v.ID)
 	}
-	return c.contested[v.ID]
+	_, contested := c.contested.Load(v.ID)
+	return contested
 }
 
 func keyOf(claim *corev1.PersistentVolumeClaim) string { return claim.Namespace + "/" + claim.Name }

@@ -297,7 +297,7 @@ func TestClaimThatGoesLeavesTheReservationOfAnother(t *testing.T) {
 	claim := f.ask("team-a", "mine", "fast", "id", nil)
 	f.projects["gold"].die = "connect"
 	f.sync(claim)
-	f.noteContest("id")
+	f.contested.Store("id", true)
 	f.remove(claim, true)
 	f.endLeftovers()
 	if p := f.projects["gold"]; len(p.canceled) > 0 || len(f.left) > 0 || f.position(claim) != "gold id seen=true imported=true" {

@@ -67,6 +67,7 @@ type project struct {
 	listings int
 	// hangs makes reads of single volumes wait until it is closed.
 	hangs    chan struct{}
+	place    cinder.Place
 	document string
 	canceled []string
 	// die ends an import before the step of that name. onStamp changes a volume just
@@ -84,6 +85,17 @@ func (p *project) All(context.Context) ([]cinder.Volume, error) {
 	all := slices.Collect(maps.Values(p.volumes))
 	slices.SortFunc(all, func(a, b cinder.Volume) int { return strings.Compare(a.ID, b.ID) })
 	return all, p.listErr
+}
+
+func (p *project) Look(ctx context.Context, target backends.Target) (cinder.Volume, cinder.Place, error) {
+	v, err := p.Volume(ctx, target.VolumeID)
+	switch {
+	case !cinder.IsKind(err, cinder.KindNotFound):
+		return v, p.place, err
+	case target.Place.IsKnown() && target.Place != p.place:
+		return v, p.place, &cinder.Error{Backend: "gold", Kind: backends.KindElsewhere, Message: "volume " + target.VolumeID + " was elsewhere"}
+	}
+	return v, p.place, nil
 }
 
 func (p *project) Volume(_ context.Context, id string) (cinder.Volume, error) {
@@ -203,15 +215,12 @@ type fixture struct {
 
 func newFixture(t *testing.T, volumes ...cinder.Volume) *fixture {
 	t.Helper()
-	parsed, err := policy.Parse([]byte(testPolicy), "policy.yaml", mappers.BuiltIn().Describe())
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &fixture{t: t, policy: parsed, client: fake.NewClientset(
+	f := &fixture{t: t, client: fake.NewClientset(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-c"}},
 	), projects: map[string]*project{}, secrets: map[string]bool{}}
+	f.allow(testPolicy)
 	for _, name := range []string{"gold", "silver"} {
-		f.projects[name] = &project{volumes: map[string]cinder.Volume{}, document: connection}
+		f.projects[name] = &project{volumes: map[string]cinder.Volume{}, document: connection, place: cinder.Place{Endpoint: "http://cinder/v3", Project: name}}
 	}
 	for _, v := range volumes {
 		f.projects["gold"].put(v)
@@ -225,6 +234,14 @@ func newFixture(t *testing.T, volumes ...cinder.Volume) *fixture {
 	}
 	f.term()
 	return f
+}
+
+// allow puts a policy in force.
+func (f *fixture) allow(text string) {
+	f.t.Helper()
+	parsed, err := policy.Parse([]byte(text), "policy.yaml", mappers.BuiltIn().Describe())
+	f.must(err)
+	f.policy = parsed
 }
 
 // term begins a term whose leader remembers nothing.

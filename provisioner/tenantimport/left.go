@@ -45,7 +45,7 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	if !c.hold(left.volume) {
 		return errChanged
 	}
-	defer c.letGo(left.volume)
+	defer c.busy.Delete(left.volume)
 	volumes, err := c.Volumes(left.backend)
 	if err != nil {
 		return err
@@ -53,16 +53,16 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	if c.Room.Ledger.WasRecorded(claim, left.volume) {
 		return nil // its PersistentVolume is gone, and the volume was left behind as it is
 	}
-	v, err := volumes.Volume(ctx, left.volume)
+	v, _, err := volumes.Look(ctx, backends.Target{VolumeID: left.volume, Place: left.place})
 	pvName := record.ImportedPVName(left.volume)
 	stamp := stamps.Volume{Cluster: c.Cluster, ClusterUID: c.ClusterUID, ClaimUID: string(claim), PV: pvName}
 	switch {
-	case cinder.IsKind(err, cinder.KindNotFound) || err == nil && !stamp.Owns(v):
+	case err != nil:
+		return err
+	case !stamp.Owns(v): // or it is gone
 		c.Room.GiveBack(claim)
 		c.Room.ReleaseUnrecorded(claim)
 		return nil
-	case err != nil:
-		return err
 	}
 	_, err = c.Client.CoreV1().PersistentVolumes().Get(ctx, pvName, metav1.GetOptions{})
 	switch {

@@ -49,9 +49,9 @@ func (c *Controller) settle(ctx context.Context, a *attempt, err error) work.Out
 		return c.deny(a, *c.Room.Unavailable([]ledger.PassedOver{{Backend: a.backend, Why: unhealthy.Error()}}, nil))
 	}
 	if cinder.IsKind(err, backends.KindContested) {
-		c.noteContest(a.volume.ID)
+		c.contested.Store(a.volume.ID, true)
 	}
-	if isWorthAnEvent(err) {
+	if !retry.Passes(err) {
 		c.report(a, corev1.EventTypeWarning, reasonFailed, cinder.TextOf(err))
 	}
 	c.giveBackUnlessBegun(a)
@@ -128,16 +128,6 @@ func (c *Controller) giveBackUnlessBegun(a *attempt) {
 func (a *attempt) park(reason parking.Reason, triggers ...parking.Trigger) {
 	a.c.parked.Park(a.cached, reason, nil)
 	a.Await(append(triggers, parking.Trigger{Kind: parking.Policy}, parking.Trigger{Kind: parking.Namespace, Name: a.cached.Namespace}, parking.Trigger{Kind: parking.Class, Name: a.class})...)
-}
-
-// isWorthAnEvent reports whether an error needs an event. Errors that go away by
-// themselves do not.
-func isWorthAnEvent(err error) bool {
-	switch cinder.KindOf(err) {
-	case cinder.KindFenced, cinder.KindRateLimited:
-		return false
-	}
-	return true
 }
 
 // report writes an event about the claim, if it is news.

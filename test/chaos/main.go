@@ -45,6 +45,7 @@ func main() {
 	flag.BoolVar(&o.Snapshots, "snapshots", true, "make tenants take snapshots, beside the real snapshot-controller")
 	flag.BoolVar(&o.CSI, "csi", true, "make pods use volumes in mode csi, beside the real csi-attacher, some of them on machines that run the real node plugin and are lost")
 	flag.BoolVar(&o.Calm, "calm", false, "leave out what happens to replicas, servers and network, so that machines stage more")
+	flag.DurationVar(&o.Lag, "lag", 0, "how old the state is that Cinder's reads show, as behind a Galera cluster")
 	flag.Uint64Var(&o.seed, "seed", 0, "the source of all randomness; 0 picks a seed and prints it")
 	flag.IntVar(&o.seeds, "seeds", 1, "how many seeds, one after the other, starting with the first")
 	flag.StringVar(&o.Program, "replicas-program", "", "run this `file` as replicas instead of building the checkout")
@@ -52,7 +53,7 @@ func main() {
 	flag.StringVar(&o.evidence, "evidence", "", "write all logs, requests and the timeline of failed seeds into this `directory`")
 	flag.BoolVar(&o.showPlan, "plan", false, "print what the seed does and when, and run nothing")
 	flag.Parse()
-	if flag.NArg() > 0 || o.seeds < 1 || o.Duration <= 0 || o.ClaimEvery <= 0 || o.Settle <= 0 {
+	if flag.NArg() > 0 || o.seeds < 1 || o.Duration <= 0 || o.ClaimEvery <= 0 || o.Settle <= 0 || o.Lag < 0 {
 		fmt.Fprintln(os.Stderr, "chaos: times and numbers must be positive, and there are no arguments besides the flags")
 		flag.Usage()
 		os.Exit(2)
@@ -138,6 +139,9 @@ func replay(o options, seed uint64) string {
 	}
 	if o.Calm {
 		arguments = append(arguments, "-calm")
+	}
+	if o.Lag > 0 {
+		arguments = append(arguments, "-lag", o.Lag.String())
 	}
 	if o.race {
 		arguments = append(arguments, "-race")

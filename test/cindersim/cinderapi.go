@@ -94,7 +94,13 @@ func (s *Simulator) dispatch(x *exchange, q *call) *reply {
 	q.urlProject = x.route.Project
 	now := s.cloud.lock()
 	defer s.cloud.unlock()
-	answer, err := s.cloud.perform(x.route, q, now)
+	state := s.cloud
+	if x.request.Method == http.MethodGet {
+		state = state.shown(now)
+	} else {
+		state.changes(now)
+	}
+	answer, err := state.perform(x.route, q, now)
 	if err == nil {
 		return answer
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/collation"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/history"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/random"
 )
 
@@ -56,6 +57,9 @@ type cloud struct {
 	// While the volume services are stopped, their work waits here.
 	stopped bool
 	backlog []func(now time.Time)
+
+	// history has the states that lagging reads show; nil without Options.Lag.
+	history *history.History[*cloud]
 }
 
 type volume struct {
@@ -134,6 +138,9 @@ func newCloud(options Options, ids *random.Source) (*cloud, error) {
 	}
 	var err error
 	c.types, c.typeIndex, err = drivers.Complete(options.Types, ids.UUID)
+	if options.Lag > 0 {
+		c.history = history.New(options.Lag, c.copy)
+	}
 	return c, err
 }
 
@@ -143,6 +150,62 @@ func (c *cloud) lock() time.Time {
 	now := c.options.Now().UTC()
 	c.settle(now)
 	return now
+}
+
+// lockToChange does what lock does, for a caller that changes the state.
+func (c *cloud) lockToChange() time.Time {
+	now := c.lock()
+	c.changes(now)
+	return now
+}
+
+// changes notes for lagging reads that the state is about to change.
+func (c *cloud) changes(at time.Time) {
+	if c.history != nil {
+		c.history.Settle(at)
+		c.history.Change(at)
+	}
+}
+
+// shown returns the state that reads show.
+func (c *cloud) shown(now time.Time) *cloud {
+	if c.history == nil {
+		return c
+	}
+	return c.history.Before(now)
+}
+
+// copy returns a copy of the state, for reads alone.
+func (c *cloud) copy() *cloud {
+	kept := &cloud{
+		options: c.options, types: c.types, typeIndex: c.typeIndex, services: c.services,
+		volumes: make(map[string]*volume, len(c.volumes)), order: make([]*volume, len(c.order)),
+		snapshots: make(map[string]*snapshot, len(c.snapshots)), attachments: make(map[string]*attachment, len(c.attachments)),
+		messages: slices.Clone(c.messages), quotas: maps.Clone(c.quotas), usage: make(map[string]*usage, len(c.usage)),
+	}
+	for id, a := range c.attachments {
+		copied := *a
+		kept.attachments[id] = &copied
+	}
+	for i, v := range c.order {
+		copied := *v
+		copied.rendered = nil // the memory is written to again
+		copied.metadata, copied.adminMetadata = maps.Clone(v.metadata), maps.Clone(v.adminMetadata)
+		copied.attachments = make([]*attachment, len(v.attachments))
+		for i, a := range v.attachments {
+			copied.attachments[i] = kept.attachments[a.id]
+		}
+		kept.order[i], kept.volumes[v.id] = &copied, &copied
+	}
+	for id, n := range c.snapshots {
+		copied := *n
+		copied.metadata = maps.Clone(n.metadata)
+		kept.snapshots[id] = &copied
+	}
+	for project, u := range c.usage {
+		kept.usage[project] = &usage{inUse: maps.Clone(u.inUse), reserved: maps.Clone(u.reserved)}
+	}
+	return kept
 }
 
 func (c *cloud) unlock() { c.mu.Unlock() }
@@ -192,6 +255,7 @@ func (c *cloud) settle(now time.Time) {
 			c.backlog = append(c.backlog, due.run)
 			continue
 		}
+		c.changes(due.at)
 		due.run(due.at)
 	}
 }
@@ -205,7 +269,7 @@ func (c *cloud) stopVolumeServices() {
 
 // startVolumeServices resumes them, beginning with the waiting work.
 func (c *cloud) startVolumeServices() {
-	now := c.lock()
+	now := c.lockToChange()
 	defer c.unlock()
 	c.stopped = false
 	backlog := c.backlog

@@ -134,7 +134,7 @@ func (s *Simulator) Snapshots() []Snapshot {
 // AddSnapshot adds an available snapshot of a volume, bypassing the API and its
 // quotas, and returns its ID.
 func (s *Simulator) AddSnapshot(of, name string, metadata map[string]string) (string, error) {
-	now := s.cloud.lock()
+	now := s.cloud.lockToChange()
 	defer s.cloud.unlock()
 	c := s.cloud
 	v := c.volumes[of]
@@ -163,7 +163,7 @@ func (s *Simulator) AddVolume(given Volume) (string, error) {
 	if given.Project == "" {
 		given.Project = DefaultNoauthProject
 	}
-	now := s.cloud.lock()
+	now := s.cloud.lockToChange()
 	defer s.cloud.unlock()
 	c := s.cloud
 	if given.ID == "" {
@@ -284,7 +284,7 @@ func (s *Simulator) RemoveAttachments(id string) error {
 
 // RemoveSnapshot removes a snapshot from the state, as an administrator might.
 func (s *Simulator) RemoveSnapshot(id string) error {
-	s.cloud.lock()
+	s.cloud.lockToChange()
 	defer s.cloud.unlock()
 	n := s.cloud.snapshots[id]
 	if n == nil {
@@ -306,7 +306,7 @@ func (s *Simulator) RemoveVolume(id string) error {
 
 // changeIf changes a volume that has the status.
 func (s *Simulator) changeIf(id, status string, change func(*volume)) bool {
-	now := s.cloud.lock()
+	now := s.cloud.lockToChange()
 	defer s.cloud.unlock()
 	v := s.cloud.volumes[id]
 	if v == nil || v.status != status {
@@ -319,7 +319,7 @@ func (s *Simulator) changeIf(id, status string, change func(*volume)) bool {
 }
 
 func (s *Simulator) change(what, id string, change func(*volume, time.Time)) error {
-	now := s.cloud.lock()
+	now := s.cloud.lockToChange()
 	defer s.cloud.unlock()
 	v := s.cloud.volumes[id]
 	if v == nil {

@@ -66,6 +66,9 @@ type Options struct {
 	// OperationLatency replaces Latency for the operations it names (see
 	// [Request.Operation]); "action.*" names all operations of that prefix.
 	OperationLatency map[string]time.Duration
+	// Lag is how old the state is that reads show, as behind a database that answers
+	// them from another server than the one that took the last change.
+	Lag time.Duration
 	// RPCTimeout is how long a synchronous call waits for a stopped volume
 	// service before it answers 500 (rpc_response_timeout); the default is 60 s.
 	RPCTimeout time.Duration

@@ -283,7 +283,7 @@ func (s *Simulator) SetQuota(project string, limits map[string]int) {
 	if id := s.ProjectID(project); id != "" {
 		project = id
 	}
-	s.cloud.lock()
+	s.cloud.lockToChange()
 	defer s.cloud.unlock()
 	s.cloud.setQuota(project, limits)
 }

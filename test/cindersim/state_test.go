@@ -461,3 +461,60 @@ func TestQuotasOfProjectsAndOptions(t *testing.T) {
 		t.Errorf("the message is %v", message)
 	}
 }
+
+// TestReadsLag: reads show the state as it was a while ago, whoever changed it, and
+// changes depend on the state as it is.
+func TestReadsLag(t *testing.T) {
+	clock := newClock()
+	s := started(t, clock.options(Options{Lag: 10 * time.Second, CreateDelay: time.Second}))
+	c := noauthSender(t, s)
+	id := c.create("a")
+	gone := func() { t.Helper(); c.do(http.StatusNotFound, "GET", "/volumes/"+id, "") }
+	count := func(path, list string, want int) {
+		t.Helper()
+		if shown := c.do(http.StatusOK, "GET", path, "").body[list].([]any); len(shown) != want {
+			t.Errorf("%s shows %d, want %d", path, len(shown), want)
+		}
+	}
+	is := func(status string) {
+		t.Helper()
+		if shown := c.status(id); shown != status {
+			t.Errorf("shown as %s, want %s", shown, status)
+		}
+	}
+	gone()
+	clock.advance(9 * time.Second)
+	gone()
+	count("/volumes/detail", "volumes", 0)
+	clock.advance(time.Second)
+	is("creating")
+	clock.advance(time.Second)
+	is("available")
+	count("/volumes/detail", "volumes", 1)
+
+	c.do(http.StatusOK, "POST", "/volumes/"+id+"/metadata", `{"metadata": {"k": "v"}}`)
+	c.act(http.StatusAccepted, id, "os-reserve", "null")
+	c.act(http.StatusBadRequest, id, "os-reserve", "null")
+	is("available")
+	if shown := c.do(http.StatusOK, "GET", "/volumes/"+id+"/metadata", "").body["metadata"].(map[string]any); len(shown) > 0 {
+		t.Errorf("metadata %v", shown)
+	}
+	clock.advance(10 * time.Second)
+	is("attaching")
+	c.act(http.StatusAccepted, id, "os-unreserve", "null")
+	c.do(http.StatusOK, "POST", "/attachments", `{"attachment": {"volume_uuid": "`+id+`", "connector": null}}`, "OpenStack-API-Version", "volume 3.27")
+	if _, err := s.AddSnapshot(id, "s", nil); err != nil {
+		t.Fatal(err)
+	}
+	count("/snapshots/detail", "snapshots", 0)
+	clock.advance(10 * time.Second)
+	is("reserved")
+	count("/snapshots/detail", "snapshots", 1)
+	if err := s.RemoveVolume(id); err != nil {
+		t.Fatal(err)
+	}
+	clock.advance(9 * time.Second)
+	is("reserved")
+	clock.advance(time.Second)
+	gone()
+}

@@ -16,7 +16,7 @@ import (
 // TestAdapter checks the program's own client with the same table as the
 // in-memory Cinder of the lifecycle's tests.
 func TestAdapter(t *testing.T) {
-	simulators, servers := simulatorTargets(t), realTargets(t)
+	simulators, servers := append(simulatorTargets(t, 0), lagging(t, 15*time.Millisecond)), realTargets(t)
 	for i, target := range append(simulators, servers...) {
 		t.Run(target.Name, func(t *testing.T) {
 			target := target.ready(t)
@@ -35,7 +35,7 @@ func TestAdapter(t *testing.T) {
 			}
 			t.Run("what the project may use", func(t *testing.T) { projectReadings(t, target, client) })
 			cindercontract.Run(t, cindercontract.Target{
-				Cinder: client, Member: !target.noauth(), Type: target.Types.ISCSI, OtherType: target.Types.Other, SharedType: target.Types.Shared, FailingType: target.Types.Fail, Wait: target.Wait, Poll: target.Poll,
+				Cinder: patient{client, target.Lag}, Member: !target.noauth(), Type: target.Types.ISCSI, OtherType: target.Types.Other, SharedType: target.Types.Shared, FailingType: target.Types.Fail, Wait: target.Wait, Poll: target.Poll,
 				// Real volumes take a second each.
 				OnlyMember: testing.Short() && !target.noauth() && i >= len(simulators),
 			})

@@ -35,7 +35,7 @@ func allCases() []testCase {
 // seconds each, are several ways to one Cinder, so in short mode they share the cases
 // that all of them pass.
 func TestContract(t *testing.T) {
-	simulators, servers := simulatorTargets(t), realTargets(t)
+	simulators, servers := simulatorTargets(t, 0), realTargets(t)
 	for n, target := range append(simulators, servers...) {
 		server := n - len(simulators)
 		t.Run(target.Name, func(t *testing.T) {

@@ -68,7 +68,7 @@ func TestHostileServerBeforeRealCinder(t *testing.T) {
 // simulator. The attacks come one after the other, so that each can be held to account
 // for the memory it takes. FAULT_SAMPLE=3 makes each at a third of the operations.
 func TestHostileTable(t *testing.T) {
-	for _, target := range simulatorTargets(t) {
+	for _, target := range simulatorTargets(t, 0) {
 		t.Run(target.Name, func(t *testing.T) {
 			target := target.ready(t)
 			sampled := sample.New(t)

@@ -29,7 +29,7 @@ var attackedOnNodes = []string{"volume.get", "version.get", "attachment.create",
 // Afterwards the same calls, repeated, leave nothing. FAULT_SAMPLE=3 makes a third of
 // the attacks.
 func TestHostileTableOfNodes(t *testing.T) {
-	target := simulatorTargets(t)[0].ready(t)
+	target := simulatorTargets(t, 0)[0].ready(t)
 	sampled := sample.New(t)
 	var cells []nodesCell
 	for _, attack := range hostile.Attacks() {

@@ -113,6 +113,7 @@ func (a *actor) newTerm() {
 		Logger:  slog.New(slog.DiscardHandler),
 		Metrics: metrics,
 		Poll:    a.target.Poll,
+		ReadLag: a.target.Lag,
 	})
 }
 

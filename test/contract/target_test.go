@@ -24,8 +24,9 @@ type Target struct {
 	// Keystone is nil for a Cinder in noauth mode.
 	Keystone *Keystone
 	Types    Types
-	// Wait bounds the wait for a state; Poll is the time between two reads.
-	Wait, Poll time.Duration
+	// Wait bounds the wait for a state; Poll is the time between two reads; Lag is how old
+	// the state is that reads show.
+	Wait, Poll, Lag time.Duration
 
 	http  *http.Client
 	token string
@@ -149,8 +150,8 @@ func needType(t testing.TB, name, variable string) string {
 	return name
 }
 
-// simulatorTargets returns the two ways to use one simulator.
-func simulatorTargets(t *testing.T) []Target {
+// simulatorTargets returns the two ways to use one simulator, whose reads lag.
+func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 	t.Helper()
 	identity := keystone.DefaultIdentity()
 	identity.ApplicationCredentials = []keystone.ApplicationCredential{
@@ -160,7 +161,7 @@ func simulatorTargets(t *testing.T) []Target {
 		Identity:       identity,
 		Types:          append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}, drivers.VolumeType{Name: "other", Backend: "iscsi", RequiresInitiator: true}),
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
-		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond,
+		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond, Lag: lag,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -176,14 +177,14 @@ func simulatorTargets(t *testing.T) []Target {
 	return []Target{
 		{
 			Name: "simulator noauth", Endpoint: simulator.NoauthEndpoint(), Project: cindersim.DefaultNoauthProject,
-			Types: types, Wait: 10 * time.Second, Poll: 2 * time.Millisecond,
+			Types: types, Wait: 10 * time.Second, Poll: 2 * time.Millisecond, Lag: lag,
 		},
 		{
 			Name: "simulator keystone", Keystone: &Keystone{
 				URL: simulator.KeystoneURL(), Domain: "Default", Region: "RegionOne", Member: account("team-a"), Other: &other, Admin: &admin,
 				Credential: &Credential{ID: simulator.ApplicationCredentials()[0].ID, Secret: "contract-secret"},
 			},
-			Types: types, Wait: 10 * time.Second, Poll: 2 * time.Millisecond,
+			Types: types, Wait: 10 * time.Second, Poll: 2 * time.Millisecond, Lag: lag,
 		},
 	}
 }

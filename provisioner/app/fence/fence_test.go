@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/ptr"
 )
 
 type transportFunc func(*http.Request) (*http.Response, error)
@@ -217,6 +218,47 @@ func TestEveryRequestEndsButWatches(t *testing.T) {
 				cancel()
 				<-ended
 			})
+		})
+	}
+}
+
+// TestLastChangeOfAnEarlierLeader: a leader that was silent until its lease ran out could
+// not change anything any more for a while; one that released it could until then.
+func TestLastChangeOfAnEarlierLeader(t *testing.T) {
+	at := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct {
+		holder *string
+		want   time.Time
+	}{
+		"there was none":      {nil, time.Unix(0, 0)},
+		"it released":         {new(string), at},
+		"it was silent":       {ptr.To("earlier"), at.Add(-3 * time.Second)},
+		"it was this replica": {ptr.To("next"), at},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset()
+			lock := &Lock{now: func() time.Time { return at }, Timeout: time.Minute, Turns: func() {}, LeaseLock: resourcelock.LeaseLock{
+				LeaseMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Client: client.CoordinationV1(),
+				LockConfig: resourcelock.ResourceLockConfig{Identity: "next"},
+			}}
+			write := lock.Create
+			if test.holder != nil {
+				lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: test.holder}}
+				if _, err := client.CoordinationV1().Leases("own").Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				write = lock.Update
+			}
+			for range 2 { // the second time, this replica renews it
+				_, _, _ = lock.Get(t.Context())
+				if err := write(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "next"}); err != nil {
+					t.Fatal(err)
+				}
+				write = lock.Update
+			}
+			if got := lock.LastChange(3 * time.Second); !got.Equal(test.want) {
+				t.Errorf("%s, want %s", got, test.want)
+			}
 		})
 	}
 }

@@ -29,6 +29,9 @@ type Lock struct {
 	holder string
 	// renewed is when the last successful renewal was sent.
 	renewed time.Time
+	// took is the holder that this replica took the lease from, empty if the lease had
+	// been released; nil if there was no lease.
+	took *string
 	// now is the clock; nil is time.Now.
 	now func() time.Time
 }
@@ -91,7 +94,29 @@ func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	}
 	ctx, done := l.request(ctx)
 	defer done()
-	return l.renew(record, func() error { return l.LeaseLock.Update(ctx, record) })
+	return l.renew(record, func() error {
+		err := l.LeaseLock.Update(ctx, record)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if err == nil && l.renewed.IsZero() {
+			l.took = &holder
+		}
+		return err
+	})
+}
+
+// LastChange returns when an earlier leader can have changed something for the last time.
+// That is now, unless there was none, or it has been silent for at least as long.
+func (l *Lock) LastChange(silent time.Duration) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.took == nil:
+		return time.Unix(0, 0)
+	case *l.took == "", *l.took == l.Identity():
+		return l.clock()
+	}
+	return l.clock().Add(-silent)
 }
 
 // Create implements resourcelock.Interface.

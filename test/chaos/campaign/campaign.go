@@ -23,6 +23,8 @@ type Options struct {
 	Hostile    bool
 	Snapshots  bool
 	CSI, Calm  bool
+	// Lag is how old the state is that Cinder's reads show, as the replicas are told.
+	Lag time.Duration
 	// Settle bounds how long it may take, after the faults end, until nothing is
 	// left to do.
 	Settle time.Duration

@@ -117,7 +117,7 @@ func (s *slot) start(ctx context.Context) error {
 	lease := plan.LeaseDuration
 	arguments := []string{
 		"--lease-duration=" + lease.String(), "--renew-deadline=" + (lease * 2 / 3).String(), "--retry-period=" + (lease / 6).String(),
-		"--drain-timeout=" + drainTimeout.String(),
+		"--drain-timeout=" + drainTimeout.String(), "--cinder-read-lag=" + w.options.Lag.String(),
 	}
 	if w.options.CSI {
 		arguments = append(arguments, "--csi-endpoint=unix://"+s.socket())

@@ -141,7 +141,7 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 	}
 	w.sim, err = cindersim.New(cindersim.Options{
 		Seed: seed, Identity: identity, Types: volumeTypes(w.arrays), ExtendDelay: createDelay, CreateDelay: createDelay, DeleteDelay: deleteDelay, SnapshotDelay: createDelay, PlacementDelay: createDelay / 4,
-		Latency: latency, RPCTimeout: rpcTimeout,
+		Latency: latency, RPCTimeout: rpcTimeout, Lag: options.Lag,
 		Front: w.front,
 	})
 	if err != nil {

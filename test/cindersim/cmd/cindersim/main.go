@@ -47,6 +47,7 @@ func run(ctx context.Context, arguments []string, out, problems io.Writer) error
 	flags.DurationVar(&options.ExtendDelay, "extend-delay", 0, "time that an extend takes")
 	flags.DurationVar(&options.SnapshotDelay, "snapshot-delay", 0, "time that a snapshot takes")
 	flags.DurationVar(&options.Latency, "latency", 0, "latency of every request")
+	flags.DurationVar(&options.Lag, "lag", 0, "how old the state is that reads show, as behind a Galera cluster")
 	flags.DurationVar(&options.Identity.TokenLifetime, "token-lifetime", 0, "validity of a token (default 1h)")
 	flags.Uint64Var(&options.Seed, "seed", 0, "seed of ids and credentials; 0 picks one")
 	volumes := flags.Int("quota-volumes", -1, "volumes that a project may have; -1 is no limit")
