@@ -325,6 +325,9 @@ func (c *Controller) classEvents() cache.ResourceEventHandler {
 func (c *Controller) forget(object metav1.Object) {
 	c.parked.Forget(object.GetUID())
 	c.loop.Forget(itemOf(object))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.handed, object.GetUID())
 }
 
 // ClaimChanged brings back the snapshots that wait for a claim.

@@ -147,6 +147,9 @@ type Controller struct {
 	// removed is the set of contents whose snapshots this term has removed, until
 	// the objects are gone.
 	removed map[types.UID]bool
+	// handed is the set of contents whose imports this term has told, until the objects are
+	// gone: the cache may be late, and then the same snapshot is handed out twice.
+	handed map[types.UID]bool
 	// kept holds, by ID, the snapshots that were reported as kept, and the backend that
 	// lists them.
 	kept map[string]string
@@ -177,7 +180,7 @@ type attempt = work.Attempt[item]
 
 // New makes the Controller of one term.
 func New(options Options) *Controller {
-	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), counted: map[string]bool{}, removed: map[types.UID]bool{}, kept: map[string]string{}}
+	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), counted: map[string]bool{}, removed: map[types.UID]bool{}, handed: map[types.UID]bool{}, kept: map[string]string{}}
 	options.Board.Subscribe(c.hear) // before the loop, which brings back what waits for it
 	c.loop = work.New(work.Options[item]{
 		Name: "snapshots", Workers: options.Workers, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },

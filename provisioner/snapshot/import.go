@@ -312,8 +312,14 @@ func (i *importing) hand(ctx context.Context, imported cinder.Snapshot, about to
 		return err
 	}
 	i.parked.Forget(i.content.UID)
-	i.Metrics.imported(outcomeOf(nil))
-	i.tell(imported, about)
+	i.mu.Lock()
+	told := i.handed[i.content.UID]
+	i.handed[i.content.UID] = true
+	i.mu.Unlock()
+	if !told {
+		i.Metrics.imported(outcomeOf(nil))
+		i.tell(imported, about)
+	}
 	return nil
 }
 

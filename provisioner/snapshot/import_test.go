@@ -9,6 +9,7 @@ import (
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -87,6 +88,23 @@ func ofOther(change func(*stamps.Snapshot)) map[string]string {
 	metadata := stamp.Metadata(nil)
 	metadata["standalone-cinder.openstack.org/recorded"] = "true"
 	return metadata
+}
+
+// TestAnImportIsToldOnce: the second attempt begins before the cache shows the status that
+// the first one wrote.
+func TestAnImportIsToldOnce(t *testing.T) {
+	b := newImportBench(t, byHand(nil), wantingIt(nil))
+	b.must(b.syncImported())
+	late := b.imported()
+	late.Status = nil
+	b.must(b.contents.Update(late))
+	again := b.syncContent(b.Context(), b.loop.Attempt(item{contentItem, "", "imported-snapshot-7"}))
+	if n := testutil.ToFloat64(b.Metrics.imports.WithLabelValues("success")); again != nil || n != 1 {
+		t.Errorf("error %v; %v imports are counted", again, n)
+	}
+	if events := b.events(); len(events) != 1 {
+		t.Errorf("events %q", events)
+	}
 }
 
 // TestWhichSnapshotIsImported: a snapshot that the rule grants, and that nobody else
