@@ -88,6 +88,16 @@ func KindOf(err error) Kind {
 // IsKind reports whether err contains an Error of that kind.
 func IsKind(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
 
+// Sentence returns an error's text without the request ID, so that the same problem has
+// the same text.
+func Sentence(err error) string {
+	var e *Error
+	if errors.As(err, &e) && e.RequestID != "" {
+		return strings.ReplaceAll(err.Error(), ", "+e.RequestID, "")
+	}
+	return err.Error()
+}
+
 // WithoutEffect turns the failure of a preparing request, such as a login, into
 // that of the call that it prepared: whatever happened to the former, the
 // latter was not made.

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -431,11 +430,7 @@ func failure(err error) error {
 	case errors.As(err, &failed):
 		// The request ID differs every time, but the same problem must have the same
 		// text, because the text becomes the status of an object.
-		message := err.Error()
-		if failed.RequestID != "" {
-			message = strings.ReplaceAll(message, ", "+failed.RequestID, "")
-		}
-		return &controller.Failure{Kind: string(failed.Kind), Message: message, EffectUnknown: failed.EffectUnknown}
+		return &controller.Failure{Kind: string(failed.Kind), Message: cinder.Sentence(err), EffectUnknown: failed.EffectUnknown}
 	case errors.As(err, &refusal):
 		return &controller.Failure{Kind: controller.Unmappable, Message: refusal.Message}
 	case refused:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -88,12 +87,7 @@ func (e *Engine) Listed(ctx context.Context, volume wire.Handle) (controller.Lis
 // incomplete returns the failure for a list of which a part is missing. Whatever the
 // reason, it is temporary.
 func incomplete(err error) error {
-	message := err.Error()
-	var failed *cinder.Error
-	if errors.As(err, &failed) && failed.RequestID != "" {
-		message = strings.ReplaceAll(message, ", "+failed.RequestID, "")
-	}
-	return &controller.Failure{Kind: string(cinder.KindUnavailable), Message: "the list of volumes would not be complete: " + message}
+	return &controller.Failure{Kind: string(cinder.KindUnavailable), Message: "the list of volumes would not be complete: " + cinder.Sentence(err)}
 }
 
 // isOurs reports whether a volume belongs to this cluster and the driver attaches it.

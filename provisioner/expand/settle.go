@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -129,12 +128,9 @@ func isWorthAnEvent(err error) bool {
 // sentence returns an error's text without the request ID, so that the same problem has
 // the same text.
 func sentence(err error) string {
-	text := err.Error()
+	text := cinder.Sentence(err)
 	var failed *cinder.Error
-	if errors.As(err, &failed) && failed.RequestID != "" {
-		text = strings.ReplaceAll(text, ", "+failed.RequestID, "")
-	}
-	if cinder.IsKind(err, cinder.KindOverQuota) {
+	if errors.As(err, &failed) && failed.Kind == cinder.KindOverQuota {
 		return fmt.Sprintf("Cinder's own quota of backend %s has no room: %s; ask for less, or for a larger quota in OpenStack", failed.Backend, text)
 	}
 	return text

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +45,7 @@ func (c *Controller) settle(ctx context.Context, a *attempt, err error) {
 		c.deny(a, placement.DenialOf(refusal.Denial))
 		return
 	case errors.As(err, &refusal):
-		c.deny(a, placement.Denial{Reason: reasonRefused, Message: sentence(err)})
+		c.deny(a, placement.Denial{Reason: reasonRefused, Message: cinder.Sentence(err)})
 		return
 	}
 	if unhealthy := c.Room.Health(a.backend); unhealthy != nil {
@@ -56,8 +55,8 @@ func (c *Controller) settle(ctx context.Context, a *attempt, err error) {
 	if cinder.IsKind(err, backends.KindContested) {
 		c.noteContest(a.volume.ID)
 	}
-	if isWorthAnEvent(err) {
-		c.report(a, corev1.EventTypeWarning, reasonFailed, sentence(err))
+	if kind := cinder.KindOf(err); kind != cinder.KindFenced && kind != cinder.KindRateLimited { // these go away by themselves
+		c.report(a, corev1.EventTypeWarning, reasonFailed, cinder.Sentence(err))
 	}
 	c.giveBackUnlessBegun(a)
 	c.Count(retry.For(err).Outcome)
@@ -132,27 +131,6 @@ func (c *Controller) giveBackUnlessBegun(a *attempt) {
 // StorageClass.
 func always(a *attempt) []parking.Trigger {
 	return []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: a.cached.Namespace}, {Kind: parking.Class, Name: a.class}}
-}
-
-// isWorthAnEvent reports whether an error needs an event. Errors that go away by
-// themselves do not.
-func isWorthAnEvent(err error) bool {
-	switch cinder.KindOf(err) {
-	case cinder.KindFenced, cinder.KindRateLimited:
-		return false
-	}
-	return true
-}
-
-// sentence returns an error's text without the request ID, so that the same problem has
-// the same text.
-func sentence(err error) string {
-	text := err.Error()
-	var failed *cinder.Error
-	if errors.As(err, &failed) && failed.RequestID != "" {
-		text = strings.ReplaceAll(text, ", "+failed.RequestID, "")
-	}
-	return text
 }
 
 // report writes an event about the claim, if it is news.
