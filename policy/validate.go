@@ -398,16 +398,14 @@ func validateMetadata(d *document.Document, path string, metadata map[string]str
 }
 
 func validateQuota(d *document.Document, path string, q Quota) {
-	for _, limit := range []struct {
-		key   string
-		value *int64
-	}{{"volumes", q.Volumes}, {"gigabytes", q.Gigabytes}, {"snapshots", q.Snapshots}} {
-		if limit.value != nil && *limit.value < 0 {
-			d.Errorf(document.Child(path, limit.key), "must not be negative; 0 allows none, and without the key there is no limit")
+	for _, limit := range q.Limits(Usage{}) {
+		if limit.Most != nil && *limit.Most < 0 {
+			d.Errorf(document.Child(path, limit.Key), "must not be negative; 0 allows none, and without the key there is no limit")
 		}
-		validateCount(d, document.Child(path, limit.key), limit.value)
+		validateCount(d, document.Child(path, limit.Key), limit.Most)
 	}
-	warnContradiction(d, path, q.Volumes, q.Gigabytes)
+	warnContradiction(d, path, "volume", named[*int64]{"volumes", q.Volumes}, named[*int64]{"gigabytes", q.Gigabytes})
+	warnContradiction(d, path, "snapshot", named[*int64]{"snapshots", q.Snapshots}, named[*int64]{"snapshotGigabytes", q.SnapshotGigabytes})
 }
 
 func validateVolumeSize(d *document.Document, path string, size VolumeSize) {
