@@ -373,6 +373,10 @@ func validateText(d *document.Document, path, s string) {
 // provisioner, name a volume's claim.
 const reservedPrefix = "csi.storage.k8s.io/"
 
+// nodeRecordPrefix begins the keys under which the provisioner records the nodes that have
+// a volume.
+const nodeRecordPrefix = "standalone-cinder-node-"
+
 func validateMetadata(d *document.Document, path string, metadata map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(metadata)) {
 		at := document.Child(path, key)
@@ -386,6 +390,8 @@ func validateMetadata(d *document.Document, path string, metadata map[string]str
 			d.Errorf(at, "metadata key %q cannot be used: %s", key, mistake)
 		case strings.HasPrefix(strings.ToLower(key), StampPrefix):
 			d.Errorf(at, "metadata keys that begin with %s are the provisioner's own; choose another", StampPrefix)
+		case strings.HasPrefix(strings.ToLower(key), nodeRecordPrefix):
+			d.Errorf(at, "metadata keys that begin with %s are the provisioner's own; choose another", nodeRecordPrefix)
 		case strings.HasPrefix(strings.ToLower(key), reservedPrefix):
 			d.Errorf(at, "metadata keys that begin with %s say for which claim a volume was made, and the provisioner writes them; choose another", reservedPrefix)
 		case key == "readonly" || key == "attached_mode":
