@@ -174,7 +174,7 @@ var forbidden = []struct {
 		except: []string{module + "/provisioner/record/"},
 		why:    "a type is changed by a command, without the hub"},
 	{of: "provisioner/tenantimport", never: []string{"github.com/gophercloud/", "github.com/prometheus/", module + "/provisioner/"},
-		except: []string{module + "/provisioner/backoff/", module + "/provisioner/imports/", module + "/provisioner/ledger/", module + "/provisioner/liveness/",
+		except: []string{module + "/provisioner/backoff/", module + "/provisioner/bound/", module + "/provisioner/imports/", module + "/provisioner/ledger/", module + "/provisioner/liveness/",
 			module + "/provisioner/nodeuse/", module + "/provisioner/parking/", module + "/provisioner/placement/", module + "/provisioner/record/", module + "/provisioner/retry/", module + "/provisioner/tracing/",
 			module + "/provisioner/trail/", module + "/provisioner/work/"},
 		why: "tenants' imports are a controller of their own, which the hub does not know"},

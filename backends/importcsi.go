@@ -78,8 +78,10 @@ func (spec Import) describeForNodes(v cinder.Volume, metadata map[string]string)
 	metadata[stamps.KeyWorkflow] = string(cinder.WorkflowAttachment)
 	// No attachment is left, so the records of nodes are those of interrupted calls, or
 	// came with a backup.
-	for key := range stamps.NodeRecordsOf(v) {
-		metadata[stamps.NodeRecordPrefix+key] = ""
+	for key, value := range v.Metadata {
+		if value != "" && (strings.HasPrefix(key, stamps.NodeRecordPrefix) || strings.HasPrefix(key, stamps.EarlierNodeRecordPrefix)) {
+			metadata[key] = ""
+		}
 	}
 	if added := unrecordedUUIDs(v, spec.FilesystemUUIDs); len(added) > 0 {
 		stamps.RecordFilesystems(metadata, append(stamps.FilesystemUUIDsOf(v), added...))

@@ -609,6 +609,17 @@ func (m *memoryCinder) UpdateMetadata(ctx context.Context, id string, metadata m
 	})
 }
 
+func (m *memoryCinder) DeleteMetadata(ctx context.Context, id, key string) error {
+	return m.action(ctx, "metadata.delete", id, func(v *memoryVolume) error {
+		if _, ok := v.Metadata[key]; !ok || strings.ContainsAny(key, "/.") {
+			return &cinder.Error{Backend: "gold", Operation: "metadata.delete", Kind: cinder.KindNotFound, Message: "Metadata item was not found"}
+		}
+		v.Metadata = maps.Clone(v.Metadata)
+		delete(v.Metadata, key)
+		return nil
+	})
+}
+
 func (m *memoryCinder) OffersAttachments(context.Context) error {
 	if m.noAttachments {
 		return &cinder.Error{Backend: "gold", Kind: cinder.KindConfig, Message: "no attachments API"}

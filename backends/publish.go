@@ -150,7 +150,7 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 	delete(records, to.Key)
 	if unnamed := completedFor(v, to.Connector.Host, records); unnamed != "" {
 		own := stamps.NodeRecord{AttachmentID: unnamed, Node: to.Node, ReadOnly: to.ReadOnly}
-		if err := e.updateMetadata(ctx, v.ID, map[string]string{stamps.NodeRecordPrefix + to.Key: own.String()}); err != nil {
+		if err := e.writeRecord(ctx, v, to.Key, own); err != nil {
 			return Published{}, err
 		}
 		return e.handOutAgain(ctx, v, own, to)
@@ -216,7 +216,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stam
 			if err := e.deleteAttachment(ctx, other.AttachmentID); err != nil {
 				return false, err
 			}
-			return true, e.clearRecord(ctx, v.ID, key)
+			return true, e.clearRecord(ctx, v, key)
 		}
 	}
 	for _, a := range listed {
@@ -243,7 +243,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stam
 	}
 	for key, other := range others {
 		if !present[other.AttachmentID] {
-			if err := e.clearRecord(ctx, v.ID, key); err != nil {
+			if err := e.clearRecord(ctx, v, key); err != nil {
 				return false, err
 			}
 			moved = true
@@ -311,8 +311,7 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publish
 	if err != nil {
 		return Published{}, err
 	}
-	metadata := map[string]string{stamps.NodeRecordPrefix + to.Key: stamps.NodeRecord{AttachmentID: published.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}.String()}
-	if err := e.updateMetadata(ctx, v.ID, metadata); err != nil {
+	if err := e.writeRecord(ctx, v, to.Key, stamps.NodeRecord{AttachmentID: published.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}); err != nil {
 		return Published{}, err
 	}
 	if err := to.HandOut(ctx, published); err != nil {
@@ -384,7 +383,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 			}
 			settled[id] = true
 		}
-		err := e.clearRecord(ctx, v.ID, of)
+		err := e.clearRecord(ctx, v, of)
 		if cinder.IsKind(err, cinder.KindNotFound) {
 			// The volume has gone in the meantime, or is no longer shown.
 			return e.goneFromNodes(ctx, target)
@@ -455,8 +454,30 @@ func (e *endpoint) updateMetadata(ctx context.Context, id string, metadata map[s
 	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.UpdateMetadata(ctx, id, metadata) })
 }
 
-// clearRecord empties a node's record. It cannot remove it: Cinder finds no metadata
-// by a key with a slash, and replacing all metadata would lose what others write.
-func (e *endpoint) clearRecord(ctx context.Context, id, key string) error {
-	return e.updateMetadata(ctx, id, map[string]string{stamps.NodeRecordPrefix + key: ""})
+// writeRecord writes a node's record, in place of one of an earlier release.
+func (e *endpoint) writeRecord(ctx context.Context, v cinder.Volume, key string, record stamps.NodeRecord) error {
+	metadata := stamps.ClearedNodeRecords(v, key)
+	metadata[stamps.NodeRecordPrefix+key] = record.String()
+	return e.updateMetadata(ctx, v.ID, metadata)
+}
+
+// clearRecord ends a node's record. Its key is deleted, or a volume would get one for each
+// node that ever has it.
+func (e *endpoint) clearRecord(ctx context.Context, v cinder.Volume, key string) error {
+	if cleared := stamps.ClearedNodeRecords(v, key); len(cleared) > 0 {
+		if err := e.updateMetadata(ctx, v.ID, cleared); err != nil {
+			return err
+		}
+	}
+	if _, exists := v.Metadata[stamps.NodeRecordPrefix+key]; !exists {
+		return nil
+	}
+	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+		return client.DeleteMetadata(ctx, v.ID, stamps.NodeRecordPrefix+key)
+	})
+	if cinder.IsKind(err, cinder.KindNotFound) {
+		// If the volume is there, an earlier request deleted the key, and its answer was lost.
+		_, err = e.get(ctx, v.ID)
+	}
+	return err
 }

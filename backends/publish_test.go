@@ -135,7 +135,7 @@ func TestPublish(t *testing.T) {
 			m.recordedFor(t, "volume-1", "n2")
 			success(t, m.DeleteAttachment(t.Context(), "attachment-2"))
 			m.forgetLog()
-		}, want: []string{mark, attach, mark, "attachment.complete attachment-3"}, handed: "attachment-3"},
+		}, want: []string{"metadata.delete volume-1", attach, mark, "attachment.complete attachment-3"}, handed: "attachment-3"},
 		"reserved by another party": {volume: reserved, kind: cinder.KindConflict,
 			wantErr: "backend gold: volume volume-1 is reserved without an attachment; another party reserved it, or an OpenStack administrator set its status"},
 		"being retyped": {volume: retyping, kind: cinder.KindConflict, wantErr: "backend gold: volume volume-1 is retyping; waiting for that operation to finish"},
@@ -283,7 +283,7 @@ func TestANodeThatCannotTakeASharedVolumeKeepsItFromNoOther(t *testing.T) {
 	published, err := memory.term(t).Publish(t.Context(), claimTarget(1, id), third)
 	success(t, err)
 	equal(t, published.AttachmentID, "attachment-4")
-	if want := []string{"attachment.delete attachment-3", "metadata.update volume-1", "attachment.create volume-1", "metadata.update volume-1", "attachment.complete attachment-4"}; !slices.Equal(memory.changes(), want) {
+	if want := []string{"attachment.delete attachment-3", "metadata.delete volume-1", "attachment.create volume-1", "metadata.update volume-1", "attachment.complete attachment-4"}; !slices.Equal(memory.changes(), want) {
 		t.Errorf("changes %q, want %q", memory.changes(), want)
 	}
 	want := map[string]stamps.NodeRecord{"key-of-n1": {AttachmentID: "attachment-2", Node: "n1"}, "key-of-n3": {AttachmentID: "attachment-4", Node: "n3"}}
@@ -313,7 +313,7 @@ func TestNothingIsCompletedThatCouldNotBeHandedOut(t *testing.T) {
 }
 
 func TestUnpublish(t *testing.T) {
-	const clears = "metadata.update volume-1"
+	const clears = "metadata.delete volume-1"
 	shared := forNodes()
 	shared.MultiAttach = true
 	for name, test := range map[string]struct {

@@ -23,7 +23,7 @@ func TestAnotherNodeLosesAnAttachmentOnlyIfItIsReleased(t *testing.T) {
 		"it keeps it":    {release: func(context.Context, string, string) (bool, error) { return false, nil }, kind: KindOnOtherNode},
 		"not yet":        {release: func(context.Context, string, string) (bool, error) { return false, refusal }, err: refusal},
 		"released": {release: func(context.Context, string, string) (bool, error) { return true, nil },
-			want: []string{"attachment.delete attachment-2", "metadata.update volume-1", "attachment.create volume-1", "metadata.update volume-1", "attachment.complete attachment-3"}},
+			want: []string{"attachment.delete attachment-2", "metadata.delete volume-1", "attachment.create volume-1", "metadata.update volume-1", "attachment.complete attachment-3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			memory := newMemoryCinder()
@@ -105,10 +105,10 @@ func TestALostRecordCostsNoOtherNodeItsAttachment(t *testing.T) {
 		want   []string // changes
 		kind   cinder.Kind
 	}{
-		"the other's":                          {lost: []string{"n2"}, others: []string{"key-of-n2"}, want: []string{"attachment.delete attachment-2", "metadata.update volume-1"}},
+		"the other's":                          {lost: []string{"n2"}, others: []string{"key-of-n2"}, want: []string{"attachment.delete attachment-2", "metadata.delete volume-1"}},
 		"its own":                              {lost: []string{"n1"}, others: []string{"key-of-n2"}, want: []string{"attachment.delete attachment-2"}},
 		"both":                                 {lost: []string{"n1", "n2"}, others: []string{"key-of-n2"}, kind: cinder.KindConflict},
-		"the other's, which is not attached":   {lost: []string{"n2"}, want: []string{"attachment.delete attachment-2", "metadata.update volume-1", "attachment.delete attachment-3"}},
+		"the other's, which is not attached":   {lost: []string{"n2"}, want: []string{"attachment.delete attachment-2", "metadata.delete volume-1", "attachment.delete attachment-3"}},
 		"both, and the other one is not there": {lost: []string{"n1", "n2"}, want: []string{"attachment.delete attachment-2", "attachment.delete attachment-3"}},
 	} {
 		t.Run(name, func(t *testing.T) {

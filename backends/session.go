@@ -37,6 +37,8 @@ type VolumesAPI interface {
 	ForceDeleteVolume(ctx context.Context, id string) error
 	// UpdateMetadata writes metadata; other keys stay.
 	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
+	// DeleteMetadata deletes one key, which must have no slash.
+	DeleteMetadata(ctx context.Context, id, key string) error
 	FailureReason(ctx context.Context, id string) string
 }
 

@@ -24,6 +24,8 @@ type Usage struct {
 	// Gigabytes is in GiB, each volume rounded up.
 	Gigabytes int64 `json:"gigabytes"`
 	Snapshots int64 `json:"snapshots"`
+	// SnapshotGigabytes are those of the volumes when the snapshots were taken.
+	SnapshotGigabytes int64 `json:"snapshotGigabytes"`
 }
 
 // Add returns the sum. It stays at the largest number instead of overflowing.
@@ -32,6 +34,8 @@ func (u Usage) Add(v Usage) Usage {
 		Volumes:   addSaturating(u.Volumes, v.Volumes),
 		Gigabytes: addSaturating(u.Gigabytes, v.Gigabytes),
 		Snapshots: addSaturating(u.Snapshots, v.Snapshots),
+
+		SnapshotGigabytes: addSaturating(u.SnapshotGigabytes, v.SnapshotGigabytes),
 	}
 }
 
@@ -41,6 +45,8 @@ func (u Usage) Sub(v Usage) Usage {
 		Volumes:   max(u.Volumes-v.Volumes, 0),
 		Gigabytes: max(u.Gigabytes-v.Gigabytes, 0),
 		Snapshots: max(u.Snapshots-v.Snapshots, 0),
+
+		SnapshotGigabytes: max(u.SnapshotGigabytes-v.SnapshotGigabytes, 0),
 	}
 }
 
@@ -71,30 +77,38 @@ type QuotaScope struct {
 // or nil if there is room. A limit does not matter if nothing is added to what it
 // counts, so lowering one quota below its usage does not block the others.
 func (s QuotaScope) Check(used, more Usage) *Denial {
-	for _, c := range s.limits(used, more) {
-		would := addSaturating(c.used, c.more)
-		if c.limit == nil || c.more <= 0 || would <= *c.limit {
+	added := s.Limits.Limits(more)
+	for i, l := range s.Limits.Limits(used) {
+		would := addSaturating(l.Used, added[i].Used)
+		if l.Most == nil || added[i].Used <= 0 || would <= *l.Most {
 			continue
 		}
-		path := document.Child(s.Path, c.key)
+		path := document.Child(s.Path, l.Key)
 		return &Denial{Reason: QuotaExceeded, Path: path, Message: fmt.Sprintf(
-			"%s would use %d of %d %s (%s)", s.subject, would, *c.limit, c.unit, path)}
+			"%s would use %d of %d %s (%s)", s.subject, would, *l.Most, l.Unit, path)}
 	}
 	return nil
 }
 
-// scopeLimit is one limit of a scope. Its limit is nil if there is none.
-type scopeLimit struct {
-	key, unit  string
-	limit      *int64
-	used, more int64
+// Limit is one limit of a quota, with what counts against it.
+type Limit struct {
+	// Key is the key in the policy. Unit is what the limit counts.
+	Key, Unit string
+	// Most is nil if there is no limit.
+	Most *int64
+	Used int64
+	// OfSnapshots means that only snapshots count. Backends have no such limit.
+	OfSnapshots bool
 }
 
-func (s QuotaScope) limits(used, more Usage) []scopeLimit {
-	return []scopeLimit{
-		{"volumes", "volumes", s.Limits.Volumes, used.Volumes, more.Volumes},
-		{"gigabytes", "GiB", s.Limits.Gigabytes, used.Gigabytes, more.Gigabytes},
-		{"snapshots", "snapshots", s.Limits.Snapshots, used.Snapshots, more.Snapshots},
+// Limits lists every limit of a quota with what a usage counts against it, always in the
+// same order.
+func (q Quota) Limits(used Usage) []Limit {
+	return []Limit{
+		{"volumes", "volumes", q.Volumes, used.Volumes, false},
+		{"gigabytes", "GiB", q.Gigabytes, used.Gigabytes, false},
+		{"snapshots", "snapshots", q.Snapshots, used.Snapshots, true},
+		{"snapshotGigabytes", "GiB of snapshots", q.SnapshotGigabytes, used.SnapshotGigabytes, true},
 	}
 }
 
@@ -111,9 +125,9 @@ type ExceededLimit struct {
 // Exceeded lists the limits that are below what is used.
 func (s QuotaScope) Exceeded(used Usage) []ExceededLimit {
 	var exceeded []ExceededLimit
-	for _, l := range s.limits(used, Usage{}) {
-		if l.limit != nil && l.used > *l.limit {
-			exceeded = append(exceeded, ExceededLimit{Key: l.key, Path: document.Child(s.Path, l.key), Unit: l.unit, Used: l.used, Limit: *l.limit})
+	for _, l := range s.Limits.Limits(used) {
+		if l.Most != nil && l.Used > *l.Most {
+			exceeded = append(exceeded, ExceededLimit{Key: l.Key, Path: document.Child(s.Path, l.Key), Unit: l.Unit, Used: l.Used, Limit: *l.Most})
 		}
 	}
 	return exceeded

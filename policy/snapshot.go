@@ -142,14 +142,14 @@ func (d Decision) NoSuchSnapshot(wanted string) *Denial {
 		"tenant %s has kept no snapshot with the ID %q, and %s.import grants none on the backends of the rule; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or the rule", d.Tenant, wanted, d.Rule)}
 }
 
-// SnapshotDenial checks one more snapshot against the usage of the decision's
+// SnapshotDenial checks one more snapshot of a size against the usage of the decision's
 // quotas. For a denied snapshot it repeats the denial.
-func (d Decision) SnapshotDenial(used func(QuotaScope) Usage) *Denial {
+func (d Decision) SnapshotDenial(gib int64, used func(QuotaScope) Usage) *Denial {
 	if d.Denial != nil {
 		return d.Denial
 	}
 	for _, scope := range d.Quotas {
-		if denial := scope.Check(used(scope), Usage{Snapshots: 1}); denial != nil {
+		if denial := scope.Check(used(scope), Usage{Snapshots: 1, SnapshotGigabytes: gib}); denial != nil {
 			return denial
 		}
 	}

@@ -15,7 +15,7 @@ backends:
 tenants:
   - name: a
     namespaces: [a]
-    quota: {snapshots: 5}
+    quota: {snapshots: 5, snapshotGigabytes: 100}
     classes:
       - {storageClasses: [fast], backends: [gold, old], quota: {snapshots: 2}}
   - name: b
@@ -80,20 +80,22 @@ func TestSnapshotsCountAgainstTheirQuotas(t *testing.T) {
 	p := mustParse(t, snapshotPolicy)
 	decision := p.DecideSnapshot(SnapshotRequest{Namespace: "a", StorageClass: "fast", Backend: "gold", Tenant: "a"})
 	for name, test := range map[string]struct {
-		tenant, rule int64
-		message      string
+		tenant, rule, gib int64
+		message           string
 	}{
-		"room for one": {4, 1, ""},
-		"the rule":     {4, 2, "StorageClasses [fast] of tenant a would use 3 of 2 snapshots (tenants[0].classes[0].quota.snapshots)"},
-		"the tenant":   {5, 1, "tenant a would use 6 of 5 snapshots (tenants[0].quota.snapshots)"},
+		"room for one":      {4, 1, 1, ""},
+		"room for its size": {4, 1, 40, ""},
+		"its size":          {4, 1, 41, "tenant a would use 101 of 100 GiB of snapshots (tenants[0].quota.snapshotGigabytes)"},
+		"the rule":          {4, 2, 1, "StorageClasses [fast] of tenant a would use 3 of 2 snapshots (tenants[0].classes[0].quota.snapshots)"},
+		"the tenant":        {5, 1, 1, "tenant a would use 6 of 5 snapshots (tenants[0].quota.snapshots)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			usages, err := p.Usages([]ScopeUsage{{Tenant: "a", Snapshots: test.tenant}, {Rule: "tenants[0].classes[0]", Snapshots: test.rule}})
+			usages, err := p.Usages([]ScopeUsage{{Tenant: "a", Snapshots: test.tenant, SnapshotGigabytes: 60}, {Rule: "tenants[0].classes[0]", Snapshots: test.rule}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			message := ""
-			if denial := decision.SnapshotDenial(usages.Of); denial != nil {
+			if denial := decision.SnapshotDenial(test.gib, usages.Of); denial != nil {
 				message = string(denial.Reason) + ": " + denial.Message
 			}
 			want := ""

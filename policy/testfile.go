@@ -123,6 +123,12 @@ type ScopeUsage struct {
 	Volumes   int64  `json:"volumes"`
 	Gigabytes int64  `json:"gigabytes"`
 	Snapshots int64  `json:"snapshots"`
+
+	SnapshotGigabytes int64 `json:"snapshotGigabytes"`
+}
+
+func (u ScopeUsage) usage() Usage {
+	return Usage{Volumes: u.Volumes, Gigabytes: u.Gigabytes, Snapshots: u.Snapshots, SnapshotGigabytes: u.SnapshotGigabytes}
 }
 
 // TestExpectation is compared with the decision, as far as its fields are given.
@@ -386,12 +392,9 @@ func (u ScopeUsage) validate(d *document.Document, path string) {
 		}
 		d.Errorf(path, "exactly one of tenant, rule, backend must be given, not %s", list)
 	}
-	for _, amount := range []struct {
-		key   string
-		value int64
-	}{{"volumes", u.Volumes}, {"gigabytes", u.Gigabytes}, {"snapshots", u.Snapshots}} {
-		if amount.value < 0 {
-			d.Errorf(document.Child(path, amount.key), "must not be negative")
+	for _, amount := range (Quota{}).Limits(u.usage()) {
+		if amount.Used < 0 {
+			d.Errorf(document.Child(path, amount.Key), "must not be negative")
 		}
 	}
 }
@@ -458,7 +461,7 @@ func (p *Policy) Usages(listed []ScopeUsage) (Usages, error) {
 				Message: fmt.Sprintf("the policy has no %s %q%s", key, name, document.DidYouMean(name, known, "the "+key+"s are"))})
 			continue
 		}
-		usages.Add(QuotaScope{Kind: kind, Name: name}, Usage{Volumes: l.Volumes, Gigabytes: l.Gigabytes, Snapshots: l.Snapshots})
+		usages.Add(QuotaScope{Kind: kind, Name: name}, l.usage())
 	}
 	if len(unknown) > 0 {
 		return nil, unknown
@@ -476,12 +479,17 @@ type TestSnapshot struct {
 	// Tenant is the one that the volume was made for; empty means the one that
 	// the namespace belongs to.
 	Tenant string `json:"tenant"`
+	// Size is the volume's. It matters only for snapshotGigabytes.
+	Size Size `json:"size"`
 	// Parameters are the VolumeSnapshotClass's.
 	Parameters map[string]string `json:"parameters"`
 	// Import is the snapshot at Cinder that the VolumeSnapshot asks for; nil means a
 	// new one. StorageClass is then the one that the VolumeSnapshotContent names.
 	Import *TestImport `json:"import"`
 }
+
+// GiB returns the size of the snapshot.
+func (s TestSnapshot) GiB() int64 { return roundUpGiB(s.Size.Bytes) }
 
 // Request returns the request that the daemon would make for the snapshot under
 // the policy.

@@ -340,6 +340,9 @@ type Quota struct {
 	// Gigabytes counts GiB, as Cinder's quota of that name does.
 	Gigabytes *int64 `json:"gigabytes"`
 	Snapshots *int64 `json:"snapshots"`
+	// SnapshotGigabytes counts the GiB of snapshots, which Cinder counts in its quota of
+	// gigabytes.
+	SnapshotGigabytes *int64 `json:"snapshotGigabytes"`
 }
 
 // Backend returns the backend of that name.

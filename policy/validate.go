@@ -374,6 +374,10 @@ func validateText(d *document.Document, path, s string) {
 // provisioner, name a volume's claim.
 const reservedPrefix = "csi.storage.k8s.io/"
 
+// nodeRecordPrefix begins the keys under which the provisioner records the nodes that have
+// a volume.
+const nodeRecordPrefix = "standalone-cinder-node-"
+
 func validateMetadata(d *document.Document, path string, metadata map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(metadata)) {
 		at := document.Child(path, key)
@@ -387,6 +391,8 @@ func validateMetadata(d *document.Document, path string, metadata map[string]str
 			d.Errorf(at, "metadata key %q cannot be used: %s", key, mistake)
 		case strings.HasPrefix(strings.ToLower(key), StampPrefix):
 			d.Errorf(at, "metadata keys that begin with %s are the provisioner's own; choose another", StampPrefix)
+		case strings.HasPrefix(strings.ToLower(key), nodeRecordPrefix):
+			d.Errorf(at, "metadata keys that begin with %s are the provisioner's own; choose another", nodeRecordPrefix)
 		case strings.HasPrefix(strings.ToLower(key), reservedPrefix):
 			d.Errorf(at, "metadata keys that begin with %s say for which claim a volume was made, and the provisioner writes them; choose another", reservedPrefix)
 		case key == "readonly" || key == "attached_mode":
@@ -399,16 +405,14 @@ func validateMetadata(d *document.Document, path string, metadata map[string]str
 }
 
 func validateQuota(d *document.Document, path string, q Quota) {
-	for _, limit := range []struct {
-		key   string
-		value *int64
-	}{{"volumes", q.Volumes}, {"gigabytes", q.Gigabytes}, {"snapshots", q.Snapshots}} {
-		if limit.value != nil && *limit.value < 0 {
-			d.Errorf(document.Child(path, limit.key), "must not be negative; 0 allows none, and without the key there is no limit")
+	for _, limit := range q.Limits(Usage{}) {
+		if limit.Most != nil && *limit.Most < 0 {
+			d.Errorf(document.Child(path, limit.Key), "must not be negative; 0 allows none, and without the key there is no limit")
 		}
-		validateCount(d, document.Child(path, limit.key), limit.value)
+		validateCount(d, document.Child(path, limit.Key), limit.Most)
 	}
-	warnContradiction(d, path, q.Volumes, q.Gigabytes)
+	warnContradiction(d, path, "volume", named[*int64]{"volumes", q.Volumes}, named[*int64]{"gigabytes", q.Gigabytes})
+	warnContradiction(d, path, "snapshot", named[*int64]{"snapshots", q.Snapshots}, named[*int64]{"snapshotGigabytes", q.SnapshotGigabytes})
 }
 
 func validateVolumeSize(d *document.Document, path string, size VolumeSize) {

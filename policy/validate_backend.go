@@ -184,7 +184,7 @@ func validateLimits(d *document.Document, path string, limits Limits) {
 		}
 		validateCount(d, document.Child(path, limit.key), limit.value)
 	}
-	warnContradiction(d, path, limits.Volumes, limits.Gigabytes)
+	warnContradiction(d, path, "volume", named[*int64]{"volumes", limits.Volumes}, named[*int64]{"gigabytes", limits.Gigabytes})
 	validateConcurrency(d, document.Child(path, "concurrency"), limits.Concurrency, "to keep new volumes away, set suspended: true")
 	validateRate(d, document.Child(path, "requestsPerSecond"), limits.RequestsPerSecond)
 }

@@ -74,13 +74,12 @@ func validateCount(d *document.Document, path string, value *int64) {
 }
 
 // warnContradiction reports a limit of 0 beside one that allows something.
-func warnContradiction(d *document.Document, path string, volumes, gigabytes *int64) {
-	switch {
-	case volumes == nil || gigabytes == nil:
-	case *volumes == 0 && *gigabytes > 0 && d.Has(document.Child(path, "gigabytes")):
-		d.Warnf(document.Child(path, "gigabytes"), "has no effect, because volumes: 0 allows no volume; raise volumes, or remove one of the two")
-	case *gigabytes == 0 && *volumes > 0 && d.Has(document.Child(path, "volumes")):
-		d.Warnf(document.Child(path, "volumes"), "has no effect, because gigabytes: 0 allows no volume; raise gigabytes, or remove one of the two")
+func warnContradiction(d *document.Document, path, what string, a, b named[*int64]) {
+	for _, pair := range [][2]named[*int64]{{a, b}, {b, a}} {
+		none, other := pair[0], pair[1]
+		if at := document.Child(path, other.key); none.value != nil && other.value != nil && *none.value == 0 && *other.value > 0 && d.Has(at) {
+			d.Warnf(at, "has no effect, because %s: 0 allows no %s; raise %s, or remove one of the two", none.key, what, none.key)
+		}
 	}
 }
 
@@ -123,15 +122,24 @@ func (p *Policy) validateRoom(d *document.Document) {
 			c := &t.Classes[j]
 			at := document.Element(path+".classes", j) + ".quota"
 			noRoom(at+".gigabytes", c.Quota.Gigabytes, c.size)
-			for _, limit := range []struct {
-				key, unit    string
-				rule, tenant *int64
-			}{{"volumes", "volumes", c.Quota.Volumes, t.Quota.Volumes}, {"gigabytes", "GiB", c.Quota.Gigabytes, t.Quota.Gigabytes}, {"snapshots", "snapshots", c.Quota.Snapshots, t.Quota.Snapshots}} {
-				if limit.rule != nil && limit.tenant != nil && *limit.rule > *limit.tenant && *limit.tenant >= 0 {
-					d.Warnf(document.Child(at, limit.key), "%d is never reached, because the whole tenant has at most %d %s (%s); lower it or remove it", *limit.rule, *limit.tenant, limit.unit, path+".quota."+limit.key)
+			whole := t.Quota.Limits(Usage{})
+			for k, limit := range c.Quota.Limits(Usage{}) {
+				if limit.Most != nil && whole[k].Most != nil && *limit.Most > *whole[k].Most && *whole[k].Most >= 0 {
+					d.Warnf(document.Child(at, limit.Key), "%d is never reached, because the whole tenant has at most %d %s (%s); lower it or remove it", *limit.Most, *whole[k].Most, limit.Unit, path+".quota."+limit.Key)
 				}
 			}
 		}
+		t.warnUnlimitedSnapshots(d, path)
+	}
+}
+
+// warnUnlimitedSnapshots reports a tenant whose volumes are limited and whose snapshots
+// are not, although Cinder counts the size of both in one quota of the project.
+func (t *Tenant) warnUnlimitedSnapshots(d *document.Document, path string) {
+	unlimited := func(q Quota) bool { return q.Snapshots == nil && q.SnapshotGigabytes == nil }
+	limits := func(most *int64) bool { return most != nil && *most > 0 }
+	if (limits(t.Quota.Volumes) || limits(t.Quota.Gigabytes)) && unlimited(t.Quota) && slices.ContainsFunc(t.Classes, func(c Class) bool { return unlimited(c.Quota) }) {
+		d.Warnf(path+".quota", "limits volumes and not snapshots, whose size Cinder counts in the quota of the project, so snapshots of tenant %s can keep others from volumes; add snapshotGigabytes or snapshots, or snapshots: 0 if it is to have none", t.Name)
 	}
 }
 

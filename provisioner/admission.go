@@ -38,7 +38,7 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	class, err := p.Classes.Get(record.ClassName(claim))
 	if err != nil {
 		if !p.leftToPopulator(claim) {
-			p.denyWithoutClass(ctx, claim, since)
+			p.denyWithoutClass(claim, since)
 		}
 		return false
 	}
@@ -138,14 +138,11 @@ func (p *Provisioner) RequeueClaim(claim *corev1.PersistentVolumeClaim) {
 	p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
 }
 
-// denyWithoutClass denies a claim whose StorageClass is not in the cache. The
-// claim comes back when the class is created, or reaches the cache.
-func (p *Provisioner) denyWithoutClass(ctx context.Context, claim *corev1.PersistentVolumeClaim, since parking.Moment) {
+// denyWithoutClass denies a claim whose StorageClass is not in the cache. The claim
+// comes back when the class is created, or reaches the cache. Nothing is requested for
+// it, because whoever may create claims can write one in a loop.
+func (p *Provisioner) denyWithoutClass(claim *corev1.PersistentVolumeClaim, since parking.Moment) {
 	name := record.ClassName(claim)
-	if _, err := p.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{}); err == nil {
-		p.parked.parkClaim(claim, parking.Denied, []parking.Trigger{{Kind: parking.Class, Name: name}}, since)
-		return
-	}
 	message := "the claim names no StorageClass; replace it with a claim that does"
 	if name != "" {
 		message = fmt.Sprintf("StorageClass %q does not exist; create it, or replace the claim with one that names another", name)

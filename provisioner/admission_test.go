@@ -172,3 +172,18 @@ func TestPolicyIsAppliedAgainAfterAdmission(t *testing.T) {
 	}
 	wantCalls(t, f.backends["gold"])
 }
+
+// TestClaimsWithoutAClassRequestNothing: whoever may create claims may write one in a loop.
+func TestClaimsWithoutAClassRequestNothing(t *testing.T) {
+	f := newFixture(t)
+	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = new("none") })
+	f.client.ClearActions()
+	for range 100 {
+		if f.ShouldProvision(t.Context(), claim) {
+			t.Fatal("admitted")
+		}
+	}
+	if actions := f.client.Actions(); len(actions) > 0 {
+		t.Errorf("%d requests, the first is %v", len(actions), actions[0])
+	}
+}

@@ -163,6 +163,20 @@ func (c *Client) UpdateMetadata(ctx context.Context, id string, metadata map[str
 	return translate(c.backend, operation, err)
 }
 
+// OperationMetadataDelete is the deletion of a key of a volume's metadata, as in metrics.
+const OperationMetadataDelete = "metadata.delete"
+
+// DeleteMetadata deletes one key of a volume's metadata. The key must have no slash:
+// Cinder finds none that does.
+func (c *Client) DeleteMetadata(ctx context.Context, id, key string) error {
+	const operation = OperationMetadataDelete
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
+	_, err := c.service.Delete(withOperation(ctx, operation), c.service.ServiceURL("volumes", id, "metadata", key), &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
+	return translate(c.backend, operation, err)
+}
+
 // The microversions of the messages API: the first that has it, and the first
 // that filters it and sorts it newest first (Block Storage API, microversion
 // history, 3.3 and 3.5).

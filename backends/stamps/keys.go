@@ -40,8 +40,12 @@ const (
 	// itself. Without it, all nodes of the cluster share one connection.
 	KeyMode = Prefix + "mode"
 	// NodeRecordPrefix and a node's key form the key under which a volume of mode
-	// csi records the attachment that was handed out to that node; see NodeRecord.
-	NodeRecordPrefix = Prefix + "node."
+	// csi records the attachment that was handed out to that node; see NodeRecord. It has
+	// neither a slash nor a dot: Cinder finds no metadata by a key with a slash in a URL,
+	// so such a key can never be deleted, and may take what follows a dot for a format.
+	NodeRecordPrefix = "standalone-cinder-node-"
+	// EarlierNodeRecordPrefix is that of earlier releases, which emptied ended records.
+	EarlierNodeRecordPrefix = Prefix + "node."
 	// KeyFilesystemUUIDs is the first of the keys under which a volume of mode csi
 	// records the UUIDs that its filesystem may have; see FilesystemUUIDsOf.
 	KeyFilesystemUUIDs = Prefix + "filesystem-uuids"
@@ -73,7 +77,7 @@ func IsOurKey(key string) bool {
 		KeySnapshotNamespace, KeySnapshot, KeySnapshotContent:
 		return true
 	}
-	return strings.HasPrefix(key, Prefix)
+	return strings.HasPrefix(key, Prefix) || strings.HasPrefix(key, NodeRecordPrefix)
 }
 
 // LongestValue is the longest value that Cinder accepts for a metadata key.
@@ -114,7 +118,9 @@ func shareMetadata(metadata map[string]string, name string, texts map[string]str
 	smaller := make(map[string]string, len(metadata))
 	for key, value := range metadata {
 		switch {
-		case strings.HasPrefix(key, NodeRecordPrefix):
+		case strings.HasPrefix(key, EarlierNodeRecordPrefix) && value == "":
+			continue // there may be one for each node that ever had the volume
+		case strings.HasPrefix(key, NodeRecordPrefix), strings.HasPrefix(key, EarlierNodeRecordPrefix):
 		case slices.Contains(keysOfOne, key):
 			if at := strings.Index(name, value); at >= 0 {
 				value = name[at : at+len(value)]

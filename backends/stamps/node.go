@@ -45,17 +45,29 @@ func (r NodeRecords) Name(attachmentID string) bool {
 	return false
 }
 
-// NodeRecordsOf returns a volume's records, without those that were cleared.
+// NodeRecordsOf returns a volume's records, without those that were cleared. Of two records of a node, that under the key of earlier releases
+// counts: since the other one was written, such a release has led again.
 func NodeRecordsOf(v cinder.Volume) NodeRecords {
 	records := NodeRecords{}
-	for key, value := range v.Metadata {
-		if of, found := strings.CutPrefix(key, NodeRecordPrefix); found && value != "" {
-			id, node, _ := strings.Cut(value, " ")
-			node, readOnly := strings.CutSuffix(node, forReading)
-			records[of] = NodeRecord{AttachmentID: id, Node: cmp.Or(node, "with the key "+of), ReadOnly: readOnly}
+	for _, prefix := range []string{NodeRecordPrefix, EarlierNodeRecordPrefix} {
+		for key, value := range v.Metadata {
+			if of, found := strings.CutPrefix(key, prefix); found && value != "" {
+				id, node, _ := strings.Cut(value, " ")
+				node, readOnly := strings.CutSuffix(node, forReading)
+				records[of] = NodeRecord{AttachmentID: id, Node: cmp.Or(node, "with the key "+of), ReadOnly: readOnly}
+			}
 		}
 	}
 	return records
+}
+
+// ClearedNodeRecords returns metadata that clears a node's record of an earlier release,
+// which cannot be deleted; empty if the volume has none.
+func ClearedNodeRecords(v cinder.Volume, node string) map[string]string {
+	if v.Metadata[EarlierNodeRecordPrefix+node] == "" {
+		return map[string]string{}
+	}
+	return map[string]string{EarlierNodeRecordPrefix + node: ""}
 }
 
 // LongestHost is the longest name of a host that Cinder keeps.

@@ -63,7 +63,7 @@ func TestConfigMapIsUnwrapped(t *testing.T) {
 }
 
 func TestSeveralFilesAndWarnings(t *testing.T) {
-	warned := write(t, strings.Replace(good, "namespaces: [a]", "namespaces: [a]\n    quota: {volumes: 0, gigabytes: 5}", 1))
+	warned := write(t, strings.Replace(good, "namespaces: [a]", "namespaces: [a]\n    quota: {volumes: 0, gigabytes: 5, snapshots: 0}", 1))
 	bad := write(t, strings.Replace(good, "kind: Policy", "kind: Polizei", 1))
 	fine, absent := write(t, good), filepath.Join(t.TempDir(), "absent.yaml")
 	for name, c := range map[string]struct {

@@ -188,7 +188,7 @@ func (c *comparison) run(p *policy.Policy, test policy.TestCase) decided {
 func decideTest(p *policy.Policy, test policy.TestCase, usages policy.Usages) decided {
 	if test.Snapshot != nil {
 		decision := p.DecideSnapshot(test.Snapshot.Request(p))
-		denial := decision.SnapshotDenial(usages.Of)
+		denial := decision.SnapshotDenial(test.Snapshot.GiB(), usages.Of)
 		d := decided{Granted: denial == nil, Denial: denial, Tenant: decision.Tenant, Rule: decision.Rule}
 		if d.Granted {
 			d.Backends = decision.Backends

@@ -199,6 +199,8 @@ func sharedFields() map[string]field {
 		"Quota.gigabytes": {description: "GiB; 0 allows none. Default: no limit.", rules: notNegative},
 		"Quota.snapshots": {description: "Snapshots; 0 allows none. Default: no limit.", rules: notNegative},
 
+		"Quota.snapshotGigabytes": {description: "GiB of snapshots: the sizes of their volumes when they were taken, which Cinder counts in the project's quota of gigabytes; 0 allows none. Default: no limit.", rules: notNegative},
+
 		"LabelSelector.matchLabels":         {description: "Labels that the namespace must have.", rules: labelKeyNames(), entries: labelValueRules()},
 		"LabelSelector.matchExpressions":    {description: "Requirements that the namespace's labels must all meet."},
 		"LabelSelectorRequirement":          {rules: selectorRequirementRules()},

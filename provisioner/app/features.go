@@ -10,6 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tenantimport"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
@@ -100,9 +101,12 @@ func (a *App) newImporter(t *term, board *parking.Board) *tenantimport.Controlle
 		OnBehalfOf:  t.provisioner.OnBehalfOf,
 		Provision:   t.provisioner.RequeueClaim,
 		Client:      a.client,
-		Claims:      a.factory.Core().V1().PersistentVolumeClaims().Lister(),
-		Classes:     a.factory.Storage().V1().StorageClasses().Lister(),
-		Namespaces:  a.factory.Core().V1().Namespaces().Lister(),
+		Caches: record.Objects{
+			Claims:            a.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
+			PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+			Classes:           a.factory.Storage().V1().StorageClasses().Informer().GetIndexer(),
+			Namespaces:        a.factory.Core().V1().Namespaces().Informer().GetIndexer(),
+		},
 		Recorder:    a.recorder,
 		Workers:     importWorkers,
 		Monitor:     a.monitor,

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -108,7 +109,7 @@ func newTermCollector(a *App) *termCollector {
 	return &termCollector{
 		app: a,
 		quota: describe("quota",
-			"Limits of the policy (type hard) and what counts against them (type used), by scope (tenant, class, backend) and resource (volumes, gigabytes in GiB, and snapshots of tenants and classes)",
+			"Limits of the policy (type hard) and what counts against them (type used), by scope (tenant, class, backend) and resource (volumes, gigabytes in GiB, and of tenants and classes snapshots and snapshotGigabytes)",
 			"scope", "name", "resource", "type"),
 		claims: describe("pending_claims",
 			"Claims that cannot continue now, by state (waiting for a worker, denied, failing, blocked) and reason of their last event",
@@ -157,11 +158,11 @@ func (c *termCollector) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(description, prometheus.GaugeValue, value, labels...)
 	}
 	for _, quota := range term.provisioner.Quotas() {
-		for _, resource := range quotaResources(quota) {
+		for _, l := range limitsOf(quota) {
 			scope, name := string(quota.Scope.Kind), quota.Scope.Name
-			gauge(c.quota, float64(resource.used), scope, name, resource.name, "used")
-			if resource.hard != nil {
-				gauge(c.quota, float64(*resource.hard), scope, name, resource.name, "hard")
+			gauge(c.quota, float64(l.Used), scope, name, l.Key, "used")
+			if l.Most != nil {
+				gauge(c.quota, float64(*l.Most), scope, name, l.Key, "hard")
 			}
 		}
 	}
@@ -215,24 +216,19 @@ func (c *termCollector) collectExpiries(gauge exportGauge) {
 	}
 }
 
-// quotaResource is one limit of a scope; hard is nil if there is no limit.
-type quotaResource struct {
-	name string
-	used int64
-	hard *int64
-}
-
-func quotaResources(quota provisioner.QuotaUse) []quotaResource {
-	limits := quota.Scope.Limits
-	resources := []quotaResource{{"volumes", quota.Used.Volumes, limits.Volumes}, {"gigabytes", quota.Used.Gigabytes, limits.Gigabytes}}
-	if quota.Scope.Kind != policy.BackendScope {
-		resources = append(resources, quotaResource{"snapshots", quota.Used.Snapshots, limits.Snapshots})
+// limitsOf lists the limits of a scope that are exported.
+func limitsOf(quota provisioner.QuotaUse) []policy.Limit {
+	limits := quota.Scope.Limits.Limits(quota.Used)
+	switch quota.Scope.Kind {
+	case policy.BackendScope:
+		limits = slices.DeleteFunc(limits, func(l policy.Limit) bool { return l.OfSnapshots })
+	case policy.ClassScope:
+		// Most rules have no limits, and each would be a series.
+		if !slices.ContainsFunc(limits, func(l policy.Limit) bool { return l.Most != nil }) {
+			return nil
+		}
 	}
-	if quota.Scope.Kind == policy.ClassScope && limits.Volumes == nil && limits.Gigabytes == nil && limits.Snapshots == nil {
-		// Most rules (scope class) have no limits, and each would be a series.
-		return nil
-	}
-	return resources
+	return limits
 }
 
 func unixSeconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

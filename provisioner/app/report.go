@@ -134,15 +134,21 @@ func (a *App) reportPolicy(r *statusreport.Report, inForce *policy.Policy) {
 func quotasOf(inForce *policy.Policy, used func(policy.QuotaScope) *policy.Usage) map[ledger.Scope][]statusreport.Quota {
 	quotas := map[ledger.Scope][]statusreport.Quota{}
 	for _, scope := range inForce.Scopes() {
-		volumes := statusreport.Quota{Resource: statusreport.Volumes, Limit: scope.Limits.Volumes}
-		gigabytes := statusreport.Quota{Resource: statusreport.Gigabytes, Limit: scope.Limits.Gigabytes}
-		snapshots := statusreport.Quota{Resource: statusreport.Snapshots, Limit: scope.Limits.Snapshots}
-		if sum := used(scope); sum != nil {
-			volumes.Used, gigabytes.Used, snapshots.Used = &sum.Volumes, &sum.Gigabytes, &sum.Snapshots
+		var sum policy.Usage
+		known := used(scope)
+		if known != nil {
+			sum = *known
 		}
-		limits := []statusreport.Quota{volumes, gigabytes}
-		if scope.Kind != policy.BackendScope {
-			limits = append(limits, snapshots)
+		var limits []statusreport.Quota
+		for _, l := range scope.Limits.Limits(sum) {
+			if l.OfSnapshots && scope.Kind == policy.BackendScope {
+				continue
+			}
+			quota := statusreport.Quota{Resource: statusreport.Resource(l.Key), Limit: l.Most}
+			if known != nil {
+				quota.Used = &l.Used
+			}
+			limits = append(limits, quota)
 		}
 		quotas[ledger.Scope{Kind: scope.Kind, Name: scope.Name}] = limits
 	}

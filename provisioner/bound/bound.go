@@ -18,6 +18,9 @@ const mark = "... (cut)"
 // Text bounds a text of a tenant's object.
 func Text[T ~string](text T) T { return cut(text, maxText) }
 
+// IsCut reports whether Text cut a text.
+func IsCut[T ~string](text T) bool { return strings.HasSuffix(string(text), mark) }
+
 // Message bounds a message that may repeat texts of tenants' objects or of servers.
 func Message(message string) string { return cut(message, maxMessage) }
 

@@ -139,7 +139,7 @@ const (
 )
 
 func tenant(backend, rule string) string {
-	return "tenants:\n  - name: a\n    namespaces: [a]\n    quota: {volumes: 10, gigabytes: 100}\n    classes:\n      - {storageClasses: [c], backends: [" + backend + "]" + rule + "}\n"
+	return "tenants:\n  - name: a\n    namespaces: [a]\n    quota: {volumes: 10, gigabytes: 100, snapshots: 0}\n    classes:\n      - {storageClasses: [c], backends: [" + backend + "]" + rule + "}\n"
 }
 
 // zonesOf returns YAML that ends a backend and maps zones to nodes.
@@ -183,8 +183,9 @@ func TestLiveFindings(t *testing.T) {
 		}},
 		"the zones of the map":                  {options: wide, policy: "backends:\n" + strings.Replace(teamBackend, "}\n", zonesOf("az1", "az2")+"}\n", 1) + tenant("gold", "")},
 		"a missing type of a suspended backend": {policy: "backends:\n" + strings.Replace(teamBackend, "name: gold", "name: gold, suspended: true", 1) + noauthBackend + tenant("gold, lab", ", volumeType: iscsi")},
-		"a small quota at Cinder": {options: cindersim.Options{Quota: map[string]int{"volumes": 5, "gigabytes": 70}}, policy: "backends:\n" + teamBackend + tenant("gold", ", quota: {volumes: 5, gigabytes: 80}"), want: []string{
+		"a small quota at Cinder": {options: cindersim.Options{Quota: map[string]int{"volumes": 5, "gigabytes": 70}}, policy: "backends:\n" + teamBackend + tenant("gold", ", quota: {volumes: 5, gigabytes: 80, snapshotGigabytes: 90}"), want: []string{
 			"warning tenants[0].classes[0].quota.gigabytes: StorageClasses [c] of tenant a may have 80 GiB, but Cinder's own quota for backend gold is 70 GiB; raise it, or lower this one",
+			"warning tenants[0].classes[0].quota.snapshotGigabytes: StorageClasses [c] of tenant a may have 90 GiB, but Cinder's own quota for backend gold is 70 GiB; raise it, or lower this one",
 			"warning tenants[0].quota.gigabytes: tenant a may have 100 GiB, but Cinder's own quota for backend gold is 70 GiB; raise it, or lower this one",
 			"warning tenants[0].quota.volumes: tenant a may have 10 volumes, but Cinder's own quota for backend gold is 5 volumes; raise it, or lower this one",
 		}},

@@ -155,6 +155,7 @@ func (r *liveRun) quotaFindings() []policycli.Finding {
 		}{
 			{"volumes", "volumes", scope.Limits.Volumes, func(q cinder.ProjectQuota) int64 { return q.MaxVolumes }},
 			{"gigabytes", "GiB", scope.Limits.Gigabytes, func(q cinder.ProjectQuota) int64 { return q.MaxGigabytes }},
+			{"snapshotGigabytes", "GiB", scope.Limits.SnapshotGigabytes, func(q cinder.ProjectQuota) int64 { return q.MaxGigabytes }},
 		} {
 			most, known := r.cinderLimit(names, limit.cinder)
 			if limit.policy != nil && known && *limit.policy > most {

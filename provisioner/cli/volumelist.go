@@ -15,6 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
@@ -80,7 +81,7 @@ func (o *VolumeOptions) list(ctx context.Context) (list volumeList, unlisted, er
 		group.Go(func() { volumes[i], failed[i] = backend.Volumes.All(ctx) })
 	}
 	group.Wait()
-	known, err := imports.Read(ctx, run.client)
+	known, err := record.ReadObjects(ctx, run.client)
 	if err != nil {
 		return volumeList{}, nil, err
 	}

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -63,7 +62,7 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	}
 	mapped, pv, err := i.mapVolume(plan, connected)
 	if err == nil {
-		err = i.checkHandle(ctx, pv)
+		err = plan.checkHandle(pv)
 	}
 	if err != nil {
 		return nil, i.cancel(ctx, plan, connected.Place, err)
@@ -98,8 +97,7 @@ func (i *Importer) granted(plan *Plan) func(cinder.Volume) error {
 		if plan.decision.Import.Grants(existing(v, plan.wanted)) && !IsForeign(v, i.Cluster, i.ClusterUID, plan.decision.Tenant) {
 			return nil
 		}
-		denial := policy.NoSuchVolume(plan.decision.Rule, plan.wanted)
-		return &RefusedError{message: denial.Message, Denial: denial}
+		return refusedBy(policy.NoSuchVolume(plan.decision.Rule, plan.wanted))
 	}
 }
 
@@ -127,7 +125,11 @@ func (i *Importer) keepClaim(ctx context.Context, plan *Plan) error {
 		}
 		plan.Claim, created = claim, true
 	}
-	err := i.checkRivals(ctx, plan)
+	var err error
+	if plan.objects, err = i.objects(ctx); err != nil {
+		return err
+	}
+	err = i.checkRivals(plan)
 	var rival *RefusedError
 	if !created || !errors.As(err, &rival) {
 		return err
@@ -212,21 +214,8 @@ func (i *Importer) mapConnection(plan *Plan, connected backends.Connected) (mapp
 }
 
 // checkHandle refuses a volume that nodes would take for another one.
-func (i *Importer) checkHandle(ctx context.Context, pv *corev1.PersistentVolume) error {
-	if pv.Spec.CSI == nil {
-		return nil
-	}
-	pvs := cache.NewIndexer(cache.MetaNamespaceKeyFunc, record.Indexers())
-	all, err := record.ListPersistentVolumes(ctx, i.Client, func(pv *corev1.PersistentVolume) *corev1.PersistentVolume { return pv })
-	if err != nil {
-		return err
-	}
-	for _, other := range all {
-		if err := pvs.Add(other); err != nil {
-			return err
-		}
-	}
-	if taken := record.OtherByHandle(pvs, pv.Spec.PersistentVolumeSource, pv.Name); taken != "" {
+func (plan *Plan) checkHandle(pv *corev1.PersistentVolume) error {
+	if taken := record.OtherByHandle(plan.objects.PersistentVolumes, pv.Spec.PersistentVolumeSource, pv.Name); taken != "" {
 		return mappers.HandleTaken(pv.Annotations[record.AnnotationProtocol], pv.Spec.CSI, taken)
 	}
 	return nil
@@ -235,7 +224,11 @@ func (i *Importer) checkHandle(ctx context.Context, pv *corev1.PersistentVolume)
 // checkNodes refuses a volume that a node still uses, because another node would mount
 // it while the first one writes.
 func (i *Importer) checkNodes(ctx context.Context, volumeID string, use nodeuse.Volume) error {
-	users, err := i.Nodes.Users(ctx, use)
+	look := func() ([]string, error) { return i.Nodes.Users(ctx, use) }
+	if i.onlyCached {
+		look = func() ([]string, error) { return i.Nodes.Known(use) }
+	}
+	users, err := look()
 	if err == nil && len(users) > 0 {
 		err = refused("node %s still uses volume %s; run the command again when it has unmounted it", strings.Join(users, ", "), volumeID)
 	}

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -48,7 +47,7 @@ func (i *Importer) checkMode(ctx context.Context, plan *Plan) error {
 	if err != nil {
 		return err
 	}
-	if err := i.checkHandle(ctx, pv); err != nil {
+	if err := plan.checkHandle(pv); err != nil {
 		return err
 	}
 	plan.PersistentVolume = pv
@@ -94,7 +93,7 @@ func (i *Importer) findFilesystem(ctx context.Context, plan *Plan) error {
 // have, as far as the PersistentVolume of the original records them.
 func (i *Importer) filesystemOfOriginal(ctx context.Context, v cinder.Volume) ([]string, error) {
 	name := stamps.Of(v).PV
-	pv, err := i.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	pv, err := read(ctx, i, i.Caches.PersistentVolumes, name, i.Client.CoreV1().PersistentVolumes().Get)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && !record.IsOurs(pv):
 		return nil, nil

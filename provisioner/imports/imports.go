@@ -12,12 +12,17 @@ package imports
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -39,11 +44,15 @@ type Volumes interface {
 // Nodes determines which nodes use a volume; *nodeuse.Tracker implements it.
 type Nodes interface {
 	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
+	// Known answers from the caches.
+	Known(v nodeuse.Volume) ([]string, error)
 }
 
 // Importer imports volumes of one backend.
 type Importer struct {
-	Client          kubernetes.Interface
+	Client kubernetes.Interface
+	// Caches are those of the leader. A command has none, and lists the objects.
+	Caches          record.Objects
 	Policy          *policy.Policy
 	Backend         *policy.Backend
 	Connector       cinder.Connector
@@ -59,6 +68,38 @@ type Importer struct {
 	// KeepSecret writes the Secret of a claim's PersistentVolume in the leader, which
 	// remembers it. It is nil in a command.
 	KeepSecret func(ctx context.Context, claim types.UID, pvName string, secret mappers.Secret, fresh bool) error
+
+	// onlyCached is set by FromCaches.
+	onlyCached bool
+}
+
+// FromCaches returns an importer whose plans request nothing. What they refuse needs no
+// look at the API server; what they do not refuse must be planned again.
+func (i *Importer) FromCaches() *Importer {
+	cached := *i
+	cached.onlyCached = true
+	return &cached
+}
+
+// read reads an object, by its key in the cache.
+func read[T any](ctx context.Context, i *Importer, from cache.Indexer, key string, live func(context.Context, string, metav1.GetOptions) (T, error)) (object T, err error) {
+	_, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil || !i.onlyCached {
+		return live(ctx, name, metav1.GetOptions{})
+	}
+	object, ok := record.Cached[T](from, key)
+	if !ok {
+		return object, apierrors.NewNotFound(schema.GroupResource{}, name)
+	}
+	return object, nil
+}
+
+// objects returns the objects of the cluster, with their indexes.
+func (i *Importer) objects(ctx context.Context) (record.Objects, error) {
+	if i.Caches.Claims != nil {
+		return i.Caches, nil
+	}
+	return record.ReadObjects(ctx, i.Client)
 }
 
 // Request is what an operator asks for.
@@ -92,6 +133,7 @@ type Plan struct {
 	// Warnings are full sentences.
 	Warnings []string
 
+	objects record.Objects
 	// wanted is what a tenant's claim asks for; empty for an operator's import.
 	wanted string
 	// contested is passed on in backends.Import.
@@ -113,9 +155,6 @@ func (p *Plan) Decision() policy.Decision { return p.decision }
 // StorageClass returns the name of the claim's StorageClass.
 func (p *Plan) StorageClass() string { return p.class.Name }
 
-// Begun reports whether an earlier run stamped the volume for the claim.
-func (i *Importer) Begun(plan *Plan) bool { return i.stamp(plan).Holds(plan.Volume) }
-
 // pvName returns the name of the PersistentVolume.
 func (p *Plan) pvName() string { return record.ImportedPVName(p.Volume.ID) }
 
@@ -132,6 +171,10 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string { return e.message }
+
+func refusedBy(denial *policy.Denial) error {
+	return &RefusedError{message: denial.Message, Denial: denial}
+}
 
 func refused(format string, arguments ...any) error {
 	return &RefusedError{message: fmt.Sprintf(format, arguments...)}
@@ -150,4 +193,39 @@ func (i *Importer) stamp(plan *Plan) stamps.Volume {
 		Tenant:       plan.decision.Tenant,
 		StorageClass: plan.class.Name,
 	}
+}
+
+// findOne finds a volume or a snapshot by its ID or its name.
+func findOne[T any](all []T, kind, where, wanted string, of func(T) (id, name string)) (one T, err error) {
+	var named []T
+	var ids []string
+	for _, candidate := range all {
+		switch id, name := of(candidate); wanted {
+		case id:
+			return candidate, nil
+		case name:
+			named, ids = append(named, candidate), append(ids, id)
+		}
+	}
+	switch len(named) {
+	case 0:
+		return one, refused("%s has no %s with the ID or the name %q in its project", where, kind, wanted)
+	case 1:
+		return named[0], nil
+	}
+	return one, refused("%d %ss of %s have the name %q: %s; give the ID of one", len(named), kind, where, wanted, strings.Join(ids, ", "))
+}
+
+// owner says in a few words whose volume or snapshot it is, by the object of this
+// cluster that names it, and by the stamp.
+func owner(object, stamped, cluster string) string {
+	switch {
+	case object != "" && stamped != "":
+		return stamped + " (" + object + ")"
+	case object != "":
+		return object
+	case cluster != "":
+		return fmt.Sprintf("%s of cluster %s", stamped, cluster)
+	}
+	return "nobody"
 }

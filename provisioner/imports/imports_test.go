@@ -20,6 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
 // freeVolumes treats every volume as importable.
@@ -69,7 +70,7 @@ func TestKeptVolumeIsFreeWhenNothingNeedsIt(t *testing.T) {
 			if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &refusal) || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
-			known, err := Read(t.Context(), importer.Client)
+			known, err := record.ReadObjects(t.Context(), importer.Client)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +85,7 @@ func TestKeptVolumeIsFreeWhenNothingNeedsIt(t *testing.T) {
 // TestAwaitedVolumeIsListedAsSuch: an interrupted import holds its volume.
 func TestAwaitedVolumeIsListedAsSuch(t *testing.T) {
 	importer := &Importer{Client: fake.NewClientset(claim("data", "uid-1", "imported-volume-1")), Backend: &policy.Backend{Name: "gold"}, Volumes: freeVolumes{}}
-	known, err := Read(t.Context(), importer.Client)
+	known, err := record.ReadObjects(t.Context(), importer.Client)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,13 +56,17 @@ func (i *Importer) PlanForTenant(ctx context.Context, claim *corev1.PersistentVo
 // check checks whether anything prevents the import of a volume for a claim.
 func (i *Importer) check(ctx context.Context, plan *Plan) (*Plan, error) {
 	v := plan.Volume
+	var err error
+	if plan.objects, err = i.objects(ctx); err != nil {
+		return nil, err
+	}
 	if err := i.checkPersistentVolumes(ctx, plan); err != nil || plan.Done {
 		return plan, err
 	}
 	if err := i.decide(ctx, plan); err != nil {
 		return nil, err
 	}
-	if err := i.checkRivals(ctx, plan); err != nil {
+	if err := i.checkRivals(plan); err != nil {
 		return nil, err
 	}
 	stamp := i.stamp(plan)
@@ -90,30 +94,11 @@ func (i *Importer) find(ctx context.Context, volume string) (cinder.Volume, erro
 	if err != nil {
 		return cinder.Volume{}, err
 	}
-	var named []cinder.Volume
-	for _, v := range all {
-		if v.ID == volume {
-			return v, nil
-		}
-		if v.Name == volume {
-			named = append(named, v)
-		}
-	}
-	switch len(named) {
-	case 0:
-		return cinder.Volume{}, refused("backend %s has no volume with the ID or the name %q in its project", i.Backend.Name, volume)
-	case 1:
-		return named[0], nil
-	}
-	var ids []string
-	for _, v := range named {
-		ids = append(ids, v.ID)
-	}
-	return cinder.Volume{}, refused("%d volumes of backend %s have the name %q: %s; give the ID of one", len(named), i.Backend.Name, volume, strings.Join(ids, ", "))
+	return findOne(all, "volume", "backend "+i.Backend.Name, volume, func(v cinder.Volume) (string, string) { return v.ID, v.Name })
 }
 
 func (i *Importer) findClass(ctx context.Context, name string) (*storagev1.StorageClass, error) {
-	class, err := i.Client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{})
+	class, err := read(ctx, i, i.Caches.Classes, name, i.Client.StorageV1().StorageClasses().Get)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, refused("StorageClass %q does not exist", name)
@@ -208,7 +193,7 @@ func admissible(plan *Plan) error {
 // namespace gets.
 func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 	claim := plan.Claim
-	namespace, err := i.Client.CoreV1().Namespaces().Get(ctx, claim.Namespace, metav1.GetOptions{})
+	namespace, err := read(ctx, i, i.Caches.Namespaces, claim.Namespace, i.Client.CoreV1().Namespaces().Get)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && namespace.DeletionTimestamp != nil:
 		return refused("namespace %s does not exist, or is being deleted", claim.Namespace)
@@ -224,7 +209,7 @@ func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 	plan.decision = i.Policy.Decide(request)
 	switch {
 	case plan.decision.Denial != nil && plan.wanted != "":
-		return &RefusedError{message: plan.decision.Denial.Message, Denial: plan.decision.Denial}
+		return refusedBy(plan.decision.Denial)
 	case plan.decision.Denial != nil && plan.decision.Denial.Reason == policy.VolumeAttributesClassNotFound:
 		return refused("claim %s/%s names a VolumeAttributesClass, and an imported volume keeps its type; create the claim without it, and name the class when the claim is bound", claim.Namespace, claim.Name)
 	case plan.decision.Denial != nil:
@@ -254,18 +239,16 @@ func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 // checkPersistentVolumes refuses a volume that a PersistentVolume of any provisioner
 // names. If it is the PersistentVolume of this claim, nothing is left to do.
 func (i *Importer) checkPersistentVolumes(ctx context.Context, plan *Plan) error {
-	naming, err := record.ListPersistentVolumes(ctx, i.Client, func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
-		if pv.Name == plan.pvName() || record.Names(pv, plan.Volume.ID) {
-			return pv
-		}
-		return nil
-	})
-	if err != nil {
-		return err
+	own, err := read(ctx, i, i.Caches.PersistentVolumes, plan.pvName(), i.Client.CoreV1().PersistentVolumes().Get)
+	naming := slices.DeleteFunc(record.Naming(plan.objects.PersistentVolumes, plan.Volume.ID), func(pv *corev1.PersistentVolume) bool { return pv.Name == plan.pvName() })
+	switch {
+	case err == nil:
+		naming = append(naming, own)
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("cannot tell whether PersistentVolume %s exists: %w", plan.pvName(), err)
 	}
 	for _, pv := range naming {
 		switch {
-		case pv == nil:
 		case i.isRecord(pv, plan.Claim, plan.Volume):
 			plan.Done, plan.PersistentVolume = true, pv
 			plan.warnFilesystem(pv)
@@ -288,18 +271,13 @@ func (i *Importer) isRecord(pv *corev1.PersistentVolume, claim *corev1.Persisten
 }
 
 // checkRivals refuses a volume that another claim waits for.
-func (i *Importer) checkRivals(ctx context.Context, plan *Plan) error {
-	claim := plan.Claim
-	waiting, _, err := record.ListClaims(ctx, i.Client, func(other *corev1.PersistentVolumeClaim) string {
-		if other.Spec.VolumeName == plan.pvName() && (other.Namespace != claim.Namespace || other.Name != claim.Name) {
-			return other.Namespace + "/" + other.Name
+func (i *Importer) checkRivals(plan *Plan) error {
+	var others []string
+	for _, other := range record.ClaimsFor(plan.objects.Claims, plan.pvName()) {
+		if other.Namespace != plan.Claim.Namespace || other.Name != plan.Claim.Name {
+			others = append(others, other.Namespace+"/"+other.Name)
 		}
-		return ""
-	})
-	if err != nil {
-		return err
 	}
-	others := slices.DeleteFunc(waiting, func(name string) bool { return name == "" })
 	switch {
 	case len(others) > 0 && plan.wanted != "":
 		// They may belong to another tenant, so they are not named.
@@ -316,7 +294,7 @@ func (i *Importer) checkRivals(ctx context.Context, plan *Plan) error {
 // that it copies; it is free if the claim has that volume.
 func (i *Importer) checkUnclaimed(ctx context.Context, v cinder.Volume) error {
 	stamp := stamps.Of(v)
-	pv, err := i.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
+	pv, err := read(ctx, i, i.Caches.PersistentVolumes, stamp.PV, i.Client.CoreV1().PersistentVolumes().Get)
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
@@ -326,12 +304,12 @@ func (i *Importer) checkUnclaimed(ctx context.Context, v cinder.Volume) error {
 	default:
 		return refused("volume %s is stamped for PersistentVolume %s, which exists", v.ID, stamp.PV)
 	}
-	claim, err := record.ClaimOf(ctx, i.Client, stamp)
-	if err == nil && claim != nil {
-		err = refused("volume %s is stamped for claim %s/%s, which exists", v.ID, stamp.Namespace, stamp.Claim)
-	}
-	if err != nil {
-		return err
+	claim, err := read(ctx, i, i.Caches.Claims, stamp.Namespace+"/"+stamp.Claim, i.Client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get)
+	switch {
+	case err == nil && string(claim.UID) == stamp.Holder():
+		return refused("volume %s is stamped for claim %s/%s, which exists", v.ID, stamp.Namespace, stamp.Claim)
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("cannot tell whether claim %s/%s exists: %w", stamp.Namespace, stamp.Claim, err)
 	}
 	// Once the stamp is replaced, nothing shows under which name a node may still be
 	// using the volume.

@@ -36,15 +36,7 @@ type ListedSnapshot struct {
 
 // Owner says in a few words whose snapshot it is.
 func (l ListedSnapshot) Owner() string {
-	switch {
-	case l.VolumeSnapshotContent != "" && l.VolumeSnapshot != "":
-		return l.VolumeSnapshot + " (" + l.VolumeSnapshotContent + ")"
-	case l.VolumeSnapshotContent != "":
-		return l.VolumeSnapshotContent
-	case l.Cluster != "":
-		return fmt.Sprintf("%s of cluster %s", l.VolumeSnapshot, l.Cluster)
-	}
-	return "nobody"
+	return owner(l.VolumeSnapshotContent, l.VolumeSnapshot, l.Cluster)
 }
 
 // KnownSnapshots holds the objects of a cluster to which snapshots may belong.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -44,7 +43,7 @@ type SnapshotObjects struct {
 // PlanObjects finds the snapshot among those of a backend, and checks what the
 // running program will check.
 func (i *SnapshotImporter) PlanObjects(ctx context.Context, all []cinder.Snapshot, wish SnapshotWish) (*SnapshotObjects, error) {
-	found, err := findSnapshot(all, wish.Snapshot)
+	found, err := findOne(all, "snapshot", "the backend", wish.Snapshot, func(s cinder.Snapshot) (string, string) { return s.ID, s.Name })
 	if err != nil {
 		return nil, err
 	}
@@ -74,30 +73,6 @@ func (i *SnapshotImporter) PlanObjects(ctx context.Context, all []cinder.Snapsho
 			wish.Namespace, wish.Name, plan.Decision.Tenant, plan.Decision.Rule))
 	}
 	return objects, nil
-}
-
-// findSnapshot finds a snapshot by its ID or its name.
-func findSnapshot(all []cinder.Snapshot, wanted string) (cinder.Snapshot, error) {
-	var named []cinder.Snapshot
-	for _, s := range all {
-		if s.ID == wanted {
-			return s, nil
-		}
-		if s.Name == wanted {
-			named = append(named, s)
-		}
-	}
-	switch len(named) {
-	case 0:
-		return cinder.Snapshot{}, refused("the backend has no snapshot with the ID or the name %q in its project", wanted)
-	case 1:
-		return named[0], nil
-	}
-	var ids []string
-	for _, s := range named {
-		ids = append(ids, s.ID)
-	}
-	return cinder.Snapshot{}, refused("%d snapshots of the backend have the name %q: %s; give the ID of one", len(named), wanted, strings.Join(ids, ", "))
 }
 
 // findObjects reads the objects that exist. They must belong to an earlier run of this

@@ -163,10 +163,6 @@ func (p *SnapshotPlan) noSuch(format string, arguments ...any) error {
 	return &RefusedError{message: denial.Message, Denial: denial, Why: why}
 }
 
-func refusedBy(denial *policy.Denial) error {
-	return &RefusedError{message: denial.Message, Denial: denial}
-}
-
 // decide applies the policy to the snapshot as it was read. It belongs to the tenant of
 // its stamp; if it has none, to that of its volume's stamp.
 func (p *SnapshotPlan) decide(s cinder.Snapshot) (policy.Decision, error) {

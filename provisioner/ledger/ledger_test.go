@@ -415,10 +415,10 @@ func TestCensusAddsUp(t *testing.T) {
 	}
 	l.PersistentVolumeGone("two")
 	c := l.Census()
-	if got, want := fmt.Sprint(c.Shares), "map[{a gold}:{2 9 0} {a silver}:{1 4 0} {b gold}:{1 5 0}]"; got != want {
+	if got, want := fmt.Sprint(c.Shares), "map[{a gold}:{2 9 0 0} {a silver}:{1 4 0 0} {b gold}:{1 5 0 0}]"; got != want {
 		t.Errorf("shares %s, want %s", got, want)
 	}
-	if got, want := fmt.Sprint(c.Kept), "map[{a silver}:{1 4 0}]"; got != want {
+	if got, want := fmt.Sprint(c.Kept), "map[{a silver}:{1 4 0 0}]"; got != want {
 		t.Errorf("kept %s, want %s", got, want)
 	}
 	for scope, want := range map[Scope]policy.Usage{

@@ -13,9 +13,15 @@ type Snapshot struct {
 	Tenant string
 	// StorageClass is that of the volume.
 	StorageClass string
+	// GiB is its size. If Estimated, it is the volume's, because the snapshot's is not
+	// known yet.
+	GiB       int64
+	Estimated bool
 }
 
-func (s Snapshot) usage() policy.Usage { return policy.Usage{Snapshots: 1} }
+func (s Snapshot) usage() policy.Usage {
+	return policy.Usage{Snapshots: 1, SnapshotGigabytes: s.GiB}
+}
 
 // snapshotEntry is a snapshot, taken or to be taken. It counts exactly once, by
 // the UID of its VolumeSnapshot.
@@ -89,11 +95,15 @@ func (l *Ledger) putSnapshotBack(left *leftSnapshot) {
 }
 
 // RecordSnapshot counts a snapshot that a VolumeSnapshotContent records. No quota
-// prevents it.
+// prevents it. An estimate does not replace what is known of its size, because the volume
+// may have grown since.
 func (l *Ledger) RecordSnapshot(uid types.UID, backend string, s Snapshot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refresh()
+	if known, ok := l.snapshots[uid]; ok && s.Estimated {
+		s.GiB, s.Estimated = known.GiB, known.Estimated
+	}
 	l.removeSnapshot(uid)
 	l.putSnapshot(uid, snapshotEntry{Snapshot: s, backend: backend, state: recorded})
 }
@@ -101,7 +111,8 @@ func (l *Ledger) RecordSnapshot(uid types.UID, backend string, s Snapshot) {
 // FoundSnapshots counts all snapshots that a listing of a backend shows; a snapshot that
 // counts for no tenant moves to a backend that its tenant may use, as a volume does in
 // Found. It frees the room of those that were there before the listing began but that it
-// does not show, and returns the tenants that have room now.
+// does not show, and returns the tenants that have room now. The sizes that it shows
+// replace estimates.
 func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot, began time.Time) (freed []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,6 +126,11 @@ func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot, bega
 	for uid, s := range all {
 		known, ok := l.snapshots[uid]
 		if ok && (!l.countsForNoTenant(known.Tenant, known.backend, known.byStamp) || !l.inForce.MayUse(s.Tenant, backend)) {
+			if known.Estimated && known.backend == backend {
+				l.removeSnapshot(uid)
+				known.GiB, known.Estimated = s.GiB, s.Estimated
+				l.putSnapshot(uid, known)
+			}
 			continue
 		}
 		l.removeSnapshot(uid)

@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ tenants:
 func (l *Ledger) takeSnapshot(uid, class string) string {
 	inForce := l.policy()
 	decision := inForce.DecideSnapshot(policy.SnapshotRequest{Namespace: "team-a", StorageClass: class, Backend: "gold", Tenant: "a"})
-	denial, err := l.ReserveSnapshot(types.UID(uid), "gold", Snapshot{"a", class}, Decided{Decision: decision, Revision: inForce.Revision()})
+	denial, err := l.ReserveSnapshot(types.UID(uid), "gold", Snapshot{Tenant: "a", StorageClass: class}, Decided{Decision: decision, Revision: inForce.Revision()})
 	switch {
 	case err != nil:
 		return err.Error()
@@ -61,10 +62,10 @@ func TestSnapshotsCountAgainstTenantAndRule(t *testing.T) {
 	used(2)
 	take("3", "fast", rule)
 	// A recorded snapshot counts in place of its reservation.
-	l.RecordSnapshot("1", "gold", Snapshot{"a", "fast"})
+	l.RecordSnapshot("1", "gold", Snapshot{Tenant: "a", StorageClass: "fast"})
 	used(2)
 	// A listed snapshot counts, unless it counts already.
-	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {"a", "fast"}, "9": {"a", "slow"}}, time.Now())
+	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {Tenant: "a", StorageClass: "fast"}, "9": {Tenant: "a", StorageClass: "slow"}}, time.Now())
 	used(3)
 	take("4", "slow", tenant)
 	released := func(_ string, freed bool) bool { return freed }
@@ -98,7 +99,7 @@ func TestSnapshotsCountAgainstTenantAndRule(t *testing.T) {
 func TestSnapshotOfAnOlderPolicyReservesNothing(t *testing.T) {
 	p := parsePolicy(t, snapshotPolicy)
 	l := New(func() *policy.Policy { return p })
-	_, err := l.ReserveSnapshot("1", "gold", Snapshot{"a", "fast"}, Decided{Revision: "older"})
+	_, err := l.ReserveSnapshot("1", "gold", Snapshot{Tenant: "a", StorageClass: "fast"}, Decided{Revision: "older"})
 	if !errors.Is(err, ErrPolicyChanged) || l.Usage(policy.TenantScope, "a").Snapshots != 0 {
 		t.Error(fmt.Errorf("error %w", err))
 	}
@@ -110,7 +111,7 @@ func TestFoundSnapshotCountsForATenantThatMayUseItsBackend(t *testing.T) {
 	for name, test := range listings {
 		t.Run(name, func(t *testing.T) {
 			l := listed(t, test.begin, test.steps, func(l *Ledger, backend string) {
-				if freed := l.FoundSnapshots(backend, map[types.UID]Snapshot{"1": {"a", "fast"}}, time.Now()); freed != nil {
+				if freed := l.FoundSnapshots(backend, map[types.UID]Snapshot{"1": {Tenant: "a", StorageClass: "fast"}}, time.Now()); freed != nil {
 					t.Errorf("the room of a snapshot that is there was freed for %q", freed)
 				}
 			})
@@ -121,7 +122,7 @@ func TestFoundSnapshotCountsForATenantThatMayUseItsBackend(t *testing.T) {
 			if test.counts == 1 {
 				tenant = "a"
 			}
-			if got, want := fmt.Sprint(l.Census().Shares), fmt.Sprintf("map[{%s %s}:{0 0 1}]", tenant, test.backend); got != want {
+			if got, want := fmt.Sprint(l.Census().Shares), fmt.Sprintf("map[{%s %s}:{0 0 1 0}]", tenant, test.backend); got != want {
 				t.Errorf("the census has the shares %s, want %s", got, want)
 			}
 			// The room is the tenant's only if the snapshot counted for it.
@@ -137,11 +138,11 @@ func TestFoundSnapshotCountsForATenantThatMayUseItsBackend(t *testing.T) {
 func TestSnapshotWhoseContentIsGoneCountsWhateverItsTenantMayUse(t *testing.T) {
 	current := mayUse(t, "gold")
 	l := New(func() *policy.Policy { return current })
-	l.RecordSnapshot("1", "gold", Snapshot{"a", "fast"})
+	l.RecordSnapshot("1", "gold", Snapshot{Tenant: "a", StorageClass: "fast"})
 	l.ContentGone("1")
 	current = mayUse(t, "silver")
-	l.FoundSnapshots("silver", map[types.UID]Snapshot{"1": {"a", "fast"}}, time.Now())
-	if got, want := fmt.Sprint(l.Census().Shares), "map[{a gold}:{0 0 1}]"; got != want {
+	l.FoundSnapshots("silver", map[types.UID]Snapshot{"1": {Tenant: "a", StorageClass: "fast"}}, time.Now())
+	if got, want := fmt.Sprint(l.Census().Shares), "map[{a gold}:{0 0 1 0}]"; got != want {
 		t.Errorf("the census has the shares %s, want %s", got, want)
 	}
 }
@@ -164,17 +165,17 @@ func TestSnapshotThatWasLeftNeedsNoMoreRoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := New(func() *policy.Policy { return p })
-			l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {test.tenant, "fast"}, "2": {"a", "fast"}, "3": {"a", "fast"}}, time.Now())
+			l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {Tenant: test.tenant, StorageClass: "fast"}, "2": {Tenant: "a", StorageClass: "fast"}, "3": {Tenant: "a", StorageClass: "fast"}}, time.Now())
 			if test.recorded {
-				l.RecordSnapshot("1", "gold", Snapshot{test.tenant, "fast"})
+				l.RecordSnapshot("1", "gold", Snapshot{Tenant: test.tenant, StorageClass: "fast"})
 			}
 			before := l.Usage(policy.TenantScope, "a").Snapshots
 			decision := p.DecideSnapshot(policy.SnapshotRequest{Namespace: "team-a", StorageClass: "slow", Backend: "gold", Tenant: "a"})
 			if test.tenant == "b" {
-				l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {"b", "fast"}, "2": {"a", "fast"}, "3": {"a", "fast"}, "4": {"a", "fast"}}, time.Now())
+				l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {Tenant: "b", StorageClass: "fast"}, "2": {Tenant: "a", StorageClass: "fast"}, "3": {Tenant: "a", StorageClass: "fast"}, "4": {Tenant: "a", StorageClass: "fast"}}, time.Now())
 				before = 3
 			}
-			denial, err := l.ReserveSnapshot("5", "gold", Snapshot{"a", "slow"}, Decided{Decision: decision, Revision: p.Revision(), LeftBy: test.left})
+			denial, err := l.ReserveSnapshot("5", "gold", Snapshot{Tenant: "a", StorageClass: "slow"}, Decided{Decision: decision, Revision: p.Revision(), LeftBy: test.left})
 			if err != nil || (denial == nil) != test.admitted {
 				t.Errorf("denial %+v, error %v", denial, err)
 			}
@@ -195,17 +196,17 @@ func TestSnapshotThatWasLeftNeedsNoMoreRoom(t *testing.T) {
 func TestImportThatWasRecordedAfterAllCountsOnce(t *testing.T) {
 	p := parsePolicy(t, snapshotPolicy)
 	l := New(func() *policy.Policy { return p })
-	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {"a", "fast"}}, time.Now())
+	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {Tenant: "a", StorageClass: "fast"}}, time.Now())
 	reserve := func() {
 		t.Helper()
 		decision := p.DecideSnapshot(policy.SnapshotRequest{Namespace: "team-a", StorageClass: "slow", Backend: "gold", Tenant: "a"})
-		if denial, err := l.ReserveSnapshot("5", "gold", Snapshot{"a", "slow"}, Decided{Decision: decision, Revision: p.Revision(), LeftBy: "1"}); denial != nil || err != nil {
+		if denial, err := l.ReserveSnapshot("5", "gold", Snapshot{Tenant: "a", StorageClass: "slow"}, Decided{Decision: decision, Revision: p.Revision(), LeftBy: "1"}); denial != nil || err != nil {
 			t.Errorf("denial %+v, error %v", denial, err)
 		}
 	}
 	reserve()
 	l.ReleaseSnapshotReservation("5")
-	l.RecordSnapshot("5", "gold", Snapshot{"a", "slow"})
+	l.RecordSnapshot("5", "gold", Snapshot{Tenant: "a", StorageClass: "slow"})
 	p = parsePolicy(t, snapshotPolicy+"\n      # changed\n")
 	reserve()
 	reserve()
@@ -214,7 +215,7 @@ func TestImportThatWasRecordedAfterAllCountsOnce(t *testing.T) {
 	}
 	// Until it has its new stamp, it may be given up. Then a listing shows whose it is.
 	l.ContentGone("5")
-	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {"a", "fast"}}, time.Now())
+	l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": {Tenant: "a", StorageClass: "fast"}}, time.Now())
 	if used := l.Usage(policy.TenantScope, "a").Snapshots; used != 1 {
 		t.Errorf("%d snapshots count after it was given up, and there is 1", used)
 	}
@@ -226,7 +227,7 @@ func TestSnapshotThatWasLeftDuringAListingStillCounts(t *testing.T) {
 	p := parsePolicy(t, snapshotPolicy)
 	l := New(func() *policy.Policy { return p })
 	began := time.Now()
-	l.RecordSnapshot("1", "gold", Snapshot{"a", "fast"})
+	l.RecordSnapshot("1", "gold", Snapshot{Tenant: "a", StorageClass: "fast"})
 	l.ContentGone("1")
 	for _, listing := range []struct {
 		began time.Time
@@ -236,5 +237,56 @@ func TestSnapshotThatWasLeftDuringAListingStillCounts(t *testing.T) {
 		if used := l.Usage(policy.TenantScope, "a").Snapshots; used != listing.want {
 			t.Errorf("%d snapshots count after a listing that began at %s, want %d", used, listing.began, listing.want)
 		}
+	}
+}
+
+// TestSizesOfSnapshots: a snapshot keeps the size that its volume had when it was taken,
+// also in the next term, whatever becomes of the volume.
+func TestSizesOfSnapshots(t *testing.T) {
+	p := parsePolicy(t, strings.Replace(snapshotPolicy, "snapshots: 3}", "snapshots: 3, snapshotGigabytes: 100}", 1))
+	decision := p.DecideSnapshot(policy.SnapshotRequest{Namespace: "team-a", StorageClass: "fast", Backend: "gold", Tenant: "a"})
+	of := func(gib int64, estimated bool) Snapshot {
+		return Snapshot{Tenant: "a", StorageClass: "fast", GiB: gib, Estimated: estimated}
+	}
+	reserve := func(l *Ledger) {
+		if denial, err := l.ReserveSnapshot("1", "gold", of(40, true), Decided{Decision: decision, Revision: p.Revision()}); denial != nil || err != nil {
+			t.Fatal(denial, err)
+		}
+	}
+	record := func(gib int64, estimated bool) func(*Ledger) {
+		return func(l *Ledger) { l.RecordSnapshot("1", "gold", of(gib, estimated)) }
+	}
+	listing := func(gib int64) func(*Ledger) {
+		return func(l *Ledger) { l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": of(gib, false)}, time.Now()) }
+	}
+	for name, test := range map[string]struct {
+		steps []func(*Ledger)
+		want  int64
+	}{
+		"reserved":                              {[]func(*Ledger){reserve}, 40},
+		"recorded, and the volume has grown":    {[]func(*Ledger){reserve, record(70, true)}, 40},
+		"its size is known":                     {[]func(*Ledger){reserve, record(70, true), record(41, false)}, 41},
+		"known, then an older record":           {[]func(*Ledger){record(41, false), record(70, true)}, 41},
+		"next term, not known":                  {[]func(*Ledger){record(70, true)}, 70},
+		"next term, then listed":                {[]func(*Ledger){record(70, true), listing(41)}, 41},
+		"listed on another backend of the name": {[]func(*Ledger){record(70, true), func(l *Ledger) { l.FoundSnapshots("silver", map[types.UID]Snapshot{"1": of(1, false)}, time.Now()) }}, 70},
+		"next term, listed, then recorded":      {[]func(*Ledger){listing(41), record(70, true)}, 41},
+		"next term, known":                      {[]func(*Ledger){record(41, false), listing(41)}, 41},
+		"left behind":                           {[]func(*Ledger){record(41, false), func(l *Ledger) { l.ContentGone("1") }}, 41},
+		"gone":                                  {[]func(*Ledger){record(41, false), func(l *Ledger) { l.ReleaseSnapshot("1") }}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := New(func() *policy.Policy { return p })
+			for _, step := range test.steps {
+				step(l)
+			}
+			if got := l.Usage(policy.TenantScope, "a").SnapshotGigabytes; got != test.want {
+				t.Errorf("%d GiB of snapshots count, want %d", got, test.want)
+			}
+			denial, err := l.ReserveSnapshot("2", "gold", of(101-test.want, false), Decided{Decision: decision, Revision: p.Revision()})
+			if err != nil || denial == nil || denial.Message != "tenant a would use 101 of 100 GiB of snapshots (tenants[0].quota.snapshotGigabytes)" {
+				t.Errorf("denial %v, error %v", denial, err)
+			}
+		})
 	}
 }

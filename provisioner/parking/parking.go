@@ -97,6 +97,14 @@ func (l *Lot[T]) Park(object T, reason Reason, triggers []Trigger) {
 	l.awaited.Set(object.GetUID(), triggers)
 }
 
+// Holds reports whether an object is parked.
+func (l *Lot[T]) Holds(uid types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, parked := l.parked[uid]
+	return parked
+}
+
 // NoteFailure records why the last attempt at an object failed, for List. It does not
 // report the failure to the object's author.
 func (l *Lot[T]) NoteFailure(uid types.UID, message string) {

@@ -2,6 +2,8 @@ package record
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -9,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
@@ -58,8 +61,8 @@ func isUnique(key string) bool {
 const (
 	byVolume   = "volume-group"
 	byClaimUID = "uid-group"
-	// byHandle omits volumeHandles that equal the volume's ID.
-	byHandle = "handle-group"
+	// byImport omits claims that name no PersistentVolume of an imported volume.
+	byImport = "import-group"
 )
 
 // groupOf returns the group of a value; there are 4096.
@@ -75,26 +78,80 @@ func groupOf(value string) string {
 
 // Indexers returns the indexes that the cache of PersistentVolumes must have.
 func Indexers() cache.Indexers {
+	return cache.Indexers{byVolume: func(object any) ([]string, error) {
+		pv, ok := object.(*corev1.PersistentVolume)
+		if !ok {
+			return nil, fmt.Errorf("a cache of PersistentVolumes holds a %T", object)
+		}
+		var groups []string
+		for _, id := range VolumeIDs(pv) {
+			if group := groupOf(id); !slices.Contains(groups, group) {
+				groups = append(groups, group)
+			}
+		}
+		return groups, nil
+	}}
+}
+
+// ClaimIndexers returns the indexes that the cache of claims must have.
+func ClaimIndexers() cache.Indexers {
 	return cache.Indexers{
-		byVolume: indexer(func(pv *corev1.PersistentVolume) string { return groupOf(volumeOf(pv)) }),
-		byHandle: indexer(func(pv *corev1.PersistentVolume) string {
-			if csi := pv.Spec.CSI; csi != nil && csi.VolumeHandle != volumeOf(pv) {
-				return groupOf(csi.VolumeHandle)
+		byClaimUID: claimIndex(func(claim *corev1.PersistentVolumeClaim) string { return string(claim.UID) }),
+		byImport: claimIndex(func(claim *corev1.PersistentVolumeClaim) string {
+			if strings.HasPrefix(claim.Spec.VolumeName, importedPrefix) {
+				return claim.Spec.VolumeName
 			}
 			return ""
 		}),
 	}
 }
 
-// ClaimIndexers returns the indexes that the cache of claims must have.
-func ClaimIndexers() cache.Indexers {
-	return cache.Indexers{byClaimUID: func(object any) ([]string, error) {
+// claimIndex indexes claims by a value, and omits those whose value is empty.
+func claimIndex(valueOf func(*corev1.PersistentVolumeClaim) string) cache.IndexFunc {
+	return func(object any) ([]string, error) {
 		claim, ok := object.(*corev1.PersistentVolumeClaim)
 		if !ok {
 			return nil, fmt.Errorf("a cache of claims holds a %T", object)
 		}
-		return []string{groupOf(string(claim.UID))}, nil
-	}}
+		if value := valueOf(claim); value != "" {
+			return []string{groupOf(value)}, nil
+		}
+		return nil, nil
+	}
+}
+
+// Objects are what caches hold of a cluster: those of the leader, or those that a
+// command fills once.
+type Objects struct {
+	// Claims has the indexes of ClaimIndexers, and PersistentVolumes those of Indexers.
+	Claims, PersistentVolumes cache.Indexer
+	// Classes and Namespaces are nil in a command.
+	Classes, Namespaces cache.Indexer
+}
+
+// Cached returns the object with a key from a cache, if it is there.
+func Cached[T any](from cache.Indexer, key string) (object T, ok bool) {
+	found, exists, err := from.GetByKey(key)
+	if err != nil || !exists {
+		return object, false
+	}
+	return found.(T), true
+}
+
+// ReadObjects lists the claims and PersistentVolumes of a cluster. Claims come first, so
+// that a volume whose import finishes in between shows as recorded.
+func ReadObjects(ctx context.Context, client kubernetes.Interface) (Objects, error) {
+	read := Objects{Claims: cache.NewIndexer(cache.MetaNamespaceKeyFunc, ClaimIndexers()), PersistentVolumes: cache.NewIndexer(cache.MetaNamespaceKeyFunc, Indexers())}
+	trimmer := NewTrimmer()
+	added, _, err := ListClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) error {
+		trimmer.Claim(claim)
+		return read.Claims.Add(claim)
+	})
+	if err != nil {
+		return Objects{}, err
+	}
+	more, err := ListPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) error { return read.PersistentVolumes.Add(pv) })
+	return read, cmp.Or(err, errors.Join(append(added, more...)...))
 }
 
 // ClaimByUID returns the claim with a UID, or nil if the cache has none.
@@ -107,15 +164,39 @@ func ClaimByUID(claims cache.Indexer, uid types.UID) *corev1.PersistentVolumeCla
 	return nil
 }
 
-// ByVolumeID returns the PersistentVolumes that name a volume by its ID. There is one,
+// ClaimsFor returns the claims that name the PersistentVolume of an imported volume.
+func ClaimsFor(claims cache.Indexer, pv string) []*corev1.PersistentVolumeClaim {
+	var found []*corev1.PersistentVolumeClaim
+	for _, object := range lookUp(claims, byImport, groupOf(pv)) {
+		if claim := object.(*corev1.PersistentVolumeClaim); claim.Spec.VolumeName == pv {
+			found = append(found, claim)
+		}
+	}
+	return found
+}
+
+// ByVolumeID returns the PersistentVolumes that record a volume by its ID. There is one,
 // unless somebody copied it.
 func ByVolumeID(pvs cache.Indexer, id string) []*corev1.PersistentVolume {
+	return having(pvs, id, func(pv *corev1.PersistentVolume) bool { return volumeOf(pv) == id })
+}
+
+// Naming returns the PersistentVolumes, of whichever provisioner, that name a volume by
+// its ID.
+func Naming(pvs cache.Indexer, id string) []*corev1.PersistentVolume {
+	return having(pvs, id, func(pv *corev1.PersistentVolume) bool { return Names(pv, id) })
+}
+
+// having returns those PersistentVolumes with an ID or a volumeHandle that is accepted, in
+// the order of their names.
+func having(pvs cache.Indexer, id string, accepted func(*corev1.PersistentVolume) bool) []*corev1.PersistentVolume {
 	var found []*corev1.PersistentVolume
 	for _, object := range lookUp(pvs, byVolume, groupOf(id)) {
-		if pv := object.(*corev1.PersistentVolume); volumeOf(pv) == id {
+		if pv := object.(*corev1.PersistentVolume); accepted(pv) {
 			found = append(found, pv)
 		}
 	}
+	slices.SortFunc(found, func(a, b *corev1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
 	return found
 }
 
@@ -127,20 +208,6 @@ func lookUp(objects cache.Indexer, index, value string) []any {
 		panic(err)
 	}
 	return found
-}
-
-// indexer indexes PersistentVolumes by a key, and omits those whose key is empty.
-func indexer(keyOf func(*corev1.PersistentVolume) string) cache.IndexFunc {
-	return func(object any) ([]string, error) {
-		pv, ok := object.(*corev1.PersistentVolume)
-		if !ok {
-			return nil, fmt.Errorf("a cache of PersistentVolumes holds a %T", object)
-		}
-		if key := keyOf(pv); key != "" {
-			return []string{key}, nil
-		}
-		return nil, nil
-	}
 }
 
 func volumeOf(pv *corev1.PersistentVolume) string {
@@ -155,28 +222,18 @@ func OtherByHandle(pvs cache.Indexer, source corev1.PersistentVolumeSource, exce
 	if source.CSI == nil {
 		return ""
 	}
-	found := ByVolumeID(pvs, source.CSI.VolumeHandle)
-	for _, object := range lookUp(pvs, byHandle, groupOf(source.CSI.VolumeHandle)) {
-		found = append(found, object.(*corev1.PersistentVolume))
-	}
-	for _, pv := range found {
-		if pv.Name != except && pv.Spec.CSI != nil && pv.Spec.CSI.Driver == source.CSI.Driver && pv.Spec.CSI.VolumeHandle == source.CSI.VolumeHandle {
+	for _, pv := range ByHandle(pvs, source.CSI.Driver, source.CSI.VolumeHandle) {
+		if pv.Name != except {
 			return pv.Name
 		}
 	}
 	return ""
 }
 
-// ByHandle returns the PersistentVolumes with a CSI driver and a volumeHandle that is
-// not the volume's ID. There is one, unless somebody copied it. Unlike OtherByHandle, it
-// finds no PersistentVolume whose volumeHandle is the volume's ID.
+// ByHandle returns the PersistentVolumes with a CSI driver and a volumeHandle. There is
+// one, unless somebody copied it.
 func ByHandle(pvs cache.Indexer, driver, handle string) []*corev1.PersistentVolume {
-	var found []*corev1.PersistentVolume
-	for _, object := range lookUp(pvs, byHandle, groupOf(handle)) {
-		if pv := object.(*corev1.PersistentVolume); pv.Spec.CSI != nil && pv.Spec.CSI.Driver == driver && pv.Spec.CSI.VolumeHandle == handle {
-			found = append(found, pv)
-		}
-	}
-	slices.SortFunc(found, func(a, b *corev1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
-	return found
+	return having(pvs, handle, func(pv *corev1.PersistentVolume) bool {
+		return pv.Spec.CSI != nil && pv.Spec.CSI.Driver == driver && pv.Spec.CSI.VolumeHandle == handle
+	})
 }

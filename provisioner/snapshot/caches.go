@@ -298,7 +298,22 @@ func (c *Controller) count(content *snapshotv1.VolumeSnapshotContent) {
 	if record.IsCSISnapshot(content) && content.DeletionTimestamp != nil && origin.SnapshotID == "" {
 		return // an earlier leader may have removed the snapshot; if not, a listing shows it
 	}
-	c.Ledger.RecordSnapshot(origin.UID, origin.Backend, ledger.Snapshot{Tenant: origin.Tenant, StorageClass: origin.StorageClass})
+	c.Ledger.RecordSnapshot(origin.UID, origin.Backend, c.usageOf(origin, content.Status))
+}
+
+// usageOf returns what a snapshot counts. Until its content's status has its size, it has
+// the size of its volume.
+func (c *Controller) usageOf(origin record.SnapshotOrigin, status *snapshotv1.VolumeSnapshotContentStatus) ledger.Snapshot {
+	s := ledger.Snapshot{Tenant: origin.Tenant, StorageClass: origin.StorageClass}
+	if status != nil && status.RestoreSize != nil && *status.RestoreSize > 0 {
+		s.GiB = (*status.RestoreSize-1)>>30 + 1
+		return s
+	}
+	s.Estimated = true
+	for _, pv := range record.ByVolumeID(c.PersistentVolumes, origin.VolumeID) {
+		s.GiB = max(s.GiB, record.SizeGiB(pv))
+	}
+	return s
 }
 
 func (c *Controller) classEvents() cache.ResourceEventHandler {

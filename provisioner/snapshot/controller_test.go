@@ -14,6 +14,7 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -731,5 +732,30 @@ func TestAContentThatNeedsNoTurnLeavesItsLane(t *testing.T) {
 	b.loop.Try(b.Context(), own)
 	if _, waiting := b.loop.Turns.Count(); waiting != 0 {
 		t.Errorf("%d wait for a turn that they do not need", waiting)
+	}
+}
+
+// TestSizeOfASnapshot: the status of its content has it. Before, nobody knows more than the
+// size of the volume, which may have grown in the meantime.
+func TestSizeOfASnapshot(t *testing.T) {
+	b := newBench(t, &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{record.AnnotationVolume: "v1"}},
+		Spec:       corev1.PersistentVolumeSpec{Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("70Gi")}},
+	})
+	const gib = int64(1) << 30
+	for name, c := range map[string]struct {
+		volume string
+		status *snapshotv1.VolumeSnapshotContentStatus
+		want   ledger.Snapshot
+	}{
+		"in the status":          {"v1", &snapshotv1.VolumeSnapshotContentStatus{RestoreSize: new(40 * gib)}, ledger.Snapshot{GiB: 40}},
+		"not in whole GiB":       {"v1", &snapshotv1.VolumeSnapshotContentStatus{RestoreSize: new(40*gib + 1)}, ledger.Snapshot{GiB: 41}},
+		"not known yet":          {"v1", &snapshotv1.VolumeSnapshotContentStatus{}, ledger.Snapshot{GiB: 70, Estimated: true}},
+		"without a status":       {"v1", nil, ledger.Snapshot{GiB: 70, Estimated: true}},
+		"and the volume is gone": {"v2", nil, ledger.Snapshot{Estimated: true}},
+	} {
+		if got := b.usageOf(record.SnapshotOrigin{VolumeID: c.volume}, c.status); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
 	}
 }

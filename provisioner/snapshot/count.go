@@ -41,7 +41,7 @@ func (c *Controller) countFor(ctx context.Context, tenant, backend string) error
 		return fmt.Errorf("cannot list the snapshots that backend %s already has: %w", backend, err)
 	}
 	t, ok := c.Policy().Tenant(tenant)
-	if !ok || t.Quota.Snapshots == nil {
+	if !ok || t.Quota.Snapshots == nil && t.Quota.SnapshotGigabytes == nil {
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, otherBackendsTimeout)
@@ -103,7 +103,7 @@ func (c *Controller) countListed(name string, all []cinder.Snapshot, began time.
 	present := map[types.UID]ledger.Snapshot{}
 	for _, s := range all {
 		if stamp := stamps.OfSnapshot(s); c.isOurs(stamp) || c.isImported(stamp, s) {
-			present[types.UID(stamp.SnapshotUID)] = ledger.Snapshot{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass}
+			present[types.UID(stamp.SnapshotUID)] = ledger.Snapshot{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: s.SizeGiB}
 		}
 	}
 	for _, tenant := range c.Ledger.FoundSnapshots(name, present, began) {

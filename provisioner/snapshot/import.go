@@ -252,7 +252,7 @@ func (i *importing) reserve(ctx context.Context) error {
 	if err := i.countFor(ctx, tenant, i.plan.Backend); err != nil {
 		return err
 	}
-	full, err := i.Ledger.ReserveSnapshot(i.snapshot.UID, i.plan.Backend, ledger.Snapshot{Tenant: tenant, StorageClass: i.plan.Stamp.StorageClass},
+	full, err := i.Ledger.ReserveSnapshot(i.snapshot.UID, i.plan.Backend, ledger.Snapshot{Tenant: tenant, StorageClass: i.plan.Stamp.StorageClass, GiB: i.plan.Snapshot.SizeGiB},
 		ledger.Decided{Revision: i.inForce.Revision(), Decision: i.plan.Decision, LeftBy: types.UID(i.plan.LeftBy())})
 	if full != nil {
 		why := deniedBy(full)

@@ -247,7 +247,7 @@ func (t *taking) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClas
 	if decision.Denial != nil {
 		return deniedBy(decision.Denial)
 	}
-	full, err := t.Ledger.ReserveSnapshot(t.snapshot.UID, t.origin.Backend, ledger.Snapshot{Tenant: t.origin.Tenant, StorageClass: t.origin.StorageClass}, decision)
+	full, err := t.Ledger.ReserveSnapshot(t.snapshot.UID, t.origin.Backend, t.usageOf(t.origin, nil), decision)
 	if full != nil {
 		why := deniedBy(full)
 		why.triggers = []parking.Trigger{roomOf(t.origin.Tenant)}

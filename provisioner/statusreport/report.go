@@ -156,6 +156,8 @@ const (
 	Volumes   Resource = "volumes"
 	Gigabytes Resource = "gigabytes"
 	Snapshots Resource = "snapshots" // not of backends
+	// SnapshotGigabytes are the sizes of the volumes when the snapshots were taken.
+	SnapshotGigabytes Resource = "snapshotGigabytes" // not of backends
 )
 
 // Tenant is a tenant of the policy.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -120,8 +121,8 @@ func (t *table) backends(r *Report) {
 		if b.Retired {
 			state += ", not in the policy: kept for deletions"
 		}
-		volumes, gigabytes, _ := quotaCells(b.Quotas)
-		t.row(b.Name, state, volumes, gigabytes, b.LastFailure)
+		cells := quotaCells(b.Quotas)
+		t.row(b.Name, state, cells[0], cells[1], b.LastFailure)
 	}
 }
 
@@ -135,34 +136,29 @@ func (t *table) tenants(r *Report) {
 }
 
 func (t *table) tenantTitle() {
-	t.row("TENANT", "VOLUMES", "GIB", "SNAPSHOTS", "STORAGECLASSES", "BACKENDS")
+	t.row("TENANT", "VOLUMES", "GIB", "SNAPSHOTS", "SNAPSHOT GIB", "STORAGECLASSES", "BACKENDS")
 }
 
 func (t *table) tenant(tenant Tenant) {
-	volumes, gigabytes, snapshots := quotaCells(tenant.Quotas)
 	var shares []string
 	for _, share := range tenant.Shares {
 		shares = append(shares, fmt.Sprintf("%s: %d (%d GiB)", share.Backend, share.Volumes, share.Gigabytes))
 	}
-	t.row(tenant.Name, volumes, gigabytes, snapshots, "", strings.Join(shares, ", "))
+	t.row(slices.Concat([]string{tenant.Name}, quotaCells(tenant.Quotas), []string{"", strings.Join(shares, ", ")})...)
 	for _, rule := range tenant.Rules {
-		volumes, gigabytes, snapshots := quotaCells(rule.Quotas)
-		t.row("  "+rule.Path, volumes, gigabytes, snapshots, strings.Join(rule.StorageClasses, ","), strings.Join(rule.Backends, ","))
+		t.row(slices.Concat([]string{"  " + rule.Path}, quotaCells(rule.Quotas), []string{strings.Join(rule.StorageClasses, ","), strings.Join(rule.Backends, ",")})...)
 	}
 }
 
-func quotaCells(quotas []Quota) (volumes, gigabytes, snapshots string) {
+// quotaCells returns what the limits say, in the order of the columns.
+func quotaCells(quotas []Quota) []string {
+	cells := make([]string, 4)
 	for _, quota := range quotas {
-		switch quota.Resource {
-		case Volumes:
-			volumes = quotaText(quota)
-		case Gigabytes:
-			gigabytes = quotaText(quota)
-		case Snapshots:
-			snapshots = quotaText(quota)
+		if i := slices.Index([]Resource{Volumes, Gigabytes, Snapshots, SnapshotGigabytes}, quota.Resource); i >= 0 {
+			cells[i] = quotaText(quota)
 		}
 	}
-	return volumes, gigabytes, snapshots
+	return cells
 }
 
 func (t *table) claims(r *Report) {

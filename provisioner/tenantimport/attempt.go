@@ -19,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/bound"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
@@ -75,7 +76,7 @@ const (
 // decide finds the rule, using the labels in the cache. The plan reads them again.
 func (a *attempt) decide() *policy.Denial {
 	var labels map[string]string
-	if namespace, err := a.c.Namespaces.Get(a.cached.Namespace); err == nil {
+	if namespace, ok := record.Cached[*corev1.Namespace](a.c.Caches.Namespaces, a.cached.Namespace); ok {
 		labels = namespace.Labels
 	}
 	a.inForce = a.c.Policy()
@@ -83,9 +84,22 @@ func (a *attempt) decide() *policy.Denial {
 	return a.decision.Denial
 }
 
-// run does everything that the claim needs. It reads the claim from the API server,
-// because the cache may be late.
+// run does everything that the claim needs. First, what is known may refuse it: the
+// caches, and a listing that other claims share. Then everything is read again, because
+// what is known may be late.
 func (a *attempt) run(ctx context.Context) error {
+	a.claim = a.cached
+	isBegun, err := a.find(ctx)
+	if err != nil {
+		return err
+	}
+	importer, err := a.importer()
+	if err != nil {
+		return err
+	}
+	if _, err := importer.FromCaches().PlanForTenant(ctx, a.claim, a.volume, a.wanted, false); err != nil {
+		return err
+	}
 	claim, err := a.c.Client.CoreV1().PersistentVolumeClaims(a.cached.Namespace).Get(ctx, a.cached.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -94,20 +108,20 @@ func (a *attempt) run(ctx context.Context) error {
 		return fmt.Errorf("cannot read claim %s: %w", a.Key, err)
 	case claim.UID != a.cached.UID || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "":
 		return nil
+	case relevantFields(claim) != relevantFields(a.cached):
+		return errChanged
 	}
 	a.claim = claim
-	if a.volume, err = a.find(ctx); err != nil {
-		return err
-	}
 	if !a.c.hold(a.volume.ID) {
 		return errChanged
 	}
 	defer a.c.busy.Delete(a.volume.ID)
-	a.c.places.Store(a.claim.UID, a.place)
-	importer, err := a.importer()
-	if err != nil {
-		return err
+	if !isBegun {
+		if err := a.read(ctx); err != nil {
+			return err
+		}
 	}
+	a.c.places.Store(a.claim.UID, a.place)
 	plan, err := importer.PlanForTenant(ctx, a.claim, a.volume, a.wanted, a.c.isContested(a.volume))
 	if err != nil {
 		return err
@@ -133,29 +147,31 @@ const maxNameLength = 255
 
 // find finds the volume for which an earlier attempt reserved room, or else the one
 // that the claim asks for.
-func (a *attempt) find(ctx context.Context) (cinder.Volume, error) {
+func (a *attempt) find(ctx context.Context) (isBegun bool, err error) {
 	wanted, asks := a.claim.Annotations[record.AnnotationImport]
 	a.wanted = wanted
 	position, counts := a.c.Room.Ledger.PositionOf(a.claim.UID)
 	if counts && !position.Imported {
-		return cinder.Volume{}, errProvisioned
+		return false, errProvisioned
 	}
 	if counts {
-		v, err := a.begun(ctx, position, asks)
-		if err != nil || v.ID != "" {
-			return v, err
+		a.volume, err = a.begun(ctx, position, asks)
+		if err != nil || a.volume.ID != "" {
+			return true, err
 		}
 	}
 	switch {
 	case !asks:
-		return cinder.Volume{}, errProvisioned
+		return false, errProvisioned
 	case a.wanted == "":
-		return cinder.Volume{}, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s is empty; give the ID or the name of a volume", record.AnnotationImport)}}
+		return false, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s is empty; give the ID or the name of a volume", record.AnnotationImport)}}
+	case bound.IsCut(a.wanted):
+		return false, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s has more than 512 bytes; give the ID of the volume", record.AnnotationImport)}}
 	case utf8.RuneCountInString(a.wanted) > maxNameLength:
 		// A longer text would be repeated in events, logs and reports.
-		return cinder.Volume{}, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s has %d characters, more than the ID or the name of any volume", record.AnnotationImport, utf8.RuneCountInString(a.wanted))}}
+		return false, &deniedError{placement.Denial{Reason: string(policy.InvalidClaim), Message: fmt.Sprintf("annotation %s has %d characters, more than the ID or the name of any volume", record.AnnotationImport, utf8.RuneCountInString(a.wanted))}}
 	}
-	return a.search(ctx)
+	return false, a.search(ctx)
 }
 
 // begun reads the volume for which room is reserved. If it was stamped for the claim,
@@ -196,7 +212,7 @@ func (a *attempt) isStamped(v cinder.Volume) bool {
 
 // search searches the rule's backends. For the claim, volumes that the rule does not
 // grant, or that were made for another tenant or cluster, do not exist.
-func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
+func (a *attempt) search(ctx context.Context) error {
 	type match struct {
 		backend string
 		volume  cinder.Volume
@@ -205,21 +221,22 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 	for _, backend := range a.decision.Backends {
 		a.backend = backend
 		if unhealthy := a.c.Room.Health(backend); unhealthy != nil {
-			return cinder.Volume{}, &deniedError{*a.c.Room.Unavailable([]ledger.PassedOver{{Backend: backend, Why: unhealthy.Error()}}, nil)}
+			return &deniedError{*a.c.Room.Unavailable([]ledger.PassedOver{{Backend: backend, Why: unhealthy.Error()}}, nil)}
 		}
 		volumes, err := a.c.Volumes(backend)
 		if err != nil {
-			return cinder.Volume{}, err
+			return err
 		}
 		all, err := a.c.list(ctx, backend, volumes)
 		if err != nil {
-			return cinder.Volume{}, err
+			return err
 		}
 		for _, v := range all {
 			switch {
 			case !a.isWanted(v):
 			case v.ID == a.wanted:
-				return a.read(ctx, v.ID)
+				a.volume = v
+				return nil
 			case !slices.ContainsFunc(named, func(m match) bool { return m.volume.ID == v.ID }):
 				// Two backends may lead to the same project.
 				named = append(named, match{backend, v})
@@ -228,35 +245,36 @@ func (a *attempt) search(ctx context.Context) (cinder.Volume, error) {
 	}
 	switch len(named) {
 	case 0:
-		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
+		return &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
 	case 1:
-		a.backend = named[0].backend
-		return a.read(ctx, named[0].volume.ID)
+		a.backend, a.volume = named[0].backend, named[0].volume
+		return nil
 	}
 	var ids []string
 	for _, m := range named {
 		ids = append(ids, m.volume.ID)
 	}
 	slices.Sort(ids)
-	return cinder.Volume{}, &deniedError{placement.Denial{Reason: reasonAmbiguous, Message: fmt.Sprintf("%d volumes that %s.import grants have the name %q: %s; give the ID of one in the annotation %s",
+	return &deniedError{placement.Denial{Reason: reasonAmbiguous, Message: fmt.Sprintf("%d volumes that %s.import grants have the name %q: %s; give the ID of one in the annotation %s",
 		len(ids), a.decision.Rule, a.wanted, strings.Join(ids, ", "), record.AnnotationImport)}}
 }
 
 // read reads a volume that a listing showed, because it may have changed since.
-func (a *attempt) read(ctx context.Context, id string) (cinder.Volume, error) {
+func (a *attempt) read(ctx context.Context) error {
 	volumes, err := a.c.Volumes(a.backend)
 	if err != nil {
-		return cinder.Volume{}, err
+		return err
 	}
-	v, at, err := volumes.Look(ctx, backends.Target{VolumeID: id})
+	v, at, err := volumes.Look(ctx, backends.Target{VolumeID: a.volume.ID})
 	a.place = at
 	switch {
 	case err != nil && !cinder.IsKind(err, backends.KindElsewhere):
-		return cinder.Volume{}, err
+		return err
 	case err != nil || v.ID == "" || !a.isWanted(v):
-		return cinder.Volume{}, &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
+		return &deniedError{placement.DenialOf(policy.NoSuchVolume(a.decision.Rule, a.wanted))}
 	}
-	return v, nil
+	a.volume = v
+	return nil
 }
 
 // isWanted reports whether the claim asks for a volume, and may have it.
@@ -292,7 +310,7 @@ func (a *attempt) importer() (*imports.Importer, error) {
 		return nil, err
 	}
 	return &imports.Importer{
-		Client: a.c.Client, Policy: a.inForce, Backend: backend, Connector: connector, Volumes: volumes, Mappers: a.c.Mappers, Nodes: a.c.Nodes,
+		Client: a.c.Client, Caches: a.c.Caches, Policy: a.inForce, Backend: backend, Connector: connector, Volumes: volumes, Mappers: a.c.Mappers, Nodes: a.c.Nodes,
 		ProvisionerName: a.c.Name, Cluster: a.c.Cluster, ClusterUID: a.c.ClusterUID, Namespace: a.c.Namespace,
 		KeepSecret: func(ctx context.Context, claim types.UID, pvName string, secret mappers.Secret, fresh bool) error {
 			return a.c.KeepSecret(ctx, claim, pvName, a.backend, secret, fresh)

@@ -17,12 +17,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	corelisters "k8s.io/client-go/listers/core/v1"
-	storagelisters "k8s.io/client-go/listers/storage/v1"
-	"k8s.io/client-go/tools/cache"
 	eventrecord "k8s.io/client-go/tools/record"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -71,11 +68,9 @@ type Options struct {
 	// Provision brings back a claim that is to get a new volume.
 	Provision func(claim *corev1.PersistentVolumeClaim)
 
-	Client     kubernetes.Interface
-	Claims     corelisters.PersistentVolumeClaimLister
-	Classes    storagelisters.StorageClassLister
-	Namespaces corelisters.NamespaceLister
-	Recorder   eventrecord.EventRecorder
+	Client   kubernetes.Interface
+	Caches   record.Objects
+	Recorder eventrecord.EventRecorder
 
 	// Workers is how many volumes are imported at once. No backend and no tenant
 	// occupies more of them than are still free.
@@ -154,11 +149,15 @@ func (c *Controller) Run(ctx context.Context) { c.loop.Run(ctx) }
 // Consider queues a claim that waits for an import, and forgets one that no longer
 // waits.
 func (c *Controller) Consider(claim *corev1.PersistentVolumeClaim) {
-	if c.wants(claim) {
+	switch {
+	case !c.wants(claim):
+		c.over(claim)
+	case c.parked.Holds(claim.UID):
+		// Its author may write in a loop. Until the next listing, the answer is known.
+		c.loop.Queue.AddAfter(keyOf(claim), c.ShareListings)
+	default:
 		c.loop.Queue.Add(keyOf(claim))
-		return
 	}
-	c.over(claim)
 }
 
 // wants reports whether a claim waits for an import. An import that was begun goes on
@@ -238,20 +237,16 @@ func (c *Controller) do(ctx context.Context, at *turn) work.Outcome {
 	if claim, isLeft := strings.CutPrefix(at.Key, leftKey); isLeft {
 		return c.doLeft(ctx, at, types.UID(claim))
 	}
-	namespace, name, err := cache.SplitMetaNamespaceKey(at.Key)
-	if err != nil {
-		return work.Outcome{}
-	}
-	claim, err := c.Claims.PersistentVolumeClaims(namespace).Get(name)
-	if err != nil {
+	claim, ok := record.Cached[*corev1.PersistentVolumeClaim](c.Caches.Claims, at.Key)
+	if !ok {
 		return work.Outcome{Done: true} // ClaimGone follows, or was called already
 	}
 	if !c.wants(claim) {
 		c.over(claim)
 		return work.Outcome{}
 	}
-	class, err := c.Classes.Get(record.ClassName(claim))
-	if err != nil || !record.IsServed(class.Provisioner, c.Name) {
+	class, ok := record.Cached[*storagev1.StorageClass](c.Caches.Classes, record.ClassName(claim))
+	if !ok || !record.IsServed(class.Provisioner, c.Name) {
 		// If the class is missing, the hub reports that, and returns the claim.
 		return work.Outcome{}
 	}
@@ -263,15 +258,15 @@ func (c *Controller) do(ctx context.Context, at *turn) work.Outcome {
 		return work.Outcome{}
 	}
 	c.parked.Take(claim.UID)
-	ctx, span := c.Tracer.Start(ctx, string(claim.UID), "import", tracing.Namespace.String(namespace), tracing.Claim.String(name), tracing.Tenant.String(a.decision.Tenant))
+	ctx, span := c.Tracer.Start(ctx, string(claim.UID), "import", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name), tracing.Tenant.String(a.decision.Tenant))
 	started := time.Now()
 	ctx, a.requests = trail.WithRequestIDs(ctx)
-	err = a.run(c.OnBehalfOf(ctx, a.decision.Tenant))
+	err := a.run(c.OnBehalfOf(ctx, a.decision.Tenant))
 	a.took = time.Since(started)
 	span.Note(tracing.Backend.String(a.backend), tracing.Volume.String(a.volume.ID))
 	span.End(err)
 	outcome := c.settle(ctx, a, err)
-	if now, err := c.Claims.PersistentVolumeClaims(namespace).Get(name); apierrors.IsNotFound(err) || err == nil && now.UID != claim.UID {
+	if now, ok := record.Cached[*corev1.PersistentVolumeClaim](c.Caches.Claims, at.Key); !ok || now.UID != claim.UID {
 		// ClaimGone may have been called before the attempt reserved anything.
 		c.ClaimGone(claim)
 	}

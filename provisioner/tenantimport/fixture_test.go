@@ -60,11 +60,12 @@ const connection = `{"driver_volume_type": "iscsi", "data": {"target_portal": "1
 
 // project fakes a backend's project. It stamps and connects as a Lifecycle does.
 type project struct {
-	mu       sync.Mutex
-	volumes  map[string]cinder.Volume
-	health   error
-	listErr  error
-	listings int
+	mu      sync.Mutex
+	volumes map[string]cinder.Volume
+	health  error
+	listErr error
+	// listings and reads count the requests.
+	listings, reads int
 	// hangs makes reads of single volumes wait until it is closed.
 	hangs    chan struct{}
 	place    cinder.Place
@@ -104,6 +105,7 @@ func (p *project) Volume(_ context.Context, id string) (cinder.Volume, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.reads++
 	v, ok := p.volumes[id]
 	if !ok {
 		return v, &cinder.Error{Backend: "gold", Kind: cinder.KindNotFound, Message: "no such volume"}
@@ -226,6 +228,8 @@ func newFixture(t *testing.T, volumes ...cinder.Volume) *fixture {
 		f.projects["gold"].put(v)
 	}
 	f.factory = informers.NewSharedInformerFactory(f.client, 0)
+	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().AddIndexers(record.ClaimIndexers()))
+	f.must(f.factory.Core().V1().PersistentVolumes().Informer().AddIndexers(record.Indexers()))
 	for name, provisioner := range map[string]string{"fast": "test", "new": "test", "foreign": "other", "csi": "test", "driver": "standalone-cinder.openstack.org"} {
 		class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner}
 		_, err := f.client.StorageV1().StorageClasses().Create(t.Context(), class, metav1.CreateOptions{})
@@ -273,13 +277,17 @@ func (f *fixture) term() {
 		OnBehalfOf: func(ctx context.Context, _ string) context.Context { return ctx },
 		Provision:  func(claim *corev1.PersistentVolumeClaim) { f.provisioned = append(f.provisioned, claim.Name) },
 		Client:     f.client,
-		Claims:     f.factory.Core().V1().PersistentVolumeClaims().Lister(),
-		Classes:    f.factory.Storage().V1().StorageClasses().Lister(),
-		Namespaces: f.factory.Core().V1().Namespaces().Lister(),
-		Recorder:   f.events, Workers: 4,
+		Caches: record.Objects{
+			Claims:            f.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
+			PersistentVolumes: f.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+			Classes:           f.factory.Storage().V1().StorageClasses().Informer().GetIndexer(),
+			Namespaces:        f.factory.Core().V1().Namespaces().Informer().GetIndexer(),
+		},
+		Recorder: f.events, Workers: 4,
 		Board:   parking.NewBoard(),
 		Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour), Logger: slog.New(slog.DiscardHandler),
 	})
+	f.see()
 	f.t.Cleanup(f.loop.Queue.ShutDown)
 }
 
@@ -335,7 +343,31 @@ func (f *fixture) remove(claim *corev1.PersistentVolumeClaim, noticed bool) {
 }
 
 // sync works on a claim once.
-func (f *fixture) sync(claim *corev1.PersistentVolumeClaim) { f.loop.Try(f.t.Context(), keyOf(claim)) }
+func (f *fixture) sync(claim *corev1.PersistentVolumeClaim) {
+	f.t.Helper()
+	f.see()
+	f.loop.Try(f.t.Context(), keyOf(claim))
+}
+
+// see brings the caches of PersistentVolumes and namespaces up to date, without a request
+// that counts as the controller's.
+func (f *fixture) see() {
+	f.t.Helper()
+	pvs, err := f.client.Tracker().List(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), corev1.SchemeGroupVersion.WithKind("PersistentVolume"), "")
+	f.must(err)
+	namespaces, err := f.client.Tracker().List(corev1.SchemeGroupVersion.WithResource("namespaces"), corev1.SchemeGroupVersion.WithKind("Namespace"), "")
+	f.must(err)
+	var items []any
+	for i := range pvs.(*corev1.PersistentVolumeList).Items {
+		items = append(items, &pvs.(*corev1.PersistentVolumeList).Items[i])
+	}
+	f.must(f.Caches.PersistentVolumes.Replace(items, ""))
+	items = nil
+	for i := range namespaces.(*corev1.NamespaceList).Items {
+		items = append(items, &namespaces.(*corev1.NamespaceList).Items[i])
+	}
+	f.must(f.Caches.Namespaces.Replace(items, ""))
+}
 
 // endLeftovers works on everything that claims left behind.
 func (f *fixture) endLeftovers() {

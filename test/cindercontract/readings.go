@@ -79,6 +79,18 @@ var readings = map[string]func(*subject){
 			s.t.Errorf("the metadata is %v", v.Metadata)
 		}
 	},
+	"a key of metadata without a slash is deleted once": func(s *subject) {
+		s.create(s.Type)
+		s.must(s.Cinder.UpdateMetadata(s.ctx, s.id, map[string]string{"a-node-1f": "b"}))
+		s.must(s.Cinder.DeleteMetadata(s.ctx, s.id, "a-node-1f"))
+		if err := s.Cinder.DeleteMetadata(s.ctx, s.id, "a-node-1f"); !cinder.IsKind(err, cinder.KindNotFound) {
+			s.t.Errorf("after its deletion the error is %v", err)
+		}
+		v, _ := s.settled()
+		if _, kept := v.Metadata["a-node-1f"]; kept || v.Metadata["purpose"] != "contract" {
+			s.t.Errorf("the metadata is %v", v.Metadata)
+		}
+	},
 	"the attachments API is offered": func(s *subject) { s.must(s.Cinder.OffersAttachments(s.ctx)) },
 	"only to an administrator does a completed attachment show the host of its connector": func(s *subject) {
 		s.create(s.Type)

@@ -111,6 +111,8 @@ func Operation(r *http.Request) string {
 		return kind + ".complete"
 	case action == "metadata":
 		return "metadata.update"
+	case strings.HasPrefix(action, "metadata/"):
+		return "metadata.delete"
 	case kind == "":
 		return "other"
 	case r.Method == http.MethodPost:

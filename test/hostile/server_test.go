@@ -114,6 +114,7 @@ func TestOperationsAreNamed(t *testing.T) {
 		"GET /volume/v3/p/volumes/v1":              "volume.get",
 		"DELETE /v3/p/volumes/v1":                  "volume.delete",
 		"POST /v3/p/volumes/v1/metadata":           "metadata.update",
+		"DELETE /v3/p/volumes/v1/metadata/k":       "metadata.delete",
 		`POST /v3/p/volumes/v1/action {"os-a":{}}`: "os-a",
 		"POST /v3/p/volumes/v1/action nothing":     "other",
 		"POST /v3/p/attachments":                   "attachment.create",
