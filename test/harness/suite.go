@@ -61,6 +61,8 @@ type SuiteOptions struct {
 	ControlPlane controlplane.Options
 	// Race builds the program with the race detector.
 	Race bool
+	// Program is the path of a binary to run instead of one that is built.
+	Program string
 	// Snapshots builds the snapshot-controller, too, so that no test waits for that.
 	Snapshots bool
 	// Attacher, Resizer and Snapshotter build the sidecars of the CSI driver, likewise.
@@ -85,8 +87,10 @@ func StartSuite(ctx context.Context, options SuiteOptions) (_ *Suite, err error)
 			err = errors.Join(err, s.Stop())
 		}
 	}()
-	if err := s.build(ctx, options.Race); err != nil {
-		return nil, err
+	if s.Program = options.Program; s.Program == "" {
+		if err := s.build(ctx, options.Race); err != nil {
+			return nil, err
+		}
 	}
 	for _, tool := range []struct {
 		wanted bool

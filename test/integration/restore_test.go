@@ -37,7 +37,7 @@ const restoredName = "restored"
 func (r *restored) up() {
 	r.Helper()
 	var err error
-	r.Suite, err = harness.StartSuite(r.ctx, harness.SuiteOptions{Race: raceEnabled, Log: os.Stderr, ControlPlane: controlplane.Options{Dir: r.dir}})
+	r.Suite, err = harness.StartSuite(r.ctx, harness.SuiteOptions{Program: suite.Program, Log: os.Stderr, ControlPlane: controlplane.Options{Dir: r.dir}})
 	r.must(err)
 }
 
