@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/utils/ptr"
 )
 
 type transportFunc func(*http.Request) (*http.Response, error)
@@ -232,8 +231,8 @@ func TestLastChangeOfAnEarlierLeader(t *testing.T) {
 	}{
 		"there was none":      {nil, time.Unix(0, 0)},
 		"it released":         {new(string), at},
-		"it was silent":       {ptr.To("earlier"), at.Add(-3 * time.Second)},
-		"it was this replica": {ptr.To("next"), at},
+		"it was silent":       {new("earlier"), at.Add(-3 * time.Second)},
+		"it was this replica": {new("next"), at},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset()
