@@ -214,7 +214,7 @@ func (f *fixture) reconcile() {
 		claim = object.(*corev1.PersistentVolumeClaim).DeepCopy()
 	}
 	switch {
-	case claim == nil && pv.Status.Phase == corev1.VolumeBound:
+	case claim == nil && ref.UID != "" && pv.Status.Phase == corev1.VolumeBound:
 		if pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 			f.Error("the claim was deleted before the reclaim policy was Retain")
 		}
