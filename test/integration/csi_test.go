@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
@@ -214,7 +215,7 @@ func (c csiCluster) onlyOn(v csiVolume, nodes ...string) error {
 	}
 	recorded := map[string]string{}
 	for key, value := range now.Metadata {
-		if strings.HasPrefix(key, annotation("node.")) && value != "" {
+		if strings.HasPrefix(key, stamps.NodeRecordPrefix) && value != "" {
 			id, node, _ := strings.Cut(value, " ")
 			recorded[node] = id
 		}
