@@ -14,7 +14,7 @@ import (
 const (
 	stampMode      = policy.StampPrefix + "mode"
 	stampMarked    = policy.StampPrefix + "attached"
-	nodeRecord     = policy.StampPrefix + "node."
+	nodeRecord     = "standalone-cinder-node-"
 	modeCSI        = "csi"
 	statusAttached = "attached"
 )
