@@ -96,16 +96,19 @@ func (l *Ledger) putSnapshotBack(left *leftSnapshot) {
 
 // RecordSnapshot counts a snapshot that a VolumeSnapshotContent records. No quota
 // prevents it. An estimate does not replace what is known of its size, because the volume
-// may have grown since.
-func (l *Ledger) RecordSnapshot(uid types.UID, backend string, s Snapshot) {
+// may have grown since. It returns the tenant that has room now because an estimate was
+// too large.
+func (l *Ledger) RecordSnapshot(uid types.UID, backend string, s Snapshot) (tenant string, freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refresh()
-	if known, ok := l.snapshots[uid]; ok && s.Estimated {
+	known, ok := l.snapshots[uid]
+	if ok && s.Estimated {
 		s.GiB, s.Estimated = known.GiB, known.Estimated
 	}
-	l.removeSnapshot(uid)
+	tenant, _ = l.removeSnapshot(uid)
 	l.putSnapshot(uid, snapshotEntry{Snapshot: s, backend: backend, state: recorded})
+	return tenant, ok && s.GiB < known.GiB
 }
 
 // FoundSnapshots counts all snapshots that a listing of a backend shows; a snapshot that
@@ -127,7 +130,9 @@ func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot, bega
 		known, ok := l.snapshots[uid]
 		if ok && (!l.countsForNoTenant(known.Tenant, known.backend, known.byStamp) || !l.inForce.MayUse(s.Tenant, backend)) {
 			if known.Estimated && known.backend == backend {
-				l.removeSnapshot(uid)
+				if tenant, _ := l.removeSnapshot(uid); s.GiB < known.GiB {
+					freed = append(freed, tenant)
+				}
 				known.GiB, known.Estimated = s.GiB, s.Estimated
 				l.putSnapshot(uid, known)
 			}

@@ -290,3 +290,32 @@ func TestSizesOfSnapshots(t *testing.T) {
 		})
 	}
 }
+
+// TestCorrectedEstimatesFreeRoom: whoever waits for it is to be told.
+func TestCorrectedEstimatesFreeRoom(t *testing.T) {
+	of := func(gib int64, estimated bool) Snapshot {
+		return Snapshot{Tenant: "a", StorageClass: "fast", GiB: gib, Estimated: estimated}
+	}
+	for name, test := range map[string]struct {
+		correct func(l *Ledger, to int64) (freed []string)
+	}{
+		"by a listing": {func(l *Ledger, to int64) []string {
+			return l.FoundSnapshots("gold", map[types.UID]Snapshot{"1": of(to, false)}, time.Now())
+		}},
+		"by the status": {func(l *Ledger, to int64) []string {
+			if tenant, freed := l.RecordSnapshot("1", "gold", of(to, false)); freed {
+				return []string{tenant}
+			}
+			return nil
+		}},
+	} {
+		for to, want := range map[int64]string{41: "[a]", 70: "[]", 80: "[]"} {
+			p := parsePolicy(t, snapshotPolicy)
+			l := New(func() *policy.Policy { return p })
+			l.RecordSnapshot("1", "gold", of(70, true))
+			if freed := test.correct(l, to); fmt.Sprint(freed) != want {
+				t.Errorf("%s to %d GiB: %v have room, want %s", name, to, freed, want)
+			}
+		}
+	}
+}

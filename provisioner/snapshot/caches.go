@@ -298,7 +298,9 @@ func (c *Controller) count(content *snapshotv1.VolumeSnapshotContent) {
 	if record.IsCSISnapshot(content) && content.DeletionTimestamp != nil && origin.SnapshotID == "" {
 		return // an earlier leader may have removed the snapshot; if not, a listing shows it
 	}
-	c.Ledger.RecordSnapshot(origin.UID, origin.Backend, c.usageOf(origin, content.Status))
+	if tenant, freed := c.Ledger.RecordSnapshot(origin.UID, origin.Backend, c.usageOf(origin, content.Status)); freed {
+		c.Board.Publish(roomOf(tenant))
+	}
 }
 
 // usageOf returns what a snapshot counts. Until its content's status has its size, it has

@@ -247,7 +247,9 @@ func (c *Controller) do(ctx context.Context, at *turn) work.Outcome {
 	}
 	class, ok := record.Cached[*storagev1.StorageClass](c.Caches.Classes, record.ClassName(claim))
 	if !ok || !record.IsServed(class.Provisioner, c.Name) {
-		// If the class is missing, the hub reports that, and returns the claim.
+		// If the class is missing, the hub reports that, and returns the claim, unless that
+		// was here when the class went.
+		at.Await(parking.Trigger{Kind: parking.Class, Name: record.ClassName(claim)})
 		return work.Outcome{}
 	}
 	a := &attempt{c: c, turn: at, cached: claim, class: class.Name, driver: record.DriverOf(class)}

@@ -17,6 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
 )
 
@@ -425,5 +426,22 @@ func TestSilentBackendIsNotAnAnswer(t *testing.T) {
 	f.sync(claim)
 	if f.served("id") != "mine" {
 		t.Errorf("not imported: %q", f.newEvents())
+	}
+}
+
+// TestClaimWaitsForItsClass: the class goes while the claim waits, and is made again.
+func TestClaimWaitsForItsClass(t *testing.T) {
+	f := newFixture(t)
+	claim := f.ask("team-a", "mine", "fast", "data", nil)
+	f.sync(claim) // there is no such volume
+	classes := f.factory.Storage().V1().StorageClasses().Informer().GetStore()
+	class, _, err := classes.GetByKey("fast")
+	f.must(err)
+	f.must(classes.Delete(class))
+	f.sync(claim) // a retry
+	f.must(classes.Add(class))
+	f.Board.Publish(parking.Trigger{Kind: parking.Class, Name: "fast"})
+	if f.loop.Queue.Len() != 1 {
+		t.Error("the claim does not come back")
 	}
 }

@@ -139,7 +139,8 @@ func (l *Loop[K]) Try(ctx context.Context, key K) {
 	defer task.End()
 	a := l.Attempt(key)
 	outcome := l.options.Do(task.In(ctx), a)
-	if ctx.Err() == nil && outcome.Done {
+	// An attempt that waits for its turn has not succeeded.
+	if ctx.Err() == nil && outcome.Done && !a.waits {
 		l.limiter.Gone(key)
 	}
 	if ctx.Err() == nil && outcome.Retry != nil {

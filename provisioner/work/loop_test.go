@@ -220,3 +220,33 @@ func TestForgottenKeysLeaveNothing(t *testing.T) {
 		t.Errorf("%d wait for a turn, %d for a trigger, %d have failed", waiting, len(l.Awaiting()), l.limiter.Len())
 	}
 }
+
+// TestWaitingForATurnForgetsNoFailures: an attempt that only waited has not succeeded.
+func TestWaitingForATurnForgetsNoFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		var failed []time.Duration
+		begun := time.Now()
+		l := start(t, 4, func(string) int { return 1 }, func(_ context.Context, a *Attempt[string]) Outcome {
+			if !a.Begin("tenant", "gold") {
+				return Outcome{Done: true}
+			}
+			if a.Key == "slow" {
+				<-answer
+				return Outcome{Done: true}
+			}
+			failed = append(failed, time.Since(begun))
+			return Outcome{Retry: &backoff.Delay{Outcome: "other", First: 10 * time.Second, Most: time.Hour}}
+		})
+		l.Queue.Add("failing")
+		synctest.Wait()
+		l.Queue.Add("slow")
+		time.Sleep(time.Minute) // the retry waits for the turn
+		close(answer)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if len(failed) < 3 || failed[2]-failed[1] < 20*time.Second {
+			t.Errorf("attempts at %v", failed)
+		}
+	})
+}
