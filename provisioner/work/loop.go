@@ -40,9 +40,10 @@ type Options[K comparable] struct {
 	MaxWorkTime liveness.Bound
 }
 
-// Outcome says what follows from an attempt. The zero Outcome leaves everything as it
-// is: the key waits for its turn, or something else brings it back. Nothing follows from
-// an attempt that the end of the term has cut off: the next leader sees the same objects.
+// Outcome says what follows from an attempt. Nothing follows from the zero Outcome: the
+// key waits for its turn or for triggers, or something else brings it back. Nor does
+// anything follow if the end of the term cut the attempt off, since the next leader sees
+// the same objects.
 type Outcome struct {
 	// Done forgets the key's failures.
 	Done bool
@@ -72,7 +73,8 @@ func (a *Attempt[K]) Begin(tenant, backend string) bool {
 func (a *Attempt[K]) Waits() bool { return a.waits }
 
 // Await brings the key back when one of the triggers fires, whether or not the attempt
-// is also retried: at once if one has fired since the attempt began.
+// is also retried: at once if one has fired since the attempt began. What earlier attempts
+// awaited is forgotten when an attempt begins.
 func (a *Attempt[K]) Await(triggers ...parking.Trigger) { a.loop.await(a.Key, triggers, a.since) }
 
 // Loop works for one term.
