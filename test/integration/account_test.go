@@ -187,12 +187,12 @@ func TestAccountReachesNoSecretsOfOthers(t *testing.T) {
 		}
 	}
 	// What somebody else wrote on a Secret may stay.
-	const labelled = "reach-labelled"
+	const labeled = "reach-labeled"
 	made, err := account.CoreV1().Secrets(harness.Namespace).Create(w.ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: labelled, Labels: map[string]string{"app.kubernetes.io/managed-by": "standalone-cinder"}}}, metav1.CreateOptions{})
+		ObjectMeta: metav1.ObjectMeta{Name: labeled, Labels: map[string]string{"app.kubernetes.io/managed-by": "standalone-cinder"}}}, metav1.CreateOptions{})
 	w.must(err)
 	w.Cleanup(func() {
-		_ = suite.Client.CoreV1().Secrets(harness.Namespace).Delete(context.Background(), labelled, metav1.DeleteOptions{})
+		_ = suite.Client.CoreV1().Secrets(harness.Namespace).Delete(context.Background(), labeled, metav1.DeleteOptions{})
 	})
 	made.Labels["backup.example/keep"] = "yes"
 	made, err = suite.Client.CoreV1().Secrets(harness.Namespace).Update(w.ctx, made, metav1.UpdateOptions{})
