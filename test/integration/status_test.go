@@ -238,7 +238,7 @@ func TestStatusCommandsAskTheLeader(t *testing.T) {
 	text = w.ask(suite.Program, leader, 2, "status", "--pod", "stat-9")
 	w.contains("status of no pod", text, "does not exist, or serves no status at port", "give --pod, --port or --url", `"stat-9" not found`)
 	text = w.ask(suite.Program, leader, 2, "status", "--port", "1")
-	w.contains("status at a wrong port", text, "(port 1;", "connection refused")
+	w.contains("status at a wrong port", text, "at port 1;", "connection refused")
 	text = w.ask(w.plugin, leader, 0, "why", "three", "-n", "stat-b", "--provisioner-namespace", "stat-a")
 	w.contains("why without the right to ask the program", text, "could not ask the program: cannot read Lease stat-a/", "its last warning says: QuotaExceeded")
 
