@@ -34,8 +34,9 @@ type endpoint struct {
 
 	// readLag is how old the state may be that reads show.
 	readLag time.Duration
-	// unshown are volumes, snapshots and attachments, whose IDs are all unique.
-	unshown *knowledge.Unshown
+	// unshown are volumes, snapshots and attachments, whose IDs are all unique; ended are
+	// attachments that were deleted, and that Cinder may still show.
+	unshown, ended *knowledge.Unshown
 	// shown is true once Cinder has shown a volume of this cluster here.
 	shown atomic.Bool
 	// answerLost is called after a create request whose answer was lost.
@@ -52,7 +53,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *en
 		known:   knowledge.NewNotes(&l.mu),
 
 		readLag: l.options.ReadLag,
-		unshown: knowledge.NewUnshown(),
+		unshown: knowledge.NewUnshown(), ended: knowledge.NewUnshown(),
 
 		snapshotsKnown: knowledge.NewNotes(&l.mu),
 		answerLost: func() {

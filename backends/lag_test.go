@@ -143,6 +143,40 @@ func TestReadsThatLagTakeNoVolumeFromItsNode(t *testing.T) {
 	}
 }
 
+// TestReadsThatLagHandOutNoAttachmentThatHasEnded: the node gets the volume again while
+// Cinder still shows the attachment that was just deleted.
+func TestReadsThatLagHandOutNoAttachmentThatHasEnded(t *testing.T) {
+	for _, lag := range lags {
+		t.Run(lag.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newMemoryCinder()
+				memory.lag = lag
+				id := memory.add(forNodes())
+				memory.remember()
+				time.Sleep(lag)
+				l := lagging(t, memory)
+				var first, again Published
+				untilDone(t, func() (err error) {
+					first, err = l.Publish(t.Context(), claimTarget(1, id), toNode("n1"))
+					return err
+				})
+				time.Sleep(2 * lag)
+				untilDone(t, func() error {
+					return l.Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: "n1", Key: "key-of-n1", Attached: true})
+				})
+				untilDone(t, func() (err error) {
+					again, err = l.Publish(t.Context(), claimTarget(1, id), toNode("n1"))
+					return err
+				})
+				if again.AttachmentID == first.AttachmentID {
+					t.Errorf("attachment %s has ended, and is handed out again", first.AttachmentID)
+				}
+				equal(t, len(memory.open), 1)
+			})
+		})
+	}
+}
+
 // TestADetachmentBesideAStrangerIsNotForgottenWhileReadsLag: somebody else has the volume,
 // too, and Cinder does not show the node's attachment yet.
 func TestADetachmentBesideAStrangerIsNotForgottenWhileReadsLag(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
@@ -130,7 +131,24 @@ func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, e
 		}
 		e.unshown.Shown(id)
 	}
+	// Nor is one that this term ended still the node's.
+	for _, id := range e.ended.ExpectedOf(v.ID) {
+		if isAmong(v.Attachments, id) {
+			return cinder.Volume{}, e.failure(KindNotShown, "Cinder ended attachment %s, and still shows it: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", id)
+		}
+		e.ended.Shown(id)
+	}
 	return v, err
+}
+
+// endAttachment deletes an attachment of a volume of mode csi. It must not be handed out
+// again while Cinder still shows it.
+func (e *endpoint) endAttachment(ctx context.Context, volumeID, id string) error {
+	err := e.deleteAttachment(ctx, id)
+	if err == nil {
+		e.ended.Expect(id, volumeID, time.Now().Add(e.timeouts().Create))
+	}
+	return err
 }
 
 // moveTowardsPublished takes one step, or all that are left. If it returns neither an
@@ -213,7 +231,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stam
 			if !released {
 				return false, e.onOtherNode(v, other.Node, to)
 			}
-			if err := e.deleteAttachment(ctx, other.AttachmentID); err != nil {
+			if err := e.endAttachment(ctx, v.ID, other.AttachmentID); err != nil {
 				return false, err
 			}
 			return true, e.clearRecord(ctx, v, key)
@@ -235,7 +253,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stam
 	}
 	for _, a := range listed {
 		if !recorded[a.ID] {
-			if err := e.deleteAttachment(ctx, a.ID); err != nil {
+			if err := e.endAttachment(ctx, v.ID, a.ID); err != nil {
 				return false, err
 			}
 			moved = true
@@ -378,7 +396,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 		}
 		// The metadata of a restored backup names attachments of the original volume.
 		if id := records[of].AttachmentID; isAmong(attached, id) {
-			if err := e.deleteAttachment(ctx, id); err != nil {
+			if err := e.endAttachment(ctx, v.ID, id); err != nil {
 				return err
 			}
 			settled[id] = true
@@ -415,7 +433,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 		case host == "" && a.Status == cinder.AttachmentAttached && !from.Attached && !recorded:
 			continue // somebody else's; the audit reports it
 		}
-		if err := e.deleteAttachment(ctx, a.ID); err != nil {
+		if err := e.endAttachment(ctx, v.ID, a.ID); err != nil {
 			return err
 		}
 	}
