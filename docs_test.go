@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/statusreport/cli"
+	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
 	"github.com/standalone-cinder/standalone-cinder/test/docs"
 )
 

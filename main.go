@@ -20,11 +20,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands"
+	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
-	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/statusreport/cli"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
 func main() {
@@ -87,11 +87,11 @@ func newCommand(log io.Writer) *cobra.Command {
 	root.AddCommand(
 		runCommand(log, protocols, build),
 		nodeCommand(log, build),
-		policycli.NewCommand(policycli.Options{ReadCluster: cli.ReadExisting, ReadCSI: cli.ReadCSI, Places: cli.Places, Credentials: cli.CheckCredentials, Live: cli.NewLiveCheck(protocols).Check, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
-		cli.NewAuditCommand(described),
-		cli.NewMapCommand(protocols),
-		cli.NewVolumeCommand(protocols),
-		cli.NewSnapshotCommand(protocols),
+		policycli.NewCommand(policycli.Options{ReadCluster: commands.ReadExisting, ReadCSI: commands.ReadCSI, Places: commands.Places, Credentials: commands.CheckCredentials, Live: commands.NewLiveCheck(protocols).Check, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
+		commands.NewAuditCommand(described),
+		commands.NewMapCommand(protocols),
+		commands.NewVolumeCommand(protocols),
+		commands.NewSnapshotCommand(protocols),
 		statuscli.NewStatusCommand(),
 		versionCommand(build),
 	)

@@ -18,8 +18,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/events"
 )
 
 // Who exports a metric.

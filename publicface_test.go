@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/statusreport/cli"
+	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file")

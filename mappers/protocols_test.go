@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands"
 )
 
 // TestNewProtocolNeedsOneEntry registers a protocol that does not exist, and
@@ -36,7 +36,7 @@ func TestNewProtocolNeedsOneEntry(t *testing.T) {
 	policy := func() *cobra.Command {
 		return policycli.NewCommand(policycli.Options{Protocols: protocols.Describe()})
 	}
-	connectionMap := func() *cobra.Command { return cli.NewMapCommand(protocols) }
+	connectionMap := func() *cobra.Command { return commands.NewMapCommand(protocols) }
 	run := func(command *cobra.Command, arguments ...string) string {
 		var output bytes.Buffer
 		command.SetOut(&output)

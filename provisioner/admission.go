@@ -14,12 +14,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 // ShouldProvision admits claims. A denied claim gets an event with a stable
@@ -31,11 +31,11 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 	if p.stopping() {
 		return false
 	}
-	if !record.IsServed(record.ProvisionerOf(claim), p.Name) {
+	if !objects.IsServed(objects.ProvisionerOf(claim), p.Name) {
 		return false
 	}
 	since := p.parked.now()
-	class, err := p.Classes.Get(record.ClassName(claim))
+	class, err := p.Classes.Get(objects.ClassName(claim))
 	if err != nil {
 		if !p.leftToPopulator(claim) {
 			p.denyWithoutClass(claim, since)
@@ -88,7 +88,7 @@ func (p *Provisioner) leftToPopulator(claim *corev1.PersistentVolumeClaim) bool 
 // serves reports whether a StorageClass is this program's: it names the program as
 // its provisioner, or the CSI driver while the policy uses mode csi.
 func (p *Provisioner) serves(class *storagev1.StorageClass) bool {
-	return class.Provisioner == p.Name || record.DriverOf(class) != "" && p.Policy().UsesCSI()
+	return class.Provisioner == p.Name || objects.DriverOf(class) != "" && p.Policy().UsesCSI()
 }
 
 // isImport reports whether a claim gets a volume that exists at Cinder: its author asks
@@ -99,7 +99,7 @@ func (p *Provisioner) isImport(claim *corev1.PersistentVolumeClaim) bool {
 	if position, counts := p.ledger.PositionOf(claim.UID); counts && position.Imported {
 		return true
 	}
-	return record.AsksForImport(claim) && !p.mayHaveVolume(claim.UID)
+	return objects.AsksForImport(claim) && !p.mayHaveVolume(claim.UID)
 }
 
 // leaveToImport hands a claim over to the import: its author asked for an existing
@@ -142,7 +142,7 @@ func (p *Provisioner) RequeueClaim(claim *corev1.PersistentVolumeClaim) {
 // comes back when the class is created, or reaches the cache. Nothing is requested for
 // it, because whoever may create claims can write one in a loop.
 func (p *Provisioner) denyWithoutClass(claim *corev1.PersistentVolumeClaim, since parking.Moment) {
-	name := record.ClassName(claim)
+	name := objects.ClassName(claim)
 	message := "the claim names no StorageClass; replace it with a claim that does"
 	if name != "" {
 		message = fmt.Sprintf("StorageClass %q does not exist; create it, or replace the claim with one that names another", name)
@@ -192,7 +192,7 @@ func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolume
 // takeTurn requests a worker for the claim. A claim that has its
 // PersistentVolume needs none: the library finds the object and stops.
 func (p *Provisioner) takeTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
-	if _, err := p.PersistentVolumes.Get(record.PVNameOf(claim)); err == nil {
+	if _, err := p.PersistentVolumes.Get(objects.PVNameOf(claim)); err == nil {
 		return true
 	}
 	return p.turnOrPark(claim, d, p.claimTurns.Take)
@@ -232,12 +232,12 @@ func (p *Provisioner) denialOf(claim *corev1.PersistentVolumeClaim, class *stora
 }
 
 // askerOf says in whose name the policy decides about a claim.
-func (p *Provisioner) askerOf(claim *corev1.PersistentVolumeClaim) datasource.Asker {
+func (p *Provisioner) askerOf(claim *corev1.PersistentVolumeClaim) copies.Asker {
 	return p.sources.AskerOf(p.Policy(), claim, p.namespaceLabels)
 }
 
 // decide applies the policy in force.
-func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by datasource.Asker) ledger.Decided {
+func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by copies.Asker) ledger.Decided {
 	source, denial := p.sources.Cached(claim, class)
 	if denial != nil {
 		return ledger.Decided{Decision: policy.Decision{Denial: denial}, Revision: p.Policy().Revision()}
@@ -247,9 +247,9 @@ func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storage
 
 // decideAbout applies the policy in force to a claim for the content of source, or for
 // an empty volume if source is nil.
-func (p *Provisioner) decideAbout(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by datasource.Asker, source *record.Source) ledger.Decided {
+func (p *Provisioner) decideAbout(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by copies.Asker, source *objects.Source) ledger.Decided {
 	inForce := p.Policy()
-	request := record.RequestOf(claim, class, nil)
+	request := objects.RequestOf(claim, class, nil)
 	by.AskIn(&request)
 	request.Node = p.selectedNode(claim)
 	if source != nil {
@@ -304,11 +304,11 @@ func (p *Provisioner) namespaceLabelsNow(ctx context.Context, name string) (map[
 }
 
 // askerLabelsNow reads the labels of the asker's namespace from the API server.
-func (p *Provisioner) askerLabelsNow(ctx context.Context, by datasource.Asker) (map[string]string, error) {
+func (p *Provisioner) askerLabelsNow(ctx context.Context, by copies.Asker) (map[string]string, error) {
 	labels, err := p.namespaceLabelsNow(ctx, by.Namespace)
 	if errors.Is(err, errNamespaceGone) && by.IsForAnother() {
 		// The populator's claim is in another namespace, so it does not go away.
-		err = fmt.Errorf("%w: namespace %s is being deleted", datasource.ErrPopulatedChanged, by.Namespace)
+		err = fmt.Errorf("%w: namespace %s is being deleted", copies.ErrPopulatedChanged, by.Namespace)
 	}
 	return labels, err
 }
@@ -334,7 +334,7 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied placement
 	p.placement.EndRound(claim.UID)
 	p.claimTurns.Leave(claim.UID)
 	p.parked.reportDenial(claim, denied.Reason, denied.Message)
-	always := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: record.ClassName(claim)}}
+	always := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: objects.ClassName(claim)}}
 	if named := admission.AttributesOf(claim); named != nil {
 		always = append(always, attributesTrigger(named.Name))
 	}

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 func TestAdmission(t *testing.T) {
@@ -20,9 +20,9 @@ func TestAdmission(t *testing.T) {
 		event  string // the start of the event; empty for none
 	}{
 		{name: "granted", admit: true},
-		{name: "of another provisioner", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[record.AnnotationStorageProvisioner] = "other" }},
+		{name: "of another provisioner", change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[objects.AnnotationStorageProvisioner] = "other" }},
 		{name: "by the old annotation", admit: true, change: func(c *corev1.PersistentVolumeClaim) {
-			c.Annotations = map[string]string{record.AnnotationBetaStorageProvisioner: "test"}
+			c.Annotations = map[string]string{objects.AnnotationBetaStorageProvisioner: "test"}
 		}},
 		{name: "too large", event: "Warning VolumeTooLarge ", change: func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("11Gi")
@@ -47,9 +47,9 @@ func TestAdmission(t *testing.T) {
 				c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "data"}
 			}},
 		{name: "clone by annotation without smartclone", event: `Warning UnsupportedDataSource annotation k8s.io/CloneRequest asks for a copy of "other", but the StorageClass does not have the parameter smartclone: "true"; name the claim in spec.dataSource instead`,
-			change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[record.HistoricClone] = "other" }},
+			change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[objects.HistoricClone] = "other" }},
 		{name: "clone of another tenant's claim by annotation", event: "Warning UnsupportedDataSource annotation k8s.io/CloneRequest ",
-			change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[record.HistoricClone] = "team-b/data" }},
+			change: func(c *corev1.PersistentVolumeClaim) { c.Annotations[objects.HistoricClone] = "team-b/data" }},
 		{name: "many writers", event: "Warning UnsupportedAccessMode ", change: func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		}},

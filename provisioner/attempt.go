@@ -20,15 +20,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/journal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
 // Provision creates or adopts the volume of a claim and returns the
@@ -44,7 +44,7 @@ func (p *Provisioner) Provision(ctx context.Context, options controller.Provisio
 	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.parked.now()}
 	ctx, end := p.watch(ctx, "the worker of claim %s/%s", claim.Namespace, claim.Name)
 	defer end()
-	ctx, attempt.requests = trail.WithRequestIDs(ctx)
+	ctx, attempt.requests = requestids.WithRequestIDs(ctx)
 	defer attempt.endTurn()
 	defer p.cleanUpIfGone(claim)
 	ctx, span := p.Tracer.Start(ctx, string(claim.UID), "provision", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name))
@@ -77,10 +77,10 @@ type attempt struct {
 	stamp      stamps.Volume
 	connector  cinder.Connector
 	// source is what the volume's content is copied from; zero for an empty volume.
-	source record.Source
+	source objects.Source
 	// made is the volume once it is connected.
 	made     cinder.Volume
-	requests *trail.RequestIDs
+	requests *requestids.RequestIDs
 	// goesOn means that Cinder could not make the volume, and another location can be
 	// tried at once; rescheduled, that the scheduler looks for another node instead.
 	goesOn, rescheduled bool
@@ -162,7 +162,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if a.isCSI() {
 		connector = nil
 	}
-	pv = record.NewPersistentVolume(record.Provisioned{
+	pv = objects.NewPersistentVolume(objects.Provisioned{
 		Name: a.pvName, Claim: a.claim, Class: a.class, Cluster: a.p.Cluster,
 		Tenant: a.decision.Tenant, Rule: a.decision.Rule, Revision: a.decision.Revision,
 		Backend: a.backend, Connector: connector, NodeLabels: nodeLabels,
@@ -196,13 +196,13 @@ func (a *attempt) checkClaimExists(ctx context.Context) error {
 	if a.p.placement.CreatedInTerm(a.claim) && !a.p.journal.HasOutlived(a.claim.UID) {
 		return nil
 	}
-	claim, err := record.ClaimOf(ctx, a.p.Client, a.stamp)
+	claim, err := objects.ClaimOf(ctx, a.p.Client, a.stamp)
 	switch {
 	case err != nil:
 		return err
 	case claim == nil:
 		return errClaimGone
-	case record.BoundElsewhere(claim):
+	case objects.BoundElsewhere(claim):
 		return errBoundToOther
 	}
 	return nil
@@ -246,7 +246,7 @@ func (a *attempt) stillWanted() error {
 
 // decide applies the policy again, because it may have changed since admission. It
 // undoes what was begun for a claim that is no longer admitted.
-func (a *attempt) decide(ctx context.Context, by datasource.Asker) error {
+func (a *attempt) decide(ctx context.Context, by copies.Asker) error {
 	a.decision = a.p.decide(a.claim, a.class, by)
 	if a.decision.Denial != nil {
 		if err := a.undoBegun(ctx); err != nil {
@@ -416,8 +416,8 @@ func (a *attempt) spec() backends.Spec {
 		Metadata:  volume.Metadata,
 		Stamp:     a.stamp,
 		Connector: a.connector,
-		ReadOnly:  record.AllReadOnly(a.claim.Spec.AccessModes),
-		Block:     record.IsBlock(a.claim),
+		ReadOnly:  objects.AllReadOnly(a.claim.Spec.AccessModes),
+		Block:     objects.IsBlock(a.claim),
 		Source:    a.source.Content,
 		CSI:       volume.Mode == policy.ModeCSI,
 
@@ -435,10 +435,10 @@ func (a *attempt) mapVolume(connected backends.Connected) (mappers.Result, error
 	if !a.isCSI() {
 		return a.mapConnection(connected)
 	}
-	a.protocol = record.ProtocolCSI
-	return record.MapCSI(record.CSIVolume{
+	a.protocol = objects.ProtocolCSI
+	return objects.MapCSI(objects.CSIVolume{
 		PVName: a.pvName, Backend: a.backend, VolumeID: connected.Volume.ID, SecretNamespace: a.p.Namespace,
-		AccessModes: a.claim.Spec.AccessModes, Block: record.IsBlock(a.claim), FSType: a.decision.Volume.FSType,
+		AccessModes: a.claim.Spec.AccessModes, Block: objects.IsBlock(a.claim), FSType: a.decision.Volume.FSType,
 		FilesystemUUIDs: a.source.FilesystemUUIDs, NeverFormat: a.source.NeverFormat,
 		Encrypted: connected.Volume.Encrypted, MultiAttach: connected.Volume.MultiAttach,
 	})
@@ -450,10 +450,10 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 		return mappers.Result{}, err
 	}
 	a.protocol = connection.Protocol()
-	request := record.MapRequest(connection, a.pvName, a.connector)
+	request := objects.MapRequest(connection, a.pvName, a.connector)
 	request.AccessModes = a.claim.Spec.AccessModes
 	request.FSType = a.decision.Volume.FSType
-	request.Block = record.IsBlock(a.claim)
+	request.Block = objects.IsBlock(a.claim)
 	request.MountOptions = a.class.MountOptions
 	request.Encrypted = connected.Volume.Encrypted
 	request.MultiAttach = connected.Volume.MultiAttach
@@ -478,9 +478,9 @@ func (a *attempt) checkHandle(mapped mappers.Result) error {
 	}
 	holder := a.p.journal.ReserveHandle(a.claim.UID, journal.Handle{Driver: csi.Driver, VolumeHandle: csi.VolumeHandle})
 	if holder != "" {
-		return mappers.HandleTaken(a.protocol, csi, record.PVNameFor(string(holder)))
+		return mappers.HandleTaken(a.protocol, csi, objects.PVNameFor(string(holder)))
 	}
-	if taken := record.OtherByHandle(a.p.Records, mapped.Source, a.pvName); taken != "" {
+	if taken := objects.OtherByHandle(a.p.Records, mapped.Source, a.pvName); taken != "" {
 		return mappers.HandleTaken(a.protocol, csi, taken)
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // claimTimes remembers since when claims could have been served, where that is later
@@ -48,7 +48,7 @@ func (p *Provisioner) measureClaim(before, after *corev1.PersistentVolumeClaim) 
 		return
 	}
 	since, known := p.claimTimes.end(after.UID)
-	if before.Status.Phase == corev1.ClaimBound || after.Spec.VolumeName != record.PVNameOf(after) {
+	if before.Status.Phase == corev1.ClaimBound || after.Spec.VolumeName != objects.PVNameOf(after) {
 		return
 	}
 	position, ok := p.ledger.PositionOf(after.UID)
@@ -74,6 +74,6 @@ func (p *Provisioner) measureClaim(before, after *corev1.PersistentVolumeClaim) 
 // claim that waits for a node gets the annotation with the provisioner's name only
 // after the node is selected.
 func (p *Provisioner) hasOurClass(claim *corev1.PersistentVolumeClaim) bool {
-	class, err := p.Classes.Get(record.ClassName(claim))
+	class, err := p.Classes.Get(objects.ClassName(claim))
 	return err == nil && p.serves(class)
 }

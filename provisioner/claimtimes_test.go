@@ -12,8 +12,8 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 )
 
 // measured returns how many claims of tenant a on a backend were seen to become Bound,
@@ -29,7 +29,7 @@ func (f *fixture) measured(tenant, backend string) (count uint64, took time.Dura
 // its two steps.
 func bound(claim *corev1.PersistentVolumeClaim) (named, bound *corev1.PersistentVolumeClaim) {
 	named = claim.DeepCopy()
-	named.Spec.VolumeName = record.PVNameOf(claim)
+	named.Spec.VolumeName = objects.PVNameOf(claim)
 	bound = named.DeepCopy()
 	bound.Status.Phase = corev1.ClaimBound
 	return named, bound
@@ -101,7 +101,7 @@ func TestTimeToBound(t *testing.T) {
 			claim := f.claim(ago(time.Hour))
 			pv, err := f.provision(claim)
 			f.must(err)
-			pv.Annotations[record.AnnotationProvisionedBy] = "test"
+			pv.Annotations[objects.AnnotationProvisionedBy] = "test"
 			followup.VolumeSeen(pv)
 			test.happen(f, claim)
 			count, took := f.measured("a", "gold")
@@ -120,8 +120,8 @@ func TestTimesOfRemovedTenantsShareOneSeries(t *testing.T) {
 	claim.CreationTimestamp = metav1.Now()
 	pv, err := f.provision(claim)
 	f.must(err)
-	pv.Annotations[record.AnnotationProvisionedBy] = "test"
-	pv.Annotations[record.AnnotationTenant], pv.Annotations[record.AnnotationBackend] = "gone", "gone-too"
+	pv.Annotations[objects.AnnotationProvisionedBy] = "test"
+	pv.Annotations[objects.AnnotationTenant], pv.Annotations[objects.AnnotationBackend] = "gone", "gone-too"
 	followup.VolumeSeen(pv)
 	_, bound := bound(claim)
 	followup.ClaimChanged(claim, bound)

@@ -10,17 +10,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 func credentialsOf(pv string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: record.SecretName(pv),
-		Labels: map[string]string{record.LabelManagedBy: record.ManagedBy}, Annotations: map[string]string{record.AnnotationForPV: pv, record.AnnotationCluster: "cluster-1"}}}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: objects.SecretName(pv),
+		Labels: map[string]string{objects.LabelManagedBy: objects.ManagedBy}, Annotations: map[string]string{objects.AnnotationForPV: pv, objects.AnnotationCluster: "cluster-1"}}}
 }
 
 func (f *fixture) hasSecret(pv string) bool {
 	f.t.Helper()
-	_, err := f.client.CoreV1().Secrets("own").Get(f.t.Context(), record.SecretName(pv), metav1.GetOptions{})
+	_, err := f.client.CoreV1().Secrets("own").Get(f.t.Context(), objects.SecretName(pv), metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		f.t.Fatal(err)
 	}
@@ -34,11 +34,11 @@ func TestCleanerRemovesOnlyWhatNothingCanNeed(t *testing.T) {
 	}
 	pv := func(volume string) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", Annotations: map[string]string{
-			record.AnnotationProvisionedBy: "test", record.AnnotationVolume: volume, record.AnnotationBackend: "gold", record.AnnotationCluster: "cluster-1", record.AnnotationClaimUID: "uid-1", record.AnnotationConnector: "{}",
+			objects.AnnotationProvisionedBy: "test", objects.AnnotationVolume: volume, objects.AnnotationBackend: "gold", objects.AnnotationCluster: "cluster-1", objects.AnnotationClaimUID: "uid-1", objects.AnnotationConnector: "{}",
 		}}}
 	}
 	foreign := func() *corev1.PersistentVolume {
-		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", Annotations: map[string]string{record.AnnotationProvisionedBy: "cinder.csi.openstack.org"}}}
+		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", Annotations: map[string]string{objects.AnnotationProvisionedBy: "cinder.csi.openstack.org"}}}
 	}
 	for _, c := range []struct {
 		name    string

@@ -17,7 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // newCSIFixture returns a fixture whose rule for StorageClass one is in mode csi.
@@ -83,24 +83,24 @@ func TestClaimInModeCSIGetsAVolumeOfTheDriver(t *testing.T) {
 			}
 			secret, err := f.client.CoreV1().Secrets("own").Get(t.Context(), "pvc-uid-1-node", metav1.GetOptions{})
 			f.must(err)
-			if len(secret.Data) != 0 || secret.Type != corev1.SecretTypeOpaque || !record.IsSecretOf(secret, pv.Name) || secret.Annotations[record.AnnotationCluster] != "cluster-1" {
+			if len(secret.Data) != 0 || secret.Type != corev1.SecretTypeOpaque || !objects.IsSecretOf(secret, pv.Name) || secret.Annotations[objects.AnnotationCluster] != "cluster-1" {
 				t.Errorf("secret %+v", secret)
 			}
 			for key, want := range map[string]string{
-				record.AnnotationVolume: "volume-1", record.AnnotationBackend: "gold", record.AnnotationTenant: "a", record.AnnotationRule: "tenants[0].classes[1]",
-				record.AnnotationProtocol: "csi", record.AnnotationConnector: "", record.AnnotationSecret: "pvc-uid-1-node", record.AnnotationSecretNamespace: "own",
+				objects.AnnotationVolume: "volume-1", objects.AnnotationBackend: "gold", objects.AnnotationTenant: "a", objects.AnnotationRule: "tenants[0].classes[1]",
+				objects.AnnotationProtocol: "csi", objects.AnnotationConnector: "", objects.AnnotationSecret: "pvc-uid-1-node", objects.AnnotationSecretNamespace: "own",
 			} {
 				if got := pv.Annotations[key]; got != want {
 					t.Errorf("annotation %s is %q, want %q", key, got, want)
 				}
 			}
-			if _, has := pv.Annotations[record.AnnotationConnector]; has {
+			if _, has := pv.Annotations[objects.AnnotationConnector]; has {
 				t.Error("it records a connector")
 			}
 			if len(gold.specs) != 1 || !gold.specs[0].CSI {
 				t.Errorf("requested %+v", gold.specs)
 			}
-			origin, err := record.OriginOf(pv)
+			origin, err := objects.OriginOf(pv)
 			if err != nil || !origin.CSI {
 				t.Errorf("origin %+v, %v", origin, err)
 			}
@@ -176,7 +176,7 @@ func TestCopyNamesTheFilesystemsOfItsLineage(t *testing.T) {
 		})
 		pv, err := f.provision(claim)
 		f.must(err)
-		pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = types.UID("pv-of-"+uid), "test"
+		pv.UID, pv.Annotations[objects.AnnotationProvisionedBy] = types.UID("pv-of-"+uid), "test"
 		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
 		f.store(pv)
 		f.must(f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), claim.Namespace, claim.Name))
@@ -224,7 +224,7 @@ func TestCopyNamesTheFilesystemsOfItsLineage(t *testing.T) {
 		t.Errorf("events %q", events)
 	}
 	// An administrator records the UUID of its filesystem.
-	native.Annotations[record.AnnotationFilesystemUUIDs] = "6F3D7F7C-8b0f-4b43-8d4e-3f3b9d3f6a11"
+	native.Annotations[objects.AnnotationFilesystemUUIDs] = "6F3D7F7C-8b0f-4b43-8d4e-3f3b9d3f6a11"
 	f.store(native)
 	f.SourceChanged("team-a", "native")
 	f.wantRequeued("fifth")
@@ -235,7 +235,7 @@ func TestCopyNamesTheFilesystemsOfItsLineage(t *testing.T) {
 
 func TestStorageClassMayNameTheDriver(t *testing.T) {
 	ofDriver := func(c *corev1.PersistentVolumeClaim) {
-		c.Annotations[record.AnnotationStorageProvisioner] = wire.DriverName
+		c.Annotations[objects.AnnotationStorageProvisioner] = wire.DriverName
 	}
 	f := newFixture(t)
 	f.class.Provisioner = wire.DriverName
@@ -355,7 +355,7 @@ func TestDeletionInModeCSIIsRetriedWithoutAWatch(t *testing.T) {
 func TestPersistentVolumeInModeCSIWithAnotherHandleIsDamaged(t *testing.T) {
 	f := newCSIFixture(t)
 	pv := f.recorded()
-	pv.Annotations[record.AnnotationVolume] = "volume-2"
+	pv.Annotations[objects.AnnotationVolume] = "volume-2"
 	const want = `PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/volume-id and standalone-cinder.openstack.org/backend make the handle "gold/volume-2", but spec.csi.volumeHandle has "gold/volume-1"; nothing is deleted until it is fixed`
 	if err := f.delete(pv); err == nil || err.Error() != want {
 		t.Errorf("error %v", err)

@@ -14,13 +14,13 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
 // ShouldDelete keeps the library from starting a deletion while the replica
@@ -33,7 +33,7 @@ func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVol
 	_, end := p.watch(ctx, "the worker that examines PersistentVolume %s", pv.Name)
 	defer end()
 	since := p.parked.now()
-	origin, err := record.OriginOf(pv)
+	origin, err := objects.OriginOf(pv)
 	if !mayRelease(pv) || err != nil || p.journal.IsRemoved(pv.UID) {
 		// The library makes the same check, or Delete reports what is wrong.
 		return true
@@ -79,9 +79,9 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	deletion := &deletion{p: p, pv: pv, started: started, since: p.parked.now()}
 	ctx, end := p.watch(ctx, "the worker that deletes PersistentVolume %s", pv.Name)
 	defer end()
-	ctx, deletion.requests = trail.WithRequestIDs(ctx)
+	ctx, deletion.requests = requestids.WithRequestIDs(ctx)
 	defer deletion.endTurn()
-	ctx, span := p.Tracer.Start(ctx, string(record.MadeFor(pv)), "delete", tracing.PersistentVolume.String(pv.Name))
+	ctx, span := p.Tracer.Start(ctx, string(objects.MadeFor(pv)), "delete", tracing.PersistentVolume.String(pv.Name))
 	err := deletion.run(ctx)
 	span.Note(tracing.Tenant.String(deletion.origin.Tenant), tracing.Backend.String(deletion.origin.Backend), tracing.Volume.String(deletion.origin.VolumeID))
 	endSpan(span, err)
@@ -102,15 +102,15 @@ type deletion struct {
 	// since is taken before the first decision, so that no trigger after it is
 	// missed.
 	since  parking.Moment
-	origin record.Origin
+	origin objects.Origin
 	// working means that the deletion's turn has begun.
 	working  bool
-	requests *trail.RequestIDs
+	requests *requestids.RequestIDs
 }
 
 // run takes a deletion through all its steps, one line for each.
 func (d *deletion) run(ctx context.Context) (err error) {
-	if d.origin, err = record.OriginOf(d.pv); err != nil {
+	if d.origin, err = objects.OriginOf(d.pv); err != nil {
 		return err
 	}
 	if err := d.p.mayDelete(d.pv, d.origin); err != nil {
@@ -127,7 +127,7 @@ func (d *deletion) run(ctx context.Context) (err error) {
 		d.p.journal.NoteRemoved(d.pv.UID)
 		d.logRemoved()
 	}
-	if err := record.Delete(ctx, d.p.Client, d.pv); err != nil {
+	if err := objects.Delete(ctx, d.p.Client, d.pv); err != nil {
 		return err
 	}
 	d.p.journal.NoteDeleted(d.pv.UID)
@@ -169,7 +169,7 @@ func (d *deletion) locate(ctx context.Context) error {
 // That provisioner knew only one backend and recorded none. Only a volume that is found
 // can be deleted: that no backend has it proves nothing, because its backend may be
 // missing from the policy.
-func (p *Provisioner) locateHistoric(ctx context.Context, origin *record.Origin) (string, error) {
+func (p *Provisioner) locateHistoric(ctx context.Context, origin *objects.Origin) (string, error) {
 	names := p.Backends.Names()
 	var silent []error
 	for _, name := range names {
@@ -187,7 +187,7 @@ func (p *Provisioner) locateHistoric(ctx context.Context, origin *record.Origin)
 	if err := errors.Join(silent...); err != nil {
 		return "", fmt.Errorf("looking for volume %s of the historic provisioner: %w", origin.VolumeID, err)
 	}
-	return "", &record.DamagedError{Message: fmt.Sprintf(
+	return "", &objects.DamagedError{Message: fmt.Sprintf(
 		"volume %s of the historic provisioner is at none of the policy's backends (%s); add its backend, or, if the volume is gone, remove PersistentVolume %s by hand",
 		origin.VolumeID, strings.Join(names, ", "), origin.PVName)}
 }
@@ -195,15 +195,15 @@ func (p *Provisioner) locateHistoric(ctx context.Context, origin *record.Origin)
 // pinHistoric records on the PersistentVolume where its volume was found, before
 // anything is deleted. A later attempt that does not find the volume there knows
 // that it is gone.
-func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *record.Origin, backend string) error {
+func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *objects.Origin, backend string) error {
 	volumes, err := p.Backends.Volumes(backend)
 	if err != nil {
 		return err
 	}
 	at := volumes.Place()
-	annotations := map[string]string{record.AnnotationBackend: backend}
-	maps.Copy(annotations, record.PlaceAnnotations(at))
-	if err := record.Annotate(ctx, p.Client, pv, annotations); err != nil {
+	annotations := map[string]string{objects.AnnotationBackend: backend}
+	maps.Copy(annotations, objects.PlaceAnnotations(at))
+	if err := objects.Annotate(ctx, p.Client, pv, annotations); err != nil {
 		return fmt.Errorf("cannot record backend %s on PersistentVolume %s: %w", backend, pv.Name, err)
 	}
 	origin.Backend, origin.Place = backend, at
@@ -216,10 +216,10 @@ func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
 	target := d.p.targetOf(d.pv, d.origin)
 	target.Permit = release.Permit
 	target.Found = func(ctx context.Context, at cinder.Place) error {
-		return record.NotePlace(ctx, d.p.Client, d.pv, at)
+		return objects.NotePlace(ctx, d.p.Client, d.pv, at)
 	}
 	if err := volumes.Remove(ctx, target); err != nil {
-		return record.WithRemedy(err, d.origin)
+		return objects.WithRemedy(err, d.origin)
 	}
 	if release.IsProven() {
 		return nil
@@ -243,8 +243,8 @@ func (d *deletion) succeeded(time.Duration) { d.p.parked.volumes.Forget(d.pv.UID
 // logRemoved writes the line of the audit trail. The volume is gone, even if Kubernetes
 // does not answer what became of the object.
 func (d *deletion) logRemoved() {
-	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", trail.ClaimOf(d.pv), "claimUID", d.origin.ClaimUID,
-		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "sizeGiB", trail.SizeOf(d.pv),
+	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", requestids.ClaimOf(d.pv), "claimUID", d.origin.ClaimUID,
+		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "sizeGiB", requestids.SizeOf(d.pv),
 		"requestID", d.requests.OfDelete(), "durationSeconds", time.Since(d.started).Seconds())
 }
 
@@ -255,9 +255,9 @@ func (d *deletion) observe(outcome string, took time.Duration) {
 // setAside ends deletions that a user has called off, and parks those that wait for a
 // node or for the volume's snapshots.
 func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
-	var changed *proof.ChangedError
-	var inUse *proof.InUseError
-	var attached *proof.AttachedError
+	var changed *removal.ChangedError
+	var inUse *removal.InUseError
+	var attached *removal.AttachedError
 	switch {
 	case errors.As(err, &changed):
 		d.p.parked.reportOnPV(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
@@ -298,7 +298,7 @@ func triggersAt(backend string) []parking.Trigger {
 
 // parkForNodes parks a deletion until the nodes have released the volume.
 func (p *Provisioner) parkForNodes(pv *corev1.PersistentVolume, users []string, since parking.Moment) {
-	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&proof.InUseError{PV: pv.Name, Nodes: users}).Error())
+	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&removal.InUseError{PV: pv.Name, Nodes: users}).Error())
 	triggers := make([]parking.Trigger, len(users))
 	for i, node := range users {
 		triggers[i] = parking.Trigger{Kind: parking.Node, Name: node}
@@ -308,8 +308,8 @@ func (p *Provisioner) parkForNodes(pv *corev1.PersistentVolume, users []string, 
 
 // attachedTo returns why a volume of the CSI driver may not be removed according to the
 // cache of VolumeAttachments; nil if it shows none.
-func (p *Provisioner) attachedTo(pv *corev1.PersistentVolume) *proof.AttachedError {
-	if !record.IsCSI(pv) {
+func (p *Provisioner) attachedTo(pv *corev1.PersistentVolume) *removal.AttachedError {
+	if !objects.IsCSI(pv) {
 		return nil
 	}
 	// Delete asks again, and reports errors.
@@ -317,11 +317,11 @@ func (p *Provisioner) attachedTo(pv *corev1.PersistentVolume) *proof.AttachedErr
 	if err != nil || len(attachments) == 0 {
 		return nil
 	}
-	return &proof.AttachedError{PV: pv.Name, Attachments: attachments}
+	return &removal.AttachedError{PV: pv.Name, Attachments: attachments}
 }
 
 // parkForAttachments parks a deletion until Kubernetes has detached the volume.
-func (p *Provisioner) parkForAttachments(pv *corev1.PersistentVolume, attached *proof.AttachedError, since parking.Moment) {
+func (p *Provisioner) parkForAttachments(pv *corev1.PersistentVolume, attached *removal.AttachedError, since parking.Moment) {
 	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonStillAttached, attached.Error())
 	var triggers []parking.Trigger
 	for _, attachment := range attached.Attachments {
@@ -333,10 +333,10 @@ func (p *Provisioner) parkForAttachments(pv *corev1.PersistentVolume, attached *
 // mayDelete rejects PersistentVolumes whose volume may also belong elsewhere: one that
 // came from another cluster, perhaps with a backup, and one that names an unstamped
 // volume that another PersistentVolume also names.
-func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin record.Origin) error {
+func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin objects.Origin) error {
 	if !origin.Historic {
 		if origin.Cluster != p.Cluster {
-			return record.Damaged(pv, record.AnnotationCluster, fmt.Sprintf("is %q, but this cluster's ID is %q: the volume belongs to the other cluster", origin.Cluster, p.Cluster))
+			return objects.Damaged(pv, objects.AnnotationCluster, fmt.Sprintf("is %q, but this cluster's ID is %q: the volume belongs to the other cluster", origin.Cluster, p.Cluster))
 		}
 		return nil
 	}
@@ -345,16 +345,16 @@ func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin record.Origi
 		return err
 	}
 	for _, other := range all {
-		if other.UID != pv.UID && (other.Annotations[record.HistoricVolume] == origin.VolumeID || other.Annotations[record.AnnotationVolume] == origin.VolumeID) {
-			return record.Damaged(pv, record.HistoricVolume, fmt.Sprintf("names volume %s, and so does PersistentVolume %s", origin.VolumeID, other.Name))
+		if other.UID != pv.UID && (other.Annotations[objects.HistoricVolume] == origin.VolumeID || other.Annotations[objects.AnnotationVolume] == origin.VolumeID) {
+			return objects.Damaged(pv, objects.HistoricVolume, fmt.Sprintf("names volume %s, and so does PersistentVolume %s", origin.VolumeID, other.Name))
 		}
 	}
 	return nil
 }
 
 // releaseOf begins the proof that the program may remove a released volume.
-func (p *Provisioner) releaseOf(pv *corev1.PersistentVolume, volumeID string) *proof.Release {
-	return proof.NewRelease(proof.ReleaseOptions{Client: p.Client, PersistentVolumes: p.PersistentVolumes, Nodes: p.Nodes, Attachments: p.Nodes}, pv, volumeID)
+func (p *Provisioner) releaseOf(pv *corev1.PersistentVolume, volumeID string) *removal.Release {
+	return removal.NewRelease(removal.ReleaseOptions{Client: p.Client, PersistentVolumes: p.PersistentVolumes, Nodes: p.Nodes, Attachments: p.Nodes}, pv, volumeID)
 }
 
 // The reasons of events when a deletion waits for a node, or for Kubernetes to detach

@@ -17,7 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // escapePolicy has two tenants that select their namespaces by labels. Each has a
@@ -137,13 +137,13 @@ func TestEscapeByAnnotationsOrLabelsOfAClaimDecidesNothing(t *testing.T) {
 		t.Fatalf("the rule's volume type is not used: %+v", plainSpec)
 	}
 	foreign := map[string]string{
-		record.AnnotationVolume: "volume-of-b", record.AnnotationBackend: "silver", record.AnnotationTenant: "b", record.AnnotationRule: "tenants[1].classes[0]",
-		record.AnnotationProtocol: "rbd", record.AnnotationConnector: `{"host":"evil"}`, record.AnnotationCluster: "cluster-2", record.AnnotationClaimUID: "uid-of-b",
-		record.AnnotationRevision: "0", record.AnnotationSecret: "admin", record.AnnotationSecretNamespace: "kube-system", record.AnnotationForPV: "pvc-of-b",
-		record.AnnotationProvisionedBy: "other", record.HistoricVolume: "volume-of-b", record.HistoricIdentity: "some-pod",
+		objects.AnnotationVolume: "volume-of-b", objects.AnnotationBackend: "silver", objects.AnnotationTenant: "b", objects.AnnotationRule: "tenants[1].classes[0]",
+		objects.AnnotationProtocol: "rbd", objects.AnnotationConnector: `{"host":"evil"}`, objects.AnnotationCluster: "cluster-2", objects.AnnotationClaimUID: "uid-of-b",
+		objects.AnnotationRevision: "0", objects.AnnotationSecret: "admin", objects.AnnotationSecretNamespace: "kube-system", objects.AnnotationForPV: "pvc-of-b",
+		objects.AnnotationProvisionedBy: "other", objects.HistoricVolume: "volume-of-b", objects.HistoricIdentity: "some-pod",
 		"k8s.io/CloneOf": "team-b/data", "smartclone": "true", "type": "hdd", "availability": "az2", "fsType": "ext2",
 		"csi.storage.k8s.io/fstype": "ext2", "csi.storage.k8s.io/pv/name": "pvc-of-b", "csi.storage.k8s.io/pvc/namespace": "team-b",
-		record.AnnotationBetaStorageProvisioner: "other", "volume.kubernetes.io/selected-node": "node-of-b", "a": "no", "b": "yes",
+		objects.AnnotationBetaStorageProvisioner: "other", "volume.kubernetes.io/selected-node": "node-of-b", "a": "no", "b": "yes",
 	}
 	for _, key := range slices.Sorted(maps.Keys(foreign)) {
 		t.Run(key, func(t *testing.T) {
@@ -302,7 +302,7 @@ func TestEscapeThroughLabelsThatGoWhileCinderIsAskedIsFinished(t *testing.T) {
 			f.backends["gold"].onCall = func() { f.label(labels); f.cacheLabels(labels) }
 			pv, err := f.provision(f.claim(nil))
 			f.must(err)
-			if pv.Annotations[record.AnnotationTenant] != "a" || pv.Annotations[record.AnnotationBackend] != "gold" {
+			if pv.Annotations[objects.AnnotationTenant] != "a" || pv.Annotations[objects.AnnotationBackend] != "gold" {
 				t.Errorf("annotations %v", pv.Annotations)
 			}
 		})
@@ -346,10 +346,10 @@ func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testin
 			switch {
 			case pv == nil && !undone:
 				t.Errorf("the volume is left at Cinder, and the claim is denied; the backend was called: %s", strings.Join(gold.calls, "; "))
-			case pv != nil && pv.Annotations[record.AnnotationTenant] != "a" && !undone:
-				t.Errorf("the volume that was created for tenant a is given to tenant %s", pv.Annotations[record.AnnotationTenant])
-			case pv != nil && pv.Annotations[record.AnnotationTenant] == "b" && pv.Annotations[record.AnnotationBackend] != c.ofB:
-				t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[record.AnnotationBackend])
+			case pv != nil && pv.Annotations[objects.AnnotationTenant] != "a" && !undone:
+				t.Errorf("the volume that was created for tenant a is given to tenant %s", pv.Annotations[objects.AnnotationTenant])
+			case pv != nil && pv.Annotations[objects.AnnotationTenant] == "b" && pv.Annotations[objects.AnnotationBackend] != c.ofB:
+				t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[objects.AnnotationBackend])
 			}
 		})
 	}
@@ -405,8 +405,8 @@ func TestEscapeByAStampInAnothersBackendDrawsNoClaimThere(t *testing.T) {
 			f.count()
 			claim := f.claim(nil)
 			if f.ShouldProvision(t.Context(), claim) {
-				if pv, err := f.provision(claim); err == nil && pv.Annotations[record.AnnotationBackend] != "silver" {
-					t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[record.AnnotationBackend])
+				if pv, err := f.provision(claim); err == nil && pv.Annotations[objects.AnnotationBackend] != "silver" {
+					t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[objects.AnnotationBackend])
 				}
 			}
 			for _, call := range f.backends["gold"].calls {
@@ -465,8 +465,8 @@ func TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing(t *testing.T) {
 	f.must(err)
 	f.backends["gold"].calls = nil
 	pv.UID = "pv-uid"
-	pv.Annotations[record.AnnotationProvisionedBy] = "test"
-	pv.Annotations[record.AnnotationCluster] = "cluster-2"
+	pv.Annotations[objects.AnnotationProvisionedBy] = "test"
+	pv.Annotations[objects.AnnotationCluster] = "cluster-2"
 	if err := f.delete(pv); err == nil {
 		t.Error("the deletion of another cluster's volume succeeded")
 	}
@@ -479,7 +479,7 @@ func TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing(t *testing.T) {
 func TestEscapeByAHistoricPersistentVolumeDeletesNoVolumeOfAnother(t *testing.T) {
 	historic := func(name string) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Annotations: map[string]string{
-			record.HistoricIdentity: "x", record.HistoricVolume: "volume-9", record.AnnotationProvisionedBy: "test"}}}
+			objects.HistoricIdentity: "x", objects.HistoricVolume: "volume-9", objects.AnnotationProvisionedBy: "test"}}}
 	}
 	used, released := historic("used"), historic("released")
 	used.Status.Phase, released.Status.Phase = corev1.VolumeBound, corev1.VolumeReleased

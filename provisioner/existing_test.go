@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // TestReadExistingAgreesWithAdmission: the review of existing claims must make
@@ -46,7 +46,7 @@ func TestReadExistingAgreesWithAdmission(t *testing.T) {
 			f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(other))
 			admitted := f.ShouldProvision(t.Context(), claim)
 
-			existing, err := record.ReadExisting(t.Context(), fake.NewClientset(claim, f.class, other), "test")
+			existing, err := objects.ReadExisting(t.Context(), fake.NewClientset(claim, f.class, other), "test")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,9 +72,9 @@ func TestReadExistingCountsAsTheLedger(t *testing.T) {
 	recorded := func(name, claimUID, cluster string) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
-				record.AnnotationProvisionedBy: "test", record.AnnotationVolume: "volume-" + name, record.AnnotationBackend: "gold",
-				record.AnnotationTenant: "a", record.AnnotationRule: "tenants[0].classes[1]", record.AnnotationConnector: "{}",
-				record.AnnotationCluster: cluster, record.AnnotationClaimUID: claimUID,
+				objects.AnnotationProvisionedBy: "test", objects.AnnotationVolume: "volume-" + name, objects.AnnotationBackend: "gold",
+				objects.AnnotationTenant: "a", objects.AnnotationRule: "tenants[0].classes[1]", objects.AnnotationConnector: "{}",
+				objects.AnnotationCluster: cluster, objects.AnnotationClaimUID: claimUID,
 			}},
 			Spec: corev1.PersistentVolumeSpec{StorageClassName: "fast", Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}},
 		}
@@ -82,7 +82,7 @@ func TestReadExistingCountsAsTheLedger(t *testing.T) {
 	failed := recorded("pvc-uid-data", "uid-data", "cluster-1")
 	failed.Status.Phase = corev1.VolumeFailed
 	historic := recorded("old", "", "")
-	historic.Annotations = map[string]string{record.AnnotationProvisionedBy: "test", record.HistoricIdentity: "x", record.HistoricVolume: "volume-9", record.AnnotationBackend: "gold"}
+	historic.Annotations = map[string]string{objects.AnnotationProvisionedBy: "test", objects.HistoricIdentity: "x", objects.HistoricVolume: "volume-9", objects.AnnotationBackend: "gold"}
 	volumes := []runtime.Object{failed, recorded("pvc-uid-other", "uid-other", "cluster-0"), recorded("imported-3", "", "cluster-1"), historic}
 	f := newFixture(t)
 	for _, pv := range volumes {
@@ -92,7 +92,7 @@ func TestReadExistingCountsAsTheLedger(t *testing.T) {
 	if want != (policy.Usage{Volumes: 1, Gigabytes: 2}) {
 		t.Fatalf("the ledger counts %+v", want)
 	}
-	existing, err := record.ReadExisting(t.Context(), fake.NewClientset(volumes...), "test")
+	existing, err := objects.ReadExisting(t.Context(), fake.NewClientset(volumes...), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

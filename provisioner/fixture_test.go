@@ -35,11 +35,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 const testPolicy = `
@@ -314,7 +314,7 @@ type fixture struct {
 const iscsiDocument = `{"driver_volume_type": "iscsi", "data": {"target_portal": "10.0.0.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume-1",
   "target_lun": 1, "auth_method": "CHAP", "auth_username": "user", "auth_password": "hush-hush-hush"}}`
 
-func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
+func newFixture(t *testing.T, existing ...runtime.Object) *fixture {
 	t.Helper()
 	parsed, err := policy.Parse([]byte(testPolicy), "policy.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
@@ -327,7 +327,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	f := &fixture{
 		t:        t,
 		backends: fakeBackends{"gold": {document: iscsiDocument}, "silver": {document: iscsiDocument}},
-		client:   fake.NewClientset(objects...),
+		client:   fake.NewClientset(existing...),
 		events:   eventrecord.NewFakeRecorder(20),
 		stop:     make(chan struct{}),
 		class:    &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Provisioner: "test"},
@@ -335,9 +335,9 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	f.current.Store(parsed)
 	f.factory = informers.NewSharedInformerFactory(f.client, 0)
 	volumes := f.factory.Core().V1().PersistentVolumes().Informer()
-	f.must(volumes.AddIndexers(record.Indexers()))
+	f.must(volumes.AddIndexers(objects.Indexers()))
 	claims := f.factory.Core().V1().PersistentVolumeClaims().Informer()
-	f.must(claims.AddIndexers(record.ClaimIndexers()))
+	f.must(claims.AddIndexers(objects.ClaimIndexers()))
 	f.nodes = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.NodeIndexers())
 	f.attachments = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeuse.AttachmentIndexers())
 	requeued := func(name string) {
@@ -423,7 +423,7 @@ func (f *fixture) claim(change func(*corev1.PersistentVolumeClaim)) *corev1.Pers
 	f.t.Helper()
 	class := f.class.Name
 	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: types.UID("uid-1"), ResourceVersion: versionInTerm, Annotations: map[string]string{record.AnnotationStorageProvisioner: "test"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: types.UID("uid-1"), ResourceVersion: versionInTerm, Annotations: map[string]string{objects.AnnotationStorageProvisioner: "test"}},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class,
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
@@ -453,7 +453,7 @@ func (f *fixture) noteEarlier(claims ...*corev1.PersistentVolumeClaim) {
 	for i, claim := range claims {
 		uids[i] = claim.UID
 	}
-	f.NoteEarlier(record.NewEarlierClaims(versionOfTerm, uids))
+	f.NoteEarlier(objects.NewEarlierClaims(versionOfTerm, uids))
 }
 
 // useBackends gives the Provisioner other backends.
@@ -523,7 +523,7 @@ func (f *fixture) released(pv *corev1.PersistentVolume) {
 		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 	}
 	if pv.Spec.ClaimRef == nil {
-		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: types.UID(pv.Annotations[record.AnnotationClaimUID])}
+		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: types.UID(pv.Annotations[objects.AnnotationClaimUID])}
 	}
 	f.store(pv)
 }

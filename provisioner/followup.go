@@ -16,11 +16,11 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
 // Followup finishes what the library leaves unfinished: it completes volumes whose
@@ -61,8 +61,8 @@ const (
 	completion followupKind = "complete" // a PersistentVolume's volume: pv
 	rebind     followupKind = "rebind"   // a PersistentVolume that has another claim: pv; or whose volume's stamp has: pv, volume
 	undo       followupKind = "undo"     // what was begun for a claim: claim
-	removal    followupKind = "remove"   // one volume of a claim: claim, backend, volume
-	mark       followupKind = "mark"     // one volume of a claim: as for removal, and place
+	removeOne  followupKind = "remove"   // one volume of a claim: claim, backend, volume
+	mark       followupKind = "mark"     // one volume of a claim: as for removeOne, and place
 )
 
 func completionOf(pvName string) task { return unique.Make(followup{kind: completion, pv: pvName}) }
@@ -70,10 +70,10 @@ func completionOf(pvName string) task { return unique.Make(followup{kind: comple
 func undoOf(claim types.UID) task { return unique.Make(followup{kind: undo, claim: claim}) }
 
 func removalOf(claim types.UID, backend, volumeID string) task {
-	return unique.Make(followup{kind: removal, claim: claim, backend: backend, volume: volumeID})
+	return unique.Make(followup{kind: removeOne, claim: claim, backend: backend, volume: volumeID})
 }
 
-func markOf(origin record.Origin) task {
+func markOf(origin objects.Origin) task {
 	return unique.Make(followup{kind: mark, claim: types.UID(origin.ClaimUID), backend: origin.Backend, volume: origin.VolumeID, place: origin.Place})
 }
 
@@ -99,7 +99,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	}
 	switch ref := pv.Spec.ClaimRef; {
 	case f.provisioner.isMine(pv):
-		f.provisioner.finish(record.MadeFor(pv))
+		f.provisioner.finish(objects.MadeFor(pv))
 	case ref == nil:
 	default:
 		// Another provisioner serves the claim, perhaps with a PersistentVolume of that
@@ -108,7 +108,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 			f.loop.Queue.Add(undoOf(ref.UID))
 		}
 	}
-	if _, stale := f.provisioner.staleRecord(pv); stale || slices.Contains(pv.Finalizers, record.Finalizer) ||
+	if _, stale := f.provisioner.staleRecord(pv); stale || slices.Contains(pv.Finalizers, objects.Finalizer) ||
 		f.wantsCompletion(pv) && !f.awaitListing(pv) && !f.isComplete(pv) {
 		f.loop.Queue.Add(completionOf(pv.Name))
 	}
@@ -122,7 +122,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 // shows that nearly all volumes need nothing. If it fails, every one is completed, of
 // whatever age. See docs/decisions.md, "Proof before an unrecorded volume is removed".
 func (f *Followup) awaitListing(pv *corev1.PersistentVolume) bool {
-	backend := pv.Annotations[record.AnnotationBackend]
+	backend := pv.Annotations[objects.AnnotationBackend]
 	if f.provisioner.placement.IsCounted(backend) || !slices.Contains(f.provisioner.Backends.Names(), backend) {
 		return false
 	}
@@ -163,7 +163,7 @@ func (f *Followup) hasListed(backend string) bool {
 // isComplete notes that a PersistentVolume's volume is in use if the term's listing
 // shows it.
 func (f *Followup) isComplete(pv *corev1.PersistentVolume) bool {
-	origin, err := record.OriginOf(pv)
+	origin, err := objects.OriginOf(pv)
 	if err != nil {
 		return false
 	}
@@ -185,17 +185,17 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 	f.mu.Lock()
 	completed := f.completed[pv.UID]
 	delete(f.completed, pv.UID)
-	delete(f.unlisted[pv.Annotations[record.AnnotationBackend]], pv.Name)
+	delete(f.unlisted[pv.Annotations[objects.AnnotationBackend]], pv.Name)
 	f.mu.Unlock()
 	if removed || !f.provisioner.isMine(pv) {
 		return
 	}
-	origin, err := record.OriginOf(pv)
+	origin, err := objects.OriginOf(pv)
 	if err != nil {
 		return
 	}
-	f.provisioner.Logger.Info("Kept the volume of a PersistentVolume that was deleted", "tenant", origin.Tenant, "claim", trail.ClaimOf(pv), "claimUID", origin.ClaimUID,
-		"persistentVolume", pv.Name, "backend", origin.Backend, "volume", origin.VolumeID, "protocol", origin.Protocol, "sizeGiB", trail.SizeOf(pv))
+	f.provisioner.Logger.Info("Kept the volume of a PersistentVolume that was deleted", "tenant", origin.Tenant, "claim", requestids.ClaimOf(pv), "claimUID", origin.ClaimUID,
+		"persistentVolume", pv.Name, "backend", origin.Backend, "volume", origin.VolumeID, "protocol", origin.Protocol, "sizeGiB", requestids.SizeOf(pv))
 	if !completed {
 		f.loop.Queue.Add(markOf(origin))
 	}
@@ -205,7 +205,7 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 	f.provisioner.claimTimes.end(claim.UID)
 	f.provisioner.placement.NoteGone(claim)
-	if record.AwaitsImport(claim) {
+	if objects.AwaitsImport(claim) {
 		f.provisioner.secrets.ImportEnded()
 	}
 	f.loop.Queue.Add(undoOf(claim.UID))
@@ -222,7 +222,7 @@ func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	}
 	switch {
 	case before.Spec.VolumeName == after.Spec.VolumeName:
-	case record.BoundElsewhere(after):
+	case objects.BoundElsewhere(after):
 		f.ClaimGone(after)
 	default:
 		f.provisioner.parked.admitted(after.UID)
@@ -296,17 +296,17 @@ func (f *Followup) tenantAndBackend(item followup) (tenant, backend string) {
 	if err != nil {
 		return "", ""
 	}
-	return pv.Annotations[record.AnnotationTenant], pv.Annotations[record.AnnotationBackend]
+	return pv.Annotations[objects.AnnotationTenant], pv.Annotations[objects.AnnotationBackend]
 }
 
 func (f *Followup) do(ctx context.Context, item followup) (err error) {
-	claim := cmp.Or(string(item.claim), strings.TrimPrefix(item.pv, record.PVNamePrefix))
-	ctx, span := f.provisioner.Tracer.Start(ctx, claim, string(item.kind), tracing.PersistentVolume.String(record.PVNameFor(claim)))
+	claim := cmp.Or(string(item.claim), strings.TrimPrefix(item.pv, objects.PVNamePrefix))
+	ctx, span := f.provisioner.Tracer.Start(ctx, claim, string(item.kind), tracing.PersistentVolume.String(objects.PVNameFor(claim)))
 	defer func() { endSpan(span, err) }()
 	switch item.kind {
 	case mark:
 		return f.provisioner.markRecorded(ctx, item)
-	case removal:
+	case removeOne:
 		return f.provisioner.removeDuplicate(ctx, item)
 	case undo:
 		return f.provisioner.claimGone(ctx, item.claim)
@@ -335,9 +335,9 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		}
 	}
 	if !f.wantsCompletion(pv) {
-		return record.RemoveFinalizer(ctx, p.Client, pv)
+		return objects.RemoveFinalizer(ctx, p.Client, pv)
 	}
-	origin, err := record.OriginOf(pv)
+	origin, err := objects.OriginOf(pv)
 	if err != nil {
 		return err
 	}
@@ -349,7 +349,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		// No pod uses it, and an administrator may have detached it on purpose.
 		err = volumes.Mark(p.OnBehalfOf(ctx, origin.Tenant), origin.Target())
 	} else {
-		err = volumes.Complete(p.OnBehalfOf(ctx, origin.Tenant), p.targetOf(pv, origin), record.ReadOnly(pv))
+		err = volumes.Complete(p.OnBehalfOf(ctx, origin.Tenant), p.targetOf(pv, origin), objects.ReadOnly(pv))
 	}
 	switch cinder.KindOf(err) {
 	case "":
@@ -357,14 +357,14 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 			p.removeDuplicates(volumes, origin)
 		}
 	case backends.KindElsewhere:
-		err = record.WithRemedy(err, origin)
+		err = objects.WithRemedy(err, origin)
 		p.Recorder.Event(pv, corev1.EventTypeWarning, "VolumeElsewhere", err.Error())
 	case cinder.KindNotFound:
 		p.Recorder.Eventf(pv, corev1.EventTypeWarning, "VolumeMissing", "volume %s no longer exists at backend %s; its data is lost unless the storage array has a copy", origin.VolumeID, origin.Backend)
 		err = nil
 	}
 	if err != nil {
-		if failed := record.AddFinalizer(ctx, p.Client, pv); failed != nil {
+		if failed := objects.AddFinalizer(ctx, p.Client, pv); failed != nil {
 			return errors.Join(err, failed)
 		}
 		if cinder.IsKind(err, backends.KindRestored) {
@@ -372,7 +372,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 		}
 		return err
 	}
-	if err := record.RemoveFinalizer(ctx, p.Client, pv); err != nil {
+	if err := objects.RemoveFinalizer(ctx, p.Client, pv); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -381,7 +381,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	return nil
 }
 
-func (p *Provisioner) targetOf(pv *corev1.PersistentVolume, origin record.Origin) backends.Target {
+func (p *Provisioner) targetOf(pv *corev1.PersistentVolume, origin objects.Origin) backends.Target {
 	target := origin.Target()
 	target.Stamp.ClusterUID = p.ClusterUID
 	target.RecordedAt, target.PVUID = pv.CreationTimestamp.Time, string(pv.UID)

@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // recorded provisions a volume and adds its PersistentVolume to the API server
@@ -26,7 +26,7 @@ func (f *fixture) recorded() *corev1.PersistentVolume {
 	pv, err := f.provision(f.claim(nil))
 	f.must(err)
 	pv.UID = "pv-uid"
-	pv.Annotations[record.AnnotationProvisionedBy] = "test"
+	pv.Annotations[objects.AnnotationProvisionedBy] = "test"
 	f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
 	f.backends["gold"].calls = nil
 	f.newEvents()
@@ -96,9 +96,9 @@ func TestNewTermCompletesOnlyWhatAListingShowsToBeIncomplete(t *testing.T) {
 		}, want: 0},
 		{name: "not listed", want: 1},
 		{name: "the listing fails", volume: inUse, fails: true, want: 1},
-		{name: "with the finalizer", volume: inUse, change: func(pv *corev1.PersistentVolume) { pv.Finalizers = []string{record.Finalizer} }, want: 1},
-		{name: "damaged", volume: inUse, change: func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationConnector) }, want: 1},
-		{name: "of a backend that the policy lacks", volume: inUse, change: func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationBackend] = "tin" }, want: 1},
+		{name: "with the finalizer", volume: inUse, change: func(pv *corev1.PersistentVolume) { pv.Finalizers = []string{objects.Finalizer} }, want: 1},
+		{name: "damaged", volume: inUse, change: func(pv *corev1.PersistentVolume) { delete(pv.Annotations, objects.AnnotationConnector) }, want: 1},
+		{name: "of a backend that the policy lacks", volume: inUse, change: func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationBackend] = "tin" }, want: 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
@@ -128,7 +128,7 @@ func TestNewTermCompletesOnlyWhatAListingShowsToBeIncomplete(t *testing.T) {
 			// From here on, completions no longer wait for a listing.
 			again := pv.DeepCopy()
 			again.Name, again.UID = "pvc-uid-3", "pv-uid-3"
-			again.Annotations[record.AnnotationVolume] = "volume-3"
+			again.Annotations[objects.AnnotationVolume] = "volume-3"
 			before := f.followup.loop.Queue.Len()
 			f.followup.VolumeSeen(again)
 			if got := f.followup.loop.Queue.Len() - before; got != 1 {
@@ -238,7 +238,7 @@ func TestVolumesOfANewBackendAreCompleted(t *testing.T) {
 		defer f.countInBackground()()
 		f.backends["tin"] = &fakeVolumes{document: iscsiDocument}
 		pv := f.recorded()
-		pv.Annotations[record.AnnotationBackend] = "tin"
+		pv.Annotations[objects.AnnotationBackend] = "tin"
 		f.followup.VolumeSeen(pv)
 		f.must(f.placement.CountBackend(t.Context(), "tin"))
 		f.PolicyChanged()
@@ -280,7 +280,7 @@ func TestRecordOfAnUndoneVolumeIsRemoved(t *testing.T) {
 			}
 			f.backends["gold"].hasVolume = map[string]bool{"volume-1": c.volume}
 			pv.UID = "pv-uid"
-			pv.Annotations[record.AnnotationProvisionedBy] = "test"
+			pv.Annotations[objects.AnnotationProvisionedBy] = "test"
 			pv.Spec.PersistentVolumeReclaimPolicy = c.policy
 			pv.Status.Phase = corev1.VolumeReleased
 			f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Add(pv))
@@ -307,7 +307,7 @@ func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 	claim := f.claim(nil)
 	pv, err := f.provision(claim)
 	f.must(err)
-	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
+	pv.UID, pv.Annotations[objects.AnnotationProvisionedBy] = "pv-uid", "test"
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.forgetClaim(claim)
 	f.backends["gold"].onCall = func() {
@@ -331,8 +331,8 @@ func followupOf(pv *corev1.PersistentVolume) task { return completionOf(pv.Name)
 
 func TestVolumesThatAreNotCompleted(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolume){
-		"of another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationProvisionedBy] = "other" },
-		"not ours":               func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationVolume) },
+		"of another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationProvisionedBy] = "other" },
+		"not ours":               func(pv *corev1.PersistentVolume) { delete(pv.Annotations, objects.AnnotationVolume) },
 		"released":               func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeReleased },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -393,7 +393,7 @@ func TestForeignPersistentVolumeDoesNotEndAnAttempt(t *testing.T) {
 	followup := f.Followup()
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
-	followup.VolumeSeen(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Annotations: map[string]string{record.AnnotationClaimUID: "uid-1"}}})
+	followup.VolumeSeen(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Annotations: map[string]string{objects.AnnotationClaimUID: "uid-1"}}})
 	if _, begun := f.journal.Beginning("uid-1"); !begun {
 		t.Error("the claim's attempt is forgotten, so nothing would undo it")
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 type nvmeBackends struct{ fakeBackends }
@@ -67,7 +67,7 @@ func TestHandleOfAnotherVolumeIsRefused(t *testing.T) {
 	}{
 		"a PersistentVolume of the program": {func(f *fixture) { f.record(f.provisionClaim("uid-1")) }, refusedBy("pvc-uid-1")},
 		"one that the cache holds trimmed": {func(f *fixture) {
-			trimmed, err := record.NewTrimmer().Trim(f.provisionClaim("uid-1"))
+			trimmed, err := objects.NewTrimmer().Trim(f.provisionClaim("uid-1"))
 			f.must(err)
 			f.record(trimmed.(*corev1.PersistentVolume))
 		}, refusedBy("pvc-uid-1")},
@@ -112,12 +112,12 @@ func TestHandleOfAnotherVolumeIsRefused(t *testing.T) {
 func TestHandlesAreIndexed(t *testing.T) {
 	f := newFixture(t)
 	own := handleOf("pvc-uid-1", "csi.example.org", "volume-1")
-	own.Annotations = map[string]string{record.AnnotationVolume: "volume-1"}
+	own.Annotations = map[string]string{objects.AnnotationVolume: "volume-1"}
 	f.cache(own)
-	if taken := record.OtherByHandle(f.Records, handleOf("", "csi.example.org", "volume-1").Spec.PersistentVolumeSource, "pvc-uid-2"); taken != "pvc-uid-1" {
+	if taken := objects.OtherByHandle(f.Records, handleOf("", "csi.example.org", "volume-1").Spec.PersistentVolumeSource, "pvc-uid-2"); taken != "pvc-uid-1" {
 		t.Errorf("found %q", taken)
 	}
-	if taken := record.OtherByHandle(f.Records, corev1.PersistentVolumeSource{}, "pvc-uid-2"); taken != "" {
+	if taken := objects.OtherByHandle(f.Records, corev1.PersistentVolumeSource{}, "pvc-uid-2"); taken != "" {
 		t.Errorf("without a handle: %q", taken)
 	}
 }

@@ -7,9 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 // leaves returns a list to which the claims are added that the hub leaves to an import.
@@ -20,7 +20,7 @@ func (f *fixture) leaves() *[]string {
 }
 
 func asks(claim *corev1.PersistentVolumeClaim) {
-	claim.Annotations[record.AnnotationImport] = "volume"
+	claim.Annotations[objects.AnnotationImport] = "volume"
 }
 
 // TestClaimThatAsksForAnImportGetsNoNewVolume: room may have been reserved before the
@@ -92,8 +92,8 @@ func TestImportedClaimIsNotProvisionedBeforeItIsBound(t *testing.T) {
 	claim := f.claim(asks)
 	f.followup.VolumeSeen(&corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "imported-volume", UID: "pv-1", Annotations: map[string]string{
-			record.AnnotationProvisionedBy: "test", record.AnnotationCluster: f.Cluster, record.AnnotationVolume: "volume", record.AnnotationBackend: "gold",
-			record.AnnotationTenant: "a", record.AnnotationClaimUID: string(claim.UID),
+			objects.AnnotationProvisionedBy: "test", objects.AnnotationCluster: f.Cluster, objects.AnnotationVolume: "volume", objects.AnnotationBackend: "gold",
+			objects.AnnotationTenant: "a", objects.AnnotationClaimUID: string(claim.UID),
 		}},
 		Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}},
 	})

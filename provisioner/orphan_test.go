@@ -12,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // orphanVolume returns a volume that an earlier leader created for claim team-a/data.
@@ -104,7 +104,7 @@ func TestDuplicateOnAnotherBackendIsRemoved(t *testing.T) {
 	f.follow(followup)
 	// A PersistentVolume may still come to name this one.
 	wantCalls(t, f.backends["silver"])
-	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
+	pv.UID, pv.Annotations[objects.AnnotationProvisionedBy] = "pv-uid", "test"
 	f.store(pv)
 	f.relist("silver")
 	f.follow(followup)

@@ -10,8 +10,8 @@ import (
 	eventrecord "k8s.io/client-go/tools/record"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 // Requeue returns objects to the library's queues.

@@ -8,31 +8,31 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
 // countRecorded counts the volume of a PersistentVolume in any phase, because the
 // volume exists until the object is gone.
 func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
-	uid := record.MadeFor(pv)
+	uid := objects.MadeFor(pv)
 	if !p.isMine(pv) || uid == "" {
 		return
 	}
 	p.placement.Record(uid, ledger.Volume{
-		Tenant:       pv.Annotations[record.AnnotationTenant],
+		Tenant:       pv.Annotations[objects.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
-		GiB:          record.SizeGiB(pv),
-		VolumeID:     pv.Annotations[record.AnnotationVolume],
-		Imported:     pv.Name == record.ImportedPVName(pv.Annotations[record.AnnotationVolume]),
-		Rebound:      record.HolderOf(pv) != uid,
-	}, pv.Annotations[record.AnnotationBackend])
+		GiB:          objects.SizeGiB(pv),
+		VolumeID:     pv.Annotations[objects.AnnotationVolume],
+		Imported:     pv.Name == objects.ImportedPVName(pv.Annotations[objects.AnnotationVolume]),
+		Rebound:      objects.HolderOf(pv) != uid,
+	}, pv.Annotations[objects.AnnotationBackend])
 }
 
 // isMine reports whether this program wrote the object under its present name
 // for this cluster.
 func (p *Provisioner) isMine(pv *corev1.PersistentVolume) bool {
-	return record.IsOurs(pv) && pv.Annotations[record.AnnotationProvisionedBy] == p.Name && pv.Annotations[record.AnnotationCluster] == p.Cluster
+	return objects.IsOurs(pv) && pv.Annotations[objects.AnnotationProvisionedBy] == p.Name && pv.Annotations[objects.AnnotationCluster] == p.Cluster
 }
 
 // noteOutlived remembers a claim that the cache still shows after its PersistentVolume
@@ -68,7 +68,7 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	if !p.isMine(pv) {
 		return removed
 	}
-	claim := record.MadeFor(pv)
+	claim := objects.MadeFor(pv)
 	if removed {
 		p.placement.Release(claim)
 	} else {
@@ -126,7 +126,7 @@ func (p *Provisioner) PersistentVolumeCounts() (map[VolumeGroup]VolumeCount, err
 			continue
 		}
 		group := VolumeGroup{
-			Backend: pv.Annotations[record.AnnotationBackend], Protocol: p.Metrics.ProtocolLabel(pv.Annotations[record.AnnotationProtocol]),
+			Backend: pv.Annotations[objects.AnnotationBackend], Protocol: p.Metrics.ProtocolLabel(pv.Annotations[objects.AnnotationProtocol]),
 			Phase: pv.Status.Phase, ReclaimPolicy: pv.Spec.PersistentVolumeReclaimPolicy,
 		}
 		if _, known := inForce.Backend(group.Backend); !known {
@@ -151,7 +151,7 @@ func CountByBackend(pvs corelisters.PersistentVolumeLister, provisionerName stri
 	}
 	counts := map[string]int{}
 	for _, pv := range all {
-		if backend := pv.Annotations[record.AnnotationBackend]; backend != "" && pv.Annotations[record.AnnotationProvisionedBy] == provisionerName {
+		if backend := pv.Annotations[objects.AnnotationBackend]; backend != "" && pv.Annotations[objects.AnnotationProvisionedBy] == provisionerName {
 			counts[backend]++
 		}
 	}

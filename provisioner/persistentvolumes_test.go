@@ -13,7 +13,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // limit gives the tenant a quota of that many volumes.
@@ -46,7 +46,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	}
 	pv, err := f.provision(first)
 	f.must(err)
-	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
+	pv.UID, pv.Annotations[objects.AnnotationProvisionedBy] = "pv-uid", "test"
 	followup := f.Followup()
 	followup.VolumeSeen(pv)
 	// A released volume uses room until it is gone.
@@ -164,8 +164,8 @@ func TestEventSaysWhyEarlierBackendsWerePassedOver(t *testing.T) {
 
 func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolume){
-		"another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationProvisionedBy] = "other" },
-		"another cluster id":  func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationCluster] = "cluster-2" },
+		"another provisioner": func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationProvisionedBy] = "other" },
+		"another cluster id":  func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationCluster] = "cluster-2" },
 		"created by hand":     func(pv *corev1.PersistentVolume) { pv.ObjectMeta = metav1.ObjectMeta{Name: "by-hand"} },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -188,8 +188,8 @@ func TestPersistentVolumeCounts(t *testing.T) {
 	early, late := time.Unix(1000, 0), time.Unix(2000, 0)
 	add := func(name, backend, protocol, provisioner string, phase corev1.PersistentVolumePhase, since time.Time) {
 		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
-			record.AnnotationVolume: "volume-" + name, record.AnnotationBackend: backend, record.AnnotationProtocol: protocol,
-			record.AnnotationProvisionedBy: provisioner, record.AnnotationCluster: "cluster-1",
+			objects.AnnotationVolume: "volume-" + name, objects.AnnotationBackend: backend, objects.AnnotationProtocol: protocol,
+			objects.AnnotationProvisionedBy: provisioner, objects.AnnotationCluster: "cluster-1",
 		}}}
 		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 		pv.Status.Phase = phase

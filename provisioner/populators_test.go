@@ -18,10 +18,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 const (
@@ -122,7 +122,7 @@ func TestClaimThatAPopulatorServedIsNoLongerReported(t *testing.T) {
 	before := f.claim(fromImage)
 	f.ShouldProvision(t.Context(), before)
 	after := before.DeepCopy()
-	after.Spec.VolumeName = record.PVNameFor("uid-of-the-populators-claim")
+	after.Spec.VolumeName = objects.PVNameFor("uid-of-the-populators-claim")
 	f.Followup().ClaimChanged(before, after)
 	f.must(f.claimGone(t.Context(), before.UID))
 	if report := f.ReportClaims(Selected{Limit: 1}); report.Total != 0 {
@@ -143,7 +143,7 @@ func TestPopulatorsClaimIsServedOnBehalfOfTheOther(t *testing.T) {
 			}
 			pv, err := f.provision(prime)
 			f.must(err)
-			if pv.Annotations[record.AnnotationTenant] != "a" || pv.Annotations[record.AnnotationRule] != "tenants[0].classes[1]" {
+			if pv.Annotations[objects.AnnotationTenant] != "a" || pv.Annotations[objects.AnnotationRule] != "tenants[0].classes[1]" {
 				t.Errorf("the PersistentVolume records %v", pv.Annotations)
 			}
 			stamp := f.backends["gold"].specs[0].Stamp
@@ -317,7 +317,7 @@ func TestEscapePopulatedClaimIsReadFromTheServer(t *testing.T) {
 			}
 			f.goneAtTheServer(target)
 			change(f, target.DeepCopy())
-			if pv, err := f.provision(prime); pv != nil || !errors.Is(err, datasource.ErrPopulatedChanged) {
+			if pv, err := f.provision(prime); pv != nil || !errors.Is(err, copies.ErrPopulatedChanged) {
 				t.Fatalf("provisioned %v, %v", pv, err)
 			}
 			wantCalls(t, f.backends["gold"])
@@ -419,7 +419,7 @@ func TestPopulatedNamespaceThatGoesAwayIsNotTheEnd(t *testing.T) {
 	f.claim(fromImage)
 	prime := f.prime("populators-1", "prime-"+populatedUID)
 	f.must(f.client.CoreV1().Namespaces().Delete(t.Context(), "team-a", metav1.DeleteOptions{}))
-	if _, err := f.provision(prime); !errors.Is(err, datasource.ErrPopulatedChanged) || isIgnored(err) {
+	if _, err := f.provision(prime); !errors.Is(err, copies.ErrPopulatedChanged) || isIgnored(err) {
 		t.Errorf("error %v, want one that is retried", err)
 	}
 	if report := f.ReportClaims(Selected{Limit: statusreport.DefaultLimit}); report.Total != 1 || report.Pending[0].State != string(parking.Failing) {
@@ -445,7 +445,7 @@ func TestReviewAgreesAboutPopulatorsClaims(t *testing.T) {
 			admitted := f.ShouldProvision(t.Context(), prime)
 			events := f.newEvents()
 
-			existing, err := record.ReadExisting(t.Context(), fake.NewClientset(claim, prime, f.class), "test")
+			existing, err := objects.ReadExisting(t.Context(), fake.NewClientset(claim, prime, f.class), "test")
 			f.must(err)
 			findings := review.Of(f.Policy(), existing).Findings
 			i := slices.IndexFunc(findings, func(found review.Finding) bool { return found.Subject == "populators-1/"+prime.Name })
@@ -473,7 +473,7 @@ func TestReviewReadsTheLabelsOfThePopulatedNamespace(t *testing.T) {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a", Labels: ofA}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "populators-1", Labels: ofB}},
 	}
-	existing, err := record.ReadExisting(t.Context(), fake.NewClientset(append(namespaces, claim, prime, f.class)...), "test")
+	existing, err := objects.ReadExisting(t.Context(), fake.NewClientset(append(namespaces, claim, prime, f.class)...), "test")
 	f.must(err)
 	for _, found := range review.Of(f.Policy(), existing).Findings {
 		if found.Kind == review.PendingGranted && strings.Contains(found.Message, "for tenant a (") {

@@ -33,20 +33,20 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/secrets"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/journal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
 // Provisioner implements the provisioning library's interfaces for one term.
@@ -56,7 +56,7 @@ type Provisioner struct {
 	tenantRates *tenantRates
 	claimTimes  *claimTimes
 	reschedules *reschedules
-	cleaner     proof.Cleaner
+	cleaner     removal.Cleaner
 
 	claimTurns  *fairshare.Turns[types.UID] // claims
 	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
@@ -65,7 +65,7 @@ type Provisioner struct {
 	followup    *Followup
 	ledger      *ledger.Ledger
 	placement   *placement.Placer
-	sources     *datasource.Resolver
+	sources     *copies.Resolver
 	secrets     *secrets.Keeper
 }
 
@@ -93,11 +93,11 @@ func New(options Options) *Provisioner {
 		Backends: func() []string { return p.Backends.Names() },
 		Volumes:  func(backend string) (placement.Volumes, error) { return p.Backends.Volumes(backend) },
 	})
-	p.cleaner = proof.Cleaner{
+	p.cleaner = removal.Cleaner{
 		Client: p.Client, ProvisionerName: p.Name, Cluster: p.Cluster, ClusterUID: p.ClusterUID, Namespace: p.Namespace,
 		RecordedBy: p.recordedBy, Nodes: p.Nodes, UseOf: p.useOf, Volumes: p.unrecordedVolumes,
 	}
-	p.sources = datasource.NewResolver(datasource.Options{
+	p.sources = copies.NewResolver(copies.Options{
 		Client: p.Client, Claims: p.Claims, IndexedClaims: p.IndexedClaims, PersistentVolumes: p.PersistentVolumes, Cluster: p.Cluster,
 		Snapshots: p.Snapshots, SnapshotClient: p.SnapshotClient, Name: p.Name,
 	})
@@ -105,7 +105,7 @@ func New(options Options) *Provisioner {
 		Client: p.Client, PersistentVolumes: p.PersistentVolumes, Namespace: p.Namespace, Cluster: p.Cluster, Logger: p.Logger,
 		MayBeUnrecorded: p.placement.MayBeUnrecorded, IsWanted: p.isWanted, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,
 		RemoveOwn: func(ctx context.Context, pvName string) error {
-			if err := p.cleaner.RemoveSecret(ctx, pvName); !proof.IsKept(err) {
+			if err := p.cleaner.RemoveSecret(ctx, pvName); !removal.IsKept(err) {
 				return err
 			}
 			return nil
@@ -118,9 +118,9 @@ func New(options Options) *Provisioner {
 }
 
 // Cleaner returns what removes the things that nothing needs, with the term's backends.
-func (p *Provisioner) Cleaner() proof.Cleaner { return p.cleaner }
+func (p *Provisioner) Cleaner() removal.Cleaner { return p.cleaner }
 
-func (p *Provisioner) unrecordedVolumes(backend string) (proof.Unrecorded, cinder.Connector, error) {
+func (p *Provisioner) unrecordedVolumes(backend string) (removal.Unrecorded, cinder.Connector, error) {
 	volumes, err := p.Backends.Volumes(backend)
 	if err != nil {
 		return nil, cinder.Connector{}, err
@@ -136,7 +136,7 @@ func (p *Provisioner) Placement() *placement.Placer { return p.placement }
 func (p *Provisioner) Ledger() *ledger.Ledger { return p.ledger }
 
 // Sources returns what finds the content that claims want.
-func (p *Provisioner) Sources() *datasource.Resolver { return p.sources }
+func (p *Provisioner) Sources() *copies.Resolver { return p.sources }
 
 // Followup returns what finishes the work that the library leaves unfinished.
 func (p *Provisioner) Followup() *Followup { return p.followup }
@@ -174,14 +174,14 @@ type Options struct {
 
 	Client kubernetes.Interface
 	// Snapshots reads VolumeSnapshots from caches, SnapshotClient from the API server.
-	Snapshots         record.SnapshotReader
+	Snapshots         objects.SnapshotReader
 	SnapshotClient    snapshotclient.Interface
 	Claims            corelisters.PersistentVolumeClaimLister
 	PersistentVolumes corelisters.PersistentVolumeLister
-	// IndexedClaims is the cache of claims, with the indexes of record.ClaimIndexers.
+	// IndexedClaims is the cache of claims, with the indexes of objects.ClaimIndexers.
 	IndexedClaims cache.Indexer
 	// Records is the cache of PersistentVolumes, with the indexes of
-	// record.Indexers.
+	// objects.Indexers.
 	Records    cache.Indexer
 	Namespaces corelisters.NamespaceLister
 	Classes    storagelisters.StorageClassLister
@@ -328,5 +328,5 @@ type Nodes interface {
 	Watches() bool
 	Forget(pv types.UID)
 	// Attachments covers the volumes of the CSI driver.
-	proof.Attachments
+	removal.Attachments
 }

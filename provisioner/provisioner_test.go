@@ -15,8 +15,8 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
 )
 
 func TestProvisionRecordsEverythingThatDeleteNeeds(t *testing.T) {
@@ -38,9 +38,9 @@ func TestProvisionRecordsEverythingThatDeleteNeeds(t *testing.T) {
 			t.Errorf("annotation %s contains the password", key)
 		}
 	}
-	origin, err := record.OriginOf(pv)
+	origin, err := objects.OriginOf(pv)
 	f.must(err)
-	want := record.Origin{PVName: "pvc-uid-1", VolumeID: "volume-1", Backend: "gold", Protocol: "iscsi", Cluster: "cluster-1", ClaimUID: "uid-1",
+	want := objects.Origin{PVName: "pvc-uid-1", VolumeID: "volume-1", Backend: "gold", Protocol: "iscsi", Cluster: "cluster-1", ClaimUID: "uid-1",
 		Connector: cinder.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:gold"}, Secret: "pvc-uid-1-credentials", SecretNamespace: "own"}
 	if origin.PVName != want.PVName || origin.Target().VolumeID != want.VolumeID || origin.Backend != want.Backend || origin.Secret != want.Secret ||
 		origin.Connector.Initiator != want.Connector.Initiator || origin.Target().Stamp.PV != "pvc-uid-1" || origin.Protocol != want.Protocol {
@@ -281,15 +281,15 @@ func TestDeleteTouchesNothingWhenThePersistentVolumeIsDamaged(t *testing.T) {
 		damage     func(*corev1.PersistentVolume)
 	}{
 		{"no backend", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is fixed",
-			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationBackend) }},
+			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, objects.AnnotationBackend) }},
 		{"broken connector", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/connector is not JSON; nothing is deleted until it is fixed",
-			func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationConnector] = "k8s" }},
+			func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationConnector] = "k8s" }},
 		{"another's Secret", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/secret names a Secret that was not made for this volume; nothing is deleted until it is fixed",
-			func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationSecret] = "admin-token" }},
+			func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationSecret] = "admin-token" }},
 		{"no volume", "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is fixed",
-			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, record.AnnotationVolume) }},
+			func(pv *corev1.PersistentVolume) { delete(pv.Annotations, objects.AnnotationVolume) }},
 		{"unknown backend", `PersistentVolume pvc-uid-1: backend "bronze" is not in the policy`,
-			func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationBackend] = "bronze" }},
+			func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationBackend] = "bronze" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pv := sound.DeepCopy()
@@ -306,7 +306,7 @@ func TestDeleteTouchesNothingWhenThePersistentVolumeIsDamaged(t *testing.T) {
 func TestBackendOfAHistoricVolumeIsFoundAndRecorded(t *testing.T) {
 	historic := func() *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{
-			ObjectMeta: metav1.ObjectMeta{Name: "old", UID: "pv-uid", Annotations: map[string]string{record.HistoricIdentity: "x", record.HistoricVolume: "volume-9"}},
+			ObjectMeta: metav1.ObjectMeta{Name: "old", UID: "pv-uid", Annotations: map[string]string{objects.HistoricIdentity: "x", objects.HistoricVolume: "volume-9"}},
 			Spec: corev1.PersistentVolumeSpec{
 				ClaimRef: &corev1.ObjectReference{Namespace: "team-a", UID: types.UID("uid-9")},
 				PersistentVolumeSource: corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{
@@ -328,7 +328,7 @@ func TestBackendOfAHistoricVolumeIsFoundAndRecorded(t *testing.T) {
 	wantCalls(t, f.backends["silver"], "remove volume-9 historic=true")
 	noted, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), "old", metav1.GetOptions{})
 	f.must(err)
-	if noted.Annotations[record.AnnotationBackend] != "silver" || record.PlaceOf(noted) != f.backends["silver"].Place() {
+	if noted.Annotations[objects.AnnotationBackend] != "silver" || objects.PlaceOf(noted) != f.backends["silver"].Place() {
 		t.Errorf("noted is %v", noted.Annotations)
 	}
 	if _, err := f.client.CoreV1().Secrets("team-a").Get(t.Context(), "old-secret", metav1.GetOptions{}); err == nil {
@@ -409,7 +409,7 @@ func TestVolumeElsewhereKeepsPersistentVolumeAndSecret(t *testing.T) {
 	f := newFixture(t)
 	pv, err := f.provision(f.claim(nil))
 	f.must(err)
-	if record.PlaceOf(pv) != f.backends["gold"].Place() {
+	if objects.PlaceOf(pv) != f.backends["gold"].Place() {
 		t.Errorf("recorded is %v", pv.Annotations)
 	}
 	pv.UID = "pv-uid"
@@ -443,8 +443,10 @@ func lastPatch(f *fixture) string {
 // has another address.
 func TestMissingPlaceIsRecorded(t *testing.T) {
 	for name, change := range map[string]func(annotations map[string]string){
-		"not recorded":    func(annotations map[string]string) { delete(annotations, record.AnnotationEndpoint) },
-		"another address": func(annotations map[string]string) { annotations[record.AnnotationEndpoint] = "https://cinder:8776/v3" },
+		"not recorded": func(annotations map[string]string) { delete(annotations, objects.AnnotationEndpoint) },
+		"another address": func(annotations map[string]string) {
+			annotations[objects.AnnotationEndpoint] = "https://cinder:8776/v3"
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
@@ -456,7 +458,7 @@ func TestMissingPlaceIsRecorded(t *testing.T) {
 			f.wantObjectKept(f.delete(pv))
 			noted, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{})
 			f.must(err)
-			if record.PlaceOf(noted) != f.backends["gold"].Place() {
+			if objects.PlaceOf(noted) != f.backends["gold"].Place() {
 				t.Errorf("recorded is %v", noted.Annotations)
 			}
 			// The API server would reject the patch for an object with another UID.

@@ -17,10 +17,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 // An administrator, a populator or a backup tool may bind a PersistentVolume to another
@@ -42,8 +42,8 @@ const (
 // that has its volume according to the record.
 func (p *Provisioner) isRebound(pv *corev1.PersistentVolume) bool {
 	ref := pv.Spec.ClaimRef
-	return record.IsOurs(pv) && pv.Annotations[record.AnnotationProvisionedBy] == p.Name &&
-		pv.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID != record.HolderOf(pv)
+	return objects.IsOurs(pv) && pv.Annotations[objects.AnnotationProvisionedBy] == p.Name &&
+		pv.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID != objects.HolderOf(pv)
 }
 
 // contradicts reports whether a volume's stamp names another holder than the record of the
@@ -51,11 +51,11 @@ func (p *Provisioner) isRebound(pv *corev1.PersistentVolume) bool {
 // and the PersistentVolume was given back.
 func (p *Provisioner) contradicts(pv *corev1.PersistentVolume, v cinder.Volume) bool {
 	ref := pv.Spec.ClaimRef
-	if !p.isMine(pv) || pv.Annotations[record.AnnotationVolume] != v.ID || pv.Status.Phase != corev1.VolumeBound || ref == nil {
+	if !p.isMine(pv) || pv.Annotations[objects.AnnotationVolume] != v.ID || pv.Status.Phase != corev1.VolumeBound || ref == nil {
 		return false
 	}
-	target := stamps.Volume{Cluster: p.Cluster, ClaimUID: string(record.MadeFor(pv)), PV: pv.Name}
-	return target.Owns(v) && ref.UID == record.HolderOf(pv) && stamps.Of(v).Holder() != string(ref.UID)
+	target := stamps.Volume{Cluster: p.Cluster, ClaimUID: string(objects.MadeFor(pv)), PV: pv.Name}
+	return target.Owns(v) && ref.UID == objects.HolderOf(pv) && stamps.Of(v).Holder() != string(ref.UID)
 }
 
 // rebinding is one attempt to record that another claim has a volume.
@@ -63,7 +63,7 @@ type rebinding struct {
 	p      *Provisioner
 	pv     *corev1.PersistentVolume
 	claim  *corev1.PersistentVolumeClaim
-	origin record.Origin
+	origin objects.Origin
 	// misstamped means that the record names the claim, but the stamp did not.
 	misstamped bool
 	// before is the stamp that the volume had; zero if the volume is gone, or carried the
@@ -71,7 +71,7 @@ type rebinding struct {
 	before stamps.Volume
 	// sizeGiB is what Cinder shows; 0 if the volume is gone.
 	sizeGiB  int64
-	requests *trail.RequestIDs
+	requests *requestids.RequestIDs
 }
 
 // rebind records who has the volume of a PersistentVolume that is bound to another
@@ -87,11 +87,11 @@ func (f *Followup) rebind(ctx context.Context, name string, misstamped bool) err
 	if err != nil {
 		return err
 	}
-	ctx, r.requests = trail.WithRequestIDs(ctx)
+	ctx, r.requests = requestids.WithRequestIDs(ctx)
 	if bound, err := r.read(ctx, cached); err != nil || !bound {
 		return err
 	}
-	if r.origin, err = record.OriginOf(r.pv); err == nil {
+	if r.origin, err = objects.OriginOf(r.pv); err == nil {
 		err = r.p.mayDelete(r.pv, r.origin)
 	}
 	if err != nil {
@@ -116,7 +116,7 @@ func (f *Followup) rebind(ctx context.Context, name string, misstamped bool) err
 
 func (r *rebinding) isWanted(pv *corev1.PersistentVolume) bool {
 	ref := pv.Spec.ClaimRef
-	return r.p.isRebound(pv) || r.misstamped && r.p.isMine(pv) && pv.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID == record.HolderOf(pv)
+	return r.p.isRebound(pv) || r.misstamped && r.p.isMine(pv) && pv.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID == objects.HolderOf(pv)
 }
 
 // read reads both objects from the API server, and reports whether they are bound to
@@ -147,7 +147,7 @@ func (r *rebinding) decide(ctx context.Context) (policy.Decision, error) {
 	if err != nil {
 		return policy.Decision{}, fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", r.claim.Namespace, err)
 	}
-	request := record.RequestToHold(r.claim.Namespace, r.claim.Name, namespace.Labels, r.pv)
+	request := objects.RequestToHold(r.claim.Namespace, r.claim.Name, namespace.Labels, r.pv)
 	return r.p.Policy().DecideHolder(request, r.origin.Backend), nil
 }
 
@@ -223,7 +223,7 @@ func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error
 	case backends.KindNotOurs:
 		return r.refuse(fmt.Sprintf("%v; if the PersistentVolume was restored or copied under another name, set its reclaim policy to Retain, delete it, and import the volume: see standalone-cinder volume import", err))
 	}
-	return record.WithRemedy(err, r.origin)
+	return objects.WithRemedy(err, r.origin)
 }
 
 // metadata returns the metadata that the policy has for the volumes of the claim's
@@ -248,7 +248,7 @@ func (r *rebinding) isReleased(ctx context.Context) error {
 	if r.before.Claim == "" || r.before.Namespace == "" {
 		return nil // an older stamp, which does not name it
 	}
-	earlier, err := record.ClaimOf(ctx, r.p.Client, r.before)
+	earlier, err := objects.ClaimOf(ctx, r.p.Client, r.before)
 	if err != nil || earlier == nil || earlier.UID == r.claim.UID || earlier.Spec.VolumeName != r.pv.Name || earlier.Status.Phase == corev1.ClaimLost {
 		return err
 	}
@@ -259,8 +259,8 @@ func (r *rebinding) isReleased(ctx context.Context) error {
 // records the size: if the earlier claim lost the PersistentVolume while its volume grew,
 // nobody else does.
 func (r *rebinding) save(ctx context.Context, decision policy.Decision) error {
-	saved, err := record.Rebind(ctx, r.p.Client, r.pv, r.sizeGiB, map[string]string{
-		record.AnnotationReboundTo: string(r.claim.UID), record.AnnotationTenant: decision.Tenant, record.AnnotationRule: decision.Rule, record.AnnotationRevision: r.p.Policy().Revision(),
+	saved, err := objects.Rebind(ctx, r.p.Client, r.pv, r.sizeGiB, map[string]string{
+		objects.AnnotationReboundTo: string(r.claim.UID), objects.AnnotationTenant: decision.Tenant, objects.AnnotationRule: decision.Rule, objects.AnnotationRevision: r.p.Policy().Revision(),
 	})
 	if err != nil {
 		return err
@@ -269,8 +269,8 @@ func (r *rebinding) save(ctx context.Context, decision policy.Decision) error {
 	over := r.overQuota(decision)
 	now := fmt.Sprintf("tenant %s, rule %s: claim %s/%s has volume %s of backend %s now%s", decision.Tenant, decision.Rule, r.claim.Namespace, r.claim.Name, r.origin.VolumeID, r.origin.Backend, over)
 	r.report(corev1.EventTypeNormal, reasonRebound, now+r.earlier(), now)
-	r.p.Logger.Info("Rebound a volume", "tenant", decision.Tenant, "claim", trail.ClaimOf(saved), "claimUID", r.claim.UID, "persistentVolume", saved.Name,
-		"backend", r.origin.Backend, "volume", r.origin.VolumeID, "sizeGiB", trail.SizeOf(saved), "requestID", r.requests.OfStamp(), "tenantBefore", r.origin.Tenant, "claimBefore", strings.Trim(r.before.Namespace+"/"+r.before.Claim, "/"))
+	r.p.Logger.Info("Rebound a volume", "tenant", decision.Tenant, "claim", requestids.ClaimOf(saved), "claimUID", r.claim.UID, "persistentVolume", saved.Name,
+		"backend", r.origin.Backend, "volume", r.origin.VolumeID, "sizeGiB", requestids.SizeOf(saved), "requestID", r.requests.OfStamp(), "tenantBefore", r.origin.Tenant, "claimBefore", strings.Trim(r.before.Namespace+"/"+r.before.Claim, "/"))
 	// Whatever was denied because the volume counted for another tenant comes back.
 	r.p.Reconsider(r.claim.Namespace)
 	return nil
@@ -307,7 +307,7 @@ func (e *waitError) Error() string { return e.message }
 // back to the claim that it was made for. It reports whether that is so.
 func (p *Provisioner) denyGivenAway(claim *corev1.PersistentVolumeClaim, since parking.Moment) (denied bool) {
 	position, _ := p.ledger.PositionOf(claim.UID)
-	if pv, err := p.PersistentVolumes.Get(record.PVNameOf(claim)); err == nil && p.isMine(pv) && pv.Spec.ClaimRef != nil {
+	if pv, err := p.PersistentVolumes.Get(objects.PVNameOf(claim)); err == nil && p.isMine(pv) && pv.Spec.ClaimRef != nil {
 		other := pv.Spec.ClaimRef.UID
 		position.Rebound = position.Rebound || other != "" && other != claim.UID
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
 // rebindPolicy has a second tenant, which may have one volume.
@@ -54,7 +54,7 @@ func newRebindBench(t *testing.T) *rebindBench {
 	v.Metadata["budget"] = "old"
 	gold.listed = []cinder.Volume{v}
 	gold.calls = nil
-	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", f.Name
+	pv.UID, pv.Annotations[objects.AnnotationProvisionedBy] = "pv-uid", f.Name
 	pv.Spec.StorageClassName = "both"
 	pv.Status.Phase = corev1.VolumeBound
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "uid-1"}
@@ -103,7 +103,7 @@ func TestAVolumeFollowsItsPersistentVolumeToAnotherClaim(t *testing.T) {
 	wantCalls(t, b.gold, "rebind volume-1 to team-b/moved of tenant b")
 	pv := b.live()
 	for key, want := range map[string]string{
-		record.AnnotationReboundTo: "uid-2", record.AnnotationClaimUID: "uid-1", record.AnnotationTenant: "b", record.AnnotationRule: "tenants[1].classes[0]",
+		objects.AnnotationReboundTo: "uid-2", objects.AnnotationClaimUID: "uid-1", objects.AnnotationTenant: "b", objects.AnnotationRule: "tenants[1].classes[0]",
 	} {
 		if pv.Annotations[key] != want {
 			t.Errorf("annotation %s is %q, want %q", key, pv.Annotations[key], want)
@@ -180,7 +180,7 @@ func TestAnInterruptedRebindIsMadeAgain(t *testing.T) {
 	if err := b.followup.rebind(t.Context(), b.pv.Name, false); err == nil {
 		t.Fatal("no error")
 	}
-	if pv := b.live(); pv.Annotations[record.AnnotationTenant] != "a" || b.usage("a").Volumes != 1 || b.usage("b").Volumes != 0 {
+	if pv := b.live(); pv.Annotations[objects.AnnotationTenant] != "a" || b.usage("a").Volumes != 1 || b.usage("b").Volumes != 0 {
 		t.Errorf("after a lost answer, tenant a uses %+v, tenant b %+v", b.usage("a"), b.usage("b"))
 	}
 	b.gold.err = nil
@@ -226,8 +226,8 @@ func TestARebindThatIsNotGrantedChangesNothing(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 			pv := b.live()
-			if pv.Annotations[record.AnnotationTenant] != "a" || b.usage("a").Volumes != 1 {
-				t.Errorf("tenant %s, tenant a uses %+v", pv.Annotations[record.AnnotationTenant], b.usage("a"))
+			if pv.Annotations[objects.AnnotationTenant] != "a" || b.usage("a").Volumes != 1 {
+				t.Errorf("tenant %s, tenant a uses %+v", pv.Annotations[objects.AnnotationTenant], b.usage("a"))
 			}
 			// The same reason is told once.
 			_ = b.followup.rebind(t.Context(), b.pv.Name, false)
@@ -314,7 +314,7 @@ func TestAClaimThatMayStillHaveTheVolumeKeepsIt(t *testing.T) {
 			if waits := err != nil; waits != test.waits || test.waits && !strings.Contains(err.Error(), "claim team-a/data does not show yet that it has lost PersistentVolume pvc-uid-1") {
 				t.Errorf("error %v", err)
 			}
-			if moved := b.live().Annotations[record.AnnotationTenant] == "b"; moved == test.waits {
+			if moved := b.live().Annotations[objects.AnnotationTenant] == "b"; moved == test.waits {
 				t.Errorf("moved: %t", moved)
 			}
 		})

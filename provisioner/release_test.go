@@ -13,10 +13,10 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
 )
 
 const volumeName = "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2010-10.org.openstack:volume-1:1"
@@ -131,7 +131,7 @@ func TestRevokedDeletionStops(t *testing.T) {
 		}, "its reclaim policy is now Retain"},
 		"the claimRef": {func(f *fixture, pv *corev1.PersistentVolume) { pv.Spec.ClaimRef = nil }, "its claimRef was cleared"},
 		"the phase":    {func(f *fixture, pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeBound }, "its phase is now Bound"},
-		"the volume": {func(f *fixture, pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationVolume] = "volume-2" },
+		"the volume": {func(f *fixture, pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationVolume] = "volume-2" },
 			"it now names volume volume-2"},
 		"the object": {func(f *fixture, pv *corev1.PersistentVolume) { pv.UID = "another" }, "another object has its name"},
 	} {
@@ -193,7 +193,7 @@ func TestDeletionReadsTheObjectOnce(t *testing.T) {
 	f.must(r.Permit(t.Context(), cinder.Volume{Status: cinder.StatusInUse}))
 	after.ResourceVersion, after.Spec.PersistentVolumeReclaimPolicy = "11", corev1.PersistentVolumeReclaimRetain
 	f.must(store.Update(after))
-	var changed *proof.ChangedError
+	var changed *removal.ChangedError
 	if err := r.Permit(t.Context(), cinder.Volume{Status: cinder.StatusInUse}); !errors.As(err, &changed) {
 		t.Errorf("the answer is %v", err)
 	}
@@ -311,10 +311,10 @@ func TestRecordSavedWhileNodesAreReadKeepsTheVolume(t *testing.T) {
 	f.backends["gold"].listed = []cinder.Volume{v}
 	f.whileNodesAreRead(func() {
 		f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: stamp.PV, Annotations: map[string]string{
-			record.AnnotationProvisionedBy: "test", record.AnnotationVolume: v.ID, record.AnnotationBackend: "gold", record.AnnotationCluster: "cluster-1", record.AnnotationClaimUID: "uid-1", record.AnnotationConnector: "{}",
+			objects.AnnotationProvisionedBy: "test", objects.AnnotationVolume: v.ID, objects.AnnotationBackend: "gold", objects.AnnotationCluster: "cluster-1", objects.AnnotationClaimUID: "uid-1", objects.AnnotationConnector: "{}",
 		}}}))
 	})
-	if err := f.Cleaner().RemoveVolume(t.Context(), "gold", v.ID, stamp); !proof.IsKept(err) {
+	if err := f.Cleaner().RemoveVolume(t.Context(), "gold", v.ID, stamp); !removal.IsKept(err) {
 		t.Errorf("error %v, want that the volume is recorded", err)
 	}
 	wantCalls(t, f.backends["gold"])
@@ -327,7 +327,7 @@ func TestNewUseForgetsTheBootOfTheOldOne(t *testing.T) {
 	pv, err := f.provision(f.claim(nil))
 	f.must(err)
 	pv.UID = "pv-uid"
-	pv.Annotations[record.AnnotationProvisionedBy] = "test"
+	pv.Annotations[objects.AnnotationProvisionedBy] = "test"
 	f.released(pv)
 	boots := func(id string) {
 		f.must(f.nodes.Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"},

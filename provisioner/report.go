@@ -7,11 +7,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/journal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 // Census returns what counts against the quotas.
@@ -44,7 +44,7 @@ func (p *Provisioner) ReportClaims(selected Selected) statusreport.Claims {
 		waits[claim.UID] = true
 		if selected.includes(claim.Namespace, claim.Name) {
 			entry := pendingOf(one.State, one.Reason, one.Message, one.Since, claim.CreationTimestamp.Time)
-			entry.Namespace, entry.Name, entry.StorageClass = claim.Namespace, claim.Name, record.ClassName(claim)
+			entry.Namespace, entry.Name, entry.StorageClass = claim.Namespace, claim.Name, objects.ClassName(claim)
 			entry.Backend = unfinished[claim.UID].Backend
 			pending = append(pending, entry)
 		}
@@ -68,7 +68,7 @@ func (p *Provisioner) ReportDeletions(selected Selected) statusreport.Deletions 
 		if selected.includes(claim.Namespace, claim.Name) {
 			entry := pendingOf(one.State, one.Reason, one.Message, one.Since, pv.CreationTimestamp.Time)
 			entry.Namespace, entry.Name, entry.StorageClass = claim.Namespace, claim.Name, pv.Spec.StorageClassName
-			entry.PersistentVolume, entry.Backend = pv.Name, pv.Annotations[record.AnnotationBackend]
+			entry.PersistentVolume, entry.Backend = pv.Name, pv.Annotations[objects.AnnotationBackend]
 			pending = append(pending, entry)
 		}
 	}

@@ -12,10 +12,10 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/journal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 func countsOf(steps []statusreport.Step) string {
@@ -73,7 +73,7 @@ func TestReportFollowsAClaim(t *testing.T) {
 	if got := countsOf(f.ReportClaims(all).InFlight); got != "saving 1" {
 		t.Errorf("while the PersistentVolume is saved: %s", got)
 	}
-	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
+	pv.UID, pv.Annotations[objects.AnnotationProvisionedBy] = "pv-uid", "test"
 	f.store(pv)
 	f.followup.VolumeSeen(pv)
 	if got := countsOf(f.ReportClaims(all).InFlight); got != "queued 1" {

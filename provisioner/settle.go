@@ -6,8 +6,8 @@ import (
 
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
 // libraryWork is one attempt at an item of the library's queues: to provision a claim or

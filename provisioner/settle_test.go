@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
 // TestAttemptThatEndsSaysWhy: the library logs the reason why it ignores an

@@ -22,8 +22,8 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
 const (
@@ -75,10 +75,10 @@ func (f *fixture) endClaim(uid string) {
 func (f *fixture) record(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 	f.t.Helper()
 	pv.UID = types.UID("uid-of-" + pv.Name)
-	pv.Annotations[record.AnnotationProvisionedBy] = "test"
+	pv.Annotations[objects.AnnotationProvisionedBy] = "test"
 	f.must(f.client.Tracker().Add(pv))
 	f.cache(pv)
-	f.finish(types.UID(pv.Annotations[record.AnnotationClaimUID]))
+	f.finish(types.UID(pv.Annotations[objects.AnnotationClaimUID]))
 	return pv
 }
 
@@ -99,8 +99,8 @@ func (f *fixture) hasShared(name string) bool {
 }
 
 func sharedSecretOf(name, backend, cluster string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: name, Labels: map[string]string{record.LabelManagedBy: record.ManagedBy},
-		Annotations: map[string]string{record.AnnotationSharedBy: backend, record.AnnotationCluster: cluster}}}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: name, Labels: map[string]string{objects.LabelManagedBy: objects.ManagedBy},
+		Annotations: map[string]string{objects.AnnotationSharedBy: backend, objects.AnnotationCluster: cluster}}}
 }
 
 func TestVolumesOfABackendShareOneSecret(t *testing.T) {
@@ -111,21 +111,21 @@ func TestVolumesOfABackendShareOneSecret(t *testing.T) {
 		t.Fatalf("%d Secrets", len(secrets))
 	}
 	secret := secrets[0]
-	if !mappers.IsSharedSecretName(secret.Name, "gold") || !record.IsSharedSecret(&secret, "gold", "cluster-1") || secret.Annotations[record.AnnotationForPV] != "" {
+	if !mappers.IsSharedSecretName(secret.Name, "gold") || !objects.IsSharedSecret(&secret, "gold", "cluster-1") || secret.Annotations[objects.AnnotationForPV] != "" {
 		t.Errorf("the Secret is %s, labels %v, annotations %v", secret.Name, secret.Labels, secret.Annotations)
 	}
-	if first.Annotations[record.AnnotationSecret] != secret.Name || first.Annotations[record.AnnotationSecretNamespace] != "own" || first.Spec.CSI.NodeStageSecretRef.Name != secret.Name {
+	if first.Annotations[objects.AnnotationSecret] != secret.Name || first.Annotations[objects.AnnotationSecretNamespace] != "own" || first.Spec.CSI.NodeStageSecretRef.Name != secret.Name {
 		t.Errorf("the PersistentVolume names %v and %v", first.Annotations, first.Spec.CSI.NodeStageSecretRef)
 	}
-	if origin, err := record.OriginOf(first); err != nil || !origin.SharesSecret() {
+	if origin, err := objects.OriginOf(first); err != nil || !origin.SharesSecret() {
 		t.Errorf("read back as %+v, %v", origin, err)
 	}
 
 	f.backends["gold"].document = rbdDocument(newKey)
 	second := f.provisionClaim("uid-2")
 	secrets = f.listSecrets()
-	if len(secrets) != 1 || second.Annotations[record.AnnotationSecret] != secret.Name {
-		t.Fatalf("%d Secrets; the second volume's is %s", len(secrets), second.Annotations[record.AnnotationSecret])
+	if len(secrets) != 1 || second.Annotations[objects.AnnotationSecret] != secret.Name {
+		t.Fatalf("%d Secrets; the second volume's is %s", len(secrets), second.Annotations[objects.AnnotationSecret])
 	}
 	if got := string(secrets[0].Data["userKey"]); got != newKey {
 		t.Errorf("the key is %s, want the new one", got)
@@ -143,14 +143,14 @@ func TestFailOverKeepsTheSecretOfEarlierVolumes(t *testing.T) {
 	for _, secret := range f.listSecrets() {
 		keys[secret.Name] = string(secret.Data["userKey"])
 	}
-	if len(keys) != 2 || keys[first.Annotations[record.AnnotationSecret]] != oldKey || keys[second.Annotations[record.AnnotationSecret]] != newKey {
+	if len(keys) != 2 || keys[first.Annotations[objects.AnnotationSecret]] != oldKey || keys[second.Annotations[objects.AnnotationSecret]] != newKey {
 		t.Errorf("the keys are %v", keys)
 	}
 
 	// Each Secret goes with the last volume that uses it.
 	f.endClaim("uid-1")
 	f.must(f.delete(first))
-	if f.hasShared(first.Annotations[record.AnnotationSecret]) || !f.hasShared(second.Annotations[record.AnnotationSecret]) {
+	if f.hasShared(first.Annotations[objects.AnnotationSecret]) || !f.hasShared(second.Annotations[objects.AnnotationSecret]) {
 		t.Errorf("after the first volume, the Secrets are %v", f.listSecrets())
 	}
 }
@@ -179,15 +179,15 @@ func TestStoredConnectionDoesNotReplaceTheKey(t *testing.T) {
 func TestSecretsOfCHAPStayOnePerVolume(t *testing.T) {
 	f := newFixture(t)
 	first, second := f.provisionClaim("uid-1"), f.provisionClaim("uid-2")
-	if len(f.listSecrets()) != 2 || first.Annotations[record.AnnotationSecret] != record.SecretName(first.Name) || second.Annotations[record.AnnotationSecret] != record.SecretName(second.Name) {
-		t.Errorf("%d Secrets, %s and %s", len(f.listSecrets()), first.Annotations[record.AnnotationSecret], second.Annotations[record.AnnotationSecret])
+	if len(f.listSecrets()) != 2 || first.Annotations[objects.AnnotationSecret] != objects.SecretName(first.Name) || second.Annotations[objects.AnnotationSecret] != objects.SecretName(second.Name) {
+		t.Errorf("%d Secrets, %s and %s", len(f.listSecrets()), first.Annotations[objects.AnnotationSecret], second.Annotations[objects.AnnotationSecret])
 	}
 }
 
 func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 	other := func(change func(*corev1.PersistentVolume)) func(*fixture, string) {
 		return func(f *fixture, name string) {
-			pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "uid-other", Annotations: map[string]string{record.AnnotationSecret: name}}}
+			pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "uid-other", Annotations: map[string]string{objects.AnnotationSecret: name}}}
 			if change != nil {
 				change(pv)
 			}
@@ -228,7 +228,7 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 		}},
 		{name: "a claim waits for an import", stays: true, before: func(f *fixture, _ string) {
 			f.must(f.client.Tracker().Add(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "imported"},
-				Spec: corev1.PersistentVolumeClaimSpec{VolumeName: record.ImportedPVName("volume-9")}}))
+				Spec: corev1.PersistentVolumeClaimSpec{VolumeName: objects.ImportedPVName("volume-9")}}))
 		}},
 		{name: "a volume names another namespace's", before: func(f *fixture, name string) {
 			other(func(pv *corev1.PersistentVolume) {
@@ -242,11 +242,11 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 		{name: "another backend's volume does not", before: func(f *fixture, _ string) {
 			f.ledger.Found("uid-3", ledger.Volume{Tenant: "a", GiB: 2}, "silver")
 		}},
-		{name: "it carries no label", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Labels, record.LabelManagedBy) })},
-		{name: "it is not marked as shared", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Annotations, record.AnnotationSharedBy) })},
-		{name: "it is another backend's", stays: true, before: mark(func(s *corev1.Secret) { s.Annotations[record.AnnotationSharedBy] = "silver" })},
-		{name: "it is another cluster's", stays: true, before: mark(func(s *corev1.Secret) { s.Annotations[record.AnnotationCluster] = "cluster-2" })},
-		{name: "the PersistentVolume names another namespace", stays: true, change: func(pv *corev1.PersistentVolume) { pv.Annotations[record.AnnotationSecretNamespace] = "kube-system" }},
+		{name: "it carries no label", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Labels, objects.LabelManagedBy) })},
+		{name: "it is not marked as shared", stays: true, before: mark(func(s *corev1.Secret) { delete(s.Annotations, objects.AnnotationSharedBy) })},
+		{name: "it is another backend's", stays: true, before: mark(func(s *corev1.Secret) { s.Annotations[objects.AnnotationSharedBy] = "silver" })},
+		{name: "it is another cluster's", stays: true, before: mark(func(s *corev1.Secret) { s.Annotations[objects.AnnotationCluster] = "cluster-2" })},
+		{name: "the PersistentVolume names another namespace", stays: true, change: func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationSecretNamespace] = "kube-system" }},
 		{name: "it is gone already", before: func(f *fixture, name string) {
 			f.must(f.client.CoreV1().Secrets("own").Delete(f.t.Context(), name, metav1.DeleteOptions{}))
 		}},
@@ -254,7 +254,7 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newCephFixture(t)
 			pv := f.record(f.provisionClaim("uid-1"))
-			name := pv.Annotations[record.AnnotationSecret]
+			name := pv.Annotations[objects.AnnotationSecret]
 			if c.before != nil {
 				c.before(f, name)
 			}
@@ -277,7 +277,7 @@ func TestSharedSecretGoesWithTheLastVolume(t *testing.T) {
 func TestSharedSecretOfAnImportStays(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
-	name := pv.Annotations[record.AnnotationSecret]
+	name := pv.Annotations[objects.AnnotationSecret]
 	resource := corev1.SchemeGroupVersion.WithResource("secrets")
 	secret := f.listSecrets()[0]
 	secret.ResourceVersion = "1"
@@ -314,15 +314,15 @@ func TestAnnotationOfASharedSecretMustMatchItsBackend(t *testing.T) {
 	pv := f.record(f.provisionClaim("uid-1"))
 	const silver = "silver-cephx-0123456789abcdef"
 	f.must(f.client.Tracker().Add(sharedSecretOf(silver, "silver", "cluster-1")))
-	for _, name := range []string{silver, "admin-token", "gold-cephx-0123456789ABCDEF", record.SecretName("pvc-uid-2")} {
+	for _, name := range []string{silver, "admin-token", "gold-cephx-0123456789ABCDEF", objects.SecretName("pvc-uid-2")} {
 		damaged := pv.DeepCopy()
-		damaged.Annotations[record.AnnotationSecret] = name
+		damaged.Annotations[objects.AnnotationSecret] = name
 		const want = "PersistentVolume pvc-uid-1: annotation standalone-cinder.openstack.org/secret names a Secret that was not made for this volume; nothing is deleted until it is fixed"
 		if err := f.delete(damaged); err == nil || err.Error() != want {
 			t.Errorf("%s: error %v\nwant %s", name, err, want)
 		}
 	}
-	if !f.hasShared(silver) || !f.hasShared(pv.Annotations[record.AnnotationSecret]) {
+	if !f.hasShared(silver) || !f.hasShared(pv.Annotations[objects.AnnotationSecret]) {
 		t.Error("a Secret is gone")
 	}
 }
@@ -330,10 +330,10 @@ func TestAnnotationOfASharedSecretMustMatchItsBackend(t *testing.T) {
 func TestLastTwoVolumesAtOnceLeaveNoSecret(t *testing.T) {
 	for range 20 {
 		f := newCephFixture(t)
-		var origins []record.Origin
+		var origins []objects.Origin
 		for i := range 8 {
 			pv := f.record(f.provisionClaim(fmt.Sprintf("uid-%d", i)))
-			origin, err := record.OriginOf(pv)
+			origin, err := objects.OriginOf(pv)
 			f.must(err)
 			origins = append(origins, origin)
 		}
@@ -382,7 +382,7 @@ func TestSharedSecretExistsWhileItIsNeeded(t *testing.T) {
 					continue
 				}
 				pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-" + id, UID: types.UID("pv-" + id),
-					Annotations: map[string]string{record.AnnotationSecret: name, record.AnnotationSecretNamespace: "own"}}}
+					Annotations: map[string]string{objects.AnnotationSecret: name, objects.AnnotationSecretNamespace: "own"}}}
 				if err := f.client.Tracker().Add(pv); err != nil {
 					t.Error(err)
 				}
@@ -393,7 +393,7 @@ func TestSharedSecretExistsWhileItIsNeeded(t *testing.T) {
 					_ = pvs.Add(pv)
 				}
 				expect("while the PersistentVolume exists")
-				if err := f.secrets.VolumeRemoved(ctx, pv.UID, record.Origin{PVName: pv.Name, Backend: "gold", Secret: name, SecretNamespace: "own"}); err != nil {
+				if err := f.secrets.VolumeRemoved(ctx, pv.UID, objects.Origin{PVName: pv.Name, Backend: "gold", Secret: name, SecretNamespace: "own"}); err != nil {
 					t.Error(err)
 				}
 				if err := f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", pv.Name); err != nil {
@@ -419,7 +419,7 @@ func TestSharedSecretExistsWhileItIsNeeded(t *testing.T) {
 func TestSharedSecretThatIsNeededAgainDuringItsRemoval(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
-	name := pv.Annotations[record.AnnotationSecret]
+	name := pv.Annotations[objects.AnnotationSecret]
 	secret := mappers.Secret{Namespace: "own", Name: name, Type: corev1.SecretTypeOpaque, Shared: true, Data: map[string][]byte{"userKey": []byte(oldKey)}}
 	ended := make(chan error, 1)
 	var asked atomic.Bool
@@ -450,12 +450,12 @@ func TestSharedSecretStaysWhenTheListingFails(t *testing.T) {
 	if err := f.delete(pv); err == nil || !strings.Contains(err.Error(), "the API server is down") {
 		t.Errorf("error %v", err)
 	}
-	if !f.hasShared(pv.Annotations[record.AnnotationSecret]) {
+	if !f.hasShared(pv.Annotations[objects.AnnotationSecret]) {
 		t.Error("the Secret is gone")
 	}
 	fail.Store(false)
 	f.must(f.delete(pv))
-	if f.hasShared(pv.Annotations[record.AnnotationSecret]) {
+	if f.hasShared(pv.Annotations[objects.AnnotationSecret]) {
 		t.Error("the Secret is left")
 	}
 }
@@ -463,8 +463,8 @@ func TestSharedSecretStaysWhenTheListingFails(t *testing.T) {
 func TestUndoingTheLastAttemptRemovesTheSharedSecret(t *testing.T) {
 	f := newCephFixture(t)
 	first, second := f.provisionClaim("uid-1"), f.provisionClaim("uid-2")
-	name := first.Annotations[record.AnnotationSecret]
-	if second.Annotations[record.AnnotationSecret] != name {
+	name := first.Annotations[objects.AnnotationSecret]
+	if second.Annotations[objects.AnnotationSecret] != name {
 		t.Fatal("the claims do not share a Secret")
 	}
 	f.endClaim("uid-1")
@@ -479,7 +479,7 @@ func TestUndoingTheLastAttemptRemovesTheSharedSecret(t *testing.T) {
 
 func TestUndoingLeavesTheSharedSecretToTheSweepWhenTheListingFails(t *testing.T) {
 	f := newCephFixture(t)
-	name := f.provisionClaim("uid-1").Annotations[record.AnnotationSecret]
+	name := f.provisionClaim("uid-1").Annotations[objects.AnnotationSecret]
 	var fail atomic.Bool
 	fail.Store(true)
 	f.client.PrependReactor("list", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -507,7 +507,7 @@ func TestSweepRemovesUnneededSharedSecrets(t *testing.T) {
 		{name: "nothing needs it", secret: sharedSecretOf(name, "gold", "cluster-1")},
 		{name: "its backend is not in the policy", secret: sharedSecretOf("bronze-cephx-0123456789abcdef", "bronze", "cluster-1")},
 		{name: "a volume needs it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
-			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{record.AnnotationSecret: name}}}))
+			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{objects.AnnotationSecret: name}}}))
 		}},
 		{name: "an attempt needs it", stays: true, secret: sharedSecretOf(name, "gold", "cluster-1"), before: func(f *fixture) {
 			_, err := f.secrets.Keep(f.t.Context(), "uid-1", "pvc-uid-1", "gold", mappers.Secret{Name: name, Shared: true}, false)
@@ -648,7 +648,7 @@ func TestClaimThatLeavesABackendNoLongerNeedsItsSecret(t *testing.T) {
 
 // TestEndOfAnAwaitedImportSweepsSecrets: the claim may have been the only user of one.
 func TestEndOfAnAwaitedImportSweepsSecrets(t *testing.T) {
-	for volume, swept := range map[string]bool{record.ImportedPVName("volume-9"): true, "another": false} {
+	for volume, swept := range map[string]bool{objects.ImportedPVName("volume-9"): true, "another": false} {
 		f := newCephFixture(t)
 		f.followup.ClaimGone(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-9"},
 			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: volume}})
@@ -663,7 +663,7 @@ func TestEndOfAnAwaitedImportSweepsSecrets(t *testing.T) {
 func TestSweepThatFindsASharedSecretChangedIsRepeated(t *testing.T) {
 	f := newCephFixture(t)
 	pv := f.record(f.provisionClaim("uid-1"))
-	name := pv.Annotations[record.AnnotationSecret]
+	name := pv.Annotations[objects.AnnotationSecret]
 	resource := corev1.SchemeGroupVersion.WithResource("secrets")
 	// The object is removed by hand, and the volume with it.
 	f.must(f.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", pv.Name))

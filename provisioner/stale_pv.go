@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
 )
 
 // A request that saves a PersistentVolume may reach the API server after the claim was
@@ -32,7 +32,7 @@ func (p *Provisioner) staleRecord(pv *corev1.PersistentVolume) (stamp stamps.Vol
 // it is certain that no such volume exists and that the claim is gone. No pod
 // has ever used it: a volume that was in use is never undone.
 func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolume, claim stamps.Volume) (removed bool, err error) {
-	origin, err := record.OriginOf(pv)
+	origin, err := objects.OriginOf(pv)
 	if err != nil {
 		return false, err
 	}
@@ -49,15 +49,15 @@ func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolu
 	if pv.Spec.ClaimRef != nil {
 		claim.Namespace, claim.Claim = pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name
 	}
-	live, err := record.ClaimOf(ctx, p.Client, claim)
-	if err != nil || live != nil && !record.BoundElsewhere(live) {
+	live, err := objects.ClaimOf(ctx, p.Client, claim)
+	if err != nil || live != nil && !objects.BoundElsewhere(live) {
 		return false, err
 	}
 	err = p.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("cannot delete PersistentVolume %s, which names a volume that has already been removed: %w", pv.Name, err)
 	}
-	if err := p.cleaner.RemoveSecret(ctx, pv.Name); err != nil && !proof.IsKept(err) {
+	if err := p.cleaner.RemoveSecret(ctx, pv.Name); err != nil && !removal.IsKept(err) {
 		return true, err
 	}
 	p.Logger.Info("Removed a PersistentVolume that was saved after its volume had been removed", "persistentVolume", pv.Name, "claimUID", origin.ClaimUID)

@@ -9,9 +9,9 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 )
 
 // TestFullBackendAndFullQuotaCauseADelay: Cinder's quota rejects volumes on one
@@ -67,7 +67,7 @@ func (f *fixture) pvOf(claim string) *corev1.PersistentVolume {
 	pv, err := f.provision(f.named(claim))
 	f.must(err)
 	pv.UID = types.UID("pv-of-" + claim)
-	pv.Annotations[record.AnnotationProvisionedBy] = "test"
+	pv.Annotations[objects.AnnotationProvisionedBy] = "test"
 	return pv
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // A request may reach Cinder after its sender has given up or lost the lease, because a
@@ -217,13 +217,13 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) {
 	for _, v := range all {
 		stamp := stamps.Of(v)
 		uid := types.UID(stamp.ClaimUID)
-		if stamp.PV == record.ImportedPVName(v.ID) && !p.claimExists(types.UID(stamp.Holder())) && p.recordedBy(v) == "" && p.LeftImport != nil {
+		if stamp.PV == objects.ImportedPVName(v.ID) && !p.claimExists(types.UID(stamp.Holder())) && p.recordedBy(v) == "" && p.LeftImport != nil {
 			p.LeftImport(backend, v)
 		}
 		if pv, err := p.PersistentVolumes.Get(stamp.PV); err == nil && p.contradicts(pv, v) {
 			p.followup.add(misstampedOf(pv.Name, v.ID))
 		}
-		if stamp.PV != record.PVNameFor(stamp.ClaimUID) || stamps.EverAttached(v) || stamps.IsCopy(v) || p.recordedBy(v) != "" {
+		if stamp.PV != objects.PVNameFor(stamp.ClaimUID) || stamps.EverAttached(v) || stamps.IsCopy(v) || p.recordedBy(v) != "" {
 			continue
 		}
 		item := removalOf(uid, backend, v.ID)
@@ -232,12 +232,12 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) {
 			continue
 		}
 		_, begun := p.journal.Beginning(uid)
-		claim := record.ClaimByUID(p.IndexedClaims, uid)
+		claim := objects.ClaimByUID(p.IndexedClaims, uid)
 		position, counts := p.ledger.PositionOf(uid)
 		switch {
 		case counts && position.Backend != backend:
 			p.followup.add(item) // a duplicate as soon as a PersistentVolume names one of the two
-		case claim != nil && !record.BoundElsewhere(claim):
+		case claim != nil && !objects.BoundElsewhere(claim):
 			// If the claim was denied, that decision did not consider its volume.
 			p.parked.reconsider(claim)
 		case begun:
@@ -251,7 +251,7 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) {
 
 // claimExists reports whether the cache has a claim.
 func (p *Provisioner) claimExists(uid types.UID) bool {
-	return record.ClaimByUID(p.IndexedClaims, uid) != nil
+	return objects.ClaimByUID(p.IndexedClaims, uid) != nil
 }
 
 // SweepSecrets removes the Secrets that nothing needs, those of single volumes
@@ -283,7 +283,7 @@ func (p *Provisioner) claimsOfVolumes(ctx context.Context) (map[types.UID]bool, 
 			return nil, err
 		}
 		for _, v := range all {
-			if stamp := stamps.Of(v); stamp.PV == record.PVNameFor(stamp.ClaimUID) {
+			if stamp := stamps.Of(v); stamp.PV == objects.PVNameFor(stamp.ClaimUID) {
 				claims[types.UID(stamp.ClaimUID)] = true
 			}
 		}

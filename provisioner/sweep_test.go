@@ -18,15 +18,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/journal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
 // lateVolume returns a duplicate of a recorded volume.
 func (f *fixture) lateVolume(pv *corev1.PersistentVolume) cinder.Volume {
 	f.t.Helper()
-	v := f.orphanVolume(pv.Annotations[record.AnnotationClaimUID])
+	v := f.orphanVolume(pv.Annotations[objects.AnnotationClaimUID])
 	v.ID, v.Status = "volume-late", cinder.StatusAvailable
 	return v
 }
@@ -63,11 +63,11 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 		},
 		"the API server knows the object by another volume than the cache": func(f *fixture, pv *corev1.PersistentVolume, _ *cinder.Volume) {
 			renamed := pv.DeepCopy()
-			renamed.Annotations[record.AnnotationVolume] = "volume-late"
+			renamed.Annotations[objects.AnnotationVolume] = "volume-late"
 			f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), renamed, ""))
 		},
 		"the PersistentVolume is another program's": func(f *fixture, pv *corev1.PersistentVolume, _ *cinder.Volume) {
-			pv.Annotations[record.AnnotationProvisionedBy] = "another.example/provisioner"
+			pv.Annotations[objects.AnnotationProvisionedBy] = "another.example/provisioner"
 			f.must(f.factory.Core().V1().PersistentVolumes().Informer().GetStore().Update(pv))
 		},
 	} {
@@ -109,7 +109,7 @@ func TestDuplicateOfAVolumeWhosePersistentVolumeWasDeletedByHandIsRemoved(t *tes
 	claim := f.claim(nil)
 	f.forgetClaim(claim)
 	kept, late := f.lateVolume(pv), f.lateVolume(pv)
-	kept.ID = pv.Annotations[record.AnnotationVolume]
+	kept.ID = pv.Annotations[objects.AnnotationVolume]
 	gold := f.backends["gold"]
 	gold.listed, gold.calls = []cinder.Volume{kept, late}, nil
 	f.relist("gold")
@@ -270,8 +270,8 @@ func TestSecretThatArrivesLateIsRemoved(t *testing.T) {
 		{name: "it is old", stays: true, change: func(_ *fixture, s *corev1.Secret) {
 			s.CreationTimestamp = metav1.NewTime(time.Now().Add(-2 * time.Hour))
 		}},
-		{name: "it is another cluster's", stays: true, change: func(_ *fixture, s *corev1.Secret) { s.Annotations[record.AnnotationCluster] = "cluster-2" }},
-		{name: "it lacks our label", stays: true, change: func(_ *fixture, s *corev1.Secret) { delete(s.Labels, record.LabelManagedBy) }},
+		{name: "it is another cluster's", stays: true, change: func(_ *fixture, s *corev1.Secret) { s.Annotations[objects.AnnotationCluster] = "cluster-2" }},
+		{name: "it lacks our label", stays: true, change: func(_ *fixture, s *corev1.Secret) { delete(s.Labels, objects.LabelManagedBy) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t, c.objects...)

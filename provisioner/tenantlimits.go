@@ -8,8 +8,8 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
 )
 
 // tenantRates limits the request rate of every tenant, across all backends.
@@ -51,7 +51,7 @@ func (p *tenantRates) of(tenant string) *rate.Limiter {
 // OnBehalfOf marks requests to Cinder as a tenant's, so that tenants take turns at a
 // backend and stay within their request rates.
 func (p *Provisioner) OnBehalfOf(ctx context.Context, tenant string) context.Context {
-	return turns.WithCaller(ctx, turns.Caller{Tenant: tenant, Pace: p.tenantRates.of(tenant), Waits: liveness.PauseOf(ctx), Answered: trail.Answered(ctx)})
+	return turns.WithCaller(ctx, turns.Caller{Tenant: tenant, Pace: p.tenantRates.of(tenant), Waits: liveness.PauseOf(ctx), Answered: requestids.Answered(ctx)})
 }
 
 // ownTurns returns how many claims, or deletions, of a tenant may be worked on at once.

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // trailOf returns the lines that the work writes to the log, by message.
@@ -38,7 +38,7 @@ func TestTheAuditTrailNamesTheRequests(t *testing.T) {
 		pv.UID = "pv-uid"
 		other := pv.DeepCopy()
 		other.UID, other.Spec.ClaimRef = "deleted-by-hand", &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
-		other.Annotations[record.AnnotationProvisionedBy] = f.Name
+		other.Annotations[objects.AnnotationProvisionedBy] = f.Name
 		followup.VolumeGone(other)
 		f.must(f.delete(pv))
 	})

@@ -20,9 +20,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
 )
 
 // movedBackends are at another place, or have no connector, for as long as a test says.
@@ -81,7 +81,7 @@ func (f *fixture) untouched(backend, why string) {
 func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
-	pv.Annotations = map[string]string{record.AnnotationProvisionedBy: "test", record.HistoricIdentity: "id", record.HistoricVolume: "volume-1", record.AnnotationBackend: "gold"}
+	pv.Annotations = map[string]string{objects.AnnotationProvisionedBy: "test", objects.HistoricIdentity: "id", objects.HistoricVolume: "volume-1", objects.AnnotationBackend: "gold"}
 	f.backends["gold"].hasVolume = map[string]bool{"volume-1": true}
 	node := f.node("a", true, volumeName)
 	f.released(pv)
@@ -170,7 +170,7 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	followup.VolumeSeen(pv)
 	gold.err = errGoldDown
 	followup.loop.Next(t.Context())
-	if got := finalizers(); !slices.Equal(got, []string{"kubernetes.io/pv-protection", record.Finalizer}) {
+	if got := finalizers(); !slices.Equal(got, []string{"kubernetes.io/pv-protection", objects.Finalizer}) {
 		t.Errorf("finalizers %v after a failure", got)
 	}
 	gold.err = nil
@@ -182,7 +182,7 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	// The library keeps an object whose volume it must delete.
 	deleted := pv.DeepCopy()
 	deleted.Spec.PersistentVolumeReclaimPolicy, deleted.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeReleased
-	deleted.Finalizers = []string{record.Finalizer}
+	deleted.Finalizers = []string{objects.Finalizer}
 	f.store(deleted)
 	f.Followup().VolumeSeen(deleted)
 	f.must(f.Followup().do(t.Context(), followupOf(deleted).Value()))
@@ -266,7 +266,7 @@ func TestRecordOfAVolumeElsewhereIsNotStale(t *testing.T) {
 	f.must(f.undo(t.Context(), claim.UID, begun, f.cleaner.IsUnrecorded))
 	pv, err := f.provision(claim)
 	f.must(err)
-	pv.UID, pv.Annotations[record.AnnotationProvisionedBy] = "pv-uid", "test"
+	pv.UID, pv.Annotations[objects.AnnotationProvisionedBy] = "pv-uid", "test"
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
 	f.forgetClaim(claim)
@@ -287,7 +287,7 @@ func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 	prepare := func(t *testing.T) (*fixture, *Followup, *corev1.PersistentVolume) {
 		f := newFixture(t)
 		pv := f.recorded()
-		pv.Annotations[record.AnnotationBackend] = "bronze"
+		pv.Annotations[objects.AnnotationBackend] = "bronze"
 		f.store(pv)
 		return f, f.Followup(), pv
 	}
@@ -325,14 +325,14 @@ func TestAVolumeThatWentWithAnEarlierTermDoesNotCount(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
 			pv := f.recorded()
-			pv.Annotations[record.AnnotationEndpoint], pv.Annotations[record.AnnotationProject] = "http://cinder:8776/v3", "p1"
+			pv.Annotations[objects.AnnotationEndpoint], pv.Annotations[objects.AnnotationProject] = "http://cinder:8776/v3", "p1"
 			f.store(pv)
 			followup := f.Followup()
 			f.seen()
 			f.backends["gold"].err = c.err
 			f.removeByHand(followup, pv)
 			f.follow(followup)
-			if got := f.ledger.Usage(policy.TenantScope, pv.Annotations[record.AnnotationTenant]).Volumes; got != c.count {
+			if got := f.ledger.Usage(policy.TenantScope, pv.Annotations[objects.AnnotationTenant]).Volumes; got != c.count {
 				t.Errorf("%d volumes count, want %d", got, c.count)
 			}
 		})
@@ -340,7 +340,7 @@ func TestAVolumeThatWentWithAnEarlierTermDoesNotCount(t *testing.T) {
 }
 
 func followupOfMark(pv *corev1.PersistentVolume) task {
-	return unique.Make(followup{kind: mark, claim: types.UID(pv.Annotations[record.AnnotationClaimUID]), backend: pv.Annotations[record.AnnotationBackend], volume: pv.Annotations[record.AnnotationVolume]})
+	return unique.Make(followup{kind: mark, claim: types.UID(pv.Annotations[objects.AnnotationClaimUID]), backend: pv.Annotations[objects.AnnotationBackend], volume: pv.Annotations[objects.AnnotationVolume]})
 }
 
 // TestProofIsBoundedInTime: the proof is made while a request to the backend
@@ -380,7 +380,7 @@ func TestNodesThatTakeFourSecondsToReadAreWaitedFor(t *testing.T) {
 		})
 		go func() { _, _ = f.Nodes.Users(t.Context(), nodeuse.Volume{PV: "pvc-1"}) }()
 		time.Sleep(time.Second)
-		bounded, cancel := context.WithTimeout(t.Context(), proof.Timeout)
+		bounded, cancel := context.WithTimeout(t.Context(), removal.Timeout)
 		defer cancel()
 		began := time.Now()
 		if _, err := f.Nodes.Users(bounded, nodeuse.Volume{PV: "pvc-2"}); err != nil {
@@ -457,8 +457,8 @@ func TestRecordThatArrivesAfterTheProofIsNoticed(t *testing.T) {
 	v := f.orphanVolume("uid-1")
 	permit := f.cleaner.Permit(f.cleaner.IsUnrecorded)
 	f.must(permit(t.Context(), v))
-	f.store(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-uid", Annotations: map[string]string{record.AnnotationVolume: v.ID}}})
-	if err := permit(t.Context(), v); !proof.IsKept(err) {
+	f.store(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "pv-uid", Annotations: map[string]string{objects.AnnotationVolume: v.ID}}})
+	if err := permit(t.Context(), v); !removal.IsKept(err) {
 		t.Errorf("the second change is permitted: %v", err)
 	}
 }

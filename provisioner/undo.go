@@ -15,12 +15,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/journal"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/proof"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/trail"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/journal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
 )
 
 // claimGone undoes what this term began for a claim that was deleted or bound to
@@ -51,7 +51,7 @@ func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
 		}
 	}
 	err := p.undo(ctx, uid, begun, p.cleaner.IsUnneeded)
-	if proof.IsKept(err) {
+	if removal.IsKept(err) {
 		p.Logger.Info("Kept the volume of an unfinished attempt", "claimUID", uid, "backend", begun.Backend, "reason", err)
 		return nil
 	}
@@ -66,22 +66,22 @@ func (p *Provisioner) foundBeginning(uid types.UID, position ledger.Position) (j
 
 // stampOf returns the part of a claim's stamp that identifies its volumes.
 func (p *Provisioner) stampOf(uid types.UID, tenant string) stamps.Volume {
-	return stamps.Volume{Cluster: p.Cluster, ClusterUID: p.ClusterUID, ClaimUID: string(uid), PV: record.PVNameFor(string(uid)), Tenant: tenant}
+	return stamps.Volume{Cluster: p.Cluster, ClusterUID: p.ClusterUID, ClaimUID: string(uid), PV: objects.PVNameFor(string(uid)), Tenant: tenant}
 }
 
 // undo removes the volumes and the Secrets of a claim, if it has the proof that
 // it may. It removes the Secret last, because it may belong to a volume that is
-// kept deliberately; proof.IsKept then reports true for the error. It stops when
+// kept deliberately; removal.IsKept then reports true for the error. It stops when
 // the context ends: the next leader finds what is left.
 func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun journal.Beginning, prove backends.Permit) error {
-	ctx, requests := trail.WithRequestIDs(ctx)
+	ctx, requests := requestids.WithRequestIDs(ctx)
 	ctx = p.OnBehalfOf(ctx, begun.Stamp.Tenant)
 	volumes, err := p.Backends.Volumes(begun.Backend)
 	if err != nil {
 		return err
 	}
 	err = volumes.Abandon(ctx, begun.Stamp, begun.Connector, p.cleaner.Permit(prove))
-	if proof.IsKept(err) {
+	if removal.IsKept(err) {
 		p.finish(uid)
 		p.ledger.Keep(uid)
 	}
@@ -92,7 +92,7 @@ func (p *Provisioner) undo(ctx context.Context, uid types.UID, begun journal.Beg
 	// A Secret may exist without a volume.
 	err = p.cleaner.RemoveSecret(ctx, begun.Stamp.PV)
 	switch {
-	case proof.IsKept(err):
+	case removal.IsKept(err):
 		// The PersistentVolume was saved in the meantime, and names a volume that is gone.
 		p.followup.add(completionOf(begun.Stamp.PV))
 	case err != nil:
@@ -116,7 +116,7 @@ func (p *Provisioner) removeDuplicate(ctx context.Context, item followup) error 
 	switch {
 	case err == nil:
 		p.Logger.Warn("Removed a duplicate volume of a claim", "volume", item.volume, "backend", item.backend, "claimUID", item.claim)
-	case proof.IsKept(err):
+	case removal.IsKept(err):
 		p.Logger.Info("Kept a duplicate volume of a claim", "volume", item.volume, "backend", item.backend, "claimUID", item.claim, "reason", err)
 		return nil
 	}
@@ -124,7 +124,7 @@ func (p *Provisioner) removeDuplicate(ctx context.Context, item followup) error 
 }
 
 // removeDuplicates queues the duplicates of a recorded volume for removal.
-func (p *Provisioner) removeDuplicates(volumes Removing, recorded record.Origin) {
+func (p *Provisioner) removeDuplicates(volumes Removing, recorded objects.Origin) {
 	for _, id := range volumes.Duplicates(recorded.ClaimUID, recorded.VolumeID) {
 		p.followup.add(removalOf(types.UID(recorded.ClaimUID), recorded.Backend, id))
 	}
@@ -147,7 +147,7 @@ func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 			p.placement.ReleaseUnrecorded(item.claim)
 		}
 		return nil
-	case proof.IsKept(err):
+	case removal.IsKept(err):
 		return nil
 	}
 	return err
@@ -156,7 +156,7 @@ func (p *Provisioner) markRecorded(ctx context.Context, item followup) error {
 // recordedBy returns the PersistentVolume that names a volume according to the cache,
 // or named it earlier in this term; empty if there is none.
 func (p *Provisioner) recordedBy(v cinder.Volume) string {
-	if found := record.ByVolumeID(p.Records, v.ID); len(found) > 0 {
+	if found := objects.ByVolumeID(p.Records, v.ID); len(found) > 0 {
 		return found[0].Name
 	}
 	if stamp := stamps.Of(v); p.ledger.WasRecorded(types.UID(stamp.ClaimUID), v.ID) {
@@ -181,7 +181,7 @@ func (p *Provisioner) useOf(stamp stamps.Volume) *nodeuse.Volume {
 // early to find what had to be undone.
 func (p *Provisioner) cleanUpIfGone(claim *corev1.PersistentVolumeClaim) {
 	current, err := p.Claims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name)
-	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || record.BoundElsewhere(current)) {
+	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || objects.BoundElsewhere(current)) {
 		p.followup.add(undoOf(claim.UID))
 	}
 }
@@ -237,7 +237,7 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 	if !errors.As(refusal, &refused) {
 		return refusal
 	}
-	return a.undoMade(ctx, record.RefusalError(a.backend, refused))
+	return a.undoMade(ctx, objects.RefusalError(a.backend, refused))
 }
 
 // undoMade undoes the attempt because of a volume that must not stay.
@@ -267,7 +267,7 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 	}
 	begun := journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector}
 	err := a.undo(ctx, begun)
-	if err != nil && !proof.IsKept(err) {
+	if err != nil && !removal.IsKept(err) {
 		// The library forgets the claim; the follow-up does not (cleanUpIfGone).
 		a.p.journal.Begin(a.claim.UID, begun)
 		return fmt.Errorf("claim %s/%s was deleted while it was being provisioned, and its volume cannot be removed yet: %w", a.claim.Namespace, a.claim.Name, err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // removeByHand removes a PersistentVolume as an administrator does who keeps the
@@ -154,7 +154,7 @@ func TestForeignPersistentVolumeOfTheSameNameHidesNothing(t *testing.T) {
 	bound := claim.DeepCopy()
 	bound.Spec.VolumeName = "pvc-uid-1"
 	f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, "team-a"))
-	foreign := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "foreign", Annotations: map[string]string{record.AnnotationProvisionedBy: "cinder.csi.openstack.org"}},
+	foreign := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", UID: "foreign", Annotations: map[string]string{objects.AnnotationProvisionedBy: "cinder.csi.openstack.org"}},
 		Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "uid-1"}}}
 	f.store(foreign)
 	followup.VolumeSeen(foreign)
@@ -190,7 +190,7 @@ func followupOfVolume(claim types.UID, backend, volume string) task {
 func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
-	pv.Annotations[record.AnnotationBackend] = "bronze"
+	pv.Annotations[objects.AnnotationBackend] = "bronze"
 	f.store(pv)
 	f.seen()
 	followup := f.Followup()
@@ -256,12 +256,12 @@ func TestHistoricVolumeIsFoundThoughAnotherBackendIsDown(t *testing.T) {
 	f := newFixture(t)
 	f.backends["gold"].hasErr = errGoldDown
 	f.backends["silver"].hasVolume = map[string]bool{"volume-9": true}
-	backend, err := f.locateHistoric(t.Context(), &record.Origin{VolumeID: "volume-9", PVName: "old"})
+	backend, err := f.locateHistoric(t.Context(), &objects.Origin{VolumeID: "volume-9", PVName: "old"})
 	if backend != "silver" || err != nil {
 		t.Errorf("%q, %v", backend, err)
 	}
 	f.backends["silver"].hasVolume = nil
-	if _, err := f.locateHistoric(t.Context(), &record.Origin{VolumeID: "volume-9", PVName: "old"}); !cinder.IsKind(err, cinder.KindUnavailable) {
+	if _, err := f.locateHistoric(t.Context(), &objects.Origin{VolumeID: "volume-9", PVName: "old"}); !cinder.IsKind(err, cinder.KindUnavailable) {
 		t.Errorf("error %v, want one that leaves open whether the volume exists", err)
 	}
 }

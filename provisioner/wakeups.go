@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 // Parked claims and deletions come back when one of their triggers fires. This file
@@ -76,7 +76,7 @@ func (p *Provisioner) requeueCSIClaims() {
 		return
 	}
 	p.parked.requeueClaims(slices.DeleteFunc(all, func(claim *corev1.PersistentVolumeClaim) bool {
-		return claim.Spec.VolumeName != "" || record.ProvisionerOf(claim) != policy.CSIDriver
+		return claim.Spec.VolumeName != "" || objects.ProvisionerOf(claim) != policy.CSIDriver
 	}))
 }
 
@@ -107,7 +107,7 @@ func (p *Provisioner) Recount(name string) {
 // NoteEarlier records which claims existed before the term. An earlier leader
 // can only have created volumes for those. Before this call, every claim counts
 // as an earlier one.
-func (p *Provisioner) NoteEarlier(claims record.EarlierClaims) {
+func (p *Provisioner) NoteEarlier(claims objects.EarlierClaims) {
 	p.placement.NoteEarlier(claims)
 	p.Board.Publish(parking.Trigger{Kind: parking.Earlier})
 }

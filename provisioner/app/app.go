@@ -27,17 +27,17 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/batches"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/app/fence"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/lastgood"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/leasecheck"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/attach"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/socket"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/expand"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/events"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
 )
 
 // resyncPeriod is how often every object is checked again even if it has not changed.
@@ -174,7 +174,7 @@ func assemble(options Options) (*App, error) {
 	dialer := newDialer(config)
 	var a *App
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &fence.Transport{
+		return &leasecheck.Transport{
 			Next:     next,
 			MayWrite: func() error { return a.mayWrite() },
 			TermCtx:  func() context.Context { return a.leads.Load().ctx },
@@ -207,9 +207,9 @@ func assemble(options Options) (*App, error) {
 		leaseClient:        leaseClient,
 		leaseWatch:         leaseWatch,
 		dialer:             dialer,
-		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(record.NewTrimmer().Trim)),
+		factory:            informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod, informers.WithTransform(objects.NewTrimmer().Trim)),
 		backendMetrics:     backendMetrics,
-		provisionerMetrics: provisioner.NewMetrics(registry, append(registryOfProtocols.Protocols(), record.ProtocolCSI)),
+		provisionerMetrics: provisioner.NewMetrics(registry, append(registryOfProtocols.Protocols(), objects.ProtocolCSI)),
 		expandMetrics:      expand.NewMetrics(registry),
 		reloads:            newReloadMetrics(registry),
 		audits:             newAuditMetrics(registry),
@@ -229,7 +229,7 @@ func assemble(options Options) (*App, error) {
 		Client: client, Namespace: namespace, Name: wiring.LeaseName(options.ProvisionerName) + "-last-good", MaxPolicySize: policy.MaxFileSize,
 		// The admission policies in deploy/ let the program change only Secrets with
 		// this label.
-		Labels: map[string]string{record.LabelManagedBy: record.ManagedBy},
+		Labels: map[string]string{objects.LabelManagedBy: objects.ManagedBy},
 	}
 	a.policy.Store(&policy.Policy{})
 	a.health = &healthz{monitor: a.monitor, logger: a.logger}
@@ -295,10 +295,10 @@ func (a *App) Run(ctx context.Context) error {
 		return ignoreStop(ctx, err)
 	}
 	informers := a.processInformers()
-	if err := informers.volumes.AddIndexers(record.Indexers()); err != nil {
+	if err := informers.volumes.AddIndexers(objects.Indexers()); err != nil {
 		return err
 	}
-	if err := informers.claims.AddIndexers(record.ClaimIndexers()); err != nil {
+	if err := informers.claims.AddIndexers(objects.ClaimIndexers()); err != nil {
 		return err
 	}
 	a.factory.Start(background.Done())

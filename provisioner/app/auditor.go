@@ -13,9 +13,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/audit"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // auditDelay is how long a leader waits before its first audit: other work is
@@ -27,7 +27,7 @@ const auditDelay = time.Minute
 type auditor struct {
 	policy          func() *policy.Policy
 	client          kubernetes.Interface
-	caches          record.Caches
+	caches          objects.Caches
 	cluster         string
 	clusterUID      string
 	namespace       string
@@ -102,7 +102,7 @@ func (u *auditor) once(ctx context.Context) error {
 // findings with what the API server has, unless an earlier audit has confirmed all of
 // them and nothing is to be removed.
 func (u *auditor) compare(ctx context.Context, listings map[string]audit.Listing, removes bool) ([]audit.Finding, error) {
-	records, err := record.ReadCached(ctx, u.client, u.caches, u.provisionerName, u.namespace)
+	records, err := objects.ReadCached(ctx, u.client, u.caches, u.provisionerName, u.namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -112,13 +112,13 @@ func (u *auditor) compare(ctx context.Context, listings map[string]audit.Listing
 	}) {
 		return findings, nil
 	}
-	if records, err = record.Read(ctx, u.client, u.provisionerName, u.namespace); err != nil {
+	if records, err = objects.Read(ctx, u.client, u.provisionerName, u.namespace); err != nil {
 		return nil, err
 	}
 	return u.compareWith(ctx, listings, records), nil
 }
 
-func (u *auditor) compareWith(ctx context.Context, listings map[string]audit.Listing, records record.Records) []audit.Finding {
+func (u *auditor) compareWith(ctx context.Context, listings map[string]audit.Listing, records objects.Records) []audit.Finding {
 	audit.ConfirmMissing(ctx, u.find, listings, records)
 	audit.ConfirmAttachments(ctx, u.find, listings, records)
 	findings := audit.Compare(audit.State{Now: time.Now(), Cluster: u.cluster, ClusterUID: u.clusterUID, Grace: u.policy().Audit.Grace, Backends: listings, Records: records})

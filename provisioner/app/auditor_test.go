@@ -17,16 +17,16 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/audit"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/audit"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // TestAuditConfirmsWhatTheCachesShow: caches may be late, and an unnecessary listing of
 // everything costs the API server more than all other requests of a replica.
 func TestAuditConfirmsWhatTheCachesShow(t *testing.T) {
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", CreationTimestamp: metav1.Now(), Annotations: map[string]string{
-		record.AnnotationProvisionedBy: "cinder", record.AnnotationVolume: "volume-1", record.AnnotationBackend: "gold", record.AnnotationCluster: "cluster",
-		record.AnnotationClaimUID: "uid-1", record.AnnotationTenant: "a", record.AnnotationProtocol: "iscsi", record.AnnotationConnector: `{"host":"k8s"}`,
+		objects.AnnotationProvisionedBy: "cinder", objects.AnnotationVolume: "volume-1", objects.AnnotationBackend: "gold", objects.AnnotationCluster: "cluster",
+		objects.AnnotationClaimUID: "uid-1", objects.AnnotationTenant: "a", objects.AnnotationProtocol: "iscsi", objects.AnnotationConnector: `{"host":"k8s"}`,
 	}}}
 	volume := cinder.Volume{ID: "volume-1", Status: cinder.StatusAttaching, CreatedAt: time.Now().Add(-24 * time.Hour),
 		Metadata: stamps.Volume{Cluster: "cluster", ClusterUID: "cluster-uid", ClaimUID: "uid-1", PV: "pvc-uid-1", Namespace: "a", Claim: "data"}.Metadata(nil)}
@@ -46,11 +46,11 @@ func TestAuditConfirmsWhatTheCachesShow(t *testing.T) {
 		{name: "a volume that nothing names and that is to be removed, again", again: true, removes: true, want: []audit.Kind{audit.OrphanVolume, audit.OrphanVolume}, confirmed: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			var objects []runtime.Object
+			var existing []runtime.Object
 			for _, pv := range test.existing {
-				objects = append(objects, pv)
+				existing = append(existing, pv)
 			}
-			client := fake.NewClientset(objects...)
+			client := fake.NewClientset(existing...)
 			volumes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 			for _, pv := range test.cached {
 				if err := volumes.Add(pv); err != nil {
@@ -61,7 +61,7 @@ func TestAuditConfirmsWhatTheCachesShow(t *testing.T) {
 				policy: func() *policy.Policy { return &policy.Policy{Audit: policy.Audit{Grace: time.Hour}} }, client: client, warn: slog.New(slog.DiscardHandler).Warn,
 				isGone:  func(backend, _ string) bool { return test.removed && backend == "gold" },
 				cluster: "cluster", clusterUID: "cluster-uid", namespace: "system", provisionerName: "cinder", reported: map[audit.Finding]bool{},
-				caches: record.Caches{
+				caches: objects.Caches{
 					Claims:            corelisters.NewPersistentVolumeClaimLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
 					PersistentVolumes: corelisters.NewPersistentVolumeLister(volumes),
 				},

@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/lastgood"
 )
 
 // TestMissingCloudsFileEndsTheStart: a replica without any credentials would be ready

@@ -16,16 +16,16 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/attach"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/byclaim"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/socket"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/retype"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/createvolume"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/retype"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 // listenForSidecars opens the socket of the CSI driver, if one is configured. Until a
@@ -206,15 +206,15 @@ func csiSnapshotOf(s snapshot.Taken) controller.Snapshot {
 }
 
 // newMaker makes the Maker that answers CreateVolume and DeleteVolume.
-func (a *App) newMaker(t *term) *byclaim.Maker {
-	waits := func(pending []statusreport.Pending) (byclaim.Waits, bool) {
+func (a *App) newMaker(t *term) *createvolume.Maker {
+	waits := func(pending []statusreport.Pending) (createvolume.Waits, bool) {
 		if len(pending) == 0 {
-			return byclaim.Waits{}, false
+			return createvolume.Waits{}, false
 		}
-		return byclaim.Waits{Denied: pending[0].State == string(parking.Denied), Reason: pending[0].Reason, Message: pending[0].Message}, true
+		return createvolume.Waits{Denied: pending[0].State == string(parking.Denied), Reason: pending[0].Reason, Message: pending[0].Message}, true
 	}
 	attachments := nodeuse.New(nodeuse.Options{Client: a.client, Caches: a.nodes.caches()})
-	return byclaim.New(byclaim.Options{
+	return createvolume.New(createvolume.Options{
 		Cluster:           a.cluster,
 		TrustParameters:   a.options.CSITrustParameters,
 		Client:            a.client,
@@ -224,10 +224,10 @@ func (a *App) newMaker(t *term) *byclaim.Maker {
 		Serves: func(named string) bool {
 			return named == a.options.ProvisionerName || named == policy.CSIDriver && a.policy.Load().UsesCSI()
 		},
-		ClaimWaits: func(namespace, claim string) (byclaim.Waits, bool) {
+		ClaimWaits: func(namespace, claim string) (createvolume.Waits, bool) {
 			return waits(t.provisioner.ReportClaims(provisioner.Selected{Namespace: namespace, Claim: claim, Limit: 1}).Pending)
 		},
-		DeletionWaits: func(namespace, claim string) (byclaim.Waits, bool) {
+		DeletionWaits: func(namespace, claim string) (createvolume.Waits, bool) {
 			return waits(t.provisioner.ReportDeletions(provisioner.Selected{Namespace: namespace, Claim: claim, Limit: 1}).Pending)
 		},
 		IsAttached: func(pv string) (bool, error) {
@@ -237,7 +237,7 @@ func (a *App) newMaker(t *term) *byclaim.Maker {
 			}
 			return len(found) > 0, err
 		},
-		Volumes:   func(backend string) (byclaim.Volumes, error) { return t.backends.current(backend) },
+		Volumes:   func(backend string) (createvolume.Volumes, error) { return t.backends.current(backend) },
 		Snapshots: t.snapshots,
 		Logger:    a.logger,
 	})

@@ -14,10 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/attach"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // TestCachedCSINodesHaveTheDriverAlone: the program reads nothing else of them.
@@ -72,8 +72,8 @@ type silence struct {
 func newSilence(t *testing.T) *silence {
 	t.Helper()
 	s := &silence{server: controller.New(controller.Options{Observe: func(string, string, time.Duration) {}, Logger: slog.New(slog.DiscardHandler)}), waiting: cache.NewStore(cache.MetaNamespaceKeyFunc)}
-	volumes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, record.Indexers())
-	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1", Annotations: map[string]string{record.AnnotationCluster: "lab"}}}
+	volumes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, objects.Indexers())
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1", Annotations: map[string]string{objects.AnnotationCluster: "lab"}}}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: "gold/v1"}
 	if err := volumes.Add(pv); err != nil {
 		t.Fatal(err)

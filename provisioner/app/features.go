@@ -8,12 +8,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/expand"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/tenantimport"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
 // expandWorkers is how many volumes are extended at once. A storage array may take its
@@ -84,15 +84,15 @@ const (
 )
 
 // newImporter makes a term's controller for imports by tenants.
-func (a *App) newImporter(t *term, board *parking.Board) *tenantimport.Controller {
-	return tenantimport.New(tenantimport.Options{
+func (a *App) newImporter(t *term, board *parking.Board) *claims.Controller {
+	return claims.New(claims.Options{
 		Name:        a.options.ProvisionerName,
 		Cluster:     a.cluster,
 		ClusterUID:  a.clusterUID,
 		Namespace:   a.namespace,
 		Policy:      a.policy.Load,
 		Room:        t.provisioner.Placement(),
-		Volumes:     func(backend string) (tenantimport.Volumes, error) { return t.backends.current(backend) },
+		Volumes:     func(backend string) (claims.Volumes, error) { return t.backends.current(backend) },
 		Connector:   t.backends.Connector,
 		Mappers:     a.mappers,
 		Nodes:       t.provisioner.Nodes,
@@ -101,7 +101,7 @@ func (a *App) newImporter(t *term, board *parking.Board) *tenantimport.Controlle
 		OnBehalfOf:  t.provisioner.OnBehalfOf,
 		Provision:   t.provisioner.RequeueClaim,
 		Client:      a.client,
-		Caches: record.Objects{
+		Caches: objects.Objects{
 			Claims:            a.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
 			PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
 			Classes:           a.factory.Storage().V1().StorageClasses().Informer().GetIndexer(),
@@ -121,7 +121,7 @@ func (a *App) newImporter(t *term, board *parking.Board) *tenantimport.Controlle
 }
 
 // followImports connects the controller to the claims of the cluster.
-func (lent termInformers) followImports(c *tenantimport.Controller) error {
+func (lent termInformers) followImports(c *claims.Controller) error {
 	_, err := lent.claims.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { c.Consider(object.(*corev1.PersistentVolumeClaim)) },
 		UpdateFunc: func(before, after any) {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // processInformer is one of the process's informers.
@@ -97,11 +97,11 @@ func concernsLibrary(object any) bool {
 	case *corev1.PersistentVolumeClaim:
 		return object.Spec.VolumeName == ""
 	case *corev1.PersistentVolume:
-		if by := object.Annotations[record.AnnotationProvisionedBy]; record.IsCSI(object) && (by == "" || by == policy.CSIDriver) {
+		if by := object.Annotations[objects.AnnotationProvisionedBy]; objects.IsCSI(object) && (by == "" || by == policy.CSIDriver) {
 			return false
 		}
 		return object.Status.Phase != corev1.VolumeBound || object.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete ||
-			object.DeletionTimestamp != nil || !slices.Contains(object.Finalizers, record.LibraryFinalizer)
+			object.DeletionTimestamp != nil || !slices.Contains(object.Finalizers, objects.LibraryFinalizer)
 	}
 	return true
 }
@@ -164,7 +164,7 @@ func (i libraryIndexer) ByIndex(name, value string) ([]any, error) {
 	if name != libraryIndex {
 		return i.Indexer.ByIndex(name, value)
 	}
-	if claim := record.ClaimByUID(i.Indexer, types.UID(value)); claim != nil {
+	if claim := objects.ClaimByUID(i.Indexer, types.UID(value)); claim != nil {
 		return []any{claim}, nil
 	}
 	return nil, nil

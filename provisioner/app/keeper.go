@@ -9,9 +9,9 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/follow"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/lastgood"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/objectwatch"
 )
 
 const (
@@ -55,7 +55,7 @@ type credentialsInUse struct {
 // run keeps what is in force until the context ends.
 func (k *keeper) run(ctx context.Context) {
 	defer k.app.reloads.keepingEnded()
-	secret := follow.Start(ctx, k.app.metadataClient, follow.Object{
+	secret := objectwatch.Start(ctx, k.app.metadataClient, objectwatch.Object{
 		Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Namespace: k.app.lastGood.Namespace, Name: k.app.lastGood.Name,
 	})
 	defer func() { <-secret.Stopped }()

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/app/fence"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/leasecheck"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
@@ -69,7 +69,7 @@ func (a *App) elect(ctx context.Context, turns func()) error {
 		}
 	})()
 
-	lock := &fence.Lock{LeaseLock: resourcelock.LeaseLock{
+	lock := &leasecheck.Lock{LeaseLock: resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Name: wiring.LeaseName(a.options.ProvisionerName), Namespace: a.namespace},
 		Client:     a.leaseClient.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: a.identity, EventRecorder: a.recorder},

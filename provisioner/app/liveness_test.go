@@ -23,10 +23,10 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/events"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/events"
 )
 
 // livenessProbe returns what /healthz answers.

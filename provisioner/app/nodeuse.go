@@ -15,7 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 )
 
 // nodeCaches are the process's caches of nodes and attachments. They show when a node

@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
 // answer returns what the policy in force decides about the claim that the page's form
@@ -43,7 +43,7 @@ func (a *App) answer(query url.Values) *statusreport.Answer {
 		},
 	}
 	inForce := a.policy.Load()
-	decision := inForce.Explain(record.RequestOf(claim, class, a.namespaceLabels(q.Namespace)))
+	decision := inForce.Explain(objects.RequestOf(claim, class, a.namespaceLabels(q.Namespace)))
 	room := decision.Room(a.usedBy(answer))
 	answer.Granted, answer.Tenant, answer.Rule = room.Denial == nil, decision.Tenant, decision.Rule
 	if room.Denial != nil {
@@ -75,7 +75,7 @@ func (a *App) classToAsk(name string, answer *statusreport.Answer) *storagev1.St
 		answer.Notes = append(answer.Notes, fmt.Sprintf("The cluster has no StorageClass %s, so it is assumed to have no parameters.", name))
 		return nil
 	}
-	if !record.IsServed(class.Provisioner, a.options.ProvisionerName) {
+	if !objects.IsServed(class.Provisioner, a.options.ProvisionerName) {
 		answer.Notes = append(answer.Notes, fmt.Sprintf("StorageClass %s belongs to the provisioner %s, so this program leaves its claims alone.", name, class.Provisioner))
 	}
 	return class

@@ -16,8 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/lastgood"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
@@ -53,7 +53,7 @@ func (a *App) begin(ctx context.Context) (*reloader, error) {
 // findCluster determines the default of the cluster ID that is stamped on volumes.
 func (a *App) findCluster(ctx context.Context) error {
 	return a.insist(ctx, "Cannot read the cluster's ID yet; trying again", func() (err error) {
-		a.clusterUID, err = record.ClusterUID(ctx, a.client)
+		a.clusterUID, err = objects.ClusterUID(ctx, a.client)
 		a.lastGood.ClusterUID = a.clusterUID
 		return err
 	})

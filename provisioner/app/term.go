@@ -19,15 +19,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/portnames"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/datasource"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/expand"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/snapshot"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/tenantimport"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
 // followupWorkers is how many workers complete volumes after their claims are served. A
@@ -39,12 +39,12 @@ type term struct {
 	backends    *termBackends
 	provisioner *provisioner.Provisioner
 	expander    *expand.Controller
-	importer    *tenantimport.Controller
+	importer    *claims.Controller
 	informers   termInformers
 	auditor     *auditor
 	snapshots   *snapshot.Controller
 	keeper      *keeper
-	protector   *datasource.Protector
+	protector   *copies.Protector
 	// csi is nil unless there are sidecars.
 	csi     *csiTerm
 	library *controller.ProvisionController
@@ -231,7 +231,7 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOve
 	t.importer = a.newImporter(t, board)
 	t.auditor = a.newAuditor(t)
 	t.keeper = &keeper{app: a}
-	t.protector = datasource.NewProtector(datasource.ProtectorOptions{
+	t.protector = copies.NewProtector(copies.ProtectorOptions{
 		Resolver: t.provisioner.Sources(), Client: a.client, Claims: a.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: a.factory.Storage().V1().StorageClasses().Lister(),
 		Board: board, Logger: a.logger, Monitor: a.monitor, MaxWorkTime: a.maxWorkTime,
 	})
@@ -267,7 +267,7 @@ func (a *App) newAuditor(t *term) *auditor {
 	return &auditor{
 		policy: a.policy.Load,
 		client: a.client,
-		caches: record.Caches{
+		caches: objects.Caches{
 			Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
 			PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
 		},
@@ -292,7 +292,7 @@ func (a *App) newAuditor(t *term) *auditor {
 // request now, to the server that granted the lease.
 func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner) {
 	for {
-		earlier, err := record.ListEarlierClaims(ctx, a.client)
+		earlier, err := objects.ListEarlierClaims(ctx, a.client)
 		if err == nil {
 			p.NoteEarlier(earlier)
 			return
@@ -343,7 +343,7 @@ func (lent termInformers) release() error {
 
 // follow connects the term to what happens in the cluster. counted reports that
 // all PersistentVolumes that existed at the start were seen.
-func (lent termInformers) follow(p *provisioner.Provisioner, protector *datasource.Protector, snapshots *snapshot.Controller) (counted func() bool, err error) {
+func (lent termInformers) follow(p *provisioner.Provisioner, protector *copies.Protector, snapshots *snapshot.Controller) (counted func() bool, err error) {
 	followup := p.Followup()
 	volumes, err := lent.volumes.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },

@@ -12,10 +12,10 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/fairshare"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 // Options configure a Loop.

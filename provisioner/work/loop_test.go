@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 var gold = parking.Trigger{Kind: parking.Backend, Name: "gold"}

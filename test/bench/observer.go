@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
@@ -91,7 +91,7 @@ func observe(ctx context.Context, suite *harness.Suite, namespace, class string)
 }
 
 func (o *observer) claim(claim *corev1.PersistentVolumeClaim) {
-	if claim.Annotations[record.AnnotationStorageProvisioner] != "" {
+	if claim.Annotations[objects.AnnotationStorageProvisioner] != "" {
 		o.note(claim.UID, asked, time.Now())
 	}
 	if claim.Status.Phase == corev1.ClaimBound {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/rig"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -178,7 +178,7 @@ func TestClaimsInModeCSI(t *testing.T) {
 		_, err = c.WaitEvent(ctx, "team-c", "moved", "UnsupportedMode", "no UUID is recorded for this one")
 		must(t, err)
 		_, err = c.Client.CoreV1().PersistentVolumes().Patch(ctx, native.Name, types.MergePatchType,
-			fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %q}}}`, record.AnnotationFilesystemUUIDs, uuid), metav1.PatchOptions{})
+			fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %q}}}`, objects.AnnotationFilesystemUUIDs, uuid), metav1.PatchOptions{})
 		must(t, err)
 		c.uses(ctx, t, c.served(ctx, t, moving), n, "written to a native volume\n", 1)
 	})

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/lastgood"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/lastgood"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // TestManifestsOfAnotherProvisioner: nothing of the default account is left but the
@@ -29,7 +29,7 @@ func TestManifestsOfAnotherProvisioner(t *testing.T) {
 			case !strings.Contains(text, "standalone-cinder"), strings.HasPrefix(text, "#"):
 			case strings.HasPrefix(text, "namespace: "), strings.HasPrefix(text, "app.kubernetes.io/"):
 			case strings.Contains(text, "managed-by"), strings.HasPrefix(text, "message: "):
-			case strings.Contains(text, string(lastgood.SecretType)), strings.Contains(text, record.CopyFinalizer):
+			case strings.Contains(text, string(lastgood.SecretType)), strings.Contains(text, objects.CopyFinalizer):
 			case strings.Contains(text, "'"+wire.DriverName+"'"), strings.Contains(text, "-clouds'"), strings.Contains(text, "'the account of"):
 			default:
 				t.Errorf("%s:%d: %s", file, number+1, line)

@@ -22,7 +22,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
@@ -106,7 +106,7 @@ func (c csiCluster) volume(ctx context.Context, n int) (csiVolume, error) {
 		annotation("volume-id"): v.id, annotation("backend"): c.backend, annotation("cluster"): c.cluster, annotation("claim-uid"): uid, annotation("tenant"): "tenant-a",
 	}
 	if c.provisioner != "" {
-		annotations[record.AnnotationProvisionedBy] = c.provisioner
+		annotations[objects.AnnotationProvisionedBy] = c.provisioner
 	}
 	_, err = suite.Client.CoreV1().PersistentVolumes().Create(ctx, &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: v.pv, Annotations: annotations},

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
@@ -393,7 +393,7 @@ func (s *callSite) askForSnapshot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.content = record.SnapshotContentName(s.snapshot.UID)
+	s.content = objects.SnapshotContentName(s.snapshot.UID)
 	return s.eventually(ctx, func() (string, error) {
 		content, err := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, s.content, metav1.GetOptions{})
 		switch {
@@ -409,7 +409,7 @@ func (s *callSite) askForSnapshot(ctx context.Context) error {
 func (s *callSite) takeSnapshot(ctx context.Context, driver csi.ControllerClient) error {
 	const prefix = "csi.storage.k8s.io/volumesnapshot"
 	taken, err := driver.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{
-		SourceVolumeId: s.handle, Name: record.SnapshotName(s.snapshot.UID),
+		SourceVolumeId: s.handle, Name: objects.SnapshotName(s.snapshot.UID),
 		Parameters: map[string]string{prefix + "/name": s.snapshot.Name, prefix + "/namespace": s.namespace, prefix + "content/name": s.content},
 	})
 	if err != nil {
@@ -445,7 +445,7 @@ func (s *callSite) hasSnapshot(ctx context.Context, twice bool) error {
 		if err != nil {
 			return "", err
 		}
-		origin, err := record.SnapshotOriginOf(content)
+		origin, err := objects.SnapshotOriginOf(content)
 		if err != nil || origin.VolumeID != s.ours()[0].ID || origin.Tenant != "tenant" {
 			return fmt.Sprintf("the content records %+v (%v)", origin, err), nil
 		}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
@@ -44,7 +44,7 @@ func TestSnapshotsOfClaimsInModeCSI(t *testing.T) {
 	if handle := *content.Status.SnapshotHandle; handle != "lab/"+stored.ID || content.Spec.Driver != wire.DriverName || *content.Status.RestoreSize != 1<<30 {
 		t.Errorf("the content of %s says %s, %+v", stored.ID, handle, content.Spec)
 	}
-	if origin, err := record.SnapshotOriginOf(content); err != nil || origin.Tenant != "tenant-b" || origin.SnapshotID != stored.ID || strings.Join(origin.FilesystemUUIDs, ",") != volume.ID {
+	if origin, err := objects.SnapshotOriginOf(content); err != nil || origin.Tenant != "tenant-b" || origin.SnapshotID != stored.ID || strings.Join(origin.FilesystemUUIDs, ",") != volume.ID {
 		t.Errorf("the content records %+v (%v)", origin, err)
 	}
 	if stored.Metadata[annotation("mode")] != "csi" || stored.Metadata[annotation("recorded")] != "true" || stored.Metadata[annotation("snapshot-uid")] != string(one.UID) {
@@ -64,7 +64,7 @@ func TestSnapshotsOfClaimsInModeCSI(t *testing.T) {
 	two := w.take("b", "two", "data", w.class)
 	w.ready("b", "two")
 	three := w.take("b", "three", "data", w.class)
-	w.event("default", record.SnapshotContentName(three.UID), "SnapshotCreationFailed", "QuotaExceeded: tenant tenant-b would use 3 of 2 snapshots")
+	w.event("default", objects.SnapshotContentName(three.UID), "SnapshotCreationFailed", "QuotaExceeded: tenant tenant-b would use 3 of 2 snapshots")
 	w.remove("b", "three")
 	w.gone("b", "three", three.UID)
 	w.stored(2)
@@ -89,7 +89,7 @@ func TestSnapshotsOfClaimsInModeCSI(t *testing.T) {
 	// The snapshot-controller may make the content again, or protect it again, before it
 	// sees that the VolumeSnapshot is gone.
 	removeContent := func() error {
-		contents, name := w.client.SnapshotV1().VolumeSnapshotContents(), record.SnapshotContentName(four.UID)
+		contents, name := w.client.SnapshotV1().VolumeSnapshotContents(), objects.SnapshotContentName(four.UID)
 		if _, err := contents.Patch(w.ctx, name, types.MergePatchType, free, metav1.PatchOptions{}); err != nil {
 			return err
 		}

@@ -6,7 +6,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -16,8 +16,8 @@ import (
 func TestEarlierClaimsAreKnownByTheirVersions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "earlier", cindersim.Options{})
-	list := func() record.EarlierClaims {
-		earlier, err := record.ListEarlierClaims(w.ctx, suite.Client)
+	list := func() objects.EarlierClaims {
+		earlier, err := objects.ListEarlierClaims(w.ctx, suite.Client)
 		w.must(err)
 		return earlier
 	}
@@ -34,7 +34,7 @@ func TestEarlierClaimsAreKnownByTheirVersions(t *testing.T) {
 		return "the claim is still there", err
 	}))
 	for name, c := range map[string]struct {
-		listed record.EarlierClaims
+		listed objects.EarlierClaims
 		want   bool
 	}{"before": {before, false}, "during": {during, true}, "after": {list(), true}} {
 		if got := c.listed.Has(claim); got != c.want {

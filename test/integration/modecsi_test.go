@@ -22,7 +22,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -56,7 +56,7 @@ func unlikeCSI(pv corev1.PersistentVolume, v cindersim.Volume, secrets []corev1.
 	}
 	if strings.HasPrefix(pv.Name, "imported-") {
 		wanted = v.Metadata[annotation("filesystem-uuids")]
-		if source.VolumeAttributes["neverFormat"] != "true" && !record.IsBlockVolume(&pv) {
+		if source.VolumeAttributes["neverFormat"] != "true" && !objects.IsBlockVolume(&pv) {
 			return fmt.Sprintf("PersistentVolume %s has the attributes %v, so its imported volume may be formatted", pv.Name, source.VolumeAttributes)
 		}
 	}

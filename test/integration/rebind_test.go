@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
@@ -424,7 +424,7 @@ func (s *rebindSite) snapshot(ctx context.Context, of *corev1.PersistentVolumeCl
 // snapshotByDriver does what csi-snapshotter does for the content that the
 // snapshot-controller makes.
 func (s *rebindSite) snapshotByDriver(ctx context.Context, of *snapshotv1.VolumeSnapshot, volume string) error {
-	contents, name := s.client.SnapshotV1().VolumeSnapshotContents(), record.SnapshotContentName(of.UID)
+	contents, name := s.client.SnapshotV1().VolumeSnapshotContents(), objects.SnapshotContentName(of.UID)
 	if err := s.eventually(ctx, func() (string, error) {
 		_, err := contents.Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -438,7 +438,7 @@ func (s *rebindSite) snapshotByDriver(ctx context.Context, of *snapshotv1.Volume
 	handle := ""
 	if err := s.insist(ctx, func(driver csi.ControllerClient) error {
 		taken, err := driver.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{
-			SourceVolumeId: "gold/" + volume, Name: record.SnapshotName(of.UID),
+			SourceVolumeId: "gold/" + volume, Name: objects.SnapshotName(of.UID),
 			Parameters: map[string]string{prefix + "/name": of.Name, prefix + "/namespace": of.Namespace, prefix + "content/name": name},
 		})
 		if err == nil && !taken.GetSnapshot().GetReadyToUse() {
@@ -460,7 +460,7 @@ func (s *rebindSite) removeSnapshot(ctx context.Context, namespace, name string)
 	if err != nil {
 		return err
 	}
-	contents, content := s.client.SnapshotV1().VolumeSnapshotContents(), record.SnapshotContentName(snapshot.UID)
+	contents, content := s.client.SnapshotV1().VolumeSnapshotContents(), objects.SnapshotContentName(snapshot.UID)
 	if s.options.csi && !s.sidecars {
 		handle, err := s.abandonSnapshot(ctx, snapshot, content)
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -536,7 +536,7 @@ func neverBound(ctx context.Context, s *rebindSite) (err error) {
 	}
 	if err := s.whilePaused(ctx, func() error {
 		if r.made, err = suite.CreateClaim(ctx, s.newClaim(r, "", "data", func(claim *corev1.PersistentVolumeClaim) {
-			claim.Annotations = map[string]string{record.AnnotationStorageProvisioner: s.provisioner} // which the controllers would write
+			claim.Annotations = map[string]string{objects.AnnotationStorageProvisioner: s.provisioner} // which the controllers would write
 		})); err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
@@ -285,7 +285,7 @@ func (s *rebindSite) passRebind(ctx context.Context, w way, phase string, extra 
 func (s *rebindSite) settled(ctx context.Context, r *rebinding) error {
 	return s.eventually(ctx, func() (string, error) {
 		pv, err := suite.Client.CoreV1().PersistentVolumes().Get(ctx, r.pv, metav1.GetOptions{})
-		if err == nil && slices.Contains(pv.Finalizers, record.Finalizer) {
+		if err == nil && slices.Contains(pv.Finalizers, objects.Finalizer) {
 			return "the PersistentVolume has the finalizer for a volume that is not in use", nil
 		}
 		return "", err

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -131,7 +131,7 @@ func (w *snapshotWorld) gone(namespace, name string, uid types.UID) {
 	w.Helper()
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
 		_, err := w.client.SnapshotV1().VolumeSnapshots(w.name+"-"+namespace).Get(w.ctx, name, metav1.GetOptions{})
-		content, contentErr := w.client.SnapshotV1().VolumeSnapshotContents().Get(w.ctx, record.SnapshotContentName(uid), metav1.GetOptions{})
+		content, contentErr := w.client.SnapshotV1().VolumeSnapshotContents().Get(w.ctx, objects.SnapshotContentName(uid), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) && apierrors.IsNotFound(contentErr) {
 			return "", nil
 		}
@@ -211,10 +211,10 @@ func TestSnapshotIsBoundAndDeleted(t *testing.T) {
 	made := w.take("a", "nightly", "data", w.class)
 	content := w.ready("a", "nightly")
 	stored := w.stored(1)[0]
-	origin, err := record.SnapshotOriginOf(content)
+	origin, err := objects.SnapshotOriginOf(content)
 	w.must(err)
 	if origin.SnapshotID != stored.ID || origin.VolumeID != stored.VolumeID || origin.Tenant != "tenant-a" || origin.Backend != "gold" || origin.Cluster != "cluster-"+w.name ||
-		origin.StorageClass != w.name+"-gold" || !origin.Place.IsKnown() || content.Name != record.SnapshotContentName(made.UID) {
+		origin.StorageClass != w.name+"-gold" || !origin.Place.IsKnown() || content.Name != objects.SnapshotContentName(made.UID) {
 		t.Errorf("the content records %+v; Cinder has %+v", origin, stored)
 	}
 	if status := content.Status; *status.RestoreSize != 2<<30 || *status.CreationTime == 0 || *content.Spec.VolumeSnapshotClassName != w.class {
@@ -257,7 +257,7 @@ func TestRetainedSnapshotStaysAndCounts(t *testing.T) {
 	w.policy = strings.Replace(w.policy, "  - name: tenant-b\n", "  - name: tenant-b\n    quota: {snapshots: 1}\n", 1) + "audit: {interval: 2s}\n"
 	w.install()
 	w.addClass(w.name+"-retain", w.provisioner, snapshotv1.VolumeSnapshotContentRetain, func(class *snapshotv1.VolumeSnapshotClass) {
-		class.Annotations = map[string]string{record.AnnotationDefaultSnapshotClass: "true"}
+		class.Annotations = map[string]string{objects.AnnotationDefaultSnapshotClass: "true"}
 	})
 	replica := w.start()
 	w.claim("b", "data", "lab", "1Gi")
@@ -453,9 +453,9 @@ func TestContentWithoutItsVolumeSnapshotIsRemoved(t *testing.T) {
 	w.take("b", "model", "data", w.class)
 	model := w.ready("b", "model")
 	w.must(replica.Stop(w.ctx))
-	late := &snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Annotations: model.Annotations, Finalizers: []string{record.SnapshotFinalizer}}, Spec: model.Spec}
+	late := &snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Annotations: model.Annotations, Finalizers: []string{objects.SnapshotFinalizer}}, Spec: model.Spec}
 	late.Spec.VolumeSnapshotRef.Name, late.Spec.VolumeSnapshotRef.UID = "gone", "99999999-2222-4333-8444-555555555555"
-	late.Name = record.SnapshotContentName(late.Spec.VolumeSnapshotRef.UID)
+	late.Name = objects.SnapshotContentName(late.Spec.VolumeSnapshotRef.UID)
 	_, err = w.client.SnapshotV1().VolumeSnapshotContents().Create(w.ctx, late, metav1.CreateOptions{})
 	w.must(err)
 	w.start()
@@ -526,7 +526,7 @@ func TestSnapshotThatExistsIsImported(t *testing.T) {
 	bring := func(id, namespace, class, name string, policy snapshotv1.DeletionPolicy) *snapshotv1.VolumeSnapshot {
 		t.Helper()
 		content, err := w.client.SnapshotV1().VolumeSnapshotContents().Create(w.ctx,
-			record.NewImportedSnapshotContent(id, w.name+"-"+namespace, name, w.provisioner, w.name+"-"+class, policy, nil), metav1.CreateOptions{})
+			objects.NewImportedSnapshotContent(id, w.name+"-"+namespace, name, w.provisioner, w.name+"-"+class, policy, nil), metav1.CreateOptions{})
 		w.must(err)
 		w.Cleanup(func() {
 			_ = w.client.SnapshotV1().VolumeSnapshotContents().Delete(context.Background(), content.Name, metav1.DeleteOptions{})
@@ -570,7 +570,7 @@ func TestSnapshotThatExistsIsImported(t *testing.T) {
 
 	imported := bring(old, "a", "gold", "old", snapshotv1.VolumeSnapshotContentRetain)
 	content := w.ready("a", "old")
-	if content.Name != contentName(imported) || record.SnapshotHandleOf(content) != old || *content.Status.RestoreSize != 2<<30 {
+	if content.Name != contentName(imported) || objects.SnapshotHandleOf(content) != old || *content.Status.RestoreSize != 2<<30 {
 		t.Errorf("the content is %+v, with %+v", content.ObjectMeta, content.Status)
 	}
 	w.event("a", "old", "SnapshotImported", "tenant tenant-a, rule tenants[0].classes[0]: snapshot "+old+" (2 GiB) of backend gold is imported; its deletionPolicy is Retain")

@@ -20,7 +20,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
@@ -229,21 +229,21 @@ func (s *snapshotSite) bring(ctx context.Context) (*snapshotv1.VolumeSnapshot, e
 		if err != nil {
 			return nil, err
 		}
-		title, class = record.SnapshotName(types.UID(left)), ""
+		title, class = objects.SnapshotName(types.UID(left)), ""
 		metadata = stamps.Snapshot{
 			Cluster: "cluster-" + s.name, ClusterUID: string(kubeSystem.UID), Namespace: s.namespace, Snapshot: "left-" + name, SnapshotUID: left,
-			Content: record.SnapshotContentName(types.UID(left)), Tenant: "tenant", StorageClass: s.class,
+			Content: objects.SnapshotContentName(types.UID(left)), Tenant: "tenant", StorageClass: s.class,
 		}.Metadata(nil)
 		metadata[stamps.KeyRecorded] = "true"
 		if s.life.csi {
 			metadata[stamps.KeyMode] = stamps.ModeCSI
 		}
 	}
-	id, err := s.sim.AddSnapshot(pv.Annotations[record.AnnotationVolume], title, metadata)
+	id, err := s.sim.AddSnapshot(pv.Annotations[objects.AnnotationVolume], title, metadata)
 	if err != nil {
 		return nil, err
 	}
-	wanted := record.NewImportedSnapshotContent(id, s.namespace, name, s.provisioner, class, snapshotv1.VolumeSnapshotContentDelete, nil)
+	wanted := objects.NewImportedSnapshotContent(id, s.namespace, name, s.provisioner, class, snapshotv1.VolumeSnapshotContentDelete, nil)
 	if s.life.csi {
 		handle := wire.Handle{Backend: "gold", ID: id}.String()
 		wanted.Spec.Driver, wanted.Spec.Source.SnapshotHandle = wire.DriverName, &handle
@@ -263,7 +263,7 @@ func contentName(of *snapshotv1.VolumeSnapshot) string {
 	if named := of.Spec.Source.VolumeSnapshotContentName; named != nil {
 		return *named
 	}
-	return record.SnapshotContentName(of.UID)
+	return objects.SnapshotContentName(of.UID)
 }
 
 // ready waits until the VolumeSnapshot is ready and Cinder has exactly the
@@ -282,8 +282,8 @@ func (s *snapshotSite) ready(ctx context.Context, of *snapshotv1.VolumeSnapshot)
 			return "", err
 		}
 		stored := s.sim.Snapshots()
-		if len(stored) != 1 || stored[0].ID != record.SnapshotHandleOf(content) || stored[0].Status != "available" {
-			return fmt.Sprintf("the content names %q, and Cinder has %+v", record.SnapshotHandleOf(content), stored), nil
+		if len(stored) != 1 || stored[0].ID != objects.SnapshotHandleOf(content) || stored[0].Status != "available" {
+			return fmt.Sprintf("the content names %q, and Cinder has %+v", objects.SnapshotHandleOf(content), stored), nil
 		}
 		if !s.life.kept {
 			return "", nil
@@ -307,11 +307,11 @@ func (s *snapshotSite) beSidecar(ctx context.Context) {
 			if content.Spec.Driver != wire.DriverName || content.Spec.VolumeSnapshotRef.Namespace != s.namespace {
 				continue
 			}
-			_, asked := content.Annotations[record.AnnotationSnapshotBeingDeleted]
+			_, asked := content.Annotations[objects.AnnotationSnapshotBeingDeleted]
 			switch {
-			case content.DeletionTimestamp != nil && asked && slices.Contains(content.Finalizers, record.SnapshotFinalizer):
+			case content.DeletionTimestamp != nil && asked && slices.Contains(content.Finalizers, objects.SnapshotFinalizer):
 				_ = s.letGoOf(ctx, content) // it is tried again
-			case content.DeletionTimestamp == nil && !record.IsSnapshotReady(content):
+			case content.DeletionTimestamp == nil && !objects.IsSnapshotReady(content):
 				_ = s.askAbout(ctx, content)
 			}
 		}
@@ -334,7 +334,7 @@ func (s *snapshotSite) letGoOf(ctx context.Context, content *snapshotv1.VolumeSn
 			return err
 		}
 	}
-	left, err := json.Marshal(slices.DeleteFunc(slices.Clone(content.Finalizers), func(f string) bool { return f == record.SnapshotFinalizer }))
+	left, err := json.Marshal(slices.DeleteFunc(slices.Clone(content.Finalizers), func(f string) bool { return f == objects.SnapshotFinalizer }))
 	if err == nil {
 		_, err = contents.Patch(ctx, content.Name, types.JSONPatchType, fmt.Appendf(nil, `[{"op": "replace", "path": "/metadata/finalizers", "value": %s}]`, left), metav1.PatchOptions{})
 	}

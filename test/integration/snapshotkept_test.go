@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -257,7 +257,7 @@ func TestKeptSnapshotIsNamedAgain(t *testing.T) {
 					continue
 				}
 				content := w.ready(test.namespace, name)
-				origin, err := record.SnapshotOriginOf(content)
+				origin, err := objects.SnapshotOriginOf(content)
 				w.must(err)
 				if *content.Status.SnapshotHandle != handle || origin.Tenant != test.tenant || origin.StorageClass != w.name+"-lab" || *content.Status.RestoreSize != 1<<30 {
 					t.Errorf("%s: the content records %+v, status %+v", name, origin, content.Status)
@@ -269,7 +269,7 @@ func TestKeptSnapshotIsNamedAgain(t *testing.T) {
 				if volume.SnapshotID != before.ID {
 					t.Errorf("%s: the restored volume is %+v", name, volume)
 				}
-				if csi && (pv.Spec.CSI.VolumeAttributes["filesystemUUIDs"] != source.Annotations[record.AnnotationVolume] || pv.Spec.CSI.VolumeAttributes["neverFormat"] != "") {
+				if csi && (pv.Spec.CSI.VolumeAttributes["filesystemUUIDs"] != source.Annotations[objects.AnnotationVolume] || pv.Spec.CSI.VolumeAttributes["neverFormat"] != "") {
 					t.Errorf("%s: the restored volume has the attributes %v", name, pv.Spec.CSI.VolumeAttributes)
 				}
 				w.must(suite.Client.CoreV1().PersistentVolumeClaims(w.name+"-"+test.namespace).Delete(w.ctx, "from-"+name, metav1.DeleteOptions{}))
@@ -438,7 +438,7 @@ func TestMistakesWithKeptSnapshots(t *testing.T) {
 		}
 		w.must(harness.Eventually(w.ctx, func() (string, error) {
 			content, err := contents.Get(w.ctx, w.name+"-"+name, metav1.GetOptions{})
-			if err == nil && (!record.IsSnapshotRecorded(content) || !record.IsSnapshotReady(content)) {
+			if err == nil && (!objects.IsSnapshotRecorded(content) || !objects.IsSnapshotReady(content)) {
 				return "the content does not have the snapshot", nil
 			}
 			return "", err

@@ -19,7 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
@@ -267,12 +267,12 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 
 // source returns the content that a claim wants, or why the claim cannot have
 // it.
-func (w *world) source(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*record.Source, *policy.Denial) {
+func (w *world) source(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*objects.Source, *policy.Denial) {
 	named, _ := admission.DataSourceOf(claim, nil)
 	if named == nil {
 		return nil, nil
 	}
-	source, denial, err := record.SourceOf(claim, named, w.names.cluster(), sources{ctx, w.suite.Client})
+	source, denial, err := objects.SourceOf(claim, named, w.names.cluster(), sources{ctx, w.suite.Client})
 	if err != nil {
 		return nil, &policy.Denial{Reason: policy.SourceNotReady, Message: err.Error()}
 	}
@@ -304,7 +304,7 @@ func (w *world) isCopyable(s checker.State, source backends.Target) bool {
 }
 
 // denial returns why the policy denies a pending claim.
-func (w *world) denial(inForce *policy.Policy, claim *corev1.PersistentVolumeClaim, source *record.Source, used map[string]policy.Usage) (policy.Reason, string) {
+func (w *world) denial(inForce *policy.Policy, claim *corev1.PersistentVolumeClaim, source *objects.Source, used map[string]policy.Usage) (policy.Reason, string) {
 	request := w.request(claim)
 	if source != nil {
 		request.Source = &source.Decided

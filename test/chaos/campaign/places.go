@@ -10,7 +10,7 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
@@ -145,7 +145,7 @@ func (w *world) contentsAt(ctx context.Context, there func(place string) bool) (
 	}
 	contents, err := w.listContents(ctx)
 	return slices.DeleteFunc(contents, func(content snapshotv1.VolumeSnapshotContent) bool {
-		origin, err := record.SnapshotOriginOf(&content)
+		origin, err := objects.SnapshotOriginOf(&content)
 		return err != nil || !there(origin.Place.Project) && !there(origin.Place.Endpoint)
 	}), err
 }

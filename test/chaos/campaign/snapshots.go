@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/record"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 )
@@ -114,13 +114,13 @@ func (w *world) deleteSnapshots(ctx context.Context) error {
 	// snapshot was taken.
 	ofDeleted := map[string]bool{}
 	for i := range contents {
-		if origin, err := record.SnapshotOriginOf(&contents[i]); err == nil {
+		if origin, err := objects.SnapshotOriginOf(&contents[i]); err == nil {
 			v, _ := w.sim.Volume(origin.VolumeID)
 			ofDeleted[contents[i].Name] = w.claims.DeletionRequested(types.UID(v.Metadata[checker.StampClaimUID]))
 		}
 	}
 	for _, s := range all {
-		if w.snapshots.DeletionRequested(s.UID) || ofDeleted[record.SnapshotContentName(s.UID)] || !kept[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName] {
+		if w.snapshots.DeletionRequested(s.UID) || ofDeleted[objects.SnapshotContentName(s.UID)] || !kept[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName] {
 			if err := w.deleteSnapshot(ctx, s.Namespace, s.Name, s.UID); err != nil {
 				return err
 			}
@@ -195,7 +195,7 @@ func (w *world) deleteUnbound(ctx context.Context) error {
 		return err
 	}
 	for _, snapshot := range snapshots {
-		wanted[record.SnapshotContentName(snapshot.UID)] = true
+		wanted[objects.SnapshotContentName(snapshot.UID)] = true
 	}
 	for _, content := range contents {
 		if content.DeletionTimestamp != nil || !told[content.UID] || wanted[content.Name] {
@@ -277,15 +277,15 @@ func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[typ
 	}
 	for i := range contents {
 		content := &contents[i]
-		recorded := checker.SnapshotContent{Name: content.Name, SnapshotID: record.SnapshotHandleOf(content)}
-		if origin, err := record.SnapshotOriginOf(content); err == nil {
+		recorded := checker.SnapshotContent{Name: content.Name, SnapshotID: objects.SnapshotHandleOf(content)}
+		if origin, err := objects.SnapshotOriginOf(content); err == nil {
 			recorded.VolumeID = origin.VolumeID
 		}
 		s.Contents = append(s.Contents, recorded)
 		volumes[content.Name] = recorded.VolumeID
 	}
 	for _, snapshot := range snapshots {
-		name := record.SnapshotContentName(snapshot.UID)
+		name := objects.SnapshotContentName(snapshot.UID)
 		wanted := checker.VolumeSnapshot{
 			Namespace: snapshot.Namespace, Name: snapshot.Name, Content: name, VolumeID: volumes[name],
 			Asked: w.snapshots.DeletionRequested(snapshot.UID), Explained: len(told[snapshot.UID]) > 0,

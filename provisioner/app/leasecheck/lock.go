@@ -1,0 +1,148 @@
+package leasecheck
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// Lock releases a lease only while this replica holds it. client-go's elector releases
+// the lease that it believes it holds, without checking the holder: a leader that was
+// paused, and resumes after another was elected, would release the other's lease.
+//
+// Lock also knows until when the lease is certainly held. The elector counts from the
+// answer to a renewal, but candidates count from the renewal itself: a leader that was
+// paused between the two would believe in a lease that another replica has taken.
+type Lock struct {
+	resourcelock.LeaseLock
+	// Timeout bounds every request. Without it, a server that keeps telling the client
+	// to retry later would keep a candidate's elector from turning.
+	Timeout time.Duration
+	// Turns is called whenever the elector turns: before and after every request.
+	Turns func()
+
+	mu sync.Mutex
+	// holder is the lease's holder when it was last read.
+	holder string
+	// renewed is when the last successful renewal was sent.
+	renewed time.Time
+	// took is the holder that this replica took the lease from, empty if the lease had
+	// been released; nil if there was no lease.
+	took *string
+	// now is the clock; nil is time.Now.
+	now func() time.Time
+}
+
+// StillLeading is the fence before every change at Cinder. The elector notices that its
+// lease has ended only when it is scheduled. A process that was paused compares clocks
+// here before it changes anything.
+func (l *Lock) StillLeading(termCtx context.Context, isLeader func() bool, validity time.Duration) error {
+	if termCtx.Err() != nil || !isLeader() {
+		return errors.New("this replica no longer leads")
+	}
+	if !l.holdsFor(validity) {
+		return errors.New("the lease expired without being renewed")
+	}
+	return nil
+}
+
+// holdsFor reports whether the lease was renewed at most this long ago. Both of
+// the machine's clocks must agree: the monotonic clock stops while a virtual
+// machine is suspended, and the wall clock may be set back.
+func (l *Lock) holdsFor(validity time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.renewed.IsZero() {
+		return false
+	}
+	now := l.clock()
+	return now.Sub(l.renewed) <= validity && now.Round(0).Sub(l.renewed.Round(0)) <= validity
+}
+
+func (l *Lock) clock() time.Time {
+	if l.now != nil {
+		return l.now()
+	}
+	return time.Now()
+}
+
+// Get implements resourcelock.Interface.
+func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	ctx, done := l.request(ctx)
+	defer done()
+	record, raw, err := l.LeaseLock.Get(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.holder = ""
+	if err == nil {
+		l.holder = record.HolderIdentity
+	}
+	return record, raw, err
+}
+
+// Update implements resourcelock.Interface. The elector reads the lease before it
+// releases it, and the API server refuses the update if the lease has changed since.
+func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	l.mu.Lock()
+	holder := l.holder
+	l.mu.Unlock()
+	if record.HolderIdentity == "" && holder != l.Identity() {
+		return errors.New("another replica holds the lease")
+	}
+	ctx, done := l.request(ctx)
+	defer done()
+	return l.renew(record, func() error {
+		err := l.LeaseLock.Update(ctx, record)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if err == nil && l.renewed.IsZero() {
+			l.took = &holder
+		}
+		return err
+	})
+}
+
+// LastChange returns when an earlier leader can have changed something for the last time.
+// That is now, unless there was none, or it has been silent for at least as long.
+func (l *Lock) LastChange(silent time.Duration) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.took == nil:
+		return time.Unix(0, 0)
+	case *l.took == "", *l.took == l.Identity():
+		return l.clock()
+	}
+	return l.clock().Add(-silent)
+}
+
+// Create implements resourcelock.Interface.
+func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	ctx, done := l.request(ctx)
+	defer done()
+	return l.renew(record, func() error { return l.LeaseLock.Create(ctx, record) })
+}
+
+// request begins a request of the elector.
+func (l *Lock) request(ctx context.Context) (bounded context.Context, done func()) {
+	l.Turns()
+	bounded, cancel := context.WithTimeout(ctx, l.Timeout)
+	return bounded, func() {
+		cancel()
+		l.Turns()
+	}
+}
+
+func (l *Lock) renew(record resourcelock.LeaderElectionRecord, write func() error) error {
+	asked := l.clock()
+	err := write()
+	if err == nil && record.HolderIdentity == l.Identity() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.renewed = asked
+	}
+	return err
+}

@@ -1,0 +1,184 @@
+// Package status contains the commands that read the status of a running program: status,
+// and the kubectl plugin.
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+)
+
+const (
+	outputTable = "table"
+	outputText  = "text"
+	outputJSON  = "json"
+)
+
+// DefaultNamespace is where deploy/ installs the program.
+const DefaultNamespace = "standalone-cinder"
+
+func usageError(format string, args ...any) error {
+	return exitError(policycli.ExitUsage, fmt.Errorf(format, args...))
+}
+
+func failed(format string, args ...any) error {
+	return exitError(policycli.ExitFailed, fmt.Errorf(format, args...))
+}
+
+// exitError makes an error for the terminal. It may quote text that others wrote.
+func exitError(code int, err error) error {
+	return &policycli.ExitError{Code: code, Err: errors.New(statusreport.OneLine(err.Error()))}
+}
+
+// newCommand makes a command that reports wrong flags as usage errors.
+func newCommand(c *cobra.Command) *cobra.Command {
+	c.SilenceUsage, c.SilenceErrors = true, true
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
+	})
+	return c
+}
+
+// outputFlag adds --output; human is the name of the form for people.
+func outputFlag(c *cobra.Command, output *string, human string) {
+	c.Flags().StringVarP(output, "output", "o", human, "`format` of the output: "+human+" or json")
+	if err := c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{human, outputJSON}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic("status commands: " + err.Error())
+	}
+}
+
+// printed writes an answer in the requested form.
+func printed(c *cobra.Command, output, human string, answer any, text func(io.Writer) error) error {
+	var err error
+	switch output {
+	case human:
+		err = text(c.OutOrStdout())
+	case outputJSON:
+		encoder := json.NewEncoder(c.OutOrStdout())
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(answer)
+	default:
+		return usageError("--output must be %s or json, not %q", human, output)
+	}
+	if err != nil {
+		return usageError("write the answer: %w", err)
+	}
+	return nil
+}
+
+// NewStatusCommand returns the status command.
+func NewStatusCommand() *cobra.Command {
+	options := connection{}
+	output := ""
+	c := newCommand(&cobra.Command{
+		Use:   "status",
+		Short: "Show the state of the running program: leader, policy, backends, quotas, claims",
+		Long: `Show the state of the running program: its leader, the policy in force, whether
+the backends answer, what tenants use of their quotas, and which claims and
+deletions wait, and why.
+
+The command asks the leader, which it finds by its Lease, through the API server's
+proxy to pods. It needs the rights to get Leases and to get pods/proxy in the
+program's namespace, and nothing else. --pod asks another replica, which knows
+less than the leader; --url asks an address directly, without Kubernetes.
+
+Replicas with TLS need no other flags; the API server does not verify their
+certificates. If --web-config-file also requires a login or a client certificate,
+the proxy cannot pass it on: forward the port, and give both in --http-config-file.
+
+Exit codes: 0 the report is printed; 1 the report is printed, and says what needs
+an operator (no leader, a refused policy, credentials that cannot be read, a
+backend that does not answer); 2 wrong usage, or there is no report.`,
+		Example: `  standalone-cinder status
+  standalone-cinder status --output json | jq '.backends[] | select(.state != "answers")'
+  standalone-cinder status --url http://127.0.0.1:8080
+  standalone-cinder status --url https://127.0.0.1:8080 --http-config-file http-config.yaml`,
+		Args: cobra.NoArgs,
+	})
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if output != outputTable && output != outputJSON {
+			return usageError("--output must be table or json, not %q", output)
+		}
+		report, err := options.report(c.Context(), selection{})
+		if err != nil {
+			return err
+		}
+		if err := printed(c, output, outputTable, report, report.WriteTable); err != nil {
+			return err
+		}
+		if troubles := report.Troubles(); len(troubles) > 0 {
+			return failed("%s", strings.Join(troubles, "; "))
+		}
+		return nil
+	}
+	options.addFlags(c, "namespace", "n")
+	outputFlag(c, &output, outputTable)
+	return c
+}
+
+// NewPlugin returns the root of the plugin, which kubectl runs as kubectl-cinder.
+func NewPlugin() *cobra.Command {
+	root := newCommand(&cobra.Command{
+		Use:         "kubectl-cinder",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl cinder"},
+		Short:       "Ask the Cinder provisioner about claims and quotas",
+	})
+	root.Args = func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usageError("%s has no command %q (see %s --help)", c.CommandPath(), args[0], c.CommandPath())
+		}
+		return nil
+	}
+	root.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	status := NewStatusCommand()
+	status.Example = strings.ReplaceAll(status.Example, "standalone-cinder status", "kubectl cinder status")
+	root.AddCommand(status, newWhyCommand(), newQuotaCommand())
+	return root
+}
+
+// selection is what a command asks about.
+type selection struct{ namespace, claim string }
+
+func (s selection) parameters() map[string]string {
+	parameters := map[string]string{}
+	if s.namespace != "" {
+		parameters["namespace"] = s.namespace
+	}
+	if s.claim != "" {
+		parameters["claim"] = s.claim
+	}
+	return parameters
+}
+
+// parseReport reads a report of this version.
+func parseReport(data []byte, from string) (*statusreport.Report, error) {
+	report := &statusreport.Report{}
+	if err := json.Unmarshal(data, report); err != nil {
+		return nil, fmt.Errorf("%s did not send a status report: %w", from, err)
+	}
+	if report.Kind != statusreport.Kind || report.APIVersion != statusreport.APIVersion {
+		return nil, fmt.Errorf("%s sent a document of kind %q and version %q; this command reads kind %s of version %s", from, report.Kind, report.APIVersion, statusreport.Kind, statusreport.APIVersion)
+	}
+	return report, nil
+}
+
+// report gets the report of the replica that the flags name, or of the leader.
+func (o *connection) report(ctx context.Context, s selection) (*statusreport.Report, error) {
+	data, from, err := o.fetch(ctx, s.parameters())
+	if err == nil {
+		var report *statusreport.Report
+		if report, err = parseReport(data, from); err == nil {
+			return report, nil
+		}
+	}
+	return nil, usageError("%w", err)
+}

@@ -1,0 +1,261 @@
+package status
+
+import (
+	"bytes"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+)
+
+const leading = `"apiVersion":"standalone-cinder.openstack.org/v1alpha1","kind":"Status","replica":{"identity":"p_1","leads":true,"ready":true},"leader":{"identity":"p_1"}`
+
+func runCommand(c *cobra.Command, arguments ...string) (code int, output string) {
+	var out bytes.Buffer
+	c.SetArgs(arguments)
+	c.SetOut(&out)
+	c.SetErr(&out)
+	err := c.Execute()
+	if err != nil {
+		out.WriteString(err.Error())
+	}
+	return policycli.ExitCode(err), out.String()
+}
+
+// TestAnswersDecideTheExitCode: it does not matter who sent them.
+func TestAnswersDecideTheExitCode(t *testing.T) {
+	for name, c := range map[string]struct {
+		status, body string
+		code         int
+		want         string
+	}{
+		"all is well":       {"200", "{" + leading + "}", 0, "replica  p_1"},
+		"a trouble":         {"200", "{" + leading + `,"backends":[{"name":"gold","state":"circuitOpen"}]}`, 1, "backend gold does not answer"},
+		"no leader":         {"200", strings.Replace("{"+leading+"}", `"leader":{"identity":"p_1"}`, `"leader":{}`, 1), 1, "no replica is known to lead"},
+		"a newer field":     {"200", "{" + leading + `,"weather":"fine"}`, 0, "replica  p_1"},
+		"another document":  {"200", `{"apiVersion":"v1","kind":"Pod"}`, 2, `a document of kind "Pod" and version "v1"`},
+		"another version":   {"200", strings.Replace("{"+leading+"}", "v1alpha1", "v9", 1), 2, `version "standalone-cinder.openstack.org/v9"`},
+		"no document":       {"200", "<html>", 2, "did not send a status report"},
+		"an earlier binary": {"404", "404 page not found", 2, "404 Not Found: 404 page not found"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/below/status.json" {
+					t.Errorf("asked for %s", r.URL.Path)
+				}
+				if c.status == "404" {
+					w.WriteHeader(http.StatusNotFound)
+				}
+				_, _ = w.Write([]byte(c.body))
+			}))
+			defer server.Close()
+			code, output := runCommand(NewStatusCommand(), "--url", server.URL+"/below/")
+			if code != c.code || !strings.Contains(output, c.want) {
+				t.Errorf("exit code %d, want %d with %q:\n%s", code, c.code, c.want, output)
+			}
+		})
+	}
+}
+
+func TestQuotaAsksForItsNamespace(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery != "namespace=team+a" {
+			t.Errorf("asked for %s", r.URL.RawQuery)
+		}
+		_, _ = w.Write([]byte("{" + leading + `,"selection":{"namespace":"team a","tenant":"a"},"tenants":[{"name":"a","quotas":[{"resource":"volumes","limit":5,"used":2}]}]}`))
+	}))
+	defer server.Close()
+	if code, output := runCommand(NewPlugin(), "quota", "team a", "--url", server.URL); code != 0 || !strings.Contains(output, "2 of 5") {
+		t.Errorf("exit code %d: %s", code, output)
+	}
+}
+
+// TestClaimForAPopulatorIsExplainedByItself: the program need not be asked.
+func TestClaimForAPopulatorIsExplainedByItself(t *testing.T) {
+	group := "example.org"
+	client := fake.NewClientset(
+		&corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-1"},
+			Spec:       corev1.PersistentVolumeClaimSpec{DataSourceRef: &corev1.TypedObjectReference{APIGroup: &group, Kind: "Image", Name: "debian"}},
+		},
+		&corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data.1"}, Type: corev1.EventTypeWarning, Reason: "PopulatorDataSourceNotFound", Message: "Data source team-a/debian not found",
+			InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "team-a", Name: "data", UID: "uid-1"},
+		},
+	)
+	a, err := (&connection{}).whyIn(t.Context(), client, "team-a", "data")
+	const want = "it waits for a volume populator of example.org/Image, which has its volume made for a claim of its own"
+	if err != nil || !a.Explained || len(a.Because) != 1 || a.Because[0] != want || len(a.Events) != 1 {
+		t.Errorf("%v: %+v", err, a)
+	}
+}
+
+func TestALeaseWithoutALeaderIsExplained(t *testing.T) {
+	lease := func(holder *string) []runtime.Object {
+		return []runtime.Object{&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x-y"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: holder}}}
+	}
+	text := func(s string) *string { return &s }
+	for name, c := range map[string]struct {
+		objects []runtime.Object
+		want    string
+	}{
+		"no Lease":        {nil, "there is no Lease ns/x-y: "},
+		"never held":      {lease(nil), "no replica leads: nobody holds Lease ns/x-y"},
+		"released":        {lease(text("")), "no replica leads: nobody holds Lease ns/x-y"},
+		"another program": {lease(text("someone")), `the holder of Lease ns/x-y, "someone", names no pod`},
+		"held":            {lease(text("pod-1_uid")), ""},
+	} {
+		o := connection{namespace: "ns", provisionerName: "x/y"}
+		pod, err := o.leader(t.Context(), fake.NewClientset(c.objects...))
+		switch {
+		case c.want == "" && (err != nil || pod != "pod-1"):
+			t.Errorf("%s: pod %q, error %v", name, pod, err)
+		case c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)):
+			t.Errorf("%s: error %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// TestNothingReachesTheTerminalUnescaped: anybody may answer, or write an event.
+func TestNothingReachesTheTerminalUnescaped(t *testing.T) {
+	const escape = "\x1b]0;owned\x07\u009b2J"
+	for name, c := range map[string]struct {
+		status int
+		body   string
+	}{
+		"an error":  {http.StatusNotFound, escape},
+		"a trouble": {http.StatusOK, "{" + leading + `,"backends":[{"name":"\u001b]0;owned\u0007\u009b2J","state":"circuitOpen"}]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(c.status)
+				_, _ = w.Write([]byte(c.body))
+			}))
+			defer server.Close()
+			if _, output := runCommand(NewStatusCommand(), "--url", server.URL); strings.ContainsAny(output, "\x1b\x07\u009b") || !strings.Contains(output, "owned") {
+				t.Errorf("%q", output)
+			}
+		})
+	}
+	var text bytes.Buffer
+	answer := whyAnswer{Namespace: "a", Name: "b", Events: []claimEvent{{Reason: escape, Message: escape}}}
+	if err := answer.write(&text); err != nil || strings.ContainsAny(text.String(), "\x1b\x07\u009b") {
+		t.Errorf("%q, %v", text.String(), err)
+	}
+}
+
+func TestAPodThatNeverStopsSendingIsCutOff(t *testing.T) {
+	sent := 0
+	answer, err := boundedAnswers{transportFunc(func(*http.Request) (*http.Response, error) {
+		return &http.Response{Body: io.NopCloser(readerFunc(func(p []byte) (int, error) {
+			sent += len(p)
+			return len(p), nil
+		}))}, nil
+	})}.RoundTrip(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if _, err := io.Copy(io.Discard, answer.Body); err == nil || sent != maxReport {
+		t.Errorf("%v after %d bytes", err, sent)
+	}
+}
+
+type transportFunc func(*http.Request) (*http.Response, error)
+
+func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestWhoRefusedIsNamed: if the API server itself refuses a request, the pod is not
+// blamed.
+func TestWhoRefusedIsNamed(t *testing.T) {
+	const login = "asks for a login, and the API server's proxy passes none on; run kubectl -n ns port-forward p 8080, and give --url http://127.0.0.1:8080 and --http-config-file"
+	for name, c := range map[string]struct {
+		status                  int
+		contentType, body, want string
+	}{
+		"a login of the API server": {401, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Unauthorized","message":"Unauthorized","code":401}`, "cannot be asked through the API server's proxy (port 8080; it needs the right to get pods/proxy): Unauthorized"},
+		"a login of the pod":        {401, "text/plain; charset=utf-8", "Unauthorized\n", login},
+		"a pod out of reach":        {503, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"ServiceUnavailable","message":"error trying to reach service: dial tcp 10.0.0.7:8080: i/o timeout","code":503}`, "does not reach pod ns/p at port 8080; if the pod runs, does a NetworkPolicy keep the API server out (networkPolicy of the chart)? run kubectl -n ns port-forward p 8080"},
+		"a pod without an address":  {400, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"BadRequest","message":"address not allowed","code":400}`, "address not allowed"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if want := "/api/v1/namespaces/ns/pods/p:8080/proxy/status.json"; r.URL.Path != want {
+				t.Errorf("%s: asked for %s, want %s", name, r.URL.Path, want)
+			}
+			w.Header().Set("Content-Type", c.contentType)
+			w.WriteHeader(c.status)
+			_, _ = w.Write([]byte(c.body))
+		}))
+		defer server.Close()
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := connection{namespace: "ns", port: 8080}
+		if _, err = o.askPod(t.Context(), client, "p", nil); err == nil || !strings.Contains(err.Error(), "pod ns/p ") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// TestProtectedReplicaIsAsked: the TLS settings and the login come from a file.
+func TestProtectedReplicaIsAsked(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "operator" || password != "hidden" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = w.Write([]byte("{" + leading + "}"))
+	}))
+	defer server.Close()
+	directory := t.TempDir()
+	write := func(name, content string) string {
+		path := filepath.Join(directory, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("ca.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	write("password", "hidden")
+	full := write("full.yaml", "tls_config: {ca_file: ca.crt}\nbasic_auth: {username: operator, password_file: password}\n")
+	withoutLogin := write("without-login.yaml", "tls_config: {ca_file: ca.crt}\n")
+	misspelled := write("misspelled.yaml", "tls: {ca_file: ca.crt}\n")
+
+	for name, c := range map[string]struct {
+		arguments []string
+		code      int
+		want      string
+	}{
+		"with TLS and login": {[]string{"--url", server.URL, "--http-config-file", full}, 0, "replica  p_1"},
+		"without the login":  {[]string{"--url", server.URL, "--http-config-file", withoutLogin}, 2, "401 Unauthorized: give its login in --http-config-file"},
+		"without the file":   {[]string{"--url", server.URL}, 2, "--url: cannot reach " + server.URL + " (name its authority in --http-config-file): tls: failed to verify certificate"},
+		"nobody listens":     {[]string{"--url", "http://127.0.0.1:1"}, 2, "--url: cannot reach http://127.0.0.1:1 (is kubectl port-forward running?): dial tcp 127.0.0.1:1: connect: connection refused"},
+		"a misspelled key":   {[]string{"--url", server.URL, "--http-config-file", misspelled}, 2, "field tls not found"},
+		"without --url":      {[]string{"--http-config-file", full, "--kubeconfig", "none"}, 2, "--http-config-file needs --url"},
+	} {
+		code, output := runCommand(NewStatusCommand(), c.arguments...)
+		if code != c.code || !strings.Contains(output, c.want) || strings.Contains(output, "hidden") {
+			t.Errorf("%s: exit code %d, want %d with %q:\n%s", name, code, c.code, c.want, output)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package status
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+)
+
+// quotaAnswer is the output of quota.
+type quotaAnswer struct {
+	Namespace string `json:"namespace"`
+	// Tenant is nil if the namespace belongs to no tenant.
+	Tenant *statusreport.Tenant `json:"tenant,omitempty"`
+	// Message says why there is no tenant, or what is not known.
+	Message string `json:"message,omitempty"`
+}
+
+func newQuotaCommand() *cobra.Command {
+	options := connection{}
+	output := ""
+	c := newCommand(&cobra.Command{
+		Use:   "quota NAMESPACE",
+		Short: "Show the quotas of a namespace's tenant, and what is used of them",
+		Long: `Show the tenant that a namespace belongs to, the limits of its quotas and of its
+rules, and what is used of them.
+
+Exit codes: 0 the tenant is shown; 1 the namespace belongs to no tenant; 2 wrong
+usage, or the program cannot be asked.`,
+		Example: "  kubectl cinder quota team-a",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError("%s needs one NAMESPACE (see %s --help)", c.CommandPath(), c.CommandPath())
+			}
+			return nil
+		},
+	})
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if output != outputTable && output != outputJSON {
+			return usageError("--output must be table or json, not %q", output)
+		}
+		report, err := options.report(c.Context(), selection{namespace: args[0]})
+		if err != nil {
+			return err
+		}
+		answer := quotaAnswer{Namespace: args[0], Message: report.LeaderOnly}
+		if len(report.Tenants) > 0 {
+			answer.Tenant = &report.Tenants[0]
+		} else if report.Selection != nil {
+			answer.Message = report.Selection.Message
+		}
+		err = printed(c, output, outputTable, answer, func(w io.Writer) error { return answer.write(w) })
+		if err == nil && answer.Tenant == nil {
+			return failed("namespace %s has no tenant", args[0])
+		}
+		return err
+	}
+	options.addFlags(c, "provisioner-namespace", "")
+	outputFlag(c, &output, outputTable)
+	return c
+}
+
+func (a quotaAnswer) write(w io.Writer) error {
+	if a.Message != "" {
+		if _, err := fmt.Fprintln(w, a.Message); err != nil {
+			return err
+		}
+	}
+	if a.Tenant == nil {
+		return nil
+	}
+	return a.Tenant.WriteTable(w)
+}

@@ -1,0 +1,182 @@
+package copies
+
+import (
+	"context"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+)
+
+// Options configure a Resolver.
+type Options struct {
+	Client            kubernetes.Interface
+	Claims            corelisters.PersistentVolumeClaimLister
+	PersistentVolumes corelisters.PersistentVolumeLister
+	// IndexedClaims is the cache of claims, with the indexes of objects.ClaimIndexers.
+	IndexedClaims cache.Indexer
+	// Snapshots reads VolumeSnapshots from caches; SnapshotClient from the API server.
+	Snapshots      objects.SnapshotReader
+	SnapshotClient snapshotclient.Interface
+	// Name is the driver's name in VolumeSnapshotContents.
+	Name string
+	// Cluster is the cluster ID that this cluster's PersistentVolumes record.
+	Cluster string
+}
+
+// Resolver finds the sources of claims for one term.
+type Resolver struct {
+	Options
+	awaited awaited
+	// copying keeps Live and the Protector from deciding about one source at the same
+	// time. It locks the source's name.
+	copying *keyedmutex.Mutex
+}
+
+// NewResolver makes the Resolver of one term.
+func NewResolver(options Options) *Resolver {
+	return &Resolver{Options: options, awaited: awaited{names: map[string]bool{}}, copying: keyedmutex.New()}
+}
+
+// Cached finds the source of a claim in the caches. It returns nil if the claim wants
+// an empty volume.
+func (r *Resolver) Cached(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (*objects.Source, *policy.Denial) {
+	named, refused := admission.DataSourceOf(claim, class.Parameters)
+	if named == nil {
+		return nil, refused
+	}
+	// Add the source before reading it, so that no later change is missed.
+	r.awaited.add(keyOf(claim, named))
+	source, denial, err := r.find(claim, named, cached{r.Claims, r.PersistentVolumes}, r.Snapshots)
+	if err != nil {
+		denial = &policy.Denial{Reason: policy.SourceNotReady, Message: err.Error()}
+	}
+	return source, denial
+}
+
+// Live finds the source of a claim at the API server, because the caches may be late.
+// It protects the source from deletion until the claim is served; see Protector.
+func (r *Resolver) Live(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (*objects.Source, *policy.Denial, error) {
+	named, refused := admission.DataSourceOf(claim, class.Parameters)
+	if named == nil {
+		return nil, refused, nil
+	}
+	// The caches show the claim. A Protector that gets its turn later finds it there,
+	// and one that had its turn earlier has removed the finalizer before it is read
+	// here.
+	done, err := r.copying.Acquire(ctx, keyOf(claim, named))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	reader := &live{ctx: ctx, client: r.Client}
+	source, denial, err := r.find(claim, named, reader, liveSnapshots{ctx, r.SnapshotClient})
+	if denial != nil || err != nil {
+		return nil, denial, err
+	}
+	if named.Kind == admission.SnapshotKind {
+		return source, nil, nil // the snapshot-controller protects the sources of pending claims
+	}
+	return source, nil, protect(ctx, r.Client, reader.read)
+}
+
+func (r *Resolver) find(claim *corev1.PersistentVolumeClaim, named *admission.DataSource, claims objects.SourceReader, snapshots objects.SnapshotReader) (*objects.Source, *policy.Denial, error) {
+	if named.Kind == admission.SnapshotKind {
+		return objects.SnapshotSourceOf(claim, named, r.Name, r.Cluster, snapshots)
+	}
+	return objects.SourceOf(claim, named, r.Cluster, claims)
+}
+
+// TriggersOf returns what may unblock a claim that was denied because of its source.
+func (r *Resolver) TriggersOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) []parking.Trigger {
+	named, _ := admission.DataSourceOf(claim, class.Parameters)
+	if named == nil {
+		return nil
+	}
+	return []parking.Trigger{{Kind: parking.Source, Name: keyOf(claim, named)}}
+}
+
+// ClaimChanged returns the trigger that fires if other claims want the content
+// of this one.
+func (r *Resolver) ClaimChanged(namespace, name string) []parking.Trigger {
+	return r.changed(nameOf(namespace, name))
+}
+
+// SnapshotChanged does for a VolumeSnapshot what ClaimChanged does for a claim.
+func (r *Resolver) SnapshotChanged(namespace, name string) []parking.Trigger {
+	return r.changed(snapshotPrefix + nameOf(namespace, name))
+}
+
+func (r *Resolver) changed(key string) []parking.Trigger {
+	if !r.awaited.take(key) {
+		return nil
+	}
+	return []parking.Trigger{{Kind: parking.Source, Name: key}}
+}
+
+// snapshotPrefix begins the keys of snapshots. No namespace has a slash.
+const snapshotPrefix = "/"
+
+func keyOf(claim *corev1.PersistentVolumeClaim, named *admission.DataSource) string {
+	if named.Kind == admission.SnapshotKind {
+		return snapshotPrefix + nameOf(claim.Namespace, named.Name)
+	}
+	return nameOf(claim.Namespace, named.Name)
+}
+
+func nameOf(namespace, name string) string { return namespace + "/" + name }
+
+// cached reads from the caches.
+type cached struct {
+	claims  corelisters.PersistentVolumeClaimLister
+	volumes corelisters.PersistentVolumeLister
+}
+
+func (c cached) Claim(namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	return c.claims.PersistentVolumeClaims(namespace).Get(name)
+}
+
+func (c cached) PersistentVolume(name string) (*corev1.PersistentVolume, error) {
+	return c.volumes.Get(name)
+}
+
+// live reads from the API server, and keeps the claim that it read.
+type live struct {
+	ctx    context.Context
+	client kubernetes.Interface
+	read   *corev1.PersistentVolumeClaim
+}
+
+func (l *live) Claim(namespace, name string) (claim *corev1.PersistentVolumeClaim, err error) {
+	l.read, err = l.client.CoreV1().PersistentVolumeClaims(namespace).Get(l.ctx, name, metav1.GetOptions{})
+	return l.read, err
+}
+
+func (l *live) PersistentVolume(name string) (*corev1.PersistentVolume, error) {
+	return l.client.CoreV1().PersistentVolumes().Get(l.ctx, name, metav1.GetOptions{})
+}
+
+// liveSnapshots reads from the API server.
+type liveSnapshots struct {
+	ctx    context.Context
+	client snapshotclient.Interface
+}
+
+func (l liveSnapshots) VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnapshot, error) {
+	return l.client.SnapshotV1().VolumeSnapshots(namespace).Get(l.ctx, name, metav1.GetOptions{})
+}
+
+func (l liveSnapshots) VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error) {
+	return l.client.SnapshotV1().VolumeSnapshotContents().Get(l.ctx, name, metav1.GetOptions{})
+}

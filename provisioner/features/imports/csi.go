@@ -1,0 +1,154 @@
+package imports
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+)
+
+// isCSI reports whether a volume is imported for the CSI driver.
+func (i *Importer) isCSI(plan *Plan) bool {
+	return plan.decision.ModeOn(i.Backend.Name) == policy.ModeCSI
+}
+
+// checkMode checks what depends on the mode in which the volume is imported, and makes
+// the PersistentVolume.
+func (i *Importer) checkMode(ctx context.Context, plan *Plan) error {
+	if !i.isCSI(plan) {
+		switch {
+		case len(plan.given) > 0:
+			return refused("%s makes native volumes on backend %s, and their filesystems are not identified by UUID; omit the UUID", plan.decision.Rule, i.Backend.Name)
+		case plan.wanted == "" && len(i.Backend.Connector.NodeLabels) > 0 && len(i.Connector.WWPNs) == 0:
+			return refused("the connector of backend %s consists of the port names that annotations of nodes list, which this command does not read; name them in connector.wwpns of a copy of the policy", i.Backend.Name)
+		}
+		plan.PersistentVolume = i.persistentVolume(plan)
+		if plan.wanted == "" && !objects.IsBlock(plan.Claim) {
+			plan.Warnings = append(plan.Warnings, fmt.Sprintf("a node that gets volume %s as a disk formats it unless it recognizes a filesystem, partition table or encryption on it; if the volume has other data, import it with --volume-mode Block", plan.Volume.ID))
+		}
+		return nil
+	}
+	if err := i.findFilesystem(ctx, plan); err != nil {
+		return err
+	}
+	_, pv, err := i.mapCSI(plan, backends.Connected{Volume: plan.Volume})
+	if err != nil {
+		return err
+	}
+	if err := plan.checkHandle(pv); err != nil {
+		return err
+	}
+	plan.PersistentVolume = pv
+	return i.checkNodes(ctx, plan.Volume.ID, i.useOf(pv, plan.Volume))
+}
+
+// findFilesystem finds the UUIDs that the volume's filesystem may have. Only
+// administrators, of the cluster or of the project at Cinder, can name them. A
+// filesystem that the driver made on a volume has the volume's ID as its UUID.
+func (i *Importer) findFilesystem(ctx context.Context, plan *Plan) error {
+	v := plan.Volume
+	if objects.IsBlock(plan.Claim) {
+		if len(plan.given) > 0 {
+			return refused("claim %s/%s asks for a raw block device, on which the driver looks for no filesystem; omit the UUID", plan.Claim.Namespace, plan.Claim.Name)
+		}
+		return nil
+	}
+	known := slices.Concat(plan.given, stamps.FilesystemUUIDsOf(v))
+	if stamps.IsCopy(v) {
+		copied, err := i.filesystemOfOriginal(ctx, v)
+		if err != nil {
+			return err
+		}
+		known = append(known, copied...)
+	}
+	isDrivers := stamps.IsCSI(v) && !stamps.IsCopy(v)
+	switch {
+	case len(known) > 0 || isDrivers:
+	case plan.wanted != "":
+		return refused("volume %s was not in mode csi, and the UUID of its filesystem, by which the CSI driver identifies it, is not recorded; ask an operator to record it at Cinder: openstack volume set --property %sfilesystem-uuids=UUID %s", v.ID, stamps.Prefix, v.ID)
+	default:
+		return refused("volume %s was not in mode csi, or was restored from a backup, and the UUID of its filesystem, by which the CSI driver identifies it, is not recorded; give it with --filesystem-uuid", v.ID)
+	}
+	for _, id := range known {
+		if id != v.ID && !slices.Contains(plan.filesystemUUIDs, id) {
+			plan.filesystemUUIDs = append(plan.filesystemUUIDs, id)
+		}
+	}
+	return nil
+}
+
+// filesystemOfOriginal returns the UUIDs that the filesystem of a restored backup may
+// have, as far as the PersistentVolume of the original records them.
+func (i *Importer) filesystemOfOriginal(ctx context.Context, v cinder.Volume) ([]string, error) {
+	name := stamps.Of(v).PV
+	pv, err := read(ctx, i, i.Caches.PersistentVolumes, name, i.Client.CoreV1().PersistentVolumes().Get)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && !objects.IsOurs(pv):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot read PersistentVolume %s, which records the filesystem that volume %s is a copy of: %w", name, v.ID, err)
+	}
+	return objects.FilesystemUUIDsOf(pv, pv.Annotations[objects.AnnotationVolume]), nil
+}
+
+// recordUUIDs returns the UUIDs to be recorded on the volume: those that an operator
+// gave, even if one is the volume's own ID, and the others that are known.
+func (p *Plan) recordUUIDs() []string {
+	recorded := slices.Clone(p.filesystemUUIDs)
+	for _, id := range p.given {
+		if !slices.Contains(recorded, id) {
+			recorded = append(recorded, id)
+		}
+	}
+	return recorded
+}
+
+// mapCSI makes the PersistentVolume of a volume for the CSI driver.
+func (i *Importer) mapCSI(plan *Plan, connected backends.Connected) (mappers.Result, *corev1.PersistentVolume, error) {
+	v := connected.Volume
+	mapped, err := objects.MapCSI(objects.CSIVolume{
+		PVName: plan.pvName(), Backend: i.Backend.Name, VolumeID: v.ID, SecretNamespace: i.Namespace,
+		AccessModes: plan.Claim.Spec.AccessModes, Block: objects.IsBlock(plan.Claim), FSType: plan.decision.Volume.FSType,
+		FilesystemUUIDs: plan.filesystemUUIDs, NeverFormat: true, Encrypted: v.Encrypted, MultiAttach: v.MultiAttach,
+	})
+	var refusal *mappers.Refusal
+	switch {
+	case errors.As(err, &refusal):
+		return mappers.Result{}, nil, objects.RefusalError(i.Backend.Name, refusal)
+	case err != nil:
+		return mappers.Result{}, nil, err
+	}
+	return mapped, i.record(plan, connected, objects.ProtocolCSI, mapped), nil
+}
+
+// useOf returns how nodes know a volume. A volume of the CSI driver is also looked for
+// by its ID, because a driver of another name may have given it to nodes.
+func (i *Importer) useOf(pv *corev1.PersistentVolume, v cinder.Volume) nodeuse.Volume {
+	use := nodeuse.VolumeOf(pv)
+	if objects.IsCSI(pv) {
+		use.ID = v.ID
+	}
+	return use
+}
+
+// warnFilesystem warns about UUIDs that a PersistentVolume lacks, because its source
+// cannot be changed.
+func (p *Plan) warnFilesystem(pv *corev1.PersistentVolume) {
+	has := objects.FilesystemUUIDsOf(pv, p.Volume.ID)
+	missing := slices.DeleteFunc(slices.Clone(p.given), func(id string) bool { return slices.Contains(has, id) })
+	if len(missing) > 0 {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("PersistentVolume %s does not have the filesystem UUID %s, and its source cannot be changed; to import the volume with it, delete the claim and then the PersistentVolume, and run the command again", pv.Name, strings.Join(missing, ", ")))
+	}
+}

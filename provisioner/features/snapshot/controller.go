@@ -1,0 +1,275 @@
+// Package snapshot takes and removes the snapshots of VolumeSnapshots. The cluster's
+// snapshot-controller binds VolumeSnapshots and starts their deletion; this package
+// does for native volumes what a CSI driver and its sidecar do.
+//
+// The VolumeSnapshotContent is written before the request to Cinder, under the name
+// that the snapshot-controller looks for, and with the finalizer that keeps it until
+// the snapshot is removed. So every snapshot has an object that leads to it, whatever
+// process dies. Before the content names its snapshot, the snapshot is marked at
+// Cinder. One without the mark was never handed out.
+//
+// A VolumeSnapshotContent that somebody made for an existing snapshot is served if the
+// policy grants the snapshot to the namespace of its VolumeSnapshot (import.go). Such a
+// content may also have the CSI driver's name.
+//
+// A Controller lives for one leader's term.
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	eventrecord "k8s.io/client-go/tools/record"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+)
+
+// Snapshots manages the snapshots of one backend; *backends.Lifecycle implements
+// it.
+type Snapshots interface {
+	Existing
+	TakeSnapshot(ctx context.Context, spec backends.SnapshotSpec) (cinder.Snapshot, error)
+	// MarkSnapshot marks a snapshot as recorded.
+	MarkSnapshot(ctx context.Context, s cinder.Snapshot) error
+	RemoveSnapshot(ctx context.Context, target backends.SnapshotTarget) error
+	// AbandonSnapshots removes the snapshots of a VolumeSnapshot whose content names
+	// none. It returns the IDs of those that it kept.
+	AbandonSnapshots(ctx context.Context, target backends.SnapshotTarget) (kept []string, err error)
+	// Health returns nil while the backend answers.
+	Health() error
+	// Place returns the endpoint and project of the backend; zero before its first
+	// login.
+	Place() cinder.Place
+}
+
+// Existing is the interface to snapshots that exist at Cinder.
+type Existing interface {
+	imports.Snapshots
+	// ImportSnapshot stamps a snapshot.
+	ImportSnapshot(ctx context.Context, spec backends.SnapshotImport) (cinder.Snapshot, error)
+	// Snapshots lists the cluster's snapshots, once in a term.
+	Snapshots(ctx context.Context) ([]cinder.Snapshot, error)
+	// RelistSnapshots lists them again.
+	RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error)
+}
+
+// Backends provides the configured backends for this term.
+type Backends interface {
+	// Snapshots returns an error if no backend of that name is configured.
+	Snapshots(name string) (Snapshots, error)
+	// Names lists every configured backend.
+	Names() []string
+}
+
+// Options configure a Controller.
+type Options struct {
+	// Name is the driver's name in VolumeSnapshotClasses, which is the provisioner's
+	// name.
+	Name string
+	// Cluster and ClusterUID are stamped on every snapshot.
+	Cluster, ClusterUID string
+	// CSI means that the program serves the CSI driver's sidecars.
+	CSI bool
+	// Policy returns the policy in force.
+	Policy   func() *policy.Policy
+	Backends Backends
+	Ledger   *ledger.Ledger
+
+	Client    kubernetes.Interface
+	Snapshots snapshotclient.Interface
+	Claims    corelisters.PersistentVolumeClaimLister
+	// PersistentVolumes is their cache, with the indexes of package record.
+	PersistentVolumes cache.Indexer
+	Namespaces        corelisters.NamespaceLister
+	Recorder          eventrecord.EventRecorder
+
+	// Caller marks requests to Cinder as a tenant's.
+	Caller func(ctx context.Context, tenant string) context.Context
+	// Changed is called whenever a VolumeSnapshot or its content changes.
+	Changed func(namespace, name string)
+	// Board is where the term publishes what may unblock work.
+	Board *parking.Board
+
+	// TakeUpTime is how long the sidecar's question about an existing snapshot waits until
+	// that has been imported.
+	TakeUpTime time.Duration
+	// Workers is how many snapshots are taken or removed at once.
+	Workers int
+	// Definitions reads the metadata of CRDs.
+	Definitions metadata.Interface
+	// LookAgain is how long to wait before looking again for resources that the API
+	// server does not serve yet although their CRDs are being installed.
+	LookAgain time.Duration
+
+	// Monitor watches the work. MaxWorkTime exceeds anything that the work may wait
+	// for, except turns at backends.
+	Monitor     *liveness.Monitor
+	MaxWorkTime liveness.Bound
+
+	Logger  *slog.Logger
+	Metrics *Metrics
+}
+
+// Controller takes and removes the snapshots of one term.
+type Controller struct {
+	Options
+	loop *work.Loop[item]
+	// parked are the objects that wait, with the events about them.
+	parked *parking.Lot[metav1.Object]
+
+	mu sync.Mutex
+	// caches are nil until the API server serves the resources.
+	caches *caches
+	// counted holds the backends whose snapshots the ledger has counted, and whether
+	// that count is still valid.
+	counted map[string]bool
+	// removed is the set of contents whose snapshots this term has removed, until
+	// the objects are gone.
+	removed map[types.UID]bool
+	// handed is the set of contents whose imports this term has told, until the objects are
+	// gone: the cache may be late, and then the same snapshot is handed out twice.
+	handed map[types.UID]bool
+	// kept holds, by ID, the snapshots that were reported as kept, and the backend that
+	// lists them.
+	kept map[string]string
+}
+
+// item is an object or a backend in the queue.
+type item struct {
+	kind itemKind
+	// namespace is empty for a content and a backend.
+	namespace, name string
+}
+
+type itemKind string
+
+const (
+	snapshotItem itemKind = "VolumeSnapshot"
+	contentItem  itemKind = "VolumeSnapshotContent"
+	// backendItem is a backend whose snapshots are to be listed again.
+	backendItem itemKind = "backend"
+)
+
+func (i item) String() string {
+	return strings.TrimPrefix(i.namespace+"/"+i.name, "/")
+}
+
+// attempt is an attempt at an item.
+type attempt = work.Attempt[item]
+
+// New makes the Controller of one term.
+func New(options Options) *Controller {
+	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), counted: map[string]bool{}, removed: map[types.UID]bool{}, handed: map[types.UID]bool{}, kept: map[string]string{}}
+	options.Board.Subscribe(c.hear) // before the loop, which brings back what waits for it
+	c.loop = work.New(work.Options[item]{
+		Name: "snapshots", Workers: options.Workers, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },
+		Do:       func(ctx context.Context, a *attempt) work.Outcome { return outcome(c.sync(ctx, a)) },
+		Describe: func(of item) string { return fmt.Sprintf("the worker for %s %s", of.kind, of) },
+		Board:    options.Board, Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
+	})
+	return c
+}
+
+// Run works until the context ends. It waits for the snapshot resources, which
+// may be installed at any time.
+func (c *Controller) Run(ctx context.Context) {
+	defer c.loop.Queue.ShutDown()
+	if !c.awaitResources(ctx) {
+		return
+	}
+	stopped, err := c.startCaches(ctx)
+	if err != nil {
+		c.Logger.Error("Cannot follow VolumeSnapshots, so no snapshots are taken", "error", err)
+		return
+	}
+	defer stopped()
+	if !c.awaitCaches(ctx) {
+		return
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() { c.countBackends(ctx) })
+	c.loop.Run(ctx)
+}
+
+// sync does what an object or a backend needs now.
+func (c *Controller) sync(ctx context.Context, a *attempt) error {
+	switch a.Key.kind {
+	case contentItem:
+		return c.syncContent(ctx, a)
+	case backendItem:
+		return c.syncBackend(ctx, a)
+	}
+	return c.syncSnapshot(ctx, a)
+}
+
+func outcome(err error) work.Outcome {
+	switch {
+	case err == nil:
+		return work.Outcome{Done: true}
+	case errors.As(err, new(*denied)):
+		return work.Outcome{Retry: new(retry.Infeasible(nil))}
+	}
+	return work.Outcome{Retry: new(retry.For(err))}
+}
+
+func (c *Controller) enqueue(i item) { c.loop.Queue.Add(i) }
+
+// itemOf returns the item of an object.
+func itemOf(object metav1.Object) item {
+	if _, ok := object.(*snapshotv1.VolumeSnapshotContent); ok {
+		return item{contentItem, "", object.GetName()}
+	}
+	return item{snapshotItem, object.GetNamespace(), object.GetName()}
+}
+
+// park keeps an object until one of the triggers fires, or the policy changes.
+func (c *Controller) park(a *attempt, object metav1.Object, reason parking.Reason, triggers ...parking.Trigger) {
+	c.parked.Park(object, reason, nil)
+	a.Await(append(triggers, parking.Trigger{Kind: parking.Policy})...)
+}
+
+// hear has a backend that answers again counted again: it may have moved to another
+// place.
+func (c *Controller) hear(triggers []parking.Trigger) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, one := range triggers {
+		if (one.Kind == parking.Backend || one.Kind == parking.Credentials) && c.counted[one.Name] {
+			c.counted[one.Name] = false
+		}
+	}
+}
+
+// Report counts the objects that cannot continue now, by kind, state and reason.
+func (c *Controller) Report() map[Waiting]int {
+	waiting := map[Waiting]int{}
+	c.parked.Each(func(object metav1.Object, state parking.Reason, reason string) {
+		waiting[Waiting{string(itemOf(object).kind), string(state), reason}]++
+	})
+	return waiting
+}
+
+// Waiting says why objects wait.
+type Waiting struct{ Kind, State, Reason string }

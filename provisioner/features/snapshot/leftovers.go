@@ -1,0 +1,178 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+)
+
+// Audit lists the snapshots of a backend again, counts them, and removes what a
+// late request left behind. It does nothing while no snapshots are taken.
+func (c *Controller) Audit(ctx context.Context, name string) {
+	if c.shown() == nil || c.health(name) != nil {
+		return
+	}
+	c.warn(ctx, name, c.sweep(ctx, name, true))
+}
+
+func (c *Controller) warn(ctx context.Context, name string, err error) {
+	if err != nil && ctx.Err() == nil {
+		c.Logger.Warn("Looking for abandoned snapshots failed and will be retried", "backend", name, "error", err)
+	}
+}
+
+// sweep removes the snapshots to which nothing leads or ever led.
+func (c *Controller) sweep(ctx context.Context, name string, again bool) error {
+	backend, err := c.Backends.Snapshots(name)
+	if err != nil {
+		return err
+	}
+	all, err := c.list(ctx, name, backend, again)
+	if err != nil {
+		return err
+	}
+	c.forgetKept(name, all)
+	var candidates []cinder.Snapshot
+	for _, s := range all {
+		if stamp := stamps.OfSnapshot(s); c.isOurs(stamp) && !c.isNamed(stamp, s.ID) {
+			candidates = append(candidates, s)
+		}
+	}
+	if len(candidates) == 0 {
+		return nil
+	}
+	named, err := c.namedHandles(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range candidates {
+		if named[s.ID] {
+			continue
+		}
+		if err := c.removeLeftover(ctx, backend, name, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isNamed reports whether the cache has a content that leads, or may still come to
+// lead, to the snapshot.
+func (c *Controller) isNamed(stamp stamps.Snapshot, id string) bool {
+	content, err := c.shown().contents.Get(stamp.Content)
+	return err == nil && (objects.SnapshotHandleOf(content) == "" || objects.SnapshotHandleOf(content) == id)
+}
+
+// namedHandles reads the IDs of all snapshots that any content names from the API
+// server.
+func (c *Controller) namedHandles(ctx context.Context) (map[string]bool, error) {
+	handles, err := paging.List(ctx, "VolumeSnapshotContents", func(ctx context.Context, options metav1.ListOptions) ([]string, string, error) {
+		list, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, options)
+		if err != nil {
+			return nil, "", err
+		}
+		var page []string
+		for i := range list.Items {
+			page = append(page, objects.SnapshotHandlesOf(&list.Items[i])...)
+		}
+		return page, list.Continue, nil
+	})
+	named := map[string]bool{}
+	for _, handle := range handles {
+		named[handle] = true
+	}
+	return named, err
+}
+
+// forgetKept drops the reports about snapshots that a listing of their backend no
+// longer shows.
+func (c *Controller) forgetKept(name string, all []cinder.Snapshot) {
+	listed := map[string]bool{}
+	for _, s := range all {
+		listed[s.ID] = true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.kept, func(id, backend string) bool { return backend == name && !listed[id] })
+}
+
+// removeLeftover removes a snapshot if it is proven that it was never handed out. Other
+// snapshots are kept, and reported once in a term.
+func (c *Controller) removeLeftover(ctx context.Context, backend Snapshots, name string, s cinder.Snapshot) error {
+	stamp := stamps.OfSnapshot(s)
+	log := c.Logger.With("backend", name, "id", s.ID, "snapshot", stamp.Namespace+"/"+stamp.Snapshot, "snapshotUID", stamp.SnapshotUID, "tenant", stamp.Tenant)
+	keep := func(why string) error {
+		c.mu.Lock()
+		_, said := c.kept[s.ID]
+		c.kept[s.ID] = name
+		c.mu.Unlock()
+		if !said {
+			log.Info("Kept a snapshot that no VolumeSnapshotContent names", "reason", why)
+		}
+		return nil
+	}
+	if wasRecorded(s) {
+		return keep("it was ready once: its VolumeSnapshotContent had the deletionPolicy Retain, or was removed by hand")
+	}
+	why, err := c.mayStillLeadTo(ctx, stamp, s.ID)
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		return keep(why)
+	}
+	ctx = c.Caller(ctx, stamp.Tenant)
+	err = backend.RemoveSnapshot(ctx, backends.SnapshotTarget{
+		SnapshotID: s.ID, Stamp: stamp, Place: backend.Place(), Unrecorded: true,
+		Permit: func(ctx context.Context) error {
+			why, err := c.mayStillLeadTo(ctx, stamp, s.ID)
+			if err == nil && why != "" {
+				err = &changedError{why}
+			}
+			return err
+		},
+	})
+	switch {
+	case cinder.IsKind(err, backends.KindRecorded):
+		return keep(err.Error())
+	case err != nil:
+		return fmt.Errorf("snapshot %s, which no VolumeSnapshotContent names: %w", s.ID, err)
+	}
+	log.Info("Removed an abandoned snapshot")
+	if _, err := c.shown().contents.Get(stamp.Content); apierrors.IsNotFound(err) {
+		c.release(types.UID(stamp.SnapshotUID), c.Ledger.ReleaseSnapshot)
+	}
+	c.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: s.VolumeID})
+	return nil
+}
+
+// mayStillLeadTo looks at the API server for objects that may still lead to a snapshot,
+// or be given it: its VolumeSnapshot, and a content that names no other snapshot.
+func (c *Controller) mayStillLeadTo(ctx context.Context, stamp stamps.Snapshot, id string) (why string, err error) {
+	content, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, stamp.Content, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		if handle := objects.SnapshotHandleOf(content); handle == "" || handle == id {
+			return "VolumeSnapshotContent " + stamp.Content + " exists", nil
+		}
+		return "", nil // the content names another snapshot, so this one is a duplicate
+	case !apierrors.IsNotFound(err):
+		return "", fmt.Errorf("cannot tell whether VolumeSnapshotContent %s is there: %w", stamp.Content, err)
+	}
+	live, err := c.liveSnapshot(ctx, stamp.Namespace, stamp.Snapshot, types.UID(stamp.SnapshotUID))
+	if err == nil && live != nil {
+		why = "VolumeSnapshot " + stamp.Namespace + "/" + stamp.Snapshot + " exists"
+	}
+	return why, err
+}

@@ -1,0 +1,239 @@
+package objects
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/trim"
+)
+
+// NewTrimmer makes the Trimmer for the objects in the process's informer caches.
+func NewTrimmer() *trim.Trimmer {
+	return trim.New(trim.Options{
+		IsRead: isReadOnClaims, IsReadFinalizer: func(name string) bool { return name == CopyFinalizer }, KeepOnVolumes: keepOnVolumes, IsUnique: isUnique,
+	})
+}
+
+// isReadOnClaims reports whether this program or the library reads an annotation of
+// claims.
+func isReadOnClaims(key string) bool {
+	switch key {
+	case AnnotationStorageProvisioner, AnnotationBetaStorageProvisioner, corev1.BetaStorageClassAnnotation, HistoricClone,
+		admission.SelectedNodeAnnotation, admission.AlphaSelectedNodeAnnotation, AnnotationFilesystemGrown, AnnotationImport:
+		return true
+	}
+	return false
+}
+
+// keepOnVolumes reports whether to cache an annotation of PersistentVolumes. Those
+// that only people and the commands read would double the memory that a map takes.
+func keepOnVolumes(key string) bool {
+	switch key {
+	case corev1.LastAppliedConfigAnnotation, AnnotationRule, AnnotationRevision, AnnotationAttachment:
+		return false
+	}
+	return true
+}
+
+// isUnique reports whether no two objects share the value of an annotation.
+func isUnique(key string) bool {
+	switch key {
+	case AnnotationVolume, AnnotationClaimUID, AnnotationReboundTo, AnnotationSecret, AnnotationSecretUID, HistoricVolume:
+		return true
+	}
+	return false
+}
+
+// Names of indexes. An index keeps a set of objects for each value, and a set of one
+// takes more memory than the object itself. So these indexes have groups of values, and
+// whoever looks up an object in its group must compare the value itself.
+const (
+	byVolume   = "volume-group"
+	byClaimUID = "uid-group"
+	// byImport omits claims that name no PersistentVolume of an imported volume.
+	byImport = "import-group"
+)
+
+// groupOf returns the group of a value; there are 4096.
+func groupOf(value string) string {
+	if value == "" {
+		return ""
+	}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(value)) // never fails
+	sum := hash.Sum32()
+	return string([]byte{byte(sum>>8) & 0xf, byte(sum)})
+}
+
+// Indexers returns the indexes that the cache of PersistentVolumes must have.
+func Indexers() cache.Indexers {
+	return cache.Indexers{byVolume: func(object any) ([]string, error) {
+		pv, ok := object.(*corev1.PersistentVolume)
+		if !ok {
+			return nil, fmt.Errorf("a cache of PersistentVolumes holds a %T", object)
+		}
+		var groups []string
+		for _, id := range VolumeIDs(pv) {
+			if group := groupOf(id); !slices.Contains(groups, group) {
+				groups = append(groups, group)
+			}
+		}
+		return groups, nil
+	}}
+}
+
+// ClaimIndexers returns the indexes that the cache of claims must have.
+func ClaimIndexers() cache.Indexers {
+	return cache.Indexers{
+		byClaimUID: claimIndex(func(claim *corev1.PersistentVolumeClaim) string { return string(claim.UID) }),
+		byImport: claimIndex(func(claim *corev1.PersistentVolumeClaim) string {
+			if strings.HasPrefix(claim.Spec.VolumeName, importedPrefix) {
+				return claim.Spec.VolumeName
+			}
+			return ""
+		}),
+	}
+}
+
+// claimIndex indexes claims by a value, and omits those whose value is empty.
+func claimIndex(valueOf func(*corev1.PersistentVolumeClaim) string) cache.IndexFunc {
+	return func(object any) ([]string, error) {
+		claim, ok := object.(*corev1.PersistentVolumeClaim)
+		if !ok {
+			return nil, fmt.Errorf("a cache of claims holds a %T", object)
+		}
+		if value := valueOf(claim); value != "" {
+			return []string{groupOf(value)}, nil
+		}
+		return nil, nil
+	}
+}
+
+// Objects are what caches hold of a cluster: those of the leader, or those that a
+// command fills once.
+type Objects struct {
+	// Claims has the indexes of ClaimIndexers, and PersistentVolumes those of Indexers.
+	Claims, PersistentVolumes cache.Indexer
+	// Classes and Namespaces are nil in a command.
+	Classes, Namespaces cache.Indexer
+}
+
+// Cached returns the object with a key from a cache, if it is there.
+func Cached[T any](from cache.Indexer, key string) (object T, ok bool) {
+	found, exists, err := from.GetByKey(key)
+	if err != nil || !exists {
+		return object, false
+	}
+	return found.(T), true
+}
+
+// ReadObjects lists the claims and PersistentVolumes of a cluster. Claims come first, so
+// that a volume whose import finishes in between shows as recorded.
+func ReadObjects(ctx context.Context, client kubernetes.Interface) (Objects, error) {
+	read := Objects{Claims: cache.NewIndexer(cache.MetaNamespaceKeyFunc, ClaimIndexers()), PersistentVolumes: cache.NewIndexer(cache.MetaNamespaceKeyFunc, Indexers())}
+	trimmer := NewTrimmer()
+	added, _, err := ListClaims(ctx, client, func(claim *corev1.PersistentVolumeClaim) error {
+		trimmer.Claim(claim)
+		return read.Claims.Add(claim)
+	})
+	if err != nil {
+		return Objects{}, err
+	}
+	more, err := ListPersistentVolumes(ctx, client, func(pv *corev1.PersistentVolume) error { return read.PersistentVolumes.Add(pv) })
+	return read, cmp.Or(err, errors.Join(append(added, more...)...))
+}
+
+// ClaimByUID returns the claim with a UID, or nil if the cache has none.
+func ClaimByUID(claims cache.Indexer, uid types.UID) *corev1.PersistentVolumeClaim {
+	for _, object := range lookUp(claims, byClaimUID, groupOf(string(uid))) {
+		if claim := object.(*corev1.PersistentVolumeClaim); claim.UID == uid {
+			return claim
+		}
+	}
+	return nil
+}
+
+// ClaimsFor returns the claims that name the PersistentVolume of an imported volume.
+func ClaimsFor(claims cache.Indexer, pv string) []*corev1.PersistentVolumeClaim {
+	var found []*corev1.PersistentVolumeClaim
+	for _, object := range lookUp(claims, byImport, groupOf(pv)) {
+		if claim := object.(*corev1.PersistentVolumeClaim); claim.Spec.VolumeName == pv {
+			found = append(found, claim)
+		}
+	}
+	return found
+}
+
+// ByVolumeID returns the PersistentVolumes that record a volume by its ID. There is one,
+// unless somebody copied it.
+func ByVolumeID(pvs cache.Indexer, id string) []*corev1.PersistentVolume {
+	return having(pvs, id, func(pv *corev1.PersistentVolume) bool { return volumeOf(pv) == id })
+}
+
+// Naming returns the PersistentVolumes, of whichever provisioner, that name a volume by
+// its ID.
+func Naming(pvs cache.Indexer, id string) []*corev1.PersistentVolume {
+	return having(pvs, id, func(pv *corev1.PersistentVolume) bool { return Names(pv, id) })
+}
+
+// having returns those PersistentVolumes with an ID or a volumeHandle that is accepted, in
+// the order of their names.
+func having(pvs cache.Indexer, id string, accepted func(*corev1.PersistentVolume) bool) []*corev1.PersistentVolume {
+	var found []*corev1.PersistentVolume
+	for _, object := range lookUp(pvs, byVolume, groupOf(id)) {
+		if pv := object.(*corev1.PersistentVolume); accepted(pv) {
+			found = append(found, pv)
+		}
+	}
+	slices.SortFunc(found, func(a, b *corev1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
+	return found
+}
+
+// lookUp panics if the cache lacks the index, which every test would notice. An error
+// could be taken for the proof that there is no such object.
+func lookUp(objects cache.Indexer, index, value string) []any {
+	found, err := objects.ByIndex(index, value)
+	if err != nil {
+		panic(err)
+	}
+	return found
+}
+
+func volumeOf(pv *corev1.PersistentVolume) string {
+	return cmp.Or(pv.Annotations[AnnotationVolume], pv.Annotations[HistoricVolume], handleVolume(pv))
+}
+
+// OtherByHandle returns the name of a PersistentVolume, other than except, that has the
+// CSI driver and volumeHandle of a source; empty if there is none. Kubelet identifies
+// volumes by these two, whoever made their objects, and mounts volumes that share them
+// only once.
+func OtherByHandle(pvs cache.Indexer, source corev1.PersistentVolumeSource, except string) string {
+	if source.CSI == nil {
+		return ""
+	}
+	for _, pv := range ByHandle(pvs, source.CSI.Driver, source.CSI.VolumeHandle) {
+		if pv.Name != except {
+			return pv.Name
+		}
+	}
+	return ""
+}
+
+// ByHandle returns the PersistentVolumes with a CSI driver and a volumeHandle. There is
+// one, unless somebody copied it.
+func ByHandle(pvs cache.Indexer, driver, handle string) []*corev1.PersistentVolume {
+	return having(pvs, handle, func(pv *corev1.PersistentVolume) bool {
+		return pv.Spec.CSI != nil && pv.Spec.CSI.Driver == driver && pv.Spec.CSI.VolumeHandle == handle
+	})
+}

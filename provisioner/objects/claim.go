@@ -1,0 +1,120 @@
+package objects
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+)
+
+// PVNameOf returns the library's name for the PersistentVolume of a claim.
+func PVNameOf(claim *corev1.PersistentVolumeClaim) string { return PVNameFor(string(claim.UID)) }
+
+// PVNameFor returns the name of the PersistentVolume that is made for a claim.
+func PVNameFor(claimUID string) string { return PVNamePrefix + claimUID }
+
+// PVNamePrefix is the prefix that the provisioning library uses.
+const PVNamePrefix = "pvc-"
+
+// RequestOf describes a claim to the policy. The class is nil if it does not exist. A
+// VolumeAttributesClass counts as missing until the caller has looked it up.
+func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, namespaceLabels map[string]string) policy.Request {
+	request := policy.Request{
+		Namespace:       claim.Namespace,
+		NamespaceLabels: namespaceLabels,
+		Claim:           claim.Name,
+		StorageClass:    ClassName(claim),
+		VolumeMode:      policy.Filesystem,
+		Attributes:      admission.AttributesOf(claim),
+	}
+	if class != nil {
+		request.StorageClass, request.Parameters = class.Name, class.Parameters
+		request.Topologies = admission.ClassOf(class).Topologies
+		request.Driver = DriverOf(class)
+	}
+	if IsBlock(claim) {
+		request.VolumeMode = policy.Block
+	}
+	if size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
+		request.Bytes = policy.Bytes(size)
+	}
+	if limit, ok := claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
+		request.LimitBytes = policy.Bytes(limit)
+	}
+	return request
+}
+
+// RequestToHold describes a claim that a PersistentVolume is bound to, whatever it asks
+// for, to the policy's DecideHolder.
+func RequestToHold(namespace, claim string, namespaceLabels map[string]string, pv *corev1.PersistentVolume) policy.Request {
+	request := policy.Request{
+		Namespace: namespace, NamespaceLabels: namespaceLabels, Claim: claim, StorageClass: pv.Spec.StorageClassName,
+		VolumeMode: policy.Filesystem, Bytes: policy.Bytes(pv.Spec.Capacity[corev1.ResourceStorage]),
+	}
+	if IsBlockVolume(pv) {
+		request.VolumeMode = policy.Block
+	}
+	return request
+}
+
+// ProvisionerOf returns the provisioner that the PersistentVolume controller expects
+// to serve the claim. It names one only after it has found no PersistentVolume that
+// fits, so the program does not begin earlier.
+//
+// See docs/decisions.md, "The provisioning library and events".
+func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
+	if name, ok := claim.Annotations[AnnotationStorageProvisioner]; ok {
+		return name
+	}
+	return claim.Annotations[AnnotationBetaStorageProvisioner]
+}
+
+// ClassName returns the claim's StorageClass; a claim may have none.
+func ClassName(claim *corev1.PersistentVolumeClaim) string {
+	if name, ok := claim.Annotations[corev1.BetaStorageClassAnnotation]; ok {
+		return name
+	}
+	if claim.Spec.StorageClassName != nil {
+		return *claim.Spec.StorageClassName
+	}
+	return ""
+}
+
+// IsBlock reports whether the claim asks for a raw block volume.
+func IsBlock(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
+}
+
+// BoundElsewhere reports whether a claim uses a PersistentVolume that was not
+// made for it, and so needs none of its own.
+func BoundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != PVNameOf(claim)
+}
+
+// ClaimOf reads from the API server the claim that has a volume according to its stamp.
+// It returns nil if the claim is gone.
+func ClaimOf(ctx context.Context, client kubernetes.Interface, stamp stamps.Volume) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && string(claim.UID) != stamp.Holder() {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell whether claim %s/%s exists: %w", stamp.Namespace, stamp.Claim, err)
+	}
+	return claim, nil
+}
+
+// IsForeign reports whether a PersistentVolume belongs to another provisioner. One that
+// names no provisioner may be ours.
+func IsForeign(pv *corev1.PersistentVolume, provisionerName string) bool {
+	by := pv.Annotations[AnnotationProvisionedBy]
+	return !IsOurs(pv) && by != "" && by != provisionerName
+}

@@ -1,0 +1,43 @@
+package objects
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// SecretName returns the name of a PersistentVolume's own Secret.
+func SecretName(pvName string) string { return pvName + "-credentials" }
+
+// IsSecretOf reports whether this program made the Secret for the PersistentVolume.
+func IsSecretOf(secret *corev1.Secret, pvName string) bool {
+	return secret.Labels[LabelManagedBy] == ManagedBy && secret.Annotations[AnnotationForPV] == pvName
+}
+
+// IsSharedSecret reports whether this program made the Secret for the volumes
+// of a backend of this cluster.
+func IsSharedSecret(secret *corev1.Secret, backend, cluster string) bool {
+	return secret.Labels[LabelManagedBy] == ManagedBy && secret.Annotations[AnnotationSharedBy] == backend && secret.Annotations[AnnotationCluster] == cluster && backend != ""
+}
+
+// RefersTo reports whether a PersistentVolume, of whichever provisioner, names
+// a Secret.
+func RefersTo(pv *corev1.PersistentVolume, namespace, name string) bool {
+	if pv.Annotations[AnnotationSecret] == name {
+		return true
+	}
+	source := pv.Spec.PersistentVolumeSource
+	var references []*corev1.SecretReference
+	if csi := source.CSI; csi != nil {
+		references = append(references, csi.NodeStageSecretRef, csi.NodePublishSecretRef, csi.NodeExpandSecretRef, csi.ControllerPublishSecretRef, csi.ControllerExpandSecretRef)
+	}
+	if source.RBD != nil {
+		references = append(references, source.RBD.SecretRef)
+	}
+	if source.FlexVolume != nil {
+		references = append(references, source.FlexVolume.SecretRef)
+	}
+	return slices.ContainsFunc(references, func(r *corev1.SecretReference) bool {
+		return r != nil && r.Name == name && r.Namespace == namespace
+	})
+}

@@ -1,0 +1,303 @@
+package objects
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// AnnotationStorageClass is the StorageClass of the volume that a snapshot was taken
+// of, by which a rule's quota counts. On a VolumeSnapshotContent for an existing
+// snapshot, whoever makes the object names the StorageClass whose rule grants the
+// snapshot, unless the snapshot's stamp does.
+const AnnotationStorageClass = Prefix + "storage-class"
+
+// AnnotationSnapshotUID is the UID of the VolumeSnapshot for which the program wrote the
+// other annotations. Backup programs copy them all to contents that they make, and there
+// they prove nothing.
+const AnnotationSnapshotUID = Prefix + "snapshot-uid"
+
+// AnnotationFilesystemUUIDs lists, on the content of a snapshot, the UUIDs that its
+// filesystem may have: the volume may be gone when the snapshot is restored. On the
+// PersistentVolume of a native volume, an administrator records them so that copies can
+// be in mode csi.
+const AnnotationFilesystemUUIDs = Prefix + "filesystem-uuids"
+
+// AnnotationNeverFormat is on the content of a snapshot whose volume was imported or is
+// a raw block device, or whose volume is not known. With it, whatever its value, the CSI
+// driver makes no filesystem on a volume that is restored from the snapshot.
+const AnnotationNeverFormat = Prefix + "never-format"
+
+// Names that the snapshot-controller and its sidecars agree on.
+const (
+	// SnapshotFinalizer keeps a VolumeSnapshotContent until its snapshot is removed or
+	// given up.
+	SnapshotFinalizer = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"
+	// AnnotationSnapshotBeingDeleted is written on a content whose VolumeSnapshot is
+	// being deleted.
+	AnnotationSnapshotBeingDeleted = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
+	// AnnotationDefaultSnapshotClass marks the default VolumeSnapshotClass of a driver.
+	AnnotationDefaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
+)
+
+// TakenUpFinalizer keeps a content of the CSI driver that somebody made for an existing
+// snapshot. The sidecar asks for the deletion only of a snapshot that the status names,
+// and the program may die, or the sidecar overwrite the status, before it does.
+const TakenUpFinalizer = Prefix + "taken-up"
+
+// SnapshotContentName returns the name under which the snapshot-controller looks for
+// the content of a VolumeSnapshot.
+func SnapshotContentName(snapshot types.UID) string { return "snapcontent-" + string(snapshot) }
+
+// ImportedSnapshotContentName returns the name of the content that the command makes
+// for an existing snapshot. It lets the API server guarantee that there is only one.
+func ImportedSnapshotContentName(snapshotID string) string { return "imported-" + snapshotID }
+
+// SnapshotName returns the name of a VolumeSnapshot's snapshot at Cinder.
+func SnapshotName(snapshot types.UID) string { return "snapshot-" + string(snapshot) }
+
+// SnapshotOrigin is what a VolumeSnapshotContent records about its snapshot.
+type SnapshotOrigin struct {
+	Content string
+	// SnapshotID is empty until the snapshot is ready.
+	SnapshotID string
+	VolumeID   string
+	Backend    string
+	Place      cinder.Place
+	Tenant     string
+	Cluster    string
+	// StorageClass is that of the volume.
+	StorageClass string
+	// Namespace, Name and UID are those of the VolumeSnapshot.
+	Namespace string
+	Name      string
+	UID       types.UID
+	// FilesystemUUIDs are the UUIDs that the filesystem may have, as far as they are
+	// recorded.
+	FilesystemUUIDs []string
+	// NeverFormat means that no filesystem may be made on a volume that is restored from
+	// the snapshot; see Source.
+	NeverFormat bool
+}
+
+// Stamp returns the stamp that the snapshot must carry.
+func (o SnapshotOrigin) Stamp() stamps.Snapshot {
+	return stamps.Snapshot{
+		Cluster: o.Cluster, Namespace: o.Namespace, Snapshot: o.Name, SnapshotUID: string(o.UID), Content: o.Content,
+		Tenant: o.Tenant, StorageClass: o.StorageClass,
+	}
+}
+
+// Target returns what the backend needs to remove the snapshot, the proof's part
+// included.
+func (o SnapshotOrigin) Target() backends.SnapshotTarget {
+	return backends.SnapshotTarget{SnapshotID: o.SnapshotID, Stamp: o.Stamp(), Place: o.Place}
+}
+
+// Annotations returns the annotations that record the origin on a content.
+func (o SnapshotOrigin) Annotations() map[string]string {
+	annotations := map[string]string{
+		AnnotationVolume: o.VolumeID, AnnotationBackend: o.Backend, AnnotationTenant: o.Tenant, AnnotationCluster: o.Cluster,
+		AnnotationStorageClass: o.StorageClass, AnnotationSnapshotUID: string(o.UID),
+	}
+	maps.Copy(annotations, PlaceAnnotations(o.Place))
+	if len(o.FilesystemUUIDs) > 0 {
+		annotations[AnnotationFilesystemUUIDs] = strings.Join(o.FilesystemUUIDs, ",")
+	}
+	if o.NeverFormat {
+		annotations[AnnotationNeverFormat] = "true"
+	}
+	return annotations
+}
+
+// IsCSISnapshot reports whether a content is for the CSI driver's sidecar. Contents
+// with the provisioner's name are this program's own.
+func IsCSISnapshot(content *snapshotv1.VolumeSnapshotContent) bool {
+	return content.Spec.Driver == wire.DriverName
+}
+
+// snapshotID returns Cinder's ID of the snapshot that a content names by a handle. The
+// CSI driver's handles also name the backend.
+func snapshotID(content *snapshotv1.VolumeSnapshotContent, handle *string) string {
+	if handle == nil {
+		return ""
+	}
+	if IsCSISnapshot(content) {
+		if parsed, err := wire.ParseHandle(*handle); err == nil {
+			return parsed.ID
+		}
+	}
+	return *handle
+}
+
+// IsSnapshotRecorded reports whether this program wrote or annotated the content for its
+// VolumeSnapshot.
+func IsSnapshotRecorded(content *snapshotv1.VolumeSnapshotContent) bool {
+	recordedFor, marked := content.Annotations[AnnotationSnapshotUID]
+	switch {
+	case content.Annotations[AnnotationVolume] == "":
+		return false
+	case content.Spec.Source.SnapshotHandle == nil:
+		return true // its name fits only one VolumeSnapshot
+	case !marked:
+		// Earlier versions wrote no such annotation, and served only contents with the
+		// provisioner's name, whose status nobody else writes.
+		return !IsCSISnapshot(content) && SnapshotHandleOf(content) != ""
+	}
+	return recordedFor != "" && recordedFor == string(content.Spec.VolumeSnapshotRef.UID)
+}
+
+// IsSnapshotReady reports whether the status of a content names a snapshot that can be
+// used.
+func IsSnapshotReady(content *snapshotv1.VolumeSnapshotContent) bool {
+	return SnapshotHandleOf(content) != "" && content.Status.ReadyToUse != nil && *content.Status.ReadyToUse
+}
+
+// SnapshotHandleOf returns the recorded ID of a content's snapshot, or an empty string
+// if there is none yet.
+func SnapshotHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
+	if content.Status == nil {
+		return ""
+	}
+	return snapshotID(content, content.Status.SnapshotHandle)
+}
+
+// ImportedHandleOf returns the ID of the existing snapshot that a content was made for;
+// empty for a content of a new snapshot.
+func ImportedHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
+	return snapshotID(content, content.Spec.Source.SnapshotHandle)
+}
+
+// SnapshotHandle is how the CSI driver names a snapshot: by its backend and its ID.
+type SnapshotHandle = wire.Handle
+
+// ImportedHandle reads the handle of the existing snapshot that a content was made for.
+// Without the CSI driver's name, it names no backend. The error addresses whoever wrote
+// the content.
+func ImportedHandle(content *snapshotv1.VolumeSnapshotContent) (SnapshotHandle, error) {
+	text := *content.Spec.Source.SnapshotHandle
+	handle, err := wire.ParseHandle(text)
+	switch {
+	case IsCSISnapshot(content) && err != nil:
+		return SnapshotHandle{}, fmt.Errorf("spec.source.snapshotHandle of VolumeSnapshotContent %s: %w, which is what the CSI driver %s needs; create the content anew", content.Name, err, content.Spec.Driver)
+	case IsCSISnapshot(content):
+		return handle, nil
+	case err == nil:
+		return SnapshotHandle{}, fmt.Errorf("spec.source.snapshotHandle of VolumeSnapshotContent %s: with the driver %s, it is only the ID of the snapshot, %s; create the content anew, or with the driver %s", content.Name, content.Spec.Driver, handle.ID, wire.DriverName)
+	}
+	return SnapshotHandle{ID: text}, nil
+}
+
+// SnapshotHandlesOf returns the IDs of the snapshots that a content names.
+func SnapshotHandlesOf(content *snapshotv1.VolumeSnapshotContent) []string {
+	var handles []string
+	for _, handle := range []string{SnapshotHandleOf(content), ImportedHandleOf(content)} {
+		if handle != "" && !slices.Contains(handles, handle) {
+			handles = append(handles, handle)
+		}
+	}
+	return handles
+}
+
+// SnapshotOriginOf reads the annotations back. It names what is missing, and does not
+// guess, because a deletion may follow.
+func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin, error) {
+	annotations := content.Annotations
+	reference := content.Spec.VolumeSnapshotRef
+	origin := SnapshotOrigin{
+		Content: content.Name, SnapshotID: SnapshotHandleOf(content),
+		VolumeID: annotations[AnnotationVolume], Backend: annotations[AnnotationBackend], Tenant: annotations[AnnotationTenant],
+		Cluster: annotations[AnnotationCluster], StorageClass: annotations[AnnotationStorageClass],
+		Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID, FilesystemUUIDs: recordedUUIDs(annotations),
+	}
+	_, origin.NeverFormat = annotations[AnnotationNeverFormat]
+	if endpoint := annotations[AnnotationEndpoint]; endpoint != "" {
+		origin.Place = cinder.NewPlace(endpoint, annotations[AnnotationProject])
+	}
+	damaged := func(format string, arguments ...any) error {
+		return &DamagedError{fmt.Sprintf("VolumeSnapshotContent %s: ", content.Name) + fmt.Sprintf(format, arguments...) + "; nothing is deleted until it is fixed"}
+	}
+	for _, key := range []string{AnnotationVolume, AnnotationBackend, AnnotationEndpoint, AnnotationCluster} {
+		if annotations[key] == "" {
+			return origin, damaged("annotation %s is missing", key)
+		}
+	}
+	switch {
+	case ImportedHandleOf(content) != "" && origin.UID == "":
+		return origin, damaged("spec.volumeSnapshotRef.uid is missing")
+	case !IsSnapshotRecorded(content):
+		return origin, damaged("its annotations were not written for the VolumeSnapshot with the UID %s", origin.UID)
+	case ImportedHandleOf(content) == "" && origin.Content != SnapshotContentName(origin.UID):
+		return origin, damaged("its name does not fit spec.volumeSnapshotRef.uid %q", origin.UID)
+	}
+	return origin, nil
+}
+
+// NewSnapshotContent returns the content of a snapshot that is to be taken.
+func NewSnapshotContent(origin SnapshotOrigin, class *snapshotv1.VolumeSnapshotClass, mode *corev1.PersistentVolumeMode) *snapshotv1.VolumeSnapshotContent {
+	return &snapshotv1.VolumeSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: origin.Content, Annotations: origin.Annotations(), Finalizers: []string{SnapshotFinalizer}},
+		Spec: snapshotv1.VolumeSnapshotContentSpec{
+			VolumeSnapshotRef: corev1.ObjectReference{
+				APIVersion: snapshotv1.SchemeGroupVersion.String(), Kind: "VolumeSnapshot",
+				Namespace: origin.Namespace, Name: origin.Name, UID: origin.UID,
+			},
+			DeletionPolicy: class.DeletionPolicy, Driver: class.Driver, VolumeSnapshotClassName: &class.Name,
+			Source: snapshotv1.VolumeSnapshotContentSource{VolumeHandle: &origin.VolumeID}, SourceVolumeMode: mode,
+		},
+	}
+}
+
+// NewImportedSnapshotContent returns the content of a snapshot that exists. The
+// VolumeSnapshot need not exist yet; the snapshot-controller adds its UID.
+func NewImportedSnapshotContent(snapshotID, namespace, name, driver, storageClass string, deletion snapshotv1.DeletionPolicy, mode *corev1.PersistentVolumeMode) *snapshotv1.VolumeSnapshotContent {
+	var annotations map[string]string
+	if storageClass != "" {
+		annotations = map[string]string{AnnotationStorageClass: storageClass}
+	}
+	return &snapshotv1.VolumeSnapshotContent{
+		TypeMeta:   metav1.TypeMeta{APIVersion: snapshotv1.SchemeGroupVersion.String(), Kind: "VolumeSnapshotContent"},
+		ObjectMeta: metav1.ObjectMeta{Name: ImportedSnapshotContentName(snapshotID), Annotations: annotations},
+		Spec: snapshotv1.VolumeSnapshotContentSpec{
+			VolumeSnapshotRef: corev1.ObjectReference{APIVersion: snapshotv1.SchemeGroupVersion.String(), Kind: "VolumeSnapshot", Namespace: namespace, Name: name},
+			DeletionPolicy:    deletion, Driver: driver,
+			Source: snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: &snapshotID}, SourceVolumeMode: mode,
+		},
+	}
+}
+
+// SnapshotStatus returns the status of a content whose snapshot is ready.
+func SnapshotStatus(s cinder.Snapshot, handle string) *snapshotv1.VolumeSnapshotContentStatus {
+	created, size, ready := s.CreatedAt.UnixNano(), s.SizeGiB<<30, true
+	return &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &handle, CreationTime: &created, ReadyToUse: &ready, RestoreSize: &size}
+}
+
+// WithSnapshotRemedy adds what to do about a snapshot that does not exist where
+// its backend leads, but may exist elsewhere. Other errors stay as they are.
+func WithSnapshotRemedy(err error, origin SnapshotOrigin) error {
+	var failed *cinder.Error
+	if !errors.As(err, &failed) || failed.Kind != backends.KindElsewhere {
+		return err
+	}
+	return fmt.Errorf("%w; its VolumeSnapshotContent stays; %s", err, origin.Remedy(failed.Place))
+}
+
+// Remedy returns what an operator can do about a snapshot that does not exist where its
+// backend leads, but may exist elsewhere.
+func (o SnapshotOrigin) Remedy(present cinder.Place) string {
+	return fmt.Sprintf("put the configuration and credentials of backend %s back to what they were, or, "+
+		"if the snapshot is certainly gone, run: kubectl annotate volumesnapshotcontent %s --overwrite %s=%s %s=%s",
+		o.Backend, o.Content, AnnotationEndpoint, present.Endpoint, AnnotationProject, present.Project)
+}

@@ -1,0 +1,249 @@
+package placement
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+)
+
+// Choice is the backend that a claim goes to, or why it cannot go to any now.
+type Choice struct {
+	Backend string
+	// PassedOver is why earlier backends of the rule were not chosen.
+	PassedOver []ledger.PassedOver
+	// Denial is why no backend can take the claim now.
+	Denial *Denial
+	// undecided means that a backend must be listed first, which takes a worker.
+	undecided bool
+}
+
+// Choose reserves room for an admitted claim on the first of its backends that is
+// healthy and has room. Once a volume may exist on a backend, the claim stays there,
+// because no listing of a single backend would reveal two volumes on two backends.
+//
+// A backend is counted before it is chosen, and so is every backend of the rule
+// that an earlier leader may have chosen for this claim. With mayList, Choose lists a
+// backend that was not counted in this term; without it, the choice stays
+// undecided.
+func (p *Placer) Choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (Choice, error) {
+	if position, ok := p.Ledger.PositionOf(claim.UID); ok {
+		return p.keep(position), nil
+	}
+	if waits, err := p.settleEarlier(ctx, claim, d, mayList); err != nil || waits.undecided || waits.Denial != nil {
+		return waits, err
+	}
+	if undecided := p.countElsewhere(ctx, d, mayList); undecided {
+		return Choice{undecided: true}, nil
+	}
+	return p.firstWithRoom(ctx, claim.UID, class, d, mayList)
+}
+
+// keep returns the earlier choice.
+func (p *Placer) keep(position ledger.Position) Choice {
+	if unhealthy := p.Health(position.Backend); unhealthy != nil {
+		return Choice{Denial: p.Unavailable([]ledger.PassedOver{{Backend: position.Backend, Why: unhealthy.Error()}}, nil)}
+	}
+	return Choice{Backend: position.Backend, PassedOver: position.PassedOver}
+}
+
+// MayLeave reports whether a claim can leave the backend where its room is
+// reserved: the policy or the backend's state calls for it, and provably nothing
+// was created there. The caller then forgets the claim's unfinished attempt and
+// gives its room back.
+func (p *Placer) MayLeave(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
+	position, ok := p.Ledger.PositionOf(claim.UID)
+	if !ok {
+		return false
+	}
+	full := len(d.Backends) > 1 && p.isFull(position.Backend, d.Volume) != nil
+	if !position.NothingSeen || slices.Contains(d.Backends, position.Backend) && p.Health(position.Backend) == nil && !full {
+		return false
+	}
+	stamp, begun := p.Unfinished(claim.UID)
+	if !begun {
+		return true
+	}
+	return !p.MayHaveVolume(claim, position.Backend, stamp)
+}
+
+// MayHaveVolume reports whether a backend may have a volume of the claim, made in
+// this term or earlier.
+func (p *Placer) MayHaveVolume(claim *corev1.PersistentVolumeClaim, backend string, stamp stamps.Volume) bool {
+	volumes, err := p.Volumes(backend)
+	return err != nil || !volumes.KnowsNothingOf(stamp) || p.mayHaveUnseenVolume(claim, backend)
+}
+
+// mayHaveUnseenVolume reports whether a backend may have a volume of the claim
+// that this term does not know: an earlier leader may have seen the claim, and
+// the backend was not listed yet.
+func (p *Placer) mayHaveUnseenVolume(claim *corev1.PersistentVolumeClaim, backend string) bool {
+	return !p.IsCounted(backend) && !p.CreatedInTerm(claim)
+}
+
+// settleEarlier waits for every backend of the rule that may have a volume of
+// the claim, including suspended ones: a claim must not leave a volume behind.
+func (p *Placer) settleEarlier(ctx context.Context, claim *corev1.PersistentVolumeClaim, d ledger.Decided, mayList bool) (Choice, error) {
+	homes := p.RuleBackends(d)
+	if len(homes) == 1 {
+		return Choice{}, nil
+	}
+	for _, name := range homes {
+		if !p.mayHaveUnseenVolume(claim, name) {
+			continue
+		}
+		unhealthy, undecided, err := p.prepare(ctx, name, mayList)
+		switch {
+		case err != nil:
+			return Choice{}, err
+		case undecided:
+			return Choice{undecided: true}, nil
+		case unhealthy != nil:
+			return Choice{Denial: p.Unavailable([]ledger.PassedOver{{Backend: name, Why: fmt.Sprintf(
+				"cannot determine whether an earlier leader created a volume for this claim: %s", unhealthy)}}, nil)}, nil
+		}
+	}
+	return Choice{}, nil
+}
+
+// firstWithRoom tries the backends in the policy's order. It lists a backend
+// only if those before it cannot take the claim.
+func (p *Placer) firstWithRoom(ctx context.Context, uid types.UID, class string, d ledger.Decided, mayList bool) (Choice, error) {
+	var passedOver, full []ledger.PassedOver
+	var noRoom []string
+	var failed error
+	for _, name := range d.Backends {
+		unhealthy, undecided, err := p.prepare(ctx, name, mayList)
+		switch {
+		case undecided:
+			return Choice{undecided: true}, nil
+		case err != nil:
+			failed = err
+			passedOver = append(passedOver, ledger.PassedOver{Backend: name, Why: err.Error()})
+			continue
+		case unhealthy != nil:
+			passedOver = append(passedOver, ledger.PassedOver{Backend: name, Why: unhealthy.Error()})
+			continue
+		}
+		if refusal := p.isFull(name, d.Volume); refusal != nil {
+			full = append(full, ledger.PassedOver{Backend: name, Why: refusal.Error()})
+			continue
+		}
+		chosen, hasRoom, err := p.reserveOn(name, uid, class, d, slices.Concat(passedOver, full))
+		if err != nil || hasRoom || chosen.Denial != nil {
+			return chosen, err
+		}
+		noRoom = append(noRoom, name)
+		passedOver = append(passedOver, chosen.PassedOver...)
+	}
+	// Cinder's own quota may have room again, so try the full backends last.
+	for _, over := range full {
+		chosen, hasRoom, err := p.reserveOn(over.Backend, uid, class, d, passedOver)
+		if err != nil || hasRoom || chosen.Denial != nil {
+			return chosen, err
+		}
+		noRoom = append(noRoom, over.Backend)
+	}
+	switch {
+	case failed != nil:
+		return Choice{}, failed
+	case len(noRoom) == 0:
+		return Choice{Denial: p.Unavailable(passedOver, p.RuleBackends(d))}, nil
+	}
+	// Reserve on all of them together, so that one message covers all of them.
+	backend, over, refused, err := p.Ledger.Reserve(uid, class, d.Only(noRoom, nil))
+	if refused == nil {
+		return Choice{Backend: backend, PassedOver: over}, err
+	}
+	denied := p.noRoom(refused, d)
+	for _, over := range passedOver {
+		if !slices.Contains(noRoom, over.Backend) {
+			denied.Message += "; " + over.Why
+		}
+	}
+	return Choice{Denial: &denied}, nil
+}
+
+// reserveOn reserves room on one backend. If only that backend has no room, PassedOver
+// holds the reason. A denial concerns the tenant or the rule, and so every backend.
+func (p *Placer) reserveOn(name string, uid types.UID, class string, d ledger.Decided, before []ledger.PassedOver) (chosen Choice, hasRoom bool, err error) {
+	backend, passedOver, refused, err := p.Ledger.Reserve(uid, class, d.Only([]string{name}, before))
+	switch {
+	case err != nil:
+		return Choice{}, false, err
+	case refused == nil:
+		return Choice{Backend: backend, PassedOver: passedOver}, true, nil
+	case refused.IsOfBackends():
+		return Choice{PassedOver: []ledger.PassedOver{{Backend: name, Why: refused.Message}}}, false, nil
+	}
+	denied := p.noRoom(refused, d)
+	return Choice{Denial: &denied}, false, nil
+}
+
+// Health returns nil while a backend answers.
+func (p *Placer) Health(name string) error {
+	volumes, err := p.Volumes(name)
+	if err != nil {
+		// The backend is not configured, which is reported elsewhere.
+		return nil
+	}
+	return volumes.Health()
+}
+
+// prepare makes sure that a backend can be chosen: it must be healthy, and its volumes
+// must be counted.
+func (p *Placer) prepare(ctx context.Context, name string, mayList bool) (unhealthy error, undecided bool, err error) {
+	if unhealthy := p.Health(name); unhealthy != nil {
+		return unhealthy, false, nil
+	}
+	if p.IsCounted(name) {
+		return nil, false, nil
+	}
+	if !mayList {
+		return nil, true, nil
+	}
+	if err := p.CountBackend(ctx, name); err != nil {
+		p.noteSilent(name)
+		return nil, false, fmt.Errorf("cannot list the volumes that backend %s already has: %w", name, err)
+	}
+	return nil, false, nil
+}
+
+// RuleBackends returns all backends of the rule that decided, including suspended ones.
+func (p *Placer) RuleBackends(d ledger.Decided) []string {
+	t, ok := p.Policy().Tenant(d.Tenant)
+	if !ok {
+		return nil
+	}
+	for _, class := range t.Classes {
+		if class.Path() == d.Rule {
+			return class.Backends
+		}
+	}
+	return nil
+}
+
+// PassedOverText returns text that lists why earlier backends of the rule were not
+// chosen.
+func PassedOverText(decision policy.Decision, passedOver []ledger.PassedOver) string {
+	var reasons []string
+	for _, step := range decision.Trace {
+		if strings.HasPrefix(step.Path, "backends[") && !step.Matched {
+			reasons = append(reasons, step.Name+": "+step.Detail)
+		}
+	}
+	for _, over := range passedOver {
+		reasons = append(reasons, over.Why)
+	}
+	if len(reasons) == 0 {
+		return ""
+	}
+	return "; passed over: " + strings.Join(reasons, ", ")
+}

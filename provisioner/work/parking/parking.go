@@ -1,0 +1,236 @@
+// Package parking holds what cannot be worked on now, together with everything that
+// could unblock it. What is parked does not poll: it returns when one of its triggers is
+// published on the term's Board. Triggers that are published between the decision to park
+// it and the parking itself are not missed.
+package parking
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/bound"
+)
+
+// Trigger is an event that may unblock parked objects.
+type Trigger struct {
+	Kind TriggerKind
+	Name string
+}
+
+// TriggerKind is the kind of a trigger.
+type TriggerKind string
+
+// The kinds of triggers, and what their names refer to.
+const (
+	Policy      TriggerKind = "policy"      // another policy is in force
+	Credentials TriggerKind = "credentials" // some backend's credentials have changed
+	Namespace   TriggerKind = "namespace"   // its labels may have changed
+	Class       TriggerKind = "class"       // the StorageClass was created again
+	Backend     TriggerKind = "backend"     // it answers again
+	Room        TriggerKind = "room"        // a quota has room again
+	Source      TriggerKind = "source"      // the claim that another one copies has changed: namespace/name; or one that it fills: UID
+	Node        TriggerKind = "node"        // it may have released a volume
+	Snapshots   TriggerKind = "snapshots"   // a snapshot of the volume with this ID is gone
+	Object      TriggerKind = "object"      // another object, such as a claim, has changed
+	Earlier     TriggerKind = "earlier"     // it is known which claims are older than the term
+)
+
+// Reason says why an object is parked.
+type Reason string
+
+// The reasons.
+const (
+	Waiting Reason = "waiting" // for its turn
+	Denied  Reason = "denied"
+	Failing Reason = "failing" // and is tried again later
+	Blocked Reason = "blocked" // it must not continue now
+	Left    Reason = "left"    // to another program, which serves it
+)
+
+// Lot is the set of parked objects of one kind, by UID.
+type Lot[T metav1.Object] struct {
+	mu      sync.Mutex
+	parked  map[types.UID]place[T]
+	awaited *Awaited[types.UID]
+	// reported is the last message about each object.
+	reported map[types.UID]report
+}
+
+type place[T metav1.Object] struct {
+	object T
+	reason Reason
+	since  time.Time
+}
+
+// report is a message for the author of an object.
+type report struct {
+	reason, message string
+	at              time.Time
+	// latest is the last message with this reason, whether it was news or not; since is
+	// when the first one came.
+	latest string
+	since  time.Time
+	// failure is why the last attempt failed, if that was after the message; failing is
+	// when the first of these attempts failed.
+	failure string
+	failing time.Time
+}
+
+// repeatAfter is how often an unchanged reason is reported again, so that its
+// event does not expire (the API server keeps events for an hour).
+const repeatAfter = 45 * time.Minute
+
+// NewLot makes an empty lot.
+func NewLot[T metav1.Object]() *Lot[T] {
+	return &Lot[T]{parked: map[types.UID]place[T]{}, awaited: NewAwaited[types.UID](), reported: map[types.UID]report{}}
+}
+
+// Park adds an object, for one reason at a time.
+func (l *Lot[T]) Park(object T, reason Reason, triggers []Trigger) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.parked[object.GetUID()] = place[T]{object, reason, time.Now()}
+	l.awaited.Set(object.GetUID(), triggers)
+}
+
+// Holds reports whether an object is parked.
+func (l *Lot[T]) Holds(uid types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, parked := l.parked[uid]
+	return parked
+}
+
+// NoteFailure records why the last attempt at an object failed, for List. It does not
+// report the failure to the object's author.
+func (l *Lot[T]) NoteFailure(uid types.UID, message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := l.reported[uid]
+	if known.failure = bound.Message(message); known.failing.IsZero() {
+		known.failing = time.Now()
+	}
+	l.reported[uid] = known
+}
+
+// Take removes an object if it is parked for one of the reasons. Without reasons, any
+// will do.
+func (l *Lot[T]) Take(uid types.UID, reasons ...Reason) (object T, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	found, ok := l.parked[uid]
+	if !ok || len(reasons) > 0 && !slices.Contains(reasons, found.reason) {
+		return object, false
+	}
+	delete(l.parked, uid)
+	l.awaited.Delete(uid)
+	return found.object, true
+}
+
+// TriggeredBy returns the objects that the triggers may unblock. Denied and
+// waiting objects stay parked until the provisioner takes them.
+func (l *Lot[T]) TriggeredBy(triggers []Trigger) []T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var found []T
+	for _, uid := range l.awaited.By(triggers) {
+		p := l.parked[uid]
+		if p.reason == Waiting {
+			continue
+		}
+		found = append(found, p.object)
+		if p.reason != Denied {
+			delete(l.parked, uid)
+			l.awaited.Delete(uid)
+		}
+	}
+	return found
+}
+
+// Each calls yield for every parked object, with the reason of the last message to its
+// author; empty if there was none.
+func (l *Lot[T]) Each(yield func(object T, reason Reason, reported string)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for uid, p := range l.parked {
+		yield(p.object, p.reason, l.reported[uid].reason)
+	}
+}
+
+// Parked is an object and why it is parked.
+type Parked[T metav1.Object] struct {
+	Object T
+	State  Reason
+	// Reason and Message are those of the last message to the author. For a failing
+	// object, Reason is empty and Message is the last failure.
+	Reason, Message string
+	// Since is when it began to wait for this reason.
+	Since time.Time
+}
+
+// List returns every parked object, in no order.
+func (l *Lot[T]) List() []Parked[T] {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make([]Parked[T], 0, len(l.parked))
+	for uid, p := range l.parked {
+		one, told := Parked[T]{Object: p.object, State: p.reason, Since: p.since}, l.reported[uid]
+		switch {
+		case p.reason == Waiting:
+		case p.reason == Failing:
+			one.Message, one.Since = told.failure, told.failing
+		case told.reason != "":
+			one.Reason, one.Message, one.Since = told.reason, told.latest, told.since
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// IsNews records a message to an object's author, and reports whether it is news:
+// another reason, another message, or the same message after a while.
+//
+// passing means that the message changes all the time without being news, such
+// as the numbers of a quota.
+func (l *Lot[T]) IsNews(uid types.UID, reason, message string, passing bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at, message := time.Now(), bound.Message(message)
+	now := report{reason: reason, message: message, at: at, latest: message, since: at}
+	before := l.reported[uid]
+	same := before.reason == reason
+	if same && before.failure == "" {
+		now.since = before.since
+	}
+	news := !same || before.message != message && !passing || at.Sub(before.at) >= repeatAfter
+	if !news {
+		now.message, now.at = before.message, before.at
+	}
+	l.reported[uid] = now
+	return news
+}
+
+// Told returns the last message to an object's author; empty if there was none.
+func (l *Lot[T]) Told(uid types.UID) (reason, message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	told := l.reported[uid]
+	return told.reason, told.latest
+}
+
+// ForgetReport makes the next message to an object's author news again.
+func (l *Lot[T]) ForgetReport(uid types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.reported, uid)
+}
+
+// Forget drops an object that is gone.
+func (l *Lot[T]) Forget(uid types.UID) {
+	l.Take(uid)
+	l.ForgetReport(uid)
+}
