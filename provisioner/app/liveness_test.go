@@ -77,7 +77,7 @@ func TestACandidateWhoseElectorStandsStillIsNotAlive(t *testing.T) {
 		if status, text := s.livenessProbe(); status != http.StatusServiceUnavailable || !strings.HasPrefix(text, "the leader elector is stuck") {
 			t.Errorf("%d %s", status, text)
 		}
-		if log := s.log.String(); strings.Count(log, "This replica is stuck") != 1 || !strings.Contains(log, "fence.(*Lock).Get") {
+		if log := s.log.String(); strings.Count(log, "This replica is stuck") != 1 || !strings.Contains(log, "leasecheck.(*Lock).Get") {
 			t.Errorf("the log does not show once where the goroutines are:\n%s", log)
 		}
 		s.livenessProbe()
