@@ -309,24 +309,3 @@ func TestCommentsCiteDecisionsThatExist(t *testing.T) {
 		t.Errorf("%d citations of decisions, %v", cited, err)
 	}
 }
-
-// TestNoFolderIsTooFull: a folder with more files than a newcomer can take in at a
-// glance should be split.
-func TestNoFolderIsTooFull(t *testing.T) {
-	const most = 20
-	files := map[string]int{}
-	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
-			files[filepath.Dir(path)]++
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for folder, n := range files {
-		if n > most {
-			t.Errorf("%s has %d files besides tests, more than %d: which of them make a package of their own?", folder, n, most)
-		}
-	}
-}

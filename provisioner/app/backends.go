@@ -217,15 +217,15 @@ func (t *termBackends) find(name string) (*policy.Policy, *policy.Backend, error
 
 // backendConfigs returns every backend that may be used, including those that a
 // reload removed from the policy.
-func (a *App) backendConfigs() []backends.Config {
-	inForce := a.policy.Load()
+func (r *replica) backendConfigs() []backends.Config {
+	inForce := r.policy.Load()
 	var configs []backends.Config
 	for i := range inForce.Backends {
-		configs = append(configs, wiring.BackendConfig(inForce, &inForce.Backends[i], a.cluster))
+		configs = append(configs, wiring.BackendConfig(inForce, &inForce.Backends[i], r.cluster))
 	}
-	for _, name := range a.retired.names() {
-		if retired, ok := a.retired.get(name); ok {
-			configs = append(configs, wiring.BackendConfig(retired.of, retired.backend, a.cluster))
+	for _, name := range r.retired.names() {
+		if retired, ok := r.retired.get(name); ok {
+			configs = append(configs, wiring.BackendConfig(retired.of, retired.backend, r.cluster))
 		}
 	}
 	return configs

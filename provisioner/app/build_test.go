@@ -10,7 +10,7 @@ import (
 
 func TestMetricNamesTheBuild(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	newStatus(&App{options: Options{Build: Build{Version: "v0.1.0", Commit: "1234", GoVersion: "go1.26.0", Platform: "linux/amd64"}}}, registry)
+	newStatus(Build{Version: "v0.1.0", Commit: "1234", GoVersion: "go1.26.0", Platform: "linux/amd64"}, registry)
 	want := `
 # HELP standalone_cinder_build_info 1, with the version, its commit and the version of Go as labels.
 # TYPE standalone_cinder_build_info gauge

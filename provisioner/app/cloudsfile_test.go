@@ -43,7 +43,7 @@ func TestMissingCloudsFileEndsTheStart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a := &App{options: Options{CloudsFile: c.file}, logger: slog.New(slog.DiscardHandler), lastGood: lastgood.Store{Namespace: "ns", Name: "last"}}
+			a := newReloader(&replica{options: Options{CloudsFile: c.file}, logger: slog.New(slog.DiscardHandler), lastGood: lastgood.Store{Namespace: "ns", Name: "last"}})
 			a.policy.Store(p)
 			kept := map[string][]byte{}
 			if c.kept != "" {

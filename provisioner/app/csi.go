@@ -30,28 +30,28 @@ import (
 
 // listenForSidecars opens the socket of the CSI driver, if one is configured. Until a
 // term serves it, calls are answered with an error that this replica does not lead.
-func (a *App) listenForSidecars() error {
-	if a.options.CSIEndpoint == "" {
+func (s *server) listenForSidecars() error {
+	if s.options.CSIEndpoint == "" {
 		return nil
 	}
-	path, err := socket.PathOf(a.options.CSIEndpoint)
+	path, err := socket.PathOf(s.options.CSIEndpoint)
 	if err != nil {
 		return err
 	}
-	if a.csiSocket, err = socket.Listen(path, a.logger); err != nil {
+	if s.csiSocket, err = socket.Listen(path, s.logger); err != nil {
 		return err
 	}
-	a.csiSocket.Introduce(wire.DriverName, a.options.Build.Version)
+	s.csiSocket.Introduce(wire.DriverName, s.options.Build.Version)
 	return nil
 }
 
 // closeToSidecars removes the socket if there is one.
-func (a *App) closeToSidecars() {
-	if a.csiSocket == nil {
+func (s *server) closeToSidecars() {
+	if s.csiSocket == nil {
 		return
 	}
-	if err := a.csiSocket.Close(); err != nil {
-		a.logger.Warn("Could not remove the CSI socket", "error", err)
+	if err := s.csiSocket.Close(); err != nil {
+		s.logger.Warn("Could not remove the CSI socket", "error", err)
 	}
 }
 
@@ -115,62 +115,62 @@ func (c *csiTerm) watchAttacher(work context.Context) {
 
 // attacherIsSilent tells that the csi-attacher of this pod does nothing, and lets another
 // replica lead.
-func (a *App) attacherIsSilent(attachment string, handOver func()) {
+func (e *elector) attacherIsSilent(attachment string, handOver func()) {
 	message := fmt.Sprintf("VolumeAttachment %s has waited for %s without a call from the csi-attacher beside replica %s; see why that container does not work",
-		attachment, a.patience.now, a.identity)
-	if a.options.LeaderElect {
+		attachment, e.patience.now, e.identity)
+	if e.options.LeaderElect {
 		message += "; another replica takes over"
 	}
-	a.logger.Warn("The csi-attacher of this pod is silent", "volumeAttachment", attachment, "for", a.patience.now)
-	a.tell(corev1.EventTypeWarning, "AttacherSilent", message)
-	if a.options.LeaderElect {
-		a.standsBack = true
+	e.logger.Warn("The csi-attacher of this pod is silent", "volumeAttachment", attachment, "for", e.patience.now)
+	e.tell(corev1.EventTypeWarning, "AttacherSilent", message)
+	if e.options.LeaderElect {
+		e.standsBack = true
 		handOver()
 	}
 }
 
 // newCSI makes a term's CSI controller; nil without a socket. handOver ends the term.
-func (a *App) newCSI(work, termCtx context.Context, t *term, handOver func()) *csiTerm {
-	if a.csiSocket == nil {
+func (e *elector) newCSI(work, termCtx context.Context, t *term, handOver func()) *csiTerm {
+	if e.csiSocket == nil {
 		return nil
 	}
 	engine := attach.New(attach.Options{
-		Cluster:           a.cluster,
-		Namespace:         a.namespace,
+		Cluster:           e.cluster,
+		Namespace:         e.namespace,
 		Volumes:           func(backend string) (attach.Volumes, error) { return t.backends.current(backend) },
-		Backends:          func() []string { return a.policy.Load().CSIBackends() },
+		Backends:          func() []string { return e.policy.Load().CSIBackends() },
 		OnBehalfOf:        t.provisioner.OnBehalfOf,
-		Client:            a.client,
-		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
-		CSINodes:          storagelisters.NewCSINodeLister(a.nodes.csiNodes.GetIndexer()),
-		CSINodesKnown:     a.nodes.csiNodes.HasSynced,
-		Attachments:       a.nodes.attachments.GetStore(),
-		AttachmentsKnown:  a.nodes.attachments.HasSynced,
-		Nodes:             a.nodes.nodes.GetStore(),
-		NodesKnown:        a.nodes.nodes.HasSynced,
-		Reports:           a.nodes.reports.GetStore(),
-		ReportsKnown:      a.nodes.reports.HasSynced,
+		Client:            e.client,
+		PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+		CSINodes:          storagelisters.NewCSINodeLister(e.nodes.csiNodes.GetIndexer()),
+		CSINodesKnown:     e.nodes.csiNodes.HasSynced,
+		Attachments:       e.nodes.attachments.GetStore(),
+		AttachmentsKnown:  e.nodes.attachments.HasSynced,
+		Nodes:             e.nodes.nodes.GetStore(),
+		NodesKnown:        e.nodes.nodes.HasSynced,
+		Reports:           e.nodes.reports.GetStore(),
+		ReportsKnown:      e.nodes.reports.HasSynced,
 		Rules:             t.backends.attachRules,
 		Expansions:        t.expander,
 		Snapshots:         csiSnapshots{t.snapshots},
 		Types: func() attach.Types {
 			return &retype.Retyper{
-				Client: a.client, Policy: a.policy.Load(), ProvisionerName: a.options.ProvisionerName, Cluster: a.cluster,
+				Client: e.client, Policy: e.policy.Load(), ProvisionerName: e.options.ProvisionerName, Cluster: e.cluster,
 				Volumes: func(backend string) (retype.Volumes, error) { return t.backends.current(backend) },
 			}
 		},
-		Recorder: a.recorder,
-		Metrics:  a.attachMetrics,
-		Logger:   a.logger,
+		Recorder: e.recorder,
+		Metrics:  e.attachMetrics,
+		Logger:   e.logger,
 	})
-	silent := func(attachment string) { a.attacherIsSilent(attachment, handOver) }
-	return &csiTerm{socket: a.csiSocket, term: termCtx, engine: engine, silent: silent, patience: a.patience, server: controller.New(controller.Options{
+	silent := func(attachment string) { e.attacherIsSilent(attachment, handOver) }
+	return &csiTerm{socket: e.csiSocket, term: termCtx, engine: engine, silent: silent, patience: e.patience, server: controller.New(controller.Options{
 		Engine:  engine,
-		Maker:   a.newMaker(t),
-		Version: a.options.Build.Version,
+		Maker:   e.newMaker(t),
+		Version: e.options.Build.Version,
 		Work:    work,
-		Logger:  a.logger,
-		Observe: a.attachMetrics.Observe,
+		Logger:  e.logger,
+		Observe: e.attachMetrics.Observe,
 	})}
 }
 
@@ -206,23 +206,23 @@ func csiSnapshotOf(s snapshot.Taken) controller.Snapshot {
 }
 
 // newMaker makes the Maker that answers CreateVolume and DeleteVolume.
-func (a *App) newMaker(t *term) *createvolume.Maker {
+func (e *elector) newMaker(t *term) *createvolume.Maker {
 	waits := func(pending []statusreport.Pending) (createvolume.Waits, bool) {
 		if len(pending) == 0 {
 			return createvolume.Waits{}, false
 		}
 		return createvolume.Waits{Denied: pending[0].State == string(parking.Denied), Reason: pending[0].Reason, Message: pending[0].Message}, true
 	}
-	attachments := nodeuse.New(nodeuse.Options{Client: a.client, Caches: a.nodes.caches()})
+	attachments := nodeuse.New(nodeuse.Options{Client: e.client, Caches: e.nodes.caches()})
 	return createvolume.New(createvolume.Options{
-		Cluster:           a.cluster,
-		TrustParameters:   a.options.CSITrustParameters,
-		Client:            a.client,
-		SnapshotClient:    a.snapshotClient,
-		Classes:           a.factory.Storage().V1().StorageClasses().Lister(),
-		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+		Cluster:           e.cluster,
+		TrustParameters:   e.options.CSITrustParameters,
+		Client:            e.client,
+		SnapshotClient:    e.snapshotClient,
+		Classes:           e.factory.Storage().V1().StorageClasses().Lister(),
+		PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
 		Serves: func(named string) bool {
-			return named == a.options.ProvisionerName || named == policy.CSIDriver && a.policy.Load().UsesCSI()
+			return named == e.options.ProvisionerName || named == policy.CSIDriver && e.policy.Load().UsesCSI()
 		},
 		ClaimWaits: func(namespace, claim string) (createvolume.Waits, bool) {
 			return waits(t.provisioner.ReportClaims(provisioner.Selected{Namespace: namespace, Claim: claim, Limit: 1}).Pending)
@@ -239,7 +239,7 @@ func (a *App) newMaker(t *term) *createvolume.Maker {
 		},
 		Volumes:   func(backend string) (createvolume.Volumes, error) { return t.backends.current(backend) },
 		Snapshots: t.snapshots,
-		Logger:    a.logger,
+		Logger:    e.logger,
 	})
 }
 

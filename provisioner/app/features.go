@@ -21,28 +21,28 @@ import (
 const expandWorkers = 16
 
 // newExpander makes a term's expansion controller.
-func (a *App) newExpander(t *term, board *parking.Board) *expand.Controller {
+func (e *elector) newExpander(t *term, board *parking.Board) *expand.Controller {
 	return expand.New(expand.Options{
-		Name:              a.options.ProvisionerName,
-		Cluster:           a.cluster,
-		Policy:            a.policy.Load,
+		Name:              e.options.ProvisionerName,
+		Cluster:           e.cluster,
+		Policy:            e.policy.Load,
 		Room:              t.provisioner.Placement(),
 		Volumes:           func(backend string) (expand.Volumes, error) { return t.backends.current(backend) },
 		OnBehalfOf:        t.provisioner.OnBehalfOf,
-		Client:            a.client,
-		Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
-		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
-		Namespaces:        a.factory.Core().V1().Namespaces().Lister(),
-		Recorder:          a.recorder,
-		Sidecar:           a.csiSocket != nil,
-		TrustParameters:   a.options.CSITrustParameters,
+		Client:            e.client,
+		Claims:            e.factory.Core().V1().PersistentVolumeClaims().Lister(),
+		PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Lister(),
+		Namespaces:        e.factory.Core().V1().Namespaces().Lister(),
+		Recorder:          e.recorder,
+		Sidecar:           e.csiSocket != nil,
+		TrustParameters:   e.options.CSITrustParameters,
 		Workers:           expandWorkers,
-		Monitor:           a.monitor,
-		MaxWorkTime:       a.maxWorkTime,
+		Monitor:           e.monitor,
+		MaxWorkTime:       e.maxWorkTime,
 		Board:             board,
-		Logger:            a.logger,
-		Metrics:           a.expandMetrics,
-		Tracer:            tracing.New(a.options.Traces),
+		Logger:            e.logger,
+		Metrics:           e.expandMetrics,
+		Tracer:            tracing.New(e.options.Traces),
 	})
 }
 
@@ -84,37 +84,37 @@ const (
 )
 
 // newImporter makes a term's controller for imports by tenants.
-func (a *App) newImporter(t *term, board *parking.Board) *claims.Controller {
+func (e *elector) newImporter(t *term, board *parking.Board) *claims.Controller {
 	return claims.New(claims.Options{
-		Name:        a.options.ProvisionerName,
-		Cluster:     a.cluster,
-		ClusterUID:  a.clusterUID,
-		Namespace:   a.namespace,
-		Policy:      a.policy.Load,
+		Name:        e.options.ProvisionerName,
+		Cluster:     e.cluster,
+		ClusterUID:  e.clusterUID,
+		Namespace:   e.namespace,
+		Policy:      e.policy.Load,
 		Room:        t.provisioner.Placement(),
 		Volumes:     func(backend string) (claims.Volumes, error) { return t.backends.current(backend) },
 		Connector:   t.backends.Connector,
-		Mappers:     a.mappers,
+		Mappers:     e.mappers,
 		Nodes:       t.provisioner.Nodes,
 		KeepSecret:  t.provisioner.KeepImportSecret,
 		DropSecrets: t.provisioner.DropImportSecrets,
 		OnBehalfOf:  t.provisioner.OnBehalfOf,
 		Provision:   t.provisioner.RequeueClaim,
-		Client:      a.client,
+		Client:      e.client,
 		Caches: objects.Objects{
-			Claims:            a.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
-			PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
-			Classes:           a.factory.Storage().V1().StorageClasses().Informer().GetIndexer(),
-			Namespaces:        a.factory.Core().V1().Namespaces().Informer().GetIndexer(),
+			Claims:            e.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
+			PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+			Classes:           e.factory.Storage().V1().StorageClasses().Informer().GetIndexer(),
+			Namespaces:        e.factory.Core().V1().Namespaces().Informer().GetIndexer(),
 		},
-		Recorder:    a.recorder,
+		Recorder:    e.recorder,
 		Workers:     importWorkers,
-		Monitor:     a.monitor,
-		MaxWorkTime: a.maxWorkTime,
+		Monitor:     e.monitor,
+		MaxWorkTime: e.maxWorkTime,
 		Board:       board,
-		Logger:      a.logger,
-		Tracer:      tracing.New(a.options.Traces),
-		Count:       a.importMetrics.count,
+		Logger:      e.logger,
+		Tracer:      tracing.New(e.options.Traces),
+		Count:       e.importMetrics.count,
 
 		ShareListings: importListings,
 	})
@@ -149,32 +149,32 @@ const (
 )
 
 // newSnapshots makes a term's snapshot controller.
-func (a *App) newSnapshots(t *term, board *parking.Board) *snapshot.Controller {
+func (e *elector) newSnapshots(t *term, board *parking.Board) *snapshot.Controller {
 	return snapshot.New(snapshot.Options{
-		Name:              a.options.ProvisionerName,
-		Cluster:           a.cluster,
-		ClusterUID:        a.clusterUID,
-		CSI:               a.csiSocket != nil,
-		Policy:            a.policy.Load,
+		Name:              e.options.ProvisionerName,
+		Cluster:           e.cluster,
+		ClusterUID:        e.clusterUID,
+		CSI:               e.csiSocket != nil,
+		Policy:            e.policy.Load,
 		Backends:          snapshotBackends{t.backends},
 		Ledger:            t.provisioner.Ledger(),
-		Client:            a.client,
-		Snapshots:         a.snapshotClient,
-		Definitions:       a.metadataClient,
-		Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
-		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
-		Namespaces:        a.factory.Core().V1().Namespaces().Lister(),
-		Recorder:          a.recorder,
+		Client:            e.client,
+		Snapshots:         e.snapshotClient,
+		Definitions:       e.metadataClient,
+		Claims:            e.factory.Core().V1().PersistentVolumeClaims().Lister(),
+		PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+		Namespaces:        e.factory.Core().V1().Namespaces().Lister(),
+		Recorder:          e.recorder,
 		Caller:            t.provisioner.OnBehalfOf,
 		Changed:           t.provisioner.SnapshotChanged,
 		Board:             board,
 		Workers:           snapshotWorkers,
 		LookAgain:         lookForSnapshots,
 		TakeUpTime:        snapshotTakeUpTime,
-		Monitor:           a.monitor,
-		MaxWorkTime:       a.maxWorkTime,
-		Logger:            a.logger,
-		Metrics:           a.snapshotMetrics,
+		Monitor:           e.monitor,
+		MaxWorkTime:       e.maxWorkTime,
+		Logger:            e.logger,
+		Metrics:           e.snapshotMetrics,
 	})
 }
 

@@ -25,37 +25,37 @@ type processInformer struct {
 
 // processInformers registers the informers with the factories, which start only those
 // that they know.
-func (a *App) processInformers() processInformers {
-	core := a.factory.Core().V1()
+func (r *replica) processInformers() processInformers {
+	core := r.factory.Core().V1()
 	own := processInformers{
 		volumes:     processInformer{core.PersistentVolumes().Informer(), "persistentvolumes"},
 		claims:      processInformer{core.PersistentVolumeClaims().Informer(), "persistentvolumeclaims"},
 		namespaces:  processInformer{core.Namespaces().Informer(), "namespaces"},
-		classes:     processInformer{a.factory.Storage().V1().StorageClasses().Informer(), "storageclasses"},
-		nodes:       processInformer{a.nodes.nodes, "nodes"},
-		attachments: processInformer{a.nodes.attachments, "volumeattachments"},
+		classes:     processInformer{r.factory.Storage().V1().StorageClasses().Informer(), "storageclasses"},
+		nodes:       processInformer{r.nodes.nodes, "nodes"},
+		attachments: processInformer{r.nodes.attachments, "volumeattachments"},
 	}
-	if a.nodes.csiNodes != nil {
-		own.attributes = &processInformer{a.attributesClasses().Informer(), "volumeattributesclasses"}
-		own.reports = &processInformer{a.nodes.reports, "leases"}
-		own.more = append(own.more, processInformer{a.nodes.csiNodes, "csinodes"}, *own.attributes, *own.reports)
+	if r.nodes.csiNodes != nil {
+		own.attributes = &processInformer{r.attributesClasses().Informer(), "volumeattributesclasses"}
+		own.reports = &processInformer{r.nodes.reports, "leases"}
+		own.more = append(own.more, processInformer{r.nodes.csiNodes, "csinodes"}, *own.attributes, *own.reports)
 	}
 	return own
 }
 
 // attributesClass returns a reader of VolumeAttributesClasses, or nil without the CSI
 // driver: only its volumes can have one.
-func (a *App) attributesClass() func(name string) (*storagev1.VolumeAttributesClass, error) {
-	if a.nodes.csiNodes == nil {
+func (r *replica) attributesClass() func(name string) (*storagev1.VolumeAttributesClass, error) {
+	if r.nodes.csiNodes == nil {
 		return nil
 	}
-	return a.attributesClasses().Lister().Get
+	return r.attributesClasses().Lister().Get
 }
 
 // attributesClasses uses the factory that the start does not wait for: native volumes
 // are served even without the RBAC rights of the component csi.
-func (a *App) attributesClasses() storageinformers.VolumeAttributesClassInformer {
-	return a.nodes.factory.Storage().V1().VolumeAttributesClasses()
+func (r *replica) attributesClasses() storageinformers.VolumeAttributesClassInformer {
+	return r.nodes.factory.Storage().V1().VolumeAttributesClasses()
 }
 
 type processInformers struct {
@@ -127,11 +127,11 @@ func (c concerning) OnUpdate(before, after any) {
 }
 
 // lend wraps an informer of the process.
-func (a *App) lend(informer processInformer) *termInformer {
+func (r *replica) lend(informer processInformer) *termInformer {
 	return &termInformer{
 		SharedIndexInformer: informer.SharedIndexInformer,
 		watched: func(handler cache.ResourceEventHandler) cache.ResourceEventHandler {
-			return a.watchHandler(informer.of, handler)
+			return r.watchHandler(informer.of, handler)
 		},
 		concerns: concernsLibrary,
 	}

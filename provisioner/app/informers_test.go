@@ -38,7 +38,7 @@ func TestObjectThatTookAnothersNameIsAnother(t *testing.T) {
 			defer mu.Unlock()
 			told = append(told, what+" "+string(object.(*corev1.PersistentVolume).UID))
 		}
-		a := &App{monitor: liveness.New()}
+		a := &replica{monitor: liveness.New()}
 		if _, err := a.lend(informer).Follow(cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(object any) { tell("added", object) },
 			UpdateFunc: func(_, object any) { tell("changed", object) },
@@ -77,7 +77,7 @@ func TestStartNeedsNoRightOfTheComponentCSI(t *testing.T) {
 		of := action.GetResource()
 		return denied[of.Resource], nil, apierrors.NewForbidden(of.GroupResource(), "", errors.New("no right"))
 	})
-	a := &App{client: client, factory: informers.NewSharedInformerFactory(client, 0)}
+	a := &replica{client: client, factory: informers.NewSharedInformerFactory(client, 0)}
 	var err error
 	if a.nodes, err = newNodeCaches(client, "standalone-cinder", true); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ const (
 // is bad. It compares instead of being notified, so that it misses no change, whether
 // by a new term, a reload or a repaired file.
 type keeper struct {
-	app *App
+	*replica
 	// last is what was in force at the last try.
 	last inForce
 	// again means that another try is due at next although nothing else is in force:
@@ -54,9 +54,9 @@ type credentialsInUse struct {
 
 // run keeps what is in force until the context ends.
 func (k *keeper) run(ctx context.Context) {
-	defer k.app.reloads.keepingEnded()
-	secret := objectwatch.Start(ctx, k.app.metadataClient, objectwatch.Object{
-		Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Namespace: k.app.lastGood.Namespace, Name: k.app.lastGood.Name,
+	defer k.reloads.keepingEnded()
+	secret := objectwatch.Start(ctx, k.metadataClient, objectwatch.Object{
+		Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Namespace: k.lastGood.Namespace, Name: k.lastGood.Name,
 	})
 	defer func() { <-secret.Stopped }()
 	ticker := time.NewTicker(pollInterval)
@@ -76,19 +76,18 @@ func (k *keeper) run(ctx context.Context) {
 
 // look keeps what is in force if that has changed, or if another try is due.
 func (k *keeper) look(ctx context.Context) {
-	a := k.app
-	now := a.inForce()
+	now := k.inForce()
 	if now.equal(k.last) && (!k.again || time.Now().Before(k.next)) {
 		return
 	}
 	trying, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
-	err := a.keep(trying, now)
+	err := k.keep(trying, now)
 	if ctx.Err() != nil {
 		return
 	}
 	k.last, k.again, k.next = now, err != nil, time.Now().Add(keepAgain)
-	a.reloads.keeping(err == nil)
+	k.reloads.keeping(err == nil)
 	before := k.failure
 	k.failure = ""
 	if err != nil {
@@ -97,20 +96,20 @@ func (k *keeper) look(ctx context.Context) {
 	switch {
 	case k.failure == before:
 	case err == nil:
-		a.logger.Info("The policy and credentials in force are kept again", "in", a.lastGood.String())
+		k.logger.Info("The policy and credentials in force are kept again", "in", k.lastGood.String())
 	default:
-		a.logger.Warn("The policy and credentials in force are not kept", "error", err)
-		a.tell(corev1.EventTypeWarning, "LastGoodNotKept", "replicas that start while the policy or the credentials are bad may fail, or lack credentials: "+k.failure)
+		k.logger.Warn("The policy and credentials in force are not kept", "error", err)
+		k.tell(corev1.EventTypeWarning, "LastGoodNotKept", "replicas that start while the policy or the credentials are bad may fail, or lack credentials: "+k.failure)
 	}
 }
 
-func (a *App) inForce() inForce {
-	p := a.policy.Load()
-	_, refused := a.status.troubles()
+func (k *keeper) inForce() inForce {
+	p := k.policy.Load()
+	_, refused := k.status.troubles()
 	now := inForce{policy: p, fromFile: refused == nil, credentials: map[string]credentialsInUse{}}
 	for i := range p.Backends {
-		config := wiring.BackendConfig(p, &p.Backends[i], a.cluster)
-		if last, ok := a.pool.LastGood(config); ok && len(last.Kept) > 0 {
+		config := wiring.BackendConfig(p, &p.Backends[i], k.cluster)
+		if last, ok := k.pool.LastGood(config); ok && len(last.Kept) > 0 {
 			now.credentials[config.Name] = credentialsInUse{string(last.Kept), last.Current}
 		}
 	}
@@ -124,29 +123,29 @@ func (f inForce) equal(other inForce) bool {
 // keep writes what is in force. Unless a good file has it now, it replaces only what
 // this replica could not use itself, because another replica may have kept something
 // newer.
-func (a *App) keep(ctx context.Context, now inForce) error {
-	kept, err := a.lastGood.Load(ctx)
+func (k *keeper) keep(ctx context.Context, now inForce) error {
+	kept, err := k.lastGood.Load(ctx)
 	if err != nil {
 		return err
 	}
 	next := now.policy
 	if !now.fromFile {
-		if found, err := a.keptPolicy(kept); err == nil && a.sameCluster(now.policy, found) == nil {
+		if found, err := k.keptPolicy(kept); err == nil && k.sameCluster(now.policy, found) == nil {
 			next = found
 		}
 	}
-	return a.lastGood.Save(ctx, kept, next.Text(), a.credentialsToKeep(next, now, kept))
+	return k.lastGood.Save(ctx, kept, next.Text(), k.credentialsToKeep(next, now, kept))
 }
 
 // credentialsToKeep returns the credentials of those backends that the kept policy has.
 // Credentials that are no longer used are not kept.
-func (a *App) credentialsToKeep(next *policy.Policy, now inForce, kept lastgood.Kept) map[string][]byte {
+func (k *keeper) credentialsToKeep(next *policy.Policy, now inForce, kept lastgood.Kept) map[string][]byte {
 	chosen := map[string][]byte{}
-	if !a.options.KeepCredentials {
+	if !k.options.KeepCredentials {
 		return chosen
 	}
 	for i := range next.Backends {
-		config := wiring.BackendConfig(next, &next.Backends[i], a.cluster)
+		config := wiring.BackendConfig(next, &next.Backends[i], k.cluster)
 		own, earlier := now.credentials[config.Name], kept.Credentials[config.Name]
 		ownUsable := backends.UsableKept(config, []byte(own.text)) == nil
 		switch {

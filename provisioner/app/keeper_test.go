@@ -46,7 +46,7 @@ func TestANewerKeptPolicyKeepsItsCredentials(t *testing.T) {
 	if _, err := newer.start(t); err != nil {
 		t.Fatal(err)
 	}
-	if err := newer.keep(t.Context(), newer.inForce()); err != nil {
+	if err := newer.keepNow(t); err != nil {
 		t.Fatal(err)
 	}
 	if _, credentials := newer.kept(t); len(credentials) != 2 {
@@ -55,7 +55,7 @@ func TestANewerKeptPolicyKeepsItsCredentials(t *testing.T) {
 
 	older.write(t, "policy.yaml", "tenants: [")
 	r.checkPolicyFile()
-	if err := older.keep(t.Context(), older.inForce()); err != nil {
+	if err := older.keepNow(t); err != nil {
 		t.Fatal(err)
 	}
 	text, credentials := older.kept(t)
@@ -104,7 +104,7 @@ func TestManyBackendsWithTheSystemBundleAreKept(t *testing.T) {
 	if _, err := s.start(t); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.keep(t.Context(), s.inForce()); err != nil {
+	if err := s.keepNow(t); err != nil {
 		t.Error(err)
 	}
 	text, credentials := s.kept(t)
@@ -137,7 +137,7 @@ func TestARevokedPolicyDoesNotComeBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.keep(t.Context(), s.inForce()); err != nil {
+	if err := s.keepNow(t); err != nil {
 		t.Fatal(err)
 	}
 	now, clouds := manyBackends("now", len(bundles), bundles...)
@@ -145,7 +145,7 @@ func TestARevokedPolicyDoesNotComeBack(t *testing.T) {
 	s.write(t, "clouds.yaml", clouds)
 	r.checkPolicyFile()
 	r.checkCredentials()
-	k := &keeper{app: s.App}
+	k := &keeper{replica: s.replica}
 	k.look(t.Context())
 	if want := "has the policy, but no credentials: those of 8 backends"; !strings.Contains(k.failure, want) || testutil.ToFloat64(s.reloads.kept) != 0 {
 		t.Errorf("the failure is %q, want %q; the gauge is %g", k.failure, want, testutil.ToFloat64(s.reloads.kept))
@@ -188,7 +188,7 @@ func TestABadFileReplacesOnlyWhatItCannotUse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.save(t, c.policy, map[string][]byte{"gold": c.credentials, "of no backend": newerCredentials})
-			if err := s.keep(t.Context(), s.inForce()); err != nil {
+			if err := s.keepNow(t); err != nil {
 				t.Fatal(err)
 			}
 			text, credentials := s.kept(t)
@@ -209,7 +209,7 @@ func TestWhatCannotBeKeptIsTold(t *testing.T) {
 	s.client.PrependReactor("create", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return forbid, nil, apierrors.NewForbidden(corev1.Resource("secrets"), "x", errors.New("no"))
 	})
-	k := &keeper{app: s.App}
+	k := &keeper{replica: s.replica}
 	again := func() {
 		k.again, k.next = true, time.Time{}
 		k.look(t.Context())

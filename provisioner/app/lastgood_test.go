@@ -51,14 +51,14 @@ func newStarter(t *testing.T, policyText, clouds string) *starter {
 	if s.App, err = New(options); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.listener.Close() })
+	t.Cleanup(func() { s.server.listener.Close() })
 	s.use(fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "kube-system-uid"}}))
 	return s
 }
 
 // use replaces the API server, as if for the next replica.
 func (s *starter) use(client *fake.Clientset) {
-	s.client, s.App.client, s.lastGood.Client = client, client, client
+	s.client, s.replica.client, s.lastGood.Client = client, client, client
 }
 
 func (s *starter) write(t *testing.T, name, text string) {
@@ -78,18 +78,24 @@ func (s *starter) write(t *testing.T, name, text string) {
 // start begins, and looks at the files once.
 func (s *starter) start(t *testing.T) (*reloader, error) {
 	t.Helper()
-	r, err := s.begin(t.Context())
+	err := s.reloader.begin(t.Context())
 	if err == nil {
-		r.checkPolicyFile()
-		r.checkCredentials()
+		s.reloader.checkPolicyFile()
+		s.reloader.checkCredentials()
 	}
-	return r, err
+	return s.reloader, err
+}
+
+// keepNow keeps what is in force.
+func (s *starter) keepNow(t *testing.T) error {
+	k := &keeper{replica: s.replica}
+	return k.keep(t.Context(), k.inForce())
 }
 
 // save keeps the given policy and credentials, whatever was kept before.
 func (s *starter) save(t *testing.T, policyText string, credentials map[string][]byte) {
 	t.Helper()
-	if err := s.findCluster(t.Context()); err != nil {
+	if err := s.reloader.findCluster(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	kept, err := s.lastGood.Load(t.Context())
@@ -127,7 +133,7 @@ func TestAnyBadFileStartsWithTheLastGood(t *testing.T) {
 	if _, err := first.start(t); err != nil {
 		t.Fatal(err)
 	}
-	if err := first.keep(t.Context(), first.inForce()); err != nil {
+	if err := first.keepNow(t); err != nil {
 		t.Fatal(err)
 	}
 	good := policy.RevisionOf([]byte(policyOf("first", "")))
@@ -162,7 +168,7 @@ func TestAnyBadFileStartsWithTheLastGood(t *testing.T) {
 			if refused != nil != policyBad || len(unreadable) > 0 != cloudsBad {
 				t.Errorf("refused %v, unreadable %v", refused, unreadable)
 			}
-			report := s.report(provisioner.Selected{})
+			report := s.server.report(provisioner.Selected{})
 			if fromKept := report.Policy.Source == statusreport.FromLastGood; fromKept != policyBad || report.Policy.Revision != c.revision ||
 				report.Policy.KeptIn != "Secret storage/openstack.org-standalone-cinder-last-good" || len(report.Policy.Refused) > 0 != policyBad || len(report.Credentials) > 0 != cloudsBad {
 				t.Errorf("the report says %+v, credentials %+v", report.Policy, report.Credentials)
@@ -173,7 +179,7 @@ func TestAnyBadFileStartsWithTheLastGood(t *testing.T) {
 			}
 			// A replica that started from the last good policy keeps what the next one
 			// needs.
-			if err := s.keep(t.Context(), s.inForce()); err != nil {
+			if err := s.keepNow(t); err != nil {
 				t.Fatal(err)
 			}
 			text, credentials := s.kept(t)
@@ -197,7 +203,7 @@ func TestAnyBadFileStartsWithTheLastGood(t *testing.T) {
 			}
 
 			// The next case must find what this one found.
-			if err := first.keep(t.Context(), first.inForce()); err != nil {
+			if err := first.keepNow(t); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -244,7 +250,7 @@ func TestWhatAnotherClusterKeptIsNotUsed(t *testing.T) {
 	if _, err := first.start(t); err != nil {
 		t.Fatal(err)
 	}
-	if err := first.keep(t.Context(), first.inForce()); err != nil {
+	if err := first.keepNow(t); err != nil {
 		t.Fatal(err)
 	}
 	restored, err := first.client.CoreV1().Secrets("storage").Get(t.Context(), first.lastGood.Name, metav1.GetOptions{})
@@ -275,7 +281,7 @@ func TestWhatAnotherClusterKeptIsNotUsed(t *testing.T) {
 	if !strings.Contains(drill.log.String(), "it was written in another cluster") {
 		t.Error("the log does not tell it")
 	}
-	if err := drill.keep(t.Context(), drill.inForce()); err != nil {
+	if err := drill.keepNow(t); err != nil {
 		t.Fatal(err)
 	}
 	if text, _ := drill.kept(t); text != policyOf("drill", "clusterID: drill\n") {
@@ -304,7 +310,7 @@ func TestAGoodFileStartsAlthoughSecretsCannotBeRead(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	if _, err := s.begin(ctx); !errors.Is(err, context.Canceled) {
+	if err := s.reloader.begin(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a bad file: %v", err)
 	}
 }

@@ -5,40 +5,104 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller/metrics"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/leasecheck"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
+// elector runs for the lease, and leads while it holds it.
+type elector struct {
+	*replica
+	// leaseClient has a rate limit of its own, so that a flood of claims cannot
+	// delay the renewal of the lease.
+	leaseClient kubernetes.Interface
+	// leaseWatch is read at once, while a follower's other watches are read in batches.
+	leaseWatch kubernetes.Interface
+	// leaseReleased is called when another replica releases the lease; nil unless
+	// this replica is a candidate.
+	leaseReleased atomic.Pointer[func()]
+	// patience is how long a leader waits for its csi-attacher; standsBack lets others take
+	// the lease that a leader has given up because of it.
+	patience   *patience
+	standsBack bool
+
+	// All terms share the metrics; libraryMetrics are those of the provisioning library.
+	provisionerMetrics *provisioner.Metrics
+	expandMetrics      *expand.Metrics
+	audits             *auditMetrics
+	snapshotMetrics    *snapshot.Metrics
+	importMetrics      *importMetrics
+	attachMetrics      *attach.Metrics
+	libraryMetrics     metrics.Metrics
+}
+
+// newElector makes an elector with connections of its own to the API server.
+func newElector(of *replica, config *rest.Config) (*elector, error) {
+	registry := of.options.Metrics
+	e := &elector{
+		replica:            of,
+		patience:           newPatience(of.options.AttacherTimeout),
+		provisionerMetrics: provisioner.NewMetrics(registry, append(of.mappers.Protocols(), objects.ProtocolCSI)),
+		expandMetrics:      expand.NewMetrics(registry),
+		audits:             newAuditMetrics(registry),
+		snapshotMetrics:    snapshot.NewMetrics(registry),
+		importMetrics:      newImportMetrics(registry),
+		attachMetrics:      attach.NewMetrics(registry),
+		libraryMetrics:     library.NewMetrics(registry),
+	}
+	var err error
+	if e.leaseWatch, err = kubernetes.NewForConfig(rest.CopyConfig(config)); err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = 20, 40
+	// A renewal that hangs must fail early enough for another try.
+	config.Timeout = of.options.RenewDeadline / 2
+	if e.leaseClient, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
+	return e, nil
+}
+
 // lead runs terms until the context ends: when elected it runs one, and after losing
 // the lease it becomes a candidate again. It returns once the lease is released.
-func (a *App) lead(ctx context.Context) error {
-	if !a.options.LeaderElect {
+func (e *elector) lead(ctx context.Context) error {
+	if !e.options.LeaderElect {
 		termCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 		defer end()
-		return a.runTerm(ctx, termCtx, termCtx.Err, time.Now())
+		return e.runTerm(ctx, termCtx, termCtx.Err, time.Now())
 	}
-	elector := a.watchElector()
+	elector := e.watchElector()
 	defer elector.End()
 	for ctx.Err() == nil {
 		elector.Beat()
-		if err := a.elect(ctx, elector.Beat); err != nil {
+		if err := e.elect(ctx, elector.Beat); err != nil {
 			return err
 		}
-		if a.standsBack {
-			a.standsBack = false
+		if e.standsBack {
+			e.standsBack = false
 			select {
 			case <-ctx.Done():
-			case <-time.After(a.options.LeaseDuration):
+			case <-time.After(e.options.LeaseDuration):
 			}
 		}
 	}
@@ -49,7 +113,7 @@ func (a *App) lead(ctx context.Context) error {
 // process's context: it renews the lease while the term drains, and releases it only
 // when nothing is under way. elect calls turns for as long as the elector is not
 // stuck.
-func (a *App) elect(ctx context.Context, turns func()) error {
+func (e *elector) elect(ctx context.Context, turns func()) error {
 	candidacy, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
 
@@ -70,20 +134,20 @@ func (a *App) elect(ctx context.Context, turns func()) error {
 	})()
 
 	lock := &leasecheck.Lock{LeaseLock: resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Name: wiring.LeaseName(a.options.ProvisionerName), Namespace: a.namespace},
-		Client:     a.leaseClient.CoordinationV1(),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: a.identity, EventRecorder: a.recorder},
-	}, Timeout: a.options.RenewDeadline, Turns: turns}
+		LeaseMeta:  metav1.ObjectMeta{Name: wiring.LeaseName(e.options.ProvisionerName), Namespace: e.namespace},
+		Client:     e.leaseClient.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity, EventRecorder: e.recorder},
+	}, Timeout: e.options.RenewDeadline, Turns: turns}
 	// A request sent at the last instant has the other half of the leaderless interval
 	// in which to arrive.
-	validity := (a.options.LeaseDuration + a.options.RenewDeadline) / 2
+	validity := (e.options.LeaseDuration + e.options.RenewDeadline) / 2
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:            lock,
-		LeaseDuration:   a.options.LeaseDuration,
-		RenewDeadline:   a.options.RenewDeadline,
-		RetryPeriod:     a.options.RetryPeriod,
+		LeaseDuration:   e.options.LeaseDuration,
+		RenewDeadline:   e.options.RenewDeadline,
+		RetryPeriod:     e.options.RetryPeriod,
 		ReleaseOnCancel: true,
-		Name:            a.options.ProvisionerName,
+		Name:            e.options.ProvisionerName,
 		Callbacks: leaderelection.LeaderCallbacks{
 			// The elector starts this on a goroutine of its own and does not wait for
 			// it; termCtx ends when the lease is lost or released.
@@ -94,12 +158,12 @@ func (a *App) elect(ctx context.Context, turns func()) error {
 				mu.Unlock()
 				defer term.Done()
 				defer release()
-				failed = a.runTerm(ctx, termCtx, func() error { return lock.StillLeading(termCtx, elector.IsLeader, validity) },
-					lock.LastChange(a.options.LeaseDuration-validity))
+				failed = e.runTerm(ctx, termCtx, func() error { return lock.StillLeading(termCtx, elector.IsLeader, validity) },
+					lock.LastChange(e.options.LeaseDuration-validity))
 			},
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(identity string) {
-				a.status.setLeader(identity)
+				e.status.setLeader(identity)
 			},
 		},
 	})
@@ -114,16 +178,16 @@ func (a *App) elect(ctx context.Context, turns func()) error {
 			release()
 		}
 	}
-	a.leaseReleased.Store(&reacquire)
-	defer a.leaseReleased.Store(nil)
+	e.leaseReleased.Store(&reacquire)
+	defer e.leaseReleased.Store(nil)
 	elector.Run(candidacy)
 	mu.Lock()
 	wasLeading := leading
 	mu.Unlock()
 	if wasLeading {
 		term.Wait()
-		if ctx.Err() == nil && !a.standsBack {
-			a.logger.Warn("Lost the lease; trying to acquire it again")
+		if ctx.Err() == nil && !e.standsBack {
+			e.logger.Warn("Lost the lease; trying to acquire it again")
 		}
 	}
 	return failed
@@ -132,21 +196,21 @@ func (a *App) elect(ctx context.Context, turns func()) error {
 // watchLease notifies a candidate as soon as the lease is released. Without it, or if
 // the account may not watch Leases, followers notice at their next poll, once every
 // retry period.
-func (a *App) watchLease(ctx context.Context) {
+func (e *elector) watchLease(ctx context.Context) {
 	given := func(object any) {
 		lease, ok := object.(*coordinationv1.Lease)
 		if !ok || lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
 			return
 		}
-		if reacquire := a.leaseReleased.Load(); reacquire != nil {
+		if reacquire := e.leaseReleased.Load(); reacquire != nil {
 			(*reacquire)()
 		}
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewListWatchFromClient(a.leaseWatch.CoordinationV1().RESTClient(), "leases", a.namespace,
-			fields.OneTermEqualSelector("metadata.name", wiring.LeaseName(a.options.ProvisionerName))),
+		ListerWatcher: cache.NewListWatchFromClient(e.leaseWatch.CoordinationV1().RESTClient(), "leases", e.namespace,
+			fields.OneTermEqualSelector("metadata.name", wiring.LeaseName(e.options.ProvisionerName))),
 		ObjectType: &coordinationv1.Lease{},
-		Handler:    a.watchHandler("leases", cache.ResourceEventHandlerFuncs{AddFunc: given, UpdateFunc: func(_, after any) { given(after) }}),
+		Handler:    e.watchHandler("leases", cache.ResourceEventHandlerFuncs{AddFunc: given, UpdateFunc: func(_, after any) { given(after) }}),
 	})
 	informer.RunWithContext(ctx)
 }

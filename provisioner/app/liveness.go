@@ -23,8 +23,8 @@ func (o *Options) electorBound() time.Duration { return 4*o.LeaseDuration + o.Dr
 // watchElector watches the elector, which also waits for the end of a term whose lease
 // is lost. If the API server does not answer, the elector's requests fail, and it still
 // turns.
-func (a *App) watchElector() *liveness.Task {
-	return a.monitor.Begin("the leader elector", liveness.Always(a.options.electorBound()))
+func (e *elector) watchElector() *liveness.Task {
+	return e.monitor.Begin("the leader elector", liveness.Always(e.options.electorBound()))
 }
 
 // informerBound is how long a notification, or a step of an informer, may take. Both
@@ -33,8 +33,8 @@ const informerBound = 2 * time.Minute
 
 // watchInformer watches an informer until the context ends: the cache must catch up
 // with what was read from the API server. While nothing can be read, it has caught up.
-func (a *App) watchInformer(ctx context.Context, informer processInformer) {
-	a.monitor.Follow(ctx, "the informer of "+informer.of, liveness.Always(informerBound), func() (waiting bool, mark string) {
+func (r *replica) watchInformer(ctx context.Context, informer processInformer) {
+	r.monitor.Follow(ctx, "the informer of "+informer.of, liveness.Always(informerBound), func() (waiting bool, mark string) {
 		// cached is empty if an environment variable switches client-go's feature off.
 		cached := informer.GetIndexer().LastStoreSyncResourceVersion()
 		return cached != "" && cached != informer.LastSyncResourceVersion(), cached
@@ -42,9 +42,9 @@ func (a *App) watchInformer(ctx context.Context, informer processInformer) {
 }
 
 // watchHandler watches every notification of a handler.
-func (a *App) watchHandler(of string, next cache.ResourceEventHandler) cache.ResourceEventHandler {
+func (r *replica) watchHandler(of string, next cache.ResourceEventHandler) cache.ResourceEventHandler {
 	return &watchedHandler{next: next, begin: func() *liveness.Task {
-		return a.monitor.Begin("the handler of "+of, liveness.Always(informerBound))
+		return r.monitor.Begin("the handler of "+of, liveness.Always(informerBound))
 	}}
 }
 
@@ -78,25 +78,25 @@ const workSlack = 10 * time.Minute
 // maxWorkTime returns more time than a worker may need for one object at any backend.
 // It never becomes shorter, because work goes on with the timeouts of the policy under
 // which it began.
-func (a *App) maxWorkTime() time.Duration {
-	return max(workSlack, time.Duration(a.maxByPolicy.Load()))
+func (r *replica) maxWorkTime() time.Duration {
+	return max(workSlack, time.Duration(r.maxByPolicy.Load()))
 }
 
 // noteTimeouts lets work take as long as a policy that comes into force allows.
-func (a *App) noteTimeouts(next *policy.Policy) {
-	longest := a.maxByPolicy.Load()
+func (r *replica) noteTimeouts(next *policy.Policy) {
+	longest := r.maxByPolicy.Load()
 	for _, backend := range next.Backends {
 		// An attempt may make one volume and remove another, with several requests for
 		// each.
 		longest = max(longest, int64(workSlack+2*(backend.Timeouts.Create+backend.Timeouts.Delete)+10*backend.Timeouts.Request))
 	}
-	a.maxByPolicy.Store(longest)
+	r.maxByPolicy.Store(longest)
 }
 
 // watchQueue watches the queue of requests to a backend: while requests wait, one
 // of them gets its turn at least as often as a request under way times out.
-func (a *App) watchQueue(ctx context.Context, backend string) {
-	a.monitor.Follow(ctx, "the request queue of backend "+backend, a.maxWorkTime, func() (waiting bool, mark string) { return a.pool.Progress(backend) })
+func (r *replica) watchQueue(ctx context.Context, backend string) {
+	r.monitor.Follow(ctx, "the request queue of backend "+backend, r.maxWorkTime, func() (waiting bool, mark string) { return r.pool.Progress(backend) })
 }
 
 // healthz answers the kubelet, which restarts a replica in which something is

@@ -32,7 +32,7 @@ import (
 // livenessProbe returns what /healthz answers.
 func (s *starter) livenessProbe() (status int, text string) {
 	answer := httptest.NewRecorder()
-	s.health.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+	s.server.health.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/healthz", nil))
 	return answer.Code, strings.TrimSpace(answer.Body.String())
 }
 
@@ -49,7 +49,7 @@ func heldLease(a *App) *coordinationv1.Lease {
 // candidate returns a replica that asks for the lease that another one holds.
 func candidate(t *testing.T, asks clienttesting.ReactionFunc) *starter {
 	s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
-	s.leaseClient = s.client
+	s.elector.leaseClient = s.client
 	if err := s.client.Tracker().Add(heldLease(s.App)); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestACandidateWhoseElectorStandsStillIsNotAlive(t *testing.T) {
 			return false, nil, nil
 		})
 		ended := make(chan error)
-		go func() { ended <- s.lead(ctx) }()
+		go func() { ended <- s.elector.lead(ctx) }()
 		time.Sleep(s.options.electorBound())
 		if status, text := s.livenessProbe(); status != http.StatusOK {
 			t.Errorf("before the bound: %d %s", status, text)
@@ -104,7 +104,7 @@ func TestACandidateWithoutAnAPIServerIsAlive(t *testing.T) {
 			return true, nil, errors.New("connection refused")
 		})
 		ended := make(chan error)
-		go func() { ended <- s.lead(ctx) }()
+		go func() { ended <- s.elector.lead(ctx) }()
 		for range 600 {
 			time.Sleep(time.Second)
 			if status, text := s.livenessProbe(); status != http.StatusOK {
@@ -125,7 +125,7 @@ func TestACandidateWithoutAnAPIServerIsAlive(t *testing.T) {
 // not noticed.
 func TestALeaderWhoseElectorStandsStillIsNotAlive(t *testing.T) {
 	s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
-	s.leaseClient = s.client
+	s.elector.leaseClient = s.client
 	s.options.RetryPeriod, s.options.RenewDeadline, s.options.LeaseDuration = 10*time.Millisecond, 100*time.Millisecond, time.Second
 	s.options.DrainTimeout = 100 * time.Millisecond
 	s.recorder = events.NewRecorder(record.NewFakeRecorder(0), scheme.Scheme, s.options.Metrics, keepEachMessage)
@@ -141,7 +141,7 @@ func TestALeaderWhoseElectorStandsStillIsNotAlive(t *testing.T) {
 		return false, nil, nil
 	})
 	ended := make(chan error, 1)
-	go func() { ended <- s.lead(ctx) }()
+	go func() { ended <- s.elector.lead(ctx) }()
 	<-leading
 	for {
 		status, text := s.livenessProbe()
@@ -193,7 +193,7 @@ func TestAnInformerThatStandsStillIsNotAlive(t *testing.T) {
 				ctx, end := context.WithCancel(t.Context())
 				source, ahead, stuck := fcache.NewFakePVControllerSource(), &atomic.Bool{}, make(chan struct{})
 				informer := processInformer{aheadInformer{cache.NewSharedIndexInformer(source, &corev1.PersistentVolume{}, 0, nil), ahead}, "persistentvolumes"}
-				a, seen := &App{monitor: liveness.New()}, &atomic.Int32{}
+				a, seen := &replica{monitor: liveness.New()}, &atomic.Int32{}
 				if _, err := a.lend(informer).Follow(cache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
 					if seen.Add(1); c.inHandle && object.(*corev1.PersistentVolume).Name == "last" {
 						<-stuck

@@ -94,7 +94,7 @@ func (m *importMetrics) count(outcome string) { m.imports.WithLabelValues(outcom
 // termCollector exports what only the leader knows. It counts when it is scraped, so
 // nothing has to be kept current, and a follower exports nothing.
 type termCollector struct {
-	app *App
+	replica *replica
 
 	quota, claims, oldest, deletions *prometheus.Desc
 	snapshots                        *prometheus.Desc
@@ -102,12 +102,12 @@ type termCollector struct {
 	tokenExpiry, certificateExpiry   *prometheus.Desc
 }
 
-func newTermCollector(a *App) *termCollector {
+func newTermCollector(of *replica) *termCollector {
 	describe := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("standalone_cinder_"+name, help+"; only the leader exports it.", labels, nil)
 	}
 	return &termCollector{
-		app: a,
+		replica: of,
 		quota: describe("quota",
 			"Limits of the policy (type hard) and what counts against them (type used), by scope (tenant, class, backend) and resource (volumes, gigabytes in GiB, and of tenants and classes snapshots and snapshotGigabytes)",
 			"scope", "name", "resource", "type"),
@@ -150,7 +150,7 @@ func (c *termCollector) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *termCollector) Collect(to chan<- prometheus.Metric) {
-	term := c.app.term()
+	term := c.replica.term()
 	if term == nil {
 		return
 	}
@@ -201,10 +201,10 @@ func (c *termCollector) collectVolumes(p *provisioner.Provisioner, gauge exportG
 
 // collectExpiries exports the expiry times that are known of the policy's backends.
 func (c *termCollector) collectExpiries(gauge exportGauge) {
-	inForce := c.app.policy.Load()
+	inForce := c.replica.policy.Load()
 	for i := range inForce.Backends {
 		name := inForce.Backends[i].Name
-		found := c.app.pool.Expiry(wiring.BackendConfig(inForce, &inForce.Backends[i], c.app.cluster))
+		found := c.replica.pool.Expiry(wiring.BackendConfig(inForce, &inForce.Backends[i], c.replica.cluster))
 		if !found.Token.IsZero() {
 			gauge(c.tokenExpiry, unixSeconds(found.Token), name)
 		}

@@ -1,5 +1,7 @@
-// Package app wires the process: Options → New → Run. Several replicas can live in one
-// process, as in tests.
+// Package app runs one replica: Options → New → Run. Its parts put policies into force
+// (reloader), run for the lease and lead (elector), and answer HTTP (server); all that
+// a leader changes is made anew for each term (term.go). It may touch everything but the
+// commands, and only main and tests call it. Several replicas can live in one process.
 package app
 
 import (

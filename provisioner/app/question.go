@@ -19,7 +19,7 @@ import (
 // answer returns what the policy in force decides about the claim that the page's form
 // describes; nil if nothing was asked. It uses the labels and parameters of the
 // cluster's own namespaces and StorageClasses.
-func (a *App) answer(query url.Values) *statusreport.Answer {
+func (s *server) answer(query url.Values) *statusreport.Answer {
 	q := statusreport.Question{Namespace: query.Get("namespace"), StorageClass: query.Get("storageClass"), Size: query.Get("size")}
 	if q == (statusreport.Question{}) {
 		return nil
@@ -34,7 +34,7 @@ func (a *App) answer(query url.Values) *statusreport.Answer {
 		answer.Mistake = "the size must be a quantity such as 10Gi"
 		return answer
 	}
-	class := a.classToAsk(q.StorageClass, answer)
+	class := s.classToAsk(q.StorageClass, answer)
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: q.Namespace},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -42,9 +42,9 @@ func (a *App) answer(query url.Values) *statusreport.Answer {
 			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: size}},
 		},
 	}
-	inForce := a.policy.Load()
-	decision := inForce.Explain(objects.RequestOf(claim, class, a.namespaceLabels(q.Namespace)))
-	room := decision.Room(a.usedBy(answer))
+	inForce := s.policy.Load()
+	decision := inForce.Explain(objects.RequestOf(claim, class, s.namespaceLabels(q.Namespace)))
+	room := decision.Room(s.usedBy(answer))
 	answer.Granted, answer.Tenant, answer.Rule = room.Denial == nil, decision.Tenant, decision.Rule
 	if room.Denial != nil {
 		answer.Reason, answer.Message = string(room.Denial.Reason), room.Denial.Message
@@ -69,21 +69,21 @@ func parseSize(text string) (resource.Quantity, error) {
 }
 
 // classToAsk returns a StorageClass of the cluster; nil if it does not exist.
-func (a *App) classToAsk(name string, answer *statusreport.Answer) *storagev1.StorageClass {
-	class, err := a.factory.Storage().V1().StorageClasses().Lister().Get(name)
+func (s *server) classToAsk(name string, answer *statusreport.Answer) *storagev1.StorageClass {
+	class, err := s.factory.Storage().V1().StorageClasses().Lister().Get(name)
 	if err != nil {
 		answer.Notes = append(answer.Notes, fmt.Sprintf("The cluster has no StorageClass %s, so it is assumed to have no parameters.", name))
 		return nil
 	}
-	if !objects.IsServed(class.Provisioner, a.options.ProvisionerName) {
+	if !objects.IsServed(class.Provisioner, s.options.ProvisionerName) {
 		answer.Notes = append(answer.Notes, fmt.Sprintf("StorageClass %s belongs to the provisioner %s, so this program leaves its claims alone.", name, class.Provisioner))
 	}
 	return class
 }
 
 // usedBy returns what counts against a quota, which only the leader knows.
-func (a *App) usedBy(answer *statusreport.Answer) func(policy.QuotaScope) policy.Usage {
-	term := a.term()
+func (s *server) usedBy(answer *statusreport.Answer) func(policy.QuotaScope) policy.Usage {
+	term := s.term()
 	if term == nil {
 		answer.Notes = append(answer.Notes, "Only the leader knows what is used of the quotas; here they count as unused.")
 		return func(policy.QuotaScope) policy.Usage { return policy.Usage{} }

@@ -26,33 +26,33 @@ const (
 
 // report describes the replica. It never holds one lock while it waits for another, so
 // its parts may be moments apart.
-func (a *App) report(selected provisioner.Selected) statusreport.Report {
-	inForce := a.policy.Load()
-	leads := a.leads.Load()
-	a.status.mu.Lock()
-	ready, holder := a.status.ready, a.status.holder
-	a.status.mu.Unlock()
+func (s *server) report(selected provisioner.Selected) statusreport.Report {
+	inForce := s.policy.Load()
+	leads := s.leads.Load()
+	s.status.mu.Lock()
+	ready, holder := s.status.ready, s.status.holder
+	s.status.mu.Unlock()
 
 	r := statusreport.Report{
 		APIVersion: statusreport.APIVersion, Kind: statusreport.Kind, Time: inSeconds(time.Now()),
-		Program: statusreport.Program{Version: a.options.Build.Version, Commit: a.options.Build.Commit},
+		Program: statusreport.Program{Version: s.options.Build.Version, Commit: s.options.Build.Commit},
 		Replica: statusreport.Replica{
-			Identity: a.identity, Namespace: a.namespace, ProvisionerName: a.options.ProvisionerName,
+			Identity: s.identity, Namespace: s.namespace, ProvisionerName: s.options.ProvisionerName,
 			Ready: ready, Leads: leads.term != nil, LeadsSince: inSeconds(leads.since),
 		},
 		Leader:    statusreport.Leader{Identity: holder},
-		Selection: a.selection(inForce, selected),
+		Selection: s.selection(inForce, selected),
 	}
-	if a.options.LeaderElect {
-		r.Leader.Lease = a.namespace + "/" + wiring.LeaseName(a.options.ProvisionerName)
+	if s.options.LeaderElect {
+		r.Leader.Lease = s.namespace + "/" + wiring.LeaseName(s.options.ProvisionerName)
 	}
-	a.reportPolicy(&r, inForce)
+	s.reportPolicy(&r, inForce)
 	used := func(policy.QuotaScope) *policy.Usage { return nil }
 	census := ledger.Census{}
 	if leads.term == nil {
-		r.LeaderOnly = leaderOnly(holder, a.identity)
+		r.LeaderOnly = leaderOnly(holder, s.identity)
 	} else {
-		r.Leader.Identity = a.identity
+		r.Leader.Identity = s.identity
 		hub := leads.term.provisioner
 		claims, deletions := hub.ReportClaims(selected), hub.ReportDeletions(selected)
 		r.Claims, r.Deletions = &claims, &deletions
@@ -63,7 +63,7 @@ func (a *App) report(selected provisioner.Selected) statusreport.Report {
 		}
 	}
 	quotas := quotasOf(inForce, used)
-	r.Backends = a.reportBackends(inForce, leads.term, quotas)
+	r.Backends = s.reportBackends(inForce, leads.term, quotas)
 	r.Tenants, r.TenantsNotShown = reportTenants(inForce, r.Selection, quotas, census)
 	r.KeptVolumes = reportKept(r.Selection, census)
 	return r
@@ -81,34 +81,34 @@ func leaderOnly(holder, identity string) string {
 }
 
 // selection returns a selected namespace with its tenant.
-func (a *App) selection(inForce *policy.Policy, selected provisioner.Selected) *statusreport.Selection {
+func (s *server) selection(inForce *policy.Policy, selected provisioner.Selected) *statusreport.Selection {
 	if selected.Namespace == "" {
 		return nil
 	}
-	s := &statusreport.Selection{Namespace: selected.Namespace, Claim: selected.Claim}
-	tenant, denial := inForce.TenantOf(selected.Namespace, a.namespaceLabels(selected.Namespace))
+	chosen := &statusreport.Selection{Namespace: selected.Namespace, Claim: selected.Claim}
+	tenant, denial := inForce.TenantOf(selected.Namespace, s.namespaceLabels(selected.Namespace))
 	if denial != nil {
-		s.Message = denial.Message
-		return s
+		chosen.Message = denial.Message
+		return chosen
 	}
-	s.Tenant = tenant.Name
-	return s
+	chosen.Tenant = tenant.Name
+	return chosen
 }
 
 // namespaceLabels returns the labels from the cache. Those of a namespace that does not
 // exist follow from its name.
-func (a *App) namespaceLabels(name string) map[string]string {
-	namespace, err := a.factory.Core().V1().Namespaces().Lister().Get(name)
+func (s *server) namespaceLabels(name string) map[string]string {
+	namespace, err := s.factory.Core().V1().Namespaces().Lister().Get(name)
 	if err != nil {
 		return policy.NamespaceLabels(name, nil)
 	}
 	return namespace.Labels
 }
 
-func (a *App) reportPolicy(r *statusreport.Report, inForce *policy.Policy) {
-	unreadable, refused := a.status.troublesByBackend()
-	r.Policy = statusreport.Policy{File: a.options.PolicyFile, Revision: inForce.Revision(), Source: statusreport.FromFile, KeptIn: a.lastGood.String()}
-	if a.fromKept.Load() {
+func (s *server) reportPolicy(r *statusreport.Report, inForce *policy.Policy) {
+	unreadable, refused := s.status.troublesByBackend()
+	r.Policy = statusreport.Policy{File: s.options.PolicyFile, Revision: inForce.Revision(), Source: statusreport.FromFile, KeptIn: s.lastGood.String()}
+	if s.fromKept.Load() {
 		r.Policy.Source = statusreport.FromLastGood
 	}
 	var mistakes policy.ErrorList
@@ -155,7 +155,7 @@ func quotasOf(inForce *policy.Policy, used func(policy.QuotaScope) *policy.Usage
 	return quotas
 }
 
-func (a *App) reportBackends(inForce *policy.Policy, of *term, quotas map[ledger.Scope][]statusreport.Quota) []statusreport.Backend {
+func (s *server) reportBackends(inForce *policy.Policy, of *term, quotas map[ledger.Scope][]statusreport.Quota) []statusreport.Backend {
 	all := []statusreport.Backend{}
 	for _, backend := range inForce.Backends {
 		all = append(all, statusreport.Backend{
@@ -163,7 +163,7 @@ func (a *App) reportBackends(inForce *policy.Policy, of *term, quotas map[ledger
 			Quotas: quotas[ledger.Scope{Kind: policy.BackendScope, Name: backend.Name}],
 		})
 	}
-	for _, name := range a.retired.names() {
+	for _, name := range s.retired.names() {
 		all = append(all, statusreport.Backend{Name: name, Retired: true, Quotas: []statusreport.Quota{}})
 	}
 	var lifecycles map[string]*backends.Lifecycle

@@ -65,12 +65,12 @@ func (r *retiredBackends) names() []string {
 
 // missingBackends counts the PersistentVolumes whose backend is not in the
 // policy.
-func (a *App) missingBackends() map[string]int {
-	counts, err := provisioner.CountByBackend(a.factory.Core().V1().PersistentVolumes().Lister(), a.options.ProvisionerName)
+func (r *replica) missingBackends() map[string]int {
+	counts, err := provisioner.CountByBackend(r.factory.Core().V1().PersistentVolumes().Lister(), r.options.ProvisionerName)
 	if err != nil {
 		return nil
 	}
-	for _, backend := range a.policy.Load().Backends {
+	for _, backend := range r.policy.Load().Backends {
 		delete(counts, backend.Name)
 	}
 	return counts
@@ -78,35 +78,35 @@ func (a *App) missingBackends() map[string]int {
 
 // warnOfMissingBackends reports, after a reload and at the start of a term,
 // which volumes can be deleted only until a restart, or not at all.
-func (a *App) warnOfMissingBackends() {
-	missing := a.missingBackends()
+func (r *replica) warnOfMissingBackends() {
+	missing := r.missingBackends()
 	for _, name := range slices.Sorted(maps.Keys(missing)) {
 		consequence := "they cannot be deleted"
-		if _, ok := a.retired.get(name); ok {
+		if _, ok := r.retired.get(name); ok {
 			consequence = "they can be deleted only until this replica restarts"
 		}
 		message := fmt.Sprintf("backend %s is not in the policy, but has PersistentVolumes (%d): %s; add it back, with suspended: true if it is to take no more volumes",
 			name, missing[name], consequence)
-		a.logger.Warn("Policy: " + message)
-		a.tell(corev1.EventTypeWarning, "BackendMissing", message)
+		r.logger.Warn("Policy: " + message)
+		r.tell(corev1.EventTypeWarning, "BackendMissing", message)
 	}
 }
 
 // missingCollector exports missingBackends.
 type missingCollector struct {
-	app         *App
+	replica     *replica
 	description *prometheus.Desc
 }
 
-func newMissingCollector(a *App) *missingCollector {
-	return &missingCollector{a, prometheus.NewDesc("standalone_cinder_missing_backend_persistentvolumes",
+func newMissingCollector(of *replica) *missingCollector {
+	return &missingCollector{of, prometheus.NewDesc("standalone_cinder_missing_backend_persistentvolumes",
 		"PersistentVolumes whose backend is not in the policy.", []string{"backend"}, nil)}
 }
 
 func (c *missingCollector) Describe(to chan<- *prometheus.Desc) { to <- c.description }
 
 func (c *missingCollector) Collect(to chan<- prometheus.Metric) {
-	for name, count := range c.app.missingBackends() {
+	for name, count := range c.replica.missingBackends() {
 		to <- prometheus.MustNewConstMetric(c.description, prometheus.GaugeValue, float64(count), name)
 	}
 }

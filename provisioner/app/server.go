@@ -15,21 +15,37 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/webserver"
 )
 
+// server answers for a replica, whether it leads or not.
+type server struct {
+	*replica
+	health   *healthz
+	listener net.Listener
+	// healthListener is nil unless health has a port of its own, pprofListener unless
+	// profiles are served.
+	healthListener, pprofListener net.Listener
+}
+
+// newServer opens the replica's ports.
+func newServer(of *replica) (*server, error) {
+	s := &server{replica: of, health: &healthz{monitor: of.monitor, logger: of.logger}}
+	return s, s.listen()
+}
+
 // listen opens the replica's ports, and checks how they are protected.
-func (a *App) listen() error {
-	if err := web.Validate(a.options.WebConfigFile); err != nil {
-		return fmt.Errorf("--web-config-file %s cannot be used, so metrics and status page would not be protected as it says: %w", a.options.WebConfigFile, err)
+func (s *server) listen() error {
+	if err := web.Validate(s.options.WebConfigFile); err != nil {
+		return fmt.Errorf("--web-config-file %s cannot be used, so metrics and status page would not be protected as it says: %w", s.options.WebConfigFile, err)
 	}
 	var opened []net.Listener
 	for _, port := range []struct {
 		flag, address string
 		listener      *net.Listener
 	}{
-		{"--listen", a.options.Listen, &a.listener},
-		{"--health-listen", a.options.HealthListen, &a.healthListener},
-		{"--pprof-address", a.options.PprofAddress, &a.pprofListener},
+		{"--listen", s.options.Listen, &s.listener},
+		{"--health-listen", s.options.HealthListen, &s.healthListener},
+		{"--pprof-address", s.options.PprofAddress, &s.pprofListener},
 	} {
-		if port.address == "" && port.listener != &a.listener {
+		if port.address == "" && port.listener != &s.listener {
 			continue
 		}
 		listener, err := net.Listen("tcp", port.address)
@@ -42,20 +58,20 @@ func (a *App) listen() error {
 		*port.listener = webserver.Bound(listener)
 		opened = append(opened, listener)
 	}
-	if err := a.listenForSidecars(); err != nil {
+	if err := s.listenForSidecars(); err != nil {
 		for _, other := range opened {
 			_ = other.Close()
 		}
-		return fmt.Errorf("--csi-endpoint %s: %w", a.options.CSIEndpoint, err)
+		return fmt.Errorf("--csi-endpoint %s: %w", s.options.CSIEndpoint, err)
 	}
 	return nil
 }
 
 // serve answers until the context ends. Leaders and followers serve alike.
-func (a *App) serve(ctx context.Context) <-chan error {
+func (s *server) serve(ctx context.Context) <-chan error {
 	failed := make(chan error, 3)
 	run := func(what string, handler http.Handler, longest time.Duration, serve func(*http.Server) error) {
-		server := webserver.New(handler, longest, a.logger)
+		server := webserver.New(handler, longest, s.logger)
 		go func() {
 			if err := serve(server); !errors.Is(err, http.ErrServerClosed) {
 				failed <- fmt.Errorf("serving %s: %w", what, err)
@@ -64,25 +80,25 @@ func (a *App) serve(ctx context.Context) <-chan error {
 		context.AfterFunc(ctx, func() { _ = server.Close() })
 	}
 
-	a.logger.Info("Serving health and metrics", "address", a.Address(), "webConfigFile", a.options.WebConfigFile)
-	all := a.healthHandler()
-	all.Handle("GET /metrics", webserver.Metrics(a.options.Metrics))
-	a.handleReports(all)
+	s.logger.Info("Serving health and metrics", "address", s.listener.Addr().String(), "webConfigFile", s.options.WebConfigFile)
+	all := s.healthHandler()
+	all.Handle("GET /metrics", webserver.Metrics(s.options.Metrics))
+	s.handleReports(all)
 	const usual = 30 * time.Second
 	run("health and metrics", all, usual, func(server *http.Server) error {
-		if a.options.WebConfigFile == "" {
-			return server.Serve(a.listener)
+		if s.options.WebConfigFile == "" {
+			return server.Serve(s.listener)
 		}
-		return web.Serve(a.listener, server, &web.FlagConfig{WebConfigFile: &a.options.WebConfigFile}, a.logger)
+		return web.Serve(s.listener, server, &web.FlagConfig{WebConfigFile: &s.options.WebConfigFile}, s.logger)
 	})
-	if a.healthListener != nil {
-		a.logger.Info("Serving health alone, without TLS and login", "address", a.healthListener.Addr().String())
-		run("health", a.healthHandler(), usual, func(server *http.Server) error { return server.Serve(a.healthListener) })
+	if s.healthListener != nil {
+		s.logger.Info("Serving health alone, without TLS and login", "address", s.healthListener.Addr().String())
+		run("health", s.healthHandler(), usual, func(server *http.Server) error { return server.Serve(s.healthListener) })
 	}
-	if a.pprofListener != nil {
-		a.logger.Info("Serving profiles of the process", "address", a.pprofListener.Addr().String())
+	if s.pprofListener != nil {
+		s.logger.Info("Serving profiles of the process", "address", s.pprofListener.Addr().String())
 		// A CPU profile takes as long as the client wants.
-		run("profiles", pprofHandler(), time.Hour, func(server *http.Server) error { return server.Serve(a.pprofListener) })
+		run("profiles", pprofHandler(), time.Hour, func(server *http.Server) error { return server.Serve(s.pprofListener) })
 	}
 	return failed
 }
@@ -97,14 +113,14 @@ func pprofHandler() *http.ServeMux {
 	return mux
 }
 
-func (a *App) handleReports(mux *http.ServeMux) {
-	statuspage.Handle(mux, statuspage.Options{Report: a.report, Answer: a.answer, Logger: a.logger})
+func (s *server) handleReports(mux *http.ServeMux) {
+	statuspage.Handle(mux, statuspage.Options{Report: s.report, Answer: s.answer, Logger: s.logger})
 }
 
 // healthHandler answers the kubelet's probes.
-func (a *App) healthHandler() *http.ServeMux {
+func (s *server) healthHandler() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.Handle("GET /healthz", a.health)
-	mux.HandleFunc("GET /readyz", a.status.readyz)
+	mux.Handle("GET /healthz", s.health)
+	mux.HandleFunc("GET /readyz", s.status.readyz)
 	return mux
 }

@@ -28,14 +28,14 @@ func serving(t *testing.T, authority *authtest.Authority, webConfig string) (s *
 	_, _, cert, key := authority.Issue("server", false)
 	dir = authtest.WriteFiles(t, map[string]string{"web.yaml": webConfig, "tls.crt": cert, "tls.key": key, "ca.crt": authority.PEM})
 	s = newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
-	_ = s.listener.Close()
+	_ = s.server.listener.Close()
 	s.options.WebConfigFile, s.options.HealthListen = filepath.Join(dir, "web.yaml"), "127.0.0.1:0"
-	if err := s.listen(); err != nil {
+	if err := s.server.listen(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, end := context.WithCancel(t.Context())
 	t.Cleanup(end)
-	s.serve(ctx)
+	s.server.serve(ctx)
 	return s, dir
 }
 
@@ -85,7 +85,7 @@ func TestMetricsNeedTheLoginOfTheWebConfiguration(t *testing.T) {
 		t.Errorf("without TLS: %d %s", status, text)
 	}
 	// The kubelet has no credentials, and needs none.
-	health := "http://" + s.healthListener.Addr().String()
+	health := "http://" + s.server.healthListener.Addr().String()
 	if status, text := get(client, health+"/healthz", "", ""); status != http.StatusOK {
 		t.Errorf("/healthz: %d %s", status, text)
 	}
@@ -173,15 +173,15 @@ func TestProfilesAreServedOnlyWhereNobodyElseReachesThem(t *testing.T) {
 
 func TestProfilesHaveAPortOfTheirOwn(t *testing.T) {
 	s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
-	_ = s.listener.Close()
+	_ = s.server.listener.Close()
 	s.options.PprofAddress = "127.0.0.1:0"
-	if err := s.listen(); err != nil {
+	if err := s.server.listen(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
-	s.serve(ctx)
-	profiles := "http://" + s.pprofListener.Addr().String()
+	s.server.serve(ctx)
+	profiles := "http://" + s.server.pprofListener.Addr().String()
 	for url, want := range map[string]int{
 		profiles + "/debug/pprof/":                    http.StatusOK,
 		profiles + "/debug/pprof/heap":                http.StatusOK,
@@ -218,17 +218,17 @@ func (m *stuckMetrics) Gather() ([]*dto.MetricFamily, error) {
 // the port, the kubelet's probes are answered at once.
 func TestHealthDoesNotWaitForTheMetrics(t *testing.T) {
 	s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
-	_ = s.listener.Close()
+	_ = s.server.listener.Close()
 	metrics := &stuckMetrics{Metrics: s.options.Metrics, gathering: make(chan struct{}, 1), release: make(chan struct{})}
 	s.options.Metrics = metrics
 	s.options.HealthListen = "127.0.0.1:0"
-	if err := s.listen(); err != nil {
+	if err := s.server.listen(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	defer close(metrics.release)
-	s.serve(ctx)
+	s.server.serve(ctx)
 	for i := range 400 {
 		c, err := net.Dial("tcp", s.Address())
 		if err != nil {
@@ -241,7 +241,7 @@ func TestHealthDoesNotWaitForTheMetrics(t *testing.T) {
 	}
 	<-metrics.gathering
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	if status, text := get(client, "http://"+s.healthListener.Addr().String()+"/healthz", "", ""); status != http.StatusOK {
+	if status, text := get(client, "http://"+s.server.healthListener.Addr().String()+"/healthz", "", ""); status != http.StatusOK {
 		t.Errorf("/healthz: %d %s", status, text)
 	}
 }
@@ -253,12 +253,12 @@ func TestNoPortIsLeftOpenIfOneIsTaken(t *testing.T) {
 	}
 	defer taken.Close()
 	s := newStarter(t, policyOf("one", ""), cloudsOf("hunter2"))
-	_ = s.listener.Close()
+	_ = s.server.listener.Close()
 	s.options.HealthListen, s.options.PprofAddress = "127.0.0.1:0", taken.Addr().String()
-	if err := s.listen(); err == nil || !strings.HasPrefix(err.Error(), "--pprof-address "+s.options.PprofAddress+": listen tcp") {
+	if err := s.server.listen(); err == nil || !strings.HasPrefix(err.Error(), "--pprof-address "+s.options.PprofAddress+": listen tcp") {
 		t.Fatalf("got %v", err)
 	}
-	for _, listener := range []net.Listener{s.listener, s.healthListener} {
+	for _, listener := range []net.Listener{s.server.listener, s.server.healthListener} {
 		if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%s is open: %v", listener.Addr(), err)
 		}

@@ -23,38 +23,37 @@ import (
 
 // begin puts the first policy into force: that of the file, or the last good one
 // while the file is bad. It fails if neither can be used.
-func (a *App) begin(ctx context.Context) (*reloader, error) {
-	if err := a.findCluster(ctx); err != nil {
-		return nil, err
+func (r *reloader) begin(ctx context.Context) error {
+	if err := r.findCluster(ctx); err != nil {
+		return err
 	}
-	kept, err := a.loadKept(ctx)
+	kept, err := r.loadKept(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	r := newReloader(a)
-	if err := r.begin(kept); err != nil {
-		return nil, err
+	if err := r.choose(kept); err != nil {
+		return err
 	}
-	a.cluster = cmp.Or(a.policy.Load().ClusterID, a.clusterUID)
-	if !a.options.KeepCredentials {
+	r.cluster = cmp.Or(r.policy.Load().ClusterID, r.clusterUID)
+	if !r.options.KeepCredentials {
 		kept.Credentials = nil
 	}
-	a.pool = backends.NewPool(backends.PoolOptions{
-		Warn:     func(backend, message string) { a.logger.Warn(message, "backend", backend) },
-		Size:     max(minClients, len(a.policy.Load().Backends)),
-		Sources:  auth.Sources{CloudsFile: a.options.CloudsFile},
-		Metrics:  a.backendMetrics,
-		MayWrite: a.mayWrite,
+	r.pool = backends.NewPool(backends.PoolOptions{
+		Warn:     func(backend, message string) { r.logger.Warn(message, "backend", backend) },
+		Size:     max(minClients, len(r.policy.Load().Backends)),
+		Sources:  auth.Sources{CloudsFile: r.options.CloudsFile},
+		Metrics:  r.backendMetrics,
+		MayWrite: r.mayWrite,
 		Kept:     kept.Credentials,
 	})
-	return r, a.checkCloudsFile(kept.Credentials)
+	return r.checkCloudsFile(kept.Credentials)
 }
 
 // findCluster determines the default of the cluster ID that is stamped on volumes.
-func (a *App) findCluster(ctx context.Context) error {
-	return a.insist(ctx, "Cannot read the cluster's ID yet; trying again", func() (err error) {
-		a.clusterUID, err = objects.ClusterUID(ctx, a.client)
-		a.lastGood.ClusterUID = a.clusterUID
+func (r *reloader) findCluster(ctx context.Context) error {
+	return r.insist(ctx, "Cannot read the cluster's ID yet; trying again", func() (err error) {
+		r.clusterUID, err = objects.ClusterUID(ctx, r.client)
+		r.lastGood.ClusterUID = r.clusterUID
 		return err
 	})
 }
@@ -67,16 +66,16 @@ const maxLoadAttempts = 3
 // loadKept reads the last good policy and credentials. A replica that cannot read them
 // goes on without them if its policy file is good, or if waiting is of no use because
 // it lacks the right to read them.
-func (a *App) loadKept(ctx context.Context) (kept lastgood.Kept, err error) {
+func (r *reloader) loadKept(ctx context.Context) (kept lastgood.Kept, err error) {
 	tries := 0
-	err = a.insist(ctx, "Cannot read the last good policy yet; trying again", func() (err error) {
+	err = r.insist(ctx, "Cannot read the last good policy yet; trying again", func() (err error) {
 		tries++
-		if kept, err = a.lastGood.Load(ctx); err == nil {
+		if kept, err = r.lastGood.Load(ctx); err == nil {
 			return nil
 		}
 		goOn := apierrors.IsForbidden(err)
 		if !goOn && tries >= maxLoadAttempts {
-			_, _, refused := a.readPolicy()
+			_, _, refused := r.readPolicy()
 			goOn = refused == nil
 		}
 		if !goOn {
@@ -86,21 +85,21 @@ func (a *App) loadKept(ctx context.Context) (kept lastgood.Kept, err error) {
 		return nil
 	})
 	if kept.Unusable != nil {
-		a.logger.Warn("The last good policy and credentials cannot be used, so this replica cannot start with bad files", "in", a.lastGood.String(), "error", kept.Unusable)
+		r.logger.Warn("The last good policy and credentials cannot be used, so this replica cannot start with bad files", "in", r.lastGood.String(), "error", kept.Unusable)
 	}
 	return kept, err
 }
 
 // insist tries until it succeeds or the context ends: the API server may not be up yet,
 // for example after a restart of the whole cluster.
-func (a *App) insist(ctx context.Context, warning string, try func() error) error {
+func (r *reloader) insist(ctx context.Context, warning string, try func() error) error {
 	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 20, Cap: 15 * time.Second}
 	for {
 		err := try()
 		if err == nil {
 			return nil
 		}
-		a.logger.Warn(warning, "error", err)
+		r.logger.Warn(warning, "error", err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -111,42 +110,41 @@ func (a *App) insist(ctx context.Context, warning string, try func() error) erro
 
 // keptPolicy checks the last good policy like a policy file. Relative file names in it
 // are resolved as they would be in the file.
-func (a *App) keptPolicy(kept lastgood.Kept) (*policy.Policy, error) {
+func (r *replica) keptPolicy(kept lastgood.Kept) (*policy.Policy, error) {
 	err := kept.Unusable
 	if err == nil {
 		if len(kept.Policy) == 0 {
-			return nil, fmt.Errorf("no earlier policy is kept in %s that could be used instead", a.lastGood)
+			return nil, fmt.Errorf("no earlier policy is kept in %s that could be used instead", r.lastGood)
 		}
 		var found *policy.Policy
-		if found, err = policy.Parse(kept.Policy, a.options.PolicyFile, a.options.Protocols.Describe()); err == nil {
+		if found, err = policy.Parse(kept.Policy, r.options.PolicyFile, r.options.Protocols.Describe()); err == nil {
 			return found, nil
 		}
 		var mistakes policy.ErrorList
 		if errors.As(err, &mistakes) {
 			for i := range mistakes {
-				mistakes[i].Source = a.lastGood.String()
+				mistakes[i].Source = r.lastGood.String()
 			}
 		}
 	}
-	return nil, fmt.Errorf("the last good policy, kept in %s, cannot be used either: %w", a.lastGood, err)
+	return nil, fmt.Errorf("the last good policy, kept in %s, cannot be used either: %w", r.lastGood, err)
 }
 
-// begin chooses the first policy.
-func (r *reloader) begin(kept lastgood.Kept) error {
-	a := r.app
-	revision, next, refused := a.readPolicy()
-	before, unusable := a.keptPolicy(kept)
+// choose puts the first policy into force.
+func (r *reloader) choose(kept lastgood.Kept) error {
+	revision, next, refused := r.readPolicy()
+	before, unusable := r.keptPolicy(kept)
 	if refused == nil && before != nil {
-		refused = a.sameCluster(before, next)
+		refused = r.sameCluster(before, next)
 	}
 	switch {
 	case refused == nil:
-		a.putInForce(next)
+		r.putInForce(next)
 		r.accept(revision)
 	case before != nil:
-		a.fromKept.Store(true)
-		a.putInForce(before)
-		a.reloads.inForce(before.Revision())
+		r.fromKept.Store(true)
+		r.putInForce(before)
+		r.reloads.inForce(before.Revision())
 		r.refuse(revision, refused)
 	default:
 		return errors.Join(refused, unusable)
@@ -157,8 +155,8 @@ func (r *reloader) begin(kept lastgood.Kept) error {
 // checkCloudsFile makes sure that a replica has credentials: if the file of
 // --clouds-file cannot be read, those that are kept must serve at least one
 // backend that needs it.
-func (a *App) checkCloudsFile(kept map[string][]byte) error {
-	path := a.options.CloudsFile
+func (r *reloader) checkCloudsFile(kept map[string][]byte) error {
+	path := r.options.CloudsFile
 	if path == "" {
 		return nil
 	}
@@ -170,7 +168,7 @@ func (a *App) checkCloudsFile(kept map[string][]byte) error {
 	if errors.As(err, &pathError) {
 		err = pathError.Err
 	}
-	p := a.policy.Load()
+	p := r.policy.Load()
 	var needing, unusable []string
 	for i := range p.Backends {
 		backend := &p.Backends[i]
@@ -182,16 +180,16 @@ func (a *App) checkCloudsFile(kept map[string][]byte) error {
 		if !ok {
 			continue
 		}
-		failure := backends.UsableKept(wiring.BackendConfig(p, backend, a.cluster), text)
+		failure := backends.UsableKept(wiring.BackendConfig(p, backend, r.cluster), text)
 		if failure == nil {
 			return nil // The reloader reports which backends lack credentials.
 		}
 		unusable = append(unusable, fmt.Sprintf("; those of %s cannot be used: %s", backend.Name, failure))
 	}
 	if len(needing) == 0 {
-		a.logger.Warn("--clouds-file cannot be read; the policy does not need it", "file", path, "error", err)
+		r.logger.Warn("--clouds-file cannot be read; the policy does not need it", "file", path, "error", err)
 		return nil
 	}
 	return fmt.Errorf("--clouds-file %s cannot be read: %w; these backends log in with its entries: %s; nothing is in force, because no usable credentials for them are kept in %s%s: mount the file, or correct the flag",
-		path, err, strings.Join(needing, ", "), a.lastGood, strings.Join(unusable, ""))
+		path, err, strings.Join(needing, ", "), r.lastGood, strings.Join(unusable, ""))
 }

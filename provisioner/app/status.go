@@ -13,7 +13,6 @@ import (
 // status serves health, readiness, metrics and a page for people. Leaders and followers
 // serve them alike.
 type status struct {
-	app    *App
 	leader prometheus.Gauge
 
 	mu      sync.Mutex
@@ -26,9 +25,8 @@ type status struct {
 	unreadable map[string]error
 }
 
-func newStatus(a *App, registry prometheus.Registerer) *status {
+func newStatus(build Build, registry prometheus.Registerer) *status {
 	s := &status{
-		app:        a,
 		unreadable: map[string]error{},
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "standalone_cinder_leader",
@@ -39,7 +37,7 @@ func newStatus(a *App, registry prometheus.Registerer) *status {
 		Name: "standalone_cinder_build_info",
 		Help: "1, with the version, its commit and the version of Go as labels.",
 	}, []string{"version", "revision", "goversion"})
-	info.WithLabelValues(a.options.Build.Version, a.options.Build.Commit, a.options.Build.GoVersion).Set(1)
+	info.WithLabelValues(build.Version, build.Commit, build.GoVersion).Set(1)
 	registry.MustRegister(s.leader, info)
 	return s
 }

@@ -33,7 +33,7 @@ func started(t *testing.T) (*starter, *http.ServeMux) {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	s.handleReports(mux)
+	s.server.handleReports(mux)
 	return s, mux
 }
 

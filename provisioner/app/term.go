@@ -68,16 +68,16 @@ func (t *term) credentialsChanged(backends []string) {
 // termCtx ends with the lease and cuts off requests under way. runTerm returns when
 // nothing of this term is running. changed is when an earlier leader can have changed
 // something for the last time.
-func (a *App) runTerm(stop, termCtx context.Context, fence func() error, changed time.Time) error {
-	a.status.setLeading(true)
-	defer a.status.setLeading(false)
-	a.dialer.StopBatching()
-	defer a.dialer.StartBatching()
+func (e *elector) runTerm(stop, termCtx context.Context, fence func() error, changed time.Time) error {
+	e.status.setLeading(true)
+	defer e.status.setLeading(false)
+	e.dialer.StopBatching()
+	defer e.dialer.StartBatching()
 	termCtx, cut := context.WithCancel(termCtx)
 	defer cut()
-	a.leads.Store(&leadership{ctx: termCtx, fence: fence})
-	defer a.leads.Store(&leadership{ctx: termCtx, fence: notLeading})
-	a.logger.Info("Leading", "identity", a.identity)
+	e.leads.Store(&leadership{ctx: termCtx, fence: fence})
+	defer e.leads.Store(&leadership{ctx: termCtx, fence: notLeading})
+	e.logger.Info("Leading", "identity", e.identity)
 
 	stop, handOver := context.WithCancel(stop)
 	defer handOver()
@@ -86,7 +86,7 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error, changed
 	defer stopWork()
 	defer context.AfterFunc(stop, stopWork)()
 
-	t := a.newTerm(work, termCtx, fence, handOver)
+	t := e.newTerm(work, termCtx, fence, handOver)
 	t.backends.changed = changed
 	counted, err := t.informers.follow(t.provisioner, t.protector, t.snapshots)
 	if err != nil {
@@ -104,22 +104,22 @@ func (a *App) runTerm(stop, termCtx context.Context, fence func() error, changed
 	if !cache.WaitForCacheSync(work.Done(), counted, held) {
 		return t.informers.release()
 	}
-	a.leads.Store(&leadership{ctx: termCtx, fence: fence, term: t, since: time.Now()})
-	a.reportTroubles()
+	e.leads.Store(&leadership{ctx: termCtx, fence: fence, term: t, since: time.Now()})
+	e.reportTroubles()
 
-	drained := t.start(work, func() { a.noteEarlierClaims(work, t.provisioner) })
+	drained := t.start(work, func() { e.noteEarlierClaims(work, t.provisioner) })
 	<-work.Done()
 	if stop.Err() != nil {
-		a.logger.Info("Handing over: waiting for requests in flight to finish", "drainTimeout", a.options.DrainTimeout)
+		e.logger.Info("Handing over: waiting for requests in flight to finish", "drainTimeout", e.options.DrainTimeout)
 	}
 	select {
 	case <-drained:
-	case <-time.After(a.options.DrainTimeout):
-		a.logger.Warn("Drain timeout exceeded, so requests in flight are aborted; the next leader determines their outcome")
+	case <-time.After(e.options.DrainTimeout):
+		e.logger.Warn("Drain timeout exceeded, so requests in flight are aborted; the next leader determines their outcome")
 		cut()
 		<-drained
 	}
-	a.logger.Info("No longer leading", "identity", a.identity)
+	e.logger.Info("No longer leading", "identity", e.identity)
 	return t.informers.release()
 }
 
@@ -154,58 +154,58 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 
 // portNames returns a reader of the nodes' port names that says on the nodes what is
 // wrong with them.
-func (a *App) portNames() *portnames.Pools {
-	pools := portnames.New(a.client)
+func (e *elector) portNames() *portnames.Pools {
+	pools := portnames.New(e.client)
 	pools.Skipped = func(node, why string) {
-		a.recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}, corev1.EventTypeWarning, portnames.ReasonInvalidPortNames, why)
-		a.logger.Warn("A node gets no new volumes by Fibre Channel, since its port names are not known", "node", node, "error", why)
+		e.recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}, corev1.EventTypeWarning, portnames.ReasonInvalidPortNames, why)
+		e.logger.Warn("A node gets no new volumes by Fibre Channel, since its port names are not known", "node", node, "error", why)
 	}
 	return pools
 }
 
 // newTerm makes everything that a leader needs, but starts nothing. handOver ends the
 // term as a stop of the process does.
-func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOver func()) *term {
+func (e *elector) newTerm(work, termCtx context.Context, fence func() error, handOver func()) *term {
 	t := &term{
 		backends: &termBackends{
-			policy:     a.policy.Load,
-			retired:    &a.retired,
-			cluster:    a.cluster,
-			pool:       a.pool,
-			metrics:    a.backendMetrics,
+			policy:     e.policy.Load,
+			retired:    &e.retired,
+			cluster:    e.cluster,
+			pool:       e.pool,
+			metrics:    e.backendMetrics,
 			fence:      fence,
-			readLag:    a.options.ReadLag,
+			readLag:    e.options.ReadLag,
 			termCtx:    termCtx,
-			logger:     a.logger,
-			nodes:      a.portNames(),
-			watchQueue: func(name string) { a.watchQueue(work, name) },
+			logger:     e.logger,
+			nodes:      e.portNames(),
+			watchQueue: func(name string) { e.watchQueue(work, name) },
 			lifecycles: map[string]*termBackend{},
 		},
-		informers: a.lendInformers(),
+		informers: e.lendInformers(),
 	}
 	board := parking.NewBoard()
 	t.provisioner = provisioner.New(provisioner.Options{
-		Name:              a.options.ProvisionerName,
-		Cluster:           a.cluster,
-		ClusterUID:        a.clusterUID,
-		Namespace:         a.namespace,
-		Policy:            a.policy.Load,
+		Name:              e.options.ProvisionerName,
+		Cluster:           e.cluster,
+		ClusterUID:        e.clusterUID,
+		Namespace:         e.namespace,
+		Policy:            e.policy.Load,
 		Backends:          t.backends,
-		Mappers:           a.mappers,
-		Client:            a.client,
+		Mappers:           e.mappers,
+		Client:            e.client,
 		Snapshots:         cachedSnapshots{t},
-		SnapshotClient:    a.snapshotClient,
-		Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
-		PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
-		IndexedClaims:     a.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
-		Records:           a.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
-		Nodes:             nodeuse.New(nodeuse.Options{Client: a.client, Caches: a.nodes.caches()}),
-		LabelsOfNode:      a.nodes.labelsOf,
-		AttributesClass:   a.attributesClass(),
-		Namespaces:        a.factory.Core().V1().Namespaces().Lister(),
-		Classes:           a.factory.Storage().V1().StorageClasses().Lister(),
-		Recorder:          a.recorder,
-		Workers:           a.options.Workers,
+		SnapshotClient:    e.snapshotClient,
+		Claims:            e.factory.Core().V1().PersistentVolumeClaims().Lister(),
+		PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Lister(),
+		IndexedClaims:     e.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
+		Records:           e.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+		Nodes:             nodeuse.New(nodeuse.Options{Client: e.client, Caches: e.nodes.caches()}),
+		LabelsOfNode:      e.nodes.labelsOf,
+		AttributesClass:   e.attributesClass(),
+		Namespaces:        e.factory.Core().V1().Namespaces().Lister(),
+		Classes:           e.factory.Storage().V1().StorageClasses().Lister(),
+		Recorder:          e.recorder,
+		Workers:           e.options.Workers,
 		FollowupWorkers:   followupWorkers,
 		Requeue: provisioner.Requeue{
 			Claim:  func(claim *corev1.PersistentVolumeClaim) { t.informers.claims.Requeue(claim) },
@@ -218,39 +218,39 @@ func (a *App) newTerm(work, termCtx context.Context, fence func() error, handOve
 
 		Term:     termCtx,
 		Stopping: work.Done(),
-		Logger:   a.logger,
-		Metrics:  a.provisionerMetrics,
-		Tracer:   tracing.New(a.options.Traces),
+		Logger:   e.logger,
+		Metrics:  e.provisionerMetrics,
+		Tracer:   tracing.New(e.options.Traces),
 
-		Monitor:     a.monitor,
-		MaxWorkTime: a.maxWorkTime,
+		Monitor:     e.monitor,
+		MaxWorkTime: e.maxWorkTime,
 	})
-	t.snapshots = a.newSnapshots(t, board)
+	t.snapshots = e.newSnapshots(t, board)
 	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
-	t.expander = a.newExpander(t, board)
-	t.importer = a.newImporter(t, board)
-	t.auditor = a.newAuditor(t)
-	t.keeper = &keeper{app: a}
+	t.expander = e.newExpander(t, board)
+	t.importer = e.newImporter(t, board)
+	t.auditor = e.newAuditor(t)
+	t.keeper = &keeper{replica: e.replica}
 	t.protector = copies.NewProtector(copies.ProtectorOptions{
-		Resolver: t.provisioner.Sources(), Client: a.client, Claims: a.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: a.factory.Storage().V1().StorageClasses().Lister(),
-		Board: board, Logger: a.logger, Monitor: a.monitor, MaxWorkTime: a.maxWorkTime,
+		Resolver: t.provisioner.Sources(), Client: e.client, Claims: e.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: e.factory.Storage().V1().StorageClasses().Lister(),
+		Board: board, Logger: e.logger, Monitor: e.monitor, MaxWorkTime: e.maxWorkTime,
 	})
-	t.csi = a.newCSI(work, termCtx, t, handOver)
-	t.library = a.newLibrary(work, t)
+	t.csi = e.newCSI(work, termCtx, t, handOver)
+	t.library = e.newLibrary(work, t)
 	t.library.ControllerWaitGroup(&t.workers)
 	return t
 }
 
 // newLibrary makes a term's controller of the provisioning library.
-func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionController {
-	client := &library.Client{Interface: a.client, Recorder: a.recorder, Volumes: a.factory.Core().V1().PersistentVolumes().Lister(), Provisioner: a.options.ProvisionerName}
-	return controller.NewProvisionController(work, client, a.options.ProvisionerName, t.provisioner,
+func (e *elector) newLibrary(work context.Context, t *term) *controller.ProvisionController {
+	client := &library.Client{Interface: e.client, Recorder: e.recorder, Volumes: e.factory.Core().V1().PersistentVolumes().Lister(), Provisioner: e.options.ProvisionerName}
+	return controller.NewProvisionController(work, client, e.options.ProvisionerName, t.provisioner,
 		controller.LeaderElection(false),
 		controller.AdditionalProvisionerNames([]string{policy.CSIDriver}),
 		controller.ClaimsInformer(t.informers.claims),
 		controller.VolumesInformer(t.informers.volumes),
 		controller.ClassesInformer(t.informers.classes),
-		controller.Threadiness(a.options.Workers),
+		controller.Threadiness(e.options.Workers),
 		controller.RateLimiter(t.provisioner.Limiter()),
 		controller.ResyncPeriod(resyncPeriod),
 		// Never stop retrying, or a volume would be forgotten.
@@ -259,40 +259,40 @@ func (a *App) newLibrary(work context.Context, t *term) *controller.ProvisionCon
 		controller.AddFinalizer(true),
 		controller.CreateProvisionedPVBackoff(wait.Backoff{Duration: 100 * time.Millisecond, Factor: 3, Steps: 4}),
 		controller.MetricsPort(0),
-		controller.MetricsInstance(a.libraryMetrics),
+		controller.MetricsInstance(e.libraryMetrics),
 	)
 }
 
-func (a *App) newAuditor(t *term) *auditor {
+func (e *elector) newAuditor(t *term) *auditor {
 	return &auditor{
-		policy: a.policy.Load,
-		client: a.client,
+		policy: e.policy.Load,
+		client: e.client,
 		caches: objects.Caches{
-			Claims:            a.factory.Core().V1().PersistentVolumeClaims().Lister(),
-			PersistentVolumes: a.factory.Core().V1().PersistentVolumes().Lister(),
+			Claims:            e.factory.Core().V1().PersistentVolumeClaims().Lister(),
+			PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Lister(),
 		},
-		cluster:         a.cluster,
-		clusterUID:      a.clusterUID,
-		namespace:       a.namespace,
-		provisionerName: a.options.ProvisionerName,
+		cluster:         e.cluster,
+		clusterUID:      e.clusterUID,
+		namespace:       e.namespace,
+		provisionerName: e.options.ProvisionerName,
 		provisioner:     t.provisioner,
 		backends:        t.backends,
 		snapshots:       t.snapshots,
 		isGone:          t.backends.isGone,
-		metrics:         a.audits,
-		tell:            a.tell,
+		metrics:         e.audits,
+		tell:            e.tell,
 		record: func(pv *corev1.PersistentVolume, reason, message string) {
-			a.recorder.Event(pv, corev1.EventTypeWarning, reason, message)
+			e.recorder.Event(pv, corev1.EventTypeWarning, reason, message)
 		},
-		warn: a.logger.Warn,
+		warn: e.logger.Warn,
 	}
 }
 
 // noteEarlierClaims lists the claims that exist when the term begins. It sends the
 // request now, to the server that granted the lease.
-func (a *App) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner) {
+func (e *elector) noteEarlierClaims(ctx context.Context, p *provisioner.Provisioner) {
 	for {
-		earlier, err := objects.ListEarlierClaims(ctx, a.client)
+		earlier, err := objects.ListEarlierClaims(ctx, e.client)
 		if err == nil {
 			p.NoteEarlier(earlier)
 			return
@@ -312,18 +312,18 @@ type termInformers struct {
 	attributes, reports *termInformer
 }
 
-func (a *App) lendInformers() termInformers {
-	own := a.processInformers()
+func (e *elector) lendInformers() termInformers {
+	own := e.processInformers()
 	lent := termInformers{
-		volumes:     a.lend(own.volumes),
-		claims:      a.lend(own.claims),
-		namespaces:  a.lend(own.namespaces),
-		classes:     a.lend(own.classes),
-		nodes:       a.lend(own.nodes),
-		attachments: a.lend(own.attachments),
+		volumes:     e.lend(own.volumes),
+		claims:      e.lend(own.claims),
+		namespaces:  e.lend(own.namespaces),
+		classes:     e.lend(own.classes),
+		nodes:       e.lend(own.nodes),
+		attachments: e.lend(own.attachments),
 	}
 	if own.attributes != nil {
-		lent.attributes, lent.reports = a.lend(*own.attributes), a.lend(*own.reports)
+		lent.attributes, lent.reports = e.lend(*own.attributes), e.lend(*own.reports)
 	}
 	return lent
 }

@@ -1,5 +1,6 @@
-// Package commands contains the commands, other than run, that read clusters and map
-// connections.
+// Package commands contains the commands, other than run, that read or change a cluster
+// and map connections. They run beside the leader with the rights of an operator, use the
+// features and the proofs, and know neither the hub nor a term. main calls them.
 package commands
 
 import (
