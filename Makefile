@@ -17,50 +17,12 @@ RENDERERS = $(shell sed -n 's/^\t\(helm\|kustomize\) *= "\(.*\)"$$/\2/p' test/de
 # The available minors of the control plane, each in a nested module.
 CONTROLPLANES := test/controlplane/binaries
 MINORS := $(shell ls $(CONTROLPLANES) | sort -V)
-# What an API server of another minor might treat differently: the manifests and
-# their RBAC, volumes of each kind and access mode, a change of leader.
-OLDEST_TESTS := TestManifestsAreAcceptedByTheAPIServer TestAccountMayChangeOnlyWhatItMade TestMappedConnectionsAreAcceptedByTheAPIServer \
-  TestClaimsOfTwoTenantsBindAndDeleteWithoutResidue TestVolumesOfEveryShape \
-  TestClaimsThatCannotBeHonoredSayWhy TestConnectionsThatCannotBeMappedAreUndone \
-  TestKilledLeaderLosesAndDoublesNothing TestStoppedLeaderHandsOver
 
-# Tests that take minutes each: every kind of fault at every step of a claim's
-# life, every hostile answer to every request, and tests that need thousands of claims or
-# volumes. Tests of outages, lost leaders, changes under way and long waits take half a
-# minute or more. FAULT_SAMPLE=3 runs a third of the cases of the crash matrices and of
-# the hostile tables.
-FAULT_TESTS := TestCrashMatrix TestCrashMatrixOfAMember TestCrashMatrixOfExpansions TestCrashMatrixOfSnapshots \
-  TestCrashMatrixOfImports TestCrashMatrixOfTenantsImports TestCrashMatrixOfRetypes TestCrashMatrixOfRebinds TestCrashMatrixOfAbandonedSnapshots TestCrashMatrixOfAttachments TestCrashMatrixOfLostNodes TestCrashMatrixOfSidecarCalls \
-  TestCrashMatrixOfModeCSI TestSplitBrain TestThousandClaimsKeepToEveryQuota \
-  TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges TestHandOverAtTwentyThousandVolumes \
-  TestHostileTable TestHostileTableOfNodes TestNoAnswerTakesMuchMemory TestWorstClaimsAndSnapshotsTakeLittleMemory
-OUTAGE_TESTS := TestBackendsOfOneProject TestNextBackendServesWhileTheFirstIsDown TestOutageIsWaitedOutWithoutRetries \
-  TestKilledLeaderLosesAndDoublesNothing TestPausedLeaderChangesNothingUntilItLeadsAgain TestStartWaitsForTheAPIServer \
-  TestBadCredentialsFileLetsReplicasStart TestBadPolicyLetsReplicasStart TestLostAnswersMakeNoSecondVolume \
-  TestVolumesThatTheirBackendDoesNotShowAreKept TestWhatHindersADeletionIsToldAndSurvived \
-  TestEscapeByANamespaceMadeAnewGetsNothingOfTheOldOwner TestEscapeThroughALabelTakenDuringAnOutage \
-  TestExpansionWhileABackendIsSilent TestRescueOfReleasedVolumesIsHeard TestSnapshotsBeginWhenTheirCRDsAreInstalled \
-  TestIdleReplicasSendNoRequests TestAttachmentsSurviveTheirLeaders TestRemovedAttachmentsAreMadeAgain \
-  TestAVolumeLeavesALostNode TestGrowthInModeCSISurvivesItsLeader TestSnapshotsOfClaimsInModeCSI \
-  TestCSISanityOfSnapshots TestFullZoneSendsAClaimToTheNext TestSchedulerSendsThePodWhereThereIsRoom \
-  TestStatusCommandsAskProtectedReplicas TestQuotaOfModeCSIHoldsWhileTheLeaderChanges TestRotatedCredentialsFailNoClaim \
-  TestBrokenCredentialsFileKeepsTheOldOnes TestVolumesOfARemovedBackendAreStillDeleted TestSourceOutlivesItsClone \
-  TestCopiesOfEveryShape TestEscapeThroughALabelChangedBetweenAttemptsLeavesNothingHalf \
-  TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom TestEscapeThroughALabelChangedWhileCinderMakesTheVolumeIsFinished \
-  TestStatusCommandsAskTheLeader TestStoppedLeaderHandsOver TestReloadAdmitsWhatWasDenied TestReconfiguredBackendIsUsedAtOnce \
-  TestVolumeIsLeftToTheNodesThatUseIt TestCindersOwnQuotaSendsClaimsOn TestSnapshotQuotaReturnsWhenRoomIsFreed \
-  TestDamagedLastGoodIsToldAndRepaired TestCredentialsOfAnEarlierAttemptAreReplaced TestRebindsOfEveryKind TestMistakesWithKeptSnapshots TestReboundVolumesAndTheirSidecars TestRebindsAreProvedInEveryMode \
-  TestClaimThatWasNeverBoundGetsNoVolumeBack
 # Tests that build or run other programs, which Go's cache of test results does
 # not see. Continuous integration uses no cached result at all.
 PROGRAM_TESTS := ./test/integration . ./backends/auth ./test/docs ./test/harness ./test/controlplane ./test/controlplane/cmd/controlplane
-empty :=
-space := $(empty) $(empty)
-pattern = ^($(subst $(space),|,$(strip $(1))))$$
-FAULT_PATTERN := $(call pattern,$(FAULT_TESTS))
-OUTAGE_PATTERN := $(call pattern,$(OUTAGE_TESTS))
-# TestControlPlane tests only the control plane, which the integration tests use anyway.
-SLOW_PATTERN := $(call pattern,$(FAULT_TESTS) $(OUTAGE_TESTS) TestControlPlane)
+# A comment of each test says when it runs (test/tier). Without a pattern, every test would.
+tests-of = '$(or $(shell $(GO) run ./test/tier $(1)),$(error no pattern for the tests of $(1)))'
 
 .PHONY: help build demo test render monitoring faults test-oldest e2e browser bench chaos release release-check vulncheck lint fresh
 
@@ -77,14 +39,14 @@ demo: ## see it work: a local control plane, simulated Cinder, three replicas (K
 test: ## unit and integration tests, except those of make faults and make render
 	@echo "building the control plane for the tests (5 to 15 minutes on two cores the first time), then testing for 5 minutes; what has not changed since is not tested again"
 	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
-	$(GO) test $(RACE) $(if $(CI),-count=1) -timeout 30m -skip '$(FAULT_PATTERN)' \
+	$(GO) test $(RACE) $(if $(CI),-count=1) -timeout 30m -skip $(call tests-of,matrix) \
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PROGRAM_TESTS) ./test/deploy ./test/install)")
 	@# The race detector allocates, too.
 	$(if $(RACE),$(GO) test $(if $(CI),-count=1) ./test/budgets)
 	cd test/csisanity && $(GO) test $(if $(CI),-count=1) .
 	@# The minor is chosen once.
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
-	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 6 -skip '$(SLOW_PATTERN)' $(PROGRAM_TESTS)
+	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 6 -skip $(call tests-of,matrix outage apart) $(PROGRAM_TESTS)
 
 render: ## render the chart and the kustomizations, lint the chart, and follow the README and the tutorial
 	@echo "building Helm, kustomize and kubectl (5 minutes on two cores the first time), and the control plane if make test did not; then 5 minutes"
@@ -96,11 +58,9 @@ monitoring: ## evaluate the alerts with Prometheus' engine, and check the dashbo
 	cd test/monitoring && $(GO) test -count=1 -timeout 10m .
 
 faults: ## outages, the crash matrices, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (22 minutes on two cores with FAULT_SAMPLE=12, much longer without)
-	@for test in $(FAULT_TESTS) $(OUTAGE_TESTS); do grep -qr "^func $$test(" test/integration test/scale test/contract backends/cinder || \
-	  { echo "faults: $$test does not exist: name its successor in the Makefile"; exit 1; }; done
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
-	  $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -run '$(OUTAGE_PATTERN)' ./test/integration && \
-	  $(GO) test $(RACE) -count=1 -timeout 40m -run '$(FAULT_PATTERN)' ./test/integration ./test/scale ./test/contract
+	  $(GO) test $(RACE) -count=1 -timeout 30m -parallel 4 -run $(call tests-of,outage) ./test/integration && \
+	  $(GO) test $(RACE) -count=1 -timeout 40m -run $(call tests-of,matrix) ./test/integration ./test/scale ./test/contract
 	$(GO) test -count=1 -timeout 10m -run '^TestControlPlane$$' ./test/controlplane
 	@# The race detector would only make these slower: one goroutine each.
 	$(GO) test -count=1 -run '^TestNoAnswerTakesMuchMemory$$' ./backends/cinder
@@ -109,11 +69,9 @@ faults: ## outages, the crash matrices, split brain, a thousand claims, 20,000 v
 test-oldest: export KUBERNETES = $(firstword $(MINORS))
 test-oldest: export CONTROLPLANE_BINARY =
 test-oldest: ## the tests that depend on the API server, on the oldest minor (or on KUBERNETES=MINOR from the command line)
-	@for test in $(OLDEST_TESTS); do grep -q "^func $$test(" test/integration/*_test.go || \
-	  { echo "test-oldest: test/integration has no $$test: name its successor in the Makefile"; exit 1; }; done
 	@echo "building the control plane of Kubernetes $(KUBERNETES) (about 5 minutes on two cores the first time), then testing for 2 minutes"
 	$(GO) run ./test/controlplane/cmd/controlplane -build-only
-	tests=$$(echo $(OLDEST_TESTS)) && $(GO) test $(RACE) -count=1 -timeout 15m -run "^($${tests// /|})$$" ./test/integration
+	$(GO) test $(RACE) -count=1 -timeout 15m -run $(call tests-of,oldest) ./test/integration
 	$(GO) test -count=1 -timeout 10m -run '^TestControlPlane$$' ./test/controlplane
 
 # In front of real Cinder, all attacks of the hostile server take half an hour.

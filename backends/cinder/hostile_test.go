@@ -24,6 +24,8 @@ const most = 64 << 20
 
 // TestNoAnswerTakesMuchMemory sends the worst answers to every kind of request:
 // the most JSON values for a byte, the longest texts, compressed or not.
+//
+//tier:matrix
 func TestNoAnswerTakesMuchMemory(t *testing.T) {
 	list := func(ctx context.Context, c *Client) error {
 		return c.ListVolumes(ctx, VolumeQuery{PageSize: 1000, Keep: func(key string) bool { return strings.HasPrefix(key, "ours/") }}, func([]Volume) bool { return true })

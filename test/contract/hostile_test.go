@@ -67,6 +67,8 @@ func TestHostileServerBeforeRealCinder(t *testing.T) {
 // TestHostileTable lets the lifecycle meet every attack at every operation of the
 // simulator. The attacks come one after the other, so that each can be held to account
 // for the memory it takes. FAULT_SAMPLE=3 makes each at a third of the operations.
+//
+//tier:matrix
 func TestHostileTable(t *testing.T) {
 	for _, target := range simulatorTargets(t, 0) {
 		t.Run(target.Name, func(t *testing.T) {

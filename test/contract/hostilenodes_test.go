@@ -28,6 +28,8 @@ var attackedOnNodes = []string{"volume.get", "version.get", "attachment.create",
 // volume, what was detached is detached, and nobody else's attachment is touched.
 // Afterwards the same calls, repeated, leave nothing. FAULT_SAMPLE=3 makes a third of
 // the attacks.
+//
+//tier:matrix
 func TestHostileTableOfNodes(t *testing.T) {
 	target := simulatorTargets(t, 0)[0].ready(t)
 	sampled := sample.New(t)

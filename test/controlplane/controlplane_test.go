@@ -92,6 +92,8 @@ func bound(client kubernetes.Interface, namespace, name, volume string) func(con
 
 // TestControlPlane uses one control plane for everything that does not need one
 // of its own. The subtests run in the given order, since some end components.
+//
+//tier:apart
 func TestControlPlane(t *testing.T) {
 	plane := startForTest(t, Options{Scheduler: true})
 	client := clientFrom(t, plane.KubeconfigPath())

@@ -118,6 +118,8 @@ func TestClonesThatAreDenied(t *testing.T) {
 
 // TestSourceOutlivesItsClone: a source that is deleted while it is copied stays
 // until the clone is served, over a change of the leader too.
+//
+//tier:outage
 func TestSourceOutlivesItsClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "outlive", cindersim.Options{CreateDelay: 3 * time.Second})

@@ -153,6 +153,7 @@ const (
 	attempts = 3
 )
 
+//tier:matrix
 func TestCrashMatrix(t *testing.T) {
 	first := crashMatrix(t, &matrix{name: "crash", options: siteOptions{workflow: "reserve"}})
 	// The other workflow differs by its own steps.
@@ -165,6 +166,8 @@ func TestCrashMatrix(t *testing.T) {
 // asks: a member of a project is shown less of an attachment than the
 // administrator that noauth makes of everybody, and a repeated os-attach is
 // answered differently. Logging in is a step, too.
+//
+//tier:matrix
 func TestCrashMatrixOfAMember(t *testing.T) {
 	for _, workflow := range []string{"reserve", "attachment"} {
 		crashMatrix(t, &matrix{name: "member-" + workflow, options: siteOptions{workflow: workflow, keystone: true}, only: func(c crash) bool {

@@ -425,6 +425,8 @@ func TestVolumesOfOtherProtocolsAreAttached(t *testing.T) {
 // TestAttachmentsSurviveTheirLeaders: while twenty volumes are attached and detached,
 // leaders are killed and paused. Each volume ends with the one attachment that it
 // should have, or with none, and a replica that does not lead says so.
+//
+//tier:outage
 func TestAttachmentsSurviveTheirLeaders(t *testing.T) {
 	w := newWorld(t, "csileader", cindersim.Options{Latency: 30 * time.Millisecond})
 	const volumes = 20

@@ -103,6 +103,8 @@ type callSite struct {
 // late or doubled, at every step of a call of csi-resizer and of csi-snapshotter. The
 // call is repeated as they repeat it, is never refused for good, and has its effect
 // once; the ledger counts exactly that, and the volume is otherwise unchanged.
+//
+//tier:matrix
 func TestCrashMatrixOfSidecarCalls(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()

@@ -38,6 +38,8 @@ var attachSteps = []string{
 // TestCrashMatrixOfAttachments lets the leader die, and requests and answers be lost,
 // late or doubled, at every step of an attachment and of its end. When asked again,
 // the next leader ends with the one attachment that is asked for, or with none.
+//
+//tier:matrix
 func TestCrashMatrixOfAttachments(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()

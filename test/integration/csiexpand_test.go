@@ -108,6 +108,8 @@ func TestClaimsInModeCSIGrow(t *testing.T) {
 // TestGrowthInModeCSISurvivesItsLeader: a leader that dies while Cinder extends a
 // volume is followed by one that counts and finishes what was begun, and asks for
 // nothing twice.
+//
+//tier:outage
 func TestGrowthInModeCSISurvivesItsLeader(t *testing.T) {
 	w := growableCSI(t, "growthcsi", "{gigabytes: 10}", cindersim.Options{ExtendDelay: 3 * time.Second})
 	replica, sidecars := w.startBeside(shortLease, suite.Resizer(w.ctx, w.provisioner))

@@ -130,6 +130,8 @@ func (c csiCluster) withMachines(w *world, nodes int) {
 // TestAVolumeLeavesALostNode: Kubernetes detaches a volume by force, and says nothing
 // about it. The volume stays attached at Cinder until the node cannot write to it, so
 // that nothing gets its address, and the lost node gets nothing more; whoever leads knows.
+//
+//tier:outage
 func TestAVolumeLeavesALostNode(t *testing.T) {
 	w := newWorld(t, "csilost", cindersim.Options{})
 	w.withCSI("{fencing: export}")

@@ -44,6 +44,8 @@ func (s sidecar) reconciled(w *world, code string) {
 // of Kubernetes with those at Cinder, makes one again that somebody removed at Cinder,
 // and touches nothing else: while all is well, when a node is gone, and when a backend
 // cannot be listed.
+//
+//tier:outage
 func TestRemovedAttachmentsAreMadeAgain(t *testing.T) {
 	w := newWorld(t, "csidrift", cindersim.Options{})
 	c, volumes := w.csi(2, 3)

@@ -22,6 +22,8 @@ import (
 // or doubled, at every step of a volume's way from a lost node to another one. However
 // that goes, no other node gets the volume before the lost one has let go of it, and
 // then it gets it.
+//
+//tier:matrix
 func TestCrashMatrixOfLostNodes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()

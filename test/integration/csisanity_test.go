@@ -25,6 +25,8 @@ func TestCSISanity(t *testing.T) {
 }
 
 // TestCSISanityOfSnapshots runs the rest of the suite.
+//
+//tier:outage
 func TestCSISanityOfSnapshots(t *testing.T) {
 	runCSISanity(t, "csisnaps", harness.SanityReplica{Focus: ofSnapshots}, "TestController")
 }

@@ -25,6 +25,8 @@ import (
 // TestSnapshotsOfClaimsInModeCSI: the real csi-snapshotter takes and deletes them beside
 // the real snapshot-controller. They count once for every leader, a claim is made from
 // one, and what was begun and forgotten while nobody led is removed.
+//
+//tier:outage
 func TestSnapshotsOfClaimsInModeCSI(t *testing.T) {
 	w := &snapshotWorld{world: csiWorldAt(t, "snapcsi", cindersim.Options{SnapshotDelay: time.Second}), class: "snapcsi-delete"}
 	w.policy = w.change("    volumeSize: {max: 10Gi}\n", "    quota: {snapshots: 2}\n    volumeSize: {max: 10Gi}\n")

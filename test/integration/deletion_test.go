@@ -111,6 +111,8 @@ var hindrances = []hindrance{
 // finalizer until the volume is gone, its events name the obstacle, volumes
 // that must not be touched are not, and the deletion continues once the
 // obstacle is removed.
+//
+//tier:outage
 func TestWhatHindersADeletionIsToldAndSurvived(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "hindered", cindersim.Options{})

@@ -22,6 +22,8 @@ import (
 // other. PersistentVolumes released meanwhile stay, with an event that explains
 // why, and are deleted when both are corrected; a leader that knows only the
 // mistake does no harm either.
+//
+//tier:outage
 func TestVolumesThatTheirBackendDoesNotShowAreKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "elsewhere", cindersim.Options{})

@@ -417,6 +417,8 @@ func TestEscapeByVolumeNameOrDataSourceGetsNothing(t *testing.T) {
 // TestEscapeByANamespaceMadeAnewGetsNothingOfTheOldOwner deletes a namespace
 // with a kept and a deleted volume, and gives its name to another tenant and
 // then to none.
+//
+//tier:outage
 func TestEscapeByANamespaceMadeAnewGetsNothingOfTheOldOwner(t *testing.T) {
 	t.Parallel()
 	w := newEscape(t, "escanew", cindersim.Options{})
@@ -482,6 +484,8 @@ func (w *world) remake(namespace string, labels map[string]string) {
 
 // TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom takes a namespace's label
 // away while its claim waits for a quota.
+//
+//tier:outage
 func TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -527,6 +531,8 @@ func TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom(t *testing.T) {
 
 // TestEscapeThroughALabelTakenDuringAnOutage takes a namespace's label away while
 // its claim waits for a backend that does not answer.
+//
+//tier:outage
 func TestEscapeThroughALabelTakenDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -599,6 +605,8 @@ func TestEscapeThroughALabelTakenWhileTheBackendIsListed(t *testing.T) {
 // TestEscapeThroughALabelChangedWhileCinderMakesTheVolumeIsFinished changes the
 // label while the create request is on its way, and while the volume is being
 // made: the claim was granted, and is served as it was granted.
+//
+//tier:outage
 func TestEscapeThroughALabelChangedWhileCinderMakesTheVolumeIsFinished(t *testing.T) {
 	t.Parallel()
 	w := newEscape(t, "escmake", cindersim.Options{CreateDelay: 2 * time.Second})
@@ -635,6 +643,8 @@ func TestEscapeThroughALabelChangedWhileCinderMakesTheVolumeIsFinished(t *testin
 // TestEscapeThroughALabelChangedBetweenAttemptsLeavesNothingHalf lets a first
 // attempt fail after its volume was made, and changes the label before the next.
 // The volume is finished for the tenant that it was made for, or it is undone.
+//
+//tier:outage
 func TestEscapeThroughALabelChangedBetweenAttemptsLeavesNothingHalf(t *testing.T) {
 	t.Parallel()
 	for name, labels := range map[string]map[string]any{

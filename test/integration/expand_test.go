@@ -274,6 +274,8 @@ func TestExpansionThatCinderRefuses(t *testing.T) {
 
 // TestExpansionWhileABackendIsSilent: the expansion waits for the backend
 // without a storm of requests, and does not delay one at another backend.
+//
+//tier:outage
 func TestExpansionWhileABackendIsSilent(t *testing.T) {
 	t.Parallel()
 	w := newExpandable(t, "growwait", cindersim.Options{})

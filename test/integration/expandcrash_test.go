@@ -40,6 +40,8 @@ var growthSteps = []step{
 // TestCrashMatrixOfExpansions lets the leader die, and requests and answers be lost, at
 // every step of an expansion. In the end the volume has the new size, once, and
 // PersistentVolume and claim say so.
+//
+//tier:matrix
 func TestCrashMatrixOfExpansions(t *testing.T) {
 	const sites = 4
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)

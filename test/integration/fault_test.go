@@ -12,6 +12,8 @@ import (
 
 // TestLostAnswersMakeNoSecondVolume injects, into every operation of a claim's
 // life, answers that are lost after their effect, and failures without effect.
+//
+//tier:outage
 func TestLostAnswersMakeNoSecondVolume(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "lost", cindersim.Options{CreateDelay: 100 * time.Millisecond, DeleteDelay: 100 * time.Millisecond})

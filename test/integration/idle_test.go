@@ -19,6 +19,8 @@ import (
 // TestIdleReplicasSendNoRequests: once the last sweep of the term is over, a leader
 // with volumes sends no request to Cinder, and it and a follower renew or read the
 // Lease and do nothing else at the API server but keep their watches.
+//
+//tier:outage
 func TestIdleReplicasSendNoRequests(t *testing.T) {
 	t.Parallel()
 	const settled, window = 105 * time.Second, 45 * time.Second

@@ -66,6 +66,8 @@ var importMishaps = []mishap{
 // effect and after, or loses request or answer, while a leader is at work. The
 // same command, run again, completes the import. Claim, PersistentVolume, Secret
 // and volume then live and end like any other.
+//
+//tier:matrix
 func TestCrashMatrixOfImports(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()

@@ -94,6 +94,8 @@ func (w *world) written(name, content string) string {
 
 // TestBadPolicyLetsReplicasStart replaces all replicas while the policy is bad,
 // each with another kind of bad file, and then repairs it.
+//
+//tier:outage
 func TestBadPolicyLetsReplicasStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "drained", cindersim.Options{})
@@ -171,6 +173,8 @@ func TestBadPolicyLetsReplicasStart(t *testing.T) {
 }
 
 // TestBadCredentialsFileLetsReplicasStart does the same with clouds.yaml.
+//
+//tier:outage
 func TestBadCredentialsFileLetsReplicasStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "lostkeys", cindersim.Options{})
@@ -266,6 +270,8 @@ func TestFirstStartWithABadFileFails(t *testing.T) {
 
 // TestDamagedLastGoodIsToldAndRepaired: what somebody edited is checked like a
 // file, and the next good start replaces it.
+//
+//tier:outage
 func TestDamagedLastGoodIsToldAndRepaired(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "damaged", cindersim.Options{})
@@ -314,6 +320,8 @@ func TestDamagedLastGoodIsToldAndRepaired(t *testing.T) {
 
 // TestStartWaitsForTheAPIServer: with a bad file, only the API server knows
 // whether the start can go on.
+//
+//tier:outage
 func TestStartWaitsForTheAPIServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "unreached", cindersim.Options{})

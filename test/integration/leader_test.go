@@ -46,6 +46,8 @@ func TestOneOfThreeReplicasProvisions(t *testing.T) {
 	w.noResidue()
 }
 
+//tier:oldest
+//tier:outage
 func TestKilledLeaderLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "kill", cindersim.Options{CreateDelay: time.Second, Latency: 20 * time.Millisecond})
@@ -71,6 +73,8 @@ func TestKilledLeaderLosesAndDoublesNothing(t *testing.T) {
 	w.noResidue()
 }
 
+//tier:oldest
+//tier:outage
 func TestStoppedLeaderHandsOver(t *testing.T) {
 	t.Parallel()
 	// Volumes take long, so that the leader is stopped while it waits for them.
@@ -114,6 +118,7 @@ func TestStoppedLeaderHandsOver(t *testing.T) {
 	w.noResidue()
 }
 
+//tier:outage
 func TestPausedLeaderChangesNothingUntilItLeadsAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "pause", cindersim.Options{CreateDelay: 500 * time.Millisecond})

@@ -22,6 +22,8 @@ import (
 
 // TestManifestsAreAcceptedByTheAPIServer applies what deploy/ contains; the replicas
 // of all tests run with its rights and under its admission policies.
+//
+//tier:oldest
 func TestManifestsAreAcceptedByTheAPIServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -44,6 +46,8 @@ func TestManifestsAreAcceptedByTheAPIServer(t *testing.T) {
 
 // TestAccountMayChangeOnlyWhatItMade attacks with the account of the program: RBAC
 // would allow every one of these requests.
+//
+//tier:oldest
 func TestAccountMayChangeOnlyWhatItMade(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "guarded", cindersim.Options{})

@@ -20,6 +20,8 @@ import (
 // TestMappedConnectionsAreAcceptedByTheAPIServer sends the PersistentVolume and
 // the Secret of every golden case of the mappers to a real API server, which
 // validates more than their types can. Nothing is stored.
+//
+//tier:oldest
 func TestMappedConnectionsAreAcceptedByTheAPIServer(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("../../mappers/testdata/*/*.golden.yaml")

@@ -31,6 +31,8 @@ import (
 // csi: whatever happens, there is one volume, available and marked, that the
 // PersistentVolume names, and one Secret; and once the claim is gone, nothing,
 // although an attachment was left at Cinder.
+//
+//tier:matrix
 func TestCrashMatrixOfModeCSI(t *testing.T) {
 	crashMatrix(t, &matrix{name: "crash-csi", options: siteOptions{workflow: "attachment", csi: true}, only: func(c crash) bool {
 		if c.phase == takingOver || c.step.reads() {
@@ -231,6 +233,8 @@ func TestClaimsInModeCSI(t *testing.T) {
 
 // TestQuotaOfModeCSIHoldsWhileTheLeaderChanges: volumes that no node has attached are
 // counted as others are.
+//
+//tier:outage
 func TestQuotaOfModeCSIHoldsWhileTheLeaderChanges(t *testing.T) {
 	t.Parallel()
 	w := csiWorld(t, "quotacsi")

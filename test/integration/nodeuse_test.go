@@ -94,6 +94,8 @@ func (w *world) gone(pv string, volume cindersim.Volume) {
 // use it. The deletion waits, names the nodes, survives a change of the leader,
 // and continues as soon as all of them have released the volume, in whatever
 // way.
+//
+//tier:outage
 func TestVolumeIsLeftToTheNodesThatUseIt(t *testing.T) {
 	t.Parallel()
 	lettingGo := map[string]func(w *world, pv string, node *corev1.Node){
@@ -178,6 +180,8 @@ func TestVolumeIsLeftToTheNodesThatUseIt(t *testing.T) {
 // TestRescueOfReleasedVolumesIsHeard: a namespace is deleted by mistake, and an
 // administrator changes the policy of all its volumes to Retain while the
 // deletions wait for their turns.
+//
+//tier:outage
 func TestRescueOfReleasedVolumesIsHeard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "rescue", cindersim.Options{})

@@ -20,6 +20,8 @@ func (w *world) fail(endpoint cindersim.Endpoint) *cindersim.Injection {
 
 // TestOutageIsWaitedOutWithoutRetries parks claims and deletions while their
 // backend does not answer, and takes them up again when it does.
+//
+//tier:outage
 func TestOutageIsWaitedOutWithoutRetries(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "outage", cindersim.Options{CreateDelay: 100 * time.Millisecond})
@@ -88,6 +90,8 @@ func (w *world) waitEventAbout(pv corev1.PersistentVolume, reason string) {
 
 // TestNextBackendServesWhileTheFirstIsDown sends new claims on, keeps those that
 // may have a volume where they are, and duplicates none over a change of leader.
+//
+//tier:outage
 func TestNextBackendServesWhileTheFirstIsDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "next", cindersim.Options{CreateDelay: 5 * time.Second})
@@ -141,6 +145,8 @@ func TestNextBackendServesWhileTheFirstIsDown(t *testing.T) {
 
 // TestCindersOwnQuotaSendsClaimsOn distinguishes Cinder's quota from the
 // policy's, and uses the next backend of the rule if there is one.
+//
+//tier:outage
 func TestCindersOwnQuotaSendsClaimsOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "full", cindersim.Options{})

@@ -15,6 +15,8 @@ import (
 // TestBackendsOfOneProject: two backends of the policy see each other's volumes.
 // Neither takes them for its own, for orphans, or for second volumes, under a
 // leader that began with them and under the next.
+//
+//tier:outage
 func TestBackendsOfOneProject(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "project", cindersim.Options{CreateDelay: 300 * time.Millisecond})

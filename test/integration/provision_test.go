@@ -12,6 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
+//tier:oldest
 func TestClaimsOfTwoTenantsBindAndDeleteWithoutResidue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "two", cindersim.Options{CreateDelay: 300 * time.Millisecond, DeleteDelay: 200 * time.Millisecond})
@@ -103,6 +104,8 @@ func checkVolume(w *world, claim corev1.PersistentVolumeClaim) {
 
 // TestCredentialsOfAnEarlierAttemptAreReplaced: an earlier attempt wrote the Secret and
 // died, and its volume's target got another password since.
+//
+//tier:outage
 func TestCredentialsOfAnEarlierAttemptAreReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "again", cindersim.Options{})

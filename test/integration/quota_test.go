@@ -16,6 +16,8 @@ import (
 // TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges looks at Cinder all the
 // time: the tenant never has more volumes than it may, and every claim that
 // there is room for is bound in the end.
+//
+//tier:matrix
 func TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges(t *testing.T) {
 	t.Parallel()
 	const limit, claims = 5, 12

@@ -814,6 +814,8 @@ func TestRebinds(t *testing.T) {
 
 // TestReboundVolumesAndTheirSidecars: the real csi-resizer and csi-snapshotter serve a
 // rebound volume as any other.
+//
+//tier:outage
 func TestReboundVolumesAndTheirSidecars(t *testing.T) {
 	// Sidecars serve every volume of the driver in a cluster, so no test runs beside.
 	ctx, cancel := context.WithTimeout(context.Background(), worldTime)
@@ -845,6 +847,8 @@ func TestReboundVolumesAndTheirSidecars(t *testing.T) {
 
 // TestRebindsOfEveryKind does the same in all ways, modes and workflows, and at the pace
 // of Kubernetes.
+//
+//tier:outage
 func TestRebindsOfEveryKind(t *testing.T) {
 	t.Parallel()
 	rebindsBy(t, "rebinds", true, rebindModes, slices.Concat(otherWays, commonWays))

@@ -84,6 +84,8 @@ func TestRebindsAreProved(t *testing.T) {
 }
 
 // TestRebindsAreProvedInEveryMode has more such cases.
+//
+//tier:outage
 func TestRebindsAreProvedInEveryMode(t *testing.T) {
 	t.Parallel()
 	rebindCasesIn(t, "reproveds", rebindModes, slices.Concat(otherCases, commonCases))
@@ -507,6 +509,8 @@ func whileNobodyLeads(ctx context.Context, s *rebindSite) error {
 // TestClaimThatWasNeverBoundGetsNoVolumeBack: somebody gives a PersistentVolume away
 // before Kubernetes has bound it to the claim that it was made for. That claim waits,
 // and is told why; a claim made anew under its name gets a volume of its own.
+//
+//tier:outage
 func TestClaimThatWasNeverBoundGetsNoVolumeBack(t *testing.T) {
 	// Not beside other tests, which need the controllers.
 	ctx, cancel := context.WithTimeout(context.Background(), worldTime)

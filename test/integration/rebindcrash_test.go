@@ -66,6 +66,8 @@ func (c rebindCell) String() string {
 // doubled, at every request of a rebind, and of the deletion of a volume that was
 // rebound. Afterwards the volume is the other claim's, once, and counts for its tenant;
 // it grows and is copied, and after its claim nothing is left.
+//
+//tier:matrix
 func TestCrashMatrixOfRebinds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()

@@ -18,6 +18,8 @@ import (
 
 // TestClaimsThatCannotBeHonoredSayWhy covers claims that are rejected before
 // any request to Cinder.
+//
+//tier:oldest
 func TestClaimsThatCannotBeHonoredSayWhy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "refuse", cindersim.Options{})
@@ -86,6 +88,8 @@ func TestNamespaceThatIsLabeledLaterIsAdmitted(t *testing.T) {
 
 // TestConnectionsThatCannotBeMappedAreUndone covers what is found out only
 // when Cinder answers.
+//
+//tier:oldest
 func TestConnectionsThatCannotBeMappedAreUndone(t *testing.T) {
 	t.Parallel()
 	types := append(drivers.DefaultVolumeTypes(),
@@ -144,6 +148,8 @@ func (w *world) allow(class string) {
 
 // TestVolumesOfEveryShape covers every access mode, block volumes, Retain, RBD
 // and multipath.
+//
+//tier:oldest
 func TestVolumesOfEveryShape(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "shape", cindersim.Options{CreateDelay: 50 * time.Millisecond,

@@ -65,6 +65,8 @@ func (w *world) change(before, after string) string {
 
 // TestReloadAdmitsWhatWasDenied denies claims for different reasons, and lets
 // one reload lift them all, on replicas that lead and that follow.
+//
+//tier:outage
 func TestReloadAdmitsWhatWasDenied(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "reload", cindersim.Options{})
@@ -145,6 +147,7 @@ func TestBadPolicyChangesNothingAndIsTold(t *testing.T) {
 	w.noResidue()
 }
 
+//tier:outage
 func TestVolumesOfARemovedBackendAreStillDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "removed", cindersim.Options{})
@@ -162,6 +165,8 @@ func TestVolumesOfARemovedBackendAreStillDeleted(t *testing.T) {
 }
 
 // TestReconfiguredBackendIsUsedAtOnce fixes a wrong endpoint by a reload.
+//
+//tier:outage
 func TestReconfiguredBackendIsUsedAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "mended", cindersim.Options{})
@@ -179,6 +184,8 @@ func TestReconfiguredBackendIsUsedAtOnce(t *testing.T) {
 
 // TestRotatedCredentialsFailNoClaim rotates a password while claims come in a
 // stream: the file changes after the password has.
+//
+//tier:outage
 func TestRotatedCredentialsFailNoClaim(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "stream", cindersim.Options{CreateDelay: 200 * time.Millisecond})
@@ -206,6 +213,8 @@ func TestRotatedCredentialsFailNoClaim(t *testing.T) {
 }
 
 // TestBrokenCredentialsFileKeepsTheOldOnes leaves a file half-written.
+//
+//tier:outage
 func TestBrokenCredentialsFileKeepsTheOldOnes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "halfway", cindersim.Options{})

@@ -23,6 +23,8 @@ const stepRetype = "cinder POST volumes/ID/action os-retype"
 // an effect and after, or loses request or answer, while a leader is at work. The same
 // command, run again, ends with the volume in use as before, under the new type. At
 // Kubernetes it only reads.
+//
+//tier:matrix
 func TestCrashMatrixOfRetypes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()

@@ -174,6 +174,8 @@ func (w *snapshotWorld) clean() {
 
 // TestSnapshotsBeginWhenTheirCRDsAreInstalled runs beside no other test, since it
 // removes the CRDs that earlier ones may have installed.
+//
+//tier:outage
 func TestSnapshotsBeginWhenTheirCRDsAreInstalled(t *testing.T) {
 	w := newSnapshotWorld(t, "snap-crds")
 	w.must(suite.RemoveSnapshots(w.ctx))
@@ -303,6 +305,7 @@ func TestRetainedSnapshotStaysAndCounts(t *testing.T) {
 	w.clean()
 }
 
+//tier:outage
 func TestSnapshotQuotaReturnsWhenRoomIsFreed(t *testing.T) {
 	t.Parallel()
 	w := newSnapshotWorld(t, "snap-quota")

@@ -84,6 +84,8 @@ func snapshotLives() []snapshotLife {
 // TestCrashMatrixOfSnapshots kills the leader before every change
 // and after every request of a snapshot's life, in turn. The next leader ends with
 // exactly one snapshot, and after the VolumeSnapshot with none.
+//
+//tier:matrix
 func TestCrashMatrixOfSnapshots(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	t.Cleanup(cancel) // after the parallel subtests
@@ -463,6 +465,8 @@ func (s *snapshotSite) crashAt(ctx context.Context, phase string, at step, verdi
 // every request while it takes up a kept snapshot, and its objects are deleted before
 // another leads. Either the snapshot goes with them, as their policy says, or it is still
 // the kept one: nothing else that carries its new stamp could ever delete it.
+//
+//tier:matrix
 func TestCrashMatrixOfAbandonedSnapshots(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	t.Cleanup(cancel) // after the parallel subtests

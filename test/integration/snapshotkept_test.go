@@ -296,6 +296,8 @@ func TestKeptSnapshotIsNamedAgain(t *testing.T) {
 // by a wrong handle, in a copy of another content, or an earlier version has called a
 // content ready. Beside the real csi-snapshotter, each is told, nothing is lost, and
 // everything can be deleted.
+//
+//tier:outage
 func TestMistakesWithKeptSnapshots(t *testing.T) {
 	w := newKeptWorld(t, "keptmistakes", true)
 	replica, _ := w.startBeside(shortLease, suite.Snapshotter(w.ctx, w.provisioner))

@@ -25,6 +25,8 @@ import (
 // TestSplitBrain makes two replicas believe that they lead: one is paused, or
 // loses the API server or Cinder, or its requests arrive after another has
 // taken over. The networks of each replica record who did what, and when.
+//
+//tier:matrix
 func TestSplitBrain(t *testing.T) {
 	scenarios := []scenario{
 		{"leader is paused and resumed", patient, func(b *brain) {

@@ -12,6 +12,8 @@ import (
 
 // TestStatusCommandsAskProtectedReplicas asks replicas with a web configuration
 // through the proxy of a real API server.
+//
+//tier:outage
 func TestStatusCommandsAskProtectedReplicas(t *testing.T) {
 	t.Parallel()
 	const (

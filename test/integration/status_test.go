@@ -160,6 +160,8 @@ func (w *statusWorld) contains(what, text string, wanted ...string) {
 
 // TestStatusCommandsAskTheLeader runs the commands with the documented rights
 // against three replicas, through the API server's proxy.
+//
+//tier:outage
 func TestStatusCommandsAskTheLeader(t *testing.T) {
 	t.Parallel()
 	w := newStatusWorld(t, "stat")

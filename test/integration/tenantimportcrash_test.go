@@ -54,6 +54,8 @@ var tenantImportMishaps = []mishap{
 // TestCrashMatrixOfTenantsImports lets the leader die, requests and answers be lost,
 // and the claim be deleted, at every change of an import for a tenant's claim. In the
 // end the claim has the volume; or the claim is gone, and the volume is free.
+//
+//tier:matrix
 func TestCrashMatrixOfTenantsImports(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()

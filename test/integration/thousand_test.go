@@ -53,6 +53,8 @@ tenants:
 // TestThousandClaimsKeepToEveryQuota files a thousand random claims of three
 // tenants, deletes some of them, and kills the leader in the middle, while every
 // limit is compared with what Cinder has.
+//
+//tier:matrix
 func TestThousandClaimsKeepToEveryQuota(t *testing.T) {
 	const claims = 1000
 	w := newWorld(t, "crowd", cindersim.Options{CreateDelay: 200 * time.Millisecond, DeleteDelay: 100 * time.Millisecond})

@@ -52,6 +52,8 @@ func (w *world) profiled() (*harness.Replica, func() int) {
 // VolumeSnapshots as the API server accepts. All are refused, and no replica keeps more
 // than a few kilobytes of each, neither the leader nor a follower, even one that starts
 // when they are there.
+//
+//tier:matrix
 func TestWorstClaimsAndSnapshotsTakeLittleMemory(t *testing.T) {
 	const (
 		each = 120 // claims, and as many VolumeSnapshots: 140 MiB

@@ -120,6 +120,8 @@ func TestVolumesAreMadeWhereTheirPodsAre(t *testing.T) {
 // TestFullZoneSendsAClaimToTheNext: Cinder accepts a create in a zone without room,
 // and the volume goes to error. The rule has a second backend, whose volumes go to
 // Cinder's default zone.
+//
+//tier:outage
 func TestFullZoneSendsAClaimToTheNext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "fullzone", cindersim.Options{Zones: []string{"nova", "az1", "az2"}})
@@ -243,6 +245,8 @@ func TestAllowedTopologiesDecideTheZone(t *testing.T) {
 // TestSchedulerSendsThePodWhereThereIsRoom: first the only node is one that no zone
 // reaches, then there is one of a full zone, then one of a zone with room. The pod
 // prefers each to the one before, so that chance has no part.
+//
+//tier:outage
 func TestSchedulerSendsThePodWhereThereIsRoom(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "resched", cindersim.Options{Zones: []string{"az1", "az2"}})

@@ -28,6 +28,8 @@ import (
 // TestHandOverAtTwentyThousandVolumes makes a follower take over a cluster of
 // 20,000 PersistentVolumes with waiting claims, and measures its peak memory
 // until the end of its first audit. It runs as in deploy/base.
+//
+//tier:matrix
 func TestHandOverAtTwentyThousandVolumes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts the program and fills a cluster")
