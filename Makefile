@@ -9,6 +9,7 @@ RACE := $(if $(shell command -v gcc cc 2>/dev/null),-race,)
 # By default, every program with the race detector sleeps for a second before it exits.
 export GORACE ?= atexit_sleep_ms=10
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
+GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 MISSPELL := github.com/golangci/misspell/cmd/misspell@v0.8.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # Helm and kustomize, at the versions that test/deploy uses.
@@ -23,6 +24,9 @@ MINORS := $(shell ls $(CONTROLPLANES) | sort -V)
 PROGRAM_TESTS := ./test/integration . ./backends/auth ./test/docs ./test/harness ./test/controlplane ./test/controlplane/cmd/controlplane
 # A comment of each test says when it runs (test/tier). Without a pattern, every test would.
 tests-of = '$(or $(shell $(GO) run ./test/tier $(1)),$(error no pattern for the tests of $(1)))'
+
+# A line for each package, then what failed and how much was tested.
+SUMMED = $(GO) run $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --
 
 .PHONY: help build demo test render monitoring faults test-oldest e2e browser bench chaos release release-check vulncheck lint fresh
 
@@ -39,14 +43,14 @@ demo: ## see it work: a local control plane, simulated Cinder, three replicas (K
 test: ## unit and integration tests, except those of make faults and make render
 	@echo "building the control plane for the tests (5 to 15 minutes on two cores the first time), then testing for 5 minutes; what has not changed since is not tested again"
 	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
-	$(GO) test $(RACE) $(if $(CI),-count=1) -timeout 30m -skip $(call tests-of,matrix) \
+	$(SUMMED) $(RACE) $(if $(CI),-count=1) -timeout 30m -skip $(call tests-of,matrix) \
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PROGRAM_TESTS) ./test/deploy ./test/install)")
 	@# The race detector allocates, too.
 	$(if $(RACE),$(GO) test $(if $(CI),-count=1) ./test/budgets)
 	cd test/csisanity && $(GO) test $(if $(CI),-count=1) .
 	@# The minor is chosen once.
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
-	  echo "testing with $$CONTROLPLANE_BINARY" && $(GO) test $(RACE) -count=1 -timeout 30m -parallel 6 -skip $(call tests-of,matrix outage apart) $(PROGRAM_TESTS)
+	  echo "testing with $$CONTROLPLANE_BINARY" && $(SUMMED) $(RACE) -count=1 -timeout 30m -parallel 6 -skip $(call tests-of,matrix outage apart) $(PROGRAM_TESTS)
 
 render: ## render the chart and the kustomizations, lint the chart, and follow the README and the tutorial
 	@echo "building Helm, kustomize and kubectl (5 minutes on two cores the first time), and the control plane if make test did not; then 5 minutes"
@@ -150,6 +154,7 @@ fresh: ## check that everything a first run downloads is still served, by downlo
 	  (cd test/install/kubectl && CGO_ENABLED=0 $(GO) list -deps . >/dev/null && $(GO) mod tidy -diff) && \
 	  $(GO) run $(GOLANGCI) version && \
 	  $(GO) run $(MISSPELL) -v && \
+	  $(GO) run $(GOTESTSUM) --version && \
 	  : getting a program into an empty module downloads what building it needs && \
 	  (cd "$$GOMODCACHE" && mkdir tools && cd tools && $(GO) mod init tools && $(GO) get $(RENDERERS)) && \
 	  set +x && served=0 && for minor in $(CONTROLPLANES)/*/; do \
