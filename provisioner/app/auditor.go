@@ -46,8 +46,8 @@ type auditor struct {
 	reported map[audit.Finding]bool
 }
 
-// run audits until the context ends. Only a leader exports the metrics.
-func (u *auditor) run(ctx context.Context) {
+// Run audits until the context ends. Only a leader exports the metrics.
+func (u *auditor) Run(ctx context.Context) {
 	defer u.metrics.forget()
 	wait := min(auditDelay, u.policy().Audit.Interval)
 	for {

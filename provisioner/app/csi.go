@@ -243,10 +243,10 @@ func (e *elector) newMaker(t *term) *createvolume.Maker {
 	})
 }
 
-// run serves until the work ends. Calls under way still get their answers, unless the
+// Run serves until the work ends. Calls under way still get their answers, unless the
 // lease is lost: then the fence keeps them from changing anything more. It returns when
 // no connection is open and no call is under way.
-func (c *csiTerm) run(work context.Context) {
+func (c *csiTerm) Run(work context.Context) {
 	c.socket.Lead(socket.Services{Identity: c.server, Controller: c.server, Intercept: c.server.Intercept})
 	var watch sync.WaitGroup
 	watch.Go(func() { c.watchAttacher(work) })

@@ -4,10 +4,9 @@ import (
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
@@ -19,6 +18,20 @@ import (
 // expandWorkers is how many volumes are extended at once. A storage array may take its
 // time, and there must be a worker for other backends and tenants.
 const expandWorkers = 16
+
+// newProtector makes a term's protection of claims that are copied.
+func (e *elector) newProtector(t *term, board *parking.Board) *copies.Protector {
+	return copies.NewProtector(copies.ProtectorOptions{
+		Resolver:    t.provisioner.Sources(),
+		Client:      e.client,
+		Claims:      e.factory.Core().V1().PersistentVolumeClaims().Lister(),
+		Classes:     e.factory.Storage().V1().StorageClasses().Lister(),
+		Board:       board,
+		Logger:      e.logger,
+		Monitor:     e.monitor,
+		MaxWorkTime: e.maxWorkTime,
+	})
+}
 
 // newExpander makes a term's expansion controller.
 func (e *elector) newExpander(t *term, board *parking.Board) *expand.Controller {
@@ -44,35 +57,6 @@ func (e *elector) newExpander(t *term, board *parking.Board) *expand.Controller 
 		Metrics:           e.expandMetrics,
 		Tracer:            tracing.New(e.options.Traces),
 	})
-}
-
-// followExpansions connects the controller to what happens in the cluster. held
-// reports that all claims that existed at the start were seen.
-func (lent termInformers) followExpansions(c *expand.Controller) (held func() bool, err error) {
-	_, err = lent.volumes.Follow(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { c.VolumeChanged(nil, object.(*corev1.PersistentVolume)) },
-		UpdateFunc: func(before, after any) {
-			c.VolumeChanged(before.(*corev1.PersistentVolume), after.(*corev1.PersistentVolume))
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	claims, err := lent.claims.Follow(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { c.ClaimSeen(object.(*corev1.PersistentVolumeClaim)) },
-		UpdateFunc: func(before, after any) {
-			c.ClaimChanged(before.(*corev1.PersistentVolumeClaim), after.(*corev1.PersistentVolumeClaim))
-		},
-		DeleteFunc: func(object any) {
-			if claim, ok := deleted[*corev1.PersistentVolumeClaim](object); ok {
-				c.ClaimGone(claim)
-			}
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	return claims.HasSynced, nil
 }
 
 const (
@@ -118,22 +102,6 @@ func (e *elector) newImporter(t *term, board *parking.Board) *claims.Controller 
 
 		ShareListings: importListings,
 	})
-}
-
-// followImports connects the controller to the claims of the cluster.
-func (lent termInformers) followImports(c *claims.Controller) error {
-	_, err := lent.claims.Follow(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { c.Consider(object.(*corev1.PersistentVolumeClaim)) },
-		UpdateFunc: func(before, after any) {
-			c.ClaimChanged(before.(*corev1.PersistentVolumeClaim), after.(*corev1.PersistentVolumeClaim))
-		},
-		DeleteFunc: func(object any) {
-			if claim, ok := deleted[*corev1.PersistentVolumeClaim](object); ok {
-				c.ClaimGone(claim)
-			}
-		},
-	})
-	return err
 }
 
 const (

@@ -52,8 +52,8 @@ type credentialsInUse struct {
 	fromFiles bool
 }
 
-// run keeps what is in force until the context ends.
-func (k *keeper) run(ctx context.Context) {
+// Run keeps what is in force until the context ends.
+func (k *keeper) Run(ctx context.Context) {
 	defer k.reloads.keepingEnded()
 	secret := objectwatch.Start(ctx, k.metadataClient, objectwatch.Object{
 		Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Namespace: k.lastGood.Namespace, Name: k.lastGood.Name,

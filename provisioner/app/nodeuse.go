@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 )
@@ -116,39 +115,4 @@ func onlyReady(all []corev1.NodeCondition) []corev1.NodeCondition {
 		}
 	}
 	return nil
-}
-
-// watchNodes wakes deletions that wait for nodes on every change, because the watch may
-// show only the second of two changes.
-func watchNodes(p *provisioner.Provisioner, nodes, attachments, reports *termInformer) error {
-	_, err := nodes.Follow(cache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(_, after any) { p.NodeChanged(after.(*corev1.Node).Name) },
-		DeleteFunc: func(object any) {
-			if node, ok := deleted[*corev1.Node](object); ok {
-				p.NodeChanged(node.Name)
-			}
-		},
-	})
-	if err != nil {
-		return err
-	}
-	if reports != nil {
-		reported := func(object any) {
-			if lease, ok := deleted[*coordinationv1.Lease](object); ok {
-				p.NodeChanged(staged.NodeOf(lease.Name))
-			}
-		}
-		_, err = reports.Follow(cache.ResourceEventHandlerFuncs{UpdateFunc: func(_, after any) { reported(after) }, DeleteFunc: reported})
-		if err != nil {
-			return err
-		}
-	}
-	_, err = attachments.Follow(cache.ResourceEventHandlerFuncs{
-		DeleteFunc: func(object any) {
-			if attachment, ok := deleted[*storagev1.VolumeAttachment](object); ok {
-				p.NodeChanged(attachment.Spec.NodeName)
-			}
-		},
-	})
-	return err
 }

@@ -2,12 +2,10 @@ package app
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
@@ -19,7 +17,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/portnames"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
@@ -40,17 +37,18 @@ type term struct {
 	provisioner *provisioner.Provisioner
 	expander    *expand.Controller
 	importer    *claims.Controller
-	informers   termInformers
-	auditor     *auditor
 	snapshots   *snapshot.Controller
-	keeper      *keeper
-	protector   *copies.Protector
-	// csi is nil unless there are sidecars.
-	csi     *csiTerm
-	library *controller.ProvisionController
+	// features run beside the hub, and hear of objects after it, in this order.
+	features  []feature
+	informers termInformers
+	library   *controller.ProvisionController
 	// workers are the library's own workers, which it starts itself.
 	workers sync.WaitGroup
 }
+
+// feature works beside the hub until the context ends. One that is also a claimWatcher or
+// a volumeWatcher hears of these objects.
+type feature interface{ Run(ctx context.Context) }
 
 // policyChanged wakes whatever waits for another policy.
 func (t *term) policyChanged() {
@@ -88,20 +86,13 @@ func (e *elector) runTerm(stop, termCtx context.Context, fence func() error, cha
 
 	t := e.newTerm(work, termCtx, fence, handOver)
 	t.backends.changed = changed
-	counted, err := t.informers.follow(t.provisioner, t.protector, t.snapshots)
+	seen, err := t.follow()
 	if err != nil {
-		return err
-	}
-	held, err := t.informers.followExpansions(t.expander)
-	if err != nil {
-		return err
-	}
-	if err := t.informers.followImports(t.importer); err != nil {
 		return err
 	}
 	// Before the first decision, the ledger must have counted every PersistentVolume
 	// and whatever may be growing.
-	if !cache.WaitForCacheSync(work.Done(), counted, held) {
+	if !cache.WaitForCacheSync(work.Done(), seen...) {
 		return t.informers.release()
 	}
 	e.leads.Store(&leadership{ctx: termCtx, fence: fence, term: t, since: time.Now()})
@@ -133,14 +124,8 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	running.Go(func() { t.provisioner.CountBackends(work) })
 	running.Go(func() { t.provisioner.Sweep(work) })
 	running.Go(func() { t.provisioner.WatchTurns(work) })
-	running.Go(func() { t.expander.Run(work) })
-	running.Go(func() { t.importer.Run(work) })
-	running.Go(func() { t.auditor.run(work) })
-	running.Go(func() { t.keeper.run(work) })
-	running.Go(func() { t.snapshots.Run(work) })
-	running.Go(func() { t.protector.Run(work) })
-	if t.csi != nil {
-		running.Go(func() { t.csi.run(work) })
+	for _, feature := range t.features {
+		running.Go(func() { feature.Run(work) })
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -229,13 +214,10 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
 	t.expander = e.newExpander(t, board)
 	t.importer = e.newImporter(t, board)
-	t.auditor = e.newAuditor(t)
-	t.keeper = &keeper{replica: e.replica}
-	t.protector = copies.NewProtector(copies.ProtectorOptions{
-		Resolver: t.provisioner.Sources(), Client: e.client, Claims: e.factory.Core().V1().PersistentVolumeClaims().Lister(), Classes: e.factory.Storage().V1().StorageClasses().Lister(),
-		Board: board, Logger: e.logger, Monitor: e.monitor, MaxWorkTime: e.maxWorkTime,
-	})
-	t.csi = e.newCSI(work, termCtx, t, handOver)
+	t.features = []feature{e.newProtector(t, board), t.snapshots, t.expander, t.importer, e.newAuditor(t), &keeper{replica: e.replica}}
+	if sidecars := e.newCSI(work, termCtx, t, handOver); sidecars != nil {
+		t.features = append(t.features, sidecars)
+	}
 	t.library = e.newLibrary(work, t)
 	t.library.ControllerWaitGroup(&t.workers)
 	return t
@@ -339,85 +321,6 @@ func (lent termInformers) release() error {
 		}
 	}
 	return nil
-}
-
-// follow connects the term to what happens in the cluster. counted reports that
-// all PersistentVolumes that existed at the start were seen.
-func (lent termInformers) follow(p *provisioner.Provisioner, protector *copies.Protector, snapshots *snapshot.Controller) (counted func() bool, err error) {
-	followup := p.Followup()
-	volumes, err := lent.volumes.Follow(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },
-		UpdateFunc: func(_, object any) { followup.VolumeSeen(object.(*corev1.PersistentVolume)) },
-		DeleteFunc: func(object any) {
-			if pv, ok := deleted[*corev1.PersistentVolume](object); ok {
-				followup.VolumeGone(pv)
-			}
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	changed := func(claim *corev1.PersistentVolumeClaim) {
-		p.SourceChanged(claim.Namespace, claim.Name)
-		p.PopulatedChanged(claim)
-		protector.ClaimChanged(claim)
-		snapshots.ClaimChanged(claim)
-	}
-	_, err = lent.claims.Follow(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { changed(object.(*corev1.PersistentVolumeClaim)) },
-		UpdateFunc: func(before, after any) {
-			followup.ClaimChanged(before.(*corev1.PersistentVolumeClaim), after.(*corev1.PersistentVolumeClaim))
-			changed(after.(*corev1.PersistentVolumeClaim))
-		},
-		DeleteFunc: func(object any) {
-			if claim, ok := deleted[*corev1.PersistentVolumeClaim](object); ok {
-				followup.ClaimGone(claim)
-				changed(claim)
-			}
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	_, err = lent.namespaces.Follow(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { p.Reconsider(object.(*corev1.Namespace).Name) },
-		UpdateFunc: func(before, after any) {
-			if !maps.Equal(before.(*corev1.Namespace).Labels, after.(*corev1.Namespace).Labels) {
-				p.Reconsider(after.(*corev1.Namespace).Name)
-			}
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	_, err = lent.classes.Follow(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { p.ReconsiderClass(object.(*storagev1.StorageClass).Name) },
-		UpdateFunc: func(_, after any) { p.ReconsiderClass(after.(*storagev1.StorageClass).Name) },
-	})
-	if err != nil {
-		return nil, err
-	}
-	if lent.attributes != nil {
-		_, err = lent.attributes.Follow(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(object any) { p.ReconsiderAttributes(object.(*storagev1.VolumeAttributesClass).Name) },
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	if err := watchNodes(p, lent.nodes, lent.attachments, lent.reports); err != nil {
-		return nil, err
-	}
-	return volumes.HasSynced, nil
-}
-
-// deleted unwraps a deleted object, which may arrive as its last known state.
-func deleted[T any](object any) (T, bool) {
-	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = tombstone.Obj
-	}
-	typed, ok := object.(T)
-	return typed, ok
 }
 
 var _ workqueue.TypedRateLimiter[string] = (*backoff.Limiter[string])(nil)

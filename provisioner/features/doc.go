@@ -2,9 +2,10 @@
 // being made for a claim and removed after it. Each package below is one feature, mostly
 // one controller on a work.Loop that lives for one term. A feature reads and writes its
 // own objects and volumes; it knows neither the hub nor another feature, and package app
-// starts it (features.go).
+// starts it.
 //
 // To add one: write a package with New(Options) and Run(ctx), whose Do makes one attempt
 // at a key; let it wait for triggers of the term's parking.Board instead of polling; and
-// make it in app/features.go.
+// make it in the list of newTerm in app/term.go. If it has ClaimChanged or VolumeChanged, it
+// hears of these objects.
 package features

@@ -1,6 +1,7 @@
 package copies
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -86,10 +87,10 @@ func NewProtector(options ProtectorOptions) *Protector {
 	return p
 }
 
-// ClaimChanged looks at a claim that may be protected, or may be a reason to
-// protect another. It is called for every claim when the term begins, for every
-// change, and with a deleted claim's last state.
-func (p *Protector) ClaimChanged(claim *corev1.PersistentVolumeClaim) {
+// ClaimChanged looks at a claim that may be protected, or may be a reason to protect
+// another: it was seen first (before is nil), changed, or is gone (after is nil).
+func (p *Protector) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
+	claim := cmp.Or(after, before)
 	if slices.Contains(claim.Finalizers, objects.CopyFinalizer) {
 		p.loop.Queue.Add(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name})
 	}

@@ -132,9 +132,23 @@ func New(options Options) *Controller {
 // Run works until the context ends, and returns when nothing is running.
 func (c *Controller) Run(ctx context.Context) { c.loop.Run(ctx) }
 
-// ClaimSeen records that a claim exists. If an earlier leader may have had its volume
-// extended, the volume counts with the new size from now on.
-func (c *Controller) ClaimSeen(claim *corev1.PersistentVolumeClaim) {
+// ClaimChanged records that a claim was seen first (before is nil), changed, is to be
+// checked again, or is gone (after is nil). It ignores changes that this controller wrote
+// itself.
+func (c *Controller) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
+	switch {
+	case before == nil:
+		c.claimSeen(after)
+	case after == nil:
+		c.claimGone(before)
+	case before.ResourceVersion == after.ResourceVersion || relevantFields(before) != relevantFields(after):
+		c.consider(after)
+	}
+}
+
+// claimSeen lets the volume of a claim count with its new size from now on if an earlier
+// leader may have had it extended.
+func (c *Controller) claimSeen(claim *corev1.PersistentVolumeClaim) {
 	if claim.Spec.VolumeName == "" {
 		return
 	}
@@ -142,14 +156,6 @@ func (c *Controller) ClaimSeen(claim *corev1.PersistentVolumeClaim) {
 		c.Room.HoldGrowth(c.countedAs(claim), sizeOf(storage(claim.Status.AllocatedResources)))
 	}
 	c.consider(claim)
-}
-
-// ClaimChanged records that a claim changed, or is to be checked again. It ignores
-// changes that this controller wrote itself.
-func (c *Controller) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
-	if before.ResourceVersion == after.ResourceVersion || relevantFields(before) != relevantFields(after) {
-		c.consider(after)
-	}
 }
 
 // relevantFields returns the parts of a claim that can begin, change or end an
@@ -177,9 +183,12 @@ func (c *Controller) countedAs(claim *corev1.PersistentVolumeClaim) types.UID {
 	return cmp.Or(objects.ClaimInName(claim.Spec.VolumeName), claim.UID)
 }
 
-// VolumeChanged records that a PersistentVolume was seen or changed; before is nil if
-// it is new.
+// VolumeChanged records that a PersistentVolume was seen first (before is nil), changed,
+// or is gone (after is nil).
 func (c *Controller) VolumeChanged(before, after *corev1.PersistentVolume) {
+	if after == nil {
+		return
+	}
 	ref := after.Spec.ClaimRef
 	if ref == nil || before != nil && before.Status.Phase == after.Status.Phase && sizeOf(storage(before.Spec.Capacity)) == sizeOf(storage(after.Spec.Capacity)) {
 		return
@@ -189,8 +198,8 @@ func (c *Controller) VolumeChanged(before, after *corev1.PersistentVolume) {
 	}
 }
 
-// ClaimGone forgets a claim, once nothing extends its volume.
-func (c *Controller) ClaimGone(claim *corev1.PersistentVolumeClaim) {
+// claimGone forgets a claim, once nothing extends its volume.
+func (c *Controller) claimGone(claim *corev1.PersistentVolumeClaim) {
 	if c.Room.IsGrowing(c.countedAs(claim)) {
 		c.gone.add(claim)
 	}
@@ -268,7 +277,7 @@ func (c *Controller) do(ctx context.Context, a *attempt) work.Outcome {
 	outcome := c.settle(ctx, e, claim, time.Since(started), err)
 	if now, err := c.Claims.PersistentVolumeClaims(namespace).Get(name); !isGone && (apierrors.IsNotFound(err) || err == nil && now.UID != claim.UID) {
 		// ClaimGone may have been called before the attempt reserved anything.
-		c.ClaimGone(claim)
+		c.claimGone(claim)
 	}
 	return outcome
 }

@@ -208,7 +208,7 @@ func TestNewLeaderResumes(t *testing.T) {
 		claim, pv := pairOf(wanted, "10Gi", "10Gi", corev1.PersistentVolumeClaimControllerResizeInProgress)
 		claim.Status.AllocatedResources = size(wanted)
 		f.add(claim, pv)
-		f.ClaimSeen(claim)
+		f.ClaimChanged(nil, claim)
 		return claim
 	}
 	t.Run("before Cinder was asked", func(t *testing.T) {
@@ -264,7 +264,7 @@ func TestWhatIsLeftAlone(t *testing.T) {
 			claim, pv := pair("data")
 			change(claim, pv)
 			f.add(claim, pv)
-			f.ClaimSeen(claim)
+			f.ClaimChanged(nil, claim)
 			if queued := f.queued(); len(queued) > 0 {
 				t.Errorf("queued %q", queued)
 			}

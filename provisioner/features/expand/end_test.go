@@ -109,7 +109,7 @@ func TestNewLeaderHoldsTheRoomOfADeletedClaimsGrowth(t *testing.T) {
 	claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimControllerResizeInProgress}
 	f.add(claim, pv)
 	room.Record(claim.UID, ledger.Volume{Tenant: "a", StorageClass: "one", GiB: 10, VolumeID: "volume-data"}, "gold")
-	f.ClaimSeen(claim)
+	f.ClaimChanged(nil, claim)
 	if used := room.used(); used != 30 {
 		t.Errorf("the claim is ControllerResizeInProgress to 30 GiB, but tenant a uses %d: a new leader admits what no quota allows", used)
 	}
@@ -137,7 +137,7 @@ func TestGrowthOfAGoneClaimIsSettled(t *testing.T) {
 			f.sync("data")
 			f.must(f.client.CoreV1().PersistentVolumeClaims("team-a").Delete(t.Context(), "data", metav1.DeleteOptions{}))
 			f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Delete(claim))
-			f.ClaimGone(claim)
+			f.ClaimChanged(claim, nil)
 			another, itsPV := pair("another")
 			another.Name, itsPV.Spec.ClaimRef.Name = "data", "data"
 			f.add(another, itsPV)
@@ -175,7 +175,7 @@ func TestSmallerRequestKeepsTheRoomOfTheLarger(t *testing.T) {
 	claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimControllerResizeInProgress}
 	f.add(claim, pv)
 	room.Record(claim.UID, ledger.Volume{Tenant: "a", StorageClass: "one", GiB: 10, VolumeID: "volume-data"}, "gold")
-	f.ClaimSeen(claim)
+	f.ClaimChanged(nil, claim)
 	if room.used() != 30 {
 		t.Fatalf("tenant a uses %d GiB, want 30", room.used())
 	}
@@ -211,7 +211,7 @@ func TestGrowthOfAGoneClaimIsFreed(t *testing.T) {
 	room.onGrow = func() {
 		f.must(f.client.CoreV1().PersistentVolumeClaims("team-a").Delete(t.Context(), "data", metav1.DeleteOptions{}))
 		f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Delete(claim))
-		f.ClaimGone(claim)
+		f.ClaimChanged(claim, nil)
 	}
 	f.sync("data")
 	room.onGrow = nil
@@ -235,7 +235,7 @@ func TestADeletedClaimLeavesTheReport(t *testing.T) {
 	f.sync("data")
 	f.must(f.client.CoreV1().PersistentVolumeClaims("team-a").Delete(t.Context(), "data", metav1.DeleteOptions{}))
 	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Delete(claim))
-	f.ClaimGone(claim)
+	f.ClaimChanged(claim, nil)
 	f.Controller.Volumes = func(string) (Volumes, error) { return nil, errSilent }
 	f.sync("data")
 	if waiting := f.parked.List(); len(waiting) != 1 {

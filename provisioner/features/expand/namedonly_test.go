@@ -16,8 +16,8 @@ import (
 func TestAClaimThatOnlyNamesAPersistentVolumeEndsNoGrowth(t *testing.T) {
 	for _, phase := range []corev1.PersistentVolumeClaimPhase{corev1.ClaimPending, corev1.ClaimLost} {
 		for name, happens := range map[string]func(f *fixture, other *corev1.PersistentVolumeClaim){
-			"seen":    func(f *fixture, other *corev1.PersistentVolumeClaim) { f.ClaimSeen(other) },
-			"deleted": func(f *fixture, other *corev1.PersistentVolumeClaim) { f.ClaimGone(other) },
+			"seen":    func(f *fixture, other *corev1.PersistentVolumeClaim) { f.ClaimChanged(nil, other) },
+			"deleted": func(f *fixture, other *corev1.PersistentVolumeClaim) { f.ClaimChanged(other, nil) },
 		} {
 			t.Run(string(phase)+" "+name, func(t *testing.T) {
 				f, room := withQuota(t)

@@ -39,7 +39,7 @@ func TestVolumeInModeCSIIsLeftToItsSidecar(t *testing.T) {
 		claim, pv := csiPair()
 		claim.Status.AllocatedResources, claim.Status.AllocatedResourceStatuses = nil, nil
 		f.add(claim, pv)
-		f.ClaimSeen(claim)
+		f.ClaimChanged(nil, claim)
 		for range 2 {
 			f.sync("data")
 		}
@@ -70,10 +70,12 @@ func TestExpansionForASidecar(t *testing.T) {
 		"has grown": {gib: 20, prepare: func(f *fixture, _ *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
 			f.volumes["gold"].size = 20
 		}, counts: 20},
-		"an earlier leader may have begun it": {gib: 20, prepare: func(f *fixture, claim *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) { f.ClaimSeen(claim) },
+		"an earlier leader may have begun it": {gib: 20, prepare: func(f *fixture, claim *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
+			f.ClaimChanged(nil, claim)
+		},
 			asked: []int64{20}, counts: 20},
 		"an earlier leader's quota had no room, as now": {gib: 20, prepare: func(f *fixture, claim *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
-			f.ClaimSeen(claim)
+			f.ClaimChanged(nil, claim)
 			f.room.denied = full
 		}, kind: "NoRoom", message: "QuotaExceeded: tenant a would use 20 of 15 GiB", counts: 10},
 		"it has grown, and would be denied now": {gib: 20, prepare: func(f *fixture, _ *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
@@ -139,7 +141,7 @@ func TestNewLeaderLooksWhatASidecarsMarkIsWorth(t *testing.T) {
 			f.volumes["gold"].size = shown
 			claim, pv := csiPair()
 			f.add(claim, pv)
-			f.ClaimSeen(claim)
+			f.ClaimChanged(nil, claim)
 			if f.room.reserved[claim.UID] != 20 {
 				t.Errorf("reserved %d GiB", f.room.reserved[claim.UID])
 			}
@@ -251,7 +253,7 @@ func TestATrustedCallersRepetitionIsWrittenDown(t *testing.T) {
 			claim.Spec.Resources.Requests = size("10Gi")
 			if newLeader {
 				f.add(claim, pv)
-				f.ClaimSeen(claim)
+				f.ClaimChanged(nil, claim)
 			} else {
 				claim.Status.AllocatedResources, claim.Status.AllocatedResourceStatuses = nil, nil
 				f.add(claim, pv)

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -347,8 +348,10 @@ func (c *Controller) forget(object metav1.Object) {
 	delete(c.handed, object.GetUID())
 }
 
-// ClaimChanged brings back the snapshots that wait for a claim.
-func (c *Controller) ClaimChanged(claim *corev1.PersistentVolumeClaim) {
+// ClaimChanged brings back the snapshots that wait for a claim, which appeared (before is
+// nil), changed, or is gone (after is nil).
+func (c *Controller) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
+	claim := cmp.Or(after, before)
 	c.Board.Publish(claimTrigger(claim.Namespace, claim.Name))
 }
 

@@ -170,9 +170,13 @@ func (c *Controller) wants(claim *corev1.PersistentVolumeClaim) bool {
 	return objects.AsksForImport(claim) || counts && position.Imported
 }
 
-// ClaimChanged records that a claim changed, or is to be checked again.
+// ClaimChanged records that a claim was seen first (before is nil), changed, is to be
+// checked again, or is gone (after is nil).
 func (c *Controller) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
-	if before.ResourceVersion == after.ResourceVersion || relevantFields(before) != relevantFields(after) {
+	switch {
+	case after == nil:
+		c.claimGone(before)
+	case before == nil || before.ResourceVersion == after.ResourceVersion || relevantFields(before) != relevantFields(after):
 		c.Consider(after)
 	}
 }
@@ -191,8 +195,8 @@ func relevantFields(claim *corev1.PersistentVolumeClaim) [5]string {
 	return [5]string{volume, deleted, claim.Spec.VolumeName, requested.String(), objects.ClassName(claim)}
 }
 
-// ClaimGone ends what was begun for a claim that was deleted.
-func (c *Controller) ClaimGone(claim *corev1.PersistentVolumeClaim) {
+// claimGone ends what was begun for a claim that was deleted.
+func (c *Controller) claimGone(claim *corev1.PersistentVolumeClaim) {
 	place := c.placeOf(claim.UID)
 	c.over(claim)
 	if position, counts := c.Room.Ledger.PositionOf(claim.UID); counts && position.Imported {
@@ -270,7 +274,7 @@ func (c *Controller) do(ctx context.Context, at *turn) work.Outcome {
 	outcome := c.settle(ctx, a, err)
 	if now, ok := objects.Cached[*corev1.PersistentVolumeClaim](c.Caches.Claims, at.Key); !ok || now.UID != claim.UID {
 		// ClaimGone may have been called before the attempt reserved anything.
-		c.ClaimGone(claim)
+		c.claimGone(claim)
 	}
 	return outcome
 }

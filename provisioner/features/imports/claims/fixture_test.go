@@ -338,7 +338,7 @@ func (f *fixture) remove(claim *corev1.PersistentVolumeClaim, noticed bool) {
 	f.must(f.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Delete(f.t.Context(), claim.Name, metav1.DeleteOptions{}))
 	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Delete(claim))
 	if noticed {
-		f.ClaimGone(claim)
+		f.ClaimChanged(claim, nil)
 	}
 }
 

@@ -1,0 +1,159 @@
+package app
+
+import (
+	"cmp"
+	"maps"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
+)
+
+// claimWatcher is a part of a term that hears of claims: before is nil for a claim that
+// is seen first, after for one that is gone.
+type claimWatcher interface {
+	ClaimChanged(before, after *corev1.PersistentVolumeClaim)
+}
+
+// volumeWatcher is a part of a term that hears of PersistentVolumes: before is nil for
+// one that is seen first, after for one that is gone.
+type volumeWatcher interface {
+	VolumeChanged(before, after *corev1.PersistentVolume)
+}
+
+// follow connects the parts of a term to what happens in the cluster. Once all of seen
+// report true, the parts have heard of every claim and PersistentVolume that existed at
+// the start.
+func (t *term) follow() (seen []cache.InformerSynced, err error) {
+	hub, from := t.provisioner, t.informers
+	volumeWatchers, claimWatchers := []volumeWatcher{hubWatcher{hub}}, []claimWatcher{hubWatcher{hub}}
+	for _, f := range t.features {
+		if watcher, ok := f.(volumeWatcher); ok {
+			volumeWatchers = append(volumeWatchers, watcher)
+		}
+		if watcher, ok := f.(claimWatcher); ok {
+			claimWatchers = append(claimWatchers, watcher)
+		}
+	}
+	volumes, err := hear(from.volumes, func(before, after *corev1.PersistentVolume) {
+		for _, watcher := range volumeWatchers {
+			watcher.VolumeChanged(before, after)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	claims, err := hear(from.claims, func(before, after *corev1.PersistentVolumeClaim) {
+		for _, watcher := range claimWatchers {
+			watcher.ClaimChanged(before, after)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, follow := range []func() (cache.InformerSynced, error){
+		func() (cache.InformerSynced, error) {
+			return hear(from.namespaces, func(before, after *corev1.Namespace) {
+				if after != nil && (before == nil || !maps.Equal(before.Labels, after.Labels)) {
+					hub.Reconsider(after.Name)
+				}
+			})
+		},
+		func() (cache.InformerSynced, error) {
+			return hear(from.classes, func(_, after *storagev1.StorageClass) {
+				if after != nil {
+					hub.ReconsiderClass(after.Name)
+				}
+			})
+		},
+		func() (cache.InformerSynced, error) {
+			return hear(from.attributes, func(before, after *storagev1.VolumeAttributesClass) {
+				if before == nil {
+					hub.ReconsiderAttributes(after.Name)
+				}
+			})
+		},
+		// Deletions that wait for nodes wake on every change, because the watch may show
+		// only the second of two. What was there before the term is no news.
+		func() (cache.InformerSynced, error) {
+			return hear(from.nodes, func(before, after *corev1.Node) {
+				if before != nil {
+					hub.NodeChanged(before.Name)
+				}
+			})
+		},
+		func() (cache.InformerSynced, error) {
+			return hear(from.reports, func(before, _ *coordinationv1.Lease) {
+				if before != nil {
+					hub.NodeChanged(staged.NodeOf(before.Name))
+				}
+			})
+		},
+		func() (cache.InformerSynced, error) {
+			return hear(from.attachments, func(before, after *storagev1.VolumeAttachment) {
+				if after == nil {
+					hub.NodeChanged(before.Spec.NodeName)
+				}
+			})
+		},
+	} {
+		if _, err := follow(); err != nil {
+			return nil, err
+		}
+	}
+	return []cache.InformerSynced{volumes, claims}, nil
+}
+
+// hear calls changed for every object that an informer shows: before is nil for one that
+// is seen first, after for one that is gone. Without an informer, there are no objects.
+func hear[T any](informer *termInformer, changed func(before, after *T)) (seen cache.InformerSynced, err error) {
+	if informer == nil {
+		return nil, nil
+	}
+	registration, err := informer.Follow(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { changed(nil, object.(*T)) },
+		UpdateFunc: func(before, after any) { changed(before.(*T), after.(*T)) },
+		DeleteFunc: func(object any) {
+			// It may arrive as its last known state.
+			if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = tombstone.Obj
+			}
+			if last, ok := object.(*T); ok {
+				changed(last, nil)
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return registration.HasSynced, nil
+}
+
+// hubWatcher tells the hub of claims and PersistentVolumes.
+type hubWatcher struct{ *provisioner.Provisioner }
+
+// VolumeChanged implements volumeWatcher.
+func (h hubWatcher) VolumeChanged(before, after *corev1.PersistentVolume) {
+	if after == nil {
+		h.Followup().VolumeGone(before)
+		return
+	}
+	h.Followup().VolumeSeen(after)
+}
+
+// ClaimChanged implements claimWatcher.
+func (h hubWatcher) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
+	switch {
+	case after == nil:
+		h.Followup().ClaimGone(before)
+	case before != nil:
+		h.Followup().ClaimChanged(before, after)
+	}
+	claim := cmp.Or(after, before)
+	h.SourceChanged(claim.Namespace, claim.Name)
+	h.PopulatedChanged(claim)
+}
