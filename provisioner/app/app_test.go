@@ -40,6 +40,8 @@ func TestOptionsThatContradictThemselvesAreRefused(t *testing.T) {
 		{"--lease-duration=10s", "--lease-duration (10s) must be longer than --renew-deadline (10s), or two replicas could lead at once"},
 		{"--retry-period=0s", "--retry-period must be positive"},
 		{"--csi-endpoint=/csi/csi.sock", `--csi-endpoint: endpoint "/csi/csi.sock" is not of the form unix:///directory/name.sock`},
+		{"--cinder-read-lag=-1s", "--cinder-read-lag is -1s; give at most 1m0s, because a new leader leaves Cinder alone for so long, or 0 for none"},
+		{"--cinder-read-lag=1h", "--cinder-read-lag is 1h0m0s; give at most 1m0s, because a new leader leaves Cinder alone for so long, or 0 for none"},
 		{"--kube-api-qps=0", "--kube-api-qps and --kube-api-burst must be positive"},
 	} {
 		o := defaults(t, c.argument)

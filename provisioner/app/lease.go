@@ -44,6 +44,8 @@ type elector struct {
 	// the lease that a leader has given up because of it.
 	patience   *patience
 	standsBack bool
+	// longestLease is the longest duration of a lease that earlier candidacies have seen.
+	longestLease time.Duration
 
 	// All terms share the metrics; libraryMetrics are those of the provisioning library.
 	provisionerMetrics *provisioner.Metrics
@@ -137,7 +139,7 @@ func (e *elector) elect(ctx context.Context, turns func()) error {
 		LeaseMeta:  metav1.ObjectMeta{Name: wiring.LeaseName(e.options.ProvisionerName), Namespace: e.namespace},
 		Client:     e.leaseClient.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity, EventRecorder: e.recorder},
-	}, Timeout: e.options.RenewDeadline, Turns: turns}
+	}, Timeout: e.options.RenewDeadline, Turns: turns, Longest: e.longestLease}
 	// A request sent at the last instant has the other half of the leaderless interval
 	// in which to arrive.
 	validity := (e.options.LeaseDuration + e.options.RenewDeadline) / 2
@@ -158,8 +160,7 @@ func (e *elector) elect(ctx context.Context, turns func()) error {
 				mu.Unlock()
 				defer term.Done()
 				defer release()
-				failed = e.runTerm(ctx, termCtx, func() error { return lock.StillLeading(termCtx, elector.IsLeader, validity) },
-					lock.LastChange(e.options.LeaseDuration-validity))
+				failed = e.runTerm(ctx, termCtx, func() error { return lock.StillLeading(termCtx, elector.IsLeader, validity) }, lock.LastChange())
 			},
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(identity string) {
@@ -181,6 +182,7 @@ func (e *elector) elect(ctx context.Context, turns func()) error {
 	e.leaseReleased.Store(&reacquire)
 	defer e.leaseReleased.Store(nil)
 	elector.Run(candidacy)
+	e.longestLease = lock.Longest
 	mu.Lock()
 	wasLeading := leading
 	mu.Unlock()

@@ -121,11 +121,14 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.RenewDeadline, "renew-deadline", 10*time.Second, "how long a leader tries to renew before it stops")
 	flags.DurationVar(&o.RetryPeriod, "retry-period", time.Second, "pause between two checks of the Lease")
 	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a stopped leader waits for its requests to finish; keep it below the pod's termination grace period")
-	flags.DurationVar(&o.ReadLag, "cinder-read-lag", 2*time.Second, "how old the state may be that Cinder's reads show, as behind a Galera cluster: a new leader waits so long after the last leader's end, or silence, before it uses Cinder; 0 if Cinder always shows its own writes")
+	flags.DurationVar(&o.ReadLag, "cinder-read-lag", 2*time.Second, "how old the state may be that Cinder's reads show, as behind a Galera cluster: a new leader waits so long, at most 1m, before it uses Cinder; 0 if Cinder always shows its own writes")
 	flags.IntVar(&o.Workers, "workers", 1000, "claims, and as many deletions, in progress at once; no tenant and no backend gets more than half of them")
 	flags.Float64Var(&o.KubeQPS, "kube-api-qps", 500, "requests per second to the API server")
 	flags.IntVar(&o.KubeBurst, "kube-api-burst", 1000, "burst of requests to the API server")
 }
+
+// maxReadLag limits for how long a new leader leaves Cinder alone.
+const maxReadLag = time.Minute
 
 // Validate reports everything that is wrong with the options.
 func (o *Options) Validate() error {
@@ -152,8 +155,8 @@ func (o *Options) Validate() error {
 	if err := onlyLoopback(o.PprofAddress); err != nil {
 		problems = append(problems, err)
 	}
-	if o.ReadLag < 0 {
-		problems = append(problems, fmt.Errorf("--cinder-read-lag is %s; give a positive duration, or 0 for none", o.ReadLag))
+	if o.ReadLag < 0 || o.ReadLag > maxReadLag {
+		problems = append(problems, fmt.Errorf("--cinder-read-lag is %s; give at most %s, because a new leader leaves Cinder alone for so long, or 0 for none", o.ReadLag, maxReadLag))
 	}
 	if o.LeaderElect {
 		switch {

@@ -221,41 +221,60 @@ func TestEveryRequestEndsButWatches(t *testing.T) {
 	}
 }
 
-// TestLastChangeOfAnEarlierLeader: a leader that was silent until its lease ran out could
-// not change anything any more for a while; one that released it could until then.
+// TestLastChangeOfAnEarlierLeader: one that released the lease could change something
+// until then, and so could one that fell silent, whose flags nobody knows. One whose lease
+// was deleted may not have noticed yet.
 func TestLastChangeOfAnEarlierLeader(t *testing.T) {
 	at := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	earlier := func(holder string, seconds int32) *coordinationv1.LeaseSpec {
+		return &coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds}
+	}
 	for name, test := range map[string]struct {
-		holder *string
-		want   time.Time
+		lease   *coordinationv1.LeaseSpec
+		deleted bool
+		seen    time.Duration // by an earlier candidacy of this process
+		want    time.Time
 	}{
-		"there was none":      {nil, time.Unix(0, 0)},
-		"it released":         {new(string), at},
-		"it was silent":       {new("earlier"), at.Add(-3 * time.Second)},
-		"it was this replica": {new("next"), at},
+		"there was none":         {want: time.Unix(0, 0)},
+		"it released":            {lease: earlier("", 1), want: at},
+		"it was silent":          {lease: earlier("earlier", 60), want: at},
+		"it was this replica":    {lease: earlier("next", 15), want: at},
+		"its lease was deleted":  {lease: earlier("earlier", 60), deleted: true, want: at.Add(time.Minute)},
+		"deleted in a term":      {seen: 15 * time.Second, want: at.Add(15 * time.Second)},
+		"deleted when released":  {lease: earlier("", 1), deleted: true, want: at.Add(time.Second)},
+		"deleted after a longer": {lease: earlier("", 1), deleted: true, seen: 15 * time.Second, want: at.Add(15 * time.Second)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset()
-			lock := &Lock{now: func() time.Time { return at }, Timeout: time.Minute, Turns: func() {}, LeaseLock: resourcelock.LeaseLock{
+			leases := client.CoordinationV1().Leases("own")
+			lock := &Lock{now: func() time.Time { return at }, Timeout: time.Minute, Turns: func() {}, Longest: test.seen, LeaseLock: resourcelock.LeaseLock{
 				LeaseMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Client: client.CoordinationV1(),
 				LockConfig: resourcelock.ResourceLockConfig{Identity: "next"},
 			}}
 			write := lock.Create
-			if test.holder != nil {
-				lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: test.holder}}
-				if _, err := client.CoordinationV1().Leases("own").Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
+			if test.lease != nil {
+				lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Spec: *test.lease}
+				if _, err := leases.Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}
 				write = lock.Update
+			}
+			_, _, _ = lock.Get(t.Context())
+			if test.deleted {
+				if err := leases.Delete(t.Context(), "lease", metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				_, _, _ = lock.Get(t.Context())
+				write = lock.Create
 			}
 			for range 2 { // the second time, this replica renews it
-				_, _, _ = lock.Get(t.Context())
-				if err := write(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "next"}); err != nil {
+				if err := write(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "next", LeaseDurationSeconds: 15}); err != nil {
 					t.Fatal(err)
 				}
+				_, _, _ = lock.Get(t.Context())
 				write = lock.Update
 			}
-			if got := lock.LastChange(3 * time.Second); !got.Equal(test.want) {
+			if got := lock.LastChange(); !got.Equal(test.want) {
 				t.Errorf("%s, want %s", got, test.want)
 			}
 		})

@@ -23,15 +23,17 @@ type Lock struct {
 	Timeout time.Duration
 	// Turns is called whenever the elector turns: before and after every request.
 	Turns func()
+	// Longest is the longest duration of a lease that this process has seen; zero if it
+	// has seen none.
+	Longest time.Duration
 
 	mu sync.Mutex
 	// holder is the lease's holder when it was last read.
 	holder string
 	// renewed is when the last successful renewal was sent.
 	renewed time.Time
-	// took is the holder that this replica took the lease from, empty if the lease had
-	// been released; nil if there was no lease.
-	took *string
+	// lastChange is when an earlier leader can have changed something for the last time.
+	lastChange time.Time
 	// now is the clock; nil is time.Now.
 	now func() time.Time
 }
@@ -79,6 +81,7 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	l.holder = ""
 	if err == nil {
 		l.holder = record.HolderIdentity
+		l.saw(*record)
 	}
 	return record, raw, err
 }
@@ -94,36 +97,30 @@ func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	}
 	ctx, done := l.request(ctx)
 	defer done()
-	return l.renew(record, func() error {
-		err := l.LeaseLock.Update(ctx, record)
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if err == nil && l.renewed.IsZero() {
-			l.took = &holder
-		}
-		return err
-	})
+	return l.renew(record, 0, func() error { return l.LeaseLock.Update(ctx, record) })
 }
 
-// LastChange returns when an earlier leader can have changed something for the last time.
-// That is now, unless there was none, or it has been silent for at least as long.
-func (l *Lock) LastChange(silent time.Duration) time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.took == nil:
-		return time.Unix(0, 0)
-	case *l.took == "", *l.took == l.Identity():
-		return l.clock()
-	}
-	return l.clock().Add(-silent)
-}
-
-// Create implements resourcelock.Interface.
+// Create implements resourcelock.Interface. If there was a lease before, it was deleted,
+// and its holder may not have noticed.
 func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	ctx, done := l.request(ctx)
 	defer done()
-	return l.renew(record, func() error { return l.LeaseLock.Create(ctx, record) })
+	return l.renew(record, l.Longest, func() error { return l.LeaseLock.Create(ctx, record) })
+}
+
+// LastChange returns when an earlier leader can have changed something for the last time:
+// when this replica took the lease, or later if the lease had been deleted, or never if
+// this is the first lease. How long a silent leader has been unable to change anything
+// depends on the flags that it ran with, so its silence does not count.
+func (l *Lock) LastChange() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lastChange
+}
+
+// saw notes the duration of a lease.
+func (l *Lock) saw(record resourcelock.LeaderElectionRecord) {
+	l.Longest = max(l.Longest, time.Duration(record.LeaseDurationSeconds)*time.Second)
 }
 
 // request begins a request of the elector.
@@ -136,13 +133,22 @@ func (l *Lock) request(ctx context.Context) (bounded context.Context, done func(
 	}
 }
 
-func (l *Lock) renew(record resourcelock.LeaderElectionRecord, write func() error) error {
+// renew writes the lease. An earlier leader may change something for the given time
+// after that.
+func (l *Lock) renew(record resourcelock.LeaderElectionRecord, earlier time.Duration, write func() error) error {
 	asked := l.clock()
 	err := write()
 	if err == nil && record.HolderIdentity == l.Identity() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		switch {
+		case l.Longest == 0:
+			l.lastChange = time.Unix(0, 0)
+		case l.renewed.IsZero():
+			l.lastChange = l.clock().Add(earlier)
+		}
 		l.renewed = asked
+		l.saw(record)
 	}
 	return err
 }
