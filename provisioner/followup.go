@@ -182,16 +182,16 @@ func (f *Followup) isComplete(pv *corev1.PersistentVolume) bool {
 // into use yet.
 func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 	removed := f.provisioner.volumeGone(pv)
+	origin, err := objects.OriginOf(pv)
+	for _, item := range []task{completionOf(pv.Name), rebindOf(pv.Name), misstampedOf(pv.Name, origin.VolumeID)} {
+		f.loop.Forget(item)
+	}
 	f.mu.Lock()
 	completed := f.completed[pv.UID]
 	delete(f.completed, pv.UID)
 	delete(f.unlisted[pv.Annotations[objects.AnnotationBackend]], pv.Name)
 	f.mu.Unlock()
-	if removed || !f.provisioner.isMine(pv) {
-		return
-	}
-	origin, err := objects.OriginOf(pv)
-	if err != nil {
+	if removed || err != nil || !f.provisioner.isMine(pv) {
 		return
 	}
 	f.provisioner.Logger.Info("Kept the volume of a PersistentVolume that was deleted", "tenant", origin.Tenant, "claim", requestids.ClaimOf(pv), "claimUID", origin.ClaimUID,

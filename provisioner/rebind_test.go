@@ -392,6 +392,43 @@ func TestARestoredPersistentVolumeIsNotWantedBeforeItIsBound(t *testing.T) {
 	}
 }
 
+// TestNothingIsAwaitedForAPersistentVolumeThatIsGone: the end of the object is the end of
+// what its follow-ups waited for, if only for its next phase.
+func TestNothingIsAwaitedForAPersistentVolumeThatIsGone(t *testing.T) {
+	undecided := func(b *rebindBench) {
+		b.gold.attach = func(backends.Target) error { return &cinder.Error{Kind: backends.KindRestored} }
+		b.pv.UID = "restored"
+	}
+	elsewhere := func(b *rebindBench) { b.pv.Annotations[objects.AnnotationBackend] = "removed" }
+	denied := func(b *rebindBench) {
+		b.current.Store(parsePolicy(t, strings.ReplaceAll(rebindPolicy, "team-b", "team-c")))
+	}
+	for name, test := range map[string]struct {
+		before func(*rebindBench)
+		task   func(*rebindBench) task
+	}{
+		"its next phase":             {undecided, func(b *rebindBench) task { return completionOf(b.pv.Name) }},
+		"its backend in the policy":  {elsewhere, func(b *rebindBench) task { return completionOf(b.pv.Name) }},
+		"a rule for its claim":       {denied, func(b *rebindBench) task { return rebindOf(b.pv.Name) }},
+		"a rule, whatever its stamp": {denied, func(b *rebindBench) task { return misstampedOf(b.pv.Name, "volume-1") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRebindBench(t)
+			test.before(b)
+			b.store(b.pv)
+			b.followup.loop.Try(t.Context(), test.task(b))
+			if awaiting := b.followup.loop.Awaiting(); len(awaiting) != 1 {
+				t.Fatalf("%d follow-ups wait before", len(awaiting))
+			}
+			b.must(b.factory.Core().V1().PersistentVolumes().Informer().GetStore().Delete(b.pv))
+			b.followup.VolumeGone(b.pv)
+			if awaiting := b.followup.loop.Awaiting(); len(awaiting) != 0 {
+				t.Errorf("%d follow-ups wait", len(awaiting))
+			}
+		})
+	}
+}
+
 // TestAVolumeGivenBackAfterAnInterruptedRebindIsStampedForItsClaim: the leader dies after
 // it has stamped the volume for tenant b, and the administrator gives the PersistentVolume
 // back to the claim that it names. The stamp must not stay tenant b's.

@@ -187,6 +187,40 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 		b.must(b.syncNightly())
 		b.wantCalls("take snapshot-u1 of volume-1", "mark snapshot-1")
 	})
+	for name, test := range map[string]struct {
+		tenant, rule, full string
+	}{
+		"the tenant's number":    {tenant: "snapshots: 1", full: "tenant a would use 2 of 1 snapshots (tenants[0].quota.snapshots)"},
+		"the tenant's gigabytes": {tenant: "snapshotGigabytes: 5", full: "tenant a would use 6 of 5 GiB of snapshots (tenants[0].quota.snapshotGigabytes)"},
+		"the rule's number":      {rule: "snapshots: 1", full: "StorageClasses [fast] of tenant a would use 2 of 1 snapshots (tenants[0].classes[0].quota.snapshots)"},
+		"the rule's gigabytes":   {rule: "snapshotGigabytes: 5", full: "StorageClasses [fast] of tenant a would use 6 of 5 GiB of snapshots (tenants[0].classes[0].quota.snapshotGigabytes)"},
+		"limits on volumes only": {tenant: "volumes: 9", rule: "gigabytes: 9"},
+	} {
+		t.Run(name+", with a snapshot on another backend", func(t *testing.T) {
+			present := existing()
+			for _, object := range present {
+				if pv, is := object.(*corev1.PersistentVolume); is {
+					pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+				}
+			}
+			b := newBench(t, present...)
+			text := strings.NewReplacer("gold, auth: {cloud: gold}}", "gold, auth: {cloud: gold}}\n  - {name: silver, auth: {cloud: silver}}",
+				"snapshots: 1", test.tenant, "backends: [gold]", "backends: [gold, silver], quota: {"+test.rule+"}").Replace(testPolicy)
+			var err error
+			b.policy, err = policy.Parse([]byte(text), "policy.yaml", nil)
+			b.must(err)
+			other := stamped("other", "u9", true)
+			other.SizeGiB = 5
+			b.Backends.(fakeBackends)["silver"] = &fakeSnapshots{listed: []cinder.Snapshot{other}, place: here()}
+			b.must(b.syncNightly())
+			if test.full == "" {
+				b.wantCalls("take snapshot-u1 of volume-1", "mark snapshot-1")
+				return
+			}
+			b.wantCalls()
+			b.wantEvents("Warning QuotaExceeded " + test.full)
+		})
+	}
 	t.Run("the VolumeSnapshot is gone", func(t *testing.T) {
 		b := newBench(t, existing()...)
 		b.refresh()

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
@@ -34,14 +36,14 @@ func (c *Controller) countBackends(ctx context.Context) {
 	group.Wait()
 }
 
-// countFor counts the backend of a snapshot, and those other backends that its tenant
-// may use and that answer.
-func (c *Controller) countFor(ctx context.Context, tenant, backend string) error {
+// countFor counts the backend of a snapshot and, if a limit on snapshots is decisive,
+// those other backends that its tenant may use and that answer.
+func (c *Controller) countFor(ctx context.Context, backend string, d policy.Decision) error {
 	if err := c.countBackend(ctx, backend); err != nil {
 		return fmt.Errorf("cannot list the snapshots that backend %s already has: %w", backend, err)
 	}
-	t, ok := c.Policy().Tenant(tenant)
-	if !ok || t.Quota.Snapshots == nil && t.Quota.SnapshotGigabytes == nil {
+	t, ok := c.Policy().Tenant(d.Tenant)
+	if !ok || !slices.ContainsFunc(d.Quotas, func(s policy.QuotaScope) bool { return s.Limits.Snapshots != nil || s.Limits.SnapshotGigabytes != nil }) {
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, otherBackendsTimeout)

@@ -236,9 +236,6 @@ func (t *taking) resume() (err error) {
 // admit reads the labels of the namespace, which determine its tenant, from the API
 // server, and reserves room.
 func (t *taking) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClass) error {
-	if err := t.countFor(ctx, t.origin.Tenant, t.origin.Backend); err != nil {
-		return err
-	}
 	namespace, err := t.Client.CoreV1().Namespaces().Get(ctx, t.snapshot.Namespace, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", t.snapshot.Namespace, err)
@@ -246,6 +243,9 @@ func (t *taking) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClas
 	decision := t.decide(class, namespace.Labels)
 	if decision.Denial != nil {
 		return deniedBy(decision.Denial)
+	}
+	if err := t.countFor(ctx, t.origin.Backend, decision.Decision); err != nil {
+		return err
 	}
 	full, err := t.Ledger.ReserveSnapshot(t.snapshot.UID, t.origin.Backend, t.usageOf(t.origin, nil), decision)
 	if full != nil {
