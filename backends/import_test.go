@@ -348,6 +348,28 @@ func TestLookTellsGoneFromElsewhere(t *testing.T) {
 	}
 }
 
+// TestWhatATermListedElsewhereIsNotGone: no PersistentVolume records where the volume of an
+// import under way is, but the term has seen it, and the place to which its backend leads
+// now has volumes of the cluster, too.
+func TestWhatATermListedElsewhereIsNotGone(t *testing.T) {
+	for n, elsewhere := range map[int]bool{1: true, 3: false} {
+		before, after := newMemoryCinder(), newMemoryCinder()
+		after.place = cinder.Place{Endpoint: memoryPlace.Endpoint, Project: "p2"}
+		id := before.add(mine(1, cinder.StatusAvailable))
+		after.add(mine(2, cinder.StatusAvailable))
+		clients := &changingClients{now: before}
+		l := newLifecycle(before.term(t).options, sameClients(clients))
+		_, err := l.Volumes(t.Context())
+		success(t, err)
+		clients.leadTo(after)
+		_, err = l.Volume(t.Context(), id)
+		equal(t, cinder.KindOf(err), cinder.KindConflict)
+		_, _, err = l.Look(t.Context(), Target{VolumeID: id + "-gone", Stamp: claimStamp(n)})
+		equal(t, cinder.IsKind(err, KindElsewhere), elsewhere)
+		equal(t, err != nil, elsewhere)
+	}
+}
+
 // TestTheVolumeModeIsStamped: of what is made as a raw device, or imported as one.
 func TestTheVolumeModeIsStamped(t *testing.T) {
 	for block, want := range map[bool]string{true: stamps.VolumeModeBlock, false: ""} {

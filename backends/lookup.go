@@ -155,8 +155,8 @@ func (l *Lifecycle) Place() cinder.Place { return l.current().place() }
 // absent evaluates Cinder's answer that a target does not exist, and returns
 // nil if the volume is gone. The answer proves that only at the place where the
 // volume was. If no PersistentVolume records that place, a place counts if it
-// has shown this term a volume of the cluster: credentials of another project
-// show none.
+// has shown this term a volume of the cluster, unless the term knew the volume at
+// another place: credentials of another project show none.
 func (e *endpoint) absent(ctx context.Context, target Target) error {
 	present := e.place()
 	switch {
@@ -167,13 +167,13 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 	case target.Place.IsKnown():
 		return e.elsewhere("volume %s was recorded at %s, but the backend points to %s, where it does not exist", target.VolumeID, target.Place, present)
 	case e.hasShown():
-		return nil
+		return e.leftBehind(target.Stamp.ClaimUID)
 	}
 	if _, err := e.inventory.All(ctx); err != nil {
 		return err
 	}
 	if e.hasShown() {
-		return nil
+		return e.leftBehind(target.Stamp.ClaimUID)
 	}
 	return e.elsewhere("volume %s does not exist at %s, but it may never have been there: its PersistentVolume does not record where it was made, "+
 		"and there is no other volume of this cluster", target.VolumeID, present)

@@ -183,7 +183,7 @@ func (a *attempt) begun(ctx context.Context, position ledger.Position, asks bool
 		return cinder.Volume{}, err
 	}
 	a.backend = position.Backend
-	v, at, err := volumes.Look(ctx, backends.Target{VolumeID: position.VolumeID, Place: a.c.placeOf(a.claim.UID)})
+	v, at, err := volumes.Look(ctx, backends.Target{VolumeID: position.VolumeID, Place: a.c.placeOf(a.claim.UID), Stamp: stamps.Volume{ClaimUID: string(a.claim.UID)}})
 	a.place = at
 	switch {
 	case err != nil:

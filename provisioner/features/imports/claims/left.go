@@ -53,9 +53,9 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	if c.Room.Ledger.WasRecorded(claim, left.volume) {
 		return nil // its PersistentVolume is gone, and the volume was left behind as it is
 	}
-	v, _, err := volumes.Look(ctx, backends.Target{VolumeID: left.volume, Place: left.place})
 	pvName := objects.ImportedPVName(left.volume)
 	stamp := stamps.Volume{Cluster: c.Cluster, ClusterUID: c.ClusterUID, ClaimUID: string(claim), PV: pvName}
+	v, _, err := volumes.Look(ctx, backends.Target{VolumeID: left.volume, Place: left.place, Stamp: stamp})
 	switch {
 	case err != nil:
 		return err
