@@ -67,11 +67,6 @@ func (l *Lifecycle) Look(ctx context.Context, target Target) (cinder.Volume, cin
 	return v, e.place(), err
 }
 
-// Volume reads one volume of the backend's project, of any owner.
-func (l *Lifecycle) Volume(ctx context.Context, id string) (cinder.Volume, error) {
-	return l.current().get(ctx, id)
-}
-
 // Importable returns an error unless a volume may be imported under a stamp in
 // its present state: it is available and carries no stamp, it carries the stamp
 // already, or its stamp is that of another claim of this cluster, which kept it. Whether

@@ -362,7 +362,7 @@ func TestWhatATermListedElsewhereIsNotGone(t *testing.T) {
 		_, err := l.Volumes(t.Context())
 		success(t, err)
 		clients.leadTo(after)
-		_, err = l.Volume(t.Context(), id)
+		_, _, err = l.Look(t.Context(), Target{VolumeID: id})
 		equal(t, cinder.KindOf(err), cinder.KindConflict)
 		_, _, err = l.Look(t.Context(), Target{VolumeID: id + "-gone", Stamp: claimStamp(n)})
 		equal(t, cinder.IsKind(err, KindElsewhere), elsewhere)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/move"
@@ -119,12 +120,9 @@ func (w *world) stillHas(pvName string, claim *corev1.PersistentVolumeClaim) {
 // simulated are the volumes of a simulated Cinder.
 type simulated struct{ sim *cindersim.Simulator }
 
-func (s simulated) Volume(_ context.Context, id string) (cinder.Volume, error) {
-	v, ok := s.sim.Volume(id)
-	if !ok {
-		return cinder.Volume{}, &cinder.Error{Kind: cinder.KindNotFound}
-	}
-	return cinder.Volume{ID: v.ID, Status: cinder.Status(v.Status), Metadata: v.Metadata}, nil
+func (s simulated) Look(_ context.Context, target backends.Target) (cinder.Volume, cinder.Place, error) {
+	v, _ := s.sim.Volume(target.VolumeID)
+	return cinder.Volume{ID: v.ID, Status: cinder.Status(v.Status), Metadata: v.Metadata}, cinder.Place{}, nil
 }
 
 // dying sends requests until one of them ends the command, before or after it has had

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -29,7 +30,7 @@ const AnnotationReclaimPolicy = "standalone-cinder.openstack.org/reclaim-policy-
 
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
 type Volumes interface {
-	Volume(ctx context.Context, id string) (cinder.Volume, error)
+	Look(ctx context.Context, target backends.Target) (cinder.Volume, cinder.Place, error)
 }
 
 // Nodes determines which nodes use a volume; *nodeuse.Tracker implements it.

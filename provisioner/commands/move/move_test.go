@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -49,12 +50,12 @@ const pvName = "pvc-c1"
 // fixture is a cluster and a volume. Its fields may be changed until mover is called.
 type fixture struct {
 	*testing.T
-	claim   *corev1.PersistentVolumeClaim
-	pv      *corev1.PersistentVolume
-	others  []runtime.Object
-	volume  cinder.Volume
-	missing bool
-	request Request
+	claim              *corev1.PersistentVolumeClaim
+	pv                 *corev1.PersistentVolume
+	others             []runtime.Object
+	volume             cinder.Volume
+	missing, elsewhere bool
+	request            Request
 
 	client *fake.Clientset
 	// before is called before each request of the command. If it returns an error, the
@@ -121,13 +122,16 @@ func (f *fixture) released() {
 	f.claim, f.pv.Status.Phase = nil, corev1.VolumeReleased
 }
 
-func (f *fixture) Volume(context.Context, string) (cinder.Volume, error) {
+func (f *fixture) Look(context.Context, backends.Target) (cinder.Volume, cinder.Place, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.missing {
-		return cinder.Volume{}, &cinder.Error{Kind: cinder.KindNotFound}
+	switch {
+	case f.missing:
+		return cinder.Volume{}, cinder.Place{}, nil
+	case f.elsewhere:
+		return cinder.Volume{}, cinder.Place{}, &cinder.Error{Backend: "gold", Kind: backends.KindElsewhere, Message: "volume volume-1 was recorded elsewhere"}
 	}
-	return f.volume, nil
+	return f.volume, cinder.Place{}, nil
 }
 
 // mover starts the cluster.
@@ -571,7 +575,8 @@ func TestWhatIsRefused(t *testing.T) {
 			f.others = append(f.others, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n9", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}}})
 		}, []string{"VolumeAttachment va (node n9) still attaches the volume of PersistentVolume pvc-c1"}},
 		"no backend":         {func(f *fixture) { f.pv.Annotations[objects.AnnotationBackend] = "old" }, []string{"the policy denies it: NoMatchingClass: tenant b may not use backend old, which has the volume, for StorageClass fast (tenants[1].classes[0].backends)", "the policy has no backend old"}},
-		"no volume":          {func(f *fixture) { f.missing = true }, []string{"volume volume-1 does not exist where backend gold leads"}},
+		"no volume":          {func(f *fixture) { f.missing = true }, []string{"volume volume-1 no longer exists at backend gold"}},
+		"a volume elsewhere": {func(f *fixture) { f.elsewhere = true }, []string{"backend gold: volume volume-1 was recorded elsewhere"}},
 		"a foreign volume":   {func(f *fixture) { f.volume.Metadata = nil }, []string{"volume volume-1 is stamped with nothing, not for PersistentVolume pvc-c1"}},
 		"deletion has begun": {func(f *fixture) { f.volume.Status = cinder.StatusErrorDeleting }, []string{"volume volume-1 is error_deleting"}},
 		"disconnected":       {func(f *fixture) { f.volume.Status = cinder.StatusAvailable }, []string{"volume volume-1 is available: a deletion that was stopped has disconnected it; delete PersistentVolume pvc-c1 with the reclaim policy Retain, and import the volume for the claim"}},

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
@@ -359,12 +360,15 @@ func (m *Mover) problemOfVolume(ctx context.Context, origin objects.Origin) (str
 	if err != nil {
 		return err.Error(), nil
 	}
-	v, err := volumes.Volume(ctx, origin.VolumeID)
-	switch target := origin.Target(); {
-	case cinder.IsKind(err, cinder.KindNotFound):
-		return fmt.Sprintf("volume %s does not exist where backend %s leads", origin.VolumeID, origin.Backend), nil
+	target := origin.Target()
+	v, _, err := volumes.Look(ctx, target)
+	switch {
+	case cinder.IsKind(err, backends.KindElsewhere):
+		return cinder.TextOf(err), nil
 	case err != nil:
 		return "", err
+	case v.ID == "":
+		return fmt.Sprintf("volume %s no longer exists at backend %s", origin.VolumeID, origin.Backend), nil
 	case !target.Stamp.Owns(v):
 		return fmt.Sprintf("volume %s is stamped %s, not for PersistentVolume %s", v.ID, stamps.Of(v).Describe(), origin.PVName), nil
 	case v.Status == cinder.StatusDeleting || v.Status == cinder.StatusErrorDeleting:

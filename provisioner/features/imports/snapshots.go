@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -24,8 +25,7 @@ import (
 type Snapshots interface {
 	// FindSnapshot reads a snapshot of any owner.
 	FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error)
-	// Volume reads a volume of any owner.
-	Volume(ctx context.Context, id string) (cinder.Volume, error)
+	Look(ctx context.Context, target backends.Target) (cinder.Volume, cinder.Place, error)
 	ImportableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error
 }
 
@@ -96,8 +96,8 @@ func (i *SnapshotImporter) Plan(ctx context.Context, r SnapshotRequest) (*Snapsh
 	if err != nil {
 		return nil, err
 	}
-	plan.Volume, err = from.Volume(ctx, plan.Snapshot.VolumeID)
-	if err != nil && !cinder.IsKind(err, cinder.KindNotFound) {
+	plan.Volume, _, err = from.Look(ctx, backends.Target{VolumeID: plan.Snapshot.VolumeID})
+	if err != nil && !cinder.IsKind(err, backends.KindElsewhere) {
 		return nil, err
 	}
 	if plan.Decision, err = plan.decide(plan.Snapshot); err != nil {

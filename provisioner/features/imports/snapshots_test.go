@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -46,8 +47,8 @@ func (p snapshotProject) FindSnapshot(_ context.Context, id string) (cinder.Snap
 	return p.snapshots[n], true, nil
 }
 
-func (p snapshotProject) Volume(_ context.Context, id string) (cinder.Volume, error) {
-	return cinder.Volume{ID: id}, nil
+func (p snapshotProject) Look(_ context.Context, target backends.Target) (cinder.Volume, cinder.Place, error) {
+	return cinder.Volume{ID: target.VolumeID}, cinder.Place{}, nil
 }
 
 func (p snapshotProject) ImportableSnapshot(s cinder.Snapshot, _ stamps.Snapshot) error {

@@ -21,7 +21,7 @@ import (
 
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
 type Volumes interface {
-	Volume(ctx context.Context, id string) (cinder.Volume, error)
+	Look(ctx context.Context, target backends.Target) (cinder.Volume, cinder.Place, error)
 	Retype(ctx context.Context, target backends.Target, volumeType string) (cinder.Volume, error)
 }
 
@@ -95,10 +95,12 @@ func (r *Retyper) Plan(ctx context.Context, request Request) (*Plan, error) {
 	if plan.volumes, err = r.Volumes(origin.Backend); err != nil {
 		return nil, err
 	}
-	if plan.Volume, err = plan.volumes.Volume(ctx, origin.VolumeID); err != nil {
+	if plan.Volume, _, err = plan.volumes.Look(ctx, plan.target); err != nil {
 		return nil, err
 	}
 	switch v := plan.Volume; {
+	case v.ID == "":
+		return nil, fmt.Errorf("volume %s of claim %s no longer exists at backend %s", origin.VolumeID, name, origin.Backend)
 	case !plan.target.Stamp.Owns(v):
 		return nil, fmt.Errorf("volume %s does not carry the stamp of claim %s; it is not touched", v.ID, name)
 	case v.Type == request.Type:

@@ -42,7 +42,9 @@ type oneVolume struct {
 	requests int
 }
 
-func (o *oneVolume) Volume(context.Context, string) (cinder.Volume, error) { return o.volume, nil }
+func (o *oneVolume) Look(context.Context, backends.Target) (cinder.Volume, cinder.Place, error) {
+	return o.volume, cinder.Place{}, nil
+}
 
 func (o *oneVolume) Retype(ctx context.Context, target backends.Target, volumeType string) (cinder.Volume, error) {
 	if o.before != nil {

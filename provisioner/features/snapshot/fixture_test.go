@@ -84,8 +84,8 @@ func (f *fakeSnapshots) FindSnapshot(_ context.Context, id string) (cinder.Snaps
 	return cinder.Snapshot{}, false, f.err
 }
 
-func (f *fakeSnapshots) Volume(context.Context, string) (cinder.Volume, error) {
-	return f.ofVolume, f.err
+func (f *fakeSnapshots) Look(context.Context, backends.Target) (cinder.Volume, cinder.Place, error) {
+	return f.ofVolume, f.place, f.err
 }
 
 func (f *fakeSnapshots) ImportableSnapshot(s cinder.Snapshot, _ stamps.Snapshot) error {
