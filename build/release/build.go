@@ -52,7 +52,7 @@ func build(ctx context.Context, s source, out string, by *signer) error {
 	if err := writeChecksums(out); err != nil || by == nil {
 		return err
 	}
-	return by.sign(out)
+	return by.sign(out, s.artifact("-image"))
 }
 
 // artifact returns the name of a file of the release.

@@ -59,6 +59,7 @@ func TestRelease(t *testing.T) {
 	})
 	t.Run("checksums", func(t *testing.T) { checkChecksums(t, out) })
 	t.Run("signature", func(t *testing.T) { checkSignature(t, out, public) })
+	t.Run("signature of the image", func(t *testing.T) { checkImageSignature(t, out, s.artifact("-image"), public) })
 	for _, architecture := range platforms {
 		binary := filepath.Join(out, s.artifact("-linux-"+architecture))
 		t.Run("binary of "+architecture, func(t *testing.T) { checkBinary(t, binary, s, root) })
@@ -125,7 +126,7 @@ func checkChecksums(t *testing.T, out string) {
 	}
 	listed := string(text)
 	for name, content := range contents(t, out) {
-		if strings.HasPrefix(name, "checksums.txt") || strings.HasSuffix(name, ".pub") || strings.HasPrefix(name, imageDirectory+"/") {
+		if strings.HasPrefix(name, "checksums.txt") || strings.HasSuffix(name, ".pub") || strings.Contains(name, ".cosign.") || strings.HasPrefix(name, imageDirectory+"/") {
 			continue
 		}
 		line := fmt.Sprintf("%x  %s\n", sha256.Sum256(content), name)

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"os"
 	"os/exec"
@@ -78,21 +79,48 @@ func checkSignature(t *testing.T, out string, public *ecdsa.PublicKey) {
 	}
 }
 
-// TestSignatures signs checksums without building a release.
+// checkImageSignature reads what cosign would: the payload, byte for byte in the form that
+// cosign writes, and its signature in base64.
+func checkImageSignature(t *testing.T, out, image string, public *ecdsa.PublicKey) {
+	t.Helper()
+	read := func(suffix string) string {
+		content, err := os.ReadFile(filepath.Join(out, image+suffix))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
+	payload := read(".cosign.json")
+	want := `{"critical":{"identity":{"docker-reference":"ghcr.io/standalone-cinder/standalone-cinder"},"image":{"docker-manifest-digest":"` +
+		strings.TrimSpace(read(".digest")) + `"},"type":"cosign container image signature"},"optional":null}`
+	if payload != want {
+		t.Errorf("the payload is %s, want %s", payload, want)
+	}
+	signature, err := base64.StdEncoding.DecodeString(read(".cosign.sig"))
+	if digest := sha256.Sum256([]byte(payload)); err != nil || !ecdsa.VerifyASN1(public, digest[:], signature) {
+		t.Errorf("the signature of the image is not the key's (%v)", err)
+	}
+}
+
+// TestSignatures signs checksums and an image without building a release.
 func TestSignatures(t *testing.T) {
 	by, public := newSigner(t)
 	out := t.TempDir()
 	if err := os.WriteFile(filepath.Join(out, checksums), []byte("0a  file\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := by.sign(out); err != nil {
+	if err := os.WriteFile(filepath.Join(out, "image.digest"), []byte("sha256:"+strings.Repeat("0a", 32)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := by.sign(out, "image"); err != nil {
+		t.Fatal(err)
+	}
+	checkImageSignature(t, out, "image", public)
 	first, err := os.ReadFile(filepath.Join(out, checksums+".sig"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := by.sign(out); err != nil {
+	if err := by.sign(out, "image"); err != nil {
 		t.Fatal(err)
 	}
 	if second, err := os.ReadFile(filepath.Join(out, checksums+".sig")); err != nil || !bytes.Equal(first, second) {
