@@ -273,7 +273,9 @@ func endedBefore(volume wire.Handle, node string) error {
 
 // barred returns why a node may get no new attachment: it has a volume staged that
 // Kubernetes has detached from it, so its kernel may write to an address that leads to
-// another volume by now. It holds for all backends, since addresses are the array's.
+// another volume by now. It holds for all backends, since addresses are the array's. It
+// also holds while Kubernetes is attaching that volume to the node again: what is staged
+// is of an earlier attachment.
 func (e *Engine) barred(ctx context.Context, wanted wire.Handle, name string) error {
 	if !e.NodesKnown() || !e.ReportsKnown() || !e.AttachmentsKnown() {
 		return fmt.Errorf("the Nodes, VolumeAttachments and reports of node plugins are not read yet, so it is not known whether node %s still uses volumes that were taken from it", name)
@@ -296,17 +298,17 @@ func (e *Engine) barred(ctx context.Context, wanted wire.Handle, name string) er
 		}
 		return err
 	}
-	attached := e.attachedTo(name)
+	attachments := e.attachmentsOn(name)
 	for _, text := range report.Volumes {
 		volume, err := wire.ParseHandle(text)
-		if err != nil || !report.Has(text, node) || attached[onNode{name, volume}] && volume != wanted {
+		if err != nil || !report.Has(text, node) || allowsStaging(attachments[onNode{name, volume}]) && volume != wanted {
 			continue
 		}
 		if volume == wanted {
 			return unclean("node %s still has volume %s staged from an earlier attachment, which is gone, so it gets the volume again only when %s", name, volume, staged.Ended(name))
 		}
 		// The caches may show the report before the VolumeAttachment.
-		if wanted, err := e.isWanted(ctx, volume, name); err != nil || !wanted {
+		if a, err := e.liveAttachment(ctx, volume, name); err != nil || !allowsStaging(a) {
 			return cmp.Or(err, stagedBefore(name, volume))
 		}
 	}
@@ -320,10 +322,10 @@ func stagedBefore(node string, volume wire.Handle) error {
 // release decides for a Publish whether another node, to which the volume is attached at
 // Cinder, may lose it.
 func (e *Engine) release(ctx context.Context, pv string, volume wire.Handle, name string, to wire.Node) (bool, error) {
-	if e.attachedTo(name)[onNode{name, volume}] {
+	if e.attachmentsOn(name)[onNode{name, volume}] != nil {
 		return false, nil
 	}
-	if wanted, err := e.isWanted(ctx, volume, name); err != nil || wanted {
+	if a, err := e.liveAttachment(ctx, volume, name); err != nil || a != nil {
 		return false, err
 	}
 	lets, err := e.letsGo(ctx, volume, name)
@@ -343,14 +345,22 @@ func (e *Engine) node(name string) *corev1.Node {
 	return node
 }
 
-// isWanted asks the API server for the VolumeAttachment of a volume and a node.
-func (e *Engine) isWanted(ctx context.Context, volume wire.Handle, node string) (bool, error) {
-	_, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(volume, node), metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("cannot tell whether volume %s is attached to node %s: %w", volume, node, err)
+// liveAttachment asks the API server for the VolumeAttachment of a volume and a node; nil
+// if there is none.
+func (e *Engine) liveAttachment(ctx context.Context, volume wire.Handle, node string) (*storagev1.VolumeAttachment, error) {
+	a, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(volume, node), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
 	}
-	return err == nil, nil
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell whether volume %s is attached to node %s: %w", volume, node, err)
+	}
+	return a, nil
 }
+
+// allowsStaging reports whether a VolumeAttachment tells its node to stage the volume; nil
+// does not.
+func allowsStaging(a *storagev1.VolumeAttachment) bool { return a != nil && a.Status.Attached }
 
 // liveReport asks the API server for the Lease with a node's report; nil if there is none.
 func (e *Engine) liveReport(ctx context.Context, node string) (*coordinationv1.Lease, error) {
@@ -371,14 +381,14 @@ func (e *Engine) report(node string) (staged.Report, bool) {
 	return staged.Of(lease), true
 }
 
-// attachedTo returns the volumes for which the cache has VolumeAttachments of a node, or
-// of all nodes if the name is empty.
-func (e *Engine) attachedTo(node string) map[onNode]bool {
-	found := map[onNode]bool{}
+// attachmentsOn returns the VolumeAttachments of a node in the cache, or of all nodes if the
+// name is empty.
+func (e *Engine) attachmentsOn(node string) map[onNode]*storagev1.VolumeAttachment {
+	found := map[onNode]*storagev1.VolumeAttachment{}
 	for _, object := range e.Attachments.List() {
 		if a, ok := object.(*storagev1.VolumeAttachment); ok && (node == "" || a.Spec.NodeName == node) {
 			if handle, ours := e.handleOf(a); ours {
-				found[onNode{a.Spec.NodeName, handle}] = true
+				found[onNode{a.Spec.NodeName, handle}] = a
 			}
 		}
 	}

@@ -245,6 +245,30 @@ func TestALostNodeGetsNothingElse(t *testing.T) {
 	}
 }
 
+// TestANodeGetsNothingElseWhileWhatItHasStagedIsWantedAgain: the volume was taken from it,
+// its next pod wants the volume there, and the next leader sees a VolumeAttachment. But what
+// the node has staged is not of that one.
+func TestANodeGetsNothingElseWhileWhatItHasStagedIsWantedAgain(t *testing.T) {
+	other := wire.Handle{Backend: "gold", ID: "2"}
+	for name, late := range map[string]bool{"the cache shows it": false, "the cache is late": true} {
+		t.Run(name, func(t *testing.T) {
+			w := lost(t, otherPV(2, "gold"))
+			again := testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) {
+				a.Name, a.Status.Attached = attachmentName(handle(), "n1"), false
+			})
+			_, err := w.client.StorageV1().VolumeAttachments().Create(t.Context(), again, metav1.CreateOptions{})
+			must(t, err)
+			if !late {
+				must(t, w.attachments.Add(again))
+			}
+			w.wants(t, "other-2", other, "n1")
+			w.Engine = New(w.Options)
+			_, err = w.Publish(t.Context(), controller.PublishRequest{Volume: other, Node: n1})
+			wantFailure(t, err, controller.Unclean, noOther)
+		})
+	}
+}
+
 // TestALostNodeGetsItsVolumeAgain: its next pod is there, and waits for it. No other
 // node has had it, and the node gets the same attachment.
 func TestALostNodeGetsItsVolumeAgain(t *testing.T) {

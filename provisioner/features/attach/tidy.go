@@ -72,7 +72,7 @@ func (e *Engine) tidy(ctx context.Context) {
 // unattached returns the volumes that nodes have staged and that Kubernetes has not
 // attached to them, according to the caches.
 func (e *Engine) unattached() []onNode {
-	attached := e.attachedTo("")
+	attachments := e.attachmentsOn("")
 	var found []onNode
 	for _, object := range e.Reports.List() {
 		lease, ok := object.(*coordinationv1.Lease)
@@ -85,7 +85,7 @@ func (e *Engine) unattached() []onNode {
 			continue
 		}
 		for _, text := range report.Volumes {
-			if volume, err := wire.ParseHandle(text); err == nil && report.Has(text, node) && !attached[onNode{name, volume}] {
+			if volume, err := wire.ParseHandle(text); err == nil && report.Has(text, node) && attachments[onNode{name, volume}] == nil {
 				found = append(found, onNode{name, volume})
 			}
 		}
@@ -138,9 +138,9 @@ func (e *Engine) pay(ctx context.Context, at onNode) error {
 		return nil
 	}
 	defer e.unsettled.end(at.volume)
-	if wanted, err := e.isWanted(ctx, at.volume, at.node); err != nil {
+	if a, err := e.liveAttachment(ctx, at.volume, at.node); err != nil {
 		return err
-	} else if wanted {
+	} else if a != nil {
 		e.unsettled.paid(at.node, at.volume)
 		return nil
 	}
