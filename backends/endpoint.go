@@ -35,7 +35,7 @@ type endpoint struct {
 	// readLag is how old the state may be that reads show.
 	readLag time.Duration
 	// unshown are volumes, snapshots and attachments, whose IDs are all unique; ended are
-	// attachments that were deleted, and that Cinder may still show.
+	// attachments whose deletion was requested, and that Cinder may still show.
 	unshown, ended *knowledge.Unshown
 	// shown is true once Cinder has shown a volume of this cluster here.
 	shown atomic.Bool
@@ -71,6 +71,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *en
 		breaker: l.breaker,
 		epoch:   epoch,
 		settled: changed.Add(l.options.ReadLag),
+		readLag: l.options.ReadLag,
 		left:    func() { l.leave(e) },
 	}
 	e.watcher = watch.New(watch.Options[cinder.Volume]{

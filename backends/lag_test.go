@@ -144,34 +144,101 @@ func TestReadsThatLagTakeNoVolumeFromItsNode(t *testing.T) {
 }
 
 // TestReadsThatLagHandOutNoAttachmentThatHasEnded: the node gets the volume again while
-// Cinder still shows the attachment that was just deleted.
+// Cinder still shows the attachment that was just deleted, or before the request to delete
+// it arrives.
 func TestReadsThatLagHandOutNoAttachmentThatHasEnded(t *testing.T) {
+	for name, answer := range map[string]mishap{"answered": noFault, "the answer is lost": lost, "the request is late": late} {
+		for _, lag := range lags {
+			t.Run(name+", "+lag.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					memory := newMemoryCinder()
+					memory.lag = lag
+					id := memory.add(forNodes())
+					memory.remember()
+					time.Sleep(lag)
+					l := lagging(t, memory)
+					var first, again Published
+					untilDone(t, func() (err error) {
+						first, err = l.Publish(t.Context(), claimTarget(1, id), toNode("n1"))
+						return err
+					})
+					time.Sleep(2 * lag)
+					memory.delay = func() int { return 1000 }
+					memory.fault = failOnce("attachment.delete", answer)
+					_ = l.Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: "n1", Key: "key-of-n1", Attached: true})
+					untilDone(t, func() (err error) {
+						again, err = l.Publish(t.Context(), claimTarget(1, id), toNode("n1"))
+						return err
+					})
+					memory.deliverAll()
+					if again.AttachmentID == first.AttachmentID {
+						t.Errorf("attachment %s has ended, and is handed out again", first.AttachmentID)
+					}
+					equal(t, len(memory.open), 1)
+				})
+			})
+		}
+	}
+}
+
+// TestADetachmentFindsWhatAFailedCallMadeWhileReadsLag: Cinder shows the volume as it was
+// before.
+func TestADetachmentFindsWhatAFailedCallMadeWhileReadsLag(t *testing.T) {
+	for name, c := range map[string]struct {
+		operation string
+		fails     mishap
+	}{
+		"the answer is lost":       {"attachment.create", lost},
+		"it arrives twice":         {"attachment.create", twice},
+		"it is not recorded":       {"metadata.update", rateLimited},
+		"it is not completed":      {"attachment.complete", unsent},
+		"its completion is lost":   {"attachment.complete", lost},
+		"its record's answer, too": {"metadata.update", lost},
+	} {
+		for _, lag := range lags {
+			t.Run(name+", "+lag.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					memory := newMemoryCinder()
+					memory.lag = lag
+					id := memory.add(forNodes())
+					memory.remember()
+					time.Sleep(lag)
+					l := lagging(t, memory)
+					time.Sleep(lag)
+					memory.fault = failOnce(c.operation, c.fails)
+					if _, err := l.Publish(t.Context(), claimTarget(1, id), toNode("n1")); err == nil {
+						t.Fatal("it does not fail")
+					}
+					untilDone(t, func() error {
+						return l.Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: "n1", Key: "key-of-n1", Attached: true})
+					})
+					equal(t, len(memory.open), 0)
+				})
+			})
+		}
+	}
+}
+
+// TestALostAnswerMakesNothingTwiceWhileReadsLag: Cinder made the volume, or the snapshot,
+// and does not show it yet when the call is repeated.
+func TestALostAnswerMakesNothingTwiceWhileReadsLag(t *testing.T) {
 	for _, lag := range lags {
 		t.Run(lag.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				memory := newMemoryCinder()
 				memory.lag = lag
-				id := memory.add(forNodes())
-				memory.remember()
-				time.Sleep(lag)
 				l := lagging(t, memory)
-				var first, again Published
-				untilDone(t, func() (err error) {
-					first, err = l.Publish(t.Context(), claimTarget(1, id), toNode("n1"))
-					return err
-				})
-				time.Sleep(2 * lag)
-				untilDone(t, func() error {
-					return l.Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: "n1", Key: "key-of-n1", Attached: true})
-				})
-				untilDone(t, func() (err error) {
-					again, err = l.Publish(t.Context(), claimTarget(1, id), toNode("n1"))
-					return err
-				})
-				if again.AttachmentID == first.AttachmentID {
-					t.Errorf("attachment %s has ended, and is handed out again", first.AttachmentID)
-				}
-				equal(t, len(memory.open), 1)
+				time.Sleep(lag)
+				memory.fault = failOnce("volume.create", lost)
+				var made Connected
+				untilDone(t, func() (err error) { made, err = l.Connect(t.Context(), claimSpec(1)); return err })
+				equal(t, memory.count("volume.create"), 1)
+				untilDone(t, func() error { return l.Complete(t.Context(), claimTarget(1, made.Volume.ID), false) })
+				time.Sleep(lag)
+				memory.fault = failOnce("snapshot.create", lost)
+				untilDone(t, func() error { _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, made.Volume.ID)); return err })
+				equal(t, memory.count("snapshot.create"), 1)
+				settled(t, l)
 			})
 		})
 	}

@@ -131,24 +131,14 @@ func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, e
 		}
 		e.unshown.Shown(id)
 	}
-	// Nor is one that this term ended still the node's.
-	for _, id := range e.ended.ExpectedOf(v.ID) {
-		if isAmong(v.Attachments, id) {
-			return cinder.Volume{}, e.failure(KindNotShown, "Cinder ended attachment %s, and still shows it: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", id)
-		}
-		e.ended.Shown(id)
-	}
 	return v, err
 }
 
-// endAttachment deletes an attachment of a volume of mode csi. It must not be handed out
-// again while Cinder still shows it.
+// endAttachment deletes an attachment of a volume of mode csi. Whatever the answer, it must
+// not be handed out again: Cinder may show it for a while, and the request may arrive late.
 func (e *endpoint) endAttachment(ctx context.Context, volumeID, id string) error {
-	err := e.deleteAttachment(ctx, id)
-	if err == nil {
-		e.ended.Expect(id, volumeID, time.Now().Add(e.timeouts().Create))
-	}
-	return err
+	e.ended.Expect(id, volumeID, time.Now().Add(e.timeouts().Create))
+	return e.deleteAttachment(ctx, id)
 }
 
 // moveTowardsPublished takes one step, or all that are left. If it returns neither an
@@ -158,6 +148,15 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 	case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse:
 	default:
 		return Published{}, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
+	}
+	for _, id := range e.ended.ExpectedOf(v.ID) {
+		if !isAmong(v.Attachments, id) {
+			continue
+		}
+		if err := e.endAttachment(ctx, v.ID, id); err != nil {
+			return Published{}, err
+		}
+		return Published{}, e.failure(KindNotShown, "Cinder ended attachment %s, and still shows it: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", id)
 	}
 	records := stamps.NodeRecordsOf(v)
 	mine := records[to.Key].AttachmentID
@@ -329,19 +328,26 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publish
 	if err != nil {
 		return Published{}, err
 	}
-	if err := e.writeRecord(ctx, v, to.Key, stamps.NodeRecord{AttachmentID: published.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}); err != nil {
-		return Published{}, err
-	}
-	if err := to.HandOut(ctx, published); err != nil {
-		return Published{}, err
-	}
-	if err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-		return client.CompleteAttachment(ctx, published.AttachmentID)
-	}); err != nil {
+	if err := e.handOutNew(ctx, v, published, to); err != nil {
+		// The next call must find the attachment.
+		_ = e.session.wait(context.WithoutCancel(ctx), e.readLag)
 		return Published{}, err
 	}
 	e.expect(published.AttachmentID, v.ID)
 	return published, nil
+}
+
+// handOutNew records an attachment, hands it out, and completes it.
+func (e *endpoint) handOutNew(ctx context.Context, v cinder.Volume, made Published, to PublishRequest) error {
+	if err := e.writeRecord(ctx, v, to.Key, stamps.NodeRecord{AttachmentID: made.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}); err != nil {
+		return err
+	}
+	if err := to.HandOut(ctx, made); err != nil {
+		return err
+	}
+	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+		return client.CompleteAttachment(ctx, made.AttachmentID)
+	})
 }
 
 // UnpublishRequest is the request to detach a volume from one node, or from all.

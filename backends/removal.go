@@ -308,10 +308,6 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 	case steps.Delete:
 		err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.DeleteVolume(ctx, v.ID) })
 		if cinder.IsKind(err, cinder.KindConflict) {
-			// What was read may be older than the state that Cinder refuses to delete.
-			if err := e.session.wait(ctx, e.readLag); err != nil {
-				return v, err
-			}
 			again, lookErr := e.owned(ctx, target)
 			if lookErr != nil || again.Status != v.Status {
 				return again, lookErr

@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -132,6 +133,8 @@ type session struct {
 	// settled is from when on reads show everything that was changed here before the
 	// session began.
 	settled time.Time
+	// readLag is how old the state may be that reads show.
+	readLag time.Duration
 	// left is called when the credentials start to lead to another place.
 	left func()
 
@@ -265,6 +268,10 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 		err = notPermitted
 	}
 	attempt.End(lasting, err)
+	var failed *cinder.Error
+	if errors.As(err, &failed) && (failed.EffectUnknown || failed.Kind == cinder.KindConflict) {
+		_ = s.wait(lasting, s.readLag)
+	}
 	return err
 }
 

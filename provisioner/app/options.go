@@ -121,7 +121,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.RenewDeadline, "renew-deadline", 10*time.Second, "how long a leader tries to renew before it stops")
 	flags.DurationVar(&o.RetryPeriod, "retry-period", time.Second, "pause between two checks of the Lease")
 	flags.DurationVar(&o.DrainTimeout, "drain-timeout", 20*time.Second, "how long a stopped leader waits for its requests to finish; keep it below the pod's termination grace period")
-	flags.DurationVar(&o.ReadLag, "cinder-read-lag", 2*time.Second, "how old the state may be that Cinder's reads show, as behind a Galera cluster: a new leader waits so long, at most 1m, before it uses Cinder; 0 if Cinder always shows its own writes")
+	flags.DurationVar(&o.ReadLag, "cinder-read-lag", 2*time.Second, "how old the state may be that Cinder's reads show, as behind a Galera cluster: a new leader waits so long, at most 1m, before it uses Cinder, and a request whose answer was lost is repeated only after so long; 0 if Cinder always shows its own writes")
 	flags.IntVar(&o.Workers, "workers", 1000, "claims, and as many deletions, in progress at once; no tenant and no backend gets more than half of them")
 	flags.Float64Var(&o.KubeQPS, "kube-api-qps", 500, "requests per second to the API server")
 	flags.IntVar(&o.KubeBurst, "kube-api-burst", 1000, "burst of requests to the API server")
