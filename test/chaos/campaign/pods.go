@@ -81,6 +81,11 @@ func (w *world) pod(ctx, trouble context.Context, step plan.PodStep) error {
 		return err
 	}
 	pv := "pvc-" + string(uid)
+	bound, err := w.csiVolume(ctx, pv)
+	if err != nil {
+		return err
+	}
+	handle := bound.Spec.CSI.VolumeHandle
 	var last *attachment
 	for _, stay := range step.Stays {
 		node := w.names.podNode(stay.Node)
@@ -93,7 +98,7 @@ func (w *world) pod(ctx, trouble context.Context, step plan.PodStep) error {
 					return nil
 				}
 			}
-			next, err := w.attach(ctx, trouble, pv+"-"+node, pv, node)
+			next, err := w.attach(ctx, trouble, attachmentName(handle, node), pv, node)
 			if err != nil || next == nil {
 				return err
 			}
@@ -105,7 +110,7 @@ func (w *world) pod(ctx, trouble context.Context, step plan.PodStep) error {
 			}
 			last = next
 		} else if last == nil {
-			if last, err = w.attach(ctx, trouble, pv+"-"+node, pv, node); err != nil || last == nil {
+			if last, err = w.attach(ctx, trouble, attachmentName(handle, node), pv, node); err != nil || last == nil {
 				return err
 			}
 		}
@@ -138,6 +143,18 @@ func (w *world) makePodClaim(ctx context.Context, namespace string, step plan.Po
 	w.claims.NoteMade(made.UID)
 	w.attachments.NotePod()
 	return made.UID, nil
+}
+
+// csiVolume reads a PersistentVolume that must be of mode csi.
+func (w *world) csiVolume(ctx context.Context, name string) (pv *corev1.PersistentVolume, err error) {
+	err = insist(ctx, func(ctx context.Context) (err error) {
+		pv, err = w.suite.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+		return err
+	})
+	if err == nil && pv.Spec.CSI == nil {
+		err = fmt.Errorf("PersistentVolume %s is not of mode csi", name)
+	}
+	return pv, err
 }
 
 // lookAgain is the pause between two reads of an object.

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -77,15 +76,9 @@ func (w *world) workload(ctx, trouble context.Context, step plan.WorkloadStep) e
 	if !w.awaitBound(trouble, p.namespace, step.Claim) {
 		return nil
 	}
-	var pv *corev1.PersistentVolume
-	if err := insist(ctx, func(ctx context.Context) (err error) {
-		pv, err = w.suite.Client.CoreV1().PersistentVolumes().Get(ctx, "pvc-"+string(p.uid), metav1.GetOptions{})
+	pv, err := w.csiVolume(ctx, "pvc-"+string(p.uid))
+	if err != nil {
 		return err
-	}); err != nil {
-		return err
-	}
-	if pv.Spec.CSI == nil {
-		return fmt.Errorf("PersistentVolume %s is not of mode csi", pv.Name)
 	}
 	p.volume = machine.Volume{PV: pv.Name, Handle: pv.Spec.CSI.VolumeHandle, Attributes: pv.Spec.CSI.VolumeAttributes}
 	p.volumeID = pv.Annotations[annotationVolume]
