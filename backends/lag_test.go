@@ -92,8 +92,6 @@ func TestReadsThatLagMakeNoSecondSnapshot(t *testing.T) {
 				memory := newMemoryCinder()
 				memory.lag = lag
 				volume := memory.add(mine(1, cinder.StatusAvailable))
-				memory.remember()
-				time.Sleep(lag)
 				l := lagging(t, memory)
 				untilDone(t, func() error { _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume)); return err })
 				settled(t, l)
@@ -114,8 +112,6 @@ func TestReadsThatLagTakeNoVolumeFromItsNode(t *testing.T) {
 				memory := newMemoryCinder()
 				memory.lag = lag
 				id := memory.add(forNodes())
-				memory.remember()
-				time.Sleep(lag)
 				l := lagging(t, memory)
 				var first Published
 				untilDone(t, func() (err error) {
@@ -154,8 +150,6 @@ func TestReadsThatLagHandOutNoAttachmentThatHasEnded(t *testing.T) {
 					memory := newMemoryCinder()
 					memory.lag = lag
 					id := memory.add(forNodes())
-					memory.remember()
-					time.Sleep(lag)
 					l := lagging(t, memory)
 					var first, again Published
 					untilDone(t, func() (err error) {
@@ -201,8 +195,6 @@ func TestADetachmentFindsWhatAFailedCallMadeWhileReadsLag(t *testing.T) {
 					memory := newMemoryCinder()
 					memory.lag = lag
 					id := memory.add(forNodes())
-					memory.remember()
-					time.Sleep(lag)
 					l := lagging(t, memory)
 					time.Sleep(lag)
 					memory.fault = failOnce(c.operation, c.fails)
@@ -253,8 +245,7 @@ func TestADetachmentBesideAStrangerIsNotForgottenWhileReadsLag(t *testing.T) {
 		v := forNodes()
 		v.MultiAttach = true
 		id := memory.add(v)
-		memory.remember()
-		time.Sleep(memory.lag)
+		memory.past()
 		l := lagging(t, memory)
 		time.Sleep(memory.lag)
 		memory.attachedBy(t, id, cinder.Attachment{Host: "rescue"})
@@ -334,8 +325,6 @@ func TestANewTermWaitsForWhatReadsDoNotShowYet(t *testing.T) {
 				v := forNodes()
 				v.MultiAttach = true
 				id := memory.add(v)
-				memory.remember()
-				time.Sleep(lag)
 				to := toNode("n1")
 				to.Shared = true
 				first, err := lagging(t, memory).Publish(t.Context(), claimTarget(1, id), to)
@@ -353,8 +342,6 @@ func TestANewTermWaitsForWhatReadsDoNotShowYet(t *testing.T) {
 				memory := newMemoryCinder()
 				memory.lag = lag
 				volume := memory.add(mine(1, cinder.StatusAvailable))
-				memory.remember()
-				time.Sleep(lag)
 				_, err := lagging(t, memory).current().createSnapshot(t.Context(), snapshotSpec(1, volume))
 				success(t, err)
 				l := lagging(t, memory)
@@ -420,8 +407,6 @@ func TestReadsThatLagHideNoChange(t *testing.T) {
 					memory := newMemoryCinder()
 					memory.lag = lag
 					id := memory.add(mine(1, cinder.StatusAvailable))
-					memory.remember()
-					time.Sleep(lag)
 					l := lagging(t, memory)
 					success(t, change(t, l, id))
 					settled(t, l)

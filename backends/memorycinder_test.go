@@ -17,6 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/history"
 )
 
 // memoryCinder simulates Cinder's volumes behind the interface Cinder, with the
@@ -66,10 +67,9 @@ type memoryCinder struct {
 	snapshotDeleted cinder.Status
 	// extended is the status after an extension that fails; empty: none fails.
 	extended cinder.Status
-	// lag is how old the state is that reads show; then changes of it end at once. past
-	// has the states, oldest first.
-	lag  time.Duration
-	past []moment
+	// lag is how old the state is that reads show; then changes of it end at once.
+	lag     time.Duration
+	history *history.History[moment]
 	// unchangeable are types that no volume can be changed to.
 	unchangeable string
 }
@@ -99,17 +99,25 @@ type memoryAttachment struct {
 
 type delayedEffect struct{ effect func() error }
 
-// moment is a state since a time.
+// moment is a state.
 type moment struct {
-	since     time.Time
 	volumes   map[string]*memoryVolume
 	open      map[string]*memoryAttachment
 	snapshots map[string]*memorySnapshot
 }
 
-// remember ends all changes of state, and keeps the state for later reads.
-func (m *memoryCinder) remember() {
-	now := moment{time.Now(), map[string]*memoryVolume{}, map[string]*memoryAttachment{}, map[string]*memorySnapshot{}}
+// past returns the states that reads show; before the first call, they show the one at
+// that time.
+func (m *memoryCinder) past() *history.History[moment] {
+	if m.history == nil {
+		m.history = history.New(m.lag, m.copy)
+	}
+	return m.history
+}
+
+// copy ends all changes of state, and copies the state.
+func (m *memoryCinder) copy() moment {
+	now := moment{map[string]*memoryVolume{}, map[string]*memoryAttachment{}, map[string]*memorySnapshot{}}
 	for id, v := range m.volumes {
 		v.left = 0
 		if _, there := m.look(v); !there {
@@ -132,19 +140,15 @@ func (m *memoryCinder) remember() {
 		kept.Metadata = maps.Clone(s.Metadata)
 		now.snapshots[id] = &kept
 	}
-	m.past = append(m.past, now)
+	return now
 }
 
 // asBefore makes a read of the state that lagging reads show.
 func (m *memoryCinder) asBefore(read func() error) error {
 	volumes, open, snapshots := m.volumes, m.open, m.snapshots
 	defer func() { m.volumes, m.open, m.snapshots = volumes, open, snapshots }()
-	m.volumes, m.open, m.snapshots = map[string]*memoryVolume{}, map[string]*memoryAttachment{}, map[string]*memorySnapshot{}
-	for _, at := range m.past {
-		if time.Since(at.since) >= m.lag {
-			m.volumes, m.open, m.snapshots = at.volumes, at.open, at.snapshots
-		}
-	}
+	shown := m.past().Before(time.Now())
+	m.volumes, m.open, m.snapshots = shown.volumes, shown.open, shown.snapshots
 	return read()
 }
 
@@ -282,7 +286,8 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 		if isRead(operation) {
 			return m.asBefore(effect)
 		}
-		defer m.remember()
+		m.past().Settle(time.Now())
+		m.past().Change(time.Now())
 	}
 	what := noFault
 	if m.fault != nil {

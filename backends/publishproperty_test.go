@@ -97,8 +97,6 @@ func TestNodesHaveWhatTheyWereTold(t *testing.T) {
 				memoryCinder: memory, tb: t, volume: memory.add(v), end: func() {}, shared: v.MultiAttach,
 				wanted: map[string]bool{}, ending: map[string]bool{}, told: map[string]string{}, owed: map[string]bool{},
 			}
-			memory.remember()
-			time.Sleep(memory.lag)
 			mishaps := rapid.SliceOfN(rapid.SampledFrom([]mishap{noFault, noFault, noFault, noFault, refused, lost, unsent, rateLimited, unauthorized, twice}), 0, 80).Draw(rt, "mishaps")
 			memory.fault = func(string, string) mishap {
 				if len(mishaps) == 0 {
