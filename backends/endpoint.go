@@ -32,8 +32,6 @@ type endpoint struct {
 	snapshotsKnown  *knowledge.Notes
 	snapshotWatcher *watch.Watcher[cinder.Snapshot]
 
-	// readLag is how old the state may be that reads show.
-	readLag time.Duration
 	// unshown are volumes, snapshots and attachments, whose IDs are all unique; ended are
 	// attachments whose deletion was requested, and that Cinder may still show.
 	unshown, ended *knowledge.Unshown
@@ -52,7 +50,6 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *en
 		logger:  l.options.Logger,
 		known:   knowledge.NewNotes(&l.mu),
 
-		readLag: l.options.ReadLag,
 		unshown: knowledge.NewUnshown(), ended: knowledge.NewUnshown(),
 
 		snapshotsKnown: knowledge.NewNotes(&l.mu),
@@ -164,7 +161,7 @@ func (e *endpoint) notShown(noun, id string) error {
 // awaitEnd waits until a volume has left the status of a change. requested is the volume
 // as it was when this call requested the change; zero if it did not.
 func (e *endpoint) awaitEnd(ctx context.Context, requested, v cinder.Volume, timeout time.Duration) (after cinder.Volume, gone bool, err error) {
-	return awaitEnd(e.readLag, func() (cinder.Volume, bool, error) { return e.watcher.Await(ctx, v.ID, v.Status, timeout) }, func(after cinder.Volume) bool {
+	return awaitEnd(e.session.readLag, func() (cinder.Volume, bool, error) { return e.watcher.Await(ctx, v.ID, v.Status, timeout) }, func(after cinder.Volume) bool {
 		return after.ID == requested.ID && after.Status == requested.Status && after.SizeGiB == requested.SizeGiB && after.Type == requested.Type
 	})
 }

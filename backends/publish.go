@@ -330,7 +330,7 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publish
 	}
 	if err := e.handOutNew(ctx, v, published, to); err != nil {
 		// The next call must find the attachment.
-		_ = e.session.wait(context.WithoutCancel(ctx), e.readLag)
+		_ = e.session.wait(context.WithoutCancel(ctx), e.session.readLag)
 		return Published{}, err
 	}
 	e.expect(published.AttachmentID, v.ID)

@@ -373,7 +373,7 @@ func (e *endpoint) terminate(ctx context.Context, v cinder.Volume, target Target
 
 // awaitGone waits for the end of a deletion that Cinder has accepted, just now or earlier.
 func (e *endpoint) awaitGone(ctx context.Context, id string, now bool) error {
-	v, gone, err := awaitEnd(e.readLag, func() (cinder.Volume, bool, error) {
+	v, gone, err := awaitEnd(e.session.readLag, func() (cinder.Volume, bool, error) {
 		return e.watcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
 	}, func(cinder.Volume) bool { return now })
 	switch {

@@ -361,7 +361,7 @@ func (e *endpoint) deleteSnapshot(ctx context.Context, s cinder.Snapshot, target
 // awaitSnapshotGone waits for the end of a deletion that Cinder has accepted, just now or
 // earlier.
 func (e *endpoint) awaitSnapshotGone(ctx context.Context, id string, now bool) error {
-	s, gone, err := awaitEnd(e.readLag, func() (cinder.Snapshot, bool, error) {
+	s, gone, err := awaitEnd(e.session.readLag, func() (cinder.Snapshot, bool, error) {
 		return e.snapshotWatcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
 	}, func(cinder.Snapshot) bool { return now })
 	switch {
