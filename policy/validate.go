@@ -417,7 +417,7 @@ func validateQuota(d *document.Document, path string, q Quota) {
 
 func validateVolumeSize(d *document.Document, path string, size VolumeSize) {
 	if at := document.Child(path, "min"); d.Has(at) && size.Min != nil && size.Min.Bytes == 0 {
-		d.Errorf(at, "must be more than 0; remove the key if there is no smallest size")
+		d.Errorf(at, "must be greater than 0; remove the key for no minimum")
 	} else if d.Has(at) && size.Min != nil && roundUpGiB(size.Min.Bytes) > maxGiB {
 		d.Errorf(at, "no volume in Cinder can be larger than %d GiB; write a smaller size", maxGiB)
 	}

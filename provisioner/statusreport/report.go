@@ -151,7 +151,7 @@ type Quota struct {
 // Resource is what a quota counts.
 type Resource string
 
-// The resources. Gigabytes are GiB, each volume rounded up, as at Cinder.
+// The resources. Gigabytes counts GiB; each volume is rounded up, as at Cinder.
 const (
 	Volumes   Resource = "volumes"
 	Gigabytes Resource = "gigabytes"

@@ -123,7 +123,7 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	case w.ReadOnly:
 		return false, Refuse(WrongFilesystem, "volume %s holds no filesystem, and none can be created on it, because it is read-only", w.Volume)
 	case w.NeverFormat:
-		return false, Refuse(WrongFilesystem, "volume %s, or a volume that it is a copy of, was not made by this driver, and the disk (%s) holds no known filesystem; such a volume is never formatted. Nothing was changed", w.Volume, device)
+		return false, Refuse(WrongFilesystem, "volume %s (or its source) was not created by this driver and disk %s has no known filesystem; such a volume is never formatted, so nothing was changed", w.Volume, device)
 	// Nothing but mkfs of this very volume leaves an unfinished filesystem with its UUID.
 	case c.Empty, w.Begun && c.Filesystem == "", c.Unfinished == w.Volume:
 		return true, nil

@@ -442,7 +442,7 @@ func (h *Host) capacity(ctx context.Context, disk string) (int64, error) {
 		return 0, err
 	}
 	if len(answer) < 12 {
-		return 0, fmt.Errorf("%s answers the query for its size with %x", disk, answer)
+		return 0, fmt.Errorf("%s: unexpected answer %x to READ CAPACITY", disk, answer)
 	}
 	last, block := binary.BigEndian.Uint64(answer), binary.BigEndian.Uint32(answer[8:])
 	if block == 0 || last >= 1<<62/uint64(block) {

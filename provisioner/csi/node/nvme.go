@@ -374,7 +374,7 @@ func (p *nvme) cutOff(ctx context.Context, r *record) error {
 				return err
 			}
 			if !dropped {
-				return host.Refuse(host.InUse, "pending writes to volume %s cannot be discarded alone, because its subsystem is shared: %s. Stop the pods of this node that use it", r.Volume, sharing)
+				return host.Refuse(host.InUse, "cannot discard the pending writes of volume %s alone: it shares its NVMe subsystem (%s); stop the pods on this node that use the volume", r.Volume, sharing)
 			}
 		}
 		return nil

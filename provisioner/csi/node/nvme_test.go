@@ -345,8 +345,8 @@ func TestASharedSubsystemIsNotCutOff(t *testing.T) {
 		f.must(f.publish(second, 1, false))
 		s.Namespaces[1].Elsewhere = true
 		u.attachment = "attachment-2"
-		f.refuses(f.publish(u, 2, false), codes.FailedPrecondition, "cannot be discarded alone, because its subsystem is shared: volume gold/"+secondID+" is staged")
-		f.refuses(f.unstage(u), codes.Unavailable, "cannot be discarded alone")
+		f.refuses(f.publish(u, 2, false), codes.FailedPrecondition, "alone: it shares its NVMe subsystem (volume gold/"+secondID+" is staged")
+		f.refuses(f.unstage(u), codes.Unavailable, "cannot discard the pending writes of volume ")
 		f.must(f.node.Write(second.pod(1), "written"))
 		f.must(f.unpublish(second, 1))
 		f.must(f.unstage(second))

@@ -359,7 +359,7 @@ func TestAnImportedVolumeIsNeverFormatted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, u := newFixture(t), plain()
 		u.imported = true
-		f.refuses(f.stage(u), codes.FailedPrecondition, "WrongFilesystem: volume "+firstID+", or a volume that it is a copy of, was not made by this driver, and the disk (")
+		f.refuses(f.stage(u), codes.FailedPrecondition, "WrongFilesystem: volume "+firstID+" (or its source) was not created by this driver and disk ")
 		if slices.ContainsFunc(f.node.Calls(), func(c string) bool { return strings.HasPrefix(c, "mkfs") }) || f.volume().Filesystem != "" {
 			t.Errorf("the volume is %+v", f.volume())
 		}
