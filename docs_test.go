@@ -22,11 +22,28 @@ const commandsFile = "docs/reference/commands.md"
 // TestCommandsReferenceIsUpToDate keeps the page of commands and flags equal to
 // what the program says.
 func TestCommandsReferenceIsUpToDate(t *testing.T) {
+	commands := slices.Concat(withSubcommands(newCommand(io.Discard)), withSubcommands(statuscli.NewPlugin()))
+	users := map[string]int{} // the commands that have a row
+	for _, command := range commands {
+		for _, row := range flagRows(command) {
+			users[row.text]++
+		}
+	}
+	var shared []string
+	for row, n := range users {
+		if n >= shareFrom {
+			shared = append(shared, row)
+		}
+	}
+	slices.Sort(shared)
+
 	var b strings.Builder
 	b.WriteString("# Commands and flags\n\n" +
-		"Generated from the program; do not edit. `go test -run TestCommandsReferenceIsUpToDate -update .` regenerates it.\n")
-	describe(&b, newCommand(io.Discard))
-	describe(&b, statuscli.NewPlugin())
+		"Generated from the program; do not edit. `go test -run TestCommandsReferenceIsUpToDate -update .` regenerates it.\n" +
+		"\n## Flags of several commands\n\n" + flagTable(shared))
+	for i, command := range commands {
+		describe(&b, command, commands[:i], shared)
+	}
 	if *update {
 		if err := os.WriteFile(commandsFile, []byte(b.String()), 0o644); err != nil {
 			t.Fatal(err)
@@ -41,29 +58,67 @@ func TestCommandsReferenceIsUpToDate(t *testing.T) {
 	}
 }
 
-func describe(b *strings.Builder, command *cobra.Command) {
-	fmt.Fprintf(b, "\n## %s\n\n%s.\n", command.CommandPath(), strings.TrimSuffix(command.Short, "."))
-	if command.Runnable() && command.HasParent() {
-		fmt.Fprintf(b, "\n    %s\n", command.UseLine())
+// shareFrom is how many commands have a flag before the page shows it only once.
+const shareFrom = 4
+
+type flagRow struct{ name, text string }
+
+func withSubcommands(command *cobra.Command) []*cobra.Command {
+	found := []*cobra.Command{command}
+	for _, below := range command.Commands() {
+		found = append(found, withSubcommands(below)...)
 	}
-	var rows []string
+	return found
+}
+
+func flagRows(command *cobra.Command) []flagRow {
+	var rows []flagRow
 	command.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		kind, usage := pflag.UnquoteUsage(f)
 		name := "--" + f.Name
 		if f.Shorthand != "" {
 			name = "-" + f.Shorthand + ", " + name
 		}
-		byDefault := ""
+		usage = strings.ReplaceAll(usage, "|", `\|`)
 		if f.DefValue != "" && f.DefValue != "[]" && f.DefValue != "false" {
-			byDefault = "`" + f.DefValue + "`"
+			usage += " (default `" + f.DefValue + "`)"
 		}
-		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, kind, byDefault, strings.ReplaceAll(usage, "|", `\|`)))
+		text := fmt.Sprintf("| `%s` | %s |\n", strings.TrimSpace(name+" "+kind), usage)
+		rows = append(rows, flagRow{name, text})
 	})
-	if len(rows) > 0 {
-		b.WriteString("\n| flag | value | default | |\n|---|---|---|---|\n" + strings.Join(rows, ""))
+	return rows
+}
+
+func flagTable(rows []string) string {
+	return "| flag | |\n|---|---|\n" + strings.Join(rows, "")
+}
+
+// describe shows a command, with rows for those of its flags that are not shared, or
+// says which one of those before it is the same.
+func describe(b *strings.Builder, command *cobra.Command, before []*cobra.Command, shared []string) {
+	fmt.Fprintf(b, "\n## %s\n\n%s.\n", command.CommandPath(), strings.TrimSuffix(command.Short, "."))
+	if command.Runnable() && command.HasParent() {
+		fmt.Fprintf(b, "\n    %s\n", command.UseLine())
 	}
-	for _, below := range command.Commands() {
-		describe(b, below)
+	for _, other := range before {
+		if command.Runnable() && other.Short == command.Short && slices.Equal(flagRows(other), flagRows(command)) {
+			fmt.Fprintf(b, "\nThe same as `%s`.\n", other.CommandPath())
+			return
+		}
+	}
+	var own, above []string
+	for _, row := range flagRows(command) {
+		if slices.Contains(shared, row.text) {
+			above = append(above, "`"+row.name+"`")
+		} else {
+			own = append(own, row.text)
+		}
+	}
+	if len(above) > 0 {
+		fmt.Fprintf(b, "\n[Shared](#flags-of-several-commands): %s.\n", strings.Join(above, ", "))
+	}
+	if len(own) > 0 {
+		b.WriteString("\n" + flagTable(own))
 	}
 }
 

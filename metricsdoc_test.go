@@ -36,8 +36,8 @@ type presence struct{ by, when string }
 const (
 	always = "always"
 	// Counters and histograms stay until the process ends, so an earlier leader has
-	// them, too.
-	fromFirstOfLeader = "after the first one; an earlier leader keeps its counts"
+	// them, too, as the page says above the tables.
+	fromFirstOfLeader = "after the first one"
 )
 
 var presences = map[string]presence{
@@ -56,7 +56,7 @@ var presences = map[string]presence{
 	"standalone_cinder_certificate_expiry_timestamp_seconds":               {byLeader, "once the certificate was read or seen, while the backend is in the policy"},
 	"standalone_cinder_openstack_request_duration_seconds":                 {byLeader, fromFirstOfLeader},
 	"standalone_cinder_backend_up":                                         {byLeader, "after the first use of the backend in this term"},
-	"standalone_cinder_backend_outages_total":                              {byLeader, "after the first use of the backend; an earlier leader keeps its counts"},
+	"standalone_cinder_backend_outages_total":                              {byLeader, "after the first use of the backend"},
 	"standalone_cinder_volumes_in_flight":                                  {byLeader, "after the first volume of the backend; 0 at an earlier leader"},
 	"standalone_cinder_claim_bound_duration_seconds":                       {byLeader, fromFirstOfLeader},
 	"standalone_cinder_provision_duration_seconds":                         {byLeader, fromFirstOfLeader},
@@ -123,6 +123,9 @@ const nodePrefix = "standalone_cinder_node_"
 // generated separates the prose of docs/metrics.md from the tables.
 const generated = "<!-- Made from the registry by go test -run TestMetricsDoc -update . -->\n"
 
+// byLabels ends a metric's help with the names of its labels.
+var byLabels = regexp.MustCompile(`(?:\.? Broken down|,?) by (?:[a-z]+|reclaim policy|gRPC code|storage class name|source of the claim)(?:(?:, | and )(?:[a-z]+|reclaim policy|gRPC code|source of the claim))*\.$`)
+
 // TestMetricsDoc keeps the reference equal to what the program registers.
 func TestMetricsDoc(t *testing.T) {
 	content, err := os.ReadFile(metricsDoc)
@@ -159,7 +162,7 @@ func metricTables(t *testing.T) string {
 		{"Requests to the API server", "rest_client_"},
 		{"Work queues", "workqueue_"},
 	} {
-		fmt.Fprintf(&b, "\n## %s\n\n| metric | type | labels | meaning | exported by | when |\n|---|---|---|---|---|---|\n", part.title)
+		fmt.Fprintf(&b, "\n## %s\n\n| metric | type | labels | meaning | exported by |\n|---|---|---|---|---|\n", part.title)
 		for _, m := range describedMetrics(t) {
 			if !strings.HasPrefix(m.name, part.prefix) || part.prefix != nodePrefix && strings.HasPrefix(m.name, nodePrefix) {
 				continue
@@ -169,7 +172,14 @@ func metricTables(t *testing.T) string {
 				t.Errorf("presences does not say who exports %s, and when", m.name)
 			}
 			delete(left, m.name)
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), strings.ReplaceAll(m.help, "|", `\|`), served.by, served.when)
+			// The columns beside it say who exports the metric, and by what.
+			meaning := strings.Replace(m.help, "; only the leader exports it.", ".", 1)
+			meaning = byLabels.ReplaceAllString(meaning, ".")
+			exported := served.by
+			if served.when != always {
+				exported += ", " + served.when
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), strings.ReplaceAll(meaning, "|", `\|`), exported)
 		}
 	}
 	for name := range left {
