@@ -210,7 +210,7 @@ func TestDocumentedFilesExist(t *testing.T) {
 func TestFaultsNameTestsThatExist(t *testing.T) { namesExistingTests(t, "docs/faults.md", 20) }
 
 // namesExistingTests checks that a page names at least that many tests, and
-// that all of them exist.
+// that all of them, and the scenarios after a slash, exist.
 func namesExistingTests(t *testing.T, page string, least int) {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -219,6 +219,9 @@ func namesExistingTests(t *testing.T, page string, least int) {
 	}
 	declared := map[string]bool{}
 	err = filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if scenario, ok := strings.CutSuffix(filepath.Base(path), ".txt"); ok && filepath.Base(filepath.Dir(path)) == "testdata" {
+			declared[scenario] = true
+		}
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -234,13 +237,13 @@ func namesExistingTests(t *testing.T, page string, least int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(text), -1)
+	named := regexp.MustCompile("`(Test\\w+)(?:/(\\w+))?`").FindAllStringSubmatch(string(text), -1)
 	if len(named) < least {
 		t.Errorf("%s names only %d tests", page, len(named))
 	}
 	for _, found := range named {
-		if !declared[found[1]] {
-			t.Errorf("%s names %s, which does not exist", page, found[1])
+		if !declared[found[1]] || found[2] != "" && !declared[found[2]] {
+			t.Errorf("%s names %s, which does not exist", page, found[0])
 		}
 	}
 }

@@ -3,6 +3,7 @@ module github.com/standalone-cinder/standalone-cinder
 go 1.26.0
 
 require (
+	github.com/cockroachdb/datadriven v1.0.3
 	github.com/google/uuid v1.6.0
 	github.com/gophercloud/gophercloud/v2 v2.15.0
 	github.com/hashicorp/golang-lru/v2 v2.0.7

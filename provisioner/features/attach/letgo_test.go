@@ -87,9 +87,11 @@ func (w *world) vanishes(t *testing.T, name string) {
 
 // wants makes a VolumeAttachment of PersistentVolume pvName and a node, with the
 // name that kube-controller-manager gives it.
-func (w *world) wants(t *testing.T, pv string, volume wire.Handle, node string) {
+func (w *world) wants(t *testing.T, pv string, volume wire.Handle, node string, attached bool) {
 	t.Helper()
-	a := testAttachment(pv, node, func(a *storagev1.VolumeAttachment) { a.Name = attachmentName(volume, node) })
+	a := testAttachment(pv, node, func(a *storagev1.VolumeAttachment) {
+		a.Name, a.Status.Attached = attachmentName(volume, node), attached
+	})
 	_, err := w.client.StorageV1().VolumeAttachments().Create(t.Context(), a, metav1.CreateOptions{})
 	must(t, err)
 	must(t, w.attachments.Add(a))
@@ -108,219 +110,6 @@ func lost(t *testing.T, objects ...runtime.Object) *world {
 
 func (w *world) detached() bool {
 	return slices.Contains(w.volumes.calls, "unpublish "+volumeID+" from "+wire.NodeKey("n1"))
-}
-
-const (
-	until    = "the node plugin of n1 has unstaged it, n1 has rebooted, its Node object is deleted, or it is off and tainted node.kubernetes.io/out-of-service"
-	stillHas = "volume gold/" + volumeID + " is still staged on node n1, from which Kubernetes has detached it, and that node may write to it; node n2 gets it once " + until
-	noOther  = "node n1 has volume gold/" + volumeID + " staged, which Kubernetes has detached from it, so it gets no other volume until " + until
-	noReport = "the node plugin of n1 has not reported which volumes it has staged, so the node gets none; the log of the plugin on n1 says why"
-	takenNow = "another volume has just been taken from node n1, which may still write to it"
-)
-
-// ways are the things that may happen to a lost node.
-var ways = map[string]struct {
-	then func(*testing.T, *world)
-	// lets means that the node has let go of the volume, and moves that another node may
-	// get it.
-	lets, moves bool
-}{
-	"nothing":           {then: func(*testing.T, *world) {}},
-	"it is Ready again": {then: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "boot-1", ready)) }},
-	"it stages another one, too": {then: func(t *testing.T, w *world) {
-		w.reportsStaged(t, "n1", "boot-1", handle(), wire.Handle{Backend: "gold", ID: "x"})
-	}},
-	"its plugin unstaged it":                              {then: func(t *testing.T, w *world) { w.reportsStaged(t, "n1", "boot-1") }, lets: true, moves: true},
-	"it has rebooted":                                     {then: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "boot-2")) }, lets: true, moves: true},
-	"it does not say its boot":                            {then: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "")) }},
-	"its object is deleted":                               {then: func(t *testing.T, w *world) { w.vanishes(t, "n1") }, lets: true, moves: true},
-	"its object is made anew":                             {then: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "boot-1", anew)) }},
-	"another machine has its name":                        {then: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "boot-7", otherMachine)) }},
-	"another machine has its name, and a Node of its own": {then: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "boot-7", otherMachine, anew)) }, lets: true, moves: true},
-	"it is tainted out-of-service":                        {then: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "boot-1", outOfService)) }, moves: true},
-	"it is tainted, and rebooted":                         {then: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "boot-2", outOfService)) }, lets: true, moves: true},
-}
-
-// TestADetachmentIsOwedUntilTheNodeLetsGo: it is answered, but the attachment stays, so
-// that nothing gets the volume or its address. The next leader knows that from the
-// report.
-func TestADetachmentIsOwedUntilTheNodeLetsGo(t *testing.T) {
-	for name, way := range ways {
-		for _, next := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				w := lost(t)
-				if w.detached() {
-					t.Fatal("it is detached from a node that may write to it")
-				}
-				if next {
-					w.Engine = New(w.Options)
-					w.tidy(t.Context())
-				}
-				way.then(t, w)
-				w.tidy(t.Context())
-				if w.detached() != way.moves {
-					t.Errorf("it is detached: %t", w.detached())
-				}
-				calls := len(w.volumes.calls)
-				w.tidy(t.Context())
-				if len(w.volumes.calls) != calls {
-					t.Errorf("another round calls Cinder: %q", w.volumes.calls[calls:])
-				}
-			})
-		}
-	}
-}
-
-// TestAnotherNodeGetsAVolumeThatTheFirstLetGoOf: nobody waits for the next round.
-func TestAnotherNodeGetsAVolumeThatTheFirstLetGoOf(t *testing.T) {
-	for name, way := range ways {
-		for _, next := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				w := lost(t)
-				if next {
-					w.Engine = New(w.Options)
-				}
-				way.then(t, w)
-				w.wants(t, pvName, handle(), "n2")
-				w.volumes.others = []string{"n1"}
-				_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n2})
-				if !way.moves {
-					wantFailure(t, err, controller.Unclean, stillHas)
-					return
-				}
-				must(t, err)
-				w.volumes.calls = nil
-				w.tidy(t.Context())
-				if w.detached() {
-					t.Error("it is detached again")
-				}
-			})
-		}
-	}
-}
-
-// TestANodeThatHasAVolumeRightlyKeepsIt: Kubernetes has not detached it.
-func TestANodeThatHasAVolumeRightlyKeepsIt(t *testing.T) {
-	for name, hide := range map[string]bool{"": false, "the cache does not show the VolumeAttachment yet": true} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1"), machine("n2", "boot-9"))
-			w.reportsStaged(t, "n2", "boot-9")
-			w.wants(t, pvName, handle(), "n1")
-			w.wants(t, pvName, handle(), "n2")
-			if hide {
-				must(t, w.attachments.Delete(testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) { a.Name = attachmentName(handle(), "n1") })))
-			}
-			w.volumes.others = []string{"n1"}
-			_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n2})
-			wantFailure(t, err, string(backends.KindOnOtherNode), "backend gold: attached to node n1")
-		})
-	}
-}
-
-// TestALostNodeGetsNothingElse: its kernel may write to addresses that lead to other
-// volumes by now, of any backend. But the volume that it has is its own again as soon as
-// it asks for it.
-func TestALostNodeGetsNothingElse(t *testing.T) {
-	other := wire.Handle{Backend: "silver", ID: "2"}
-	for name, way := range ways {
-		for _, next := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				w := lost(t, otherPV(2, "silver"))
-				w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
-				w.volumes.document = plain + "}"
-				way.then(t, w)
-				if next {
-					w.Engine = New(w.Options)
-					w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
-				}
-				w.wants(t, "other-2", other, "n1")
-				_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: other, Node: n1})
-				if way.lets {
-					must(t, err)
-				} else {
-					wantFailure(t, err, controller.Unclean, noOther)
-				}
-			})
-		}
-	}
-}
-
-// TestANodeGetsNothingElseWhileWhatItHasStagedIsWantedAgain: the volume was taken from it,
-// its next pod wants the volume there, and the next leader sees a VolumeAttachment. But what
-// the node has staged is not of that one.
-func TestANodeGetsNothingElseWhileWhatItHasStagedIsWantedAgain(t *testing.T) {
-	other := wire.Handle{Backend: "gold", ID: "2"}
-	for name, late := range map[string]bool{"the cache shows it": false, "the cache is late": true} {
-		t.Run(name, func(t *testing.T) {
-			w := lost(t, otherPV(2, "gold"))
-			again := testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) {
-				a.Name, a.Status.Attached = attachmentName(handle(), "n1"), false
-			})
-			_, err := w.client.StorageV1().VolumeAttachments().Create(t.Context(), again, metav1.CreateOptions{})
-			must(t, err)
-			if !late {
-				must(t, w.attachments.Add(again))
-			}
-			w.wants(t, "other-2", other, "n1")
-			w.Engine = New(w.Options)
-			_, err = w.Publish(t.Context(), controller.PublishRequest{Volume: other, Node: n1})
-			wantFailure(t, err, controller.Unclean, noOther)
-		})
-	}
-}
-
-// TestALostNodeGetsItsVolumeAgain: its next pod is there, and waits for it. No other
-// node has had it, and the node gets the same attachment.
-func TestALostNodeGetsItsVolumeAgain(t *testing.T) {
-	w := lost(t, otherPV(2, "gold"))
-	w.wants(t, pvName, handle(), "n1")
-	w.volumes.has = true
-	_, err := w.publish(t)
-	must(t, err)
-	// The detachment is owed no longer, and the node is barred from nothing.
-	w.reportsStaged(t, "n1", "boot-1")
-	w.tidy(t.Context())
-	if w.detached() {
-		t.Error("the volume is taken from the node that wants it")
-	}
-	w.reportsStaged(t, "n1", "boot-1", handle())
-	w.volumes.has = false
-	other := wire.Handle{Backend: "gold", ID: "2"}
-	w.wants(t, "other-2", other, "n1")
-	w.volumes.document = plain + "}"
-	_, err = w.Publish(t.Context(), controller.PublishRequest{Volume: other, Node: n1})
-	must(t, err)
-	// If the attachment is gone, what the node has staged is of an earlier one.
-	_, err = w.publish(t)
-	wantFailure(t, err, controller.Unclean, "node n1 still has volume gold/"+volumeID+" staged from an earlier attachment, which is gone, so it gets the volume again only when "+until)
-}
-
-// TestFencingByInitiator: the array keeps a lost node out, so the volume moves at once,
-// but a Ready node has not lost it.
-func TestFencingByInitiator(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(*corev1.Node)
-		moves  bool
-	}{
-		"not Ready":             {change: func(*corev1.Node) {}, moves: true},
-		"Ready":                 {change: ready},
-		"Ready, but tainted":    {change: func(node *corev1.Node) { ready(node); outOfService(node) }, moves: true},
-		"Ready is not reported": {change: func(node *corev1.Node) { node.Status.Conditions = nil }, moves: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", c.change))
-			w.rules.FencedByInitiator = true
-			w.reportsStaged(t, "n1", "boot-1", handle())
-			must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
-			if w.detached() != c.moves {
-				t.Errorf("it is detached: %t", w.detached())
-			}
-			if c.moves {
-				_, err := w.publish(t)
-				wantFailure(t, err, controller.Unclean, noOther)
-			}
-		})
-	}
 }
 
 // TestAnOrderlyDetachmentIsDoneAtOnce: it costs one look at the report.
@@ -343,43 +132,15 @@ func TestAnOrderlyDetachmentIsDoneAtOnce(t *testing.T) {
 	}
 }
 
-// TestANodeThatDoesNotReportGetsNothing: nobody would know what it has staged. What it
-// got from an earlier release stays attached.
-func TestANodeThatDoesNotReportGetsNothing(t *testing.T) {
+// TestAVolumeThatIsTakenMeanwhileEndsAnAttachment: the new attachment may have its address.
+func TestAVolumeThatIsTakenMeanwhileEndsAnAttachment(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1", ready))
-	_, err := w.publish(t)
-	wantFailure(t, err, controller.Unclean, noReport)
-	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
-	if w.detached() {
-		t.Error("it is detached")
-	}
 	w.reportsStaged(t, "n1", "boot-1")
-	w.tidy(t.Context())
-	if !w.detached() {
-		t.Error("it is not detached")
-	}
-	_, err = w.publish(t)
-	must(t, err)
-}
-
-// TestTheCachesMayBeLate: a report may be shown before the VolumeAttachment that explains
-// it, and a volume may be taken from the node while another is being attached.
-func TestTheCachesMayBeLate(t *testing.T) {
-	w := newWorld(t, testPV(), testSecret(), otherPV(2, "gold"), machine("n1", "boot-1", ready))
-	other := wire.Handle{Backend: "gold", ID: "2"}
-	w.reportsStaged(t, "n1", "boot-1", other)
-	w.wants(t, "other-2", other, "n1")
-	w.wants(t, pvName, handle(), "n1")
-	must(t, w.attachments.Delete(testAttachment("other-2", "n1", func(a *storagev1.VolumeAttachment) { a.Name = attachmentName(other, "n1") })))
-	_, err := w.publish(t)
-	must(t, err)
-
-	w.volumes.document = plain + "}"
 	w.Volumes = func(string) (Volumes, error) {
-		return takenMeanwhile{w.volumes, func() { w.unsettled.take("n1", other) }}, nil
+		return takenMeanwhile{w.volumes, func() { w.unsettled.take("n1", wire.Handle{Backend: "gold", ID: "2"}) }}, nil
 	}
-	_, err = w.publish(t)
-	wantFailure(t, err, string(cinder.KindConflict), takenNow)
+	_, err := w.publish(t)
+	wantFailure(t, err, string(cinder.KindConflict), "another volume has just been taken from node n1, which may still write to it")
 }
 
 // takenMeanwhile takes a volume from the node after it was admitted.
@@ -397,112 +158,6 @@ func (v takenMeanwhile) Publish(ctx context.Context, target backends.Target, to 
 	return v.volumes.Publish(ctx, target, to)
 }
 
-// TestNothingIsDecidedUnseen: without an answer from the API server nothing happens, and
-// no failure is final.
-func TestNothingIsDecidedUnseen(t *testing.T) {
-	for _, unseen := range []struct{ resource, name, want string }{
-		{"leases", "staged-volumes.n1", `cannot tell whether node n1 has unstaged volume gold/` + volumeID + `: leases.coordination.k8s.io "staged-volumes.n1" is forbidden: no right`},
-		{"nodes", "n1", `cannot tell whether node n1 has unstaged volume gold/` + volumeID + `: nodes "n1" is forbidden: no right`},
-	} {
-		w := lost(t)
-		w.client.PrependReactor("get", unseen.resource, func(clienttesting.Action) (bool, runtime.Object, error) {
-			resource := corev1.Resource(unseen.resource)
-			if unseen.resource == "leases" {
-				resource.Group = "coordination.k8s.io"
-			}
-			return true, nil, apierrors.NewForbidden(resource, unseen.name, errors.New("no right"))
-		})
-		w.wants(t, pvName, handle(), "n2")
-		w.volumes.others = []string{"n1"}
-		_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n2})
-		wantFailure(t, err, "Forbidden", unseen.want)
-		wantFailure(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)), "Forbidden", unseen.want)
-		if w.detached() {
-			t.Error("it is detached unseen")
-		}
-	}
-	for name, hide := range map[string]func(*world){
-		"nodes":       func(w *world) { w.NodesKnown = func() bool { return false } },
-		"reports":     func(w *world) { w.ReportsKnown = func() bool { return false } },
-		"attachments": func(w *world) { w.AttachmentsKnown = func() bool { return false } },
-	} {
-		w := newWorld(t, testPV(), testSecret())
-		hide(w)
-		if _, err := w.publish(t); err == nil {
-			t.Errorf("%s are not known, and the volume is attached", name)
-		}
-	}
-}
-
-// TestRecordsThatKubernetesForgotEnd: the leader was down when the node let go, or
-// somebody removed a finalizer.
-func TestRecordsThatKubernetesForgotEnd(t *testing.T) {
-	v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
-	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
-	v.Metadata[stamps.NodeRecordPrefix+wire.NodeKey("n1")] = stamps.NodeRecord{AttachmentID: "a", Node: "n1"}.String()
-	for name, c := range map[string]struct {
-		staged, wanted, ends bool
-	}{
-		"":                            {ends: true},
-		"the node still has it":       {staged: true},
-		"a VolumeAttachment wants it": {wanted: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1"))
-			w.volumes.all = []cinder.Volume{v, {ID: "native"}}
-			if w.reportsStaged(t, "n1", "boot-1"); c.staged {
-				w.reportsStaged(t, "n1", "boot-1", handle())
-			}
-			if c.wanted {
-				w.wants(t, pvName, handle(), "n1")
-			}
-			w.tidy(t.Context())
-			if w.detached() != c.ends {
-				t.Errorf("calls %q", w.volumes.calls)
-			}
-		})
-	}
-}
-
-// TestReportsGoWithTheirNodes: another machine may then report under the name.
-func TestReportsGoWithTheirNodes(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(*testing.T, *world)
-		goes   bool
-	}{
-		"present":               {change: func(*testing.T, *world) {}},
-		"deleted":               {change: func(t *testing.T, w *world) { w.vanishes(t, "n1") }, goes: true},
-		"made anew":             {change: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "boot-2", anew)) }},
-		"another machine":       {change: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "boot-2", otherMachine)) }},
-		"another machine, anew": {change: func(t *testing.T, w *world) { w.becomes(t, machine("n1", "boot-2", otherMachine, anew)) }, goes: true},
-		"not in the cache yet":  {change: func(t *testing.T, w *world) { must(t, w.machines.Delete(machine("n1", ""))) }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1"))
-			w.reportsStaged(t, "n1", "boot-1", handle())
-			c.change(t, w)
-			w.tidy(t.Context())
-			_, err := w.client.CoordinationV1().Leases(own).Get(t.Context(), staged.LeaseName("n1"), metav1.GetOptions{})
-			if gone := apierrors.IsNotFound(err); gone != c.goes {
-				t.Errorf("the report is gone: %t", gone)
-			}
-		})
-	}
-}
-
-// TestAPauseFollowsAFailedDetachment: a silent backend is not asked every few seconds.
-func TestAPauseFollowsAFailedDetachment(t *testing.T) {
-	w := lost(t)
-	w.reportsStaged(t, "n1", "boot-1")
-	w.volumes.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
-	w.tidy(t.Context())
-	w.volumes.calls = nil
-	w.tidy(t.Context())
-	if len(w.volumes.calls) > 0 {
-		t.Errorf("calls %q", w.volumes.calls)
-	}
-}
-
 // TestUnsettledVolumesAreCounted: by the backends that the policy knows.
 func TestUnsettledVolumesAreCounted(t *testing.T) {
 	w := lost(t)
@@ -510,94 +165,6 @@ func TestUnsettledVolumesAreCounted(t *testing.T) {
 	if found := w.count(w.unattached()); found["gold"] != (counts{unclean: 2, quarantined: 1}) || len(found) != 1 {
 		t.Errorf("counts %+v", found)
 	}
-}
-
-// TestANodeOfAnotherOrchestratorKeepsItsVolume: it has neither a Node object nor
-// VolumeAttachments nor a report, and a new leader must not take its volume for one that
-// Kubernetes forgot.
-func TestANodeOfAnotherOrchestratorKeepsItsVolume(t *testing.T) {
-	w := newWorld(t, testPV(), testSecret())
-	v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
-	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
-	v.Metadata[stamps.NodeRecordPrefix+wire.NodeKey("n1")] = stamps.NodeRecord{AttachmentID: "a", Node: "n1"}.String()
-	w.volumes.all = []cinder.Volume{v}
-	_, err := w.publish(t) // It is admitted.
-	must(t, err)
-	w.Engine = New(w.Options)
-	w.tidy(t.Context())
-	if w.detached() {
-		t.Error("the next leader takes it away")
-	}
-	w.volumes.others = []string{"n1"}
-	_, err = w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n2})
-	wantFailure(t, err, string(backends.KindOnOtherNode), "backend gold: attached to node n1")
-}
-
-// TestRecordsAreReadWithTheNodes: a leader whose cache of Nodes is late forgets no debt.
-func TestRecordsAreReadWithTheNodes(t *testing.T) {
-	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1"))
-	w.reportsStaged(t, "n1", "boot-1")
-	v := cinder.Volume{ID: volumeID, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "1", PV: pvName, Tenant: "team-a"}.Metadata(nil)}
-	v.Metadata[stamps.KeyMode] = stamps.ModeCSI
-	// The record has only the beginning of the name, so the Nodes say whose it is.
-	v.Metadata[stamps.NodeRecordPrefix+wire.NodeKey("n1")] = stamps.NodeRecord{AttachmentID: "a", Node: "n"}.String()
-	w.volumes.all = []cinder.Volume{v}
-	w.NodesKnown = func() bool { return false }
-	node := machine("n1", "boot-1")
-	must(t, w.machines.Delete(node))
-	w.tidy(t.Context())
-	w.NodesKnown = func() bool { return true }
-	must(t, w.machines.Add(node))
-	w.tidy(t.Context())
-	if !w.detached() {
-		t.Error("the debt is forgotten")
-	}
-}
-
-// TestAFailedTakingIsDoneLater: the node is Ready again before the volume is taken. What
-// it has is its own, and must be detached once it has let go.
-func TestAFailedTakingIsDoneLater(t *testing.T) {
-	w := newWorld(t, testPV(), testSecret(), otherPV(2, "gold"), machine("n1", "boot-1"))
-	w.rules.FencedByInitiator = true
-	w.reportsStaged(t, "n1", "boot-1", handle())
-	w.volumes.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
-	if err := w.Unpublish(t.Context(), handle(), idOf(t, n1)); err == nil {
-		t.Fatal("it is detached")
-	}
-	w.volumes.err, w.volumes.calls = nil, nil
-	w.becomes(t, machine("n1", "boot-1", ready))
-	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
-	if w.detached() {
-		t.Fatal("it is taken from a Ready node")
-	}
-	w.reportsStaged(t, "n1", "boot-1")
-	w.tidy(t.Context())
-	if !w.detached() || !w.volumes.from.Attached {
-		t.Errorf("the attachment is leaked: %+v", w.volumes.from)
-	}
-}
-
-// TestANodeThatKeptItsVolumeIsNotBarred: taking it failed, and it has it again.
-func TestANodeThatKeptItsVolumeIsNotBarred(t *testing.T) {
-	w := newWorld(t, testPV(), testSecret(), otherPV(2, "gold"), machine("n1", "boot-1"))
-	w.rules.FencedByInitiator = true
-	w.reportsStaged(t, "n1", "boot-1", handle())
-	w.volumes.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
-	if err := w.Unpublish(t.Context(), handle(), idOf(t, n1)); err == nil {
-		t.Fatal("it is detached")
-	}
-	w.volumes.err = nil
-	w.becomes(t, machine("n1", "boot-1", ready))
-	w.wants(t, pvName, handle(), "n1")
-	w.volumes.has = true
-	_, err := w.publish(t)
-	must(t, err)
-	w.volumes.has, w.volumes.document = false, plain+"}"
-	other := wire.Handle{Backend: "gold", ID: "2"}
-	w.wants(t, "other-2", other, "n1")
-	w.tidy(t.Context())
-	_, err = w.Publish(t.Context(), controller.PublishRequest{Volume: other, Node: n1})
-	must(t, err)
 }
 
 // wantedMeanwhile publishes the volume to the node again while an owed detachment waits
@@ -625,7 +192,7 @@ func TestAVolumeThatIsWantedAgainIsNotDetached(t *testing.T) {
 	published := false
 	w.Volumes = func(string) (Volumes, error) {
 		return wantedMeanwhile{w.volumes, func() {
-			w.wants(t, pvName, handle(), "n1")
+			w.wants(t, pvName, handle(), "n1", true)
 			before := w.Volumes
 			w.Volumes = func(string) (Volumes, error) { return w.volumes, nil }
 			defer func() { w.Volumes = before }()
@@ -699,7 +266,7 @@ func TestANodeThatPausedStagesNothingThatIsDetached(t *testing.T) {
 					return err
 				}
 				if by != "its own detachment" {
-					w.wants(t, pvName, handle(), "n2")
+					w.wants(t, pvName, handle(), "n2", true)
 				}
 				refuse := true
 				w.client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -721,29 +288,4 @@ func TestANodeThatPausedStagesNothingThatIsDetached(t *testing.T) {
 			})
 		}
 	}
-}
-
-// TestAnAttachmentThatWasBeingEndedIsMadeAnew: the node may not stage the volume with it any
-// more, but the detachment failed, and then the volume is wanted there again.
-func TestAnAttachmentThatWasBeingEndedIsMadeAnew(t *testing.T) {
-	w := newWorld(t, testPV(), testSecret(), machine("n1", "boot-1"))
-	w.reportsStaged(t, "n1", "boot-1")
-	w.volumes.found = &cinder.Volume{ID: volumeID, Metadata: map[string]string{
-		stamps.NodeRecordPrefix + wire.NodeKey("n1"): stamps.NodeRecord{AttachmentID: "attachment-1", Node: "n1"}.String(),
-	}}
-	w.volumes.held = wire.NodeKey("n1")
-	if err := w.Unpublish(t.Context(), handle(), idOf(t, n1)); err == nil {
-		t.Fatal("it is detached")
-	}
-	w.volumes.held, w.volumes.has = "", true
-	w.wants(t, pvName, handle(), "n1")
-	w.volumes.calls = nil
-	_, err := w.publish(t)
-	wantFailure(t, err, string(cinder.KindConflict), "the attachment of volume gold/"+volumeID+" to node n1 was being ended when the node did not answer; it is made anew")
-	if !w.detached() {
-		t.Errorf("calls %q", w.volumes.calls)
-	}
-	w.volumes.has = false
-	_, err = w.publish(t)
-	must(t, err)
 }
