@@ -22,16 +22,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
-// ShouldProvision admits claims. A denied claim gets an event with a stable
-// reason and leaves the library's queue; so does a claim whose turn has not
-// come, without an event. Triggers bring them back (see wakeups.go), not retries.
-func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
-	ctx, end := p.watch(ctx, "the worker that examines claim %s/%s", claim.Namespace, claim.Name)
-	defer end()
-	if p.stopping() {
-		return false
-	}
-	if !objects.IsServed(objects.ProvisionerOf(claim), p.Name) {
+// ShouldProvision filters claims: Provision decides about those that are this program's
+// and that nothing else serves. A claim whose StorageClass is missing is denied here,
+// because the library would retry it.
+func (p *Provisioner) ShouldProvision(_ context.Context, claim *corev1.PersistentVolumeClaim) bool {
+	if p.stopping() || !objects.IsServed(objects.ProvisionerOf(claim), p.Name) {
 		return false
 	}
 	since := p.parked.now()
@@ -48,31 +43,17 @@ func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.Persist
 		return false
 	}
 	defer p.cleanUpIfGone(claim)
-	if p.denyGivenAway(claim, since) || p.leftToPopulator(claim) {
+	switch {
+	case p.denyGivenAway(claim, since), p.leftToPopulator(claim):
 		return false
-	}
-	if p.isImport(claim) {
+	case p.isImport(claim):
 		p.leaveToImport(claim)
 		return false
-	}
-	if lacksNode(claim, class) {
+	case lacksNode(claim, class):
 		p.awaitNode(claim.UID)
 		return false
 	}
-	decision, denied := p.evaluate(ctx, claim, class)
-	switch {
-	case denied == nil:
-		p.parked.admitted(claim.UID)
-		return p.takeTurn(claim, decision)
-	case decision.Denial != nil && p.mayHaveVolume(claim.UID):
-		// Provision undoes what was created while the claim was still admitted.
-		return true
-	case decision.Denial != nil:
-		p.denyOnNode(ctx, claim, class, *denied, since)
-	default:
-		p.deny(claim, *denied, since)
-	}
-	return false
+	return true
 }
 
 // leftToPopulator reports whether a volume populator serves a claim. Nothing is wrong with
@@ -158,56 +139,21 @@ func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
 	return begun || counts && !position.NothingSeen
 }
 
-// evaluate returns why a claim is denied, or reserves room for it. If a backend
-// must be listed first, evaluate leaves that to Provision, because a listing takes
-// a turn.
-func (p *Provisioner) evaluate(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (ledger.Decided, *placement.Denial) {
-	if unsupported := admission.Refusal(claim, class.Parameters); unsupported != nil {
-		denied := placement.DenialOf(unsupported)
-		return ledger.Decided{}, &denied
-	}
-	decision := p.decide(claim, class, p.askerOf(claim))
-	if decision.Denial != nil {
-		denied := p.denialOf(claim, class, decision)
-		return decision, &denied
-	}
-	// Provision reports any error, because it is retried.
-	chosen, err := p.choose(ctx, claim, class.Name, decision, false)
-	if err == nil && chosen.Denial != nil {
-		return decision, chosen.Denial
-	}
-	return decision, nil
-}
-
 // choose chooses the backend of a claim. If the claim leaves another backend, it no
 // longer needs that backend's Secret.
-func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (placement.Choice, error) {
+func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided) (placement.Choice, error) {
 	if p.placement.MayLeave(claim, d) {
 		p.finish(claim.UID)
 		p.placement.GiveBack(claim.UID)
 	}
-	return p.placement.Choose(ctx, claim, class, d, mayList)
+	return p.placement.Choose(ctx, claim, class, d)
 }
 
-// takeTurn requests a worker for the claim. A claim that has its
-// PersistentVolume needs none: the library finds the object and stops.
-func (p *Provisioner) takeTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
-	if _, err := p.PersistentVolumes.Get(objects.PVNameOf(claim)); err == nil {
-		return true
-	}
-	return p.turnOrPark(claim, d, p.claimTurns.Take)
-}
-
-// beginTurn begins the claim's turn, or parks the claim.
-func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
-	return p.turnOrPark(claim, d, p.claimTurns.Begin)
-}
-
-// turnOrPark parks a claim that does not get its turn. It parks the claim before asking
+// beginTurn begins the claim's turn, or parks the claim. It parks the claim before asking
 // for the turn, because the invitation may come at once.
-func (p *Provisioner) turnOrPark(claim *corev1.PersistentVolumeClaim, d ledger.Decided, turn func(claim types.UID, tenant, backend string) bool) bool {
+func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
 	p.parked.awaitTurn(claim)
-	if !turn(claim.UID, d.Tenant, p.backendFor(claim.UID, d)) {
+	if !p.claimTurns.Begin(claim.UID, d.Tenant, p.backendFor(claim.UID, d)) {
 		return false
 	}
 	p.parked.hasTurn(claim.UID)
@@ -238,7 +184,11 @@ func (p *Provisioner) askerOf(claim *corev1.PersistentVolumeClaim) copies.Asker 
 
 // decide applies the policy in force.
 func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by copies.Asker) ledger.Decided {
-	source, denial := p.sources.Cached(claim, class)
+	denial := admission.Refusal(claim, class.Parameters)
+	var source *objects.Source
+	if denial == nil {
+		source, denial = p.sources.Cached(claim, class)
+	}
 	if denial != nil {
 		return ledger.Decided{Decision: policy.Decision{Denial: denial}, Revision: p.Policy().Revision()}
 	}

@@ -244,8 +244,8 @@ func (a *attempt) stillWanted() error {
 	return err
 }
 
-// decide applies the policy again, because it may have changed since admission. It
-// undoes what was begun for a claim that is no longer admitted.
+// decide applies the policy. It undoes what was begun for a claim that is no longer
+// admitted.
 func (a *attempt) decide(ctx context.Context, by copies.Asker) error {
 	a.decision = a.p.decide(a.claim, a.class, by)
 	if a.decision.Denial != nil {
@@ -268,7 +268,8 @@ func (a *attempt) decide(ctx context.Context, by copies.Asker) error {
 	return nil
 }
 
-// takeTurn begins the turn that admission took for the claim.
+// takeTurn begins the claim's turn, which counts against the first backend that may get
+// the volume until one is chosen.
 func (a *attempt) takeTurn() error {
 	if a.working = a.p.beginTurn(a.claim, a.decision); !a.working {
 		return errNoTurn
@@ -352,7 +353,7 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 		if err := a.undoMisplaced(ctx); err != nil {
 			return nil, err
 		}
-		chosen, err := a.p.choose(ctx, a.claim, a.class.Name, a.decision, true)
+		chosen, err := a.p.choose(ctx, a.claim, a.class.Name, a.decision)
 		if err != nil && !errors.Is(err, ledger.ErrPolicyChanged) {
 			return nil, err
 		}
@@ -377,6 +378,8 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 			continue
 		}
 		a.backend, a.passedOver = chosen.Backend, chosen.PassedOver
+		a.p.parked.admitted(a.claim.UID)
+		a.p.claimTurns.Begin(a.claim.UID, a.decision.Tenant, a.backend)
 		if a.connector, err = a.p.Backends.Connector(a.backend); err != nil {
 			return nil, err
 		}

@@ -23,15 +23,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
-// ShouldDelete keeps the library from starting a deletion while the replica
-// hands over, while the backend does not answer, while a node uses the volume,
-// and until the deletion's turn comes.
-func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVolume) bool {
+// ShouldDelete keeps the library from starting a deletion while the replica hands over,
+// while the backend does not answer, and while a node uses the volume.
+func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
 	if p.stopping() || p.journal.IsDeleted(pv.UID) {
 		return false
 	}
-	_, end := p.watch(ctx, "the worker that examines PersistentVolume %s", pv.Name)
-	defer end()
 	since := p.parked.now()
 	origin, err := objects.OriginOf(pv)
 	if !mayRelease(pv) || err != nil || p.journal.IsRemoved(pv.UID) {
@@ -55,7 +52,7 @@ func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVol
 		p.parkForNodes(pv, users, since)
 		return false
 	}
-	return p.volumeTurns.Take(pv.Name, origin.Tenant, origin.Backend)
+	return true
 }
 
 // mayRelease reports whether a PersistentVolume is released with the policy

@@ -44,7 +44,7 @@ func TestReadExistingAgreesWithAdmission(t *testing.T) {
 			other := f.class.DeepCopy()
 			other.Name = "unknown"
 			f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(other))
-			admitted := f.ShouldProvision(t.Context(), claim)
+			admitted := f.admits(claim)
 
 			existing, err := objects.ReadExisting(t.Context(), fake.NewClientset(claim, f.class, other), "test")
 			if err != nil {

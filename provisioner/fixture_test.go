@@ -480,6 +480,54 @@ func (f *fixture) goneAtTheServer(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
+// occupy gives all turns that a tenant can have to other claims, until free.
+func (f *fixture) occupy() (free func()) {
+	var busy []types.UID
+	next := types.UID("busy")
+	for ; f.claimTurns.Begin(next, "a", "gold"); next += "-" {
+		busy = append(busy, next)
+	}
+	f.claimTurns.Leave(next)
+	return func() {
+		for _, claim := range busy {
+			f.claimTurns.End(claim)
+		}
+	}
+}
+
+// admits takes a claim through the filter, the decision and the reservation, and reports
+// whether its volume would be connected now. Then its turn lasts: provision goes on from
+// there.
+func (f *fixture) admits(claim *corev1.PersistentVolumeClaim) bool {
+	f.t.Helper()
+	if !f.ShouldProvision(f.t.Context(), claim) {
+		return false
+	}
+	if _, err := f.PersistentVolumes.Get(objects.PVNameOf(claim)); err == nil {
+		return true // the library stops here
+	}
+	class, err := f.Classes.Get(objects.ClassName(claim))
+	f.must(err)
+	a := &attempt{p: f.Provisioner, claim: claim, class: class, pvName: objects.PVNameOf(claim), since: f.parked.now()}
+	defer f.cleanUpIfGone(claim)
+	if err = a.stillWanted(); err == nil {
+		err = a.decide(f.t.Context(), f.askerOf(claim))
+	}
+	if err == nil {
+		err = a.takeTurn()
+	}
+	if err == nil {
+		_, err = a.chooseBackend(f.t.Context())
+	}
+	if err != nil {
+		if !isIgnored(f.settle(a, time.Now(), err)) {
+			f.t.Errorf("error %v", err)
+		}
+		a.endTurn()
+	}
+	return err == nil
+}
+
 func (f *fixture) provision(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
 	pv, state, err := f.Provision(f.t.Context(), controller.ProvisionOptions{StorageClass: f.class, PVC: claim, PVName: "pvc-" + string(claim.UID)})
 	if state != controller.ProvisioningFinished {

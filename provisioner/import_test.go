@@ -29,7 +29,7 @@ func TestClaimThatAsksForAnImportGetsNoNewVolume(t *testing.T) {
 	f := newFixture(t)
 	left := f.leaves()
 	claim := f.claim(nil)
-	if !f.ShouldProvision(t.Context(), claim) {
+	if !f.admits(claim) {
 		t.Fatal("not admitted")
 	}
 	annotated := claim.DeepCopy()
@@ -38,7 +38,7 @@ func TestClaimThatAsksForAnImportGetsNoNewVolume(t *testing.T) {
 	if pv, err := f.provision(claim); pv != nil || err == nil {
 		t.Errorf("provisioned %v, %v", pv, err)
 	}
-	if f.ShouldProvision(t.Context(), annotated) {
+	if f.admits(annotated) {
 		t.Error("admitted")
 	}
 	if _, counts := f.ledger.PositionOf(claim.UID); counts || !slices.Equal(*left, []string{"data", "data"}) {
@@ -56,7 +56,7 @@ func TestClaimWhoseVolumeWasBegunKeepsIt(t *testing.T) {
 	claim := f.claim(nil)
 	f.ledger.Found(claim.UID, ledger.Volume{Tenant: "a", StorageClass: f.class.Name, GiB: 2, VolumeID: "new"}, "gold")
 	asks(claim)
-	if !f.ShouldProvision(t.Context(), claim) || len(*left) > 0 {
+	if !f.admits(claim) || len(*left) > 0 {
 		t.Errorf("left to an import: %v", *left)
 	}
 }
@@ -68,7 +68,7 @@ func TestImportThatWasBegunGoesOnWithoutTheAnnotation(t *testing.T) {
 	left := f.leaves()
 	claim := f.claim(nil)
 	f.ledger.Found(claim.UID, ledger.Volume{Tenant: "a", StorageClass: f.class.Name, GiB: 2, VolumeID: "volume", Imported: true}, "gold")
-	if f.ShouldProvision(t.Context(), claim) {
+	if f.admits(claim) {
 		t.Error("admitted")
 	}
 	if pv, err := f.provision(claim); pv != nil || err == nil {
@@ -97,7 +97,7 @@ func TestImportedClaimIsNotProvisionedBeforeItIsBound(t *testing.T) {
 		}},
 		Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}},
 	})
-	if f.ShouldProvision(t.Context(), claim) {
+	if f.admits(claim) {
 		t.Error("admitted")
 	}
 	if pv, err := f.provision(claim); pv != nil || err == nil {

@@ -153,7 +153,7 @@ func TestReservationFollowsAPolicyThatSuspendsItsBackend(t *testing.T) {
 	f.count()
 	claim := f.both()
 	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
-	if !f.ShouldProvision(t.Context(), claim) {
+	if !f.admits(claim) {
 		t.Fatal("not admitted")
 	}
 	if position, _ := f.ledger.PositionOf(claim.UID); position.Backend != "gold" {
@@ -172,7 +172,7 @@ func TestDecisionOfAnOldPolicyReservesNothing(t *testing.T) {
 	claim := f.both()
 	stale := f.decide(claim, f.class, f.askerOf(claim))
 	f.limit("0")
-	if _, err := f.placement.Choose(t.Context(), claim, "both", stale, true); !errors.Is(err, ledger.ErrPolicyChanged) {
+	if _, err := f.placement.Choose(t.Context(), claim, "both", stale); !errors.Is(err, ledger.ErrPolicyChanged) {
 		t.Errorf("error %v, want %v", err, ledger.ErrPolicyChanged)
 	}
 	if _, counts := f.ledger.PositionOf(claim.UID); counts {

@@ -43,14 +43,14 @@ func TestReportFollowsAClaim(t *testing.T) {
 	}
 	f.limit("0")
 	claim := f.claim(nil)
-	f.ShouldProvision(t.Context(), claim)
+	f.admits(claim)
 	denied := pending()
 	if denied.State != "denied" || denied.Reason != "QuotaExceeded" || !strings.HasPrefix(denied.Message, "tenant a would use 1 of 0 volumes") || denied.Namespace != "team-a" || denied.Name != "data" || denied.Since.IsZero() {
 		t.Errorf("%+v", denied)
 	}
 
 	f.limit("5")
-	f.ShouldProvision(t.Context(), claim)
+	f.admits(claim)
 	gold.err = &cinder.Error{Kind: cinder.KindInvalid, Backend: "gold", Message: "no such type"}
 	gold.onCall = func() {
 		report := f.ReportClaims(all)

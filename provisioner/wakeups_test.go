@@ -1,11 +1,14 @@
 package provisioner
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -30,7 +33,7 @@ func TestOutageParksAClaimUntilTheBackendAnswers(t *testing.T) {
 	gold.health = errGoldDown
 	claim := f.claim(nil)
 	for range 3 {
-		if f.ShouldProvision(t.Context(), claim) {
+		if f.admits(claim) {
 			t.Fatal("a claim was admitted although its only backend does not answer")
 		}
 	}
@@ -39,7 +42,7 @@ func TestOutageParksAClaimUntilTheBackendAnswers(t *testing.T) {
 	gold.health = nil
 	f.BackendAnswers("gold")
 	f.wantRequeued("data")
-	if !f.ShouldProvision(t.Context(), claim) {
+	if !f.admits(claim) {
 		t.Error("not admitted after the outage")
 	}
 }
@@ -207,7 +210,7 @@ func TestReloadBringsBackTheDeniedAndTheFailing(t *testing.T) {
 		t.Fatal("the attempt succeeded")
 	}
 	denied := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Namespace, c.Name, c.UID = "stranger", "denied", "uid-denied" })
-	f.ShouldProvision(t.Context(), denied)
+	f.admits(denied)
 	f.PolicyChanged()
 	f.wantRequeued("denied", "failing")
 	f.CredentialsChanged([]string{"gold"})
@@ -223,7 +226,7 @@ func TestRecreatedClassBringsItsClaimsBack(t *testing.T) {
 	f := newFixture(t)
 	f.class.Parameters = map[string]string{"iops": "1000"}
 	claim := f.claim(nil)
-	if f.ShouldProvision(t.Context(), claim) {
+	if f.admits(claim) {
 		t.Fatal("admitted")
 	}
 	f.ReconsiderClass("both")
@@ -236,7 +239,7 @@ func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
 	f := newFixture(t)
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {concurrency: 1}")
 	first, second := f.named("first"), f.named("second")
-	if !f.ShouldProvision(t.Context(), first) || f.ShouldProvision(t.Context(), second) {
+	if !f.admits(first) || f.admits(second) {
 		t.Fatal("not one claim of two is worked on")
 	}
 	if events := f.newEvents(); len(events) > 0 {
@@ -245,15 +248,66 @@ func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
 	_, err := f.provision(first)
 	f.must(err)
 	f.wantRequeued("second")
-	if !f.ShouldProvision(t.Context(), second) {
-		t.Error("the claim does not get the turn that it was invited to")
-	}
-	// A claim that is deleted during its turn gives the turn back.
+	// A claim that is deleted before it comes gives its turn back.
 	third := f.named("third")
-	f.ShouldProvision(t.Context(), third)
+	if f.admits(third) {
+		t.Error("the turn of the invited claim was given to another one")
+	}
 	f.forgetClaim(second)
 	f.must(f.claimGone(t.Context(), second.UID))
 	f.wantRequeued("third")
+	if !f.admits(third) {
+		t.Error("the claim does not get the turn that it was invited to")
+	}
+}
+
+// TestDeniedClaimKeepsNoTurn: neither a denial by the policy nor one for lack of room
+// keeps others from working.
+func TestDeniedClaimKeepsNoTurn(t *testing.T) {
+	for name, deny := range map[string]func(f *fixture){
+		"by the policy":    func(f *fixture) { f.inForce("storageClasses: [one]", "storageClasses: [none]") },
+		"for lack of room": func(f *fixture) { f.limit("0") },
+		"while its backend is silent": func(f *fixture) {
+			f.backends["gold"].health = errors.New("down")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, _, gold := newCountedFixture(t)
+			deny(f)
+			claim := f.claim(nil)
+			for range 3 {
+				if _, err := f.provision(claim); !isIgnored(err) {
+					t.Fatalf("error %v, want one that the library ignores", err)
+				}
+			}
+			if held, waiting := f.claimTurns.Count(); held+waiting > 0 {
+				t.Errorf("%d claims have a turn, %d wait for one", held, waiting)
+			}
+			if events := f.newEvents(); len(events) != 1 {
+				t.Errorf("events %q, want one", events)
+			}
+			f.wantRequeued()
+			wantCalls(t, gold)
+		})
+	}
+}
+
+// TestTurnCountsAgainstTheChosenBackend: a claim that passes over a silent backend takes
+// no turn from those who wait for that one.
+func TestTurnCountsAgainstTheChosenBackend(t *testing.T) {
+	f, _, gold := newCountedFixture(t)
+	gold.health = errors.New("down")
+	f.backends["silver"].onCall = func() {
+		for i := range 50 {
+			if !f.claimTurns.Begin(types.UID(fmt.Sprint("of-gold-", i)), "b", "gold") {
+				t.Errorf("%d claims work at gold, and no more may", i)
+				return
+			}
+		}
+	}
+	if _, err := f.provision(f.both()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestTenantsRequestRateFollowsThePolicy(t *testing.T) {
@@ -281,10 +335,10 @@ func TestFlappingBackendIsReportedOnce(t *testing.T) {
 	for range 3 {
 		gold.health = errGoldDown
 		f.ShouldDelete(t.Context(), pv)
-		f.ShouldProvision(t.Context(), claim)
+		f.admits(claim)
 		gold.health = nil
 		f.BackendAnswers("gold")
-		f.ShouldProvision(t.Context(), claim)
+		f.admits(claim)
 	}
 	if events := f.newEvents(); len(events) != 2 {
 		t.Errorf("%d events about one claim and one deletion: %q", len(events), events)
@@ -310,11 +364,11 @@ func TestRoomThatADenialFreesIsOffered(t *testing.T) {
 	f := newFixture(t)
 	f.count()
 	claim := f.claim(nil)
-	if !f.ShouldProvision(t.Context(), claim) {
+	if !f.admits(claim) {
 		t.Fatal("not admitted")
 	}
 	f.inForce("namespaces: [team-a]", "namespaces: [team-b]")
-	if f.ShouldProvision(t.Context(), claim) {
+	if f.admits(claim) {
 		t.Fatal("admitted")
 	}
 	select {

@@ -188,7 +188,7 @@ func TestClaimOfAnotherZoneIsDenied(t *testing.T) {
 				"{storageClasses: [one], backends: [gold]}", "{storageClasses: [one], backends: [gold], availabilityZone: az2}", 1)))
 			c.class(f.class)
 			claim := f.onNode(c.node)
-			if f.ShouldProvision(t.Context(), claim) {
+			if f.admits(claim) {
 				t.Fatal("the claim was admitted")
 			}
 			if events := f.newEvents(); len(events) != 1 || !strings.HasPrefix(events[0], c.reason) {
