@@ -29,11 +29,11 @@ func (p *Provisioner) ShouldProvision(_ context.Context, claim *corev1.Persisten
 	if p.stopping() || !objects.IsServed(objects.ProvisionerOf(claim), p.Name) {
 		return false
 	}
-	since := p.parked.now()
+	turn := p.parkedClaims.loop.Attempt(string(claim.UID))
 	class, err := p.Classes.Get(objects.ClassName(claim))
 	if err != nil {
 		if !p.leftToPopulator(claim) {
-			p.denyWithoutClass(claim, since)
+			p.denyWithoutClass(turn, claim)
 		}
 		return false
 	}
@@ -44,7 +44,7 @@ func (p *Provisioner) ShouldProvision(_ context.Context, claim *corev1.Persisten
 	}
 	defer p.cleanUpIfGone(claim)
 	switch {
-	case p.denyGivenAway(claim, since), p.leftToPopulator(claim):
+	case p.denyGivenAway(turn, claim), p.leftToPopulator(claim):
 		return false
 	case p.isImport(claim):
 		p.leaveToImport(claim)
@@ -60,7 +60,7 @@ func (p *Provisioner) ShouldProvision(_ context.Context, claim *corev1.Persisten
 // such a claim, and nothing brings it back, since its data source never changes.
 func (p *Provisioner) leftToPopulator(claim *corev1.PersistentVolumeClaim) bool {
 	if _, refused := admission.DataSourceOf(claim, nil); refused != nil && refused.Reason == policy.AwaitsPopulator {
-		p.parked.leave(claim, *refused)
+		p.parkedClaims.leave(claim, *refused)
 		return true
 	}
 	return false
@@ -89,8 +89,7 @@ func (p *Provisioner) leaveToImport(claim *corev1.PersistentVolumeClaim) {
 	if position, counts := p.ledger.PositionOf(claim.UID); counts && !position.Imported {
 		p.placement.GiveBack(claim.UID)
 	}
-	p.claimTurns.Leave(claim.UID)
-	p.parked.claimGone(claim.UID)
+	p.parkedClaims.Forget(claim.UID)
 	if p.Import != nil {
 		p.Import(claim)
 	}
@@ -116,19 +115,19 @@ func (p *Provisioner) DropImportSecrets(ctx context.Context, claim types.UID, pv
 
 // RequeueClaim brings back a claim that is not imported after all.
 func (p *Provisioner) RequeueClaim(claim *corev1.PersistentVolumeClaim) {
-	p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+	p.parkedClaims.requeue(claim.UID)
 }
 
 // denyWithoutClass denies a claim whose StorageClass is not in the cache. The claim
 // comes back when the class is created, or reaches the cache. Nothing is requested for
 // it, because whoever may create claims can write one in a loop.
-func (p *Provisioner) denyWithoutClass(claim *corev1.PersistentVolumeClaim, since parking.Moment) {
+func (p *Provisioner) denyWithoutClass(turn *turn, claim *corev1.PersistentVolumeClaim) {
 	name := objects.ClassName(claim)
 	message := "the claim names no StorageClass; replace it with a claim that does"
 	if name != "" {
 		message = fmt.Sprintf("StorageClass %q does not exist; create it, or replace the claim with one that names another", name)
 	}
-	p.deny(claim, placement.Denial{Reason: "StorageClassNotFound", Message: message}, since)
+	p.deny(turn, claim, placement.Denial{Reason: "StorageClassNotFound", Message: message})
 }
 
 // mayHaveVolume reports whether an attempt began for the claim, or a listing
@@ -147,17 +146,6 @@ func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolume
 		p.placement.GiveBack(claim.UID)
 	}
 	return p.placement.Choose(ctx, claim, class, d)
-}
-
-// beginTurn begins the claim's turn, or parks the claim. It parks the claim before asking
-// for the turn, because the invitation may come at once.
-func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
-	p.parked.awaitTurn(claim)
-	if !p.claimTurns.Begin(claim.UID, d.Tenant, p.backendFor(claim.UID, d)) {
-		return false
-	}
-	p.parked.hasTurn(claim.UID)
-	return true
 }
 
 // backendFor returns the backend that a claim's turn counts against.
@@ -271,8 +259,8 @@ func (p *Provisioner) selectsByLabels(tenant string) bool {
 }
 
 // deny parks a claim and reports why, once for each reason and again before the event
-// expires. since is a moment before the decision.
-func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied placement.Denial, since parking.Moment) {
+// expires.
+func (p *Provisioner) deny(turn *turn, claim *corev1.PersistentVolumeClaim, denied placement.Denial) {
 	if _, begun := p.journal.Beginning(claim.UID); !begun {
 		// An earlier decision may have reserved room.
 		p.placement.GiveBack(claim.UID)
@@ -281,12 +269,12 @@ func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied placement
 		// The time for which the policy denies a claim does not count as ours.
 		p.claimTimes.restart(claim.UID)
 	}
-	p.placement.EndRound(claim.UID)
-	p.claimTurns.Leave(claim.UID)
-	p.parked.reportDenial(claim, denied.Reason, denied.Message)
+	p.placement.Forget(claim.UID)
+	p.parkedClaims.loop.Leave(string(claim.UID))
+	p.parkedClaims.report(claim, denied.Reason, denied.Message)
 	always := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: objects.ClassName(claim)}}
 	if named := admission.AttributesOf(claim); named != nil {
 		always = append(always, attributesTrigger(named.Name))
 	}
-	p.parked.parkClaim(claim, parking.Denied, append(always, denied.Triggers...), since)
+	p.parkedClaims.park(turn, claim, parking.Denied, append(always, denied.Triggers...))
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
@@ -38,36 +39,30 @@ import (
 // It always reports ProvisioningFinished, although a volume may exist: the journal and
 // Cinder remember what an unfinished attempt leaves. The library's own memory ends with
 // the process.
-func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
-	started := time.Now()
+func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (pv *corev1.PersistentVolume, _ controller.ProvisioningState, err error) {
 	claim := options.PVC
-	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.parked.now()}
-	ctx, end := p.watch(ctx, "the worker of claim %s/%s", claim.Namespace, claim.Name)
-	defer end()
-	ctx, attempt.requests = requestids.WithRequestIDs(ctx)
-	defer attempt.endTurn()
 	defer p.cleanUpIfGone(claim)
-	ctx, span := p.Tracer.Start(ctx, string(claim.UID), "provision", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name))
-	pv, err := attempt.run(ctx)
-	span.Note(tracing.Tenant.String(attempt.decision.Tenant), tracing.Backend.String(attempt.backend), tracing.Volume.String(attempt.made.ID))
-	endSpan(span, err)
-	if err := p.settle(attempt, started, err); err != nil {
-		return nil, controller.ProvisioningFinished, err
-	}
-	return pv, controller.ProvisioningFinished, nil
+	p.parkedClaims.loop.Make(ctx, string(claim.UID), "the worker of claim "+claim.Namespace+"/"+claim.Name, func(ctx context.Context, turn *turn) (outcome work.Outcome) {
+		a := &attempt{p: p, turn: turn, claim: claim, class: options.StorageClass, pvName: options.PVName, started: time.Now()}
+		ctx, a.requests = requestids.WithRequestIDs(ctx)
+		ctx, span := p.Tracer.Start(ctx, string(claim.UID), "provision", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name))
+		pv, err = a.run(ctx)
+		span.Note(tracing.Tenant.String(a.decision.Tenant), tracing.Backend.String(a.backend), tracing.Volume.String(a.made.ID))
+		endSpan(span, err)
+		outcome, err = p.settle(a, a.started, err)
+		return outcome
+	})
+	return pv, controller.ProvisioningFinished, err
 }
 
 // attempt is one try to provision one claim.
 type attempt struct {
-	p      *Provisioner
-	claim  *corev1.PersistentVolumeClaim
-	class  *storagev1.StorageClass
-	pvName string
-	// since is taken before the first decision, so that no trigger after it is
-	// missed.
-	since parking.Moment
-	// working means that the claim's turn has begun.
-	working bool
+	p       *Provisioner
+	turn    *turn
+	claim   *corev1.PersistentVolumeClaim
+	class   *storagev1.StorageClass
+	pvName  string
+	started time.Time
 
 	decision ledger.Decided
 	backend  string
@@ -169,6 +164,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		Connected: connected, Protocol: a.protocol, Mapped: mapped, SecretNamespace: a.p.Namespace, SecretUID: secret,
 	})
 	a.p.journal.HandOver(a.claim.UID, pv)
+	a.succeeded()
 	return pv, nil
 }
 
@@ -252,7 +248,7 @@ func (a *attempt) decide(ctx context.Context, by copies.Asker) error {
 		if err := a.undoBegun(ctx); err != nil {
 			return err
 		}
-		a.p.denyOnNode(ctx, a.claim, a.class, a.p.denialOf(a.claim, a.class, a.decision), a.since)
+		a.p.denyOnNode(ctx, a.turn, a.claim, a.class, a.p.denialOf(a.claim, a.class, a.decision))
 		return errDenied
 	}
 	a.stamp = stamps.Volume{
@@ -271,28 +267,23 @@ func (a *attempt) decide(ctx context.Context, by copies.Asker) error {
 // takeTurn begins the claim's turn, which counts against the first backend that may get
 // the volume until one is chosen.
 func (a *attempt) takeTurn() error {
-	if a.working = a.p.beginTurn(a.claim, a.decision); !a.working {
+	if !a.turn.Begin(a.decision.Tenant, a.p.backendFor(a.claim.UID, a.decision)) {
+		a.p.parkedClaims.lot.Park(a.claim, parking.Waiting)
 		return errNoTurn
 	}
+	a.p.parkedClaims.lot.Take(a.claim.UID, parking.Waiting)
 	return nil
 }
 
-// endTurn ends the turn if it has begun.
-func (a *attempt) endTurn() {
-	if a.working {
-		a.p.claimTurns.End(a.claim.UID)
-	}
-}
+func (a *attempt) at() string { return a.backend }
 
-func (a *attempt) key() string { return string(a.claim.UID) }
-func (a *attempt) at() string  { return a.backend }
-
-func (a *attempt) succeeded(took time.Duration) {
-	a.p.parked.claims.Forget(a.claim.UID)
-	a.p.placement.EndRound(a.claim.UID)
-	a.p.reschedules.forget(a.claim.UID)
+// succeeded forgets why the claim waited, and writes the line of the audit trail.
+func (a *attempt) succeeded() {
+	a.p.parkedClaims.lot.Forget(a.claim.UID)
+	a.p.placement.Forget(a.claim.UID)
+	a.p.reschedules.Forget(a.claim.UID)
 	a.p.Logger.Info("Provisioned a volume", "tenant", a.decision.Tenant, "claim", a.claim.Namespace+"/"+a.claim.Name, "claimUID", a.claim.UID,
-		"persistentVolume", a.pvName, "backend", a.backend, "volume", a.made.ID, "protocol", a.protocol, "sizeGiB", a.made.SizeGiB, "requestID", a.requests.OfCreate(), "durationSeconds", took.Seconds())
+		"persistentVolume", a.pvName, "backend", a.backend, "volume", a.made.ID, "protocol", a.protocol, "sizeGiB", a.made.SizeGiB, "requestID", a.requests.OfCreate(), "durationSeconds", time.Since(a.started).Seconds())
 }
 
 func (a *attempt) observe(outcome string, took time.Duration) {
@@ -304,7 +295,7 @@ func (a *attempt) observe(outcome string, took time.Duration) {
 // backend no longer answers, settle parks the claim until it does.
 func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
 	if a.goesOn {
-		a.p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{a.claim})
+		a.p.parkedClaims.requeue(a.claim.UID)
 	}
 	if a.goesOn || a.rescheduled {
 		return retry.For(err).Outcome, true
@@ -316,19 +307,19 @@ func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
 	if !a.p.placement.CouldGoElsewhere(a.claim.UID, a.decision) {
 		return "", false
 	}
-	a.p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{a.claim})
+	a.p.parkedClaims.requeue(a.claim.UID)
 	return "", true
 }
 
 func (a *attempt) parkForBackend(unhealthy error) {
 	passedOver := []ledger.PassedOver{{Backend: a.backend, Why: unhealthy.Error()}}
-	a.p.deny(a.claim, *a.p.placement.Unavailable(passedOver, a.decision.Backends), a.since)
+	a.p.deny(a.turn, a.claim, *a.p.placement.Unavailable(passedOver, a.decision.Backends))
 }
 
 func (a *attempt) parkForRetry(failure error) {
-	a.p.placement.EndRound(a.claim.UID)
-	a.p.parked.claims.NoteFailure(a.claim.UID, failure.Error())
-	a.p.parked.parkClaim(a.claim, parking.Failing, a.triggers(), a.since)
+	a.p.placement.Forget(a.claim.UID)
+	a.p.parkedClaims.lot.NoteFailure(a.claim.UID, failure.Error())
+	a.p.parkedClaims.park(a.turn, a.claim, parking.Failing, a.triggers())
 }
 
 // triggers lists what may unblock a failed attempt.
@@ -347,7 +338,7 @@ const maxDecisions = 5
 // checking again what the decision is based on.
 func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 	for range maxDecisions {
-		if a.p.denyGivenAway(a.claim, a.since) {
+		if a.p.denyGivenAway(a.turn, a.claim) {
 			return nil, errDenied
 		}
 		if err := a.undoMisplaced(ctx); err != nil {
@@ -362,12 +353,12 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 			a.p.leaveToImport(a.claim)
 			return nil, errImport
 		}
-		if a.p.denyGivenAway(a.claim, a.since) {
+		if a.p.denyGivenAway(a.turn, a.claim) {
 			// Choosing has counted the backend.
 			return nil, errDenied
 		}
 		if chosen.Denial != nil {
-			a.p.deny(a.claim, *chosen.Denial, a.since)
+			a.p.deny(a.turn, a.claim, *chosen.Denial)
 			return nil, errDenied
 		}
 		stands, confirmErr := a.confirm(ctx)
@@ -378,8 +369,8 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 			continue
 		}
 		a.backend, a.passedOver = chosen.Backend, chosen.PassedOver
-		a.p.parked.admitted(a.claim.UID)
-		a.p.claimTurns.Begin(a.claim.UID, a.decision.Tenant, a.backend)
+		a.p.parkedClaims.admitted(a.claim.UID)
+		a.turn.Begin(a.decision.Tenant, a.backend)
 		if a.connector, err = a.p.Backends.Connector(a.backend); err != nil {
 			return nil, err
 		}

@@ -37,6 +37,9 @@ func (c *claimTimes) end(claim types.UID) (since time.Time, known bool) {
 	return since, known
 }
 
+// Forget drops a claim that is gone.
+func (c *claimTimes) Forget(claim types.UID) { c.end(claim) }
+
 // measureClaim observes how long it took until a claim became Bound. A claim that was
 // already Bound when the term began never gets here. A claim whose node was selected
 // before the term began is left out, because nothing records when that was.

@@ -19,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
@@ -29,30 +30,26 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 	if p.stopping() || p.journal.IsDeleted(pv.UID) {
 		return false
 	}
-	since := p.parked.now()
+	turn := p.parkedVolumes.loop.Attempt(pv.Name)
+	p.parkedVolumes.lot.Take(pv.UID, parking.Blocked)
 	origin, err := objects.OriginOf(pv)
 	if !mayRelease(pv) || err != nil || p.journal.IsRemoved(pv.UID) {
 		// The library makes the same check, or Delete reports what is wrong.
 		return true
 	}
 	if unhealthy := p.placement.Health(origin.Backend); unhealthy != nil {
-		p.volumeTurns.Leave(pv.Name)
-		p.parkForBackend(pv, origin.Backend, unhealthy, since)
-		return false
+		p.parkForBackend(turn, pv, origin.Backend, unhealthy)
+	} else if attached := p.attachedTo(pv); attached != nil {
+		p.parkForAttachments(turn, pv, attached)
+	} else if users, err := p.Nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
+		// The cache may not show every user. Delete reads them from the API server before
+		// the first change.
+		p.parkForNodes(turn, pv, users)
+	} else {
+		return true
 	}
-	if attached := p.attachedTo(pv); attached != nil {
-		p.volumeTurns.Leave(pv.Name)
-		p.parkForAttachments(pv, attached, since)
-		return false
-	}
-	// The cache may not show every user. Delete reads them from the API server before
-	// the first change.
-	if users, err := p.Nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
-		p.volumeTurns.Leave(pv.Name)
-		p.parkForNodes(pv, users, since)
-		return false
-	}
-	return true
+	p.parkedVolumes.loop.Turns.Leave(pv.Name)
+	return false
 }
 
 // mayRelease reports whether a PersistentVolume is released with the policy
@@ -72,20 +69,21 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 		// volume stays: the next attempt adopts it, or finds the object.
 		return nil
 	}
-	started := time.Now()
-	deletion := &deletion{p: p, pv: pv, started: started, since: p.parked.now()}
-	ctx, end := p.watch(ctx, "the worker that deletes PersistentVolume %s", pv.Name)
-	defer end()
-	ctx, deletion.requests = requestids.WithRequestIDs(ctx)
-	defer deletion.endTurn()
-	ctx, span := p.Tracer.Start(ctx, string(objects.MadeFor(pv)), "delete", tracing.PersistentVolume.String(pv.Name))
-	err := deletion.run(ctx)
-	span.Note(tracing.Tenant.String(deletion.origin.Tenant), tracing.Backend.String(deletion.origin.Backend), tracing.Volume.String(deletion.origin.VolumeID))
-	endSpan(span, err)
-	if err := p.settle(deletion, started, err); err != nil {
-		return err
-	}
-	return errObjectDeleted
+	err := error(errObjectDeleted)
+	p.parkedVolumes.loop.Make(ctx, pv.Name, "the worker that deletes PersistentVolume "+pv.Name, func(ctx context.Context, turn *turn) work.Outcome {
+		d := &deletion{p: p, turn: turn, pv: pv, started: time.Now()}
+		ctx, d.requests = requestids.WithRequestIDs(ctx)
+		ctx, span := p.Tracer.Start(ctx, string(objects.MadeFor(pv)), "delete", tracing.PersistentVolume.String(pv.Name))
+		failed := d.run(ctx)
+		span.Note(tracing.Tenant.String(d.origin.Tenant), tracing.Backend.String(d.origin.Backend), tracing.Volume.String(d.origin.VolumeID))
+		endSpan(span, failed)
+		outcome, failed := p.settle(d, d.started, failed)
+		if failed != nil {
+			err = failed
+		}
+		return outcome
+	})
+	return err
 }
 
 // errObjectDeleted ends a deletion that has succeeded.
@@ -93,15 +91,11 @@ var errObjectDeleted = &controller.IgnoredError{Reason: "the volume and the Pers
 
 // deletion is one attempt to remove the volume of one PersistentVolume.
 type deletion struct {
-	p       *Provisioner
-	pv      *corev1.PersistentVolume
-	started time.Time
-	// since is taken before the first decision, so that no trigger after it is
-	// missed.
-	since  parking.Moment
-	origin objects.Origin
-	// working means that the deletion's turn has begun.
-	working  bool
+	p        *Provisioner
+	turn     *turn
+	pv       *corev1.PersistentVolume
+	started  time.Time
+	origin   objects.Origin
 	requests *requestids.RequestIDs
 }
 
@@ -113,7 +107,7 @@ func (d *deletion) run(ctx context.Context) (err error) {
 	if err := d.p.mayDelete(d.pv, d.origin); err != nil {
 		return err
 	}
-	if d.working = d.p.volumeTurns.Begin(d.pv.Name, d.origin.Tenant, d.origin.Backend); !d.working {
+	if !d.turn.Begin(d.origin.Tenant, d.origin.Backend) {
 		return errNoTurn
 	}
 	ctx = d.p.OnBehalfOf(ctx, d.origin.Tenant)
@@ -128,6 +122,7 @@ func (d *deletion) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.p.journal.NoteDeleted(d.pv.UID)
+	d.p.parkedVolumes.lot.Forget(d.pv.UID)
 	return nil
 }
 
@@ -225,17 +220,7 @@ func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
 	return release.Permit(ctx, cinder.Volume{})
 }
 
-// endTurn ends the turn if it has begun.
-func (d *deletion) endTurn() {
-	if d.working {
-		d.p.volumeTurns.End(d.pv.Name)
-	}
-}
-
-func (d *deletion) key() string { return d.pv.Name }
-func (d *deletion) at() string  { return d.origin.Backend }
-
-func (d *deletion) succeeded(time.Duration) { d.p.parked.volumes.Forget(d.pv.UID) }
+func (d *deletion) at() string { return d.origin.Backend }
 
 // logRemoved writes the line of the audit trail. The volume is gone, even if Kubernetes
 // does not answer what became of the object.
@@ -257,35 +242,35 @@ func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	var attached *removal.AttachedError
 	switch {
 	case errors.As(err, &changed):
-		d.p.parked.reportOnPV(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
+		d.p.parkedVolumes.report(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
 		return "stopped", true
 	case errors.As(err, &attached) && d.p.Nodes.Watches():
-		d.p.parkForAttachments(d.pv, attached, d.since)
+		d.p.parkForAttachments(d.turn, d.pv, attached)
 		return "in_use", true
 	case errors.As(err, &inUse) && d.p.Nodes.Watches():
-		d.p.parkForNodes(d.pv, inUse.Nodes, d.since)
+		d.p.parkForNodes(d.turn, d.pv, inUse.Nodes)
 		return "in_use", true
 	case cinder.IsKind(err, backends.KindHasSnapshots):
-		d.p.parked.reportOnPV(d.pv, nil, corev1.EventTypeWarning, "VolumeHasSnapshots", err.Error())
-		d.p.parked.parkVolume(d.pv, parking.Blocked, append(triggersAt(d.origin.Backend), parking.Trigger{Kind: parking.Snapshots, Name: d.origin.VolumeID}), d.since)
+		d.p.parkedVolumes.report(d.pv, nil, corev1.EventTypeWarning, "VolumeHasSnapshots", err.Error())
+		d.p.parkedVolumes.park(d.turn, d.pv, parking.Blocked, append(triggersAt(d.origin.Backend), parking.Trigger{Kind: parking.Snapshots, Name: d.origin.VolumeID}))
 		return "has_snapshots", true
 	}
 	return "", false
 }
 
 func (d *deletion) parkForBackend(unhealthy error) {
-	d.p.parkForBackend(d.pv, d.origin.Backend, unhealthy, d.since)
+	d.p.parkForBackend(d.turn, d.pv, d.origin.Backend, unhealthy)
 }
 
 func (d *deletion) parkForRetry(failure error) {
-	d.p.parked.volumes.NoteFailure(d.pv.UID, failure.Error())
-	d.p.parked.parkVolume(d.pv, parking.Failing, triggersAt(d.origin.Backend), d.since)
+	d.p.parkedVolumes.lot.NoteFailure(d.pv.UID, failure.Error())
+	d.p.parkedVolumes.park(d.turn, d.pv, parking.Failing, triggersAt(d.origin.Backend))
 }
 
 // parkForBackend parks a deletion until its backend answers again.
-func (p *Provisioner) parkForBackend(pv *corev1.PersistentVolume, backend string, unhealthy error, since parking.Moment) {
-	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, placement.ReasonBackendUnavailable, unhealthy.Error())
-	p.parked.parkVolume(pv, parking.Blocked, triggersAt(backend), since)
+func (p *Provisioner) parkForBackend(turn *turn, pv *corev1.PersistentVolume, backend string, unhealthy error) {
+	p.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, placement.ReasonBackendUnavailable, unhealthy.Error())
+	p.parkedVolumes.park(turn, pv, parking.Blocked, triggersAt(backend))
 }
 
 // triggersAt lists what may unblock a deletion or a follow-up at a backend.
@@ -294,13 +279,13 @@ func triggersAt(backend string) []parking.Trigger {
 }
 
 // parkForNodes parks a deletion until the nodes have released the volume.
-func (p *Provisioner) parkForNodes(pv *corev1.PersistentVolume, users []string, since parking.Moment) {
-	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&removal.InUseError{PV: pv.Name, Nodes: users}).Error())
+func (p *Provisioner) parkForNodes(turn *turn, pv *corev1.PersistentVolume, users []string) {
+	p.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&removal.InUseError{PV: pv.Name, Nodes: users}).Error())
 	triggers := make([]parking.Trigger, len(users))
 	for i, node := range users {
 		triggers[i] = parking.Trigger{Kind: parking.Node, Name: node}
 	}
-	p.parked.parkVolume(pv, parking.Blocked, triggers, since)
+	p.parkedVolumes.park(turn, pv, parking.Blocked, triggers)
 }
 
 // attachedTo returns why a volume of the CSI driver may not be removed according to the
@@ -318,13 +303,13 @@ func (p *Provisioner) attachedTo(pv *corev1.PersistentVolume) *removal.AttachedE
 }
 
 // parkForAttachments parks a deletion until Kubernetes has detached the volume.
-func (p *Provisioner) parkForAttachments(pv *corev1.PersistentVolume, attached *removal.AttachedError, since parking.Moment) {
-	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonStillAttached, attached.Error())
+func (p *Provisioner) parkForAttachments(turn *turn, pv *corev1.PersistentVolume, attached *removal.AttachedError) {
+	p.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, reasonStillAttached, attached.Error())
 	var triggers []parking.Trigger
 	for _, attachment := range attached.Attachments {
 		triggers = append(triggers, parking.Trigger{Kind: parking.Node, Name: attachment.Node})
 	}
-	p.parked.parkVolume(pv, parking.Blocked, triggers, since)
+	p.parkedVolumes.park(turn, pv, parking.Blocked, triggers)
 }
 
 // mayDelete rejects PersistentVolumes whose volume may also belong elsewhere: one that

@@ -304,6 +304,8 @@ type fixture struct {
 	// its test has ended.
 	mu       sync.Mutex
 	requeued []string
+	// onRequeue is called for each of them.
+	onRequeue func(name string)
 	// nodes is the cache of nodes; blind means that it is not synced yet.
 	nodes       cache.Indexer
 	attachments cache.Indexer
@@ -344,6 +346,9 @@ func newFixture(t *testing.T, existing ...runtime.Object) *fixture {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.requeued = append(f.requeued, name)
+		if f.onRequeue != nil {
+			f.onRequeue(name)
+		}
 	}
 	f.Provisioner = New(Options{
 		Name:              "test",
@@ -480,17 +485,22 @@ func (f *fixture) goneAtTheServer(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
+// turn begins an attempt at a claim.
+func (f *fixture) turn(claim *corev1.PersistentVolumeClaim) *turn {
+	return f.parkedClaims.loop.Attempt(string(claim.UID))
+}
+
 // occupy gives all turns that a tenant can have to other claims, until free.
 func (f *fixture) occupy() (free func()) {
-	var busy []types.UID
-	next := types.UID("busy")
-	for ; f.claimTurns.Begin(next, "a", "gold"); next += "-" {
+	var busy []string
+	next := "busy"
+	for ; f.parkedClaims.loop.Turns.Begin(next, "a", "gold"); next += "-" {
 		busy = append(busy, next)
 	}
-	f.claimTurns.Leave(next)
+	f.parkedClaims.loop.Turns.Leave(next)
 	return func() {
 		for _, claim := range busy {
-			f.claimTurns.End(claim)
+			f.parkedClaims.loop.Turns.End(claim)
 		}
 	}
 }
@@ -508,7 +518,7 @@ func (f *fixture) admits(claim *corev1.PersistentVolumeClaim) bool {
 	}
 	class, err := f.Classes.Get(objects.ClassName(claim))
 	f.must(err)
-	a := &attempt{p: f.Provisioner, claim: claim, class: class, pvName: objects.PVNameOf(claim), since: f.parked.now()}
+	a := &attempt{p: f.Provisioner, claim: claim, class: class, pvName: objects.PVNameOf(claim), turn: f.turn(claim)}
 	defer f.cleanUpIfGone(claim)
 	if err = a.stillWanted(); err == nil {
 		err = a.decide(f.t.Context(), f.askerOf(claim))
@@ -520,10 +530,12 @@ func (f *fixture) admits(claim *corev1.PersistentVolumeClaim) bool {
 		_, err = a.chooseBackend(f.t.Context())
 	}
 	if err != nil {
-		if !isIgnored(f.settle(a, time.Now(), err)) {
+		if _, err := f.settle(a, time.Now(), err); !isIgnored(err) {
 			f.t.Errorf("error %v", err)
 		}
-		a.endTurn()
+		if err != errNoTurn {
+			f.parkedClaims.loop.Turns.End(string(claim.UID))
+		}
 	}
 	return err == nil
 }

@@ -203,7 +203,6 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 
 // ClaimGone records that a claim was deleted.
 func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
-	f.provisioner.claimTimes.end(claim.UID)
 	f.provisioner.placement.NoteGone(claim)
 	if objects.AwaitsImport(claim) {
 		f.provisioner.secrets.ImportEnded()
@@ -225,7 +224,7 @@ func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	case objects.BoundElsewhere(after):
 		f.ClaimGone(after)
 	default:
-		f.provisioner.parked.admitted(after.UID)
+		f.provisioner.parkedClaims.admitted(after.UID)
 	}
 }
 

@@ -112,7 +112,7 @@ func TestClaimsThatWaitForImportsArePending(t *testing.T) {
 	f.ParkedImports = func() *parking.Lot[*corev1.PersistentVolumeClaim] { return waiting }
 	claim := f.claim(asks)
 	waiting.IsNews(claim.UID, "ImportNotGranted", "the rule grants none", false)
-	waiting.Park(claim, parking.Denied, nil)
+	waiting.Park(claim, parking.Denied)
 	groups := f.PendingClaims()
 	if len(groups) != 1 || groups[0].Reason != "ImportNotGranted" || groups[0].Count != 1 {
 		t.Errorf("%+v", groups)

@@ -133,7 +133,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 		f.forgetClaim(claim)
 		f.admits(claim)
 		f.follow(followup)
-		if len(f.PendingClaims()) != 0 || !f.parked.claims.IsNews(claim.UID, "NoMatchingTenant", "", true) {
+		if len(f.PendingClaims()) != 0 || !f.parkedClaims.lot.IsNews(claim.UID, "NoMatchingTenant", "", true) {
 			t.Error("its denial is remembered")
 		}
 	})

@@ -37,7 +37,7 @@ func (p *Provisioner) PendingClaims() []PendingGroup {
 
 // PendingDeletions groups the released PersistentVolumes that wait for something.
 func (p *Provisioner) PendingDeletions() []PendingGroup {
-	return groups([]*parking.Lot[*corev1.PersistentVolume]{p.parked.volumes}, func(state parking.Reason, reported string) string {
+	return groups([]*parking.Lot[*corev1.PersistentVolume]{p.parkedVolumes.lot}, func(state parking.Reason, reported string) string {
 		if state == parking.Failing && reported == "" {
 			return "VolumeFailedDelete"
 		}
@@ -47,7 +47,7 @@ func (p *Provisioner) PendingDeletions() []PendingGroup {
 
 // waiting returns the lots of claims that wait for something, including imports.
 func (p *Provisioner) waiting() []*parking.Lot[*corev1.PersistentVolumeClaim] {
-	lots := []*parking.Lot[*corev1.PersistentVolumeClaim]{p.parked.claims}
+	lots := []*parking.Lot[*corev1.PersistentVolumeClaim]{p.parkedClaims.lot}
 	if p.ParkedImports != nil {
 		lots = append(lots, p.ParkedImports())
 	}
@@ -100,7 +100,7 @@ func (p *Provisioner) Turns() []Turns {
 		held, waiting := turns.Count()
 		return Turns{work, held, waiting}
 	}
-	return []Turns{count("claims", p.claimTurns), count("deletions", p.volumeTurns), count("followup", p.followup.loop.Turns)}
+	return []Turns{count("claims", p.parkedClaims.loop.Turns), count("deletions", p.parkedVolumes.loop.Turns), count("followup", p.followup.loop.Turns)}
 }
 
 // QuotaUse is what counts against the limits of one scope of the policy.

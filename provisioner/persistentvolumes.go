@@ -56,13 +56,11 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	removed = p.journal.ObjectGone(pv.UID)
 	p.secrets.VolumeGone(pv.UID)
 	p.Nodes.Forget(pv.UID)
-	p.parked.volumes.Forget(pv.UID)
-	p.limiter.Gone(pv.Name)
-	p.volumeTurns.Leave(pv.Name)
+	p.parkedVolumes.forget(pv)
 	if ref := pv.Spec.ClaimRef; ref != nil {
 		// A claim that was never bound to it is provisioned again.
 		if claim, err := p.Claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name); err == nil && claim.UID == ref.UID && claim.Spec.VolumeName == "" {
-			p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+			p.parkedClaims.requeue(claim.UID)
 		}
 	}
 	if !p.isMine(pv) {
@@ -92,7 +90,7 @@ func (p *Provisioner) reportNeverBound(pv *corev1.PersistentVolume) {
 		return
 	}
 	message := fmt.Sprintf("PersistentVolume %s was deleted before it was bound, so claim %s/%s can no longer be bound to it; delete the claim to remove the PersistentVolume and its volume, then create a new claim", pv.Name, ref.Namespace, ref.Name)
-	p.parked.reportOnPV(pv, claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
+	p.parkedVolumes.report(pv, claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
 }
 
 // reasonDeletedUnbound is the reason of the event that reportNeverBound writes.

@@ -57,7 +57,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	}
 	go f.offerFreedRoom(t.Context())
 	returned := make(chan string, 1)
-	f.parked.requeue.Claim = func(claim *corev1.PersistentVolumeClaim) { returned <- claim.Name }
+	f.onRequeue = func(name string) { returned <- name }
 	f.must(f.delete(pv))
 	followup.VolumeGone(pv)
 	select {
@@ -214,15 +214,15 @@ func TestPersistentVolumeCounts(t *testing.T) {
 func TestTurnsAreCounted(t *testing.T) {
 	f, _, _ := newCountedFixture(t)
 	for i := range 3 {
-		f.claimTurns.Begin(types.UID(fmt.Sprint(i)), "a", "gold")
+		f.parkedClaims.loop.Turns.Begin(fmt.Sprint(i), "a", "gold")
 	}
-	f.volumeTurns.Begin("pv", "a", "gold")
+	f.parkedVolumes.loop.Turns.Begin("pv", "a", "gold")
 	want := []Turns{{"claims", 3, 0}, {"deletions", 1, 0}, {"followup", 0, 0}}
 	if got := f.Turns(); !slices.Equal(got, want) {
 		t.Errorf("turns are %v, want %v", got, want)
 	}
 	for i := range 100 {
-		f.claimTurns.Begin(types.UID(fmt.Sprint(i)), "a", "gold")
+		f.parkedClaims.loop.Turns.Begin(fmt.Sprint(i), "a", "gold")
 	}
 	if got := f.Turns()[0]; got != (Turns{"claims", 50, 50}) {
 		t.Errorf("turns are %v, want 50 held, since one tenant gets no more than half, and 50 waiting", got)

@@ -98,7 +98,7 @@ func TestClaimForAPopulatorIsLeftAlone(t *testing.T) {
 			f.PopulatedChanged(claim)
 			f.wantRequeued()
 
-			f.parked.claimGone(claim.UID)
+			f.parkedClaims.Forget(claim.UID)
 			if report := f.ReportClaims(Selected{Limit: 1}); report.Total != 0 {
 				t.Errorf("still reported: %+v", report.Pending)
 			}
@@ -271,10 +271,10 @@ func TestPopulatorsClaimComesBack(t *testing.T) {
 		f := newFixture(t)
 		f.withPopulators()
 		prime := f.prime("populators-1", "prime-"+populatedUID)
-		since := f.parked.now()
+		turn := f.turn(prime)
 		decision := f.decide(prime, f.class, f.askerOf(prime))
 		f.PopulatedChanged(f.claim(fromImage))
-		f.deny(prime, f.denialOf(prime, f.class, decision), since)
+		f.deny(turn, prime, f.denialOf(prime, f.class, decision))
 		f.wantRequeued(prime.Name)
 	})
 	t.Run("when the other's namespace changes", func(t *testing.T) {

@@ -12,7 +12,6 @@ package provisioner
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -43,7 +42,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/fairshare"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
@@ -58,16 +56,20 @@ type Provisioner struct {
 	reschedules *reschedules
 	cleaner     removal.Cleaner
 
-	claimTurns  *fairshare.Turns[types.UID] // claims
-	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
-	journal     *journal.Journal
-	parked      *parked
-	followup    *Followup
-	ledger      *ledger.Ledger
-	placement   *placement.Placer
-	sources     *copies.Resolver
-	secrets     *secrets.Keeper
+	parkedClaims  *parkedClaims
+	parkedVolumes *parkedVolumes
+	journal       *journal.Journal
+	followup      *Followup
+	ledger        *ledger.Ledger
+	placement     *placement.Placer
+	sources       *copies.Resolver
+	secrets       *secrets.Keeper
+	// owners hold something about a claim until it is gone.
+	owners []forgetter
 }
+
+// forgetter drops what it holds about a claim that is gone.
+type forgetter interface{ Forget(claim types.UID) }
 
 var (
 	_ controller.Provisioner      = (*Provisioner)(nil)
@@ -84,7 +86,6 @@ func New(options Options) *Provisioner {
 		tenantRates: newTenantRates(options.Policy),
 		claimTimes:  newClaimTimes(),
 		reschedules: newReschedules(),
-		parked:      newParked(options),
 		journal:     journal.New(),
 		ledger:      ledger.New(options.Policy),
 	}
@@ -111,9 +112,9 @@ func New(options Options) *Provisioner {
 			return nil
 		},
 	})
-	p.claimTurns = fairshare.New(options.Workers, p.ownTurns, p.parked.inviteClaim)
-	p.volumeTurns = fairshare.New(options.Workers, p.ownTurns, p.parked.inviteVolume)
+	p.parkedClaims, p.parkedVolumes = newParkedClaims(options, p.limiter), newParkedVolumes(options, p.limiter)
 	p.followup = newFollowup(p, options.FollowupWorkers)
+	p.owners = []forgetter{p.parkedClaims, p.placement, p.reschedules, p.claimTimes, p.journal}
 	return p
 }
 
@@ -304,17 +305,11 @@ type Backends interface {
 	Names() []string
 }
 
-// watch lets the liveness monitor notice if work on an object does not end.
-func (p *Provisioner) watch(ctx context.Context, format string, arguments ...any) (watched context.Context, end func()) {
-	task := p.Monitor.Begin(fmt.Sprintf(format, arguments...), p.MaxWorkTime)
-	return task.In(ctx), task.End
-}
-
 // WatchTurns watches the queues for workers until the context ends. If nobody has a
 // worker, somebody must get one.
 func (p *Provisioner) WatchTurns(ctx context.Context) {
-	go p.Monitor.Follow(ctx, "the queue of volumes to delete", p.MaxWorkTime, p.volumeTurns.Progress)
-	p.Monitor.Follow(ctx, "the queue of claims", p.MaxWorkTime, p.claimTurns.Progress)
+	go p.parkedVolumes.loop.Run(ctx)
+	p.parkedClaims.loop.Run(ctx)
 }
 
 // Nodes determines which nodes use a volume; *nodeuse.Tracker implements it.

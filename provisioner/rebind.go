@@ -185,7 +185,7 @@ func (r *rebinding) fail(err error) {
 // report writes events on the PersistentVolume and on the claim, if they are news. The
 // claim's author must not learn whose the volume was.
 func (r *rebinding) report(eventType, reason, onPV, onClaim string) {
-	if r.p.parked.volumes.IsNews(r.pv.UID, reason, onPV, isVolatile(reason)) {
+	if r.p.parkedVolumes.lot.IsNews(r.pv.UID, reason, onPV, isVolatile(reason)) {
 		r.p.Recorder.Event(r.pv, eventType, reason, onPV)
 		r.p.Recorder.Event(r.claim, eventType, reason, onClaim)
 	}
@@ -305,14 +305,14 @@ func (e *waitError) Error() string { return e.message }
 
 // denyGivenAway denies a claim whose own volume another claim has: a volume never comes
 // back to the claim that it was made for. It reports whether that is so.
-func (p *Provisioner) denyGivenAway(claim *corev1.PersistentVolumeClaim, since parking.Moment) (denied bool) {
+func (p *Provisioner) denyGivenAway(turn *turn, claim *corev1.PersistentVolumeClaim) (denied bool) {
 	position, _ := p.ledger.PositionOf(claim.UID)
 	if pv, err := p.PersistentVolumes.Get(objects.PVNameOf(claim)); err == nil && p.isMine(pv) && pv.Spec.ClaimRef != nil {
 		other := pv.Spec.ClaimRef.UID
 		position.Rebound = position.Rebound || other != "" && other != claim.UID
 	}
 	if position.Rebound {
-		p.deny(claim, placement.Denial{Reason: reasonGivenAway, Message: "the volume that was made for this claim has been given to another claim; delete this claim, and create a new one if you need a volume"}, since)
+		p.deny(turn, claim, placement.Denial{Reason: reasonGivenAway, Message: "the volume that was made for this claim has been given to another claim; delete this claim, and create a new one if you need a volume"})
 	}
 	return position.Rebound
 }

@@ -330,7 +330,7 @@ func TestAVolumeNeverComesBackToTheClaimThatItWasMadeFor(t *testing.T) {
 	denied := func(when string) {
 		t.Helper()
 		b.newEvents()
-		b.parked.claims.Forget(first.UID)
+		b.parkedClaims.lot.Forget(first.UID)
 		if b.admits(first) {
 			t.Errorf("%s: the claim is admitted", when)
 		}

@@ -35,7 +35,7 @@ func (p *Provisioner) ReportClaims(selected Selected) statusreport.Claims {
 		parked = append(parked, lot.List()...)
 	}
 	unfinished := p.journal.Unfinished()
-	working := p.claimTurns.Working()
+	working := p.parkedClaims.loop.Turns.Working()
 
 	pending := make([]statusreport.Pending, 0, len(parked))
 	waits := make(map[types.UID]bool, len(parked))
@@ -59,7 +59,7 @@ func (p *Provisioner) ReportClaims(selected Selected) statusreport.Claims {
 // claims.
 func (p *Provisioner) ReportDeletions(selected Selected) statusreport.Deletions {
 	var pending []statusreport.Pending
-	for _, one := range p.parked.volumes.List() {
+	for _, one := range p.parkedVolumes.lot.List() {
 		pv := one.Object
 		claim := corev1.ObjectReference{}
 		if pv.Spec.ClaimRef != nil {
@@ -72,7 +72,7 @@ func (p *Provisioner) ReportDeletions(selected Selected) statusreport.Deletions 
 			pending = append(pending, entry)
 		}
 	}
-	return statusreport.Deletions{InProgress: len(p.volumeTurns.Working()), Waiting: statusreport.NewWaiting(pending, selected.Limit)}
+	return statusreport.Deletions{InProgress: len(p.parkedVolumes.loop.Turns.Working()), Waiting: statusreport.NewWaiting(pending, selected.Limit)}
 }
 
 func pendingOf(state parking.Reason, reason, message string, since, created time.Time) statusreport.Pending {
@@ -87,7 +87,7 @@ func pendingOf(state parking.Reason, reason, message string, since, created time
 
 // steps counts the claims that are being worked on. In a selection, it counts only
 // those whose namespaces the journal knows.
-func (p *Provisioner) steps(selected Selected, unfinished map[types.UID]journal.Beginning, working []types.UID, waits map[types.UID]bool) []statusreport.Step {
+func (p *Provisioner) steps(selected Selected, unfinished map[types.UID]journal.Beginning, working []string, waits map[types.UID]bool) []statusreport.Step {
 	var choosing, connecting, saving stepCount
 	for claim, begun := range unfinished {
 		switch {
@@ -103,7 +103,7 @@ func (p *Provisioner) steps(selected Selected, unfinished map[types.UID]journal.
 		return known
 	}
 	for _, claim := range working {
-		if _, begun := unfinished[claim]; !begun {
+		if _, begun := unfinished[types.UID(claim)]; !begun {
 			choosing.count++
 		}
 	}

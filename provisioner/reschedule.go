@@ -18,7 +18,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 // The scheduler selects the node of a claim's pod before the volume is made, and looks
@@ -90,8 +89,8 @@ func (r *reschedules) of(claim types.UID) *reschedule {
 	return known
 }
 
-// forget drops a claim that no longer needs a node.
-func (r *reschedules) forget(claim types.UID) {
+// Forget drops a claim that no longer needs a node.
+func (r *reschedules) Forget(claim types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if known := r.claims[claim]; known != nil && known.timer != nil {
@@ -119,11 +118,11 @@ func lacksNode(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClas
 // awaitNode lets a claim wait for the scheduler alone. Meanwhile it takes neither room
 // nor a worker from others.
 func (p *Provisioner) awaitNode(claim types.UID) {
-	p.parked.claims.Take(claim)
+	p.parkedClaims.lot.Take(claim)
+	p.parkedClaims.loop.Leave(string(claim))
 	if _, begun := p.journal.Beginning(claim); !begun {
 		p.placement.GiveBack(claim)
 	}
-	p.claimTurns.Leave(claim)
 }
 
 // onAnyNode decides as if the scheduler had not selected a node yet, and reports
@@ -201,15 +200,15 @@ func removeSelectedNode(ctx context.Context, client kubernetes.Interface, claim 
 // denyOnNode denies a claim that the policy does not admit, unless it can ask the
 // scheduler for another node. If asking must wait, the claim comes back when the pause
 // is over.
-func (p *Provisioner) denyOnNode(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, denied placement.Denial, since parking.Moment) {
+func (p *Provisioner) denyOnNode(ctx context.Context, turn *turn, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, denied placement.Denial) {
 	if p.reschedule(ctx, claim, class, denied.Message) {
 		return
 	}
-	p.deny(claim, denied, since)
+	p.deny(turn, claim, denied)
 	if _, helps := p.onAnyNode(claim, class); helps {
 		p.reschedules.atEnd(claim.UID, func() {
 			if !p.stopping() {
-				p.parked.reconsider(claim)
+				p.parkedClaims.reconsider(claim.UID)
 			}
 		})
 	}

@@ -64,7 +64,7 @@ func TestSchedulerIsAskedForAnotherNodeThanAnUnreachedOne(t *testing.T) {
 				t.Errorf("patches %s\nwant %s", got, removesTheNode)
 			}
 			d.wantEvent(asksForAnother)
-			if parked := d.parked.claims.List(); len(parked) > 0 {
+			if parked := d.parkedClaims.lot.List(); len(parked) > 0 {
 				t.Errorf("the claim waits for more than the scheduler: %+v", parked)
 			}
 			if _, counts := d.ledger.PositionOf(claim.UID); counts {
@@ -292,8 +292,8 @@ func TestSchedulerIsAskedForANodeOfAnotherZone(t *testing.T) {
 				// It selects a node of the other zone, which has room.
 				d.asked = nil
 				time.Sleep(firstReschedulePause)
-				if _, err := d.untilItWaits(claim); !isIgnored(err) || len(d.asked) != 1 || len(d.parked.claims.List()) > 0 {
-					t.Errorf("error %v, %d patches, parked %v", err, len(d.asked), d.parked.claims.List())
+				if _, err := d.untilItWaits(claim); !isIgnored(err) || len(d.asked) != 1 || len(d.parkedClaims.lot.List()) > 0 {
+					t.Errorf("error %v, %d patches, parked %v", err, len(d.asked), d.parkedClaims.lot.List())
 				}
 				_, err = d.untilItWaits(d.onNode("node-a"))
 				d.must(err)
@@ -346,10 +346,10 @@ func TestClaimWithoutANodeTakesNothing(t *testing.T) {
 			if position, counts := d.ledger.PositionOf(claim.UID); counts {
 				t.Errorf("the claim counts: %+v", position)
 			}
-			if held, waiting := d.claimTurns.Count(); held+waiting > 0 {
+			if held, waiting := d.parkedClaims.loop.Turns.Count(); held+waiting > 0 {
 				t.Errorf("the claim has %d turns, and waits for %d", held, waiting)
 			}
-			if parked := d.parked.claims.List(); len(parked) > 0 {
+			if parked := d.parkedClaims.lot.List(); len(parked) > 0 {
 				t.Errorf("the claim waits for more than the scheduler: %+v", parked)
 			}
 			if events := d.newEvents(); len(events) > 0 {

@@ -127,7 +127,7 @@ func TestClaimThatProvisionParksComesBack(t *testing.T) {
 		first, second := f.named("first"), f.named("second")
 		f.admits(first)
 		synctest.Wait()
-		f.claimTurns.End(first.UID) // lapsed
+		f.parkedClaims.loop.Turns.End(string(first.UID)) // lapsed
 		if !f.admits(second) {
 			t.Fatal("the turn that lapsed was not given to the second claim")
 		}

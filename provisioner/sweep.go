@@ -239,7 +239,7 @@ func (p *Provisioner) examine(backend string, all []cinder.Volume) {
 			p.followup.add(item) // a duplicate as soon as a PersistentVolume names one of the two
 		case claim != nil && !objects.BoundElsewhere(claim):
 			// If the claim was denied, that decision did not consider its volume.
-			p.parked.reconsider(claim)
+			p.parkedClaims.reconsider(claim.UID)
 		case begun:
 		case p.ledger.WasServedByAnother(uid, v.ID):
 			p.followup.add(item) // a duplicate: the PersistentVolume that is gone named another volume

@@ -53,6 +53,3 @@ func (p *tenantRates) of(tenant string) *rate.Limiter {
 func (p *Provisioner) OnBehalfOf(ctx context.Context, tenant string) context.Context {
 	return turns.WithCaller(ctx, turns.Caller{Tenant: tenant, Pace: p.tenantRates.of(tenant), Waits: liveness.PauseOf(ctx), Answered: requestids.Answered(ctx)})
 }
-
-// ownTurns returns how many claims, or deletions, of a tenant may be worked on at once.
-func (p *Provisioner) ownTurns(tenant string) int { return p.Policy().ConcurrencyOf(tenant) }

@@ -28,13 +28,9 @@ import (
 // leader began if a listing showed its volume. After an error it must be
 // retried.
 func (p *Provisioner) claimGone(ctx context.Context, uid types.UID) error {
-	p.parked.claimGone(uid)
-	p.limiter.Gone(string(uid))
-	p.placement.EndRound(uid)
-	p.reschedules.forget(uid)
-	// A turn that has begun ends with the work, which may be waiting for Cinder.
-	p.claimTurns.Leave(uid)
-	p.journal.ClaimGone(uid)
+	for _, owner := range p.owners {
+		owner.Forget(uid)
+	}
 	begun, ok := p.journal.Beginning(uid)
 	if !ok {
 		position, _ := p.ledger.PositionOf(uid)

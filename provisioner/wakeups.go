@@ -2,7 +2,6 @@ package provisioner
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,8 +51,6 @@ func (p *Provisioner) PopulatedChanged(claim *corev1.PersistentVolumeClaim) {
 // PolicyChanged brings back everything that was denied or failed under the
 // previous policy.
 func (p *Provisioner) PolicyChanged() {
-	p.claimTurns.Recheck()
-	p.volumeTurns.Recheck()
 	for _, name := range p.Backends.Names() {
 		// A claim may already have caused the count of a new backend.
 		if !p.placement.IsCounted(name) || !p.followup.hasListed(name) {
@@ -75,9 +72,13 @@ func (p *Provisioner) requeueCSIClaims() {
 		p.Logger.Error("Cannot list the claims in the cache", "error", err)
 		return
 	}
-	p.parked.requeueClaims(slices.DeleteFunc(all, func(claim *corev1.PersistentVolumeClaim) bool {
-		return claim.Spec.VolumeName != "" || objects.ProvisionerOf(claim) != policy.CSIDriver
-	}))
+	var keys []string
+	for _, claim := range all {
+		if claim.Spec.VolumeName == "" && objects.ProvisionerOf(claim) == policy.CSIDriver {
+			keys = append(keys, string(claim.UID))
+		}
+	}
+	p.parkedClaims.loop.Add(keys...)
 }
 
 // CredentialsChanged brings back what failed at the backends: the old

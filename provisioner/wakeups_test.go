@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -98,13 +97,13 @@ func TestTriggerJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim, pv := f.claim(nil), f.recorded()
-			before := f.parked.board.Now()
+			before, beforeDeletion := f.turn(claim), f.parkedVolumes.loop.Attempt(pv.Name)
 			happens(f)
-			f.parked.parkClaim(claim, parking.Failing, []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Backend, Name: "gold"}, {Kind: parking.Credentials, Name: "gold"}}, before)
+			f.parkedClaims.park(before, claim, parking.Failing, []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Backend, Name: "gold"}, {Kind: parking.Credentials, Name: "gold"}})
 			f.wantRequeued("data")
-			f.parkForBackend(pv, "gold", errGoldDown, before)
+			f.parkForBackend(beforeDeletion, pv, "gold", errGoldDown)
 			f.wantRequeued("pvc-uid-1")
-			f.deny(claim, placement.Denial{Reason: "Any", Message: "any"}, f.parked.board.Now())
+			f.deny(f.turn(claim), claim, placement.Denial{Reason: "Any", Message: "any"})
 			f.wantRequeued()
 		})
 	}
@@ -116,9 +115,9 @@ func TestTriggerJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim := f.claim(nil)
-			before := f.parked.board.Now()
+			before := f.turn(claim)
 			happens(f)
-			f.deny(claim, *f.placement.Unavailable(nil, nil), before)
+			f.deny(before, claim, *f.placement.Unavailable(nil, nil))
 			f.wantRequeued("data")
 		})
 	}
@@ -280,7 +279,7 @@ func TestDeniedClaimKeepsNoTurn(t *testing.T) {
 					t.Fatalf("error %v, want one that the library ignores", err)
 				}
 			}
-			if held, waiting := f.claimTurns.Count(); held+waiting > 0 {
+			if held, waiting := f.parkedClaims.loop.Turns.Count(); held+waiting > 0 {
 				t.Errorf("%d claims have a turn, %d wait for one", held, waiting)
 			}
 			if events := f.newEvents(); len(events) != 1 {
@@ -299,7 +298,7 @@ func TestTurnCountsAgainstTheChosenBackend(t *testing.T) {
 	gold.health = errors.New("down")
 	f.backends["silver"].onCall = func() {
 		for i := range 50 {
-			if !f.claimTurns.Begin(types.UID(fmt.Sprint("of-gold-", i)), "b", "gold") {
+			if !f.parkedClaims.loop.Turns.Begin(fmt.Sprint("of-gold-", i), "b", "gold") {
 				t.Errorf("%d claims work at gold, and no more may", i)
 				return
 			}
@@ -383,20 +382,20 @@ func TestRoomThatADenialFreesIsOffered(t *testing.T) {
 func TestPendingGroupsNameTheLastEvent(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
-	f.deny(claim, placement.Denial{Reason: "QuotaExceeded", Message: "full"}, f.parked.now())
+	f.deny(f.turn(claim), claim, placement.Denial{Reason: "QuotaExceeded", Message: "full"})
 	if got := f.PendingClaims(); len(got) != 1 || got[0].Reason != "QuotaExceeded" || got[0].State != parking.Denied {
 		t.Errorf("pending are %v, want one that is denied for its quota", got)
 	}
-	f.parked.parkClaim(claim, parking.Failing, nil, f.parked.now())
+	f.parkedClaims.park(f.turn(claim), claim, parking.Failing, nil)
 	if got := f.PendingClaims(); len(got) != 1 || got[0].Reason != "ProvisioningFailed" || got[0].State != parking.Failing {
 		t.Errorf("pending are %v, want one that fails", got)
 	}
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "pv-uid"}}
-	f.parked.parkVolume(pv, parking.Failing, nil, f.parked.now())
+	f.parkedVolumes.park(f.parkedVolumes.loop.Attempt(pv.Name), pv, parking.Failing, nil)
 	if got := f.PendingDeletions(); len(got) != 1 || got[0].Reason != "VolumeFailedDelete" {
 		t.Errorf("pending deletions are %v, want one that fails", got)
 	}
-	f.parked.volumes.IsNews(pv.UID, "VolumeStillInUse", "", false)
+	f.parkedVolumes.lot.IsNews(pv.UID, "VolumeStillInUse", "", false)
 	if got := f.PendingDeletions(); len(got) != 1 || got[0].Reason != "VolumeStillInUse" {
 		t.Errorf("pending deletions are %v, want one that a node uses", got)
 	}
