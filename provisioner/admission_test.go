@@ -106,10 +106,7 @@ func TestTopologies(t *testing.T) {
 			f := newFixture(t)
 			f.current.Store(parsePolicy(t, strings.Replace(strings.Replace(testPolicy, "auth: {cloud: silver}", "auth: {cloud: silver}\n    connector: {nodeLabels: {storage: fc}}", 1),
 				"      - {storageClasses: [one]", "      - {storageClasses: [only], backends: [silver]}\n      - {storageClasses: [one]", 1)))
-			f.LabelsOfNode = func(name string) (map[string]string, bool) {
-				labels, ok := map[string]map[string]string{"plain": {"zone": "a"}, "fc-1": {"storage": "fc"}}[name]
-				return labels, ok
-			}
+			f.labelsOfNode = map[string]map[string]string{"plain": {"zone": "a"}, "fc-1": {"storage": "fc"}}
 			f.class.Name, f.class.AllowedTopologies = c.class, c.allowed
 			f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
 			claim := f.claim(func(claim *corev1.PersistentVolumeClaim) {

@@ -388,7 +388,7 @@ func attributesFixture(t *testing.T) (f *fixture, classes map[string]*storagev1.
 		"quick": {ObjectMeta: metav1.ObjectMeta{Name: "quick"}, DriverName: wire.DriverName, Parameters: map[string]string{"type": "ssd"}},
 		"large": {ObjectMeta: metav1.ObjectMeta{Name: "large"}, DriverName: wire.DriverName, Parameters: map[string]string{"type": "hdd"}},
 	}
-	f.AttributesClass = func(name string) (*storagev1.VolumeAttributesClass, error) {
+	f.attributesClass = func(name string) (*storagev1.VolumeAttributesClass, error) {
 		if class, has := classes[name]; has {
 			return class, nil
 		}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -17,6 +19,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
@@ -24,9 +28,28 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
+// deletions removes the volumes of released PersistentVolumes.
+type deletions struct {
+	identity
+	*ending
+	parkedVolumes *parkedVolumes
+	tasks         *tasks
+	journal       *journal.Journal
+	secrets       *secrets.Keeper
+	placement     *placement.Placer
+	rates         *tenantRates
+	backends      Backends
+	nodes         Nodes
+	client        kubernetes.Interface
+	cachedPVs     corelisters.PersistentVolumeLister
+	metrics       *Metrics
+	tracer        tracing.Tracer
+	logger        *slog.Logger
+}
+
 // ShouldDelete keeps the library from starting a deletion while the replica hands over,
 // while the backend does not answer, and while a node uses the volume.
-func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
+func (p *deletions) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
 	if p.stopping() || p.journal.IsDeleted(pv.UID) {
 		return false
 	}
@@ -41,7 +64,7 @@ func (p *Provisioner) ShouldDelete(_ context.Context, pv *corev1.PersistentVolum
 		p.parkForBackend(turn, pv, origin.Backend, unhealthy)
 	} else if attached := p.attachedTo(pv); attached != nil {
 		p.parkForAttachments(turn, pv, attached)
-	} else if users, err := p.Nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
+	} else if users, err := p.nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
 		// The cache may not show every user. Delete reads them from the API server before
 		// the first change.
 		p.parkForNodes(turn, pv, users)
@@ -62,7 +85,7 @@ func mayRelease(pv *corev1.PersistentVolume) bool {
 // itself. It reads only the PersistentVolume; the current policy plays no role.
 // It never returns nil for a saved PersistentVolume, since the library would then
 // delete the object once more.
-func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) error {
+func (p *deletions) Delete(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.UID == "" {
 		// The library could not save this object and wants its volume removed. The
 		// object may be saved nevertheless, because only the answer was lost, so the
@@ -71,9 +94,9 @@ func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) e
 	}
 	err := error(errObjectDeleted)
 	p.parkedVolumes.loop.Make(ctx, pv.Name, "the worker that deletes PersistentVolume "+pv.Name, func(ctx context.Context, turn *turn) work.Outcome {
-		d := &deletion{p: p, turn: turn, pv: pv, started: time.Now()}
+		d := &deletion{deletions: p, turn: turn, pv: pv, started: time.Now()}
 		ctx, d.requests = requestids.WithRequestIDs(ctx)
-		ctx, span := p.Tracer.Start(ctx, string(objects.MadeFor(pv)), "delete", tracing.PersistentVolume.String(pv.Name))
+		ctx, span := p.tracer.Start(ctx, string(objects.MadeFor(pv)), "delete", tracing.PersistentVolume.String(pv.Name))
 		failed := d.run(ctx)
 		span.Note(tracing.Tenant.String(d.origin.Tenant), tracing.Backend.String(d.origin.Backend), tracing.Volume.String(d.origin.VolumeID))
 		endSpan(span, failed)
@@ -91,7 +114,7 @@ var errObjectDeleted = &controller.IgnoredError{Reason: "the volume and the Pers
 
 // deletion is one attempt to remove the volume of one PersistentVolume.
 type deletion struct {
-	p        *Provisioner
+	*deletions
 	turn     *turn
 	pv       *corev1.PersistentVolume
 	started  time.Time
@@ -104,25 +127,25 @@ func (d *deletion) run(ctx context.Context) (err error) {
 	if d.origin, err = objects.OriginOf(d.pv); err != nil {
 		return err
 	}
-	if err := d.p.mayDelete(d.pv, d.origin); err != nil {
+	if err := d.mayDelete(d.pv, d.origin, d.cachedPVs); err != nil {
 		return err
 	}
 	if !d.turn.Begin(d.origin.Tenant, d.origin.Backend) {
 		return errNoTurn
 	}
-	ctx = d.p.OnBehalfOf(ctx, d.origin.Tenant)
-	if !d.p.journal.IsRemoved(d.pv.UID) {
+	ctx = d.rates.OnBehalfOf(ctx, d.origin.Tenant)
+	if !d.journal.IsRemoved(d.pv.UID) {
 		if err := d.remove(ctx); err != nil {
 			return err
 		}
-		d.p.journal.NoteRemoved(d.pv.UID)
+		d.journal.NoteRemoved(d.pv.UID)
 		d.logRemoved()
 	}
-	if err := objects.Delete(ctx, d.p.Client, d.pv); err != nil {
+	if err := objects.Delete(ctx, d.client, d.pv); err != nil {
 		return err
 	}
-	d.p.journal.NoteDeleted(d.pv.UID)
-	d.p.parkedVolumes.lot.Forget(d.pv.UID)
+	d.journal.NoteDeleted(d.pv.UID)
+	d.parkedVolumes.lot.Forget(d.pv.UID)
 	return nil
 }
 
@@ -131,18 +154,18 @@ func (d *deletion) remove(ctx context.Context) error {
 	if err := d.locate(ctx); err != nil {
 		return err
 	}
-	volumes, err := d.p.Backends.Volumes(d.origin.Backend)
+	volumes, err := d.backends.Volumes(d.origin.Backend)
 	if err != nil {
 		return fmt.Errorf("PersistentVolume %s: %w", d.pv.Name, err)
 	}
 	if err := d.removeVolume(ctx, volumes); err != nil {
 		return err
 	}
-	d.p.removeDuplicates(volumes, d.origin)
+	d.tasks.removeDuplicates(volumes, d.origin)
 	// The Secret goes last: while the volume exists, a node may still need the
 	// credentials to log out, and the PersistentVolume must not refer to a missing
 	// Secret.
-	return d.p.secrets.VolumeRemoved(ctx, d.pv.UID, d.origin)
+	return d.secrets.VolumeRemoved(ctx, d.pv.UID, d.origin)
 }
 
 // locate finds the backend of a volume that the historic provisioner created.
@@ -150,22 +173,22 @@ func (d *deletion) locate(ctx context.Context) error {
 	if !d.origin.Historic || d.origin.Backend != "" {
 		return nil
 	}
-	backend, err := d.p.locateHistoric(ctx, &d.origin)
+	backend, err := d.locateHistoric(ctx, &d.origin)
 	if err != nil {
 		return err
 	}
-	return d.p.pinHistoric(ctx, d.pv, &d.origin, backend)
+	return d.pinHistoric(ctx, d.pv, &d.origin, backend)
 }
 
 // locateHistoric finds the backend of a volume that the historic provisioner created.
 // That provisioner knew only one backend and recorded none. Only a volume that is found
 // can be deleted: that no backend has it proves nothing, because its backend may be
 // missing from the policy.
-func (p *Provisioner) locateHistoric(ctx context.Context, origin *objects.Origin) (string, error) {
-	names := p.Backends.Names()
+func (p *deletions) locateHistoric(ctx context.Context, origin *objects.Origin) (string, error) {
+	names := p.backends.Names()
 	var silent []error
 	for _, name := range names {
-		volumes, err := p.Backends.Volumes(name)
+		volumes, err := p.backends.Volumes(name)
 		has := false
 		if err == nil {
 			has, err = volumes.HasVolume(ctx, origin.VolumeID)
@@ -187,15 +210,15 @@ func (p *Provisioner) locateHistoric(ctx context.Context, origin *objects.Origin
 // pinHistoric records on the PersistentVolume where its volume was found, before
 // anything is deleted. A later attempt that does not find the volume there knows
 // that it is gone.
-func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *objects.Origin, backend string) error {
-	volumes, err := p.Backends.Volumes(backend)
+func (p *deletions) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *objects.Origin, backend string) error {
+	volumes, err := p.backends.Volumes(backend)
 	if err != nil {
 		return err
 	}
 	at := volumes.Place()
 	annotations := map[string]string{objects.AnnotationBackend: backend}
 	maps.Copy(annotations, objects.PlaceAnnotations(at))
-	if err := objects.Annotate(ctx, p.Client, pv, annotations); err != nil {
+	if err := objects.Annotate(ctx, p.client, pv, annotations); err != nil {
 		return fmt.Errorf("cannot record backend %s on PersistentVolume %s: %w", backend, pv.Name, err)
 	}
 	origin.Backend, origin.Place = backend, at
@@ -204,11 +227,11 @@ func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolu
 
 // removeVolume removes the volume once it has the proof that it may.
 func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
-	release := d.p.releaseOf(d.pv, d.origin.VolumeID)
-	target := d.p.targetOf(d.pv, d.origin)
+	release := d.releaseOf(d.pv, d.origin.VolumeID)
+	target := d.targetOf(d.pv, d.origin)
 	target.Permit = release.Permit
 	target.Found = func(ctx context.Context, at cinder.Place) error {
-		return objects.NotePlace(ctx, d.p.Client, d.pv, at)
+		return objects.NotePlace(ctx, d.client, d.pv, at)
 	}
 	if err := volumes.Remove(ctx, target); err != nil {
 		return objects.WithRemedy(err, d.origin)
@@ -220,18 +243,18 @@ func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
 	return release.Permit(ctx, cinder.Volume{})
 }
 
-func (d *deletion) at() string { return d.origin.Backend }
+func (d *deletion) health() error { return d.placement.Health(d.origin.Backend) }
 
 // logRemoved writes the line of the audit trail. The volume is gone, even if Kubernetes
 // does not answer what became of the object.
 func (d *deletion) logRemoved() {
-	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", requestids.ClaimOf(d.pv), "claimUID", d.origin.ClaimUID,
+	d.logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", requestids.ClaimOf(d.pv), "claimUID", d.origin.ClaimUID,
 		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "sizeGiB", requestids.SizeOf(d.pv),
 		"requestID", d.requests.OfDelete(), "durationSeconds", time.Since(d.started).Seconds())
 }
 
 func (d *deletion) observe(outcome string, took time.Duration) {
-	d.p.Metrics.deleted(d.origin.Backend, d.origin.Protocol, outcome, took)
+	d.metrics.deleted(d.origin.Backend, d.origin.Protocol, outcome, took)
 }
 
 // setAside ends deletions that a user has called off, and parks those that wait for a
@@ -242,33 +265,33 @@ func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	var attached *removal.AttachedError
 	switch {
 	case errors.As(err, &changed):
-		d.p.parkedVolumes.report(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
+		d.parkedVolumes.report(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
 		return "stopped", true
-	case errors.As(err, &attached) && d.p.Nodes.Watches():
-		d.p.parkForAttachments(d.turn, d.pv, attached)
+	case errors.As(err, &attached) && d.nodes.Watches():
+		d.parkForAttachments(d.turn, d.pv, attached)
 		return "in_use", true
-	case errors.As(err, &inUse) && d.p.Nodes.Watches():
-		d.p.parkForNodes(d.turn, d.pv, inUse.Nodes)
+	case errors.As(err, &inUse) && d.nodes.Watches():
+		d.parkForNodes(d.turn, d.pv, inUse.Nodes)
 		return "in_use", true
 	case cinder.IsKind(err, backends.KindHasSnapshots):
-		d.p.parkedVolumes.report(d.pv, nil, corev1.EventTypeWarning, "VolumeHasSnapshots", err.Error())
-		d.p.parkedVolumes.park(d.turn, d.pv, parking.Blocked, append(triggersAt(d.origin.Backend), parking.Trigger{Kind: parking.Snapshots, Name: d.origin.VolumeID}))
+		d.parkedVolumes.report(d.pv, nil, corev1.EventTypeWarning, "VolumeHasSnapshots", err.Error())
+		d.parkedVolumes.park(d.turn, d.pv, parking.Blocked, append(triggersAt(d.origin.Backend), parking.Trigger{Kind: parking.Snapshots, Name: d.origin.VolumeID}))
 		return "has_snapshots", true
 	}
 	return "", false
 }
 
 func (d *deletion) parkForBackend(unhealthy error) {
-	d.p.parkForBackend(d.turn, d.pv, d.origin.Backend, unhealthy)
+	d.deletions.parkForBackend(d.turn, d.pv, d.origin.Backend, unhealthy)
 }
 
 func (d *deletion) parkForRetry(failure error) {
-	d.p.parkedVolumes.lot.NoteFailure(d.pv.UID, failure.Error())
-	d.p.parkedVolumes.park(d.turn, d.pv, parking.Failing, triggersAt(d.origin.Backend))
+	d.parkedVolumes.lot.NoteFailure(d.pv.UID, failure.Error())
+	d.parkedVolumes.park(d.turn, d.pv, parking.Failing, triggersAt(d.origin.Backend))
 }
 
 // parkForBackend parks a deletion until its backend answers again.
-func (p *Provisioner) parkForBackend(turn *turn, pv *corev1.PersistentVolume, backend string, unhealthy error) {
+func (p *deletions) parkForBackend(turn *turn, pv *corev1.PersistentVolume, backend string, unhealthy error) {
 	p.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, placement.ReasonBackendUnavailable, unhealthy.Error())
 	p.parkedVolumes.park(turn, pv, parking.Blocked, triggersAt(backend))
 }
@@ -279,7 +302,7 @@ func triggersAt(backend string) []parking.Trigger {
 }
 
 // parkForNodes parks a deletion until the nodes have released the volume.
-func (p *Provisioner) parkForNodes(turn *turn, pv *corev1.PersistentVolume, users []string) {
+func (p *deletions) parkForNodes(turn *turn, pv *corev1.PersistentVolume, users []string) {
 	p.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&removal.InUseError{PV: pv.Name, Nodes: users}).Error())
 	triggers := make([]parking.Trigger, len(users))
 	for i, node := range users {
@@ -290,12 +313,12 @@ func (p *Provisioner) parkForNodes(turn *turn, pv *corev1.PersistentVolume, user
 
 // attachedTo returns why a volume of the CSI driver may not be removed according to the
 // cache of VolumeAttachments; nil if it shows none.
-func (p *Provisioner) attachedTo(pv *corev1.PersistentVolume) *removal.AttachedError {
+func (p *deletions) attachedTo(pv *corev1.PersistentVolume) *removal.AttachedError {
 	if !objects.IsCSI(pv) {
 		return nil
 	}
 	// Delete asks again, and reports errors.
-	attachments, _, err := p.Nodes.KnownAttachments(pv.Name)
+	attachments, _, err := p.nodes.KnownAttachments(pv.Name)
 	if err != nil || len(attachments) == 0 {
 		return nil
 	}
@@ -303,7 +326,7 @@ func (p *Provisioner) attachedTo(pv *corev1.PersistentVolume) *removal.AttachedE
 }
 
 // parkForAttachments parks a deletion until Kubernetes has detached the volume.
-func (p *Provisioner) parkForAttachments(turn *turn, pv *corev1.PersistentVolume, attached *removal.AttachedError) {
+func (p *deletions) parkForAttachments(turn *turn, pv *corev1.PersistentVolume, attached *removal.AttachedError) {
 	p.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, reasonStillAttached, attached.Error())
 	var triggers []parking.Trigger
 	for _, attachment := range attached.Attachments {
@@ -312,31 +335,9 @@ func (p *Provisioner) parkForAttachments(turn *turn, pv *corev1.PersistentVolume
 	p.parkedVolumes.park(turn, pv, parking.Blocked, triggers)
 }
 
-// mayDelete rejects PersistentVolumes whose volume may also belong elsewhere: one that
-// came from another cluster, perhaps with a backup, and one that names an unstamped
-// volume that another PersistentVolume also names.
-func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin objects.Origin) error {
-	if !origin.Historic {
-		if origin.Cluster != p.Cluster {
-			return objects.Damaged(pv, objects.AnnotationCluster, fmt.Sprintf("is %q, but this cluster's ID is %q: the volume belongs to the other cluster", origin.Cluster, p.Cluster))
-		}
-		return nil
-	}
-	all, err := p.PersistentVolumes.List(labels.Everything())
-	if err != nil {
-		return err
-	}
-	for _, other := range all {
-		if other.UID != pv.UID && (other.Annotations[objects.HistoricVolume] == origin.VolumeID || other.Annotations[objects.AnnotationVolume] == origin.VolumeID) {
-			return objects.Damaged(pv, objects.HistoricVolume, fmt.Sprintf("names volume %s, and so does PersistentVolume %s", origin.VolumeID, other.Name))
-		}
-	}
-	return nil
-}
-
 // releaseOf begins the proof that the program may remove a released volume.
-func (p *Provisioner) releaseOf(pv *corev1.PersistentVolume, volumeID string) *removal.Release {
-	return removal.NewRelease(removal.ReleaseOptions{Client: p.Client, PersistentVolumes: p.PersistentVolumes, Nodes: p.Nodes, Attachments: p.Nodes}, pv, volumeID)
+func (p *deletions) releaseOf(pv *corev1.PersistentVolume, volumeID string) *removal.Release {
+	return removal.NewRelease(removal.ReleaseOptions{Client: p.client, PersistentVolumes: p.cachedPVs, Nodes: p.nodes, Attachments: p.nodes}, pv, volumeID)
 }
 
 // The reasons of events when a deletion waits for a node, or for Kubernetes to detach

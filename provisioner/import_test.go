@@ -14,10 +14,23 @@ import (
 
 // leaves returns a list to which the claims are added that the hub leaves to an import.
 func (f *fixture) leaves() *[]string {
-	left := &[]string{}
-	f.Import = func(claim *corev1.PersistentVolumeClaim) { *left = append(*left, claim.Name) }
-	return left
+	importer := &fakeImporter{waiting: parking.NewLot[*corev1.PersistentVolumeClaim]()}
+	f.Imports(importer)
+	return &importer.considered
 }
+
+// fakeImporter remembers the claims that are left to it.
+type fakeImporter struct {
+	Importer
+	considered []string
+	waiting    *parking.Lot[*corev1.PersistentVolumeClaim]
+}
+
+func (f *fakeImporter) Consider(claim *corev1.PersistentVolumeClaim) {
+	f.considered = append(f.considered, claim.Name)
+}
+
+func (f *fakeImporter) Parked() *parking.Lot[*corev1.PersistentVolumeClaim] { return f.waiting }
 
 func asks(claim *corev1.PersistentVolumeClaim) {
 	claim.Annotations[objects.AnnotationImport] = "volume"
@@ -109,7 +122,7 @@ func TestImportedClaimIsNotProvisionedBeforeItIsBound(t *testing.T) {
 func TestClaimsThatWaitForImportsArePending(t *testing.T) {
 	f := newFixture(t)
 	waiting := parking.NewLot[*corev1.PersistentVolumeClaim]()
-	f.ParkedImports = func() *parking.Lot[*corev1.PersistentVolumeClaim] { return waiting }
+	f.Imports(&fakeImporter{waiting: waiting})
 	claim := f.claim(asks)
 	waiting.IsNews(claim.UID, "ImportNotGranted", "the rule grants none", false)
 	waiting.Park(claim, parking.Denied)

@@ -97,7 +97,7 @@ func TestNewLeaderCountsRecordedVolumesFirst(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.limit("1")
-	f.forgetUsage()
+	f.newTerm(nil)
 	f.seen()
 	f.count()
 	if f.admits(f.named("second")) {
@@ -168,7 +168,7 @@ func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			pv := f.recorded()
-			f.forgetUsage()
+			f.newTerm(nil)
 			change(pv)
 			f.seen()
 			if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {

@@ -16,8 +16,8 @@ type turn = work.Attempt[string]
 
 // libraryAttempt is one attempt to provision a claim or to delete a volume.
 type libraryAttempt interface {
-	// at returns the backend of the work; empty before one was chosen.
-	at() string
+	// health returns nil unless the backend of the work does not answer.
+	health() error
 	// setAside reports whether an error other than overError ends the work without a
 	// retry. It parks the object if it must come back, and returns the outcome to
 	// count, if any.
@@ -33,14 +33,14 @@ type libraryAttempt interface {
 // settle says what follows from an attempt, for the loop, and for the library: nil, an
 // error that it retries by the limiter, or one that it ignores because the object is
 // parked or nothing is left to do.
-func (p *Provisioner) settle(a libraryAttempt, started time.Time, err error) (work.Outcome, error) {
+func (e *ending) settle(a libraryAttempt, started time.Time, err error) (work.Outcome, error) {
 	var over *overError
 	outcome, ignored := "", err
 	switch {
 	case err == nil:
 		a.observe("success", time.Since(started))
 		return work.Outcome{Done: true}, nil
-	case p.stopping():
+	case e.stopping():
 		ignored = errHandingOver
 	case errors.As(err, &over):
 	default:
@@ -48,7 +48,7 @@ func (p *Provisioner) settle(a libraryAttempt, started time.Time, err error) (wo
 		if outcome, isSetAside = a.setAside(err); isSetAside {
 			break
 		}
-		unhealthy := p.placement.Health(a.at())
+		unhealthy := a.health()
 		if unhealthy == nil {
 			why := retry.For(err)
 			a.parkForRetry(err)

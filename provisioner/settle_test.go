@@ -56,7 +56,9 @@ func TestAttemptThatEndsSaysWhy(t *testing.T) {
 func TestWorkIsTraced(t *testing.T) {
 	f := newFixture(t)
 	spans := tracetest.NewSpanRecorder()
-	f.Tracer = tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithIDGenerator(tracing.IDs{})))
+	f.newTerm(func(o *Options) {
+		o.Tracer = tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithIDGenerator(tracing.IDs{})))
+	})
 	claim := f.claim(nil)
 	f.backends["gold"].err = errors.New("no room")
 	if _, err := f.provision(claim); err == nil {

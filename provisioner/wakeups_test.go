@@ -311,16 +311,16 @@ func TestTurnCountsAgainstTheChosenBackend(t *testing.T) {
 
 func TestTenantsRequestRateFollowsThePolicy(t *testing.T) {
 	f := newFixture(t)
-	if f.tenantRates.of("a") != nil || f.tenantRates.of("unknown") != nil {
+	if f.rates.of("a") != nil || f.rates.of("unknown") != nil {
 		t.Error("a tenant without a limit has a limiter")
 	}
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {requestsPerSecond: 5}")
-	pace := f.tenantRates.of("a")
-	if pace == nil || pace.Limit() != 5 || f.tenantRates.of("a") != pace {
+	pace := f.rates.of("a")
+	if pace == nil || pace.Limit() != 5 || f.rates.of("a") != pace {
 		t.Fatalf("pace %v", pace)
 	}
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {requestsPerSecond: 0.5}")
-	if f.tenantRates.of("a") != pace || pace.Limit() != 0.5 || pace.Burst() != 1 {
+	if f.rates.of("a") != pace || pace.Limit() != 0.5 || pace.Burst() != 1 {
 		t.Errorf("after a reload: %v, burst %d", pace.Limit(), pace.Burst())
 	}
 }
