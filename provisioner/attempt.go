@@ -50,17 +50,17 @@ type attempts struct {
 // It always reports ProvisioningFinished, although a volume may exist: the journal and
 // Cinder remember what an unfinished attempt leaves. The library's own memory ends with
 // the process.
-func (p *attempts) Provision(ctx context.Context, options controller.ProvisionOptions) (pv *corev1.PersistentVolume, _ controller.ProvisioningState, err error) {
+func (a *attempts) Provision(ctx context.Context, options controller.ProvisionOptions) (pv *corev1.PersistentVolume, _ controller.ProvisioningState, err error) {
 	claim := options.PVC
-	defer p.cleanUpIfGone(claim)
-	p.parkedClaims.loop.Make(ctx, string(claim.UID), "the worker of claim "+claim.Namespace+"/"+claim.Name, func(ctx context.Context, turn *turn) (outcome work.Outcome) {
-		a := &attempt{attempts: p, turn: turn, claim: claim, class: options.StorageClass, pvName: options.PVName, started: time.Now()}
-		ctx, a.requests = requestids.WithRequestIDs(ctx)
-		ctx, span := p.tracer.Start(ctx, string(claim.UID), "provision", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name))
-		pv, err = a.run(ctx)
-		span.Note(tracing.Tenant.String(a.decision.Tenant), tracing.Backend.String(a.backend), tracing.Volume.String(a.made.ID))
+	defer a.cleanUpIfGone(claim)
+	a.parkedClaims.loop.Make(ctx, string(claim.UID), "the worker of claim "+claim.Namespace+"/"+claim.Name, func(ctx context.Context, turn *turn) (outcome work.Outcome) {
+		one := &attempt{attempts: a, turn: turn, claim: claim, class: options.StorageClass, pvName: options.PVName, started: time.Now()}
+		ctx, one.requests = requestids.WithRequestIDs(ctx)
+		ctx, span := a.tracer.Start(ctx, string(claim.UID), "provision", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name))
+		pv, err = one.run(ctx)
+		span.Note(tracing.Tenant.String(one.decision.Tenant), tracing.Backend.String(one.backend), tracing.Volume.String(one.made.ID))
 		endSpan(span, err)
-		outcome, err = p.settle(a, a.started, err)
+		outcome, err = a.settle(one, one.started, err)
 		return outcome
 	})
 	return pv, controller.ProvisioningFinished, err

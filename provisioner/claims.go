@@ -18,7 +18,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
-// claims filters claims, and parks those that get no volume now.
+// claims filters claims, and parks those that get no volume now. It reads caches, and
+// changes no volume.
 type claims struct {
 	identity
 	*decider
@@ -41,6 +42,7 @@ func (c *claims) ShouldProvision(_ context.Context, claim *corev1.PersistentVolu
 	if c.stopping() || !objects.IsServed(objects.ProvisionerOf(claim), c.name) {
 		return false
 	}
+	defer c.cleanUpIfGone(claim)
 	turn := c.parkedClaims.loop.Attempt(string(claim.UID))
 	class, err := c.classes.Get(objects.ClassName(claim))
 	if err != nil {
@@ -54,7 +56,6 @@ func (c *claims) ShouldProvision(_ context.Context, claim *corev1.PersistentVolu
 		// while nothing is in mode csi: the driver may belong to another installation.
 		return false
 	}
-	defer c.cleanUpIfGone(claim)
 	switch {
 	case c.denyGivenAway(turn, claim), c.leftToPopulator(claim):
 		return false
@@ -157,9 +158,8 @@ func (c *claims) deny(turn *turn, claim *corev1.PersistentVolumeClaim, denied pl
 	c.parkedClaims.park(turn, claim, parking.Denied, append(always, denied.Triggers...))
 }
 
-// cleanUpIfGone queues a claim that was deleted or bound to another
-// PersistentVolume while it was being admitted or provisioned: the event came too
-// early to find what had to be undone.
+// cleanUpIfGone queues a claim that was deleted or bound to another PersistentVolume while
+// it was being worked on: the event came too early to find what had to be undone.
 func (c *claims) cleanUpIfGone(claim *corev1.PersistentVolumeClaim) {
 	current, err := c.cachedClaims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name)
 	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || objects.BoundElsewhere(current)) {

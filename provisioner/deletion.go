@@ -49,29 +49,29 @@ type deletions struct {
 
 // ShouldDelete keeps the library from starting a deletion while the replica hands over,
 // while the backend does not answer, and while a node uses the volume.
-func (p *deletions) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
-	if p.stopping() || p.journal.IsDeleted(pv.UID) {
+func (d *deletions) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
+	if d.stopping() || d.journal.IsDeleted(pv.UID) {
 		return false
 	}
-	turn := p.parkedVolumes.loop.Attempt(pv.Name)
-	p.parkedVolumes.lot.Take(pv.UID, parking.Blocked)
+	turn := d.parkedVolumes.loop.Attempt(pv.Name)
+	d.parkedVolumes.lot.Take(pv.UID, parking.Blocked)
 	origin, err := objects.OriginOf(pv)
-	if !mayRelease(pv) || err != nil || p.journal.IsRemoved(pv.UID) {
+	if !mayRelease(pv) || err != nil || d.journal.IsRemoved(pv.UID) {
 		// The library makes the same check, or Delete reports what is wrong.
 		return true
 	}
-	if unhealthy := p.placement.Health(origin.Backend); unhealthy != nil {
-		p.parkForBackend(turn, pv, origin.Backend, unhealthy)
-	} else if attached := p.attachedTo(pv); attached != nil {
-		p.parkForAttachments(turn, pv, attached)
-	} else if users, err := p.nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
+	if unhealthy := d.placement.Health(origin.Backend); unhealthy != nil {
+		d.parkForBackend(turn, pv, origin.Backend, unhealthy)
+	} else if attached := d.attachedTo(pv); attached != nil {
+		d.parkForAttachments(turn, pv, attached)
+	} else if users, err := d.nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
 		// The cache may not show every user. Delete reads them from the API server before
 		// the first change.
-		p.parkForNodes(turn, pv, users)
+		d.parkForNodes(turn, pv, users)
 	} else {
 		return true
 	}
-	p.parkedVolumes.loop.Turns.Leave(pv.Name)
+	d.parkedVolumes.loop.Turns.Leave(pv.Name)
 	return false
 }
 
@@ -85,7 +85,7 @@ func mayRelease(pv *corev1.PersistentVolume) bool {
 // itself. It reads only the PersistentVolume; the current policy plays no role.
 // It never returns nil for a saved PersistentVolume, since the library would then
 // delete the object once more.
-func (p *deletions) Delete(ctx context.Context, pv *corev1.PersistentVolume) error {
+func (d *deletions) Delete(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.UID == "" {
 		// The library could not save this object and wants its volume removed. The
 		// object may be saved nevertheless, because only the answer was lost, so the
@@ -93,14 +93,14 @@ func (p *deletions) Delete(ctx context.Context, pv *corev1.PersistentVolume) err
 		return nil
 	}
 	err := error(errObjectDeleted)
-	p.parkedVolumes.loop.Make(ctx, pv.Name, "the worker that deletes PersistentVolume "+pv.Name, func(ctx context.Context, turn *turn) work.Outcome {
-		d := &deletion{deletions: p, turn: turn, pv: pv, started: time.Now()}
-		ctx, d.requests = requestids.WithRequestIDs(ctx)
-		ctx, span := p.tracer.Start(ctx, string(objects.MadeFor(pv)), "delete", tracing.PersistentVolume.String(pv.Name))
-		failed := d.run(ctx)
-		span.Note(tracing.Tenant.String(d.origin.Tenant), tracing.Backend.String(d.origin.Backend), tracing.Volume.String(d.origin.VolumeID))
+	d.parkedVolumes.loop.Make(ctx, pv.Name, "the worker that deletes PersistentVolume "+pv.Name, func(ctx context.Context, turn *turn) work.Outcome {
+		one := &deletion{deletions: d, turn: turn, pv: pv, started: time.Now()}
+		ctx, one.requests = requestids.WithRequestIDs(ctx)
+		ctx, span := d.tracer.Start(ctx, string(objects.MadeFor(pv)), "delete", tracing.PersistentVolume.String(pv.Name))
+		failed := one.run(ctx)
+		span.Note(tracing.Tenant.String(one.origin.Tenant), tracing.Backend.String(one.origin.Backend), tracing.Volume.String(one.origin.VolumeID))
 		endSpan(span, failed)
-		outcome, failed := p.settle(d, d.started, failed)
+		outcome, failed := d.settle(one, one.started, failed)
 		if failed != nil {
 			err = failed
 		}
@@ -184,11 +184,11 @@ func (d *deletion) locate(ctx context.Context) error {
 // That provisioner knew only one backend and recorded none. Only a volume that is found
 // can be deleted: that no backend has it proves nothing, because its backend may be
 // missing from the policy.
-func (p *deletions) locateHistoric(ctx context.Context, origin *objects.Origin) (string, error) {
-	names := p.backends.Names()
+func (d *deletions) locateHistoric(ctx context.Context, origin *objects.Origin) (string, error) {
+	names := d.backends.Names()
 	var silent []error
 	for _, name := range names {
-		volumes, err := p.backends.Volumes(name)
+		volumes, err := d.backends.Volumes(name)
 		has := false
 		if err == nil {
 			has, err = volumes.HasVolume(ctx, origin.VolumeID)
@@ -210,15 +210,15 @@ func (p *deletions) locateHistoric(ctx context.Context, origin *objects.Origin) 
 // pinHistoric records on the PersistentVolume where its volume was found, before
 // anything is deleted. A later attempt that does not find the volume there knows
 // that it is gone.
-func (p *deletions) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *objects.Origin, backend string) error {
-	volumes, err := p.backends.Volumes(backend)
+func (d *deletions) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *objects.Origin, backend string) error {
+	volumes, err := d.backends.Volumes(backend)
 	if err != nil {
 		return err
 	}
 	at := volumes.Place()
 	annotations := map[string]string{objects.AnnotationBackend: backend}
 	maps.Copy(annotations, objects.PlaceAnnotations(at))
-	if err := objects.Annotate(ctx, p.client, pv, annotations); err != nil {
+	if err := objects.Annotate(ctx, d.client, pv, annotations); err != nil {
 		return fmt.Errorf("cannot record backend %s on PersistentVolume %s: %w", backend, pv.Name, err)
 	}
 	origin.Backend, origin.Place = backend, at
@@ -291,9 +291,9 @@ func (d *deletion) parkForRetry(failure error) {
 }
 
 // parkForBackend parks a deletion until its backend answers again.
-func (p *deletions) parkForBackend(turn *turn, pv *corev1.PersistentVolume, backend string, unhealthy error) {
-	p.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, placement.ReasonBackendUnavailable, unhealthy.Error())
-	p.parkedVolumes.park(turn, pv, parking.Blocked, triggersAt(backend))
+func (d *deletions) parkForBackend(turn *turn, pv *corev1.PersistentVolume, backend string, unhealthy error) {
+	d.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, placement.ReasonBackendUnavailable, unhealthy.Error())
+	d.parkedVolumes.park(turn, pv, parking.Blocked, triggersAt(backend))
 }
 
 // triggersAt lists what may unblock a deletion or a follow-up at a backend.
@@ -302,23 +302,23 @@ func triggersAt(backend string) []parking.Trigger {
 }
 
 // parkForNodes parks a deletion until the nodes have released the volume.
-func (p *deletions) parkForNodes(turn *turn, pv *corev1.PersistentVolume, users []string) {
-	p.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&removal.InUseError{PV: pv.Name, Nodes: users}).Error())
+func (d *deletions) parkForNodes(turn *turn, pv *corev1.PersistentVolume, users []string) {
+	d.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&removal.InUseError{PV: pv.Name, Nodes: users}).Error())
 	triggers := make([]parking.Trigger, len(users))
 	for i, node := range users {
 		triggers[i] = parking.Trigger{Kind: parking.Node, Name: node}
 	}
-	p.parkedVolumes.park(turn, pv, parking.Blocked, triggers)
+	d.parkedVolumes.park(turn, pv, parking.Blocked, triggers)
 }
 
 // attachedTo returns why a volume of the CSI driver may not be removed according to the
 // cache of VolumeAttachments; nil if it shows none.
-func (p *deletions) attachedTo(pv *corev1.PersistentVolume) *removal.AttachedError {
+func (d *deletions) attachedTo(pv *corev1.PersistentVolume) *removal.AttachedError {
 	if !objects.IsCSI(pv) {
 		return nil
 	}
 	// Delete asks again, and reports errors.
-	attachments, _, err := p.nodes.KnownAttachments(pv.Name)
+	attachments, _, err := d.nodes.KnownAttachments(pv.Name)
 	if err != nil || len(attachments) == 0 {
 		return nil
 	}
@@ -326,18 +326,18 @@ func (p *deletions) attachedTo(pv *corev1.PersistentVolume) *removal.AttachedErr
 }
 
 // parkForAttachments parks a deletion until Kubernetes has detached the volume.
-func (p *deletions) parkForAttachments(turn *turn, pv *corev1.PersistentVolume, attached *removal.AttachedError) {
-	p.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, reasonStillAttached, attached.Error())
+func (d *deletions) parkForAttachments(turn *turn, pv *corev1.PersistentVolume, attached *removal.AttachedError) {
+	d.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, reasonStillAttached, attached.Error())
 	var triggers []parking.Trigger
 	for _, attachment := range attached.Attachments {
 		triggers = append(triggers, parking.Trigger{Kind: parking.Node, Name: attachment.Node})
 	}
-	p.parkedVolumes.park(turn, pv, parking.Blocked, triggers)
+	d.parkedVolumes.park(turn, pv, parking.Blocked, triggers)
 }
 
 // releaseOf begins the proof that the program may remove a released volume.
-func (p *deletions) releaseOf(pv *corev1.PersistentVolume, volumeID string) *removal.Release {
-	return removal.NewRelease(removal.ReleaseOptions{Client: p.client, PersistentVolumes: p.cachedPVs, Nodes: p.nodes, Attachments: p.nodes}, pv, volumeID)
+func (d *deletions) releaseOf(pv *corev1.PersistentVolume, volumeID string) *removal.Release {
+	return removal.NewRelease(removal.ReleaseOptions{Client: d.client, PersistentVolumes: d.cachedPVs, Nodes: d.nodes, Attachments: d.nodes}, pv, volumeID)
 }
 
 // The reasons of events when a deletion waits for a node, or for Kubernetes to detach

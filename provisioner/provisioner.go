@@ -1,13 +1,16 @@
 // Package provisioner is the hub, where claims meet policy, Cinder and
 // protocols.
 //
-// A claim's path: admission (does the policy admit it, and can any backend
-// honor it?) → Provision (backend, volume, connection, mapping, Secret,
-// PersistentVolume) → completion (the volume's last step to in-use, once the
-// API server has the PersistentVolume). Delete works from what the
-// PersistentVolume records, never from the current policy.
+// A claim's path: ShouldProvision filters (claims.go) → Provision (attempt.go): the policy
+// decides (admission.go), the claim takes its turn and its room, and gets its volume,
+// connection, mapping, Secret and PersistentVolume → completion (followup.go): the
+// volume's last step to in-use, once the API server has the PersistentVolume. Delete
+// (deletion.go) works from what the PersistentVolume records, never from the current
+// policy. What is left of claims that are gone is undone (undo.go, sweep.go). What cannot
+// continue waits for its turn or a trigger (parked.go).
 //
-// A Provisioner lives for one leader's term and holds all of the term's mutable state.
+// A Provisioner lives for one leader's term and holds all of the term's mutable state. It
+// makes what the term knows first, and gives each part the owners that it needs.
 package provisioner
 
 import (

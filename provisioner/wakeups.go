@@ -16,12 +16,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
-// Parked claims and deletions come back when one of their triggers fires. This file
-// handles freed room, and the events that other parts of the program report. The hub's
-// own steps bring some back, too: see parked.go, sweep.go, persistentvolumes.go and
-// attempt.go. Nothing here polls, or writes to the API server.
-
-// wakeups publishes what other parts of the program report.
+// wakeups publishes what other parts of the program report, and freed room, so that parked
+// work comes back. The hub's own steps bring some back, too: see parked.go, sweep.go,
+// persistentvolumes.go and attempt.go. Nothing here polls, or writes to the API server.
 type wakeups struct {
 	board        *parking.Board
 	sources      *copies.Resolver
