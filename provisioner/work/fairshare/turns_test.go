@@ -96,9 +96,11 @@ func TestTurnThatNobodyBeginsLapses(t *testing.T) {
 			t.Fatal("two turns at one backend, of two in all")
 		}
 		h.End("a")
+		h.mu.Lock()
 		if !slices.Equal(h.invited, []string{"b"}) {
 			t.Fatalf("invited %v", h.invited)
 		}
+		h.mu.Unlock()
 		time.Sleep(lapseAfter)
 		synctest.Wait()
 		if !slices.Equal(h.invited, []string{"b", "c"}) {
