@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	eventrecord "k8s.io/client-go/tools/record"
 
@@ -22,54 +23,55 @@ type Requeue struct {
 	Volume func(*corev1.PersistentVolume)
 }
 
-// parkedClaims holds the claims that cannot continue now, until their turn comes or one
-// of their triggers fires. It does not poll. It writes one event for each reason why a
-// claim waits. The loop knows claims by their UIDs, as the library's queue does.
-type parkedClaims struct {
+// parked holds the objects of one of the library's queues that cannot continue now, until
+// their turn comes or one of their triggers fires. It does not poll. The loop knows them by
+// the keys of the library's queue: claims by UID, PersistentVolumes by name.
+type parked[T metav1.Object] struct {
 	loop     *work.Loop[string]
-	lot      *parking.Lot[*corev1.PersistentVolumeClaim]
+	lot      *parking.Lot[T]
 	recorder eventrecord.EventRecorder
-	logger   *slog.Logger
 }
 
-func newParkedClaims(o Options, limiter *backoff.Limiter[string]) *parkedClaims {
-	return &parkedClaims{
-		lot: parking.NewLot[*corev1.PersistentVolumeClaim](), recorder: o.Recorder, logger: o.Logger,
-		loop: work.New(libraryWork("claims", o, limiter, func(keys []string) {
-			var claims []*corev1.PersistentVolumeClaim
-			for _, key := range keys {
-				if claim := objects.ClaimByUID(o.IndexedClaims, types.UID(key)); claim != nil {
-					claims = append(claims, claim)
-				}
-			}
-			slices.SortFunc(claims, func(a, b *corev1.PersistentVolumeClaim) int {
-				return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
-			})
-			for _, claim := range claims {
-				o.Requeue.Claim(claim)
-			}
-		})),
-	}
-}
-
-// libraryWork returns the options of a loop whose queue is the library's. Claims come back
-// in their current version, the oldest first.
-func libraryWork(name string, o Options, limiter *backoff.Limiter[string], bringBack func(keys []string)) work.Options[string] {
-	return work.Options[string]{
+func newParked[T metav1.Object](name string, o Options, limiter *backoff.Limiter[string], bringBack func(keys []string)) parked[T] {
+	return parked[T]{lot: parking.NewLot[T](), recorder: o.Recorder, loop: work.New(work.Options[string]{
 		Name: name, Workers: o.Workers, OwnTurns: func(tenant string) int { return o.Policy().ConcurrencyOf(tenant) },
 		Board: o.Board, Monitor: o.Monitor, MaxWorkTime: o.MaxWorkTime, Limiter: limiter, BringBack: bringBack,
-	}
+	})}
+}
+
+// park parks an object after an attempt. If one of its triggers has fired since the attempt
+// began, the object comes back at once.
+func (p *parked[T]) park(turn *turn, object T, reason parking.Reason, triggers []parking.Trigger) {
+	p.lot.Park(object, reason)
+	turn.Await(triggers...)
+}
+
+// parkedClaims writes one event for each reason why a claim waits.
+type parkedClaims struct {
+	parked[*corev1.PersistentVolumeClaim]
+	logger *slog.Logger
+}
+
+// newParkedClaims brings claims back in their current version, the oldest first.
+func newParkedClaims(o Options, limiter *backoff.Limiter[string]) *parkedClaims {
+	return &parkedClaims{logger: o.Logger, parked: newParked[*corev1.PersistentVolumeClaim]("claims", o, limiter, func(keys []string) {
+		var claims []*corev1.PersistentVolumeClaim
+		for _, key := range keys {
+			if claim := objects.ClaimByUID(o.IndexedClaims, types.UID(key)); claim != nil {
+				claims = append(claims, claim)
+			}
+		}
+		slices.SortFunc(claims, func(a, b *corev1.PersistentVolumeClaim) int {
+			return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+		})
+		for _, claim := range claims {
+			o.Requeue.Claim(claim)
+		}
+	})}
 }
 
 // requeue brings back a claim in its current version.
 func (p *parkedClaims) requeue(claim types.UID) { p.loop.Add(string(claim)) }
-
-// park parks a claim after an attempt. If one of its triggers has fired since the attempt
-// began, the claim comes back at once.
-func (p *parkedClaims) park(turn *turn, claim *corev1.PersistentVolumeClaim, reason parking.Reason, triggers []parking.Trigger) {
-	p.lot.Park(claim, reason)
-	turn.Await(triggers...)
-}
 
 // reconsider brings back a denied claim.
 func (p *parkedClaims) reconsider(claim types.UID) {
@@ -103,30 +105,19 @@ func (p *parkedClaims) report(claim *corev1.PersistentVolumeClaim, reason, messa
 	}
 }
 
-// parkedVolumes does for deletions what parkedClaims does for claims. The loop knows
-// PersistentVolumes by their names.
+// parkedVolumes does for deletions what parkedClaims does for claims.
 type parkedVolumes struct {
-	loop     *work.Loop[string]
-	lot      *parking.Lot[*corev1.PersistentVolume]
-	recorder eventrecord.EventRecorder
+	parked[*corev1.PersistentVolume]
 }
 
 func newParkedVolumes(o Options, limiter *backoff.Limiter[string]) *parkedVolumes {
-	return &parkedVolumes{
-		lot: parking.NewLot[*corev1.PersistentVolume](), recorder: o.Recorder,
-		loop: work.New(libraryWork("volumes to delete", o, limiter, func(names []string) {
-			for _, name := range names {
-				if pv, err := o.PersistentVolumes.Get(name); err == nil {
-					o.Requeue.Volume(pv)
-				}
+	return &parkedVolumes{newParked[*corev1.PersistentVolume]("volumes to delete", o, limiter, func(names []string) {
+		for _, name := range names {
+			if pv, err := o.PersistentVolumes.Get(name); err == nil {
+				o.Requeue.Volume(pv)
 			}
-		})),
-	}
-}
-
-func (p *parkedVolumes) park(turn *turn, pv *corev1.PersistentVolume, reason parking.Reason, triggers []parking.Trigger) {
-	p.lot.Park(pv, reason)
-	turn.Await(triggers...)
+		}
+	})}
 }
 
 // forget drops a PersistentVolume that is gone.
