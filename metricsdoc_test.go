@@ -96,9 +96,9 @@ var presences = map[string]presence{
 	"standalone_cinder_node_volumes_lacking_paths":       {byNode, always},
 
 	"controller_persistentvolumeclaim_provision_total":            {byLeader, fromFirstOfLeader},
-	"controller_persistentvolumeclaim_provision_failed_total":     {byLeader, fromFirstOfLeader},
+	"controller_persistentvolumeclaim_provision_failed_total":     {byLeader, fromFirstOfLeader + "; denials and waits for a turn count"},
 	"controller_persistentvolumeclaim_provision_duration_seconds": {byLeader, fromFirstOfLeader},
-	"controller_persistentvolume_delete_total":                    {byLeader, fromFirstOfLeader},
+	"controller_persistentvolume_delete_total":                    {byLeader, fromFirstOfLeader + "; waits for a turn count"},
 	"controller_persistentvolume_delete_failed_total":             {byLeader, fromFirstOfLeader},
 	"controller_persistentvolume_delete_duration_seconds":         {byLeader, fromFirstOfLeader},
 

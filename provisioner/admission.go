@@ -4,274 +4,98 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
-// ShouldProvision admits claims. A denied claim gets an event with a stable
-// reason and leaves the library's queue; so does a claim whose turn has not
-// come, without an event. Triggers bring them back (see wakeups.go), not retries.
-func (p *Provisioner) ShouldProvision(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
-	ctx, end := p.watch(ctx, "the worker that examines claim %s/%s", claim.Namespace, claim.Name)
-	defer end()
-	if p.stopping() {
-		return false
-	}
-	if !objects.IsServed(objects.ProvisionerOf(claim), p.Name) {
-		return false
-	}
-	since := p.parked.now()
-	class, err := p.Classes.Get(objects.ClassName(claim))
-	if err != nil {
-		if !p.leftToPopulator(claim) {
-			p.denyWithoutClass(claim, since)
-		}
-		return false
-	}
-	if !p.serves(class) {
-		// The claim's author wrote the annotation, or the claim is the CSI driver's
-		// while nothing is in mode csi: the driver may belong to another installation.
-		return false
-	}
-	defer p.cleanUpIfGone(claim)
-	if p.denyGivenAway(claim, since) || p.leftToPopulator(claim) {
-		return false
-	}
-	if p.isImport(claim) {
-		p.leaveToImport(claim)
-		return false
-	}
-	if lacksNode(claim, class) {
-		p.awaitNode(claim.UID)
-		return false
-	}
-	decision, denied := p.evaluate(ctx, claim, class)
-	switch {
-	case denied == nil:
-		p.parked.admitted(claim.UID)
-		return p.takeTurn(claim, decision)
-	case decision.Denial != nil && p.mayHaveVolume(claim.UID):
-		// Provision undoes what was created while the claim was still admitted.
-		return true
-	case decision.Denial != nil:
-		p.denyOnNode(ctx, claim, class, *denied, since)
-	default:
-		p.deny(claim, *denied, since)
-	}
-	return false
-}
-
-// leftToPopulator reports whether a volume populator serves a claim. Nothing is wrong with
-// such a claim, and nothing brings it back, since its data source never changes.
-func (p *Provisioner) leftToPopulator(claim *corev1.PersistentVolumeClaim) bool {
-	if _, refused := admission.DataSourceOf(claim, nil); refused != nil && refused.Reason == policy.AwaitsPopulator {
-		p.parked.leave(claim, *refused)
-		return true
-	}
-	return false
+// decider applies the policy to claims, as the caches show them. It changes nothing.
+type decider struct {
+	provisioner     string
+	policy          func() *policy.Policy
+	sources         *copies.Resolver
+	placement       *placement.Placer
+	client          kubernetes.Interface
+	namespaces      corelisters.NamespaceLister
+	classes         storagelisters.StorageClassLister
+	labelsOfNode    func(name string) (map[string]string, bool)
+	attributesClass func(name string) (*storagev1.VolumeAttributesClass, error)
+	logger          *slog.Logger
 }
 
 // serves reports whether a StorageClass is this program's: it names the program as
 // its provisioner, or the CSI driver while the policy uses mode csi.
-func (p *Provisioner) serves(class *storagev1.StorageClass) bool {
-	return class.Provisioner == p.Name || objects.DriverOf(class) != "" && p.Policy().UsesCSI()
-}
-
-// isImport reports whether a claim gets a volume that exists at Cinder: its author asks
-// for one, and no new one was begun for it; or the import was begun, perhaps finished,
-// and Kubernetes has not bound the claim yet. Whichever of the two paths reserves room
-// for the claim first decides, and the other then leaves it alone.
-func (p *Provisioner) isImport(claim *corev1.PersistentVolumeClaim) bool {
-	if position, counts := p.ledger.PositionOf(claim.UID); counts && position.Imported {
-		return true
-	}
-	return objects.AsksForImport(claim) && !p.mayHaveVolume(claim.UID)
-}
-
-// leaveToImport hands a claim over to the import: its author asked for an existing
-// volume before a new one was begun.
-func (p *Provisioner) leaveToImport(claim *corev1.PersistentVolumeClaim) {
-	if position, counts := p.ledger.PositionOf(claim.UID); counts && !position.Imported {
-		p.placement.GiveBack(claim.UID)
-	}
-	p.claimTurns.Leave(claim.UID)
-	p.parked.claimGone(claim.UID)
-	if p.Import != nil {
-		p.Import(claim)
-	}
-}
-
-// KeepImportSecret writes the Secret of an imported volume. Until its
-// PersistentVolume is seen, the Secret belongs to the claim's attempt.
-func (p *Provisioner) KeepImportSecret(ctx context.Context, claim types.UID, pvName, backend string, secret mappers.Secret, fresh bool) error {
-	_, err := p.secrets.Keep(ctx, claim, pvName, backend, secret, fresh)
-	return err
-}
-
-// DropImportSecrets removes the Secrets of an import that left no PersistentVolume.
-func (p *Provisioner) DropImportSecrets(ctx context.Context, claim types.UID, pvName, backend string) error {
-	shared := p.secrets.UsedBy(claim)
-	p.secrets.AttemptOver(claim)
-	if err := secrets.DeleteOwn(ctx, p.Client, p.Namespace, pvName); err != nil {
-		return err
-	}
-	p.secrets.AttemptUndone(ctx, backend, shared)
-	return nil
-}
-
-// RequeueClaim brings back a claim that is not imported after all.
-func (p *Provisioner) RequeueClaim(claim *corev1.PersistentVolumeClaim) {
-	p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
-}
-
-// denyWithoutClass denies a claim whose StorageClass is not in the cache. The claim
-// comes back when the class is created, or reaches the cache. Nothing is requested for
-// it, because whoever may create claims can write one in a loop.
-func (p *Provisioner) denyWithoutClass(claim *corev1.PersistentVolumeClaim, since parking.Moment) {
-	name := objects.ClassName(claim)
-	message := "the claim names no StorageClass; replace it with a claim that does"
-	if name != "" {
-		message = fmt.Sprintf("StorageClass %q does not exist; create it, or replace the claim with one that names another", name)
-	}
-	p.deny(claim, placement.Denial{Reason: "StorageClassNotFound", Message: message}, since)
-}
-
-// mayHaveVolume reports whether an attempt began for the claim, or a listing
-// showed a volume of it.
-func (p *Provisioner) mayHaveVolume(uid types.UID) bool {
-	_, begun := p.journal.Beginning(uid)
-	position, counts := p.ledger.PositionOf(uid)
-	return begun || counts && !position.NothingSeen
-}
-
-// evaluate returns why a claim is denied, or reserves room for it. If a backend
-// must be listed first, evaluate leaves that to Provision, because a listing takes
-// a turn.
-func (p *Provisioner) evaluate(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (ledger.Decided, *placement.Denial) {
-	if unsupported := admission.Refusal(claim, class.Parameters); unsupported != nil {
-		denied := placement.DenialOf(unsupported)
-		return ledger.Decided{}, &denied
-	}
-	decision := p.decide(claim, class, p.askerOf(claim))
-	if decision.Denial != nil {
-		denied := p.denialOf(claim, class, decision)
-		return decision, &denied
-	}
-	// Provision reports any error, because it is retried.
-	chosen, err := p.choose(ctx, claim, class.Name, decision, false)
-	if err == nil && chosen.Denial != nil {
-		return decision, chosen.Denial
-	}
-	return decision, nil
-}
-
-// choose chooses the backend of a claim. If the claim leaves another backend, it no
-// longer needs that backend's Secret.
-func (p *Provisioner) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (placement.Choice, error) {
-	if p.placement.MayLeave(claim, d) {
-		p.finish(claim.UID)
-		p.placement.GiveBack(claim.UID)
-	}
-	return p.placement.Choose(ctx, claim, class, d, mayList)
-}
-
-// takeTurn requests a worker for the claim. A claim that has its
-// PersistentVolume needs none: the library finds the object and stops.
-func (p *Provisioner) takeTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
-	if _, err := p.PersistentVolumes.Get(objects.PVNameOf(claim)); err == nil {
-		return true
-	}
-	return p.turnOrPark(claim, d, p.claimTurns.Take)
-}
-
-// beginTurn begins the claim's turn, or parks the claim.
-func (p *Provisioner) beginTurn(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
-	return p.turnOrPark(claim, d, p.claimTurns.Begin)
-}
-
-// turnOrPark parks a claim that does not get its turn. It parks the claim before asking
-// for the turn, because the invitation may come at once.
-func (p *Provisioner) turnOrPark(claim *corev1.PersistentVolumeClaim, d ledger.Decided, turn func(claim types.UID, tenant, backend string) bool) bool {
-	p.parked.awaitTurn(claim)
-	if !turn(claim.UID, d.Tenant, p.backendFor(claim.UID, d)) {
-		return false
-	}
-	p.parked.hasTurn(claim.UID)
-	return true
-}
-
-// backendFor returns the backend that a claim's turn counts against.
-func (p *Provisioner) backendFor(uid types.UID, d ledger.Decided) string {
-	if position, ok := p.ledger.PositionOf(uid); ok {
-		return position.Backend
-	}
-	return d.Backends[0]
+func (d *decider) serves(class *storagev1.StorageClass) bool {
+	return class.Provisioner == d.provisioner || objects.DriverOf(class) != "" && d.policy().UsesCSI()
 }
 
 // denialOf returns a denial by the policy, or one because of the claim's source or of the
 // claim that it is to fill.
-func (p *Provisioner) denialOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, decision ledger.Decided) placement.Denial {
+func (d *decider) denialOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, decision ledger.Decided) placement.Denial {
 	denied := placement.DenialOf(decision.Denial)
-	denied.Triggers = append(denied.Triggers, p.sources.TriggersOf(claim, class)...)
-	denied.Triggers = append(denied.Triggers, p.askerOf(claim).Triggers()...)
+	denied.Triggers = append(denied.Triggers, d.sources.TriggersOf(claim, class)...)
+	denied.Triggers = append(denied.Triggers, d.askerOf(claim).Triggers()...)
 	return denied
 }
 
 // askerOf says in whose name the policy decides about a claim.
-func (p *Provisioner) askerOf(claim *corev1.PersistentVolumeClaim) copies.Asker {
-	return p.sources.AskerOf(p.Policy(), claim, p.namespaceLabels)
+func (d *decider) askerOf(claim *corev1.PersistentVolumeClaim) copies.Asker {
+	return d.sources.AskerOf(d.policy(), claim, d.namespaceLabels)
 }
 
 // decide applies the policy in force.
-func (p *Provisioner) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by copies.Asker) ledger.Decided {
-	source, denial := p.sources.Cached(claim, class)
-	if denial != nil {
-		return ledger.Decided{Decision: policy.Decision{Denial: denial}, Revision: p.Policy().Revision()}
+func (d *decider) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by copies.Asker) ledger.Decided {
+	denial := admission.Refusal(claim, class.Parameters)
+	var source *objects.Source
+	if denial == nil {
+		source, denial = d.sources.Cached(claim, class)
 	}
-	return p.decideAbout(claim, class, by, source)
+	if denial != nil {
+		return ledger.Decided{Decision: policy.Decision{Denial: denial}, Revision: d.policy().Revision()}
+	}
+	return d.decideAbout(claim, class, by, source)
 }
 
 // decideAbout applies the policy in force to a claim for the content of source, or for
 // an empty volume if source is nil.
-func (p *Provisioner) decideAbout(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by copies.Asker, source *objects.Source) ledger.Decided {
-	inForce := p.Policy()
+func (d *decider) decideAbout(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by copies.Asker, source *objects.Source) ledger.Decided {
+	inForce := d.policy()
 	request := objects.RequestOf(claim, class, nil)
 	by.AskIn(&request)
-	request.Node = p.selectedNode(claim)
+	request.Node = d.selectedNode(claim)
 	if source != nil {
 		request.Source = &source.Decided
 	}
-	if request.Attributes != nil && p.AttributesClass != nil {
-		if class, err := p.AttributesClass(request.Attributes.Name); err == nil {
+	if request.Attributes != nil && d.attributesClass != nil {
+		if class, err := d.attributesClass(request.Attributes.Name); err == nil {
 			request.Attributes = admission.AttributesClassOf(class)
 		}
 	}
-	return p.placement.InTurn(claim.UID, ledger.Decided{Decision: inForce.Decide(request), Revision: inForce.Revision()})
+	return d.placement.InTurn(claim.UID, ledger.Decided{Decision: inForce.Decide(request), Revision: inForce.Revision()})
 }
 
 // selectedNode returns the node that the scheduler selected for the claim's pod. It
 // returns nil while the node is not in the cache. That does no harm, because the
 // PersistentVolume's affinity keeps the pod from other nodes.
-func (p *Provisioner) selectedNode(claim *corev1.PersistentVolumeClaim) *policy.Node {
+func (d *decider) selectedNode(claim *corev1.PersistentVolumeClaim) *policy.Node {
 	name := admission.SelectedNode(claim)
-	if name == "" || p.LabelsOfNode == nil {
+	if name == "" || d.labelsOfNode == nil {
 		return nil
 	}
-	labels, ok := p.LabelsOfNode(name)
+	labels, ok := d.labelsOfNode(name)
 	if !ok {
 		return nil
 	}
@@ -280,11 +104,11 @@ func (p *Provisioner) selectedNode(claim *corev1.PersistentVolumeClaim) *policy.
 
 // namespaceLabels reads the labels from the cache. A namespace that is not there yet
 // has no labels; its arrival brings the claim back.
-func (p *Provisioner) namespaceLabels(name string) map[string]string {
-	namespace, err := p.Namespaces.Get(name)
+func (d *decider) namespaceLabels(name string) map[string]string {
+	namespace, err := d.namespaces.Get(name)
 	if err != nil {
 		if !apierrors.IsNotFound(err) {
-			p.Logger.Error("Cannot read a namespace from the cache", "namespace", name, "error", err)
+			d.logger.Error("Cannot read a namespace from the cache", "namespace", name, "error", err)
 		}
 		return nil
 	}
@@ -292,8 +116,8 @@ func (p *Provisioner) namespaceLabels(name string) map[string]string {
 }
 
 // namespaceLabelsNow reads the labels from the API server.
-func (p *Provisioner) namespaceLabelsNow(ctx context.Context, name string) (map[string]string, error) {
-	namespace, err := p.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+func (d *decider) namespaceLabelsNow(ctx context.Context, name string) (map[string]string, error) {
+	namespace, err := d.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && namespace.DeletionTimestamp != nil:
 		return nil, errNamespaceGone
@@ -304,8 +128,8 @@ func (p *Provisioner) namespaceLabelsNow(ctx context.Context, name string) (map[
 }
 
 // askerLabelsNow reads the labels of the asker's namespace from the API server.
-func (p *Provisioner) askerLabelsNow(ctx context.Context, by copies.Asker) (map[string]string, error) {
-	labels, err := p.namespaceLabelsNow(ctx, by.Namespace)
+func (d *decider) askerLabelsNow(ctx context.Context, by copies.Asker) (map[string]string, error) {
+	labels, err := d.namespaceLabelsNow(ctx, by.Namespace)
 	if errors.Is(err, errNamespaceGone) && by.IsForAnother() {
 		// The populator's claim is in another namespace, so it does not go away.
 		err = fmt.Errorf("%w: namespace %s is being deleted", copies.ErrPopulatedChanged, by.Namespace)
@@ -315,28 +139,15 @@ func (p *Provisioner) askerLabelsNow(ctx context.Context, by copies.Asker) (map[
 
 // selectsByLabels reports whether the policy selects a tenant's namespaces by
 // their labels.
-func (p *Provisioner) selectsByLabels(tenant string) bool {
-	t, ok := p.Policy().Tenant(tenant)
+func (d *decider) selectsByLabels(tenant string) bool {
+	t, ok := d.policy().Tenant(tenant)
 	return ok && t.NamespaceSelector != nil
 }
 
-// deny parks a claim and reports why, once for each reason and again before the event
-// expires. since is a moment before the decision.
-func (p *Provisioner) deny(claim *corev1.PersistentVolumeClaim, denied placement.Denial, since parking.Moment) {
-	if _, begun := p.journal.Beginning(claim.UID); !begun {
-		// An earlier decision may have reserved room.
-		p.placement.GiveBack(claim.UID)
-	}
-	if denied.Reason != placement.ReasonBackendUnavailable {
-		// The time for which the policy denies a claim does not count as ours.
-		p.claimTimes.restart(claim.UID)
-	}
-	p.placement.EndRound(claim.UID)
-	p.claimTurns.Leave(claim.UID)
-	p.parked.reportDenial(claim, denied.Reason, denied.Message)
-	always := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: objects.ClassName(claim)}}
-	if named := admission.AttributesOf(claim); named != nil {
-		always = append(always, attributesTrigger(named.Name))
-	}
-	p.parked.parkClaim(claim, parking.Denied, append(always, denied.Triggers...), since)
+// hasOurClass reports whether the claim's StorageClass belongs to this provisioner. A
+// claim that waits for a node gets the annotation with the provisioner's name only
+// after the node is selected.
+func (d *decider) hasOurClass(claim *corev1.PersistentVolumeClaim) bool {
+	class, err := d.classes.Get(objects.ClassName(claim))
+	return err == nil && d.serves(class)
 }

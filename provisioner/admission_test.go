@@ -65,7 +65,7 @@ func TestAdmission(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
-			if got := f.ShouldProvision(t.Context(), f.claim(c.change)); got != c.admit {
+			if got := f.admits(f.claim(c.change)); got != c.admit {
 				t.Errorf("admitted: %t", got)
 			}
 			events := f.newEvents()
@@ -106,10 +106,7 @@ func TestTopologies(t *testing.T) {
 			f := newFixture(t)
 			f.current.Store(parsePolicy(t, strings.Replace(strings.Replace(testPolicy, "auth: {cloud: silver}", "auth: {cloud: silver}\n    connector: {nodeLabels: {storage: fc}}", 1),
 				"      - {storageClasses: [one]", "      - {storageClasses: [only], backends: [silver]}\n      - {storageClasses: [one]", 1)))
-			f.LabelsOfNode = func(name string) (map[string]string, bool) {
-				labels, ok := map[string]map[string]string{"plain": {"zone": "a"}, "fc-1": {"storage": "fc"}}[name]
-				return labels, ok
-			}
+			f.labelsOfNode = map[string]map[string]string{"plain": {"zone": "a"}, "fc-1": {"storage": "fc"}}
 			f.class.Name, f.class.AllowedTopologies = c.class, c.allowed
 			f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
 			claim := f.claim(func(claim *corev1.PersistentVolumeClaim) {
@@ -119,7 +116,7 @@ func TestTopologies(t *testing.T) {
 				}
 			})
 			f.count()
-			admitted := f.ShouldProvision(t.Context(), claim)
+			admitted := f.admits(claim)
 			events := strings.Join(f.newEvents(), "\n")
 			if admitted != (c.event == "") || !strings.HasPrefix(events, c.event) || admitted && events != "" {
 				t.Fatalf("admitted: %t, events %q, want %q", admitted, events, c.event)
@@ -135,7 +132,7 @@ func TestDenialIsReportedOnceAndLiftedByTheNamespace(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Namespace = "stranger" })
 	for range 5 {
-		f.ShouldProvision(t.Context(), claim)
+		f.admits(claim)
 	}
 	if events := f.newEvents(); len(events) != 1 {
 		t.Errorf("an unchanged denial was reported %d times", len(events))
@@ -151,7 +148,7 @@ func TestDenialIsReportedOnceAndLiftedByTheNamespace(t *testing.T) {
 	// Another reason gets another event.
 	claim = claim.DeepCopy()
 	claim.Spec.Selector = &metav1.LabelSelector{}
-	f.ShouldProvision(t.Context(), claim)
+	f.admits(claim)
 	if events := f.newEvents(); len(events) != 1 || !strings.HasPrefix(events[0], "Warning UnsupportedSelector ") {
 		t.Errorf("events %q", events)
 	}
@@ -160,7 +157,7 @@ func TestDenialIsReportedOnceAndLiftedByTheNamespace(t *testing.T) {
 func TestPolicyIsAppliedAgainAfterAdmission(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
-	if !f.ShouldProvision(t.Context(), claim) {
+	if !f.admits(claim) {
 		t.Fatal("not admitted")
 	}
 	f.class.Name = "unknown"
@@ -179,7 +176,7 @@ func TestClaimsWithoutAClassRequestNothing(t *testing.T) {
 	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = new("none") })
 	f.client.ClearActions()
 	for range 100 {
-		if f.ShouldProvision(t.Context(), claim) {
+		if f.admits(claim) {
 			t.Fatal("admitted")
 		}
 	}

@@ -27,9 +27,21 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
+
+// attempts makes the volumes of claims.
+type attempts struct {
+	*claims
+	orphans  *orphans
+	rates    *tenantRates
+	backends Backends
+	mappers  *mappers.Registry
+	metrics  *Metrics
+	tracer   tracing.Tracer
+}
 
 // Provision creates or adopts the volume of a claim and returns the
 // PersistentVolume for it. An earlier attempt, of this leader or another, may
@@ -38,36 +50,30 @@ import (
 // It always reports ProvisioningFinished, although a volume may exist: the journal and
 // Cinder remember what an unfinished attempt leaves. The library's own memory ends with
 // the process.
-func (p *Provisioner) Provision(ctx context.Context, options controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
-	started := time.Now()
+func (a *attempts) Provision(ctx context.Context, options controller.ProvisionOptions) (pv *corev1.PersistentVolume, _ controller.ProvisioningState, err error) {
 	claim := options.PVC
-	attempt := &attempt{p: p, claim: claim, class: options.StorageClass, pvName: options.PVName, since: p.parked.now()}
-	ctx, end := p.watch(ctx, "the worker of claim %s/%s", claim.Namespace, claim.Name)
-	defer end()
-	ctx, attempt.requests = requestids.WithRequestIDs(ctx)
-	defer attempt.endTurn()
-	defer p.cleanUpIfGone(claim)
-	ctx, span := p.Tracer.Start(ctx, string(claim.UID), "provision", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name))
-	pv, err := attempt.run(ctx)
-	span.Note(tracing.Tenant.String(attempt.decision.Tenant), tracing.Backend.String(attempt.backend), tracing.Volume.String(attempt.made.ID))
-	endSpan(span, err)
-	if err := p.settle(attempt, started, err); err != nil {
-		return nil, controller.ProvisioningFinished, err
-	}
-	return pv, controller.ProvisioningFinished, nil
+	defer a.cleanUpIfGone(claim)
+	a.parkedClaims.loop.Make(ctx, string(claim.UID), "the worker of claim "+claim.Namespace+"/"+claim.Name, func(ctx context.Context, turn *turn) (outcome work.Outcome) {
+		one := &attempt{attempts: a, turn: turn, claim: claim, class: options.StorageClass, pvName: options.PVName, started: time.Now()}
+		ctx, one.requests = requestids.WithRequestIDs(ctx)
+		ctx, span := a.tracer.Start(ctx, string(claim.UID), "provision", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name))
+		pv, err = one.run(ctx)
+		span.Note(tracing.Tenant.String(one.decision.Tenant), tracing.Backend.String(one.backend), tracing.Volume.String(one.made.ID))
+		endSpan(span, err)
+		outcome, err = a.settle(one, one.started, err)
+		return outcome
+	})
+	return pv, controller.ProvisioningFinished, err
 }
 
 // attempt is one try to provision one claim.
 type attempt struct {
-	p      *Provisioner
-	claim  *corev1.PersistentVolumeClaim
-	class  *storagev1.StorageClass
-	pvName string
-	// since is taken before the first decision, so that no trigger after it is
-	// missed.
-	since parking.Moment
-	// working means that the claim's turn has begun.
-	working bool
+	*attempts
+	turn    *turn
+	claim   *corev1.PersistentVolumeClaim
+	class   *storagev1.StorageClass
+	pvName  string
+	started time.Time
 
 	decision ledger.Decided
 	backend  string
@@ -91,19 +97,19 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if err := a.stillWanted(); err != nil {
 		return nil, err
 	}
-	if err := a.decide(ctx, a.p.askerOf(a.claim)); err != nil {
+	if err := a.decide(ctx, a.askerOf(a.claim)); err != nil {
 		return nil, err
 	}
 	if err := a.takeTurn(); err != nil {
 		return nil, err
 	}
-	ctx = a.p.OnBehalfOf(ctx, a.decision.Tenant)
+	ctx = a.rates.OnBehalfOf(ctx, a.decision.Tenant)
 	volumes, err := a.chooseBackend(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if first := a.p.journal.Begin(a.claim.UID, journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector}); first {
-		a.p.Recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s%s",
+	if first := a.journal.Begin(a.claim.UID, journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector}); first {
+		a.recorder.Eventf(a.claim, corev1.EventTypeNormal, "BackendChosen", "tenant %s, rule %s: %d GiB on backend %s%s%s",
 			a.decision.Tenant, a.decision.Rule, a.decision.Volume.SizeGiB, a.backend, a.zoneText(), placement.PassedOverText(a.decision.Decision, slices.Concat(a.failedBefore(), a.passedOver)))
 	}
 	// If the claim was deleted before the journal had this attempt, claimGone found
@@ -123,7 +129,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	if err := a.checkClaimExists(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.p.sources.Confirm(ctx, a.claim, a.p.askerOf(a.claim)); err != nil {
+	if err := a.sources.Confirm(ctx, a.claim, a.askerOf(a.claim)); err != nil {
 		return nil, err
 	}
 	if err := a.confirmSource(ctx); err != nil {
@@ -148,7 +154,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	}
 	var secret types.UID
 	if mapped.Secret != nil {
-		if secret, err = a.p.secrets.Keep(ctx, a.claim.UID, a.pvName, a.backend, *mapped.Secret, connected.Fresh); err != nil {
+		if secret, err = a.secrets.Keep(ctx, a.claim.UID, a.pvName, a.backend, *mapped.Secret, connected.Fresh); err != nil {
 			return nil, err
 		}
 	}
@@ -156,19 +162,20 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		return nil, err
 	}
 	for _, warning := range mapped.Warnings {
-		a.p.Recorder.Event(a.claim, corev1.EventTypeWarning, "ConnectionWarning", warning)
+		a.recorder.Event(a.claim, corev1.EventTypeWarning, "ConnectionWarning", warning)
 	}
 	connector := &a.connector
 	if a.isCSI() {
 		connector = nil
 	}
 	pv = objects.NewPersistentVolume(objects.Provisioned{
-		Name: a.pvName, Claim: a.claim, Class: a.class, Cluster: a.p.Cluster,
+		Name: a.pvName, Claim: a.claim, Class: a.class, Cluster: a.cluster,
 		Tenant: a.decision.Tenant, Rule: a.decision.Rule, Revision: a.decision.Revision,
 		Backend: a.backend, Connector: connector, NodeLabels: nodeLabels,
-		Connected: connected, Protocol: a.protocol, Mapped: mapped, SecretNamespace: a.p.Namespace, SecretUID: secret,
+		Connected: connected, Protocol: a.protocol, Mapped: mapped, SecretNamespace: a.namespace, SecretUID: secret,
 	})
-	a.p.journal.HandOver(a.claim.UID, pv)
+	a.journal.HandOver(a.claim.UID, pv)
+	a.succeeded()
 	return pv, nil
 }
 
@@ -178,11 +185,11 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 // cinder/volume/manager.py). The check costs a request only if an earlier attempt may
 // have come this far.
 func (a *attempt) checkUnrecorded(ctx context.Context) error {
-	begun, _ := a.p.journal.Beginning(a.claim.UID)
-	if begun.HandedOver == nil && !a.p.ledger.IsFound(a.claim.UID, a.backend) {
+	begun, _ := a.journal.Beginning(a.claim.UID)
+	if begun.HandedOver == nil && !a.ledger.IsFound(a.claim.UID, a.backend) {
 		return nil
 	}
-	pv, err := a.p.cleaner.Record(ctx, a.pvName)
+	pv, err := a.orphans.cleaner.Record(ctx, a.pvName)
 	if err == nil && pv != nil {
 		return errSaved
 	}
@@ -193,10 +200,10 @@ func (a *attempt) checkUnrecorded(ctx context.Context) error {
 // yet. If its volume has already been created and removed, another one would be an
 // orphan. The check costs a request only if that is possible.
 func (a *attempt) checkClaimExists(ctx context.Context) error {
-	if a.p.placement.CreatedInTerm(a.claim) && !a.p.journal.HasOutlived(a.claim.UID) {
+	if a.placement.CreatedInTerm(a.claim) && !a.journal.HasOutlived(a.claim.UID) {
 		return nil
 	}
-	claim, err := objects.ClaimOf(ctx, a.p.Client, a.stamp)
+	claim, err := objects.ClaimOf(ctx, a.client, a.stamp)
 	switch {
 	case err != nil:
 		return err
@@ -211,7 +218,7 @@ func (a *attempt) checkClaimExists(ctx context.Context) error {
 // confirmSource reads the source of the claim from the API server and protects it. The
 // decision was based on the caches, which may show a claim that was replaced.
 func (a *attempt) confirmSource(ctx context.Context) error {
-	source, denial, err := a.p.sources.Live(ctx, a.claim, a.class)
+	source, denial, err := a.sources.Live(ctx, a.claim, a.class)
 	switch {
 	case err != nil:
 		return err
@@ -220,7 +227,7 @@ func (a *attempt) confirmSource(ctx context.Context) error {
 	case source == nil:
 		return nil
 	}
-	decision := a.p.decideAbout(a.claim, a.class, a.p.askerOf(a.claim), source)
+	decision := a.decideAbout(a.claim, a.class, a.askerOf(a.claim), source)
 	if decision.Denial != nil || decision.Tenant != a.decision.Tenant || !slices.Contains(decision.Backends, a.backend) {
 		return errSourceChanged
 	}
@@ -231,12 +238,12 @@ func (a *attempt) confirmSource(ctx context.Context) error {
 // stillWanted returns errClaimGone if the claim was deleted or replaced after
 // the library queued it.
 func (a *attempt) stillWanted() error {
-	current, err := a.p.Claims.PersistentVolumeClaims(a.claim.Namespace).Get(a.claim.Name)
+	current, err := a.cachedClaims.PersistentVolumeClaims(a.claim.Namespace).Get(a.claim.Name)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && (current.UID != a.claim.UID || current.DeletionTimestamp != nil):
 		return errClaimGone
-	case err == nil && a.p.isImport(current):
-		a.p.leaveToImport(current)
+	case err == nil && a.isImport(current):
+		a.leaveToImport(current)
 		return errImport
 	case err == nil && !reflect.DeepEqual(admission.AttributesOf(current), admission.AttributesOf(a.claim)):
 		return errAttributesChanged
@@ -244,20 +251,20 @@ func (a *attempt) stillWanted() error {
 	return err
 }
 
-// decide applies the policy again, because it may have changed since admission. It
-// undoes what was begun for a claim that is no longer admitted.
+// decide applies the policy. It undoes what was begun for a claim that is no longer
+// admitted.
 func (a *attempt) decide(ctx context.Context, by copies.Asker) error {
-	a.decision = a.p.decide(a.claim, a.class, by)
+	a.decision = a.attempts.decide(a.claim, a.class, by)
 	if a.decision.Denial != nil {
 		if err := a.undoBegun(ctx); err != nil {
 			return err
 		}
-		a.p.denyOnNode(ctx, a.claim, a.class, a.p.denialOf(a.claim, a.class, a.decision), a.since)
+		a.denyOnNode(ctx, a.turn, a.claim, a.class, a.denialOf(a.claim, a.class, a.decision))
 		return errDenied
 	}
 	a.stamp = stamps.Volume{
-		Cluster:      a.p.Cluster,
-		ClusterUID:   a.p.ClusterUID,
+		Cluster:      a.cluster,
+		ClusterUID:   a.clusterUID,
 		Namespace:    a.claim.Namespace,
 		Claim:        a.claim.Name,
 		ClaimUID:     string(a.claim.UID),
@@ -268,34 +275,30 @@ func (a *attempt) decide(ctx context.Context, by copies.Asker) error {
 	return nil
 }
 
-// takeTurn begins the turn that admission took for the claim.
+// takeTurn begins the claim's turn, which counts against the first backend that may get
+// the volume until one is chosen.
 func (a *attempt) takeTurn() error {
-	if a.working = a.p.beginTurn(a.claim, a.decision); !a.working {
+	if !a.turn.Begin(a.decision.Tenant, a.backendFor(a.claim.UID, a.decision)) {
+		a.parkedClaims.lot.Park(a.claim, parking.Waiting)
 		return errNoTurn
 	}
+	a.parkedClaims.lot.Take(a.claim.UID, parking.Waiting)
 	return nil
 }
 
-// endTurn ends the turn if it has begun.
-func (a *attempt) endTurn() {
-	if a.working {
-		a.p.claimTurns.End(a.claim.UID)
-	}
-}
+func (a *attempt) health() error { return a.placement.Health(a.backend) }
 
-func (a *attempt) key() string { return string(a.claim.UID) }
-func (a *attempt) at() string  { return a.backend }
-
-func (a *attempt) succeeded(took time.Duration) {
-	a.p.parked.claims.Forget(a.claim.UID)
-	a.p.placement.EndRound(a.claim.UID)
-	a.p.reschedules.forget(a.claim.UID)
-	a.p.Logger.Info("Provisioned a volume", "tenant", a.decision.Tenant, "claim", a.claim.Namespace+"/"+a.claim.Name, "claimUID", a.claim.UID,
-		"persistentVolume", a.pvName, "backend", a.backend, "volume", a.made.ID, "protocol", a.protocol, "sizeGiB", a.made.SizeGiB, "requestID", a.requests.OfCreate(), "durationSeconds", took.Seconds())
+// succeeded forgets why the claim waited, and writes the line of the audit trail.
+func (a *attempt) succeeded() {
+	a.parkedClaims.lot.Forget(a.claim.UID)
+	a.placement.Forget(a.claim.UID)
+	a.reschedules.Forget(a.claim.UID)
+	a.logger.Info("Provisioned a volume", "tenant", a.decision.Tenant, "claim", a.claim.Namespace+"/"+a.claim.Name, "claimUID", a.claim.UID,
+		"persistentVolume", a.pvName, "backend", a.backend, "volume", a.made.ID, "protocol", a.protocol, "sizeGiB", a.made.SizeGiB, "requestID", a.requests.OfCreate(), "durationSeconds", time.Since(a.started).Seconds())
 }
 
 func (a *attempt) observe(outcome string, took time.Duration) {
-	a.p.Metrics.provisioned(a.backend, a.protocol, outcome, took)
+	a.metrics.provisioned(a.backend, a.protocol, outcome, took)
 }
 
 // setAside sends a claim at once to another location if Cinder could not make its
@@ -303,31 +306,31 @@ func (a *attempt) observe(outcome string, took time.Duration) {
 // backend no longer answers, settle parks the claim until it does.
 func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
 	if a.goesOn {
-		a.p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{a.claim})
+		a.parkedClaims.requeue(a.claim.UID)
 	}
 	if a.goesOn || a.rescheduled {
 		return retry.For(err).Outcome, true
 	}
-	if !cinder.IsKind(err, cinder.KindOverQuota) || a.p.placement.Health(a.backend) != nil {
+	if !cinder.IsKind(err, cinder.KindOverQuota) || a.placement.Health(a.backend) != nil {
 		return "", false
 	}
-	a.p.placement.NoteFull(a.backend, a.decision.Volume, err)
-	if !a.p.placement.CouldGoElsewhere(a.claim.UID, a.decision) {
+	a.placement.NoteFull(a.backend, a.decision.Volume, err)
+	if !a.placement.CouldGoElsewhere(a.claim.UID, a.decision) {
 		return "", false
 	}
-	a.p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{a.claim})
+	a.parkedClaims.requeue(a.claim.UID)
 	return "", true
 }
 
 func (a *attempt) parkForBackend(unhealthy error) {
 	passedOver := []ledger.PassedOver{{Backend: a.backend, Why: unhealthy.Error()}}
-	a.p.deny(a.claim, *a.p.placement.Unavailable(passedOver, a.decision.Backends), a.since)
+	a.deny(a.turn, a.claim, *a.placement.Unavailable(passedOver, a.decision.Backends))
 }
 
 func (a *attempt) parkForRetry(failure error) {
-	a.p.placement.EndRound(a.claim.UID)
-	a.p.parked.claims.NoteFailure(a.claim.UID, failure.Error())
-	a.p.parked.parkClaim(a.claim, parking.Failing, a.triggers(), a.since)
+	a.placement.Forget(a.claim.UID)
+	a.parkedClaims.lot.NoteFailure(a.claim.UID, failure.Error())
+	a.parkedClaims.park(a.turn, a.claim, parking.Failing, a.triggers())
 }
 
 // triggers lists what may unblock a failed attempt.
@@ -346,27 +349,27 @@ const maxDecisions = 5
 // checking again what the decision is based on.
 func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 	for range maxDecisions {
-		if a.p.denyGivenAway(a.claim, a.since) {
+		if a.denyGivenAway(a.turn, a.claim) {
 			return nil, errDenied
 		}
 		if err := a.undoMisplaced(ctx); err != nil {
 			return nil, err
 		}
-		chosen, err := a.p.choose(ctx, a.claim, a.class.Name, a.decision, true)
+		chosen, err := a.choose(ctx, a.claim, a.class.Name, a.decision)
 		if err != nil && !errors.Is(err, ledger.ErrPolicyChanged) {
 			return nil, err
 		}
-		if position, _ := a.p.ledger.PositionOf(a.claim.UID); position.Imported {
+		if position, _ := a.ledger.PositionOf(a.claim.UID); position.Imported {
 			// An import has reserved the room, perhaps in an earlier term.
-			a.p.leaveToImport(a.claim)
+			a.leaveToImport(a.claim)
 			return nil, errImport
 		}
-		if a.p.denyGivenAway(a.claim, a.since) {
+		if a.denyGivenAway(a.turn, a.claim) {
 			// Choosing has counted the backend.
 			return nil, errDenied
 		}
 		if chosen.Denial != nil {
-			a.p.deny(a.claim, *chosen.Denial, a.since)
+			a.deny(a.turn, a.claim, *chosen.Denial)
 			return nil, errDenied
 		}
 		stands, confirmErr := a.confirm(ctx)
@@ -377,10 +380,12 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 			continue
 		}
 		a.backend, a.passedOver = chosen.Backend, chosen.PassedOver
-		if a.connector, err = a.p.Backends.Connector(a.backend); err != nil {
+		a.parkedClaims.admitted(a.claim.UID)
+		a.turn.Begin(a.decision.Tenant, a.backend)
+		if a.connector, err = a.backends.Connector(a.backend); err != nil {
 			return nil, err
 		}
-		return a.p.Backends.Volumes(a.backend)
+		return a.backends.Volumes(a.backend)
 	}
 	return nil, fmt.Errorf("the policy or the namespace's labels changed %d times while a backend was being chosen", maxDecisions)
 }
@@ -391,9 +396,9 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 // again by another user, or labels that were removed.
 func (a *attempt) confirm(ctx context.Context) (stands bool, err error) {
 	before := a.decision
-	by := a.p.askerOf(a.claim)
-	if a.p.selectsByLabels(before.Tenant) {
-		if by.Labels, err = a.p.askerLabelsNow(ctx, by); err != nil {
+	by := a.askerOf(a.claim)
+	if a.selectsByLabels(before.Tenant) {
+		if by.Labels, err = a.askerLabelsNow(ctx, by); err != nil {
 			return false, err
 		}
 	}
@@ -423,7 +428,7 @@ func (a *attempt) spec() backends.Spec {
 
 		FilesystemUUIDs: a.source.FilesystemUUIDs,
 
-		Permit: a.p.cleaner.Permit(a.p.cleaner.IsUnrecorded),
+		Permit: a.orphans.cleaner.Permit(a.orphans.cleaner.IsUnrecorded),
 	}
 }
 
@@ -437,7 +442,7 @@ func (a *attempt) mapVolume(connected backends.Connected) (mappers.Result, error
 	}
 	a.protocol = objects.ProtocolCSI
 	return objects.MapCSI(objects.CSIVolume{
-		PVName: a.pvName, Backend: a.backend, VolumeID: connected.Volume.ID, SecretNamespace: a.p.Namespace,
+		PVName: a.pvName, Backend: a.backend, VolumeID: connected.Volume.ID, SecretNamespace: a.namespace,
 		AccessModes: a.claim.Spec.AccessModes, Block: objects.IsBlock(a.claim), FSType: a.decision.Volume.FSType,
 		FilesystemUUIDs: a.source.FilesystemUUIDs, NeverFormat: a.source.NeverFormat,
 		Encrypted: connected.Volume.Encrypted, MultiAttach: connected.Volume.MultiAttach,
@@ -458,14 +463,14 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 	request.Encrypted = connected.Volume.Encrypted
 	request.MultiAttach = connected.Volume.MultiAttach
 	request.Backend = a.backend
-	request.Mappings = a.p.Backends.Mappings(a.backend)
+	request.Mappings = a.backends.Mappings(a.backend)
 	request.Volume = mappers.Volume{
 		ID: connected.Volume.ID, Name: connected.Volume.Name, SizeGiB: connected.Volume.SizeGiB,
 		Type: connected.Volume.Type, Zone: connected.Volume.Zone,
 	}
 	request.Claim = mappers.Claim{Namespace: a.claim.Namespace, Name: a.claim.Name, UID: string(a.claim.UID)}
 	request.Tenant = a.decision.Tenant
-	return a.p.Mappers.Map(request)
+	return a.mappers.Map(request)
 }
 
 // checkHandle refuses a volume that nodes would take for another one. The cache shows
@@ -476,11 +481,11 @@ func (a *attempt) checkHandle(mapped mappers.Result) error {
 	if csi == nil {
 		return nil
 	}
-	holder := a.p.journal.ReserveHandle(a.claim.UID, journal.Handle{Driver: csi.Driver, VolumeHandle: csi.VolumeHandle})
+	holder := a.journal.ReserveHandle(a.claim.UID, journal.Handle{Driver: csi.Driver, VolumeHandle: csi.VolumeHandle})
 	if holder != "" {
 		return mappers.HandleTaken(a.protocol, csi, objects.PVNameFor(string(holder)))
 	}
-	if taken := objects.OtherByHandle(a.p.Records, mapped.Source, a.pvName); taken != "" {
+	if taken := objects.OtherByHandle(a.records, mapped.Source, a.pvName); taken != "" {
 		return mappers.HandleTaken(a.protocol, csi, taken)
 	}
 	return nil

@@ -9,17 +9,24 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
 // claimTimes remembers since when claims could have been served, where that is later
 // than their creation: a pod's node was selected, or the policy or a quota denied the
 // claim until then. It knows only what this term saw.
 type claimTimes struct {
+	*decider
+	ledger  *ledger.Ledger
+	metrics *Metrics
+
 	mu    sync.Mutex
 	since map[types.UID]time.Time
 }
 
-func newClaimTimes() *claimTimes { return &claimTimes{since: map[types.UID]time.Time{}} }
+func newClaimTimes(d *decider, l *ledger.Ledger, m *Metrics) *claimTimes {
+	return &claimTimes{decider: d, ledger: l, metrics: m, since: map[types.UID]time.Time{}}
+}
 
 // restart makes the claim's time begin now.
 func (c *claimTimes) restart(claim types.UID) {
@@ -37,28 +44,31 @@ func (c *claimTimes) end(claim types.UID) (since time.Time, known bool) {
 	return since, known
 }
 
-// measureClaim observes how long it took until a claim became Bound. A claim that was
+// Forget drops a claim that is gone.
+func (c *claimTimes) Forget(claim types.UID) { c.end(claim) }
+
+// measure observes how long it took until a claim became Bound. A claim that was
 // already Bound when the term began never gets here. A claim whose node was selected
 // before the term began is left out, because nothing records when that was.
-func (p *Provisioner) measureClaim(before, after *corev1.PersistentVolumeClaim) {
+func (c *claimTimes) measure(before, after *corev1.PersistentVolumeClaim) {
 	if after.Status.Phase != corev1.ClaimBound {
-		if admission.SelectedNode(before) == "" && admission.SelectedNode(after) != "" && p.hasOurClass(after) {
-			p.claimTimes.restart(after.UID)
+		if admission.SelectedNode(before) == "" && admission.SelectedNode(after) != "" && c.hasOurClass(after) {
+			c.restart(after.UID)
 		}
 		return
 	}
-	since, known := p.claimTimes.end(after.UID)
+	since, known := c.end(after.UID)
 	if before.Status.Phase == corev1.ClaimBound || after.Spec.VolumeName != objects.PVNameOf(after) {
 		return
 	}
-	position, ok := p.ledger.PositionOf(after.UID)
+	position, ok := c.ledger.PositionOf(after.UID)
 	if !ok || !known && admission.SelectedNode(after) != "" {
 		return
 	}
 	if !known {
 		since = after.CreationTimestamp.Time
 	}
-	inForce := p.Policy()
+	inForce := c.policy()
 	tenant, backend := position.Tenant, position.Backend
 	if _, known := inForce.Tenant(tenant); !known {
 		tenant = otherLabel
@@ -67,13 +77,5 @@ func (p *Provisioner) measureClaim(before, after *corev1.PersistentVolumeClaim) 
 		backend = otherLabel
 	}
 	// The API server's clock may be ahead of ours.
-	p.Metrics.claimBound.WithLabelValues(tenant, backend).Observe(max(0, time.Since(since).Seconds()))
-}
-
-// hasOurClass reports whether the claim's StorageClass belongs to this provisioner. A
-// claim that waits for a node gets the annotation with the provisioner's name only
-// after the node is selected.
-func (p *Provisioner) hasOurClass(claim *corev1.PersistentVolumeClaim) bool {
-	class, err := p.Classes.Get(objects.ClassName(claim))
-	return err == nil && p.serves(class)
+	c.metrics.claimBound.WithLabelValues(tenant, backend).Observe(max(0, time.Since(since).Seconds()))
 }

@@ -79,18 +79,19 @@ func TestTimeToBound(t *testing.T) {
 			f.Followup().ClaimChanged(selected, bound)
 		}, "0 claims, 0h"},
 		"from when the policy last denied it": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
-			f.deny(claim, placement.Denial{Reason: string(policy.QuotaExceeded)}, f.parked.now())
+			f.deny(f.turn(claim), claim, placement.Denial{Reason: string(policy.QuotaExceeded)})
 			_, bound := bound(claim)
 			f.Followup().ClaimChanged(claim, bound)
 		}, "1 claims, 0h"},
 		"an outage is part of it": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
-			f.deny(claim, placement.Denial{Reason: placement.ReasonBackendUnavailable}, f.parked.now())
+			f.deny(f.turn(claim), claim, placement.Denial{Reason: placement.ReasonBackendUnavailable})
 			_, bound := bound(claim)
 			f.Followup().ClaimChanged(claim, bound)
 		}, "1 claims, 1h"},
 		"forgotten with the claim": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
-			f.deny(claim, placement.Denial{Reason: string(policy.QuotaExceeded)}, f.parked.now())
+			f.deny(f.turn(claim), claim, placement.Denial{Reason: string(policy.QuotaExceeded)})
 			f.Followup().ClaimGone(claim)
+			f.follow(f.Followup())
 			if n := len(f.claimTimes.since); n != 0 {
 				f.t.Errorf("%d claims are remembered", n)
 			}

@@ -214,7 +214,7 @@ func TestCopyNamesTheFilesystemsOfItsLineage(t *testing.T) {
 	f.inForce("", "")
 	native := bound("native", "uid-4", "")
 	f.csi()
-	if f.ShouldProvision(t.Context(), f.claim(func(c *corev1.PersistentVolumeClaim) {
+	if f.admits(f.claim(func(c *corev1.PersistentVolumeClaim) {
 		c.Name, c.UID = "fifth", "uid-5"
 		c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "native"}
 	})) {
@@ -240,7 +240,7 @@ func TestStorageClassMayNameTheDriver(t *testing.T) {
 	f := newFixture(t)
 	f.class.Provisioner = wire.DriverName
 	claim := f.claim(ofDriver)
-	if f.ShouldProvision(t.Context(), claim) {
+	if f.admits(claim) {
 		t.Error("a claim of another program's driver is provisioned")
 	}
 	if events := f.newEvents(); len(events) > 0 {
@@ -249,7 +249,7 @@ func TestStorageClassMayNameTheDriver(t *testing.T) {
 	f.csi()
 	f.PolicyChanged()
 	f.wantRequeued("data")
-	if !f.ShouldProvision(t.Context(), claim) {
+	if !f.admits(claim) {
 		t.Errorf("not provisioned in mode csi: %q", f.newEvents())
 	}
 	pv, err := f.provision(claim)
@@ -263,7 +263,7 @@ func TestStorageClassMayNameTheDriver(t *testing.T) {
 	f = newFixture(t)
 	f.inForce("backends: [gold, silver], fsType: xfs", "backends: [gold], mode: csi")
 	f.class.Provisioner = wire.DriverName
-	if f.ShouldProvision(t.Context(), f.claim(ofDriver)) {
+	if f.admits(f.claim(ofDriver)) {
 		t.Error("a native claim of the driver's StorageClass is provisioned")
 	}
 	f.wantEvent("Warning UnsupportedMode StorageClass one names the CSI driver standalone-cinder.openstack.org as its provisioner, but tenants[0].classes[1] makes native volumes on backend gold; give the rule mode: csi, or name the program itself as the provisioner")
@@ -271,7 +271,7 @@ func TestStorageClassMayNameTheDriver(t *testing.T) {
 	// The author of a claim cannot choose the provisioner by the claim's annotation.
 	f = newCSIFixture(t)
 	f.class.Provisioner = "ebs.csi.example"
-	if f.ShouldProvision(t.Context(), f.claim(ofDriver)) {
+	if f.admits(f.claim(ofDriver)) {
 		t.Error("a claim of another provisioner's StorageClass is provisioned")
 	}
 	if events := f.newEvents(); len(events) > 0 {
@@ -388,7 +388,7 @@ func attributesFixture(t *testing.T) (f *fixture, classes map[string]*storagev1.
 		"quick": {ObjectMeta: metav1.ObjectMeta{Name: "quick"}, DriverName: wire.DriverName, Parameters: map[string]string{"type": "ssd"}},
 		"large": {ObjectMeta: metav1.ObjectMeta{Name: "large"}, DriverName: wire.DriverName, Parameters: map[string]string{"type": "hdd"}},
 	}
-	f.AttributesClass = func(name string) (*storagev1.VolumeAttributesClass, error) {
+	f.attributesClass = func(name string) (*storagev1.VolumeAttributesClass, error) {
 		if class, has := classes[name]; has {
 			return class, nil
 		}
@@ -429,7 +429,7 @@ func TestClaimWaitsForItsVolumeAttributesClass(t *testing.T) {
 	class := classes["quick"]
 	delete(classes, "quick")
 	claim := f.claim(named("quick"))
-	if f.ShouldProvision(t.Context(), claim) {
+	if f.admits(claim) {
 		t.Error("the claim is admitted")
 	}
 	if events := f.newEvents(); len(events) != 1 || !strings.HasPrefix(events[0], `Warning VolumeAttributesClassNotFound VolumeAttributesClass "quick" does not exist`) {
@@ -437,7 +437,7 @@ func TestClaimWaitsForItsVolumeAttributesClass(t *testing.T) {
 	}
 	classes["quick"] = class
 	f.ReconsiderAttributes("quick")
-	if len(f.requeued) != 1 || !f.ShouldProvision(t.Context(), claim) {
+	if len(f.requeued) != 1 || !f.admits(claim) {
 		t.Errorf("requeued %v", f.requeued)
 	}
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -17,45 +19,60 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
-// ShouldDelete keeps the library from starting a deletion while the replica
-// hands over, while the backend does not answer, while a node uses the volume,
-// and until the deletion's turn comes.
-func (p *Provisioner) ShouldDelete(ctx context.Context, pv *corev1.PersistentVolume) bool {
-	if p.stopping() || p.journal.IsDeleted(pv.UID) {
+// deletions removes the volumes of released PersistentVolumes.
+type deletions struct {
+	identity
+	*ending
+	parkedVolumes *parkedVolumes
+	tasks         *tasks
+	journal       *journal.Journal
+	secrets       *secrets.Keeper
+	placement     *placement.Placer
+	rates         *tenantRates
+	backends      Backends
+	nodes         Nodes
+	client        kubernetes.Interface
+	cachedPVs     corelisters.PersistentVolumeLister
+	metrics       *Metrics
+	tracer        tracing.Tracer
+	logger        *slog.Logger
+}
+
+// ShouldDelete keeps the library from starting a deletion while the replica hands over,
+// while the backend does not answer, and while a node uses the volume.
+func (d *deletions) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
+	if d.stopping() || d.journal.IsDeleted(pv.UID) {
 		return false
 	}
-	_, end := p.watch(ctx, "the worker that examines PersistentVolume %s", pv.Name)
-	defer end()
-	since := p.parked.now()
+	turn := d.parkedVolumes.loop.Attempt(pv.Name)
+	d.parkedVolumes.lot.Take(pv.UID, parking.Blocked)
 	origin, err := objects.OriginOf(pv)
-	if !mayRelease(pv) || err != nil || p.journal.IsRemoved(pv.UID) {
+	if !mayRelease(pv) || err != nil || d.journal.IsRemoved(pv.UID) {
 		// The library makes the same check, or Delete reports what is wrong.
 		return true
 	}
-	if unhealthy := p.placement.Health(origin.Backend); unhealthy != nil {
-		p.volumeTurns.Leave(pv.Name)
-		p.parkForBackend(pv, origin.Backend, unhealthy, since)
-		return false
+	if unhealthy := d.placement.Health(origin.Backend); unhealthy != nil {
+		d.parkForBackend(turn, pv, origin.Backend, unhealthy)
+	} else if attached := d.attachedTo(pv); attached != nil {
+		d.parkForAttachments(turn, pv, attached)
+	} else if users, err := d.nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
+		// The cache may not show every user. Delete reads them from the API server before
+		// the first change.
+		d.parkForNodes(turn, pv, users)
+	} else {
+		return true
 	}
-	if attached := p.attachedTo(pv); attached != nil {
-		p.volumeTurns.Leave(pv.Name)
-		p.parkForAttachments(pv, attached, since)
-		return false
-	}
-	// The cache may not show every user. Delete reads them from the API server before
-	// the first change.
-	if users, err := p.Nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
-		p.volumeTurns.Leave(pv.Name)
-		p.parkForNodes(pv, users, since)
-		return false
-	}
-	return p.volumeTurns.Take(pv.Name, origin.Tenant, origin.Backend)
+	d.parkedVolumes.loop.Turns.Leave(pv.Name)
+	return false
 }
 
 // mayRelease reports whether a PersistentVolume is released with the policy
@@ -68,27 +85,28 @@ func mayRelease(pv *corev1.PersistentVolume) bool {
 // itself. It reads only the PersistentVolume; the current policy plays no role.
 // It never returns nil for a saved PersistentVolume, since the library would then
 // delete the object once more.
-func (p *Provisioner) Delete(ctx context.Context, pv *corev1.PersistentVolume) error {
+func (d *deletions) Delete(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.UID == "" {
 		// The library could not save this object and wants its volume removed. The
 		// object may be saved nevertheless, because only the answer was lost, so the
 		// volume stays: the next attempt adopts it, or finds the object.
 		return nil
 	}
-	started := time.Now()
-	deletion := &deletion{p: p, pv: pv, started: started, since: p.parked.now()}
-	ctx, end := p.watch(ctx, "the worker that deletes PersistentVolume %s", pv.Name)
-	defer end()
-	ctx, deletion.requests = requestids.WithRequestIDs(ctx)
-	defer deletion.endTurn()
-	ctx, span := p.Tracer.Start(ctx, string(objects.MadeFor(pv)), "delete", tracing.PersistentVolume.String(pv.Name))
-	err := deletion.run(ctx)
-	span.Note(tracing.Tenant.String(deletion.origin.Tenant), tracing.Backend.String(deletion.origin.Backend), tracing.Volume.String(deletion.origin.VolumeID))
-	endSpan(span, err)
-	if err := p.settle(deletion, started, err); err != nil {
-		return err
-	}
-	return errObjectDeleted
+	err := error(errObjectDeleted)
+	d.parkedVolumes.loop.Make(ctx, pv.Name, "the worker that deletes PersistentVolume "+pv.Name, func(ctx context.Context, turn *turn) work.Outcome {
+		one := &deletion{deletions: d, turn: turn, pv: pv, started: time.Now()}
+		ctx, one.requests = requestids.WithRequestIDs(ctx)
+		ctx, span := d.tracer.Start(ctx, string(objects.MadeFor(pv)), "delete", tracing.PersistentVolume.String(pv.Name))
+		failed := one.run(ctx)
+		span.Note(tracing.Tenant.String(one.origin.Tenant), tracing.Backend.String(one.origin.Backend), tracing.Volume.String(one.origin.VolumeID))
+		endSpan(span, failed)
+		outcome, failed := d.settle(one, one.started, failed)
+		if failed != nil {
+			err = failed
+		}
+		return outcome
+	})
+	return err
 }
 
 // errObjectDeleted ends a deletion that has succeeded.
@@ -96,15 +114,11 @@ var errObjectDeleted = &controller.IgnoredError{Reason: "the volume and the Pers
 
 // deletion is one attempt to remove the volume of one PersistentVolume.
 type deletion struct {
-	p       *Provisioner
-	pv      *corev1.PersistentVolume
-	started time.Time
-	// since is taken before the first decision, so that no trigger after it is
-	// missed.
-	since  parking.Moment
-	origin objects.Origin
-	// working means that the deletion's turn has begun.
-	working  bool
+	*deletions
+	turn     *turn
+	pv       *corev1.PersistentVolume
+	started  time.Time
+	origin   objects.Origin
 	requests *requestids.RequestIDs
 }
 
@@ -113,24 +127,25 @@ func (d *deletion) run(ctx context.Context) (err error) {
 	if d.origin, err = objects.OriginOf(d.pv); err != nil {
 		return err
 	}
-	if err := d.p.mayDelete(d.pv, d.origin); err != nil {
+	if err := d.mayDelete(d.pv, d.origin, d.cachedPVs); err != nil {
 		return err
 	}
-	if d.working = d.p.volumeTurns.Begin(d.pv.Name, d.origin.Tenant, d.origin.Backend); !d.working {
+	if !d.turn.Begin(d.origin.Tenant, d.origin.Backend) {
 		return errNoTurn
 	}
-	ctx = d.p.OnBehalfOf(ctx, d.origin.Tenant)
-	if !d.p.journal.IsRemoved(d.pv.UID) {
+	ctx = d.rates.OnBehalfOf(ctx, d.origin.Tenant)
+	if !d.journal.IsRemoved(d.pv.UID) {
 		if err := d.remove(ctx); err != nil {
 			return err
 		}
-		d.p.journal.NoteRemoved(d.pv.UID)
+		d.journal.NoteRemoved(d.pv.UID)
 		d.logRemoved()
 	}
-	if err := objects.Delete(ctx, d.p.Client, d.pv); err != nil {
+	if err := objects.Delete(ctx, d.client, d.pv); err != nil {
 		return err
 	}
-	d.p.journal.NoteDeleted(d.pv.UID)
+	d.journal.NoteDeleted(d.pv.UID)
+	d.parkedVolumes.lot.Forget(d.pv.UID)
 	return nil
 }
 
@@ -139,18 +154,18 @@ func (d *deletion) remove(ctx context.Context) error {
 	if err := d.locate(ctx); err != nil {
 		return err
 	}
-	volumes, err := d.p.Backends.Volumes(d.origin.Backend)
+	volumes, err := d.backends.Volumes(d.origin.Backend)
 	if err != nil {
 		return fmt.Errorf("PersistentVolume %s: %w", d.pv.Name, err)
 	}
 	if err := d.removeVolume(ctx, volumes); err != nil {
 		return err
 	}
-	d.p.removeDuplicates(volumes, d.origin)
+	d.tasks.removeDuplicates(volumes, d.origin)
 	// The Secret goes last: while the volume exists, a node may still need the
 	// credentials to log out, and the PersistentVolume must not refer to a missing
 	// Secret.
-	return d.p.secrets.VolumeRemoved(ctx, d.pv.UID, d.origin)
+	return d.secrets.VolumeRemoved(ctx, d.pv.UID, d.origin)
 }
 
 // locate finds the backend of a volume that the historic provisioner created.
@@ -158,22 +173,22 @@ func (d *deletion) locate(ctx context.Context) error {
 	if !d.origin.Historic || d.origin.Backend != "" {
 		return nil
 	}
-	backend, err := d.p.locateHistoric(ctx, &d.origin)
+	backend, err := d.locateHistoric(ctx, &d.origin)
 	if err != nil {
 		return err
 	}
-	return d.p.pinHistoric(ctx, d.pv, &d.origin, backend)
+	return d.pinHistoric(ctx, d.pv, &d.origin, backend)
 }
 
 // locateHistoric finds the backend of a volume that the historic provisioner created.
 // That provisioner knew only one backend and recorded none. Only a volume that is found
 // can be deleted: that no backend has it proves nothing, because its backend may be
 // missing from the policy.
-func (p *Provisioner) locateHistoric(ctx context.Context, origin *objects.Origin) (string, error) {
-	names := p.Backends.Names()
+func (d *deletions) locateHistoric(ctx context.Context, origin *objects.Origin) (string, error) {
+	names := d.backends.Names()
 	var silent []error
 	for _, name := range names {
-		volumes, err := p.Backends.Volumes(name)
+		volumes, err := d.backends.Volumes(name)
 		has := false
 		if err == nil {
 			has, err = volumes.HasVolume(ctx, origin.VolumeID)
@@ -195,15 +210,15 @@ func (p *Provisioner) locateHistoric(ctx context.Context, origin *objects.Origin
 // pinHistoric records on the PersistentVolume where its volume was found, before
 // anything is deleted. A later attempt that does not find the volume there knows
 // that it is gone.
-func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *objects.Origin, backend string) error {
-	volumes, err := p.Backends.Volumes(backend)
+func (d *deletions) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *objects.Origin, backend string) error {
+	volumes, err := d.backends.Volumes(backend)
 	if err != nil {
 		return err
 	}
 	at := volumes.Place()
 	annotations := map[string]string{objects.AnnotationBackend: backend}
 	maps.Copy(annotations, objects.PlaceAnnotations(at))
-	if err := objects.Annotate(ctx, p.Client, pv, annotations); err != nil {
+	if err := objects.Annotate(ctx, d.client, pv, annotations); err != nil {
 		return fmt.Errorf("cannot record backend %s on PersistentVolume %s: %w", backend, pv.Name, err)
 	}
 	origin.Backend, origin.Place = backend, at
@@ -212,11 +227,11 @@ func (p *Provisioner) pinHistoric(ctx context.Context, pv *corev1.PersistentVolu
 
 // removeVolume removes the volume once it has the proof that it may.
 func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
-	release := d.p.releaseOf(d.pv, d.origin.VolumeID)
-	target := d.p.targetOf(d.pv, d.origin)
+	release := d.releaseOf(d.pv, d.origin.VolumeID)
+	target := d.targetOf(d.pv, d.origin)
 	target.Permit = release.Permit
 	target.Found = func(ctx context.Context, at cinder.Place) error {
-		return objects.NotePlace(ctx, d.p.Client, d.pv, at)
+		return objects.NotePlace(ctx, d.client, d.pv, at)
 	}
 	if err := volumes.Remove(ctx, target); err != nil {
 		return objects.WithRemedy(err, d.origin)
@@ -228,28 +243,18 @@ func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
 	return release.Permit(ctx, cinder.Volume{})
 }
 
-// endTurn ends the turn if it has begun.
-func (d *deletion) endTurn() {
-	if d.working {
-		d.p.volumeTurns.End(d.pv.Name)
-	}
-}
-
-func (d *deletion) key() string { return d.pv.Name }
-func (d *deletion) at() string  { return d.origin.Backend }
-
-func (d *deletion) succeeded(time.Duration) { d.p.parked.volumes.Forget(d.pv.UID) }
+func (d *deletion) health() error { return d.placement.Health(d.origin.Backend) }
 
 // logRemoved writes the line of the audit trail. The volume is gone, even if Kubernetes
 // does not answer what became of the object.
 func (d *deletion) logRemoved() {
-	d.p.Logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", requestids.ClaimOf(d.pv), "claimUID", d.origin.ClaimUID,
+	d.logger.Info("Deleted a volume", "tenant", d.origin.Tenant, "claim", requestids.ClaimOf(d.pv), "claimUID", d.origin.ClaimUID,
 		"persistentVolume", d.pv.Name, "backend", d.origin.Backend, "volume", d.origin.VolumeID, "protocol", d.origin.Protocol, "sizeGiB", requestids.SizeOf(d.pv),
 		"requestID", d.requests.OfDelete(), "durationSeconds", time.Since(d.started).Seconds())
 }
 
 func (d *deletion) observe(outcome string, took time.Duration) {
-	d.p.Metrics.deleted(d.origin.Backend, d.origin.Protocol, outcome, took)
+	d.metrics.deleted(d.origin.Backend, d.origin.Protocol, outcome, took)
 }
 
 // setAside ends deletions that a user has called off, and parks those that wait for a
@@ -260,35 +265,35 @@ func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	var attached *removal.AttachedError
 	switch {
 	case errors.As(err, &changed):
-		d.p.parked.reportOnPV(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
+		d.parkedVolumes.report(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
 		return "stopped", true
-	case errors.As(err, &attached) && d.p.Nodes.Watches():
-		d.p.parkForAttachments(d.pv, attached, d.since)
+	case errors.As(err, &attached) && d.nodes.Watches():
+		d.parkForAttachments(d.turn, d.pv, attached)
 		return "in_use", true
-	case errors.As(err, &inUse) && d.p.Nodes.Watches():
-		d.p.parkForNodes(d.pv, inUse.Nodes, d.since)
+	case errors.As(err, &inUse) && d.nodes.Watches():
+		d.parkForNodes(d.turn, d.pv, inUse.Nodes)
 		return "in_use", true
 	case cinder.IsKind(err, backends.KindHasSnapshots):
-		d.p.parked.reportOnPV(d.pv, nil, corev1.EventTypeWarning, "VolumeHasSnapshots", err.Error())
-		d.p.parked.parkVolume(d.pv, parking.Blocked, append(triggersAt(d.origin.Backend), parking.Trigger{Kind: parking.Snapshots, Name: d.origin.VolumeID}), d.since)
+		d.parkedVolumes.report(d.pv, nil, corev1.EventTypeWarning, "VolumeHasSnapshots", err.Error())
+		d.parkedVolumes.park(d.turn, d.pv, parking.Blocked, append(triggersAt(d.origin.Backend), parking.Trigger{Kind: parking.Snapshots, Name: d.origin.VolumeID}))
 		return "has_snapshots", true
 	}
 	return "", false
 }
 
 func (d *deletion) parkForBackend(unhealthy error) {
-	d.p.parkForBackend(d.pv, d.origin.Backend, unhealthy, d.since)
+	d.deletions.parkForBackend(d.turn, d.pv, d.origin.Backend, unhealthy)
 }
 
 func (d *deletion) parkForRetry(failure error) {
-	d.p.parked.volumes.NoteFailure(d.pv.UID, failure.Error())
-	d.p.parked.parkVolume(d.pv, parking.Failing, triggersAt(d.origin.Backend), d.since)
+	d.parkedVolumes.lot.NoteFailure(d.pv.UID, failure.Error())
+	d.parkedVolumes.park(d.turn, d.pv, parking.Failing, triggersAt(d.origin.Backend))
 }
 
 // parkForBackend parks a deletion until its backend answers again.
-func (p *Provisioner) parkForBackend(pv *corev1.PersistentVolume, backend string, unhealthy error, since parking.Moment) {
-	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, placement.ReasonBackendUnavailable, unhealthy.Error())
-	p.parked.parkVolume(pv, parking.Blocked, triggersAt(backend), since)
+func (d *deletions) parkForBackend(turn *turn, pv *corev1.PersistentVolume, backend string, unhealthy error) {
+	d.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, placement.ReasonBackendUnavailable, unhealthy.Error())
+	d.parkedVolumes.park(turn, pv, parking.Blocked, triggersAt(backend))
 }
 
 // triggersAt lists what may unblock a deletion or a follow-up at a backend.
@@ -297,23 +302,23 @@ func triggersAt(backend string) []parking.Trigger {
 }
 
 // parkForNodes parks a deletion until the nodes have released the volume.
-func (p *Provisioner) parkForNodes(pv *corev1.PersistentVolume, users []string, since parking.Moment) {
-	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&removal.InUseError{PV: pv.Name, Nodes: users}).Error())
+func (d *deletions) parkForNodes(turn *turn, pv *corev1.PersistentVolume, users []string) {
+	d.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&removal.InUseError{PV: pv.Name, Nodes: users}).Error())
 	triggers := make([]parking.Trigger, len(users))
 	for i, node := range users {
 		triggers[i] = parking.Trigger{Kind: parking.Node, Name: node}
 	}
-	p.parked.parkVolume(pv, parking.Blocked, triggers, since)
+	d.parkedVolumes.park(turn, pv, parking.Blocked, triggers)
 }
 
 // attachedTo returns why a volume of the CSI driver may not be removed according to the
 // cache of VolumeAttachments; nil if it shows none.
-func (p *Provisioner) attachedTo(pv *corev1.PersistentVolume) *removal.AttachedError {
+func (d *deletions) attachedTo(pv *corev1.PersistentVolume) *removal.AttachedError {
 	if !objects.IsCSI(pv) {
 		return nil
 	}
 	// Delete asks again, and reports errors.
-	attachments, _, err := p.Nodes.KnownAttachments(pv.Name)
+	attachments, _, err := d.nodes.KnownAttachments(pv.Name)
 	if err != nil || len(attachments) == 0 {
 		return nil
 	}
@@ -321,40 +326,18 @@ func (p *Provisioner) attachedTo(pv *corev1.PersistentVolume) *removal.AttachedE
 }
 
 // parkForAttachments parks a deletion until Kubernetes has detached the volume.
-func (p *Provisioner) parkForAttachments(pv *corev1.PersistentVolume, attached *removal.AttachedError, since parking.Moment) {
-	p.parked.reportOnPV(pv, nil, corev1.EventTypeWarning, reasonStillAttached, attached.Error())
+func (d *deletions) parkForAttachments(turn *turn, pv *corev1.PersistentVolume, attached *removal.AttachedError) {
+	d.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, reasonStillAttached, attached.Error())
 	var triggers []parking.Trigger
 	for _, attachment := range attached.Attachments {
 		triggers = append(triggers, parking.Trigger{Kind: parking.Node, Name: attachment.Node})
 	}
-	p.parked.parkVolume(pv, parking.Blocked, triggers, since)
-}
-
-// mayDelete rejects PersistentVolumes whose volume may also belong elsewhere: one that
-// came from another cluster, perhaps with a backup, and one that names an unstamped
-// volume that another PersistentVolume also names.
-func (p *Provisioner) mayDelete(pv *corev1.PersistentVolume, origin objects.Origin) error {
-	if !origin.Historic {
-		if origin.Cluster != p.Cluster {
-			return objects.Damaged(pv, objects.AnnotationCluster, fmt.Sprintf("is %q, but this cluster's ID is %q: the volume belongs to the other cluster", origin.Cluster, p.Cluster))
-		}
-		return nil
-	}
-	all, err := p.PersistentVolumes.List(labels.Everything())
-	if err != nil {
-		return err
-	}
-	for _, other := range all {
-		if other.UID != pv.UID && (other.Annotations[objects.HistoricVolume] == origin.VolumeID || other.Annotations[objects.AnnotationVolume] == origin.VolumeID) {
-			return objects.Damaged(pv, objects.HistoricVolume, fmt.Sprintf("names volume %s, and so does PersistentVolume %s", origin.VolumeID, other.Name))
-		}
-	}
-	return nil
+	d.parkedVolumes.park(turn, pv, parking.Blocked, triggers)
 }
 
 // releaseOf begins the proof that the program may remove a released volume.
-func (p *Provisioner) releaseOf(pv *corev1.PersistentVolume, volumeID string) *removal.Release {
-	return removal.NewRelease(removal.ReleaseOptions{Client: p.Client, PersistentVolumes: p.PersistentVolumes, Nodes: p.Nodes, Attachments: p.Nodes}, pv, volumeID)
+func (d *deletions) releaseOf(pv *corev1.PersistentVolume, volumeID string) *removal.Release {
+	return removal.NewRelease(removal.ReleaseOptions{Client: d.client, PersistentVolumes: d.cachedPVs, Nodes: d.nodes, Attachments: d.nodes}, pv, volumeID)
 }
 
 // The reasons of events when a deletion waits for a node, or for Kubernetes to detach

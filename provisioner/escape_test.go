@@ -192,7 +192,7 @@ func TestEscapeByTheOldClassAnnotationGetsNoOthersClass(t *testing.T) {
 				claim.Spec.StorageClassName = c.spec
 				claim.Annotations[corev1.BetaStorageClassAnnotation] = c.annotation
 			})
-			if f.ShouldProvision(t.Context(), claim) {
+			if f.admits(claim) {
 				t.Error("admitted")
 			}
 			f.wantEvent("Warning NoMatchingClass tenant a has no rule for StorageClass only-b (tenants[0].classes)")
@@ -212,7 +212,7 @@ func TestEscapeByNamingThisProvisionerForAnothersClassCountsNowhere(t *testing.T
 	f.class.Provisioner = "other.example.org"
 	f.count()
 	claim := f.claim(nil)
-	if f.ShouldProvision(t.Context(), claim) {
+	if f.admits(claim) {
 		t.Error("a claim of another provisioner's StorageClass is admitted")
 	}
 	if _, counts := f.ledger.PositionOf(claim.UID); counts {
@@ -241,7 +241,7 @@ func TestEscapeThroughLabelsThatAreGone(t *testing.T) {
 			f := newEscape(t)
 			f.count()
 			claim := f.claim(nil)
-			if !f.ShouldProvision(t.Context(), claim) {
+			if !f.admits(claim) {
 				t.Fatal("not admitted")
 			}
 			f.label(c.labels)
@@ -339,7 +339,7 @@ func TestEscapeThroughLabelsThatChangeBetweenAttemptsLeavesNothingHalf(t *testin
 			f.label(c.labels)
 			f.cacheLabels(c.labels)
 			var pv *corev1.PersistentVolume
-			if f.ShouldProvision(t.Context(), claim) {
+			if f.admits(claim) {
 				pv, _ = f.provision(claim)
 			}
 			undone := slices.Contains(gold.calls, "abandon pvc-uid-1")
@@ -374,7 +374,7 @@ func TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim(t *testing.T) {
 	gold.err, gold.health, gold.onCall = nil, nil, nil
 	watched.lookupErr = nil
 	f.BackendAnswers("gold")
-	if f.ShouldProvision(t.Context(), claim) {
+	if f.admits(claim) {
 		// Undoing takes a worker.
 		if _, err := f.provision(claim); !isIgnored(err) {
 			t.Errorf("error %v, want one that the library ignores", err)
@@ -404,7 +404,7 @@ func TestEscapeByAStampInAnothersBackendDrawsNoClaimThere(t *testing.T) {
 			f.backends["gold"].listed = []cinder.Volume{forged}
 			f.count()
 			claim := f.claim(nil)
-			if f.ShouldProvision(t.Context(), claim) {
+			if f.admits(claim) {
 				if pv, err := f.provision(claim); err == nil && pv.Annotations[objects.AnnotationBackend] != "silver" {
 					t.Errorf("tenant b gets a volume on backend %s", pv.Annotations[objects.AnnotationBackend])
 				}
@@ -433,7 +433,7 @@ func TestEscapeByAStampInAnothersBackendUsesUpNoQuota(t *testing.T) {
 	if used := f.ledger.Usage(policy.TenantScope, "b"); used.Volumes != 0 {
 		t.Errorf("tenant b counts %d volumes and has none", used.Volumes)
 	}
-	if !f.ShouldProvision(t.Context(), f.claim(nil)) {
+	if !f.admits(f.claim(nil)) {
 		t.Errorf("tenant b is denied: %q", f.newEvents())
 	}
 }

@@ -44,7 +44,7 @@ func TestReadExistingAgreesWithAdmission(t *testing.T) {
 			other := f.class.DeepCopy()
 			other.Name = "unknown"
 			f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(other))
-			admitted := f.ShouldProvision(t.Context(), claim)
+			admitted := f.admits(claim)
 
 			existing, err := objects.ReadExisting(t.Context(), fake.NewClientset(claim, f.class, other), "test")
 			if err != nil {
@@ -86,7 +86,7 @@ func TestReadExistingCountsAsTheLedger(t *testing.T) {
 	volumes := []runtime.Object{failed, recorded("pvc-uid-other", "uid-other", "cluster-0"), recorded("imported-3", "", "cluster-1"), historic}
 	f := newFixture(t)
 	for _, pv := range volumes {
-		f.countRecorded(pv.(*corev1.PersistentVolume))
+		f.followup.countRecorded(pv.(*corev1.PersistentVolume))
 	}
 	want := f.ledger.Usage(policy.TenantScope, "a")
 	if want != (policy.Usage{Volumes: 1, Gigabytes: 2}) {

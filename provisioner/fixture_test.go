@@ -37,7 +37,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
@@ -293,6 +293,7 @@ func (f fakeBackends) Names() []string {
 // fixture is a Provisioner with fakes around it.
 type fixture struct {
 	*Provisioner
+	Options
 	t        *testing.T
 	backends fakeBackends
 	client   *fake.Clientset
@@ -304,12 +305,28 @@ type fixture struct {
 	// its test has ended.
 	mu       sync.Mutex
 	requeued []string
+	// onRequeue is called for each of them.
+	onRequeue func(name string)
 	// nodes is the cache of nodes; blind means that it is not synced yet.
 	nodes       cache.Indexer
 	attachments cache.Indexer
 	blind       bool
 	current     atomic.Pointer[policy.Policy]
+	log         relay
+	journal     *journal.Journal
+
+	parkedClaims  *parkedClaims
+	parkedVolumes *parkedVolumes
+	// labelsOfNode and attributesClass read caches of nodes and VolumeAttributesClasses.
+	labelsOfNode    map[string]map[string]string
+	attributesClass func(name string) (*storagev1.VolumeAttributesClass, error)
 }
+
+// relay passes the log on to a handler that tests replace.
+type relay struct{ slog.Handler }
+
+// otherBackends stands for backends that tests replace.
+type otherBackends struct{ Backends }
 
 const iscsiDocument = `{"driver_volume_type": "iscsi", "data": {"target_portal": "10.0.0.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume-1",
   "target_lun": 1, "auth_method": "CHAP", "auth_username": "user", "auth_password": "hush-hush-hush"}}`
@@ -330,6 +347,7 @@ func newFixture(t *testing.T, existing ...runtime.Object) *fixture {
 		client:   fake.NewClientset(existing...),
 		events:   eventrecord.NewFakeRecorder(20),
 		stop:     make(chan struct{}),
+		log:      relay{slog.DiscardHandler},
 		class:    &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Provisioner: "test"},
 	}
 	f.current.Store(parsed)
@@ -344,14 +362,17 @@ func newFixture(t *testing.T, existing ...runtime.Object) *fixture {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.requeued = append(f.requeued, name)
+		if f.onRequeue != nil {
+			f.onRequeue(name)
+		}
 	}
-	f.Provisioner = New(Options{
+	f.Options = Options{
 		Name:              "test",
 		Cluster:           "cluster-1",
 		ClusterUID:        "kube-system-uid",
 		Namespace:         "own",
 		Policy:            f.current.Load,
-		Backends:          f.backends,
+		Backends:          &otherBackends{f.backends},
 		Mappers:           registry,
 		Client:            f.client,
 		Claims:            f.factory.Core().V1().PersistentVolumeClaims().Lister(),
@@ -362,6 +383,16 @@ func newFixture(t *testing.T, existing ...runtime.Object) *fixture {
 			Nodes: f.nodes, Attachments: f.attachments,
 			Synced: func() bool { return !f.blind },
 		}}),
+		LabelsOfNode: func(name string) (map[string]string, bool) {
+			labels, ok := f.labelsOfNode[name]
+			return labels, ok
+		},
+		AttributesClass: func(name string) (*storagev1.VolumeAttributesClass, error) {
+			if f.attributesClass == nil {
+				return nil, errors.New("none exists")
+			}
+			return f.attributesClass(name)
+		},
 		Namespaces:      f.factory.Core().V1().Namespaces().Lister(),
 		Classes:         f.factory.Storage().V1().StorageClasses().Lister(),
 		Recorder:        f.events,
@@ -375,16 +406,27 @@ func newFixture(t *testing.T, existing ...runtime.Object) *fixture {
 		Stopping: f.stop,
 		Board:    parking.NewBoard(),
 		Monitor:  liveness.New(), MaxWorkTime: liveness.Always(time.Hour),
-		Logger:  slog.New(slog.DiscardHandler),
+		Logger:  slog.New(&f.log),
 		Metrics: NewMetrics(prometheus.NewRegistry(), registry.Protocols()),
-	})
-	t.Cleanup(f.followup.loop.Queue.ShutDown)
+	}
+	f.newTerm(nil)
+	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
+	return f
+}
+
+// newTerm forgets everything, and begins another term with changed options.
+func (f *fixture) newTerm(change func(*Options)) {
+	f.Board = parking.NewBoard()
+	if change != nil {
+		change(&f.Options)
+	}
+	f.Provisioner = New(f.Options)
+	f.journal, f.parkedClaims, f.parkedVolumes = f.attempts.journal, f.attempts.parkedClaims, f.deletions.parkedVolumes
+	f.t.Cleanup(f.followup.loop.Queue.ShutDown)
 	// Make it look as if the term had begun long ago.
 	for name := range f.backends {
 		f.followup.backendListed(name)
 	}
-	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
-	return f
 }
 
 // newCountedFixture makes a fixture whose backends are counted, with its
@@ -457,13 +499,7 @@ func (f *fixture) noteEarlier(claims ...*corev1.PersistentVolumeClaim) {
 }
 
 // useBackends gives the Provisioner other backends.
-func (f *fixture) useBackends(b Backends) { f.Backends = b }
-
-// forgetUsage makes the Provisioner forget which volumes count.
-func (f *fixture) forgetUsage() {
-	f.ledger = ledger.New(f.Options.Policy)
-	f.placement.Ledger = f.ledger
-}
+func (f *fixture) useBackends(b Backends) { f.Backends.(*otherBackends).Backends = b }
 
 func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {
 	f.t.Helper()
@@ -478,6 +514,61 @@ func (f *fixture) goneAtTheServer(claim *corev1.PersistentVolumeClaim) {
 	if !apierrors.IsNotFound(err) {
 		f.must(err)
 	}
+}
+
+// turn begins an attempt at a claim.
+func (f *fixture) turn(claim *corev1.PersistentVolumeClaim) *turn {
+	return f.parkedClaims.loop.Attempt(string(claim.UID))
+}
+
+// occupy gives all turns that a tenant can have to other claims, until free.
+func (f *fixture) occupy() (free func()) {
+	var busy []string
+	next := "busy"
+	for ; f.parkedClaims.loop.Turns.Begin(next, "a", "gold"); next += "-" {
+		busy = append(busy, next)
+	}
+	f.parkedClaims.loop.Turns.Leave(next)
+	return func() {
+		for _, claim := range busy {
+			f.parkedClaims.loop.Turns.End(claim)
+		}
+	}
+}
+
+// admits takes a claim through the filter, the decision and the reservation, and reports
+// whether its volume would be connected now. Then its turn lasts: provision goes on from
+// there.
+func (f *fixture) admits(claim *corev1.PersistentVolumeClaim) bool {
+	f.t.Helper()
+	if !f.ShouldProvision(f.t.Context(), claim) {
+		return false
+	}
+	if _, err := f.PersistentVolumes.Get(objects.PVNameOf(claim)); err == nil {
+		return true // the library stops here
+	}
+	class, err := f.Classes.Get(objects.ClassName(claim))
+	f.must(err)
+	a := &attempt{attempts: f.attempts, claim: claim, class: class, pvName: objects.PVNameOf(claim), turn: f.turn(claim)}
+	defer f.cleanUpIfGone(claim)
+	if err = a.stillWanted(); err == nil {
+		err = a.decide(f.t.Context(), f.askerOf(claim))
+	}
+	if err == nil {
+		err = a.takeTurn()
+	}
+	if err == nil {
+		_, err = a.chooseBackend(f.t.Context())
+	}
+	if err != nil {
+		if _, err := f.settle(a, time.Now(), err); !isIgnored(err) {
+			f.t.Errorf("error %v", err)
+		}
+		if err != errNoTurn {
+			f.parkedClaims.loop.Turns.End(string(claim.UID))
+		}
+	}
+	return err == nil
 }
 
 func (f *fixture) provision(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {

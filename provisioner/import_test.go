@@ -14,10 +14,23 @@ import (
 
 // leaves returns a list to which the claims are added that the hub leaves to an import.
 func (f *fixture) leaves() *[]string {
-	left := &[]string{}
-	f.Import = func(claim *corev1.PersistentVolumeClaim) { *left = append(*left, claim.Name) }
-	return left
+	importer := &fakeImporter{waiting: parking.NewLot[*corev1.PersistentVolumeClaim]()}
+	f.Imports(importer)
+	return &importer.considered
 }
+
+// fakeImporter remembers the claims that are left to it.
+type fakeImporter struct {
+	Importer
+	considered []string
+	waiting    *parking.Lot[*corev1.PersistentVolumeClaim]
+}
+
+func (f *fakeImporter) Consider(claim *corev1.PersistentVolumeClaim) {
+	f.considered = append(f.considered, claim.Name)
+}
+
+func (f *fakeImporter) Parked() *parking.Lot[*corev1.PersistentVolumeClaim] { return f.waiting }
 
 func asks(claim *corev1.PersistentVolumeClaim) {
 	claim.Annotations[objects.AnnotationImport] = "volume"
@@ -29,7 +42,7 @@ func TestClaimThatAsksForAnImportGetsNoNewVolume(t *testing.T) {
 	f := newFixture(t)
 	left := f.leaves()
 	claim := f.claim(nil)
-	if !f.ShouldProvision(t.Context(), claim) {
+	if !f.admits(claim) {
 		t.Fatal("not admitted")
 	}
 	annotated := claim.DeepCopy()
@@ -38,7 +51,7 @@ func TestClaimThatAsksForAnImportGetsNoNewVolume(t *testing.T) {
 	if pv, err := f.provision(claim); pv != nil || err == nil {
 		t.Errorf("provisioned %v, %v", pv, err)
 	}
-	if f.ShouldProvision(t.Context(), annotated) {
+	if f.admits(annotated) {
 		t.Error("admitted")
 	}
 	if _, counts := f.ledger.PositionOf(claim.UID); counts || !slices.Equal(*left, []string{"data", "data"}) {
@@ -56,7 +69,7 @@ func TestClaimWhoseVolumeWasBegunKeepsIt(t *testing.T) {
 	claim := f.claim(nil)
 	f.ledger.Found(claim.UID, ledger.Volume{Tenant: "a", StorageClass: f.class.Name, GiB: 2, VolumeID: "new"}, "gold")
 	asks(claim)
-	if !f.ShouldProvision(t.Context(), claim) || len(*left) > 0 {
+	if !f.admits(claim) || len(*left) > 0 {
 		t.Errorf("left to an import: %v", *left)
 	}
 }
@@ -68,7 +81,7 @@ func TestImportThatWasBegunGoesOnWithoutTheAnnotation(t *testing.T) {
 	left := f.leaves()
 	claim := f.claim(nil)
 	f.ledger.Found(claim.UID, ledger.Volume{Tenant: "a", StorageClass: f.class.Name, GiB: 2, VolumeID: "volume", Imported: true}, "gold")
-	if f.ShouldProvision(t.Context(), claim) {
+	if f.admits(claim) {
 		t.Error("admitted")
 	}
 	if pv, err := f.provision(claim); pv != nil || err == nil {
@@ -97,7 +110,7 @@ func TestImportedClaimIsNotProvisionedBeforeItIsBound(t *testing.T) {
 		}},
 		Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}},
 	})
-	if f.ShouldProvision(t.Context(), claim) {
+	if f.admits(claim) {
 		t.Error("admitted")
 	}
 	if pv, err := f.provision(claim); pv != nil || err == nil {
@@ -109,10 +122,10 @@ func TestImportedClaimIsNotProvisionedBeforeItIsBound(t *testing.T) {
 func TestClaimsThatWaitForImportsArePending(t *testing.T) {
 	f := newFixture(t)
 	waiting := parking.NewLot[*corev1.PersistentVolumeClaim]()
-	f.ParkedImports = func() *parking.Lot[*corev1.PersistentVolumeClaim] { return waiting }
+	f.Imports(&fakeImporter{waiting: waiting})
 	claim := f.claim(asks)
 	waiting.IsNews(claim.UID, "ImportNotGranted", "the rule grants none", false)
-	waiting.Park(claim, parking.Denied, nil)
+	waiting.Park(claim, parking.Denied)
 	groups := f.PendingClaims()
 	if len(groups) != 1 || groups[0].Reason != "ImportNotGranted" || groups[0].Count != 1 {
 		t.Errorf("%+v", groups)

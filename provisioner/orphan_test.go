@@ -120,7 +120,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 		f, followup, _ := newCountedFixture(t)
 		claim := f.claim(nil)
 		f.forgetClaim(claim) // the library has already read it
-		f.ShouldProvision(t.Context(), claim)
+		f.admits(claim)
 		f.follow(followup)
 		if _, counts := f.ledger.PositionOf(claim.UID); counts {
 			t.Error("its room stays reserved")
@@ -131,9 +131,9 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 		followup := f.Followup()
 		claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Namespace = "stranger" })
 		f.forgetClaim(claim)
-		f.ShouldProvision(t.Context(), claim)
+		f.admits(claim)
 		f.follow(followup)
-		if len(f.PendingClaims()) != 0 || !f.parked.claims.IsNews(claim.UID, "NoMatchingTenant", "", true) {
+		if len(f.PendingClaims()) != 0 || !f.parkedClaims.lot.IsNews(claim.UID, "NoMatchingTenant", "", true) {
 			t.Error("its denial is remembered")
 		}
 	})

@@ -5,12 +5,15 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	eventrecord "k8s.io/client-go/tools/record"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
@@ -20,140 +23,113 @@ type Requeue struct {
 	Volume func(*corev1.PersistentVolume)
 }
 
-// parked holds the claims and deletions that cannot continue now, and brings them back
-// when one of their triggers fires. It does not poll. It writes one event for each
-// reason why an object waits.
-type parked struct {
-	claims  *parking.Lot[*corev1.PersistentVolumeClaim]
-	volumes *parking.Lot[*corev1.PersistentVolume]
-	board   *parking.Board
-
-	claimLister  corelisters.PersistentVolumeClaimLister
-	volumeLister corelisters.PersistentVolumeLister
-	requeue      Requeue
-	recorder     eventrecord.EventRecorder
-	logger       *slog.Logger
+// parked holds the objects of one of the library's queues that cannot continue now, until
+// their turn comes or one of their triggers fires. It does not poll. The loop knows them by
+// the keys of the library's queue: claims by UID, PersistentVolumes by name.
+type parked[T metav1.Object] struct {
+	loop     *work.Loop[string]
+	lot      *parking.Lot[T]
+	recorder eventrecord.EventRecorder
 }
 
-func newParked(options Options) *parked {
-	p := &parked{
-		claims: parking.NewLot[*corev1.PersistentVolumeClaim](), volumes: parking.NewLot[*corev1.PersistentVolume](), board: options.Board,
-		claimLister: options.Claims, volumeLister: options.PersistentVolumes, requeue: options.Requeue,
-		recorder: options.Recorder, logger: options.Logger,
-	}
-	options.Board.Subscribe(p.hear)
-	return p
+func newParked[T metav1.Object](name string, o Options, limiter *backoff.Limiter[string], bringBack func(keys []string)) parked[T] {
+	return parked[T]{lot: parking.NewLot[T](), recorder: o.Recorder, loop: work.New(work.Options[string]{
+		Name: name, Workers: o.Workers, OwnTurns: func(tenant string) int { return o.Policy().ConcurrencyOf(tenant) },
+		Board: o.Board, Monitor: o.Monitor, MaxWorkTime: o.MaxWorkTime, Limiter: limiter, BringBack: bringBack,
+	})}
 }
 
-// now returns a moment to pass to parkClaim or parkVolume. Take it before
-// deciding, so that a trigger that fires before the object is parked is not
-// missed.
-func (p *parked) now() parking.Moment { return p.board.Now() }
-
-// hear requeues everything that is parked on any of these triggers, oldest claims
-// first.
-func (p *parked) hear(triggers []parking.Trigger) {
-	p.requeueClaims(p.claims.TriggeredBy(triggers))
-	p.requeueVolumes(p.volumes.TriggeredBy(triggers))
+// park parks an object after an attempt. If one of its triggers has fired since the attempt
+// began, the object comes back at once.
+func (p *parked[T]) park(turn *turn, object T, reason parking.Reason, triggers []parking.Trigger) {
+	p.lot.Park(object, reason)
+	turn.Await(triggers...)
 }
 
-// requeueClaims brings claims back in their current version.
-func (p *parked) requeueClaims(claims []*corev1.PersistentVolumeClaim) {
-	slices.SortFunc(claims, func(a, b *corev1.PersistentVolumeClaim) int {
-		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
-	})
-	for _, claim := range claims {
-		if current, err := p.claimLister.PersistentVolumeClaims(claim.Namespace).Get(claim.Name); err == nil && current.UID == claim.UID {
-			p.requeue.Claim(current)
+// parkedClaims writes one event for each reason why a claim waits.
+type parkedClaims struct {
+	parked[*corev1.PersistentVolumeClaim]
+	logger *slog.Logger
+}
+
+// newParkedClaims brings claims back in their current version, the oldest first.
+func newParkedClaims(o Options, limiter *backoff.Limiter[string]) *parkedClaims {
+	return &parkedClaims{logger: o.Logger, parked: newParked[*corev1.PersistentVolumeClaim]("claims", o, limiter, func(keys []string) {
+		var claims []*corev1.PersistentVolumeClaim
+		for _, key := range keys {
+			if claim := objects.ClaimByUID(o.IndexedClaims, types.UID(key)); claim != nil {
+				claims = append(claims, claim)
+			}
 		}
-	}
-}
-
-func (p *parked) requeueVolumes(pvs []*corev1.PersistentVolume) {
-	for _, pv := range pvs {
-		if current, err := p.volumeLister.Get(pv.Name); err == nil && current.UID == pv.UID {
-			p.requeue.Volume(current)
+		slices.SortFunc(claims, func(a, b *corev1.PersistentVolumeClaim) int {
+			return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+		})
+		for _, claim := range claims {
+			o.Requeue.Claim(claim)
 		}
-	}
+	})}
 }
 
-// awaitTurn parks a claim until inviteClaim.
-func (p *parked) awaitTurn(claim *corev1.PersistentVolumeClaim) {
-	p.claims.Park(claim, parking.Waiting, nil)
-}
-
-// hasTurn ends the wait that awaitTurn began.
-func (p *parked) hasTurn(claim types.UID) { p.claims.Take(claim, parking.Waiting) }
-
-// inviteClaim brings back a claim whose turn has come.
-func (p *parked) inviteClaim(uid types.UID) {
-	if claim, ok := p.claims.Take(uid, parking.Waiting); ok {
-		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
-	}
-}
-
-// inviteVolume brings back a PersistentVolume whose turn has come.
-func (p *parked) inviteVolume(name string) {
-	if pv, err := p.volumeLister.Get(name); err == nil {
-		p.requeue.Volume(pv)
-	}
-}
-
-// parkClaim parks a claim after a decision that began at the moment since. If one
-// of its triggers has fired since then, the claim comes back at once.
-func (p *parked) parkClaim(claim *corev1.PersistentVolumeClaim, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
-	p.claims.Park(claim, reason, triggers)
-	if p.board.Since(since, triggers) {
-		p.claims.Take(claim.UID, parking.Failing)
-		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
-	}
-}
-
-// parkVolume does for a deletion what parkClaim does for a claim.
-func (p *parked) parkVolume(pv *corev1.PersistentVolume, reason parking.Reason, triggers []parking.Trigger, since parking.Moment) {
-	p.volumes.Park(pv, reason, triggers)
-	if p.board.Since(since, triggers) {
-		p.volumes.Take(pv.UID)
-		p.requeueVolumes([]*corev1.PersistentVolume{pv})
-	}
-}
+// requeue brings back a claim in its current version.
+func (p *parkedClaims) requeue(claim types.UID) { p.loop.Add(string(claim)) }
 
 // reconsider brings back a denied claim.
-func (p *parked) reconsider(claim *corev1.PersistentVolumeClaim) {
-	if _, isDenied := p.claims.Take(claim.UID, parking.Denied); isDenied {
-		p.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+func (p *parkedClaims) reconsider(claim types.UID) {
+	if _, isDenied := p.lot.Take(claim, parking.Denied); isDenied {
+		p.requeue(claim)
 	}
 }
 
 // leave lists a claim that another program serves. There is no event: the lot remembers
 // the message for reports only.
-func (p *parked) leave(claim *corev1.PersistentVolumeClaim, why policy.Denial) {
-	p.claims.IsNews(claim.UID, string(why.Reason), why.Message, true)
-	p.claims.Park(claim, parking.Left, nil)
+func (p *parkedClaims) leave(claim *corev1.PersistentVolumeClaim, why policy.Denial) {
+	p.lot.IsNews(claim.UID, string(why.Reason), why.Message, true)
+	p.lot.Park(claim, parking.Left)
 }
 
 // admitted forgets that a claim was denied or left alone, but not the events about it.
-func (p *parked) admitted(claim types.UID) {
-	p.claims.Take(claim, parking.Denied, parking.Left)
+func (p *parkedClaims) admitted(claim types.UID) { p.lot.Take(claim, parking.Denied, parking.Left) }
+
+// Forget drops a claim that wants nothing more, and the events about it. A turn that has
+// begun ends with the work, which may be waiting for Cinder.
+func (p *parkedClaims) Forget(claim types.UID) {
+	p.lot.Forget(claim)
+	p.loop.Forget(string(claim))
 }
 
-// claimGone forgets a claim and the events about it.
-func (p *parked) claimGone(claim types.UID) {
-	p.claims.Forget(claim)
-}
-
-// reportDenial writes an event about a denied claim, if it is news.
-func (p *parked) reportDenial(claim *corev1.PersistentVolumeClaim, reason, message string) {
-	if p.claims.IsNews(claim.UID, reason, message, isVolatile(reason)) {
+// report writes an event about a denied claim, if it is news.
+func (p *parkedClaims) report(claim *corev1.PersistentVolumeClaim, reason, message string) {
+	if p.lot.IsNews(claim.UID, reason, message, isVolatile(reason)) {
 		p.recorder.Event(claim, corev1.EventTypeWarning, reason, message)
 		p.logger.Info("Denied a claim", "claim", claim.Namespace+"/"+claim.Name, "reason", reason, "message", message)
 	}
 }
 
-// reportOnPV writes an event about a PersistentVolume, and about its claim if
-// the caller passes one, if it is news.
-func (p *parked) reportOnPV(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, eventType, reason, message string) {
-	if !p.volumes.IsNews(pv.UID, reason, message, isVolatile(reason)) {
+// parkedVolumes does for deletions what parkedClaims does for claims.
+type parkedVolumes struct {
+	parked[*corev1.PersistentVolume]
+}
+
+func newParkedVolumes(o Options, limiter *backoff.Limiter[string]) *parkedVolumes {
+	return &parkedVolumes{newParked[*corev1.PersistentVolume]("volumes to delete", o, limiter, func(names []string) {
+		for _, name := range names {
+			if pv, err := o.PersistentVolumes.Get(name); err == nil {
+				o.Requeue.Volume(pv)
+			}
+		}
+	})}
+}
+
+// forget drops a PersistentVolume that is gone.
+func (p *parkedVolumes) forget(pv *corev1.PersistentVolume) {
+	p.lot.Forget(pv.UID)
+	p.loop.Forget(pv.Name)
+}
+
+// report writes an event about a PersistentVolume, and about its claim if the caller
+// passes one, if it is news.
+func (p *parkedVolumes) report(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, eventType, reason, message string) {
+	if !p.lot.IsNews(pv.UID, reason, message, isVolatile(reason)) {
 		return
 	}
 	p.recorder.Event(pv, eventType, reason, message)

@@ -25,8 +25,8 @@ type PendingGroup struct {
 
 // PendingClaims groups the claims that wait for something, without those that another
 // program serves.
-func (p *Provisioner) PendingClaims() []PendingGroup {
-	return groups(p.waiting(), func(state parking.Reason, reported string) string {
+func (r *reports) PendingClaims() []PendingGroup {
+	return groups(r.waiting(), func(state parking.Reason, reported string) string {
 		if state == parking.Failing {
 			// The last event of our own is about an earlier denial.
 			return "ProvisioningFailed"
@@ -36,8 +36,8 @@ func (p *Provisioner) PendingClaims() []PendingGroup {
 }
 
 // PendingDeletions groups the released PersistentVolumes that wait for something.
-func (p *Provisioner) PendingDeletions() []PendingGroup {
-	return groups([]*parking.Lot[*corev1.PersistentVolume]{p.parked.volumes}, func(state parking.Reason, reported string) string {
+func (r *reports) PendingDeletions() []PendingGroup {
+	return groups([]*parking.Lot[*corev1.PersistentVolume]{r.parkedVolumes.lot}, func(state parking.Reason, reported string) string {
 		if state == parking.Failing && reported == "" {
 			return "VolumeFailedDelete"
 		}
@@ -46,10 +46,10 @@ func (p *Provisioner) PendingDeletions() []PendingGroup {
 }
 
 // waiting returns the lots of claims that wait for something, including imports.
-func (p *Provisioner) waiting() []*parking.Lot[*corev1.PersistentVolumeClaim] {
-	lots := []*parking.Lot[*corev1.PersistentVolumeClaim]{p.parked.claims}
-	if p.ParkedImports != nil {
-		lots = append(lots, p.ParkedImports())
+func (r *reports) waiting() []*parking.Lot[*corev1.PersistentVolumeClaim] {
+	lots := []*parking.Lot[*corev1.PersistentVolumeClaim]{r.parkedClaims.lot}
+	if r.imports.Importer != nil {
+		lots = append(lots, r.imports.Parked())
 	}
 	return lots
 }
@@ -95,12 +95,12 @@ type Turns struct {
 }
 
 // Turns counts the work of the term.
-func (p *Provisioner) Turns() []Turns {
+func (r *reports) Turns() []Turns {
 	count := func(work string, turns interface{ Count() (held, waiting int) }) Turns {
 		held, waiting := turns.Count()
 		return Turns{work, held, waiting}
 	}
-	return []Turns{count("claims", p.claimTurns), count("deletions", p.volumeTurns), count("followup", p.followup.loop.Turns)}
+	return []Turns{count("claims", r.parkedClaims.loop.Turns), count("deletions", r.parkedVolumes.loop.Turns), count("followup", r.tasks.loop.Turns)}
 }
 
 // QuotaUse is what counts against the limits of one scope of the policy.
@@ -111,10 +111,10 @@ type QuotaUse struct {
 
 // Quotas returns every scope of the policy in force, with what counts against it:
 // the volumes of PersistentVolumes, those that listings showed, and reservations.
-func (p *Provisioner) Quotas() []QuotaUse {
+func (r *reports) Quotas() []QuotaUse {
 	var all []QuotaUse
-	for _, scope := range p.Policy().Scopes() {
-		all = append(all, QuotaUse{scope, p.ledger.Usage(scope.Kind, scope.Name)})
+	for _, scope := range r.policy().Scopes() {
+		all = append(all, QuotaUse{scope, r.ledger.Usage(scope.Kind, scope.Name)})
 	}
 	return all
 }

@@ -14,12 +14,12 @@ import (
 
 // countRecorded counts the volume of a PersistentVolume in any phase, because the
 // volume exists until the object is gone.
-func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
+func (f *Followup) countRecorded(pv *corev1.PersistentVolume) {
 	uid := objects.MadeFor(pv)
-	if !p.isMine(pv) || uid == "" {
+	if !f.isMine(pv) || uid == "" {
 		return
 	}
-	p.placement.Record(uid, ledger.Volume{
+	f.placement.Record(uid, ledger.Volume{
 		Tenant:       pv.Annotations[objects.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          objects.SizeGiB(pv),
@@ -29,50 +29,42 @@ func (p *Provisioner) countRecorded(pv *corev1.PersistentVolume) {
 	}, pv.Annotations[objects.AnnotationBackend])
 }
 
-// isMine reports whether this program wrote the object under its present name
-// for this cluster.
-func (p *Provisioner) isMine(pv *corev1.PersistentVolume) bool {
-	return objects.IsOurs(pv) && pv.Annotations[objects.AnnotationProvisionedBy] == p.Name && pv.Annotations[objects.AnnotationCluster] == p.Cluster
-}
-
 // noteOutlived remembers a claim that the cache still shows after its PersistentVolume
 // is gone, usually because the cache is late.
-func (p *Provisioner) noteOutlived(of *corev1.ObjectReference) {
+func (f *Followup) noteOutlived(of *corev1.ObjectReference) {
 	if of == nil {
 		return
 	}
-	claim, err := p.Claims.PersistentVolumeClaims(of.Namespace).Get(of.Name)
+	claim, err := f.cachedClaims.PersistentVolumeClaims(of.Namespace).Get(of.Name)
 	if err != nil || claim.UID != of.UID {
 		return
 	}
-	p.journal.NoteOutlived(of.UID)
+	f.journal.NoteOutlived(of.UID)
 }
 
 // volumeGone forgets a PersistentVolume, and reports whether this term has
 // removed its volume. If not, the volume counts until a listing shows that it is
 // gone.
-func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
-	p.noteOutlived(pv.Spec.ClaimRef)
-	removed = p.journal.ObjectGone(pv.UID)
-	p.secrets.VolumeGone(pv.UID)
-	p.Nodes.Forget(pv.UID)
-	p.parked.volumes.Forget(pv.UID)
-	p.limiter.Gone(pv.Name)
-	p.volumeTurns.Leave(pv.Name)
+func (f *Followup) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
+	f.noteOutlived(pv.Spec.ClaimRef)
+	removed = f.journal.ObjectGone(pv.UID)
+	f.secrets.VolumeGone(pv.UID)
+	f.nodes.Forget(pv.UID)
+	f.parkedVolumes.forget(pv)
 	if ref := pv.Spec.ClaimRef; ref != nil {
 		// A claim that was never bound to it is provisioned again.
-		if claim, err := p.Claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name); err == nil && claim.UID == ref.UID && claim.Spec.VolumeName == "" {
-			p.parked.requeueClaims([]*corev1.PersistentVolumeClaim{claim})
+		if claim, err := f.cachedClaims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name); err == nil && claim.UID == ref.UID && claim.Spec.VolumeName == "" {
+			f.parkedClaims.requeue(claim.UID)
 		}
 	}
-	if !p.isMine(pv) {
+	if !f.isMine(pv) {
 		return removed
 	}
 	claim := objects.MadeFor(pv)
 	if removed {
-		p.placement.Release(claim)
+		f.placement.Release(claim)
 	} else {
-		p.ledger.PersistentVolumeGone(claim)
+		f.ledger.PersistentVolumeGone(claim)
 	}
 	return removed
 }
@@ -81,18 +73,18 @@ func (p *Provisioner) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 // claim was bound to it. The PersistentVolume controller binds no claim to an object
 // that is being deleted, and this program keeps the object as long as the claim may
 // still get it.
-func (p *Provisioner) reportNeverBound(pv *corev1.PersistentVolume) {
+func (f *Followup) reportNeverBound(pv *corev1.PersistentVolume) {
 	bound := pv.Status.Phase == corev1.VolumeBound || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
 	ref := pv.Spec.ClaimRef
-	if pv.DeletionTimestamp == nil || bound || ref == nil || !p.isMine(pv) {
+	if pv.DeletionTimestamp == nil || bound || ref == nil || !f.isMine(pv) {
 		return
 	}
-	claim, err := p.Claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)
+	claim, err := f.cachedClaims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)
 	if err != nil || claim.UID != ref.UID || claim.Spec.VolumeName != "" {
 		return
 	}
 	message := fmt.Sprintf("PersistentVolume %s was deleted before it was bound, so claim %s/%s can no longer be bound to it; delete the claim to remove the PersistentVolume and its volume, then create a new claim", pv.Name, ref.Namespace, ref.Name)
-	p.parked.reportOnPV(pv, claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
+	f.parkedVolumes.report(pv, claim, corev1.EventTypeWarning, reasonDeletedUnbound, message)
 }
 
 // reasonDeletedUnbound is the reason of the event that reportNeverBound writes.
@@ -114,19 +106,19 @@ type VolumeCount struct {
 }
 
 // PersistentVolumeCounts counts this program's PersistentVolumes in the cache.
-func (p *Provisioner) PersistentVolumeCounts() (map[VolumeGroup]VolumeCount, error) {
-	all, err := p.PersistentVolumes.List(labels.Everything())
+func (r *reports) PersistentVolumeCounts() (map[VolumeGroup]VolumeCount, error) {
+	all, err := r.cachedPVs.List(labels.Everything())
 	if err != nil {
 		return nil, err
 	}
-	inForce := p.Policy()
+	inForce := r.policy()
 	counts := map[VolumeGroup]VolumeCount{}
 	for _, pv := range all {
-		if !p.isMine(pv) {
+		if !r.isMine(pv) {
 			continue
 		}
 		group := VolumeGroup{
-			Backend: pv.Annotations[objects.AnnotationBackend], Protocol: p.Metrics.ProtocolLabel(pv.Annotations[objects.AnnotationProtocol]),
+			Backend: pv.Annotations[objects.AnnotationBackend], Protocol: r.metrics.ProtocolLabel(pv.Annotations[objects.AnnotationProtocol]),
 			Phase: pv.Status.Phase, ReclaimPolicy: pv.Spec.PersistentVolumeReclaimPolicy,
 		}
 		if _, known := inForce.Backend(group.Backend); !known {

@@ -33,11 +33,11 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	f.limit("1")
 	f.count()
 	first, second := f.named("first"), f.named("second")
-	if !f.ShouldProvision(t.Context(), first) {
+	if !f.admits(first) {
 		t.Fatal("the first claim is denied")
 	}
 	for range 3 {
-		if f.ShouldProvision(t.Context(), second) {
+		if f.admits(second) {
 			t.Fatal("the second claim is admitted")
 		}
 	}
@@ -52,12 +52,12 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	// A released volume uses room until it is gone.
 	pv.Status.Phase = corev1.VolumeReleased
 	followup.VolumeSeen(pv)
-	if f.ShouldProvision(t.Context(), second) {
+	if f.admits(second) {
 		t.Error("a released volume does not count")
 	}
 	go f.offerFreedRoom(t.Context())
 	returned := make(chan string, 1)
-	f.parked.requeue.Claim = func(claim *corev1.PersistentVolumeClaim) { returned <- claim.Name }
+	f.onRequeue = func(name string) { returned <- name }
 	f.must(f.delete(pv))
 	followup.VolumeGone(pv)
 	select {
@@ -68,7 +68,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("freed room was not offered to any claim")
 	}
-	if !f.ShouldProvision(t.Context(), second) {
+	if !f.admits(second) {
 		t.Error("the second claim is denied although there is room")
 	}
 }
@@ -77,21 +77,18 @@ func TestNewLeaderCountsUnrecordedVolumes(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
 	f.backends["gold"].listed = []cinder.Volume{f.stamped("uid-of-another")}
-	// Admission does not wait for a listing, but the attempt does.
-	if first := f.named("first"); !f.ShouldProvision(t.Context(), first) {
-		t.Error("a claim was denied before its backend was counted")
-	} else if _, err := f.provision(first); !isIgnored(err) {
+	if _, err := f.provision(f.named("first")); !isIgnored(err) {
 		t.Errorf("error %v, want one that the library ignores", err)
 	}
 	if events := f.newEvents(); len(events) != 1 || events[0] != exceeded {
 		t.Errorf("events %q, want %q", events, exceeded)
 	}
-	if f.ShouldProvision(t.Context(), f.named("second")) {
+	if f.admits(f.named("second")) {
 		t.Error("a claim was admitted although a volume at Cinder uses the quota")
 	}
 	// The volume's own claim adopts it.
 	owner := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Name, c.UID = "another", "uid-of-another" })
-	if !f.ShouldProvision(t.Context(), owner) {
+	if !f.admits(owner) {
 		t.Error("the volume's own claim is denied")
 	}
 }
@@ -100,10 +97,10 @@ func TestNewLeaderCountsRecordedVolumesFirst(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.limit("1")
-	f.forgetUsage()
+	f.newTerm(nil)
 	f.seen()
 	f.count()
-	if f.ShouldProvision(t.Context(), f.named("second")) {
+	if f.admits(f.named("second")) {
 		t.Error("a claim was admitted although a recorded volume uses the quota")
 	}
 	if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{Volumes: 1, Gigabytes: 2}) {
@@ -117,13 +114,13 @@ func TestAttemptThatLeftNothingFreesItsRoom(t *testing.T) {
 	f.count()
 	first, second := f.named("first"), f.named("second")
 	f.backends["gold"].err = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold", Message: "no such type"}
-	if !f.ShouldProvision(t.Context(), first) {
+	if !f.admits(first) {
 		t.Fatal("the first claim is denied")
 	}
 	if _, err := f.provision(first); err == nil {
 		t.Fatal("the attempt succeeded")
 	}
-	if !f.ShouldProvision(t.Context(), second) {
+	if !f.admits(second) {
 		t.Error("a claim that Cinder rejects blocks others")
 	}
 	// If an attempt may have left a volume, its room stays reserved.
@@ -131,7 +128,7 @@ func TestAttemptThatLeftNothingFreesItsRoom(t *testing.T) {
 	if _, err := f.provision(second); err == nil {
 		t.Fatal("the attempt succeeded")
 	}
-	if f.ShouldProvision(t.Context(), first) {
+	if f.admits(first) {
 		t.Error("the room of a volume that may exist was given away")
 	}
 }
@@ -141,10 +138,10 @@ func TestDeletedClaimFreesItsRoom(t *testing.T) {
 	f.limit("1")
 	f.count()
 	first := f.named("first")
-	f.ShouldProvision(t.Context(), first)
+	f.admits(first)
 	f.forgetClaim(first)
 	f.must(f.claimGone(t.Context(), first.UID))
-	if !f.ShouldProvision(t.Context(), f.named("second")) {
+	if !f.admits(f.named("second")) {
 		t.Error("a claim that is gone keeps its room")
 	}
 }
@@ -171,7 +168,7 @@ func TestPersistentVolumesOfOthersDoNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			pv := f.recorded()
-			f.forgetUsage()
+			f.newTerm(nil)
 			change(pv)
 			f.seen()
 			if got := f.ledger.Usage(policy.TenantScope, "a"); got != (policy.Usage{}) {
@@ -217,15 +214,15 @@ func TestPersistentVolumeCounts(t *testing.T) {
 func TestTurnsAreCounted(t *testing.T) {
 	f, _, _ := newCountedFixture(t)
 	for i := range 3 {
-		f.claimTurns.Take(types.UID(fmt.Sprint(i)), "a", "gold")
+		f.parkedClaims.loop.Turns.Begin(fmt.Sprint(i), "a", "gold")
 	}
-	f.volumeTurns.Take("pv", "a", "gold")
+	f.parkedVolumes.loop.Turns.Begin("pv", "a", "gold")
 	want := []Turns{{"claims", 3, 0}, {"deletions", 1, 0}, {"followup", 0, 0}}
 	if got := f.Turns(); !slices.Equal(got, want) {
 		t.Errorf("turns are %v, want %v", got, want)
 	}
 	for i := range 100 {
-		f.claimTurns.Take(types.UID(fmt.Sprint(i)), "a", "gold")
+		f.parkedClaims.loop.Turns.Begin(fmt.Sprint(i), "a", "gold")
 	}
 	if got := f.Turns()[0]; got != (Turns{"claims", 50, 50}) {
 		t.Errorf("turns are %v, want 50 held, since one tenant gets no more than half, and 50 waiting", got)

@@ -153,7 +153,7 @@ func TestReservationFollowsAPolicyThatSuspendsItsBackend(t *testing.T) {
 	f.count()
 	claim := f.both()
 	f.must(f.factory.Storage().V1().StorageClasses().Informer().GetStore().Add(f.class))
-	if !f.ShouldProvision(t.Context(), claim) {
+	if !f.admits(claim) {
 		t.Fatal("not admitted")
 	}
 	if position, _ := f.ledger.PositionOf(claim.UID); position.Backend != "gold" {
@@ -172,7 +172,7 @@ func TestDecisionOfAnOldPolicyReservesNothing(t *testing.T) {
 	claim := f.both()
 	stale := f.decide(claim, f.class, f.askerOf(claim))
 	f.limit("0")
-	if _, err := f.placement.Choose(t.Context(), claim, "both", stale, true); !errors.Is(err, ledger.ErrPolicyChanged) {
+	if _, err := f.placement.Choose(t.Context(), claim, "both", stale); !errors.Is(err, ledger.ErrPolicyChanged) {
 		t.Errorf("error %v, want %v", err, ledger.ErrPolicyChanged)
 	}
 	if _, counts := f.ledger.PositionOf(claim.UID); counts {
@@ -256,7 +256,8 @@ func TestFullnessThatPassesBringsDeniedClaimsBack(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go f.offerFreedRoom(ctx)
-		f.parked.parkClaim(f.claim(nil), parking.Denied, []parking.Trigger{placement.RoomIn(ledger.Scope{Kind: policy.BackendScope, Name: "gold"})}, f.parked.now())
+		claim := f.claim(nil)
+		f.parkedClaims.park(f.turn(claim), claim, parking.Denied, []parking.Trigger{placement.RoomIn(ledger.Scope{Kind: policy.BackendScope, Name: "gold"})})
 		f.placement.NoteFull("gold", policy.VolumeProperties{SizeGiB: 1}, errGoldAtLimit)
 		time.Sleep(time.Minute + gatherFreedRoom)
 		synctest.Wait()

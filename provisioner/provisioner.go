@@ -1,19 +1,22 @@
 // Package provisioner is the hub, where claims meet policy, Cinder and
 // protocols.
 //
-// A claim's path: admission (does the policy admit it, and can any backend
-// honor it?) → Provision (backend, volume, connection, mapping, Secret,
-// PersistentVolume) → completion (the volume's last step to in-use, once the
-// API server has the PersistentVolume). Delete works from what the
-// PersistentVolume records, never from the current policy.
+// A claim's path: ShouldProvision filters (claims.go) → Provision (attempt.go): the policy
+// decides (admission.go), the claim takes its turn and its room, and gets its volume,
+// connection, mapping, Secret and PersistentVolume → completion (followup.go): the
+// volume's last step to in-use, once the API server has the PersistentVolume. Delete
+// (deletion.go) works from what the PersistentVolume records, never from the current
+// policy. What is left of claims that are gone is undone (undo.go, sweep.go). What cannot
+// continue waits for its turn or a trigger (parked.go).
 //
-// A Provisioner lives for one leader's term and holds all of the term's mutable state.
+// A Provisioner lives for one leader's term and holds all of the term's mutable state. It
+// makes what the term knows first, and gives each part the owners that it needs.
 package provisioner
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
@@ -43,30 +46,28 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/fairshare"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
 
-// Provisioner implements the provisioning library's interfaces for one term.
+// Provisioner implements the provisioning library's interfaces for one term. Its parts
+// share what the term knows, and each has only what it needs.
 type Provisioner struct {
-	Options
-	limiter     *backoff.Limiter[string]
-	tenantRates *tenantRates
-	claimTimes  *claimTimes
-	reschedules *reschedules
-	cleaner     removal.Cleaner
+	*attempts
+	*deletions
+	*orphans
+	*wakeups
+	*reports
 
-	claimTurns  *fairshare.Turns[types.UID] // claims
-	volumeTurns *fairshare.Turns[string]    // PersistentVolumes, by name
-	journal     *journal.Journal
-	parked      *parked
-	followup    *Followup
-	ledger      *ledger.Ledger
-	placement   *placement.Placer
-	sources     *copies.Resolver
-	secrets     *secrets.Keeper
+	followup  *Followup
+	rates     *tenantRates
+	imports   *imports
+	limiter   *backoff.Limiter[string]
+	ledger    *ledger.Ledger
+	placement *placement.Placer
+	sources   *copies.Resolver
+	cleaner   removal.Cleaner
 }
 
 var (
@@ -77,57 +78,104 @@ var (
 )
 
 // New makes the Provisioner of one term.
-func New(options Options) *Provisioner {
-	p := &Provisioner{
-		Options:     options,
-		limiter:     backoff.New[string](retry.For(nil)),
-		tenantRates: newTenantRates(options.Policy),
-		claimTimes:  newClaimTimes(),
-		reschedules: newReschedules(),
-		parked:      newParked(options),
-		journal:     journal.New(),
-		ledger:      ledger.New(options.Policy),
-	}
-	p.placement = placement.New(placement.Options{
-		Policy: p.Policy, Ledger: p.ledger, Term: p.Term, Unfinished: p.journal.StampOf,
-		Backends: func() []string { return p.Backends.Names() },
-		Volumes:  func(backend string) (placement.Volumes, error) { return p.Backends.Volumes(backend) },
+func New(o Options) *Provisioner {
+	self := identity{o.Name, o.Cluster, o.ClusterUID, o.Namespace}
+	over := &ending{o.Term, o.Stopping}
+	limiter := backoff.New[string](retry.For(nil))
+	parkedClaims, parkedVolumes := newParkedClaims(o, limiter), newParkedVolumes(o, limiter)
+	known := &memory{journal: journal.New(), ledger: ledger.New(o.Policy), records: o.Records, indexedClaims: o.IndexedClaims}
+	placer := placement.New(placement.Options{
+		Policy: o.Policy, Ledger: known.ledger, Term: o.Term, Unfinished: known.journal.StampOf, Backends: o.Backends.Names,
+		Volumes: func(backend string) (placement.Volumes, error) { return o.Backends.Volumes(backend) },
 	})
-	p.cleaner = removal.Cleaner{
-		Client: p.Client, ProvisionerName: p.Name, Cluster: p.Cluster, ClusterUID: p.ClusterUID, Namespace: p.Namespace,
-		RecordedBy: p.recordedBy, Nodes: p.Nodes, UseOf: p.useOf, Volumes: p.unrecordedVolumes,
+	cleaner := removal.Cleaner{
+		Client: o.Client, ProvisionerName: o.Name, Cluster: o.Cluster, ClusterUID: o.ClusterUID, Namespace: o.Namespace,
+		RecordedBy: known.recordedBy, Nodes: o.Nodes, UseOf: known.useOf,
+		Volumes: func(backend string) (removal.Unrecorded, cinder.Connector, error) {
+			return unrecordedVolumes(o.Backends, backend)
+		},
 	}
-	p.sources = copies.NewResolver(copies.Options{
-		Client: p.Client, Claims: p.Claims, IndexedClaims: p.IndexedClaims, PersistentVolumes: p.PersistentVolumes, Cluster: p.Cluster,
-		Snapshots: p.Snapshots, SnapshotClient: p.SnapshotClient, Name: p.Name,
+	sources := copies.NewResolver(copies.Options{
+		Client: o.Client, Claims: o.Claims, IndexedClaims: o.IndexedClaims, PersistentVolumes: o.PersistentVolumes, Cluster: o.Cluster,
+		Snapshots: o.Snapshots, SnapshotClient: o.SnapshotClient, Name: o.Name,
 	})
-	p.secrets = secrets.New(secrets.Options{
-		Client: p.Client, PersistentVolumes: p.PersistentVolumes, Namespace: p.Namespace, Cluster: p.Cluster, Logger: p.Logger,
-		MayBeUnrecorded: p.placement.MayBeUnrecorded, IsWanted: p.isWanted, ClaimsOfVolumes: p.claimsOfVolumes, MostAge: youngEnough,
+	keeper := secrets.New(secrets.Options{
+		Client: o.Client, PersistentVolumes: o.PersistentVolumes, Namespace: o.Namespace, Cluster: o.Cluster, Logger: o.Logger,
+		MayBeUnrecorded: placer.MayBeUnrecorded, IsWanted: known.isWanted, MostAge: youngEnough,
+		ClaimsOfVolumes: func(ctx context.Context) (map[types.UID]bool, error) { return claimsOfVolumes(ctx, o.Backends) },
 		RemoveOwn: func(ctx context.Context, pvName string) error {
-			if err := p.cleaner.RemoveSecret(ctx, pvName); !removal.IsKept(err) {
+			if err := cleaner.RemoveSecret(ctx, pvName); !removal.IsKept(err) {
 				return err
 			}
 			return nil
 		},
 	})
-	p.claimTurns = fairshare.New(options.Workers, p.ownTurns, p.parked.inviteClaim)
-	p.volumeTurns = fairshare.New(options.Workers, p.ownTurns, p.parked.inviteVolume)
-	p.followup = newFollowup(p, options.FollowupWorkers)
-	return p
+	known.secrets = keeper
+	rates, imports := newTenantRates(o.Policy), &imports{}
+	decider := &decider{
+		provisioner: o.Name, policy: o.Policy, sources: sources, placement: placer, client: o.Client, namespaces: o.Namespaces, classes: o.Classes,
+		labelsOfNode: o.LabelsOfNode, attributesClass: o.AttributesClass, logger: o.Logger,
+	}
+	times := newClaimTimes(decider, known.ledger, o.Metrics)
+	asked := newReschedules()
+	tasks := newTasks(o, over, known)
+	followup := newFollowup(&Followup{
+		identity: self, tasks: tasks, board: o.Board, policy: o.Policy, sources: sources, placement: placer,
+		parkedClaims: parkedClaims, parkedVolumes: parkedVolumes, claimTimes: times, rates: rates, cleaner: cleaner,
+		nodes: o.Nodes, client: o.Client, cachedClaims: o.Claims, recorder: o.Recorder,
+	})
+	orphans := newOrphans(&orphans{
+		identity: self, memory: known, cleaner: cleaner, placement: placer, backends: o.Backends, rates: rates, tasks: tasks, followup: followup,
+		parkedClaims: parkedClaims, imports: imports, client: o.Client, cachedPVs: o.PersistentVolumes, logger: o.Logger,
+		owners: []forgetter{parkedClaims, placer, asked, times, known.journal},
+	})
+	claims := &claims{
+		identity: self, decider: decider, memory: known, ending: over, tasks: tasks, parkedClaims: parkedClaims, reschedules: asked, claimTimes: times,
+		imports: imports, cachedClaims: o.Claims, cachedPVs: o.PersistentVolumes, recorder: o.Recorder,
+	}
+	wakeups := &wakeups{
+		board: o.Board, sources: sources, placement: placer, policy: o.Policy, backends: o.Backends, cachedClaims: o.Claims,
+		parkedClaims: parkedClaims, followup: followup, logger: o.Logger,
+	}
+	return &Provisioner{
+		attempts: &attempts{claims: claims, orphans: orphans, rates: rates, backends: o.Backends, mappers: o.Mappers, metrics: o.Metrics, tracer: o.Tracer},
+		deletions: &deletions{
+			identity: self, ending: over, parkedVolumes: parkedVolumes, tasks: tasks, journal: known.journal, secrets: keeper, placement: placer,
+			rates: rates, backends: o.Backends, nodes: o.Nodes, client: o.Client, cachedPVs: o.PersistentVolumes, metrics: o.Metrics, tracer: o.Tracer, logger: o.Logger,
+		},
+		orphans: orphans, wakeups: wakeups,
+		reports: &reports{
+			identity: self, parkedClaims: parkedClaims, parkedVolumes: parkedVolumes, tasks: tasks, imports: imports, journal: known.journal, ledger: known.ledger,
+			policy: o.Policy, cachedPVs: o.PersistentVolumes, metrics: o.Metrics,
+		},
+		followup: followup, rates: rates, imports: imports, limiter: limiter, ledger: known.ledger, placement: placer, sources: sources, cleaner: cleaner,
+	}
+}
+
+// Run does all work of the term that the library does not do, until the context ends, and
+// returns when none is under way.
+func (p *Provisioner) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	for _, run := range []func(context.Context){
+		p.followup.tasks.loop.Run, p.orphans.CountBackends, p.orphans.Sweep, p.wakeups.offerFreedRoom,
+		p.attempts.parkedClaims.loop.Run, p.deletions.parkedVolumes.loop.Run,
+	} {
+		group.Go(func() { run(ctx) })
+	}
+	group.Wait()
+}
+
+// Imports sets who gives claims volumes that exist at Cinder. Without it, nobody does.
+func (p *Provisioner) Imports(by Importer) { p.imports.Importer = by }
+
+// OnBehalfOf marks requests to Cinder as a tenant's, so that tenants take turns at a
+// backend and stay within their request rates.
+func (p *Provisioner) OnBehalfOf(ctx context.Context, tenant string) context.Context {
+	return p.rates.OnBehalfOf(ctx, tenant)
 }
 
 // Cleaner returns what removes the things that nothing needs, with the term's backends.
 func (p *Provisioner) Cleaner() removal.Cleaner { return p.cleaner }
-
-func (p *Provisioner) unrecordedVolumes(backend string) (removal.Unrecorded, cinder.Connector, error) {
-	volumes, err := p.Backends.Volumes(backend)
-	if err != nil {
-		return nil, cinder.Connector{}, err
-	}
-	connector, err := p.Backends.Connector(backend)
-	return volumes, connector, err
-}
 
 // Placement returns what places and counts the volumes of the term.
 func (p *Provisioner) Placement() *placement.Placer { return p.placement }
@@ -147,12 +195,33 @@ func (p *Provisioner) Limiter() *backoff.Limiter[string] { return p.limiter }
 // SupportsBlock reports that the program serves raw block claims.
 func (p *Provisioner) SupportsBlock(context.Context) bool { return true }
 
-func (p *Provisioner) stopping() bool {
+// Importer gives claims volumes that exist at Cinder.
+type Importer interface {
+	// Consider is called with each claim that is to get such a volume, and Left with each
+	// such volume whose claim is gone and that no PersistentVolume names.
+	Consider(claim *corev1.PersistentVolumeClaim)
+	Left(backend string, v cinder.Volume)
+	// Parked returns the claims whose imports wait.
+	Parked() *parking.Lot[*corev1.PersistentVolumeClaim]
+}
+
+// imports is the term's Importer, which is made after the hub; nil if nothing imports.
+type imports struct{ Importer }
+
+// ending tells whether the term ends.
+type ending struct {
+	term  context.Context
+	begun <-chan struct{}
+}
+
+// stopping reports whether the replica takes no new work, and leaves what waits to the
+// next leader.
+func (e *ending) stopping() bool {
 	select {
-	case <-p.Stopping:
+	case <-e.begun:
 		return true
 	default:
-		return p.Term.Err() != nil
+		return e.term.Err() != nil
 	}
 }
 
@@ -206,14 +275,6 @@ type Options struct {
 	// Board is where the term publishes what may unblock work. The hub subscribes first.
 	Board *parking.Board
 
-	// Import is called with each claim that is to get a volume that exists at Cinder,
-	// and LeftImport with each such volume whose claim is gone and that no
-	// PersistentVolume names. Both are nil if nothing imports.
-	Import     func(claim *corev1.PersistentVolumeClaim)
-	LeftImport func(backend string, v cinder.Volume)
-	// ParkedImports returns the claims whose imports wait; nil if nothing imports.
-	ParkedImports func() *parking.Lot[*corev1.PersistentVolumeClaim]
-
 	// Term ends with the lease. Undoing may continue until then.
 	Term context.Context
 	// Stopping is closed when the replica begins to hand over: it takes no new
@@ -233,14 +294,23 @@ type Options struct {
 // Volumes manages the volumes of one backend; *backends.Lifecycle implements it.
 type Volumes interface {
 	Connecting
+	Completing
 	Removing
 	Listing
 	Status
 }
 
-// Connecting creates volumes and brings them into use.
+// Connecting creates volumes for claims.
 type Connecting interface {
 	Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error)
+	// HasVolumeOf reports whether the claim has a volume.
+	HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error)
+	// KnowsNothingOf reports whether this term provably created nothing for the claim.
+	KnowsNothingOf(stamp stamps.Volume) bool
+}
+
+// Completing brings recorded volumes into use.
+type Completing interface {
 	Complete(ctx context.Context, target backends.Target, readOnly bool) error
 	// IsComplete reports whether Complete would do nothing, according to the term's
 	// listing.
@@ -249,10 +319,6 @@ type Connecting interface {
 	Rebind(ctx context.Context, target backends.Target, to stamps.Volume, own func(before stamps.Volume) map[string]string) (cinder.Volume, error)
 	// Mark notes on a volume that it was recorded, without bringing it into use.
 	Mark(ctx context.Context, target backends.Target) error
-	// HasVolumeOf reports whether the claim has a volume.
-	HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error)
-	// KnowsNothingOf reports whether this term provably created nothing for the claim.
-	KnowsNothingOf(stamp stamps.Volume) bool
 }
 
 // Removing removes volumes. Every removal needs a proof.
@@ -302,19 +368,6 @@ type Backends interface {
 	Mappings(name string) map[string]mapping.Mapping
 	// Names lists every configured backend.
 	Names() []string
-}
-
-// watch lets the liveness monitor notice if work on an object does not end.
-func (p *Provisioner) watch(ctx context.Context, format string, arguments ...any) (watched context.Context, end func()) {
-	task := p.Monitor.Begin(fmt.Sprintf(format, arguments...), p.MaxWorkTime)
-	return task.In(ctx), task.End
-}
-
-// WatchTurns watches the queues for workers until the context ends. If nobody has a
-// worker, somebody must get one.
-func (p *Provisioner) WatchTurns(ctx context.Context) {
-	go p.Monitor.Follow(ctx, "the queue of volumes to delete", p.MaxWorkTime, p.volumeTurns.Progress)
-	p.Monitor.Follow(ctx, "the queue of claims", p.MaxWorkTime, p.claimTurns.Progress)
 }
 
 // Nodes determines which nodes use a volume; *nodeuse.Tracker implements it.

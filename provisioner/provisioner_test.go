@@ -263,7 +263,7 @@ func TestHandingOverWritesNoErrors(t *testing.T) {
 	claim := f.claim(nil)
 	f.backends["gold"].err = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "cut"}
 	close(f.stop)
-	if f.ShouldProvision(t.Context(), claim) || f.ShouldDelete(t.Context(), nil) {
+	if f.admits(claim) || f.ShouldDelete(t.Context(), nil) {
 		t.Error("a replica that hands over takes new work")
 	}
 	if _, err := f.provision(claim); !isIgnored(err) {

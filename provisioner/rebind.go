@@ -38,29 +38,9 @@ const (
 	reasonGivenAway = "VolumeGivenAway"
 )
 
-// isRebound reports whether a PersistentVolume is bound to another claim than the one
-// that has its volume according to the record.
-func (p *Provisioner) isRebound(pv *corev1.PersistentVolume) bool {
-	ref := pv.Spec.ClaimRef
-	return objects.IsOurs(pv) && pv.Annotations[objects.AnnotationProvisionedBy] == p.Name &&
-		pv.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID != objects.HolderOf(pv)
-}
-
-// contradicts reports whether a volume's stamp names another holder than the record of the
-// PersistentVolume that is bound to that holder: a rebind was interrupted after the stamp,
-// and the PersistentVolume was given back.
-func (p *Provisioner) contradicts(pv *corev1.PersistentVolume, v cinder.Volume) bool {
-	ref := pv.Spec.ClaimRef
-	if !p.isMine(pv) || pv.Annotations[objects.AnnotationVolume] != v.ID || pv.Status.Phase != corev1.VolumeBound || ref == nil {
-		return false
-	}
-	target := stamps.Volume{Cluster: p.Cluster, ClaimUID: string(objects.MadeFor(pv)), PV: pv.Name}
-	return target.Owns(v) && ref.UID == objects.HolderOf(pv) && stamps.Of(v).Holder() != string(ref.UID)
-}
-
 // rebinding is one attempt to record that another claim has a volume.
 type rebinding struct {
-	p      *Provisioner
+	*Followup
 	pv     *corev1.PersistentVolume
 	claim  *corev1.PersistentVolumeClaim
 	origin objects.Origin
@@ -79,8 +59,8 @@ type rebinding struct {
 // stays, so every operation works at any moment in between, and an attempt that was
 // interrupted is simply made again.
 func (f *Followup) rebind(ctx context.Context, name string, misstamped bool) error {
-	r := &rebinding{p: f.provisioner, misstamped: misstamped}
-	cached, err := f.provisioner.PersistentVolumes.Get(name)
+	r := &rebinding{Followup: f, misstamped: misstamped}
+	cached, err := f.cachedPVs.Get(name)
 	if apierrors.IsNotFound(err) || err == nil && !r.isWanted(cached) {
 		return nil
 	}
@@ -92,7 +72,7 @@ func (f *Followup) rebind(ctx context.Context, name string, misstamped bool) err
 		return err
 	}
 	if r.origin, err = objects.OriginOf(r.pv); err == nil {
-		err = r.p.mayDelete(r.pv, r.origin)
+		err = r.mayDelete(r.pv, r.origin, r.cachedPVs)
 	}
 	if err != nil {
 		return r.refuse(err.Error() + "; or, if the volume is to stay with this claim as it is, import it under another PersistentVolume: see standalone-cinder volume import")
@@ -116,13 +96,13 @@ func (f *Followup) rebind(ctx context.Context, name string, misstamped bool) err
 
 func (r *rebinding) isWanted(pv *corev1.PersistentVolume) bool {
 	ref := pv.Spec.ClaimRef
-	return r.p.isRebound(pv) || r.misstamped && r.p.isMine(pv) && pv.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID == objects.HolderOf(pv)
+	return r.isRebound(pv) || r.misstamped && r.isMine(pv) && pv.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID == objects.HolderOf(pv)
 }
 
 // read reads both objects from the API server, and reports whether they are bound to
 // each other. If they are not, nothing happens until one of them changes.
 func (r *rebinding) read(ctx context.Context, cached *corev1.PersistentVolume) (bound bool, err error) {
-	r.pv, err = r.p.Client.CoreV1().PersistentVolumes().Get(ctx, cached.Name, metav1.GetOptions{})
+	r.pv, err = r.client.CoreV1().PersistentVolumes().Get(ctx, cached.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && (r.pv.UID != cached.UID || !r.isWanted(r.pv)) {
 		return false, nil
 	}
@@ -130,7 +110,7 @@ func (r *rebinding) read(ctx context.Context, cached *corev1.PersistentVolume) (
 		return false, fmt.Errorf("cannot read PersistentVolume %s: %w", cached.Name, err)
 	}
 	ref := r.pv.Spec.ClaimRef
-	r.claim, err = r.p.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	r.claim, err = r.client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && (r.claim.UID != ref.UID || r.claim.Spec.VolumeName != r.pv.Name) {
 		return false, nil
 	}
@@ -143,12 +123,12 @@ func (r *rebinding) read(ctx context.Context, cached *corev1.PersistentVolume) (
 // decide asks the policy for whom the volume counts from now on. The labels of the
 // namespace may determine that, so they are read from the API server.
 func (r *rebinding) decide(ctx context.Context) (policy.Decision, error) {
-	namespace, err := r.p.Client.CoreV1().Namespaces().Get(ctx, r.claim.Namespace, metav1.GetOptions{})
+	namespace, err := r.client.CoreV1().Namespaces().Get(ctx, r.claim.Namespace, metav1.GetOptions{})
 	if err != nil {
 		return policy.Decision{}, fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", r.claim.Namespace, err)
 	}
 	request := objects.RequestToHold(r.claim.Namespace, r.claim.Name, namespace.Labels, r.pv)
-	return r.p.Policy().DecideHolder(request, r.origin.Backend), nil
+	return r.policy().DecideHolder(request, r.origin.Backend), nil
 }
 
 // deny reports that the policy does not grant the claim the volume, which still counts
@@ -174,7 +154,7 @@ func (r *rebinding) refuse(message string) error {
 // follows by itself.
 func (r *rebinding) fail(err error) {
 	var failed *cinder.Error
-	if !errors.As(err, &failed) || r.p.stopping() {
+	if !errors.As(err, &failed) || r.stopping() {
 		return
 	}
 	r.report(corev1.EventTypeWarning, reasonRebindFailed,
@@ -185,19 +165,19 @@ func (r *rebinding) fail(err error) {
 // report writes events on the PersistentVolume and on the claim, if they are news. The
 // claim's author must not learn whose the volume was.
 func (r *rebinding) report(eventType, reason, onPV, onClaim string) {
-	if r.p.parked.volumes.IsNews(r.pv.UID, reason, onPV, isVolatile(reason)) {
-		r.p.Recorder.Event(r.pv, eventType, reason, onPV)
-		r.p.Recorder.Event(r.claim, eventType, reason, onClaim)
+	if r.parkedVolumes.lot.IsNews(r.pv.UID, reason, onPV, isVolatile(reason)) {
+		r.recorder.Event(r.pv, eventType, reason, onPV)
+		r.recorder.Event(r.claim, eventType, reason, onClaim)
 	}
 }
 
 // restamp stamps the volume for the claim.
 func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error {
-	volumes, err := r.p.Backends.Volumes(r.origin.Backend)
+	volumes, err := r.backends.Volumes(r.origin.Backend)
 	if err != nil {
 		return err
 	}
-	target := r.p.targetOf(r.pv, r.origin)
+	target := r.targetOf(r.pv, r.origin)
 	released := false
 	target.Permit = func(ctx context.Context, v cinder.Volume) error {
 		if released {
@@ -208,8 +188,8 @@ func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error
 		released = err == nil
 		return err
 	}
-	rebound, err := volumes.Rebind(r.p.OnBehalfOf(ctx, decision.Tenant), target, stamps.Volume{
-		Cluster: r.p.Cluster, ClusterUID: r.p.ClusterUID, Namespace: r.claim.Namespace, Claim: r.claim.Name,
+	rebound, err := volumes.Rebind(r.rates.OnBehalfOf(ctx, decision.Tenant), target, stamps.Volume{
+		Cluster: r.cluster, ClusterUID: r.clusterUID, Namespace: r.claim.Namespace, Claim: r.claim.Name,
 		ClaimUID: r.origin.ClaimUID, PV: r.pv.Name, ReboundTo: string(r.claim.UID), Tenant: decision.Tenant, StorageClass: r.pv.Spec.StorageClassName,
 	}, func(before stamps.Volume) map[string]string {
 		return r.metadata(cmp.Or(before.Tenant, r.origin.Tenant), decision.Tenant)
@@ -231,12 +211,12 @@ func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error
 // interrupted rebind has stamped the volume for a tenant that the record never named.
 func (r *rebinding) metadata(earlier, tenant string) map[string]string {
 	own := map[string]string{}
-	if before, ok := r.p.Policy().Tenant(earlier); ok && tenant != before.Name {
+	if before, ok := r.policy().Tenant(earlier); ok && tenant != before.Name {
 		for key := range before.Metadata {
 			own[key] = ""
 		}
 	}
-	if now, ok := r.p.Policy().Tenant(tenant); ok {
+	if now, ok := r.policy().Tenant(tenant); ok {
 		maps.Copy(own, now.Metadata)
 	}
 	return own
@@ -248,7 +228,7 @@ func (r *rebinding) isReleased(ctx context.Context) error {
 	if r.before.Claim == "" || r.before.Namespace == "" {
 		return nil // an older stamp, which does not name it
 	}
-	earlier, err := objects.ClaimOf(ctx, r.p.Client, r.before)
+	earlier, err := objects.ClaimOf(ctx, r.client, r.before)
 	if err != nil || earlier == nil || earlier.UID == r.claim.UID || earlier.Spec.VolumeName != r.pv.Name || earlier.Status.Phase == corev1.ClaimLost {
 		return err
 	}
@@ -259,20 +239,20 @@ func (r *rebinding) isReleased(ctx context.Context) error {
 // records the size: if the earlier claim lost the PersistentVolume while its volume grew,
 // nobody else does.
 func (r *rebinding) save(ctx context.Context, decision policy.Decision) error {
-	saved, err := objects.Rebind(ctx, r.p.Client, r.pv, r.sizeGiB, map[string]string{
-		objects.AnnotationReboundTo: string(r.claim.UID), objects.AnnotationTenant: decision.Tenant, objects.AnnotationRule: decision.Rule, objects.AnnotationRevision: r.p.Policy().Revision(),
+	saved, err := objects.Rebind(ctx, r.client, r.pv, r.sizeGiB, map[string]string{
+		objects.AnnotationReboundTo: string(r.claim.UID), objects.AnnotationTenant: decision.Tenant, objects.AnnotationRule: decision.Rule, objects.AnnotationRevision: r.policy().Revision(),
 	})
 	if err != nil {
 		return err
 	}
-	r.p.countRecorded(saved)
+	r.countRecorded(saved)
 	over := r.overQuota(decision)
 	now := fmt.Sprintf("tenant %s, rule %s: claim %s/%s has volume %s of backend %s now%s", decision.Tenant, decision.Rule, r.claim.Namespace, r.claim.Name, r.origin.VolumeID, r.origin.Backend, over)
 	r.report(corev1.EventTypeNormal, reasonRebound, now+r.earlier(), now)
-	r.p.Logger.Info("Rebound a volume", "tenant", decision.Tenant, "claim", requestids.ClaimOf(saved), "claimUID", r.claim.UID, "persistentVolume", saved.Name,
+	r.logger.Info("Rebound a volume", "tenant", decision.Tenant, "claim", requestids.ClaimOf(saved), "claimUID", r.claim.UID, "persistentVolume", saved.Name,
 		"backend", r.origin.Backend, "volume", r.origin.VolumeID, "sizeGiB", requestids.SizeOf(saved), "requestID", r.requests.OfStamp(), "tenantBefore", r.origin.Tenant, "claimBefore", strings.Trim(r.before.Namespace+"/"+r.before.Claim, "/"))
 	// Whatever was denied because the volume counted for another tenant comes back.
-	r.p.Reconsider(r.claim.Namespace)
+	r.board.Publish(parking.Trigger{Kind: parking.Namespace, Name: r.claim.Namespace})
 	return nil
 }
 
@@ -288,7 +268,7 @@ func (r *rebinding) earlier() string {
 func (r *rebinding) overQuota(decision policy.Decision) string {
 	var text strings.Builder
 	for _, scope := range decision.Quotas {
-		for _, limit := range scope.Exceeded(r.p.ledger.Usage(scope.Kind, scope.Name)) {
+		for _, limit := range scope.Exceeded(r.ledger.Usage(scope.Kind, scope.Name)) {
 			fmt.Fprintf(&text, "; %s uses %d of %d %s (%s)", scope.Subject(), limit.Used, limit.Limit, limit.Unit, limit.Path)
 		}
 	}
@@ -303,20 +283,6 @@ type waitError struct {
 
 func (e *waitError) Error() string { return e.message }
 
-// denyGivenAway denies a claim whose own volume another claim has: a volume never comes
-// back to the claim that it was made for. It reports whether that is so.
-func (p *Provisioner) denyGivenAway(claim *corev1.PersistentVolumeClaim, since parking.Moment) (denied bool) {
-	position, _ := p.ledger.PositionOf(claim.UID)
-	if pv, err := p.PersistentVolumes.Get(objects.PVNameOf(claim)); err == nil && p.isMine(pv) && pv.Spec.ClaimRef != nil {
-		other := pv.Spec.ClaimRef.UID
-		position.Rebound = position.Rebound || other != "" && other != claim.UID
-	}
-	if position.Rebound {
-		p.deny(claim, placement.Denial{Reason: reasonGivenAway, Message: "the volume that was made for this claim has been given to another claim; delete this claim, and create a new one if you need a volume"}, since)
-	}
-	return position.Rebound
-}
-
 // rebindOf returns the follow-up for a PersistentVolume that is bound to another claim.
 func rebindOf(pvName string) task { return unique.Make(followup{kind: rebind, pv: pvName}) }
 
@@ -329,7 +295,7 @@ func misstampedOf(pvName, volume string) task {
 // holderChanged queues the PersistentVolume that a claim names, if it is bound to another
 // claim than its record says: the claim was bound to it, or has lost it.
 func (f *Followup) holderChanged(claim *corev1.PersistentVolumeClaim) {
-	if pv, err := f.provisioner.PersistentVolumes.Get(claim.Spec.VolumeName); err == nil && f.provisioner.isRebound(pv) {
+	if pv, err := f.cachedPVs.Get(claim.Spec.VolumeName); err == nil && f.isRebound(pv) {
 		f.loop.Queue.Add(rebindOf(pv.Name))
 	}
 }

@@ -32,9 +32,8 @@ const rebindPolicy = testPolicy + `
 
 type rebindBench struct {
 	*fixture
-	followup *Followup
-	gold     *fakeVolumes
-	pv       *corev1.PersistentVolume
+	gold *fakeVolumes
+	pv   *corev1.PersistentVolume
 }
 
 // newRebindBench has a volume that was made for claim data of tenant a, whose
@@ -62,7 +61,7 @@ func newRebindBench(t *testing.T) *rebindBench {
 	followup.VolumeSeen(pv)
 	f.forgetClaim(first)
 	f.newEvents()
-	b := &rebindBench{fixture: f, followup: followup, gold: gold, pv: pv}
+	b := &rebindBench{fixture: f, gold: gold, pv: pv}
 	b.give("team-b", "moved", "uid-2")
 	return b
 }
@@ -330,8 +329,8 @@ func TestAVolumeNeverComesBackToTheClaimThatItWasMadeFor(t *testing.T) {
 	denied := func(when string) {
 		t.Helper()
 		b.newEvents()
-		b.parked.claims.Forget(first.UID)
-		if b.ShouldProvision(t.Context(), first) {
+		b.parkedClaims.lot.Forget(first.UID)
+		if b.admits(first) {
 			t.Errorf("%s: the claim is admitted", when)
 		}
 		if events := b.newEvents(); len(events) != 1 || events[0] != want {
@@ -347,7 +346,7 @@ func TestAVolumeNeverComesBackToTheClaimThatItWasMadeFor(t *testing.T) {
 	denied("kept without a PersistentVolume")
 
 	// The next leader knows only the stamp, and not before the first listing.
-	b.forgetUsage()
+	b.newTerm(nil)
 	b.placement.Recount("gold")
 	b.placement.Recount("silver")
 	b.gold.calls = nil
@@ -445,7 +444,7 @@ func TestAVolumeGivenBackAfterAnInterruptedRebindIsStampedForItsClaim(t *testing
 	b.must(b.client.CoreV1().PersistentVolumeClaims("team-b").Delete(t.Context(), "moved", metav1.DeleteOptions{}))
 	b.give("team-a", "again", "uid-1") // the claim of the record
 	b.newEvents()
-	b.forgetUsage()
+	b.newTerm(nil)
 	b.live()
 	b.count()
 	for range 2 { // the second listing finds nothing more to do

@@ -6,7 +6,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/journal"
@@ -14,8 +16,22 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
+// reports says what the term does, and what waits for it.
+type reports struct {
+	identity
+	parkedClaims  *parkedClaims
+	parkedVolumes *parkedVolumes
+	tasks         *tasks
+	imports       *imports
+	journal       *journal.Journal
+	ledger        *ledger.Ledger
+	policy        func() *policy.Policy
+	cachedPVs     corelisters.PersistentVolumeLister
+	metrics       *Metrics
+}
+
 // Census returns what counts against the quotas.
-func (p *Provisioner) Census() ledger.Census { return p.ledger.Census() }
+func (r *reports) Census() ledger.Census { return r.ledger.Census() }
 
 // Selected selects the claims that a report is about; the zero value selects all.
 type Selected struct {
@@ -29,13 +45,13 @@ func (s Selected) includes(namespace, claim string) bool {
 }
 
 // ReportClaims takes one snapshot of each owner, so the parts may be moments apart.
-func (p *Provisioner) ReportClaims(selected Selected) statusreport.Claims {
+func (r *reports) ReportClaims(selected Selected) statusreport.Claims {
 	var parked []parking.Parked[*corev1.PersistentVolumeClaim]
-	for _, lot := range p.waiting() {
+	for _, lot := range r.waiting() {
 		parked = append(parked, lot.List()...)
 	}
-	unfinished := p.journal.Unfinished()
-	working := p.claimTurns.Working()
+	unfinished := r.journal.Unfinished()
+	working := r.parkedClaims.loop.Turns.Working()
 
 	pending := make([]statusreport.Pending, 0, len(parked))
 	waits := make(map[types.UID]bool, len(parked))
@@ -50,16 +66,16 @@ func (p *Provisioner) ReportClaims(selected Selected) statusreport.Claims {
 		}
 	}
 	return statusreport.Claims{
-		InFlight: p.steps(selected, unfinished, working, waits),
+		InFlight: r.steps(selected, unfinished, working, waits),
 		Waiting:  statusreport.NewWaiting(pending, selected.Limit),
 	}
 }
 
 // ReportDeletions does for released PersistentVolumes what ReportClaims does for
 // claims.
-func (p *Provisioner) ReportDeletions(selected Selected) statusreport.Deletions {
+func (r *reports) ReportDeletions(selected Selected) statusreport.Deletions {
 	var pending []statusreport.Pending
-	for _, one := range p.parked.volumes.List() {
+	for _, one := range r.parkedVolumes.lot.List() {
 		pv := one.Object
 		claim := corev1.ObjectReference{}
 		if pv.Spec.ClaimRef != nil {
@@ -72,7 +88,7 @@ func (p *Provisioner) ReportDeletions(selected Selected) statusreport.Deletions 
 			pending = append(pending, entry)
 		}
 	}
-	return statusreport.Deletions{InProgress: len(p.volumeTurns.Working()), Waiting: statusreport.NewWaiting(pending, selected.Limit)}
+	return statusreport.Deletions{InProgress: len(r.parkedVolumes.loop.Turns.Working()), Waiting: statusreport.NewWaiting(pending, selected.Limit)}
 }
 
 func pendingOf(state parking.Reason, reason, message string, since, created time.Time) statusreport.Pending {
@@ -87,7 +103,7 @@ func pendingOf(state parking.Reason, reason, message string, since, created time
 
 // steps counts the claims that are being worked on. In a selection, it counts only
 // those whose namespaces the journal knows.
-func (p *Provisioner) steps(selected Selected, unfinished map[types.UID]journal.Beginning, working []types.UID, waits map[types.UID]bool) []statusreport.Step {
+func (r *reports) steps(selected Selected, unfinished map[types.UID]journal.Beginning, working []string, waits map[types.UID]bool) []statusreport.Step {
 	var choosing, connecting, saving stepCount
 	for claim, begun := range unfinished {
 		switch {
@@ -103,11 +119,11 @@ func (p *Provisioner) steps(selected Selected, unfinished map[types.UID]journal.
 		return known
 	}
 	for _, claim := range working {
-		if _, begun := unfinished[claim]; !begun {
+		if _, begun := unfinished[types.UID(claim)]; !begun {
 			choosing.count++
 		}
 	}
-	tasks := p.followup.tasks()
+	tasks := r.tasks.count()
 	return slices.Concat([]statusreport.Step{choosing.as(statusreport.Choosing)}, known, []statusreport.Step{
 		{Step: statusreport.Queued, Count: tasks.queued},
 		{Step: statusreport.Completing, Count: tasks.completing},
@@ -133,24 +149,4 @@ func (s *stepCount) as(name statusreport.StepName) statusreport.Step {
 		step.OldestSeconds = time.Since(s.oldest).Round(time.Millisecond).Seconds()
 	}
 	return step
-}
-
-// followupTasks counts tasks. A task that failed and will be retried counts as being
-// done.
-type followupTasks struct{ queued, completing, undoing int }
-
-func (f *Followup) tasks() followupTasks {
-	tasks := followupTasks{queued: f.loop.Queue.Len()}
-	present := map[task]bool{}
-	for _, item := range slices.Concat(f.loop.Turns.Working(), f.loop.Awaiting()) {
-		present[item] = true
-	}
-	for item := range present {
-		if kind := item.Value().kind; kind == completion || kind == mark {
-			tasks.completing++
-		} else {
-			tasks.undoing++
-		}
-	}
-	return tasks
 }

@@ -43,14 +43,14 @@ func TestReportFollowsAClaim(t *testing.T) {
 	}
 	f.limit("0")
 	claim := f.claim(nil)
-	f.ShouldProvision(t.Context(), claim)
+	f.admits(claim)
 	denied := pending()
 	if denied.State != "denied" || denied.Reason != "QuotaExceeded" || !strings.HasPrefix(denied.Message, "tenant a would use 1 of 0 volumes") || denied.Namespace != "team-a" || denied.Name != "data" || denied.Since.IsZero() {
 		t.Errorf("%+v", denied)
 	}
 
 	f.limit("5")
-	f.ShouldProvision(t.Context(), claim)
+	f.admits(claim)
 	gold.err = &cinder.Error{Kind: cinder.KindInvalid, Backend: "gold", Message: "no such type"}
 	gold.onCall = func() {
 		report := f.ReportClaims(all)
@@ -130,8 +130,8 @@ func TestReportOfManyIsShort(t *testing.T) {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 			Namespace: fmt.Sprint("team-", i%7), Name: fmt.Sprint("data-", i), UID: types.UID(fmt.Sprint(i)), CreationTimestamp: metav1.NewTime(now.Add(-time.Duration(i) * time.Second)),
 		}}
-		f.parked.claims.IsNews(claim.UID, "QuotaExceeded", "full", true)
-		f.parked.claims.Park(claim, parking.Denied, nil)
+		f.parkedClaims.lot.IsNews(claim.UID, "QuotaExceeded", "full", true)
+		f.parkedClaims.lot.Park(claim, parking.Denied)
 		f.journal.Begin(claim.UID, journal.Beginning{Backend: "gold", Stamp: stamps.Volume{Namespace: claim.Namespace, Claim: claim.Name}})
 	}
 	report := f.ReportClaims(Selected{Limit: 10})

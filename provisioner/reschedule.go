@@ -18,7 +18,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
 // The scheduler selects the node of a claim's pod before the volume is made, and looks
@@ -90,8 +89,8 @@ func (r *reschedules) of(claim types.UID) *reschedule {
 	return known
 }
 
-// forget drops a claim that no longer needs a node.
-func (r *reschedules) forget(claim types.UID) {
+// Forget drops a claim that no longer needs a node.
+func (r *reschedules) Forget(claim types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if known := r.claims[claim]; known != nil && known.timer != nil {
@@ -118,38 +117,38 @@ func lacksNode(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClas
 
 // awaitNode lets a claim wait for the scheduler alone. Meanwhile it takes neither room
 // nor a worker from others.
-func (p *Provisioner) awaitNode(claim types.UID) {
-	p.parked.claims.Take(claim)
-	if _, begun := p.journal.Beginning(claim); !begun {
-		p.placement.GiveBack(claim)
+func (c *claims) awaitNode(claim types.UID) {
+	c.parkedClaims.lot.Take(claim)
+	c.parkedClaims.loop.Leave(string(claim))
+	if _, begun := c.journal.Beginning(claim); !begun {
+		c.placement.GiveBack(claim)
 	}
-	p.claimTurns.Leave(claim)
 }
 
 // onAnyNode decides as if the scheduler had not selected a node yet, and reports
 // whether another node helps: one that reaches a location that has not failed and that
 // the selected node does not reach.
-func (p *Provisioner) onAnyNode(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (decision ledger.Decided, helps bool) {
+func (c *claims) onAnyNode(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (decision ledger.Decided, helps bool) {
 	if nodeOf(claim, class) == "" {
 		return ledger.Decided{}, false
 	}
-	by := p.askerOf(claim)
-	reached := p.placement.Untried(claim.UID, p.decide(claim, class, by))
+	by := c.askerOf(claim)
+	reached := c.placement.Untried(claim.UID, c.decide(claim, class, by))
 	unscheduled := claim.DeepCopy()
 	delete(unscheduled.Annotations, admission.SelectedNodeAnnotation)
 	delete(unscheduled.Annotations, admission.AlphaSelectedNodeAnnotation)
-	decision = p.decide(unscheduled, class, by)
-	return decision, slices.ContainsFunc(p.placement.Untried(claim.UID, decision), func(at policy.Location) bool {
+	decision = c.decide(unscheduled, class, by)
+	return decision, slices.ContainsFunc(c.placement.Untried(claim.UID, decision), func(at policy.Location) bool {
 		return !slices.Contains(reached, at)
 	})
 }
 
 // hasNothing reports whether the claim provably has no volume and none is being made,
 // by the same proof that lets a claim go to another backend.
-func (p *Provisioner) hasNothing(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
-	stamp := p.stampOf(claim.UID, d.Tenant)
-	return !p.mayHaveVolume(claim.UID) && !slices.ContainsFunc(p.placement.RuleBackends(d), func(name string) bool {
-		return p.placement.MayHaveVolume(claim, name, stamp)
+func (c *claims) hasNothing(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
+	stamp := c.stampOf(claim.UID, d.Tenant)
+	return !c.mayHaveVolume(claim.UID) && !slices.ContainsFunc(c.placement.RuleBackends(d), func(name string) bool {
+		return c.placement.MayHaveVolume(claim, name, stamp)
 	})
 }
 
@@ -159,31 +158,31 @@ func (p *Provisioner) hasNothing(claim *corev1.PersistentVolumeClaim, d ledger.D
 // The patch applies only to the version of the claim that the decision is about, and
 // removes one annotation. The library would update the whole claim, of which the cache
 // holds only a part.
-func (p *Provisioner) reschedule(ctx context.Context, decided *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, why string) (asked bool) {
-	claim, err := p.Claims.PersistentVolumeClaims(decided.Namespace).Get(decided.Name)
+func (c *claims) reschedule(ctx context.Context, decided *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, why string) (asked bool) {
+	claim, err := c.cachedClaims.PersistentVolumeClaims(decided.Namespace).Get(decided.Name)
 	if err != nil || claim.UID != decided.UID || nodeOf(claim, class) != nodeOf(decided, class) {
 		return false
 	}
-	decision, helps := p.onAnyNode(claim, class)
-	if !helps || !p.reschedules.mayAsk(claim.UID) {
+	decision, helps := c.onAnyNode(claim, class)
+	if !helps || !c.reschedules.mayAsk(claim.UID) {
 		return false
 	}
-	if !p.hasNothing(claim, decision) {
-		p.reschedules.pauseAfter(claim.UID)
+	if !c.hasNothing(claim, decision) {
+		c.reschedules.pauseAfter(claim.UID)
 		return false
 	}
-	err = removeSelectedNode(ctx, p.Client, claim)
+	err = removeSelectedNode(ctx, c.client, claim)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		// The claim has changed, so it comes back anyway.
 		return false
 	}
-	p.reschedules.pauseAfter(claim.UID)
+	c.reschedules.pauseAfter(claim.UID)
 	if err != nil {
-		p.Logger.Warn("Cannot ask the scheduler for another node", "claim", claim.Namespace+"/"+claim.Name, "error", err)
+		c.logger.Warn("Cannot ask the scheduler for another node", "claim", claim.Namespace+"/"+claim.Name, "error", err)
 		return false
 	}
-	p.awaitNode(claim.UID)
-	p.Recorder.Eventf(claim, corev1.EventTypeWarning, "RescheduleRequested", "asked the scheduler to select a node other than %s: %s", nodeOf(claim, class), why)
+	c.awaitNode(claim.UID)
+	c.recorder.Eventf(claim, corev1.EventTypeWarning, "RescheduleRequested", "asked the scheduler to select a node other than %s: %s", nodeOf(claim, class), why)
 	return true
 }
 
@@ -201,15 +200,15 @@ func removeSelectedNode(ctx context.Context, client kubernetes.Interface, claim 
 // denyOnNode denies a claim that the policy does not admit, unless it can ask the
 // scheduler for another node. If asking must wait, the claim comes back when the pause
 // is over.
-func (p *Provisioner) denyOnNode(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, denied placement.Denial, since parking.Moment) {
-	if p.reschedule(ctx, claim, class, denied.Message) {
+func (c *claims) denyOnNode(ctx context.Context, turn *turn, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, denied placement.Denial) {
+	if c.reschedule(ctx, claim, class, denied.Message) {
 		return
 	}
-	p.deny(claim, denied, since)
-	if _, helps := p.onAnyNode(claim, class); helps {
-		p.reschedules.atEnd(claim.UID, func() {
-			if !p.stopping() {
-				p.parked.reconsider(claim)
+	c.deny(turn, claim, denied)
+	if _, helps := c.onAnyNode(claim, class); helps {
+		c.reschedules.atEnd(claim.UID, func() {
+			if !c.stopping() {
+				c.parkedClaims.reconsider(claim.UID)
 			}
 		})
 	}

@@ -49,9 +49,6 @@ const (
 
 func TestSchedulerIsAskedForAnotherNodeThanAnUnreachedOne(t *testing.T) {
 	for name, act := range map[string]func(*delayed, *corev1.PersistentVolumeClaim) bool{
-		"at admission": func(d *delayed, claim *corev1.PersistentVolumeClaim) bool {
-			return !d.ShouldProvision(d.t.Context(), claim)
-		},
 		"by an attempt": func(d *delayed, claim *corev1.PersistentVolumeClaim) bool {
 			_, err := d.provision(claim)
 			return isIgnored(err)
@@ -67,7 +64,7 @@ func TestSchedulerIsAskedForAnotherNodeThanAnUnreachedOne(t *testing.T) {
 				t.Errorf("patches %s\nwant %s", got, removesTheNode)
 			}
 			d.wantEvent(asksForAnother)
-			if parked := d.parked.claims.List(); len(parked) > 0 {
+			if parked := d.parkedClaims.lot.List(); len(parked) > 0 {
 				t.Errorf("the claim waits for more than the scheduler: %+v", parked)
 			}
 			if _, counts := d.ledger.PositionOf(claim.UID); counts {
@@ -110,14 +107,14 @@ func TestNodeIsKept(t *testing.T) {
 			d := newDelayed(t)
 			claim := d.onNode("node-c")
 			change(d, claim)
-			if d.ShouldProvision(t.Context(), claim) {
+			if d.admits(claim) {
 				t.Error("the claim is provisioned")
 			}
 			if len(d.asked) > 0 {
 				t.Errorf("patches %s", d.asked)
 			}
-			if events := d.newEvents(); len(events) != 1 || strings.Contains(events[0], "RescheduleRequested") {
-				t.Errorf("events %q, want one of a denial", events)
+			if events := d.newEvents(); len(events) > 1 || strings.Contains(strings.Join(events, ""), "RescheduleRequested") {
+				t.Errorf("events %q, want at most one of a denial", events)
 			}
 		})
 	}
@@ -135,13 +132,12 @@ func TestVolumeIsUndoneBeforeTheSchedulerIsAsked(t *testing.T) {
 	}
 	d.newEvents()
 	claim = d.onNode("node-c")
-	if !d.ShouldProvision(t.Context(), claim) {
-		t.Fatal("what was begun is not undone")
-	}
-	if len(d.asked) > 0 {
-		t.Errorf("before the volume was undone: %s", d.asked)
-	}
 	d.backends["gold"].err = nil
+	d.backends["gold"].onCall = func() {
+		if len(d.asked) > 0 {
+			t.Errorf("before the volume was undone: %s", d.asked)
+		}
+	}
 	if _, err := d.provision(claim); !isIgnored(err) {
 		t.Errorf("error %v", err)
 	}
@@ -160,7 +156,7 @@ func TestSchedulerIsAskedLessAndLessOften(t *testing.T) {
 		var at []string
 		for range 1000 {
 			before := len(d.asked)
-			if d.ShouldProvision(t.Context(), claim) {
+			if d.admits(claim) {
 				t.Fatal("the claim is provisioned")
 			}
 			if len(d.asked) > before {
@@ -175,7 +171,7 @@ func TestSchedulerIsAskedLessAndLessOften(t *testing.T) {
 		// Another claim of the same name starts over.
 		d.must(d.claimGone(t.Context(), claim.UID))
 		d.asked = nil
-		d.ShouldProvision(t.Context(), claim)
+		d.admits(claim)
 		if len(d.asked) != 1 {
 			t.Error("what is gone is remembered")
 		}
@@ -189,7 +185,7 @@ func TestDeniedClaimComesBackForAnotherNode(t *testing.T) {
 		ask    func(*delayed, *corev1.PersistentVolumeClaim)
 	}{
 		"after the pause": {
-			change: func(d *delayed, claim *corev1.PersistentVolumeClaim) { d.ShouldProvision(d.t.Context(), claim) },
+			change: func(d *delayed, claim *corev1.PersistentVolumeClaim) { d.admits(claim) },
 			ask:    func(*delayed, *corev1.PersistentVolumeClaim) {},
 		},
 		"after the backend was listed": {
@@ -219,7 +215,7 @@ func TestDeniedClaimComesBackForAnotherNode(t *testing.T) {
 				c.change(d, claim)
 				d.newEvents()
 				for range 2 {
-					if d.ShouldProvision(t.Context(), claim) {
+					if d.admits(claim) {
 						t.Fatal("the claim is provisioned")
 					}
 				}
@@ -232,7 +228,7 @@ func TestDeniedClaimComesBackForAnotherNode(t *testing.T) {
 				time.Sleep(2 * time.Second)
 				synctest.Wait()
 				d.wantRequeued("data")
-				if d.ShouldProvision(t.Context(), claim) {
+				if d.admits(claim) {
 					t.Fatal("the claim is provisioned")
 				}
 				if got := strings.Join(d.asked, "\n"); got != removesTheNode {
@@ -296,8 +292,8 @@ func TestSchedulerIsAskedForANodeOfAnotherZone(t *testing.T) {
 				// It selects a node of the other zone, which has room.
 				d.asked = nil
 				time.Sleep(firstReschedulePause)
-				if _, err := d.untilItWaits(claim); !isIgnored(err) || len(d.asked) != 1 || len(d.parked.claims.List()) > 0 {
-					t.Errorf("error %v, %d patches, parked %v", err, len(d.asked), d.parked.claims.List())
+				if _, err := d.untilItWaits(claim); !isIgnored(err) || len(d.asked) != 1 || len(d.parkedClaims.lot.List()) > 0 {
+					t.Errorf("error %v, %d patches, parked %v", err, len(d.asked), d.parkedClaims.lot.List())
 				}
 				_, err = d.untilItWaits(d.onNode("node-a"))
 				d.must(err)
@@ -324,11 +320,15 @@ func TestFullZonesOfBothNodesAreTriedAgain(t *testing.T) {
 // not provision it.
 func TestClaimWithoutANodeTakesNothing(t *testing.T) {
 	for name, before := range map[string]func(*delayed){
-		"the scheduler was asked for another one": func(d *delayed) { d.ShouldProvision(d.t.Context(), d.onNode("node-c")) },
-		"it had a turn": func(d *delayed) { d.ShouldProvision(d.t.Context(), d.onNode("node-a")) },
+		"the scheduler was asked for another one": func(d *delayed) { d.admits(d.onNode("node-c")) },
+		"it was invited to its turn": func(d *delayed) {
+			free := d.occupy()
+			d.admits(d.onNode("node-a"))
+			free()
+		},
 		"it was denied": func(d *delayed) {
 			d.limit("0")
-			d.ShouldProvision(d.t.Context(), d.onNode("node-a"))
+			d.admits(d.onNode("node-a"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -340,16 +340,16 @@ func TestClaimWithoutANodeTakesNothing(t *testing.T) {
 			claim := d.claim(func(claim *corev1.PersistentVolumeClaim) {
 				claim.Annotations[admission.AlphaSelectedNodeAnnotation] = "node-c"
 			})
-			if d.ShouldProvision(t.Context(), claim) {
+			if d.admits(claim) {
 				t.Error("the claim is provisioned")
 			}
 			if position, counts := d.ledger.PositionOf(claim.UID); counts {
 				t.Errorf("the claim counts: %+v", position)
 			}
-			if held, waiting := d.claimTurns.Count(); held+waiting > 0 {
+			if held, waiting := d.parkedClaims.loop.Turns.Count(); held+waiting > 0 {
 				t.Errorf("the claim has %d turns, and waits for %d", held, waiting)
 			}
-			if parked := d.parked.claims.List(); len(parked) > 0 {
+			if parked := d.parkedClaims.lot.List(); len(parked) > 0 {
 				t.Errorf("the claim waits for more than the scheduler: %+v", parked)
 			}
 			if events := d.newEvents(); len(events) > 0 {

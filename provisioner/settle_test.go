@@ -10,7 +10,6 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
@@ -37,8 +36,7 @@ func TestAttemptThatEndsSaysWhy(t *testing.T) {
 			f.must(f.client.Tracker().Add(pv))
 		},
 		errNoTurn: func(f *fixture, _ *corev1.PersistentVolumeClaim) {
-			for busy := types.UID("busy"); f.claimTurns.Begin(busy, "a", "gold"); busy += "-" {
-			}
+			f.occupy()
 		},
 	} {
 		t.Run(want.Error(), func(t *testing.T) {
@@ -58,7 +56,9 @@ func TestAttemptThatEndsSaysWhy(t *testing.T) {
 func TestWorkIsTraced(t *testing.T) {
 	f := newFixture(t)
 	spans := tracetest.NewSpanRecorder()
-	f.Tracer = tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithIDGenerator(tracing.IDs{})))
+	f.newTerm(func(o *Options) {
+		o.Tracer = tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithIDGenerator(tracing.IDs{})))
+	})
 	claim := f.claim(nil)
 	f.backends["gold"].err = errors.New("no room")
 	if _, err := f.provision(claim); err == nil {

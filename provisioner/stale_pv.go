@@ -21,26 +21,26 @@ import (
 
 // staleRecord reports whether a PersistentVolume may name a volume that this
 // term has undone.
-func (p *Provisioner) staleRecord(pv *corev1.PersistentVolume) (stamp stamps.Volume, stale bool) {
-	if !p.isMine(pv) || pv.DeletionTimestamp != nil || pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
+func (f *Followup) staleRecord(pv *corev1.PersistentVolume) (stamp stamps.Volume, stale bool) {
+	if !f.isMine(pv) || pv.DeletionTimestamp != nil || pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		return stamps.Volume{}, false
 	}
-	return p.journal.UndoneOf(pv)
+	return f.journal.UndoneOf(pv)
 }
 
 // removeStale removes a PersistentVolume whose volume this term has undone, once
 // it is certain that no such volume exists and that the claim is gone. No pod
 // has ever used it: a volume that was in use is never undone.
-func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolume, claim stamps.Volume) (removed bool, err error) {
+func (f *Followup) removeStale(ctx context.Context, pv *corev1.PersistentVolume, claim stamps.Volume) (removed bool, err error) {
 	origin, err := objects.OriginOf(pv)
 	if err != nil {
 		return false, err
 	}
-	volumes, err := p.Backends.Volumes(origin.Backend)
+	volumes, err := f.backends.Volumes(origin.Backend)
 	if err != nil {
 		return false, err
 	}
-	exists, err := volumes.HasVolume(p.OnBehalfOf(ctx, origin.Tenant), origin.VolumeID)
+	exists, err := volumes.HasVolume(f.rates.OnBehalfOf(ctx, origin.Tenant), origin.VolumeID)
 	if err != nil || exists || origin.Place != volumes.Place() {
 		return false, err
 	}
@@ -49,17 +49,17 @@ func (p *Provisioner) removeStale(ctx context.Context, pv *corev1.PersistentVolu
 	if pv.Spec.ClaimRef != nil {
 		claim.Namespace, claim.Claim = pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name
 	}
-	live, err := objects.ClaimOf(ctx, p.Client, claim)
+	live, err := objects.ClaimOf(ctx, f.client, claim)
 	if err != nil || live != nil && !objects.BoundElsewhere(live) {
 		return false, err
 	}
-	err = p.Client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
+	err = f.client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("cannot delete PersistentVolume %s, which names a volume that has already been removed: %w", pv.Name, err)
 	}
-	if err := p.cleaner.RemoveSecret(ctx, pv.Name); err != nil && !removal.IsKept(err) {
+	if err := f.cleaner.RemoveSecret(ctx, pv.Name); err != nil && !removal.IsKept(err) {
 		return true, err
 	}
-	p.Logger.Info("Removed a PersistentVolume that was saved after its volume had been removed", "persistentVolume", pv.Name, "claimUID", origin.ClaimUID)
+	f.logger.Info("Removed a PersistentVolume that was saved after its volume had been removed", "persistentVolume", pv.Name, "claimUID", origin.ClaimUID)
 	return true, nil
 }

@@ -86,8 +86,8 @@ func TestFreedRoomIsOfferedToClaimsThatWaitForIt(t *testing.T) {
 			f := newFixture(t)
 			f.limit("1")
 			f.count()
-			f.ShouldProvision(t.Context(), f.named("first"))
-			if f.ShouldProvision(t.Context(), f.named("second")) {
+			f.admits(f.named("first"))
+			if f.admits(f.named("second")) {
 				t.Fatal("admitted")
 			}
 			f.Board.Publish(placement.RoomIn(c.freed))
@@ -102,7 +102,7 @@ func TestClaimDeletedInMidProvisionKeepsItsTurnUntilTheWorkEnds(t *testing.T) {
 	f := newFixture(t)
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {concurrency: 1}")
 	first, second := f.named("first"), f.named("second")
-	if !f.ShouldProvision(t.Context(), first) || f.ShouldProvision(t.Context(), second) {
+	if !f.admits(first) || f.admits(second) {
 		t.Fatal("not one claim of two is worked on")
 	}
 	f.backends["gold"].onCall = func() {
@@ -110,7 +110,7 @@ func TestClaimDeletedInMidProvisionKeepsItsTurnUntilTheWorkEnds(t *testing.T) {
 		f.forgetClaim(first)
 		f.must(f.claimGone(t.Context(), first.UID))
 		f.wantRequeued()
-		if f.ShouldProvision(t.Context(), second) {
+		if f.admits(second) {
 			t.Error("another claim of the tenant is worked on at the same time")
 		}
 	}
@@ -125,10 +125,10 @@ func TestClaimThatProvisionParksComesBack(t *testing.T) {
 		f := newFixture(t)
 		f.inForce("volumeSize: {max: 10Gi}", "limits: {concurrency: 1}")
 		first, second := f.named("first"), f.named("second")
-		f.ShouldProvision(t.Context(), first)
+		f.admits(first)
 		synctest.Wait()
-		f.claimTurns.End(first.UID) // lapsed
-		if !f.ShouldProvision(t.Context(), second) {
+		f.parkedClaims.loop.Turns.End(string(first.UID)) // lapsed
+		if !f.admits(second) {
 			t.Fatal("the turn that lapsed was not given to the second claim")
 		}
 		if _, err := f.provision(first); !isIgnored(err) {

@@ -10,6 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
 )
 
 // A request may reach Cinder after its sender has given up or lost the lease, because a
@@ -29,17 +30,17 @@ const (
 // Sweep lists every backend again to find what late requests created, after the
 // term has begun and after create requests whose answers were lost. It ends with
 // the context.
-func (p *Provisioner) Sweep(ctx context.Context) {
+func (o *orphans) Sweep(ctx context.Context) {
 	began := time.Now()
 	var group sync.WaitGroup
 	defer group.Wait()
-	group.Go(func() { p.sweepSecretsAgain(ctx, began) })
+	group.Go(func() { o.sweepSecretsAgain(ctx, began) })
 	var mu sync.Mutex
 	swept, busy := map[string]time.Time{}, map[string]bool{}
 	for pause(ctx, sweepPeriod) {
-		for _, name := range p.Backends.Names() {
+		for _, name := range o.backends.Names() {
 			mu.Lock()
-			due := !busy[name] && p.sweepIsDue(name, began, swept[name], time.Now())
+			due := !busy[name] && o.sweepIsDue(name, began, swept[name], time.Now())
 			busy[name] = busy[name] || due
 			mu.Unlock()
 			if !due {
@@ -47,14 +48,14 @@ func (p *Provisioner) Sweep(ctx context.Context) {
 			}
 			group.Go(func() {
 				at := time.Now()
-				_, err := p.RelistBackend(ctx, name)
+				_, err := o.RelistBackend(ctx, name)
 				mu.Lock()
 				defer mu.Unlock()
 				busy[name] = false
 				if err == nil {
 					swept[name] = at
 				} else if ctx.Err() == nil {
-					p.Logger.Warn("Listing a backend again failed and will be retried", "backend", name, "error", err)
+					o.logger.Warn("Listing a backend again failed and will be retried", "backend", name, "error", err)
 				}
 			})
 		}
@@ -63,11 +64,11 @@ func (p *Provisioner) Sweep(ctx context.Context) {
 
 // sweepSecretsAgain removes Secrets that late requests created. It ends with the
 // context.
-func (p *Provisioner) sweepSecretsAgain(ctx context.Context, began time.Time) {
+func (o *orphans) sweepSecretsAgain(ctx context.Context, began time.Time) {
 	var swept time.Time
 	for wait := sweepPeriod; pause(ctx, wait); {
 		latest := began
-		if failed := p.secrets.LastUncertain(); failed.After(latest) {
+		if failed := o.secrets.LastUncertain(); failed.After(latest) {
 			latest = failed
 		}
 		at := time.Now()
@@ -75,10 +76,10 @@ func (p *Provisioner) sweepSecretsAgain(ctx context.Context, began time.Time) {
 			wait = sweepPeriod
 			continue
 		}
-		if err := p.secrets.Sweep(ctx); err == nil {
+		if err := o.secrets.Sweep(ctx); err == nil {
 			swept, wait = at, sweepPeriod
 		} else if wait = min(2*wait, secretsPause); ctx.Err() == nil {
-			p.Logger.Warn("Removing orphaned Secrets failed and will be retried", "error", err)
+			o.logger.Warn("Removing orphaned Secrets failed and will be retried", "error", err)
 		}
 	}
 }
@@ -95,12 +96,12 @@ func pause(ctx context.Context, length time.Duration) bool {
 
 // sweepIsDue reports whether a late request may have reached a backend since its
 // last listing.
-func (p *Provisioner) sweepIsDue(name string, began, swept, now time.Time) bool {
-	if !p.placement.IsCounted(name) || p.placement.Health(name) != nil {
+func (o *orphans) sweepIsDue(name string, began, swept, now time.Time) bool {
+	if !o.placement.IsCounted(name) || o.placement.Health(name) != nil {
 		return false
 	}
 	latest := began
-	if volumes, err := p.Backends.Volumes(name); err == nil && volumes.LastUncertain().After(latest) {
+	if volumes, err := o.backends.Volumes(name); err == nil && volumes.LastUncertain().After(latest) {
 		latest = volumes.LastUncertain()
 	}
 	return mayHaveArrived(began, latest, swept, now)
@@ -119,11 +120,11 @@ func mayHaveArrived(began, latest, swept, now time.Time) bool {
 // reload adds, so that it also finds volumes on backends that no rule uses any
 // longer. It queues for removal what an earlier leader left unfinished. It ends
 // with the context.
-func (p *Provisioner) CountBackends(ctx context.Context) {
+func (o *orphans) CountBackends(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
-	for _, name := range p.Backends.Names() {
-		p.placement.RequestCount(name)
+	for _, name := range o.backends.Names() {
+		o.placement.RequestCount(name)
 	}
 	var mu sync.Mutex
 	running := map[string]bool{}
@@ -131,9 +132,9 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.placement.Wanted():
+		case <-o.placement.Wanted():
 		}
-		for _, name := range p.placement.TakeWanted() {
+		for _, name := range o.placement.TakeWanted() {
 			mu.Lock()
 			isRunning := running[name]
 			running[name] = true
@@ -142,14 +143,14 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 				continue
 			}
 			group.Go(func() {
-				p.countUntilDone(ctx, name)
+				o.countUntilDone(ctx, name)
 				mu.Lock()
 				delete(running, name)
 				mu.Unlock()
 				// The backend may have moved after the count and before running forgot
 				// it.
-				if ctx.Err() == nil && !p.placement.IsCounted(name) {
-					p.placement.RequestCount(name)
+				if ctx.Err() == nil && !o.placement.IsCounted(name) {
+					o.placement.RequestCount(name)
 				}
 			})
 		}
@@ -157,20 +158,20 @@ func (p *Provisioner) CountBackends(ctx context.Context) {
 }
 
 // countUntilDone counts one backend as soon as it answers.
-func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
+func (o *orphans) countUntilDone(ctx context.Context, name string) {
 	const maxWait = 15 * time.Second
 	for wait := time.Second; ; wait = min(2*wait, maxWait) {
-		err := p.placement.Health(name)
+		err := o.placement.Health(name)
 		silent := err != nil
 		if !silent {
-			err = p.countAndExamine(ctx, name)
+			err = o.countAndExamine(ctx, name)
 		}
-		p.followup.backendListed(name)
+		o.followup.backendListed(name)
 		if err == nil {
 			return
 		}
 		if !silent {
-			p.Logger.Warn("Counting a backend's volumes failed and will be retried", "backend", name, "error", err)
+			o.logger.Warn("Counting a backend's volumes failed and will be retried", "backend", name, "error", err)
 		}
 		if !pause(ctx, wait) {
 			return
@@ -180,27 +181,27 @@ func (p *Provisioner) countUntilDone(ctx context.Context, name string) {
 
 // countAndExamine counts a backend's volumes, and searches the term's listing of them for
 // those that nothing seems to need.
-func (p *Provisioner) countAndExamine(ctx context.Context, name string) error {
-	if err := p.placement.CountBackend(ctx, name); err != nil {
+func (o *orphans) countAndExamine(ctx context.Context, name string) error {
+	if err := o.placement.CountBackend(ctx, name); err != nil {
 		return err
 	}
-	volumes, err := p.Backends.Volumes(name)
+	volumes, err := o.backends.Volumes(name)
 	if err != nil {
 		return err
 	}
 	all, err := volumes.Volumes(ctx)
 	if err == nil {
-		p.examine(name, all)
+		o.examine(name, all)
 	}
 	return err
 }
 
 // RelistBackend lists a backend again, queues the volumes that nothing seems to
 // need for removal, and returns the listing.
-func (p *Provisioner) RelistBackend(ctx context.Context, name string) ([]cinder.Volume, error) {
-	all, err := p.placement.Relist(ctx, name, p.claimExists)
+func (o *orphans) RelistBackend(ctx context.Context, name string) ([]cinder.Volume, error) {
+	all, err := o.placement.Relist(ctx, name, o.claimExists)
 	if err == nil {
-		p.examine(name, all)
+		o.examine(name, all)
 	}
 	return all, err
 }
@@ -213,65 +214,52 @@ const youngEnough = time.Hour
 
 // examine searches a listing for volumes that nothing seems to need, duplicates and
 // orphans, and queues them for removal. The proof follows when their turn comes.
-func (p *Provisioner) examine(backend string, all []cinder.Volume) {
+func (o *orphans) examine(backend string, all []cinder.Volume) {
 	for _, v := range all {
 		stamp := stamps.Of(v)
 		uid := types.UID(stamp.ClaimUID)
-		if stamp.PV == objects.ImportedPVName(v.ID) && !p.claimExists(types.UID(stamp.Holder())) && p.recordedBy(v) == "" && p.LeftImport != nil {
-			p.LeftImport(backend, v)
+		if stamp.PV == objects.ImportedPVName(v.ID) && !o.claimExists(types.UID(stamp.Holder())) && o.recordedBy(v) == "" && o.imports.Importer != nil {
+			o.imports.Left(backend, v)
 		}
-		if pv, err := p.PersistentVolumes.Get(stamp.PV); err == nil && p.contradicts(pv, v) {
-			p.followup.add(misstampedOf(pv.Name, v.ID))
+		if pv, err := o.cachedPVs.Get(stamp.PV); err == nil && o.contradicts(pv, v) {
+			o.tasks.add(misstampedOf(pv.Name, v.ID))
 		}
-		if stamp.PV != objects.PVNameFor(stamp.ClaimUID) || stamps.EverAttached(v) || stamps.IsCopy(v) || p.recordedBy(v) != "" {
+		if stamp.PV != objects.PVNameFor(stamp.ClaimUID) || stamps.EverAttached(v) || stamps.IsCopy(v) || o.recordedBy(v) != "" {
 			continue
 		}
 		item := removalOf(uid, backend, v.ID)
-		if pv, err := p.PersistentVolumes.Get(stamp.PV); err == nil && p.isMine(pv) {
-			p.followup.add(item) // a duplicate: the PersistentVolume names another volume
+		if pv, err := o.cachedPVs.Get(stamp.PV); err == nil && o.isMine(pv) {
+			o.tasks.add(item) // a duplicate: the PersistentVolume names another volume
 			continue
 		}
-		_, begun := p.journal.Beginning(uid)
-		claim := objects.ClaimByUID(p.IndexedClaims, uid)
-		position, counts := p.ledger.PositionOf(uid)
+		_, begun := o.journal.Beginning(uid)
+		claim := objects.ClaimByUID(o.indexedClaims, uid)
+		position, counts := o.ledger.PositionOf(uid)
 		switch {
 		case counts && position.Backend != backend:
-			p.followup.add(item) // a duplicate as soon as a PersistentVolume names one of the two
+			o.tasks.add(item) // a duplicate as soon as a PersistentVolume names one of the two
 		case claim != nil && !objects.BoundElsewhere(claim):
 			// If the claim was denied, that decision did not consider its volume.
-			p.parked.reconsider(claim)
+			o.parkedClaims.reconsider(claim.UID)
 		case begun:
-		case p.ledger.WasServedByAnother(uid, v.ID):
-			p.followup.add(item) // a duplicate: the PersistentVolume that is gone named another volume
-		case p.ledger.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || p.placement.SawDeleted(uid)):
-			p.followup.add(undoOf(uid))
+		case o.ledger.WasServedByAnother(uid, v.ID):
+			o.tasks.add(item) // a duplicate: the PersistentVolume that is gone named another volume
+		case o.ledger.IsFound(uid, backend) && (time.Since(v.CreatedAt).Abs() < youngEnough || o.placement.SawDeleted(uid)):
+			o.tasks.add(undoOf(uid))
 		}
 	}
 }
 
-// claimExists reports whether the cache has a claim.
-func (p *Provisioner) claimExists(uid types.UID) bool {
-	return objects.ClaimByUID(p.IndexedClaims, uid) != nil
-}
-
 // SweepSecrets removes the Secrets that nothing needs, those of single volumes
 // and shared ones.
-func (p *Provisioner) SweepSecrets(ctx context.Context) error { return p.secrets.Sweep(ctx) }
-
-// isWanted reports whether a claim is in the cache, has an unfinished attempt, or
-// counts in the ledger, perhaps for a volume that is younger than the listings.
-func (p *Provisioner) isWanted(uid types.UID) bool {
-	_, begun := p.journal.Beginning(uid)
-	_, counts := p.ledger.PositionOf(uid)
-	return begun || counts || p.claimExists(uid)
-}
+func (o *orphans) SweepSecrets(ctx context.Context) error { return o.secrets.Sweep(ctx) }
 
 // claimsOfVolumes lists the claims that have a volume. If any backend does not
 // answer, it returns an error.
-func (p *Provisioner) claimsOfVolumes(ctx context.Context) (map[types.UID]bool, error) {
+func claimsOfVolumes(ctx context.Context, b Backends) (map[types.UID]bool, error) {
 	claims := map[types.UID]bool{}
-	for _, name := range p.Backends.Names() {
-		volumes, err := p.Backends.Volumes(name)
+	for _, name := range b.Names() {
+		volumes, err := b.Volumes(name)
 		if err == nil {
 			err = volumes.Health()
 		}
@@ -289,4 +277,13 @@ func (p *Provisioner) claimsOfVolumes(ctx context.Context) (map[types.UID]bool, 
 		}
 	}
 	return claims, nil
+}
+
+func unrecordedVolumes(b Backends, backend string) (removal.Unrecorded, cinder.Connector, error) {
+	volumes, err := b.Volumes(backend)
+	if err != nil {
+		return nil, cinder.Connector{}, err
+	}
+	connector, err := b.Connector(backend)
+	return volumes, connector, err
 }

@@ -50,9 +50,6 @@ func (p *tenantRates) of(tenant string) *rate.Limiter {
 
 // OnBehalfOf marks requests to Cinder as a tenant's, so that tenants take turns at a
 // backend and stay within their request rates.
-func (p *Provisioner) OnBehalfOf(ctx context.Context, tenant string) context.Context {
-	return turns.WithCaller(ctx, turns.Caller{Tenant: tenant, Pace: p.tenantRates.of(tenant), Waits: liveness.PauseOf(ctx), Answered: requestids.Answered(ctx)})
+func (p *tenantRates) OnBehalfOf(ctx context.Context, tenant string) context.Context {
+	return turns.WithCaller(ctx, turns.Caller{Tenant: tenant, Pace: p.of(tenant), Waits: liveness.PauseOf(ctx), Answered: requestids.Answered(ctx)})
 }
-
-// ownTurns returns how many claims, or deletions, of a tenant may be worked on at once.
-func (p *Provisioner) ownTurns(tenant string) int { return p.Policy().ConcurrencyOf(tenant) }

@@ -15,7 +15,7 @@ import (
 func trailOf(t *testing.T, f *fixture, work func()) map[string]map[string]any {
 	t.Helper()
 	var log bytes.Buffer
-	f.Logger = slog.New(slog.NewJSONHandler(&log, nil))
+	f.log.Handler = slog.NewJSONHandler(&log, nil)
 	work()
 	lines := map[string]map[string]any{}
 	for decoder := json.NewDecoder(&log); decoder.More(); {

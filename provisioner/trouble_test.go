@@ -540,9 +540,9 @@ func TestRecordingAgainFreesNothing(t *testing.T) {
 	f := newFixture(t)
 	f.limit("1")
 	pv := f.recorded()
-	f.countRecorded(pv)
+	f.followup.countRecorded(pv)
 	f.ledger.TakeFreed()
-	f.countRecorded(pv)
+	f.followup.countRecorded(pv)
 	if freed := f.ledger.TakeFreed(); len(freed) != 0 {
 		t.Errorf("freed: %v", freed)
 	}

@@ -1,6 +1,8 @@
 package provisioner
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -30,7 +32,7 @@ func TestOutageParksAClaimUntilTheBackendAnswers(t *testing.T) {
 	gold.health = errGoldDown
 	claim := f.claim(nil)
 	for range 3 {
-		if f.ShouldProvision(t.Context(), claim) {
+		if f.admits(claim) {
 			t.Fatal("a claim was admitted although its only backend does not answer")
 		}
 	}
@@ -39,7 +41,7 @@ func TestOutageParksAClaimUntilTheBackendAnswers(t *testing.T) {
 	gold.health = nil
 	f.BackendAnswers("gold")
 	f.wantRequeued("data")
-	if !f.ShouldProvision(t.Context(), claim) {
+	if !f.admits(claim) {
 		t.Error("not admitted after the outage")
 	}
 }
@@ -95,13 +97,13 @@ func TestTriggerJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim, pv := f.claim(nil), f.recorded()
-			before := f.parked.board.Now()
+			before, beforeDeletion := f.turn(claim), f.parkedVolumes.loop.Attempt(pv.Name)
 			happens(f)
-			f.parked.parkClaim(claim, parking.Failing, []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Backend, Name: "gold"}, {Kind: parking.Credentials, Name: "gold"}}, before)
+			f.parkedClaims.park(before, claim, parking.Failing, []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Backend, Name: "gold"}, {Kind: parking.Credentials, Name: "gold"}})
 			f.wantRequeued("data")
-			f.parkForBackend(pv, "gold", errGoldDown, before)
+			f.parkForBackend(beforeDeletion, pv, "gold", errGoldDown)
 			f.wantRequeued("pvc-uid-1")
-			f.deny(claim, placement.Denial{Reason: "Any", Message: "any"}, f.parked.board.Now())
+			f.deny(f.turn(claim), claim, placement.Denial{Reason: "Any", Message: "any"})
 			f.wantRequeued()
 		})
 	}
@@ -113,9 +115,9 @@ func TestTriggerJustBeforeParkingIsNotMissed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			claim := f.claim(nil)
-			before := f.parked.board.Now()
+			before := f.turn(claim)
 			happens(f)
-			f.deny(claim, *f.placement.Unavailable(nil, nil), before)
+			f.deny(before, claim, *f.placement.Unavailable(nil, nil))
 			f.wantRequeued("data")
 		})
 	}
@@ -207,7 +209,7 @@ func TestReloadBringsBackTheDeniedAndTheFailing(t *testing.T) {
 		t.Fatal("the attempt succeeded")
 	}
 	denied := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Namespace, c.Name, c.UID = "stranger", "denied", "uid-denied" })
-	f.ShouldProvision(t.Context(), denied)
+	f.admits(denied)
 	f.PolicyChanged()
 	f.wantRequeued("denied", "failing")
 	f.CredentialsChanged([]string{"gold"})
@@ -223,7 +225,7 @@ func TestRecreatedClassBringsItsClaimsBack(t *testing.T) {
 	f := newFixture(t)
 	f.class.Parameters = map[string]string{"iops": "1000"}
 	claim := f.claim(nil)
-	if f.ShouldProvision(t.Context(), claim) {
+	if f.admits(claim) {
 		t.Fatal("admitted")
 	}
 	f.ReconsiderClass("both")
@@ -236,7 +238,7 @@ func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
 	f := newFixture(t)
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {concurrency: 1}")
 	first, second := f.named("first"), f.named("second")
-	if !f.ShouldProvision(t.Context(), first) || f.ShouldProvision(t.Context(), second) {
+	if !f.admits(first) || f.admits(second) {
 		t.Fatal("not one claim of two is worked on")
 	}
 	if events := f.newEvents(); len(events) > 0 {
@@ -245,29 +247,80 @@ func TestClaimsBeyondTheTenantsConcurrencyWaitForTheirTurn(t *testing.T) {
 	_, err := f.provision(first)
 	f.must(err)
 	f.wantRequeued("second")
-	if !f.ShouldProvision(t.Context(), second) {
-		t.Error("the claim does not get the turn that it was invited to")
-	}
-	// A claim that is deleted during its turn gives the turn back.
+	// A claim that is deleted before it comes gives its turn back.
 	third := f.named("third")
-	f.ShouldProvision(t.Context(), third)
+	if f.admits(third) {
+		t.Error("the turn of the invited claim was given to another one")
+	}
 	f.forgetClaim(second)
 	f.must(f.claimGone(t.Context(), second.UID))
 	f.wantRequeued("third")
+	if !f.admits(third) {
+		t.Error("the claim does not get the turn that it was invited to")
+	}
+}
+
+// TestDeniedClaimKeepsNoTurn: neither a denial by the policy nor one for lack of room
+// keeps others from working.
+func TestDeniedClaimKeepsNoTurn(t *testing.T) {
+	for name, deny := range map[string]func(f *fixture){
+		"by the policy":    func(f *fixture) { f.inForce("storageClasses: [one]", "storageClasses: [none]") },
+		"for lack of room": func(f *fixture) { f.limit("0") },
+		"while its backend is silent": func(f *fixture) {
+			f.backends["gold"].health = errors.New("down")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, _, gold := newCountedFixture(t)
+			deny(f)
+			claim := f.claim(nil)
+			for range 3 {
+				if _, err := f.provision(claim); !isIgnored(err) {
+					t.Fatalf("error %v, want one that the library ignores", err)
+				}
+			}
+			if held, waiting := f.parkedClaims.loop.Turns.Count(); held+waiting > 0 {
+				t.Errorf("%d claims have a turn, %d wait for one", held, waiting)
+			}
+			if events := f.newEvents(); len(events) != 1 {
+				t.Errorf("events %q, want one", events)
+			}
+			f.wantRequeued()
+			wantCalls(t, gold)
+		})
+	}
+}
+
+// TestTurnCountsAgainstTheChosenBackend: a claim that passes over a silent backend takes
+// no turn from those who wait for that one.
+func TestTurnCountsAgainstTheChosenBackend(t *testing.T) {
+	f, _, gold := newCountedFixture(t)
+	gold.health = errors.New("down")
+	f.backends["silver"].onCall = func() {
+		for i := range 50 {
+			if !f.parkedClaims.loop.Turns.Begin(fmt.Sprint("of-gold-", i), "b", "gold") {
+				t.Errorf("%d claims work at gold, and no more may", i)
+				return
+			}
+		}
+	}
+	if _, err := f.provision(f.both()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestTenantsRequestRateFollowsThePolicy(t *testing.T) {
 	f := newFixture(t)
-	if f.tenantRates.of("a") != nil || f.tenantRates.of("unknown") != nil {
+	if f.rates.of("a") != nil || f.rates.of("unknown") != nil {
 		t.Error("a tenant without a limit has a limiter")
 	}
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {requestsPerSecond: 5}")
-	pace := f.tenantRates.of("a")
-	if pace == nil || pace.Limit() != 5 || f.tenantRates.of("a") != pace {
+	pace := f.rates.of("a")
+	if pace == nil || pace.Limit() != 5 || f.rates.of("a") != pace {
 		t.Fatalf("pace %v", pace)
 	}
 	f.inForce("volumeSize: {max: 10Gi}", "limits: {requestsPerSecond: 0.5}")
-	if f.tenantRates.of("a") != pace || pace.Limit() != 0.5 || pace.Burst() != 1 {
+	if f.rates.of("a") != pace || pace.Limit() != 0.5 || pace.Burst() != 1 {
 		t.Errorf("after a reload: %v, burst %d", pace.Limit(), pace.Burst())
 	}
 }
@@ -281,10 +334,10 @@ func TestFlappingBackendIsReportedOnce(t *testing.T) {
 	for range 3 {
 		gold.health = errGoldDown
 		f.ShouldDelete(t.Context(), pv)
-		f.ShouldProvision(t.Context(), claim)
+		f.admits(claim)
 		gold.health = nil
 		f.BackendAnswers("gold")
-		f.ShouldProvision(t.Context(), claim)
+		f.admits(claim)
 	}
 	if events := f.newEvents(); len(events) != 2 {
 		t.Errorf("%d events about one claim and one deletion: %q", len(events), events)
@@ -310,11 +363,11 @@ func TestRoomThatADenialFreesIsOffered(t *testing.T) {
 	f := newFixture(t)
 	f.count()
 	claim := f.claim(nil)
-	if !f.ShouldProvision(t.Context(), claim) {
+	if !f.admits(claim) {
 		t.Fatal("not admitted")
 	}
 	f.inForce("namespaces: [team-a]", "namespaces: [team-b]")
-	if f.ShouldProvision(t.Context(), claim) {
+	if f.admits(claim) {
 		t.Fatal("admitted")
 	}
 	select {
@@ -329,20 +382,20 @@ func TestRoomThatADenialFreesIsOffered(t *testing.T) {
 func TestPendingGroupsNameTheLastEvent(t *testing.T) {
 	f := newFixture(t)
 	claim := f.claim(nil)
-	f.deny(claim, placement.Denial{Reason: "QuotaExceeded", Message: "full"}, f.parked.now())
+	f.deny(f.turn(claim), claim, placement.Denial{Reason: "QuotaExceeded", Message: "full"})
 	if got := f.PendingClaims(); len(got) != 1 || got[0].Reason != "QuotaExceeded" || got[0].State != parking.Denied {
 		t.Errorf("pending are %v, want one that is denied for its quota", got)
 	}
-	f.parked.parkClaim(claim, parking.Failing, nil, f.parked.now())
+	f.parkedClaims.park(f.turn(claim), claim, parking.Failing, nil)
 	if got := f.PendingClaims(); len(got) != 1 || got[0].Reason != "ProvisioningFailed" || got[0].State != parking.Failing {
 		t.Errorf("pending are %v, want one that fails", got)
 	}
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "pv-uid"}}
-	f.parked.parkVolume(pv, parking.Failing, nil, f.parked.now())
+	f.parkedVolumes.park(f.parkedVolumes.loop.Attempt(pv.Name), pv, parking.Failing, nil)
 	if got := f.PendingDeletions(); len(got) != 1 || got[0].Reason != "VolumeFailedDelete" {
 		t.Errorf("pending deletions are %v, want one that fails", got)
 	}
-	f.parked.volumes.IsNews(pv.UID, "VolumeStillInUse", "", false)
+	f.parkedVolumes.lot.IsNews(pv.UID, "VolumeStillInUse", "", false)
 	if got := f.PendingDeletions(); len(got) != 1 || got[0].Reason != "VolumeStillInUse" {
 		t.Errorf("pending deletions are %v, want one that a node uses", got)
 	}

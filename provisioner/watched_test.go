@@ -88,8 +88,9 @@ func TestABackendThatDoesNotAnswerIsNoStandstill(t *testing.T) {
 func TestWorkThatWaitsForItsTurnAtABackendIsNoStandstill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		ctx, end := f.watch(t.Context(), "the worker of claim x")
-		defer end()
+		task := f.Monitor.Begin("the worker of claim x", f.MaxWorkTime)
+		defer task.End()
+		ctx := task.In(t.Context())
 		over := turns.CallerOf(f.OnBehalfOf(ctx, "a")).Waits()
 		time.Sleep(24 * time.Hour)
 		if err := f.Monitor.Check(); err != nil {

@@ -23,7 +23,7 @@ import (
 func (a *attempt) nodeLabels() (map[string]string, error) {
 	placement, mapped := a.decision.PlacementOn(a.backend)
 	if !mapped {
-		return a.p.Backends.NodeLabels(a.backend), nil
+		return a.backends.NodeLabels(a.backend), nil
 	}
 	zone, usable := placement.Zone(a.made.Zone)
 	if !usable {
@@ -54,17 +54,17 @@ func (a *attempt) noteFailure(ctx context.Context, err error) error {
 	if !errors.As(err, &failed) {
 		return err
 	}
-	isNews := a.p.placement.NoteFailure(a.claim.UID, a.decision, placement.Failure{
+	isNews := a.placement.NoteFailure(a.claim.UID, a.decision, placement.Failure{
 		Location: policy.Location{Backend: a.backend, Zone: failed.Zone}, Reason: failed.Reason,
 	})
-	failures := a.p.placement.Failures(a.claim.UID)
-	a.p.Logger.Info("Cinder could not make a volume, and it was removed", "claim", a.claim.Namespace+"/"+a.claim.Name, "claimUID", a.claim.UID,
+	failures := a.placement.Failures(a.claim.UID)
+	a.logger.Info("Cinder could not make a volume, and it was removed", "claim", a.claim.Namespace+"/"+a.claim.Name, "claimUID", a.claim.UID,
 		"backend", a.backend, "zone", failed.Zone, "reason", failed.Reason, "failuresInARow", len(failures))
 	if len(failures) > 1 {
 		err = newRoundError(failures, err)
 	}
-	if a.goesOn = isNews && a.p.placement.HasAnother(a.claim.UID, a.decision); !a.goesOn {
-		a.rescheduled = a.p.reschedule(ctx, a.claim, a.class, err.Error())
+	if a.goesOn = isNews && a.placement.HasAnother(a.claim.UID, a.decision); !a.goesOn {
+		a.rescheduled = a.reschedule(ctx, a.claim, a.class, err.Error())
 	}
 	return err
 }
@@ -90,7 +90,7 @@ func (e *roundError) Unwrap() error { return e.last }
 func (a *attempt) failedBefore() []ledger.PassedOver {
 	present := policy.Location{Backend: a.backend, Zone: a.decision.VolumeOn(a.backend).AvailabilityZone}
 	var before []ledger.PassedOver
-	for _, failure := range a.p.placement.Failures(a.claim.UID) {
+	for _, failure := range a.placement.Failures(a.claim.UID) {
 		if failure.Location != present {
 			before = append(before, failure.PassedOver())
 		}

@@ -24,9 +24,9 @@ func zoned(t *testing.T) *fixture {
 	t.Helper()
 	f := newFixture(t)
 	f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}"+zones)
-	f.LabelsOfNode = func(name string) (map[string]string, bool) {
-		rack, known := map[string]string{"node-a": "a", "node-b": "b", "node-c": "c"}[name]
-		return map[string]string{"rack": rack, "site": "north"}, known
+	f.labelsOfNode = map[string]map[string]string{}
+	for _, rack := range []string{"a", "b", "c"} {
+		f.labelsOfNode["node-"+rack] = map[string]string{"rack": rack, "site": "north"}
 	}
 	f.count()
 	return f
@@ -94,7 +94,7 @@ func TestZoneOfTheVolumeDecides(t *testing.T) {
 			f.class.Name = "both"
 			gold := f.backends["gold"]
 			gold.listed = []cinder.Volume{f.stamped("uid-1")}
-			f.forgetUsage()
+			f.newTerm(nil)
 			f.placement.Recount("gold")
 			f.count()
 			if c.change != nil {
@@ -188,7 +188,7 @@ func TestClaimOfAnotherZoneIsDenied(t *testing.T) {
 				"{storageClasses: [one], backends: [gold]}", "{storageClasses: [one], backends: [gold], availabilityZone: az2}", 1)))
 			c.class(f.class)
 			claim := f.onNode(c.node)
-			if f.ShouldProvision(t.Context(), claim) {
+			if f.admits(claim) {
 				t.Fatal("the claim was admitted")
 			}
 			if events := f.newEvents(); len(events) != 1 || !strings.HasPrefix(events[0], c.reason) {

@@ -11,6 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
 )
@@ -68,7 +69,7 @@ const (
 )
 
 // newImporter makes a term's controller for imports by tenants.
-func (e *elector) newImporter(t *term, board *parking.Board) *claims.Controller {
+func (e *elector) newImporter(t *term, board *parking.Board, nodes *nodeuse.Tracker) *claims.Controller {
 	return claims.New(claims.Options{
 		Name:        e.options.ProvisionerName,
 		Cluster:     e.cluster,
@@ -79,7 +80,7 @@ func (e *elector) newImporter(t *term, board *parking.Board) *claims.Controller 
 		Volumes:     func(backend string) (claims.Volumes, error) { return t.backends.current(backend) },
 		Connector:   t.backends.Connector,
 		Mappers:     e.mappers,
-		Nodes:       t.provisioner.Nodes,
+		Nodes:       nodes,
 		KeepSecret:  t.provisioner.KeepImportSecret,
 		DropSecrets: t.provisioner.DropImportSecrets,
 		OnBehalfOf:  t.provisioner.OnBehalfOf,

@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
@@ -120,10 +119,7 @@ func (t *term) start(work context.Context, first func()) (drained <-chan struct{
 	var running sync.WaitGroup
 	running.Go(first)
 	running.Go(func() { t.library.Run(work) })
-	running.Go(func() { t.provisioner.Followup().Run(work) })
-	running.Go(func() { t.provisioner.CountBackends(work) })
-	running.Go(func() { t.provisioner.Sweep(work) })
-	running.Go(func() { t.provisioner.WatchTurns(work) })
+	running.Go(func() { t.provisioner.Run(work) })
 	for _, feature := range t.features {
 		running.Go(func() { feature.Run(work) })
 	}
@@ -168,7 +164,7 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 		},
 		informers: e.lendInformers(),
 	}
-	board := parking.NewBoard()
+	board, nodes := parking.NewBoard(), nodeuse.New(nodeuse.Options{Client: e.client, Caches: e.nodes.caches()})
 	t.provisioner = provisioner.New(provisioner.Options{
 		Name:              e.options.ProvisionerName,
 		Cluster:           e.cluster,
@@ -184,7 +180,7 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 		PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Lister(),
 		IndexedClaims:     e.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
 		Records:           e.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
-		Nodes:             nodeuse.New(nodeuse.Options{Client: e.client, Caches: e.nodes.caches()}),
+		Nodes:             nodes,
 		LabelsOfNode:      e.nodes.labelsOf,
 		AttributesClass:   e.attributesClass(),
 		Namespaces:        e.factory.Core().V1().Namespaces().Lister(),
@@ -196,10 +192,7 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 			Claim:  func(claim *corev1.PersistentVolumeClaim) { t.informers.claims.Requeue(claim) },
 			Volume: func(pv *corev1.PersistentVolume) { t.informers.volumes.Requeue(pv) },
 		},
-		Board:         board,
-		Import:        func(claim *corev1.PersistentVolumeClaim) { t.importer.Consider(claim) },
-		ParkedImports: func() *parking.Lot[*corev1.PersistentVolumeClaim] { return t.importer.Parked() },
-		LeftImport:    func(backend string, v cinder.Volume) { t.importer.Left(backend, v) },
+		Board: board,
 
 		Term:     termCtx,
 		Stopping: work.Done(),
@@ -213,7 +206,8 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 	t.snapshots = e.newSnapshots(t, board)
 	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
 	t.expander = e.newExpander(t, board)
-	t.importer = e.newImporter(t, board)
+	t.importer = e.newImporter(t, board, nodes)
+	t.provisioner.Imports(t.importer)
 	t.features = []feature{e.newProtector(t, board), t.snapshots, t.expander, t.importer, e.newAuditor(t), &keeper{replica: e.replica}}
 	if sidecars := e.newCSI(work, termCtx, t, handOver); sidecars != nil {
 		t.features = append(t.features, sidecars)

@@ -2,6 +2,7 @@
 // queue and makes attempts at them; turns keep one tenant or backend from occupying all
 // workers. What an attempt returns says what follows: nothing, a retry, or, if it calls
 // Await, waiting until a trigger fires. The loop knows no objects and sends no requests.
+// The queue, and the workers that take from it, may also be another library's.
 package work
 
 import (
@@ -24,6 +25,11 @@ type Options[K comparable] struct {
 	Name string
 	// Workers is how many attempts are made at once.
 	Workers int
+	// BringBack returns keys to a queue that is not the loop's. Then its workers call Make,
+	// and use the Limiter to retry. If it is nil, the loop has a queue and workers of its
+	// own, Do and Describe.
+	BringBack func(keys []K)
+	Limiter   *backoff.Limiter[K]
 	// Do makes an attempt at a key. Its context ends with the term.
 	Do func(ctx context.Context, a *Attempt[K]) Outcome
 	// Describe names the worker of a key, by a noun with its article.
@@ -80,7 +86,7 @@ func (a *Attempt[K]) Await(triggers ...parking.Trigger) { a.loop.await(a.Key, tr
 // Loop works for one term.
 type Loop[K comparable] struct {
 	options Options[K]
-	// Queue has the keys that are to be worked on.
+	// Queue has the keys that are to be worked on; nil if it is not the loop's.
 	Queue workqueue.TypedRateLimitingInterface[K]
 	// Turns share the workers.
 	Turns *fairshare.Turns[K]
@@ -94,31 +100,50 @@ type Loop[K comparable] struct {
 
 // New makes the loop of one term. It does nothing before Run.
 func New[K comparable](options Options[K]) *Loop[K] {
-	limiter := backoff.New[K](backoff.Delay{First: time.Second, Most: 30 * time.Second})
 	own := options.OwnTurns
 	if own == nil {
 		own = func(string) int { return 0 }
 	}
-	queue := workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[K]{Name: options.Name})
-	l := &Loop[K]{options: options, Queue: queue, Turns: fairshare.New(options.Workers, own, queue.Add), limiter: limiter, awaited: parking.NewAwaited[K]()}
+	l := &Loop[K]{options: options, limiter: options.Limiter, awaited: parking.NewAwaited[K]()}
+	if options.BringBack == nil {
+		l.limiter = backoff.New[K](backoff.Delay{First: time.Second, Most: 30 * time.Second})
+		l.Queue = workqueue.NewTypedRateLimitingQueueWithConfig(l.limiter, workqueue.TypedRateLimitingQueueConfig[K]{Name: options.Name})
+	}
+	l.Turns = fairshare.New(options.Workers, own, func(key K) { l.Add(key) })
 	options.Board.Subscribe(l.hear)
 	return l
 }
 
-// Run works until the context ends, and returns when no attempt is under way.
+// Add brings keys back.
+func (l *Loop[K]) Add(keys ...K) {
+	if l.options.BringBack != nil {
+		l.options.BringBack(keys)
+		return
+	}
+	for _, key := range keys {
+		l.Queue.Add(key)
+	}
+}
+
+// Run works until the context ends, and returns when no attempt of its own workers is
+// under way.
 func (l *Loop[K]) Run(ctx context.Context) {
 	var group sync.WaitGroup
-	for range l.options.Workers {
-		group.Go(func() {
-			for l.Next(ctx) {
-			}
-		})
+	if l.Queue != nil {
+		for range l.options.Workers {
+			group.Go(func() {
+				for l.Next(ctx) {
+				}
+			})
+		}
 	}
 	group.Go(func() {
 		l.options.Monitor.Follow(ctx, "the queue of "+l.options.Name, l.options.MaxWorkTime, l.Turns.Progress)
 	})
 	<-ctx.Done()
-	l.Queue.ShutDown()
+	if l.Queue != nil {
+		l.Queue.ShutDown()
+	}
 	group.Wait()
 }
 
@@ -137,17 +162,24 @@ func (l *Loop[K]) Next(ctx context.Context) bool {
 
 // Try makes an attempt at a key, and does what follows from it.
 func (l *Loop[K]) Try(ctx context.Context, key K) {
-	task := l.options.Monitor.Begin(l.options.Describe(key), l.options.MaxWorkTime)
+	if outcome := l.Make(ctx, key, l.options.Describe(key), l.options.Do); outcome.Retry != nil && ctx.Err() == nil {
+		l.Queue.AddRateLimited(key)
+	}
+}
+
+// Make makes an attempt at a key by do, and does what follows from it, except for a retry.
+// The worker is named by a noun with its article.
+func (l *Loop[K]) Make(ctx context.Context, key K, worker string, do func(ctx context.Context, a *Attempt[K]) Outcome) Outcome {
+	task := l.options.Monitor.Begin(worker, l.options.MaxWorkTime)
 	defer task.End()
 	a := l.Attempt(key)
-	outcome := l.options.Do(task.In(ctx), a)
+	outcome := do(task.In(ctx), a)
 	// An attempt that waits for its turn has not succeeded.
 	if ctx.Err() == nil && outcome.Done && !a.waits {
-		l.limiter.Gone(key)
+		l.limiter.Succeeded(key)
 	}
 	if ctx.Err() == nil && outcome.Retry != nil {
 		l.limiter.Failed(key, *outcome.Retry)
-		l.Queue.AddRateLimited(key)
 	}
 	switch {
 	case a.begun:
@@ -156,6 +188,7 @@ func (l *Loop[K]) Try(ctx context.Context, key K) {
 		// An earlier attempt may have waited for a turn that this one did not need.
 		l.Turns.Leave(key)
 	}
+	return outcome
 }
 
 // Attempt returns an attempt that begins now.
@@ -171,7 +204,10 @@ func (l *Loop[K]) await(key K, triggers []parking.Trigger, since parking.Moment)
 	l.awaited.Set(key, triggers)
 	l.mu.Unlock()
 	if l.options.Board.Since(since, triggers) {
-		l.bringBack(triggers)
+		l.mu.Lock()
+		l.awaited.Delete(key)
+		l.mu.Unlock()
+		l.Add(key)
 	}
 }
 
@@ -181,16 +217,13 @@ func (l *Loop[K]) hear(triggers []parking.Trigger) {
 	if slices.ContainsFunc(triggers, func(one parking.Trigger) bool { return one.Kind == parking.Policy }) {
 		l.Turns.Recheck()
 	}
-	l.bringBack(triggers)
-}
-
-func (l *Loop[K]) bringBack(triggers []parking.Trigger) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, key := range l.awaited.By(triggers) {
+	keys := l.awaited.By(triggers)
+	for _, key := range keys {
 		l.awaited.Delete(key)
-		l.Queue.Add(key)
 	}
+	l.mu.Unlock()
+	l.Add(keys...)
 }
 
 // Awaiting returns the keys that wait for a trigger, in any order.
@@ -200,12 +233,17 @@ func (l *Loop[K]) Awaiting() []K {
 	return l.awaited.Keys()
 }
 
-// Forget drops a key that wants nothing more. If an attempt at it is under way, that one
-// goes on.
-func (l *Loop[K]) Forget(key K) {
+// Leave drops what a key waits for, triggers and its turn. If an attempt at it is under
+// way, that one goes on.
+func (l *Loop[K]) Leave(key K) {
 	l.mu.Lock()
 	l.awaited.Delete(key)
 	l.mu.Unlock()
-	l.limiter.Gone(key)
 	l.Turns.Leave(key)
+}
+
+// Forget drops a key that wants nothing more, with its failures.
+func (l *Loop[K]) Forget(key K) {
+	l.Leave(key)
+	l.limiter.Gone(key)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -249,4 +250,44 @@ func TestWaitingForATurnForgetsNoFailures(t *testing.T) {
 			t.Errorf("attempts at %v", failed)
 		}
 	})
+}
+
+// TestKeysOfAnotherQueueGoBackToIt: together when one trigger helps many, and alone when
+// a trigger fired during an attempt, or when a turn has come.
+func TestKeysOfAnotherQueueGoBackToIt(t *testing.T) {
+	var back []string
+	limiter := backoff.New[string](backoff.Delay{})
+	l := New(Options[string]{
+		Name: "things", Workers: 2, Board: parking.NewBoard(), Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour), Limiter: limiter,
+		BringBack: func(keys []string) {
+			slices.Sort(keys)
+			back = append(back, strings.Join(keys, "+"))
+		},
+	})
+	make := func(key string, do func(a *Attempt[string]) Outcome) {
+		l.Make(t.Context(), key, "the worker of "+key, func(_ context.Context, a *Attempt[string]) Outcome { return do(a) })
+	}
+	awaits := func(a *Attempt[string]) Outcome { a.Await(gold); return Outcome{} }
+	make("a", awaits)
+	make("b", awaits)
+	l.options.Board.Publish(gold)
+	make("late", func(a *Attempt[string]) Outcome {
+		make("c", awaits)
+		l.options.Board.Publish(gold)
+		return awaits(a)
+	})
+	make("first", func(a *Attempt[string]) Outcome {
+		a.Begin("tenant", "gold")
+		make("second", func(a *Attempt[string]) Outcome { a.Begin("tenant", "gold"); return Outcome{} })
+		return Outcome{Retry: &backoff.Delay{Outcome: "other", First: time.Hour, Most: time.Hour}}
+	})
+	if want := []string{"a+b", "c", "late", "second"}; !slices.Equal(back, want) {
+		t.Errorf("came back: %q, want %q", back, want)
+	}
+	if delay := limiter.When("first"); delay < time.Hour {
+		t.Errorf("a failure is retried after %s", delay)
+	}
+	if len(l.Awaiting()) > 0 {
+		t.Errorf("%q still wait", l.Awaiting())
+	}
 }

@@ -65,7 +65,7 @@ func (c *Controller) retry(e *expansion, err error, delay backoff.Delay) work.Ou
 
 // park keeps the claim until one of the triggers fires.
 func (e *expansion) park(claim *corev1.PersistentVolumeClaim, reason parking.Reason, triggers []parking.Trigger) {
-	e.c.parked.Park(claim, reason, nil)
+	e.c.parked.Park(claim, reason)
 	e.attempt.Await(triggers...)
 }
 

@@ -246,7 +246,7 @@ func itemOf(object metav1.Object) item {
 
 // park keeps an object until one of the triggers fires, or the policy changes.
 func (c *Controller) park(a *attempt, object metav1.Object, reason parking.Reason, triggers ...parking.Trigger) {
-	c.parked.Park(object, reason, nil)
+	c.parked.Park(object, reason)
 	a.Await(append(triggers, parking.Trigger{Kind: parking.Policy})...)
 }
 

@@ -189,8 +189,9 @@ func (j *Journal) HasOutlived(claim types.UID) bool {
 	return j.outlived[claim]
 }
 
-// ClaimGone forgets a claim that is gone, but keeps its unfinished attempt.
-func (j *Journal) ClaimGone(claim types.UID) {
+// Forget drops a claim that is gone, except for its unfinished attempt, which is undone
+// first.
+func (j *Journal) Forget(claim types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.outlived, claim)

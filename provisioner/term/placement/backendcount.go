@@ -155,10 +155,10 @@ func (p *Placer) RequestCount(name string) {
 // countElsewhere counts the other backends where the tenant may have volumes, because
 // its quota includes them. For a while it skips a backend that was slow to answer; only
 // claims that could be placed there wait for it.
-func (p *Placer) countElsewhere(ctx context.Context, d ledger.Decided, mayList bool) (undecided bool) {
+func (p *Placer) countElsewhere(ctx context.Context, d ledger.Decided) {
 	tenant, ok := p.Policy().Tenant(d.Tenant)
 	if !ok || !limited(d.Quotas) {
-		return false
+		return
 	}
 	var others []string
 	for _, class := range tenant.Classes {
@@ -168,8 +168,8 @@ func (p *Placer) countElsewhere(ctx context.Context, d ledger.Decided, mayList b
 			}
 		}
 	}
-	if len(others) == 0 || !mayList {
-		return len(others) > 0
+	if len(others) == 0 {
+		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, otherBackendsTimeout)
 	defer cancel()
@@ -182,7 +182,6 @@ func (p *Placer) countElsewhere(ctx context.Context, d ledger.Decided, mayList b
 		})
 	}
 	group.Wait()
-	return false
 }
 
 // limited reports whether a quota depends on what the tenant has on other

@@ -21,8 +21,6 @@ type Choice struct {
 	PassedOver []ledger.PassedOver
 	// Denial is why no backend can take the claim now.
 	Denial *Denial
-	// undecided means that a backend must be listed first, which takes a worker.
-	undecided bool
 }
 
 // Choose reserves room for an admitted claim on the first of its backends that is
@@ -30,20 +28,16 @@ type Choice struct {
 // because no listing of a single backend would reveal two volumes on two backends.
 //
 // A backend is counted before it is chosen, and so is every backend of the rule
-// that an earlier leader may have chosen for this claim. With mayList, Choose lists a
-// backend that was not counted in this term; without it, the choice stays
-// undecided.
-func (p *Placer) Choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided, mayList bool) (Choice, error) {
+// that an earlier leader may have chosen for this claim.
+func (p *Placer) Choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided) (Choice, error) {
 	if position, ok := p.Ledger.PositionOf(claim.UID); ok {
 		return p.keep(position), nil
 	}
-	if waits, err := p.settleEarlier(ctx, claim, d, mayList); err != nil || waits.undecided || waits.Denial != nil {
+	if waits, err := p.settleEarlier(ctx, claim, d); err != nil || waits.Denial != nil {
 		return waits, err
 	}
-	if undecided := p.countElsewhere(ctx, d, mayList); undecided {
-		return Choice{undecided: true}, nil
-	}
-	return p.firstWithRoom(ctx, claim.UID, class, d, mayList)
+	p.countElsewhere(ctx, d)
+	return p.firstWithRoom(ctx, claim.UID, class, d)
 }
 
 // keep returns the earlier choice.
@@ -90,7 +84,7 @@ func (p *Placer) mayHaveUnseenVolume(claim *corev1.PersistentVolumeClaim, backen
 
 // settleEarlier waits for every backend of the rule that may have a volume of
 // the claim, including suspended ones: a claim must not leave a volume behind.
-func (p *Placer) settleEarlier(ctx context.Context, claim *corev1.PersistentVolumeClaim, d ledger.Decided, mayList bool) (Choice, error) {
+func (p *Placer) settleEarlier(ctx context.Context, claim *corev1.PersistentVolumeClaim, d ledger.Decided) (Choice, error) {
 	homes := p.RuleBackends(d)
 	if len(homes) == 1 {
 		return Choice{}, nil
@@ -99,12 +93,10 @@ func (p *Placer) settleEarlier(ctx context.Context, claim *corev1.PersistentVolu
 		if !p.mayHaveUnseenVolume(claim, name) {
 			continue
 		}
-		unhealthy, undecided, err := p.prepare(ctx, name, mayList)
+		unhealthy, err := p.prepare(ctx, name)
 		switch {
 		case err != nil:
 			return Choice{}, err
-		case undecided:
-			return Choice{undecided: true}, nil
 		case unhealthy != nil:
 			return Choice{Denial: p.Unavailable([]ledger.PassedOver{{Backend: name, Why: fmt.Sprintf(
 				"cannot determine whether an earlier leader created a volume for this claim: %s", unhealthy)}}, nil)}, nil
@@ -115,15 +107,13 @@ func (p *Placer) settleEarlier(ctx context.Context, claim *corev1.PersistentVolu
 
 // firstWithRoom tries the backends in the policy's order. It lists a backend
 // only if those before it cannot take the claim.
-func (p *Placer) firstWithRoom(ctx context.Context, uid types.UID, class string, d ledger.Decided, mayList bool) (Choice, error) {
+func (p *Placer) firstWithRoom(ctx context.Context, uid types.UID, class string, d ledger.Decided) (Choice, error) {
 	var passedOver, full []ledger.PassedOver
 	var noRoom []string
 	var failed error
 	for _, name := range d.Backends {
-		unhealthy, undecided, err := p.prepare(ctx, name, mayList)
+		unhealthy, err := p.prepare(ctx, name)
 		switch {
-		case undecided:
-			return Choice{undecided: true}, nil
 		case err != nil:
 			failed = err
 			passedOver = append(passedOver, ledger.PassedOver{Backend: name, Why: err.Error()})
@@ -198,22 +188,19 @@ func (p *Placer) Health(name string) error {
 }
 
 // prepare makes sure that a backend can be chosen: it must be healthy, and its volumes
-// must be counted.
-func (p *Placer) prepare(ctx context.Context, name string, mayList bool) (unhealthy error, undecided bool, err error) {
+// must be counted. It lists a backend that was not counted in this term.
+func (p *Placer) prepare(ctx context.Context, name string) (unhealthy, err error) {
 	if unhealthy := p.Health(name); unhealthy != nil {
-		return unhealthy, false, nil
+		return unhealthy, nil
 	}
 	if p.IsCounted(name) {
-		return nil, false, nil
-	}
-	if !mayList {
-		return nil, true, nil
+		return nil, nil
 	}
 	if err := p.CountBackend(ctx, name); err != nil {
 		p.noteSilent(name)
-		return nil, false, fmt.Errorf("cannot list the volumes that backend %s already has: %w", name, err)
+		return nil, fmt.Errorf("cannot list the volumes that backend %s already has: %w", name, err)
 	}
-	return nil, false, nil
+	return nil, nil
 }
 
 // RuleBackends returns all backends of the rule that decided, including suspended ones.

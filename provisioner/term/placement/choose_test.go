@@ -52,7 +52,7 @@ func TestClaimLeavesOnlyABackendWithoutAVolumeOfIt(t *testing.T) {
 			if decided.Denial != nil {
 				t.Fatal(decided.Denial.Message)
 			}
-			chosen, err := f.Choose(t.Context(), claim, "both", decided, true)
+			chosen, err := f.Choose(t.Context(), claim, "both", decided)
 			if err != nil || chosen.Backend != "gold" {
 				t.Fatalf("chose %+v, error %v", chosen, err)
 			}

@@ -59,9 +59,9 @@ func (p *Placer) Failures(uid types.UID) []Failure {
 	return slices.Clone(p.rounds[uid].failures)
 }
 
-// EndRound forgets where the claim's volume could not be made. Call it when the claim
+// Forget drops where the claim's volume could not be made. Call it when the claim
 // has a volume, needs none, or is tried again only after a delay.
-func (p *Placer) EndRound(uid types.UID) {
+func (p *Placer) Forget(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.rounds, uid)

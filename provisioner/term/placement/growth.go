@@ -14,8 +14,8 @@ import (
 // The error is ledger.ErrPolicyChanged when the decision is out of date.
 func (p *Placer) Grow(ctx context.Context, claim types.UID, d ledger.Decided) (*Denial, error) {
 	backend := d.Backends[0]
-	p.countElsewhere(ctx, d, true)
-	unhealthy, _, err := p.prepare(ctx, backend, true)
+	p.countElsewhere(ctx, d)
+	unhealthy, err := p.prepare(ctx, backend)
 	switch {
 	case err != nil:
 		return nil, err

@@ -47,7 +47,8 @@ type lane struct{ tenant, backend string }
 // turn is the permission to use a worker.
 type turn struct {
 	lane
-	// lapse takes the turn away unless its work begins; nil once it has begun.
+	// lapse takes the turn of an invited item away unless its work begins; nil once it has
+	// begun.
 	lapse *time.Timer
 }
 
@@ -69,39 +70,25 @@ func New[K comparable](capacity int, own func(tenant string) int, invite func(ke
 	}
 }
 
-// Take takes a turn, or queues for one. A turn whose work does not begin soon lapses.
-func (t *Turns[K]) Take(key K, tenant, backend string) bool {
+// Begin takes a turn for work that begins now, or queues for one. If the item has a turn,
+// the turn counts for this tenant and backend from now on: the policy may have selected
+// others since the invitation, or the work another backend.
+func (t *Turns[K]) Begin(key K, tenant, backend string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	wanted := lane{tenant, backend}
-	if mine, ok := t.held[key]; ok {
-		// The item was invited, or queued twice. The policy may have selected another
-		// backend since.
+	mine, held := t.held[key]
+	switch {
+	case held:
 		t.count(mine.lane, -1)
 		mine.lane = wanted
 		t.count(wanted, 1)
-		return true
-	}
-	if !t.fits(wanted) {
+	case !t.fits(wanted):
 		t.wait(key, wanted)
 		return false
-	}
-	t.leave(key)
-	t.hold(key, wanted)
-	return true
-}
-
-// Begin starts the work that a turn was taken for. Without a turn, it takes one.
-func (t *Turns[K]) Begin(key K, tenant, backend string) bool {
-	if !t.Take(key, tenant, backend) {
-		return false
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	mine, ok := t.held[key]
-	if !ok {
-		// The turn lapsed in between, because the process was suspended.
-		mine = t.hold(key, lane{tenant, backend})
+	default:
+		t.leave(key)
+		mine = t.hold(key, wanted)
 	}
 	if mine.lapse != nil {
 		mine.lapse.Stop()
@@ -177,7 +164,6 @@ func (t *Turns[K]) fits(l lane) bool {
 
 func (t *Turns[K]) hold(key K, l lane) *turn {
 	mine := &turn{lane: l}
-	mine.lapse = time.AfterFunc(lapseAfter, func() { t.lapsed(key, mine) })
 	t.held[key] = mine
 	t.count(l, 1)
 	return mine
@@ -278,7 +264,8 @@ func (t *Turns[K]) next() (invited []K) {
 		}
 		key := t.waiting[l][0]
 		t.leave(key)
-		t.hold(key, l)
+		mine := t.hold(key, l)
+		mine.lapse = time.AfterFunc(lapseAfter, func() { t.lapsed(key, mine) })
 		invited = append(invited, key)
 		passed = 0
 	}

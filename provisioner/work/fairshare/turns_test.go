@@ -92,20 +92,26 @@ func TestTenantsOwnLimitIsKeptAndItsChangeNoticed(t *testing.T) {
 func TestTurnThatNobodyBeginsLapses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHall(2, nil)
-		if !h.Take("a", "a", "gold") || h.Take("b", "b", "gold") {
+		if !h.Begin("a", "a", "gold") || h.Begin("b", "b", "gold") || h.Begin("c", "c", "gold") {
 			t.Fatal("two turns at one backend, of two in all")
 		}
-		time.Sleep(lapseAfter)
-		synctest.Wait()
+		h.End("a")
+		h.mu.Lock()
 		if !slices.Equal(h.invited, []string{"b"}) {
 			t.Fatalf("invited %v", h.invited)
 		}
-		if !h.Begin("b", "b", "gold") {
+		h.mu.Unlock()
+		time.Sleep(lapseAfter)
+		synctest.Wait()
+		if !slices.Equal(h.invited, []string{"b", "c"}) {
+			t.Fatalf("invited %v after the first of them did not come", h.invited)
+		}
+		if !h.Begin("c", "c", "gold") {
 			t.Error("the invited item does not get its turn")
 		}
 		time.Sleep(2 * lapseAfter)
 		synctest.Wait()
-		if h.Take("c", "c", "gold") {
+		if h.Begin("d", "d", "gold") {
 			t.Error("a turn lapsed after its work began")
 		}
 	})
@@ -172,9 +178,14 @@ func TestNoInterleavingLosesATurnOrGivesOneTooMany(t *testing.T) {
 
 func TestWorkingAreThoseWhoseTurnHasBegun(t *testing.T) {
 	h := newHall(4, nil)
+	h.Begin("ended", "a", "gold")
 	h.Begin("begun", "a", "gold")
-	h.Take("taken", "a", "gold")
-	h.Begin("refused", "a", "gold")
+	h.Begin("invited", "a", "gold")
+	h.Begin("waits", "a", "gold")
+	h.End("ended")
+	if held, waiting := h.Count(); held != 2 || waiting != 1 {
+		t.Fatalf("%d have a turn, %d wait", held, waiting)
+	}
 	if got := h.Working(); !slices.Equal(got, []string{"begun"}) {
 		t.Errorf("working %q", got)
 	}

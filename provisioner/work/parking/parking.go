@@ -53,14 +53,13 @@ const (
 
 // Lot is the set of parked objects of one kind, by UID.
 type Lot[T metav1.Object] struct {
-	mu      sync.Mutex
-	parked  map[types.UID]place[T]
-	awaited *Awaited[types.UID]
+	mu     sync.Mutex
+	parked map[types.UID]entry[T]
 	// reported is the last message about each object.
 	reported map[types.UID]report
 }
 
-type place[T metav1.Object] struct {
+type entry[T metav1.Object] struct {
 	object T
 	reason Reason
 	since  time.Time
@@ -86,15 +85,14 @@ const repeatAfter = 45 * time.Minute
 
 // NewLot makes an empty lot.
 func NewLot[T metav1.Object]() *Lot[T] {
-	return &Lot[T]{parked: map[types.UID]place[T]{}, awaited: NewAwaited[types.UID](), reported: map[types.UID]report{}}
+	return &Lot[T]{parked: map[types.UID]entry[T]{}, reported: map[types.UID]report{}}
 }
 
 // Park adds an object, for one reason at a time.
-func (l *Lot[T]) Park(object T, reason Reason, triggers []Trigger) {
+func (l *Lot[T]) Park(object T, reason Reason) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.parked[object.GetUID()] = place[T]{object, reason, time.Now()}
-	l.awaited.Set(object.GetUID(), triggers)
+	l.parked[object.GetUID()] = entry[T]{object, reason, time.Now()}
 }
 
 // Holds reports whether an object is parked.
@@ -127,28 +125,7 @@ func (l *Lot[T]) Take(uid types.UID, reasons ...Reason) (object T, ok bool) {
 		return object, false
 	}
 	delete(l.parked, uid)
-	l.awaited.Delete(uid)
 	return found.object, true
-}
-
-// TriggeredBy returns the objects that the triggers may unblock. Denied and
-// waiting objects stay parked until the provisioner takes them.
-func (l *Lot[T]) TriggeredBy(triggers []Trigger) []T {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var found []T
-	for _, uid := range l.awaited.By(triggers) {
-		p := l.parked[uid]
-		if p.reason == Waiting {
-			continue
-		}
-		found = append(found, p.object)
-		if p.reason != Denied {
-			delete(l.parked, uid)
-			l.awaited.Delete(uid)
-		}
-	}
-	return found
 }
 
 // Each calls yield for every parked object, with the reason of the last message to its

@@ -16,43 +16,17 @@ func claim(uid types.UID) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: string(uid), UID: uid}}
 }
 
-func TestParkedObjectsAreHelpedByWhatHelpsThem(t *testing.T) {
-	gold, silver := Trigger{Kind: Backend, Name: "gold"}, Trigger{Kind: Backend, Name: "silver"}
+func TestObjectsAreParkedForOneReason(t *testing.T) {
 	lot := NewLot[*corev1.PersistentVolumeClaim]()
-	lot.Park(claim("denied"), Denied, []Trigger{gold})
-	lot.Park(claim("failing"), Failing, []Trigger{gold})
-	lot.Park(claim("blocked"), Blocked, []Trigger{gold, silver})
-	lot.Park(claim("waiting"), Waiting, []Trigger{gold})
-	triggered := func(triggers ...Trigger) []string {
-		var names []string
-		for _, c := range lot.TriggeredBy(triggers) {
-			names = append(names, c.Name)
-		}
-		slices.Sort(names)
-		return names
-	}
-	for _, c := range []struct {
-		trigger Trigger
-		want    string
-	}{
-		{Trigger{Kind: Policy}, "[]"},
-		{silver, "[blocked]"},
-		{silver, "[]"}, // it was taken
-		{gold, "[denied failing]"},
-		{gold, "[denied]"}, // stays until it is taken
-	} {
-		if got := fmt.Sprint(triggered(c.trigger)); got != c.want {
-			t.Errorf("%v triggers %s, want %s", c.trigger, got, c.want)
-		}
-	}
+	lot.Park(claim("waiting"), Waiting)
+	lot.Park(claim("denied"), Denied)
 	if _, ok := lot.Take("waiting", Denied, Failing); ok {
 		t.Error("taken for another reason than it is in for")
 	}
 	if _, ok := lot.Take("waiting", Waiting); !ok {
 		t.Error("what waits is not in")
 	}
-	// An object is parked for one reason at a time.
-	lot.Park(claim("denied"), Failing, nil)
+	lot.Park(claim("denied"), Failing)
 	var parked []string
 	lot.Each(func(_ *corev1.PersistentVolumeClaim, reason Reason, reported string) {
 		parked = append(parked, string(reason)+" "+reported)
@@ -138,7 +112,7 @@ func TestTheListSaysWhySinceWhen(t *testing.T) {
 				t.Errorf("%s: %s, want %s", what, got, want)
 			}
 		}
-		park := func(reason Reason) { lot.Park(claim("c"), reason, nil) }
+		park := func(reason Reason) { lot.Park(claim("c"), reason) }
 		step("waiting", `waiting  "" after 1m0s`, func() { park(Waiting) })
 		step("denied", `denied Full "3 of 2" after 2m0s`, func() { lot.IsNews("c", "Full", "3 of 2", true); park(Denied) })
 		step("denied again", `denied Full "4 of 2" after 2m0s`, func() {

@@ -325,7 +325,7 @@ func (a *attempt) reserve(ctx context.Context, plan *imports.Plan) error {
 	if left := types.UID(stamps.Of(a.volume).ClaimUID); left != a.claim.UID {
 		d.LeftBy = left
 	}
-	choice, err := a.c.Room.Choose(ctx, a.claim, plan.StorageClass(), d.Only([]string{a.backend}, nil), true)
+	choice, err := a.c.Room.Choose(ctx, a.claim, plan.StorageClass(), d.Only([]string{a.backend}, nil))
 	switch position, _ := a.c.Room.Ledger.PositionOf(a.claim.UID); {
 	case errors.Is(err, ledger.ErrPolicyChanged):
 		return errChanged

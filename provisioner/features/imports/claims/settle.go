@@ -126,7 +126,7 @@ func (c *Controller) giveBackUnlessBegun(a *attempt) {
 // park keeps the claim until one of the triggers fires: these, another policy, other
 // labels, or another StorageClass.
 func (a *attempt) park(reason parking.Reason, triggers ...parking.Trigger) {
-	a.c.parked.Park(a.cached, reason, nil)
+	a.c.parked.Park(a.cached, reason)
 	a.Await(append(triggers, parking.Trigger{Kind: parking.Policy}, parking.Trigger{Kind: parking.Namespace, Name: a.cached.Namespace}, parking.Trigger{Kind: parking.Class, Name: a.class})...)
 }
 

@@ -1,0 +1,182 @@
+package provisioner
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	eventrecord "k8s.io/client-go/tools/record"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+)
+
+// claims filters claims, and parks those that get no volume now. It reads caches, and
+// changes no volume.
+type claims struct {
+	identity
+	*decider
+	*memory
+	*ending
+	tasks        *tasks
+	parkedClaims *parkedClaims
+	reschedules  *reschedules
+	claimTimes   *claimTimes
+	imports      *imports
+	cachedClaims corelisters.PersistentVolumeClaimLister
+	cachedPVs    corelisters.PersistentVolumeLister
+	recorder     eventrecord.EventRecorder
+}
+
+// ShouldProvision filters claims: Provision decides about those that are this program's
+// and that nothing else serves. A claim whose StorageClass is missing is denied here,
+// because the library would retry it.
+func (c *claims) ShouldProvision(_ context.Context, claim *corev1.PersistentVolumeClaim) bool {
+	if c.stopping() || !objects.IsServed(objects.ProvisionerOf(claim), c.name) {
+		return false
+	}
+	defer c.cleanUpIfGone(claim)
+	turn := c.parkedClaims.loop.Attempt(string(claim.UID))
+	class, err := c.classes.Get(objects.ClassName(claim))
+	if err != nil {
+		if !c.leftToPopulator(claim) {
+			c.denyWithoutClass(turn, claim)
+		}
+		return false
+	}
+	if !c.serves(class) {
+		// The claim's author wrote the annotation, or the claim is the CSI driver's
+		// while nothing is in mode csi: the driver may belong to another installation.
+		return false
+	}
+	switch {
+	case c.denyGivenAway(turn, claim), c.leftToPopulator(claim):
+		return false
+	case c.isImport(claim):
+		c.leaveToImport(claim)
+		return false
+	case lacksNode(claim, class):
+		c.awaitNode(claim.UID)
+		return false
+	}
+	return true
+}
+
+// leftToPopulator reports whether a volume populator serves a claim. Nothing is wrong with
+// such a claim, and nothing brings it back, since its data source never changes.
+func (c *claims) leftToPopulator(claim *corev1.PersistentVolumeClaim) bool {
+	if _, refused := admission.DataSourceOf(claim, nil); refused != nil && refused.Reason == policy.AwaitsPopulator {
+		c.parkedClaims.leave(claim, *refused)
+		return true
+	}
+	return false
+}
+
+// isImport reports whether a claim gets a volume that exists at Cinder: its author asks
+// for one, and no new one was begun for it; or the import was begun, perhaps finished,
+// and Kubernetes has not bound the claim yet. Whichever of the two paths reserves room
+// for the claim first decides, and the other then leaves it alone.
+func (c *claims) isImport(claim *corev1.PersistentVolumeClaim) bool {
+	if position, counts := c.ledger.PositionOf(claim.UID); counts && position.Imported {
+		return true
+	}
+	return objects.AsksForImport(claim) && !c.mayHaveVolume(claim.UID)
+}
+
+// leaveToImport hands a claim over to the import: its author asked for an existing
+// volume before a new one was begun.
+func (c *claims) leaveToImport(claim *corev1.PersistentVolumeClaim) {
+	if position, counts := c.ledger.PositionOf(claim.UID); counts && !position.Imported {
+		c.placement.GiveBack(claim.UID)
+	}
+	c.parkedClaims.Forget(claim.UID)
+	if c.imports.Importer != nil {
+		c.imports.Consider(claim)
+	}
+}
+
+// RequeueClaim brings back a claim that is not imported after all.
+func (c *claims) RequeueClaim(claim *corev1.PersistentVolumeClaim) {
+	c.parkedClaims.requeue(claim.UID)
+}
+
+// denyWithoutClass denies a claim whose StorageClass is not in the cache. The claim
+// comes back when the class is created, or reaches the cache. Nothing is requested for
+// it, because whoever may create claims can write one in a loop.
+func (c *claims) denyWithoutClass(turn *turn, claim *corev1.PersistentVolumeClaim) {
+	name := objects.ClassName(claim)
+	message := "the claim names no StorageClass; replace it with a claim that does"
+	if name != "" {
+		message = fmt.Sprintf("StorageClass %q does not exist; create it, or replace the claim with one that names another", name)
+	}
+	c.deny(turn, claim, placement.Denial{Reason: "StorageClassNotFound", Message: message})
+}
+
+// choose chooses the backend of a claim. If the claim leaves another backend, it no
+// longer needs that backend's Secret.
+func (c *claims) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided) (placement.Choice, error) {
+	if c.placement.MayLeave(claim, d) {
+		c.finish(claim.UID)
+		c.placement.GiveBack(claim.UID)
+	}
+	return c.placement.Choose(ctx, claim, class, d)
+}
+
+// backendFor returns the backend that a claim's turn counts against.
+func (c *claims) backendFor(uid types.UID, d ledger.Decided) string {
+	if position, ok := c.ledger.PositionOf(uid); ok {
+		return position.Backend
+	}
+	return d.Backends[0]
+}
+
+// deny parks a claim and reports why, once for each reason and again before the event
+// expires.
+func (c *claims) deny(turn *turn, claim *corev1.PersistentVolumeClaim, denied placement.Denial) {
+	if _, begun := c.journal.Beginning(claim.UID); !begun {
+		// An earlier decision may have reserved room.
+		c.placement.GiveBack(claim.UID)
+	}
+	if denied.Reason != placement.ReasonBackendUnavailable {
+		// The time for which the policy denies a claim does not count as ours.
+		c.claimTimes.restart(claim.UID)
+	}
+	c.placement.Forget(claim.UID)
+	c.parkedClaims.loop.Leave(string(claim.UID))
+	c.parkedClaims.report(claim, denied.Reason, denied.Message)
+	always := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: objects.ClassName(claim)}}
+	if named := admission.AttributesOf(claim); named != nil {
+		always = append(always, attributesTrigger(named.Name))
+	}
+	c.parkedClaims.park(turn, claim, parking.Denied, append(always, denied.Triggers...))
+}
+
+// cleanUpIfGone queues a claim that was deleted or bound to another PersistentVolume while
+// it was being worked on: the event came too early to find what had to be undone.
+func (c *claims) cleanUpIfGone(claim *corev1.PersistentVolumeClaim) {
+	current, err := c.cachedClaims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name)
+	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || objects.BoundElsewhere(current)) {
+		c.tasks.add(undoOf(claim.UID))
+	}
+}
+
+// denyGivenAway denies a claim whose own volume another claim has: a volume never comes
+// back to the claim that it was made for. It reports whether that is so.
+func (c *claims) denyGivenAway(turn *turn, claim *corev1.PersistentVolumeClaim) (denied bool) {
+	position, _ := c.ledger.PositionOf(claim.UID)
+	if pv, err := c.cachedPVs.Get(objects.PVNameOf(claim)); err == nil && c.isMine(pv) && pv.Spec.ClaimRef != nil {
+		other := pv.Spec.ClaimRef.UID
+		position.Rebound = position.Rebound || other != "" && other != claim.UID
+	}
+	if position.Rebound {
+		c.deny(turn, claim, placement.Denial{Reason: reasonGivenAway, Message: "the volume that was made for this claim has been given to another claim; delete this claim, and create a new one if you need a volume"})
+	}
+	return position.Rebound
+}
