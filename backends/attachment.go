@@ -55,7 +55,7 @@ func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spe
 	case document == nil && kept.Status == cinder.AttachmentAttached:
 		return Connected{}, e.failure(cinder.KindConflict, "attachment %s of volume %s is complete and has no connection", kept.ID, v.ID)
 	case document == nil:
-		return Connected{}, e.deleteAttachment(ctx, kept.ID)
+		return Connected{}, e.deleteAttachment(ctx, nil, kept.ID)
 	case kept.Status == cinder.AttachmentAttached:
 		// A PersistentVolume of the same claim once had it in use.
 		return Connected{Volume: v, Document: document, AttachmentID: kept.ID}, nil
@@ -82,7 +82,7 @@ func (e *endpoint) keepOneAttachment(ctx context.Context, v cinder.Volume) (cind
 		return cinder.Attachment{}, err
 	}
 	if len(attachments) == 0 {
-		return cinder.Attachment{}, e.unreserve(ctx, v)
+		return cinder.Attachment{}, e.unreserve(ctx, nil, v)
 	}
 	slices.SortStableFunc(attachments, func(a, b cinder.Attachment) int { return attachmentRank(b) - attachmentRank(a) })
 	kept, others := attachments[0], attachments[1:]
@@ -90,7 +90,7 @@ func (e *endpoint) keepOneAttachment(ctx context.Context, v cinder.Volume) (cind
 		kept, others = cinder.Attachment{}, attachments
 	}
 	for _, other := range others {
-		if err := e.deleteAttachment(ctx, other.ID); err != nil {
+		if err := e.deleteAttachment(ctx, nil, other.ID); err != nil {
 			return cinder.Attachment{}, err
 		}
 	}
@@ -149,7 +149,7 @@ func (e *endpoint) completeAttachment(ctx context.Context, v cinder.Volume) erro
 
 // detachAll deletes every attachment; the array's access list entry and the
 // export disappear with the last.
-func (e *endpoint) detachAll(ctx context.Context, v cinder.Volume, _ Target) error {
+func (e *endpoint) detachAll(ctx context.Context, permitted permission, v cinder.Volume, _ Target) error {
 	attachments := v.Attachments
 	if v.Status != cinder.StatusInUse || len(attachments) == 0 {
 		var err error
@@ -159,18 +159,18 @@ func (e *endpoint) detachAll(ctx context.Context, v cinder.Volume, _ Target) err
 		}
 	}
 	if len(attachments) == 0 {
-		return e.unreserve(ctx, v)
+		return e.unreserve(ctx, permitted, v)
 	}
 	for _, attachment := range attachments {
-		if err := e.deleteAttachment(ctx, attachment.ID); err != nil {
+		if err := e.deleteAttachment(ctx, permitted, attachment.ID); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *endpoint) deleteAttachment(ctx context.Context, id string) error {
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.DeleteAttachment(ctx, id) })
+func (e *endpoint) deleteAttachment(ctx context.Context, permitted permission, id string) error {
+	err := e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error { return client.DeleteAttachment(ctx, id) })
 	if cinder.IsKind(err, cinder.KindNotFound) {
 		return nil
 	}
@@ -178,9 +178,9 @@ func (e *endpoint) deleteAttachment(ctx context.Context, id string) error {
 }
 
 // unreserve makes a volume without attachments available again.
-func (e *endpoint) unreserve(ctx context.Context, v cinder.Volume) error {
+func (e *endpoint) unreserve(ctx context.Context, permitted permission, v cinder.Volume) error {
 	if v.Status == cinder.StatusInUse || v.Status == cinder.StatusDetaching {
-		return e.detach(ctx, v.ID, "")
+		return e.detach(ctx, permitted, v.ID, "")
 	}
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Unreserve(ctx, v.ID) })
+	return e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error { return client.Unreserve(ctx, v.ID) })
 }

@@ -64,7 +64,7 @@ func (e *endpoint) extend(ctx context.Context, target Target, sizeGiB int64) (ci
 // requestExtension requests the size. After a conflict it reads the volume: if
 // an earlier request whose answer was lost extends it, that is just as good.
 func (e *endpoint) requestExtension(ctx context.Context, v cinder.Volume, target Target, sizeGiB int64) (cinder.Volume, error) {
-	err := e.session.change(withPermit(ctx, target.Permit, v), func(ctx context.Context, client Cinder) error {
+	err := e.session.changeIf(ctx, target.Permit.on(ctx, v), func(ctx context.Context, client Cinder) error {
 		return client.ExtendVolume(ctx, v.ID, sizeGiB, v.Status == cinder.StatusInUse)
 	})
 	switch {

@@ -358,10 +358,10 @@ func (l *Lifecycle) CancelImport(ctx context.Context, target Target) error {
 	}
 	switch steps.StepToDelete(v, stamps.WorkflowOf(v)) {
 	case steps.Release:
-		return e.release(ctx, v, target)
+		return e.release(ctx, nil, v, target)
 	case steps.DetachAll:
 		if v.Status != cinder.StatusInUse {
-			return e.detachAll(ctx, v, target)
+			return e.detachAll(ctx, nil, v, target)
 		}
 	}
 	return nil

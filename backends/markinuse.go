@@ -127,7 +127,7 @@ func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume,
 	if maps.Equal(after.Metadata, v.Metadata) {
 		return v, nil
 	}
-	err = e.session.change(withPermit(ctx, target.Permit, v), func(ctx context.Context, client Cinder) error {
+	err = e.session.changeIf(ctx, target.Permit.on(ctx, v), func(ctx context.Context, client Cinder) error {
 		return client.UpdateMetadata(ctx, v.ID, stamp)
 	})
 	if err != nil {

@@ -96,7 +96,7 @@ func (e *endpoint) publish(ctx context.Context, target Target, to PublishRequest
 		if err := ctx.Err(); err != nil {
 			return Published{}, err
 		}
-		published, err := e.moveTowardsPublished(withPermit(ctx, target.Permit, v), v, to)
+		published, err := e.moveTowardsPublished(ctx, target.Permit.on(ctx, v), v, to)
 		if err != nil && !cinder.IsKind(err, cinder.KindNotFound) || published.AttachmentID != "" {
 			return published, err
 		}
@@ -136,14 +136,14 @@ func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, e
 
 // endAttachment deletes an attachment of a volume of mode csi. Whatever the answer, it must
 // not be handed out again: Cinder may show it for a while, and the request may arrive late.
-func (e *endpoint) endAttachment(ctx context.Context, volumeID, id string) error {
+func (e *endpoint) endAttachment(ctx context.Context, permitted permission, volumeID, id string) error {
 	e.ended.Expect(id, volumeID, time.Now().Add(e.timeouts().Create))
-	return e.deleteAttachment(ctx, id)
+	return e.deleteAttachment(ctx, permitted, id)
 }
 
 // moveTowardsPublished takes one step, or all that are left. If it returns neither an
 // attachment nor an error, the caller must read the volume again.
-func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to PublishRequest) (Published, error) {
+func (e *endpoint) moveTowardsPublished(ctx context.Context, permitted permission, v cinder.Volume, to PublishRequest) (Published, error) {
 	switch v.Status {
 	case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse:
 	default:
@@ -153,7 +153,7 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 		if !isAmong(v.Attachments, id) {
 			continue
 		}
-		if err := e.endAttachment(ctx, v.ID, id); err != nil {
+		if err := e.endAttachment(ctx, permitted, v.ID, id); err != nil {
 			return Published{}, err
 		}
 		return Published{}, e.failure(KindNotShown, "Cinder ended attachment %s, and still shows it: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", id)
@@ -167,17 +167,17 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 	delete(records, to.Key)
 	if unnamed := completedFor(v, to.Connector.Host, records); unnamed != "" {
 		own := stamps.NodeRecord{AttachmentID: unnamed, Node: to.Node, ReadOnly: to.ReadOnly}
-		if err := e.writeRecord(ctx, v, to.Key, own); err != nil {
+		if err := e.writeRecord(ctx, permitted, v, to.Key, own); err != nil {
 			return Published{}, err
 		}
 		return e.handOutAgain(ctx, v, own, to)
 	}
 	if v.Status != cinder.StatusAvailable || len(records) > 0 {
-		if moved, err := e.clearTheWay(ctx, v, records, to); moved || err != nil {
+		if moved, err := e.clearTheWay(ctx, permitted, v, records, to); moved || err != nil {
 			return Published{}, err
 		}
 	}
-	return e.attachToNode(ctx, v, to)
+	return e.attachToNode(ctx, permitted, v, to)
 }
 
 // handOutAgain answers a repeated publish.
@@ -205,7 +205,7 @@ func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded s
 // have, and records of other nodes without an attachment. It refuses a volume that
 // another node has, or may have, unless both may have it; then an incomplete attachment
 // is removed, too, since Cinder makes no other one beside it.
-func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stamps.NodeRecords, to PublishRequest) (moved bool, err error) {
+func (e *endpoint) clearTheWay(ctx context.Context, permitted permission, v cinder.Volume, others stamps.NodeRecords, to PublishRequest) (moved bool, err error) {
 	listed, err := e.attachments(ctx, v)
 	if err != nil {
 		return false, err
@@ -230,10 +230,10 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stam
 			if !released {
 				return false, e.onOtherNode(v, other.Node, to)
 			}
-			if err := e.endAttachment(ctx, v.ID, other.AttachmentID); err != nil {
+			if err := e.endAttachment(ctx, permitted, v.ID, other.AttachmentID); err != nil {
 				return false, err
 			}
-			return true, e.clearRecord(ctx, v, key)
+			return true, e.clearRecord(ctx, permitted, v, key)
 		}
 	}
 	for _, a := range listed {
@@ -252,7 +252,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stam
 	}
 	for _, a := range listed {
 		if !recorded[a.ID] {
-			if err := e.endAttachment(ctx, v.ID, a.ID); err != nil {
+			if err := e.endAttachment(ctx, permitted, v.ID, a.ID); err != nil {
 				return false, err
 			}
 			moved = true
@@ -260,7 +260,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stam
 	}
 	for key, other := range others {
 		if !present[other.AttachmentID] {
-			if err := e.clearRecord(ctx, v, key); err != nil {
+			if err := e.clearRecord(ctx, permitted, v, key); err != nil {
 				return false, err
 			}
 			moved = true
@@ -301,7 +301,7 @@ func hostOf(v cinder.Volume, attachmentID string) string {
 }
 
 // attachToNode makes an attachment, records it, hands it out and completes it.
-func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to PublishRequest) (Published, error) {
+func (e *endpoint) attachToNode(ctx context.Context, permitted permission, v cinder.Volume, to PublishRequest) (Published, error) {
 	if to.Admit != nil {
 		if err := to.Admit(ctx); err != nil {
 			return Published{}, err
@@ -309,12 +309,12 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publish
 	}
 	if !stamps.EverAttached(v) {
 		// From here on a node may have the volume.
-		if err := e.updateMetadata(ctx, v.ID, stamps.AttachedMark()); err != nil {
+		if err := e.updateMetadata(ctx, permitted, v.ID, stamps.AttachedMark()); err != nil {
 			return Published{}, err
 		}
 	}
 	published := Published{Volume: v, ReadOnly: to.ReadOnly}
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) (err error) {
+	err := e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) (err error) {
 		published.AttachmentID, published.Document, err = client.CreateAttachment(ctx, v.ID, to.Connector, to.ReadOnly)
 		return err
 	})
@@ -328,7 +328,7 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publish
 	if err != nil {
 		return Published{}, err
 	}
-	if err := e.handOutNew(ctx, v, published, to); err != nil {
+	if err := e.handOutNew(ctx, permitted, v, published, to); err != nil {
 		// The next call must find the attachment.
 		_ = e.session.wait(context.WithoutCancel(ctx), e.session.readLag)
 		return Published{}, err
@@ -338,14 +338,14 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publish
 }
 
 // handOutNew records an attachment, hands it out, and completes it.
-func (e *endpoint) handOutNew(ctx context.Context, v cinder.Volume, made Published, to PublishRequest) error {
-	if err := e.writeRecord(ctx, v, to.Key, stamps.NodeRecord{AttachmentID: made.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}); err != nil {
+func (e *endpoint) handOutNew(ctx context.Context, permitted permission, v cinder.Volume, made Published, to PublishRequest) error {
+	if err := e.writeRecord(ctx, permitted, v, to.Key, stamps.NodeRecord{AttachmentID: made.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}); err != nil {
 		return err
 	}
 	if err := to.HandOut(ctx, made); err != nil {
 		return err
 	}
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+	return e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error {
 		return client.CompleteAttachment(ctx, made.AttachmentID)
 	})
 }
@@ -384,7 +384,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 	if err != nil && !cinder.IsKind(err, KindInUse) || v.ID == "" {
 		return err
 	}
-	ctx = withPermit(ctx, target.Permit, v)
+	permitted := target.Permit.on(ctx, v)
 	records := stamps.NodeRecordsOf(v)
 	attached := v.Attachments
 	unknown := v.Status != cinder.StatusAvailable && !onlyRecorded(v, records)
@@ -402,12 +402,12 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 		}
 		// The metadata of a restored backup names attachments of the original volume.
 		if id := records[of].AttachmentID; isAmong(attached, id) {
-			if err := e.endAttachment(ctx, v.ID, id); err != nil {
+			if err := e.endAttachment(ctx, permitted, v.ID, id); err != nil {
 				return err
 			}
 			settled[id] = true
 		}
-		err := e.clearRecord(ctx, v, of)
+		err := e.clearRecord(ctx, permitted, v, of)
 		if cinder.IsKind(err, cinder.KindNotFound) {
 			// The volume has gone in the meantime, or is no longer shown.
 			return e.goneFromNodes(ctx, target)
@@ -439,7 +439,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 		case host == "" && a.Status == cinder.AttachmentAttached && !from.Attached && !recorded:
 			continue // somebody else's; the audit reports it
 		}
-		if err := e.endAttachment(ctx, v.ID, a.ID); err != nil {
+		if err := e.endAttachment(ctx, permitted, v.ID, a.ID); err != nil {
 			return err
 		}
 	}
@@ -474,29 +474,29 @@ func onlyRecorded(v cinder.Volume, records stamps.NodeRecords) bool {
 	return !slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return !records.Name(a.ID) })
 }
 
-func (e *endpoint) updateMetadata(ctx context.Context, id string, metadata map[string]string) error {
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.UpdateMetadata(ctx, id, metadata) })
+func (e *endpoint) updateMetadata(ctx context.Context, permitted permission, id string, metadata map[string]string) error {
+	return e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error { return client.UpdateMetadata(ctx, id, metadata) })
 }
 
 // writeRecord writes a node's record, in place of one of an earlier release.
-func (e *endpoint) writeRecord(ctx context.Context, v cinder.Volume, key string, record stamps.NodeRecord) error {
+func (e *endpoint) writeRecord(ctx context.Context, permitted permission, v cinder.Volume, key string, record stamps.NodeRecord) error {
 	metadata := stamps.ClearedNodeRecords(v, key)
 	metadata[stamps.NodeRecordPrefix+key] = record.String()
-	return e.updateMetadata(ctx, v.ID, metadata)
+	return e.updateMetadata(ctx, permitted, v.ID, metadata)
 }
 
 // clearRecord ends a node's record. Its key is deleted, or a volume would get one for each
 // node that ever has it.
-func (e *endpoint) clearRecord(ctx context.Context, v cinder.Volume, key string) error {
+func (e *endpoint) clearRecord(ctx context.Context, permitted permission, v cinder.Volume, key string) error {
 	if cleared := stamps.ClearedNodeRecords(v, key); len(cleared) > 0 {
-		if err := e.updateMetadata(ctx, v.ID, cleared); err != nil {
+		if err := e.updateMetadata(ctx, permitted, v.ID, cleared); err != nil {
 			return err
 		}
 	}
 	if _, exists := v.Metadata[stamps.NodeRecordPrefix+key]; !exists {
 		return nil
 	}
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+	err := e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error {
 		return client.DeleteMetadata(ctx, v.ID, stamps.NodeRecordPrefix+key)
 	})
 	if cinder.IsKind(err, cinder.KindNotFound) {

@@ -55,22 +55,30 @@ type Target struct {
 // and nothing more is changed.
 type Permit func(ctx context.Context, v cinder.Volume) error
 
-type permitKey struct{}
+// permission is asked before one change and again when its turn has come; nil permits it.
+type permission func() error
 
-// withPermit makes every change with the context require the permit.
-func withPermit(ctx context.Context, permit Permit, v cinder.Volume) context.Context {
-	if permit == nil {
-		return ctx
+func (p permission) ask() error {
+	if p == nil {
+		return nil
 	}
-	return context.WithValue(ctx, permitKey{}, func() error { return permit(ctx, v) })
+	return p()
 }
 
-// permitted calls the permit that the context carries, if any.
-func permitted(ctx context.Context) error {
-	if ask, ok := ctx.Value(permitKey{}).(func() error); ok {
-		return ask()
+// on returns the permission for changes of a volume in its last known state.
+func (p Permit) on(ctx context.Context, v cinder.Volume) permission {
+	if p == nil {
+		return nil
 	}
-	return nil
+	return func() error { return p(ctx, v) }
+}
+
+// permissionOf returns the permission for changes of something else than a volume.
+func permissionOf(ctx context.Context, permit func(ctx context.Context) error) permission {
+	if permit == nil {
+		return nil
+	}
+	return func() error { return permit(ctx) }
 }
 
 // key identifies operations that must not overlap.
@@ -209,7 +217,7 @@ func (e *endpoint) remove(ctx context.Context, target Target) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		v, err = e.moveTowardsGone(withPermit(ctx, target.Permit, v), v, target)
+		v, err = e.moveTowardsGone(ctx, target.Permit.on(ctx, v), v, target)
 		if cinder.IsKind(err, cinder.KindNotFound) {
 			// It disappeared between the read and the step.
 			v, err = e.owned(ctx, target)
@@ -276,7 +284,7 @@ func (e *endpoint) attachedElsewhere(v cinder.Volume, target Target) error {
 // moveTowardsGone takes one step and returns the volume after it. If Cinder
 // answers a step only when it is complete, the next state is assumed; if that
 // is wrong, Cinder rejects the next step and the volume is read again.
-func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target Target) (cinder.Volume, error) {
+func (e *endpoint) moveTowardsGone(ctx context.Context, permitted permission, v cinder.Volume, target Target) (cinder.Volume, error) {
 	next := steps.StepToDelete(v, stamps.WorkflowOf(v))
 	if next == steps.Delete && len(v.Attachments) > 0 {
 		// It failed while in use, and Cinder does not delete attached volumes.
@@ -300,13 +308,13 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 		case steps.DetachAll:
 			end = e.detachAll
 		}
-		if err := end(ctx, v, target); err != nil {
+		if err := end(ctx, permitted, v, target); err != nil {
 			return v, err
 		}
 		v.Status, v.Attachments = cinder.StatusAvailable, nil
 		return v, nil
 	case steps.Delete:
-		err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.DeleteVolume(ctx, v.ID) })
+		err := e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error { return client.DeleteVolume(ctx, v.ID) })
 		if cinder.IsKind(err, cinder.KindConflict) {
 			again, lookErr := e.owned(ctx, target)
 			if lookErr != nil || again.Status != v.Status {
@@ -321,7 +329,7 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 	case steps.AwaitGone:
 		return cinder.Volume{}, e.awaitGone(ctx, v.ID, false)
 	case steps.ForceDelete:
-		return cinder.Volume{}, e.forceDelete(ctx, v)
+		return cinder.Volume{}, e.forceDelete(ctx, permitted, v)
 	}
 	return v, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
 }
@@ -330,26 +338,26 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 // attachment, since detaching is what removes the export. If overlapping
 // leaders left several attachments, Cinder rejects the termination until only
 // one remains (attachment_deletion_allowed in cinder/volume/api.py).
-func (e *endpoint) disconnect(ctx context.Context, v cinder.Volume, target Target) error {
+func (e *endpoint) disconnect(ctx context.Context, permitted permission, v cinder.Volume, target Target) error {
 	attachments := v.Attachments
 	for len(attachments) > 1 {
-		if err := e.detach(ctx, v.ID, attachments[0].ID); err != nil {
+		if err := e.detach(ctx, permitted, v.ID, attachments[0].ID); err != nil {
 			return err
 		}
 		attachments = attachments[1:]
 	}
-	if err := e.terminate(ctx, v, target); err != nil {
+	if err := e.terminate(ctx, permitted, v, target); err != nil {
 		return err
 	}
 	if len(attachments) == 0 {
-		return e.detach(ctx, v.ID, "")
+		return e.detach(ctx, permitted, v.ID, "")
 	}
-	return e.detach(ctx, v.ID, attachments[0].ID)
+	return e.detach(ctx, permitted, v.ID, attachments[0].ID)
 }
 
 // detach ends an attachment; one that does not exist counts as ended.
-func (e *endpoint) detach(ctx context.Context, id, attachment string) error {
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Detach(ctx, id, attachment) })
+func (e *endpoint) detach(ctx context.Context, permitted permission, id, attachment string) error {
+	err := e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error { return client.Detach(ctx, id, attachment) })
 	if attachment != "" && cinder.IsKind(err, cinder.KindNotFound) {
 		return nil
 	}
@@ -358,15 +366,15 @@ func (e *endpoint) detach(ctx context.Context, id, attachment string) error {
 
 // release cancels a reservation. Terminating the connection does that too on
 // most backends; the unreserve ensures it and is otherwise harmless.
-func (e *endpoint) release(ctx context.Context, v cinder.Volume, target Target) error {
-	if err := e.terminate(ctx, v, target); err != nil {
+func (e *endpoint) release(ctx context.Context, permitted permission, v cinder.Volume, target Target) error {
+	if err := e.terminate(ctx, permitted, v, target); err != nil {
 		return err
 	}
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Unreserve(ctx, v.ID) })
+	return e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error { return client.Unreserve(ctx, v.ID) })
 }
 
-func (e *endpoint) terminate(ctx context.Context, v cinder.Volume, target Target) error {
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+func (e *endpoint) terminate(ctx context.Context, permitted permission, v cinder.Volume, target Target) error {
+	return e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error {
 		return client.TerminateConnection(ctx, v.ID, target.Connector)
 	})
 }
@@ -390,8 +398,8 @@ func (e *endpoint) awaitGone(ctx context.Context, id string, now bool) error {
 
 // forceDelete deletes a volume in any state. It is the only way out of
 // error_deleting, and for administrators and noauth only.
-func (e *endpoint) forceDelete(ctx context.Context, v cinder.Volume) error {
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.ForceDeleteVolume(ctx, v.ID) })
+func (e *endpoint) forceDelete(ctx context.Context, permitted permission, v cinder.Volume) error {
+	err := e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error { return client.ForceDeleteVolume(ctx, v.ID) })
 	if cinder.IsKind(err, cinder.KindForbidden) {
 		return e.failure(cinder.KindForbidden, "volume %s is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete %s", v.ID, v.ID)
 	}

@@ -87,7 +87,7 @@ func (e *endpoint) typeName(ctx context.Context, volumeType string) (string, err
 // requestRetype requests the type. After a conflict it reads the volume: if an
 // earlier request whose answer was lost changes it, that is just as good.
 func (e *endpoint) requestRetype(ctx context.Context, v cinder.Volume, target Target, volumeType string) (cinder.Volume, error) {
-	err := e.session.change(withPermit(ctx, target.Permit, v), func(ctx context.Context, client Cinder) error {
+	err := e.session.changeIf(ctx, target.Permit.on(ctx, v), func(ctx context.Context, client Cinder) error {
 		return client.RetypeVolume(ctx, v.ID, volumeType)
 	})
 	if err == nil {

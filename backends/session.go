@@ -12,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
-// Cinder is the part of Cinder that the lifecycle uses; *cinder.Client is the
+// Cinder is the part of Cinder that the lifecycle uses; loggedIn is the
 // only implementation outside tests. Every method except the listings is one
 // exchange, and every failure is an *Error of its package. A table in
 // test/cindercontract defines what the methods do to a volume in each of its
@@ -27,6 +27,9 @@ type Cinder interface {
 	Place() cinder.Place
 	// Now returns the time by Cinder's clock.
 	Now() time.Time
+	// With returns a client of the same login whose requests must pass the admission
+	// before they leave.
+	With(admission turns.Admission) Cinder
 }
 
 // VolumesAPI is what the lifecycle uses of /volumes and /messages.
@@ -109,14 +112,19 @@ func (p pooledClients) client(ctx context.Context) (Cinder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client, nil
+	return loggedIn{client}, nil
 }
 
 func (p pooledClients) forget(rejected Cinder) {
-	if client, ok := rejected.(*cinder.Client); ok {
-		p.pool.Forget(client)
+	if client, ok := rejected.(loggedIn); ok {
+		p.pool.Forget(client.Client)
 	}
 }
+
+// loggedIn is a client of the pool.
+type loggedIn struct{ *cinder.Client }
+
+func (c loggedIn) With(admission turns.Admission) Cinder { return loggedIn{c.Client.With(admission)} }
 
 // session decorates a backend's clients for the term of one leader. It rejects
 // changes once the term is over, rejects everything while the backend does not
@@ -200,8 +208,7 @@ func (s *session) read(ctx context.Context, call func(ctx context.Context, clien
 	if err != nil {
 		return err
 	}
-	admitted := turns.WithAdmission(ctx, turns.Admission{Waiter: ctx, Outage: attempt.Admit})
-	err = s.exchange(ctx, func(client Cinder) error { return call(admitted, client) })
+	err = s.exchange(ctx, turns.Admission{Outage: attempt.Admit}, func(client Cinder) error { return call(ctx, client) })
 	attempt.End(ctx, err)
 	return err
 }
@@ -216,19 +223,24 @@ func (s *session) ask(ctx context.Context, call func(ctx context.Context, client
 	if err != nil {
 		return
 	}
-	admitted := turns.WithAdmission(ctx, turns.Admission{Waiter: ctx, Outage: attempt.Admit})
-	_ = s.exchange(ctx, func(client Cinder) error {
-		call(admitted, client)
+	_ = s.exchange(ctx, turns.Admission{Outage: attempt.Admit}, func(client Cinder) error {
+		call(ctx, client)
 		return nil
 	})
 }
 
-// change makes a call that changes something at Cinder. The fence comes last,
+// change makes a call that changes something at Cinder, and needs no permit.
+func (s *session) change(ctx context.Context, call func(ctx context.Context, client Cinder) error) error {
+	return s.changeIf(ctx, nil, call)
+}
+
+// changeIf makes a call that changes something at Cinder, if it is permitted; nil permits
+// it. The fence comes last,
 // when the request's turn has come: it stops a process that slept through the
 // end of its term. If the caller's context ends, a waiting request leaves the
 // queue, but a request under way may finish, since cutting it would only make
 // its effect unknown. The end of the term does cut it.
-func (s *session) change(ctx context.Context, call func(ctx context.Context, client Cinder) error) error {
+func (s *session) changeIf(ctx context.Context, permitted permission, call func(ctx context.Context, client Cinder) error) error {
 	if err := s.settle(ctx); err != nil {
 		return err
 	}
@@ -241,27 +253,26 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 	defer context.AfterFunc(s.term, cancel)()
 	// The permit is first asked before the request enters the queue: a new permit
 	// may need requests, which must not use up a turn.
-	if err := permitted(ctx); err != nil {
+	if err := permitted.ask(); err != nil {
 		attempt.End(lasting, err)
 		return err
 	}
 	var notPermitted error
 	fence := func() error {
-		if notPermitted = permitted(ctx); notPermitted != nil {
+		if notPermitted = permitted.ask(); notPermitted != nil {
 			return notPermitted
 		}
 		// This comes last, since getting the permit may have taken a while.
 		return s.stillLeads()
 	}
-	admitted := turns.WithAdmission(lasting, turns.Admission{Waiter: ctx, Outage: attempt.Admit, Fence: fence})
-	err = s.exchange(ctx, func(client Cinder) error {
+	err = s.exchange(ctx, turns.Admission{Waiter: ctx, Outage: attempt.Admit, Fence: fence}, func(client Cinder) error {
 		if err := ctx.Err(); err != nil {
 			return cinder.NotSent(s.backend, "", err)
 		}
 		if err := s.stillLeads(); err != nil {
 			return err
 		}
-		return call(admitted, client)
+		return call(lasting, client)
 	})
 	if notPermitted != nil {
 		// Return the original error, not that of the request that was not sent.
@@ -282,35 +293,38 @@ const maxProbe = 15 * time.Second
 // backend answers.
 func (s *session) probe(ctx context.Context) error {
 	ctx = cinder.WithRequestTimeout(ctx, maxProbe)
-	return s.exchange(ctx, func(client Cinder) error {
+	return s.exchange(ctx, turns.Admission{}, func(client Cinder) error {
 		return client.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, func([]cinder.Volume) bool { return false })
 	})
 }
 
-// exchange makes a call with a logged-in client, and once more with a new one
-// if the first client's credentials are rejected.
-func (s *session) exchange(ctx context.Context, call func(Cinder) error) error {
-	client, err := s.clients.client(ctx)
+// exchange makes a call with a logged-in client whose requests must pass the admission,
+// and once more with a new one if the first client's credentials are rejected.
+func (s *session) exchange(ctx context.Context, admission turns.Admission, call func(Cinder) error) error {
+	client, err := s.login(ctx)
 	if err != nil {
-		return cinder.WithoutEffect(err)
-	}
-	if err := s.stay(client); err != nil {
 		return err
 	}
-	err = call(client)
+	err = call(client.With(admission))
 	if !cinder.IsKind(err, cinder.KindUnauthorized) {
 		return err
 	}
 	// A request rejected for its credentials had no effect, so it may be
 	// repeated.
 	s.clients.forget(client)
-	if client, err = s.clients.client(ctx); err != nil {
-		return cinder.WithoutEffect(err)
-	}
-	if err := s.stay(client); err != nil {
+	if client, err = s.login(ctx); err != nil {
 		return err
 	}
-	return call(client)
+	return call(client.With(admission))
+}
+
+// login returns a logged-in client of the session's place.
+func (s *session) login(ctx context.Context) (Cinder, error) {
+	client, err := s.clients.client(ctx)
+	if err != nil {
+		return nil, cinder.WithoutEffect(err)
+	}
+	return client, s.stay(client)
 }
 
 // stillLeads returns an error once the term is over.

@@ -76,7 +76,7 @@ func TestFenceStopsEveryChange(t *testing.T) {
 // term.
 func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 	term, end := context.WithCancel(t.Context())
-	s := testSession(term, &memoryClients{memory: newMemoryCinder()})
+	s := testSession(term, &memoryClients{memory: newMemoryCinder().client()})
 	err := s.change(t.Context(), func(ctx context.Context, _ Cinder) error {
 		end()
 		<-ctx.Done()
@@ -90,7 +90,7 @@ func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 // effect unknown.
 func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	s := testSession(t.Context(), &memoryClients{memory: newMemoryCinder()})
+	s := testSession(t.Context(), &memoryClients{memory: newMemoryCinder().client()})
 	err := s.change(ctx, func(inner context.Context, _ Cinder) error {
 		cancel()
 		return inner.Err()
@@ -106,7 +106,7 @@ func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 
 func TestRejectedCredentialsAreTriedAgain(t *testing.T) {
 	memory := newMemoryCinder()
-	source := &memoryClients{memory: memory}
+	source := &memoryClients{memory: memory.client()}
 	refusals := 1
 	memory.fault = func(string, string) mishap {
 		if refusals > 0 {

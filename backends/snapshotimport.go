@@ -137,10 +137,7 @@ func (e *endpoint) writeSnapshotStamp(ctx context.Context, s cinder.Snapshot, sp
 	case stamps.IsCSISnapshot(s):
 		metadata[stamps.KeyMode] = ""
 	}
-	if spec.Permit != nil {
-		ctx = context.WithValue(ctx, permitKey{}, func() error { return spec.Permit(ctx) })
-	}
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+	err := e.session.changeIf(ctx, permissionOf(ctx, spec.Permit), func(ctx context.Context, client Cinder) error {
 		return client.UpdateSnapshotMetadata(ctx, s.ID, metadata)
 	})
 	if err != nil {

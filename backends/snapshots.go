@@ -209,7 +209,7 @@ func (e *endpoint) createSnapshot(ctx context.Context, spec SnapshotSpec) (s cin
 	}
 	uid := spec.Stamp.SnapshotUID
 	e.snapshotsKnown.Doubt(uid)
-	err = e.session.change(withPermit(ctx, spec.Source.Permit, source), func(ctx context.Context, client Cinder) (err error) {
+	err = e.session.changeIf(ctx, spec.Source.Permit.on(ctx, source), func(ctx context.Context, client Cinder) (err error) {
 		s, err = client.CreateSnapshot(ctx, cinder.NewSnapshot{Name: spec.Name, VolumeID: source.ID, Metadata: spec.metadata()})
 		return err
 	})
@@ -352,10 +352,7 @@ func (e *endpoint) snapshotNotOurs(s cinder.Snapshot, expected stamps.Snapshot) 
 }
 
 func (e *endpoint) deleteSnapshot(ctx context.Context, s cinder.Snapshot, target SnapshotTarget) error {
-	if target.Permit != nil {
-		ctx = context.WithValue(ctx, permitKey{}, func() error { return target.Permit(ctx) })
-	}
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.DeleteSnapshot(ctx, s.ID) })
+	return e.session.changeIf(ctx, permissionOf(ctx, target.Permit), func(ctx context.Context, client Cinder) error { return client.DeleteSnapshot(ctx, s.ID) })
 }
 
 // awaitSnapshotGone waits for the end of a deletion that Cinder has accepted, just now or

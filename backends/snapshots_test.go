@@ -300,7 +300,7 @@ func TestSnapshotThatSomebodyElseDeletesIsWaitedFor(t *testing.T) {
 	memory := newMemoryCinder()
 	volume := memory.add(mine(1, cinder.StatusAvailable))
 	target := snapshotTarget(1, memory.addSnapshot(1, volume, cinder.StatusAvailable))
-	target.Permit = func(ctx context.Context) error { return memory.DeleteSnapshot(ctx, target.SnapshotID) }
+	target.Permit = func(ctx context.Context) error { return memory.client().DeleteSnapshot(ctx, target.SnapshotID) }
 	success(t, memory.term(t).RemoveSnapshot(t.Context(), target))
 	if left := len(memory.snapshots); left > 0 {
 		t.Errorf("%d snapshots are left", left)

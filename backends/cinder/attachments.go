@@ -93,7 +93,7 @@ func (c *Client) attachment(ctx context.Context, method, operation, id string, m
 	if body != nil {
 		options.JSONBody = body
 	}
-	if _, err := c.service.Request(withOperation(ctx, operation), method, address, options); err != nil {
+	if _, err := c.service.Request(c.outgoing(ctx, operation), method, address, options); err != nil {
 		return attachmentDocument{}, translate(c.backend, operation, err)
 	}
 	if answer.Attachment == nil || !usableID.MatchString(answer.Attachment.ID) {
@@ -133,7 +133,7 @@ func (c *Client) listAttachments(ctx context.Context, volumeID string, query url
 		Attachments []attachmentDocument `json:"attachments"`
 	}
 	address := c.service.ServiceURL("attachments") + "?" + query.Encode()
-	if _, err := c.service.Get(withOperation(ctx, operation), address, &answer, &gophercloud.RequestOpts{MoreHeaders: microversion(microversionAttachments)}); err != nil {
+	if _, err := c.service.Get(c.outgoing(ctx, operation), address, &answer, &gophercloud.RequestOpts{MoreHeaders: microversion(microversionAttachments)}); err != nil {
 		return nil, translate(c.backend, operation, absenceOfNothing(translate(c.backend, operation, err)))
 	}
 	if answer.Attachments == nil {
@@ -160,23 +160,15 @@ func (c *Client) listAttachments(ctx context.Context, volumeID string, query url
 // CompleteAttachment moves the volume of an attachment to in-use; repeating it
 // changes nothing.
 func (c *Client) CompleteAttachment(ctx context.Context, attachmentID string) error {
-	const operation = "attachment.complete"
-	if err := c.checkID(operation, attachmentID); err != nil {
-		return err
-	}
-	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("attachments", attachmentID, "action"), map[string]any{"os-complete": nil}, nil,
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusNoContent}, MoreHeaders: microversion(microversionAttachments)})
-	return translate(c.backend, operation, err)
+	return c.post(ctx, "attachment.complete", attachmentID, microversionAttachments, map[string]any{"os-complete": nil}, http.StatusNoContent, "attachments", "action")
 }
 
 // DeleteAttachment removes the connector's access and the attachment; if it was
 // the last, the volume becomes available.
 func (c *Client) DeleteAttachment(ctx context.Context, attachmentID string) error {
-	const operation = "attachment.delete"
-	if err := c.checkID(operation, attachmentID); err != nil {
+	return c.about(ctx, "attachment.delete", attachmentID, func(ctx context.Context) error {
+		_, err := c.service.Delete(ctx, c.service.ServiceURL("attachments", attachmentID),
+			&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, MoreHeaders: microversion(microversionAttachments)})
 		return err
-	}
-	_, err := c.service.Delete(withOperation(ctx, operation), c.service.ServiceURL("attachments", attachmentID),
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, MoreHeaders: microversion(microversionAttachments)})
-	return translate(c.backend, operation, err)
+	})
 }

@@ -82,7 +82,7 @@ type listing[T any] struct {
 
 // readList calls yield with every page, newest first if the server honors the order.
 func readList[T any](ctx context.Context, l listing[T], values url.Values, yield func(page []T) (more bool)) error {
-	ctx = withPage(withOperation(ctx, l.operation))
+	ctx = withPage(l.client.outgoing(ctx, l.operation))
 	values.Set("sort", "created_at:desc")
 	if l.pageSize > 0 {
 		values.Set("limit", strconv.Itoa(l.pageSize))

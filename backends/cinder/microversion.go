@@ -35,8 +35,8 @@ func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
 	result := c.discovery.DoChan("", func() (any, error) {
 		// The request outlives the caller that happened to come first, in the
 		// queue too.
-		shared := turns.WithCaller(context.WithoutCancel(ctx), turns.Caller{})
-		newest, err := c.discover(turns.WithAdmission(shared, turns.Admission{Waiter: shared, Outage: turns.AdmissionOf(ctx).Outage}))
+		shared := c.With(turns.Admission{Outage: c.admission.Outage})
+		newest, err := shared.discover(turns.WithCaller(context.WithoutCancel(ctx), turns.Caller{}))
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.microversion = &discovered{newest: newest, err: err, at: time.Now()}
@@ -69,7 +69,7 @@ func (c *Client) discover(ctx context.Context) (int, error) {
 		return 0, &Error{Backend: c.backend, Kind: KindConfig, Message: err.Error()}
 	}
 	var answer versionDocument
-	response, err := c.service.Request(withOperation(ctx, operationVersions), http.MethodGet, root,
+	response, err := c.service.Request(c.outgoing(ctx, operationVersions), http.MethodGet, root,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}, KeepResponseBody: true})
 	if err != nil {
 		return 0, translate(c.backend, operationVersions, err)

@@ -117,7 +117,7 @@ func (c *Client) typeAt(ctx context.Context, at string) (VolumeType, error) {
 			Name jsonstream.Text `json:"name"`
 		} `json:"volume_type"`
 	}
-	if _, err := c.service.Get(withOperation(ctx, operation), c.service.ServiceURL("types", at), &answer, nil); err != nil {
+	if _, err := c.service.Get(c.outgoing(ctx, operation), c.service.ServiceURL("types", at), &answer, nil); err != nil {
 		return VolumeType{}, translate(c.backend, operation, err)
 	}
 	if answer.Type.ID.Odd || answer.Type.Name.Odd || answer.Type.ID.Value == "" {
@@ -163,7 +163,7 @@ func (c *Client) Quota(ctx context.Context) (ProjectQuota, error) {
 			} `json:"absolute"`
 		} `json:"limits"`
 	}
-	if _, err := c.service.Get(withOperation(ctx, operation), c.service.ServiceURL("limits"), &answer, nil); err != nil {
+	if _, err := c.service.Get(c.outgoing(ctx, operation), c.service.ServiceURL("limits"), &answer, nil); err != nil {
 		return ProjectQuota{}, translate(c.backend, operation, err)
 	}
 	var quota ProjectQuota
@@ -194,7 +194,7 @@ func (c *Client) MaxMicroversion(ctx context.Context) (int, error) { return c.ma
 // read streams the list that an answer has under a key. read takes each element
 // from the decoder.
 func (c *Client) read(ctx context.Context, operation, address, under string, read func(decoder *json.Decoder) error) error {
-	response, err := c.service.Request(withPage(withOperation(ctx, operation)), http.MethodGet, address,
+	response, err := c.service.Request(withPage(c.outgoing(ctx, operation)), http.MethodGet, address,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})
 	if err != nil {
 		return translate(c.backend, operation, err)

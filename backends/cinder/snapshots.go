@@ -95,7 +95,7 @@ func (c *Client) snapshot(ctx context.Context, method, operation, address string
 	if body != nil {
 		options.JSONBody = body
 	}
-	if _, err := c.service.Request(withOperation(ctx, operation), method, address, options); err != nil {
+	if _, err := c.service.Request(c.outgoing(ctx, operation), method, address, options); err != nil {
 		return Snapshot{}, translate(c.backend, operation, err)
 	}
 	unusable := func(format string, arguments ...any) (Snapshot, error) {
@@ -122,24 +122,15 @@ func (c *Client) snapshot(ctx context.Context, method, operation, address string
 // snapshot is gone. On Ceph, a snapshot from which volumes were made may
 // silently become available again.
 func (c *Client) DeleteSnapshot(ctx context.Context, id string) error {
-	const operation = OperationSnapshotDelete
-	if err := c.checkID(operation, id); err != nil {
+	return c.about(ctx, OperationSnapshotDelete, id, func(ctx context.Context) error {
+		_, err := c.service.Delete(ctx, c.service.ServiceURL("snapshots", id), &gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
 		return err
-	}
-	_, err := c.service.Delete(withOperation(ctx, operation), c.service.ServiceURL("snapshots", id), &gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
-	return translate(c.backend, operation, err)
+	})
 }
 
 // UpdateSnapshotMetadata writes metadata on a snapshot; other keys stay.
 func (c *Client) UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error {
-	const operation = OperationSnapshotMetadata
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	body := map[string]any{"metadata": metadata}
-	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("snapshots", id, "metadata"), body, nil,
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
-	return translate(c.backend, operation, err)
+	return c.post(ctx, OperationSnapshotMetadata, id, 0, map[string]any{"metadata": metadata}, http.StatusOK, "snapshots", "metadata")
 }
 
 // SnapshotQuery narrows a listing of snapshots. As for volumes, the caller

@@ -41,7 +41,7 @@ func (c *Client) CreateVolume(ctx context.Context, request NewVolume) (Volume, e
 	if err != nil || size < 1 {
 		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%d GiB is not a valid size", request.SizeGiB)}
 	}
-	result := volumes.Create(withOperation(ctx, operation), c.service, volumes.CreateOpts{
+	result := volumes.Create(c.outgoing(ctx, operation), c.service, volumes.CreateOpts{
 		Name:             request.Name,
 		Size:             size,
 		VolumeType:       request.Type,
@@ -78,7 +78,7 @@ func (c *Client) Volume(ctx context.Context, id string) (Volume, error) {
 	if err := c.checkID(operation, id); err != nil {
 		return Volume{}, err
 	}
-	result := volumes.Get(withOperation(ctx, operation), c.service, id)
+	result := volumes.Get(c.outgoing(ctx, operation), c.service, id)
 	v, err := c.volume(operation, result.Err, result.ExtractInto)
 	if err == nil && v.ID != id {
 		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal,
@@ -129,23 +129,13 @@ func (c *Client) volume(operation string, err error, extract func(any) error) (V
 // DeleteVolume requests a volume's deletion. The deletion is complete when the
 // volume is gone, not when this returns.
 func (c *Client) DeleteVolume(ctx context.Context, id string) error {
-	const operation = OperationDelete
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	result := volumes.Delete(withOperation(ctx, operation), c.service, id, nil)
-	return translate(c.backend, operation, result.Err)
+	return c.about(ctx, OperationDelete, id, func(ctx context.Context) error { return volumes.Delete(ctx, c.service, id, nil).Err })
 }
 
 // ForceDeleteVolume requests a deletion in any state; administrators only. It
 // is the only way out of error_deleting.
 func (c *Client) ForceDeleteVolume(ctx context.Context, id string) error {
-	const operation = OperationForceDelete
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	result := volumes.ForceDelete(withOperation(ctx, operation), c.service, id)
-	return translate(c.backend, operation, result.Err)
+	return c.about(ctx, OperationForceDelete, id, func(ctx context.Context) error { return volumes.ForceDelete(ctx, c.service, id).Err })
 }
 
 // OperationMetadata is a change of a volume's metadata, as in metrics.
@@ -153,14 +143,7 @@ const OperationMetadata = "metadata.update"
 
 // UpdateMetadata writes metadata on a volume; other keys stay.
 func (c *Client) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
-	const operation = OperationMetadata
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	body := map[string]any{"metadata": metadata}
-	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("volumes", id, "metadata"), body, nil,
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
-	return translate(c.backend, operation, err)
+	return c.post(ctx, OperationMetadata, id, 0, map[string]any{"metadata": metadata}, http.StatusOK, "volumes", "metadata")
 }
 
 // OperationMetadataDelete is the deletion of a key of a volume's metadata, as in metrics.
@@ -169,12 +152,10 @@ const OperationMetadataDelete = "metadata.delete"
 // DeleteMetadata deletes one key of a volume's metadata. The key must have no slash:
 // Cinder finds none that does.
 func (c *Client) DeleteMetadata(ctx context.Context, id, key string) error {
-	const operation = OperationMetadataDelete
-	if err := c.checkID(operation, id); err != nil {
+	return c.about(ctx, OperationMetadataDelete, id, func(ctx context.Context) error {
+		_, err := c.service.Delete(ctx, c.service.ServiceURL("volumes", id, "metadata", key), &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
 		return err
-	}
-	_, err := c.service.Delete(withOperation(ctx, operation), c.service.ServiceURL("volumes", id, "metadata", key), &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
-	return translate(c.backend, operation, err)
+	})
 }
 
 // The microversions of the messages API: the first that has it, and the first
@@ -200,7 +181,7 @@ func (c *Client) FailureReason(ctx context.Context, id string) string {
 		} `json:"messages"`
 	}
 	address := c.service.ServiceURL("messages") + "?" + url.Values{"resource_uuid": {id}}.Encode()
-	_, err = c.service.Get(withOperation(ctx, "message.list"), address, &answer, &gophercloud.RequestOpts{
+	_, err = c.service.Get(c.outgoing(ctx, "message.list"), address, &answer, &gophercloud.RequestOpts{
 		MoreHeaders: microversion(min(newest, microversionMessagesFilter)),
 	})
 	if err != nil {
