@@ -7,17 +7,44 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
+// connections connects volumes to the connector of all nodes, and disconnects them, by
+// the workflow that each volume has. Attachments are also those of single nodes.
+type connections struct{ *endpoint }
+
+// reservationRequests and connectionRequests are the volume actions that connect a volume
+// by the workflow reserve.
+type reservationRequests interface {
+	Reserve(ctx context.Context, id string) error
+	Unreserve(ctx context.Context, id string) error
+}
+
+type connectionRequests interface {
+	InitializeConnection(ctx context.Context, id string, connector cinder.Connector) ([]byte, error)
+	TerminateConnection(ctx context.Context, id string, connector cinder.Connector) error
+	Attach(ctx context.Context, id, host string, readOnly bool) error
+	Detach(ctx context.Context, id, attachmentID string) error
+}
+
+// attachmentRequests connect a volume by the workflow attachment.
+type attachmentRequests interface {
+	CreateAttachment(ctx context.Context, volumeID string, connector cinder.Connector, readOnly bool) (attachmentID string, document []byte, err error)
+	Attachments(ctx context.Context, volumeID string) ([]cinder.Attachment, error)
+	AttachmentDocument(ctx context.Context, attachmentID string) (document []byte, err error)
+	CompleteAttachment(ctx context.Context, attachmentID string) error
+	DeleteAttachment(ctx context.Context, attachmentID string) error
+}
+
 // openAttachment makes the volume's attachment, or finds the one of an earlier
 // attempt, and returns its connection. If it returns neither a connection nor
 // an error, it took a step, and the caller must read the volume again.
-func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
+func (e connections) openAttachment(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
 	if err := e.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
 		return Connected{}, err
 	}
 	if v.Status == cinder.StatusAvailable {
 		var id string
 		var document []byte
-		err := e.session.change(ctx, func(ctx context.Context, client Cinder) (err error) {
+		err := change(ctx, e.session, nil, func(ctx context.Context, client attachmentRequests) (err error) {
 			id, document, err = client.CreateAttachment(ctx, v.ID, spec.Connector, spec.ReadOnly)
 			return err
 		})
@@ -43,7 +70,7 @@ func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spe
 	// to attaching.
 	var document []byte
 	if kept.Status != cinder.AttachmentReserved {
-		err = e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
+		err = read(ctx, e.session, func(ctx context.Context, client attachmentRequests) (err error) {
 			document, err = client.AttachmentDocument(ctx, kept.ID)
 			return err
 		})
@@ -65,7 +92,7 @@ func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spe
 
 // opened records what the completion needs, so that it need not read the
 // volume.
-func (e *endpoint) opened(v cinder.Volume, attachmentID string, document []byte, fresh bool) Connected {
+func (e connections) opened(v cinder.Volume, attachmentID string, document []byte, fresh bool) Connected {
 	v.Status = cinder.StatusAttaching
 	v.Attachments = []cinder.Attachment{{ID: attachmentID}}
 	e.known.See(v.ID, v)
@@ -76,7 +103,7 @@ func (e *endpoint) opened(v cinder.Volume, attachmentID string, document []byte,
 // others, which overlapping leaders may have made. It returns none after a step
 // that leaves the volume without an attachment: os-reserve reserved the volume,
 // or an attachment failed.
-func (e *endpoint) keepOneAttachment(ctx context.Context, v cinder.Volume) (cinder.Attachment, error) {
+func (e connections) keepOneAttachment(ctx context.Context, v cinder.Volume) (cinder.Attachment, error) {
 	attachments, err := e.attachments(ctx, v)
 	if err != nil {
 		return cinder.Attachment{}, err
@@ -113,8 +140,8 @@ func attachmentRank(a cinder.Attachment) int {
 
 // attachments lists a volume's attachments in any state, except those of Nova
 // instances, which are never this program's.
-func (e *endpoint) attachments(ctx context.Context, v cinder.Volume) (attachments []cinder.Attachment, err error) {
-	err = e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
+func (e connections) attachments(ctx context.Context, v cinder.Volume) (attachments []cinder.Attachment, err error) {
+	err = read(ctx, e.session, func(ctx context.Context, client attachmentRequests) (err error) {
 		attachments, err = client.Attachments(ctx, v.ID)
 		return err
 	})
@@ -127,7 +154,7 @@ func (e *endpoint) attachments(ctx context.Context, v cinder.Volume) (attachment
 // completeAttachment brings an attaching volume into use. It writes the mark
 // first: Cinder leaves none, and a volume that was in use must be
 // distinguishable from one that never was.
-func (e *endpoint) completeAttachment(ctx context.Context, v cinder.Volume) error {
+func (e connections) completeAttachment(ctx context.Context, v cinder.Volume) error {
 	attachments := v.Attachments
 	if len(attachments) != 1 {
 		kept, err := e.keepOneAttachment(ctx, v)
@@ -142,14 +169,14 @@ func (e *endpoint) completeAttachment(ctx context.Context, v cinder.Volume) erro
 	if err := e.mark(ctx, v); err != nil {
 		return err
 	}
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+	return change(ctx, e.session, nil, func(ctx context.Context, client attachmentRequests) error {
 		return client.CompleteAttachment(ctx, attachments[0].ID)
 	})
 }
 
 // detachAll deletes every attachment; the array's access list entry and the
 // export disappear with the last.
-func (e *endpoint) detachAll(ctx context.Context, permitted permission, v cinder.Volume, _ Target) error {
+func (e connections) detachAll(ctx context.Context, permitted permission, v cinder.Volume, _ Target) error {
 	attachments := v.Attachments
 	if v.Status != cinder.StatusInUse || len(attachments) == 0 {
 		var err error
@@ -169,8 +196,8 @@ func (e *endpoint) detachAll(ctx context.Context, permitted permission, v cinder
 	return nil
 }
 
-func (e *endpoint) deleteAttachment(ctx context.Context, permitted permission, id string) error {
-	err := e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error { return client.DeleteAttachment(ctx, id) })
+func (e connections) deleteAttachment(ctx context.Context, permitted permission, id string) error {
+	err := change(ctx, e.session, permitted, func(ctx context.Context, client attachmentRequests) error { return client.DeleteAttachment(ctx, id) })
 	if cinder.IsKind(err, cinder.KindNotFound) {
 		return nil
 	}
@@ -178,9 +205,9 @@ func (e *endpoint) deleteAttachment(ctx context.Context, permitted permission, i
 }
 
 // unreserve makes a volume without attachments available again.
-func (e *endpoint) unreserve(ctx context.Context, permitted permission, v cinder.Volume) error {
+func (e connections) unreserve(ctx context.Context, permitted permission, v cinder.Volume) error {
 	if v.Status == cinder.StatusInUse || v.Status == cinder.StatusDetaching {
 		return e.detach(ctx, permitted, v.ID, "")
 	}
-	return e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error { return client.Unreserve(ctx, v.ID) })
+	return change(ctx, e.session, permitted, func(ctx context.Context, client reservationRequests) error { return client.Unreserve(ctx, v.ID) })
 }

@@ -13,15 +13,22 @@ import (
 // leaves the volume with its old size in error_extending, from which only an
 // OpenStack administrator can take it.
 func (l *Lifecycle) Extend(ctx context.Context, target Target, sizeGiB int64) (cinder.Volume, error) {
-	release, err := l.lock(ctx, target.key())
-	if err != nil {
-		return cinder.Volume{}, err
-	}
-	defer release()
-	return l.current().extend(ctx, target, sizeGiB)
+	return serialized(ctx, l, target.key(), func(at *owners) (cinder.Volume, error) { return at.changer.extend(ctx, target, sizeGiB) })
 }
 
-func (e *endpoint) extend(ctx context.Context, target Target, sizeGiB int64) (cinder.Volume, error) {
+// changer changes what volumes are: their size, their type and the claim that has them.
+type changer struct{ *endpoint }
+
+type changeRequests interface {
+	// ExtendVolume requests a larger size; inUse is whether the volume is in use.
+	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
+	// RetypeVolume requests another type, without a migration.
+	RetypeVolume(ctx context.Context, id, volumeType string) error
+	// VolumeType reads a volume type by its ID.
+	VolumeType(ctx context.Context, id string) (cinder.VolumeType, error)
+}
+
+func (e changer) extend(ctx context.Context, target Target, sizeGiB int64) (cinder.Volume, error) {
 	v, err := e.existing(ctx, target)
 	requested := cinder.Volume{} // the volume when its extension was requested
 	for range maxMoves {
@@ -63,8 +70,8 @@ func (e *endpoint) extend(ctx context.Context, target Target, sizeGiB int64) (ci
 
 // requestExtension requests the size. After a conflict it reads the volume: if
 // an earlier request whose answer was lost extends it, that is just as good.
-func (e *endpoint) requestExtension(ctx context.Context, v cinder.Volume, target Target, sizeGiB int64) (cinder.Volume, error) {
-	err := e.session.changeIf(ctx, target.Permit.on(ctx, v), func(ctx context.Context, client Cinder) error {
+func (e changer) requestExtension(ctx context.Context, v cinder.Volume, target Target, sizeGiB int64) (cinder.Volume, error) {
+	err := change(ctx, e.session, target.Permit.on(ctx, v), func(ctx context.Context, client changeRequests) error {
 		return client.ExtendVolume(ctx, v.ID, sizeGiB, v.Status == cinder.StatusInUse)
 	})
 	switch {

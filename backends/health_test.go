@@ -256,7 +256,7 @@ func TestBackendThatOnlyReadsDoesNotFlap(t *testing.T) {
 		w := newWatched(t, &memoryClients{memory: memory.client()})
 		defer w.end()
 		change := func() error {
-			return w.current().session.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, id) })
+			return change(t.Context(), w.current().session, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, id) })
 		}
 		var outages []time.Duration
 		for range 6 {
@@ -329,7 +329,7 @@ func TestReasonOfAFailedVolumeTellsNothing(t *testing.T) {
 		defer w.end()
 		memory.fault = func(string, string) mishap { return refused }
 		ask := func() {
-			w.current().session.ask(t.Context(), func(ctx context.Context, client Cinder) { client.FailureReason(ctx, "volume-1") })
+			ask(t.Context(), w.current().session, func(ctx context.Context, client makingRequests) { client.FailureReason(ctx, "volume-1") })
 		}
 		for range 5 {
 			fail(t, w, 1)

@@ -79,9 +79,15 @@ func (l *Lifecycle) LastUncertain() time.Time {
 // 0 if it always did at once.
 func (l *Lifecycle) ReadLag() time.Duration { return l.current().unshown.Lag() }
 
+// finder finds a claim's only volume, and removes the claim's others.
+type finder struct {
+	*endpoint
+	remover remover
+}
+
 // look finds the claim's volume: by the ID that this term knows, or in the
 // term's listing. The zero Volume means that there is provably none.
-func (e *endpoint) look(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
+func (e finder) look(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
 	for range maxMoves {
 		id, err := e.locate(ctx, stamp, connector, permit)
 		if id == "" || err != nil {
@@ -118,14 +124,14 @@ func (e *endpoint) look(ctx context.Context, stamp stamps.Volume, connector cind
 
 // lookAgain finds the claim's volume after the known one has disappeared
 // without this program's doing.
-func (e *endpoint) lookAgain(ctx context.Context, id string, spec Spec) (cinder.Volume, error) {
+func (e finder) lookAgain(ctx context.Context, id string, spec Spec) (cinder.Volume, error) {
 	e.forget(spec.Stamp.ClaimUID, id)
 	e.known.Doubt(spec.Stamp.ClaimUID)
 	return e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
 }
 
 // locate returns the ID of the claim's only volume, or "" if there is none.
-func (e *endpoint) locate(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (string, error) {
+func (e finder) locate(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (string, error) {
 	id, since := e.known.Of(stamp.ClaimUID)
 	if id != "" && since.IsZero() {
 		return id, nil
@@ -216,7 +222,7 @@ func elder(a, b cinder.Volume) int { return knowledge.ByAge(a.ID, a.CreatedAt, b
 // removes the rest. A volume that a PersistentVolume may name wins, then one
 // that is connected, then the oldest. If PersistentVolumes may name several, it
 // touches none.
-func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
+func (e finder) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
 	if len(found) == 1 {
 		return found[0], nil
 	}
@@ -261,7 +267,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp sta
 			return cinder.Volume{}, e.failure(KindRecorded, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", chosen.ID, v.ID)
 		}
 		e.logger.Warn("Removing a duplicate volume of one claim", "volume", v.ID, "kept", chosen.ID, "status", v.Status)
-		if err := e.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
+		if err := e.remover.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
 			return cinder.Volume{}, err
 		}
 	}

@@ -73,15 +73,24 @@ func (e *OnOtherNodeError) Unwrap() error { return e.Failure }
 // Cinder shows that it is this node's, Publish hands it out again. Otherwise it refuses
 // to attach the volume.
 func (l *Lifecycle) Publish(ctx context.Context, target Target, to PublishRequest) (Published, error) {
-	release, err := l.lock(ctx, target.key())
-	if err != nil {
-		return Published{}, err
-	}
-	defer release()
-	return l.current().publish(ctx, target, to)
+	return serialized(ctx, l, target.key(), func(at *owners) (Published, error) { return at.nodes.publish(ctx, target, to) })
 }
 
-func (e *endpoint) publish(ctx context.Context, target Target, to PublishRequest) (Published, error) {
+// nodes attaches volumes of mode csi to one node after the other.
+type nodes struct {
+	*endpoint
+	connections connections
+}
+
+type nodeRequests interface {
+	// OffersAttachments returns an error if the endpoint lacks what attaching needs,
+	// whatever workflow new volumes are connected by.
+	OffersAttachments(ctx context.Context) error
+	// DeleteMetadata deletes one key, which must have no slash.
+	DeleteMetadata(ctx context.Context, id, key string) error
+}
+
+func (e nodes) publish(ctx context.Context, target Target, to PublishRequest) (Published, error) {
 	v, err := e.ofNodes(ctx, target)
 	if err != nil {
 		return Published{}, err
@@ -89,7 +98,7 @@ func (e *endpoint) publish(ctx context.Context, target Target, to PublishRequest
 	if v.ID == "" {
 		return Published{}, e.failure(cinder.KindNotFound, "volume %s does not exist", target.VolumeID)
 	}
-	if err := e.session.read(ctx, func(ctx context.Context, client Cinder) error { return client.OffersAttachments(ctx) }); err != nil {
+	if err := read(ctx, e.session, func(ctx context.Context, client nodeRequests) error { return client.OffersAttachments(ctx) }); err != nil {
 		return Published{}, err
 	}
 	for range maxMoves {
@@ -113,7 +122,7 @@ func (e *endpoint) publish(ctx context.Context, target Target, to PublishRequest
 
 // ofNodes reads the target's volume and checks that each node gets it for
 // itself. The zero Volume means that it is gone.
-func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, error) {
+func (e nodes) ofNodes(ctx context.Context, target Target) (cinder.Volume, error) {
 	e.known.ForgetSeen(target.VolumeID)
 	v, err := e.owned(ctx, target)
 	if (err == nil || cinder.IsKind(err, KindInUse)) && v.ID != "" && !stamps.IsCSI(v) {
@@ -136,14 +145,14 @@ func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, e
 
 // endAttachment deletes an attachment of a volume of mode csi. Whatever the answer, it must
 // not be handed out again: Cinder may show it for a while, and the request may arrive late.
-func (e *endpoint) endAttachment(ctx context.Context, permitted permission, volumeID, id string) error {
+func (e nodes) endAttachment(ctx context.Context, permitted permission, volumeID, id string) error {
 	e.ended.Expect(id, volumeID, time.Now().Add(e.timeouts().Create))
-	return e.deleteAttachment(ctx, permitted, id)
+	return e.connections.deleteAttachment(ctx, permitted, id)
 }
 
 // moveTowardsPublished takes one step, or all that are left. If it returns neither an
 // attachment nor an error, the caller must read the volume again.
-func (e *endpoint) moveTowardsPublished(ctx context.Context, permitted permission, v cinder.Volume, to PublishRequest) (Published, error) {
+func (e nodes) moveTowardsPublished(ctx context.Context, permitted permission, v cinder.Volume, to PublishRequest) (Published, error) {
 	switch v.Status {
 	case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse:
 	default:
@@ -181,10 +190,10 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, permitted permissio
 }
 
 // handOutAgain answers a repeated publish.
-func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamps.NodeRecord, to PublishRequest) (Published, error) {
+func (e nodes) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamps.NodeRecord, to PublishRequest) (Published, error) {
 	attachmentID := recorded.AttachmentID
 	var document []byte
-	err := e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
+	err := read(ctx, e.session, func(ctx context.Context, client attachmentRequests) (err error) {
 		document, err = client.AttachmentDocument(ctx, attachmentID)
 		return err
 	})
@@ -205,8 +214,8 @@ func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded s
 // have, and records of other nodes without an attachment. It refuses a volume that
 // another node has, or may have, unless both may have it; then an incomplete attachment
 // is removed, too, since Cinder makes no other one beside it.
-func (e *endpoint) clearTheWay(ctx context.Context, permitted permission, v cinder.Volume, others stamps.NodeRecords, to PublishRequest) (moved bool, err error) {
-	listed, err := e.attachments(ctx, v)
+func (e nodes) clearTheWay(ctx context.Context, permitted permission, v cinder.Volume, others stamps.NodeRecords, to PublishRequest) (moved bool, err error) {
+	listed, err := e.connections.attachments(ctx, v)
 	if err != nil {
 		return false, err
 	}
@@ -270,7 +279,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, permitted permission, v cind
 }
 
 // onOtherNode returns the failure that says that another node has the volume.
-func (e *endpoint) onOtherNode(v cinder.Volume, other string, to PublishRequest) error {
+func (e nodes) onOtherNode(v cinder.Volume, other string, to PublishRequest) error {
 	why := ""
 	if to.Shared && !v.MultiAttach {
 		why = "; for several nodes at once it needs a volume type with multiattach"
@@ -301,7 +310,7 @@ func hostOf(v cinder.Volume, attachmentID string) string {
 }
 
 // attachToNode makes an attachment, records it, hands it out and completes it.
-func (e *endpoint) attachToNode(ctx context.Context, permitted permission, v cinder.Volume, to PublishRequest) (Published, error) {
+func (e nodes) attachToNode(ctx context.Context, permitted permission, v cinder.Volume, to PublishRequest) (Published, error) {
 	if to.Admit != nil {
 		if err := to.Admit(ctx); err != nil {
 			return Published{}, err
@@ -314,7 +323,7 @@ func (e *endpoint) attachToNode(ctx context.Context, permitted permission, v cin
 		}
 	}
 	published := Published{Volume: v, ReadOnly: to.ReadOnly}
-	err := e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) (err error) {
+	err := change(ctx, e.session, permitted, func(ctx context.Context, client attachmentRequests) (err error) {
 		published.AttachmentID, published.Document, err = client.CreateAttachment(ctx, v.ID, to.Connector, to.ReadOnly)
 		return err
 	})
@@ -338,14 +347,14 @@ func (e *endpoint) attachToNode(ctx context.Context, permitted permission, v cin
 }
 
 // handOutNew records an attachment, hands it out, and completes it.
-func (e *endpoint) handOutNew(ctx context.Context, permitted permission, v cinder.Volume, made Published, to PublishRequest) error {
+func (e nodes) handOutNew(ctx context.Context, permitted permission, v cinder.Volume, made Published, to PublishRequest) error {
 	if err := e.writeRecord(ctx, permitted, v, to.Key, stamps.NodeRecord{AttachmentID: made.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}); err != nil {
 		return err
 	}
 	if err := to.HandOut(ctx, made); err != nil {
 		return err
 	}
-	return e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error {
+	return change(ctx, e.session, permitted, func(ctx context.Context, client attachmentRequests) error {
 		return client.CompleteAttachment(ctx, made.AttachmentID)
 	})
 }
@@ -370,15 +379,10 @@ type UnpublishRequest struct {
 // volume's. A volume or an attachment that is gone counts as detached. After any other
 // failure, the node may still have access.
 func (l *Lifecycle) Unpublish(ctx context.Context, target Target, from UnpublishRequest) error {
-	release, err := l.lock(ctx, target.key())
-	if err != nil {
-		return err
-	}
-	defer release()
-	return l.current().unpublish(ctx, target, from)
+	return l.serialized(ctx, target.key(), func(at *owners) error { return at.nodes.unpublish(ctx, target, from) })
 }
 
-func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishRequest) error {
+func (e nodes) unpublish(ctx context.Context, target Target, from UnpublishRequest) error {
 	v, err := e.ofNodes(ctx, target)
 	// An attachment of somebody else stays, and keeps no node's.
 	if err != nil && !cinder.IsKind(err, KindInUse) || v.ID == "" {
@@ -389,7 +393,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 	attached := v.Attachments
 	unknown := v.Status != cinder.StatusAvailable && !onlyRecorded(v, records)
 	if unknown || v.Status == cinder.StatusAvailable && len(records) > 0 {
-		if attached, err = e.attachments(ctx, v); err != nil && !cinder.IsKind(err, KindInUse) {
+		if attached, err = e.connections.attachments(ctx, v); err != nil && !cinder.IsKind(err, KindInUse) {
 			return err
 		}
 	}
@@ -457,7 +461,7 @@ func unrecorded(keys []string, records stamps.NodeRecords) bool {
 }
 
 // goneFromNodes returns nil if the volume is gone.
-func (e *endpoint) goneFromNodes(ctx context.Context, target Target) error {
+func (e nodes) goneFromNodes(ctx context.Context, target Target) error {
 	v, err := e.ofNodes(ctx, target)
 	if err == nil && v.ID != "" {
 		return e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", v.ID)
@@ -474,12 +478,8 @@ func onlyRecorded(v cinder.Volume, records stamps.NodeRecords) bool {
 	return !slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return !records.Name(a.ID) })
 }
 
-func (e *endpoint) updateMetadata(ctx context.Context, permitted permission, id string, metadata map[string]string) error {
-	return e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error { return client.UpdateMetadata(ctx, id, metadata) })
-}
-
 // writeRecord writes a node's record, in place of one of an earlier release.
-func (e *endpoint) writeRecord(ctx context.Context, permitted permission, v cinder.Volume, key string, record stamps.NodeRecord) error {
+func (e nodes) writeRecord(ctx context.Context, permitted permission, v cinder.Volume, key string, record stamps.NodeRecord) error {
 	metadata := stamps.ClearedNodeRecords(v, key)
 	metadata[stamps.NodeRecordPrefix+key] = record.String()
 	return e.updateMetadata(ctx, permitted, v.ID, metadata)
@@ -487,7 +487,7 @@ func (e *endpoint) writeRecord(ctx context.Context, permitted permission, v cind
 
 // clearRecord ends a node's record. Its key is deleted, or a volume would get one for each
 // node that ever has it.
-func (e *endpoint) clearRecord(ctx context.Context, permitted permission, v cinder.Volume, key string) error {
+func (e nodes) clearRecord(ctx context.Context, permitted permission, v cinder.Volume, key string) error {
 	if cleared := stamps.ClearedNodeRecords(v, key); len(cleared) > 0 {
 		if err := e.updateMetadata(ctx, permitted, v.ID, cleared); err != nil {
 			return err
@@ -496,7 +496,7 @@ func (e *endpoint) clearRecord(ctx context.Context, permitted permission, v cind
 	if _, exists := v.Metadata[stamps.NodeRecordPrefix+key]; !exists {
 		return nil
 	}
-	err := e.session.changeIf(ctx, permitted, func(ctx context.Context, client Cinder) error {
+	err := change(ctx, e.session, permitted, func(ctx context.Context, client nodeRequests) error {
 		return client.DeleteMetadata(ctx, v.ID, stamps.NodeRecordPrefix+key)
 	})
 	if cinder.IsKind(err, cinder.KindNotFound) {

@@ -222,7 +222,7 @@ func TestFailuresOfTheOldEndpointDoNotCount(t *testing.T) {
 		one.fault = func(string, string) mishap { return refused }
 		l := regionalTerm(t, cindersByRegion{"one": one, "two": two})
 		old := l.current()
-		has := func(at *endpoint) { _, _ = at.get(t.Context(), "volume-1") }
+		has := func(at *owners) { _, _ = at.get(t.Context(), "volume-1") }
 		for range 4 {
 			has(old)
 		}

@@ -13,15 +13,10 @@ import (
 // that has the type stays as it is. Cinder also accepts changes that no storage can
 // make, and then leaves the volume as it was (KindVolumeFailed).
 func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
-	release, err := l.lock(ctx, target.key())
-	if err != nil {
-		return cinder.Volume{}, err
-	}
-	defer release()
-	return l.current().retype(ctx, target, volumeType)
+	return serialized(ctx, l, target.key(), func(at *owners) (cinder.Volume, error) { return at.changer.retype(ctx, target, volumeType) })
 }
 
-func (e *endpoint) retype(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
+func (e changer) retype(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
 	v, err := e.existing(ctx, target)
 	requested, name := cinder.Volume{}, "" // requested is the volume when its change was requested
 	for range maxMoves {
@@ -68,12 +63,12 @@ var typeID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]
 
 // typeName returns the name that Cinder shows as the type of a volume. Requests may
 // name a type by its name or its ID.
-func (e *endpoint) typeName(ctx context.Context, volumeType string) (string, error) {
+func (e changer) typeName(ctx context.Context, volumeType string) (string, error) {
 	if !typeID.MatchString(volumeType) {
 		return volumeType, nil
 	}
 	var found cinder.VolumeType
-	err := e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
+	err := read(ctx, e.session, func(ctx context.Context, client changeRequests) (err error) {
 		found, err = client.VolumeType(ctx, volumeType)
 		return err
 	})
@@ -86,8 +81,8 @@ func (e *endpoint) typeName(ctx context.Context, volumeType string) (string, err
 
 // requestRetype requests the type. After a conflict it reads the volume: if an
 // earlier request whose answer was lost changes it, that is just as good.
-func (e *endpoint) requestRetype(ctx context.Context, v cinder.Volume, target Target, volumeType string) (cinder.Volume, error) {
-	err := e.session.changeIf(ctx, target.Permit.on(ctx, v), func(ctx context.Context, client Cinder) error {
+func (e changer) requestRetype(ctx context.Context, v cinder.Volume, target Target, volumeType string) (cinder.Volume, error) {
+	err := change(ctx, e.session, target.Permit.on(ctx, v), func(ctx context.Context, client changeRequests) error {
 		return client.RetypeVolume(ctx, v.ID, volumeType)
 	})
 	if err == nil {

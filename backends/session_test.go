@@ -77,7 +77,7 @@ func TestFenceStopsEveryChange(t *testing.T) {
 func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 	term, end := context.WithCancel(t.Context())
 	s := testSession(term, &memoryClients{memory: newMemoryCinder().client()})
-	err := s.change(t.Context(), func(ctx context.Context, _ Cinder) error {
+	err := change(t.Context(), s, nil, func(ctx context.Context, _ Cinder) error {
 		end()
 		<-ctx.Done()
 		return cutShort("volume.create", ctx.Err())
@@ -91,12 +91,12 @@ func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := testSession(t.Context(), &memoryClients{memory: newMemoryCinder().client()})
-	err := s.change(ctx, func(inner context.Context, _ Cinder) error {
+	err := change(ctx, s, nil, func(inner context.Context, _ Cinder) error {
 		cancel()
 		return inner.Err()
 	})
 	equal(t, authtest.ErrorText(err), "")
-	err = s.change(ctx, func(context.Context, Cinder) error {
+	err = change(ctx, s, nil, func(context.Context, Cinder) error {
 		t.Error("a change began for a caller that has left")
 		return nil
 	})
@@ -118,7 +118,7 @@ func TestRejectedCredentialsAreTriedAgain(t *testing.T) {
 	s := testSession(t.Context(), source)
 	id := memory.add(mine(1, cinder.StatusAvailable))
 	reserve := func() error {
-		return s.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, id) })
+		return change(t.Context(), s, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, id) })
 	}
 	equal(t, authtest.ErrorText(reserve()), "")
 	equal(t, source.forgotten, 1)
