@@ -107,7 +107,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 	})
 	e.inventory = newInventory(l.options.Cluster, e.watcher.ListAll)
 	own := &owners{endpoint: e, connections: connections{e}, completer: completer{e, connections{e}}, changer: changer{e}, nodes: nodes{e, connections{e}},
-		importer: importer{e, connections{e}}, snapshots: l.newSnapshots(e)}
+		importer: importer{e, connections{e}}, snapshots: newSnapshots(l, e)}
 	own.remover = remover{e, own.connections, own.snapshots}
 	own.finder = finder{e, own.remover}
 	own.maker = maker{e, own.connections, own.finder, own.remover, own.snapshots}

@@ -85,7 +85,7 @@ type snapshotRequests interface {
 	UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error
 }
 
-func (l *Lifecycle) newSnapshots(at *endpoint) *snapshots {
+func newSnapshots(l *Lifecycle, at *endpoint) *snapshots {
 	e := &snapshots{endpoint: at, snapshotsKnown: knowledge.NewNotes(&l.mu)}
 	e.snapshotWatcher = newWatcher(l, at.backend, watch.Options[cinder.Snapshot]{
 		Noun: "snapshot",

@@ -10,20 +10,20 @@ import (
 )
 
 // Reserve marks an available volume as being attached.
-func (c *Client) Reserve(ctx context.Context, id string) error {
+func (c actionClient) Reserve(ctx context.Context, id string) error {
 	return c.about(ctx, "volume.os-reserve", id, func(ctx context.Context) error { return volumes.Reserve(ctx, c.service, id).Err })
 }
 
 // Unreserve cancels a reservation; it changes nothing on a volume that is
 // available or in use.
-func (c *Client) Unreserve(ctx context.Context, id string) error {
+func (c actionClient) Unreserve(ctx context.Context, id string) error {
 	return c.about(ctx, "volume.os-unreserve", id, func(ctx context.Context) error { return volumes.Unreserve(ctx, c.service, id).Err })
 }
 
 // InitializeConnection exports the volume to the connector and returns the
 // connection document as Cinder wrote it: {"driver_volume_type", "data"}. It is
 // idempotent. The document may contain credentials; keep it out of logs.
-func (c *Client) InitializeConnection(ctx context.Context, id string, connector Connector) ([]byte, error) {
+func (c actionClient) InitializeConnection(ctx context.Context, id string, connector Connector) ([]byte, error) {
 	const operation = "volume.os-initialize_connection"
 	var result volumes.InitializeConnectionResult
 	err := c.about(ctx, operation, id, func(ctx context.Context) error {
@@ -44,7 +44,7 @@ func (c *Client) InitializeConnection(ctx context.Context, id string, connector 
 
 // TerminateConnection removes the connector's access. If the volume was
 // reserved and never attached, Cinder also cancels the reservation.
-func (c *Client) TerminateConnection(ctx context.Context, id string, connector Connector) error {
+func (c actionClient) TerminateConnection(ctx context.Context, id string, connector Connector) error {
 	return c.about(ctx, "volume.os-terminate_connection", id, func(ctx context.Context) error {
 		return volumes.TerminateConnection(ctx, c.service, id, connectorRequest{"os-terminate_connection", connector}).Err
 	})
@@ -52,7 +52,7 @@ func (c *Client) TerminateConnection(ctx context.Context, id string, connector C
 
 // Attach moves a volume to in-use. It never names an instance: Cinder would
 // then let only Nova delete the attachment (CVE-2023-2088).
-func (c *Client) Attach(ctx context.Context, id, host string, readOnly bool) error {
+func (c actionClient) Attach(ctx context.Context, id, host string, readOnly bool) error {
 	options := volumes.AttachOpts{HostName: host, MountPoint: "/dev/standalone-cinder", Mode: volumes.ReadWrite}
 	if readOnly {
 		options.Mode = volumes.ReadOnly
@@ -62,7 +62,7 @@ func (c *Client) Attach(ctx context.Context, id, host string, readOnly bool) err
 
 // Detach ends one attachment; if a volume has several, Cinder requires the ID.
 // Detaching removes the export.
-func (c *Client) Detach(ctx context.Context, id, attachmentID string) error {
+func (c actionClient) Detach(ctx context.Context, id, attachmentID string) error {
 	return c.about(ctx, "volume.os-detach", id, func(ctx context.Context) error {
 		return volumes.Detach(ctx, c.service, id, volumes.DetachOpts{AttachmentID: attachmentID}).Err
 	})
@@ -97,7 +97,7 @@ const OperationExtend = "volume.os-extend"
 // ExtendVolume requests a larger size. The extension is complete when the volume
 // has left the status extending; a volume in use needs an endpoint with
 // microversion 3.42.
-func (c *Client) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error {
+func (c actionClient) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error {
 	const operation = OperationExtend
 	minor := 0
 	if inUse {
@@ -124,7 +124,7 @@ const OperationRetype = "volume.os-retype"
 // backend. Cinder accepts the request even if no storage can change the volume: it
 // is complete when the volume has left the status retyping, and only the type that
 // it has then shows whether it succeeded.
-func (c *Client) RetypeVolume(ctx context.Context, id, volumeType string) error {
+func (c actionClient) RetypeVolume(ctx context.Context, id, volumeType string) error {
 	body := map[string]any{"os-retype": map[string]any{"new_type": volumeType, "migration_policy": "never"}}
 	return c.post(ctx, OperationRetype, id, 0, body, http.StatusAccepted, "volumes", "action")
 }

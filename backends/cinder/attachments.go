@@ -32,7 +32,7 @@ type attachmentDocument struct {
 // next to driver_volume_type. The document may contain credentials. It names no
 // instance: Cinder would then let only Nova delete the attachment
 // (CVE-2023-2088). gophercloud's own request always names one.
-func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connector Connector, readOnly bool) (attachmentID string, document []byte, err error) {
+func (c attachmentClient) CreateAttachment(ctx context.Context, volumeID string, connector Connector, readOnly bool) (attachmentID string, document []byte, err error) {
 	const operation = "attachment.create"
 	if err := c.checkID(operation, volumeID); err != nil {
 		return "", nil, err
@@ -62,7 +62,7 @@ func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connecto
 
 // AttachmentDocument reads the connection document of an attachment; nil if it
 // has none.
-func (c *Client) AttachmentDocument(ctx context.Context, attachmentID string) ([]byte, error) {
+func (c attachmentClient) AttachmentDocument(ctx context.Context, attachmentID string) ([]byte, error) {
 	const operation = "attachment.get"
 	answer, err := c.attachment(ctx, http.MethodGet, operation, attachmentID, microversionAttachments, nil)
 	if err == nil && answer.ID != attachmentID {
@@ -78,7 +78,7 @@ func (c *Client) AttachmentDocument(ctx context.Context, attachmentID string) ([
 }
 
 // attachment makes a request whose answer is an attachment.
-func (c *Client) attachment(ctx context.Context, method, operation, id string, minor int, body any) (attachmentDocument, error) {
+func (c attachmentClient) attachment(ctx context.Context, method, operation, id string, minor int, body any) (attachmentDocument, error) {
 	address := c.service.ServiceURL("attachments")
 	if method != http.MethodPost {
 		if err := c.checkID(operation, id); err != nil {
@@ -102,7 +102,7 @@ func (c *Client) attachment(ctx context.Context, method, operation, id string, m
 	return *answer.Attachment, nil
 }
 
-func (c *Client) connectionOf(operation string, answer attachmentDocument) ([]byte, error) {
+func (c attachmentClient) connectionOf(operation string, answer attachmentDocument) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(answer.Connection, &fields) != nil || len(fields) == 0 {
 		return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the attachment has no connection_info"}
@@ -114,7 +114,7 @@ func (c *Client) connectionOf(operation string, answer attachmentDocument) ([]by
 // administrator, and so every user in noauth mode, finds volumes of other
 // projects by ID. It lists all projects only if the current one has no
 // attachment, since Cinder returns nothing at all to a member who requests all.
-func (c *Client) Attachments(ctx context.Context, volumeID string) ([]Attachment, error) {
+func (c attachmentClient) Attachments(ctx context.Context, volumeID string) ([]Attachment, error) {
 	found, err := c.listAttachments(ctx, volumeID, url.Values{"volume_id": {volumeID}})
 	if err == nil && len(found) == 0 {
 		found, err = c.listAttachments(ctx, volumeID, url.Values{"volume_id": {volumeID}, "all_tenants": {"1"}})
@@ -124,7 +124,7 @@ func (c *Client) Attachments(ctx context.Context, volumeID string) ([]Attachment
 
 // listAttachments makes one request. It rejects the answer of a server that
 // does not honor the filter: that list may be incomplete.
-func (c *Client) listAttachments(ctx context.Context, volumeID string, query url.Values) ([]Attachment, error) {
+func (c attachmentClient) listAttachments(ctx context.Context, volumeID string, query url.Values) ([]Attachment, error) {
 	const operation = "attachment.list"
 	if err := c.checkID(operation, volumeID); err != nil {
 		return nil, err
@@ -159,13 +159,13 @@ func (c *Client) listAttachments(ctx context.Context, volumeID string, query url
 
 // CompleteAttachment moves the volume of an attachment to in-use; repeating it
 // changes nothing.
-func (c *Client) CompleteAttachment(ctx context.Context, attachmentID string) error {
+func (c attachmentClient) CompleteAttachment(ctx context.Context, attachmentID string) error {
 	return c.post(ctx, "attachment.complete", attachmentID, microversionAttachments, map[string]any{"os-complete": nil}, http.StatusNoContent, "attachments", "action")
 }
 
 // DeleteAttachment removes the connector's access and the attachment; if it was
 // the last, the volume becomes available.
-func (c *Client) DeleteAttachment(ctx context.Context, attachmentID string) error {
+func (c attachmentClient) DeleteAttachment(ctx context.Context, attachmentID string) error {
 	return c.about(ctx, "attachment.delete", attachmentID, func(ctx context.Context) error {
 		_, err := c.service.Delete(ctx, c.service.ServiceURL("attachments", attachmentID),
 			&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, MoreHeaders: microversion(microversionAttachments)})

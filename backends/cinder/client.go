@@ -30,6 +30,30 @@ import (
 // Client speaks to one Cinder endpoint as one account. Every method is one
 // request (listings: one per page) and returns *Error on failure.
 type Client struct {
+	*requests
+	volumeClient
+	actionClient
+	attachmentClient
+	snapshotClient
+	projectClient
+}
+
+// The parts of a Client, by what their requests are about.
+type (
+	volumeClient     struct{ *requests }
+	actionClient     struct{ *requests }
+	attachmentClient struct{ *requests }
+	snapshotClient   struct{ *requests }
+	projectClient    struct{ *requests }
+)
+
+func newClient(of *connection, admission turns.Admission) *Client {
+	r := &requests{of, admission}
+	return &Client{r, volumeClient{r}, actionClient{r}, attachmentClient{r}, snapshotClient{r}, projectClient{r}}
+}
+
+// requests makes the requests of a client.
+type requests struct {
 	*connection
 	admission turns.Admission
 }
@@ -51,15 +75,15 @@ type connection struct {
 
 // With returns a client of the same login whose requests must pass the admission
 // before they leave.
-func (c *Client) With(admission turns.Admission) *Client { return &Client{c.connection, admission} }
+func (c *Client) With(admission turns.Admission) *Client { return newClient(c.connection, admission) }
 
 // outgoing returns the context for a request.
-func (c *Client) outgoing(ctx context.Context, operation string) context.Context {
+func (c *requests) outgoing(ctx context.Context, operation string) context.Context {
 	return withExchange(ctx, func(e *exchange) { e.operation, e.admission = operation, c.admission })
 }
 
 // about makes a request about the object with an ID.
-func (c *Client) about(ctx context.Context, operation, id string, send func(ctx context.Context) error) error {
+func (c *requests) about(ctx context.Context, operation, id string, send func(ctx context.Context) error) error {
 	if err := c.checkID(operation, id); err != nil {
 		return err
 	}
@@ -68,7 +92,7 @@ func (c *Client) about(ctx context.Context, operation, id string, send func(ctx 
 
 // post makes a request about the object with an ID whose answer says nothing else. It
 // uses no microversion if minor is 0.
-func (c *Client) post(ctx context.Context, operation, id string, minor int, body map[string]any, code int, under, last string) error {
+func (c *requests) post(ctx context.Context, operation, id string, minor int, body map[string]any, code int, under, last string) error {
 	return c.about(ctx, operation, id, func(ctx context.Context) error {
 		options := &gophercloud.RequestOpts{OkCodes: []int{code}}
 		if minor > 0 {
@@ -103,7 +127,7 @@ func (c *Client) CatalogEntry() catalog.Entry { return c.entry }
 // IDs are UUIDs; other characters could make a different path.
 var usableID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]*$`)
 
-func (c *Client) checkID(operation, id string) error {
+func (c *requests) checkID(operation, id string) error {
 	if usableID.MatchString(id) {
 		return nil
 	}

@@ -35,7 +35,7 @@ type VolumeQuery struct {
 // ListVolumes calls yield with every page until it returns false or the list
 // ends. Pages are newest first if the server honors the order. A volume that
 // exists throughout the listing is on one of them; no volume comes twice.
-func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(page []Volume) (more bool)) error {
+func (c volumeClient) ListVolumes(ctx context.Context, query VolumeQuery, yield func(page []Volume) (more bool)) error {
 	values := url.Values{}
 	if query.Status != "" {
 		values.Set("status", string(query.Status))
@@ -44,7 +44,7 @@ func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(
 		values.Set("all_tenants", "1")
 	}
 	return readList(ctx, listing[Volume]{
-		client: c, operation: "volume.list", collection: "volumes", pageSize: query.PageSize,
+		client: c.requests, operation: "volume.list", collection: "volumes", pageSize: query.PageSize,
 		id: func(v Volume) string { return v.ID },
 		read: func(decoder *json.Decoder) (Volume, error) {
 			var document volumeDocument
@@ -70,7 +70,7 @@ func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(
 
 // listing is one paged list of the API.
 type listing[T any] struct {
-	client *Client
+	client *requests
 	// operation is the name of the request in errors and metrics; collection is
 	// that of the list in addresses and answers.
 	operation, collection string

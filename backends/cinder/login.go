@@ -59,7 +59,7 @@ func Login(ctx context.Context, found auth.Credentials, options Options) (*Clien
 	ctx, cancel := loginTimeout(turns.WithCaller(ctx, turns.Caller{}), options)
 	defer cancel()
 	wire := newTransport(options, found)
-	client := &Client{connection: &connection{backend: options.Backend, workflow: options.Workflow, wire: wire}}
+	client := newClient(&connection{backend: options.Backend, workflow: options.Workflow, wire: wire}, turns.Admission{})
 	var err error
 	if found.Noauth != nil {
 		client.service, err = loginNoauth(ctx, options.Backend, *found.Noauth, wire)

@@ -25,7 +25,7 @@ import (
 // Callers that need it at the same time share one request, and each stops
 // waiting when its own context ends. A failure is remembered for a moment, so
 // that they do not repeat it one after the other.
-func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
+func (c *requests) maxMicroversion(ctx context.Context) (int, error) {
 	c.mu.Lock()
 	known := c.microversion
 	c.mu.Unlock()
@@ -35,7 +35,7 @@ func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
 	result := c.discovery.DoChan("", func() (any, error) {
 		// The request outlives the caller that happened to come first, in the
 		// queue too.
-		shared := c.With(turns.Admission{Outage: c.admission.Outage})
+		shared := &requests{c.connection, turns.Admission{Outage: c.admission.Outage}}
 		newest, err := shared.discover(turns.WithCaller(context.WithoutCancel(ctx), turns.Caller{}))
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -63,7 +63,7 @@ const failedDiscoveryAge = time.Second
 
 const operationVersions = "version.get"
 
-func (c *Client) discover(ctx context.Context) (int, error) {
+func (c *requests) discover(ctx context.Context) (int, error) {
 	root, err := versionRoot(c.service.Endpoint)
 	if err != nil {
 		return 0, &Error{Backend: c.backend, Kind: KindConfig, Message: err.Error()}

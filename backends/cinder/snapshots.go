@@ -28,7 +28,7 @@ type NewSnapshot struct {
 // before the snapshot is available. Cinder accepts a second snapshot of the same
 // name, so the caller must look before it creates. The content of a volume in
 // use is that of a machine whose power fails at that moment.
-func (c *Client) CreateSnapshot(ctx context.Context, request NewSnapshot) (Snapshot, error) {
+func (c snapshotClient) CreateSnapshot(ctx context.Context, request NewSnapshot) (Snapshot, error) {
 	const operation = OperationSnapshotCreate
 	if err := c.checkID(operation, request.VolumeID); err != nil {
 		return Snapshot{}, err
@@ -59,7 +59,7 @@ func (r NewSnapshot) describes(s Snapshot) bool {
 
 // Snapshot reads one snapshot. A 404 without Cinder's own fault must be
 // confirmed by a listing (more requests), as for volumes.
-func (c *Client) Snapshot(ctx context.Context, id string) (Snapshot, error) {
+func (c snapshotClient) Snapshot(ctx context.Context, id string) (Snapshot, error) {
 	const operation = "snapshot.get"
 	if err := c.checkID(operation, id); err != nil {
 		return Snapshot{}, err
@@ -87,7 +87,7 @@ func (c *Client) Snapshot(ctx context.Context, id string) (Snapshot, error) {
 }
 
 // snapshot makes a request whose answer is a snapshot.
-func (c *Client) snapshot(ctx context.Context, method, operation, address string, body any) (Snapshot, error) {
+func (c snapshotClient) snapshot(ctx context.Context, method, operation, address string, body any) (Snapshot, error) {
 	var answer struct {
 		Snapshot *snapshotDocument `json:"snapshot"`
 	}
@@ -121,7 +121,7 @@ func (c *Client) snapshot(ctx context.Context, method, operation, address string
 // DeleteSnapshot requests a snapshot's deletion, which is complete when the
 // snapshot is gone. On Ceph, a snapshot from which volumes were made may
 // silently become available again.
-func (c *Client) DeleteSnapshot(ctx context.Context, id string) error {
+func (c snapshotClient) DeleteSnapshot(ctx context.Context, id string) error {
 	return c.about(ctx, OperationSnapshotDelete, id, func(ctx context.Context) error {
 		_, err := c.service.Delete(ctx, c.service.ServiceURL("snapshots", id), &gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
 		return err
@@ -129,7 +129,7 @@ func (c *Client) DeleteSnapshot(ctx context.Context, id string) error {
 }
 
 // UpdateSnapshotMetadata writes metadata on a snapshot; other keys stay.
-func (c *Client) UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error {
+func (c snapshotClient) UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error {
 	return c.post(ctx, OperationSnapshotMetadata, id, 0, map[string]any{"metadata": metadata}, http.StatusOK, "snapshots", "metadata")
 }
 
@@ -150,7 +150,7 @@ type SnapshotQuery struct {
 
 // ListSnapshots calls yield with every page until it returns false or the list
 // ends, as ListVolumes does.
-func (c *Client) ListSnapshots(ctx context.Context, query SnapshotQuery, yield func(page []Snapshot) (more bool)) error {
+func (c snapshotClient) ListSnapshots(ctx context.Context, query SnapshotQuery, yield func(page []Snapshot) (more bool)) error {
 	values := url.Values{}
 	if query.VolumeID != "" {
 		values.Set("volume_id", query.VolumeID)
@@ -162,7 +162,7 @@ func (c *Client) ListSnapshots(ctx context.Context, query SnapshotQuery, yield f
 		values.Set("all_tenants", "1")
 	}
 	return readList(ctx, listing[Snapshot]{
-		client: c, operation: "snapshot.list", collection: "snapshots", pageSize: query.PageSize,
+		client: c.requests, operation: "snapshot.list", collection: "snapshots", pageSize: query.PageSize,
 		id: func(s Snapshot) string { return s.ID },
 		read: func(decoder *json.Decoder) (Snapshot, error) {
 			var document snapshotDocument

@@ -35,7 +35,7 @@ type NewVolume struct {
 // CreateVolume requests a volume; it returns before the volume is available.
 // Cinder accepts a second volume of the same name, so the caller must look
 // before it creates.
-func (c *Client) CreateVolume(ctx context.Context, request NewVolume) (Volume, error) {
+func (c volumeClient) CreateVolume(ctx context.Context, request NewVolume) (Volume, error) {
 	const operation = OperationCreate
 	size, err := strconv.Atoi(strconv.FormatInt(request.SizeGiB, 10))
 	if err != nil || size < 1 {
@@ -73,7 +73,7 @@ func (r NewVolume) describes(v Volume) bool {
 // listing must confirm it (more requests): the program stops looking after a
 // volume that is gone. The listing is of all projects, since an administrator,
 // as everybody is without Keystone, can read volumes of others by their ID.
-func (c *Client) Volume(ctx context.Context, id string) (Volume, error) {
+func (c volumeClient) Volume(ctx context.Context, id string) (Volume, error) {
 	const operation = "volume.get"
 	if err := c.checkID(operation, id); err != nil {
 		return Volume{}, err
@@ -99,7 +99,7 @@ func (c *Client) Volume(ctx context.Context, id string) (Volume, error) {
 		Message: fmt.Sprintf("volume %s is not in the list of volumes", id)}
 }
 
-func (c *Client) volume(operation string, err error, extract func(any) error) (Volume, error) {
+func (c volumeClient) volume(operation string, err error, extract func(any) error) (Volume, error) {
 	if err != nil {
 		return Volume{}, translate(c.backend, operation, err)
 	}
@@ -128,13 +128,13 @@ func (c *Client) volume(operation string, err error, extract func(any) error) (V
 
 // DeleteVolume requests a volume's deletion. The deletion is complete when the
 // volume is gone, not when this returns.
-func (c *Client) DeleteVolume(ctx context.Context, id string) error {
+func (c volumeClient) DeleteVolume(ctx context.Context, id string) error {
 	return c.about(ctx, OperationDelete, id, func(ctx context.Context) error { return volumes.Delete(ctx, c.service, id, nil).Err })
 }
 
 // ForceDeleteVolume requests a deletion in any state; administrators only. It
 // is the only way out of error_deleting.
-func (c *Client) ForceDeleteVolume(ctx context.Context, id string) error {
+func (c volumeClient) ForceDeleteVolume(ctx context.Context, id string) error {
 	return c.about(ctx, OperationForceDelete, id, func(ctx context.Context) error { return volumes.ForceDelete(ctx, c.service, id).Err })
 }
 
@@ -142,7 +142,7 @@ func (c *Client) ForceDeleteVolume(ctx context.Context, id string) error {
 const OperationMetadata = "metadata.update"
 
 // UpdateMetadata writes metadata on a volume; other keys stay.
-func (c *Client) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
+func (c volumeClient) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
 	return c.post(ctx, OperationMetadata, id, 0, map[string]any{"metadata": metadata}, http.StatusOK, "volumes", "metadata")
 }
 
@@ -151,7 +151,7 @@ const OperationMetadataDelete = "metadata.delete"
 
 // DeleteMetadata deletes one key of a volume's metadata. The key must have no slash:
 // Cinder finds none that does.
-func (c *Client) DeleteMetadata(ctx context.Context, id, key string) error {
+func (c volumeClient) DeleteMetadata(ctx context.Context, id, key string) error {
 	return c.about(ctx, OperationMetadataDelete, id, func(ctx context.Context) error {
 		_, err := c.service.Delete(ctx, c.service.ServiceURL("volumes", id, "metadata", key), &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
 		return err
@@ -169,7 +169,7 @@ const (
 // FailureReason reads from Cinder's messages API why a volume went to error. It
 // only helps the reader of the event: if the endpoint lacks the API, or on any
 // failure, it returns an empty string.
-func (c *Client) FailureReason(ctx context.Context, id string) string {
+func (c volumeClient) FailureReason(ctx context.Context, id string) string {
 	newest, err := c.maxMicroversion(ctx)
 	if err != nil || newest < MicroversionMessages {
 		return ""
