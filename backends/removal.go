@@ -250,6 +250,16 @@ func (e *endpoint) owned(ctx context.Context, target Target) (cinder.Volume, err
 	return v, e.removable(v, target)
 }
 
+// existing reads the target's volume, which must exist, and checks the proof of
+// ownership.
+func (e *endpoint) existing(ctx context.Context, target Target) (cinder.Volume, error) {
+	v, err := e.owned(ctx, target)
+	if err == nil && v.ID == "" {
+		return cinder.Volume{}, e.failure(cinder.KindNotFound, "volume %s does not exist", target.VolumeID)
+	}
+	return v, err
+}
+
 // removable returns an error unless the volume may be removed in its present
 // state.
 func (e *endpoint) removable(v cinder.Volume, target Target) error {
