@@ -42,20 +42,8 @@ func (e connections) openAttachment(ctx context.Context, v cinder.Volume, spec S
 		return Connected{}, err
 	}
 	if v.Status == cinder.StatusAvailable {
-		var id string
-		var document []byte
-		err := change(ctx, e.session, nil, func(ctx context.Context, client attachmentRequests) (err error) {
-			id, document, err = client.CreateAttachment(ctx, v.ID, spec.Connector, spec.ReadOnly)
-			return err
-		})
-		if cinder.IsKind(err, cinder.KindConflict) {
-			// Another attempt's request may have come first.
-			if again, lookErr := e.get(ctx, v.ID); lookErr != nil || again.Status == v.Status {
-				return Connected{}, err
-			}
-			return Connected{}, nil
-		}
-		if err != nil {
+		id, document, err := e.createAttachment(ctx, nil, v, spec.Connector, spec.ReadOnly)
+		if err != nil || id == "" {
 			return Connected{}, err
 		}
 		return e.opened(v, id, document, true), nil
@@ -70,11 +58,7 @@ func (e connections) openAttachment(ctx context.Context, v cinder.Volume, spec S
 	// to attaching.
 	var document []byte
 	if kept.Status != cinder.AttachmentReserved {
-		err = read(ctx, e.session, func(ctx context.Context, client attachmentRequests) (err error) {
-			document, err = client.AttachmentDocument(ctx, kept.ID)
-			return err
-		})
-		if err != nil {
+		if document, err = e.document(ctx, kept.ID); err != nil {
 			return Connected{}, err
 		}
 	}
@@ -88,6 +72,30 @@ func (e connections) openAttachment(ctx context.Context, v cinder.Volume, spec S
 		return Connected{Volume: v, Document: document, AttachmentID: kept.ID}, nil
 	}
 	return e.opened(v, kept.ID, document, false), nil
+}
+
+// createAttachment makes an attachment. It returns neither an ID nor an error if an earlier
+// request, whose answer was lost, may have come first.
+func (e connections) createAttachment(ctx context.Context, permitted permission, v cinder.Volume, connector cinder.Connector, readOnly bool) (id string, document []byte, err error) {
+	err = change(ctx, e.session, permitted, func(ctx context.Context, client attachmentRequests) (err error) {
+		id, document, err = client.CreateAttachment(ctx, v.ID, connector, readOnly)
+		return err
+	})
+	if cinder.IsKind(err, cinder.KindConflict) {
+		if again, lookErr := e.get(ctx, v.ID); lookErr == nil && again.Status != v.Status {
+			return "", nil, nil
+		}
+	}
+	return id, document, err
+}
+
+// document reads the connection document of an attachment; nil if it has none.
+func (e connections) document(ctx context.Context, attachmentID string) (document []byte, err error) {
+	err = read(ctx, e.session, func(ctx context.Context, client attachmentRequests) (err error) {
+		document, err = client.AttachmentDocument(ctx, attachmentID)
+		return err
+	})
+	return document, err
 }
 
 // opened records what the completion needs, so that it need not read the
@@ -169,8 +177,12 @@ func (e connections) completeAttachment(ctx context.Context, v cinder.Volume) er
 	if err := e.mark(ctx, v); err != nil {
 		return err
 	}
-	return change(ctx, e.session, nil, func(ctx context.Context, client attachmentRequests) error {
-		return client.CompleteAttachment(ctx, attachments[0].ID)
+	return e.completeOne(ctx, nil, attachments[0].ID)
+}
+
+func (e connections) completeOne(ctx context.Context, permitted permission, attachmentID string) error {
+	return change(ctx, e.session, permitted, func(ctx context.Context, client attachmentRequests) error {
+		return client.CompleteAttachment(ctx, attachmentID)
 	})
 }
 

@@ -192,11 +192,7 @@ func (e nodes) moveTowardsPublished(ctx context.Context, permitted permission, v
 // handOutAgain answers a repeated publish.
 func (e nodes) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamps.NodeRecord, to PublishRequest) (Published, error) {
 	attachmentID := recorded.AttachmentID
-	var document []byte
-	err := read(ctx, e.session, func(ctx context.Context, client attachmentRequests) (err error) {
-		document, err = client.AttachmentDocument(ctx, attachmentID)
-		return err
-	})
+	document, err := e.connections.document(ctx, attachmentID)
 	if err != nil {
 		return Published{}, err
 	}
@@ -322,21 +318,11 @@ func (e nodes) attachToNode(ctx context.Context, permitted permission, v cinder.
 			return Published{}, err
 		}
 	}
-	published := Published{Volume: v, ReadOnly: to.ReadOnly}
-	err := change(ctx, e.session, permitted, func(ctx context.Context, client attachmentRequests) (err error) {
-		published.AttachmentID, published.Document, err = client.CreateAttachment(ctx, v.ID, to.Connector, to.ReadOnly)
-		return err
-	})
-	if cinder.IsKind(err, cinder.KindConflict) {
-		// An earlier request whose answer was lost may have come first.
-		if again, lookErr := e.get(ctx, v.ID); lookErr != nil || again.Status == v.Status {
-			return Published{}, err
-		}
-		return Published{}, nil
-	}
-	if err != nil {
+	id, document, err := e.connections.createAttachment(ctx, permitted, v, to.Connector, to.ReadOnly)
+	if err != nil || id == "" {
 		return Published{}, err
 	}
+	published := Published{Volume: v, AttachmentID: id, Document: document, ReadOnly: to.ReadOnly}
 	if err := e.handOutNew(ctx, permitted, v, published, to); err != nil {
 		// The next call must find the attachment.
 		_ = e.session.wait(context.WithoutCancel(ctx), e.session.readLag)
@@ -354,9 +340,7 @@ func (e nodes) handOutNew(ctx context.Context, permitted permission, v cinder.Vo
 	if err := to.HandOut(ctx, made); err != nil {
 		return err
 	}
-	return change(ctx, e.session, permitted, func(ctx context.Context, client attachmentRequests) error {
-		return client.CompleteAttachment(ctx, made.AttachmentID)
-	})
+	return e.connections.completeOne(ctx, permitted, made.AttachmentID)
 }
 
 // UnpublishRequest is the request to detach a volume from one node, or from all.

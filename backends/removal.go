@@ -58,13 +58,6 @@ type Permit func(ctx context.Context, v cinder.Volume) error
 // permission is asked before one change and again when its turn has come; nil permits it.
 type permission func() error
 
-func (p permission) ask() error {
-	if p == nil {
-		return nil
-	}
-	return p()
-}
-
 // on returns the permission for changes of a volume in its last known state.
 func (p Permit) on(ctx context.Context, v cinder.Volume) permission {
 	if p == nil {

@@ -206,15 +206,18 @@ func change[C any](ctx context.Context, s *session, permitted permission, call f
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(s.term, cancel)()
+	if permitted == nil {
+		permitted = func() error { return nil }
+	}
 	// The permit is first asked before the request enters the queue: a new permit
 	// may need requests, which must not use up a turn.
-	if err := permitted.ask(); err != nil {
+	if err := permitted(); err != nil {
 		attempt.End(lasting, err)
 		return err
 	}
 	var notPermitted error
 	fence := func() error {
-		if notPermitted = permitted.ask(); notPermitted != nil {
+		if notPermitted = permitted(); notPermitted != nil {
 			return notPermitted
 		}
 		// This comes last, since getting the permit may have taken a while.

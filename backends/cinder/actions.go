@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v2/volumes"
 )
 
@@ -25,10 +26,11 @@ func (c actionClient) Unreserve(ctx context.Context, id string) error {
 // idempotent. The document may contain credentials; keep it out of logs.
 func (c actionClient) InitializeConnection(ctx context.Context, id string, connector Connector) ([]byte, error) {
 	const operation = "volume.os-initialize_connection"
-	var result volumes.InitializeConnectionResult
+	var result gophercloud.Result
 	err := c.about(ctx, operation, id, func(ctx context.Context) error {
-		result = volumes.InitializeConnection(ctx, c.service, id, connectorRequest{"os-initialize_connection", connector})
-		return result.Err
+		_, err := c.service.Post(ctx, c.service.ServiceURL("volumes", id, "action"), connectorBody("os-initialize_connection", connector), &result.Body,
+			&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusCreated, http.StatusAccepted}})
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -45,9 +47,7 @@ func (c actionClient) InitializeConnection(ctx context.Context, id string, conne
 // TerminateConnection removes the connector's access. If the volume was
 // reserved and never attached, Cinder also cancels the reservation.
 func (c actionClient) TerminateConnection(ctx context.Context, id string, connector Connector) error {
-	return c.about(ctx, "volume.os-terminate_connection", id, func(ctx context.Context) error {
-		return volumes.TerminateConnection(ctx, c.service, id, connectorRequest{"os-terminate_connection", connector}).Err
-	})
+	return c.post(ctx, "volume.os-terminate_connection", id, 0, connectorBody("os-terminate_connection", connector), http.StatusAccepted, "volumes", "action")
 }
 
 // Attach moves a volume to in-use. It never names an instance: Cinder would
@@ -68,23 +68,10 @@ func (c actionClient) Detach(ctx context.Context, id, attachmentID string) error
 	})
 }
 
-// connectorRequest is the body of the two connection actions. gophercloud's own
-// options have no NQN.
-type connectorRequest struct {
-	action    string
-	connector Connector
-}
-
-func (r connectorRequest) body() map[string]any {
-	return map[string]any{r.action: map[string]any{"connector": r.connector.request()}}
-}
-
-func (r connectorRequest) ToVolumeInitializeConnectionMap() (map[string]any, error) {
-	return r.body(), nil
-}
-
-func (r connectorRequest) ToVolumeTerminateConnectionMap() (map[string]any, error) {
-	return r.body(), nil
+// connectorBody is the body of the two connection actions. gophercloud's own options have
+// no NQN.
+func connectorBody(action string, connector Connector) map[string]any {
+	return map[string]any{action: map[string]any{"connector": connector.request()}}
 }
 
 // microversionExtendInUse is the first in which a volume in use can be extended
@@ -101,9 +88,6 @@ func (c actionClient) ExtendVolume(ctx context.Context, id string, sizeGiB int64
 	const operation = OperationExtend
 	minor := 0
 	if inUse {
-		if err := c.checkID(operation, id); err != nil {
-			return err
-		}
 		newest, err := c.maxMicroversion(ctx)
 		if err != nil {
 			return WithoutEffect(err)

@@ -52,20 +52,25 @@ func (c volumeClient) ListVolumes(ctx context.Context, query VolumeQuery, yield 
 				return Volume{}, err
 			}
 			v, odd := document.volume(query.Keep)
-			if !usableID.MatchString(v.ID) {
-				return Volume{}, &Error{Kind: KindInternal, Message: "the list has a volume without an id"}
-			}
-			if v.Metadata == nil {
-				// It may be a volume that the caller looks for, so that the list does not
-				// prove its absence.
-				return Volume{}, &Error{Kind: KindInternal, Message: fmt.Sprintf("the metadata of volume %s cannot be read", sentence(v.ID))}
-			}
-			if odd || v.Status == "" {
-				v.Status = StatusUnreadable
-			}
-			return v, nil
+			err := checkEntry("volume", v.ID, v.Metadata, &v.Status, odd)
+			return v, err
 		},
 	}, values, yield)
+}
+
+// checkEntry returns an error for an entry that spoils its list, and marks an odd one.
+func checkEntry(noun, id string, metadata map[string]string, status *Status, odd bool) error {
+	switch {
+	case !usableID.MatchString(id):
+		return &Error{Kind: KindInternal, Message: "the list has a " + noun + " without an id"}
+	case metadata == nil:
+		// It may be the one that the caller looks for, so that the list does not prove its
+		// absence.
+		return &Error{Kind: KindInternal, Message: fmt.Sprintf("the metadata of %s %s cannot be read", noun, sentence(id))}
+	case odd || *status == "":
+		*status = StatusUnreadable
+	}
+	return nil
 }
 
 // listing is one paged list of the API.

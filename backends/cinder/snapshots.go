@@ -170,16 +170,8 @@ func (c snapshotClient) ListSnapshots(ctx context.Context, query SnapshotQuery, 
 				return Snapshot{}, err
 			}
 			s, odd := document.snapshot(query.Keep)
-			if !usableID.MatchString(s.ID) {
-				return Snapshot{}, &Error{Kind: KindInternal, Message: "the list has a snapshot without an id"}
-			}
-			if s.Metadata == nil {
-				return Snapshot{}, &Error{Kind: KindInternal, Message: fmt.Sprintf("the metadata of snapshot %s cannot be read", sentence(s.ID))}
-			}
-			if odd || s.Status == "" {
-				s.Status = StatusUnreadable
-			}
-			return s, nil
+			err := checkEntry("snapshot", s.ID, s.Metadata, &s.Status, odd)
+			return s, err
 		},
 	}, values, yield)
 }
