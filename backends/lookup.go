@@ -13,10 +13,7 @@ import (
 // HasVolumeOf reports whether the backend has a volume of the claim, in any
 // state. It costs requests only if the term does not know the answer.
 func (l *Lifecycle) HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error) {
-	return l.current().hasVolumeOf(ctx, stamp)
-}
-
-func (e *endpoint) hasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error) {
+	e := l.current()
 	id, since := e.known.Of(stamp.ClaimUID)
 	if id != "" {
 		return true, nil
@@ -172,13 +169,13 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 		return nil
 	case target.Place.IsKnown():
 		return e.elsewhere("volume %s was recorded at %s, but the backend points to %s, where it does not exist", target.VolumeID, target.Place, present)
-	case e.hasShown():
+	case e.shown.Load():
 		return e.leftBehind(target.Stamp.ClaimUID)
 	}
 	if _, err := e.inventory.All(ctx); err != nil {
 		return err
 	}
-	if e.hasShown() {
+	if e.shown.Load() {
 		return e.leftBehind(target.Stamp.ClaimUID)
 	}
 	return e.elsewhere("volume %s does not exist at %s, but it may never have been there: its PersistentVolume does not record where it was made, "+
@@ -212,8 +209,6 @@ func (e *endpoint) note(v cinder.Volume) {
 // IsGone reports whether the term's last listing shows that a volume does not exist, or
 // the volume has gone since. It never lists; without a listing, nothing is gone.
 func (l *Lifecycle) IsGone(volumeID string) bool { return l.current().inventory.IsGone(volumeID) }
-
-func (e *endpoint) hasShown() bool { return e.shown.Load() }
 
 // elder orders volumes by age.
 func elder(a, b cinder.Volume) int { return knowledge.ByAge(a.ID, a.CreatedAt, b.ID, b.CreatedAt) }

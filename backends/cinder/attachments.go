@@ -51,7 +51,7 @@ func (c attachmentClient) CreateAttachment(ctx context.Context, volumeID string,
 	}
 	answer, err := c.attachment(ctx, http.MethodPost, operation, "", minor, map[string]any{"attachment": request})
 	if err == nil && answer.VolumeID != volumeID {
-		err = &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the answer is about an attachment of another volume"}
+		err = c.unusable(operation, "the answer is about an attachment of another volume")
 	}
 	if err != nil {
 		return "", nil, err
@@ -97,7 +97,7 @@ func (c attachmentClient) attachment(ctx context.Context, method, operation, id 
 		return attachmentDocument{}, translate(c.backend, operation, err)
 	}
 	if answer.Attachment == nil || !usableID.MatchString(answer.Attachment.ID) {
-		return attachmentDocument{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the answer names no attachment"}
+		return attachmentDocument{}, c.unusable(operation, "the answer names no attachment")
 	}
 	return *answer.Attachment, nil
 }
@@ -105,7 +105,7 @@ func (c attachmentClient) attachment(ctx context.Context, method, operation, id 
 func (c attachmentClient) connectionOf(operation string, answer attachmentDocument) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(answer.Connection, &fields) != nil || len(fields) == 0 {
-		return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the attachment has no connection_info"}
+		return nil, c.unusable(operation, "the attachment has no connection_info")
 	}
 	return answer.Connection, nil
 }

@@ -58,6 +58,26 @@ type requests struct {
 	admission turns.Admission
 }
 
+// unusable returns the error for an answer that does not say what the request did.
+func (c *requests) unusable(operation, message string) error {
+	return &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: message}
+}
+
+// checkAnswer returns an error unless an answer describes a volume or a snapshot.
+func (c *requests) checkAnswer(operation, noun, id string, status Status, odd bool) error {
+	switch {
+	case odd:
+		return c.unusable(operation, notDescribed)
+	case !usableID.MatchString(id):
+		return c.unusable(operation, fmt.Sprintf("the answer names %q, which is not a %s ID", sentence(id), noun))
+	case status == "":
+		// One without a status exists. If it were taken for absent, it would be created once
+		// more.
+		return c.unusable(operation, fmt.Sprintf("the answer gives no status of %s %s", noun, sentence(id)))
+	}
+	return nil
+}
+
 // connection is what all clients of one login share.
 type connection struct {
 	backend  string

@@ -98,22 +98,12 @@ func (c snapshotClient) snapshot(ctx context.Context, method, operation, address
 	if _, err := c.service.Request(c.outgoing(ctx, operation), method, address, options); err != nil {
 		return Snapshot{}, translate(c.backend, operation, err)
 	}
-	unusable := func(format string, arguments ...any) (Snapshot, error) {
-		return Snapshot{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: fmt.Sprintf(format, arguments...)}
-	}
 	if answer.Snapshot == nil {
-		return unusable("%s", "the answer names no snapshot")
+		return Snapshot{}, c.unusable(operation, "the answer names no snapshot")
 	}
 	s, odd := answer.Snapshot.snapshot(nil)
-	switch {
-	case odd:
-		return unusable("%s", notDescribed)
-	case !usableID.MatchString(s.ID):
-		return unusable("the answer names %q, which is not a snapshot ID", sentence(s.ID))
-	case s.Status == "":
-		// A snapshot without a status exists. If it were taken for absent, it would
-		// be created once more.
-		return unusable("the answer gives no status of snapshot %s", sentence(s.ID))
+	if err := c.checkAnswer(operation, "snapshot", s.ID, s.Status, odd); err != nil {
+		return Snapshot{}, err
 	}
 	return s, nil
 }

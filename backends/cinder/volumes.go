@@ -105,23 +105,14 @@ func (c volumeClient) volume(operation string, err error, extract func(any) erro
 	}
 	var document volumeDocument
 	if err := extract(&document); err != nil {
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: notDescribed}
+		return Volume{}, c.unusable(operation, notDescribed)
 	}
 	v, odd := document.volume(nil)
-	switch {
-	case odd:
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: notDescribed}
-	case v.ID == "":
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
-			Message: "the answer names no volume"}
-	case !usableID.MatchString(v.ID):
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
-			Message: fmt.Sprintf("the answer names %q, which is not a volume ID", sentence(v.ID))}
-	case v.Status == "":
-		// A volume without a status exists. If it were taken for absent, it
-		// would be created once more.
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
-			Message: fmt.Sprintf("the answer gives no status of volume %s", sentence(v.ID))}
+	if v.ID == "" && !odd {
+		return Volume{}, c.unusable(operation, "the answer names no volume")
+	}
+	if err := c.checkAnswer(operation, "volume", v.ID, v.Status, odd); err != nil {
+		return Volume{}, err
 	}
 	return v, nil
 }
