@@ -7,28 +7,43 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
+// connections connects volumes to the connector of all nodes, and disconnects them, by
+// the workflow that each volume has. Attachments are also those of single nodes.
+type connections struct{ *endpoint }
+
+// reservationRequests and connectionRequests are the volume actions that connect a volume
+// by the workflow reserve.
+type reservationRequests interface {
+	Reserve(ctx context.Context, id string) error
+	Unreserve(ctx context.Context, id string) error
+}
+
+type connectionRequests interface {
+	InitializeConnection(ctx context.Context, id string, connector cinder.Connector) ([]byte, error)
+	TerminateConnection(ctx context.Context, id string, connector cinder.Connector) error
+	Attach(ctx context.Context, id, host string, readOnly bool) error
+	Detach(ctx context.Context, id, attachmentID string) error
+}
+
+// attachmentRequests connect a volume by the workflow attachment.
+type attachmentRequests interface {
+	CreateAttachment(ctx context.Context, volumeID string, connector cinder.Connector, readOnly bool) (attachmentID string, document []byte, err error)
+	Attachments(ctx context.Context, volumeID string) ([]cinder.Attachment, error)
+	AttachmentDocument(ctx context.Context, attachmentID string) (document []byte, err error)
+	CompleteAttachment(ctx context.Context, attachmentID string) error
+	DeleteAttachment(ctx context.Context, attachmentID string) error
+}
+
 // openAttachment makes the volume's attachment, or finds the one of an earlier
 // attempt, and returns its connection. If it returns neither a connection nor
 // an error, it took a step, and the caller must read the volume again.
-func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
+func (e connections) openAttachment(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
 	if err := e.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
 		return Connected{}, err
 	}
 	if v.Status == cinder.StatusAvailable {
-		var id string
-		var document []byte
-		err := e.session.change(ctx, func(ctx context.Context, client Cinder) (err error) {
-			id, document, err = client.CreateAttachment(ctx, v.ID, spec.Connector, spec.ReadOnly)
-			return err
-		})
-		if cinder.IsKind(err, cinder.KindConflict) {
-			// Another attempt's request may have come first.
-			if again, lookErr := e.get(ctx, v.ID); lookErr != nil || again.Status == v.Status {
-				return Connected{}, err
-			}
-			return Connected{}, nil
-		}
-		if err != nil {
+		id, document, err := e.createAttachment(ctx, nil, v, spec.Connector, spec.ReadOnly)
+		if err != nil || id == "" {
 			return Connected{}, err
 		}
 		return e.opened(v, id, document, true), nil
@@ -43,11 +58,7 @@ func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spe
 	// to attaching.
 	var document []byte
 	if kept.Status != cinder.AttachmentReserved {
-		err = e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
-			document, err = client.AttachmentDocument(ctx, kept.ID)
-			return err
-		})
-		if err != nil {
+		if document, err = e.document(ctx, kept.ID); err != nil {
 			return Connected{}, err
 		}
 	}
@@ -55,7 +66,7 @@ func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spe
 	case document == nil && kept.Status == cinder.AttachmentAttached:
 		return Connected{}, e.failure(cinder.KindConflict, "attachment %s of volume %s is complete and has no connection", kept.ID, v.ID)
 	case document == nil:
-		return Connected{}, e.deleteAttachment(ctx, kept.ID)
+		return Connected{}, e.deleteAttachment(ctx, nil, kept.ID)
 	case kept.Status == cinder.AttachmentAttached:
 		// A PersistentVolume of the same claim once had it in use.
 		return Connected{Volume: v, Document: document, AttachmentID: kept.ID}, nil
@@ -63,9 +74,33 @@ func (e *endpoint) openAttachment(ctx context.Context, v cinder.Volume, spec Spe
 	return e.opened(v, kept.ID, document, false), nil
 }
 
+// createAttachment makes an attachment. It returns neither an ID nor an error if an earlier
+// request, whose answer was lost, may have come first.
+func (e connections) createAttachment(ctx context.Context, permitted permission, v cinder.Volume, connector cinder.Connector, readOnly bool) (id string, document []byte, err error) {
+	err = change(ctx, e.session, permitted, func(ctx context.Context, client attachmentRequests) (err error) {
+		id, document, err = client.CreateAttachment(ctx, v.ID, connector, readOnly)
+		return err
+	})
+	if cinder.IsKind(err, cinder.KindConflict) {
+		if again, lookErr := e.get(ctx, v.ID); lookErr == nil && again.Status != v.Status {
+			return "", nil, nil
+		}
+	}
+	return id, document, err
+}
+
+// document reads the connection document of an attachment; nil if it has none.
+func (e connections) document(ctx context.Context, attachmentID string) (document []byte, err error) {
+	err = read(ctx, e.session, func(ctx context.Context, client attachmentRequests) (err error) {
+		document, err = client.AttachmentDocument(ctx, attachmentID)
+		return err
+	})
+	return document, err
+}
+
 // opened records what the completion needs, so that it need not read the
 // volume.
-func (e *endpoint) opened(v cinder.Volume, attachmentID string, document []byte, fresh bool) Connected {
+func (e connections) opened(v cinder.Volume, attachmentID string, document []byte, fresh bool) Connected {
 	v.Status = cinder.StatusAttaching
 	v.Attachments = []cinder.Attachment{{ID: attachmentID}}
 	e.known.See(v.ID, v)
@@ -76,13 +111,13 @@ func (e *endpoint) opened(v cinder.Volume, attachmentID string, document []byte,
 // others, which overlapping leaders may have made. It returns none after a step
 // that leaves the volume without an attachment: os-reserve reserved the volume,
 // or an attachment failed.
-func (e *endpoint) keepOneAttachment(ctx context.Context, v cinder.Volume) (cinder.Attachment, error) {
+func (e connections) keepOneAttachment(ctx context.Context, v cinder.Volume) (cinder.Attachment, error) {
 	attachments, err := e.attachments(ctx, v)
 	if err != nil {
 		return cinder.Attachment{}, err
 	}
 	if len(attachments) == 0 {
-		return cinder.Attachment{}, e.unreserve(ctx, v)
+		return cinder.Attachment{}, e.unreserve(ctx, nil, v)
 	}
 	slices.SortStableFunc(attachments, func(a, b cinder.Attachment) int { return attachmentRank(b) - attachmentRank(a) })
 	kept, others := attachments[0], attachments[1:]
@@ -90,7 +125,7 @@ func (e *endpoint) keepOneAttachment(ctx context.Context, v cinder.Volume) (cind
 		kept, others = cinder.Attachment{}, attachments
 	}
 	for _, other := range others {
-		if err := e.deleteAttachment(ctx, other.ID); err != nil {
+		if err := e.deleteAttachment(ctx, nil, other.ID); err != nil {
 			return cinder.Attachment{}, err
 		}
 	}
@@ -113,8 +148,8 @@ func attachmentRank(a cinder.Attachment) int {
 
 // attachments lists a volume's attachments in any state, except those of Nova
 // instances, which are never this program's.
-func (e *endpoint) attachments(ctx context.Context, v cinder.Volume) (attachments []cinder.Attachment, err error) {
-	err = e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
+func (e connections) attachments(ctx context.Context, v cinder.Volume) (attachments []cinder.Attachment, err error) {
+	err = read(ctx, e.session, func(ctx context.Context, client attachmentRequests) (err error) {
 		attachments, err = client.Attachments(ctx, v.ID)
 		return err
 	})
@@ -127,7 +162,7 @@ func (e *endpoint) attachments(ctx context.Context, v cinder.Volume) (attachment
 // completeAttachment brings an attaching volume into use. It writes the mark
 // first: Cinder leaves none, and a volume that was in use must be
 // distinguishable from one that never was.
-func (e *endpoint) completeAttachment(ctx context.Context, v cinder.Volume) error {
+func (e connections) completeAttachment(ctx context.Context, v cinder.Volume) error {
 	attachments := v.Attachments
 	if len(attachments) != 1 {
 		kept, err := e.keepOneAttachment(ctx, v)
@@ -142,14 +177,18 @@ func (e *endpoint) completeAttachment(ctx context.Context, v cinder.Volume) erro
 	if err := e.mark(ctx, v); err != nil {
 		return err
 	}
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-		return client.CompleteAttachment(ctx, attachments[0].ID)
+	return e.completeOne(ctx, nil, attachments[0].ID)
+}
+
+func (e connections) completeOne(ctx context.Context, permitted permission, attachmentID string) error {
+	return change(ctx, e.session, permitted, func(ctx context.Context, client attachmentRequests) error {
+		return client.CompleteAttachment(ctx, attachmentID)
 	})
 }
 
 // detachAll deletes every attachment; the array's access list entry and the
 // export disappear with the last.
-func (e *endpoint) detachAll(ctx context.Context, v cinder.Volume, _ Target) error {
+func (e connections) detachAll(ctx context.Context, permitted permission, v cinder.Volume, _ Target) error {
 	attachments := v.Attachments
 	if v.Status != cinder.StatusInUse || len(attachments) == 0 {
 		var err error
@@ -159,18 +198,18 @@ func (e *endpoint) detachAll(ctx context.Context, v cinder.Volume, _ Target) err
 		}
 	}
 	if len(attachments) == 0 {
-		return e.unreserve(ctx, v)
+		return e.unreserve(ctx, permitted, v)
 	}
 	for _, attachment := range attachments {
-		if err := e.deleteAttachment(ctx, attachment.ID); err != nil {
+		if err := e.deleteAttachment(ctx, permitted, attachment.ID); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *endpoint) deleteAttachment(ctx context.Context, id string) error {
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.DeleteAttachment(ctx, id) })
+func (e connections) deleteAttachment(ctx context.Context, permitted permission, id string) error {
+	err := change(ctx, e.session, permitted, func(ctx context.Context, client attachmentRequests) error { return client.DeleteAttachment(ctx, id) })
 	if cinder.IsKind(err, cinder.KindNotFound) {
 		return nil
 	}
@@ -178,9 +217,9 @@ func (e *endpoint) deleteAttachment(ctx context.Context, id string) error {
 }
 
 // unreserve makes a volume without attachments available again.
-func (e *endpoint) unreserve(ctx context.Context, v cinder.Volume) error {
+func (e connections) unreserve(ctx context.Context, permitted permission, v cinder.Volume) error {
 	if v.Status == cinder.StatusInUse || v.Status == cinder.StatusDetaching {
-		return e.detach(ctx, v.ID, "")
+		return e.detach(ctx, permitted, v.ID, "")
 	}
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Unreserve(ctx, v.ID) })
+	return change(ctx, e.session, permitted, func(ctx context.Context, client reservationRequests) error { return client.Unreserve(ctx, v.ID) })
 }

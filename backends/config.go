@@ -7,7 +7,8 @@
 // (package watch).
 //
 // The package does not know Kubernetes: a claim reaches it as a Stamp. Nor does
-// it know HTTP: it requests changes through the interface Cinder.
+// it know HTTP: what is done at an endpoint is divided among owners (type owners),
+// and each declares the requests that it makes.
 package backends
 
 import (

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/backends/knowledge"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/backends/watch"
@@ -17,6 +16,9 @@ import (
 // endpoint represents the volumes of a backend at one place: how to reach them
 // and what the term knows about them. An operation ends at the endpoint where
 // it began, even if the configuration names another by then.
+//
+// What is done to volumes is divided among owners (type owners), which all work at an
+// endpoint.
 type endpoint struct {
 	backend   string
 	config    atomic.Pointer[Config] // with defaults
@@ -27,11 +29,6 @@ type endpoint struct {
 	known     *knowledge.Notes
 	watcher   *watch.Watcher[cinder.Volume]
 
-	snapshotInventory *knowledge.Inventory[cinder.Snapshot]
-	// snapshotsKnown is keyed by the UIDs of VolumeSnapshots.
-	snapshotsKnown  *knowledge.Notes
-	snapshotWatcher *watch.Watcher[cinder.Snapshot]
-
 	// unshown are volumes, snapshots and attachments, whose IDs are all unique; ended are
 	// attachments whose deletion was requested, and that Cinder may still show.
 	unshown, ended *knowledge.Unshown
@@ -41,9 +38,38 @@ type endpoint struct {
 	answerLost func()
 }
 
+// volumeRequests are the requests that every owner needs.
+type volumeRequests interface {
+	Volume(ctx context.Context, id string) (cinder.Volume, error)
+	ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
+	// UpdateMetadata writes metadata; other keys stay.
+	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
+}
+
+// owners divide what is done at an endpoint.
+type owners struct {
+	*endpoint
+	// connections connects a volume to nodes, and disconnects it; all others but the
+	// snapshots use it.
+	connections connections
+	// maker makes a claim's volume and connects it, completer brings it into use, and
+	// changer extends and retypes it.
+	maker     maker
+	completer completer
+	changer   changer
+	// finder finds a claim's only volume, and remover removes volumes.
+	finder  finder
+	remover remover
+	// nodes attaches volumes of mode csi to one node after the other.
+	nodes nodes
+	// importer takes up volumes that others made.
+	importer  importer
+	snapshots *snapshots
+}
+
 // newEndpoint makes an endpoint without any knowledge, at which nothing was changed after
-// the given time. The epoch is its number for the breaker.
-func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *endpoint {
+// the given time, and its owners. The epoch is its number for the breaker.
+func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *owners {
 	e := &endpoint{
 		backend: config.Name,
 		cluster: l.options.Cluster,
@@ -52,7 +78,6 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *en
 
 		unshown: knowledge.NewUnshown(), ended: knowledge.NewUnshown(),
 
-		snapshotsKnown: knowledge.NewNotes(&l.mu),
 		answerLost: func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -71,35 +96,30 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *en
 		readLag: l.options.ReadLag,
 		left:    func() { l.leave(e) },
 	}
-	e.watcher = watch.New(watch.Options[cinder.Volume]{
-		Backend:  config.Name,
-		Noun:     "volume",
-		Interval: l.options.Poll,
+	e.watcher = newWatcher(l, config.Name, watch.Options[cinder.Volume]{
+		Noun: "volume",
 		List: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Volume) bool) error {
 			return e.list(ctx, cinder.VolumeQuery{Status: status, PageSize: pageSize}, yield)
 		},
 		Get:     e.get,
 		State:   func(v cinder.Volume) (string, cinder.Status) { return v.ID, v.Status },
 		Observe: e.observe,
-		Waiting: func(more int) { l.options.Metrics.waiting(config.Name, more) },
-		Pause:   func(pause time.Duration) { l.options.pause(pause) },
-	})
-	e.snapshotWatcher = watch.New(watch.Options[cinder.Snapshot]{
-		Backend:  config.Name,
-		Noun:     "snapshot",
-		Interval: l.options.Poll,
-		List: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Snapshot) bool) error {
-			return e.listSnapshots(ctx, cinder.SnapshotQuery{Status: status, PageSize: pageSize}, yield)
-		},
-		Get:     e.getSnapshot,
-		State:   func(s cinder.Snapshot) (string, cinder.Status) { return s.ID, s.Status },
-		Observe: func([]cinder.Snapshot) {},
-		Waiting: func(more int) { l.options.Metrics.waiting(config.Name, more) },
-		Pause:   func(pause time.Duration) { l.options.pause(pause) },
 	})
 	e.inventory = newInventory(l.options.Cluster, e.watcher.ListAll)
-	e.snapshotInventory = newSnapshotInventory(l.options.Cluster, e.snapshotWatcher.ListAll)
-	return e
+	own := &owners{endpoint: e, connections: connections{e}, completer: completer{e, connections{e}}, changer: changer{e}, nodes: nodes{e, connections{e}},
+		importer: importer{e, connections{e}}, snapshots: newSnapshots(l, e)}
+	own.remover = remover{e, own.connections, own.snapshots}
+	own.finder = finder{e, own.remover}
+	own.maker = maker{e, own.connections, own.finder, own.remover, own.snapshots}
+	return own
+}
+
+// newWatcher makes a watcher of an endpoint of the backend.
+func newWatcher[T any](l *Lifecycle, backend string, options watch.Options[T]) *watch.Watcher[T] {
+	options.Backend, options.Interval = backend, l.options.Poll
+	options.Pause = func(pause time.Duration) { l.options.pause(pause) }
+	options.Waiting = func(more int) { l.options.Metrics.waiting(backend, more) }
+	return watch.New(options)
 }
 
 // newInventory returns the inventory of a cluster's volumes.
@@ -112,25 +132,10 @@ func newInventory(cluster string, list func(context.Context, func([]cinder.Volum
 	})
 }
 
-// newSnapshotInventory returns the inventory of a cluster's snapshots.
-func newSnapshotInventory(cluster string, list func(context.Context, func([]cinder.Snapshot) bool) error) *knowledge.Inventory[cinder.Snapshot] {
-	return knowledge.NewInventory(knowledge.Entries[cinder.Snapshot]{
-		List: list,
-		Owner: func(s cinder.Snapshot) string {
-			if s.Metadata[stamps.KeyCluster] != cluster {
-				return ""
-			}
-			return s.Metadata[stamps.KeySnapshotUID]
-		},
-		Born:  func(s cinder.Snapshot) (string, time.Time) { return s.ID, s.CreatedAt },
-		Share: stamps.ShareSnapshot,
-	})
-}
-
 func (e *endpoint) timeouts() Timeouts { return e.config.Load().Timeouts }
 
 func (e *endpoint) get(ctx context.Context, id string) (v cinder.Volume, err error) {
-	err = e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
+	err = read(ctx, e.session, func(ctx context.Context, client volumeRequests) (err error) {
 		v, err = client.Volume(ctx, id)
 		return err
 	})
@@ -179,7 +184,7 @@ func awaitEnd[T any](readLag time.Duration, await func() (T, bool, error), mayBe
 
 func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
 	query.Keep = stamps.IsOurKey
-	return e.listForAll(ctx, func(ctx context.Context, client Cinder) error {
+	return listForAll(ctx, e.session, func(ctx context.Context, client volumeRequests) error {
 		return client.ListVolumes(ctx, query, func(page []cinder.Volume) bool {
 			for _, v := range page {
 				e.note(v)
@@ -189,18 +194,11 @@ func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield fun
 	})
 }
 
-// listForAll reads for many callers at once, and so does not end with any of
-// their contexts; it ends with the term.
-func (e *endpoint) listForAll(ctx context.Context, read func(ctx context.Context, client Cinder) error) error {
-	if err := e.session.term.Err(); err != nil {
-		return cinder.NotSent(e.backend, "", err)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(e.session.term, cancel)()
-	// Nor does it count for the tenant that happened to come first.
-	ctx = turns.WithCaller(ctx, turns.Caller{})
-	return e.session.read(ctx, read)
+// updateMetadata writes metadata on a volume; other keys stay.
+func (e *endpoint) updateMetadata(ctx context.Context, permitted permission, id string, metadata map[string]string) error {
+	return change(ctx, e.session, permitted, func(ctx context.Context, client volumeRequests) error {
+		return client.UpdateMetadata(ctx, id, metadata)
+	})
 }
 
 // forget forgets a claim's volume and all its rivals.

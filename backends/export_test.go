@@ -2,10 +2,10 @@ package backends
 
 // NewMemoryCinder gives tests outside the package the Cinder of the tests
 // inside. A member is an account that is not an administrator.
-func NewMemoryCinder(member bool) Cinder {
+func NewMemoryCinder(member bool) memoryClient {
 	memory := newMemoryCinder()
 	memory.member = member
-	return memory
+	return memory.client()
 }
 
 // SharedType is the volume type for volumes that several hosts may attach.

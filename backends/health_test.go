@@ -105,7 +105,7 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := *errDown
 		lost.Operation, lost.EffectUnknown = "auth.login", true
-		source := &healthOf{memory: newMemoryCinder(), err: &lost}
+		source := &healthOf{memory: newMemoryCinder().client(), err: &lost}
 		w := newWatched(t, source)
 		defer w.end()
 		for i := range 5 {
@@ -133,7 +133,7 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 // no other requests, and everything is announced in order.
 func TestOutageFromBeginningToEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := &healthOf{memory: newMemoryCinder(), err: errDown}
+		source := &healthOf{memory: newMemoryCinder().client(), err: errDown}
 		w := newWatched(t, source)
 		defer w.end()
 		fail(t, w, 5)
@@ -180,7 +180,7 @@ func TestFixedBackendIsProbedAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				source := &healthOf{memory: newMemoryCinder(), err: errRefused}
+				source := &healthOf{memory: newMemoryCinder().client(), err: errRefused}
 				w := newWatched(t, source)
 				defer w.end()
 				fail(t, w, 5)
@@ -202,7 +202,7 @@ func TestHangingProbeEndsWhenTheBackendIsFixed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
 		memory.fault = func(string, string) mishap { return refused }
-		source := &hangingClients{memory: memory}
+		source := &hangingClients{memory: memory.client()}
 		w := newWatched(t, source)
 		defer w.end()
 		fail(t, w, 5)
@@ -253,10 +253,10 @@ func TestBackendThatOnlyReadsDoesNotFlap(t *testing.T) {
 			return refused
 		}
 		id := memory.add(mine(1, cinder.StatusAvailable))
-		w := newWatched(t, &memoryClients{memory: memory})
+		w := newWatched(t, &memoryClients{memory: memory.client()})
 		defer w.end()
 		change := func() error {
-			return w.current().session.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, id) })
+			return change(t.Context(), w.current().session, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, id) })
 		}
 		var outages []time.Duration
 		for range 6 {
@@ -313,7 +313,7 @@ func TestRefusedCredentialsOpenTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
 		memory.fault = func(string, string) mishap { return unauthorized }
-		w := newWatched(t, &memoryClients{memory: memory}, func(o *LifecycleOptions) { o.FailuresToOpen = 2 })
+		w := newWatched(t, &memoryClients{memory: memory.client()}, func(o *LifecycleOptions) { o.FailuresToOpen = 2 })
 		defer w.end()
 		fail(t, w, 2)
 		equal(t, authtest.ErrorText(w.Health()), rejectedBy(t, "volume.get: the credentials were rejected (HTTP 401)"))
@@ -325,11 +325,11 @@ func TestRefusedCredentialsOpenTheBreaker(t *testing.T) {
 func TestReasonOfAFailedVolumeTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
-		w := newWatched(t, &memoryClients{memory: memory})
+		w := newWatched(t, &memoryClients{memory: memory.client()})
 		defer w.end()
 		memory.fault = func(string, string) mishap { return refused }
 		ask := func() {
-			w.current().session.ask(t.Context(), func(ctx context.Context, client Cinder) { client.FailureReason(ctx, "volume-1") })
+			ask(t.Context(), w.current().session, func(ctx context.Context, client makingRequests) { client.FailureReason(ctx, "volume-1") })
 		}
 		for range 5 {
 			fail(t, w, 1)
@@ -348,7 +348,7 @@ func TestTermEndsAnOutage(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				memory := newMemoryCinder()
 				memory.fault = func(string, string) mishap { return refused }
-				source := &hangingClients{memory: memory}
+				source := &hangingClients{memory: memory.client()}
 				w := newWatched(t, source)
 				fail(t, w, 5)
 				source.hangs.Store(hang)
@@ -365,7 +365,7 @@ func TestTermEndsAnOutage(t *testing.T) {
 
 func TestNoOutageBeginsAfterTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatched(t, &healthOf{memory: newMemoryCinder(), err: errDown})
+		w := newWatched(t, &healthOf{memory: newMemoryCinder().client(), err: errDown})
 		w.end()
 		synctest.Wait()
 		fail(t, w, 20)
@@ -382,7 +382,7 @@ func TestWaitsEndWhileRequestsAreRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
 		memory.looks = math.MaxInt
-		w := newWatched(t, &memoryClients{memory: memory})
+		w := newWatched(t, &memoryClients{memory: memory.client()})
 		defer w.end()
 		result := make(chan error, 1)
 		go func() {
@@ -411,7 +411,7 @@ func TestWaitsEndWhileRequestsAreRejected(t *testing.T) {
 // end.
 func TestConditionTellsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := &healthOf{memory: newMemoryCinder(), err: errDown}
+		source := &healthOf{memory: newMemoryCinder().client(), err: errDown}
 		w := newWatched(t, source)
 		defer w.end()
 		equal(t, w.Condition(), breaker.Condition{Answers: true})

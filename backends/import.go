@@ -45,7 +45,7 @@ type Import struct {
 // All lists the volumes of the backend's project, of any owner.
 func (l *Lifecycle) All(ctx context.Context) (all []cinder.Volume, err error) {
 	e := l.current()
-	err = e.listForAll(ctx, func(ctx context.Context, client Cinder) error {
+	err = listForAll(ctx, e.session, func(ctx context.Context, client volumeRequests) error {
 		all = nil // a listing may begin again after a new login
 		return client.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1000}, func(page []cinder.Volume) bool {
 			all = append(all, page...)
@@ -73,10 +73,10 @@ func (l *Lifecycle) Look(ctx context.Context, target Target) (cinder.Volume, cin
 // that claim still needs it is for Kubernetes to say. For the CSI driver (csi), the
 // volume must be available in any case.
 func (l *Lifecycle) Importable(v cinder.Volume, stamp stamps.Volume, connector cinder.Connector, csi bool) error {
-	return l.current().importable(v, stamp, connector, csi)
+	return l.current().importer.importable(v, stamp, connector, csi)
 }
 
-func (e *endpoint) importable(v cinder.Volume, stamp stamps.Volume, connector cinder.Connector, csi bool) error {
+func (e importer) importable(v cinder.Volume, stamp stamps.Volume, connector cinder.Connector, csi bool) error {
 	other := stamps.Of(v)
 	switch {
 	case stamp.Holds(v):
@@ -121,21 +121,27 @@ func (e *endpoint) importable(v cinder.Volume, stamp stamps.Volume, connector ci
 // The first request writes the whole stamp and marks the volume as recorded, so
 // that from then on nothing removes it without a PersistentVolume.
 func (l *Lifecycle) Import(ctx context.Context, spec Import) (Connected, error) {
-	release, err := l.lock(ctx, spec.Stamp.ClaimUID)
-	if err != nil {
-		return Connected{}, err
-	}
-	defer release()
-	e := l.current()
-	connected, err := e.importVolume(ctx, spec)
-	if err != nil {
-		return Connected{}, err
-	}
-	connected.Place = e.place()
-	return connected, nil
+	return serialized(ctx, l, spec.Stamp.ClaimUID, func(at *owners) (Connected, error) {
+		connected, err := at.importer.importVolume(ctx, spec)
+		return at.placed(connected, err)
+	})
 }
 
-func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, error) {
+// importer takes up volumes that others made.
+type importer struct {
+	*endpoint
+	connections connections
+}
+
+type stampRequests interface {
+	// Workflow returns how to connect new volumes: reserve or attachment.
+	Workflow(ctx context.Context) (cinder.Workflow, error)
+	// Now returns the time by Cinder's clock.
+	Now() time.Time
+	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
+}
+
+func (e importer) importVolume(ctx context.Context, spec Import) (Connected, error) {
 	v, err := e.get(ctx, spec.VolumeID)
 	if err != nil {
 		return Connected{}, err
@@ -171,9 +177,9 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 			v, err = e.reserveImported(ctx, v, spec, contested)
 			contested = false
 		case steps.Connect:
-			return e.initialize(ctx, v, Spec{Connector: spec.Connector})
+			return e.connections.initialize(ctx, v, Spec{Connector: spec.Connector})
 		case steps.Attach:
-			connected, attachErr := e.openAttachment(ctx, v, Spec{Connector: spec.Connector, ReadOnly: spec.ReadOnly})
+			connected, attachErr := e.connections.openAttachment(ctx, v, Spec{Connector: spec.Connector, ReadOnly: spec.ReadOnly})
 			if attachErr != nil {
 				return Connected{}, attachErr
 			}
@@ -195,7 +201,7 @@ func (e *endpoint) importVolume(ctx context.Context, spec Import) (Connected, er
 
 // writeStamp writes the stamp on a volume that may be imported, and returns the
 // volume as it is then.
-func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import) (cinder.Volume, error) {
+func (e importer) writeStamp(ctx context.Context, v cinder.Volume, spec Import) (cinder.Volume, error) {
 	if err := spec.granted(v); err != nil {
 		return cinder.Volume{}, err
 	}
@@ -212,7 +218,7 @@ func (e *endpoint) writeStamp(ctx context.Context, v cinder.Volume, spec Import)
 			return cinder.Volume{}, err
 		}
 	}
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+	err := change(ctx, e.session, nil, func(ctx context.Context, client stampRequests) error {
 		workflow, err := client.Workflow(ctx)
 		if err != nil {
 			return cinder.WithoutEffect(err)
@@ -263,7 +269,7 @@ func (spec Import) granted(v cinder.Volume) error {
 
 // stampedFor returns an error unless the volume is still granted, carries the stamp,
 // and nobody else has attached it.
-func (e *endpoint) stampedFor(v cinder.Volume, spec Import) error {
+func (e importer) stampedFor(v cinder.Volume, spec Import) error {
 	if err := spec.granted(v); err != nil {
 		return err
 	}
@@ -278,8 +284,8 @@ func (e *endpoint) stampedFor(v cinder.Volume, spec Import) error {
 // one party reserve it, and the stamp shows which. A conflict about a contested
 // volume means that the other party was first; otherwise an earlier request of
 // this import may have been.
-func (e *endpoint) reserveImported(ctx context.Context, v cinder.Volume, spec Import, contested bool) (cinder.Volume, error) {
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, v.ID) })
+func (e importer) reserveImported(ctx context.Context, v cinder.Volume, spec Import, contested bool) (cinder.Volume, error) {
+	err := change(ctx, e.session, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, v.ID) })
 	switch {
 	case err != nil && !cinder.IsKind(err, cinder.KindConflict):
 		return cinder.Volume{}, err
@@ -298,7 +304,7 @@ func (e *endpoint) reserveImported(ctx context.Context, v cinder.Volume, spec Im
 
 // takenAway returns the error about a volume that became reserved between the
 // look and the reservation.
-func (e *endpoint) takenAway(ctx context.Context, v cinder.Volume, spec Import) error {
+func (e importer) takenAway(ctx context.Context, v cinder.Volume, spec Import) error {
 	if spec.Unattended {
 		return e.noteContest(ctx, v)
 	}
@@ -307,7 +313,7 @@ func (e *endpoint) takenAway(ctx context.Context, v cinder.Volume, spec Import) 
 
 // settleContest returns an error if another party reserved the volume during an
 // earlier run. Once the volume is available again, the contest is over.
-func (e *endpoint) settleContest(ctx context.Context, v cinder.Volume, spec Import) error {
+func (e importer) settleContest(ctx context.Context, v cinder.Volume, spec Import) error {
 	noted := v.Metadata[stamps.KeyContested] != ""
 	switch {
 	case v.Status != cinder.StatusAvailable && noted:
@@ -315,25 +321,21 @@ func (e *endpoint) settleContest(ctx context.Context, v cinder.Volume, spec Impo
 	case v.Status != cinder.StatusAvailable && spec.Contested:
 		return e.noteContest(ctx, v)
 	case noted && v.Status == cinder.StatusAvailable:
-		return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-			return client.UpdateMetadata(ctx, v.ID, map[string]string{stamps.KeyContested: ""})
-		})
+		return e.updateMetadata(ctx, nil, v.ID, map[string]string{stamps.KeyContested: ""})
 	}
 	return nil
 }
 
-func (e *endpoint) noteContest(ctx context.Context, v cinder.Volume) error {
+func (e importer) noteContest(ctx context.Context, v cinder.Volume) error {
 	contested := e.contested(v)
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-		return client.UpdateMetadata(ctx, v.ID, map[string]string{stamps.KeyContested: "true"})
-	})
+	err := e.updateMetadata(ctx, nil, v.ID, map[string]string{stamps.KeyContested: "true"})
 	if err != nil {
 		return fmt.Errorf("%w (which could not be recorded on the volume: %s)", contested, err.Error())
 	}
 	return contested
 }
 
-func (e *endpoint) contested(v cinder.Volume) error {
+func (e importer) contested(v cinder.Volume) error {
 	return e.failure(KindContested, "volume %s was reserved by somebody else while it was being imported, by another cluster or by Nova; if nobody uses it, free it with: openstack volume set --state available %s", v.ID, v.ID)
 }
 
@@ -343,12 +345,10 @@ func (e *endpoint) contested(v cinder.Volume) error {
 // reserved stays reserved. A volume for the CSI driver stays as it is, since Import
 // does not connect it.
 func (l *Lifecycle) CancelImport(ctx context.Context, target Target) error {
-	release, err := l.lock(ctx, target.key())
-	if err != nil {
-		return err
-	}
-	defer release()
-	e := l.current()
+	return l.serialized(ctx, target.key(), func(at *owners) error { return at.importer.cancel(ctx, target) })
+}
+
+func (e importer) cancel(ctx context.Context, target Target) error {
 	v, err := e.existing(ctx, target)
 	if err != nil {
 		return err
@@ -358,10 +358,10 @@ func (l *Lifecycle) CancelImport(ctx context.Context, target Target) error {
 	}
 	switch steps.StepToDelete(v, stamps.WorkflowOf(v)) {
 	case steps.Release:
-		return e.release(ctx, v, target)
+		return e.connections.release(ctx, nil, v, target)
 	case steps.DetachAll:
 		if v.Status != cinder.StatusInUse {
-			return e.detachAll(ctx, v, target)
+			return e.connections.detachAll(ctx, nil, v, target)
 		}
 	}
 	return nil

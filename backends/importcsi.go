@@ -12,7 +12,7 @@ import (
 // importForNodes stamps a volume for the CSI driver. Each node gets its own attachment
 // later, so the volume is reserved for nobody and stays available: in any other state,
 // somebody else has it, whatever the stamp says.
-func (e *endpoint) importForNodes(ctx context.Context, v cinder.Volume, spec Import) (Connected, error) {
+func (e importer) importForNodes(ctx context.Context, v cinder.Volume, spec Import) (Connected, error) {
 	if !spec.Stamp.Holds(v) || !stamps.IsCSI(v) || len(unrecordedUUIDs(v, spec.FilesystemUUIDs)) > 0 {
 		var err error
 		if v, err = e.writeStamp(ctx, v, spec); err != nil {
@@ -34,7 +34,7 @@ func (e *endpoint) importForNodes(ctx context.Context, v cinder.Volume, spec Imp
 
 // freeOfNodes returns an error if a volume that is to be for the CSI driver is not
 // available.
-func (e *endpoint) freeOfNodes(v cinder.Volume) error {
+func (e importer) freeOfNodes(v cinder.Volume) error {
 	records := stamps.NodeRecordsOf(v)
 	switch {
 	case v.Status != cinder.StatusAvailable && stamps.IsCSI(v) && len(records) > 0:
@@ -55,8 +55,8 @@ func (e *endpoint) freeOfNodes(v cinder.Volume) error {
 
 // unattached returns an error if Cinder lists an attachment of a volume. The volume's own
 // document shows only completed ones, and an administrator may have set the status.
-func (e *endpoint) unattached(ctx context.Context, v cinder.Volume) error {
-	listed, err := e.attachments(ctx, v)
+func (e importer) unattached(ctx context.Context, v cinder.Volume) error {
+	listed, err := e.connections.attachments(ctx, v)
 	if err != nil {
 		return err
 	}

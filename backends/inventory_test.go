@@ -24,7 +24,7 @@ func TestInventoryIsListedOnce(t *testing.T) {
 	foreign.Metadata[stamps.KeyCluster] = "cluster-2"
 	memory.add(foreign)
 	i := newInventory("cluster-1", func(ctx context.Context, yield func([]cinder.Volume) bool) error {
-		return memory.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, yield)
+		return memory.client().ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, yield)
 	})
 	var group sync.WaitGroup
 	for claim := range 50 {
@@ -226,21 +226,20 @@ func TestWaitingForAListingCountsAsWaitingForATurn(t *testing.T) {
 func TestWaitingForAnotherWorkerOfTheClaimCountsAsWaitingForATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &Lifecycle{locks: keyedmutex.New()}
-		release, err := l.lock(t.Context(), "uid-1")
-		equal(t, authtest.ErrorText(err), "")
+		release := make(chan struct{})
+		go func() { _ = l.serialized(t.Context(), "uid-1", func(*owners) error { <-release; return nil }) }()
+		synctest.Wait()
 		waiting := &atomic.Int32{}
 		ctx := turns.WithCaller(t.Context(), turns.Caller{Waits: func() func() {
 			waiting.Add(1)
 			return func() { waiting.Add(-1) }
 		}})
 		go func() {
-			if release, err := l.lock(ctx, "uid-1"); err == nil {
-				release()
-			}
+			_ = l.serialized(ctx, "uid-1", func(*owners) error { return nil })
 		}()
 		synctest.Wait()
 		equal(t, waiting.Load(), 1)
-		release()
+		close(release)
 		synctest.Wait()
 		equal(t, waiting.Load(), 0)
 	})

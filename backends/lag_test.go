@@ -36,7 +36,7 @@ func untilDone(t *testing.T, call func() error) {
 // settled lets all goroutines of the lifecycle end.
 func settled(t *testing.T, l *Lifecycle) {
 	t.Helper()
-	for l.current().watcher.Running() || l.current().snapshotWatcher.Running() {
+	for l.current().watcher.Running() || l.current().snapshots.snapshotWatcher.Running() {
 		time.Sleep(time.Second)
 	}
 }
@@ -74,7 +74,7 @@ func TestAVolumeThatIsNotShownYetIsRemoved(t *testing.T) {
 				memory := newMemoryCinder()
 				memory.lag = lag
 				l := lagging(t, memory)
-				v, err := l.current().create(t.Context(), claimSpec(1))
+				v, err := l.current().maker.create(t.Context(), claimSpec(1))
 				success(t, err)
 				untilDone(t, func() error { return l.Remove(t.Context(), claimTarget(1, v.ID)) })
 				settled(t, l)
@@ -93,7 +93,7 @@ func TestReadsThatLagMakeNoSecondSnapshot(t *testing.T) {
 				memory.lag = lag
 				volume := memory.add(mine(1, cinder.StatusAvailable))
 				l := lagging(t, memory)
-				untilDone(t, func() error { _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume)); return err })
+				untilDone(t, func() error { _, err := l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume)); return err })
 				settled(t, l)
 				equal(t, memory.count("snapshot.create"), 1)
 				equal(t, len(memory.snapshots), 1)
@@ -228,7 +228,10 @@ func TestALostAnswerMakesNothingTwiceWhileReadsLag(t *testing.T) {
 				untilDone(t, func() error { return l.Complete(t.Context(), claimTarget(1, made.Volume.ID), false) })
 				time.Sleep(lag)
 				memory.fault = failOnce("snapshot.create", lost)
-				untilDone(t, func() error { _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, made.Volume.ID)); return err })
+				untilDone(t, func() error {
+					_, err := l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, made.Volume.ID))
+					return err
+				})
 				equal(t, memory.count("snapshot.create"), 1)
 				settled(t, l)
 			})
@@ -274,7 +277,7 @@ func TestAVolumeThatAnotherClaimGotIsNotTakenForOneThatIsNotShown(t *testing.T) 
 	e := l.current()
 	e.known.Settle(claimStamp(1).ClaimUID, "never-shown")
 	e.expect("never-shown", "")
-	v, err := e.look(t.Context(), claimStamp(1), testConnector, nil)
+	v, err := e.finder.look(t.Context(), claimStamp(1), testConnector, nil)
 	if err == nil && v.ID == id {
 		t.Errorf("the claim gets volume %s, which another claim has", v.ID)
 	}
@@ -289,7 +292,7 @@ func TestANewTermWaitsForWhatReadsDoNotShowYet(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				memory := newMemoryCinder()
 				memory.lag, memory.workflow = lag, cinder.WorkflowAttachment
-				made, err := lagging(t, memory).current().create(t.Context(), claimSpec(1))
+				made, err := lagging(t, memory).current().maker.create(t.Context(), claimSpec(1))
 				success(t, err)
 				var connected Connected
 				untilDone(t, func() (err error) { connected, err = lagging(t, memory).Connect(t.Context(), claimSpec(1)); return err })
@@ -310,7 +313,7 @@ func TestANewTermWaitsForWhatReadsDoNotShowYet(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				memory := newMemoryCinder()
 				memory.lag = lag
-				v, err := lagging(t, memory).current().create(t.Context(), claimSpec(1))
+				v, err := lagging(t, memory).current().maker.create(t.Context(), claimSpec(1))
 				success(t, err)
 				l := lagging(t, memory)
 				untilDone(t, func() error { return l.Remove(t.Context(), claimTarget(1, v.ID)) })
@@ -342,10 +345,10 @@ func TestANewTermWaitsForWhatReadsDoNotShowYet(t *testing.T) {
 				memory := newMemoryCinder()
 				memory.lag = lag
 				volume := memory.add(mine(1, cinder.StatusAvailable))
-				_, err := lagging(t, memory).current().createSnapshot(t.Context(), snapshotSpec(1, volume))
+				_, err := lagging(t, memory).current().snapshots.createSnapshot(t.Context(), snapshotSpec(1, volume))
 				success(t, err)
 				l := lagging(t, memory)
-				untilDone(t, func() error { _, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume)); return err })
+				untilDone(t, func() error { _, err := l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume)); return err })
 				settled(t, l)
 				equal(t, memory.count("snapshot.create"), 1)
 			})
@@ -362,7 +365,7 @@ func TestABackendThatLedElsewhereShowsWhatWasMadeBefore(t *testing.T) {
 				memory := newMemoryCinder()
 				memory.lag = lag
 				l := lagging(t, memory)
-				_, err := l.current().create(t.Context(), claimSpec(1))
+				_, err := l.current().maker.create(t.Context(), claimSpec(1))
 				success(t, err)
 				l.mu.Lock()
 				l.move(*l.at.config.Load())
@@ -396,9 +399,9 @@ func TestReadsThatLagHideNoChange(t *testing.T) {
 			return l.Abandon(t.Context(), claimStamp(1), testConnector, nil)
 		},
 		"the end of a snapshot": func(t *testing.T, l *Lifecycle, id string) error {
-			s, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, id))
+			s, err := l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, id))
 			success(t, err)
-			return l.RemoveSnapshot(t.Context(), SnapshotTarget{SnapshotID: s.ID, Stamp: snapshotSpec(1, id).Stamp, Place: memoryPlace})
+			return l.Snapshots().RemoveSnapshot(t.Context(), SnapshotTarget{SnapshotID: s.ID, Stamp: snapshotSpec(1, id).Stamp, Place: memoryPlace})
 		},
 	} {
 		for _, lag := range lags[:3] {

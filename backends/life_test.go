@@ -18,7 +18,7 @@ import (
 
 // ServeHTTP serves the volumes API of a memoryCinder, as far as the lifecycle
 // uses it.
-func (m *memoryCinder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (m memoryClient) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, rest, _ := strings.Cut(r.URL.Path, "/volumes")
 	id, action, _ := strings.Cut(strings.Trim(rest, "/"), "/")
 	switch {
@@ -51,7 +51,7 @@ func (m *memoryCinder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveList returns pages of at most 20 volumes, whatever the requested limit.
-func (m *memoryCinder) serveList(w http.ResponseWriter, r *http.Request) {
+func (m memoryClient) serveList(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	limit, _ := strconv.Atoi(query.Get("limit"))
 	if limit == 0 || limit > 20 {
@@ -83,7 +83,7 @@ func (m *memoryCinder) serveList(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, document, err)
 }
 
-func (m *memoryCinder) serveAction(w http.ResponseWriter, r *http.Request, id string) {
+func (m memoryClient) serveAction(w http.ResponseWriter, r *http.Request, id string) {
 	var body map[string]json.RawMessage
 	if json.NewDecoder(r.Body).Decode(&body) != nil || len(body) != 1 {
 		cindertest.Answer(w, http.StatusBadRequest, `{"badRequest": {"code": 400, "message": "Malformed request body"}}`)
@@ -151,7 +151,7 @@ func reply(w http.ResponseWriter, status int, document map[string]any, err error
 func TestLifeOverHTTP(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	memory := newMemoryCinder()
-	cloud.Cinder = memory.ServeHTTP
+	cloud.Cinder = memory.client().ServeHTTP
 	for range 50 {
 		memory.add(cinder.Volume{Status: cinder.StatusAvailable})
 	}

@@ -77,7 +77,7 @@ type Lifecycle struct {
 	// mu guards what every endpoint of the term knows, and which of them is the
 	// current one.
 	mu sync.Mutex
-	at *endpoint
+	at *owners
 	// lastUncertain is when the last answer to a create request was lost, or the
 	// endpoint changed.
 	lastUncertain time.Time
@@ -115,7 +115,7 @@ func newLifecycle(options LifecycleOptions, clients func(config func() Config) c
 }
 
 // current returns the endpoint for an operation that begins now.
-func (l *Lifecycle) current() *endpoint {
+func (l *Lifecycle) current() *owners {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.at
@@ -217,11 +217,27 @@ type Connected struct {
 // volume too.
 const maxMoves = 12
 
-// lock takes the lock of a claim. Its holder may be waiting for a turn at the
-// backend.
-func (l *Lifecycle) lock(ctx context.Context, claimUID string) (release func(), err error) {
-	defer turns.CallerOf(ctx).Waiting()()
-	return l.locks.Acquire(ctx, claimUID)
+// serialized runs one operation at a time of those with a key, at the endpoint that is
+// the current one when it begins.
+func (l *Lifecycle) serialized(ctx context.Context, key string, operate func(at *owners) error) error {
+	// The holder of the lock may be waiting for a turn at the backend.
+	waited := turns.CallerOf(ctx).Waiting()
+	release, err := l.locks.Acquire(ctx, key)
+	waited()
+	if err != nil {
+		return err
+	}
+	defer release()
+	return operate(l.current())
+}
+
+// serialized runs an operation that returns something.
+func serialized[T any](ctx context.Context, l *Lifecycle, key string, operate func(at *owners) (T, error)) (result T, err error) {
+	err = l.serialized(ctx, key, func(at *owners) error {
+		result, err = operate(at)
+		return err
+	})
+	return result, err
 }
 
 // Connect brings the claim's volume to the state in which its connection is known or, for
@@ -230,13 +246,14 @@ func (l *Lifecycle) lock(ctx context.Context, claimUID string) (release func(), 
 // Complete takes that step after the PersistentVolume is recorded, so that "attaching or
 // earlier" proves that the volume was never recorded.
 func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
-	release, err := l.lock(ctx, spec.Stamp.ClaimUID)
-	if err != nil {
-		return Connected{}, err
-	}
-	defer release()
-	e := l.current()
-	connected, err := e.connect(ctx, spec)
+	return serialized(ctx, l, spec.Stamp.ClaimUID, func(at *owners) (Connected, error) {
+		connected, err := at.maker.connect(ctx, spec)
+		return at.placed(connected, err)
+	})
+}
+
+// placed adds to what was connected where it is.
+func (e *endpoint) placed(connected Connected, err error) (Connected, error) {
 	if err != nil {
 		return Connected{}, err
 	}
@@ -244,8 +261,26 @@ func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 	return connected, nil
 }
 
-func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
-	v, err := e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
+// maker makes a claim's volume and connects it.
+type maker struct {
+	*endpoint
+	connections connections
+	finder      finder
+	remover     remover
+	snapshots   *snapshots
+}
+
+type makingRequests interface {
+	// Workflow returns how to connect new volumes: reserve or attachment.
+	Workflow(ctx context.Context) (cinder.Workflow, error)
+	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
+	FailureReason(ctx context.Context, id string) string
+	// Now returns the time by Cinder's clock.
+	Now() time.Time
+}
+
+func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
+	v, err := e.finder.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
 	if err != nil {
 		return Connected{}, err
 	}
@@ -275,12 +310,12 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 		case steps.AwaitCreated:
 			v, err = e.awaitCreated(ctx, v, spec)
 		case steps.Reserve:
-			v, err = e.reserve(ctx, v)
+			v, err = e.connections.reserve(ctx, v)
 		case steps.Connect:
-			return e.initialize(ctx, v, spec)
+			return e.connections.initialize(ctx, v, spec)
 		case steps.Attach:
 			var connected Connected
-			if connected, err = e.openAttachment(ctx, v, spec); err == nil && connected.Document != nil {
+			if connected, err = e.connections.openAttachment(ctx, v, spec); err == nil && connected.Document != nil {
 				return connected, nil
 			}
 			if err == nil {
@@ -293,8 +328,8 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 		case steps.Discard:
 			return Connected{}, e.discard(ctx, v, spec)
 		case steps.AwaitGone:
-			if err = e.awaitGone(ctx, v.ID, false); err == nil {
-				v, err = e.lookAgain(ctx, v.ID, spec)
+			if err = e.remover.awaitGone(ctx, v.ID, false); err == nil {
+				v, err = e.finder.lookAgain(ctx, v.ID, spec)
 			}
 		default:
 			return Connected{}, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
@@ -309,12 +344,12 @@ func (e *endpoint) connect(ctx context.Context, spec Spec) (Connected, error) {
 // initialize requests the connection of a volume that is attaching, or that a
 // PersistentVolume of the same claim once had in use. It rejects a volume that
 // is attached elsewhere, which would get writes from two sides.
-func (e *endpoint) initialize(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
+func (e connections) initialize(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
 	if err := e.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
 		return Connected{}, err
 	}
 	var document []byte
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) (err error) {
+	err := change(ctx, e.session, nil, func(ctx context.Context, client connectionRequests) (err error) {
 		document, err = client.InitializeConnection(ctx, v.ID, spec.Connector)
 		return err
 	})
@@ -327,7 +362,7 @@ func (e *endpoint) initialize(ctx context.Context, v cinder.Volume, spec Spec) (
 
 // create creates the volume. If the answer is lost, the next attempt looks for
 // the volume; the request is never repeated.
-func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err error) {
+func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err error) {
 	uid := spec.Stamp.ClaimUID
 	if err := e.checkSource(ctx, spec); err != nil {
 		return cinder.Volume{}, err
@@ -335,7 +370,7 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 	// This is recorded before the request leaves: a panic between effect and
 	// answer must not make the volume unknown.
 	e.known.Doubt(uid)
-	err = e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+	err = change(ctx, e.session, nil, func(ctx context.Context, client makingRequests) error {
 		workflow, err := client.Workflow(ctx)
 		if err != nil {
 			return cinder.WithoutEffect(err)
@@ -389,29 +424,27 @@ func (e *endpoint) create(ctx context.Context, spec Spec) (v cinder.Volume, err 
 // create's answer shows as a copy: the clock that the request was stamped by, a
 // Date header, was wrong. If it were left alone, the volume could never be
 // removed.
-func (e *endpoint) correctRequestTime(ctx context.Context, v cinder.Volume) error {
+func (e maker) correctRequestTime(ctx context.Context, v cinder.Volume) error {
 	if !stamps.IsCopy(v) {
 		return nil
 	}
 	e.logger.Warn("The Date headers of the endpoint differ from Cinder's clock; fix the clock of Cinder or of the proxy in front of it", "volume", v.ID, "createdAt", v.CreatedAt, "requestedAt", v.Metadata[stamps.KeyRequestedAt])
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-		return client.UpdateMetadata(ctx, v.ID, map[string]string{stamps.KeyRequestedAt: v.CreatedAt.UTC().Format(time.RFC3339)})
-	})
+	return e.updateMetadata(ctx, nil, v.ID, map[string]string{stamps.KeyRequestedAt: v.CreatedAt.UTC().Format(time.RFC3339)})
 }
 
 // awaitCreated waits until the volume has left `creating`, and then ensures
 // that it is the only one of its claim.
-func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
+func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	stamp := spec.Stamp
 	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
-	if cinder.IsKind(err, KindNotShown) && e.otherThan(ctx, v.ID, stamp) {
-		return e.look(ctx, stamp, spec.Connector, spec.Permit)
+	if cinder.IsKind(err, KindNotShown) && e.finder.otherThan(ctx, v.ID, stamp) {
+		return e.finder.look(ctx, stamp, spec.Connector, spec.Permit)
 	}
 	if err != nil {
 		return cinder.Volume{}, err
 	}
 	if gone {
-		return e.lookAgain(ctx, v.ID, spec)
+		return e.finder.lookAgain(ctx, v.ID, spec)
 	}
 	if !stamp.Owns(after) {
 		e.known.ForgetClaim(stamp.ClaimUID, v.ID)
@@ -435,7 +468,7 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 			found = append(found, rival)
 		}
 	}
-	chosen, err := e.keepOne(ctx, found, stamp, spec.Connector, spec.Permit)
+	chosen, err := e.finder.keepOne(ctx, found, stamp, spec.Connector, spec.Permit)
 	if err != nil {
 		return cinder.Volume{}, err
 	}
@@ -445,7 +478,7 @@ func (e *endpoint) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec)
 
 // otherThan settles for a volume with a claim's stamp in place of the one that Cinder said
 // it made, if there is one: the answer may have named another one.
-func (e *endpoint) otherThan(ctx context.Context, id string, stamp stamps.Volume) bool {
+func (e finder) otherThan(ctx context.Context, id string, stamp stamps.Volume) bool {
 	found, err := e.inventory.Find(ctx, stamp.ClaimUID, stamp.Owns, time.Now())
 	if err != nil || len(found) != 1 || found[0].ID == id {
 		return false
@@ -457,8 +490,8 @@ func (e *endpoint) otherThan(ctx context.Context, id string, stamp stamps.Volume
 // reserve marks the volume as being attached. After a conflict it reads the
 // volume: if an earlier request whose answer was lost has reserved it, that is
 // just as good.
-func (e *endpoint) reserve(ctx context.Context, v cinder.Volume) (cinder.Volume, error) {
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, v.ID) })
+func (e connections) reserve(ctx context.Context, v cinder.Volume) (cinder.Volume, error) {
+	err := change(ctx, e.session, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, v.ID) })
 	switch {
 	case err == nil:
 		v.Status = cinder.StatusAttaching
@@ -480,7 +513,7 @@ func (e *endpoint) reserve(ctx context.Context, v cinder.Volume) (cinder.Volume,
 // current one, and returns the claim's volume after that, usually none. A
 // volume created by this call matches the spec, so no call replaces its own
 // volume.
-func (e *endpoint) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
+func (e maker) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	made, wanted := v.Metadata[stamps.KeyRequest], spec.request()
 	switch {
 	case spec.CSI && !stamps.IsCSI(v):
@@ -489,21 +522,21 @@ func (e *endpoint) replace(ctx context.Context, v cinder.Volume, spec Spec) (cin
 		made, wanted = made+", mode csi", wanted+", mode native"
 	}
 	e.logger.Info("Removing a volume of an earlier attempt: the policy now requests a different one", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "askedFor", made, "wanted", wanted)
-	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
+	if err := e.remover.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
 		return cinder.Volume{}, fmt.Errorf("volume %s was created for a different request (%s) than the current one (%s) and cannot be removed: %w", v.ID, made, wanted, err)
 	}
-	return e.lookAgain(ctx, v.ID, spec)
+	return e.finder.lookAgain(ctx, v.ID, spec)
 }
 
 // discard deletes a volume that Cinder failed to create, and reports why. The
 // next attempt creates a new one.
-func (e *endpoint) discard(ctx context.Context, v cinder.Volume, spec Spec) error {
+func (e maker) discard(ctx context.Context, v cinder.Volume, spec Spec) error {
 	reason := ""
-	e.session.ask(ctx, func(ctx context.Context, client Cinder) { reason = client.FailureReason(ctx, v.ID) })
+	ask(ctx, e.session, func(ctx context.Context, client makingRequests) { reason = client.FailureReason(ctx, v.ID) })
 	if reason == "" {
 		reason = "Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume"
 	}
-	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
+	if err := e.remover.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
 		return fmt.Errorf("volume %s went to %s (%s) and cannot be removed: %w", v.ID, v.Status, reason, err)
 	}
 	failed := e.failure(KindVolumeFailed, "volume %s went to %s and was removed: %s", v.ID, v.Status, reason)

@@ -13,10 +13,7 @@ import (
 // HasVolumeOf reports whether the backend has a volume of the claim, in any
 // state. It costs requests only if the term does not know the answer.
 func (l *Lifecycle) HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error) {
-	return l.current().hasVolumeOf(ctx, stamp)
-}
-
-func (e *endpoint) hasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error) {
+	e := l.current()
 	id, since := e.known.Of(stamp.ClaimUID)
 	if id != "" {
 		return true, nil
@@ -79,9 +76,15 @@ func (l *Lifecycle) LastUncertain() time.Time {
 // 0 if it always did at once.
 func (l *Lifecycle) ReadLag() time.Duration { return l.current().unshown.Lag() }
 
+// finder finds a claim's only volume, and removes the claim's others.
+type finder struct {
+	*endpoint
+	remover remover
+}
+
 // look finds the claim's volume: by the ID that this term knows, or in the
 // term's listing. The zero Volume means that there is provably none.
-func (e *endpoint) look(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
+func (e finder) look(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
 	for range maxMoves {
 		id, err := e.locate(ctx, stamp, connector, permit)
 		if id == "" || err != nil {
@@ -118,14 +121,14 @@ func (e *endpoint) look(ctx context.Context, stamp stamps.Volume, connector cind
 
 // lookAgain finds the claim's volume after the known one has disappeared
 // without this program's doing.
-func (e *endpoint) lookAgain(ctx context.Context, id string, spec Spec) (cinder.Volume, error) {
+func (e finder) lookAgain(ctx context.Context, id string, spec Spec) (cinder.Volume, error) {
 	e.forget(spec.Stamp.ClaimUID, id)
 	e.known.Doubt(spec.Stamp.ClaimUID)
 	return e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
 }
 
 // locate returns the ID of the claim's only volume, or "" if there is none.
-func (e *endpoint) locate(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (string, error) {
+func (e finder) locate(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (string, error) {
 	id, since := e.known.Of(stamp.ClaimUID)
 	if id != "" && since.IsZero() {
 		return id, nil
@@ -166,13 +169,13 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 		return nil
 	case target.Place.IsKnown():
 		return e.elsewhere("volume %s was recorded at %s, but the backend points to %s, where it does not exist", target.VolumeID, target.Place, present)
-	case e.hasShown():
+	case e.shown.Load():
 		return e.leftBehind(target.Stamp.ClaimUID)
 	}
 	if _, err := e.inventory.All(ctx); err != nil {
 		return err
 	}
-	if e.hasShown() {
+	if e.shown.Load() {
 		return e.leftBehind(target.Stamp.ClaimUID)
 	}
 	return e.elsewhere("volume %s does not exist at %s, but it may never have been there: its PersistentVolume does not record where it was made, "+
@@ -207,8 +210,6 @@ func (e *endpoint) note(v cinder.Volume) {
 // the volume has gone since. It never lists; without a listing, nothing is gone.
 func (l *Lifecycle) IsGone(volumeID string) bool { return l.current().inventory.IsGone(volumeID) }
 
-func (e *endpoint) hasShown() bool { return e.shown.Load() }
-
 // elder orders volumes by age.
 func elder(a, b cinder.Volume) int { return knowledge.ByAge(a.ID, a.CreatedAt, b.ID, b.CreatedAt) }
 
@@ -216,7 +217,7 @@ func elder(a, b cinder.Volume) int { return knowledge.ByAge(a.ID, a.CreatedAt, b
 // removes the rest. A volume that a PersistentVolume may name wins, then one
 // that is connected, then the oldest. If PersistentVolumes may name several, it
 // touches none.
-func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
+func (e finder) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
 	if len(found) == 1 {
 		return found[0], nil
 	}
@@ -261,7 +262,7 @@ func (e *endpoint) keepOne(ctx context.Context, found []cinder.Volume, stamp sta
 			return cinder.Volume{}, e.failure(KindRecorded, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", chosen.ID, v.ID)
 		}
 		e.logger.Warn("Removing a duplicate volume of one claim", "volume", v.ID, "kept", chosen.ID, "status", v.Status)
-		if err := e.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
+		if err := e.remover.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
 			return cinder.Volume{}, err
 		}
 	}

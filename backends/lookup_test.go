@@ -131,7 +131,7 @@ type changingClients struct {
 func (c *changingClients) client(context.Context) (Cinder, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.now, nil
+	return c.now.client(), nil
 }
 
 func (c *changingClients) forget(Cinder) {}

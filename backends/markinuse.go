@@ -18,13 +18,17 @@ import (
 // exist, the error is of KindNotFound, or of KindElsewhere if its absence here proves
 // nothing.
 func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) error {
-	release, err := l.lock(ctx, target.key())
-	if err != nil {
-		return err
-	}
-	defer release()
-	e := l.current()
-	err = e.attach(ctx, target, readOnly)
+	return l.serialized(ctx, target.key(), func(at *owners) error { return at.completer.complete(ctx, target, readOnly) })
+}
+
+// completer brings the volumes of recorded PersistentVolumes into use.
+type completer struct {
+	*endpoint
+	connections connections
+}
+
+func (e completer) complete(ctx context.Context, target Target, readOnly bool) error {
+	err := e.attach(ctx, target, readOnly)
 	if cinder.IsKind(err, cinder.KindNotFound) {
 		if elsewhere := e.absent(ctx, target); elsewhere != nil {
 			return elsewhere
@@ -41,7 +45,7 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 // never lists.
 func (l *Lifecycle) IsComplete(target Target) bool {
 	e := l.current()
-	if _, seen := e.known.LastSeen(target.VolumeID); seen || e.isOlder(target) {
+	if _, seen := e.known.LastSeen(target.VolumeID); seen || e.completer.isOlder(target) {
 		return false // what this term saw or will see is newer
 	}
 	return slices.ContainsFunc(e.inventory.Listed(target.Stamp.ClaimUID), func(v cinder.Volume) bool {
@@ -65,17 +69,13 @@ func (t Target) IsCompletedBy(v cinder.Volume) bool {
 // PersistentVolume is gone again. After that, no check takes it for a volume
 // that was never recorded.
 func (l *Lifecycle) Mark(ctx context.Context, target Target) error {
-	release, err := l.lock(ctx, target.key())
-	if err != nil {
-		return err
-	}
-	defer release()
-	e := l.current()
-	v, err := e.stamped(ctx, target)
-	if err != nil {
-		return err
-	}
-	return e.mark(ctx, v)
+	return l.serialized(ctx, target.key(), func(at *owners) error {
+		v, err := at.stamped(ctx, target)
+		if err != nil {
+			return err
+		}
+		return at.mark(ctx, v)
+	})
 }
 
 // stamped reads the target's volume, which must carry its stamp.
@@ -96,9 +96,7 @@ func (e *endpoint) mark(ctx context.Context, v cinder.Volume) error {
 	if stamps.EverAttached(v) {
 		return nil
 	}
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-		return client.UpdateMetadata(ctx, v.ID, stamps.AttachedMark())
-	})
+	return e.updateMetadata(ctx, nil, v.ID, stamps.AttachedMark())
 }
 
 // Rebind stamps the target's volume for the claim that has it now, in one request. What
@@ -108,12 +106,10 @@ func (e *endpoint) mark(ctx context.Context, v cinder.Volume) error {
 // target's Permit with the volume as it was before. own returns the operator's
 // metadata for a volume with that stamp. Rebind returns the volume as it is then.
 func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume, own func(before stamps.Volume) map[string]string) (cinder.Volume, error) {
-	release, err := l.lock(ctx, target.key())
-	if err != nil {
-		return cinder.Volume{}, err
-	}
-	defer release()
-	e := l.current()
+	return serialized(ctx, l, target.key(), func(at *owners) (cinder.Volume, error) { return at.changer.rebind(ctx, target, to, own) })
+}
+
+func (e changer) rebind(ctx context.Context, target Target, to stamps.Volume, own func(before stamps.Volume) map[string]string) (cinder.Volume, error) {
 	v, err := e.stamped(ctx, target)
 	if err != nil {
 		return cinder.Volume{}, err
@@ -127,9 +123,7 @@ func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume,
 	if maps.Equal(after.Metadata, v.Metadata) {
 		return v, nil
 	}
-	err = e.session.change(withPermit(ctx, target.Permit, v), func(ctx context.Context, client Cinder) error {
-		return client.UpdateMetadata(ctx, v.ID, stamp)
-	})
+	err = e.updateMetadata(ctx, target.Permit.on(ctx, v), v.ID, stamp)
 	if err != nil {
 		return cinder.Volume{}, err
 	}
@@ -141,7 +135,7 @@ func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume,
 
 // noteSeen notes on the volume of a PersistentVolume that was created well after it that
 // this PersistentVolume is wanted, so that its deletion is, too.
-func (e *endpoint) noteSeen(ctx context.Context, v cinder.Volume, target Target) (cinder.Volume, error) {
+func (e completer) noteSeen(ctx context.Context, v cinder.Volume, target Target) (cinder.Volume, error) {
 	if !target.owns(v) || !target.isRestored(v) {
 		return v, nil
 	}
@@ -152,7 +146,7 @@ func (e *endpoint) noteSeen(ctx context.Context, v cinder.Volume, target Target)
 	if target.Stamp.ClusterUID != "" {
 		seen[stamps.KeyClusterUID] = target.Stamp.ClusterUID // it may have been restored in another cluster
 	}
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.UpdateMetadata(ctx, v.ID, seen) })
+	err := e.updateMetadata(ctx, nil, v.ID, seen)
 	if err == nil {
 		v.Metadata = maps.Clone(v.Metadata)
 		maps.Copy(v.Metadata, seen)
@@ -160,7 +154,7 @@ func (e *endpoint) noteSeen(ctx context.Context, v cinder.Volume, target Target)
 	return v, err
 }
 
-func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) error {
+func (e completer) attach(ctx context.Context, target Target, readOnly bool) error {
 	v, err := e.lastSeen(ctx, target)
 	if err != nil {
 		return err
@@ -181,7 +175,7 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 			return e.attachedElsewhere(v, target)
 		case v.Status == cinder.StatusAttaching:
 			tried = true
-			failed = e.markInUse(ctx, v, target, readOnly)
+			failed = e.connections.markInUse(ctx, v, target, readOnly)
 			if failed == nil {
 				return nil
 			}
@@ -209,24 +203,24 @@ func (e *endpoint) attach(ctx context.Context, target Target, readOnly bool) err
 }
 
 // markInUse takes the step from attaching to in-use.
-func (e *endpoint) markInUse(ctx context.Context, v cinder.Volume, target Target, readOnly bool) error {
+func (e connections) markInUse(ctx context.Context, v cinder.Volume, target Target, readOnly bool) error {
 	if stamps.WorkflowOf(v) == cinder.WorkflowAttachment {
 		return e.completeAttachment(ctx, v)
 	}
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+	return change(ctx, e.session, nil, func(ctx context.Context, client connectionRequests) error {
 		return client.Attach(ctx, v.ID, target.Connector.Host, readOnly)
 	})
 }
 
 // isOlder reports whether the last listing, if there was one, is older than the record of
 // the volume: the volume may have been detached before it was recorded again.
-func (e *endpoint) isOlder(target Target) bool {
+func (e completer) isOlder(target Target) bool {
 	started := e.inventory.Started()
 	return !started.IsZero() && started.Before(target.RecordedAt)
 }
 
 // lastSeen returns the last known state of a volume, or reads it.
-func (e *endpoint) lastSeen(ctx context.Context, target Target) (cinder.Volume, error) {
+func (e completer) lastSeen(ctx context.Context, target Target) (cinder.Volume, error) {
 	v, ok := e.known.LastSeen(target.VolumeID)
 	if ok && target.owns(v) {
 		// Another stamp is out of date: the volume was imported for another claim.

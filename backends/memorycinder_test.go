@@ -74,6 +74,20 @@ type memoryCinder struct {
 	unchangeable string
 }
 
+// memoryClient is a client of a memoryCinder.
+type memoryClient struct {
+	*memoryCinder
+	admission turns.Admission
+}
+
+func (m *memoryCinder) client() memoryClient { return memoryClient{memoryCinder: m} }
+
+func (m memoryClient) With(admission turns.Admission) Cinder { return m.with(admission) }
+
+func (m memoryClient) with(admission turns.Admission) memoryClient {
+	return memoryClient{m.memoryCinder, admission}
+}
+
 // sharedType is a volume type for volumes that several hosts may attach.
 const sharedType = "shared"
 
@@ -261,7 +275,7 @@ func (m *memoryCinder) onCall(f func(operation string)) {
 }
 
 // call makes one call: the effect, unless a fault forbids it.
-func (m *memoryCinder) call(ctx context.Context, operation, id string, effect func() error) error {
+func (m memoryClient) call(ctx context.Context, operation, id string, effect func() error) error {
 	m.mu.Lock()
 	before := m.before
 	m.mu.Unlock()
@@ -272,8 +286,10 @@ func (m *memoryCinder) call(ctx context.Context, operation, id string, effect fu
 		m.asked(ctx, operation)
 	}
 	// The transport does this when the request's turn has come.
-	if err := turns.AdmissionOf(ctx).Fence(); err != nil {
-		return cinder.NotSent("gold", operation, err)
+	if m.admission.Fence != nil {
+		if err := m.admission.Fence(); err != nil {
+			return cinder.NotSent("gold", operation, err)
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -328,11 +344,11 @@ func conflict(operation, message string) error {
 }
 
 // action makes a call on a volume that must exist.
-func (m *memoryCinder) action(ctx context.Context, operation, id string, effect func(v *memoryVolume) error) error {
+func (m memoryClient) action(ctx context.Context, operation, id string, effect func(v *memoryVolume) error) error {
 	return m.actionOn(ctx, operation, id, "", effect)
 }
 
-func (m *memoryCinder) actionOn(ctx context.Context, operation, id, attachment string, effect func(v *memoryVolume) error) error {
+func (m memoryClient) actionOn(ctx context.Context, operation, id, attachment string, effect func(v *memoryVolume) error) error {
 	return m.call(ctx, operation, strings.TrimSpace(id+" "+attachment), func() error {
 		v, ok := m.volumes[id]
 		if !ok {
@@ -342,7 +358,7 @@ func (m *memoryCinder) actionOn(ctx context.Context, operation, id, attachment s
 	})
 }
 
-func (m *memoryCinder) CreateVolume(ctx context.Context, request cinder.NewVolume) (created cinder.Volume, err error) {
+func (m memoryClient) CreateVolume(ctx context.Context, request cinder.NewVolume) (created cinder.Volume, err error) {
 	err = m.call(ctx, "volume.create", "", func() error {
 		if err := m.copyable(request); err != nil {
 			return err
@@ -385,7 +401,7 @@ func (m *memoryCinder) copyable(request cinder.NewVolume) error {
 	return nil
 }
 
-func (m *memoryCinder) Volume(ctx context.Context, id string) (found cinder.Volume, err error) {
+func (m memoryClient) Volume(ctx context.Context, id string) (found cinder.Volume, err error) {
 	err = m.action(ctx, "volume.get", id, func(v *memoryVolume) error {
 		shown, ok := m.look(v)
 		if !ok {
@@ -397,7 +413,7 @@ func (m *memoryCinder) Volume(ctx context.Context, id string) (found cinder.Volu
 	return found, err
 }
 
-func (m *memoryCinder) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
+func (m memoryClient) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
 	size := query.PageSize
 	if size == 0 {
 		size = 1000
@@ -437,7 +453,7 @@ func (m *memoryCinder) ListVolumes(ctx context.Context, query cinder.VolumeQuery
 	}
 }
 
-func (m *memoryCinder) DeleteVolume(ctx context.Context, id string) error {
+func (m memoryClient) DeleteVolume(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.delete", id, func(v *memoryVolume) error {
 		switch v.Status {
 		case cinder.StatusAvailable, cinder.StatusError, cinder.StatusErrorExtending:
@@ -455,7 +471,7 @@ func (m *memoryCinder) DeleteVolume(ctx context.Context, id string) error {
 	})
 }
 
-func (m *memoryCinder) ForceDeleteVolume(ctx context.Context, id string) error {
+func (m memoryClient) ForceDeleteVolume(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.force-delete", id, func(v *memoryVolume) error {
 		switch {
 		case m.member:
@@ -469,7 +485,7 @@ func (m *memoryCinder) ForceDeleteVolume(ctx context.Context, id string) error {
 	})
 }
 
-func (m *memoryCinder) Reserve(ctx context.Context, id string) error {
+func (m memoryClient) Reserve(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.os-reserve", id, func(v *memoryVolume) error {
 		if v.Status != cinder.StatusAvailable && !(m.shared && v.Status == cinder.StatusInUse) {
 			return conflict("volume.os-reserve", "Volume status must be available to reserve, but the status is "+string(v.Status))
@@ -479,7 +495,7 @@ func (m *memoryCinder) Reserve(ctx context.Context, id string) error {
 	})
 }
 
-func (m *memoryCinder) Unreserve(ctx context.Context, id string) error {
+func (m memoryClient) Unreserve(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.os-unreserve", id, func(v *memoryVolume) error {
 		m.unreserve(v)
 		return nil
@@ -530,7 +546,7 @@ func (m *memoryCinder) end(v *memoryVolume, attachment string) {
 	}
 }
 
-func (m *memoryCinder) InitializeConnection(ctx context.Context, id string, connector cinder.Connector) (document []byte, err error) {
+func (m memoryClient) InitializeConnection(ctx context.Context, id string, connector cinder.Connector) (document []byte, err error) {
 	err = m.action(ctx, "volume.os-initialize_connection", id, func(v *memoryVolume) error {
 		if v.Status == cinder.StatusError {
 			return &cinder.Error{Backend: "gold", Operation: "volume.os-initialize_connection", Kind: cinder.KindUnavailable, Status: 500, EffectUnknown: true, Message: "Unable to fetch connection information from backend"}
@@ -541,7 +557,7 @@ func (m *memoryCinder) InitializeConnection(ctx context.Context, id string, conn
 	return document, err
 }
 
-func (m *memoryCinder) TerminateConnection(ctx context.Context, id string, connector cinder.Connector) error {
+func (m memoryClient) TerminateConnection(ctx context.Context, id string, connector cinder.Connector) error {
 	return m.action(ctx, "volume.os-terminate_connection", id, func(v *memoryVolume) error {
 		if len(m.attachmentsOf(v)) > 1 {
 			return conflict("volume.os-terminate_connection", "ConflictNovaUsingAttachment")
@@ -551,7 +567,7 @@ func (m *memoryCinder) TerminateConnection(ctx context.Context, id string, conne
 	})
 }
 
-func (m *memoryCinder) Attach(ctx context.Context, id, host string, readOnly bool) error {
+func (m memoryClient) Attach(ctx context.Context, id, host string, readOnly bool) error {
 	return m.action(ctx, "volume.os-attach", id, func(v *memoryVolume) error {
 		switch {
 		case v.Status == cinder.StatusInUse && len(v.Attachments) > 0 && v.Attachments[0].Host == host && m.member:
@@ -580,7 +596,7 @@ func (m *memoryCinder) attach(v *memoryVolume, host string) {
 	v.Metadata["readonly"], v.Metadata["attached_mode"] = "False", "rw"
 }
 
-func (m *memoryCinder) Detach(ctx context.Context, id, attachmentID string) error {
+func (m memoryClient) Detach(ctx context.Context, id, attachmentID string) error {
 	return m.actionOn(ctx, "volume.os-detach", id, attachmentID, func(v *memoryVolume) error {
 		all := m.attachmentsOf(v)
 		switch {
@@ -599,14 +615,14 @@ func (m *memoryCinder) Detach(ctx context.Context, id, attachmentID string) erro
 	})
 }
 
-func (m *memoryCinder) Place() cinder.Place { return m.place }
+func (m memoryClient) Place() cinder.Place { return m.place }
 
-func (m *memoryCinder) Workflow(context.Context) (cinder.Workflow, error) { return m.workflow, nil }
+func (m memoryClient) Workflow(context.Context) (cinder.Workflow, error) { return m.workflow, nil }
 
 // Now returns the time by the clock that stamps volumes.
-func (m *memoryCinder) Now() time.Time { return m.clock.Add(m.ahead) }
+func (m memoryClient) Now() time.Time { return m.clock.Add(m.ahead) }
 
-func (m *memoryCinder) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
+func (m memoryClient) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
 	return m.action(ctx, "metadata.update", id, func(v *memoryVolume) error {
 		v.Metadata = maps.Clone(v.Metadata)
 		maps.Copy(v.Metadata, metadata)
@@ -614,7 +630,7 @@ func (m *memoryCinder) UpdateMetadata(ctx context.Context, id string, metadata m
 	})
 }
 
-func (m *memoryCinder) DeleteMetadata(ctx context.Context, id, key string) error {
+func (m memoryClient) DeleteMetadata(ctx context.Context, id, key string) error {
 	return m.action(ctx, "metadata.delete", id, func(v *memoryVolume) error {
 		if _, ok := v.Metadata[key]; !ok || strings.ContainsAny(key, "/.") {
 			return &cinder.Error{Backend: "gold", Operation: "metadata.delete", Kind: cinder.KindNotFound, Message: "Metadata item was not found"}
@@ -625,14 +641,14 @@ func (m *memoryCinder) DeleteMetadata(ctx context.Context, id, key string) error
 	})
 }
 
-func (m *memoryCinder) OffersAttachments(context.Context) error {
+func (m memoryClient) OffersAttachments(context.Context) error {
 	if m.noAttachments {
 		return &cinder.Error{Backend: "gold", Kind: cinder.KindConfig, Message: "no attachments API"}
 	}
 	return nil
 }
 
-func (m *memoryCinder) CreateAttachment(ctx context.Context, id string, connector cinder.Connector, readOnly bool) (attachment string, document []byte, err error) {
+func (m memoryClient) CreateAttachment(ctx context.Context, id string, connector cinder.Connector, readOnly bool) (attachment string, document []byte, err error) {
 	err = m.action(ctx, "attachment.create", id, func(v *memoryVolume) error {
 		if v.Status != cinder.StatusAvailable && !((m.shared || v.MultiAttach) && v.Status == cinder.StatusInUse) {
 			return conflict("attachment.create", "Volume status must be available or downloading to reserve, but the current status is "+string(v.Status))
@@ -647,7 +663,7 @@ func (m *memoryCinder) CreateAttachment(ctx context.Context, id string, connecto
 }
 
 // onAttachment makes a call on an attachment that must exist, of either API.
-func (m *memoryCinder) onAttachment(ctx context.Context, operation, id string, effect func(a *memoryAttachment, v *memoryVolume) error) error {
+func (m memoryClient) onAttachment(ctx context.Context, operation, id string, effect func(a *memoryAttachment, v *memoryVolume) error) error {
 	return m.call(ctx, operation, id, func() error {
 		if a, ok := m.open[id]; ok {
 			return effect(a, m.volumes[a.volume])
@@ -661,7 +677,7 @@ func (m *memoryCinder) onAttachment(ctx context.Context, operation, id string, e
 	})
 }
 
-func (m *memoryCinder) AttachmentDocument(ctx context.Context, id string) (document []byte, err error) {
+func (m memoryClient) AttachmentDocument(ctx context.Context, id string) (document []byte, err error) {
 	err = m.onAttachment(ctx, "attachment.get", id, func(a *memoryAttachment, _ *memoryVolume) error {
 		if a.status != "reserved" && !a.unconnected {
 			document = []byte(`{"driver_volume_type":"iscsi"}`)
@@ -671,7 +687,7 @@ func (m *memoryCinder) AttachmentDocument(ctx context.Context, id string) (docum
 	return document, err
 }
 
-func (m *memoryCinder) Attachments(ctx context.Context, volume string) (found []cinder.Attachment, err error) {
+func (m memoryClient) Attachments(ctx context.Context, volume string) (found []cinder.Attachment, err error) {
 	err = m.call(ctx, "attachment.list", volume, func() error {
 		found = nil
 		if v, ok := m.volumes[volume]; ok {
@@ -682,7 +698,7 @@ func (m *memoryCinder) Attachments(ctx context.Context, volume string) (found []
 	return found, err
 }
 
-func (m *memoryCinder) CompleteAttachment(ctx context.Context, id string) error {
+func (m memoryClient) CompleteAttachment(ctx context.Context, id string) error {
 	return m.onAttachment(ctx, "attachment.complete", id, func(a *memoryAttachment, v *memoryVolume) error {
 		if a.status == "attached" {
 			return nil
@@ -693,14 +709,14 @@ func (m *memoryCinder) CompleteAttachment(ctx context.Context, id string) error 
 	})
 }
 
-func (m *memoryCinder) DeleteAttachment(ctx context.Context, id string) error {
+func (m memoryClient) DeleteAttachment(ctx context.Context, id string) error {
 	return m.onAttachment(ctx, "attachment.delete", id, func(_ *memoryAttachment, v *memoryVolume) error {
 		m.end(v, id)
 		return nil
 	})
 }
 
-func (m *memoryCinder) FailureReason(ctx context.Context, id string) (reason string) {
+func (m memoryClient) FailureReason(ctx context.Context, id string) (reason string) {
 	_ = m.action(ctx, "message.list", id, func(v *memoryVolume) error {
 		if v.Status == cinder.StatusError {
 			reason = "schedule allocate volume:Could not find any available weighted backend"
@@ -811,7 +827,7 @@ func (m *memoryCinder) term(t testing.TB, change ...func(*LifecycleOptions)) *Li
 	for _, f := range change {
 		f(&options)
 	}
-	return newLifecycle(options, sameClients(&memoryClients{memory: m}))
+	return newLifecycle(options, sameClients(&memoryClients{memory: m.client()}))
 }
 
 // memoryPlace is the place of a memoryCinder's volumes by default.

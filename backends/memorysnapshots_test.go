@@ -33,7 +33,7 @@ func (m *memoryCinder) snapshotsOf(volume string) []*memorySnapshot {
 	return found
 }
 
-func (m *memoryCinder) CreateSnapshot(ctx context.Context, request cinder.NewSnapshot) (created cinder.Snapshot, err error) {
+func (m memoryClient) CreateSnapshot(ctx context.Context, request cinder.NewSnapshot) (created cinder.Snapshot, err error) {
 	err = m.action(ctx, "snapshot.create", request.VolumeID, func(v *memoryVolume) error {
 		if v.Status != cinder.StatusAvailable && v.Status != cinder.StatusInUse {
 			return conflict("snapshot.create", "Volume status must be available or in-use, but current status is: "+string(v.Status))
@@ -76,7 +76,7 @@ func (m *memoryCinder) lookAtSnapshot(s *memorySnapshot) (cinder.Snapshot, bool)
 	return shown, true
 }
 
-func (m *memoryCinder) onSnapshot(ctx context.Context, operation, id string, effect func(s *memorySnapshot) error) error {
+func (m memoryClient) onSnapshot(ctx context.Context, operation, id string, effect func(s *memorySnapshot) error) error {
 	return m.call(ctx, operation, id, func() error {
 		s, ok := m.snapshots[id]
 		if !ok {
@@ -86,7 +86,7 @@ func (m *memoryCinder) onSnapshot(ctx context.Context, operation, id string, eff
 	})
 }
 
-func (m *memoryCinder) Snapshot(ctx context.Context, id string) (found cinder.Snapshot, err error) {
+func (m memoryClient) Snapshot(ctx context.Context, id string) (found cinder.Snapshot, err error) {
 	err = m.onSnapshot(ctx, "snapshot.get", id, func(s *memorySnapshot) error {
 		shown, ok := m.lookAtSnapshot(s)
 		if !ok {
@@ -98,7 +98,7 @@ func (m *memoryCinder) Snapshot(ctx context.Context, id string) (found cinder.Sn
 	return found, err
 }
 
-func (m *memoryCinder) ListSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func([]cinder.Snapshot) bool) error {
+func (m memoryClient) ListSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func([]cinder.Snapshot) bool) error {
 	var all []cinder.Snapshot
 	err := m.call(ctx, "snapshot.list", strings.TrimSpace(string(query.Status)+" "+query.VolumeID), func() error {
 		all = nil
@@ -127,7 +127,7 @@ func (m *memoryCinder) ListSnapshots(ctx context.Context, query cinder.SnapshotQ
 	return nil
 }
 
-func (m *memoryCinder) DeleteSnapshot(ctx context.Context, id string) error {
+func (m memoryClient) DeleteSnapshot(ctx context.Context, id string) error {
 	return m.onSnapshot(ctx, "snapshot.delete", id, func(s *memorySnapshot) error {
 		if s.Status != cinder.StatusAvailable && s.Status != cinder.StatusError {
 			return conflict("snapshot.delete", "Snapshot status must be available or error")
@@ -140,7 +140,7 @@ func (m *memoryCinder) DeleteSnapshot(ctx context.Context, id string) error {
 	})
 }
 
-func (m *memoryCinder) UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error {
+func (m memoryClient) UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error {
 	return m.onSnapshot(ctx, "snapshot.metadata.update", id, func(s *memorySnapshot) error {
 		changed := maps.Clone(metadata)
 		for key, value := range s.Metadata {
@@ -153,7 +153,7 @@ func (m *memoryCinder) UpdateSnapshotMetadata(ctx context.Context, id string, me
 	})
 }
 
-func (m *memoryCinder) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error {
+func (m memoryClient) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error {
 	return m.action(ctx, "volume.os-extend", id, func(v *memoryVolume) error {
 		switch {
 		case sizeGiB <= v.SizeGiB:
@@ -173,7 +173,7 @@ func (m *memoryCinder) ExtendVolume(ctx context.Context, id string, sizeGiB int6
 // quickID is the ID of the type quick; no other type has one.
 const quickID, quickType = "8b0f4b43-8d4e-4f3b-9d3f-6a116f3d7f7c", "quick"
 
-func (m *memoryCinder) VolumeType(ctx context.Context, id string) (found cinder.VolumeType, err error) {
+func (m memoryClient) VolumeType(ctx context.Context, id string) (found cinder.VolumeType, err error) {
 	err = m.call(ctx, "type.get", id, func() error {
 		if id != quickID {
 			return notFound("type.get", id)
@@ -187,7 +187,7 @@ func (m *memoryCinder) VolumeType(ctx context.Context, id string) (found cinder.
 // unknownType is a volume type that does not exist.
 const unknownType = "unknown"
 
-func (m *memoryCinder) RetypeVolume(ctx context.Context, id, volumeType string) error {
+func (m memoryClient) RetypeVolume(ctx context.Context, id, volumeType string) error {
 	if volumeType == quickID {
 		volumeType = quickType
 	}

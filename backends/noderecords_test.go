@@ -76,13 +76,13 @@ func TestRecordsOfEarlierReleases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			memory := newMemoryCinder()
 			id := memory.add(forNodes())
-			attachment, _, err := memory.CreateAttachment(t.Context(), id, toNode("n1").Connector, false)
+			attachment, _, err := memory.client().CreateAttachment(t.Context(), id, toNode("n1").Connector, false)
 			success(t, err)
 			outdated := !slices.Contains(slices.Collect(maps.Values(test.given)), "it")
 			if outdated {
-				success(t, memory.DeleteAttachment(t.Context(), attachment))
+				success(t, memory.client().DeleteAttachment(t.Context(), attachment))
 			} else {
-				success(t, memory.CompleteAttachment(t.Context(), attachment))
+				success(t, memory.client().CompleteAttachment(t.Context(), attachment))
 			}
 			for key, value := range test.given {
 				switch value {
@@ -91,7 +91,7 @@ func TestRecordsOfEarlierReleases(t *testing.T) {
 				case "gone":
 					value = "gone n1"
 				}
-				success(t, memory.UpdateMetadata(t.Context(), id, map[string]string{key: value}))
+				success(t, memory.client().UpdateMetadata(t.Context(), id, map[string]string{key: value}))
 			}
 			filled := func() (keys []string) {
 				v := memory.present()[id]

@@ -57,7 +57,7 @@ func newWireClients(t *testing.T, options cinder.Options, next tripper) *wireCli
 	return &wireClients{client}
 }
 
-func (w *wireClients) client(context.Context) (Cinder, error) { return w.only, nil }
+func (w *wireClients) client(context.Context) (Cinder, error) { return loggedIn{w.only}, nil }
 func (w *wireClients) forget(Cinder)                          {}
 
 // TestBlackHole: a backend that accepts requests and never answers. When that
@@ -99,7 +99,7 @@ func TestBlackHole(t *testing.T) {
 							_, err = w.HasVolume(t.Context(), fmt.Sprintf("volume-%d", i))
 						} else {
 							// A change, without the read before it.
-							err = w.current().session.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, "v1") })
+							err = change(t.Context(), w.current().session, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, "v1") })
 						}
 						mu.Lock()
 						defer mu.Unlock()
@@ -154,7 +154,7 @@ func TestFixedCredentialsAreUsedAtOnce(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	cloud.Password = "n3w"
 	memory := newMemoryCinder()
-	cloud.Cinder = memory.ServeHTTP
+	cloud.Cinder = memory.client().ServeHTTP
 	sources := cloud.Clouds(cindertest.PasswordCloud)
 	metrics := testMetrics()
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: metrics, CredentialsAge: time.Hour})

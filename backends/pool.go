@@ -98,21 +98,18 @@ func NewPool(options PoolOptions) *Pool {
 	}
 	// An evicted client is never closed, since a caller may be using it. Its
 	// idle connections time out.
-	clients, err := lru.New[key, *pooled](size)
+	clients, readings, accounts := newCache[key, *pooled](size), newCache[key, lastReading](size), newCache[string, *cinder.Account](size)
+	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, warn: options.Warn, seal: []byte(rand.Text()),
+		kept: maps.Clone(options.Kept), clients: clients, readings: readings, accounts: accounts, queues: map[string]*turns.Queue{}}
+}
+
+func newCache[K comparable, V any](size int) *lru.Cache[K, V] {
+	cache, err := lru.New[K, V](size)
 	if err != nil {
 		// lru.New rejects only sizes below one.
 		panic(err)
 	}
-	readings, err := lru.New[key, lastReading](size)
-	if err != nil {
-		panic(err)
-	}
-	accounts, err := lru.New[string, *cinder.Account](size)
-	if err != nil {
-		panic(err)
-	}
-	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, warn: options.Warn, seal: []byte(rand.Text()),
-		kept: maps.Clone(options.Kept), clients: clients, readings: readings, accounts: accounts, queues: map[string]*turns.Queue{}}
+	return cache
 }
 
 // Client returns a logged-in client for the backend. Concurrent look-ups that

@@ -345,7 +345,7 @@ func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Hour})
 	s := testSession(t.Context(), pooledClients{pool, func() Config { return gold }})
 	list := func() error {
-		return s.read(t.Context(), func(_ context.Context, client Cinder) error {
+		return read(t.Context(), s, func(_ context.Context, client Cinder) error {
 			return client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true })
 		})
 	}
@@ -374,7 +374,8 @@ func TestRejectedPasswordIsSentOnce(t *testing.T) {
 	sources := cloud.Clouds(text)
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Nanosecond})
 	list := func(config Config) error {
-		return testSession(t.Context(), pooledClients{pool, func() Config { return config }}).read(t.Context(), func(ctx context.Context, client Cinder) error {
+		s := testSession(t.Context(), pooledClients{pool, func() Config { return config }})
+		return read(t.Context(), s, func(ctx context.Context, client volumeRequests) error {
 			return client.ListVolumes(ctx, cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true })
 		})
 	}
@@ -417,7 +418,7 @@ func TestMutationAfterRevokedPassword(t *testing.T) {
 	cloud.Revoke()
 	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	s := testSession(t.Context(), pooledClients{pool, func() Config { return gold }})
-	err := s.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, "v1") })
+	err := change(t.Context(), s, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, "v1") })
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(cloud.Paths()), 2) // rejected, accepted
 }

@@ -73,15 +73,24 @@ func (e *OnOtherNodeError) Unwrap() error { return e.Failure }
 // Cinder shows that it is this node's, Publish hands it out again. Otherwise it refuses
 // to attach the volume.
 func (l *Lifecycle) Publish(ctx context.Context, target Target, to PublishRequest) (Published, error) {
-	release, err := l.lock(ctx, target.key())
-	if err != nil {
-		return Published{}, err
-	}
-	defer release()
-	return l.current().publish(ctx, target, to)
+	return serialized(ctx, l, target.key(), func(at *owners) (Published, error) { return at.nodes.publish(ctx, target, to) })
 }
 
-func (e *endpoint) publish(ctx context.Context, target Target, to PublishRequest) (Published, error) {
+// nodes attaches volumes of mode csi to one node after the other.
+type nodes struct {
+	*endpoint
+	connections connections
+}
+
+type nodeRequests interface {
+	// OffersAttachments returns an error if the endpoint lacks what attaching needs,
+	// whatever workflow new volumes are connected by.
+	OffersAttachments(ctx context.Context) error
+	// DeleteMetadata deletes one key, which must have no slash.
+	DeleteMetadata(ctx context.Context, id, key string) error
+}
+
+func (e nodes) publish(ctx context.Context, target Target, to PublishRequest) (Published, error) {
 	v, err := e.ofNodes(ctx, target)
 	if err != nil {
 		return Published{}, err
@@ -89,14 +98,14 @@ func (e *endpoint) publish(ctx context.Context, target Target, to PublishRequest
 	if v.ID == "" {
 		return Published{}, e.failure(cinder.KindNotFound, "volume %s does not exist", target.VolumeID)
 	}
-	if err := e.session.read(ctx, func(ctx context.Context, client Cinder) error { return client.OffersAttachments(ctx) }); err != nil {
+	if err := read(ctx, e.session, func(ctx context.Context, client nodeRequests) error { return client.OffersAttachments(ctx) }); err != nil {
 		return Published{}, err
 	}
 	for range maxMoves {
 		if err := ctx.Err(); err != nil {
 			return Published{}, err
 		}
-		published, err := e.moveTowardsPublished(withPermit(ctx, target.Permit, v), v, to)
+		published, err := e.moveTowardsPublished(ctx, target.Permit.on(ctx, v), v, to)
 		if err != nil && !cinder.IsKind(err, cinder.KindNotFound) || published.AttachmentID != "" {
 			return published, err
 		}
@@ -113,7 +122,7 @@ func (e *endpoint) publish(ctx context.Context, target Target, to PublishRequest
 
 // ofNodes reads the target's volume and checks that each node gets it for
 // itself. The zero Volume means that it is gone.
-func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, error) {
+func (e nodes) ofNodes(ctx context.Context, target Target) (cinder.Volume, error) {
 	e.known.ForgetSeen(target.VolumeID)
 	v, err := e.owned(ctx, target)
 	if (err == nil || cinder.IsKind(err, KindInUse)) && v.ID != "" && !stamps.IsCSI(v) {
@@ -136,14 +145,14 @@ func (e *endpoint) ofNodes(ctx context.Context, target Target) (cinder.Volume, e
 
 // endAttachment deletes an attachment of a volume of mode csi. Whatever the answer, it must
 // not be handed out again: Cinder may show it for a while, and the request may arrive late.
-func (e *endpoint) endAttachment(ctx context.Context, volumeID, id string) error {
+func (e nodes) endAttachment(ctx context.Context, permitted permission, volumeID, id string) error {
 	e.ended.Expect(id, volumeID, time.Now().Add(e.timeouts().Create))
-	return e.deleteAttachment(ctx, id)
+	return e.connections.deleteAttachment(ctx, permitted, id)
 }
 
 // moveTowardsPublished takes one step, or all that are left. If it returns neither an
 // attachment nor an error, the caller must read the volume again.
-func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to PublishRequest) (Published, error) {
+func (e nodes) moveTowardsPublished(ctx context.Context, permitted permission, v cinder.Volume, to PublishRequest) (Published, error) {
 	switch v.Status {
 	case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse:
 	default:
@@ -153,7 +162,7 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 		if !isAmong(v.Attachments, id) {
 			continue
 		}
-		if err := e.endAttachment(ctx, v.ID, id); err != nil {
+		if err := e.endAttachment(ctx, permitted, v.ID, id); err != nil {
 			return Published{}, err
 		}
 		return Published{}, e.failure(KindNotShown, "Cinder ended attachment %s, and still shows it: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", id)
@@ -167,27 +176,23 @@ func (e *endpoint) moveTowardsPublished(ctx context.Context, v cinder.Volume, to
 	delete(records, to.Key)
 	if unnamed := completedFor(v, to.Connector.Host, records); unnamed != "" {
 		own := stamps.NodeRecord{AttachmentID: unnamed, Node: to.Node, ReadOnly: to.ReadOnly}
-		if err := e.writeRecord(ctx, v, to.Key, own); err != nil {
+		if err := e.writeRecord(ctx, permitted, v, to.Key, own); err != nil {
 			return Published{}, err
 		}
 		return e.handOutAgain(ctx, v, own, to)
 	}
 	if v.Status != cinder.StatusAvailable || len(records) > 0 {
-		if moved, err := e.clearTheWay(ctx, v, records, to); moved || err != nil {
+		if moved, err := e.clearTheWay(ctx, permitted, v, records, to); moved || err != nil {
 			return Published{}, err
 		}
 	}
-	return e.attachToNode(ctx, v, to)
+	return e.attachToNode(ctx, permitted, v, to)
 }
 
 // handOutAgain answers a repeated publish.
-func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamps.NodeRecord, to PublishRequest) (Published, error) {
+func (e nodes) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamps.NodeRecord, to PublishRequest) (Published, error) {
 	attachmentID := recorded.AttachmentID
-	var document []byte
-	err := e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
-		document, err = client.AttachmentDocument(ctx, attachmentID)
-		return err
-	})
+	document, err := e.connections.document(ctx, attachmentID)
 	if err != nil {
 		return Published{}, err
 	}
@@ -205,8 +210,8 @@ func (e *endpoint) handOutAgain(ctx context.Context, v cinder.Volume, recorded s
 // have, and records of other nodes without an attachment. It refuses a volume that
 // another node has, or may have, unless both may have it; then an incomplete attachment
 // is removed, too, since Cinder makes no other one beside it.
-func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stamps.NodeRecords, to PublishRequest) (moved bool, err error) {
-	listed, err := e.attachments(ctx, v)
+func (e nodes) clearTheWay(ctx context.Context, permitted permission, v cinder.Volume, others stamps.NodeRecords, to PublishRequest) (moved bool, err error) {
+	listed, err := e.connections.attachments(ctx, v)
 	if err != nil {
 		return false, err
 	}
@@ -230,10 +235,10 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stam
 			if !released {
 				return false, e.onOtherNode(v, other.Node, to)
 			}
-			if err := e.endAttachment(ctx, v.ID, other.AttachmentID); err != nil {
+			if err := e.endAttachment(ctx, permitted, v.ID, other.AttachmentID); err != nil {
 				return false, err
 			}
-			return true, e.clearRecord(ctx, v, key)
+			return true, e.clearRecord(ctx, permitted, v, key)
 		}
 	}
 	for _, a := range listed {
@@ -252,7 +257,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stam
 	}
 	for _, a := range listed {
 		if !recorded[a.ID] {
-			if err := e.endAttachment(ctx, v.ID, a.ID); err != nil {
+			if err := e.endAttachment(ctx, permitted, v.ID, a.ID); err != nil {
 				return false, err
 			}
 			moved = true
@@ -260,7 +265,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stam
 	}
 	for key, other := range others {
 		if !present[other.AttachmentID] {
-			if err := e.clearRecord(ctx, v, key); err != nil {
+			if err := e.clearRecord(ctx, permitted, v, key); err != nil {
 				return false, err
 			}
 			moved = true
@@ -270,7 +275,7 @@ func (e *endpoint) clearTheWay(ctx context.Context, v cinder.Volume, others stam
 }
 
 // onOtherNode returns the failure that says that another node has the volume.
-func (e *endpoint) onOtherNode(v cinder.Volume, other string, to PublishRequest) error {
+func (e nodes) onOtherNode(v cinder.Volume, other string, to PublishRequest) error {
 	why := ""
 	if to.Shared && !v.MultiAttach {
 		why = "; for several nodes at once it needs a volume type with multiattach"
@@ -301,7 +306,7 @@ func hostOf(v cinder.Volume, attachmentID string) string {
 }
 
 // attachToNode makes an attachment, records it, hands it out and completes it.
-func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to PublishRequest) (Published, error) {
+func (e nodes) attachToNode(ctx context.Context, permitted permission, v cinder.Volume, to PublishRequest) (Published, error) {
 	if to.Admit != nil {
 		if err := to.Admit(ctx); err != nil {
 			return Published{}, err
@@ -309,26 +314,16 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publish
 	}
 	if !stamps.EverAttached(v) {
 		// From here on a node may have the volume.
-		if err := e.updateMetadata(ctx, v.ID, stamps.AttachedMark()); err != nil {
+		if err := e.updateMetadata(ctx, permitted, v.ID, stamps.AttachedMark()); err != nil {
 			return Published{}, err
 		}
 	}
-	published := Published{Volume: v, ReadOnly: to.ReadOnly}
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) (err error) {
-		published.AttachmentID, published.Document, err = client.CreateAttachment(ctx, v.ID, to.Connector, to.ReadOnly)
-		return err
-	})
-	if cinder.IsKind(err, cinder.KindConflict) {
-		// An earlier request whose answer was lost may have come first.
-		if again, lookErr := e.get(ctx, v.ID); lookErr != nil || again.Status == v.Status {
-			return Published{}, err
-		}
-		return Published{}, nil
-	}
-	if err != nil {
+	id, document, err := e.connections.createAttachment(ctx, permitted, v, to.Connector, to.ReadOnly)
+	if err != nil || id == "" {
 		return Published{}, err
 	}
-	if err := e.handOutNew(ctx, v, published, to); err != nil {
+	published := Published{Volume: v, AttachmentID: id, Document: document, ReadOnly: to.ReadOnly}
+	if err := e.handOutNew(ctx, permitted, v, published, to); err != nil {
 		// The next call must find the attachment.
 		_ = e.session.wait(context.WithoutCancel(ctx), e.session.readLag)
 		return Published{}, err
@@ -338,16 +333,14 @@ func (e *endpoint) attachToNode(ctx context.Context, v cinder.Volume, to Publish
 }
 
 // handOutNew records an attachment, hands it out, and completes it.
-func (e *endpoint) handOutNew(ctx context.Context, v cinder.Volume, made Published, to PublishRequest) error {
-	if err := e.writeRecord(ctx, v, to.Key, stamps.NodeRecord{AttachmentID: made.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}); err != nil {
+func (e nodes) handOutNew(ctx context.Context, permitted permission, v cinder.Volume, made Published, to PublishRequest) error {
+	if err := e.writeRecord(ctx, permitted, v, to.Key, stamps.NodeRecord{AttachmentID: made.AttachmentID, Node: to.Node, ReadOnly: to.ReadOnly}); err != nil {
 		return err
 	}
 	if err := to.HandOut(ctx, made); err != nil {
 		return err
 	}
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
-		return client.CompleteAttachment(ctx, made.AttachmentID)
-	})
+	return e.connections.completeOne(ctx, permitted, made.AttachmentID)
 }
 
 // UnpublishRequest is the request to detach a volume from one node, or from all.
@@ -370,26 +363,21 @@ type UnpublishRequest struct {
 // volume's. A volume or an attachment that is gone counts as detached. After any other
 // failure, the node may still have access.
 func (l *Lifecycle) Unpublish(ctx context.Context, target Target, from UnpublishRequest) error {
-	release, err := l.lock(ctx, target.key())
-	if err != nil {
-		return err
-	}
-	defer release()
-	return l.current().unpublish(ctx, target, from)
+	return l.serialized(ctx, target.key(), func(at *owners) error { return at.nodes.unpublish(ctx, target, from) })
 }
 
-func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishRequest) error {
+func (e nodes) unpublish(ctx context.Context, target Target, from UnpublishRequest) error {
 	v, err := e.ofNodes(ctx, target)
 	// An attachment of somebody else stays, and keeps no node's.
 	if err != nil && !cinder.IsKind(err, KindInUse) || v.ID == "" {
 		return err
 	}
-	ctx = withPermit(ctx, target.Permit, v)
+	permitted := target.Permit.on(ctx, v)
 	records := stamps.NodeRecordsOf(v)
 	attached := v.Attachments
 	unknown := v.Status != cinder.StatusAvailable && !onlyRecorded(v, records)
 	if unknown || v.Status == cinder.StatusAvailable && len(records) > 0 {
-		if attached, err = e.attachments(ctx, v); err != nil && !cinder.IsKind(err, KindInUse) {
+		if attached, err = e.connections.attachments(ctx, v); err != nil && !cinder.IsKind(err, KindInUse) {
 			return err
 		}
 	}
@@ -402,12 +390,12 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 		}
 		// The metadata of a restored backup names attachments of the original volume.
 		if id := records[of].AttachmentID; isAmong(attached, id) {
-			if err := e.endAttachment(ctx, v.ID, id); err != nil {
+			if err := e.endAttachment(ctx, permitted, v.ID, id); err != nil {
 				return err
 			}
 			settled[id] = true
 		}
-		err := e.clearRecord(ctx, v, of)
+		err := e.clearRecord(ctx, permitted, v, of)
 		if cinder.IsKind(err, cinder.KindNotFound) {
 			// The volume has gone in the meantime, or is no longer shown.
 			return e.goneFromNodes(ctx, target)
@@ -439,7 +427,7 @@ func (e *endpoint) unpublish(ctx context.Context, target Target, from UnpublishR
 		case host == "" && a.Status == cinder.AttachmentAttached && !from.Attached && !recorded:
 			continue // somebody else's; the audit reports it
 		}
-		if err := e.endAttachment(ctx, v.ID, a.ID); err != nil {
+		if err := e.endAttachment(ctx, permitted, v.ID, a.ID); err != nil {
 			return err
 		}
 	}
@@ -457,7 +445,7 @@ func unrecorded(keys []string, records stamps.NodeRecords) bool {
 }
 
 // goneFromNodes returns nil if the volume is gone.
-func (e *endpoint) goneFromNodes(ctx context.Context, target Target) error {
+func (e nodes) goneFromNodes(ctx context.Context, target Target) error {
 	v, err := e.ofNodes(ctx, target)
 	if err == nil && v.ID != "" {
 		return e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", v.ID)
@@ -474,29 +462,25 @@ func onlyRecorded(v cinder.Volume, records stamps.NodeRecords) bool {
 	return !slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return !records.Name(a.ID) })
 }
 
-func (e *endpoint) updateMetadata(ctx context.Context, id string, metadata map[string]string) error {
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.UpdateMetadata(ctx, id, metadata) })
-}
-
 // writeRecord writes a node's record, in place of one of an earlier release.
-func (e *endpoint) writeRecord(ctx context.Context, v cinder.Volume, key string, record stamps.NodeRecord) error {
+func (e nodes) writeRecord(ctx context.Context, permitted permission, v cinder.Volume, key string, record stamps.NodeRecord) error {
 	metadata := stamps.ClearedNodeRecords(v, key)
 	metadata[stamps.NodeRecordPrefix+key] = record.String()
-	return e.updateMetadata(ctx, v.ID, metadata)
+	return e.updateMetadata(ctx, permitted, v.ID, metadata)
 }
 
 // clearRecord ends a node's record. Its key is deleted, or a volume would get one for each
 // node that ever has it.
-func (e *endpoint) clearRecord(ctx context.Context, v cinder.Volume, key string) error {
+func (e nodes) clearRecord(ctx context.Context, permitted permission, v cinder.Volume, key string) error {
 	if cleared := stamps.ClearedNodeRecords(v, key); len(cleared) > 0 {
-		if err := e.updateMetadata(ctx, v.ID, cleared); err != nil {
+		if err := e.updateMetadata(ctx, permitted, v.ID, cleared); err != nil {
 			return err
 		}
 	}
 	if _, exists := v.Metadata[stamps.NodeRecordPrefix+key]; !exists {
 		return nil
 	}
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+	err := change(ctx, e.session, permitted, func(ctx context.Context, client nodeRequests) error {
 		return client.DeleteMetadata(ctx, v.ID, stamps.NodeRecordPrefix+key)
 	})
 	if cinder.IsKind(err, cinder.KindNotFound) {

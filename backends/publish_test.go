@@ -51,9 +51,9 @@ func (m *memoryCinder) recordedFor(t *testing.T, id string, nodes ...string) {
 // attachedBy makes an attachment that is not the program's.
 func (m *memoryCinder) attachedBy(t *testing.T, id string, by cinder.Attachment) {
 	t.Helper()
-	attachment, _, err := m.CreateAttachment(t.Context(), id, cinder.Connector{Host: by.Host}, false)
+	attachment, _, err := m.client().CreateAttachment(t.Context(), id, cinder.Connector{Host: by.Host}, false)
 	success(t, err)
-	success(t, m.CompleteAttachment(t.Context(), attachment))
+	success(t, m.client().CompleteAttachment(t.Context(), attachment))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	shown := m.volumes[id].Attachments
@@ -107,7 +107,7 @@ func TestPublish(t *testing.T) {
 		}, want: []string{"attachment.delete attachment-2", attach, mark, "attachment.complete attachment-3"}, handed: "attachment-3"},
 		"the attachment went behind the record": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {
 			m.recordedFor(t, "volume-1", "n1")
-			success(t, m.DeleteAttachment(t.Context(), "attachment-2"))
+			success(t, m.client().DeleteAttachment(t.Context(), "attachment-2"))
 			m.forgetLog()
 		}, want: []string{attach, mark, "attachment.complete attachment-3"}, handed: "attachment-3"},
 		"on another node": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) { m.recordedFor(t, "volume-1", "n2") }, kind: KindOnOtherNode,
@@ -133,7 +133,7 @@ func TestPublish(t *testing.T) {
 		}, kind: KindOnOtherNode, wantErr: "backend gold: volume volume-1 has attachment attachment-2, and no record says which node has it; it is removed when the volume is detached from its node"},
 		"another node's record is left": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {
 			m.recordedFor(t, "volume-1", "n2")
-			success(t, m.DeleteAttachment(t.Context(), "attachment-2"))
+			success(t, m.client().DeleteAttachment(t.Context(), "attachment-2"))
 			m.forgetLog()
 		}, want: []string{"metadata.delete volume-1", attach, mark, "attachment.complete attachment-3"}, handed: "attachment-3"},
 		"reserved by another party": {volume: reserved, kind: cinder.KindConflict,
@@ -199,16 +199,16 @@ func TestPublishForReading(t *testing.T) {
 func (m *memoryCinder) recordedOfAnother(t *testing.T) {
 	t.Helper()
 	other := m.add(mine(2, cinder.StatusAvailable))
-	id, _, err := m.CreateAttachment(t.Context(), other, toNode("n3").Connector, false)
+	id, _, err := m.client().CreateAttachment(t.Context(), other, toNode("n3").Connector, false)
 	success(t, err)
-	success(t, m.UpdateMetadata(t.Context(), "volume-1", map[string]string{stamps.NodeRecordPrefix + "key-of-n1": stamps.NodeRecord{AttachmentID: id, Node: "n1"}.String()}))
+	success(t, m.client().UpdateMetadata(t.Context(), "volume-1", map[string]string{stamps.NodeRecordPrefix + "key-of-n1": stamps.NodeRecord{AttachmentID: id, Node: "n1"}.String()}))
 	m.forgetLog()
 }
 
 // loseRecord empties a node's record, as a late request does.
 func (m *memoryCinder) loseRecord(t *testing.T, id, node string) {
 	t.Helper()
-	success(t, m.UpdateMetadata(t.Context(), id, map[string]string{stamps.NodeRecordPrefix + "key-of-" + node: ""}))
+	success(t, m.client().UpdateMetadata(t.Context(), id, map[string]string{stamps.NodeRecordPrefix + "key-of-" + node: ""}))
 	m.forgetLog()
 }
 
@@ -346,7 +346,7 @@ func TestUnpublish(t *testing.T) {
 		}, key: "key-of-n1", want: []string{"attachment.delete attachment-2", clears}, status: cinder.StatusAvailable},
 		"the attachment went behind the record": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {
 			m.recordedFor(t, "volume-1", "n1")
-			success(t, m.DeleteAttachment(t.Context(), "attachment-2"))
+			success(t, m.client().DeleteAttachment(t.Context(), "attachment-2"))
 			m.forgetLog()
 		}, key: "key-of-n1", want: []string{clears}, status: cinder.StatusAvailable},
 		"the record names another volume's attachment": {volume: forNodes(), prepare: func(t *testing.T, m *memoryCinder) {

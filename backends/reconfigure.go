@@ -47,7 +47,7 @@ func selection(config Config) string {
 // changed catalog. The configuration is the same.
 func (l *Lifecycle) leave(left *endpoint) {
 	l.mu.Lock()
-	current := l.at == left
+	current := l.at.endpoint == left
 	if current {
 		l.move(*left.config.Load())
 	}
@@ -65,7 +65,7 @@ func (l *Lifecycle) move(config Config) {
 	now := time.Now()
 	l.at = l.newEndpoint(config, old.session.epoch+1, now)
 	l.at.known.Succeed(old.known, old.inventory.Owners(), old.place(), now)
-	l.at.snapshotsKnown.Succeed(old.snapshotsKnown, old.snapshotInventory.Owners(), old.place(), now)
+	l.at.snapshots.snapshotsKnown.Succeed(old.snapshots.snapshotsKnown, old.snapshots.snapshotInventory.Owners(), old.place(), now)
 	l.lastUncertain = now
 	// Answers from the old endpoint say nothing about the new one. The breaker
 	// never calls back with its lock held.

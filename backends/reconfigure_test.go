@@ -30,15 +30,17 @@ type regionalClients struct {
 }
 
 func (c *regionalClients) client(context.Context) (Cinder, error) {
-	return uncut{c.regions[c.config().Region]}, nil
+	return uncut{c.regions[c.config().Region].client()}, nil
 }
 func (c *regionalClients) forget(Cinder) {}
 
 // uncut is a Cinder whose listings continue when their reader leaves.
-type uncut struct{ *memoryCinder }
+type uncut struct{ memoryClient }
+
+func (u uncut) With(admission turns.Admission) Cinder { return uncut{u.with(admission)} }
 
 func (u uncut) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
-	return u.memoryCinder.ListVolumes(context.WithoutCancel(ctx), query, yield)
+	return u.memoryClient.ListVolumes(context.WithoutCancel(ctx), query, yield)
 }
 
 func regionalTerm(t *testing.T, of cindersByRegion, change ...func(*LifecycleOptions)) *Lifecycle {
@@ -115,7 +117,7 @@ func TestTimeoutsHoldForTheNextWait(t *testing.T) {
 func TestLimitsHoldForTheNextRequest(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	memory := newMemoryCinder()
-	cloud.Cinder = memory.ServeHTTP
+	cloud.Cinder = memory.client().ServeHTTP
 	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(),
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond})
@@ -134,7 +136,7 @@ func TestLimitsHoldForTheNextRequest(t *testing.T) {
 			most.Store(max(most.Load(), underWay.Add(1)))
 			time.Sleep(10 * time.Millisecond)
 			underWay.Add(-1)
-			memory.ServeHTTP(w, r)
+			memory.client().ServeHTTP(w, r)
 		}
 	})
 	atOnce(t, 8, func(int) error {
@@ -220,7 +222,7 @@ func TestFailuresOfTheOldEndpointDoNotCount(t *testing.T) {
 		one.fault = func(string, string) mishap { return refused }
 		l := regionalTerm(t, cindersByRegion{"one": one, "two": two})
 		old := l.current()
-		has := func(at *endpoint) { _, _ = at.get(t.Context(), "volume-1") }
+		has := func(at *owners) { _, _ = at.get(t.Context(), "volume-1") }
 		for range 4 {
 			has(old)
 		}

@@ -82,9 +82,9 @@ func TestAnAttachmentOfSomebodyElseOutlastsAPodThatWasRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			memory := newMemoryCinder()
 			id := memory.add(forNodes())
-			attachment, _, err := memory.CreateAttachment(t.Context(), id, cinder.Connector{Host: "rescue"}, false)
+			attachment, _, err := memory.client().CreateAttachment(t.Context(), id, cinder.Connector{Host: "rescue"}, false)
 			success(t, err)
-			success(t, memory.CompleteAttachment(t.Context(), attachment))
+			success(t, memory.client().CompleteAttachment(t.Context(), attachment))
 			memory.member = true
 			_, err = memory.term(t).Publish(t.Context(), claimTarget(1, id), toNode("n1"))
 			equal(t, cinder.KindOf(err), KindOnOtherNode)

@@ -55,22 +55,23 @@ type Target struct {
 // and nothing more is changed.
 type Permit func(ctx context.Context, v cinder.Volume) error
 
-type permitKey struct{}
+// permission is asked before one change and again when its turn has come; nil permits it.
+type permission func() error
 
-// withPermit makes every change with the context require the permit.
-func withPermit(ctx context.Context, permit Permit, v cinder.Volume) context.Context {
-	if permit == nil {
-		return ctx
+// on returns the permission for changes of a volume in its last known state.
+func (p Permit) on(ctx context.Context, v cinder.Volume) permission {
+	if p == nil {
+		return nil
 	}
-	return context.WithValue(ctx, permitKey{}, func() error { return permit(ctx, v) })
+	return func() error { return p(ctx, v) }
 }
 
-// permitted calls the permit that the context carries, if any.
-func permitted(ctx context.Context) error {
-	if ask, ok := ctx.Value(permitKey{}).(func() error); ok {
-		return ask()
+// permissionOf returns the permission for changes of something else than a volume.
+func permissionOf(ctx context.Context, permit func(ctx context.Context) error) permission {
+	if permit == nil {
+		return nil
 	}
-	return nil
+	return func() error { return permit(ctx) }
 }
 
 // key identifies operations that must not overlap.
@@ -127,32 +128,37 @@ func (t Target) foreign(v cinder.Volume) []string {
 // place proves nothing (KindElsewhere). Remove does nothing to a volume whose
 // stamp does not match (KindNotOurs) or that is in use elsewhere (KindInUse).
 func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
-	release, err := l.lock(ctx, target.key())
-	if err != nil {
-		return err
+	return l.serialized(ctx, target.key(), func(at *owners) error { return at.remover.removeAndForget(ctx, target) })
+}
+
+// remover removes volumes.
+type remover struct {
+	*endpoint
+	connections connections
+	snapshots   *snapshots
+}
+
+type removalRequests interface {
+	DeleteVolume(ctx context.Context, id string) error
+	ForceDeleteVolume(ctx context.Context, id string) error
+}
+
+func (e remover) removeAndForget(ctx context.Context, target Target) error {
+	err := e.remove(ctx, target)
+	if err == nil {
+		e.forgetOne(target.Stamp.ClaimUID, target.VolumeID)
 	}
-	defer release()
-	e := l.current()
-	if err := e.remove(ctx, target); err != nil {
-		return err
-	}
-	e.forgetOne(target.Stamp.ClaimUID, target.VolumeID)
-	return nil
+	return err
 }
 
 // Abandon removes whatever a claim left at the backend that no PersistentVolume
 // records. It keeps a volume that was ever attached or that looks like a
 // restored backup. The permit must check the rest at Kubernetes.
 func (l *Lifecycle) Abandon(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
-	release, err := l.lock(ctx, stamp.ClaimUID)
-	if err != nil {
-		return err
-	}
-	defer release()
-	return l.current().abandon(ctx, stamp, connector, permit)
+	return l.serialized(ctx, stamp.ClaimUID, func(at *owners) error { return at.finder.abandon(ctx, stamp, connector, permit) })
 }
 
-func (e *endpoint) abandon(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
+func (e finder) abandon(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
 	v, err := e.look(ctx, stamp, connector, permit)
 	if err != nil {
 		return err
@@ -161,7 +167,7 @@ func (e *endpoint) abandon(ctx context.Context, stamp stamps.Volume, connector c
 		return e.leftBehind(stamp.ClaimUID)
 	}
 	for _, id := range e.known.RivalsOf(stamp.ClaimUID, v.ID) {
-		err := e.removeUnrecorded(ctx, id, stamp, connector, permit)
+		err := e.remover.removeUnrecorded(ctx, id, stamp, connector, permit)
 		switch {
 		case cinder.IsKind(err, KindInUse), cinder.IsKind(err, KindRecorded), cinder.IsKind(err, KindNotOurs):
 			e.logger.Warn("A duplicate volume of one claim is not removed", "volume", id, "error", err)
@@ -170,30 +176,21 @@ func (e *endpoint) abandon(ctx context.Context, stamp stamps.Volume, connector c
 			return err
 		}
 	}
-	return e.removeUnrecorded(ctx, v.ID, stamp, connector, permit)
+	return e.remover.removeUnrecorded(ctx, v.ID, stamp, connector, permit)
 }
 
 // RemoveUnrecorded removes one volume that a listing showed and that no
 // PersistentVolume names: an orphan, or a duplicate of a claim's volume. It
 // keeps the same volumes as Abandon.
 func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
-	release, err := l.lock(ctx, stamp.ClaimUID)
-	if err != nil {
-		return err
-	}
-	defer release()
-	return l.current().removeUnrecorded(ctx, volumeID, stamp, connector, permit)
+	return l.serialized(ctx, stamp.ClaimUID, func(at *owners) error { return at.remover.removeUnrecorded(ctx, volumeID, stamp, connector, permit) })
 }
 
-func (e *endpoint) removeUnrecorded(ctx context.Context, volumeID string, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
-	err := e.remove(ctx, Target{VolumeID: volumeID, Stamp: stamp, Connector: connector, Permit: permit, unreferenced: true})
-	if err == nil {
-		e.forgetOne(stamp.ClaimUID, volumeID)
-	}
-	return err
+func (e remover) removeUnrecorded(ctx context.Context, volumeID string, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
+	return e.removeAndForget(ctx, Target{VolumeID: volumeID, Stamp: stamp, Connector: connector, Permit: permit, unreferenced: true})
 }
 
-func (e *endpoint) remove(ctx context.Context, target Target) error {
+func (e remover) remove(ctx context.Context, target Target) error {
 	v, err := e.owned(ctx, target)
 	if err == nil && v.ID != "" {
 		// The volume was seen here, so from here on its absence is proof.
@@ -209,7 +206,7 @@ func (e *endpoint) remove(ctx context.Context, target Target) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		v, err = e.moveTowardsGone(withPermit(ctx, target.Permit, v), v, target)
+		v, err = e.moveTowardsGone(ctx, target.Permit.on(ctx, v), v, target)
 		if cinder.IsKind(err, cinder.KindNotFound) {
 			// It disappeared between the read and the step.
 			v, err = e.owned(ctx, target)
@@ -222,7 +219,7 @@ func (e *endpoint) remove(ctx context.Context, target Target) error {
 }
 
 // found updates the target after its volume was seen here.
-func (e *endpoint) found(ctx context.Context, target Target) (Target, error) {
+func (e remover) found(ctx context.Context, target Target) (Target, error) {
 	at := e.place()
 	if target.Place != at && target.Found != nil {
 		if err := target.Found(ctx, at); err != nil {
@@ -244,6 +241,16 @@ func (e *endpoint) owned(ctx context.Context, target Target) (cinder.Volume, err
 		return cinder.Volume{}, err
 	}
 	return v, e.removable(v, target)
+}
+
+// existing reads the target's volume, which must exist, and checks the proof of
+// ownership.
+func (e *endpoint) existing(ctx context.Context, target Target) (cinder.Volume, error) {
+	v, err := e.owned(ctx, target)
+	if err == nil && v.ID == "" {
+		return cinder.Volume{}, e.failure(cinder.KindNotFound, "volume %s does not exist", target.VolumeID)
+	}
+	return v, err
 }
 
 // removable returns an error unless the volume may be removed in its present
@@ -276,7 +283,7 @@ func (e *endpoint) attachedElsewhere(v cinder.Volume, target Target) error {
 // moveTowardsGone takes one step and returns the volume after it. If Cinder
 // answers a step only when it is complete, the next state is assumed; if that
 // is wrong, Cinder rejects the next step and the volume is read again.
-func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target Target) (cinder.Volume, error) {
+func (e remover) moveTowardsGone(ctx context.Context, permitted permission, v cinder.Volume, target Target) (cinder.Volume, error) {
 	next := steps.StepToDelete(v, stamps.WorkflowOf(v))
 	if next == steps.Delete && len(v.Attachments) > 0 {
 		// It failed while in use, and Cinder does not delete attached volumes.
@@ -293,20 +300,20 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 		}
 		return after, e.removable(after, target)
 	case steps.Disconnect, steps.Release, steps.DetachAll:
-		end := e.disconnect
+		end := e.connections.disconnect
 		switch next {
 		case steps.Release:
-			end = e.release
+			end = e.connections.release
 		case steps.DetachAll:
-			end = e.detachAll
+			end = e.connections.detachAll
 		}
-		if err := end(ctx, v, target); err != nil {
+		if err := end(ctx, permitted, v, target); err != nil {
 			return v, err
 		}
 		v.Status, v.Attachments = cinder.StatusAvailable, nil
 		return v, nil
 	case steps.Delete:
-		err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.DeleteVolume(ctx, v.ID) })
+		err := change(ctx, e.session, permitted, func(ctx context.Context, client removalRequests) error { return client.DeleteVolume(ctx, v.ID) })
 		if cinder.IsKind(err, cinder.KindConflict) {
 			again, lookErr := e.owned(ctx, target)
 			if lookErr != nil || again.Status != v.Status {
@@ -321,7 +328,7 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 	case steps.AwaitGone:
 		return cinder.Volume{}, e.awaitGone(ctx, v.ID, false)
 	case steps.ForceDelete:
-		return cinder.Volume{}, e.forceDelete(ctx, v)
+		return cinder.Volume{}, e.forceDelete(ctx, permitted, v)
 	}
 	return v, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
 }
@@ -330,26 +337,26 @@ func (e *endpoint) moveTowardsGone(ctx context.Context, v cinder.Volume, target 
 // attachment, since detaching is what removes the export. If overlapping
 // leaders left several attachments, Cinder rejects the termination until only
 // one remains (attachment_deletion_allowed in cinder/volume/api.py).
-func (e *endpoint) disconnect(ctx context.Context, v cinder.Volume, target Target) error {
+func (e connections) disconnect(ctx context.Context, permitted permission, v cinder.Volume, target Target) error {
 	attachments := v.Attachments
 	for len(attachments) > 1 {
-		if err := e.detach(ctx, v.ID, attachments[0].ID); err != nil {
+		if err := e.detach(ctx, permitted, v.ID, attachments[0].ID); err != nil {
 			return err
 		}
 		attachments = attachments[1:]
 	}
-	if err := e.terminate(ctx, v, target); err != nil {
+	if err := e.terminate(ctx, permitted, v, target); err != nil {
 		return err
 	}
 	if len(attachments) == 0 {
-		return e.detach(ctx, v.ID, "")
+		return e.detach(ctx, permitted, v.ID, "")
 	}
-	return e.detach(ctx, v.ID, attachments[0].ID)
+	return e.detach(ctx, permitted, v.ID, attachments[0].ID)
 }
 
 // detach ends an attachment; one that does not exist counts as ended.
-func (e *endpoint) detach(ctx context.Context, id, attachment string) error {
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Detach(ctx, id, attachment) })
+func (e connections) detach(ctx context.Context, permitted permission, id, attachment string) error {
+	err := change(ctx, e.session, permitted, func(ctx context.Context, client connectionRequests) error { return client.Detach(ctx, id, attachment) })
 	if attachment != "" && cinder.IsKind(err, cinder.KindNotFound) {
 		return nil
 	}
@@ -358,21 +365,21 @@ func (e *endpoint) detach(ctx context.Context, id, attachment string) error {
 
 // release cancels a reservation. Terminating the connection does that too on
 // most backends; the unreserve ensures it and is otherwise harmless.
-func (e *endpoint) release(ctx context.Context, v cinder.Volume, target Target) error {
-	if err := e.terminate(ctx, v, target); err != nil {
+func (e connections) release(ctx context.Context, permitted permission, v cinder.Volume, target Target) error {
+	if err := e.terminate(ctx, permitted, v, target); err != nil {
 		return err
 	}
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.Unreserve(ctx, v.ID) })
+	return change(ctx, e.session, permitted, func(ctx context.Context, client reservationRequests) error { return client.Unreserve(ctx, v.ID) })
 }
 
-func (e *endpoint) terminate(ctx context.Context, v cinder.Volume, target Target) error {
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+func (e connections) terminate(ctx context.Context, permitted permission, v cinder.Volume, target Target) error {
+	return change(ctx, e.session, permitted, func(ctx context.Context, client connectionRequests) error {
 		return client.TerminateConnection(ctx, v.ID, target.Connector)
 	})
 }
 
 // awaitGone waits for the end of a deletion that Cinder has accepted, just now or earlier.
-func (e *endpoint) awaitGone(ctx context.Context, id string, now bool) error {
+func (e remover) awaitGone(ctx context.Context, id string, now bool) error {
 	v, gone, err := awaitEnd(e.session.readLag, func() (cinder.Volume, bool, error) {
 		return e.watcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
 	}, func(cinder.Volume) bool { return now })
@@ -390,8 +397,8 @@ func (e *endpoint) awaitGone(ctx context.Context, id string, now bool) error {
 
 // forceDelete deletes a volume in any state. It is the only way out of
 // error_deleting, and for administrators and noauth only.
-func (e *endpoint) forceDelete(ctx context.Context, v cinder.Volume) error {
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.ForceDeleteVolume(ctx, v.ID) })
+func (e remover) forceDelete(ctx context.Context, permitted permission, v cinder.Volume) error {
+	err := change(ctx, e.session, permitted, func(ctx context.Context, client removalRequests) error { return client.ForceDeleteVolume(ctx, v.ID) })
 	if cinder.IsKind(err, cinder.KindForbidden) {
 		return e.failure(cinder.KindForbidden, "volume %s is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete %s", v.ID, v.ID)
 	}
@@ -404,8 +411,8 @@ func (e *endpoint) forceDelete(ctx context.Context, v cinder.Volume) error {
 // dependents explains a DELETE that was rejected because of something that must
 // be deleted first. Cinder's own message lists every possible reason, but names
 // nothing.
-func (e *endpoint) dependents(ctx context.Context, v cinder.Volume) error {
-	if snapshots, err := e.snapshotsOf(ctx, v.ID); err == nil && len(snapshots) > 0 {
+func (e remover) dependents(ctx context.Context, v cinder.Volume) error {
+	if snapshots, err := e.snapshots.snapshotsOf(ctx, v.ID); err == nil && len(snapshots) > 0 {
 		var names []string
 		for _, s := range snapshots[:min(len(snapshots), maxNamed)] {
 			names = append(names, nameOfSnapshot(s))

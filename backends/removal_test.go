@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
@@ -139,7 +140,7 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 	t.Run("it has snapshots", func(t *testing.T) {
 		memory := newMemoryCinder()
 		id := memory.add(mine(1, cinder.StatusAvailable))
-		s := &dependents{memoryCinder: memory}
+		s := dependents{memory.client()}
 		options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(), Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
 		err := newLifecycle(options, sameClients(&memoryClients{memory: s})).Remove(t.Context(), claimTarget(1, id))
 		equal(t, authtest.ErrorText(err), "backend gold: Cinder refused to delete volume volume-1 (status available): it may have snapshots or dependent volumes, or be part of a group or a migration; remove those first")
@@ -148,9 +149,11 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 }
 
 // dependents is a Cinder whose volumes all have snapshots.
-type dependents struct{ *memoryCinder }
+type dependents struct{ memoryClient }
 
-func (d *dependents) DeleteVolume(context.Context, string) error {
+func (d dependents) With(admission turns.Admission) Cinder { return dependents{d.with(admission)} }
+
+func (d dependents) DeleteVolume(context.Context, string) error {
 	return conflict("volume.delete", "Volume status must be available or error and must not have snapshots")
 }
 

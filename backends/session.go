@@ -12,82 +12,33 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
-// Cinder is the part of Cinder that the lifecycle uses; *cinder.Client is the
-// only implementation outside tests. Every method except the listings is one
-// exchange, and every failure is an *Error of its package. A table in
-// test/cindercontract defines what the methods do to a volume in each of its
-// states; all implementations and real Cinder must conform to it.
+// Cinder is a logged-in client; loggedIn is the only implementation outside tests. It
+// also makes the requests that each owner declares for itself. Every one of them is one
+// exchange, except the listings, and every failure is an *Error of its package. A table in
+// test/cindercontract defines what they do to a volume in each of its states; all
+// implementations and real Cinder must conform to it.
 type Cinder interface {
-	VolumesAPI
-	ChangesAPI
-	SnapshotsAPI
-	ActionsAPI
-	AttachmentsAPI
 	// Place returns where the volumes live; it never changes.
 	Place() cinder.Place
-	// Now returns the time by Cinder's clock.
-	Now() time.Time
-}
-
-// VolumesAPI is what the lifecycle uses of /volumes and /messages.
-type VolumesAPI interface {
-	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
-	Volume(ctx context.Context, id string) (cinder.Volume, error)
+	// With returns a client of the same login whose requests must pass the admission
+	// before they leave.
+	With(admission turns.Admission) Cinder
 	ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
-	DeleteVolume(ctx context.Context, id string) error
-	ForceDeleteVolume(ctx context.Context, id string) error
-	// UpdateMetadata writes metadata; other keys stay.
-	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
-	// DeleteMetadata deletes one key, which must have no slash.
-	DeleteMetadata(ctx context.Context, id, key string) error
-	FailureReason(ctx context.Context, id string) string
 }
 
-// ChangesAPI has the volume actions that change a volume's size and type.
-type ChangesAPI interface {
-	// ExtendVolume requests a larger size; inUse is whether the volume is in use.
-	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
-	// RetypeVolume requests another type, without a migration.
-	RetypeVolume(ctx context.Context, id, volumeType string) error
-	// VolumeType reads a volume type by its ID.
-	VolumeType(ctx context.Context, id string) (cinder.VolumeType, error)
-}
-
-// SnapshotsAPI is what the lifecycle uses of /snapshots.
-type SnapshotsAPI interface {
-	CreateSnapshot(ctx context.Context, request cinder.NewSnapshot) (cinder.Snapshot, error)
-	Snapshot(ctx context.Context, id string) (cinder.Snapshot, error)
-	ListSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func(page []cinder.Snapshot) bool) error
-	DeleteSnapshot(ctx context.Context, id string) error
-	// UpdateSnapshotMetadata writes metadata; other keys stay.
-	UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error
-}
-
-// ActionsAPI is the volume actions that connect a volume by the workflow
-// reserve.
-type ActionsAPI interface {
-	Reserve(ctx context.Context, id string) error
-	Unreserve(ctx context.Context, id string) error
-	InitializeConnection(ctx context.Context, id string, connector cinder.Connector) ([]byte, error)
-	TerminateConnection(ctx context.Context, id string, connector cinder.Connector) error
-	Attach(ctx context.Context, id, host string, readOnly bool) error
-	Detach(ctx context.Context, id, attachmentID string) error
-}
-
-// AttachmentsAPI is what the lifecycle uses of /attachments, which connect a
-// volume by the workflow attachment.
-type AttachmentsAPI interface {
-	// Workflow returns how to connect new volumes: reserve or attachment.
-	Workflow(ctx context.Context) (cinder.Workflow, error)
-	// OffersAttachments returns an error if the endpoint lacks what the other
-	// methods need, whatever workflow new volumes are connected by.
-	OffersAttachments(ctx context.Context) error
-	CreateAttachment(ctx context.Context, volumeID string, connector cinder.Connector, readOnly bool) (attachmentID string, document []byte, err error)
-	Attachments(ctx context.Context, volumeID string) ([]cinder.Attachment, error)
-	AttachmentDocument(ctx context.Context, attachmentID string) (document []byte, err error)
-	CompleteAttachment(ctx context.Context, attachmentID string) error
-	DeleteAttachment(ctx context.Context, attachmentID string) error
-}
+// The program's client makes all requests that owners declare.
+var _ interface {
+	volumeRequests
+	makingRequests
+	reservationRequests
+	connectionRequests
+	attachmentRequests
+	removalRequests
+	nodeRequests
+	stampRequests
+	changeRequests
+	snapshotRequests
+} = loggedIn{}
 
 // clients provides a logged-in client. forget drops one whose credentials were
 // rejected.
@@ -109,14 +60,19 @@ func (p pooledClients) client(ctx context.Context) (Cinder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client, nil
+	return loggedIn{client}, nil
 }
 
 func (p pooledClients) forget(rejected Cinder) {
-	if client, ok := rejected.(*cinder.Client); ok {
-		p.pool.Forget(client)
+	if client, ok := rejected.(loggedIn); ok {
+		p.pool.Forget(client.Client)
 	}
 }
+
+// loggedIn is a client of the pool.
+type loggedIn struct{ *cinder.Client }
+
+func (c loggedIn) With(admission turns.Admission) Cinder { return loggedIn{c.Client.With(admission)} }
 
 // session decorates a backend's clients for the term of one leader. It rejects
 // changes once the term is over, rejects everything while the backend does not
@@ -190,9 +146,9 @@ func (s *session) wait(ctx context.Context, rest time.Duration) error {
 	}
 }
 
-// read makes a call that changes nothing. The call must use the context that it
-// receives.
-func (s *session) read(ctx context.Context, call func(ctx context.Context, client Cinder) error) error {
+// read makes a call that changes nothing. C are the requests that the caller may make.
+// The call must use the context that it receives.
+func read[C any](ctx context.Context, s *session, call func(ctx context.Context, client C) error) error {
 	if err := s.settle(ctx); err != nil {
 		return err
 	}
@@ -200,15 +156,27 @@ func (s *session) read(ctx context.Context, call func(ctx context.Context, clien
 	if err != nil {
 		return err
 	}
-	admitted := turns.WithAdmission(ctx, turns.Admission{Waiter: ctx, Outage: attempt.Admit})
-	err = s.exchange(ctx, func(client Cinder) error { return call(admitted, client) })
+	err = s.exchange(ctx, turns.Admission{Outage: attempt.Admit}, func(client Cinder) error { return call(ctx, client.(C)) })
 	attempt.End(ctx, err)
 	return err
 }
 
+// listForAll reads for many callers at once, and so does not end with any of
+// their contexts; it ends with the term.
+func listForAll[C any](ctx context.Context, s *session, call func(ctx context.Context, client C) error) error {
+	if err := s.term.Err(); err != nil {
+		return cinder.NotSent(s.backend, "", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.term, cancel)()
+	// Nor does it count for the tenant that happened to come first.
+	return read(turns.WithCaller(ctx, turns.Caller{}), s, call)
+}
+
 // ask makes a read whose failures do not matter, so that they do not count
 // against the backend.
-func (s *session) ask(ctx context.Context, call func(ctx context.Context, client Cinder)) {
+func ask[C any](ctx context.Context, s *session, call func(ctx context.Context, client C)) {
 	if s.settle(ctx) != nil {
 		return
 	}
@@ -216,19 +184,18 @@ func (s *session) ask(ctx context.Context, call func(ctx context.Context, client
 	if err != nil {
 		return
 	}
-	admitted := turns.WithAdmission(ctx, turns.Admission{Waiter: ctx, Outage: attempt.Admit})
-	_ = s.exchange(ctx, func(client Cinder) error {
-		call(admitted, client)
+	_ = s.exchange(ctx, turns.Admission{Outage: attempt.Admit}, func(client Cinder) error {
+		call(ctx, client.(C))
 		return nil
 	})
 }
 
-// change makes a call that changes something at Cinder. The fence comes last,
-// when the request's turn has come: it stops a process that slept through the
+// change makes a call that changes something at Cinder, if it is permitted. The fence
+// comes last, when the request's turn has come: it stops a process that slept through the
 // end of its term. If the caller's context ends, a waiting request leaves the
 // queue, but a request under way may finish, since cutting it would only make
 // its effect unknown. The end of the term does cut it.
-func (s *session) change(ctx context.Context, call func(ctx context.Context, client Cinder) error) error {
+func change[C any](ctx context.Context, s *session, permitted permission, call func(ctx context.Context, client C) error) error {
 	if err := s.settle(ctx); err != nil {
 		return err
 	}
@@ -239,29 +206,31 @@ func (s *session) change(ctx context.Context, call func(ctx context.Context, cli
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(s.term, cancel)()
+	if permitted == nil {
+		permitted = func() error { return nil }
+	}
 	// The permit is first asked before the request enters the queue: a new permit
 	// may need requests, which must not use up a turn.
-	if err := permitted(ctx); err != nil {
+	if err := permitted(); err != nil {
 		attempt.End(lasting, err)
 		return err
 	}
 	var notPermitted error
 	fence := func() error {
-		if notPermitted = permitted(ctx); notPermitted != nil {
+		if notPermitted = permitted(); notPermitted != nil {
 			return notPermitted
 		}
 		// This comes last, since getting the permit may have taken a while.
 		return s.stillLeads()
 	}
-	admitted := turns.WithAdmission(lasting, turns.Admission{Waiter: ctx, Outage: attempt.Admit, Fence: fence})
-	err = s.exchange(ctx, func(client Cinder) error {
+	err = s.exchange(ctx, turns.Admission{Waiter: ctx, Outage: attempt.Admit, Fence: fence}, func(client Cinder) error {
 		if err := ctx.Err(); err != nil {
 			return cinder.NotSent(s.backend, "", err)
 		}
 		if err := s.stillLeads(); err != nil {
 			return err
 		}
-		return call(admitted, client)
+		return call(lasting, client.(C))
 	})
 	if notPermitted != nil {
 		// Return the original error, not that of the request that was not sent.
@@ -282,35 +251,38 @@ const maxProbe = 15 * time.Second
 // backend answers.
 func (s *session) probe(ctx context.Context) error {
 	ctx = cinder.WithRequestTimeout(ctx, maxProbe)
-	return s.exchange(ctx, func(client Cinder) error {
+	return s.exchange(ctx, turns.Admission{}, func(client Cinder) error {
 		return client.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, func([]cinder.Volume) bool { return false })
 	})
 }
 
-// exchange makes a call with a logged-in client, and once more with a new one
-// if the first client's credentials are rejected.
-func (s *session) exchange(ctx context.Context, call func(Cinder) error) error {
-	client, err := s.clients.client(ctx)
+// exchange makes a call with a logged-in client whose requests must pass the admission,
+// and once more with a new one if the first client's credentials are rejected.
+func (s *session) exchange(ctx context.Context, admission turns.Admission, call func(Cinder) error) error {
+	client, err := s.login(ctx)
 	if err != nil {
-		return cinder.WithoutEffect(err)
-	}
-	if err := s.stay(client); err != nil {
 		return err
 	}
-	err = call(client)
+	err = call(client.With(admission))
 	if !cinder.IsKind(err, cinder.KindUnauthorized) {
 		return err
 	}
 	// A request rejected for its credentials had no effect, so it may be
 	// repeated.
 	s.clients.forget(client)
-	if client, err = s.clients.client(ctx); err != nil {
-		return cinder.WithoutEffect(err)
-	}
-	if err := s.stay(client); err != nil {
+	if client, err = s.login(ctx); err != nil {
 		return err
 	}
-	return call(client)
+	return call(client.With(admission))
+}
+
+// login returns a logged-in client of the session's place.
+func (s *session) login(ctx context.Context) (Cinder, error) {
+	client, err := s.clients.client(ctx)
+	if err != nil {
+		return nil, cinder.WithoutEffect(err)
+	}
+	return client, s.stay(client)
 }
 
 // stillLeads returns an error once the term is over.

@@ -76,8 +76,8 @@ func TestFenceStopsEveryChange(t *testing.T) {
 // term.
 func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 	term, end := context.WithCancel(t.Context())
-	s := testSession(term, &memoryClients{memory: newMemoryCinder()})
-	err := s.change(t.Context(), func(ctx context.Context, _ Cinder) error {
+	s := testSession(term, &memoryClients{memory: newMemoryCinder().client()})
+	err := change(t.Context(), s, nil, func(ctx context.Context, _ Cinder) error {
 		end()
 		<-ctx.Done()
 		return cutShort("volume.create", ctx.Err())
@@ -90,13 +90,13 @@ func TestEndOfTermCutsARequestUnderWay(t *testing.T) {
 // effect unknown.
 func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	s := testSession(t.Context(), &memoryClients{memory: newMemoryCinder()})
-	err := s.change(ctx, func(inner context.Context, _ Cinder) error {
+	s := testSession(t.Context(), &memoryClients{memory: newMemoryCinder().client()})
+	err := change(ctx, s, nil, func(inner context.Context, _ Cinder) error {
 		cancel()
 		return inner.Err()
 	})
 	equal(t, authtest.ErrorText(err), "")
-	err = s.change(ctx, func(context.Context, Cinder) error {
+	err = change(ctx, s, nil, func(context.Context, Cinder) error {
 		t.Error("a change began for a caller that has left")
 		return nil
 	})
@@ -106,7 +106,7 @@ func TestCallerLeavesARequestUnderWayAlone(t *testing.T) {
 
 func TestRejectedCredentialsAreTriedAgain(t *testing.T) {
 	memory := newMemoryCinder()
-	source := &memoryClients{memory: memory}
+	source := &memoryClients{memory: memory.client()}
 	refusals := 1
 	memory.fault = func(string, string) mishap {
 		if refusals > 0 {
@@ -118,7 +118,7 @@ func TestRejectedCredentialsAreTriedAgain(t *testing.T) {
 	s := testSession(t.Context(), source)
 	id := memory.add(mine(1, cinder.StatusAvailable))
 	reserve := func() error {
-		return s.change(t.Context(), func(ctx context.Context, client Cinder) error { return client.Reserve(ctx, id) })
+		return change(t.Context(), s, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, id) })
 	}
 	equal(t, authtest.ErrorText(reserve()), "")
 	equal(t, source.forgotten, 1)

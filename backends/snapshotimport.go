@@ -31,9 +31,9 @@ type SnapshotImport struct {
 }
 
 // AllSnapshots lists the snapshots of the backend's project, of any owner.
-func (l *Lifecycle) AllSnapshots(ctx context.Context) (all []cinder.Snapshot, err error) {
-	e := l.current()
-	err = e.listForAll(ctx, func(ctx context.Context, client Cinder) error {
+func (l Snapshots) AllSnapshots(ctx context.Context) (all []cinder.Snapshot, err error) {
+	e := l.lifecycle.current()
+	err = listForAll(ctx, e.session, func(ctx context.Context, client snapshotRequests) error {
 		all = nil // a listing may begin again after a new login
 		return client.ListSnapshots(ctx, cinder.SnapshotQuery{PageSize: 1000}, func(page []cinder.Snapshot) bool {
 			all = append(all, page...)
@@ -48,11 +48,11 @@ func (l *Lifecycle) AllSnapshots(ctx context.Context) (all []cinder.Snapshot, er
 // stamp already, or its stamp is that of another VolumeSnapshot of this cluster,
 // which was ready once. Whether anything still needs the snapshot is for
 // Kubernetes to say.
-func (l *Lifecycle) ImportableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
-	return l.current().importableSnapshot(s, stamp)
+func (l Snapshots) ImportableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
+	return l.lifecycle.current().snapshots.importableSnapshot(s, stamp)
 }
 
-func (e *endpoint) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
+func (e *snapshots) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
 	other := stamps.OfSnapshot(s)
 	switch {
 	case stamp.Owns(s), other.Cluster == "":
@@ -74,18 +74,13 @@ func (e *endpoint) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) 
 // called again after any interruption. Cinder has no step that only one party can
 // take. So if two clusters import one snapshot at the same moment, the one whose
 // stamp stays may delete it, and the other finds that it is no longer its own.
-func (l *Lifecycle) ImportSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
+func (l Snapshots) ImportSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
 	// The lock is by snapshot: of two contents that name it, the second must see the
 	// stamp of the first.
-	release, err := l.lock(ctx, "import of snapshot "+spec.SnapshotID)
-	if err != nil {
-		return cinder.Snapshot{}, err
-	}
-	defer release()
-	return l.current().importSnapshot(ctx, spec)
+	return serialized(ctx, l.lifecycle, "import of snapshot "+spec.SnapshotID, func(at *owners) (cinder.Snapshot, error) { return at.snapshots.importSnapshot(ctx, spec) })
 }
 
-func (e *endpoint) importSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
+func (e *snapshots) importSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
 	s, err := e.getSnapshot(ctx, spec.SnapshotID)
 	// By now the endpoint knows its place, which does not change.
 	if here := e.place(); err == nil && here != spec.Place {
@@ -115,7 +110,7 @@ func (e *endpoint) importSnapshot(ctx context.Context, spec SnapshotImport) (cin
 }
 
 // writeSnapshotStamp writes the stamp on a snapshot that may be imported.
-func (e *endpoint) writeSnapshotStamp(ctx context.Context, s cinder.Snapshot, spec SnapshotImport) error {
+func (e *snapshots) writeSnapshotStamp(ctx context.Context, s cinder.Snapshot, spec SnapshotImport) error {
 	// This check comes first, since all other errors reveal something about the
 	// snapshot.
 	if err := spec.Granted(s); err != nil {
@@ -137,10 +132,7 @@ func (e *endpoint) writeSnapshotStamp(ctx context.Context, s cinder.Snapshot, sp
 	case stamps.IsCSISnapshot(s):
 		metadata[stamps.KeyMode] = ""
 	}
-	if spec.Permit != nil {
-		ctx = context.WithValue(ctx, permitKey{}, func() error { return spec.Permit(ctx) })
-	}
-	err := e.session.change(ctx, func(ctx context.Context, client Cinder) error {
+	err := change(ctx, e.session, permissionOf(ctx, spec.Permit), func(ctx context.Context, client snapshotRequests) error {
 		return client.UpdateSnapshotMetadata(ctx, s.ID, metadata)
 	})
 	if err != nil {

@@ -65,7 +65,7 @@ func TestImportSnapshotFromEveryState(t *testing.T) {
 			memory.snapshots[made.ID].Status = test.status
 			memory.mu.Unlock()
 			l := memory.term(t)
-			s, err := l.ImportSnapshot(t.Context(), snapshotImport(1, made.ID))
+			s, err := l.Snapshots().ImportSnapshot(t.Context(), snapshotImport(1, made.ID))
 			equal(t, cinder.KindOf(err), test.want)
 			if test.want != "" {
 				if test.wantErr != "" {
@@ -84,11 +84,11 @@ func TestImportSnapshotFromEveryState(t *testing.T) {
 			}
 			// Repeating the import changes nothing.
 			changes := len(memory.changes())
-			_, err = memory.term(t).ImportSnapshot(t.Context(), snapshotImport(1, made.ID))
+			_, err = memory.term(t).Snapshots().ImportSnapshot(t.Context(), snapshotImport(1, made.ID))
 			success(t, err)
 			equal(t, len(memory.changes()), changes)
 			// The stamp allows its removal.
-			success(t, l.RemoveSnapshot(t.Context(), SnapshotTarget{SnapshotID: made.ID, Stamp: importedSnapshotStamp(1), Place: memoryPlace}))
+			success(t, l.Snapshots().RemoveSnapshot(t.Context(), SnapshotTarget{SnapshotID: made.ID, Stamp: importedSnapshotStamp(1), Place: memoryPlace}))
 			equal(t, len(memory.snapshots), 0)
 		})
 	}
@@ -110,7 +110,7 @@ func TestImportSnapshotIsRefused(t *testing.T) {
 			memory.snapshots[id].Metadata[stamps.KeyClusterUID] = "cluster-1"
 			spec := snapshotImport(1, id)
 			change(&spec)
-			_, err := memory.term(t).ImportSnapshot(t.Context(), spec)
+			_, err := memory.term(t).Snapshots().ImportSnapshot(t.Context(), spec)
 			equal(t, errors.Is(err, refusal), true)
 			equal(t, len(memory.changes()), 0)
 		})
@@ -132,7 +132,7 @@ func TestImportedSnapshotOfAnother(t *testing.T) {
 		}
 		return nil
 	}
-	_, err := memory.term(t).ImportSnapshot(t.Context(), spec)
+	_, err := memory.term(t).Snapshots().ImportSnapshot(t.Context(), spec)
 	equal(t, errors.Is(err, refusal), true)
 
 	memory.snapshots[id].Metadata = nil
@@ -146,7 +146,7 @@ func TestImportedSnapshotOfAnother(t *testing.T) {
 			}
 		}
 	})
-	_, err = memory.term(t).ImportSnapshot(t.Context(), snapshotImport(1, id))
+	_, err = memory.term(t).Snapshots().ImportSnapshot(t.Context(), snapshotImport(1, id))
 	equal(t, cinder.KindOf(err), KindNotOurs)
 	equal(t, err.Error(), `backend gold: snapshot snapshot-1 was stamped for somebody else at the same time: cluster "other", VolumeSnapshotContent "chosen-by-somebody", VolumeSnapshot UID "snapshot-uid-2"; it is not imported`)
 }
@@ -155,7 +155,7 @@ func TestAllSnapshotsHaveAllTheirMetadata(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.addSnapshot(2, "volume-9", cinder.StatusAvailable)
 	memory.snapshots[id].Metadata = map[string]string{"owner": "a"}
-	all, err := memory.term(t).AllSnapshots(t.Context())
+	all, err := memory.term(t).Snapshots().AllSnapshots(t.Context())
 	success(t, err)
 	equal(t, len(all), 1)
 	equal(t, all[0].Metadata["owner"], "a")
@@ -168,7 +168,7 @@ func TestSnapshotIsImportedOnlyAtItsPlace(t *testing.T) {
 	id := memory.addSnapshot(1, memory.add(mine(1, cinder.StatusInUse)), cinder.StatusAvailable)
 	spec := snapshotImport(1, id)
 	spec.Place.Project = "p2"
-	_, err := memory.term(t).ImportSnapshot(t.Context(), spec)
+	_, err := memory.term(t).Snapshots().ImportSnapshot(t.Context(), spec)
 	equal(t, cinder.KindOf(err), KindElsewhere)
 	equal(t, err.Error(), "backend gold: snapshot "+id+" was to be imported at "+spec.Place.String()+", but the backend points to "+memoryPlace.String())
 	equal(t, len(memory.changes()), 0)
@@ -184,7 +184,7 @@ func TestImportedSnapshotHasTheModeOfItsContent(t *testing.T) {
 	for _, csi := range []bool{true, true, false, false, true} {
 		spec := snapshotImport(1, id)
 		spec.CSI = csi
-		s, err := l.ImportSnapshot(t.Context(), spec)
+		s, err := l.Snapshots().ImportSnapshot(t.Context(), spec)
 		success(t, err)
 		equal(t, stamps.IsCSISnapshot(s), csi)
 	}

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/knowledge"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/backends/watch"
 )
 
 // SnapshotSpec is the snapshot that a VolumeSnapshot wants.
@@ -48,19 +50,78 @@ type SnapshotTarget struct {
 	Unrecorded bool
 }
 
+// Snapshots manages the snapshots of one backend, as Lifecycle does its volumes.
+type Snapshots struct{ lifecycle *Lifecycle }
+
+// Snapshots returns what manages the backend's snapshots.
+func (l *Lifecycle) Snapshots() Snapshots { return Snapshots{l} }
+
+// Health is the backend's.
+func (l Snapshots) Health() error { return l.lifecycle.Health() }
+
+// Place is the backend's.
+func (l Snapshots) Place() cinder.Place { return l.lifecycle.Place() }
+
+// Look reads a volume, as the Lifecycle does.
+func (l Snapshots) Look(ctx context.Context, target Target) (cinder.Volume, cinder.Place, error) {
+	return l.lifecycle.Look(ctx, target)
+}
+
+// snapshots owns the snapshots at an endpoint, and what the term knows about them.
+type snapshots struct {
+	*endpoint
+	snapshotInventory *knowledge.Inventory[cinder.Snapshot]
+	// snapshotsKnown is keyed by the UIDs of VolumeSnapshots.
+	snapshotsKnown  *knowledge.Notes
+	snapshotWatcher *watch.Watcher[cinder.Snapshot]
+}
+
+type snapshotRequests interface {
+	CreateSnapshot(ctx context.Context, request cinder.NewSnapshot) (cinder.Snapshot, error)
+	Snapshot(ctx context.Context, id string) (cinder.Snapshot, error)
+	ListSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func(page []cinder.Snapshot) bool) error
+	DeleteSnapshot(ctx context.Context, id string) error
+	// UpdateSnapshotMetadata writes metadata; other keys stay.
+	UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error
+}
+
+func newSnapshots(l *Lifecycle, at *endpoint) *snapshots {
+	e := &snapshots{endpoint: at, snapshotsKnown: knowledge.NewNotes(&l.mu)}
+	e.snapshotWatcher = newWatcher(l, at.backend, watch.Options[cinder.Snapshot]{
+		Noun: "snapshot",
+		List: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Snapshot) bool) error {
+			return e.listSnapshots(ctx, cinder.SnapshotQuery{Status: status, PageSize: pageSize}, yield)
+		},
+		Get:   e.getSnapshot,
+		State: func(s cinder.Snapshot) (string, cinder.Status) { return s.ID, s.Status },
+	})
+	e.snapshotInventory = newSnapshotInventory(at.cluster, e.snapshotWatcher.ListAll)
+	return e
+}
+
+// newSnapshotInventory returns the inventory of a cluster's snapshots.
+func newSnapshotInventory(cluster string, list func(context.Context, func([]cinder.Snapshot) bool) error) *knowledge.Inventory[cinder.Snapshot] {
+	return knowledge.NewInventory(knowledge.Entries[cinder.Snapshot]{
+		List: list,
+		Owner: func(s cinder.Snapshot) string {
+			if s.Metadata[stamps.KeyCluster] != cluster {
+				return ""
+			}
+			return s.Metadata[stamps.KeySnapshotUID]
+		},
+		Born:  func(s cinder.Snapshot) (string, time.Time) { return s.ID, s.CreatedAt },
+		Share: stamps.ShareSnapshot,
+	})
+}
+
 // TakeSnapshot makes the snapshot that a VolumeSnapshot wants, or adopts what an
 // earlier attempt left, and waits until it is available. The error is KindElsewhere
 // if the backend leads to another place.
-func (l *Lifecycle) TakeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
-	release, err := l.lock(ctx, spec.Stamp.Key())
-	if err != nil {
-		return cinder.Snapshot{}, err
-	}
-	defer release()
-	return l.current().takeSnapshot(ctx, spec)
+func (l Snapshots) TakeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
+	return serialized(ctx, l.lifecycle, spec.Stamp.Key(), func(at *owners) (cinder.Snapshot, error) { return at.snapshots.takeSnapshot(ctx, spec) })
 }
 
-func (e *endpoint) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
+func (e *snapshots) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
 	if e.place().IsKnown() {
 		if err := e.mustTakeAt(spec.Place); err != nil {
 			return cinder.Snapshot{}, err
@@ -108,7 +169,7 @@ func (e *endpoint) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.
 	return cinder.Snapshot{}, e.failure(cinder.KindConflict, "snapshot %s keeps changing state; something else is modifying it", s.ID)
 }
 
-func (e *endpoint) mustTakeAt(wanted cinder.Place) error {
+func (e *snapshots) mustTakeAt(wanted cinder.Place) error {
 	if here := e.place(); here != wanted {
 		return e.elsewhere("the snapshot was to be taken at %s, but the backend points to %s", wanted, here)
 	}
@@ -117,7 +178,7 @@ func (e *endpoint) mustTakeAt(wanted cinder.Place) error {
 
 // lookForSnapshot finds the snapshot of a VolumeSnapshot. The zero Snapshot means
 // that there is provably none.
-func (e *endpoint) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
+func (e *snapshots) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
 	uid := spec.Stamp.SnapshotUID
 	for range maxMoves {
 		id, since := e.snapshotsKnown.Of(uid)
@@ -165,7 +226,7 @@ func (e *endpoint) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cind
 // the recorded one or, before that, the oldest, which every leader picks. It
 // removes the others, which nothing names. Of several that were recorded it
 // removes none, since a VolumeSnapshotContent may name any of them.
-func (e *endpoint) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot, spec SnapshotSpec) (id string, err error) {
+func (e *snapshots) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot, spec SnapshotSpec) (id string, err error) {
 	if len(found) == 0 {
 		return "", nil
 	}
@@ -202,14 +263,14 @@ func (e *endpoint) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot,
 
 // createSnapshot creates the snapshot. If the answer is lost, the next attempt
 // looks for the snapshot; the request is never repeated.
-func (e *endpoint) createSnapshot(ctx context.Context, spec SnapshotSpec) (s cinder.Snapshot, err error) {
+func (e *snapshots) createSnapshot(ctx context.Context, spec SnapshotSpec) (s cinder.Snapshot, err error) {
 	source, err := e.existing(ctx, spec.Source)
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
 	uid := spec.Stamp.SnapshotUID
 	e.snapshotsKnown.Doubt(uid)
-	err = e.session.change(withPermit(ctx, spec.Source.Permit, source), func(ctx context.Context, client Cinder) (err error) {
+	err = change(ctx, e.session, spec.Source.Permit.on(ctx, source), func(ctx context.Context, client snapshotRequests) (err error) {
 		s, err = client.CreateSnapshot(ctx, cinder.NewSnapshot{Name: spec.Name, VolumeID: source.ID, Metadata: spec.metadata()})
 		return err
 	})
@@ -232,7 +293,7 @@ func (e *endpoint) createSnapshot(ctx context.Context, spec SnapshotSpec) (s cin
 // discardSnapshot deletes a snapshot that Cinder failed to make, and reports it.
 // The next attempt makes a new one. A snapshot that was recorded was ready once,
 // so its content is worth a repair.
-func (e *endpoint) discardSnapshot(ctx context.Context, s cinder.Snapshot, spec SnapshotSpec) error {
+func (e *snapshots) discardSnapshot(ctx context.Context, s cinder.Snapshot, spec SnapshotSpec) error {
 	if stamps.WasRecorded(s) {
 		return e.failure(KindVolumeFailed, "snapshot %s went to error after it was recorded, so it is kept; an OpenStack administrator must repair it, or delete the VolumeSnapshot", s.ID)
 	}
@@ -244,11 +305,11 @@ func (e *endpoint) discardSnapshot(ctx context.Context, s cinder.Snapshot, spec 
 
 // MarkSnapshot marks a snapshot as recorded, before a VolumeSnapshotContent names
 // it. After that, no check takes it for one that was never handed out.
-func (l *Lifecycle) MarkSnapshot(ctx context.Context, s cinder.Snapshot) error {
+func (l Snapshots) MarkSnapshot(ctx context.Context, s cinder.Snapshot) error {
 	if stamps.WasRecorded(s) {
 		return nil
 	}
-	return l.current().session.change(ctx, func(ctx context.Context, client Cinder) error {
+	return change(ctx, l.lifecycle.current().session, nil, func(ctx context.Context, client snapshotRequests) error {
 		return client.UpdateSnapshotMetadata(ctx, s.ID, map[string]string{stamps.KeyRecorded: "true"})
 	})
 }
@@ -256,13 +317,11 @@ func (l *Lifecycle) MarkSnapshot(ctx context.Context, s cinder.Snapshot) error {
 // AbandonSnapshots deletes all snapshots of a VolumeSnapshot whose content names
 // none; the target has no ID. It returns the IDs of those that it kept, because
 // they were recorded and the target is Unrecorded.
-func (l *Lifecycle) AbandonSnapshots(ctx context.Context, target SnapshotTarget) (kept []string, err error) {
-	release, err := l.lock(ctx, target.Stamp.Key())
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	e := l.current()
+func (l Snapshots) AbandonSnapshots(ctx context.Context, target SnapshotTarget) (kept []string, err error) {
+	return serialized(ctx, l.lifecycle, target.Stamp.Key(), func(at *owners) ([]string, error) { return at.snapshots.abandon(ctx, target) })
+}
+
+func (e *snapshots) abandon(ctx context.Context, target SnapshotTarget) (kept []string, err error) {
 	_, since := e.snapshotsKnown.Of(target.Stamp.SnapshotUID)
 	found, err := e.snapshotInventory.Find(ctx, target.Stamp.SnapshotUID, target.Stamp.Owns, since)
 	if err != nil {
@@ -288,16 +347,11 @@ func (l *Lifecycle) AbandonSnapshots(ctx context.Context, target SnapshotTarget)
 
 // RemoveSnapshot deletes a snapshot, in any state, and waits until it is gone. It
 // does nothing to a snapshot whose stamp does not match (KindNotOurs).
-func (l *Lifecycle) RemoveSnapshot(ctx context.Context, target SnapshotTarget) error {
-	release, err := l.lock(ctx, target.Stamp.Key())
-	if err != nil {
-		return err
-	}
-	defer release()
-	return l.current().removeSnapshot(ctx, target)
+func (l Snapshots) RemoveSnapshot(ctx context.Context, target SnapshotTarget) error {
+	return l.lifecycle.serialized(ctx, target.Stamp.Key(), func(at *owners) error { return at.snapshots.removeSnapshot(ctx, target) })
 }
 
-func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) error {
+func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) error {
 	for range maxMoves {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -347,20 +401,17 @@ func (e *endpoint) removeSnapshot(ctx context.Context, target SnapshotTarget) er
 	return e.failure(cinder.KindConflict, "snapshot %s keeps changing state; something else is modifying it", target.SnapshotID)
 }
 
-func (e *endpoint) snapshotNotOurs(s cinder.Snapshot, expected stamps.Snapshot) *cinder.Error {
+func (e *snapshots) snapshotNotOurs(s cinder.Snapshot, expected stamps.Snapshot) *cinder.Error {
 	return e.failure(KindNotOurs, "snapshot %s is stamped %s, expected %s; it is not touched", s.ID, stamps.OfSnapshot(s).Describe(), expected.Describe())
 }
 
-func (e *endpoint) deleteSnapshot(ctx context.Context, s cinder.Snapshot, target SnapshotTarget) error {
-	if target.Permit != nil {
-		ctx = context.WithValue(ctx, permitKey{}, func() error { return target.Permit(ctx) })
-	}
-	return e.session.change(ctx, func(ctx context.Context, client Cinder) error { return client.DeleteSnapshot(ctx, s.ID) })
+func (e *snapshots) deleteSnapshot(ctx context.Context, s cinder.Snapshot, target SnapshotTarget) error {
+	return change(ctx, e.session, permissionOf(ctx, target.Permit), func(ctx context.Context, client snapshotRequests) error { return client.DeleteSnapshot(ctx, s.ID) })
 }
 
 // awaitSnapshotGone waits for the end of a deletion that Cinder has accepted, just now or
 // earlier.
-func (e *endpoint) awaitSnapshotGone(ctx context.Context, id string, now bool) error {
+func (e *snapshots) awaitSnapshotGone(ctx context.Context, id string, now bool) error {
 	s, gone, err := awaitEnd(e.session.readLag, func() (cinder.Snapshot, bool, error) {
 		return e.snapshotWatcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
 	}, func(cinder.Snapshot) bool { return now })
@@ -374,18 +425,18 @@ func (e *endpoint) awaitSnapshotGone(ctx context.Context, id string, now bool) e
 
 // Snapshots lists the cluster's snapshots as of the last complete listing of this
 // term. It costs requests only the first time.
-func (l *Lifecycle) Snapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.current().snapshotInventory.All(ctx)
+func (l Snapshots) Snapshots(ctx context.Context) ([]cinder.Snapshot, error) {
+	return l.lifecycle.current().snapshots.snapshotInventory.All(ctx)
 }
 
 // RelistSnapshots lists the cluster's snapshots again.
-func (l *Lifecycle) RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.current().snapshotInventory.AllAfter(ctx, time.Now())
+func (l Snapshots) RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error) {
+	return l.lifecycle.current().snapshots.snapshotInventory.AllAfter(ctx, time.Now())
 }
 
 // FindSnapshot reads a snapshot by its ID, whoever owns it.
-func (l *Lifecycle) FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error) {
-	s, err = l.current().getSnapshot(ctx, id)
+func (l Snapshots) FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error) {
+	s, err = l.lifecycle.current().snapshots.getSnapshot(ctx, id)
 	if cinder.IsKind(err, cinder.KindNotFound) {
 		return cinder.Snapshot{}, false, nil
 	}
@@ -394,7 +445,7 @@ func (l *Lifecycle) FindSnapshot(ctx context.Context, id string) (s cinder.Snaps
 
 // snapshotsOf lists a volume's snapshots, of any owner. It trusts the server's
 // filter even for absence, so its result is fit only for messages to people.
-func (e *endpoint) snapshotsOf(ctx context.Context, volumeID string) (found []cinder.Snapshot, err error) {
+func (e *snapshots) snapshotsOf(ctx context.Context, volumeID string) (found []cinder.Snapshot, err error) {
 	err = e.listSnapshots(ctx, cinder.SnapshotQuery{VolumeID: volumeID, PageSize: 100}, func(page []cinder.Snapshot) bool {
 		for _, s := range page {
 			if s.VolumeID == volumeID {
@@ -406,8 +457,8 @@ func (e *endpoint) snapshotsOf(ctx context.Context, volumeID string) (found []ci
 	return found, err
 }
 
-func (e *endpoint) getSnapshot(ctx context.Context, id string) (s cinder.Snapshot, err error) {
-	err = e.session.read(ctx, func(ctx context.Context, client Cinder) (err error) {
+func (e *snapshots) getSnapshot(ctx context.Context, id string) (s cinder.Snapshot, err error) {
+	err = read(ctx, e.session, func(ctx context.Context, client snapshotRequests) (err error) {
 		s, err = client.Snapshot(ctx, id)
 		return err
 	})
@@ -417,8 +468,8 @@ func (e *endpoint) getSnapshot(ctx context.Context, id string) (s cinder.Snapsho
 	return s, e.unlessExpected("snapshot", id, err)
 }
 
-func (e *endpoint) listSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func([]cinder.Snapshot) bool) error {
-	return e.listForAll(ctx, func(ctx context.Context, client Cinder) error {
+func (e *snapshots) listSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func([]cinder.Snapshot) bool) error {
+	return listForAll(ctx, e.session, func(ctx context.Context, client snapshotRequests) error {
 		query.Keep = stamps.IsOurKey
 		return client.ListSnapshots(ctx, query, func(page []cinder.Snapshot) bool {
 			for _, s := range page {
@@ -429,7 +480,7 @@ func (e *endpoint) listSnapshots(ctx context.Context, query cinder.SnapshotQuery
 	})
 }
 
-func (e *endpoint) forgetSnapshot(stamp stamps.Snapshot, id string) {
+func (e *snapshots) forgetSnapshot(stamp stamps.Snapshot, id string) {
 	e.snapshotsKnown.ForgetVolume(stamp.SnapshotUID, id)
 	e.snapshotInventory.Forget(id)
 }

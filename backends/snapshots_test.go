@@ -98,7 +98,7 @@ func TestTakeSnapshotFromWhatWasLeft(t *testing.T) {
 			if test.ends != "" {
 				memory.created = func(string) cinder.Status { return test.ends }
 			}
-			s, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+			s, err := memory.term(t).Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 			equal(t, authtest.ErrorText(err), test.wantErr)
 			equal(t, cinder.KindOf(err), test.kind)
 			if err == nil {
@@ -120,7 +120,7 @@ func TestTakeSnapshotFromWhatWasLeft(t *testing.T) {
 func TestSnapshotOfAForeignVolumeIsNotTaken(t *testing.T) {
 	memory := newMemoryCinder()
 	volume := memory.add(mine(2, cinder.StatusInUse))
-	_, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	_, err := memory.term(t).Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	equal(t, cinder.KindOf(err), KindNotOurs)
 	if changes := memory.changes(); len(changes) > 0 {
 		t.Errorf("changes %q", changes)
@@ -135,7 +135,7 @@ func TestRecordedSnapshotIsKept(t *testing.T) {
 	memory.addSnapshot(1, volume, cinder.StatusAvailable)
 	recorded := memory.addSnapshot(1, volume, cinder.StatusError)
 	memory.mark(recorded)
-	_, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	_, err := memory.term(t).Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	equal(t, authtest.ErrorText(err), "backend gold: snapshot snapshot-3 went to error after it was recorded, so it is kept; an OpenStack administrator must repair it, or delete the VolumeSnapshot")
 	if left := memory.stampedSnapshots(1); !slices.Equal(left, []string{recorded}) {
 		t.Errorf("left %q", left)
@@ -149,7 +149,7 @@ func TestRecordedDuplicateIsTheOneToKeep(t *testing.T) {
 	memory.addSnapshot(1, volume, cinder.StatusAvailable)
 	recorded := memory.addSnapshot(1, volume, cinder.StatusAvailable)
 	memory.mark(recorded)
-	s, err := memory.term(t).TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	s, err := memory.term(t).Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	success(t, err)
 	equal(t, s.ID, recorded)
 	equal(t, fmt.Sprint(memory.stampedSnapshots(1)), fmt.Sprint([]string{recorded}))
@@ -165,14 +165,14 @@ func TestOfSeveralRecordedSnapshotsNoneIsRemoved(t *testing.T) {
 	memory.mark(first)
 	memory.mark(second)
 	l := memory.term(t)
-	_, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	_, err := l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	equal(t, cinder.KindOf(err), KindRecorded)
 	equal(t, authtest.ErrorText(err), "backend gold: snapshots snapshot-3, snapshot-4 of one VolumeSnapshot were all recorded; keep one and delete the others by hand")
 	equal(t, len(memory.changes()), 0)
 	memory.mu.Lock()
 	delete(memory.snapshots, first)
 	memory.mu.Unlock()
-	s, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	s, err := l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	success(t, err)
 	equal(t, s.ID, second)
 	equal(t, fmt.Sprint(memory.stampedSnapshots(1)), fmt.Sprint([]string{second}))
@@ -186,13 +186,13 @@ func TestDuplicateMarkedAfterTheListingIsKept(t *testing.T) {
 	memory.addSnapshot(1, volume, cinder.StatusAvailable)
 	marked := memory.addSnapshot(1, volume, cinder.StatusAvailable)
 	l := memory.term(t)
-	_, err := l.Snapshots(t.Context())
+	_, err := l.Snapshots().Snapshots(t.Context())
 	success(t, err)
 	memory.mark(marked)
-	_, err = l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	_, err = l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	equal(t, cinder.KindOf(err), KindRecorded)
 	equal(t, len(memory.changes()), 0)
-	s, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	s, err := l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	success(t, err)
 	equal(t, s.ID, marked)
 }
@@ -228,7 +228,7 @@ func TestRemoveSnapshotFromEveryState(t *testing.T) {
 			volume := memory.add(mine(1, cinder.StatusAvailable))
 			memory.addSnapshot(max(test.number, 1), volume, test.status)
 			memory.snapshotDeleted = test.ends
-			err := memory.term(t).RemoveSnapshot(t.Context(), snapshotTarget(1, "snapshot-2"))
+			err := memory.term(t).Snapshots().RemoveSnapshot(t.Context(), snapshotTarget(1, "snapshot-2"))
 			equal(t, authtest.ErrorText(err), test.wantErr)
 			equal(t, cinder.KindOf(err), test.kind)
 			if changes := memory.changes(); !slices.Equal(changes, test.want) {
@@ -246,13 +246,13 @@ func TestAbsentSnapshotElsewhere(t *testing.T) {
 	memory := newMemoryCinder()
 	memory.add(mine(1, cinder.StatusAvailable))
 	l := memory.term(t)
-	if _, err := l.Snapshots(t.Context()); err != nil {
+	if _, err := l.Snapshots().Snapshots(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, authtest.ErrorText(l.RemoveSnapshot(t.Context(), snapshotTarget(1, "snapshot-9"))), "")
+	equal(t, authtest.ErrorText(l.Snapshots().RemoveSnapshot(t.Context(), snapshotTarget(1, "snapshot-9"))), "")
 	target := snapshotTarget(1, "snapshot-9")
 	target.Place.Project = "p2"
-	equal(t, cinder.KindOf(l.RemoveSnapshot(t.Context(), target)), KindElsewhere)
+	equal(t, cinder.KindOf(l.Snapshots().RemoveSnapshot(t.Context(), target)), KindElsewhere)
 }
 
 // TestSnapshotIsTakenOnlyAtItsPlace: the content of a snapshot that was taken elsewhere
@@ -261,7 +261,7 @@ func TestSnapshotIsTakenOnlyAtItsPlace(t *testing.T) {
 	for name, begin := range map[string]func(*Lifecycle) error{
 		"a term that has begun": func(*Lifecycle) error { return nil },
 		"later in a term": func(l *Lifecycle) error {
-			_, err := l.Snapshots(t.Context())
+			_, err := l.Snapshots().Snapshots(t.Context())
 			return err
 		},
 	} {
@@ -271,7 +271,7 @@ func TestSnapshotIsTakenOnlyAtItsPlace(t *testing.T) {
 			spec.Place.Project = "p2"
 			l := memory.term(t)
 			success(t, begin(l))
-			_, err := l.TakeSnapshot(t.Context(), spec)
+			_, err := l.Snapshots().TakeSnapshot(t.Context(), spec)
 			equal(t, cinder.KindOf(err), KindElsewhere)
 			equal(t, err.Error(), "backend gold: the snapshot was to be taken at "+spec.Place.String()+", but the backend points to "+memoryPlace.String())
 			equal(t, len(memory.changes()), 0)
@@ -286,7 +286,7 @@ func TestSnapshotIsRemovedOnlyWithPermission(t *testing.T) {
 	target := snapshotTarget(1, memory.addSnapshot(1, volume, cinder.StatusAvailable))
 	refusal := errors.New("the content is retained")
 	target.Permit = func(context.Context) error { return refusal }
-	if err := memory.term(t).RemoveSnapshot(t.Context(), target); !errors.Is(err, refusal) {
+	if err := memory.term(t).Snapshots().RemoveSnapshot(t.Context(), target); !errors.Is(err, refusal) {
 		t.Errorf("the error is %v", err)
 	}
 	if changes := memory.changes(); len(changes) > 0 {
@@ -300,8 +300,8 @@ func TestSnapshotThatSomebodyElseDeletesIsWaitedFor(t *testing.T) {
 	memory := newMemoryCinder()
 	volume := memory.add(mine(1, cinder.StatusAvailable))
 	target := snapshotTarget(1, memory.addSnapshot(1, volume, cinder.StatusAvailable))
-	target.Permit = func(ctx context.Context) error { return memory.DeleteSnapshot(ctx, target.SnapshotID) }
-	success(t, memory.term(t).RemoveSnapshot(t.Context(), target))
+	target.Permit = func(ctx context.Context) error { return memory.client().DeleteSnapshot(ctx, target.SnapshotID) }
+	success(t, memory.term(t).Snapshots().RemoveSnapshot(t.Context(), target))
 	if left := len(memory.snapshots); left > 0 {
 		t.Errorf("%d snapshots are left", left)
 	}
@@ -339,7 +339,7 @@ func TestOneVolumeSnapshotOneSnapshot(t *testing.T) {
 		before := w.present()[volume]
 		var s cinder.Snapshot
 		if err := w.until(rt, t, "take", func(l *Lifecycle) (err error) {
-			s, err = l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+			s, err = l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 			return err
 		}); err != nil {
 			rt.Fatalf("no snapshot in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
@@ -348,7 +348,7 @@ func TestOneVolumeSnapshotOneSnapshot(t *testing.T) {
 		if found := w.stampedSnapshots(1); !slices.Equal(found, []string{s.ID}) || s.Status != cinder.StatusAvailable {
 			rt.Fatalf("left %q, want %s, which is %s\nlog: %s", found, s.ID, s.Status, strings.Join(w.log, "\n     "))
 		}
-		if err := w.until(rt, t, "remove", func(l *Lifecycle) error { return l.RemoveSnapshot(t.Context(), snapshotTarget(1, s.ID)) }); err != nil {
+		if err := w.until(rt, t, "remove", func(l *Lifecycle) error { return l.Snapshots().RemoveSnapshot(t.Context(), snapshotTarget(1, s.ID)) }); err != nil {
 			rt.Fatalf("not removed in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
 		}
 		w.check(rt)
@@ -384,26 +384,26 @@ func TestMarkedSnapshotIsNeverTakenForALeftover(t *testing.T) {
 	memory := newMemoryCinder()
 	volume := memory.add(mine(1, cinder.StatusInUse))
 	l := memory.term(t)
-	s, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	s, err := l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	success(t, err)
 	target := snapshotTarget(1, s.ID)
 	target.Unrecorded = true
-	success(t, l.MarkSnapshot(t.Context(), s))
-	equal(t, cinder.KindOf(l.RemoveSnapshot(t.Context(), target)), KindRecorded)
-	kept, err := l.AbandonSnapshots(t.Context(), target)
+	success(t, l.Snapshots().MarkSnapshot(t.Context(), s))
+	equal(t, cinder.KindOf(l.Snapshots().RemoveSnapshot(t.Context(), target)), KindRecorded)
+	kept, err := l.Snapshots().AbandonSnapshots(t.Context(), target)
 	success(t, err)
 	equal(t, fmt.Sprint(kept), fmt.Sprint([]string{s.ID}))
 	equal(t, fmt.Sprint(memory.stampedSnapshots(1)), fmt.Sprint([]string{s.ID}))
 	// The next leader reads the mark, and does not write it again.
 	next := memory.term(t)
-	s, found, err := next.FindSnapshot(t.Context(), s.ID)
+	s, found, err := next.Snapshots().FindSnapshot(t.Context(), s.ID)
 	success(t, err)
 	equal(t, found && stamps.WasRecorded(s), true)
 	changes := len(memory.changes())
-	success(t, next.MarkSnapshot(t.Context(), s))
+	success(t, next.Snapshots().MarkSnapshot(t.Context(), s))
 	equal(t, len(memory.changes()), changes)
 	target.Unrecorded = false
-	success(t, next.RemoveSnapshot(t.Context(), target))
+	success(t, next.Snapshots().RemoveSnapshot(t.Context(), target))
 	equal(t, len(memory.stampedSnapshots(1)), 0)
 }
 
@@ -432,14 +432,14 @@ func TestAbandonSnapshotsRemovesAllOfAVolumeSnapshot(t *testing.T) {
 			}
 			l := memory.term(t)
 			if test.inTerm {
-				_, err := l.TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+				_, err := l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 				success(t, err)
 			}
 			target := snapshotTarget(1, "")
 			if test.place.IsKnown() {
 				target.Place = test.place
 			}
-			kept, err := l.AbandonSnapshots(t.Context(), target)
+			kept, err := l.Snapshots().AbandonSnapshots(t.Context(), target)
 			equal(t, cinder.KindOf(err), test.wantErr)
 			equal(t, len(kept), 0)
 			equal(t, len(memory.stampedSnapshots(1)), test.want)

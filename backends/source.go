@@ -43,7 +43,7 @@ func (s Source) snapshotID() string {
 // checkSource returns an error unless the source carries the stamp that it must
 // have: a project may have volumes of other clusters and of people. Cinder copies a
 // volume within its zone, which the new volume must be able to use.
-func (e *endpoint) checkSource(ctx context.Context, spec Spec) error {
+func (e maker) checkSource(ctx context.Context, spec Spec) error {
 	switch source := spec.Source; {
 	case source.Volume != nil:
 		v, err := e.existing(ctx, *source.Volume)
@@ -52,12 +52,12 @@ func (e *endpoint) checkSource(ctx context.Context, spec Spec) error {
 		}
 		return e.checkSourceZone(v, spec)
 	case source.Snapshot != nil:
-		s, err := e.getSnapshot(ctx, source.Snapshot.SnapshotID)
+		s, err := e.snapshots.getSnapshot(ctx, source.Snapshot.SnapshotID)
 		switch {
 		case err != nil:
 			return err
 		case !source.Snapshot.Stamp.Owns(s):
-			return e.snapshotNotOurs(s, source.Snapshot.Stamp)
+			return e.snapshots.snapshotNotOurs(s, source.Snapshot.Stamp)
 		case s.Status != cinder.StatusAvailable:
 			return e.failure(cinder.KindConflict, "snapshot %s is %s; waiting until it is available", s.ID, s.Status)
 		}
@@ -73,7 +73,7 @@ func (e *endpoint) checkSource(ctx context.Context, spec Spec) error {
 	return nil
 }
 
-func (e *endpoint) checkSourceZone(v cinder.Volume, spec Spec) error {
+func (e maker) checkSourceZone(v cinder.Volume, spec Spec) error {
 	if len(spec.Zones) == 0 || slices.Contains(spec.Zones, v.Zone) {
 		return nil
 	}

@@ -5,37 +5,44 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // liar changes some of a memoryCinder's answers.
 type liar struct {
-	*memoryCinder
+	memoryClient
+	*lies
+}
+
+type lies struct {
 	// created replaces the ID in the next answer to a create.
 	created string
 	// complete replaces the result of the next completion.
 	complete error
 }
 
-func (l *liar) client(context.Context) (Cinder, error) { return l, nil }
-func (l *liar) forget(Cinder)                          {}
+func (l liar) client(context.Context) (Cinder, error) { return l, nil }
+func (l liar) forget(Cinder)                          {}
 
-func (l *liar) CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error) {
-	v, err := l.memoryCinder.CreateVolume(ctx, request)
+func (l liar) With(admission turns.Admission) Cinder { return liar{l.with(admission), l.lies} }
+
+func (l liar) CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error) {
+	v, err := l.memoryClient.CreateVolume(ctx, request)
 	if l.created != "" {
 		v.ID, l.created = l.created, ""
 	}
 	return v, err
 }
 
-func (l *liar) CompleteAttachment(ctx context.Context, id string) error {
+func (l liar) CompleteAttachment(ctx context.Context, id string) error {
 	if err := l.complete; err != nil {
 		l.complete = nil
 		return err
 	}
-	return l.memoryCinder.CompleteAttachment(ctx, id)
+	return l.memoryClient.CompleteAttachment(ctx, id)
 }
 
-func (l *liar) term(t *testing.T) *Lifecycle {
+func (l liar) term(t *testing.T) *Lifecycle {
 	made := l.memoryCinder.term(t)
 	return newLifecycle(made.options, sameClients(l))
 }
@@ -47,9 +54,9 @@ func TestCreateAnsweredWithAnotherID(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			memory := newMemoryCinder()
 			memory.looks = 2
-			server := &liar{memoryCinder: memory, created: "nothing"}
+			server := liar{memory.client(), &lies{created: "nothing"}}
 			if foreign {
-				other, err := memory.CreateVolume(t.Context(), cinder.NewVolume{Name: "other", SizeGiB: 1})
+				other, err := memory.client().CreateVolume(t.Context(), cinder.NewVolume{Name: "other", SizeGiB: 1})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -79,7 +86,7 @@ func TestCreateAnsweredWithTheVolumeOfAnotherClaim(t *testing.T) {
 		t.Run(string(status), func(t *testing.T) {
 			memory := newMemoryCinder()
 			other := memory.add(mine(2, status))
-			server := &liar{memoryCinder: memory, created: other}
+			server := liar{memory.client(), &lies{created: other}}
 			l := server.term(t)
 			_, err := l.Connect(t.Context(), claimSpec(1))
 			equal(t, cinder.KindOf(err), KindNotOurs)
@@ -99,7 +106,7 @@ func TestCreateAnsweredWithTheVolumeOfAnotherClaim(t *testing.T) {
 func TestUnknownAttachmentDoesNotMakeTheVolumeMissing(t *testing.T) {
 	memory := newMemoryCinder()
 	memory.workflow = cinder.WorkflowAttachment
-	server := &liar{memoryCinder: memory}
+	server := liar{memory.client(), &lies{}}
 	l := server.term(t)
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	if err != nil {

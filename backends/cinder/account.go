@@ -71,7 +71,7 @@ func (a *Account) login(ctx context.Context, options Options, project string, do
 		case mine != nil:
 			// A login waits for no turn at the backend: those of other backends wait
 			// for it.
-			err := do(context.WithValue(ctx, loginKey{}, true))
+			err := do(withExchange(ctx, func(e *exchange) { e.login = true }))
 			options.Metrics.login(options.Backend, err)
 			return a.end(mine, project, translate(options.Backend, OperationLogin, err))
 		}
@@ -148,9 +148,3 @@ func atBackend(err error, backend string) error {
 	again.Backend = backend
 	return &again
 }
-
-// loginKey marks the context of a login's requests.
-type loginKey struct{}
-
-// isLogin reports whether a request belongs to a login.
-func isLogin(ctx context.Context) bool { return ctx.Value(loginKey{}) != nil }

@@ -204,7 +204,7 @@ func TestABusyBackendDoesNotStopTheLoginsOfAnother(t *testing.T) {
 			return Options{Backend: backend, Account: account, Queue: queue, Limits: turns.Limits{Concurrency: 1}, RequestTimeout: 75 * time.Second, Metrics: testMetrics(), Base: keystoneTrip{}}
 		}
 		busy := turns.NewQueue(turns.Limits{Concurrency: 1})
-		if err := busy.Admit(t.Context()); err != nil {
+		if err := busy.Admit(t.Context(), turns.Admission{}); err != nil {
 			t.Fatal(err)
 		}
 		golds := make(chan error)

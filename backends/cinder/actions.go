@@ -11,35 +11,29 @@ import (
 )
 
 // Reserve marks an available volume as being attached.
-func (c *Client) Reserve(ctx context.Context, id string) error {
-	const operation = "volume.os-reserve"
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	return translate(c.backend, operation, volumes.Reserve(withOperation(ctx, operation), c.service, id).Err)
+func (c actionClient) Reserve(ctx context.Context, id string) error {
+	return c.about(ctx, "volume.os-reserve", id, func(ctx context.Context) error { return volumes.Reserve(ctx, c.service, id).Err })
 }
 
 // Unreserve cancels a reservation; it changes nothing on a volume that is
 // available or in use.
-func (c *Client) Unreserve(ctx context.Context, id string) error {
-	const operation = "volume.os-unreserve"
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	return translate(c.backend, operation, volumes.Unreserve(withOperation(ctx, operation), c.service, id).Err)
+func (c actionClient) Unreserve(ctx context.Context, id string) error {
+	return c.about(ctx, "volume.os-unreserve", id, func(ctx context.Context) error { return volumes.Unreserve(ctx, c.service, id).Err })
 }
 
 // InitializeConnection exports the volume to the connector and returns the
 // connection document as Cinder wrote it: {"driver_volume_type", "data"}. It is
 // idempotent. The document may contain credentials; keep it out of logs.
-func (c *Client) InitializeConnection(ctx context.Context, id string, connector Connector) ([]byte, error) {
+func (c actionClient) InitializeConnection(ctx context.Context, id string, connector Connector) ([]byte, error) {
 	const operation = "volume.os-initialize_connection"
-	if err := c.checkID(operation, id); err != nil {
+	var result gophercloud.Result
+	err := c.about(ctx, operation, id, func(ctx context.Context) error {
+		_, err := c.service.Post(ctx, c.service.ServiceURL("volumes", id, "action"), connectorBody("os-initialize_connection", connector), &result.Body,
+			&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusCreated, http.StatusAccepted}})
+		return err
+	})
+	if err != nil {
 		return nil, err
-	}
-	result := volumes.InitializeConnection(withOperation(ctx, operation), c.service, id, connectorRequest{"os-initialize_connection", connector})
-	if result.Err != nil {
-		return nil, translate(c.backend, operation, result.Err)
 	}
 	var answer struct {
 		ConnectionInfo json.RawMessage `json:"connection_info"`
@@ -52,62 +46,32 @@ func (c *Client) InitializeConnection(ctx context.Context, id string, connector 
 
 // TerminateConnection removes the connector's access. If the volume was
 // reserved and never attached, Cinder also cancels the reservation.
-func (c *Client) TerminateConnection(ctx context.Context, id string, connector Connector) error {
-	const operation = "volume.os-terminate_connection"
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	result := volumes.TerminateConnection(withOperation(ctx, operation), c.service, id, connectorRequest{"os-terminate_connection", connector})
-	return translate(c.backend, operation, result.Err)
+func (c actionClient) TerminateConnection(ctx context.Context, id string, connector Connector) error {
+	return c.post(ctx, "volume.os-terminate_connection", id, 0, connectorBody("os-terminate_connection", connector), http.StatusAccepted, "volumes", "action")
 }
 
 // Attach moves a volume to in-use. It never names an instance: Cinder would
 // then let only Nova delete the attachment (CVE-2023-2088).
-func (c *Client) Attach(ctx context.Context, id, host string, readOnly bool) error {
-	const operation = "volume.os-attach"
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	mode := volumes.ReadWrite
+func (c actionClient) Attach(ctx context.Context, id, host string, readOnly bool) error {
+	options := volumes.AttachOpts{HostName: host, MountPoint: "/dev/standalone-cinder", Mode: volumes.ReadWrite}
 	if readOnly {
-		mode = volumes.ReadOnly
+		options.Mode = volumes.ReadOnly
 	}
-	result := volumes.Attach(withOperation(ctx, operation), c.service, id, volumes.AttachOpts{
-		HostName:   host,
-		MountPoint: "/dev/standalone-cinder",
-		Mode:       mode,
-	})
-	return translate(c.backend, operation, result.Err)
+	return c.about(ctx, "volume.os-attach", id, func(ctx context.Context) error { return volumes.Attach(ctx, c.service, id, options).Err })
 }
 
 // Detach ends one attachment; if a volume has several, Cinder requires the ID.
 // Detaching removes the export.
-func (c *Client) Detach(ctx context.Context, id, attachmentID string) error {
-	const operation = "volume.os-detach"
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	result := volumes.Detach(withOperation(ctx, operation), c.service, id, volumes.DetachOpts{AttachmentID: attachmentID})
-	return translate(c.backend, operation, result.Err)
+func (c actionClient) Detach(ctx context.Context, id, attachmentID string) error {
+	return c.about(ctx, "volume.os-detach", id, func(ctx context.Context) error {
+		return volumes.Detach(ctx, c.service, id, volumes.DetachOpts{AttachmentID: attachmentID}).Err
+	})
 }
 
-// connectorRequest is the body of the two connection actions. gophercloud's own
-// options have no NQN.
-type connectorRequest struct {
-	action    string
-	connector Connector
-}
-
-func (r connectorRequest) body() map[string]any {
-	return map[string]any{r.action: map[string]any{"connector": r.connector.request()}}
-}
-
-func (r connectorRequest) ToVolumeInitializeConnectionMap() (map[string]any, error) {
-	return r.body(), nil
-}
-
-func (r connectorRequest) ToVolumeTerminateConnectionMap() (map[string]any, error) {
-	return r.body(), nil
+// connectorBody is the body of the two connection actions. gophercloud's own options have
+// no NQN.
+func connectorBody(action string, connector Connector) map[string]any {
+	return map[string]any{action: map[string]any{"connector": connector.request()}}
 }
 
 // microversionExtendInUse is the first in which a volume in use can be extended
@@ -120,12 +84,9 @@ const OperationExtend = "volume.os-extend"
 // ExtendVolume requests a larger size. The extension is complete when the volume
 // has left the status extending; a volume in use needs an endpoint with
 // microversion 3.42.
-func (c *Client) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error {
+func (c actionClient) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error {
 	const operation = OperationExtend
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	options := &gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}}
+	minor := 0
 	if inUse {
 		newest, err := c.maxMicroversion(ctx)
 		if err != nil {
@@ -135,11 +96,9 @@ func (c *Client) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inU
 			return &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Unsent: true, Message: fmt.Sprintf(
 				"a volume in use can be extended from microversion 3.%d on, but the endpoint offers only up to 3.%d", microversionExtendInUse, newest)}
 		}
-		options.MoreHeaders = microversion(microversionExtendInUse)
+		minor = microversionExtendInUse
 	}
-	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("volumes", id, "action"),
-		map[string]any{"os-extend": map[string]any{"new_size": sizeGiB}}, nil, options)
-	return translate(c.backend, operation, err)
+	return c.post(ctx, operation, id, minor, map[string]any{"os-extend": map[string]any{"new_size": sizeGiB}}, http.StatusAccepted, "volumes", "action")
 }
 
 // OperationRetype is the change of a volume's type, as in metrics.
@@ -149,13 +108,7 @@ const OperationRetype = "volume.os-retype"
 // backend. Cinder accepts the request even if no storage can change the volume: it
 // is complete when the volume has left the status retyping, and only the type that
 // it has then shows whether it succeeded.
-func (c *Client) RetypeVolume(ctx context.Context, id, volumeType string) error {
-	const operation = OperationRetype
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
+func (c actionClient) RetypeVolume(ctx context.Context, id, volumeType string) error {
 	body := map[string]any{"os-retype": map[string]any{"new_type": volumeType, "migration_policy": "never"}}
-	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("volumes", id, "action"), body, nil,
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
-	return translate(c.backend, operation, err)
+	return c.post(ctx, OperationRetype, id, 0, body, http.StatusAccepted, "volumes", "action")
 }

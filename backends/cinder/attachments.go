@@ -32,7 +32,7 @@ type attachmentDocument struct {
 // next to driver_volume_type. The document may contain credentials. It names no
 // instance: Cinder would then let only Nova delete the attachment
 // (CVE-2023-2088). gophercloud's own request always names one.
-func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connector Connector, readOnly bool) (attachmentID string, document []byte, err error) {
+func (c attachmentClient) CreateAttachment(ctx context.Context, volumeID string, connector Connector, readOnly bool) (attachmentID string, document []byte, err error) {
 	const operation = "attachment.create"
 	if err := c.checkID(operation, volumeID); err != nil {
 		return "", nil, err
@@ -51,7 +51,7 @@ func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connecto
 	}
 	answer, err := c.attachment(ctx, http.MethodPost, operation, "", minor, map[string]any{"attachment": request})
 	if err == nil && answer.VolumeID != volumeID {
-		err = &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the answer is about an attachment of another volume"}
+		err = c.unusable(operation, "the answer is about an attachment of another volume")
 	}
 	if err != nil {
 		return "", nil, err
@@ -62,7 +62,7 @@ func (c *Client) CreateAttachment(ctx context.Context, volumeID string, connecto
 
 // AttachmentDocument reads the connection document of an attachment; nil if it
 // has none.
-func (c *Client) AttachmentDocument(ctx context.Context, attachmentID string) ([]byte, error) {
+func (c attachmentClient) AttachmentDocument(ctx context.Context, attachmentID string) ([]byte, error) {
 	const operation = "attachment.get"
 	answer, err := c.attachment(ctx, http.MethodGet, operation, attachmentID, microversionAttachments, nil)
 	if err == nil && answer.ID != attachmentID {
@@ -78,7 +78,7 @@ func (c *Client) AttachmentDocument(ctx context.Context, attachmentID string) ([
 }
 
 // attachment makes a request whose answer is an attachment.
-func (c *Client) attachment(ctx context.Context, method, operation, id string, minor int, body any) (attachmentDocument, error) {
+func (c attachmentClient) attachment(ctx context.Context, method, operation, id string, minor int, body any) (attachmentDocument, error) {
 	address := c.service.ServiceURL("attachments")
 	if method != http.MethodPost {
 		if err := c.checkID(operation, id); err != nil {
@@ -93,19 +93,19 @@ func (c *Client) attachment(ctx context.Context, method, operation, id string, m
 	if body != nil {
 		options.JSONBody = body
 	}
-	if _, err := c.service.Request(withOperation(ctx, operation), method, address, options); err != nil {
+	if _, err := c.service.Request(c.outgoing(ctx, operation), method, address, options); err != nil {
 		return attachmentDocument{}, translate(c.backend, operation, err)
 	}
 	if answer.Attachment == nil || !usableID.MatchString(answer.Attachment.ID) {
-		return attachmentDocument{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the answer names no attachment"}
+		return attachmentDocument{}, c.unusable(operation, "the answer names no attachment")
 	}
 	return *answer.Attachment, nil
 }
 
-func (c *Client) connectionOf(operation string, answer attachmentDocument) ([]byte, error) {
+func (c attachmentClient) connectionOf(operation string, answer attachmentDocument) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(answer.Connection, &fields) != nil || len(fields) == 0 {
-		return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: "the attachment has no connection_info"}
+		return nil, c.unusable(operation, "the attachment has no connection_info")
 	}
 	return answer.Connection, nil
 }
@@ -114,7 +114,7 @@ func (c *Client) connectionOf(operation string, answer attachmentDocument) ([]by
 // administrator, and so every user in noauth mode, finds volumes of other
 // projects by ID. It lists all projects only if the current one has no
 // attachment, since Cinder returns nothing at all to a member who requests all.
-func (c *Client) Attachments(ctx context.Context, volumeID string) ([]Attachment, error) {
+func (c attachmentClient) Attachments(ctx context.Context, volumeID string) ([]Attachment, error) {
 	found, err := c.listAttachments(ctx, volumeID, url.Values{"volume_id": {volumeID}})
 	if err == nil && len(found) == 0 {
 		found, err = c.listAttachments(ctx, volumeID, url.Values{"volume_id": {volumeID}, "all_tenants": {"1"}})
@@ -124,7 +124,7 @@ func (c *Client) Attachments(ctx context.Context, volumeID string) ([]Attachment
 
 // listAttachments makes one request. It rejects the answer of a server that
 // does not honor the filter: that list may be incomplete.
-func (c *Client) listAttachments(ctx context.Context, volumeID string, query url.Values) ([]Attachment, error) {
+func (c attachmentClient) listAttachments(ctx context.Context, volumeID string, query url.Values) ([]Attachment, error) {
 	const operation = "attachment.list"
 	if err := c.checkID(operation, volumeID); err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (c *Client) listAttachments(ctx context.Context, volumeID string, query url
 		Attachments []attachmentDocument `json:"attachments"`
 	}
 	address := c.service.ServiceURL("attachments") + "?" + query.Encode()
-	if _, err := c.service.Get(withOperation(ctx, operation), address, &answer, &gophercloud.RequestOpts{MoreHeaders: microversion(microversionAttachments)}); err != nil {
+	if _, err := c.service.Get(c.outgoing(ctx, operation), address, &answer, &gophercloud.RequestOpts{MoreHeaders: microversion(microversionAttachments)}); err != nil {
 		return nil, translate(c.backend, operation, absenceOfNothing(translate(c.backend, operation, err)))
 	}
 	if answer.Attachments == nil {
@@ -159,24 +159,16 @@ func (c *Client) listAttachments(ctx context.Context, volumeID string, query url
 
 // CompleteAttachment moves the volume of an attachment to in-use; repeating it
 // changes nothing.
-func (c *Client) CompleteAttachment(ctx context.Context, attachmentID string) error {
-	const operation = "attachment.complete"
-	if err := c.checkID(operation, attachmentID); err != nil {
-		return err
-	}
-	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("attachments", attachmentID, "action"), map[string]any{"os-complete": nil}, nil,
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusNoContent}, MoreHeaders: microversion(microversionAttachments)})
-	return translate(c.backend, operation, err)
+func (c attachmentClient) CompleteAttachment(ctx context.Context, attachmentID string) error {
+	return c.post(ctx, "attachment.complete", attachmentID, microversionAttachments, map[string]any{"os-complete": nil}, http.StatusNoContent, "attachments", "action")
 }
 
 // DeleteAttachment removes the connector's access and the attachment; if it was
 // the last, the volume becomes available.
-func (c *Client) DeleteAttachment(ctx context.Context, attachmentID string) error {
-	const operation = "attachment.delete"
-	if err := c.checkID(operation, attachmentID); err != nil {
+func (c attachmentClient) DeleteAttachment(ctx context.Context, attachmentID string) error {
+	return c.about(ctx, "attachment.delete", attachmentID, func(ctx context.Context) error {
+		_, err := c.service.Delete(ctx, c.service.ServiceURL("attachments", attachmentID),
+			&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, MoreHeaders: microversion(microversionAttachments)})
 		return err
-	}
-	_, err := c.service.Delete(withOperation(ctx, operation), c.service.ServiceURL("attachments", attachmentID),
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, MoreHeaders: microversion(microversionAttachments)})
-	return translate(c.backend, operation, err)
+	})
 }

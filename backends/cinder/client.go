@@ -5,12 +5,13 @@
 // Login makes a client from credentials. Each of its methods is one exchange;
 // it returns Cinder's answer in this package's types, and every failure as an
 // *Error. Below it, the transport bounds, paces and measures the requests. What
-// may stop a request at the last moment comes with the context (Admission).
+// may stop a request at the last moment is the client's Admission (Client.With).
 //
 // The package does not know whom a volume belongs to or what it is for.
 package cinder
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"sync"
@@ -23,11 +24,62 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/catalog"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // Client speaks to one Cinder endpoint as one account. Every method is one
 // request (listings: one per page) and returns *Error on failure.
 type Client struct {
+	*requests
+	volumeClient
+	actionClient
+	attachmentClient
+	snapshotClient
+	projectClient
+}
+
+// The parts of a Client, by what their requests are about.
+type (
+	volumeClient     struct{ *requests }
+	actionClient     struct{ *requests }
+	attachmentClient struct{ *requests }
+	snapshotClient   struct{ *requests }
+	projectClient    struct{ *requests }
+)
+
+func newClient(of *connection, admission turns.Admission) *Client {
+	r := &requests{of, admission}
+	return &Client{r, volumeClient{r}, actionClient{r}, attachmentClient{r}, snapshotClient{r}, projectClient{r}}
+}
+
+// requests makes the requests of a client.
+type requests struct {
+	*connection
+	admission turns.Admission
+}
+
+// unusable returns the error for an answer that does not say what the request did.
+func (c *requests) unusable(operation, message string) error {
+	return &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: message}
+}
+
+// checkAnswer returns an error unless an answer describes a volume or a snapshot.
+func (c *requests) checkAnswer(operation, noun, id string, status Status, odd bool) error {
+	switch {
+	case odd:
+		return c.unusable(operation, notDescribed)
+	case !usableID.MatchString(id):
+		return c.unusable(operation, fmt.Sprintf("the answer names %q, which is not a %s ID", sentence(id), noun))
+	case status == "":
+		// One without a status exists. If it were taken for absent, it would be created once
+		// more.
+		return c.unusable(operation, fmt.Sprintf("the answer gives no status of %s %s", noun, sentence(id)))
+	}
+	return nil
+}
+
+// connection is what all clients of one login share.
+type connection struct {
 	backend  string
 	workflow Workflow // as configured
 	service  *gophercloud.ServiceClient
@@ -39,6 +91,36 @@ type Client struct {
 	mu        sync.Mutex
 	// microversion is nil until requested.
 	microversion *discovered
+}
+
+// With returns a client of the same login whose requests must pass the admission
+// before they leave.
+func (c *Client) With(admission turns.Admission) *Client { return newClient(c.connection, admission) }
+
+// outgoing returns the context for a request.
+func (c *requests) outgoing(ctx context.Context, operation string) context.Context {
+	return withExchange(ctx, func(e *exchange) { e.operation, e.admission = operation, c.admission })
+}
+
+// about makes a request about the object with an ID.
+func (c *requests) about(ctx context.Context, operation, id string, send func(ctx context.Context) error) error {
+	if err := c.checkID(operation, id); err != nil {
+		return err
+	}
+	return translate(c.backend, operation, send(c.outgoing(ctx, operation)))
+}
+
+// post makes a request about the object with an ID whose answer says nothing else. It
+// uses no microversion if minor is 0.
+func (c *requests) post(ctx context.Context, operation, id string, minor int, body map[string]any, code int, under, last string) error {
+	return c.about(ctx, operation, id, func(ctx context.Context) error {
+		options := &gophercloud.RequestOpts{OkCodes: []int{code}}
+		if minor > 0 {
+			options.MoreHeaders = microversion(minor)
+		}
+		_, err := c.service.Post(ctx, c.service.ServiceURL(under, id, last), body, nil, options)
+		return err
+	})
 }
 
 // Backend returns the backend's name.
@@ -65,7 +147,7 @@ func (c *Client) CatalogEntry() catalog.Entry { return c.entry }
 // IDs are UUIDs; other characters could make a different path.
 var usableID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]*$`)
 
-func (c *Client) checkID(operation, id string) error {
+func (c *requests) checkID(operation, id string) error {
 	if usableID.MatchString(id) {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package cinder
 
 import (
+	"context"
 	"errors"
 	"reflect"
 	"testing"
@@ -56,4 +57,9 @@ func equal[T any](t *testing.T, got, want T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
+}
+
+// withAdmission makes the requests sent with the context pass an admission.
+func withAdmission(ctx context.Context, a turns.Admission) context.Context {
+	return withExchange(ctx, func(e *exchange) { e.admission = a })
 }

@@ -35,7 +35,7 @@ type VolumeQuery struct {
 // ListVolumes calls yield with every page until it returns false or the list
 // ends. Pages are newest first if the server honors the order. A volume that
 // exists throughout the listing is on one of them; no volume comes twice.
-func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(page []Volume) (more bool)) error {
+func (c volumeClient) ListVolumes(ctx context.Context, query VolumeQuery, yield func(page []Volume) (more bool)) error {
 	values := url.Values{}
 	if query.Status != "" {
 		values.Set("status", string(query.Status))
@@ -44,7 +44,7 @@ func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(
 		values.Set("all_tenants", "1")
 	}
 	return readList(ctx, listing[Volume]{
-		client: c, operation: "volume.list", collection: "volumes", pageSize: query.PageSize,
+		client: c.requests, operation: "volume.list", collection: "volumes", pageSize: query.PageSize,
 		id: func(v Volume) string { return v.ID },
 		read: func(decoder *json.Decoder) (Volume, error) {
 			var document volumeDocument
@@ -52,25 +52,30 @@ func (c *Client) ListVolumes(ctx context.Context, query VolumeQuery, yield func(
 				return Volume{}, err
 			}
 			v, odd := document.volume(query.Keep)
-			if !usableID.MatchString(v.ID) {
-				return Volume{}, &Error{Kind: KindInternal, Message: "the list has a volume without an id"}
-			}
-			if v.Metadata == nil {
-				// It may be a volume that the caller looks for, so that the list does not
-				// prove its absence.
-				return Volume{}, &Error{Kind: KindInternal, Message: fmt.Sprintf("the metadata of volume %s cannot be read", sentence(v.ID))}
-			}
-			if odd || v.Status == "" {
-				v.Status = StatusUnreadable
-			}
-			return v, nil
+			err := checkEntry("volume", v.ID, v.Metadata, &v.Status, odd)
+			return v, err
 		},
 	}, values, yield)
 }
 
+// checkEntry returns an error for an entry that spoils its list, and marks an odd one.
+func checkEntry(noun, id string, metadata map[string]string, status *Status, odd bool) error {
+	switch {
+	case !usableID.MatchString(id):
+		return &Error{Kind: KindInternal, Message: "the list has a " + noun + " without an id"}
+	case metadata == nil:
+		// It may be the one that the caller looks for, so that the list does not prove its
+		// absence.
+		return &Error{Kind: KindInternal, Message: fmt.Sprintf("the metadata of %s %s cannot be read", noun, sentence(id))}
+	case odd || *status == "":
+		*status = StatusUnreadable
+	}
+	return nil
+}
+
 // listing is one paged list of the API.
 type listing[T any] struct {
-	client *Client
+	client *requests
 	// operation is the name of the request in errors and metrics; collection is
 	// that of the list in addresses and answers.
 	operation, collection string
@@ -82,7 +87,7 @@ type listing[T any] struct {
 
 // readList calls yield with every page, newest first if the server honors the order.
 func readList[T any](ctx context.Context, l listing[T], values url.Values, yield func(page []T) (more bool)) error {
-	ctx = withPage(withOperation(ctx, l.operation))
+	ctx = withPage(l.client.outgoing(ctx, l.operation))
 	values.Set("sort", "created_at:desc")
 	if l.pageSize > 0 {
 		values.Set("limit", strconv.Itoa(l.pageSize))

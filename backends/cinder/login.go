@@ -59,7 +59,7 @@ func Login(ctx context.Context, found auth.Credentials, options Options) (*Clien
 	ctx, cancel := loginTimeout(turns.WithCaller(ctx, turns.Caller{}), options)
 	defer cancel()
 	wire := newTransport(options, found)
-	client := &Client{backend: options.Backend, workflow: options.Workflow, wire: wire}
+	client := newClient(&connection{backend: options.Backend, workflow: options.Workflow, wire: wire}, turns.Admission{})
 	var err error
 	if found.Noauth != nil {
 		client.service, err = loginNoauth(ctx, options.Backend, *found.Noauth, wire)
@@ -115,15 +115,15 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 		// with the caller that happened to come first. Only a probe's shorter
 		// timeout applies to it.
 		provider.ReauthFunc = func(caller context.Context) error {
-			operation, _ := caller.Value(operationKey{}).(string)
-			if !wire.renewals.mayHelp(operation) {
+			of := exchangeOf(caller)
+			if !wire.renewals.mayHelp(of.operation) {
 				return errFruitless
 			}
-			ctx, cancel := loginTimeout(WithRequestTimeout(context.Background(), requestTimeoutOf(caller, options.RequestTimeout)), options)
+			ctx, cancel := loginTimeout(WithRequestTimeout(context.Background(), of.atMost(options.RequestTimeout)), options)
 			defer cancel()
 			err := account.login(ctx, options, project, renew)
 			if err == nil {
-				wire.renewals.renewed(operation)
+				wire.renewals.renewed(of.operation)
 			}
 			return err
 		}

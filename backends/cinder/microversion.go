@@ -25,7 +25,7 @@ import (
 // Callers that need it at the same time share one request, and each stops
 // waiting when its own context ends. A failure is remembered for a moment, so
 // that they do not repeat it one after the other.
-func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
+func (c *requests) maxMicroversion(ctx context.Context) (int, error) {
 	c.mu.Lock()
 	known := c.microversion
 	c.mu.Unlock()
@@ -35,8 +35,8 @@ func (c *Client) maxMicroversion(ctx context.Context) (int, error) {
 	result := c.discovery.DoChan("", func() (any, error) {
 		// The request outlives the caller that happened to come first, in the
 		// queue too.
-		shared := turns.WithCaller(context.WithoutCancel(ctx), turns.Caller{})
-		newest, err := c.discover(turns.WithAdmission(shared, turns.Admission{Waiter: shared, Outage: turns.AdmissionOf(ctx).Outage}))
+		shared := &requests{c.connection, turns.Admission{Outage: c.admission.Outage}}
+		newest, err := shared.discover(turns.WithCaller(context.WithoutCancel(ctx), turns.Caller{}))
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.microversion = &discovered{newest: newest, err: err, at: time.Now()}
@@ -63,13 +63,13 @@ const failedDiscoveryAge = time.Second
 
 const operationVersions = "version.get"
 
-func (c *Client) discover(ctx context.Context) (int, error) {
+func (c *requests) discover(ctx context.Context) (int, error) {
 	root, err := versionRoot(c.service.Endpoint)
 	if err != nil {
 		return 0, &Error{Backend: c.backend, Kind: KindConfig, Message: err.Error()}
 	}
 	var answer versionDocument
-	response, err := c.service.Request(withOperation(ctx, operationVersions), http.MethodGet, root,
+	response, err := c.service.Request(c.outgoing(ctx, operationVersions), http.MethodGet, root,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultipleChoices}, KeepResponseBody: true})
 	if err != nil {
 		return 0, translate(c.backend, operationVersions, err)

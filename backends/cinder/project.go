@@ -46,7 +46,7 @@ const (
 // Cinder's links, which may name an address that only Cinder can reach: a page
 // begins after the last type of the one before, and a page without new types is
 // the last.
-func (c *Client) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
+func (c projectClient) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 	const operation = "type.list"
 	var all []VolumeType
 	seen := map[string]bool{}
@@ -90,13 +90,13 @@ func (c *Client) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 // DefaultVolumeType returns the type of volumes whose create request names none.
 // A KindNotFound means that there is none, or that Cinder is configured with a
 // type that does not exist.
-func (c *Client) DefaultVolumeType(ctx context.Context) (VolumeType, error) {
+func (c projectClient) DefaultVolumeType(ctx context.Context) (VolumeType, error) {
 	return c.typeAt(ctx, "default")
 }
 
 // VolumeType reads a volume type by its ID. A KindNotFound means that there is none, or
 // that the project may not use it.
-func (c *Client) VolumeType(ctx context.Context, id string) (VolumeType, error) {
+func (c projectClient) VolumeType(ctx context.Context, id string) (VolumeType, error) {
 	if err := c.checkID(operationType, id); err != nil {
 		return VolumeType{}, err
 	}
@@ -109,7 +109,7 @@ func (c *Client) VolumeType(ctx context.Context, id string) (VolumeType, error) 
 
 const operationType = "type.get"
 
-func (c *Client) typeAt(ctx context.Context, at string) (VolumeType, error) {
+func (c projectClient) typeAt(ctx context.Context, at string) (VolumeType, error) {
 	const operation = operationType
 	var answer struct {
 		Type struct {
@@ -117,7 +117,7 @@ func (c *Client) typeAt(ctx context.Context, at string) (VolumeType, error) {
 			Name jsonstream.Text `json:"name"`
 		} `json:"volume_type"`
 	}
-	if _, err := c.service.Get(withOperation(ctx, operation), c.service.ServiceURL("types", at), &answer, nil); err != nil {
+	if _, err := c.service.Get(c.outgoing(ctx, operation), c.service.ServiceURL("types", at), &answer, nil); err != nil {
 		return VolumeType{}, translate(c.backend, operation, err)
 	}
 	if answer.Type.ID.Odd || answer.Type.Name.Odd || answer.Type.ID.Value == "" {
@@ -127,7 +127,7 @@ func (c *Client) typeAt(ctx context.Context, at string) (VolumeType, error) {
 }
 
 // Zones lists the availability zones.
-func (c *Client) Zones(ctx context.Context) ([]Zone, error) {
+func (c projectClient) Zones(ctx context.Context) ([]Zone, error) {
 	var zones []Zone
 	err := c.read(ctx, "zone.list", c.service.ServiceURL("os-availability-zone"), "availabilityZoneInfo", func(decoder *json.Decoder) error {
 		var document struct {
@@ -151,7 +151,7 @@ func (c *Client) Zones(ctx context.Context) ([]Zone, error) {
 // Quota reads the quota of the project. It reads the limits, which show every
 // member the two quotas that count; those of single volume types are not among
 // them.
-func (c *Client) Quota(ctx context.Context) (ProjectQuota, error) {
+func (c projectClient) Quota(ctx context.Context) (ProjectQuota, error) {
 	const operation = "limits.get"
 	var answer struct {
 		Limits struct {
@@ -163,7 +163,7 @@ func (c *Client) Quota(ctx context.Context) (ProjectQuota, error) {
 			} `json:"absolute"`
 		} `json:"limits"`
 	}
-	if _, err := c.service.Get(withOperation(ctx, operation), c.service.ServiceURL("limits"), &answer, nil); err != nil {
+	if _, err := c.service.Get(c.outgoing(ctx, operation), c.service.ServiceURL("limits"), &answer, nil); err != nil {
 		return ProjectQuota{}, translate(c.backend, operation, err)
 	}
 	var quota ProjectQuota
@@ -189,12 +189,14 @@ func (c *Client) Quota(ctx context.Context) (ProjectQuota, error) {
 
 // MaxMicroversion returns the newest minor version of v3 that the endpoint
 // offers; 0 if it lists none.
-func (c *Client) MaxMicroversion(ctx context.Context) (int, error) { return c.maxMicroversion(ctx) }
+func (c projectClient) MaxMicroversion(ctx context.Context) (int, error) {
+	return c.maxMicroversion(ctx)
+}
 
 // read streams the list that an answer has under a key. read takes each element
 // from the decoder.
-func (c *Client) read(ctx context.Context, operation, address, under string, read func(decoder *json.Decoder) error) error {
-	response, err := c.service.Request(withPage(withOperation(ctx, operation)), http.MethodGet, address,
+func (c projectClient) read(ctx context.Context, operation, address, under string, read func(decoder *json.Decoder) error) error {
+	response, err := c.service.Request(withPage(c.outgoing(ctx, operation)), http.MethodGet, address,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})
 	if err != nil {
 		return translate(c.backend, operation, err)

@@ -28,7 +28,7 @@ type NewSnapshot struct {
 // before the snapshot is available. Cinder accepts a second snapshot of the same
 // name, so the caller must look before it creates. The content of a volume in
 // use is that of a machine whose power fails at that moment.
-func (c *Client) CreateSnapshot(ctx context.Context, request NewSnapshot) (Snapshot, error) {
+func (c snapshotClient) CreateSnapshot(ctx context.Context, request NewSnapshot) (Snapshot, error) {
 	const operation = OperationSnapshotCreate
 	if err := c.checkID(operation, request.VolumeID); err != nil {
 		return Snapshot{}, err
@@ -59,7 +59,7 @@ func (r NewSnapshot) describes(s Snapshot) bool {
 
 // Snapshot reads one snapshot. A 404 without Cinder's own fault must be
 // confirmed by a listing (more requests), as for volumes.
-func (c *Client) Snapshot(ctx context.Context, id string) (Snapshot, error) {
+func (c snapshotClient) Snapshot(ctx context.Context, id string) (Snapshot, error) {
 	const operation = "snapshot.get"
 	if err := c.checkID(operation, id); err != nil {
 		return Snapshot{}, err
@@ -87,7 +87,7 @@ func (c *Client) Snapshot(ctx context.Context, id string) (Snapshot, error) {
 }
 
 // snapshot makes a request whose answer is a snapshot.
-func (c *Client) snapshot(ctx context.Context, method, operation, address string, body any) (Snapshot, error) {
+func (c snapshotClient) snapshot(ctx context.Context, method, operation, address string, body any) (Snapshot, error) {
 	var answer struct {
 		Snapshot *snapshotDocument `json:"snapshot"`
 	}
@@ -95,25 +95,15 @@ func (c *Client) snapshot(ctx context.Context, method, operation, address string
 	if body != nil {
 		options.JSONBody = body
 	}
-	if _, err := c.service.Request(withOperation(ctx, operation), method, address, options); err != nil {
+	if _, err := c.service.Request(c.outgoing(ctx, operation), method, address, options); err != nil {
 		return Snapshot{}, translate(c.backend, operation, err)
 	}
-	unusable := func(format string, arguments ...any) (Snapshot, error) {
-		return Snapshot{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: fmt.Sprintf(format, arguments...)}
-	}
 	if answer.Snapshot == nil {
-		return unusable("%s", "the answer names no snapshot")
+		return Snapshot{}, c.unusable(operation, "the answer names no snapshot")
 	}
 	s, odd := answer.Snapshot.snapshot(nil)
-	switch {
-	case odd:
-		return unusable("%s", notDescribed)
-	case !usableID.MatchString(s.ID):
-		return unusable("the answer names %q, which is not a snapshot ID", sentence(s.ID))
-	case s.Status == "":
-		// A snapshot without a status exists. If it were taken for absent, it would
-		// be created once more.
-		return unusable("the answer gives no status of snapshot %s", sentence(s.ID))
+	if err := c.checkAnswer(operation, "snapshot", s.ID, s.Status, odd); err != nil {
+		return Snapshot{}, err
 	}
 	return s, nil
 }
@@ -121,25 +111,16 @@ func (c *Client) snapshot(ctx context.Context, method, operation, address string
 // DeleteSnapshot requests a snapshot's deletion, which is complete when the
 // snapshot is gone. On Ceph, a snapshot from which volumes were made may
 // silently become available again.
-func (c *Client) DeleteSnapshot(ctx context.Context, id string) error {
-	const operation = OperationSnapshotDelete
-	if err := c.checkID(operation, id); err != nil {
+func (c snapshotClient) DeleteSnapshot(ctx context.Context, id string) error {
+	return c.about(ctx, OperationSnapshotDelete, id, func(ctx context.Context) error {
+		_, err := c.service.Delete(ctx, c.service.ServiceURL("snapshots", id), &gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
 		return err
-	}
-	_, err := c.service.Delete(withOperation(ctx, operation), c.service.ServiceURL("snapshots", id), &gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
-	return translate(c.backend, operation, err)
+	})
 }
 
 // UpdateSnapshotMetadata writes metadata on a snapshot; other keys stay.
-func (c *Client) UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error {
-	const operation = OperationSnapshotMetadata
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	body := map[string]any{"metadata": metadata}
-	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("snapshots", id, "metadata"), body, nil,
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
-	return translate(c.backend, operation, err)
+func (c snapshotClient) UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error {
+	return c.post(ctx, OperationSnapshotMetadata, id, 0, map[string]any{"metadata": metadata}, http.StatusOK, "snapshots", "metadata")
 }
 
 // SnapshotQuery narrows a listing of snapshots. As for volumes, the caller
@@ -159,7 +140,7 @@ type SnapshotQuery struct {
 
 // ListSnapshots calls yield with every page until it returns false or the list
 // ends, as ListVolumes does.
-func (c *Client) ListSnapshots(ctx context.Context, query SnapshotQuery, yield func(page []Snapshot) (more bool)) error {
+func (c snapshotClient) ListSnapshots(ctx context.Context, query SnapshotQuery, yield func(page []Snapshot) (more bool)) error {
 	values := url.Values{}
 	if query.VolumeID != "" {
 		values.Set("volume_id", query.VolumeID)
@@ -171,7 +152,7 @@ func (c *Client) ListSnapshots(ctx context.Context, query SnapshotQuery, yield f
 		values.Set("all_tenants", "1")
 	}
 	return readList(ctx, listing[Snapshot]{
-		client: c, operation: "snapshot.list", collection: "snapshots", pageSize: query.PageSize,
+		client: c.requests, operation: "snapshot.list", collection: "snapshots", pageSize: query.PageSize,
 		id: func(s Snapshot) string { return s.ID },
 		read: func(decoder *json.Decoder) (Snapshot, error) {
 			var document snapshotDocument
@@ -179,16 +160,8 @@ func (c *Client) ListSnapshots(ctx context.Context, query SnapshotQuery, yield f
 				return Snapshot{}, err
 			}
 			s, odd := document.snapshot(query.Keep)
-			if !usableID.MatchString(s.ID) {
-				return Snapshot{}, &Error{Kind: KindInternal, Message: "the list has a snapshot without an id"}
-			}
-			if s.Metadata == nil {
-				return Snapshot{}, &Error{Kind: KindInternal, Message: fmt.Sprintf("the metadata of snapshot %s cannot be read", sentence(s.ID))}
-			}
-			if odd || s.Status == "" {
-				s.Status = StatusUnreadable
-			}
-			return s, nil
+			err := checkEntry("snapshot", s.ID, s.Metadata, &s.Status, odd)
+			return s, err
 		},
 	}, values, yield)
 }

@@ -23,16 +23,48 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
-// operationKey carries the operation's name to the transport, which otherwise
-// sees only URLs and bodies.
-type operationKey struct{}
+// exchange is what the transport must know of a request. gophercloud, which makes the
+// requests, hands nothing on to it but their contexts.
+type exchange struct {
+	// operation is the request's name in errors and metrics; the URL and the body do not
+	// show it.
+	operation string
+	// admission is what the request must pass when its turn comes.
+	admission turns.Admission
+	// login means that the request belongs to a login.
+	login bool
+	// page means that the answer is read as a stream of entries, of which the reader can
+	// ask for fewer.
+	page bool
+	// timeout shortens the request's timeout; 0 leaves it.
+	timeout time.Duration
+}
+
+type exchangeKey struct{}
+
+func exchangeOf(ctx context.Context) exchange {
+	e, _ := ctx.Value(exchangeKey{}).(exchange)
+	return e
+}
+
+// withExchange changes what the transport learns of the requests made with the context.
+func withExchange(ctx context.Context, change func(e *exchange)) context.Context {
+	e := exchangeOf(ctx)
+	change(&e)
+	return context.WithValue(ctx, exchangeKey{}, e)
+}
 
 func withOperation(ctx context.Context, operation string) context.Context {
-	return context.WithValue(ctx, operationKey{}, operation)
+	return withExchange(ctx, func(e *exchange) { e.operation = operation })
+}
+
+// withPage marks requests for pages; see exchange.
+func withPage(ctx context.Context) context.Context {
+	return withExchange(ctx, func(e *exchange) { e.page = true })
 }
 
 func operationOf(r *http.Request) string {
-	if operation, ok := r.Context().Value(operationKey{}).(string); ok && !strings.HasSuffix(r.URL.Path, "/auth/tokens") {
+	if operation := exchangeOf(r.Context()).operation; operation != "" && !strings.HasSuffix(r.URL.Path, "/auth/tokens") {
 		return operation
 	}
 	if r.Method == http.MethodPost {
@@ -119,19 +151,17 @@ func (c *guardedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-type requestTimeoutKey struct{}
-
 // WithRequestTimeout shortens the timeout of every request made with the
 // context. Unlike a deadline, it does not count while a request waits for its
 // turn.
 func WithRequestTimeout(ctx context.Context, timeout time.Duration) context.Context {
-	return context.WithValue(ctx, requestTimeoutKey{}, timeout)
+	return withExchange(ctx, func(e *exchange) { e.timeout = timeout })
 }
 
-// requestTimeoutOf returns the timeout of a request, at most longest.
-func requestTimeoutOf(ctx context.Context, longest time.Duration) time.Duration {
-	if timeout, ok := ctx.Value(requestTimeoutKey{}).(time.Duration); ok {
-		return min(timeout, longest)
+// atMost returns the timeout of a request, at most longest.
+func (e exchange) atMost(longest time.Duration) time.Duration {
+	if e.timeout > 0 {
+		return min(e.timeout, longest)
 	}
 	return longest
 }
@@ -140,15 +170,15 @@ func requestTimeoutOf(ctx context.Context, longest time.Duration) time.Duration 
 // caller's context, but not against the timeout or the measured duration, which
 // is Cinder's. The slot is in use until the body is read.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	release := func() {}
-	if !isLogin(r.Context()) {
-		if err := t.queue.Admit(r.Context()); err != nil {
+	release, of := func() {}, exchangeOf(r.Context())
+	if !of.login {
+		if err := t.queue.Admit(r.Context(), of.admission); err != nil {
 			return nil, notSent{err}
 		}
 		trace.SpanFromContext(r.Context()).AddEvent(admittedEvent)
 		release = t.queue.Release
 	}
-	bounded, cancel := context.WithTimeout(r.Context(), requestTimeoutOf(r.Context(), t.timeout))
+	bounded, cancel := context.WithTimeout(r.Context(), of.atMost(t.timeout))
 	done := sync.OnceFunc(func() {
 		cancel()
 		release()
@@ -170,7 +200,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if note := turns.CallerOf(r.Context()).Answered; note != nil && response.StatusCode < http.StatusMultipleChoices {
 		note(operation, requestID(response.Header))
 	}
-	response.Body = &body{ReadCloser: response.Body, most: maxAnswer(r.Context(), response.StatusCode), done: done}
+	response.Body = &body{ReadCloser: response.Body, most: of.maxAnswer(response.StatusCode), done: done}
 	return response, nil
 }
 
@@ -231,17 +261,11 @@ const (
 	maxHeaderBytes = 256 << 10
 )
 
-type pageKey struct{}
-
-// withPage marks requests whose answers are read as a stream of entries, of which the
-// reader can ask for fewer.
-func withPage(ctx context.Context) context.Context { return context.WithValue(ctx, pageKey{}, true) }
-
-func maxAnswer(ctx context.Context, status int) int64 {
+func (e exchange) maxAnswer(status int) int64 {
 	switch {
 	case status >= http.StatusMultipleChoices:
 		return maxFaultSize
-	case ctx.Value(pageKey{}) != nil:
+	case e.page:
 		return maxPageSize
 	}
 	return maxAnswerSize

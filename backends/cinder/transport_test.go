@@ -43,7 +43,7 @@ func testTransport(t *testing.T, next tripper, limits turns.Limits) *transport {
 // occupy takes a slot, as a request does.
 func occupy(t *testing.T, wire *transport) {
 	t.Helper()
-	if err := wire.queue.Admit(t.Context()); err != nil {
+	if err := wire.queue.Admit(t.Context(), turns.Admission{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -128,8 +128,8 @@ func TestCanceledInTheQueue(t *testing.T) {
 	}{
 		"canceled":              {canceled, "backend gold: volume.create: the request was canceled", context.Canceled},
 		"deadline":              {expired, "backend gold: volume.create: timed out waiting for a free request slot", context.DeadlineExceeded},
-		"the waiter ended":      {turns.WithAdmission(t.Context(), turns.Admission{Waiter: canceled, Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
-		"the request was ended": {turns.WithAdmission(canceled, turns.Admission{Waiter: t.Context(), Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
+		"the waiter ended":      {withAdmission(t.Context(), turns.Admission{Waiter: canceled, Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
+		"the request was ended": {withAdmission(canceled, turns.Admission{Waiter: t.Context(), Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := wire.RoundTrip(request(test.ctx))
@@ -149,7 +149,7 @@ func TestFenceIsAskedWhenTheTurnHasCome(t *testing.T) {
 	occupy(t, wire)
 	var over atomic.Bool
 	fenced := &Error{Backend: "gold", Kind: KindFenced, Message: "no change was made: the lease was lost", Cause: context.Canceled}
-	ctx := turns.WithAdmission(t.Context(), turns.Admission{Waiter: t.Context(), Fence: func() error {
+	ctx := withAdmission(t.Context(), turns.Admission{Waiter: t.Context(), Fence: func() error {
 		if over.Load() {
 			return fenced
 		}
@@ -186,7 +186,7 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 				}
 				start := time.Now()
 				outage, begin := context.WithCancelCause(t.Context())
-				ctx := turns.WithAdmission(turns.WithCaller(t.Context(), caller), turns.Admission{Outage: func() (context.Context, error) { return outage, nil }})
+				ctx := withAdmission(turns.WithCaller(t.Context(), caller), turns.Admission{Outage: func() (context.Context, error) { return outage, nil }})
 				result := make(chan error)
 				for range 20 {
 					go func() {
@@ -216,7 +216,7 @@ func TestTurnThatComesWithTheOutage(t *testing.T) {
 		return ok(""), nil
 	}, turns.Limits{})
 	asked := 0
-	ctx := turns.WithAdmission(t.Context(), turns.Admission{Outage: func() (context.Context, error) {
+	ctx := withAdmission(t.Context(), turns.Admission{Outage: func() (context.Context, error) {
 		if asked++; asked > 1 {
 			return nil, rejected
 		}

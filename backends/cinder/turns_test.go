@@ -14,6 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
@@ -106,7 +107,7 @@ func TestPacedTenantHoldsNoSlot(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		for name, ctx := range map[string]context.Context{
 			"the request": turns.WithCaller(ctx, slow),
-			"the waiter":  turns.WithAdmission(turns.WithCaller(t.Context(), slow), turns.Admission{Waiter: ctx, Fence: func() error { return nil }}),
+			"the waiter":  withAdmission(turns.WithCaller(t.Context(), slow), turns.Admission{Waiter: ctx, Fence: func() error { return nil }}),
 		} {
 			group.Go(func() {
 				_, err := wire.RoundTrip(request(ctx))
@@ -149,7 +150,7 @@ func TestPassedTurnsNeedNoToken(t *testing.T) {
 		for i := range 500 {
 			group.Go(func() {
 				ctx := turns.WithCaller(t.Context(), turns.Caller{Tenant: fmt.Sprint(i % 7)})
-				ctx = turns.WithAdmission(ctx, turns.Admission{Waiter: ctx, Fence: func() error { return rejected }})
+				ctx = withAdmission(ctx, turns.Admission{Waiter: ctx, Fence: func() error { return rejected }})
 				if _, err := wire.RoundTrip(request(ctx)); !errors.Is(err, rejected) {
 					t.Error(err)
 				}
@@ -199,5 +200,29 @@ func TestACallerLearnsTheIDsOfItsRequests(t *testing.T) {
 				t.Errorf("learned %s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// TestAdmissionIsThatOfOneClient: clients of one login have admissions of their own, and
+// what they share, such as the version of the endpoint, needs none of their fences.
+func TestAdmissionIsThatOfOneClient(t *testing.T) {
+	cloud := cindertest.NewCloud(t)
+	client := logIn(t, cloud)
+	cloud.Set(func() {
+		cloud.Cinder = func(w http.ResponseWriter, _ *http.Request) {
+			cindertest.Answer(w, http.StatusOK, `{"versions": [{"id": "v3.0", "version": "3.60"}]}`)
+		}
+	})
+	fenced := &Error{Backend: "gold", Kind: KindFenced, Message: "no change was made: the lease was lost"}
+	guarded := client.With(turns.Admission{Fence: func() error { return fenced }})
+	if _, err := guarded.MaxMicroversion(t.Context()); err != nil {
+		t.Error(err)
+	}
+	equal(t, guarded.DeleteVolume(t.Context(), "v1"), error(fenced))
+	if _, err := guarded.Volume(t.Context(), "v1"); err != error(fenced) {
+		t.Errorf("a read passed the fence: %v", err)
+	}
+	if err := client.DeleteVolume(t.Context(), "v1"); errors.Is(err, fenced) {
+		t.Errorf("another client of the login is fenced, too: %v", err)
 	}
 }

@@ -35,13 +35,13 @@ type NewVolume struct {
 // CreateVolume requests a volume; it returns before the volume is available.
 // Cinder accepts a second volume of the same name, so the caller must look
 // before it creates.
-func (c *Client) CreateVolume(ctx context.Context, request NewVolume) (Volume, error) {
+func (c volumeClient) CreateVolume(ctx context.Context, request NewVolume) (Volume, error) {
 	const operation = OperationCreate
 	size, err := strconv.Atoi(strconv.FormatInt(request.SizeGiB, 10))
 	if err != nil || size < 1 {
 		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%d GiB is not a valid size", request.SizeGiB)}
 	}
-	result := volumes.Create(withOperation(ctx, operation), c.service, volumes.CreateOpts{
+	result := volumes.Create(c.outgoing(ctx, operation), c.service, volumes.CreateOpts{
 		Name:             request.Name,
 		Size:             size,
 		VolumeType:       request.Type,
@@ -73,12 +73,12 @@ func (r NewVolume) describes(v Volume) bool {
 // listing must confirm it (more requests): the program stops looking after a
 // volume that is gone. The listing is of all projects, since an administrator,
 // as everybody is without Keystone, can read volumes of others by their ID.
-func (c *Client) Volume(ctx context.Context, id string) (Volume, error) {
+func (c volumeClient) Volume(ctx context.Context, id string) (Volume, error) {
 	const operation = "volume.get"
 	if err := c.checkID(operation, id); err != nil {
 		return Volume{}, err
 	}
-	result := volumes.Get(withOperation(ctx, operation), c.service, id)
+	result := volumes.Get(c.outgoing(ctx, operation), c.service, id)
 	v, err := c.volume(operation, result.Err, result.ExtractInto)
 	if err == nil && v.ID != id {
 		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal,
@@ -99,68 +99,42 @@ func (c *Client) Volume(ctx context.Context, id string) (Volume, error) {
 		Message: fmt.Sprintf("volume %s is not in the list of volumes", id)}
 }
 
-func (c *Client) volume(operation string, err error, extract func(any) error) (Volume, error) {
+func (c volumeClient) volume(operation string, err error, extract func(any) error) (Volume, error) {
 	if err != nil {
 		return Volume{}, translate(c.backend, operation, err)
 	}
 	var document volumeDocument
 	if err := extract(&document); err != nil {
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: notDescribed}
+		return Volume{}, c.unusable(operation, notDescribed)
 	}
 	v, odd := document.volume(nil)
-	switch {
-	case odd:
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: notDescribed}
-	case v.ID == "":
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
-			Message: "the answer names no volume"}
-	case !usableID.MatchString(v.ID):
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
-			Message: fmt.Sprintf("the answer names %q, which is not a volume ID", sentence(v.ID))}
-	case v.Status == "":
-		// A volume without a status exists. If it were taken for absent, it
-		// would be created once more.
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
-			Message: fmt.Sprintf("the answer gives no status of volume %s", sentence(v.ID))}
+	if v.ID == "" && !odd {
+		return Volume{}, c.unusable(operation, "the answer names no volume")
+	}
+	if err := c.checkAnswer(operation, "volume", v.ID, v.Status, odd); err != nil {
+		return Volume{}, err
 	}
 	return v, nil
 }
 
 // DeleteVolume requests a volume's deletion. The deletion is complete when the
 // volume is gone, not when this returns.
-func (c *Client) DeleteVolume(ctx context.Context, id string) error {
-	const operation = OperationDelete
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	result := volumes.Delete(withOperation(ctx, operation), c.service, id, nil)
-	return translate(c.backend, operation, result.Err)
+func (c volumeClient) DeleteVolume(ctx context.Context, id string) error {
+	return c.about(ctx, OperationDelete, id, func(ctx context.Context) error { return volumes.Delete(ctx, c.service, id, nil).Err })
 }
 
 // ForceDeleteVolume requests a deletion in any state; administrators only. It
 // is the only way out of error_deleting.
-func (c *Client) ForceDeleteVolume(ctx context.Context, id string) error {
-	const operation = OperationForceDelete
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	result := volumes.ForceDelete(withOperation(ctx, operation), c.service, id)
-	return translate(c.backend, operation, result.Err)
+func (c volumeClient) ForceDeleteVolume(ctx context.Context, id string) error {
+	return c.about(ctx, OperationForceDelete, id, func(ctx context.Context) error { return volumes.ForceDelete(ctx, c.service, id).Err })
 }
 
 // OperationMetadata is a change of a volume's metadata, as in metrics.
 const OperationMetadata = "metadata.update"
 
 // UpdateMetadata writes metadata on a volume; other keys stay.
-func (c *Client) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
-	const operation = OperationMetadata
-	if err := c.checkID(operation, id); err != nil {
-		return err
-	}
-	body := map[string]any{"metadata": metadata}
-	_, err := c.service.Post(withOperation(ctx, operation), c.service.ServiceURL("volumes", id, "metadata"), body, nil,
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
-	return translate(c.backend, operation, err)
+func (c volumeClient) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
+	return c.post(ctx, OperationMetadata, id, 0, map[string]any{"metadata": metadata}, http.StatusOK, "volumes", "metadata")
 }
 
 // OperationMetadataDelete is the deletion of a key of a volume's metadata, as in metrics.
@@ -168,13 +142,11 @@ const OperationMetadataDelete = "metadata.delete"
 
 // DeleteMetadata deletes one key of a volume's metadata. The key must have no slash:
 // Cinder finds none that does.
-func (c *Client) DeleteMetadata(ctx context.Context, id, key string) error {
-	const operation = OperationMetadataDelete
-	if err := c.checkID(operation, id); err != nil {
+func (c volumeClient) DeleteMetadata(ctx context.Context, id, key string) error {
+	return c.about(ctx, OperationMetadataDelete, id, func(ctx context.Context) error {
+		_, err := c.service.Delete(ctx, c.service.ServiceURL("volumes", id, "metadata", key), &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
 		return err
-	}
-	_, err := c.service.Delete(withOperation(ctx, operation), c.service.ServiceURL("volumes", id, "metadata", key), &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
-	return translate(c.backend, operation, err)
+	})
 }
 
 // The microversions of the messages API: the first that has it, and the first
@@ -188,7 +160,7 @@ const (
 // FailureReason reads from Cinder's messages API why a volume went to error. It
 // only helps the reader of the event: if the endpoint lacks the API, or on any
 // failure, it returns an empty string.
-func (c *Client) FailureReason(ctx context.Context, id string) string {
+func (c volumeClient) FailureReason(ctx context.Context, id string) string {
 	newest, err := c.maxMicroversion(ctx)
 	if err != nil || newest < MicroversionMessages {
 		return ""
@@ -200,7 +172,7 @@ func (c *Client) FailureReason(ctx context.Context, id string) string {
 		} `json:"messages"`
 	}
 	address := c.service.ServiceURL("messages") + "?" + url.Values{"resource_uuid": {id}}.Encode()
-	_, err = c.service.Get(withOperation(ctx, "message.list"), address, &answer, &gophercloud.RequestOpts{
+	_, err = c.service.Get(c.outgoing(ctx, "message.list"), address, &answer, &gophercloud.RequestOpts{
 		MoreHeaders: microversion(min(newest, microversionMessagesFilter)),
 	})
 	if err != nil {

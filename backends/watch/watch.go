@@ -28,7 +28,7 @@ type Options[T any] struct {
 	// Get reads one.
 	Get   func(ctx context.Context, id string) (T, error)
 	State func(T) (id string, status cinder.Status)
-	// Observe gets every page that was read to find what is being created.
+	// Observe gets every page that was read to find what is being created; it may be nil.
 	Observe func(page []T)
 	// Waiting is called with the change of the number of waits.
 	Waiting func(more int)
@@ -59,6 +59,9 @@ type Watcher[T any] struct {
 func New[T any](options Options[T]) *Watcher[T] {
 	if options.Pause == nil {
 		options.Pause = time.Sleep
+	}
+	if options.Observe == nil {
+		options.Observe = func([]T) {}
 	}
 	return &Watcher[T]{options: options, waits: map[*wait[T]]struct{}{}}
 }

@@ -163,7 +163,11 @@ func (c cachedSnapshots) VolumeSnapshotContent(name string) (*snapshotv1.VolumeS
 type snapshotBackends struct{ *termBackends }
 
 func (b snapshotBackends) Snapshots(name string) (snapshot.Snapshots, error) {
-	return b.current(name)
+	lifecycle, err := b.current(name)
+	if err != nil {
+		return nil, err
+	}
+	return lifecycle.Snapshots(), nil
 }
 
 // current returns the lifecycle of a backend with the configuration in force.

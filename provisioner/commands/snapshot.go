@@ -83,7 +83,7 @@ func (o *VolumeOptions) listSnapshots(ctx context.Context) (list snapshotList, u
 	snapshots, failed := make([][]cinder.Snapshot, len(run.imports)), make([]error, len(run.imports))
 	var group sync.WaitGroup
 	for i, lifecycle := range run.lifecycles {
-		group.Go(func() { snapshots[i], failed[i] = lifecycle.AllSnapshots(ctx) })
+		group.Go(func() { snapshots[i], failed[i] = lifecycle.Snapshots().AllSnapshots(ctx) })
 	}
 	group.Wait()
 	known, err := imports.ReadSnapshots(ctx, run.snapshots)
@@ -93,7 +93,7 @@ func (o *VolumeOptions) listSnapshots(ctx context.Context) (list snapshotList, u
 	list = snapshotList{Cluster: run.cluster, Snapshots: []imports.ListedSnapshot{}}
 	importer := run.snapshotImporter()
 	for i, backend := range run.imports {
-		list.Snapshots = append(list.Snapshots, importer.ListSnapshots(backend.Backend.Name, run.lifecycles[i], snapshots[i], known)...)
+		list.Snapshots = append(list.Snapshots, importer.ListSnapshots(backend.Backend.Name, run.lifecycles[i].Snapshots(), snapshots[i], known)...)
 	}
 	return list, errors.Join(failed...), nil
 }
@@ -126,7 +126,7 @@ func (r *volumeRun) snapshotImporter() *imports.SnapshotImporter {
 		Snapshots: func(backend string) (imports.Snapshots, error) {
 			for i, opened := range r.imports {
 				if opened.Backend.Name == backend {
-					return r.lifecycles[i], nil
+					return r.lifecycles[i].Snapshots(), nil
 				}
 			}
 			return nil, nil
@@ -207,7 +207,7 @@ func (f *snapshotImportFlags) run(ctx context.Context, stdout io.Writer) error {
 	}
 	importer := opened.snapshotImporter()
 	var objects *imports.SnapshotObjects
-	all, err := opened.lifecycles[0].AllSnapshots(ctx)
+	all, err := opened.lifecycles[0].Snapshots().AllSnapshots(ctx)
 	if err == nil {
 		objects, err = importer.PlanObjects(ctx, all, f.wish)
 	}

@@ -1,4 +1,4 @@
-// Package cindercontract defines what every method of backends.Cinder does to a
+// Package cindercontract defines what every method of Cinder does to a
 // volume in each of its states. Three implementations must match this one
 // table: the lifecycle's in-memory Cinder, the adapter to OpenStack with the
 // simulator, and the adapter with real Cinder (make e2e). So what the
@@ -21,13 +21,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
 // Target is a Cinder to test against the table.
 type Target struct {
-	Cinder backends.Cinder
+	Cinder Cinder
 	// Member means that the account is not an administrator. OnlyMember leaves out
 	// what an administrator gets the same answers to.
 	Member, OnlyMember bool

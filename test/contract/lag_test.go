@@ -7,6 +7,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/test/cindercontract"
 )
 
 // lagging returns a way to use a simulator whose reads lag.
@@ -18,7 +19,7 @@ func lagging(t *testing.T, lag time.Duration) Target {
 
 // patient reads only when reads show everything that was changed before.
 type patient struct {
-	backends.Cinder
+	cindercontract.Cinder
 	lag time.Duration
 }
 

@@ -2,13 +2,13 @@ package turns
 
 import "context"
 
-// Admission is what the requests of one call must pass before they leave. Its
-// checks run at the last moment, since a request may wait long for its turn. It comes
-// with the context because gophercloud, which makes the requests, has no other place
-// for it, and a client for each call would lose the connections.
+// Admission is what a request must pass before it leaves. Its checks run at the last
+// moment, since a request may wait long for its turn. The zero Admission admits
+// everything.
 type Admission struct {
 	// Waiter ends when the caller stops waiting. Requests that wait for their
-	// turn then leave the queue; those under way continue.
+	// turn then leave the queue; those under way continue. Nil means the request's own
+	// context, which also cuts it when it is under way.
 	Waiter context.Context
 	// Outage is called before a request waits for its turn, and again when its
 	// turn comes. While requests are rejected it returns an error; otherwise it
@@ -20,36 +20,17 @@ type Admission struct {
 	Fence func() error
 }
 
-type admissionKey struct{}
-
-// WithAdmission makes the requests sent with the context pass the admission.
-// The context itself cuts requests under way.
-func WithAdmission(ctx context.Context, a Admission) context.Context {
-	return context.WithValue(ctx, admissionKey{}, a)
-}
-
-// AdmissionOf returns the admission that the context carries. Without one, the
-// context itself is the waiter.
-func AdmissionOf(ctx context.Context) Admission {
-	a, _ := ctx.Value(admissionKey{}).(Admission)
+// Admit waits for the turn of the caller that the context carries, and makes the
+// admission's checks. The wait ends with the context, with the waiter, or
+// when an outage begins. An error means that the request must not be sent; else
+// the caller ends the turn with Release.
+func (q *Queue) Admit(ctx context.Context, a Admission) error {
 	if a.Waiter == nil {
 		a.Waiter = ctx
 	}
 	if a.Outage == nil {
 		a.Outage = func() (context.Context, error) { return nil, nil }
 	}
-	if a.Fence == nil {
-		a.Fence = func() error { return nil }
-	}
-	return a
-}
-
-// Admit waits for the turn of the caller that the context carries, and makes the
-// checks of its admission. The wait ends with the context, with the waiter, or
-// when an outage begins. An error means that the request must not be sent; else
-// the caller ends the turn with Release.
-func (q *Queue) Admit(ctx context.Context) error {
-	a := AdmissionOf(ctx)
 	outage, err := a.Outage()
 	if err != nil {
 		return err
@@ -64,7 +45,7 @@ func (q *Queue) Admit(ctx context.Context) error {
 	if err == nil {
 		_, err = a.Outage()
 	}
-	if err == nil {
+	if err == nil && a.Fence != nil {
 		err = a.Fence()
 	}
 	if err != nil {

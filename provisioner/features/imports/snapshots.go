@@ -21,7 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
-// Snapshots are the snapshots of one backend; *backends.Lifecycle implements it.
+// Snapshots are the snapshots of one backend; backends.Snapshots implements it.
 type Snapshots interface {
 	// FindSnapshot reads a snapshot of any owner.
 	FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error)

@@ -45,7 +45,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
 )
 
-// Snapshots manages the snapshots of one backend; *backends.Lifecycle implements
+// Snapshots manages the snapshots of one backend; backends.Snapshots implements
 // it.
 type Snapshots interface {
 	Existing

@@ -1,0 +1,195 @@
+package backends
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+)
+
+// changer changes what volumes are: their size, their type and the claim that has them.
+type changer struct{ *endpoint }
+
+type changeRequests interface {
+	// ExtendVolume requests a larger size; inUse is whether the volume is in use.
+	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
+	// RetypeVolume requests another type, without a migration.
+	RetypeVolume(ctx context.Context, id, volumeType string) error
+	// VolumeType reads a volume type by its ID.
+	VolumeType(ctx context.Context, id string) (cinder.VolumeType, error)
+}
+
+// inPlace is a change that Cinder makes to a volume and its content where they are.
+type inPlace struct {
+	// during is the volume's status until the change ends, failed that after a failure; empty
+	// if there is none.
+	during, failed cinder.Status
+	// part is what changes.
+	part func(v cinder.Volume) any
+	// isMade reports whether the volume is as requested.
+	isMade  func(ctx context.Context, v cinder.Volume) (bool, error)
+	request func(ctx context.Context, client changeRequests, v cinder.Volume) error
+	// explain returns the error for a rejected request; unmade says that Cinder accepted the
+	// request and left the volume as it was.
+	explain func(ctx context.Context, v cinder.Volume, err error) error
+	unmade  func(v cinder.Volume) string
+}
+
+// Extend makes the target's volume at least as large as requested, and returns
+// it. It may be called again after any interruption: a volume that is large
+// enough is not extended. The storage backend's failure (KindVolumeFailed)
+// leaves the volume with its old size in error_extending, from which only an
+// OpenStack administrator can take it.
+func (l *Lifecycle) Extend(ctx context.Context, target Target, sizeGiB int64) (cinder.Volume, error) {
+	return serialized(ctx, l, target.key(), func(at *owners) (cinder.Volume, error) {
+		return at.changer.change(ctx, target, inPlace{
+			during: cinder.StatusExtending,
+			failed: cinder.StatusErrorExtending,
+			part:   func(v cinder.Volume) any { return v.SizeGiB },
+			isMade: func(_ context.Context, v cinder.Volume) (bool, error) { return v.SizeGiB >= sizeGiB, nil },
+			request: func(ctx context.Context, client changeRequests, v cinder.Volume) error {
+				return client.ExtendVolume(ctx, v.ID, sizeGiB, v.Status == cinder.StatusInUse)
+			},
+			explain: func(_ context.Context, v cinder.Volume, err error) error {
+				if cinder.IsKind(err, cinder.KindOverQuota) {
+					return fmt.Errorf("volume %s cannot grow from %d to %d GiB: %w", v.ID, v.SizeGiB, sizeGiB, err)
+				}
+				return err
+			},
+			unmade: func(v cinder.Volume) string {
+				if v.Status != cinder.StatusErrorExtending {
+					return fmt.Sprintf("Cinder accepted the extension of volume %s to %d GiB, but it still has %d GiB", v.ID, sizeGiB, v.SizeGiB)
+				}
+				before := cinder.StatusAvailable
+				if len(v.Attachments) > 0 {
+					before = cinder.StatusInUse
+				}
+				return fmt.Sprintf("the storage backend failed to extend volume %s to %d GiB; it still has %d GiB, and an OpenStack administrator must set its status: cinder reset-state --state %s %s",
+					v.ID, sizeGiB, v.SizeGiB, before, v.ID)
+			},
+		})
+	})
+}
+
+// Retype gives the target's volume another type in place: it is never migrated to
+// another storage backend. It may be called again after any interruption: a volume
+// that has the type stays as it is. Cinder also accepts changes that no storage can
+// make, and then leaves the volume as it was (KindVolumeFailed).
+func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
+	return serialized(ctx, l, target.key(), func(at *owners) (cinder.Volume, error) {
+		name := ""
+		return at.changer.change(ctx, target, inPlace{
+			during: cinder.StatusRetyping,
+			part:   func(v cinder.Volume) any { return v.Type },
+			isMade: func(ctx context.Context, v cinder.Volume) (made bool, err error) {
+				if name == "" && v.Type != volumeType {
+					name, err = at.changer.typeName(ctx, volumeType)
+				}
+				return v.Type == volumeType || v.Type == name, err
+			},
+			request: func(ctx context.Context, client changeRequests, v cinder.Volume) error {
+				return client.RetypeVolume(ctx, v.ID, volumeType)
+			},
+			explain: func(ctx context.Context, v cinder.Volume, err error) error {
+				switch cinder.KindOf(err) {
+				case cinder.KindNotFound:
+					// The 404 may be about the volume or about the type.
+					if _, lookErr := at.existing(ctx, target); lookErr != nil {
+						return lookErr
+					}
+					return at.failure(cinder.KindInvalid, "there is no volume type %q, or the project may not use it", volumeType)
+				case cinder.KindOverQuota:
+					return fmt.Errorf("volume %s cannot have type %q: %w", v.ID, volumeType, err)
+				}
+				return err
+			},
+			unmade: func(v cinder.Volume) string {
+				return fmt.Sprintf("Cinder accepted the change of volume %s to type %q, but it still has type %q: its storage cannot change it in place, or the type is that of another storage; see the log of cinder-scheduler",
+					v.ID, volumeType, v.Type)
+			},
+		})
+	})
+}
+
+// change requests a change unless the volume is as requested, and waits for its end.
+func (e changer) change(ctx context.Context, target Target, c inPlace) (cinder.Volume, error) {
+	v, err := e.existing(ctx, target)
+	requested := cinder.Volume{} // the volume when its change was requested
+	for range maxMoves {
+		switch {
+		case err != nil:
+			return cinder.Volume{}, err
+		case ctx.Err() != nil:
+			return cinder.Volume{}, ctx.Err()
+		}
+		switch v.Status {
+		case c.during:
+			var gone bool
+			v, gone, err = e.awaitEnd(ctx, requested, v, e.timeouts().Create)
+			switch {
+			case err != nil:
+			case gone:
+				v, err = e.existing(ctx, target)
+			case !target.owns(v):
+				err = e.notOurs(v, target)
+			}
+		case c.failed:
+			return v, e.failure(KindVolumeFailed, "%s", c.unmade(v))
+		case cinder.StatusAvailable, cinder.StatusInUse:
+			made, madeErr := c.isMade(ctx, v)
+			switch {
+			case made || madeErr != nil:
+				return v, madeErr
+			case requested.ID != "":
+				return v, e.failure(KindVolumeFailed, "%s", c.unmade(v))
+			}
+			requested = v
+			v, err = e.request(ctx, v, target, c)
+		default:
+			return v, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
+		}
+	}
+	return v, e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", target.VolumeID)
+}
+
+// request requests a change. After a conflict it reads the volume: if an earlier request
+// whose answer was lost changes it, that is just as good.
+func (e changer) request(ctx context.Context, v cinder.Volume, target Target, c inPlace) (cinder.Volume, error) {
+	err := change(ctx, e.session, target.Permit.on(ctx, v), func(ctx context.Context, client changeRequests) error { return c.request(ctx, client, v) })
+	switch {
+	case err == nil:
+		v.Status = c.during
+		return v, nil
+	case !cinder.IsKind(err, cinder.KindConflict):
+		return cinder.Volume{}, c.explain(ctx, v, err)
+	}
+	again, lookErr := e.existing(ctx, target)
+	switch {
+	case lookErr != nil:
+		return cinder.Volume{}, lookErr
+	case again.Status == v.Status && c.part(again) == c.part(v):
+		return cinder.Volume{}, err
+	}
+	return again, nil
+}
+
+var typeID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+
+// typeName returns the name that Cinder shows as the type of a volume. Requests may
+// name a type by its name or its ID.
+func (e changer) typeName(ctx context.Context, volumeType string) (string, error) {
+	if !typeID.MatchString(volumeType) {
+		return volumeType, nil
+	}
+	var found cinder.VolumeType
+	err := read(ctx, e.session, func(ctx context.Context, client changeRequests) (err error) {
+		found, err = client.VolumeType(ctx, volumeType)
+		return err
+	})
+	if cinder.IsKind(err, cinder.KindNotFound) {
+		// A name may look like an ID. If it is neither, Cinder says so later.
+		return volumeType, nil
+	}
+	return found.Name, err
+}

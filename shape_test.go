@@ -1,0 +1,118 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// shapes bound what a newcomer must hold in the head at once. Each list has the offenders
+// of today with their numbers, which may only shrink.
+var shapes = []struct {
+	what, remedy string
+	most         int
+	offenders    map[string]int
+}{
+	{"methods", "give some of them to an owner of their own", 40, map[string]int{"mappers.Connection": 51, "policy.Policy": 65,
+		"provisioner.Provisioner": 116, "provisioner/csi/host.Host": 109, "provisioner/csi/node.Service": 44, "provisioner/term/ledger.Ledger": 53,
+		"provisioner/features/attach.Engine": 68, "provisioner/features/snapshot.Controller": 68, "provisioner/term/placement.Placer": 59}},
+	{"methods of an interface, with what it embeds", "let each caller declare what it calls", 8, map[string]int{"provisioner.Volumes": 17,
+		"provisioner/csi/controller.Engine": 10, "provisioner/csi/host.Files": 10, "provisioner/csi/host.Root": 19, "provisioner/csi/node.protocol": 13,
+		"provisioner/features/snapshot.Snapshots": 12}},
+	{"fields that are functions", "name by an interface what belongs together", 6,
+		map[string]int{"provisioner/features/attach.Options": 9, "provisioner/features/imports/claims.Options": 8}},
+}
+
+func TestShapes(t *testing.T) {
+	p := &product{map[string]int{}, map[string]int{}, map[string]*ast.InterfaceType{}, map[string]map[string]string{}}
+	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
+		if file == "test" || file == "build" {
+			return fs.SkipDir
+		}
+		if err != nil || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		p.add(path.Dir(file), parsed)
+		return err
+	})
+	if err != nil || len(p.contracts) < 20 {
+		t.Fatalf("%d interfaces, %v", len(p.contracts), err)
+	}
+	interfaces := map[string]int{}
+	for name := range p.contracts {
+		interfaces[name] = p.size(name)
+	}
+	for i, counts := range []map[string]int{p.methods, interfaces, p.functions} {
+		shape := shapes[i]
+		for name, n := range counts {
+			if most := max(shape.most, shape.offenders[name]); n > most {
+				t.Errorf("%s has %d %s, more than %d: %s", name, n, shape.what, most, shape.remedy)
+			}
+		}
+		for name, n := range shape.offenders {
+			if counts[name] < n {
+				t.Errorf("%s has only %d %s: lower its number on the list, or remove it if it is at most %d", name, counts[name], shape.what, shape.most)
+			}
+		}
+	}
+}
+
+// product is the program's source, without tests. Types have names like "backends.Spec".
+type product struct {
+	methods, functions map[string]int
+	contracts          map[string]*ast.InterfaceType
+	imports            map[string]map[string]string // by interface: folders by the names of packages
+}
+
+func (p *product) add(folder string, file *ast.File) {
+	imports := map[string]string{}
+	for _, spec := range file.Imports {
+		imported := strings.Trim(spec.Path.Value, `"`)
+		imports[path.Base(imported)] = strings.TrimPrefix(imported, module+"/")
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if f, ok := n.(*ast.FuncDecl); ok && f.Recv != nil {
+			of, _, _ := strings.Cut(strings.TrimPrefix(types.ExprString(f.Recv.List[0].Type), "*"), "[")
+			p.methods[folder+"."+of]++
+		}
+		if spec, ok := n.(*ast.TypeSpec); ok {
+			name := folder + "." + spec.Name.Name
+			switch of := spec.Type.(type) {
+			case *ast.InterfaceType:
+				p.contracts[name], p.imports[name] = of, imports
+			case *ast.StructType:
+				for _, field := range of.Fields.List {
+					if _, ok := field.Type.(*ast.FuncType); ok {
+						p.functions[name] += len(field.Names)
+					}
+				}
+			}
+		}
+		return true
+	})
+}
+
+// size counts an interface's methods; what it embeds of other modules counts as one.
+func (p *product) size(name string) (n int) {
+	if p.contracts[name] == nil {
+		return 1
+	}
+	for _, method := range p.contracts[name].Methods.List {
+		pkg, embedded, qualified := strings.Cut(types.ExprString(method.Type), ".")
+		folder := p.imports[name][pkg]
+		if !qualified {
+			folder, embedded = name[:strings.LastIndex(name, ".")], pkg
+		}
+		if n += len(method.Names); len(method.Names) == 0 {
+			n += p.size(folder + "." + embedded)
+		}
+	}
+	return n
+}
