@@ -27,18 +27,18 @@ type Cinder interface {
 }
 
 // The program's client makes all requests that owners declare.
-var _ interface {
-	volumeRequests
-	makingRequests
-	reservationRequests
-	connectionRequests
-	attachmentRequests
-	removalRequests
-	nodeRequests
-	stampRequests
-	changeRequests
-	snapshotRequests
-} = loggedIn{}
+var (
+	_ volumeRequests      = loggedIn{}
+	_ makingRequests      = loggedIn{}
+	_ reservationRequests = loggedIn{}
+	_ connectionRequests  = loggedIn{}
+	_ attachmentRequests  = loggedIn{}
+	_ removalRequests     = loggedIn{}
+	_ nodeRequests        = loggedIn{}
+	_ stampRequests       = loggedIn{}
+	_ changeRequests      = loggedIn{}
+	_ snapshotRequests    = loggedIn{}
+)
 
 // clients provides a logged-in client. forget drops one whose credentials were
 // rejected.
