@@ -24,7 +24,7 @@ import (
 	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
 func main() {

@@ -19,7 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/events"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/events"
 )
 
 // Who exports a metric.

@@ -27,9 +27,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
 // attempts makes the volumes of claims.
@@ -53,7 +53,7 @@ type attempts struct {
 func (a *attempts) Provision(ctx context.Context, options controller.ProvisionOptions) (pv *corev1.PersistentVolume, _ controller.ProvisioningState, err error) {
 	claim := options.PVC
 	defer a.cleanUpIfGone(claim)
-	a.parkedClaims.loop.Make(ctx, string(claim.UID), "the worker of claim "+claim.Namespace+"/"+claim.Name, func(ctx context.Context, turn *turn) (outcome work.Outcome) {
+	a.parkedClaims.loop.Make(ctx, string(claim.UID), "the worker of claim "+claim.Namespace+"/"+claim.Name, func(ctx context.Context, turn *turn) (outcome worker.Outcome) {
 		one := &attempt{attempts: a, turn: turn, claim: claim, class: options.StorageClass, pvName: options.PVName, started: time.Now()}
 		ctx, one.requests = requestids.WithRequestIDs(ctx)
 		ctx, span := a.tracer.Start(ctx, string(claim.UID), "provision", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name))

@@ -23,9 +23,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
 // deletions removes the volumes of released PersistentVolumes.
@@ -93,7 +93,7 @@ func (d *deletions) Delete(ctx context.Context, pv *corev1.PersistentVolume) err
 		return nil
 	}
 	err := error(errObjectDeleted)
-	d.parkedVolumes.loop.Make(ctx, pv.Name, "the worker that deletes PersistentVolume "+pv.Name, func(ctx context.Context, turn *turn) work.Outcome {
+	d.parkedVolumes.loop.Make(ctx, pv.Name, "the worker that deletes PersistentVolume "+pv.Name, func(ctx context.Context, turn *turn) worker.Outcome {
 		one := &deletion{deletions: d, turn: turn, pv: pv, started: time.Now()}
 		ctx, one.requests = requestids.WithRequestIDs(ctx)
 		ctx, span := d.tracer.Start(ctx, string(objects.MadeFor(pv)), "delete", tracing.PersistentVolume.String(pv.Name))

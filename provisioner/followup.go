@@ -21,7 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // Followup finishes what the library leaves unfinished: it completes volumes whose

@@ -12,9 +12,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // Requeue returns objects to the library's queues.
@@ -27,13 +27,13 @@ type Requeue struct {
 // their turn comes or one of their triggers fires. It does not poll. The loop knows them by
 // the keys of the library's queue: claims by UID, PersistentVolumes by name.
 type parked[T metav1.Object] struct {
-	loop     *work.Loop[string]
+	loop     *worker.Loop[string]
 	lot      *parking.Lot[T]
 	recorder eventrecord.EventRecorder
 }
 
 func newParked[T metav1.Object](name string, o Options, limiter *backoff.Limiter[string], bringBack func(keys []string)) parked[T] {
-	return parked[T]{lot: parking.NewLot[T](), recorder: o.Recorder, loop: work.New(work.Options[string]{
+	return parked[T]{lot: parking.NewLot[T](), recorder: o.Recorder, loop: worker.New(worker.Options[string]{
 		Name: name, Workers: o.Workers, OwnTurns: func(tenant string) int { return o.Policy().ConcurrencyOf(tenant) },
 		Board: o.Board, Monitor: o.Monitor, MaxWorkTime: o.MaxWorkTime, Limiter: limiter, BringBack: bringBack,
 	})}

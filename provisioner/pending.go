@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // PendingGroup is the parked claims, or deletions, with one state and reason.

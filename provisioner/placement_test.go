@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 var (

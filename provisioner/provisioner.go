@@ -45,10 +45,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
 // Provisioner implements the provisioning library's interfaces for one term. Its parts

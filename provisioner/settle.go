@@ -7,12 +7,12 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
 // turn is an attempt at a claim or a deletion, as the loop sees it.
-type turn = work.Attempt[string]
+type turn = worker.Attempt[string]
 
 // libraryAttempt is one attempt to provision a claim or to delete a volume.
 type libraryAttempt interface {
@@ -33,13 +33,13 @@ type libraryAttempt interface {
 // settle says what follows from an attempt, for the loop, and for the library: nil, an
 // error that it retries by the limiter, or one that it ignores because the object is
 // parked or nothing is left to do.
-func (e *ending) settle(a libraryAttempt, started time.Time, err error) (work.Outcome, error) {
+func (e *ending) settle(a libraryAttempt, started time.Time, err error) (worker.Outcome, error) {
 	var over *overError
 	outcome, ignored := "", err
 	switch {
 	case err == nil:
 		a.observe("success", time.Since(started))
-		return work.Outcome{Done: true}, nil
+		return worker.Outcome{Done: true}, nil
 	case e.stopping():
 		ignored = errHandingOver
 	case errors.As(err, &over):
@@ -53,7 +53,7 @@ func (e *ending) settle(a libraryAttempt, started time.Time, err error) (work.Ou
 			why := retry.For(err)
 			a.parkForRetry(err)
 			a.observe(why.Outcome, time.Since(started))
-			return work.Outcome{Retry: &why}, err
+			return worker.Outcome{Retry: &why}, err
 		}
 		a.parkForBackend(unhealthy)
 		outcome, ignored = "held_back", unhealthy
@@ -61,7 +61,7 @@ func (e *ending) settle(a libraryAttempt, started time.Time, err error) (work.Ou
 	if outcome != "" {
 		a.observe(outcome, time.Since(started))
 	}
-	return work.Outcome{}, &controller.IgnoredError{Reason: ignored.Error()}
+	return worker.Outcome{}, &controller.IgnoredError{Reason: ignored.Error()}
 }
 
 // endSpan ends the span of a piece of work. An overError is not a failure.

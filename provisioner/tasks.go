@@ -16,15 +16,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
 // tasks is the queue of all that finishes or undoes work. Each item has its own delays.
 type tasks struct {
 	*memory
 	*ending
-	loop *work.Loop[task]
+	loop *worker.Loop[task]
 	// doers do the tasks of each kind. They are registered before the loop runs.
 	doers     map[followupKind]func(ctx context.Context, item followup) error
 	backends  Backends
@@ -76,7 +76,7 @@ func newTasks(o Options, over *ending, known *memory) *tasks {
 		memory: known, ending: over, doers: map[followupKind]func(context.Context, followup) error{},
 		backends: o.Backends, cachedPVs: o.PersistentVolumes, tracer: o.Tracer, logger: o.Logger,
 	}
-	t.loop = work.New(work.Options[task]{
+	t.loop = worker.New(worker.Options[task]{
 		Name: "followup", Workers: o.FollowupWorkers, Do: t.attempt,
 		Describe: func(key task) string { return "the worker of " + key.Value().String() },
 		Board:    o.Board, Monitor: o.Monitor, MaxWorkTime: o.MaxWorkTime,
@@ -91,33 +91,33 @@ func (t *tasks) handle(kind followupKind, by func(ctx context.Context, item foll
 
 // attempt does an item when its turn comes. A backend that does not answer must not keep
 // every worker busy.
-func (t *tasks) attempt(ctx context.Context, a *work.Attempt[task]) work.Outcome {
+func (t *tasks) attempt(ctx context.Context, a *worker.Attempt[task]) worker.Outcome {
 	item := a.Key.Value()
 	tenant, backend := t.tenantAndBackend(item)
 	if backend != "" && item.kind != rebind && !slices.Contains(t.backends.Names(), backend) {
 		// Only another policy can unblock it. The policy itself says so of a rebind.
 		t.logger.Warn("A follow-up waits because its backend is not in the policy", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
 		a.Await(triggersAt(backend)...)
-		return work.Outcome{Done: true}
+		return worker.Outcome{Done: true}
 	}
 	if !a.Begin(tenant, backend) {
-		return work.Outcome{}
+		return worker.Outcome{}
 	}
 	err := t.do(ctx, item)
 	var waits *waitError
 	switch {
 	case err == nil:
-		return work.Outcome{Done: true}
+		return worker.Outcome{Done: true}
 	case t.stopping():
-		return work.Outcome{}
+		return worker.Outcome{}
 	case errors.As(err, &waits):
 		t.logger.Info("A follow-up waits", "persistentVolume", item.pv, "claimUID", item.claim, "reason", err)
 		a.Await(waits.triggers...)
-		return work.Outcome{Done: true}
+		return worker.Outcome{Done: true}
 	}
 	t.logger.Warn("Follow-up failed and will be retried", "persistentVolume", item.pv, "claimUID", item.claim, "volume", item.volume, "error", err)
 	a.Await(triggersAt(backend)...)
-	return work.Outcome{Retry: new(retry.For(err))}
+	return worker.Outcome{Retry: new(retry.For(err))}
 }
 
 // add queues an item.

@@ -9,7 +9,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
 )
 
 // tenantRates limits the request rate of every tenant, across all backends.

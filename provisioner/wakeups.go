@@ -13,7 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // wakeups publishes what other parts of the program report, and freed room, so that parked

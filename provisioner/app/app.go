@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/events"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/events"
 )
 
 // resyncPeriod is how often every object is checked again even if it has not changed.

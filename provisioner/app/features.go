@@ -12,8 +12,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
 // expandWorkers is how many volumes are extended at once. A storage array may take its

@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/lastgood"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/objectwatch"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/objectwatch"
 )
 
 const (

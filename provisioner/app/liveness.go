@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
 )
 
 // electorBound returns how long the elector may go without turning: longer than all

@@ -24,9 +24,9 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/events"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/events"
 )
 
 // livenessProbe returns what /healthz answers.

@@ -27,8 +27,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/socket"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/events"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/events"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
 )
 
 // replica is what the parts of a replica share.

@@ -1,6 +1,6 @@
 // Package features is the floor of the features: what happens to volumes besides
 // being made for a claim and removed after it. Each package below is one feature, mostly
-// one controller on a work.Loop that lives for one term. A feature reads and writes its
+// one controller on a worker.Loop that lives for one term. A feature reads and writes its
 // own objects and volumes; it knows neither the hub nor another feature, and package app
 // starts it.
 //

@@ -8,7 +8,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/fairshare"
 )
 
 // volumes are counted in the ledger.

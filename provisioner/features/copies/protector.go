@@ -20,10 +20,10 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // protect adds the finalizer to a claim, and fails if the claim has changed since it
@@ -71,13 +71,13 @@ type ProtectorOptions struct {
 // this one stops.
 type Protector struct {
 	ProtectorOptions
-	loop *work.Loop[types.NamespacedName]
+	loop *worker.Loop[types.NamespacedName]
 }
 
 // NewProtector makes the Protector of one term.
 func NewProtector(options ProtectorOptions) *Protector {
 	p := &Protector{ProtectorOptions: options}
-	p.loop = work.New(work.Options[types.NamespacedName]{
+	p.loop = worker.New(worker.Options[types.NamespacedName]{
 		Name: "protection", Workers: 1, Do: p.do,
 		Describe: func(key types.NamespacedName) string {
 			return "the worker that ends the protection of claim " + key.String()
@@ -115,16 +115,16 @@ func (p *Protector) sourceOf(claim *corev1.PersistentVolumeClaim) string {
 // Run works until the context ends.
 func (p *Protector) Run(ctx context.Context) { p.loop.Run(ctx) }
 
-func (p *Protector) do(ctx context.Context, a *work.Attempt[types.NamespacedName]) work.Outcome {
+func (p *Protector) do(ctx context.Context, a *worker.Attempt[types.NamespacedName]) worker.Outcome {
 	err := p.release(ctx, a.Key)
 	if err == nil {
-		return work.Outcome{Done: true}
+		return worker.Outcome{Done: true}
 	}
 	// Kubernetes' controllers write to claims, too.
 	if !apierrors.IsConflict(err) && ctx.Err() == nil {
 		p.Logger.Warn("Cannot end the protection of a claim that was copied", "claim", a.Key.String(), "error", err)
 	}
-	return work.Outcome{Retry: &backoff.Delay{Outcome: "kubernetes", First: time.Second, Most: time.Minute}}
+	return worker.Outcome{Retry: &backoff.Delay{Outcome: "kubernetes", First: time.Second, Most: time.Minute}}
 }
 
 // release removes the finalizer from a claim that no pending claim copies.

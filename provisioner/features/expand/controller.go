@@ -28,10 +28,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
 // Volumes extends the volumes of one backend; *backends.Lifecycle implements it.
@@ -106,7 +106,7 @@ type Options struct {
 type Controller struct {
 	Options
 	// loop works on the keys of claims.
-	loop *work.Loop[string]
+	loop *worker.Loop[string]
 	// parked are the claims that wait, with the events about them.
 	parked *parking.Lot[*corev1.PersistentVolumeClaim]
 	// gone holds the claims that were deleted while their volumes were growing.
@@ -116,12 +116,12 @@ type Controller struct {
 	calls calls
 }
 
-type attempt = work.Attempt[string]
+type attempt = worker.Attempt[string]
 
 // New makes the controller of one term.
 func New(options Options) *Controller {
 	c := &Controller{Options: options, parked: parking.NewLot[*corev1.PersistentVolumeClaim]()}
-	c.loop = work.New(work.Options[string]{
+	c.loop = worker.New(worker.Options[string]{
 		Name: "expansions", Workers: options.Workers, Do: c.do, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },
 		Describe: func(key string) string { return "the worker that expands the volume of claim " + key },
 		Board:    options.Board, Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
@@ -240,32 +240,32 @@ func (c *Controller) over(claim *corev1.PersistentVolumeClaim) {
 }
 
 // do takes the claim's turn, and one step.
-func (c *Controller) do(ctx context.Context, a *attempt) work.Outcome {
+func (c *Controller) do(ctx context.Context, a *attempt) worker.Outcome {
 	namespace, name, err := cache.SplitMetaNamespaceKey(a.Key)
 	if err != nil {
-		return work.Outcome{}
+		return worker.Outcome{}
 	}
 	claim, isGone := c.gone.first(a.Key)
 	if !isGone {
 		if claim, err = c.Claims.PersistentVolumeClaims(namespace).Get(name); err != nil {
-			return work.Outcome{Done: true} // ClaimGone follows, or was called already
+			return worker.Outcome{Done: true} // ClaimGone follows, or was called already
 		}
 	}
 	pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName)
 	step := (*expansion).run
 	if isGone || err != nil || !wants(claim, pv) || !c.isMine(pv) || c.isBySidecar(pv) {
 		if !c.calls.begin(claim.UID) {
-			return work.Outcome{} // the call ends what it began
+			return worker.Outcome{} // the call ends what it began
 		}
 		defer c.calls.end(claim.UID)
 		if c.end(claim, pv, err) {
-			return work.Outcome{}
+			return worker.Outcome{}
 		}
 		step = (*expansion).look
 	}
 	tenant, backend := pv.Annotations[objects.AnnotationTenant], pv.Annotations[objects.AnnotationBackend]
 	if !a.Begin(tenant, backend) {
-		return work.Outcome{}
+		return worker.Outcome{}
 	}
 	c.parked.Take(claim.UID)
 	started := time.Now()

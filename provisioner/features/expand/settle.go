@@ -16,23 +16,23 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // settle decides what follows from an attempt: nothing, a retry, or waiting for a
 // trigger.
-func (c *Controller) settle(ctx context.Context, e *expansion, cached *corev1.PersistentVolumeClaim, took time.Duration, err error) work.Outcome {
+func (c *Controller) settle(ctx context.Context, e *expansion, cached *corev1.PersistentVolumeClaim, took time.Duration, err error) worker.Outcome {
 	var denied *deniedError
 	switch {
 	case err == nil:
 		if e.worked {
 			c.Metrics.expanded(e.backend, "success", took)
 		}
-		return work.Outcome{Done: true}
+		return worker.Outcome{Done: true}
 	case ctx.Err() != nil:
-		return work.Outcome{} // the next leader continues
+		return worker.Outcome{} // the next leader continues
 	case errors.Is(err, errChanged) || apierrors.IsConflict(err):
 		// Somebody else has changed the object; begin again with its new state.
 		return c.retry(e, err, retry.For(nil))
@@ -58,9 +58,9 @@ func (c *Controller) settle(ctx context.Context, e *expansion, cached *corev1.Pe
 	return c.retry(e, err, delay)
 }
 
-func (c *Controller) retry(e *expansion, err error, delay backoff.Delay) work.Outcome {
+func (c *Controller) retry(e *expansion, err error, delay backoff.Delay) worker.Outcome {
 	c.Logger.Warn("An expansion failed and will be retried", "claim", e.key, "backend", e.backend, "error", err)
-	return work.Outcome{Retry: &delay}
+	return worker.Outcome{Retry: &delay}
 }
 
 // park keeps the claim until one of the triggers fires.
@@ -75,7 +75,7 @@ func triggersAt(backend string) []parking.Trigger {
 }
 
 // deny parks a claim and reports why.
-func (c *Controller) deny(ctx context.Context, e *expansion, cached *corev1.PersistentVolumeClaim, denied *deniedError) work.Outcome {
+func (c *Controller) deny(ctx context.Context, e *expansion, cached *corev1.PersistentVolumeClaim, denied *deniedError) worker.Outcome {
 	e.reportOn(cached, corev1.EventTypeWarning, denied.Reason, denied.Message)
 	if !denied.isUnavailable() {
 		if isBegun(e.claim) {
@@ -87,7 +87,7 @@ func (c *Controller) deny(ctx context.Context, e *expansion, cached *corev1.Pers
 		c.Room.SettleGrowth(c.countedAs(cached), 0)
 	}
 	e.park(cached, parking.Denied, always(denied.Denial))
-	return work.Outcome{Done: true}
+	return worker.Outcome{Done: true}
 }
 
 // giveUp writes on the claim that it cannot get the size, and frees its room. The user

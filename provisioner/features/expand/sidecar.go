@@ -18,7 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
 // The volumes of the CSI driver grow when its sidecar, csi-resizer, asks for it. It

@@ -20,9 +20,9 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/bound"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/objectwatch"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/bound"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/objectwatch"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // resyncPeriod is how often every object is checked again even if it has not changed.

@@ -40,9 +40,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // Snapshots manages the snapshots of one backend; backends.Snapshots implements
@@ -134,7 +134,7 @@ type Options struct {
 // Controller takes and removes the snapshots of one term.
 type Controller struct {
 	Options
-	loop *work.Loop[item]
+	loop *worker.Loop[item]
 	// parked are the objects that wait, with the events about them.
 	parked *parking.Lot[metav1.Object]
 
@@ -176,15 +176,15 @@ func (i item) String() string {
 }
 
 // attempt is an attempt at an item.
-type attempt = work.Attempt[item]
+type attempt = worker.Attempt[item]
 
 // New makes the Controller of one term.
 func New(options Options) *Controller {
 	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), counted: map[string]bool{}, removed: map[types.UID]bool{}, handed: map[types.UID]bool{}, kept: map[string]string{}}
 	options.Board.Subscribe(c.hear) // before the loop, which brings back what waits for it
-	c.loop = work.New(work.Options[item]{
+	c.loop = worker.New(worker.Options[item]{
 		Name: "snapshots", Workers: options.Workers, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },
-		Do:       func(ctx context.Context, a *attempt) work.Outcome { return outcome(c.sync(ctx, a)) },
+		Do:       func(ctx context.Context, a *attempt) worker.Outcome { return outcome(c.sync(ctx, a)) },
 		Describe: func(of item) string { return fmt.Sprintf("the worker for %s %s", of.kind, of) },
 		Board:    options.Board, Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
 	})
@@ -224,14 +224,14 @@ func (c *Controller) sync(ctx context.Context, a *attempt) error {
 	return c.syncSnapshot(ctx, a)
 }
 
-func outcome(err error) work.Outcome {
+func outcome(err error) worker.Outcome {
 	switch {
 	case err == nil:
-		return work.Outcome{Done: true}
+		return worker.Outcome{Done: true}
 	case errors.As(err, new(*denied)):
-		return work.Outcome{Retry: new(retry.Infeasible(nil))}
+		return worker.Outcome{Retry: new(retry.Infeasible(nil))}
 	}
-	return work.Outcome{Retry: new(retry.For(err))}
+	return worker.Outcome{Retry: new(retry.For(err))}
 }
 
 func (c *Controller) enqueue(i item) { c.loop.Queue.Add(i) }

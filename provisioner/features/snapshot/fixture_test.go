@@ -31,8 +31,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 const (

@@ -23,7 +23,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // importing is one attempt to give a snapshot that exists at Cinder to the

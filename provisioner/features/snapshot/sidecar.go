@@ -25,7 +25,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // The CSI driver's sidecar, csi-snapshotter, requests snapshots of volumes in mode csi.

@@ -11,7 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/bound"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/bound"
 )
 
 // Trimmer makes objects small before an informer caches them. It drops what no code

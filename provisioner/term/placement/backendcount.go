@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
 )
 
 // counting records which backends this term has listed and counted, and which claims

@@ -10,7 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/backoff"
 )
 
 // Infeasible returns the retry of an expansion that fails until a person changes

@@ -24,7 +24,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/bound"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/bound"
 )
 
 // attempt is one try to give a claim what it asks for.

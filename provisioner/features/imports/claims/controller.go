@@ -31,10 +31,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/tracing"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
@@ -95,7 +95,7 @@ type Options struct {
 type Controller struct {
 	Options
 	// loop works on the keys of claims, and on those of leftovers.
-	loop *work.Loop[string]
+	loop *worker.Loop[string]
 	// parked are the claims that wait, with the events about them.
 	parked *parking.Lot[*corev1.PersistentVolumeClaim]
 
@@ -119,14 +119,14 @@ type leftover struct {
 const leftKey = "left by "
 
 // turn is an attempt at a key of the loop.
-type turn = work.Attempt[string]
+type turn = worker.Attempt[string]
 
 // New makes the controller of one term.
 func New(options Options) *Controller {
 	c := &Controller{
 		Options: options, parked: parking.NewLot[*corev1.PersistentVolumeClaim](), left: map[types.UID]leftover{}, listings: map[string]*listing{},
 	}
-	c.loop = work.New(work.Options[string]{
+	c.loop = worker.New(worker.Options[string]{
 		Name: "imports", Workers: options.Workers, Do: c.do, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) }, Describe: describe,
 		Board: options.Board, Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
 	})
@@ -237,31 +237,31 @@ func (c *Controller) placeOf(claim types.UID) cinder.Place {
 }
 
 // do takes a claim's turn, or a leftover's.
-func (c *Controller) do(ctx context.Context, at *turn) work.Outcome {
+func (c *Controller) do(ctx context.Context, at *turn) worker.Outcome {
 	if claim, isLeft := strings.CutPrefix(at.Key, leftKey); isLeft {
 		return c.doLeft(ctx, at, types.UID(claim))
 	}
 	claim, ok := objects.Cached[*corev1.PersistentVolumeClaim](c.Caches.Claims, at.Key)
 	if !ok {
-		return work.Outcome{Done: true} // ClaimGone follows, or was called already
+		return worker.Outcome{Done: true} // ClaimGone follows, or was called already
 	}
 	if !c.wants(claim) {
 		c.over(claim)
-		return work.Outcome{}
+		return worker.Outcome{}
 	}
 	class, ok := objects.Cached[*storagev1.StorageClass](c.Caches.Classes, objects.ClassName(claim))
 	if !ok || !objects.IsServed(class.Provisioner, c.Name) {
 		// If the class is missing, the hub reports that, and returns the claim, unless that
 		// was here when the class went.
 		at.Await(parking.Trigger{Kind: parking.Class, Name: objects.ClassName(claim)})
-		return work.Outcome{}
+		return worker.Outcome{}
 	}
 	a := &attempt{c: c, turn: at, cached: claim, class: class.Name, driver: objects.DriverOf(class)}
 	if denial := a.decide(); denial != nil {
 		return c.settle(ctx, a, &deniedError{placement.DenialOf(denial)})
 	}
 	if !at.Begin(a.decision.Tenant, a.decision.Backends[0]) {
-		return work.Outcome{}
+		return worker.Outcome{}
 	}
 	c.parked.Take(claim.UID)
 	ctx, span := c.Tracer.Start(ctx, string(claim.UID), "import", tracing.Namespace.String(claim.Namespace), tracing.Claim.String(claim.Name), tracing.Tenant.String(a.decision.Tenant))

@@ -14,29 +14,29 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
 )
 
 // doLeft ends what was begun for a claim that is gone, when its turn comes. After a
 // failure, the key comes back.
-func (c *Controller) doLeft(ctx context.Context, at *turn, claim types.UID) work.Outcome {
+func (c *Controller) doLeft(ctx context.Context, at *turn, claim types.UID) worker.Outcome {
 	c.mu.Lock()
 	left, ok := c.left[claim]
 	c.mu.Unlock()
 	if !ok || !at.Begin(left.tenant, left.backend) {
-		return work.Outcome{}
+		return worker.Outcome{}
 	}
 	err := c.endLeft(c.OnBehalfOf(ctx, left.tenant), claim, left)
 	if err != nil {
 		if ctx.Err() == nil {
 			c.Logger.Warn("Cannot clean up the import of a deleted claim yet; will retry", "claimUID", claim, "backend", left.backend, "volume", left.volume, "error", err)
 		}
-		return work.Outcome{Retry: new(retry.For(err))}
+		return worker.Outcome{Retry: new(retry.For(err))}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.left, claim)
-	return work.Outcome{Done: true}
+	return worker.Outcome{Done: true}
 }
 
 // endLeft disconnects a volume that was reserved for a claim that is gone before a

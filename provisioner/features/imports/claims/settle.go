@@ -17,25 +17,25 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // settle decides what follows from an attempt: nothing, a retry, or waiting for a
 // trigger.
-func (c *Controller) settle(ctx context.Context, a *attempt, err error) work.Outcome {
+func (c *Controller) settle(ctx context.Context, a *attempt, err error) worker.Outcome {
 	var denied *deniedError
 	var refusal *imports.RefusedError
 	switch {
 	case err == nil:
 		c.succeeded(a)
-		return work.Outcome{Done: true}
+		return worker.Outcome{Done: true}
 	case ctx.Err() != nil:
-		return work.Outcome{} // the next leader continues
+		return worker.Outcome{} // the next leader continues
 	case errors.Is(err, errProvisioned):
 		c.leave(a)
-		return work.Outcome{}
+		return worker.Outcome{}
 	case errors.Is(err, errChanged):
 		return c.retry(a, err, retry.For(nil))
 	case errors.As(err, &denied):
@@ -75,9 +75,9 @@ func (c *Controller) succeeded(a *attempt) {
 	c.parked.Take(a.cached.UID)
 }
 
-func (c *Controller) retry(a *attempt, err error, delay backoff.Delay) work.Outcome {
+func (c *Controller) retry(a *attempt, err error, delay backoff.Delay) worker.Outcome {
 	c.Logger.Warn("An import failed and will be retried", "claim", a.Key, "backend", a.backend, "volume", a.volume.ID, "error", err)
-	return work.Outcome{Retry: &delay}
+	return worker.Outcome{Retry: &delay}
 }
 
 // leave leaves a claim to the hub. If the hub has only reserved room so far, it gives
@@ -92,7 +92,7 @@ func (c *Controller) leave(a *attempt) {
 
 // deny parks a claim and reports why. When a volume becomes free or gets another name,
 // no trigger may fire, so the claim is also retried, but rarely.
-func (c *Controller) deny(a *attempt, denied placement.Denial) work.Outcome {
+func (c *Controller) deny(a *attempt, denied placement.Denial) worker.Outcome {
 	c.giveBackUnlessBegun(a)
 	result := "denied"
 	if denied.Reason == placement.ReasonBackendUnavailable {
@@ -101,7 +101,7 @@ func (c *Controller) deny(a *attempt, denied placement.Denial) work.Outcome {
 	c.Count(result)
 	c.report(a, corev1.EventTypeWarning, denied.Reason, denied.Message)
 	a.park(parking.Denied, denied.Triggers...)
-	var outcome work.Outcome
+	var outcome worker.Outcome
 	if denied.Reason != string(policy.QuotaExceeded) && denied.Reason != placement.ReasonBackendUnavailable && denied.Reason != string(policy.ImportNotGranted) {
 		outcome.Retry = new(retry.Infeasible(nil))
 		if a.claim != nil && c.ShareListings > 0 && time.Since(a.claim.CreationTimestamp.Time) < youngClaim {

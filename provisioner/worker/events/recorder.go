@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/tools/reference"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/bound"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/bound"
 )
 
 // The queue is bounded to some 16 MiB, since no message has more than a kilobyte. One

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/bound"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/bound"
 )
 
 // Trigger is an event that may unblock parked objects.

@@ -1,9 +1,9 @@
-// Package work is the loop under the controllers of a term. A Loop takes keys from a
+// Package worker is the loop under the controllers of a term. A Loop takes keys from a
 // queue and makes attempts at them; turns keep one tenant or backend from occupying all
 // workers. What an attempt returns says what follows: nothing, a retry, or, if it calls
 // Await, waiting until a trigger fires. The loop knows no objects and sends no requests.
 // The queue, and the workers that take from it, may also be another library's.
-package work
+package worker
 
 import (
 	"context"
@@ -13,10 +13,10 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/backoff"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/fairshare"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/liveness"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/work/parking"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/fairshare"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // Options configure a Loop.
