@@ -32,7 +32,7 @@ func TestClaimThatIsGoneWhileTheCacheIsLateGetsNoVolume(t *testing.T) {
 				f.noteEarlier(claim)
 			}
 			if c.served {
-				f.Followup().VolumeGone(&corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
+				f.followup.VolumeGone(&corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
 					ClaimRef: &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
 				}})
 			}
@@ -70,7 +70,7 @@ func TestDeletedClaimCountsAsEarlierWhenTheCacheIsLate(t *testing.T) {
 		f := newFixture(t)
 		claim := f.claim(func(claim *corev1.PersistentVolumeClaim) { claim.ResourceVersion = version })
 		f.noteEarlier()
-		f.Followup().ClaimGone(claim)
+		f.followup.ClaimGone(claim)
 		if got := f.placement.SawDeleted(claim.UID); got != want {
 			t.Errorf("last changed at %s: seen deleted %t, want %t", version, got, want)
 		}

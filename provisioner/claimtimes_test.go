@@ -53,45 +53,45 @@ func TestTimeToBound(t *testing.T) {
 	}{
 		"from its creation": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
 			named, bound := bound(claim)
-			f.Followup().ClaimChanged(claim, named)
-			f.Followup().ClaimChanged(named, bound)
-			f.Followup().ClaimChanged(bound, bound) // a resync
+			f.followup.ClaimChanged(claim, named)
+			f.followup.ClaimChanged(named, bound)
+			f.followup.ClaimChanged(bound, bound) // a resync
 		}, "1 claims, 1h"},
 		"one that was Bound before the term": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
 			_, bound := bound(claim)
-			f.Followup().ClaimChanged(bound, bound)
+			f.followup.ClaimChanged(bound, bound)
 		}, "0 claims, 0h"},
 		"one that is bound to another volume": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
 			_, bound := bound(claim)
 			bound.Spec.VolumeName = "by-hand"
-			f.Followup().ClaimChanged(claim, bound)
+			f.followup.ClaimChanged(claim, bound)
 		}, "0 claims, 0h"},
 		"from when its node was selected": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
 			selected := withNode(claim)
-			f.Followup().ClaimChanged(claim, selected)
+			f.followup.ClaimChanged(claim, selected)
 			named, bound := bound(selected)
-			f.Followup().ClaimChanged(selected, named)
-			f.Followup().ClaimChanged(named, bound)
+			f.followup.ClaimChanged(selected, named)
+			f.followup.ClaimChanged(named, bound)
 		}, "1 claims, 0h"},
 		"one whose node was selected before the term": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
 			selected := withNode(claim)
 			_, bound := bound(selected)
-			f.Followup().ClaimChanged(selected, bound)
+			f.followup.ClaimChanged(selected, bound)
 		}, "0 claims, 0h"},
 		"from when the policy last denied it": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
 			f.deny(f.turn(claim), claim, placement.Denial{Reason: string(policy.QuotaExceeded)})
 			_, bound := bound(claim)
-			f.Followup().ClaimChanged(claim, bound)
+			f.followup.ClaimChanged(claim, bound)
 		}, "1 claims, 0h"},
 		"an outage is part of it": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
 			f.deny(f.turn(claim), claim, placement.Denial{Reason: placement.ReasonBackendUnavailable})
 			_, bound := bound(claim)
-			f.Followup().ClaimChanged(claim, bound)
+			f.followup.ClaimChanged(claim, bound)
 		}, "1 claims, 1h"},
 		"forgotten with the claim": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
 			f.deny(f.turn(claim), claim, placement.Denial{Reason: string(policy.QuotaExceeded)})
-			f.Followup().ClaimGone(claim)
-			f.follow(f.Followup())
+			f.followup.ClaimGone(claim)
+			f.follow(f.followup)
 			if n := len(f.claimTimes.since); n != 0 {
 				f.t.Errorf("%d claims are remembered", n)
 			}

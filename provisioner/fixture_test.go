@@ -435,7 +435,7 @@ func newCountedFixture(t *testing.T) (f *fixture, followup *Followup, gold *fake
 	t.Helper()
 	f = newFixture(t)
 	f.count()
-	return f, f.Followup(), f.backends["gold"]
+	return f, f.followup, f.backends["gold"]
 }
 
 // count lists the backends, as CountBackends does when a term begins.
@@ -656,7 +656,7 @@ func (f *fixture) stamped(uid string) cinder.Volume {
 // when a term begins.
 func (f *fixture) seen() {
 	f.t.Helper()
-	followup := f.Followup()
+	followup := f.followup
 	for _, pv := range f.factory.Core().V1().PersistentVolumes().Informer().GetStore().List() {
 		followup.VolumeSeen(pv.(*corev1.PersistentVolume))
 	}

@@ -35,7 +35,7 @@ func (f *fixture) recorded() *corev1.PersistentVolume {
 
 func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
 	f := newFixture(t)
-	followup := f.Followup()
+	followup := f.followup
 	pv := f.recorded()
 	if _, begun := f.journal.Beginning("uid-1"); !begun {
 		t.Fatal("the journal has no attempt")
@@ -53,7 +53,7 @@ func TestVolumeIsCompletedOnceItsPersistentVolumeIsSeen(t *testing.T) {
 // PersistentVolume was seen.
 func TestSeenVolumesWaitForTheirCompletion(t *testing.T) {
 	f := newFixture(t)
-	followup := f.Followup()
+	followup := f.followup
 	pv := f.recorded()
 	if n := followup.loop.Queue.Len(); n != 0 {
 		t.Errorf("%d volumes wait to be completed before their PersistentVolume is seen", n)
@@ -267,7 +267,7 @@ func TestRecordOfAnUndoneVolumeIsRemoved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			followup := f.Followup()
+			followup := f.followup
 			claim := f.claim(nil)
 			pv, err := f.provision(claim)
 			f.must(err)
@@ -303,7 +303,7 @@ func TestRecordOfAnUndoneVolumeIsRemoved(t *testing.T) {
 // saved after the volume's removal and before the Secret's.
 func TestRecordThatComesWhileItsVolumeIsUndoneIsRemoved(t *testing.T) {
 	f := newFixture(t)
-	followup := f.Followup()
+	followup := f.followup
 	claim := f.claim(nil)
 	pv, err := f.provision(claim)
 	f.must(err)
@@ -339,7 +339,7 @@ func TestVolumesThatAreNotCompleted(t *testing.T) {
 			f := newFixture(t)
 			pv := f.recorded()
 			change(pv)
-			f.must(f.Followup().do(t.Context(), followupOf(pv).Value()))
+			f.must(f.followup.do(t.Context(), followupOf(pv).Value()))
 			wantCalls(t, f.backends["gold"])
 		})
 	}
@@ -349,7 +349,7 @@ func TestMissingVolumeIsReportedOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.backends["gold"].err = &cinder.Error{Kind: cinder.KindNotFound, Backend: "gold"}
-	f.must(f.Followup().do(t.Context(), followupOf(pv).Value()))
+	f.must(f.followup.do(t.Context(), followupOf(pv).Value()))
 	events := f.newEvents()
 	const want = "Warning VolumeMissing volume volume-1 no longer exists at backend gold; its data is lost unless the storage array has a copy"
 	if len(events) != 1 || events[0] != want {
@@ -363,7 +363,7 @@ func TestVolumeElsewhereIsReportedOnThePersistentVolume(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere, Backend: "gold", Place: f.backends["gold"].Place(), Message: "volume volume-1 was recorded at A, but the backend points to B"}
-	followup := f.Followup()
+	followup := f.followup
 	const want = "backend gold: volume volume-1 was recorded at A, but the backend points to B; its PersistentVolume stays; " +
 		"put the configuration and credentials of backend gold back to what they were, or, if the volume is certainly gone, run: " +
 		"kubectl annotate pv pvc-uid-1 --overwrite standalone-cinder.openstack.org/endpoint=http://cinder:8776/v3 standalone-cinder.openstack.org/project-id=p1"
@@ -382,7 +382,7 @@ func TestReadOnlyVolumeIsAttachedReadOnly(t *testing.T) {
 	f := newFixture(t)
 	pv := f.recorded()
 	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
-	f.must(f.Followup().do(t.Context(), followupOf(pv).Value()))
+	f.must(f.followup.do(t.Context(), followupOf(pv).Value()))
 	wantCalls(t, f.backends["gold"], "complete volume-1 read-only=true")
 }
 
@@ -390,7 +390,7 @@ func TestReadOnlyVolumeIsAttachedReadOnly(t *testing.T) {
 // claim's UID.
 func TestForeignPersistentVolumeDoesNotEndAnAttempt(t *testing.T) {
 	f := newFixture(t)
-	followup := f.Followup()
+	followup := f.followup
 	_, err := f.provision(f.claim(nil))
 	f.must(err)
 	followup.VolumeSeen(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Annotations: map[string]string{objects.AnnotationClaimUID: "uid-1"}}})
@@ -417,7 +417,7 @@ func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
-			followup := f.Followup()
+			followup := f.followup
 			pv := f.recorded()
 			followup.VolumeSeen(pv)
 			f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere}
@@ -441,7 +441,7 @@ func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 	}
 	t.Run("while it fails", func(t *testing.T) {
 		f := newFixture(t)
-		followup := f.Followup()
+		followup := f.followup
 		followup.VolumeSeen(f.recorded())
 		f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere}
 		f.backends["gold"].onCall = func() { f.CredentialsChanged([]string{"gold"}) }

@@ -35,7 +35,7 @@ func (f *fixture) follow(followup *Followup) {
 func TestVolumeOfAClaimThatWasDeletedUnderAnEarlierLeaderIsUndone(t *testing.T) {
 	f := newFixture(t)
 	f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
-	followup := f.Followup()
+	followup := f.followup
 	f.count()
 	f.follow(followup)
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
@@ -63,7 +63,7 @@ func TestOrphanIsKeptWhileAnythingMayReferToIt(t *testing.T) {
 			f := newFixture(t)
 			f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 			prepare(f)
-			followup := f.Followup()
+			followup := f.followup
 			f.count()
 			f.follow(followup)
 			wantCalls(t, f.backends["gold"])
@@ -82,7 +82,7 @@ func TestVolumesThatAreNotTakenForOrphans(t *testing.T) {
 			odd, other := f.orphanVolume("uid-odd"), f.orphanVolume("uid-gone")
 			change(&odd)
 			f.backends["gold"].listed = []cinder.Volume{odd, other}
-			followup := f.Followup()
+			followup := f.followup
 			f.count()
 			f.follow(followup)
 			// The odd volume does not prevent the removal of the other one.
@@ -99,7 +99,7 @@ func TestDuplicateOnAnotherBackendIsRemoved(t *testing.T) {
 	f.must(err)
 	f.backends["gold"].calls = nil
 	f.backends["silver"].listed = []cinder.Volume{f.stamped("uid-1")}
-	followup := f.Followup()
+	followup := f.followup
 	f.count()
 	f.follow(followup)
 	// A PersistentVolume may still come to name this one.
@@ -128,7 +128,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 	})
 	t.Run("denied", func(t *testing.T) {
 		f := newFixture(t)
-		followup := f.Followup()
+		followup := f.followup
 		claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.Namespace = "stranger" })
 		f.forgetClaim(claim)
 		f.admits(claim)
@@ -157,7 +157,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 	})
 	t.Run("and cannot be undone at once", func(t *testing.T) {
 		f := newFixture(t)
-		followup := f.Followup()
+		followup := f.followup
 		gold := f.backends["gold"]
 		claim := f.claim(nil)
 		gold.onCall = func() {
@@ -179,7 +179,7 @@ func TestClaimDeletedDuringAdmissionLeavesNothing(t *testing.T) {
 
 func TestFencedUndoIsRetried(t *testing.T) {
 	f := newFixture(t)
-	followup := f.Followup()
+	followup := f.followup
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
 	f.must(err)
@@ -196,7 +196,7 @@ func TestClaimOfTheSameNameDoesNotKeepAnOrphan(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.client.Tracker().Add(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-new"}}))
 	f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
-	followup := f.Followup()
+	followup := f.followup
 	f.count()
 	f.follow(followup)
 	wantCalls(t, f.backends["gold"], "abandon pvc-uid-gone")
@@ -233,7 +233,7 @@ func TestSecretGoesAfterTheVolume(t *testing.T) {
 			t.Error("the Secret is removed while the volume exists")
 		}
 	}
-	followup := f.Followup()
+	followup := f.followup
 	f.count()
 	f.follow(followup)
 	wantCalls(t, gold, "abandon pvc-uid-gone")
@@ -252,7 +252,7 @@ func TestBackendsThatShowTheSameVolumesShareThem(t *testing.T) {
 	own := f.stamped("uid-1")
 	f.backends["gold"].calls, f.backends["gold"].hasVolume = nil, map[string]bool{own.ID: true}
 	f.backends["silver"].listed = []cinder.Volume{own}
-	followup := f.Followup()
+	followup := f.followup
 	f.must(f.placement.CountBackend(t.Context(), "silver"))
 	f.follow(followup)
 	wantCalls(t, f.backends["silver"])

@@ -47,7 +47,7 @@ func TestClaimBeyondTheQuotaIsDeniedUntilRoomIsFreed(t *testing.T) {
 	pv, err := f.provision(first)
 	f.must(err)
 	pv.UID, pv.Annotations[objects.AnnotationProvisionedBy] = "pv-uid", "test"
-	followup := f.Followup()
+	followup := f.followup
 	followup.VolumeSeen(pv)
 	// A released volume uses room until it is gone.
 	pv.Status.Phase = corev1.VolumeReleased

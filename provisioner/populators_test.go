@@ -123,7 +123,7 @@ func TestClaimThatAPopulatorServedIsNoLongerReported(t *testing.T) {
 	f.admits(before)
 	after := before.DeepCopy()
 	after.Spec.VolumeName = objects.PVNameFor("uid-of-the-populators-claim")
-	f.Followup().ClaimChanged(before, after)
+	f.followup.ClaimChanged(before, after)
 	f.must(f.claimGone(t.Context(), before.UID))
 	if report := f.ReportClaims(Selected{Limit: 1}); report.Total != 0 {
 		t.Errorf("still reported: %+v", report.Pending)

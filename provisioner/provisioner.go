@@ -14,6 +14,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -165,6 +166,30 @@ func (p *Provisioner) Run(ctx context.Context) {
 	group.Wait()
 }
 
+// VolumeChanged tells the hub of a PersistentVolume that was seen first (before is nil),
+// changed, or is gone (after is nil).
+func (p *Provisioner) VolumeChanged(before, after *corev1.PersistentVolume) {
+	if after == nil {
+		p.followup.VolumeGone(before)
+		return
+	}
+	p.followup.VolumeSeen(after)
+}
+
+// ClaimChanged tells the hub of a claim that was seen first (before is nil), changed, or
+// is gone (after is nil).
+func (p *Provisioner) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
+	switch {
+	case after == nil:
+		p.followup.ClaimGone(before)
+	case before != nil:
+		p.followup.ClaimChanged(before, after)
+	}
+	claim := cmp.Or(after, before)
+	p.SourceChanged(claim.Namespace, claim.Name)
+	p.PopulatedChanged(claim)
+}
+
 // Imports sets who gives claims volumes that exist at Cinder. Without it, nobody does.
 func (p *Provisioner) Imports(by Importer) { p.imports.Importer = by }
 
@@ -185,9 +210,6 @@ func (p *Provisioner) Ledger() *ledger.Ledger { return p.ledger }
 
 // Sources returns what finds the content that claims want.
 func (p *Provisioner) Sources() *copies.Resolver { return p.sources }
-
-// Followup returns what finishes the work that the library leaves unfinished.
-func (p *Provisioner) Followup() *Followup { return p.followup }
 
 // Limiter returns the retry delays of this term, for the library's queues.
 func (p *Provisioner) Limiter() *backoff.Limiter[string] { return p.limiter }

@@ -337,7 +337,7 @@ func TestBackendOfAHistoricVolumeIsFoundAndRecorded(t *testing.T) {
 	// A later leader finds the recorded backend. It does not search the others for a
 	// volume that is gone.
 	f.backends["silver"].hasVolume = nil
-	f.Followup().VolumeGone(noted)
+	f.followup.VolumeGone(noted)
 	f.wantObjectKept(f.delete(noted))
 }
 
@@ -383,7 +383,7 @@ func TestDeletedObjectIsNotDeletedAgain(t *testing.T) {
 	if f.ShouldDelete(t.Context(), pv) {
 		t.Error("a deleted object would be deleted again")
 	}
-	f.Followup().VolumeGone(pv)
+	f.followup.VolumeGone(pv)
 	if f.journal.IsRemoved(pv.UID) || f.journal.IsDeleted(pv.UID) {
 		t.Error("the journal remembers an object that is gone")
 	}

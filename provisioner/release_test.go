@@ -341,7 +341,7 @@ func TestNewUseForgetsTheBootOfTheOldOne(t *testing.T) {
 	again := pv.DeepCopy()
 	again.Status.Phase = corev1.VolumeBound
 	f.store(again)
-	f.Followup().VolumeSeen(again)
+	f.followup.VolumeSeen(again)
 	boots("second")
 	f.store(pv)
 	if !waits() {

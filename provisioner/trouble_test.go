@@ -94,7 +94,7 @@ func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 	bound.Spec.ClaimRef.Name, bound.Spec.ClaimRef.UID = "rescued", "uid-rescued"
 	bound.Status.Phase = corev1.VolumeBound
 	f.store(bound)
-	f.Followup().VolumeSeen(bound)
+	f.followup.VolumeSeen(bound)
 	node.Status.NodeInfo.BootID = "boot-2"
 	f.updateNode(node, true) // a pod has used it since then
 	f.NodeChanged("a")
@@ -121,7 +121,7 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	moved := &movedBackends{fakeBackends: f.backends}
 	f.useBackends(moved)
 	f.count()
-	followup := f.Followup()
+	followup := f.followup
 	gold := f.backends["gold"]
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
@@ -154,7 +154,7 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 // over, only the object shows that the volume was recorded.
 func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	f := newFixture(t)
-	followup := f.Followup()
+	followup := f.followup
 	gold := f.backends["gold"]
 	pv := f.recorded()
 	finalizers := func() []string {
@@ -184,8 +184,8 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	deleted.Spec.PersistentVolumeReclaimPolicy, deleted.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeReleased
 	deleted.Finalizers = []string{objects.Finalizer}
 	f.store(deleted)
-	f.Followup().VolumeSeen(deleted)
-	f.must(f.Followup().do(t.Context(), followupOf(deleted).Value()))
+	f.followup.VolumeSeen(deleted)
+	f.must(f.followup.do(t.Context(), followupOf(deleted).Value()))
 	if got := finalizers(); len(got) != 0 {
 		t.Errorf("finalizers %v of a PersistentVolume that is to be deleted", got)
 	}
@@ -205,7 +205,7 @@ func TestDuplicateLeavesTheSecretOfAKeptVolume(t *testing.T) {
 	}
 	t.Run("found by a new leader", func(t *testing.T) {
 		f, _ := prepare(t)
-		followup := f.Followup()
+		followup := f.followup
 		f.count()
 		f.follow(followup)
 		if !f.hasSecret("pvc-uid-gone") {
@@ -228,7 +228,7 @@ func TestConnectorThatCannotBeReadForgetsNoClaim(t *testing.T) {
 	moved := &movedBackends{fakeBackends: f.backends}
 	f.useBackends(moved)
 	gold := f.backends["gold"]
-	followup := f.Followup()
+	followup := f.followup
 	claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
 	f.noteEarlier(claim)
 	old := f.orphanVolume("uid-gone")
@@ -258,7 +258,7 @@ func TestRecordOfAVolumeElsewhereIsNotStale(t *testing.T) {
 	f := newFixture(t)
 	moved := &movedBackends{fakeBackends: f.backends}
 	f.useBackends(moved)
-	followup := f.Followup()
+	followup := f.followup
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
 	f.must(err)
@@ -289,7 +289,7 @@ func TestFollowUpsOfAMissingBackendWaitForAnotherPolicy(t *testing.T) {
 		pv := f.recorded()
 		pv.Annotations[objects.AnnotationBackend] = "bronze"
 		f.store(pv)
-		return f, f.Followup(), pv
+		return f, f.followup, pv
 	}
 	t.Run("completion", func(t *testing.T) {
 		f, followup, pv := prepare(t)
@@ -327,7 +327,7 @@ func TestAVolumeThatWentWithAnEarlierTermDoesNotCount(t *testing.T) {
 			pv := f.recorded()
 			pv.Annotations[objects.AnnotationEndpoint], pv.Annotations[objects.AnnotationProject] = "http://cinder:8776/v3", "p1"
 			f.store(pv)
-			followup := f.Followup()
+			followup := f.followup
 			f.seen()
 			f.backends["gold"].err = c.err
 			f.removeByHand(followup, pv)
@@ -525,7 +525,7 @@ func TestKeptVolumeThatWasDetachedStaysDetached(t *testing.T) {
 	f.useBackends(conflictBackends{f.backends})
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)
-	followup := f.Followup()
+	followup := f.followup
 	followup.VolumeSeen(pv)
 	followup.loop.Next(t.Context())
 	if n := followup.loop.Queue.NumRequeues(followupOf(pv)); n != 0 {
@@ -567,7 +567,7 @@ func TestSweepOfSecretsByAnOldListingKeepsThoseThatCount(t *testing.T) {
 	f := newFixture(t)
 	f.useBackends(staleBackends{f.backends})
 	f.count()
-	followup := f.Followup()
+	followup := f.followup
 	pv := f.recorded()
 	pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	f.released(pv)

@@ -80,7 +80,7 @@ func TestRecordedVolumeIsMarkedInEveryPhase(t *testing.T) {
 			pv := f.recorded()
 			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 			c.change(pv)
-			f.must(f.Followup().do(t.Context(), followupOf(pv).Value()))
+			f.must(f.followup.do(t.Context(), followupOf(pv).Value()))
 			wantCalls(t, f.backends["gold"], c.want)
 		})
 	}
@@ -93,7 +93,7 @@ func TestSecretOfAKeptVolumeStays(t *testing.T) {
 	gold := f.backends["gold"]
 	v := f.orphanVolume("uid-gone")
 	gold.listed = []cinder.Volume{v}
-	followup := f.Followup()
+	followup := f.followup
 	gold.abandonKeeps = true
 	f.count()
 	f.follow(followup)
@@ -114,7 +114,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			gold := f.backends["gold"]
-			followup := f.Followup()
+			followup := f.followup
 			claim := f.claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "uid-gone" })
 			f.noteEarlier(claim)
 			old := f.orphanVolume("uid-gone")
@@ -146,7 +146,7 @@ func TestClaimThatGoesWhileItsBackendIsDownIsUndone(t *testing.T) {
 // taken over the StorageClass, and gives its PersistentVolumes the same names.
 func TestForeignPersistentVolumeOfTheSameNameHidesNothing(t *testing.T) {
 	f := newFixture(t)
-	followup := f.Followup()
+	followup := f.followup
 	claim := f.claim(nil)
 	_, err := f.provision(claim)
 	f.must(err)
@@ -193,7 +193,7 @@ func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 	pv.Annotations[objects.AnnotationBackend] = "bronze"
 	f.store(pv)
 	f.seen()
-	followup := f.Followup()
+	followup := f.followup
 	f.follow(followup) // waits for a policy that has the backend
 	v := f.orphanVolume("uid-1")
 	v.ID = "volume-1"
@@ -209,7 +209,7 @@ func TestRecordedVolumesOfARenamedBackendAreLeftAlone(t *testing.T) {
 // TestFinishedFollowUpsLeaveNothingInTheLimiter: this holds even after a failure.
 func TestFinishedFollowUpsLeaveNothingInTheLimiter(t *testing.T) {
 	f := newFixture(t)
-	followup := f.Followup()
+	followup := f.followup
 	pv := f.recorded()
 	f.backends["gold"].err = errors.New("broken")
 	followup.VolumeSeen(pv)
@@ -237,7 +237,7 @@ func TestSecretsOfClaimsThatWaitNeedNoBackend(t *testing.T) {
 
 func TestPersistentVolumeDeletedBeforeItIsBoundIsReported(t *testing.T) {
 	f := newFixture(t)
-	followup := f.Followup()
+	followup := f.followup
 	pv := f.recorded()
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "uid-1"}
 	pv.Status.Phase = corev1.VolumeAvailable

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"maps"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -9,7 +8,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 )
 
@@ -30,7 +28,7 @@ type volumeWatcher interface {
 // the start.
 func (t *term) follow() (seen []cache.InformerSynced, err error) {
 	hub, from := t.provisioner, t.informers
-	volumeWatchers, claimWatchers := []volumeWatcher{hubWatcher{hub}}, []claimWatcher{hubWatcher{hub}}
+	volumeWatchers, claimWatchers := []volumeWatcher{hub}, []claimWatcher{hub}
 	for _, f := range t.features {
 		if watcher, ok := f.(volumeWatcher); ok {
 			volumeWatchers = append(volumeWatchers, watcher)
@@ -131,29 +129,4 @@ func hear[T any](informer *termInformer, changed func(before, after *T)) (seen c
 		return nil, err
 	}
 	return registration.HasSynced, nil
-}
-
-// hubWatcher tells the hub of claims and PersistentVolumes.
-type hubWatcher struct{ *provisioner.Provisioner }
-
-// VolumeChanged implements volumeWatcher.
-func (h hubWatcher) VolumeChanged(before, after *corev1.PersistentVolume) {
-	if after == nil {
-		h.Followup().VolumeGone(before)
-		return
-	}
-	h.Followup().VolumeSeen(after)
-}
-
-// ClaimChanged implements claimWatcher.
-func (h hubWatcher) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
-	switch {
-	case after == nil:
-		h.Followup().ClaimGone(before)
-	case before != nil:
-		h.Followup().ClaimChanged(before, after)
-	}
-	claim := cmp.Or(after, before)
-	h.SourceChanged(claim.Namespace, claim.Name)
-	h.PopulatedChanged(claim)
 }

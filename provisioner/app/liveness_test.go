@@ -24,9 +24,8 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
-
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/events"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
 )
 
 // livenessProbe returns what /healthz answers.
