@@ -22,7 +22,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 )
 
-// decider applies the policy to claims, as the caches show them. It changes nothing.
+// decider applies the policy to claims in the caches. It changes nothing.
 type decider struct {
 	provisioner     string
 	policy          func() *policy.Policy
@@ -42,8 +42,8 @@ func (d *decider) serves(class *storagev1.StorageClass) bool {
 	return class.Provisioner == d.provisioner || objects.DriverOf(class) != "" && d.policy().UsesCSI()
 }
 
-// denialOf returns a denial by the policy, or one because of the claim's source or of the
-// claim that it is to fill.
+// denialOf returns the policy's denial, or one caused by the claim's source or by the
+// claim that it populates.
 func (d *decider) denialOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, decision ledger.Decided) placement.Denial {
 	denied := placement.DenialOf(decision.Denial)
 	denied.Triggers = append(denied.Triggers, d.sources.TriggersOf(claim, class)...)
@@ -51,7 +51,7 @@ func (d *decider) denialOf(claim *corev1.PersistentVolumeClaim, class *storagev1
 	return denied
 }
 
-// askerOf says in whose name the policy decides about a claim.
+// askerOf returns who asks for the claim's content, as the policy sees it.
 func (d *decider) askerOf(claim *corev1.PersistentVolumeClaim) copies.Asker {
 	return d.sources.AskerOf(d.policy(), claim, d.namespaceLabels)
 }
@@ -69,8 +69,8 @@ func (d *decider) decide(claim *corev1.PersistentVolumeClaim, class *storagev1.S
 	return d.decideAbout(claim, class, by, source)
 }
 
-// decideAbout applies the policy in force to a claim for the content of source, or for
-// an empty volume if source is nil.
+// decideAbout applies the policy in force to a claim with the content of source; a nil
+// source means an empty volume.
 func (d *decider) decideAbout(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, by copies.Asker, source *objects.Source) ledger.Decided {
 	inForce := d.policy()
 	request := objects.RequestOf(claim, class, nil)
@@ -87,9 +87,9 @@ func (d *decider) decideAbout(claim *corev1.PersistentVolumeClaim, class *storag
 	return d.placement.InTurn(claim.UID, ledger.Decided{Decision: inForce.Decide(request), Revision: inForce.Revision()})
 }
 
-// selectedNode returns the node that the scheduler selected for the claim's pod. It
-// returns nil while the node is not in the cache. That does no harm, because the
-// PersistentVolume's affinity keeps the pod from other nodes.
+// selectedNode returns the node that the scheduler selected for the claim's pod, or nil
+// while the node is not cached. Nil is safe: the PersistentVolume's affinity still keeps
+// the pod off other nodes.
 func (d *decider) selectedNode(claim *corev1.PersistentVolumeClaim) *policy.Node {
 	name := admission.SelectedNode(claim)
 	if name == "" || d.labelsOfNode == nil {
@@ -102,8 +102,8 @@ func (d *decider) selectedNode(claim *corev1.PersistentVolumeClaim) *policy.Node
 	return &policy.Node{Name: name, Labels: labels}
 }
 
-// namespaceLabels reads the labels from the cache. A namespace that is not there yet
-// has no labels; its arrival brings the claim back.
+// namespaceLabels reads the labels from the cache. A namespace that is not cached yet has
+// no labels; the claim is retried when it appears.
 func (d *decider) namespaceLabels(name string) map[string]string {
 	namespace, err := d.namespaces.Get(name)
 	if err != nil {
@@ -131,7 +131,7 @@ func (d *decider) namespaceLabelsNow(ctx context.Context, name string) (map[stri
 func (d *decider) askerLabelsNow(ctx context.Context, by copies.Asker) (map[string]string, error) {
 	labels, err := d.namespaceLabelsNow(ctx, by.Namespace)
 	if errors.Is(err, errNamespaceGone) && by.IsForAnother() {
-		// The populator's claim is in another namespace, so it does not go away.
+		// The populator's claim is in another namespace, so it survives.
 		err = fmt.Errorf("%w: namespace %s is being deleted", copies.ErrPopulatedChanged, by.Namespace)
 	}
 	return labels, err
@@ -145,8 +145,8 @@ func (d *decider) selectsByLabels(tenant string) bool {
 }
 
 // hasOurClass reports whether the claim's StorageClass belongs to this provisioner. A
-// claim that waits for a node gets the annotation with the provisioner's name only
-// after the node is selected.
+// claim that waits for a node is annotated with the provisioner's name only after a node
+// is selected.
 func (d *decider) hasOurClass(claim *corev1.PersistentVolumeClaim) bool {
 	class, err := d.classes.Get(objects.ClassName(claim))
 	return err == nil && d.serves(class)

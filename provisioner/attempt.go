@@ -32,7 +32,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
-// attempts makes the volumes of claims.
+// attempts provisions claims.
 type attempts struct {
 	*claims
 	orphans  *orphans
@@ -43,13 +43,12 @@ type attempts struct {
 	tracer   tracing.Tracer
 }
 
-// Provision creates or adopts the volume of a claim and returns the
-// PersistentVolume for it. An earlier attempt, of this leader or another, may
-// have done any of the steps.
+// Provision creates or adopts the volume of a claim and returns the PersistentVolume for
+// it. An earlier attempt, by this leader or another, may have completed any of its steps.
 //
 // It always reports ProvisioningFinished, although a volume may exist: the journal and
-// Cinder remember what an unfinished attempt leaves. The library's own memory ends with
-// the process.
+// Cinder remember what an unfinished attempt leaves behind, whereas the library's memory
+// ends with the process.
 func (a *attempts) Provision(ctx context.Context, options controller.ProvisionOptions) (pv *corev1.PersistentVolume, _ controller.ProvisioningState, err error) {
 	claim := options.PVC
 	defer a.cleanUpIfGone(claim)
@@ -77,22 +76,22 @@ type attempt struct {
 
 	decision ledger.Decided
 	backend  string
-	// passedOver is why earlier backends of the rule were not chosen.
+	// passedOver explains why the rule's earlier backends were not chosen.
 	passedOver []ledger.PassedOver
 	protocol   string
 	stamp      stamps.Volume
 	connector  cinder.Connector
-	// source is what the volume's content is copied from; zero for an empty volume.
+	// source is where the volume's content is copied from; zero for an empty volume.
 	source objects.Source
-	// made is the volume once it is connected.
+	// made is the volume, once connected.
 	made     cinder.Volume
 	requests *requestids.RequestIDs
-	// goesOn means that Cinder could not make the volume, and another location can be
-	// tried at once; rescheduled, that the scheduler looks for another node instead.
+	// goesOn means that Cinder could not create the volume but another location can be
+	// tried at once; rescheduled means that the scheduler picks another node instead.
 	goesOn, rescheduled bool
 }
 
-// run takes a claim through all steps of an attempt, one line for each.
+// run takes a claim through all steps of an attempt.
 func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err error) {
 	if err := a.stillWanted(); err != nil {
 		return nil, err
@@ -114,7 +113,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	}
 	// If the claim was deleted before the journal had this attempt, claimGone found
 	// nothing to undo. If it is deleted now, claimGone may run before anything is
-	// created. In both cases this attempt must undo what it created.
+	// created. Either way, this attempt must undo what it created.
 	defer func() {
 		if err != nil {
 			err = a.undoIfGone(ctx, err)
@@ -180,10 +179,9 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 }
 
 // checkUnrecorded ends the attempt if the claim's PersistentVolume is saved but has not
-// reached the cache yet. Connecting once more would be idempotent, but when it fails,
-// Cinder removes the export of the volume (initialize_connection in
-// cinder/volume/manager.py). The check costs a request only if an earlier attempt may
-// have come this far.
+// reached the cache yet. Connecting again is idempotent, but if it fails, Cinder removes
+// the volume's export (initialize_connection in cinder/volume/manager.py). The check
+// costs a request only if an earlier attempt may have gotten this far.
 func (a *attempt) checkUnrecorded(ctx context.Context) error {
 	begun, _ := a.journal.Beginning(a.claim.UID)
 	if begun.HandedOver == nil && !a.ledger.IsFound(a.claim.UID, a.backend) {
@@ -196,9 +194,9 @@ func (a *attempt) checkUnrecorded(ctx context.Context) error {
 	return err
 }
 
-// checkClaimExists ends the attempt if the claim is gone, which the cache may not show
-// yet. If its volume has already been created and removed, another one would be an
-// orphan. The check costs a request only if that is possible.
+// checkClaimExists ends the attempt if the claim is gone, even if the cache still shows
+// it. If its volume has already been created and removed, another one would be an orphan.
+// The check costs a request only if that is possible.
 func (a *attempt) checkClaimExists(ctx context.Context) error {
 	if a.placement.CreatedInTerm(a.claim) && !a.journal.HasOutlived(a.claim.UID) {
 		return nil
@@ -251,8 +249,8 @@ func (a *attempt) stillWanted() error {
 	return err
 }
 
-// decide applies the policy. It undoes what was begun for a claim that is no longer
-// admitted.
+// decide applies the policy. If the claim is no longer admitted, it undoes what was
+// begun.
 func (a *attempt) decide(ctx context.Context, by copies.Asker) error {
 	a.decision = a.attempts.decide(a.claim, a.class, by)
 	if a.decision.Denial != nil {
@@ -275,8 +273,8 @@ func (a *attempt) decide(ctx context.Context, by copies.Asker) error {
 	return nil
 }
 
-// takeTurn begins the claim's turn, which counts against the first backend that may get
-// the volume until one is chosen.
+// takeTurn starts the claim's turn, which counts against the first candidate backend
+// until one is chosen.
 func (a *attempt) takeTurn() error {
 	if !a.turn.Begin(a.decision.Tenant, a.backendFor(a.claim.UID, a.decision)) {
 		a.parkedClaims.lot.Park(a.claim, parking.Waiting)
@@ -288,7 +286,7 @@ func (a *attempt) takeTurn() error {
 
 func (a *attempt) health() error { return a.placement.Health(a.backend) }
 
-// succeeded forgets why the claim waited, and writes the line of the audit trail.
+// succeeded forgets why the claim waited and logs to the audit trail.
 func (a *attempt) succeeded() {
 	a.parkedClaims.lot.Forget(a.claim.UID)
 	a.placement.Forget(a.claim.UID)
@@ -301,9 +299,9 @@ func (a *attempt) observe(outcome string, took time.Duration) {
 	a.metrics.provisioned(a.backend, a.protocol, outcome, took)
 }
 
-// setAside sends a claim at once to another location if Cinder could not make its
-// volume, and to another backend if Cinder's own quota has no room on this one. If the
-// backend no longer answers, settle parks the claim until it does.
+// setAside moves a claim to another location at once if Cinder could not create its
+// volume, and to another backend if Cinder's own quota on this one is full. If the
+// backend does not answer, settle parks the claim until it does.
 func (a *attempt) setAside(err error) (outcome string, isSetAside bool) {
 	if a.goesOn {
 		a.parkedClaims.requeue(a.claim.UID)
@@ -345,8 +343,8 @@ func (a *attempt) triggers() []parking.Trigger {
 // maxDecisions bounds how often policy and labels may change during an attempt.
 const maxDecisions = 5
 
-// chooseBackend reserves room on a backend. Choosing may take a while, so it ends by
-// checking again what the decision is based on.
+// chooseBackend reserves room on a backend. Choosing may take a while, so it then
+// rechecks everything that the decision is based on.
 func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 	for range maxDecisions {
 		if a.denyGivenAway(a.turn, a.claim) {
@@ -390,10 +388,10 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 	return nil, fmt.Errorf("the policy or the namespace's labels changed %d times while a backend was being chosen", maxDecisions)
 }
 
-// confirm decides again, and reports whether tenant, rule and policy are still
-// the same. If labels make the namespace the tenant's, it reads them from the
-// API server: the cache may still show a namespace that was deleted and created
-// again by another user, or labels that were removed.
+// confirm decides again, and reports whether tenant, rule and policy are still the same.
+// If labels assign the namespace to the tenant, it reads them from the API server: the
+// cache may still show removed labels, or a namespace that another user has since
+// recreated.
 func (a *attempt) confirm(ctx context.Context) (stands bool, err error) {
 	before := a.decision
 	by := a.askerOf(a.claim)
@@ -412,7 +410,7 @@ func (a *attempt) spec() backends.Spec {
 	volume := a.decision.VolumeOn(a.backend)
 	zones, _ := a.decision.PlacementOn(a.backend)
 	return backends.Spec{
-		// The name is only for people; the stamp identifies the volume.
+		// The name is for humans; the stamp identifies the volume.
 		Name:      a.pvName,
 		SizeGiB:   volume.SizeGiB,
 		Type:      volume.Type,
@@ -435,7 +433,8 @@ func (a *attempt) spec() backends.Spec {
 // isCSI reports whether the CSI driver will attach the volume to nodes.
 func (a *attempt) isCSI() bool { return a.decision.ModeOn(a.backend) == policy.ModeCSI }
 
-// mapVolume returns how nodes reach the volume: by its connection or by the CSI driver.
+// mapVolume returns how nodes reach the volume: through its connection or through the CSI
+// driver.
 func (a *attempt) mapVolume(connected backends.Connected) (mappers.Result, error) {
 	if !a.isCSI() {
 		return a.mapConnection(connected)
@@ -473,9 +472,9 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 	return a.mappers.Map(request)
 }
 
-// checkHandle refuses a volume that nodes would take for another one. The cache shows
-// the PersistentVolumes that are saved, the journal those that are about to be saved.
-// One of this claim does not count, because an earlier attempt may have saved it.
+// checkHandle rejects a volume that nodes would confuse with another one. The cache shows
+// saved PersistentVolumes, the journal those about to be saved. This claim's own
+// PersistentVolume does not count, because an earlier attempt may have saved it.
 func (a *attempt) checkHandle(mapped mappers.Result) error {
 	csi := mapped.Source.CSI
 	if csi == nil {

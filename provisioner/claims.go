@@ -18,7 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
-// claims filters claims, and parks those that get no volume now. It reads caches, and
+// claims filters claims and parks those that cannot get a volume now. It reads caches and
 // changes no volume.
 type claims struct {
 	identity
@@ -35,8 +35,8 @@ type claims struct {
 	recorder     eventrecord.EventRecorder
 }
 
-// ShouldProvision filters claims: Provision decides about those that are this program's
-// and that nothing else serves. A claim whose StorageClass is missing is denied here,
+// ShouldProvision filters claims: Provision decides about those that belong to this
+// program and to no other. A claim without an existing StorageClass is denied here,
 // because the library would retry it.
 func (c *claims) ShouldProvision(_ context.Context, claim *corev1.PersistentVolumeClaim) bool {
 	if c.stopping() || !objects.IsServed(objects.ProvisionerOf(claim), c.name) {
@@ -52,8 +52,8 @@ func (c *claims) ShouldProvision(_ context.Context, claim *corev1.PersistentVolu
 		return false
 	}
 	if !c.serves(class) {
-		// The claim's author wrote the annotation, or the claim is the CSI driver's
-		// while nothing is in mode csi: the driver may belong to another installation.
+		// A user wrote the annotation, or the claim is the CSI driver's while no backend
+		// is in mode csi: the driver may belong to another installation.
 		return false
 	}
 	switch {
@@ -69,8 +69,8 @@ func (c *claims) ShouldProvision(_ context.Context, claim *corev1.PersistentVolu
 	return true
 }
 
-// leftToPopulator reports whether a volume populator serves a claim. Nothing is wrong with
-// such a claim, and nothing brings it back, since its data source never changes.
+// leftToPopulator reports whether a volume populator serves a claim. Such a claim is fine
+// as it is and is never retried, since its data source never changes.
 func (c *claims) leftToPopulator(claim *corev1.PersistentVolumeClaim) bool {
 	if _, refused := admission.DataSourceOf(claim, nil); refused != nil && refused.Reason == policy.AwaitsPopulator {
 		c.parkedClaims.leave(claim, *refused)
@@ -79,10 +79,10 @@ func (c *claims) leftToPopulator(claim *corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// isImport reports whether a claim gets a volume that exists at Cinder: its author asks
-// for one, and no new one was begun for it; or the import was begun, perhaps finished,
-// and Kubernetes has not bound the claim yet. Whichever of the two paths reserves room
-// for the claim first decides, and the other then leaves it alone.
+// isImport reports whether a claim gets an existing Cinder volume: its author asks for
+// one and no new volume was begun, or an import was begun (perhaps finished) and
+// Kubernetes has not bound the claim yet. The path that reserves room for the claim first
+// wins, and the other leaves it alone.
 func (c *claims) isImport(claim *corev1.PersistentVolumeClaim) bool {
 	if position, counts := c.ledger.PositionOf(claim.UID); counts && position.Imported {
 		return true
@@ -90,8 +90,8 @@ func (c *claims) isImport(claim *corev1.PersistentVolumeClaim) bool {
 	return objects.AsksForImport(claim) && !c.mayHaveVolume(claim.UID)
 }
 
-// leaveToImport hands a claim over to the import: its author asked for an existing
-// volume before a new one was begun.
+// leaveToImport hands a claim over to the import: its author asked for an existing volume
+// before a new one was begun.
 func (c *claims) leaveToImport(claim *corev1.PersistentVolumeClaim) {
 	if position, counts := c.ledger.PositionOf(claim.UID); counts && !position.Imported {
 		c.placement.GiveBack(claim.UID)
@@ -102,14 +102,14 @@ func (c *claims) leaveToImport(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// RequeueClaim brings back a claim that is not imported after all.
+// RequeueClaim queues a claim that is not imported after all.
 func (c *claims) RequeueClaim(claim *corev1.PersistentVolumeClaim) {
 	c.parkedClaims.requeue(claim.UID)
 }
 
-// denyWithoutClass denies a claim whose StorageClass is not in the cache. The claim
-// comes back when the class is created, or reaches the cache. Nothing is requested for
-// it, because whoever may create claims can write one in a loop.
+// denyWithoutClass denies a claim whose StorageClass is not cached. The claim is retried
+// when the class appears. No request is made for it, because any user who may create
+// claims could create such claims in a loop.
 func (c *claims) denyWithoutClass(turn *turn, claim *corev1.PersistentVolumeClaim) {
 	name := objects.ClassName(claim)
 	message := "the claim names no StorageClass; replace it with a claim that does"
@@ -119,8 +119,8 @@ func (c *claims) denyWithoutClass(turn *turn, claim *corev1.PersistentVolumeClai
 	c.deny(turn, claim, placement.Denial{Reason: "StorageClassNotFound", Message: message})
 }
 
-// choose chooses the backend of a claim. If the claim leaves another backend, it no
-// longer needs that backend's Secret.
+// choose chooses the backend of a claim. A claim that leaves another backend no longer
+// needs that backend's Secret.
 func (c *claims) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided) (placement.Choice, error) {
 	if c.placement.MayLeave(claim, d) {
 		c.finish(claim.UID)
@@ -137,7 +137,7 @@ func (c *claims) backendFor(uid types.UID, d ledger.Decided) string {
 	return d.Backends[0]
 }
 
-// deny parks a claim and reports why, once for each reason and again before the event
+// deny parks a claim and reports the reason: once per reason, and again before the event
 // expires.
 func (c *claims) deny(turn *turn, claim *corev1.PersistentVolumeClaim, denied placement.Denial) {
 	if _, begun := c.journal.Beginning(claim.UID); !begun {
@@ -145,7 +145,7 @@ func (c *claims) deny(turn *turn, claim *corev1.PersistentVolumeClaim, denied pl
 		c.placement.GiveBack(claim.UID)
 	}
 	if denied.Reason != placement.ReasonBackendUnavailable {
-		// The time for which the policy denies a claim does not count as ours.
+		// Time spent denied by the policy does not count as our latency.
 		c.claimTimes.restart(claim.UID)
 	}
 	c.placement.Forget(claim.UID)
@@ -158,8 +158,8 @@ func (c *claims) deny(turn *turn, claim *corev1.PersistentVolumeClaim, denied pl
 	c.parkedClaims.park(turn, claim, parking.Denied, append(always, denied.Triggers...))
 }
 
-// cleanUpIfGone queues a claim that was deleted or bound to another PersistentVolume while
-// it was being worked on: the event came too early to find what had to be undone.
+// cleanUpIfGone queues a claim that was deleted or bound to another PersistentVolume
+// during the attempt: its event came too early to find anything to undo.
 func (c *claims) cleanUpIfGone(claim *corev1.PersistentVolumeClaim) {
 	current, err := c.cachedClaims.PersistentVolumeClaims(claim.Namespace).Get(claim.Name)
 	if apierrors.IsNotFound(err) || err == nil && (current.UID != claim.UID || objects.BoundElsewhere(current)) {
@@ -167,8 +167,8 @@ func (c *claims) cleanUpIfGone(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// denyGivenAway denies a claim whose own volume another claim has: a volume never comes
-// back to the claim that it was made for. It reports whether that is so.
+// denyGivenAway denies a claim whose own volume now belongs to another claim, since that
+// volume never comes back. It reports whether it did.
 func (c *claims) denyGivenAway(turn *turn, claim *corev1.PersistentVolumeClaim) (denied bool) {
 	position, _ := c.ledger.PositionOf(claim.UID)
 	if pv, err := c.cachedPVs.Get(objects.PVNameOf(claim)); err == nil && c.isMine(pv) && pv.Spec.ClaimRef != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
-// claimTimes remembers since when claims could have been served, where that is later
-// than their creation: a pod's node was selected, or the policy or a quota denied the
-// claim until then. It knows only what this term saw.
+// claimTimes remembers the moment from which a claim could have been served, if later
+// than its creation: when its pod's node was selected, or when the policy or a quota last
+// denied it. It knows only what this term saw.
 type claimTimes struct {
 	*decider
 	ledger  *ledger.Ledger
@@ -28,14 +28,14 @@ func newClaimTimes(d *decider, l *ledger.Ledger, m *Metrics) *claimTimes {
 	return &claimTimes{decider: d, ledger: l, metrics: m, since: map[types.UID]time.Time{}}
 }
 
-// restart makes the claim's time begin now.
+// restart restarts the claim's time now.
 func (c *claimTimes) restart(claim types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.since[claim] = time.Now()
 }
 
-// end forgets a claim, and returns since when it could have been served.
+// end forgets a claim and returns the moment from which it could have been served.
 func (c *claimTimes) end(claim types.UID) (since time.Time, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,9 +47,9 @@ func (c *claimTimes) end(claim types.UID) (since time.Time, known bool) {
 // Forget drops a claim that is gone.
 func (c *claimTimes) Forget(claim types.UID) { c.end(claim) }
 
-// measure observes how long it took until a claim became Bound. A claim that was
-// already Bound when the term began never gets here. A claim whose node was selected
-// before the term began is left out, because nothing records when that was.
+// measure observes how long it took until a claim became Bound. A claim that was Bound
+// before the term began never gets here. A claim whose node was selected before the term
+// is skipped, because that moment is not recorded anywhere.
 func (c *claimTimes) measure(before, after *corev1.PersistentVolumeClaim) {
 	if after.Status.Phase != corev1.ClaimBound {
 		if admission.SelectedNode(before) == "" && admission.SelectedNode(after) != "" && c.hasOurClass(after) {

@@ -47,8 +47,8 @@ type deletions struct {
 	logger        *slog.Logger
 }
 
-// ShouldDelete keeps the library from starting a deletion while the replica hands over,
-// while the backend does not answer, and while a node uses the volume.
+// ShouldDelete keeps the library from starting a deletion while the replica is handing
+// over, while the backend does not answer, and while a node uses the volume.
 func (d *deletions) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume) bool {
 	if d.stopping() || d.journal.IsDeleted(pv.UID) {
 		return false
@@ -57,7 +57,7 @@ func (d *deletions) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume)
 	d.parkedVolumes.lot.Take(pv.UID, parking.Blocked)
 	origin, err := objects.OriginOf(pv)
 	if !mayRelease(pv) || err != nil || d.journal.IsRemoved(pv.UID) {
-		// The library makes the same check, or Delete reports what is wrong.
+		// The library repeats this check, or Delete reports what is wrong.
 		return true
 	}
 	if unhealthy := d.placement.Health(origin.Backend); unhealthy != nil {
@@ -81,15 +81,15 @@ func mayRelease(pv *corev1.PersistentVolume) bool {
 	return pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 }
 
-// Delete removes everything behind a released PersistentVolume, and the object
-// itself. It reads only the PersistentVolume; the current policy plays no role.
-// It never returns nil for a saved PersistentVolume, since the library would then
-// delete the object once more.
+// Delete removes everything behind a released PersistentVolume, then the object itself.
+// It relies only on the PersistentVolume; the current policy plays no role. It never
+// returns nil for a saved PersistentVolume, since the library would then delete the
+// object again.
 func (d *deletions) Delete(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.UID == "" {
-		// The library could not save this object and wants its volume removed. The
-		// object may be saved nevertheless, because only the answer was lost, so the
-		// volume stays: the next attempt adopts it, or finds the object.
+		// The library could not save this object and wants its volume removed. The object
+		// may be saved anyway, with only the answer lost, so the volume stays: the next
+		// attempt adopts it, or finds the object.
 		return nil
 	}
 	err := error(errObjectDeleted)

@@ -46,7 +46,7 @@ type Followup struct {
 	recorder      eventrecord.EventRecorder
 
 	mu sync.Mutex
-	// listed are the backends that were listed, or could not be, since the term began;
+	// listed holds the backends whose listing succeeded or failed since the term began;
 	// unlisted holds the names of the PersistentVolumes that wait for the others.
 	listed    map[string]bool
 	unlisted  map[string]map[string]bool
@@ -91,9 +91,10 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	f.reportNeverBound(pv)
 }
 
-// awaitListing leaves a PersistentVolume to the first listing of its backend, which
-// shows that nearly all volumes need nothing. If it fails, every one is completed, of
-// whatever age. See docs/decisions.md, "Proof before an unrecorded volume is removed".
+// awaitListing leaves a PersistentVolume to the first listing of its backend, which shows
+// that nearly all volumes need nothing. If the listing fails, all of them are completed,
+// regardless of age. See docs/decisions.md, "Proof before an unrecorded volume is
+// removed".
 func (f *Followup) awaitListing(pv *corev1.PersistentVolume) bool {
 	backend := pv.Annotations[objects.AnnotationBackend]
 	if f.placement.IsCounted(backend) || !slices.Contains(f.backends.Names(), backend) {
@@ -111,8 +112,8 @@ func (f *Followup) awaitListing(pv *corev1.PersistentVolume) bool {
 	return true
 }
 
-// backendListed takes up the PersistentVolumes that waited for the first listing of
-// their backend, or for its failure.
+// backendListed queues the PersistentVolumes that waited for the first listing of their
+// backend, or for its failure.
 func (f *Followup) backendListed(backend string) {
 	f.mu.Lock()
 	names := f.unlisted[backend]
@@ -201,9 +202,9 @@ func (f *Followup) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// wantsCompletion returns false for volumes that are about to be removed, because the
-// removal would only undo the completion. All others are completed in every phase of
-// the PersistentVolume, because a later leader takes a volume that was never in use for
+// wantsCompletion returns false for volumes about to be removed, because the removal
+// would only undo the completion. All others are completed, in any phase of the
+// PersistentVolume, because a later leader would take a volume that was never in use for
 // an unrecorded one.
 func (f *Followup) wantsCompletion(pv *corev1.PersistentVolume) bool {
 	over := pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
@@ -265,7 +266,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 			return errors.Join(err, failed)
 		}
 		if cinder.IsKind(err, backends.KindRestored) {
-			return &waitError{message: err.Error()} // its next phase brings it back
+			return &waitError{message: err.Error()} // its next phase queues it again
 		}
 		return err
 	}

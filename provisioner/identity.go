@@ -14,7 +14,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
-// identity is what marks the volumes and objects of this program.
+// identity marks the volumes and objects of this program.
 type identity struct{ name, cluster, clusterUID, namespace string }
 
 // isMine reports whether this program wrote the object under its present name
@@ -36,17 +36,17 @@ func (i identity) stampOf(uid types.UID, tenant string) stamps.Volume {
 	return stamps.Volume{Cluster: i.cluster, ClusterUID: i.clusterUID, ClaimUID: string(uid), PV: objects.PVNameFor(string(uid)), Tenant: tenant}
 }
 
-// isRebound reports whether a PersistentVolume is bound to another claim than the one
-// that has its volume according to the record.
+// isRebound reports whether a PersistentVolume is bound to a claim other than the one
+// that its record names.
 func (i identity) isRebound(pv *corev1.PersistentVolume) bool {
 	ref := pv.Spec.ClaimRef
 	return objects.IsOurs(pv) && pv.Annotations[objects.AnnotationProvisionedBy] == i.name &&
 		pv.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID != objects.HolderOf(pv)
 }
 
-// contradicts reports whether a volume's stamp names another holder than the record of the
-// PersistentVolume that is bound to that holder: a rebind was interrupted after the stamp,
-// and the PersistentVolume was given back.
+// contradicts reports whether a volume's stamp names a holder other than the claim that
+// its PersistentVolume records and is bound to: a rebind was interrupted after the stamp,
+// and then the PersistentVolume went back to its earlier claim.
 func (i identity) contradicts(pv *corev1.PersistentVolume, v cinder.Volume) bool {
 	ref := pv.Spec.ClaimRef
 	if !i.isMine(pv) || pv.Annotations[objects.AnnotationVolume] != v.ID || pv.Status.Phase != corev1.VolumeBound || ref == nil {
@@ -56,8 +56,8 @@ func (i identity) contradicts(pv *corev1.PersistentVolume, v cinder.Volume) bool
 	return target.Owns(v) && ref.UID == objects.HolderOf(pv) && stamps.Of(v).Holder() != string(ref.UID)
 }
 
-// mayDelete rejects PersistentVolumes whose volume may also belong elsewhere: one that
-// came from another cluster, perhaps with a backup, and one that names an unstamped
+// mayDelete rejects PersistentVolumes whose volume may also belong elsewhere: those from
+// another cluster, perhaps restored from a backup, and those that name an unstamped
 // volume that another PersistentVolume also names.
 func (i identity) mayDelete(pv *corev1.PersistentVolume, origin objects.Origin, cachedPVs corelisters.PersistentVolumeLister) error {
 	if !origin.Historic {

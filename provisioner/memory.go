@@ -13,8 +13,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
-// memory is what the term knows of claims and their volumes: what it began, what counts,
-// and what the caches show.
+// memory is what the term knows about claims and their volumes: what it began, what
+// counts, and what the caches show.
 type memory struct {
 	journal *journal.Journal
 	ledger  *ledger.Ledger
@@ -57,7 +57,7 @@ func (m *memory) recordedBy(v cinder.Volume) string {
 }
 
 // useOf returns what nodes may list for a volume whose PersistentVolume may have been
-// saved; nil if this term created the volume and has not handed over a PersistentVolume
+// saved; nil if this term created the volume and has not handed over its PersistentVolume
 // yet.
 func (m *memory) useOf(stamp stamps.Volume) *nodeuse.Volume {
 	begun, ok := m.journal.Beginning(types.UID(stamp.ClaimUID))

@@ -58,7 +58,7 @@ func (m *Metrics) deleted(backend, protocol, outcome string, took time.Duration)
 const otherLabel = "other"
 
 // ProtocolLabel returns the label value for a protocol. Unknown protocols share one
-// value, so that a backend cannot create series.
+// value, so a backend cannot create series.
 func (m *Metrics) ProtocolLabel(protocol string) string {
 	if protocol == "" || slices.Contains(m.protocols, protocol) {
 		return protocol

@@ -23,9 +23,9 @@ type Requeue struct {
 	Volume func(*corev1.PersistentVolume)
 }
 
-// parked holds the objects of one of the library's queues that cannot continue now, until
-// their turn comes or one of their triggers fires. It does not poll. The loop knows them by
-// the keys of the library's queue: claims by UID, PersistentVolumes by name.
+// parked holds the objects of one library queue that cannot continue now, until their
+// turn comes or one of their triggers fires. It does not poll. The loop uses the library
+// queue's keys: UIDs of claims, names of PersistentVolumes.
 type parked[T metav1.Object] struct {
 	loop     *worker.Loop[string]
 	lot      *parking.Lot[T]
@@ -39,8 +39,8 @@ func newParked[T metav1.Object](name string, o Options, limiter *backoff.Limiter
 	})}
 }
 
-// park parks an object after an attempt. If one of its triggers has fired since the attempt
-// began, the object comes back at once.
+// park parks an object after an attempt. If one of its triggers has fired since the
+// attempt began, the object is requeued at once.
 func (p *parked[T]) park(turn *turn, object T, reason parking.Reason, triggers []parking.Trigger) {
 	p.lot.Park(object, reason)
 	turn.Await(triggers...)
@@ -52,7 +52,7 @@ type parkedClaims struct {
 	logger *slog.Logger
 }
 
-// newParkedClaims brings claims back in their current version, the oldest first.
+// newParkedClaims requeues claims in their current version, oldest first.
 func newParkedClaims(o Options, limiter *backoff.Limiter[string]) *parkedClaims {
 	return &parkedClaims{logger: o.Logger, parked: newParked[*corev1.PersistentVolumeClaim]("claims", o, limiter, func(keys []string) {
 		var claims []*corev1.PersistentVolumeClaim
@@ -70,28 +70,28 @@ func newParkedClaims(o Options, limiter *backoff.Limiter[string]) *parkedClaims 
 	})}
 }
 
-// requeue brings back a claim in its current version.
+// requeue requeues a claim in its current version.
 func (p *parkedClaims) requeue(claim types.UID) { p.loop.Add(string(claim)) }
 
-// reconsider brings back a denied claim.
+// reconsider requeues a denied claim.
 func (p *parkedClaims) reconsider(claim types.UID) {
 	if _, isDenied := p.lot.Take(claim, parking.Denied); isDenied {
 		p.requeue(claim)
 	}
 }
 
-// leave lists a claim that another program serves. There is no event: the lot remembers
-// the message for reports only.
+// leave lists a claim that another program serves. It writes no event: the message is
+// only for reports.
 func (p *parkedClaims) leave(claim *corev1.PersistentVolumeClaim, why policy.Denial) {
 	p.lot.IsNews(claim.UID, string(why.Reason), why.Message, true)
 	p.lot.Park(claim, parking.Left)
 }
 
-// admitted forgets that a claim was denied or left alone, but not the events about it.
+// admitted forgets that a claim was denied or left alone, but not its events.
 func (p *parkedClaims) admitted(claim types.UID) { p.lot.Take(claim, parking.Denied, parking.Left) }
 
-// Forget drops a claim that wants nothing more, and the events about it. A turn that has
-// begun ends with the work, which may be waiting for Cinder.
+// Forget drops a claim that needs no more work, and its events. A turn under way ends
+// with its work, which may be waiting for Cinder.
 func (p *parkedClaims) Forget(claim types.UID) {
 	p.lot.Forget(claim)
 	p.loop.Forget(string(claim))
@@ -138,9 +138,9 @@ func (p *parkedVolumes) report(pv *corev1.PersistentVolume, claim *corev1.Persis
 	}
 }
 
-// isVolatile reports whether messages with this reason change constantly without
-// saying anything new: the numbers of a quota change with every claim, and a
-// backend's last error, or that of a rebind, with every request.
+// isVolatile reports whether messages with this reason change constantly without saying
+// anything new: quota numbers change with every claim, and the last error of a backend or
+// a rebind with every request.
 func isVolatile(reason string) bool {
 	return reason == string(policy.QuotaExceeded) || reason == placement.ReasonBackendUnavailable || reason == reasonRebindFailed
 }

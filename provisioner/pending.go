@@ -16,15 +16,14 @@ import (
 type PendingGroup struct {
 	State parking.Reason
 	// Reason is the reason of the last event about them; empty if there was none. While
-	// they fail, that event may be one of the library's.
+	// they fail, the library may have written that event.
 	Reason string
 	Count  int
 	// Oldest is when the oldest object of the group was created.
 	Oldest time.Time
 }
 
-// PendingClaims groups the claims that wait for something, without those that another
-// program serves.
+// PendingClaims groups the waiting claims, except those that another program serves.
 func (r *reports) PendingClaims() []PendingGroup {
 	return groups(r.waiting(), func(state parking.Reason, reported string) string {
 		if state == parking.Failing {
@@ -87,8 +86,7 @@ func groups[T metav1.Object](lots []*parking.Lot[T], reasonOf func(state parking
 	return all
 }
 
-// Turns is how much of one kind of work is under way, and how much waits for a
-// worker.
+// Turns counts one kind of work: how much is under way, and how much waits for a worker.
 type Turns struct {
 	Work          string
 	Held, Waiting int

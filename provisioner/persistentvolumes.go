@@ -29,8 +29,8 @@ func (f *Followup) countRecorded(pv *corev1.PersistentVolume) {
 	}, pv.Annotations[objects.AnnotationBackend])
 }
 
-// noteOutlived remembers a claim that the cache still shows after its PersistentVolume
-// is gone, usually because the cache is late.
+// noteOutlived remembers a claim that the cache still shows after its PersistentVolume is
+// gone, usually because the cache lags.
 func (f *Followup) noteOutlived(of *corev1.ObjectReference) {
 	if of == nil {
 		return
@@ -42,9 +42,8 @@ func (f *Followup) noteOutlived(of *corev1.ObjectReference) {
 	f.journal.NoteOutlived(of.UID)
 }
 
-// volumeGone forgets a PersistentVolume, and reports whether this term has
-// removed its volume. If not, the volume counts until a listing shows that it is
-// gone.
+// volumeGone forgets a PersistentVolume, and reports whether this term has removed its
+// volume. Otherwise the volume counts until a listing shows that it is gone.
 func (f *Followup) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	f.noteOutlived(pv.Spec.ClaimRef)
 	removed = f.journal.ObjectGone(pv.UID)
@@ -70,9 +69,8 @@ func (f *Followup) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 }
 
 // reportNeverBound reports how to fix a PersistentVolume that a user deleted before its
-// claim was bound to it. The PersistentVolume controller binds no claim to an object
-// that is being deleted, and this program keeps the object as long as the claim may
-// still get it.
+// claim was bound to it. The PersistentVolume controller binds no claim to an object that
+// is being deleted, and this program keeps the object while the claim may still need it.
 func (f *Followup) reportNeverBound(pv *corev1.PersistentVolume) {
 	bound := pv.Status.Phase == corev1.VolumeBound || pv.Status.Phase == corev1.VolumeReleased || pv.Status.Phase == corev1.VolumeFailed
 	ref := pv.Spec.ClaimRef
@@ -101,7 +99,7 @@ type VolumeGroup struct {
 // VolumeCount is how many PersistentVolumes a group has.
 type VolumeCount struct {
 	Count int
-	// Since is when the first of them entered the phase; zero if no object says so.
+	// Since is when the first of them entered the phase; zero if unknown.
 	Since time.Time
 }
 
@@ -134,8 +132,7 @@ func (r *reports) PersistentVolumeCounts() (map[VolumeGroup]VolumeCount, error) 
 	return counts, nil
 }
 
-// CountByBackend counts this program's PersistentVolumes in any phase by the
-// backend that has their volumes.
+// CountByBackend counts this program's PersistentVolumes in any phase by their backend.
 func CountByBackend(pvs corelisters.PersistentVolumeLister, provisionerName string) (map[string]int, error) {
 	all, err := pvs.List(labels.Everything())
 	if err != nil {

@@ -2,15 +2,15 @@
 // protocols.
 //
 // A claim's path: ShouldProvision filters (claims.go) → Provision (attempt.go): the policy
-// decides (admission.go), the claim takes its turn and its room, and gets its volume,
-// connection, mapping, Secret and PersistentVolume → completion (followup.go): the
-// volume's last step to in-use, once the API server has the PersistentVolume. Delete
-// (deletion.go) works from what the PersistentVolume records, never from the current
-// policy. What is left of claims that are gone is undone (undo.go, sweep.go). What cannot
-// continue waits for its turn or a trigger (parked.go).
+// decides (admission.go); the claim gets its turn, room, volume, connection, mapping,
+// Secret and PersistentVolume → completion (followup.go): the volume's last step to
+// in-use, once the API server has the PersistentVolume. Delete (deletion.go) works from
+// what the PersistentVolume records, never from the current policy. Leftovers of deleted
+// claims are undone (undo.go, sweep.go). Work that cannot continue waits for its turn or a
+// trigger (parked.go).
 //
 // A Provisioner lives for one leader's term and holds all of the term's mutable state. It
-// makes what the term knows first, and gives each part the owners that it needs.
+// first creates what the term knows, then gives each part only the owners it needs.
 package provisioner
 
 import (
@@ -53,7 +53,7 @@ import (
 )
 
 // Provisioner implements the provisioning library's interfaces for one term. Its parts
-// share what the term knows, and each has only what it needs.
+// share what the term knows.
 type Provisioner struct {
 	*attempts
 	*deletions
@@ -78,7 +78,7 @@ var (
 	_ controller.DeletionGuard    = (*Provisioner)(nil)
 )
 
-// New makes the Provisioner of one term.
+// New returns the Provisioner of one term.
 func New(o Options) *Provisioner {
 	self := identity{o.Name, o.Cluster, o.ClusterUID, o.Namespace}
 	over := &ending{o.Term, o.Stopping}
@@ -153,8 +153,8 @@ func New(o Options) *Provisioner {
 	}
 }
 
-// Run does all work of the term that the library does not do, until the context ends, and
-// returns when none is under way.
+// Run does all of the term's work that the library does not do, until the context ends
+// and no work is under way.
 func (p *Provisioner) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, run := range []func(context.Context){
@@ -166,8 +166,8 @@ func (p *Provisioner) Run(ctx context.Context) {
 	group.Wait()
 }
 
-// VolumeChanged tells the hub of a PersistentVolume that was seen first (before is nil),
-// changed, or is gone (after is nil).
+// VolumeChanged tells the hub about a PersistentVolume: before is nil when it is first
+// seen, after is nil when it is gone.
 func (p *Provisioner) VolumeChanged(before, after *corev1.PersistentVolume) {
 	if after == nil {
 		p.followup.VolumeGone(before)
@@ -176,8 +176,8 @@ func (p *Provisioner) VolumeChanged(before, after *corev1.PersistentVolume) {
 	p.followup.VolumeSeen(after)
 }
 
-// ClaimChanged tells the hub of a claim that was seen first (before is nil), changed, or
-// is gone (after is nil).
+// ClaimChanged tells the hub about a claim: before is nil when it is first seen, after is
+// nil when it is gone.
 func (p *Provisioner) ClaimChanged(before, after *corev1.PersistentVolumeClaim) {
 	switch {
 	case after == nil:
@@ -190,7 +190,7 @@ func (p *Provisioner) ClaimChanged(before, after *corev1.PersistentVolumeClaim) 
 	p.PopulatedChanged(claim)
 }
 
-// Imports sets who gives claims volumes that exist at Cinder. Without it, nobody does.
+// Imports sets the importer of existing volumes. Without one, nothing is imported.
 func (p *Provisioner) Imports(by Importer) { p.imports.Importer = by }
 
 // OnBehalfOf marks requests to Cinder as a tenant's, so that tenants take turns at a
@@ -199,16 +199,16 @@ func (p *Provisioner) OnBehalfOf(ctx context.Context, tenant string) context.Con
 	return p.rates.OnBehalfOf(ctx, tenant)
 }
 
-// Cleaner returns what removes the things that nothing needs, with the term's backends.
+// Cleaner returns what removes unneeded objects, with the term's backends.
 func (p *Provisioner) Cleaner() removal.Cleaner { return p.cleaner }
 
 // Placement returns what places and counts the volumes of the term.
 func (p *Provisioner) Placement() *placement.Placer { return p.placement }
 
-// Ledger returns the counts that the term's quotas are compared with.
+// Ledger returns the counts behind the term's quotas.
 func (p *Provisioner) Ledger() *ledger.Ledger { return p.ledger }
 
-// Sources returns what finds the content that claims want.
+// Sources returns what finds the content that claims ask for.
 func (p *Provisioner) Sources() *copies.Resolver { return p.sources }
 
 // Limiter returns the retry delays of this term, for the library's queues.
@@ -217,26 +217,26 @@ func (p *Provisioner) Limiter() *backoff.Limiter[string] { return p.limiter }
 // SupportsBlock reports that the program serves raw block claims.
 func (p *Provisioner) SupportsBlock(context.Context) bool { return true }
 
-// Importer gives claims volumes that exist at Cinder.
+// Importer gives existing Cinder volumes to claims.
 type Importer interface {
-	// Consider is called with each claim that is to get such a volume, and Left with each
-	// such volume whose claim is gone and that no PersistentVolume names.
+	// Consider is called with each claim that may get such a volume, and Left with each
+	// imported volume whose claim is gone and that no PersistentVolume names.
 	Consider(claim *corev1.PersistentVolumeClaim)
 	Left(backend string, v cinder.Volume)
-	// Parked returns the claims whose imports wait.
+	// Parked returns the claims whose imports are waiting.
 	Parked() *parking.Lot[*corev1.PersistentVolumeClaim]
 }
 
-// imports is the term's Importer, which is made after the hub; nil if nothing imports.
+// imports is the term's Importer, which is created after the hub; nil if nothing imports.
 type imports struct{ Importer }
 
-// ending tells whether the term ends.
+// ending tells whether the term is ending.
 type ending struct {
 	term  context.Context
 	begun <-chan struct{}
 }
 
-// stopping reports whether the replica takes no new work, and leaves what waits to the
+// stopping reports whether the replica takes no new work and leaves waiting work to the
 // next leader.
 func (e *ending) stopping() bool {
 	select {
@@ -278,11 +278,10 @@ type Options struct {
 	Classes    storagelisters.StorageClassLister
 	Recorder   eventrecord.EventRecorder
 	Nodes      Nodes
-	// LabelsOfNode returns the labels of a node, if it is cached; nil if nothing
-	// caches nodes.
+	// LabelsOfNode returns the labels of a node; nil if nodes are not cached.
 	LabelsOfNode func(name string) (map[string]string, bool)
 	// AttributesClass reads a VolumeAttributesClass from a cache. It is nil without the
-	// CSI driver: then no claim gets a volume with such a class.
+	// CSI driver; then no claim with such a class gets a volume.
 	AttributesClass func(name string) (*storagev1.VolumeAttributesClass, error)
 
 	// Workers is how many claims, and how many deletions, are worked on at once.
@@ -291,7 +290,7 @@ type Options struct {
 	// FollowupWorkers is how many volumes are completed or undone at once. These
 	// workers must not fall far behind those that serve claims.
 	FollowupWorkers int
-	// Requeue brings parked objects back.
+	// Requeue requeues parked objects.
 	Requeue Requeue
 
 	// Board is where the term publishes what may unblock work. The hub subscribes first.
@@ -303,8 +302,8 @@ type Options struct {
 	// work, and leaves what waits to the next leader.
 	Stopping <-chan struct{}
 
-	// Monitor watches the work. MaxWorkTime exceeds anything that the work may wait
-	// for, except turns at backends.
+	// Monitor watches the work. MaxWorkTime exceeds every wait within the work, except
+	// for turns at backends.
 	Monitor     *liveness.Monitor
 	MaxWorkTime liveness.Bound
 
@@ -334,18 +333,18 @@ type Connecting interface {
 // Completing brings recorded volumes into use.
 type Completing interface {
 	Complete(ctx context.Context, target backends.Target, readOnly bool) error
-	// IsComplete reports whether Complete would do nothing, according to the term's
-	// listing.
+	// IsComplete reports whether the term's listing shows that Complete has nothing to
+	// do.
 	IsComplete(target backends.Target) bool
 	// Rebind stamps a volume for the claim that has it now.
 	Rebind(ctx context.Context, target backends.Target, to stamps.Volume, own func(before stamps.Volume) map[string]string) (cinder.Volume, error)
-	// Mark notes on a volume that it was recorded, without bringing it into use.
+	// Mark marks a volume as recorded without bringing it into use.
 	Mark(ctx context.Context, target backends.Target) error
 }
 
 // Removing removes volumes. Every removal needs a proof.
 type Removing interface {
-	// Remove removes the volume that a PersistentVolume names.
+	// Remove removes the volume of a PersistentVolume.
 	Remove(ctx context.Context, target backends.Target) error
 	// Abandon removes all unrecorded volumes of a claim.
 	Abandon(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit backends.Permit) error
@@ -364,7 +363,7 @@ type Listing interface {
 	Relist(ctx context.Context) ([]cinder.Volume, error)
 	// HasVolume reports whether the backend has the volume.
 	HasVolume(ctx context.Context, volumeID string) (bool, error)
-	// LastUncertain returns when the answer to a create request was last lost in this term.
+	// LastUncertain returns when this term last lost the answer to a create request.
 	LastUncertain() time.Time
 }
 
@@ -380,11 +379,11 @@ type Status interface {
 type Backends interface {
 	// Volumes returns an error if no backend of that name is configured.
 	Volumes(name string) (Volumes, error)
-	// Connector returns what identifies the nodes to which the backend connects its
+	// Connector returns the identity of the nodes to which the backend connects its
 	// volumes.
 	Connector(name string) (cinder.Connector, error)
 	// NodeLabels returns the labels of the nodes that can use the backend's volumes;
-	// empty means all nodes.
+	// empty means every node.
 	NodeLabels(name string) map[string]string
 	// Mappings returns the backend's mappings by protocol.
 	Mappings(name string) map[string]mapping.Mapping
@@ -402,6 +401,6 @@ type Nodes interface {
 	// volume.
 	Watches() bool
 	Forget(pv types.UID)
-	// Attachments covers the volumes of the CSI driver.
+	// Attachments covers the CSI driver's volumes.
 	removal.Attachments
 }

@@ -23,10 +23,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
-// An administrator, a populator or a backup tool may bind a PersistentVolume to another
-// claim than the one that its volume was made for. The volume stays what it is: nothing
-// that identifies it changes. What follows the claim is who has it, on the volume and on
-// the PersistentVolume, and for whom it counts.
+// An administrator, a populator or a backup tool may bind a PersistentVolume to a claim
+// other than the one its volume was created for. The volume's identity never changes. Its
+// holder does, both on the volume and on the PersistentVolume, and so does the tenant it
+// counts for.
 
 // The reasons of events about PersistentVolumes that were bound to another claim.
 const (
@@ -34,11 +34,11 @@ const (
 	reasonRebindDenied = "RebindDenied"
 	// reasonRebindFailed says that the stamp could not be written yet.
 	reasonRebindFailed = "RebindFailed"
-	// reasonGivenAway denies a claim whose own volume another claim has.
+	// reasonGivenAway denies a claim whose own volume now belongs to another claim.
 	reasonGivenAway = "VolumeGivenAway"
 )
 
-// rebinding is one attempt to record that another claim has a volume.
+// rebinding is one attempt to record a volume's new claim.
 type rebinding struct {
 	*Followup
 	pv     *corev1.PersistentVolume
@@ -46,18 +46,17 @@ type rebinding struct {
 	origin objects.Origin
 	// misstamped means that the record names the claim, but the stamp did not.
 	misstamped bool
-	// before is the stamp that the volume had; zero if the volume is gone, or carried the
-	// stamp already.
+	// before is the volume's earlier stamp; zero if the volume is gone or already has the
+	// new stamp.
 	before stamps.Volume
-	// sizeGiB is what Cinder shows; 0 if the volume is gone.
+	// sizeGiB is the size at Cinder; 0 if the volume is gone.
 	sizeGiB  int64
 	requests *requestids.RequestIDs
 }
 
-// rebind records who has the volume of a PersistentVolume that is bound to another
-// claim: first on the volume, then on the PersistentVolume. What identifies the volume
-// stays, so every operation works at any moment in between, and an attempt that was
-// interrupted is simply made again.
+// rebind records the new claim of a rebound PersistentVolume, first on the volume, then
+// on the PersistentVolume. The volume's identity stays, so every operation works at any
+// moment in between, and an interrupted attempt is simply repeated.
 func (f *Followup) rebind(ctx context.Context, name string, misstamped bool) error {
 	r := &rebinding{Followup: f, misstamped: misstamped}
 	cached, err := f.cachedPVs.Get(name)
@@ -99,8 +98,8 @@ func (r *rebinding) isWanted(pv *corev1.PersistentVolume) bool {
 	return r.isRebound(pv) || r.misstamped && r.isMine(pv) && pv.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID == objects.HolderOf(pv)
 }
 
-// read reads both objects from the API server, and reports whether they are bound to
-// each other. If they are not, nothing happens until one of them changes.
+// read reads both objects from the API server and reports whether they are bound to each
+// other. If not, nothing happens until one of them changes.
 func (r *rebinding) read(ctx context.Context, cached *corev1.PersistentVolume) (bound bool, err error) {
 	r.pv, err = r.client.CoreV1().PersistentVolumes().Get(ctx, cached.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && (r.pv.UID != cached.UID || !r.isWanted(r.pv)) {
@@ -120,8 +119,8 @@ func (r *rebinding) read(ctx context.Context, cached *corev1.PersistentVolume) (
 	return true, nil
 }
 
-// decide asks the policy for whom the volume counts from now on. The labels of the
-// namespace may determine that, so they are read from the API server.
+// decide asks the policy which tenant the volume counts for from now on. The namespace's
+// labels may determine that, so they are read from the API server.
 func (r *rebinding) decide(ctx context.Context) (policy.Decision, error) {
 	namespace, err := r.client.CoreV1().Namespaces().Get(ctx, r.claim.Namespace, metav1.GetOptions{})
 	if err != nil {
@@ -131,8 +130,8 @@ func (r *rebinding) decide(ctx context.Context) (policy.Decision, error) {
 	return r.policy().DecideHolder(request, r.origin.Backend), nil
 }
 
-// deny reports that the policy does not grant the claim the volume, which still counts
-// for its earlier tenant. Everything that only removes works all the same.
+// deny reports that the policy does not grant the volume to the claim. The volume still
+// counts for its earlier tenant and can still be removed.
 func (r *rebinding) deny(denial *policy.Denial) error {
 	denied := placement.DenialOf(denial)
 	r.report(corev1.EventTypeWarning, reasonRebindDenied, fmt.Sprintf(
@@ -144,14 +143,14 @@ func (r *rebinding) deny(denial *policy.Denial) error {
 	}
 }
 
-// refuse reports that nothing proves that the volume is the PersistentVolume's.
+// refuse reports that nothing proves that the volume belongs to the PersistentVolume.
 func (r *rebinding) refuse(message string) error {
 	r.report(corev1.EventTypeWarning, reasonRebindDenied, message, fmt.Sprintf("nothing proves that the volume of PersistentVolume %s is this claim's; ask an operator, who sees the reason on the PersistentVolume", r.pv.Name))
 	return &waitError{message: message, triggers: []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Credentials, Name: r.origin.Backend}}}
 }
 
-// fail reports that Cinder does not stamp the volume yet. What Kubernetes has yet to do
-// follows by itself.
+// fail reports that the volume cannot be stamped yet. Kubernetes needs no help with its
+// part.
 func (r *rebinding) fail(err error) {
 	var failed *cinder.Error
 	if !errors.As(err, &failed) || r.stopping() {
@@ -163,7 +162,7 @@ func (r *rebinding) fail(err error) {
 }
 
 // report writes events on the PersistentVolume and on the claim, if they are news. The
-// claim's author must not learn whose the volume was.
+// claim's author must not learn who had the volume before.
 func (r *rebinding) report(eventType, reason, onPV, onClaim string) {
 	if r.parkedVolumes.lot.IsNews(r.pv.UID, reason, onPV, isVolatile(reason)) {
 		r.recorder.Event(r.pv, eventType, reason, onPV)
@@ -197,8 +196,8 @@ func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error
 	r.sizeGiB = rebound.SizeGiB
 	switch cinder.KindOf(err) {
 	case cinder.KindNotFound:
-		// The volume is gone, and its completion or deletion says so. The record still
-		// counts, and follows the claim.
+		// The volume is gone, which its completion or deletion reports. The record still
+		// counts and follows the claim.
 		return nil
 	case backends.KindNotOurs:
 		return r.refuse(fmt.Sprintf("%v; if the PersistentVolume was restored or copied under another name, set its reclaim policy to Retain, delete it, and import the volume: see standalone-cinder volume import", err))
@@ -206,9 +205,10 @@ func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error
 	return objects.WithRemedy(err, r.origin)
 }
 
-// metadata returns the metadata that the policy has for the volumes of the claim's
-// tenant. Keys that only the earlier tenant has are emptied. That one is the stamp's: an
-// interrupted rebind has stamped the volume for a tenant that the record never named.
+// metadata returns the policy's metadata for volumes of the claim's tenant. Keys that
+// only the earlier tenant has are emptied. The stamp names the earlier tenant: an
+// interrupted rebind may have stamped the volume for a tenant that the record never
+// named.
 func (r *rebinding) metadata(earlier, tenant string) map[string]string {
 	own := map[string]string{}
 	if before, ok := r.policy().Tenant(earlier); ok && tenant != before.Name {
@@ -222,8 +222,8 @@ func (r *rebinding) metadata(earlier, tenant string) map[string]string {
 	return own
 }
 
-// isReleased proves that the claim that has the volume according to its stamp has lost
-// it: the claim is gone, or Lost, or uses another PersistentVolume.
+// isReleased proves that the claim that the stamp names has lost the volume: the claim is
+// gone, or Lost, or uses another PersistentVolume.
 func (r *rebinding) isReleased(ctx context.Context) error {
 	if r.before.Claim == "" || r.before.Namespace == "" {
 		return nil // an older stamp, which does not name it
@@ -235,9 +235,9 @@ func (r *rebinding) isReleased(ctx context.Context) error {
 	return fmt.Errorf("claim %s/%s does not show yet that it has lost PersistentVolume %s", earlier.Namespace, earlier.Name, r.pv.Name)
 }
 
-// save records the claim on the PersistentVolume, which now counts for its tenant. It also
-// records the size: if the earlier claim lost the PersistentVolume while its volume grew,
-// nobody else does.
+// save records the claim on the PersistentVolume, which now counts for its tenant. It
+// also records the size, since only this step does so if the earlier claim lost the
+// PersistentVolume while its volume grew.
 func (r *rebinding) save(ctx context.Context, decision policy.Decision) error {
 	saved, err := objects.Rebind(ctx, r.client, r.pv, r.sizeGiB, map[string]string{
 		objects.AnnotationReboundTo: string(r.claim.UID), objects.AnnotationTenant: decision.Tenant, objects.AnnotationRule: decision.Rule, objects.AnnotationRevision: r.policy().Revision(),
@@ -251,7 +251,7 @@ func (r *rebinding) save(ctx context.Context, decision policy.Decision) error {
 	r.report(corev1.EventTypeNormal, reasonRebound, now+r.earlier(), now)
 	r.logger.Info("Rebound a volume", "tenant", decision.Tenant, "claim", requestids.ClaimOf(saved), "claimUID", r.claim.UID, "persistentVolume", saved.Name,
 		"backend", r.origin.Backend, "volume", r.origin.VolumeID, "sizeGiB", requestids.SizeOf(saved), "requestID", r.requests.OfStamp(), "tenantBefore", r.origin.Tenant, "claimBefore", strings.Trim(r.before.Namespace+"/"+r.before.Claim, "/"))
-	// Whatever was denied because the volume counted for another tenant comes back.
+	// Retry whatever was denied while the volume counted for another tenant.
 	r.board.Publish(parking.Trigger{Kind: parking.Namespace, Name: r.claim.Namespace})
 	return nil
 }
@@ -263,8 +263,8 @@ func (r *rebinding) earlier() string {
 	return fmt.Sprintf("; before, claim %s/%s of tenant %s had it", r.before.Namespace, r.before.Claim, r.origin.Tenant)
 }
 
-// overQuota says which quotas the volume exceeds, since no quota can keep a volume from
-// a claim that is bound to it.
+// overQuota names the quotas that the volume exceeds: a quota cannot keep a volume from a
+// claim that is already bound to it.
 func (r *rebinding) overQuota(decision policy.Decision) string {
 	var text strings.Builder
 	for _, scope := range decision.Quotas {
@@ -275,7 +275,7 @@ func (r *rebinding) overQuota(decision policy.Decision) string {
 	return text.String()
 }
 
-// waitError ends a follow-up that only a trigger can continue.
+// waitError ends a follow-up that only a trigger can resume.
 type waitError struct {
 	message  string
 	triggers []parking.Trigger
@@ -283,17 +283,17 @@ type waitError struct {
 
 func (e *waitError) Error() string { return e.message }
 
-// rebindOf returns the follow-up for a PersistentVolume that is bound to another claim.
+// rebindOf returns the follow-up for a PersistentVolume bound to another claim.
 func rebindOf(pvName string) task { return unique.Make(followup{kind: rebind, pv: pvName}) }
 
-// misstampedOf returns the follow-up for a PersistentVolume whose volume is stamped for another
-// claim than it is bound to and records.
+// misstampedOf returns the follow-up for a PersistentVolume whose volume's stamp names a
+// claim other than the one it records and is bound to.
 func misstampedOf(pvName, volume string) task {
 	return unique.Make(followup{kind: rebind, pv: pvName, volume: volume})
 }
 
-// holderChanged queues the PersistentVolume that a claim names, if it is bound to another
-// claim than its record says: the claim was bound to it, or has lost it.
+// holderChanged queues the PersistentVolume that a claim names, if its record names
+// another claim: the claim was bound to it, or has lost it.
 func (f *Followup) holderChanged(claim *corev1.PersistentVolumeClaim) {
 	if pv, err := f.cachedPVs.Get(claim.Spec.VolumeName); err == nil && f.isRebound(pv) {
 		f.loop.Queue.Add(rebindOf(pv.Name))

@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
-// reports says what the term does, and what waits for it.
+// reports describes what the term is doing and what is waiting.
 type reports struct {
 	identity
 	parkedClaims  *parkedClaims
@@ -33,10 +33,10 @@ type reports struct {
 // Census returns what counts against the quotas.
 func (r *reports) Census() ledger.Census { return r.ledger.Census() }
 
-// Selected selects the claims that a report is about; the zero value selects all.
+// Selected selects the claims of a report; the zero value selects all.
 type Selected struct {
 	Namespace, Claim string
-	// Limit is how many pending objects to list.
+	// Limit is the largest number of pending objects to list.
 	Limit int
 }
 
@@ -101,8 +101,8 @@ func pendingOf(state parking.Reason, reason, message string, since, created time
 	}
 }
 
-// steps counts the claims that are being worked on. In a selection, it counts only
-// those whose namespaces the journal knows.
+// steps counts the claims under way. With a selection, it counts only those whose
+// namespaces the journal knows.
 func (r *reports) steps(selected Selected, unfinished map[types.UID]journal.Beginning, working []string, waits map[types.UID]bool) []statusreport.Step {
 	var choosing, connecting, saving stepCount
 	for claim, begun := range unfinished {

@@ -21,9 +21,9 @@ import (
 )
 
 // The scheduler selects the node of a claim's pod before the volume is made, and looks
-// for another one when the annotation with the node is removed. It has no memory, and
-// may select the same node again. So it is asked at once the first time, and then only
-// after growing pauses.
+// for another one when the annotation with the node is removed. It has no memory, and may
+// select the same node again. So it is asked at once the first time, then after growing
+// pauses.
 //
 // See docs/decisions.md, "Failed locations and other nodes".
 const (
@@ -31,7 +31,7 @@ const (
 	maxReschedulePause   = 5 * time.Minute
 )
 
-// reschedules holds when the scheduler may be asked again, by claim. It ends with the
+// reschedules holds, by claim, when the scheduler may be asked again. It ends with the
 // term, so the next leader may ask at once.
 type reschedules struct {
 	mu     sync.Mutex
@@ -41,7 +41,7 @@ type reschedules struct {
 type reschedule struct {
 	pause time.Duration
 	next  time.Time
-	// timer brings a denied claim back when the scheduler may be asked again.
+	// timer requeues a denied claim when the scheduler may be asked again.
 	timer *time.Timer
 }
 
@@ -55,7 +55,7 @@ func (r *reschedules) mayAsk(claim types.UID) bool {
 	return known == nil || !time.Now().Before(known.next)
 }
 
-// pauseAfter begins a pause that is longer than the one before.
+// pauseAfter begins a pause longer than the last.
 func (r *reschedules) pauseAfter(claim types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,8 +64,8 @@ func (r *reschedules) pauseAfter(claim types.UID) {
 	known.next = time.Now().Add(known.pause)
 }
 
-// atEnd calls back once when the claim's pause is over. Without a pause, it waits as
-// long as the first one would be.
+// atEnd calls back once when the claim's pause is over. Without a pause, it waits as long
+// as the first one would take.
 func (r *reschedules) atEnd(claim types.UID, back func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,8 +99,8 @@ func (r *reschedules) Forget(claim types.UID) {
 	delete(r.claims, claim)
 }
 
-// nodeOf returns the node that the scheduler selected and may replace with another one;
-// empty if there is none.
+// nodeOf returns the node that the scheduler selected and may replace; empty if there is
+// none.
 func nodeOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	if !admission.ClassOf(class).WaitsForPod || claim.Spec.VolumeName != "" {
 		return ""
@@ -109,14 +109,14 @@ func nodeOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) 
 }
 
 // lacksNode reports whether the scheduler must select a node before the library
-// provisions the claim. The library asks about such a claim nevertheless, because the
-// annotation with the provisioner stays when the one with the node is removed.
+// provisions the claim. The library asks about such a claim anyway, because removing the
+// node's annotation leaves the provisioner's annotation in place.
 func lacksNode(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
 	return admission.ClassOf(class).WaitsForPod && claim.Annotations[admission.SelectedNodeAnnotation] == ""
 }
 
-// awaitNode lets a claim wait for the scheduler alone. Meanwhile it takes neither room
-// nor a worker from others.
+// awaitNode makes a claim wait for the scheduler only. Meanwhile it holds no room and no
+// worker.
 func (c *claims) awaitNode(claim types.UID) {
 	c.parkedClaims.lot.Take(claim)
 	c.parkedClaims.loop.Leave(string(claim))
@@ -125,9 +125,9 @@ func (c *claims) awaitNode(claim types.UID) {
 	}
 }
 
-// onAnyNode decides as if the scheduler had not selected a node yet, and reports
-// whether another node helps: one that reaches a location that has not failed and that
-// the selected node does not reach.
+// onAnyNode decides as if the scheduler had not selected a node yet, and reports whether
+// another node helps: one that reaches a location that has not failed and is out of the
+// selected node's reach.
 func (c *claims) onAnyNode(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (decision ledger.Decided, helps bool) {
 	if nodeOf(claim, class) == "" {
 		return ledger.Decided{}, false
@@ -152,12 +152,12 @@ func (c *claims) hasNothing(claim *corev1.PersistentVolumeClaim, d ledger.Decide
 	})
 }
 
-// reschedule asks the scheduler for another node, if that helps and the pause since the
-// last time is over.
+// reschedule asks the scheduler for another node, if that helps and the last pause is
+// over.
 //
-// The patch applies only to the version of the claim that the decision is about, and
-// removes one annotation. The library would update the whole claim, of which the cache
-// holds only a part.
+// The patch removes one annotation and applies only to the claim's version that the
+// decision is about. The library would update the whole claim, of which the cache holds
+// only a part.
 func (c *claims) reschedule(ctx context.Context, decided *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, why string) (asked bool) {
 	claim, err := c.cachedClaims.PersistentVolumeClaims(decided.Namespace).Get(decided.Name)
 	if err != nil || claim.UID != decided.UID || nodeOf(claim, class) != nodeOf(decided, class) {
@@ -173,7 +173,7 @@ func (c *claims) reschedule(ctx context.Context, decided *corev1.PersistentVolum
 	}
 	err = removeSelectedNode(ctx, c.client, claim)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		// The claim has changed, so it comes back anyway.
+		// The claim has changed, so it is queued anyway.
 		return false
 	}
 	c.reschedules.pauseAfter(claim.UID)
@@ -198,7 +198,7 @@ func removeSelectedNode(ctx context.Context, client kubernetes.Interface, claim 
 }
 
 // denyOnNode denies a claim that the policy does not admit, unless it can ask the
-// scheduler for another node. If asking must wait, the claim comes back when the pause
+// scheduler for another node. If it cannot ask yet, the claim is retried when the pause
 // is over.
 func (c *claims) denyOnNode(ctx context.Context, turn *turn, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, denied placement.Denial) {
 	if c.reschedule(ctx, claim, class, denied.Message) {

@@ -14,24 +14,24 @@ import (
 // turn is an attempt at a claim or a deletion, as the loop sees it.
 type turn = worker.Attempt[string]
 
-// libraryAttempt is one attempt to provision a claim or to delete a volume.
+// libraryAttempt is one attempt to provision a claim or delete a volume.
 type libraryAttempt interface {
-	// health returns nil unless the backend of the work does not answer.
+	// health returns nil unless the backend does not answer.
 	health() error
 	// setAside reports whether an error other than overError ends the work without a
-	// retry. It parks the object if it must come back, and returns the outcome to
+	// retry. It parks the object if it must be retried later, and returns the outcome to
 	// count, if any.
 	setAside(err error) (outcome string, isSetAside bool)
 	// parkForBackend parks the object until its backend answers again.
 	parkForBackend(unhealthy error)
-	// parkForRetry parks an object that the library retries, so that a trigger
-	// brings it back sooner.
+	// parkForRetry parks an object that the library retries, so that a trigger can retry
+	// it sooner.
 	parkForRetry(failure error)
 	observe(outcome string, took time.Duration)
 }
 
-// settle says what follows from an attempt, for the loop, and for the library: nil, an
-// error that it retries by the limiter, or one that it ignores because the object is
+// settle turns the result of an attempt into an outcome for the loop and an error for the
+// library: nil, an error to retry by the limiter, or one to ignore because the object is
 // parked or nothing is left to do.
 func (e *ending) settle(a libraryAttempt, started time.Time, err error) (worker.Outcome, error) {
 	var over *overError
@@ -74,8 +74,8 @@ func endSpan(span tracing.Span, err error) {
 	span.End(err)
 }
 
-// overError ends work without a retry: nothing is left to do, or the object is
-// parked already. The library logs its text as the reason.
+// overError ends work without a retry, because nothing is left to do or the object is
+// already parked. The library logs its text as the reason.
 type overError struct{ reason string }
 
 func (e *overError) Error() string { return e.reason }
@@ -88,11 +88,11 @@ var (
 	errImport        = &overError{"the claim gets a volume that exists at Cinder"}
 	errSaved         = &overError{"the claim's PersistentVolume is saved already"}
 	errDenied        = &overError{"the claim is denied; its event gives the reason"}
-	// errNoTurn ends work that must wait for a worker. The loop brings it back.
+	// errNoTurn ends work that must wait for a worker. The loop retries it.
 	errNoTurn = &overError{"all workers of this tenant or backend are busy"}
 )
 
-// errSourceChanged is retried, because the caches were only late.
+// errSourceChanged is retried: the caches were only late.
 var errSourceChanged = errors.New("the claim's data source has changed since the policy decided")
 
 // errAttributesChanged is retried: Kubernetes would never bind the claim to a

@@ -13,11 +13,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
 )
 
-// A request that saves a PersistentVolume may reach the API server after the claim was
-// deleted and its attempt undone, because a network delayed it or its sender was
-// paused. The object then names a volume that is gone. If its reclaim policy is Delete,
-// the library deletes it; otherwise it would stay forever, as if a user had kept the
-// volume.
+// A request that saves a PersistentVolume may be delayed, by the network or a paused
+// sender, until the claim was deleted and its attempt undone. The object then names a
+// volume that is gone. If its reclaim policy is Delete, the library deletes it; otherwise
+// it would stay forever, as if a user had kept the volume.
 
 // staleRecord reports whether a PersistentVolume may name a volume that this
 // term has undone.
@@ -28,9 +27,9 @@ func (f *Followup) staleRecord(pv *corev1.PersistentVolume) (stamp stamps.Volume
 	return f.journal.UndoneOf(pv)
 }
 
-// removeStale removes a PersistentVolume whose volume this term has undone, once
-// it is certain that no such volume exists and that the claim is gone. No pod
-// has ever used it: a volume that was in use is never undone.
+// removeStale removes a PersistentVolume whose volume this term has undone, once it is
+// certain that the volume and the claim are gone. No pod has ever used it: a volume that
+// was in use is never undone.
 func (f *Followup) removeStale(ctx context.Context, pv *corev1.PersistentVolume, claim stamps.Volume) (removed bool, err error) {
 	origin, err := objects.OriginOf(pv)
 	if err != nil {
@@ -44,8 +43,7 @@ func (f *Followup) removeStale(ctx context.Context, pv *corev1.PersistentVolume,
 	if err != nil || exists || origin.Place != volumes.Place() {
 		return false, err
 	}
-	// The stamp of a volume that was found by a listing does not name the claim, but
-	// the object does.
+	// The stamp of a volume found in a listing does not name the claim; the object does.
 	if pv.Spec.ClaimRef != nil {
 		claim.Namespace, claim.Claim = pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name
 	}

@@ -14,22 +14,21 @@ import (
 )
 
 // A request may reach Cinder after its sender has given up or lost the lease, because a
-// network, a proxy or a queue delayed it. What it creates appears after the listing
-// that every lookup uses, so no attempt would find it. Therefore each backend is listed
-// again: once soon, and once when every such request must have timed out.
+// network, proxy or queue delayed it. What it creates appears only after the listing that
+// every lookup uses, so no attempt would find it. Therefore each backend is listed again:
+// once soon, and once when every such request must have timed out.
 const (
 	firstSweepAfter = 15 * time.Second
 	lastSweepAfter  = 90 * time.Second
 	// sweepPeriod is how often Sweep checks which backends are due.
 	sweepPeriod = 5 * time.Second
-	// secretsPause is the longest that Sweep waits after a failed sweep of Secrets;
-	// the wait doubles with each failure, since a sweep lists every backend.
+	// secretsPause bounds the wait after a failed sweep of Secrets; the wait doubles with
+	// each failure, since a sweep lists every backend.
 	secretsPause = time.Minute
 )
 
-// Sweep lists every backend again to find what late requests created, after the
-// term has begun and after create requests whose answers were lost. It ends with
-// the context.
+// Sweep lists every backend again to find what late requests created, after the term has
+// begun and after a create request lost its answer. It ends with the context.
 func (o *orphans) Sweep(ctx context.Context) {
 	began := time.Now()
 	var group sync.WaitGroup
@@ -116,10 +115,9 @@ func mayHaveArrived(began, latest, swept, now time.Time) bool {
 	return latest.After(swept) && now.Sub(swept) >= firstSweepAfter || now.Sub(latest) >= lastSweepAfter && swept.Sub(latest) < lastSweepAfter
 }
 
-// CountBackends counts every backend when the term begins, and those that a
-// reload adds, so that it also finds volumes on backends that no rule uses any
-// longer. It queues for removal what an earlier leader left unfinished. It ends
-// with the context.
+// CountBackends counts every backend when the term begins, and those that a reload adds,
+// so it also finds volumes on backends that no rule uses anymore. It queues for removal
+// what an earlier leader left unfinished. It ends with the context.
 func (o *orphans) CountBackends(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -179,8 +177,8 @@ func (o *orphans) countUntilDone(ctx context.Context, name string) {
 	}
 }
 
-// countAndExamine counts a backend's volumes, and searches the term's listing of them for
-// those that nothing seems to need.
+// countAndExamine counts a backend's volumes and searches the term's listing for unneeded
+// ones.
 func (o *orphans) countAndExamine(ctx context.Context, name string) error {
 	if err := o.placement.CountBackend(ctx, name); err != nil {
 		return err
@@ -196,8 +194,8 @@ func (o *orphans) countAndExamine(ctx context.Context, name string) error {
 	return err
 }
 
-// RelistBackend lists a backend again, queues the volumes that nothing seems to
-// need for removal, and returns the listing.
+// RelistBackend lists a backend again, queues apparently unneeded volumes for removal,
+// and returns the listing.
 func (o *orphans) RelistBackend(ctx context.Context, name string) ([]cinder.Volume, error) {
 	all, err := o.placement.Relist(ctx, name, o.claimExists)
 	if err == nil {
@@ -206,14 +204,13 @@ func (o *orphans) RelistBackend(ctx context.Context, name string) ([]cinder.Volu
 	return all, err
 }
 
-// youngEnough is the age up to which a volume or Secret may be removed although this
-// term did not see the deletion of its claim. An earlier leader's unfinished work is
-// young. Anything older may have been kept on purpose, so it is left to the audit's
-// report.
+// youngEnough is the age up to which a volume or Secret may be removed although this term
+// did not see its claim deleted. An earlier leader's unfinished work is young; anything
+// older may have been kept on purpose and is left to the audit.
 const youngEnough = time.Hour
 
-// examine searches a listing for volumes that nothing seems to need, duplicates and
-// orphans, and queues them for removal. The proof follows when their turn comes.
+// examine searches a listing for duplicates and orphans and queues them for removal. The
+// proof follows when their turn comes.
 func (o *orphans) examine(backend string, all []cinder.Volume) {
 	for _, v := range all {
 		stamp := stamps.Of(v)
@@ -250,12 +247,11 @@ func (o *orphans) examine(backend string, all []cinder.Volume) {
 	}
 }
 
-// SweepSecrets removes the Secrets that nothing needs, those of single volumes
-// and shared ones.
+// SweepSecrets removes unneeded Secrets, of single volumes and shared ones.
 func (o *orphans) SweepSecrets(ctx context.Context) error { return o.secrets.Sweep(ctx) }
 
-// claimsOfVolumes lists the claims that have a volume. If any backend does not
-// answer, it returns an error.
+// claimsOfVolumes lists the claims that have a volume. It fails if any backend does not
+// answer.
 func claimsOfVolumes(ctx context.Context, b Backends) (map[types.UID]bool, error) {
 	claims := map[types.UID]bool{}
 	for _, name := range b.Names() {

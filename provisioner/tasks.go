@@ -20,12 +20,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
-// tasks is the queue of all that finishes or undoes work. Each item has its own delays.
+// tasks queues all work that finishes or undoes other work. Each item has its own delays.
 type tasks struct {
 	*memory
 	*ending
 	loop *worker.Loop[task]
-	// doers do the tasks of each kind. They are registered before the loop runs.
+	// doers do the tasks, by kind. They are registered before the loop runs.
 	doers     map[followupKind]func(ctx context.Context, item followup) error
 	backends  Backends
 	cachedPVs corelisters.PersistentVolumeLister
@@ -38,8 +38,8 @@ type tasks struct {
 // of the turns never shrink again.
 type task = unique.Handle[followup]
 
-// followup is what a task does. completionOf, rebindOf, misstampedOf, undoOf, removalOf and
-// markOf make one.
+// followup describes a task; completionOf, rebindOf, misstampedOf, undoOf, removalOf and
+// markOf build one.
 type followup struct {
 	kind    followupKind
 	pv      string
@@ -53,7 +53,7 @@ type followupKind string
 
 const (
 	completion followupKind = "complete" // a PersistentVolume's volume: pv
-	rebind     followupKind = "rebind"   // a PersistentVolume that has another claim: pv; or whose volume's stamp has: pv, volume
+	rebind     followupKind = "rebind"   // a PersistentVolume with another claim: pv; or with another claim in its volume's stamp: pv, volume
 	undo       followupKind = "undo"     // what was begun for a claim: claim
 	removeOne  followupKind = "remove"   // one volume of a claim: claim, backend, volume
 	mark       followupKind = "mark"     // one volume of a claim: as for removeOne, and place
@@ -89,13 +89,13 @@ func (t *tasks) handle(kind followupKind, by func(ctx context.Context, item foll
 	t.doers[kind] = by
 }
 
-// attempt does an item when its turn comes. A backend that does not answer must not keep
-// every worker busy.
+// attempt handles an item when its turn comes. A backend that does not answer must not
+// occupy every worker.
 func (t *tasks) attempt(ctx context.Context, a *worker.Attempt[task]) worker.Outcome {
 	item := a.Key.Value()
 	tenant, backend := t.tenantAndBackend(item)
 	if backend != "" && item.kind != rebind && !slices.Contains(t.backends.Names(), backend) {
-		// Only another policy can unblock it. The policy itself says so of a rebind.
+		// Only another policy can unblock it. A rebind reports that itself.
 		t.logger.Warn("A follow-up waits because its backend is not in the policy", "backend", backend, "persistentVolume", item.pv, "claimUID", item.claim)
 		a.Await(triggersAt(backend)...)
 		return worker.Outcome{Done: true}
@@ -154,8 +154,7 @@ func (t *tasks) removeDuplicates(volumes Removing, recorded objects.Origin) {
 	}
 }
 
-// followupTasks counts tasks. A task that failed and will be retried counts as being
-// done.
+// followupTasks counts tasks. Failed tasks that will be retried count as under way.
 type followupTasks struct{ queued, completing, undoing int }
 
 func (t *tasks) count() followupTasks {

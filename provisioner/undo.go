@@ -24,8 +24,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
 )
 
-// orphans removes what nothing needs: volumes and Secrets of claims that are gone or
-// denied, and what late requests left.
+// orphans removes what is no longer needed: volumes and Secrets of deleted or denied
+// claims, and leftovers of late requests.
 type orphans struct {
 	identity
 	*memory
@@ -54,10 +54,9 @@ func newOrphans(o *orphans) *orphans {
 	return o
 }
 
-// claimGone undoes what this term began for a claim that was deleted or bound to
-// another PersistentVolume before its volume was recorded, and what an earlier
-// leader began if a listing showed its volume. After an error it must be
-// retried.
+// claimGone undoes what this term began for a claim that was deleted or bound to another
+// PersistentVolume before its volume was recorded, and what an earlier leader began if a
+// listing showed its volume. The caller must retry after an error.
 func (o *orphans) claimGone(ctx context.Context, uid types.UID) error {
 	for _, owner := range o.owners {
 		owner.Forget(uid)
@@ -85,16 +84,16 @@ func (o *orphans) claimGone(ctx context.Context, uid types.UID) error {
 	return err
 }
 
-// foundBeginning returns the beginning of a claim that only a listing shows.
+// foundBeginning returns the beginning of a claim known only from a listing.
 func (o *orphans) foundBeginning(uid types.UID, position ledger.Position) (journal.Beginning, error) {
 	connector, err := o.backends.Connector(position.Backend)
 	return journal.Beginning{Backend: position.Backend, Stamp: o.stampOf(uid, position.Tenant), Connector: connector}, err
 }
 
-// undo removes the volumes and the Secrets of a claim, if it has the proof that
-// it may. It removes the Secret last, because it may belong to a volume that is
-// kept deliberately; removal.IsKept then reports true for the error. It stops when
-// the context ends: the next leader finds what is left.
+// undo removes a claim's volumes and Secrets once it has proof that it may. The Secret
+// goes last, because it may belong to a volume kept on purpose; removal.IsKept then
+// reports true for the error. undo stops when the context ends; the next leader finds
+// what is left.
 func (o *orphans) undo(ctx context.Context, uid types.UID, begun journal.Beginning, prove backends.Permit) error {
 	ctx, requests := requestids.WithRequestIDs(ctx)
 	ctx = o.rates.OnBehalfOf(ctx, begun.Stamp.Tenant)
@@ -115,13 +114,13 @@ func (o *orphans) undo(ctx context.Context, uid types.UID, begun journal.Beginni
 	err = o.cleaner.RemoveSecret(ctx, begun.Stamp.PV)
 	switch {
 	case removal.IsKept(err):
-		// The PersistentVolume was saved in the meantime, and names a volume that is gone.
+		// The PersistentVolume was saved meanwhile and names a volume that is gone.
 		o.tasks.add(completionOf(begun.Stamp.PV))
 	case err != nil:
 		return err
 	}
-	// The shared Secret goes last: others may need it, and the next leader looks for
-	// it.
+	// The shared Secret goes last: other claims may need it, and the next leader looks
+	// for it.
 	shared := o.secrets.UsedBy(uid)
 	o.finish(uid)
 	o.placement.Release(uid)
@@ -131,8 +130,8 @@ func (o *orphans) undo(ctx context.Context, uid types.UID, begun journal.Beginni
 	return nil
 }
 
-// removeDuplicate removes a volume of a claim that has, or will get, another
-// one, once a PersistentVolume names the other.
+// removeDuplicate removes a volume of a claim that has, or will get, another one, once a
+// PersistentVolume names that other one.
 func (o *orphans) removeDuplicate(ctx context.Context, item followup) error {
 	err := o.cleaner.RemoveVolume(o.rates.OnBehalfOf(ctx, ""), item.backend, item.volume, o.stampOf(item.claim, ""))
 	switch {
@@ -145,10 +144,10 @@ func (o *orphans) removeDuplicate(ctx context.Context, item followup) error {
 	return err
 }
 
-// markRecorded notes on a volume that it was recorded. Its PersistentVolume was
-// removed before the volume was brought into use, and a later leader must not
-// take it for one that was never recorded. A volume that is gone counts no longer: an
-// earlier leader removed it, and could not tell this one.
+// markRecorded marks a volume as recorded. Its PersistentVolume was removed before the
+// volume was brought into use, and a later leader must not take the volume for one that
+// was never recorded. A volume that is gone no longer counts: an earlier leader removed
+// it and could not tell this one.
 func (o *orphans) markRecorded(ctx context.Context, item followup) error {
 	volumes, err := o.backends.Volumes(item.backend)
 	if err != nil {
@@ -157,7 +156,7 @@ func (o *orphans) markRecorded(ctx context.Context, item followup) error {
 	err = volumes.Mark(o.rates.OnBehalfOf(ctx, ""), backends.Target{VolumeID: item.volume, Stamp: o.stampOf(item.claim, ""), Place: item.place})
 	switch {
 	case cinder.IsKind(err, cinder.KindNotFound):
-		// Without a place, another project may have answered.
+		// Without an endpoint, another project may have answered.
 		if item.place.IsKnown() && o.ledger.WasRecorded(item.claim, item.volume) {
 			o.placement.ReleaseUnrecorded(item.claim)
 		}
@@ -168,10 +167,9 @@ func (o *orphans) markRecorded(ctx context.Context, item followup) error {
 	return err
 }
 
-// undoMisplaced removes what was created for a tenant other than the claim's
-// present one, or on a backend that its rule does not name: the namespace's
-// labels or the policy have changed, or the stamp is forged. No PersistentVolume
-// records it yet.
+// undoMisplaced removes what was created for another tenant than the claim's current one,
+// or on a backend outside its rule: the namespace's labels or the policy have changed, or
+// the stamp is forged. No PersistentVolume records it yet.
 func (a *attempt) undoMisplaced(ctx context.Context) error {
 	if !a.isMisplaced() {
 		return nil
@@ -206,8 +204,8 @@ func (a *attempt) undoBegun(ctx context.Context) error {
 	return a.undo(ctx, begun)
 }
 
-// undoRefused undoes the attempt after a connection that cannot be mapped. A
-// volume that cannot be mounted must not stay and use quota.
+// undoRefused undoes the attempt if the connection cannot be mapped: a volume that cannot
+// be mounted must not occupy quota.
 func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 	var refused *mappers.Refusal
 	if !errors.As(refusal, &refused) {
@@ -216,7 +214,7 @@ func (a *attempt) undoRefused(ctx context.Context, refusal error) error {
 	return a.undoMade(ctx, objects.RefusalError(a.backend, refused))
 }
 
-// undoMade undoes the attempt because of a volume that must not stay.
+// undoMade undoes the attempt for a volume that must not stay.
 func (a *attempt) undoMade(ctx context.Context, cause error) error {
 	err := a.undo(ctx, journal.Beginning{Backend: a.backend, Stamp: a.stamp, Connector: a.connector})
 	if err != nil {
@@ -225,8 +223,8 @@ func (a *attempt) undoMade(ctx context.Context, cause error) error {
 	return cause
 }
 
-// releaseIfNothing frees the room of an attempt that provably left no volume, so
-// that a claim that Cinder rejects does not use quota between attempts.
+// releaseIfNothing frees the room of an attempt that provably left no volume, so that a
+// claim that Cinder rejects occupies no quota between attempts.
 func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 	// A listing does not show what Cinder is still about to create.
 	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.KnowsNothingOf(a.stamp) {
@@ -235,8 +233,8 @@ func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 	}
 }
 
-// undoIfGone undoes a failed attempt at once if its claim is gone. Otherwise the
-// next attempt continues from what was done.
+// undoIfGone undoes a failed attempt at once if its claim is gone. Otherwise the next
+// attempt continues where this one stopped.
 func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 	if !errors.Is(a.stillWanted(), errClaimGone) || a.stopping() {
 		return cause
@@ -251,14 +249,14 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 	return errClaimGone
 }
 
-// undo removes what was created for the claim. The caller knows that the claim
-// does not need it, so the proof is only that it is unrecorded.
+// undo removes what was created for the claim. The caller knows that the claim does not
+// need it, so it only proves that no PersistentVolume records it.
 func (a *attempt) undo(ctx context.Context, begun journal.Beginning) error {
 	return a.orphans.undo(ctx, a.claim.UID, begun, a.orphans.cleaner.IsUnrecorded)
 }
 
-// KeepImportSecret writes the Secret of an imported volume. Until its
-// PersistentVolume is seen, the Secret belongs to the claim's attempt.
+// KeepImportSecret writes the Secret of an imported volume. The Secret belongs to the
+// claim's attempt until the PersistentVolume is seen.
 func (o *orphans) KeepImportSecret(ctx context.Context, claim types.UID, pvName, backend string, secret mappers.Secret, fresh bool) error {
 	_, err := o.secrets.Keep(ctx, claim, pvName, backend, secret, fresh)
 	return err

@@ -16,9 +16,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
-// wakeups publishes what other parts of the program report, and freed room, so that parked
-// work comes back. The hub's own steps bring some back, too: see parked.go, sweep.go,
-// persistentvolumes.go and attempt.go. Nothing here polls, or writes to the API server.
+// wakeups retries parked work when another part of the program reports a change or room
+// is freed. The hub itself also does so: see parked.go, sweep.go, persistentvolumes.go
+// and attempt.go. Nothing here polls or writes to the API server.
 type wakeups struct {
 	board        *parking.Board
 	sources      *copies.Resolver
@@ -31,14 +31,14 @@ type wakeups struct {
 	logger       *slog.Logger
 }
 
-// Reconsider brings back the denied claims of a namespace after a change of the
-// namespace that might admit them.
+// Reconsider retries a namespace's denied claims after a change of the namespace that
+// might admit them.
 func (w *wakeups) Reconsider(namespace string) {
 	w.board.Publish(parking.Trigger{Kind: parking.Namespace, Name: namespace})
 }
 
-// ReconsiderClass brings back the denied and failing claims of a StorageClass
-// that was created again.
+// ReconsiderClass retries the denied and failing claims of a StorageClass that was
+// recreated.
 func (w *wakeups) ReconsiderClass(class string) {
 	w.board.Publish(parking.Trigger{Kind: parking.Class, Name: class})
 }
@@ -48,25 +48,24 @@ func attributesTrigger(name string) parking.Trigger {
 	return parking.Trigger{Kind: parking.Object, Name: "volumeattributesclass " + name}
 }
 
-// ReconsiderAttributes brings back the denied claims that name a VolumeAttributesClass
-// that was created.
+// ReconsiderAttributes retries the denied claims that name a newly created
+// VolumeAttributesClass.
 func (w *wakeups) ReconsiderAttributes(class string) { w.board.Publish(attributesTrigger(class)) }
 
-// SourceChanged brings back the claims that want the content of this one.
+// SourceChanged retries the claims that copy this one.
 func (w *wakeups) SourceChanged(namespace, claim string) {
 	w.board.Publish(w.sources.ClaimChanged(namespace, claim)...)
 }
 
-// PopulatedChanged brings back the populators' claims that are to fill this one.
+// PopulatedChanged retries the populators' claims that populate this one.
 func (w *wakeups) PopulatedChanged(claim *corev1.PersistentVolumeClaim) {
 	w.board.Publish(w.sources.PopulatedChanged(claim)...)
 }
 
-// PolicyChanged brings back everything that was denied or failed under the
-// previous policy.
+// PolicyChanged retries everything that was denied or failed under the previous policy.
 func (w *wakeups) PolicyChanged() {
 	for _, name := range w.backends.Names() {
-		// A claim may already have caused the count of a new backend.
+		// A claim may already have triggered the count of a new backend.
 		if !w.placement.IsCounted(name) || !w.followup.hasListed(name) {
 			w.placement.RequestCount(name)
 		}
@@ -75,8 +74,8 @@ func (w *wakeups) PolicyChanged() {
 	w.requeueCSIClaims()
 }
 
-// requeueCSIClaims brings back claims whose StorageClasses name the CSI driver, which
-// were left alone while nothing was in mode csi.
+// requeueCSIClaims requeues claims whose StorageClasses name the CSI driver; they were
+// ignored while no backend was in mode csi.
 func (w *wakeups) requeueCSIClaims() {
 	if !w.policy().UsesCSI() {
 		return
@@ -95,8 +94,8 @@ func (w *wakeups) requeueCSIClaims() {
 	w.parkedClaims.loop.Add(keys...)
 }
 
-// CredentialsChanged brings back what failed at the backends: the old
-// credentials may have been the reason.
+// CredentialsChanged retries what failed at these backends, because the old credentials
+// may have caused it.
 func (w *wakeups) CredentialsChanged(backends []string) {
 	triggers := make([]parking.Trigger, len(backends))
 	for i, name := range backends {
@@ -105,46 +104,44 @@ func (w *wakeups) CredentialsChanged(backends []string) {
 	w.board.Publish(triggers...)
 }
 
-// BackendAnswers brings back what waited for a backend or failed at it, and
-// claims that could go to it.
+// BackendAnswers retries what waited for a backend or failed at it, and claims that could
+// use it.
 func (w *wakeups) BackendAnswers(name string) {
 	w.board.Publish(parking.Trigger{Kind: parking.Backend, Name: name})
 }
 
-// Recount counts a backend again after its endpoint has changed, and brings back what
-// failed at the old endpoint. Changed credentials may have brought that back too early,
-// because only the next login shows the new endpoint.
+// Recount counts a backend again after its endpoint has changed, and retries what failed
+// at the old one. Changed credentials may have triggered that retry too early, because
+// only the next login shows the new endpoint.
 func (w *wakeups) Recount(name string) {
 	w.placement.Recount(name)
 	w.board.Publish(parking.Trigger{Kind: parking.Backend, Name: name})
 }
 
-// NoteEarlier records which claims existed before the term. An earlier leader
-// can only have created volumes for those. Before this call, every claim counts
-// as an earlier one.
+// NoteEarlier records which claims existed before the term: an earlier leader can only
+// have created volumes for those. Until it is called, every claim counts as such.
 func (w *wakeups) NoteEarlier(claims objects.EarlierClaims) {
 	w.placement.NoteEarlier(claims)
 	w.board.Publish(parking.Trigger{Kind: parking.Earlier})
 }
 
-// NodeChanged brings back the deletions that wait for a node to release a
-// volume: the node may have released it, or be gone.
+// NodeChanged retries the deletions that wait for a node to release a volume: it may have
+// done so, or be gone.
 func (w *wakeups) NodeChanged(name string) {
 	w.board.Publish(parking.Trigger{Kind: parking.Node, Name: name})
 }
 
-// SnapshotChanged brings back the claims that want the content of a
-// VolumeSnapshot.
+// SnapshotChanged retries the claims that copy a VolumeSnapshot.
 func (w *wakeups) SnapshotChanged(namespace, name string) {
 	w.board.Publish(w.sources.SnapshotChanged(namespace, name)...)
 }
 
-// gatherFreedRoom is how long freed room accumulates before it is offered, because one
-// freed volume brings back as many claims as a hundred.
+// gatherFreedRoom is how long freed room accumulates before it is offered: one freed
+// volume retries as many claims as a hundred.
 const gatherFreedRoom = 200 * time.Millisecond
 
-// offerFreedRoom brings back only the claims that wait for room in the quotas
-// where room was freed. It ends with the context.
+// offerFreedRoom retries only the claims that wait for the quotas where room was freed.
+// It ends with the context.
 func (w *wakeups) offerFreedRoom(ctx context.Context) {
 	for {
 		select {

@@ -14,12 +14,12 @@ import (
 )
 
 // nodeLabels returns the labels of the nodes that may use the new volume. On a backend
-// that maps its zones to nodes, the zone in which Cinder has the volume decides: an
-// earlier attempt may have requested it in another zone than this one would.
+// that maps zones to nodes, the volume's actual zone decides: an earlier attempt may have
+// requested another zone than this one would.
 //
 // A volume in a zone that the claim cannot use is an error. Cinder may be configured to
-// replace a zone that it does not have with another one, and it copies a volume within
-// the zone of the source.
+// replace an unknown zone with another one, and it copies a volume within the source's
+// zone.
 func (a *attempt) nodeLabels() (map[string]string, error) {
 	placement, mapped := a.decision.PlacementOn(a.backend)
 	if !mapped {
@@ -34,8 +34,8 @@ func (a *attempt) nodeLabels() (map[string]string, error) {
 	return zone.NodeLabels, nil
 }
 
-// zoneText continues a sentence about the backend with the zone of a new volume, if
-// the backend maps its zones.
+// zoneText adds the zone of a new volume to a sentence about the backend, if the backend
+// maps its zones.
 func (a *attempt) zoneText() string {
 	placement, mapped := a.decision.PlacementOn(a.backend)
 	switch {
@@ -47,7 +47,7 @@ func (a *attempt) zoneText() string {
 	return ", availability zone " + a.decision.VolumeOn(a.backend).AvailabilityZone
 }
 
-// noteFailure notes where Cinder could not make the volume, and what comes next:
+// noteFailure records where Cinder could not create the volume and what comes next:
 // another location for the claim's node, another node, or a pause.
 func (a *attempt) noteFailure(ctx context.Context, err error) error {
 	var failed *backends.NotMadeError
@@ -69,7 +69,7 @@ func (a *attempt) noteFailure(ctx context.Context, err error) error {
 	return err
 }
 
-// roundError is the failure at every location that a claim has tried in a row.
+// roundError is the failure at every location that a claim tried in a row.
 type roundError struct {
 	all  string
 	last error
