@@ -34,9 +34,9 @@ type attachmentRequests interface {
 	DeleteAttachment(ctx context.Context, attachmentID string) error
 }
 
-// openAttachment makes the volume's attachment, or finds the one of an earlier
-// attempt, and returns its connection. If it returns neither a connection nor
-// an error, it took a step, and the caller must read the volume again.
+// openAttachment creates the volume's attachment, or finds one from an earlier attempt,
+// and returns its connection. If it returns neither a connection nor an error, it took a
+// step, and the caller must read the volume again.
 func (e connections) openAttachment(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
 	if err := e.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
 		return Connected{}, err
@@ -52,10 +52,9 @@ func (e connections) openAttachment(ctx context.Context, v cinder.Volume, spec S
 	if err != nil || kept.ID == "" {
 		return Connected{}, err
 	}
-	// An attachment with a connection is used as it is: a PersistentVolume that
-	// is being saved may name it. It is never connected again: a request whose
-	// answer is lost may arrive when the volume is in use, and would return it
-	// to attaching.
+	// An attachment with a connection is used as is: a PersistentVolume being saved may
+	// name it. It is never connected again: a request whose answer is lost may arrive
+	// when the volume is in use, and would return it to attaching.
 	var document []byte
 	if kept.Status != cinder.AttachmentReserved {
 		if document, err = e.document(ctx, kept.ID); err != nil {
@@ -64,7 +63,7 @@ func (e connections) openAttachment(ctx context.Context, v cinder.Volume, spec S
 	}
 	switch {
 	case document == nil && kept.Status == cinder.AttachmentAttached:
-		return Connected{}, e.failure(cinder.KindConflict, "attachment %s of volume %s is complete and has no connection", kept.ID, v.ID)
+		return Connected{}, e.failure(cinder.KindConflict, "attachment %s of volume %s is complete but has no connection information", kept.ID, v.ID)
 	case document == nil:
 		return Connected{}, e.deleteAttachment(ctx, nil, kept.ID)
 	case kept.Status == cinder.AttachmentAttached:
@@ -74,8 +73,8 @@ func (e connections) openAttachment(ctx context.Context, v cinder.Volume, spec S
 	return e.opened(v, kept.ID, document, false), nil
 }
 
-// createAttachment makes an attachment. It returns neither an ID nor an error if an earlier
-// request, whose answer was lost, may have come first.
+// createAttachment creates an attachment. It returns neither an ID nor an error if an
+// earlier request, whose answer was lost, may have won.
 func (e connections) createAttachment(ctx context.Context, permitted permission, v cinder.Volume, connector cinder.Connector, readOnly bool) (id string, document []byte, err error) {
 	err = change(ctx, e.session, permitted, func(ctx context.Context, client attachmentRequests) (err error) {
 		id, document, err = client.CreateAttachment(ctx, v.ID, connector, readOnly)
@@ -98,8 +97,7 @@ func (e connections) document(ctx context.Context, attachmentID string) (documen
 	return document, err
 }
 
-// opened records what the completion needs, so that it need not read the
-// volume.
+// opened records what the completion needs, so that it need not reread the volume.
 func (e connections) opened(v cinder.Volume, attachmentID string, document []byte, fresh bool) Connected {
 	v.Status = cinder.StatusAttaching
 	v.Attachments = []cinder.Attachment{{ID: attachmentID}}
@@ -107,10 +105,9 @@ func (e connections) opened(v cinder.Volume, attachmentID string, document []byt
 	return Connected{Volume: v, Document: document, Fresh: fresh, AttachmentID: attachmentID}
 }
 
-// keepOneAttachment returns the attachment to continue with, and deletes the
-// others, which overlapping leaders may have made. It returns none after a step
-// that leaves the volume without an attachment: os-reserve reserved the volume,
-// or an attachment failed.
+// keepOneAttachment returns the attachment to continue with and deletes the others, which
+// overlapping leaders may have created. It returns none if the step left the volume
+// without an attachment: os-reserve reserved the volume, or an attachment failed.
 func (e connections) keepOneAttachment(ctx context.Context, v cinder.Volume) (cinder.Attachment, error) {
 	attachments, err := e.attachments(ctx, v)
 	if err != nil {
@@ -146,8 +143,8 @@ func attachmentRank(a cinder.Attachment) int {
 	return 0
 }
 
-// attachments lists a volume's attachments in any state, except those of Nova
-// instances, which are never this program's.
+// attachments lists a volume's attachments in any state, except those of Nova instances,
+// which never belong to this program.
 func (e connections) attachments(ctx context.Context, v cinder.Volume) (attachments []cinder.Attachment, err error) {
 	err = read(ctx, e.session, func(ctx context.Context, client attachmentRequests) (err error) {
 		attachments, err = client.Attachments(ctx, v.ID)
@@ -159,9 +156,9 @@ func (e connections) attachments(ctx context.Context, v cinder.Volume) (attachme
 	return attachments, e.attachedElsewhere(cinder.Volume{ID: v.ID, Attachments: attachments}, Target{})
 }
 
-// completeAttachment brings an attaching volume into use. It writes the mark
-// first: Cinder leaves none, and a volume that was in use must be
-// distinguishable from one that never was.
+// completeAttachment brings an attaching volume into use. It writes the mark first:
+// Cinder leaves none, and a volume that was in use must be distinguishable from one that
+// never was.
 func (e connections) completeAttachment(ctx context.Context, v cinder.Volume) error {
 	attachments := v.Attachments
 	if len(attachments) != 1 {

@@ -27,7 +27,7 @@ func TestConnectByTheAttachmentsAPI(t *testing.T) {
 		"failed":                          {status: cinder.StatusAttaching, attachments: []string{"error_attaching"}, want: []string{"attachment.delete attachment-2", "attachment.create volume-1"}},
 		"reserved by the volume's action": {status: cinder.StatusAttaching, want: []string{"volume.os-unreserve volume-1", "attachment.create volume-1"}},
 		"in use":                          {status: cinder.StatusInUse},
-		"in use, without a connection":    {status: cinder.StatusInUse, unconnected: true, wantErr: "backend gold: attachment attachment-2 of volume volume-1 is complete and has no connection"},
+		"in use, without a connection":    {status: cinder.StatusInUse, unconnected: true, wantErr: "backend gold: attachment attachment-2 of volume volume-1 is complete but has no connection information"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			memory := newMemoryCinder()

@@ -8,11 +8,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// changer changes what volumes are: their size, their type and the claim that has them.
+// changer changes a volume's size, type or claim.
 type changer struct{ *endpoint }
 
 type changeRequests interface {
-	// ExtendVolume requests a larger size; inUse is whether the volume is in use.
+	// ExtendVolume requests a larger size; inUse tells whether the volume is in use.
 	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
 	// RetypeVolume requests another type, without a migration.
 	RetypeVolume(ctx context.Context, id, volumeType string) error
@@ -20,27 +20,26 @@ type changeRequests interface {
 	VolumeType(ctx context.Context, id string) (cinder.VolumeType, error)
 }
 
-// inPlace is a change that Cinder makes to a volume and its content where they are.
+// inPlace is a change that Cinder makes to a volume in place.
 type inPlace struct {
-	// during is the volume's status until the change ends, failed that after a failure; empty
-	// if there is none.
+	// during is the volume's status during the change, failed the one after a failure;
+	// empty if there is none.
 	during, failed cinder.Status
-	// part is what changes.
+	// part returns what changes.
 	part func(v cinder.Volume) any
-	// isMade reports whether the volume is as requested.
+	// isMade reports whether the change has been made.
 	isMade  func(ctx context.Context, v cinder.Volume) (bool, error)
 	request func(ctx context.Context, client changeRequests, v cinder.Volume) error
-	// explain returns the error for a rejected request; unmade says that Cinder accepted the
-	// request and left the volume as it was.
+	// explain returns the error for a rejected request; unmade describes a request that
+	// Cinder accepted without changing the volume.
 	explain func(ctx context.Context, v cinder.Volume, err error) error
 	unmade  func(v cinder.Volume) string
 }
 
-// Extend makes the target's volume at least as large as requested, and returns
-// it. It may be called again after any interruption: a volume that is large
-// enough is not extended. The storage backend's failure (KindVolumeFailed)
-// leaves the volume with its old size in error_extending, from which only an
-// OpenStack administrator can take it.
+// Extend makes the target's volume at least as large as requested, and returns it. It may
+// be repeated after any interruption: a volume that is large enough is not extended. A
+// failure of the storage backend (KindVolumeFailed) leaves the volume at its old size in
+// error_extending, which only an OpenStack administrator can repair.
 func (l *Lifecycle) Extend(ctx context.Context, target Target, sizeGiB int64) (cinder.Volume, error) {
 	return serialized(ctx, l, target.key(), func(at *owners) (cinder.Volume, error) {
 		return at.changer.change(ctx, target, inPlace{
@@ -72,10 +71,10 @@ func (l *Lifecycle) Extend(ctx context.Context, target Target, sizeGiB int64) (c
 	})
 }
 
-// Retype gives the target's volume another type in place: it is never migrated to
-// another storage backend. It may be called again after any interruption: a volume
-// that has the type stays as it is. Cinder also accepts changes that no storage can
-// make, and then leaves the volume as it was (KindVolumeFailed).
+// Retype changes the type of the target's volume in place: it is never migrated to
+// another storage backend. It may be repeated after any interruption: a volume that has
+// the type stays as it is. Cinder also accepts changes that no storage can make, and then
+// leaves the volume unchanged (KindVolumeFailed).
 func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
 	return serialized(ctx, l, target.key(), func(at *owners) (cinder.Volume, error) {
 		name := ""
@@ -112,7 +111,7 @@ func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string
 	})
 }
 
-// change requests a change unless the volume is as requested, and waits for its end.
+// change requests a change unless it has already been made, and waits for its end.
 func (e changer) change(ctx context.Context, target Target, c inPlace) (cinder.Volume, error) {
 	v, err := e.existing(ctx, target)
 	requested := cinder.Volume{} // the volume when its change was requested
@@ -153,8 +152,8 @@ func (e changer) change(ctx context.Context, target Target, c inPlace) (cinder.V
 	return v, e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", target.VolumeID)
 }
 
-// request requests a change. After a conflict it reads the volume: if an earlier request
-// whose answer was lost changes it, that is just as good.
+// request requests a change. After a conflict it rereads the volume: an earlier request
+// whose answer was lost is just as good.
 func (e changer) request(ctx context.Context, v cinder.Volume, target Target, c inPlace) (cinder.Volume, error) {
 	err := change(ctx, e.session, target.Permit.on(ctx, v), func(ctx context.Context, client changeRequests) error { return c.request(ctx, client, v) })
 	switch {
@@ -176,8 +175,8 @@ func (e changer) request(ctx context.Context, v cinder.Volume, target Target, c 
 
 var typeID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// typeName returns the name that Cinder shows as the type of a volume. Requests may
-// name a type by its name or its ID.
+// typeName returns the name that Cinder shows as a volume's type. Requests may name a
+// type by its name or ID.
 func (e changer) typeName(ctx context.Context, volumeType string) (string, error) {
 	if !typeID.MatchString(volumeType) {
 		return volumeType, nil
@@ -188,7 +187,7 @@ func (e changer) typeName(ctx context.Context, volumeType string) (string, error
 		return err
 	})
 	if cinder.IsKind(err, cinder.KindNotFound) {
-		// A name may look like an ID. If it is neither, Cinder says so later.
+		// A name may look like an ID. If it is neither, Cinder rejects it later.
 		return volumeType, nil
 	}
 	return found.Name, err

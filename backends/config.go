@@ -1,14 +1,13 @@
 // Package backends manages the life cycle of OpenStack Cinder volumes.
 //
-// A Pool turns a backend's configuration and credentials into a logged-in
-// client of backends/cinder. With it, a Lifecycle takes a volume through its
-// life: create, reserve, connect, complete, and all the way back. Waiting costs
-// one listing per backend and tick, however many volumes are in flight
-// (package watch).
+// A Pool turns a backend's configuration and credentials into a logged-in client of
+// backends/cinder. A Lifecycle uses it to take a volume through its life: create,
+// reserve, connect, complete, and all the way back. Waiting costs one listing per backend
+// and tick, however many volumes are in flight (package watch).
 //
-// The package does not know Kubernetes: a claim reaches it as a Stamp. Nor does
-// it know HTTP: what is done at an endpoint is divided among owners (type owners),
-// and each declares the requests that it makes.
+// The package knows neither Kubernetes, since a claim reaches it as a Stamp, nor HTTP:
+// the work at an endpoint is divided among owners (type owners), and each declares the
+// requests that it makes.
 package backends
 
 import (
@@ -19,8 +18,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
-// Config is all that the package needs to know about one backend. The caller
-// derives it from the policy; the two packages do not import each other.
+// Config is all that the package needs to know about one backend. The caller derives it
+// from the policy; neither package imports the other.
 type Config struct {
 	// Name is unique in the policy and appears in metrics, events and errors.
 	Name string
@@ -30,8 +29,8 @@ type Config struct {
 	// credentials (region_name, interface) are the defaults.
 	Region    string
 	Interface string
-	// Endpoint is Block Storage's address beside Keystone; empty means the one found
-	// with the credentials or in the service catalog.
+	// Endpoint is Block Storage's address; empty means the one in the credentials or the
+	// service catalog.
 	Endpoint string `json:",omitempty"`
 
 	// Workflow is how new volumes are connected; empty means reserve.
@@ -49,9 +48,9 @@ type Timeouts struct {
 	Request time.Duration // one HTTP exchange
 }
 
-// Defaults for the fields that a Config leaves empty. A request may take as
-// long as Cinder's own call to its volume service (rpc_response_timeout, 60 s),
-// since os-initialize_connection waits for the array.
+// Defaults for empty fields of a Config. A request may take as long as Cinder's own call
+// to its volume service (rpc_response_timeout, 60 s), since os-initialize_connection
+// waits for the array.
 const (
 	DefaultConcurrency    = 16
 	DefaultCreateTimeout  = 5 * time.Minute
@@ -59,8 +58,7 @@ const (
 	DefaultRequestTimeout = 75 * time.Second
 )
 
-// Credentials returns the part of the configuration that matters to
-// credentials.
+// Credentials returns the part of the configuration that selects the credentials.
 func (c Config) Credentials() auth.Config {
 	return auth.Config{Source: c.Auth, Region: c.Region, Interface: c.Interface, Endpoint: c.Endpoint}
 }
@@ -81,10 +79,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Expect returns a backend's place as far as its configuration and credentials
-// determine it without a request: completely for noauth, and for Keystone the
-// project if the credentials contain its ID. From unreadable credentials it
-// derives nothing.
+// Expect returns a backend's place as far as its configuration and credentials determine
+// it without a request: completely for noauth; for Keystone, the project if the
+// credentials contain its ID. Unreadable credentials yield nothing.
 func Expect(sources auth.Sources, config Config) cinder.Place {
 	found, err := sources.Resolve(config.Credentials())
 	switch {

@@ -242,7 +242,7 @@ func TestImportOfAVolumeThatWasInModeCSI(t *testing.T) {
 	id = withAttachments(memory, marked(csiVolume(1, cinder.StatusInUse)), "attached")
 	spec.VolumeID = id
 	_, err := memory.term(t).Import(t.Context(), spec)
-	equal(t, authtest.ErrorText(err), "backend gold: volume volume-1, of mode csi, is in-use, so a node may have it; detach it there first")
+	equal(t, authtest.ErrorText(err), "backend gold: volume volume-1 (mode csi) is in-use, so a node may have it; detach it there first")
 }
 
 // TestOneVolumeOfAClaimInModeCSIThroughMishaps: whatever is lost or interrupted, one

@@ -13,12 +13,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/watch"
 )
 
-// endpoint represents the volumes of a backend at one place: how to reach them
-// and what the term knows about them. An operation ends at the endpoint where
-// it began, even if the configuration names another by then.
+// endpoint represents a backend's volumes at one place: how to reach them and what the
+// term knows about them. An operation ends at the endpoint where it began, even if the
+// configuration has changed meanwhile.
 //
-// What is done to volumes is divided among owners (type owners), which all work at an
-// endpoint.
+// The work on volumes is divided among owners (type owners), which share an endpoint.
 type endpoint struct {
 	backend   string
 	config    atomic.Pointer[Config] // with defaults
@@ -30,11 +29,11 @@ type endpoint struct {
 	watcher   *watch.Watcher[cinder.Volume]
 
 	// unshown are volumes, snapshots and attachments, whose IDs are all unique; ended are
-	// attachments whose deletion was requested, and that Cinder may still show.
+	// attachments whose deletion was requested but which Cinder may still show.
 	unshown, ended *knowledge.Unshown
 	// shown is true once Cinder has shown a volume of this cluster here.
 	shown atomic.Bool
-	// answerLost is called after a create request whose answer was lost.
+	// answerLost is called when a create request loses its answer.
 	answerLost func()
 }
 
@@ -46,13 +45,13 @@ type volumeRequests interface {
 	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
 }
 
-// owners divide what is done at an endpoint.
+// owners divide the work at an endpoint.
 type owners struct {
 	*endpoint
-	// connections connects a volume to nodes, and disconnects it; all others but the
+	// connections connects a volume to nodes and disconnects it; all others except
 	// snapshots use it.
 	connections connections
-	// maker makes a claim's volume and connects it, completer brings it into use, and
+	// maker creates and connects a claim's volume, completer brings it into use, and
 	// changer extends and retypes it.
 	maker     maker
 	completer completer
@@ -60,15 +59,15 @@ type owners struct {
 	// finder finds a claim's only volume, and remover removes volumes.
 	finder  finder
 	remover remover
-	// nodes attaches volumes of mode csi to one node after the other.
+	// nodes attaches volumes of mode csi to single nodes.
 	nodes nodes
-	// importer takes up volumes that others made.
+	// importer imports existing volumes.
 	importer  importer
 	snapshots *snapshots
 }
 
-// newEndpoint makes an endpoint without any knowledge, at which nothing was changed after
-// the given time, and its owners. The epoch is its number for the breaker.
+// newEndpoint returns an endpoint that knows nothing yet, with its owners. No change was
+// made there after the given time. The epoch is its number for the breaker.
 func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *owners {
 	e := &endpoint{
 		backend: config.Name,
@@ -114,7 +113,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 	return own
 }
 
-// newWatcher makes a watcher of an endpoint of the backend.
+// newWatcher returns a watcher of one of the backend's endpoints.
 func newWatcher[T any](l *Lifecycle, backend string, options watch.Options[T]) *watch.Watcher[T] {
 	options.Backend, options.Interval = backend, l.options.Poll
 	options.Pause = func(pause time.Duration) { l.options.pause(pause) }
@@ -145,13 +144,14 @@ func (e *endpoint) get(ctx context.Context, id string) (v cinder.Volume, err err
 	return v, e.unlessExpected("volume", id, err)
 }
 
-// expect notes that Cinder has acknowledged an object of another one, if of is not empty.
+// expect records that Cinder has acknowledged an object, of another object unless of is
+// empty.
 func (e *endpoint) expect(id, of string) {
 	e.unshown.Expect(id, of, time.Now().Add(e.timeouts().Create))
 }
 
-// unlessExpected returns the error of a read. If Cinder has acknowledged the object and
-// not shown it since, the answer that it does not exist proves nothing.
+// unlessExpected returns the error of a read. If Cinder has acknowledged the object but
+// never shown it, a "not found" proves nothing.
 func (e *endpoint) unlessExpected(noun, id string, err error) error {
 	if cinder.IsKind(err, cinder.KindNotFound) && e.unshown.Missing(id) {
 		return e.notShown(noun, id)
@@ -160,7 +160,7 @@ func (e *endpoint) unlessExpected(noun, id string, err error) error {
 }
 
 func (e *endpoint) notShown(noun, id string) error {
-	return e.failure(KindNotShown, "Cinder made %s %s, and does not show it yet: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", noun, id)
+	return e.failure(KindNotShown, "Cinder created %s %s but does not show it yet: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", noun, id)
 }
 
 // awaitEnd waits until a volume has left the status of a change. requested is the volume
@@ -171,8 +171,8 @@ func (e *endpoint) awaitEnd(ctx context.Context, requested, v cinder.Volume, tim
 	})
 }
 
-// awaitEnd waits for the end of a change that Cinder has just accepted. As long as reads
-// may lag, a state that may be from before shows nothing.
+// awaitEnd waits for the end of a change that Cinder has just accepted. While reads may
+// lag, a state from before the change proves nothing.
 func awaitEnd[T any](readLag time.Duration, await func() (T, bool, error), mayBeBefore func(T) bool) (after T, gone bool, err error) {
 	for accepted := time.Now(); ; {
 		after, gone, err = await()

@@ -10,10 +10,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/steps"
 )
 
-// Import is an existing volume at the backend that a claim is to get.
+// Import is an existing volume at the backend for a claim.
 type Import struct {
 	VolumeID string
-	// Stamp is what the volume carries from then on.
+	// Stamp is the volume's new stamp.
 	Stamp     stamps.Volume
 	Metadata  map[string]string // the operator's
 	Connector cinder.Connector
@@ -25,28 +25,28 @@ type Import struct {
 	// replaced. Its error, returned unchanged, means that something still needs
 	// the volume.
 	Unclaimed func(ctx context.Context, v cinder.Volume) error
-	// Granted is asked about the volume before it is stamped and before every later
-	// step, since its name and its metadata may change at any time. Nil grants every
-	// volume; its error is returned unchanged.
+	// Granted is asked before the volume is stamped and before every later step, since
+	// the volume's name and metadata may change at any time. Nil grants every volume; its
+	// error is returned unchanged.
 	Granted func(v cinder.Volume) error
-	// Unattended means that nobody reads the error and decides whether to continue,
-	// and that nobody else runs this import. A reservation by another party is then
-	// noted on the volume, so that no later run takes it for its own. Contested
+	// Unattended means that no user reads the error and decides whether to continue, and
+	// that no other process runs this import. A reservation by another party is then
+	// recorded on the volume, so that no later run mistakes it for its own. Contested
 	// means that an earlier run met one.
 	Unattended bool
 	Contested  bool
 	// CSI means that the volume is for the CSI driver: it is stamped, and stays available.
 	CSI bool
 	// FilesystemUUIDs are those that the filesystem of a volume for the CSI driver may
-	// have. They are recorded on the volume.
+	// have; the volume records them.
 	FilesystemUUIDs []string
 }
 
-// All lists the volumes of the backend's project, of any owner.
+// All lists the volumes of the backend's project, regardless of owner.
 func (l *Lifecycle) All(ctx context.Context) (all []cinder.Volume, err error) {
 	e := l.current()
 	err = listForAll(ctx, e.session, func(ctx context.Context, client volumeRequests) error {
-		all = nil // a listing may begin again after a new login
+		all = nil // a new login may restart the listing
 		return client.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1000}, func(page []cinder.Volume) bool {
 			all = append(all, page...)
 			return true
@@ -55,9 +55,9 @@ func (l *Lifecycle) All(ctx context.Context) (all []cinder.Volume, err error) {
 	return all, err
 }
 
-// Look reads a target's volume, of any owner, and returns where it looked. The zero Volume
-// means that it is provably gone, and KindElsewhere that the backend may lead to another
-// place.
+// Look reads a target's volume, regardless of owner, and returns where it looked. The
+// zero Volume means that it is provably gone, and KindElsewhere that the backend may
+// point to another place.
 func (l *Lifecycle) Look(ctx context.Context, target Target) (cinder.Volume, cinder.Place, error) {
 	e := l.current()
 	v, err := e.get(ctx, target.VolumeID)
@@ -67,11 +67,11 @@ func (l *Lifecycle) Look(ctx context.Context, target Target) (cinder.Volume, cin
 	return v, e.place(), err
 }
 
-// Importable returns an error unless a volume may be imported under a stamp in
-// its present state: it is available and carries no stamp, it carries the stamp
-// already, or its stamp is that of another claim of this cluster, which kept it. Whether
-// that claim still needs it is for Kubernetes to say. For the CSI driver (csi), the
-// volume must be available in any case.
+// Importable returns an error unless a volume may be imported under a stamp in its
+// current state: it is available and unstamped, it already carries the stamp, or it
+// carries that of another claim of this cluster, which kept it. Only Kubernetes knows
+// whether that claim still needs it. For the CSI driver (csi), the volume must be
+// available in any case.
 func (l *Lifecycle) Importable(v cinder.Volume, stamp stamps.Volume, connector cinder.Connector, csi bool) error {
 	return l.current().importer.importable(v, stamp, connector, csi)
 }
@@ -99,13 +99,13 @@ func (e importer) importable(v cinder.Volume, stamp stamps.Volume, connector cin
 		return e.freeOfNodes(v)
 	}
 	if stamps.IsCSI(v) && v.Status != cinder.StatusAvailable {
-		// Its attachment is one node's, which Cinder may not show.
-		return e.failure(KindInUse, "volume %s, of mode csi, is %s, so a node may have it; detach it there first", v.ID, v.Status)
+		// Its attachment belongs to one node, and Cinder may not show which.
+		return e.failure(KindInUse, "volume %s (mode csi) is %s, so a node may have it; detach it there first", v.ID, v.Status)
 	}
 	switch v.Status {
 	case cinder.StatusReserved, cinder.StatusAttaching:
 		if !stamp.Holds(v) {
-			// A reservation does not show whose it is.
+			// A reservation does not show who made it.
 			return e.failure(cinder.KindConflict, "volume %s is %s, possibly on somebody else's behalf; if nobody uses it, free it with: openstack volume set --state available %s", v.ID, v.Status, v.ID)
 		}
 		fallthrough
@@ -115,11 +115,11 @@ func (e importer) importable(v cinder.Volume, stamp stamps.Volume, connector cin
 	return e.failure(cinder.KindConflict, "volume %s is %s, which cannot be imported", v.ID, v.Status)
 }
 
-// Import stamps a volume and connects it. It may be called again after any
-// interruption. Like Connect, it leaves the step to in-use to Complete.
+// Import stamps a volume and connects it. It may be repeated after any interruption. Like
+// Connect, it leaves the step to in-use to Complete.
 //
-// The first request writes the whole stamp and marks the volume as recorded, so
-// that from then on nothing removes it without a PersistentVolume.
+// The first request writes the whole stamp and marks the volume as recorded, so it can
+// then be removed only through a PersistentVolume.
 func (l *Lifecycle) Import(ctx context.Context, spec Import) (Connected, error) {
 	return serialized(ctx, l, spec.Stamp.ClaimUID, func(at *owners) (Connected, error) {
 		connected, err := at.importer.importVolume(ctx, spec)
@@ -127,7 +127,7 @@ func (l *Lifecycle) Import(ctx context.Context, spec Import) (Connected, error) 
 	})
 }
 
-// importer takes up volumes that others made.
+// importer imports existing volumes.
 type importer struct {
 	*endpoint
 	connections connections
@@ -149,7 +149,7 @@ func (e importer) importVolume(ctx context.Context, spec Import) (Connected, err
 	if spec.CSI {
 		return e.importForNodes(ctx, v, spec)
 	}
-	// contested means that another party may also see the volume as free: others do
+	// contested means that another party may also see the volume as free, since others do
 	// not look at stamps.
 	contested := v.Status == cinder.StatusAvailable
 	if spec.Unattended && spec.Stamp.Holds(v) {
@@ -199,8 +199,7 @@ func (e importer) importVolume(ctx context.Context, spec Import) (Connected, err
 	return Connected{}, e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", v.ID)
 }
 
-// writeStamp writes the stamp on a volume that may be imported, and returns the
-// volume as it is then.
+// writeStamp stamps a volume that may be imported, and returns the stamped volume.
 func (e importer) writeStamp(ctx context.Context, v cinder.Volume, spec Import) (cinder.Volume, error) {
 	if err := spec.granted(v); err != nil {
 		return cinder.Volume{}, err
@@ -225,7 +224,7 @@ func (e importer) writeStamp(ctx context.Context, v cinder.Volume, spec Import) 
 		}
 		metadata := spec.Stamp.Metadata(spec.Metadata)
 		// Cinder keeps keys that are not written, so those of an earlier stamp are
-		// written again.
+		// overwritten.
 		metadata[stamps.KeyRequest] = fmt.Sprintf("import of %d GiB", v.SizeGiB)
 		metadata[stamps.KeyRequestedAt] = client.Now().UTC().Format(time.RFC3339)
 		metadata[stamps.KeyWorkflow] = string(workflow)
@@ -258,8 +257,8 @@ func (e importer) writeStamp(ctx context.Context, v cinder.Volume, spec Import) 
 	return e.get(ctx, v.ID)
 }
 
-// granted asks Granted. It comes before all other checks, whose errors reveal
-// something about the volume.
+// granted asks Granted. It precedes all other checks, whose errors reveal something about
+// the volume.
 func (spec Import) granted(v cinder.Volume) error {
 	if spec.Granted == nil {
 		return nil
@@ -267,8 +266,8 @@ func (spec Import) granted(v cinder.Volume) error {
 	return spec.Granted(v)
 }
 
-// stampedFor returns an error unless the volume is still granted, carries the stamp,
-// and nobody else has attached it.
+// stampedFor returns an error unless the volume is still granted, carries the stamp, and
+// has not been attached by another party.
 func (e importer) stampedFor(v cinder.Volume, spec Import) error {
 	if err := spec.granted(v); err != nil {
 		return err
@@ -280,10 +279,9 @@ func (e importer) stampedFor(v cinder.Volume, spec Import) error {
 	return e.attachedElsewhere(v, Target{Connector: spec.Connector})
 }
 
-// reserveImported reserves a volume, and reads it once more: Cinder lets only
-// one party reserve it, and the stamp shows which. A conflict about a contested
-// volume means that the other party was first; otherwise an earlier request of
-// this import may have been.
+// reserveImported reserves a volume and rereads it: Cinder lets only one party reserve
+// it, and the stamp shows which. A conflict about a contested volume means that the other
+// party was first; otherwise an earlier request of this import may have been.
 func (e importer) reserveImported(ctx context.Context, v cinder.Volume, spec Import, contested bool) (cinder.Volume, error) {
 	err := change(ctx, e.session, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, v.ID) })
 	switch {
@@ -302,17 +300,17 @@ func (e importer) reserveImported(ctx context.Context, v cinder.Volume, spec Imp
 	return again, nil
 }
 
-// takenAway returns the error about a volume that became reserved between the
-// look and the reservation.
+// takenAway returns the error about a volume that another party reserved between the look
+// and the reservation.
 func (e importer) takenAway(ctx context.Context, v cinder.Volume, spec Import) error {
 	if spec.Unattended {
 		return e.noteContest(ctx, v)
 	}
-	return e.failure(cinder.KindConflict, "volume %s was reserved by somebody else while it was being imported: by another run of this import, which is fine, by another cluster, or by Nova; find out who, and import it again only if it is free", v.ID)
+	return e.failure(cinder.KindConflict, "volume %s was reserved while it was being imported: by another run of this import, which is fine, by another cluster, or by Nova; find out by which, and import it again only if it is free", v.ID)
 }
 
-// settleContest returns an error if another party reserved the volume during an
-// earlier run. Once the volume is available again, the contest is over.
+// settleContest returns an error if another party reserved the volume during an earlier
+// run. The contest is over once the volume is available again.
 func (e importer) settleContest(ctx context.Context, v cinder.Volume, spec Import) error {
 	noted := v.Metadata[stamps.KeyContested] != ""
 	switch {
@@ -336,14 +334,13 @@ func (e importer) noteContest(ctx context.Context, v cinder.Volume) error {
 }
 
 func (e importer) contested(v cinder.Volume) error {
-	return e.failure(KindContested, "volume %s was reserved by somebody else while it was being imported, by another cluster or by Nova; if nobody uses it, free it with: openstack volume set --state available %s", v.ID, v.ID)
+	return e.failure(KindContested, "volume %s was reserved by another cluster or by Nova while it was being imported; if it is not in use, free it with: openstack volume set --state available %s", v.ID, v.ID)
 }
 
-// CancelImport disconnects a volume that Import connected and that cannot be
-// used. The stamp stays, and with it the proof that nothing may remove the
-// volume. A volume that is in use stays connected, and one that another party
-// reserved stays reserved. A volume for the CSI driver stays as it is, since Import
-// does not connect it.
+// CancelImport disconnects a volume that Import connected and that cannot be used. The
+// stamp stays, and with it the proof that the volume must be kept. A volume in use stays
+// connected, and one that another party reserved stays reserved. A volume for the CSI
+// driver stays as it is, since Import does not connect it.
 func (l *Lifecycle) CancelImport(ctx context.Context, target Target) error {
 	return l.serialized(ctx, target.key(), func(at *owners) error { return at.importer.cancel(ctx, target) })
 }

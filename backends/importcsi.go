@@ -10,8 +10,8 @@ import (
 )
 
 // importForNodes stamps a volume for the CSI driver. Each node gets its own attachment
-// later, so the volume is reserved for nobody and stays available: in any other state,
-// somebody else has it, whatever the stamp says.
+// later, so the volume is not reserved and stays available: in any other state, another
+// party has it, regardless of the stamp.
 func (e importer) importForNodes(ctx context.Context, v cinder.Volume, spec Import) (Connected, error) {
 	if !spec.Stamp.Holds(v) || !stamps.IsCSI(v) || len(unrecordedUUIDs(v, spec.FilesystemUUIDs)) > 0 {
 		var err error
@@ -19,21 +19,20 @@ func (e importer) importForNodes(ctx context.Context, v cinder.Volume, spec Impo
 			return Connected{}, err
 		}
 	}
-	// Nothing was reserved, so the stamp that is read after it was written is all that
-	// tells which of two clusters has the volume. Only that one can attach it.
+	// Without a reservation, only rereading the stamp shows which of two clusters has the
+	// volume. Only that one can attach it.
 	if err := e.stampedFor(v, spec); err != nil {
 		return Connected{}, err
 	}
 	if err := e.freeOfNodes(v); err != nil {
 		return Connected{}, err
 	}
-	// Noting the record later then needs no request to read the volume.
+	// Recording it later then needs no read of the volume.
 	e.known.See(v.ID, v)
 	return Connected{Volume: v}, nil
 }
 
-// freeOfNodes returns an error if a volume that is to be for the CSI driver is not
-// available.
+// freeOfNodes returns an error if a volume meant for the CSI driver is not available.
 func (e importer) freeOfNodes(v cinder.Volume) error {
 	records := stamps.NodeRecordsOf(v)
 	switch {
@@ -42,9 +41,9 @@ func (e importer) freeOfNodes(v cinder.Volume) error {
 		for _, record := range records {
 			nodes = append(nodes, record.Node)
 		}
-		return e.failure(KindInUse, "volume %s, of mode csi, is %s, and is recorded as attached to node %s; detach it there first", v.ID, v.Status, strings.Join(slices.Sorted(slices.Values(nodes)), ", "))
+		return e.failure(KindInUse, "volume %s (mode csi) is %s and recorded as attached to node %s; detach it there first", v.ID, v.Status, strings.Join(slices.Sorted(slices.Values(nodes)), ", "))
 	case v.Status != cinder.StatusAvailable && stamps.IsCSI(v):
-		return e.failure(KindInUse, "volume %s, of mode csi, is %s, so a node may have it; detach it there first", v.ID, v.Status)
+		return e.failure(KindInUse, "volume %s (mode csi) is %s, so a node may have it; detach it there first", v.ID, v.Status)
 	case v.Status != cinder.StatusAvailable || len(v.Attachments) > 0:
 		// Only a connection shows which nodes use a native volume, and a reserved volume
 		// does not show for whom.
@@ -65,19 +64,19 @@ func (e importer) unattached(ctx context.Context, v cinder.Volume) error {
 	}
 	for _, record := range stamps.NodeRecordsOf(v) {
 		if isAmong(listed, record.AttachmentID) {
-			return e.failure(KindInUse, "volume %s is %s, but has attachment %s, of node %s; detach it there first", v.ID, v.Status, record.AttachmentID, record.Node)
+			return e.failure(KindInUse, "volume %s is %s but has attachment %s of node %s; detach it there first", v.ID, v.Status, record.AttachmentID, record.Node)
 		}
 	}
-	return e.failure(KindInUse, "volume %s is %s, but has attachment %s, and nothing says which node has it; if none does, delete the attachment", v.ID, v.Status, listed[0].ID)
+	return e.failure(KindInUse, "volume %s is %s but has attachment %s, and no record names its node; if no node has it, delete the attachment", v.ID, v.Status, listed[0].ID)
 }
 
-// describeForNodes adds the metadata that a volume for the CSI driver carries
-// besides its stamp.
+// describeForNodes adds the metadata that a volume for the CSI driver carries besides its
+// stamp.
 func (spec Import) describeForNodes(v cinder.Volume, metadata map[string]string) {
 	metadata[stamps.KeyMode] = stamps.ModeCSI
 	metadata[stamps.KeyWorkflow] = string(cinder.WorkflowAttachment)
-	// No attachment is left, so the records of nodes are those of interrupted calls, or
-	// came with a backup.
+	// No attachment is left, so the records of nodes are from interrupted calls, or came
+	// with a backup.
 	for key, value := range v.Metadata {
 		if value != "" && (strings.HasPrefix(key, stamps.NodeRecordPrefix) || strings.HasPrefix(key, stamps.EarlierNodeRecordPrefix)) {
 			metadata[key] = ""
@@ -88,7 +87,7 @@ func (spec Import) describeForNodes(v cinder.Volume, metadata map[string]string)
 	}
 }
 
-// unrecordedUUIDs returns the UUIDs that a volume does not record.
+// unrecordedUUIDs returns the UUIDs that a volume's metadata lacks.
 func unrecordedUUIDs(v cinder.Volume, uuids []string) []string {
 	recorded := stamps.FilesystemUUIDsOf(v)
 	return slices.DeleteFunc(slices.Clone(uuids), func(id string) bool { return slices.Contains(recorded, id) })

@@ -65,19 +65,19 @@ func TestImportInModeCSIFromEveryState(t *testing.T) {
 		"free, and reserved": {add: add(cinder.Volume{Status: cinder.StatusAttaching}),
 			wantErr: "volume volume-1 is attaching and has 0 attachments, but only an available volume without any can be imported; detach it first"},
 		"in error": {add: add(keptByNodes(cinder.StatusError, nil)),
-			wantErr: "volume volume-1, of mode csi, is error, so a node may have it; detach it there first"},
+			wantErr: "volume volume-1 (mode csi) is error, so a node may have it; detach it there first"},
 		"on a node": {add: func(m *memoryCinder) string {
 			return withAttachments(m, keptByNodes(cinder.StatusInUse, record("attachment-2")), "attached")
-		}, wantErr: "volume volume-1, of mode csi, is in-use, and is recorded as attached to node node-1; detach it there first"},
+		}, wantErr: "volume volume-1 (mode csi) is in-use and recorded as attached to node node-1; detach it there first"},
 		"on a node, without a record": {add: func(m *memoryCinder) string {
 			return withAttachments(m, keptByNodes(cinder.StatusInUse, nil), "attached")
-		}, wantErr: "volume volume-1, of mode csi, is in-use, so a node may have it; detach it there first"},
+		}, wantErr: "volume volume-1 (mode csi) is in-use, so a node may have it; detach it there first"},
 		"set available, and on a node": {add: func(m *memoryCinder) string {
 			return withAttachments(m, keptByNodes(cinder.StatusAvailable, record("attachment-2")), "attaching")
-		}, wantErr: "volume volume-1 is available, but has attachment attachment-2, of node node-1; detach it there first"},
+		}, wantErr: "volume volume-1 is available but has attachment attachment-2 of node node-1; detach it there first"},
 		"set available, and attached": {add: func(m *memoryCinder) string {
 			return withAttachments(m, cinder.Volume{Status: cinder.StatusAvailable}, "attaching")
-		}, wantErr: "volume volume-1 is available, but has attachment attachment-2, and nothing says which node has it; if none does, delete the attachment"},
+		}, wantErr: "volume volume-1 is available but has attachment attachment-2, and no record names its node; if no node has it, delete the attachment"},
 		"of another cluster": {add: add(keptByNodes(cinder.StatusAvailable, map[string]string{stamps.KeyCluster: "other"})),
 			wantErr: `volume volume-1 carries the stamp of cluster "other", claim team-a/data-2; if that cluster no longer needs it, remove the stamp: openstack volume unset --property standalone-cinder.openstack.org/cluster volume-1`},
 		"of an attempt that is unfinished": {add: func(m *memoryCinder) string {

@@ -23,8 +23,8 @@ type LifecycleOptions struct {
 	Pool   *Pool
 	// Cluster is the ID stamped on this cluster's volumes.
 	Cluster string
-	// Fence returns an error once the leader's term is over; it is called
-	// before every change at Cinder.
+	// Fence returns an error once the leader's term is over; it is called before every
+	// change at Cinder.
 	Fence func() error
 	// Term is canceled when the term ends, which aborts requests in flight.
 	Term    context.Context
@@ -32,9 +32,9 @@ type LifecycleOptions struct {
 	Metrics *Metrics
 	// Poll is the shortest time between two rounds of waiting; 0 means 200 ms.
 	Poll time.Duration
-	// ReadLag is how old the state may be that reads show.
+	// ReadLag is how stale reads may be.
 	ReadLag time.Duration
-	// Changed is when an earlier term can have changed something for the last time; zero
+	// Changed is the latest time at which an earlier term can have made a change; zero
 	// means now. The first request waits until reads show it.
 	Changed time.Time
 	// pause waits between two rounds; nil means time.Sleep.
@@ -42,31 +42,30 @@ type LifecycleOptions struct {
 	// FailuresToOpen is how many requests in a row must fail before further
 	// ones are rejected until a probe succeeds; 0 means five.
 	FailuresToOpen int
-	// HealthChanged is called with the error of rejected requests when the
-	// circuit opens, and with nil when the backend answers again; in order, one
-	// call at a time, during the term only, and with no lock held. It must
-	// return soon: the next probe waits for it. It may be nil.
+	// HealthChanged is called with the error of rejected requests when the circuit opens,
+	// and with nil when the backend answers again; in order, one call at a time, during
+	// the term only, and with no lock held. It must return quickly: the next probe waits
+	// for it. It may be nil.
 	HealthChanged func(err error)
-	// Moved is called, with no lock held, when changed credentials lead to
-	// another place, so that the endpoint changes as after Configure. It must
-	// return soon. It may be nil.
+	// Moved is called, with no lock held, when changed credentials point to another
+	// place, so that the endpoint changes as after Configure. It must return quickly. It
+	// may be nil.
 	Moved func()
 }
 
 // Lifecycle manages the life cycle of one backend's volumes: create, connect, bring into
 // use, and back. It uses the volume actions or the attachments API; see Workflow. It
-// lives as long as one leader's term: what it remembers (volumes it created, creates
-// whose answers were lost, the listing at the beginning of the term) is valid only while
-// no other replica leads.
+// lives as long as one leader's term: its memory (volumes created, create requests with
+// lost answers, the term's first listing) is valid only while no other replica leads.
 //
-// Every method derives its next step from the observed state, so that each may
-// be interrupted anywhere and called again, by this leader or the next.
+// Every method derives its next step from the observed state, so it may be interrupted
+// anywhere and repeated, by this leader or the next.
 //
 // While the backend does not answer, every method that needs a request fails at
 // once with the error that Health returns.
 type Lifecycle struct {
 	options LifecycleOptions
-	// clients makes the clients for a configuration that may change later.
+	// clients returns the clients for a configuration that may change later.
 	clients func(config func() Config) clients
 	breaker *breaker.Breaker
 
@@ -74,16 +73,15 @@ type Lifecycle struct {
 	// and Remove when a claim is deleted as soon as it is bound.
 	locks *keyedmutex.Mutex
 
-	// mu guards what every endpoint of the term knows, and which of them is the
-	// current one.
+	// mu guards what all endpoints of the term know, and which of them is current.
 	mu sync.Mutex
 	at *owners
-	// lastUncertain is when the last answer to a create request was lost, or the
-	// endpoint changed.
+	// lastUncertain is when a create request last lost its answer, or the endpoint last
+	// changed.
 	lastUncertain time.Time
 }
 
-// NewLifecycle makes the lifecycle of one backend for one term.
+// NewLifecycle returns the lifecycle of one backend for one term.
 func NewLifecycle(options LifecycleOptions) *Lifecycle {
 	return newLifecycle(options, func(config func() Config) clients { return pooledClients{options.Pool, config} })
 }
@@ -121,16 +119,16 @@ func (l *Lifecycle) current() *owners {
 	return l.at
 }
 
-// Health returns the error with which requests are rejected, or nil while the
-// backend answers, as far as requests have shown.
+// Health returns the error with which requests are rejected, or nil while the backend
+// answers.
 func (l *Lifecycle) Health() error { return l.breaker.Health() }
 
 // Condition returns how the backend answers, for reports.
 func (l *Lifecycle) Condition() breaker.Condition { return l.breaker.Condition() }
 
-// ProbeNow immediately probes a backend that does not answer, rather than after
-// the pause between two probes. It is for callers that know of a fix, such as
-// new credentials; it does nothing while the backend answers.
+// ProbeNow probes a backend that does not answer at once, rather than after the pause
+// between two probes. It is for callers that know of a fix, such as new credentials, and
+// does nothing while the backend answers.
 func (l *Lifecycle) ProbeNow() { l.breaker.ProbeNow() }
 
 // Spec is the volume that a claim wants.
@@ -139,11 +137,10 @@ type Spec struct {
 	SizeGiB int64
 	Type    string
 	Zone    string
-	// Zones are those in which a volume of an earlier attempt, or the source, may be.
-	// If there are none, a volume must have been requested in Zone, and a source may
-	// be in any zone.
+	// Zones are where an earlier attempt's volume, or the source, may be. If there are
+	// none, a volume must have been requested in Zone, and a source may be in any zone.
 	Zones []string
-	// Source is what its content is copied from; zero for an empty volume.
+	// Source is where the content is copied from; zero for an empty volume.
 	Source    Source
 	Metadata  map[string]string // the operator's; the stamp is added
 	Stamp     stamps.Volume
@@ -152,23 +149,22 @@ type Spec struct {
 	ReadOnly bool
 	// Block means that the claim's pods get the volume as a raw device.
 	Block bool
-	// CSI requests a volume for the CSI driver: Connect waits until it is available,
-	// and connects it to nothing.
+	// CSI requests a volume for the CSI driver: Connect waits until it is available and
+	// does not connect it.
 	CSI bool
-	// FilesystemUUIDs are those that the filesystem of a copy may have. In mode csi, they
-	// are recorded on the volume: once its PersistentVolume is gone, nothing else has
-	// them.
+	// FilesystemUUIDs are those that a copy's filesystem may have. In mode csi, the
+	// volume records them: once its PersistentVolume is gone, they are stored nowhere
+	// else.
 	FilesystemUUIDs []string
-	// Permit is called before a volume of the claim is removed because it
-	// failed or because another one is kept; nil permits everything.
+	// Permit is called before a volume of the claim is removed because it failed or
+	// because another one is kept; nil permits every removal.
 	Permit Permit
 }
 
-// request returns the part of the spec that determines how a volume is created,
-// in a form for comparisons and for people. Cinder may create something else:
-// arrays round sizes up, the type may be given by its ID, and the zone or the
-// type may be left to a default. So a request is compared with a request, never
-// with the volume.
+// request returns the part of the spec that determines how a volume is created, in a form
+// for comparison and for humans. Cinder may create something else: arrays round sizes up,
+// the type may be given by its ID, and zone and type may be left to defaults. So a
+// request is compared with a request, never with the volume.
 func (s Spec) request() string {
 	request := fmt.Sprintf("%d GiB, type %q, zone %q%s", s.SizeGiB, s.Type, s.Zone, s.Source)
 	if len(request) > stamps.LongestValue {
@@ -177,8 +173,8 @@ func (s Spec) request() string {
 	return request
 }
 
-// requestedIn reports whether a volume was requested as the spec requests it, and
-// in which zone. Volumes of earlier versions have no record of their request.
+// requestedIn reports whether a volume was requested as the spec requests it, and in
+// which zone. Volumes of earlier versions do not record their request.
 func (s Spec) requestedIn(v cinder.Volume) (zone string, fits bool) {
 	if stamps.IsCSI(v) != s.CSI {
 		return "", false
@@ -196,15 +192,14 @@ func (s Spec) requestedIn(v cinder.Volume) (zone string, fits bool) {
 	return "", false
 }
 
-// Connected is a volume and how a node reaches it. One for the CSI driver has no
+// Connected is a volume and how a node reaches it. A volume for the CSI driver has no
 // document: each node gets its own when the volume is attached to it.
 type Connected struct {
 	Volume cinder.Volume
 	// Document is Cinder's connection document; it may contain credentials.
 	Document []byte
-	// Fresh means that Cinder has just written the document. Otherwise it is
-	// the one stored with the attachment, and credentials in it may be
-	// outdated.
+	// Fresh means that Cinder has just written the document. Otherwise it is the one
+	// stored with the attachment, and its credentials may be outdated.
 	Fresh bool
 	// AttachmentID is the attachment's ID; empty with the volume actions.
 	AttachmentID string
@@ -212,13 +207,12 @@ type Connected struct {
 	Place cinder.Place
 }
 
-// maxMoves bounds how often one call reads the volume and takes a step. The
-// longest normal path has four moves; more mean that another party changes the
-// volume too.
+// maxMoves bounds how often one call reads the volume and takes a step. The longest
+// normal path has four moves; more mean that another party is also changing the volume.
 const maxMoves = 12
 
-// serialized runs one operation at a time of those with a key, at the endpoint that is
-// the current one when it begins.
+// serialized runs operations with the same key one at a time, at the endpoint that is
+// current when the operation begins.
 func (l *Lifecycle) serialized(ctx context.Context, key string, operate func(at *owners) error) error {
 	// The holder of the lock may be waiting for a turn at the backend.
 	waited := turns.CallerOf(ctx).Waiting()
@@ -231,7 +225,7 @@ func (l *Lifecycle) serialized(ctx context.Context, key string, operate func(at 
 	return operate(l.current())
 }
 
-// serialized runs an operation that returns something.
+// serialized runs an operation that returns a value.
 func serialized[T any](ctx context.Context, l *Lifecycle, key string, operate func(at *owners) (T, error)) (result T, err error) {
 	err = l.serialized(ctx, key, func(at *owners) error {
 		result, err = operate(at)
@@ -242,9 +236,9 @@ func serialized[T any](ctx context.Context, l *Lifecycle, key string, operate fu
 
 // Connect brings the claim's volume to the state in which its connection is known or, for
 // the CSI driver, to the state in which it is available. It creates the volume if there
-// is none, and adopts whatever an earlier attempt left. The volume does not reach in-use:
-// Complete takes that step after the PersistentVolume is recorded, so that "attaching or
-// earlier" proves that the volume was never recorded.
+// is none, and otherwise adopts what an earlier attempt left. The volume does not reach
+// in-use: Complete takes that step after the PersistentVolume is recorded, so "attaching
+// or earlier" proves that the volume was never recorded.
 func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 	return serialized(ctx, l, spec.Stamp.ClaimUID, func(at *owners) (Connected, error) {
 		connected, err := at.maker.connect(ctx, spec)
@@ -252,7 +246,7 @@ func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 	})
 }
 
-// placed adds to what was connected where it is.
+// placed adds the volume's place to the result.
 func (e *endpoint) placed(connected Connected, err error) (Connected, error) {
 	if err != nil {
 		return Connected{}, err
@@ -261,7 +255,7 @@ func (e *endpoint) placed(connected Connected, err error) (Connected, error) {
 	return connected, nil
 }
 
-// maker makes a claim's volume and connects it.
+// maker creates and connects a claim's volume.
 type maker struct {
 	*endpoint
 	connections connections
@@ -322,7 +316,7 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 				v, err = e.get(ctx, v.ID)
 			}
 		case steps.None:
-			// Noting the record later then needs no request to read the volume.
+			// Recording it later then needs no read of the volume.
 			e.known.See(v.ID, v)
 			return Connected{Volume: v}, nil
 		case steps.Discard:
@@ -342,8 +336,8 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 }
 
 // initialize requests the connection of a volume that is attaching, or that a
-// PersistentVolume of the same claim once had in use. It rejects a volume that
-// is attached elsewhere, which would get writes from two sides.
+// PersistentVolume of the same claim once brought into use. It rejects a volume that is
+// attached elsewhere, which would get writes from two sides.
 func (e connections) initialize(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
 	if err := e.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
 		return Connected{}, err
@@ -360,15 +354,15 @@ func (e connections) initialize(ctx context.Context, v cinder.Volume, spec Spec)
 	return Connected{Volume: v, Document: document, Fresh: true}, nil
 }
 
-// create creates the volume. If the answer is lost, the next attempt looks for
-// the volume; the request is never repeated.
+// create creates the volume. If the answer is lost, the next attempt looks for the
+// volume; the request is never repeated.
 func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err error) {
 	uid := spec.Stamp.ClaimUID
 	if err := e.checkSource(ctx, spec); err != nil {
 		return cinder.Volume{}, err
 	}
-	// This is recorded before the request leaves: a panic between effect and
-	// answer must not make the volume unknown.
+	// Recorded before the request is sent: a panic between effect and answer must not
+	// make the volume unknown.
 	e.known.Doubt(uid)
 	err = change(ctx, e.session, nil, func(ctx context.Context, client makingRequests) error {
 		workflow, err := client.Workflow(ctx)
@@ -412,18 +406,16 @@ func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err erro
 	if errors.As(err, &failed) && !failed.EffectUnknown {
 		e.known.Settle(uid, "")
 	} else {
-		// A listing that began while the request was under way may have missed
-		// its effect.
+		// A listing that began during the request may have missed its effect.
 		e.known.Doubt(uid)
 		e.answerLost()
 	}
 	return cinder.Volume{}, err
 }
 
-// correctRequestTime replaces the time of the request on a volume that its own
-// create's answer shows as a copy: the clock that the request was stamped by, a
-// Date header, was wrong. If it were left alone, the volume could never be
-// removed.
+// correctRequestTime corrects the request time on a volume that looks like a copy in the
+// answer to its own create request: the clock behind the stamp, a Date header, was wrong.
+// Left alone, the volume could never be removed.
 func (e maker) correctRequestTime(ctx context.Context, v cinder.Volume) error {
 	if !stamps.IsCopy(v) {
 		return nil
@@ -432,8 +424,8 @@ func (e maker) correctRequestTime(ctx context.Context, v cinder.Volume) error {
 	return e.updateMetadata(ctx, nil, v.ID, map[string]string{stamps.KeyRequestedAt: v.CreatedAt.UTC().Format(time.RFC3339)})
 }
 
-// awaitCreated waits until the volume has left `creating`, and then ensures
-// that it is the only one of its claim.
+// awaitCreated waits until the volume has left `creating`, then ensures that it is the
+// claim's only one.
 func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	stamp := spec.Stamp
 	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
@@ -476,8 +468,8 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 	return chosen, nil
 }
 
-// otherThan settles for a volume with a claim's stamp in place of the one that Cinder said
-// it made, if there is one: the answer may have named another one.
+// otherThan looks for a volume with the claim's stamp other than the one that Cinder
+// reported as created: the answer may have named the wrong one.
 func (e finder) otherThan(ctx context.Context, id string, stamp stamps.Volume) bool {
 	found, err := e.inventory.Find(ctx, stamp.ClaimUID, stamp.Owns, time.Now())
 	if err != nil || len(found) != 1 || found[0].ID == id {
@@ -487,9 +479,8 @@ func (e finder) otherThan(ctx context.Context, id string, stamp stamps.Volume) b
 	return true
 }
 
-// reserve marks the volume as being attached. After a conflict it reads the
-// volume: if an earlier request whose answer was lost has reserved it, that is
-// just as good.
+// reserve marks the volume as being attached. After a conflict it rereads the volume: a
+// reservation by an earlier request whose answer was lost is just as good.
 func (e connections) reserve(ctx context.Context, v cinder.Volume) (cinder.Volume, error) {
 	err := change(ctx, e.session, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, v.ID) })
 	switch {
@@ -509,10 +500,9 @@ func (e connections) reserve(ctx context.Context, v cinder.Volume) (cinder.Volum
 	return cinder.Volume{}, err
 }
 
-// replace removes a volume of an earlier attempt whose request differs from the
-// current one, and returns the claim's volume after that, usually none. A
-// volume created by this call matches the spec, so no call replaces its own
-// volume.
+// replace removes an earlier attempt's volume whose request differs from the current one,
+// and returns the claim's volume after that, usually none. A volume created by this call
+// matches the spec, so no call replaces its own volume.
 func (e maker) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	made, wanted := v.Metadata[stamps.KeyRequest], spec.request()
 	switch {
@@ -521,15 +511,15 @@ func (e maker) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.
 	case !spec.CSI && stamps.IsCSI(v):
 		made, wanted = made+", mode csi", wanted+", mode native"
 	}
-	e.logger.Info("Removing a volume of an earlier attempt: the policy now requests a different one", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "askedFor", made, "wanted", wanted)
+	e.logger.Info("Removing a volume of an earlier attempt: the policy now requests a different one", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "requested", made, "wanted", wanted)
 	if err := e.remover.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
 		return cinder.Volume{}, fmt.Errorf("volume %s was created for a different request (%s) than the current one (%s) and cannot be removed: %w", v.ID, made, wanted, err)
 	}
 	return e.finder.lookAgain(ctx, v.ID, spec)
 }
 
-// discard deletes a volume that Cinder failed to create, and reports why. The
-// next attempt creates a new one.
+// discard deletes a volume that Cinder failed to create and reports why. The next attempt
+// creates a new one.
 func (e maker) discard(ctx context.Context, v cinder.Volume, spec Spec) error {
 	reason := ""
 	ask(ctx, e.session, func(ctx context.Context, client makingRequests) { reason = client.FailureReason(ctx, v.ID) })
@@ -542,7 +532,7 @@ func (e maker) discard(ctx context.Context, v cinder.Volume, spec Spec) error {
 	failed := e.failure(KindVolumeFailed, "volume %s went to %s and was removed: %s", v.ID, v.Status, reason)
 	zone, fits := spec.requestedIn(v)
 	if v.Status != cinder.StatusError || !fits {
-		// The failure says nothing about what the spec requests.
+		// The failure says nothing about the spec.
 		return failed
 	}
 	return &NotMadeError{Zone: zone, Reason: reason, Failure: failed}

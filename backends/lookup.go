@@ -10,8 +10,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// HasVolumeOf reports whether the backend has a volume of the claim, in any
-// state. It costs requests only if the term does not know the answer.
+// HasVolumeOf reports whether the backend has a volume of the claim, in any state. It
+// makes requests only if the term does not know the answer.
 func (l *Lifecycle) HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error) {
 	e := l.current()
 	id, since := e.known.Of(stamp.ClaimUID)
@@ -22,21 +22,21 @@ func (l *Lifecycle) HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool,
 	return len(found) > 0, err
 }
 
-// KnownVolumeOf returns the ID of the claim's volume as far as this term knows
-// it, without a request; empty if it knows none.
+// KnownVolumeOf returns the ID of the claim's volume if this term knows it; it makes no
+// request.
 func (l *Lifecycle) KnownVolumeOf(stamp stamps.Volume) string {
 	id, _ := l.current().known.Of(stamp.ClaimUID)
 	return id
 }
 
-// HasVolume reports whether a volume with that ID exists at the backend, of any
-// owner. It serves PersistentVolumes that do not record where their volume is.
+// HasVolume reports whether the backend has a volume with that ID, regardless of owner.
+// It serves PersistentVolumes that do not record where their volume is.
 func (l *Lifecycle) HasVolume(ctx context.Context, id string) (bool, error) {
 	_, found, err := l.Find(ctx, id)
 	return found, err
 }
 
-// Find reads a volume by its ID, whoever owns it.
+// Find reads a volume by its ID, regardless of owner.
 func (l *Lifecycle) Find(ctx context.Context, id string) (v cinder.Volume, found bool, err error) {
 	v, err = l.current().get(ctx, id)
 	if cinder.IsKind(err, cinder.KindNotFound) {
@@ -45,14 +45,14 @@ func (l *Lifecycle) Find(ctx context.Context, id string) (v cinder.Volume, found
 	return v, err == nil, err
 }
 
-// Volumes lists the cluster's volumes as of the last complete listing of this
-// term. It costs requests only the first time.
+// Volumes lists the cluster's volumes as of this term's last complete listing. It makes
+// requests only the first time.
 func (l *Lifecycle) Volumes(ctx context.Context) ([]cinder.Volume, error) {
 	return l.current().inventory.All(ctx)
 }
 
-// Relist lists the cluster's volumes again. It records duplicates of volumes of
-// claims under way, which are removed when those are completed.
+// Relist lists the cluster's volumes again. It records duplicates of volumes of claims in
+// flight; they are removed when those claims are completed.
 func (l *Lifecycle) Relist(ctx context.Context) ([]cinder.Volume, error) {
 	e := l.current()
 	all, err := e.inventory.AllAfter(ctx, time.Now())
@@ -63,17 +63,17 @@ func (l *Lifecycle) Relist(ctx context.Context) ([]cinder.Volume, error) {
 }
 
 // LastUncertain returns when this term last requested a volume without learning the
-// result, or the backend began to point elsewhere; zero if neither happened. A
-// network may deliver such a request late, after the claim got another volume,
-// and volumes may remain at the former place.
+// result, or the backend's endpoint changed; zero if neither happened. A network may
+// deliver such a request late, after the claim got another volume, and volumes may remain
+// at the earlier place.
 func (l *Lifecycle) LastUncertain() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lastUncertain
 }
 
-// ReadLag returns how long after Cinder acknowledged something it still did not show it;
-// 0 if it always did at once.
+// ReadLag returns how long Cinder has taken to show what it had acknowledged; 0 if it
+// always did at once.
 func (l *Lifecycle) ReadLag() time.Duration { return l.current().unshown.Lag() }
 
 // finder finds a claim's only volume, and removes the claim's others.
@@ -82,8 +82,8 @@ type finder struct {
 	remover remover
 }
 
-// look finds the claim's volume: by the ID that this term knows, or in the
-// term's listing. The zero Volume means that there is provably none.
+// look finds the claim's volume: by the ID that this term knows, or in the term's
+// listing. The zero Volume means that there is provably none.
 func (e finder) look(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
 	for range maxMoves {
 		id, err := e.locate(ctx, stamp, connector, permit)
@@ -92,8 +92,8 @@ func (e finder) look(ctx context.Context, stamp stamps.Volume, connector cinder.
 		}
 		v, err := e.get(ctx, id)
 		if cinder.IsKind(err, cinder.KindNotFound) {
-			// Another party removed it. Look whether it was the only one: a
-			// duplicate may have been created meanwhile.
+			// Another party removed it. Check whether it was the only one: a duplicate
+			// may have been created meanwhile.
 			e.forget(stamp.ClaimUID, id)
 			e.known.Doubt(stamp.ClaimUID)
 			continue
@@ -106,7 +106,7 @@ func (e finder) look(ctx context.Context, stamp stamps.Volume, connector cinder.
 		}
 		if !stamp.Owns(v) {
 			// The next attempt looks again: the answer that named this volume may have
-			// been wrong. The volume is not gone, and may belong to another claim.
+			// been wrong. The volume is not gone and may belong to another claim.
 			e.known.ForgetClaim(stamp.ClaimUID, id)
 			e.known.Doubt(stamp.ClaimUID)
 			return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
@@ -119,8 +119,7 @@ func (e finder) look(ctx context.Context, stamp stamps.Volume, connector cinder.
 	return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q keep disappearing; something else is deleting them", stamp.ClaimUID)
 }
 
-// lookAgain finds the claim's volume after the known one has disappeared
-// without this program's doing.
+// lookAgain finds the claim's volume after another party removed the known one.
 func (e finder) lookAgain(ctx context.Context, id string, spec Spec) (cinder.Volume, error) {
 	e.forget(spec.Stamp.ClaimUID, id)
 	e.known.Doubt(spec.Stamp.ClaimUID)
@@ -148,18 +147,17 @@ func (e finder) locate(ctx context.Context, stamp stamps.Volume, connector cinde
 	return id, nil
 }
 
-// place returns where this endpoint leads; zero before the first login.
+// place returns where this endpoint points; zero before the first login.
 func (e *endpoint) place() cinder.Place { return e.session.where() }
 
-// Place returns where the backend leads; zero before the first login of the
-// term.
+// Place returns where the backend points; zero before the term's first login.
 func (l *Lifecycle) Place() cinder.Place { return l.current().place() }
 
-// absent evaluates Cinder's answer that a target does not exist, and returns
-// nil if the volume is gone. The answer proves that only at the place where the
-// volume was. If no PersistentVolume records that place, a place counts if it
-// has shown this term a volume of the cluster, unless the term knew the volume at
-// another place: credentials of another project show none.
+// absent evaluates Cinder's answer that a target does not exist, and returns nil if the
+// volume is gone. The answer is proof only at the place where the volume was. If no
+// PersistentVolume records that place, a place counts if it has shown this term a volume
+// of the cluster, unless the term knew the volume at another place: credentials of
+// another project show none.
 func (e *endpoint) absent(ctx context.Context, target Target) error {
 	present := e.place()
 	switch {
@@ -178,14 +176,14 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 	if e.shown.Load() {
 		return e.leftBehind(target.Stamp.ClaimUID)
 	}
-	return e.elsewhere("volume %s does not exist at %s, but it may never have been there: its PersistentVolume does not record where it was made, "+
+	return e.elsewhere("volume %s does not exist at %s, but it may never have been there: its PersistentVolume does not record where it was created, "+
 		"and there is no other volume of this cluster", target.VolumeID, present)
 }
 
-// leftBehind returns an error if the term knew a volume of the claim at another
-// place before the backend led here.
+// leftBehind returns an error if the term saw a volume of the claim at another place
+// before the backend's endpoint changed.
 func (e *endpoint) leftBehind(claimUID string) error {
-	at, known := e.known.FormerPlace(claimUID)
+	at, known := e.known.EarlierPlace(claimUID)
 	if present := e.place(); known && at != present {
 		return e.elsewhere("claim UID %q has a volume at %s, but the backend points to %s", claimUID, at, present)
 	}
@@ -206,22 +204,21 @@ func (e *endpoint) note(v cinder.Volume) {
 	e.unshown.Shown(v.ID)
 }
 
-// IsGone reports whether the term's last listing shows that a volume does not exist, or
-// the volume has gone since. It never lists; without a listing, nothing is gone.
+// IsGone reports whether the term's last listing lacks a volume, or the volume has gone
+// since. It never lists; without a listing, it returns false.
 func (l *Lifecycle) IsGone(volumeID string) bool { return l.current().inventory.IsGone(volumeID) }
 
 // elder orders volumes by age.
 func elder(a, b cinder.Volume) int { return knowledge.ByAge(a.ID, a.CreatedAt, b.ID, b.CreatedAt) }
 
-// keepOne picks, of several volumes with one stamp, the volume to keep, and
-// removes the rest. A volume that a PersistentVolume may name wins, then one
-// that is connected, then the oldest. If PersistentVolumes may name several, it
-// touches none.
+// keepOne picks which of several volumes with one stamp to keep, and removes the rest. A
+// volume that a PersistentVolume may name wins, then a connected one, then the oldest. If
+// PersistentVolumes may name several, it removes none.
 func (e finder) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
 	if len(found) == 1 {
 		return found[0], nil
 	}
-	// What the listing showed may be hours old.
+	// The listing may be hours old.
 	var present []cinder.Volume
 	copies := 0
 	for _, listed := range found {
@@ -289,9 +286,9 @@ func (e *endpoint) forgetOne(uid, id string) {
 	e.known.ForgetVolume(uid, id)
 }
 
-// Duplicates lists the duplicates of the volume that a PersistentVolume of the
-// claim names, and forgets them: the caller must now remove them with
-// RemoveUnrecorded. It costs no request.
+// Duplicates lists the duplicates of the volume that the claim's PersistentVolume names,
+// and forgets them: the caller must now remove them with RemoveUnrecorded. It makes no
+// request.
 func (l *Lifecycle) Duplicates(claimUID, recorded string) []string {
 	e := l.current()
 	duplicates := e.known.RivalsOf(claimUID, recorded)
@@ -301,7 +298,6 @@ func (l *Lifecycle) Duplicates(claimUID, recorded string) []string {
 	return duplicates
 }
 
-// observe looks for duplicates of claims in flight on a page that was read for
-// another purpose. So every claim is checked after its create request at no
-// cost.
+// observe looks for duplicates of claims in flight on a page that was read for another
+// purpose, so every claim is checked after its create request at no cost.
 func (e *endpoint) observe(page []cinder.Volume) { e.known.NoteRivals(page, stamps.ClaimOf(e.cluster)) }

@@ -20,7 +20,7 @@ var otherPlace = cinder.Place{Endpoint: "http://old:8776/v3", Project: "p0"}
 func TestAbsenceTellsOnlyWhereTheVolumeWas(t *testing.T) {
 	const elsewhere = "backend gold: volume volume-9 was recorded at http://old:8776/v3 (project p0), but the backend points to http://cinder:8776/v3 (project p1), where it does not exist"
 	const unknown = "backend gold: volume volume-9 does not exist at http://cinder:8776/v3 (project p1), but it may never have been there: " +
-		"its PersistentVolume does not record where it was made, and there is no other volume of this cluster"
+		"its PersistentVolume does not record where it was created, and there is no other volume of this cluster"
 	foreign := mine(2, cinder.StatusAvailable)
 	foreign.Metadata[stamps.KeyCluster] = "cluster-2"
 	tests := map[string]struct {

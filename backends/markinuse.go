@@ -11,12 +11,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// Complete takes the last step, to in-use; a volume for the CSI driver is only marked
-// as recorded. The caller must have seen the PersistentVolume in the API server. A
-// volume connected in this term costs one request; one connected in an earlier term
-// is looked up in the listing that serves all of these. For a volume that does not
-// exist, the error is of KindNotFound, or of KindElsewhere if its absence here proves
-// nothing.
+// Complete takes the last step, to in-use; a volume for the CSI driver is only marked as
+// recorded. The caller must have seen the PersistentVolume in the API server. A volume
+// connected in this term costs one request; one connected in an earlier term is looked up
+// in the listing that serves all of these. For a missing volume, the error is of
+// KindNotFound, or of KindElsewhere if its absence here proves nothing.
 func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) error {
 	return l.serialized(ctx, target.key(), func(at *owners) error { return at.completer.complete(ctx, target, readOnly) })
 }
@@ -41,7 +40,7 @@ func (e completer) complete(ctx context.Context, target Target, readOnly bool) e
 	return nil
 }
 
-// IsComplete reports whether the term's listing shows that Complete would do nothing. It
+// IsComplete reports whether the term's listing shows that Complete has nothing to do. It
 // never lists.
 func (l *Lifecycle) IsComplete(target Target) bool {
 	e := l.current()
@@ -53,8 +52,7 @@ func (l *Lifecycle) IsComplete(target Target) bool {
 	})
 }
 
-// IsCompletedBy reports whether a volume is as Complete leaves the target's, so that
-// Complete would do nothing.
+// IsCompletedBy reports whether a volume is as Complete would leave the target's.
 func (t Target) IsCompletedBy(v cinder.Volume) bool {
 	switch {
 	case !t.owns(v), t.isRestored(v):
@@ -66,8 +64,8 @@ func (t Target) IsCompletedBy(v cinder.Volume) bool {
 }
 
 // Mark marks a volume as recorded without bringing it into use, since its
-// PersistentVolume is gone again. After that, no check takes it for a volume
-// that was never recorded.
+// PersistentVolume is gone again. Later checks then cannot take it for a volume that was
+// never recorded.
 func (l *Lifecycle) Mark(ctx context.Context, target Target) error {
 	return l.serialized(ctx, target.key(), func(at *owners) error {
 		v, err := at.stamped(ctx, target)
@@ -99,12 +97,12 @@ func (e *endpoint) mark(ctx context.Context, v cinder.Volume) error {
 	return e.updateMetadata(ctx, nil, v.ID, stamps.AttachedMark())
 }
 
-// Rebind stamps the target's volume for the claim that has it now, in one request. What
-// identifies the volume stays. The volume is also marked as recorded, so that no check
-// takes it for a volume that was never handed out. Rebind may be called again after any
-// interruption, and does nothing to a volume that carries the stamp. It calls the
-// target's Permit with the volume as it was before. own returns the operator's
-// metadata for a volume with that stamp. Rebind returns the volume as it is then.
+// Rebind stamps the target's volume for its new claim, in one request. The volume's
+// identity stays. The volume is also marked as recorded, so that no check takes it for a
+// volume that was never handed out. Rebind may be repeated after any interruption, and
+// does nothing to a volume that already carries the stamp. It calls the target's Permit
+// with the volume as it was before. own returns the operator's metadata for a volume with
+// that stamp. Rebind returns the volume as stamped.
 func (l *Lifecycle) Rebind(ctx context.Context, target Target, to stamps.Volume, own func(before stamps.Volume) map[string]string) (cinder.Volume, error) {
 	return serialized(ctx, l, target.key(), func(at *owners) (cinder.Volume, error) { return at.changer.rebind(ctx, target, to, own) })
 }
@@ -133,14 +131,14 @@ func (e changer) rebind(ctx context.Context, target Target, to stamps.Volume, ow
 	return after, nil
 }
 
-// noteSeen notes on the volume of a PersistentVolume that was created well after it that
-// this PersistentVolume is wanted, so that its deletion is, too.
+// noteSeen records on the volume of a PersistentVolume that was created well after it
+// that Kubernetes has used this PersistentVolume, so a later deletion of it is genuine.
 func (e completer) noteSeen(ctx context.Context, v cinder.Volume, target Target) (cinder.Volume, error) {
 	if !target.owns(v) || !target.isRestored(v) {
 		return v, nil
 	}
 	if target.Undecided {
-		return v, e.failure(KindRestored, "volume %s waits until Kubernetes has bound or released PersistentVolume %s, which was created well after it", v.ID, target.Stamp.PV)
+		return v, e.failure(KindRestored, "volume %s is left alone until Kubernetes has bound or released PersistentVolume %s, which was created well after it", v.ID, target.Stamp.PV)
 	}
 	seen := map[string]string{stamps.KeyPVUID: target.PVUID}
 	if target.Stamp.ClusterUID != "" {
@@ -185,9 +183,9 @@ func (e completer) attach(ctx context.Context, target Target, readOnly bool) err
 		if looked {
 			return failed
 		}
-		// Either the known state is outdated, or the answer was lost after the
-		// effect. Repeating os-attach would not distinguish them: Cinder
-		// answers a project's member with 500 if the host is already attached.
+		// Either the known state is outdated, or the answer was lost after the effect.
+		// Repeating os-attach would not tell: Cinder answers a project's member with 500
+		// if the host is already attached.
 		e.known.See(target.VolumeID, cinder.Volume{})
 		if v, err = e.get(ctx, target.VolumeID); err != nil {
 			return errors.Join(failed, err)
@@ -202,7 +200,7 @@ func (e completer) attach(ctx context.Context, target Target, readOnly bool) err
 	}
 }
 
-// markInUse takes the step from attaching to in-use.
+// markInUse takes the volume from attaching to in-use.
 func (e connections) markInUse(ctx context.Context, v cinder.Volume, target Target, readOnly bool) error {
 	if stamps.WorkflowOf(v) == cinder.WorkflowAttachment {
 		return e.completeAttachment(ctx, v)
@@ -212,8 +210,8 @@ func (e connections) markInUse(ctx context.Context, v cinder.Volume, target Targ
 	})
 }
 
-// isOlder reports whether the last listing, if there was one, is older than the record of
-// the volume: the volume may have been detached before it was recorded again.
+// isOlder reports whether the last listing, if there was one, predates the volume's
+// record: the volume may have been detached before it was recorded again.
 func (e completer) isOlder(target Target) bool {
 	started := e.inventory.Started()
 	return !started.IsZero() && started.Before(target.RecordedAt)
@@ -223,7 +221,7 @@ func (e completer) isOlder(target Target) bool {
 func (e completer) lastSeen(ctx context.Context, target Target) (cinder.Volume, error) {
 	v, ok := e.known.LastSeen(target.VolumeID)
 	if ok && target.owns(v) {
-		// Another stamp is out of date: the volume was imported for another claim.
+		// A different stamp is outdated: the volume was imported for another claim.
 		return v, nil
 	}
 	if !ok && !e.isOlder(target) {

@@ -60,7 +60,7 @@ func (m *Metrics) lookup(backend, result string) {
 	m.pool.WithLabelValues(backend, result).Inc()
 }
 
-// waiting adds to the number of volumes that the program waits for.
+// waiting changes the number of volumes that the program waits for.
 func (m *Metrics) waiting(backend string, more int) {
 	m.inFlight.WithLabelValues(backend).Add(float64(more))
 }
@@ -73,7 +73,7 @@ func (m *Metrics) Health(backend string, up bool) {
 	m.outages.WithLabelValues(backend).Add(0)
 }
 
-// ForgetHealth forgets what only a leader knows about a backend.
+// ForgetHealth drops what only a leader knows about a backend.
 func (m *Metrics) ForgetHealth(backend string) {
 	m.up.DeleteLabelValues(backend)
 	m.Requests.ForgetLogin(backend)

@@ -27,23 +27,22 @@ type PoolOptions struct {
 	Size    int
 	Sources auth.Sources
 	Metrics *Metrics
-	// CredentialsAge is how long credentials count as unchanged without a check
-	// of their files; 0 means one second. It limits how often a busy backend
-	// reads files.
+	// CredentialsAge is how long credentials count as unchanged without a check of their
+	// files; 0 means one second. It limits how often a busy backend reads files.
 	CredentialsAge time.Duration
 	// MayWrite is cinder.Options.MayWrite.
 	MayWrite func() error
 	// Warn is cinder.Options.Warn.
 	Warn func(backend, message string)
-	// Kept are credentials that LastGood returned earlier, perhaps to another
-	// process, by backend. They are used only while nothing better was read.
+	// Kept are credentials that LastGood returned earlier, perhaps to another process, by
+	// backend. They are used only until better ones have been read.
 	Kept map[string][]byte
 }
 
-// Pool keeps one logged-in client per backend and configuration: while a backend
-// is reconfigured, operations that began before still use the earlier one. An
-// entry's version is a hash of configuration and credentials, so that the next
-// look-up uses changed credentials without a restart.
+// Pool keeps one logged-in client per backend and configuration: while a backend is
+// reconfigured, operations that began before still use the earlier one. An entry's
+// version is a hash of configuration and credentials, so the next look-up uses changed
+// credentials without a restart.
 type Pool struct {
 	sources  auth.Sources
 	metrics  *Metrics
@@ -56,17 +55,16 @@ type Pool struct {
 
 	mu      sync.Mutex
 	clients *lru.Cache[key, *pooled]
-	// kept is what an earlier process kept for the backends whose credentials this
-	// one has not read yet.
+	// kept is what an earlier process kept for backends whose credentials this one has
+	// not read yet.
 	kept map[string][]byte
-	// readings contains the last good readings of the credentials. A key contains
-	// only what matters to the credentials: a change of anything else must not
-	// lose the last good ones.
+	// readings holds the last good readings of the credentials. A key contains only what
+	// matters to the credentials: a change of anything else must not lose them.
 	readings *lru.Cache[key, lastReading]
-	// accounts contains the credentials in use, by a hash of them.
+	// accounts holds the credentials in use, by their hash.
 	accounts *lru.Cache[string, *cinder.Account]
-	// queues contains every backend's queue, whose limits hold for all clients
-	// of the backend together.
+	// queues holds every backend's queue, whose limits apply to all of the backend's
+	// clients together.
 	queues map[string]*turns.Queue
 }
 
@@ -86,7 +84,7 @@ type pooled struct {
 	read time.Time
 }
 
-// NewPool makes a pool without logged-in clients.
+// NewPool returns a pool without logged-in clients.
 func NewPool(options PoolOptions) *Pool {
 	size := options.Size
 	if size <= 0 {
@@ -96,8 +94,8 @@ func NewPool(options PoolOptions) *Pool {
 	if age <= 0 {
 		age = time.Second
 	}
-	// An evicted client is never closed, since a caller may be using it. Its
-	// idle connections time out.
+	// An evicted client is never closed, since a caller may be using it. Its idle
+	// connections time out.
 	clients, readings, accounts := newCache[key, *pooled](size), newCache[key, lastReading](size), newCache[string, *cinder.Account](size)
 	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, warn: options.Warn, seal: []byte(rand.Text()),
 		kept: maps.Clone(options.Kept), clients: clients, readings: readings, accounts: accounts, queues: map[string]*turns.Queue{}}
@@ -112,10 +110,10 @@ func newCache[K comparable, V any](size int) *lru.Cache[K, V] {
 	return cache
 }
 
-// Client returns a logged-in client for the backend. Concurrent look-ups that
-// need a login share one. Changed credentials are noticed within a second, or
-// at once after Forget. While they cannot be read, for example because a file
-// is being written, the last good ones stay in use.
+// Client returns a logged-in client for the backend. Concurrent look-ups share a login.
+// Changed credentials are noticed within a second, or at once after Forget. While they
+// cannot be read, for example because a file is being written, the last good ones stay in
+// use.
 func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error) {
 	config = config.withDefaults()
 	at := key{config.Name, fingerprint.Of(config)}
@@ -131,8 +129,8 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 	if client, ok := p.lookup(at, found.Version); ok {
 		return client, nil
 	}
-	// The login outlives the caller that happened to come first, since others
-	// wait for it too. Every caller stops waiting when its own context ends.
+	// The login outlives the caller that happened to come first, since others wait for it
+	// too. Every caller stops waiting when its own context ends.
 	result := p.logins.DoChan(config.Name+" "+found.Version, func() (any, error) {
 		// A caller that looked before the previous login ended finds its result
 		// here.
@@ -181,8 +179,8 @@ func (p *Pool) fresh(at key) (*cinder.Client, bool) {
 	return entry.client, true
 }
 
-// read returns the credentials as the files have them now. If they cannot be
-// read it returns the last good ones, if there are any, and the reason.
+// read returns the credentials as the files have them now. If they cannot be read, it
+// returns the last good ones, if any, and the reason.
 func (p *Pool) read(config Config) (*auth.Reading, error) {
 	credentials := config.Credentials()
 	at := key{config.Name, fingerprint.Of(credentials)}
@@ -213,7 +211,7 @@ func (p *Pool) read(config Config) (*auth.Reading, error) {
 		p.readings.Add(at, lastReading{next, err != nil})
 	}
 	if err == nil {
-		// What was kept earlier must not come back when this reading is forgotten.
+		// Credentials kept earlier must not return when this reading is forgotten.
 		delete(p.kept, config.Name)
 	}
 	return next, err
@@ -226,18 +224,18 @@ func UsableKept(config Config, kept []byte) error {
 	return err
 }
 
-// LastGood describes the credentials of a backend that are in use.
+// LastGood describes the credentials that a backend is using.
 type LastGood struct {
 	// Kept is the text that PoolOptions.Kept takes, a secret; empty if the
 	// credentials come from no file.
 	Kept []byte
-	// Current means that the files can be read now, Restored that the credentials
-	// are those of PoolOptions.Kept.
+	// Current means that the files are readable now, Restored that the credentials come
+	// from PoolOptions.Kept.
 	Current, Restored bool
 }
 
-// LastGood returns the last good credentials that CheckCredentials or Client
-// read; false if there are none.
+// LastGood returns the last good credentials that CheckCredentials or Client read; false
+// if there are none.
 func (p *Pool) LastGood(config Config) (LastGood, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,11 +246,10 @@ func (p *Pool) LastGood(config Config) (LastGood, bool) {
 	return LastGood{Kept: last.Kept(), Current: !last.failed, Restored: last.Restored()}, true
 }
 
-// CheckCredentials reads the backend's credentials now, without a request, and
-// makes the next look-up use changed ones. As long as the process lives, the
-// version changes only with the credentials; it reveals nothing about them. The
-// error has KindConfig and contains no secrets; the last good credentials stay
-// in use.
+// CheckCredentials reads the backend's credentials now, without a request, and makes the
+// next look-up use changed ones. Within a process, the version changes only with the
+// credentials; it reveals nothing about them. The error has KindConfig and contains no
+// secrets; the last good credentials stay in use.
 func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	config = config.withDefaults()
 	at := key{config.Name, fingerprint.Of(config)}
@@ -303,7 +300,7 @@ func (p *Pool) peek(at key, version string) (*cinder.Client, bool) {
 	return entry.client, true
 }
 
-// account returns what all clients of this user and secret share.
+// account returns what all clients with this user and secret share.
 func (p *Pool) account(found auth.Credentials) *cinder.Account {
 	id := found.Account()
 	p.mu.Lock()
@@ -316,8 +313,7 @@ func (p *Pool) account(found auth.Credentials) *cinder.Account {
 	return account
 }
 
-// queue returns the backend's queue, with the limits of the configuration that
-// logs in.
+// queue returns the backend's queue, with the limits of the configuration that logs in.
 func (p *Pool) queue(config Config) *turns.Queue {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -355,16 +351,15 @@ func (p *Pool) Forget(client *cinder.Client) {
 	}
 }
 
-// Expiry is when what a backend depends on expires. A zero time means that it is
-// not known, or that there is nothing that could expire.
+// Expiry is when a backend's dependencies expire. A zero time means unknown or never.
 type Expiry struct {
 	cinder.Expiry
 	// ClientCertificate is the certificate that the program presents.
 	ClientCertificate time.Time
 }
 
-// Expiry returns what the last reading of the credentials and the last answers of
-// the backend have shown. It reads and sends nothing.
+// Expiry returns what the last read of the credentials and the backend's last answers
+// have shown. It reads and sends nothing.
 func (p *Pool) Expiry(config Config) Expiry {
 	config = config.withDefaults()
 	p.mu.Lock()

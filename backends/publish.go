@@ -13,45 +13,45 @@ import (
 
 // PublishRequest is the request to attach a volume to one node.
 type PublishRequest struct {
-	// Node is the node's name, and Key stands for it in the volume's metadata.
+	// Node is the node's name, and Key its short form in the volume's metadata.
 	Node, Key string
 	// Connector identifies this node alone to Cinder.
 	Connector cinder.Connector
 	// ReadOnly requests an attachment that does not allow writes.
 	ReadOnly bool
 	// Shared means that other nodes may have the volume at the same time, if Cinder
-	// says so, too (multiattach).
+	// allows it, too (multiattach).
 	Shared bool
-	// Admit decides about a new attachment before it is made. Publish returns its error
-	// unchanged. Nil admits everything.
+	// Admit decides about a new attachment before it is created. Publish returns its
+	// error unchanged. Nil admits every attachment.
 	Admit func(ctx context.Context) error
-	// Release decides whether another node may lose the attachment that is recorded for
-	// it and keeps the volume from this one. false means that the other node has the
-	// volume rightly. Publish returns its error unchanged. If it is nil, no node loses
-	// an attachment.
+	// Release decides whether another node may lose its recorded attachment, which keeps
+	// the volume from this one. False means that the other node still holds it
+	// legitimately. Publish returns its error unchanged. If it is nil, no node loses an
+	// attachment.
 	Release func(ctx context.Context, node, key string) (bool, error)
 	// HandOut gives the connection to the node. Publish calls it before it completes the
-	// attachment, and again whenever Publish is repeated. It must write what the node
-	// needs in addition to the answer. Publish returns its error unchanged.
+	// attachment, and again on every repeated Publish. It must write what the node needs
+	// beyond the answer. Publish returns its error unchanged.
 	HandOut func(ctx context.Context, published Published) error
 }
 
-// Published is a volume that is attached to a node.
+// Published is a volume attached to a node.
 type Published struct {
 	Volume       cinder.Volume
 	AttachmentID string
 	// Document is Cinder's connection document; it may contain credentials.
 	Document []byte
-	// ReadOnly means that the attachment was requested for reading, whether or not
-	// Cinder is new enough to say so.
+	// ReadOnly means that a read-only attachment was requested, regardless of whether
+	// Cinder is new enough to enforce it.
 	ReadOnly bool
 }
 
-// OnOtherNodeError means that another node has the volume, which only one may have.
+// OnOtherNodeError means that another node has the volume, and only one may.
 type OnOtherNodeError struct {
 	// Node is the other node's name.
 	Node string
-	// Failure is the full error, of KindOnOtherNode.
+	// Failure is the complete error, of KindOnOtherNode.
 	Failure *cinder.Error
 }
 
@@ -61,22 +61,21 @@ func (e *OnOtherNodeError) Error() string { return e.Failure.Error() }
 // Unwrap returns the failure.
 func (e *OnOtherNodeError) Unwrap() error { return e.Failure }
 
-// Publish attaches a volume of mode csi to one node, and returns how the node reaches
-// it. Before it hands the connection out, it records in the volume's metadata which
-// attachment it made for which node. So an attachment that was never completed was
-// never handed out. Publish deletes it instead of adopting it, because nothing says for
-// which names of a node it was made. For an attachment that is recorded and completed,
-// Publish returns the same answer again.
+// Publish attaches a volume of mode csi to one node, and returns how the node reaches it.
+// Before it hands out the connection, it records the attachment and its node in the
+// volume's metadata. So an attachment that was never completed was never handed out.
+// Publish deletes it instead of adopting it, because the node's initiator names in it are
+// unknown. For an attachment that is recorded and completed, Publish returns the same
+// answer again.
 //
-// A completed attachment that no record names may have been handed out: a request that
-// wrote or cleared its record may have arrived late, and overwritten a later one. If
-// Cinder shows that it is this node's, Publish hands it out again. Otherwise it refuses
-// to attach the volume.
+// An unrecorded completed attachment may have been handed out: a late request that wrote
+// or cleared its record may have overwritten a later one. If Cinder shows that it is this
+// node's, Publish hands it out again. Otherwise it refuses to attach the volume.
 func (l *Lifecycle) Publish(ctx context.Context, target Target, to PublishRequest) (Published, error) {
 	return serialized(ctx, l, target.key(), func(at *owners) (Published, error) { return at.nodes.publish(ctx, target, to) })
 }
 
-// nodes attaches volumes of mode csi to one node after the other.
+// nodes attaches volumes of mode csi to single nodes.
 type nodes struct {
 	*endpoint
 	connections connections
@@ -84,7 +83,7 @@ type nodes struct {
 
 type nodeRequests interface {
 	// OffersAttachments returns an error if the endpoint lacks what attaching needs,
-	// whatever workflow new volumes are connected by.
+	// regardless of the workflow for new volumes.
 	OffersAttachments(ctx context.Context) error
 	// DeleteMetadata deletes one key, which must have no slash.
 	DeleteMetadata(ctx context.Context, id, key string) error
@@ -109,7 +108,7 @@ func (e nodes) publish(ctx context.Context, target Target, to PublishRequest) (P
 		if err != nil && !cinder.IsKind(err, cinder.KindNotFound) || published.AttachmentID != "" {
 			return published, err
 		}
-		// A step was taken, or the object of the step is gone.
+		// A step was taken, or its object is gone.
 		if v, err = e.ofNodes(ctx, target); err != nil {
 			return Published{}, err
 		}
@@ -120,20 +119,20 @@ func (e nodes) publish(ctx context.Context, target Target, to PublishRequest) (P
 	return Published{}, e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", target.VolumeID)
 }
 
-// ofNodes reads the target's volume and checks that each node gets it for
-// itself. The zero Volume means that it is gone.
+// ofNodes reads the target's volume and checks that nodes attach it individually. The
+// zero Volume means that it is gone.
 func (e nodes) ofNodes(ctx context.Context, target Target) (cinder.Volume, error) {
 	e.known.ForgetSeen(target.VolumeID)
 	v, err := e.owned(ctx, target)
 	if (err == nil || cinder.IsKind(err, KindInUse)) && v.ID != "" && !stamps.IsCSI(v) {
-		// Its attachment, if it has one, belongs to all nodes, and no record names it.
+		// Its attachment, if any, belongs to all nodes and is not recorded.
 		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s was not created for a CSI PersistentVolume, so the program does not attach or detach it", v.ID)
 	}
 	if err != nil && !cinder.IsKind(err, KindInUse) || v.ID == "" {
 		return v, err
 	}
-	// An attachment that this term completed is no leftover of an interrupted call, even if
-	// Cinder still shows the volume as it was before.
+	// An attachment that this term completed is not left over from an interrupted call,
+	// even if Cinder still shows the volume's earlier state.
 	for _, id := range e.unshown.ExpectedOf(v.ID) {
 		if !stamps.NodeRecordsOf(v).Name(id) || !isAmong(v.Attachments, id) {
 			return cinder.Volume{}, e.notShown("attachment", id)
@@ -143,14 +142,15 @@ func (e nodes) ofNodes(ctx context.Context, target Target) (cinder.Volume, error
 	return v, err
 }
 
-// endAttachment deletes an attachment of a volume of mode csi. Whatever the answer, it must
-// not be handed out again: Cinder may show it for a while, and the request may arrive late.
+// endAttachment deletes an attachment of a volume of mode csi. Regardless of the answer,
+// it must not be handed out again: Cinder may show it for a while, and the request may
+// arrive late.
 func (e nodes) endAttachment(ctx context.Context, permitted permission, volumeID, id string) error {
 	e.ended.Expect(id, volumeID, time.Now().Add(e.timeouts().Create))
 	return e.connections.deleteAttachment(ctx, permitted, id)
 }
 
-// moveTowardsPublished takes one step, or all that are left. If it returns neither an
+// moveTowardsPublished takes one step, or all remaining ones. If it returns neither an
 // attachment nor an error, the caller must read the volume again.
 func (e nodes) moveTowardsPublished(ctx context.Context, permitted permission, v cinder.Volume, to PublishRequest) (Published, error) {
 	switch v.Status {
@@ -165,7 +165,7 @@ func (e nodes) moveTowardsPublished(ctx context.Context, permitted permission, v
 		if err := e.endAttachment(ctx, permitted, v.ID, id); err != nil {
 			return Published{}, err
 		}
-		return Published{}, e.failure(KindNotShown, "Cinder ended attachment %s, and still shows it: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", id)
+		return Published{}, e.failure(KindNotShown, "Cinder deleted attachment %s but still shows it: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", id)
 	}
 	records := stamps.NodeRecordsOf(v)
 	mine := records[to.Key].AttachmentID
@@ -197,7 +197,7 @@ func (e nodes) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamp
 		return Published{}, err
 	}
 	if document == nil {
-		return Published{}, e.failure(cinder.KindConflict, "attachment %s of volume %s is complete and has no connection", attachmentID, v.ID)
+		return Published{}, e.failure(cinder.KindConflict, "attachment %s of volume %s is complete but has no connection information", attachmentID, v.ID)
 	}
 	published := Published{Volume: v, AttachmentID: attachmentID, Document: document, ReadOnly: recorded.ReadOnly}
 	if err := to.HandOut(ctx, published); err != nil {
@@ -206,10 +206,10 @@ func (e nodes) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamp
 	return published, nil
 }
 
-// clearTheWay removes what interrupted calls left: attachments that no other node can
-// have, and records of other nodes without an attachment. It refuses a volume that
-// another node has, or may have, unless both may have it; then an incomplete attachment
-// is removed, too, since Cinder makes no other one beside it.
+// clearTheWay removes leftovers of interrupted calls: attachments that no other node can
+// have, and other nodes' records without an attachment. It refuses a volume that another
+// node has, or may have, unless both may have it; then an incomplete attachment is
+// removed, too, since Cinder creates no second one beside it.
 func (e nodes) clearTheWay(ctx context.Context, permitted permission, v cinder.Volume, others stamps.NodeRecords, to PublishRequest) (moved bool, err error) {
 	listed, err := e.connections.attachments(ctx, v)
 	if err != nil {
@@ -274,7 +274,7 @@ func (e nodes) clearTheWay(ctx context.Context, permitted permission, v cinder.V
 	return moved, nil
 }
 
-// onOtherNode returns the failure that says that another node has the volume.
+// onOtherNode returns the failure for a volume that another node has.
 func (e nodes) onOtherNode(v cinder.Volume, other string, to PublishRequest) error {
 	why := ""
 	if to.Shared && !v.MultiAttach {
@@ -305,7 +305,7 @@ func hostOf(v cinder.Volume, attachmentID string) string {
 	return ""
 }
 
-// attachToNode makes an attachment, records it, hands it out and completes it.
+// attachToNode creates an attachment, records it, hands it out and completes it.
 func (e nodes) attachToNode(ctx context.Context, permitted permission, v cinder.Volume, to PublishRequest) (Published, error) {
 	if to.Admit != nil {
 		if err := to.Admit(ctx); err != nil {
@@ -345,30 +345,30 @@ func (e nodes) handOutNew(ctx context.Context, permitted permission, v cinder.Vo
 
 // UnpublishRequest is the request to detach a volume from one node, or from all.
 type UnpublishRequest struct {
-	// Node is the node's name, and Key stands for it in the volume's metadata. If both are
-	// empty, Unpublish detaches the volume from all nodes.
+	// Node is the node's name, and Key its short form in the volume's metadata. If both
+	// are empty, Unpublish detaches the volume from all nodes.
 	Node, Key string
 	// Others are the keys of other nodes that the volume stays attached to.
 	Others []string
-	// Attached means that Kubernetes shows the volume as attached to the node, so that a
-	// completed attachment that no record names may be the node's. Otherwise Unpublish
-	// leaves such an attachment alone: somebody else may have made it.
+	// Attached means that Kubernetes shows the volume as attached to the node, so an
+	// unrecorded completed attachment may be the node's. Otherwise Unpublish leaves such
+	// an attachment alone, because another program may have created it.
 	Attached bool
 }
 
 // Unpublish detaches a volume of mode csi from a node, or from all. It deletes the
 // attachment, and with it the node's access at the array, and clears the record. It also
-// deletes attachments that no record names and that no other node is known to have. It
-// does not trust a record alone: it deletes only attachments that Cinder shows as this
-// volume's. A volume or an attachment that is gone counts as detached. After any other
-// failure, the node may still have access.
+// deletes unrecorded attachments that no other node is known to have. It does not trust a
+// record alone: it deletes only attachments that Cinder shows as this volume's. A missing
+// volume or attachment counts as detached. After any other failure, the node may still
+// have access.
 func (l *Lifecycle) Unpublish(ctx context.Context, target Target, from UnpublishRequest) error {
 	return l.serialized(ctx, target.key(), func(at *owners) error { return at.nodes.unpublish(ctx, target, from) })
 }
 
 func (e nodes) unpublish(ctx context.Context, target Target, from UnpublishRequest) error {
 	v, err := e.ofNodes(ctx, target)
-	// An attachment of somebody else stays, and keeps no node's.
+	// Another program's attachment stays, and is not the node's.
 	if err != nil && !cinder.IsKind(err, KindInUse) || v.ID == "" {
 		return err
 	}
@@ -383,7 +383,7 @@ func (e nodes) unpublish(ctx context.Context, target Target, from UnpublishReque
 	}
 	hadAttachment := isAmong(attached, records[from.Key].AttachmentID)
 	_, recorded := records[from.Key]
-	settled := map[string]bool{} // attachments that have ended, or are somebody else's
+	settled := map[string]bool{} // attachments that have ended, or belong to another program
 	for _, of := range slices.Sorted(maps.Keys(records)) {
 		if from.Key != "" && of != from.Key {
 			continue
@@ -397,7 +397,7 @@ func (e nodes) unpublish(ctx context.Context, target Target, from UnpublishReque
 		}
 		err := e.clearRecord(ctx, permitted, v, of)
 		if cinder.IsKind(err, cinder.KindNotFound) {
-			// The volume has gone in the meantime, or is no longer shown.
+			// The volume has gone meanwhile, or is no longer shown.
 			return e.goneFromNodes(ctx, target)
 		}
 		if err != nil {
@@ -417,7 +417,7 @@ func (e nodes) unpublish(ctx context.Context, target Target, from UnpublishReque
 		}
 		if other := unrecorded(from.Others, records); other && a.Status == cinder.AttachmentAttached && hostOf(v, a.ID) == "" {
 			if hadAttachment {
-				continue // another node's: that node has an attachment, and no record says which
+				continue // another node's: it has an attachment, and no record says which
 			}
 			return e.failure(cinder.KindConflict, "volume %s has attachment %s, and no record says whether node %s or another one has it; it is removed when the volume is detached from the others", v.ID, a.ID, from.Node)
 		}
@@ -425,7 +425,7 @@ func (e nodes) unpublish(ctx context.Context, target Target, from UnpublishReque
 		case from.Key != "" && host != "" && host != stamps.NodeHost(from.Node, e.cluster):
 			continue // another node's, whose record was lost
 		case host == "" && a.Status == cinder.AttachmentAttached && !from.Attached && !recorded:
-			continue // somebody else's; the audit reports it
+			continue // another program's; the audit reports it
 		}
 		if err := e.endAttachment(ctx, permitted, v.ID, a.ID); err != nil {
 			return err
@@ -439,7 +439,7 @@ func isAmong(attachments []cinder.Attachment, id string) bool {
 	return slices.ContainsFunc(attachments, func(a cinder.Attachment) bool { return a.ID == id })
 }
 
-// unrecorded reports whether any of the nodes for which the keys stand has no record.
+// unrecorded reports whether any of the keys' nodes has no record.
 func unrecorded(keys []string, records stamps.NodeRecords) bool {
 	return slices.ContainsFunc(keys, func(key string) bool { _, found := records[key]; return !found })
 }
@@ -453,8 +453,8 @@ func (e nodes) goneFromNodes(ctx context.Context, target Target) error {
 	return err
 }
 
-// onlyRecorded reports whether the volume is in use, and its completed attachments,
-// which its document shows, are exactly those of its records.
+// onlyRecorded reports whether the volume is in use and its completed attachments, as its
+// document shows them, are exactly the recorded ones.
 func onlyRecorded(v cinder.Volume, records stamps.NodeRecords) bool {
 	if v.Status != cinder.StatusInUse || len(v.Attachments) != len(records) {
 		return false
@@ -462,15 +462,15 @@ func onlyRecorded(v cinder.Volume, records stamps.NodeRecords) bool {
 	return !slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return !records.Name(a.ID) })
 }
 
-// writeRecord writes a node's record, in place of one of an earlier release.
+// writeRecord writes a node's record and clears an earlier release's.
 func (e nodes) writeRecord(ctx context.Context, permitted permission, v cinder.Volume, key string, record stamps.NodeRecord) error {
 	metadata := stamps.ClearedNodeRecords(v, key)
 	metadata[stamps.NodeRecordPrefix+key] = record.String()
 	return e.updateMetadata(ctx, permitted, v.ID, metadata)
 }
 
-// clearRecord ends a node's record. Its key is deleted, or a volume would get one for each
-// node that ever has it.
+// clearRecord clears a node's record. It deletes the key; otherwise a volume would
+// accumulate one for each node that ever had it.
 func (e nodes) clearRecord(ctx context.Context, permitted permission, v cinder.Volume, key string) error {
 	if cleared := stamps.ClearedNodeRecords(v, key); len(cleared) > 0 {
 		if err := e.updateMetadata(ctx, permitted, v.ID, cleared); err != nil {
@@ -484,7 +484,8 @@ func (e nodes) clearRecord(ctx context.Context, permitted permission, v cinder.V
 		return client.DeleteMetadata(ctx, v.ID, stamps.NodeRecordPrefix+key)
 	})
 	if cinder.IsKind(err, cinder.KindNotFound) {
-		// If the volume is there, an earlier request deleted the key, and its answer was lost.
+		// If the volume exists, an earlier request deleted the key, and its answer was
+		// lost.
 		_, err = e.get(ctx, v.ID)
 	}
 	return err

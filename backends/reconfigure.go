@@ -7,14 +7,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// Configure gives a running lifecycle the configuration of a reloaded policy.
-// Limits and timeouts apply to whatever begins from now on, and a backend that
-// does not answer is probed at once.
+// Configure applies a reloaded policy's configuration to a running lifecycle. Limits and
+// timeouts apply to everything that begins from now on, and a backend that does not
+// answer is probed at once.
 //
-// It reports whether the settings that select the endpoint have changed (Auth,
-// Region or Interface). If so, nothing is known about the volumes there: the
-// caller must count them again. Operations under way end at the endpoint where
-// they began.
+// It reports whether the settings that select the endpoint have changed (Auth, Region or
+// Interface). If so, nothing is known about the volumes there: the caller must count them
+// again. Operations under way end at the endpoint where they began.
 //
 // The backend keeps its name; an equal configuration changes nothing.
 func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
@@ -42,9 +41,9 @@ func selection(config Config) string {
 	return fingerprint.Of(config.Credentials())
 }
 
-// leave makes another endpoint the current one when this one's credentials
-// start to lead to another place: a file with another project or address, or a
-// changed catalog. The configuration is the same.
+// leave makes another endpoint current when this one's credentials start to point to
+// another place: a file with another project or address, or a changed catalog. The
+// configuration is the same.
 func (l *Lifecycle) leave(left *endpoint) {
 	l.mu.Lock()
 	current := l.at.endpoint == left
@@ -57,9 +56,9 @@ func (l *Lifecycle) leave(left *endpoint) {
 	}
 }
 
-// move makes another endpoint the current one. The caller must hold l.mu. It
-// also records the time: volumes begun at the former place may remain there,
-// and nothing else may cause this backend to be listed again for a long time.
+// move makes another endpoint current. The caller must hold l.mu. It also records the
+// time: volumes begun at the earlier place may remain there, and the backend may
+// otherwise not be listed again for a long time.
 func (l *Lifecycle) move(config Config) {
 	old := l.at
 	now := time.Now()
@@ -67,16 +66,15 @@ func (l *Lifecycle) move(config Config) {
 	l.at.known.Succeed(old.known, old.inventory.Owners(), old.place(), now)
 	l.at.snapshots.snapshotsKnown.Succeed(old.snapshots.snapshotsKnown, old.snapshots.snapshotInventory.Owners(), old.place(), now)
 	l.lastUncertain = now
-	// Answers from the old endpoint say nothing about the new one. The breaker
-	// never calls back with its lock held.
+	// Answers from the old endpoint say nothing about the new one. The breaker never
+	// calls back with its lock held.
 	l.breaker.Moved(l.at.session.epoch)
 }
 
-// KnowsNothingOf reports whether this term provably made no volume for the claim: none
-// is known, and no create request has an unknown effect.
-// It costs no request. A caller that knows that no earlier term can have served
-// the claim may then choose another backend, as long as no other operation on
-// the claim is under way.
+// KnowsNothingOf reports whether this term provably created no volume for the claim: none
+// is known, and no create request has an unknown effect. It makes no request. If no
+// earlier term can have served the claim, the caller may then choose another backend, as
+// long as no other operation on the claim is under way.
 func (l *Lifecycle) KnowsNothingOf(stamp stamps.Volume) bool {
 	at := l.current()
 	id, doubtSince := at.known.Of(stamp.ClaimUID)

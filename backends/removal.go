@@ -13,46 +13,44 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/steps"
 )
 
-// Target is a volume to remove, and the proof that it may be removed.
+// Target is a volume to change or remove, with the proof of ownership.
 type Target struct {
 	VolumeID string
 	Stamp    stamps.Volume
-	// Historic means that the historic provisioner, whose volumes have no
-	// stamp, wrote the PersistentVolume.
+	// Historic means that the historic provisioner, whose volumes have no stamp, wrote
+	// the PersistentVolume.
 	Historic bool
-	// Connector is the one that connected the volume.
+	// Connector is what the volume was connected with.
 	Connector cinder.Connector
-	// Permit is called before every change; nil permits everything.
+	// Permit is called before every change; nil permits all.
 	Permit Permit
-	// Place is where the volume lives, as far as recorded.
+	// Place is where the volume lives, if recorded.
 	Place cinder.Place
-	// Found is called before the first change if the volume is found, with its
-	// stamp, at another place than the recorded one. It must record that place,
-	// so that a later attempt can interpret the volume's absence; its error
-	// ends the removal. Nil means that nothing is recorded.
+	// Found is called before the first change if the volume is found, with its stamp, at
+	// a place other than the recorded one. It must record that place, so that a later
+	// attempt can interpret the volume's absence; its error ends the removal. Nil records
+	// nothing.
 	Found func(ctx context.Context, at cinder.Place) error
 
 	// RecordedAt is when the PersistentVolume was created, by the API server's clock, and
-	// PVUID its UID; zero and empty if they are not known. An older listing does not show
-	// whether the volume is complete. See stamps.IsRestored.
+	// PVUID its UID; zero and empty if unknown. An older listing does not show whether
+	// the volume is complete. See stamps.IsRestored.
 	RecordedAt time.Time
 	PVUID      string
 	// Undecided means that Kubernetes has neither bound nor released the PersistentVolume
-	// yet, so that nothing shows whether it is wanted.
+	// yet, so it is unclear whether it is wanted.
 	Undecided bool
 
-	// unreferenced means that no PersistentVolume names the volume. If the
-	// volume was ever attached, it is not removed, since a PersistentVolume
-	// once named it.
+	// unreferenced means that no PersistentVolume names the volume. It is not removed if
+	// it was ever attached, since a PersistentVolume must have named it then.
 	unreferenced bool
 }
 
-// Permit decides whether a volume, in its last known state, may be taken a step
-// towards its removal. It is called twice for every change: before the request
-// enters the queue, when it may take its time, and again when the turn has
-// come, which may be minutes later. The second call delays other requests to
-// the backend, so it should not make requests. Its error is returned unchanged,
-// and nothing more is changed.
+// Permit decides whether a volume, in its last known state, may be taken a step towards
+// its removal. It is called twice for every change: before the request enters the queue,
+// when it may be slow, and again when the turn has come, perhaps minutes later. The
+// second call delays other requests to the backend, so it should not make requests. Its
+// error is returned unchanged and ends the operation.
 type Permit func(ctx context.Context, v cinder.Volume) error
 
 // permission is asked before one change and again when its turn has come; nil permits it.
@@ -66,7 +64,7 @@ func (p Permit) on(ctx context.Context, v cinder.Volume) permission {
 	return func() error { return p(ctx, v) }
 }
 
-// permissionOf returns the permission for changes of something else than a volume.
+// permissionOf returns the permission for changes of something other than a volume.
 func permissionOf(ctx context.Context, permit func(ctx context.Context) error) permission {
 	if permit == nil {
 		return nil
@@ -85,23 +83,23 @@ func (t Target) owns(v cinder.Volume) bool {
 	return t.Stamp.Owns(v)
 }
 
-// isRestored reports whether the PersistentVolume was applied again, and not seen before
-// it was released.
+// isRestored reports whether the PersistentVolume was re-created and not seen in use
+// before its release.
 func (t Target) isRestored(v cinder.Volume) bool {
 	return !t.Historic && stamps.IsRestored(v, t.PVUID, t.RecordedAt)
 }
 
-// isOfAnother reports whether a volume is another cluster's that has the same ID: it made
-// the volume, or took it up, and this one has not taken it up since.
+// isOfAnother reports whether a volume belongs to another cluster with the same ID: that
+// cluster created or imported it, and this one has not imported it since.
 func (t Target) isOfAnother(v cinder.Volume) bool {
 	has := stamps.Of(v).ClusterUID
 	return t.Stamp.ClusterUID != "" && has != "" && has != t.Stamp.ClusterUID
 }
 
-// attachedBy reports whether an attachment was made by this program, with this
-// connector or for one of the cluster's nodes, or by the historic provisioner. Cinder
-// shows the host only to administrators (cinder/api/v2/views/volumes.py); an attachment
-// without host and instance, on a volume with the target's stamp, counts as this
+// attachedBy reports whether an attachment was made by this program, with this connector
+// or for one of the cluster's nodes, or by the historic provisioner. Cinder shows the
+// host only to administrators (cinder/api/v2/views/volumes.py); an attachment with
+// neither host nor instance, on a volume with the target's stamp, counts as this
 // program's.
 func (t Target) attachedBy(a cinder.Attachment) bool {
 	if a.ServerID != "" {
@@ -110,8 +108,7 @@ func (t Target) attachedBy(a cinder.Attachment) bool {
 	return a.Host == "" || a.Host == t.Connector.Host || t.Historic && a.Host == stamps.HistoricHost || strings.HasSuffix(a.Host, stamps.NodeHostSuffix(t.Stamp.Cluster))
 }
 
-// foreign names the hosts and instances that others have attached the volume
-// to.
+// foreign names the hosts and instances to which other programs have attached the volume.
 func (t Target) foreign(v cinder.Volume) []string {
 	var foreign []string
 	for _, attachment := range v.Attachments {
@@ -122,11 +119,11 @@ func (t Target) foreign(v cinder.Volume) []string {
 	return foreign
 }
 
-// Remove undoes everything that was done for a volume, in any state:
-// disconnect, detach or unreserve, delete, and wait until it is gone. A volume
-// that does not exist at its place is already removed; its absence at another
-// place proves nothing (KindElsewhere). Remove does nothing to a volume whose
-// stamp does not match (KindNotOurs) or that is in use elsewhere (KindInUse).
+// Remove undoes everything that was done for a volume, in any state: disconnect, detach
+// or unreserve, delete, and wait until it is gone. A volume missing from its own place is
+// already removed; its absence elsewhere proves nothing (KindElsewhere). Remove leaves a
+// volume alone if its stamp does not match (KindNotOurs) or if it is in use elsewhere
+// (KindInUse).
 func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
 	return l.serialized(ctx, target.key(), func(at *owners) error { return at.remover.removeAndForget(ctx, target) })
 }
@@ -151,9 +148,9 @@ func (e remover) removeAndForget(ctx context.Context, target Target) error {
 	return err
 }
 
-// Abandon removes whatever a claim left at the backend that no PersistentVolume
-// records. It keeps a volume that was ever attached or that looks like a
-// restored backup. The permit must check the rest at Kubernetes.
+// Abandon removes a claim's unrecorded leftovers at the backend. It keeps a volume that
+// was ever attached or that looks like a restored backup. The permit must check the rest
+// at Kubernetes.
 func (l *Lifecycle) Abandon(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
 	return l.serialized(ctx, stamp.ClaimUID, func(at *owners) error { return at.finder.abandon(ctx, stamp, connector, permit) })
 }
@@ -179,9 +176,9 @@ func (e finder) abandon(ctx context.Context, stamp stamps.Volume, connector cind
 	return e.remover.removeUnrecorded(ctx, v.ID, stamp, connector, permit)
 }
 
-// RemoveUnrecorded removes one volume that a listing showed and that no
-// PersistentVolume names: an orphan, or a duplicate of a claim's volume. It
-// keeps the same volumes as Abandon.
+// RemoveUnrecorded removes one volume that a listing showed and that no PersistentVolume
+// names: an orphan, or a duplicate of a claim's volume. It keeps the same volumes as
+// Abandon.
 func (l *Lifecycle) RemoveUnrecorded(ctx context.Context, volumeID string, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
 	return l.serialized(ctx, stamp.ClaimUID, func(at *owners) error { return at.remover.removeUnrecorded(ctx, volumeID, stamp, connector, permit) })
 }
@@ -193,7 +190,7 @@ func (e remover) removeUnrecorded(ctx context.Context, volumeID string, stamp st
 func (e remover) remove(ctx context.Context, target Target) error {
 	v, err := e.owned(ctx, target)
 	if err == nil && v.ID != "" {
-		// The volume was seen here, so from here on its absence is proof.
+		// The volume was seen here, so its absence is proof from here on.
 		target, err = e.found(ctx, target)
 	}
 	for range maxMoves {
@@ -253,16 +250,15 @@ func (e *endpoint) existing(ctx context.Context, target Target) (cinder.Volume, 
 	return v, err
 }
 
-// removable returns an error unless the volume may be removed in its present
-// state.
+// removable returns an error unless the volume may be removed in its current state.
 func (e *endpoint) removable(v cinder.Volume, target Target) error {
 	switch {
 	case !target.owns(v):
 		return e.notOurs(v, target)
 	case target.isOfAnother(v):
-		return e.failure(KindNotOurs, "volume %s carries the UID %q of another cluster's namespace kube-system, and the same clusterID: that cluster made it, or took it up after a restore; it is not removed here", v.ID, stamps.Of(v).ClusterUID)
+		return e.failure(KindNotOurs, "volume %s carries the UID %q of another cluster's namespace kube-system, and the same clusterID: that cluster created it, or imported it after a restore; it is not removed here", v.ID, stamps.Of(v).ClusterUID)
 	case stamps.EverAttached(v) && target.isRestored(v):
-		return e.failure(KindRestored, "volume %s (%s) was in use before PersistentVolume %s was created, which has not been bound since: it was restored from a backup or an export. The volume is kept; bind the PersistentVolume to a claim, or, if nobody needs the data, set the reclaim policy to Retain, delete the PersistentVolume, and delete the volume at Cinder", v.ID, v.Status, target.Stamp.PV)
+		return e.failure(KindRestored, "volume %s (%s) was in use before PersistentVolume %s was created, which has not been bound since: it was restored from a backup or an export. The volume is kept; bind the PersistentVolume to a claim, or, if the data is not needed, set the reclaim policy to Retain, delete the PersistentVolume, and delete the volume at Cinder", v.ID, v.Status, target.Stamp.PV)
 	case target.unreferenced && stamps.IsCopy(v):
 		return e.failure(KindNotOurs, "volume %s (%s) carries the stamp of claim UID %q but is younger than that claim's volume: it looks like a restored backup and is not removed", v.ID, v.Status, target.Stamp.ClaimUID)
 	case target.unreferenced && stamps.EverAttached(v):
@@ -280,9 +276,9 @@ func (e *endpoint) attachedElsewhere(v cinder.Volume, target Target) error {
 	return e.failure(KindInUse, "volume %s is attached elsewhere (%s); detach it there first", v.ID, strings.Join(slices.Compact(slices.Sorted(slices.Values(foreign))), ", "))
 }
 
-// moveTowardsGone takes one step and returns the volume after it. If Cinder
-// answers a step only when it is complete, the next state is assumed; if that
-// is wrong, Cinder rejects the next step and the volume is read again.
+// moveTowardsGone takes one step and returns the volume after it. If Cinder answers a
+// step only when it is complete, the next state is assumed; if that is wrong, Cinder
+// rejects the next step and the volume is read again.
 func (e remover) moveTowardsGone(ctx context.Context, permitted permission, v cinder.Volume, target Target) (cinder.Volume, error) {
 	next := steps.StepToDelete(v, stamps.WorkflowOf(v))
 	if next == steps.Delete && len(v.Attachments) > 0 {
@@ -333,10 +329,10 @@ func (e remover) moveTowardsGone(ctx context.Context, permitted permission, v ci
 	return v, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
 }
 
-// disconnect takes a volume out of use: first the array's access list, then the
-// attachment, since detaching is what removes the export. If overlapping
-// leaders left several attachments, Cinder rejects the termination until only
-// one remains (attachment_deletion_allowed in cinder/volume/api.py).
+// disconnect takes a volume out of use: first it ends the array's access, then the
+// attachment, since detaching removes the export. If overlapping leaders left several
+// attachments, Cinder rejects the termination until only one remains
+// (attachment_deletion_allowed in cinder/volume/api.py).
 func (e connections) disconnect(ctx context.Context, permitted permission, v cinder.Volume, target Target) error {
 	attachments := v.Attachments
 	for len(attachments) > 1 {
@@ -354,7 +350,7 @@ func (e connections) disconnect(ctx context.Context, permitted permission, v cin
 	return e.detach(ctx, permitted, v.ID, attachments[0].ID)
 }
 
-// detach ends an attachment; one that does not exist counts as ended.
+// detach ends an attachment; a missing one counts as ended.
 func (e connections) detach(ctx context.Context, permitted permission, id, attachment string) error {
 	err := change(ctx, e.session, permitted, func(ctx context.Context, client connectionRequests) error { return client.Detach(ctx, id, attachment) })
 	if attachment != "" && cinder.IsKind(err, cinder.KindNotFound) {
@@ -363,8 +359,8 @@ func (e connections) detach(ctx context.Context, permitted permission, id, attac
 	return err
 }
 
-// release cancels a reservation. Terminating the connection does that too on
-// most backends; the unreserve ensures it and is otherwise harmless.
+// release cancels a reservation. On most backends, terminating the connection already
+// does that; the unreserve ensures it and is otherwise harmless.
 func (e connections) release(ctx context.Context, permitted permission, v cinder.Volume, target Target) error {
 	if err := e.terminate(ctx, permitted, v, target); err != nil {
 		return err
@@ -395,8 +391,8 @@ func (e remover) awaitGone(ctx context.Context, id string, now bool) error {
 	return e.failure(KindInUse, "Cinder canceled the deletion of volume %s (status %s): something may still depend on it", id, v.Status)
 }
 
-// forceDelete deletes a volume in any state. It is the only way out of
-// error_deleting, and for administrators and noauth only.
+// forceDelete deletes a volume in any state. It is the only way out of error_deleting,
+// and works only for administrators and noauth.
 func (e remover) forceDelete(ctx context.Context, permitted permission, v cinder.Volume) error {
 	err := change(ctx, e.session, permitted, func(ctx context.Context, client removalRequests) error { return client.ForceDeleteVolume(ctx, v.ID) })
 	if cinder.IsKind(err, cinder.KindForbidden) {
@@ -408,9 +404,8 @@ func (e remover) forceDelete(ctx context.Context, permitted permission, v cinder
 	return e.awaitGone(ctx, v.ID, true)
 }
 
-// dependents explains a DELETE that was rejected because of something that must
-// be deleted first. Cinder's own message lists every possible reason, but names
-// nothing.
+// dependents explains a DELETE that was rejected because of something that must be
+// deleted first. Cinder's own message lists every possible reason but names nothing.
 func (e remover) dependents(ctx context.Context, v cinder.Volume) error {
 	if snapshots, err := e.snapshots.snapshotsOf(ctx, v.ID); err == nil && len(snapshots) > 0 {
 		var names []string

@@ -12,16 +12,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
-// Cinder is a logged-in client; loggedIn is the only implementation outside tests. It
-// also makes the requests that each owner declares for itself. Every one of them is one
-// exchange, except the listings, and every failure is an *Error of its package. A table in
-// test/cindercontract defines what they do to a volume in each of its states; all
-// implementations and real Cinder must conform to it.
+// Cinder is a logged-in client; loggedIn is the only implementation outside tests. It also
+// makes the requests that each owner declares. Each is one exchange, except listings, and
+// fails with an *Error of its package. A table in test/cindercontract defines their effect
+// on a volume in each state; all implementations and real Cinder must conform to it.
 type Cinder interface {
 	// Place returns where the volumes live; it never changes.
 	Place() cinder.Place
 	// With returns a client of the same login whose requests must pass the admission
-	// before they leave.
+	// before they are sent.
 	With(admission turns.Admission) Cinder
 	ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
 }
@@ -40,18 +39,16 @@ var (
 	_ snapshotRequests    = loggedIn{}
 )
 
-// clients provides a logged-in client. forget drops one whose credentials were
-// rejected.
+// clients provides a logged-in client. forget drops one whose credentials were rejected.
 type clients interface {
 	client(ctx context.Context) (Cinder, error)
 	forget(rejected Cinder)
 }
 
-// pooledClients takes one backend's clients from the pool.
+// pooledClients gets one backend's clients from the pool.
 type pooledClients struct {
 	pool *Pool
-	// config is read for every client: limits and timeouts may change during a
-	// term.
+	// config is read for every client: limits and timeouts may change during a term.
 	config func() Config
 }
 
@@ -74,10 +71,9 @@ type loggedIn struct{ *cinder.Client }
 
 func (c loggedIn) With(admission turns.Admission) Cinder { return loggedIn{c.Client.With(admission)} }
 
-// session decorates a backend's clients for the term of one leader. It rejects
-// changes once the term is over, rejects everything while the backend does not
-// answer, and logs in again, once, when credentials that used to work are
-// rejected.
+// session decorates a backend's clients for one leader's term. It rejects changes once
+// the term is over, rejects everything while the backend does not answer, and logs in
+// again, once, when working credentials are rejected.
 type session struct {
 	clients clients
 	backend string
@@ -86,12 +82,12 @@ type session struct {
 	breaker *breaker.Breaker
 	// epoch is the breaker's number for the clients' endpoint.
 	epoch int
-	// settled is from when on reads show everything that was changed here before the
-	// session began.
+	// settled is when reads show everything that was changed here before the session
+	// began.
 	settled time.Time
-	// readLag is how old the state may be that reads show.
+	// readLag is how stale reads may be.
 	readLag time.Duration
-	// left is called when the credentials start to lead to another place.
+	// left is called when the credentials start to point to another place.
 	left func()
 
 	mu    sync.Mutex
@@ -105,9 +101,8 @@ func (s *session) where() cinder.Place {
 	return s.place
 }
 
-// stay keeps a session at one place. Knowledge about volumes, above all that
-// one does not exist, is valid at one place only, and changed credentials may
-// lead to another.
+// stay keeps a session at one place. Knowledge about volumes, above all about their
+// absence, is valid at one place only, and changed credentials may point to another.
 func (s *session) stay(client Cinder) error {
 	s.mu.Lock()
 	here, there := s.place, client.Place()
@@ -123,12 +118,12 @@ func (s *session) stay(client Cinder) error {
 		Message: fmt.Sprintf("the backend's credentials now point to %s and no longer to %s; work begun there starts over", there, here)}
 }
 
-// settle waits before the first request. An earlier term may just have made, attached or
-// deleted what reads do not show yet. This term would make it a second time, or take it
-// for something that an interrupted call left, or for gone.
+// settle waits before the first request. Reads may not show yet what an earlier term has
+// just created, attached or deleted. This term would create it again, or take it for a
+// leftover of an interrupted call, or for gone.
 func (s *session) settle(ctx context.Context) error { return s.wait(ctx, time.Until(s.settled)) }
 
-// wait waits until reads show what they did not show yet.
+// wait waits until reads are up to date.
 func (s *session) wait(ctx context.Context, rest time.Duration) error {
 	if rest <= 0 {
 		return nil
@@ -161,8 +156,8 @@ func read[C any](ctx context.Context, s *session, call func(ctx context.Context,
 	return err
 }
 
-// listForAll reads for many callers at once, and so does not end with any of
-// their contexts; it ends with the term.
+// listForAll reads for many callers at once, so it ends with the term and not with any of
+// their contexts.
 func listForAll[C any](ctx context.Context, s *session, call func(ctx context.Context, client C) error) error {
 	if err := s.term.Err(); err != nil {
 		return cinder.NotSent(s.backend, "", err)
@@ -170,12 +165,11 @@ func listForAll[C any](ctx context.Context, s *session, call func(ctx context.Co
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.term, cancel)()
-	// Nor does it count for the tenant that happened to come first.
+	// Nor does it count for the tenant that came first.
 	return read(turns.WithCaller(ctx, turns.Caller{}), s, call)
 }
 
-// ask makes a read whose failures do not matter, so that they do not count
-// against the backend.
+// ask makes a read whose failures do not matter and do not count against the backend.
 func ask[C any](ctx context.Context, s *session, call func(ctx context.Context, client C)) {
 	if s.settle(ctx) != nil {
 		return
@@ -192,9 +186,9 @@ func ask[C any](ctx context.Context, s *session, call func(ctx context.Context, 
 
 // change makes a call that changes something at Cinder, if it is permitted. The fence
 // comes last, when the request's turn has come: it stops a process that slept through the
-// end of its term. If the caller's context ends, a waiting request leaves the
-// queue, but a request under way may finish, since cutting it would only make
-// its effect unknown. The end of the term does cut it.
+// end of its term. If the caller's context ends, a waiting request leaves the queue, but
+// a request under way may finish, since canceling it would only make its effect unknown.
+// The end of the term does cancel it.
 func change[C any](ctx context.Context, s *session, permitted permission, call func(ctx context.Context, client C) error) error {
 	if err := s.settle(ctx); err != nil {
 		return err
@@ -209,8 +203,8 @@ func change[C any](ctx context.Context, s *session, permitted permission, call f
 	if permitted == nil {
 		permitted = func() error { return nil }
 	}
-	// The permit is first asked before the request enters the queue: a new permit
-	// may need requests, which must not use up a turn.
+	// The permit is first asked before the request enters the queue: a new permit may
+	// need requests, which must not use up a turn.
 	if err := permitted(); err != nil {
 		attempt.End(lasting, err)
 		return err
@@ -257,7 +251,7 @@ func (s *session) probe(ctx context.Context) error {
 }
 
 // exchange makes a call with a logged-in client whose requests must pass the admission,
-// and once more with a new one if the first client's credentials are rejected.
+// and again with a new client if the first one's credentials are rejected.
 func (s *session) exchange(ctx context.Context, admission turns.Admission, call func(Cinder) error) error {
 	client, err := s.login(ctx)
 	if err != nil {
@@ -276,7 +270,7 @@ func (s *session) exchange(ctx context.Context, admission turns.Admission, call 
 	return call(client.With(admission))
 }
 
-// login returns a logged-in client of the session's place.
+// login returns a logged-in client at the session's place.
 func (s *session) login(ctx context.Context) (Cinder, error) {
 	client, err := s.clients.client(ctx)
 	if err != nil {

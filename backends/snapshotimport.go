@@ -8,33 +8,32 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// SnapshotImport is an existing snapshot at the backend that a
-// VolumeSnapshotContent is to get.
+// SnapshotImport is an existing snapshot at the backend for a VolumeSnapshotContent.
 type SnapshotImport struct {
 	SnapshotID string
-	// Stamp is what the snapshot carries from then on.
+	// Stamp is the snapshot's new stamp.
 	Stamp stamps.Snapshot
-	// CSI marks the snapshot as one of the CSI driver, or as no longer one of it.
+	// CSI marks the snapshot as the CSI driver's, or clears that mark.
 	CSI bool
-	// Place is where the VolumeSnapshotContent says that the snapshot is. A snapshot
-	// elsewhere is not stamped.
+	// Place is where the VolumeSnapshotContent says the snapshot is. A snapshot elsewhere
+	// is not stamped.
 	Place cinder.Place
 	// Unclaimed is called before the stamp of another VolumeSnapshot of this cluster is
 	// replaced. Its error, returned unchanged, means that something still needs the
 	// snapshot.
 	Unclaimed func(ctx context.Context, s cinder.Snapshot) error
-	// Granted is asked about the snapshot before it is stamped and after it: its name
-	// and its metadata may change at any time. Its error is returned unchanged.
+	// Granted is asked before and after the snapshot is stamped: its name and metadata
+	// may change at any time. Its error is returned unchanged.
 	Granted func(s cinder.Snapshot) error
 	// Permit is called just before the stamp is written.
 	Permit func(ctx context.Context) error
 }
 
-// AllSnapshots lists the snapshots of the backend's project, of any owner.
+// AllSnapshots lists the snapshots of the backend's project, regardless of owner.
 func (l Snapshots) AllSnapshots(ctx context.Context) (all []cinder.Snapshot, err error) {
 	e := l.lifecycle.current()
 	err = listForAll(ctx, e.session, func(ctx context.Context, client snapshotRequests) error {
-		all = nil // a listing may begin again after a new login
+		all = nil // a new login may restart the listing
 		return client.ListSnapshots(ctx, cinder.SnapshotQuery{PageSize: 1000}, func(page []cinder.Snapshot) bool {
 			all = append(all, page...)
 			return true
@@ -43,11 +42,10 @@ func (l Snapshots) AllSnapshots(ctx context.Context) (all []cinder.Snapshot, err
 	return all, err
 }
 
-// ImportableSnapshot returns an error unless a snapshot may be imported under a
-// stamp in its present state: it is available and carries no stamp, it carries the
-// stamp already, or its stamp is that of another VolumeSnapshot of this cluster,
-// which was ready once. Whether anything still needs the snapshot is for
-// Kubernetes to say.
+// ImportableSnapshot returns an error unless a snapshot may be imported under a stamp in
+// its current state: it is available and unstamped, it already carries the stamp, or it
+// carries that of another VolumeSnapshot of this cluster, which was ready once. Only
+// Kubernetes knows whether anything still needs the snapshot.
 func (l Snapshots) ImportableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
 	return l.lifecycle.current().snapshots.importableSnapshot(s, stamp)
 }
@@ -69,14 +67,14 @@ func (e *snapshots) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot)
 	return nil
 }
 
-// ImportSnapshot stamps a snapshot and marks it as recorded, with one request, so
-// that from then on nothing removes it without a VolumeSnapshotContent. It may be
-// called again after any interruption. Cinder has no step that only one party can
-// take. So if two clusters import one snapshot at the same moment, the one whose
-// stamp stays may delete it, and the other finds that it is no longer its own.
+// ImportSnapshot stamps a snapshot and marks it as recorded, with one request, so it can
+// then be removed only through a VolumeSnapshotContent. It may be repeated after any
+// interruption. Cinder has no step that only one party can take. So if two clusters
+// import one snapshot at the same moment, the one whose stamp stays may delete it, and
+// the other finds that it no longer owns it.
 func (l Snapshots) ImportSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
 	// The lock is by snapshot: of two contents that name it, the second must see the
-	// stamp of the first.
+	// first one's stamp.
 	return serialized(ctx, l.lifecycle, "import of snapshot "+spec.SnapshotID, func(at *owners) (cinder.Snapshot, error) { return at.snapshots.importSnapshot(ctx, spec) })
 }
 
@@ -101,7 +99,7 @@ func (e *snapshots) importSnapshot(ctx context.Context, spec SnapshotImport) (ci
 		return cinder.Snapshot{}, err
 	}
 	if !spec.Stamp.Owns(s) {
-		return cinder.Snapshot{}, e.failure(KindNotOurs, "snapshot %s was stamped for somebody else at the same time: %s; it is not imported", s.ID, stamps.OfSnapshot(s).Describe())
+		return cinder.Snapshot{}, e.failure(KindNotOurs, "snapshot %s was stamped by another import at the same time: %s; it is not imported", s.ID, stamps.OfSnapshot(s).Describe())
 	}
 	if err := e.importableSnapshot(s, spec.Stamp); err != nil {
 		return cinder.Snapshot{}, err
@@ -111,8 +109,7 @@ func (e *snapshots) importSnapshot(ctx context.Context, spec SnapshotImport) (ci
 
 // writeSnapshotStamp writes the stamp on a snapshot that may be imported.
 func (e *snapshots) writeSnapshotStamp(ctx context.Context, s cinder.Snapshot, spec SnapshotImport) error {
-	// This check comes first, since all other errors reveal something about the
-	// snapshot.
+	// This check comes first, since all other errors reveal something about the snapshot.
 	if err := spec.Granted(s); err != nil {
 		return err
 	}

@@ -148,7 +148,7 @@ func TestImportedSnapshotOfAnother(t *testing.T) {
 	})
 	_, err = memory.term(t).Snapshots().ImportSnapshot(t.Context(), snapshotImport(1, id))
 	equal(t, cinder.KindOf(err), KindNotOurs)
-	equal(t, err.Error(), `backend gold: snapshot snapshot-1 was stamped for somebody else at the same time: cluster "other", VolumeSnapshotContent "chosen-by-somebody", VolumeSnapshot UID "snapshot-uid-2"; it is not imported`)
+	equal(t, err.Error(), `backend gold: snapshot snapshot-1 was stamped by another import at the same time: cluster "other", VolumeSnapshotContent "chosen-by-somebody", VolumeSnapshot UID "snapshot-uid-2"; it is not imported`)
 }
 
 func TestAllSnapshotsHaveAllTheirMetadata(t *testing.T) {

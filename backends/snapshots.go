@@ -21,14 +21,14 @@ type SnapshotSpec struct {
 	Stamp    stamps.Snapshot
 	// Source is the volume, with the proof that it is the claim's.
 	Source Target
-	// Place is where the VolumeSnapshotContent says that the snapshot is. The
-	// snapshot is taken nowhere else, since nothing would lead to it there.
+	// Place is where the VolumeSnapshotContent says the snapshot is. The snapshot is
+	// never taken elsewhere, because it could not be found there.
 	Place cinder.Place
-	// CSI marks the snapshot as one of the CSI driver; see IsCSISnapshot.
+	// CSI marks the snapshot as the CSI driver's; see IsCSISnapshot.
 	CSI bool
 }
 
-// metadata returns the metadata that the snapshot is made with.
+// metadata returns the snapshot's initial metadata.
 func (s SnapshotSpec) metadata() map[string]string {
 	metadata := s.Stamp.Metadata(s.Metadata)
 	if s.CSI {
@@ -37,7 +37,7 @@ func (s SnapshotSpec) metadata() map[string]string {
 	return metadata
 }
 
-// SnapshotTarget is a snapshot to remove, and the proof that it may be removed.
+// SnapshotTarget is a snapshot to remove, with the proof that it may be removed.
 type SnapshotTarget struct {
 	SnapshotID string
 	Stamp      stamps.Snapshot
@@ -56,13 +56,13 @@ type Snapshots struct{ lifecycle *Lifecycle }
 // Snapshots returns what manages the backend's snapshots.
 func (l *Lifecycle) Snapshots() Snapshots { return Snapshots{l} }
 
-// Health is the backend's.
+// Health returns the backend's health.
 func (l Snapshots) Health() error { return l.lifecycle.Health() }
 
-// Place is the backend's.
+// Place returns the backend's place.
 func (l Snapshots) Place() cinder.Place { return l.lifecycle.Place() }
 
-// Look reads a volume, as the Lifecycle does.
+// Look reads a volume, as Lifecycle.Look does.
 func (l Snapshots) Look(ctx context.Context, target Target) (cinder.Volume, cinder.Place, error) {
 	return l.lifecycle.Look(ctx, target)
 }
@@ -114,9 +114,9 @@ func newSnapshotInventory(cluster string, list func(context.Context, func([]cind
 	})
 }
 
-// TakeSnapshot makes the snapshot that a VolumeSnapshot wants, or adopts what an
-// earlier attempt left, and waits until it is available. The error is KindElsewhere
-// if the backend leads to another place.
+// TakeSnapshot creates the snapshot that a VolumeSnapshot wants, or adopts one from an
+// earlier attempt, and waits until it is available. The error is KindElsewhere if the
+// backend points to another place.
 func (l Snapshots) TakeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
 	return serialized(ctx, l.lifecycle, spec.Stamp.Key(), func(at *owners) (cinder.Snapshot, error) { return at.snapshots.takeSnapshot(ctx, spec) })
 }
@@ -198,12 +198,12 @@ func (e *snapshots) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cin
 		s, err := e.getSnapshot(ctx, id)
 		switch {
 		case cinder.IsKind(err, cinder.KindNotFound):
-			// Another party removed it. Look whether it was the only one.
+			// Another party removed it. Check whether it was the only one.
 			e.forgetSnapshot(spec.Stamp, id)
 			e.snapshotsKnown.Doubt(uid)
 			continue
 		case cinder.IsKind(err, KindNotShown):
-			// The answer may have named another one.
+			// The answer may have named the wrong one.
 			others, listErr := e.snapshotInventory.Find(ctx, uid, spec.Stamp.Owns, time.Now())
 			if listErr != nil || len(others) != 1 || others[0].ID == id {
 				return cinder.Snapshot{}, err
@@ -222,10 +222,10 @@ func (e *snapshots) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cin
 	return cinder.Snapshot{}, e.failure(cinder.KindConflict, "the snapshots of VolumeSnapshot UID %q keep disappearing; something else is deleting them", uid)
 }
 
-// keepOneSnapshot picks, of several snapshots with one stamp, the one to keep:
-// the recorded one or, before that, the oldest, which every leader picks. It
-// removes the others, which nothing names. Of several that were recorded it
-// removes none, since a VolumeSnapshotContent may name any of them.
+// keepOneSnapshot picks which of several snapshots with one stamp to keep: the recorded
+// one, or else the oldest, which every leader picks. It removes the others, which nothing
+// names. If several were recorded, it removes none, since a VolumeSnapshotContent may
+// name any of them.
 func (e *snapshots) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot, spec SnapshotSpec) (id string, err error) {
 	if len(found) == 0 {
 		return "", nil
@@ -241,7 +241,7 @@ func (e *snapshots) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot
 		id = recorded[0]
 	}
 	if len(recorded) > 1 {
-		// Somebody must delete all but one of them, which only another listing shows.
+		// A user must delete all but one, which only another listing shows.
 		e.snapshotsKnown.Doubt(spec.Stamp.SnapshotUID)
 		return "", e.failure(KindRecorded, "snapshots %s of one VolumeSnapshot were all recorded; keep one and delete the others by hand", strings.Join(recorded, ", "))
 	}
@@ -261,8 +261,8 @@ func (e *snapshots) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot
 	return id, nil
 }
 
-// createSnapshot creates the snapshot. If the answer is lost, the next attempt
-// looks for the snapshot; the request is never repeated.
+// createSnapshot creates the snapshot. If the answer is lost, the next attempt looks for
+// the snapshot; the request is never repeated.
 func (e *snapshots) createSnapshot(ctx context.Context, spec SnapshotSpec) (s cinder.Snapshot, err error) {
 	source, err := e.existing(ctx, spec.Source)
 	if err != nil {
@@ -283,16 +283,15 @@ func (e *snapshots) createSnapshot(ctx context.Context, spec SnapshotSpec) (s ci
 	if errors.As(err, &failed) && !failed.EffectUnknown {
 		e.snapshotsKnown.Settle(uid, "")
 	} else {
-		// A listing that began while the request was under way may have missed its
-		// effect.
+		// A listing that began during the request may have missed its effect.
 		e.snapshotsKnown.Doubt(uid)
 	}
 	return cinder.Snapshot{}, err
 }
 
-// discardSnapshot deletes a snapshot that Cinder failed to make, and reports it.
-// The next attempt makes a new one. A snapshot that was recorded was ready once,
-// so its content is worth a repair.
+// discardSnapshot deletes a snapshot that Cinder failed to create, and reports it. The
+// next attempt creates a new one. A recorded snapshot was ready once, so its content is
+// worth a repair.
 func (e *snapshots) discardSnapshot(ctx context.Context, s cinder.Snapshot, spec SnapshotSpec) error {
 	if stamps.WasRecorded(s) {
 		return e.failure(KindVolumeFailed, "snapshot %s went to error after it was recorded, so it is kept; an OpenStack administrator must repair it, or delete the VolumeSnapshot", s.ID)
@@ -303,8 +302,8 @@ func (e *snapshots) discardSnapshot(ctx context.Context, s cinder.Snapshot, spec
 	return e.failure(KindVolumeFailed, "snapshot %s went to error and was removed; see the log of cinder-volume", s.ID)
 }
 
-// MarkSnapshot marks a snapshot as recorded, before a VolumeSnapshotContent names
-// it. After that, no check takes it for one that was never handed out.
+// MarkSnapshot marks a snapshot as recorded, before a VolumeSnapshotContent names it.
+// Later checks then cannot take it for one that was never handed out.
 func (l Snapshots) MarkSnapshot(ctx context.Context, s cinder.Snapshot) error {
 	if stamps.WasRecorded(s) {
 		return nil
@@ -434,7 +433,7 @@ func (l Snapshots) RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, erro
 	return l.lifecycle.current().snapshots.snapshotInventory.AllAfter(ctx, time.Now())
 }
 
-// FindSnapshot reads a snapshot by its ID, whoever owns it.
+// FindSnapshot reads a snapshot by its ID, regardless of owner.
 func (l Snapshots) FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error) {
 	s, err = l.lifecycle.current().snapshots.getSnapshot(ctx, id)
 	if cinder.IsKind(err, cinder.KindNotFound) {
@@ -443,8 +442,8 @@ func (l Snapshots) FindSnapshot(ctx context.Context, id string) (s cinder.Snapsh
 	return s, err == nil, err
 }
 
-// snapshotsOf lists a volume's snapshots, of any owner. It trusts the server's
-// filter even for absence, so its result is fit only for messages to people.
+// snapshotsOf lists a volume's snapshots, regardless of owner. It trusts the server's
+// filter even for absence, so its result is fit only for messages.
 func (e *snapshots) snapshotsOf(ctx context.Context, volumeID string) (found []cinder.Snapshot, err error) {
 	err = e.listSnapshots(ctx, cinder.SnapshotQuery{VolumeID: volumeID, PageSize: 100}, func(page []cinder.Snapshot) bool {
 		for _, s := range page {

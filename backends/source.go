@@ -8,14 +8,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Source is the volume or the snapshot that a new volume's content is copied
-// from, with the proof that it is this cluster's; zero for an empty volume.
+// Source is the volume or snapshot from which a new volume's content is copied, with the
+// proof that it belongs to this cluster; zero for an empty volume.
 type Source struct {
 	Volume   *Target
 	Snapshot *SnapshotTarget
 }
 
-// String returns the source as a part of a request's text.
+// String returns the source as part of a request's text.
 func (s Source) String() string {
 	switch {
 	case s.Volume != nil:
@@ -40,9 +40,9 @@ func (s Source) snapshotID() string {
 	return s.Snapshot.SnapshotID
 }
 
-// checkSource returns an error unless the source carries the stamp that it must
-// have: a project may have volumes of other clusters and of people. Cinder copies a
-// volume within its zone, which the new volume must be able to use.
+// checkSource returns an error unless the source carries the expected stamp: a project
+// may contain volumes of other clusters and of users. Cinder copies a volume within its
+// zone, which the new volume must be able to use.
 func (e maker) checkSource(ctx context.Context, spec Spec) error {
 	switch source := spec.Source; {
 	case source.Volume != nil:
@@ -77,6 +77,6 @@ func (e maker) checkSourceZone(v cinder.Volume, spec Spec) error {
 	if len(spec.Zones) == 0 || slices.Contains(spec.Zones, v.Zone) {
 		return nil
 	}
-	return e.failure(cinder.KindInvalid, "the content is copied from volume %s, which is in availability zone %q, but the claim can use only %s; Cinder copies within one zone",
+	return e.failure(cinder.KindInvalid, "the source volume %s is in availability zone %q, but the claim can use only %s; Cinder copies within one zone",
 		v.ID, v.Zone, strings.Join(spec.Zones, ", "))
 }

@@ -78,7 +78,7 @@ func TestSourceInAnotherZoneIsNotCopied(t *testing.T) {
 			spec.Source, spec.Zones = from, []string{"az1", "az2"}
 			l := memory.term(t)
 			_, err := l.Connect(t.Context(), spec)
-			equal(t, authtest.ErrorText(err), `backend gold: the content is copied from volume `+source+`, which is in availability zone "az9", but the claim can use only az1, az2; Cinder copies within one zone`)
+			equal(t, authtest.ErrorText(err), `backend gold: the source volume `+source+` is in availability zone "az9", but the claim can use only az1, az2; Cinder copies within one zone`)
 			if found := memory.stamped(claimStamp(1)); len(found) > 0 {
 				t.Errorf("left %+v", found)
 			}

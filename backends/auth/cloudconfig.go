@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// globalNames are the keys of [Global] that clouds.yaml has under another name.
+// globalNames maps keys of [Global] that have another name in clouds.yaml.
 var globalNames = map[string]string{
 	"region":             "region_name",
 	"ca_file":            "cacert",
@@ -21,14 +21,13 @@ var globalNames = map[string]string{
 	"tenant_domain_name": "project_domain_name",
 }
 
-// globalOnly are the keys of [Global] that clouds.yaml does not have.
+// globalOnly lists the keys of [Global] that clouds.yaml lacks.
 var globalOnly = []string{"use-clouds", "clouds-file", "cloud", "cinder-endpoint", "secret-name", "secret-namespace", "trustee-id", "trustee-password", "kubeconfig-path"}
 
-// cloudConfigEntry reads the INI form of the OpenStack cloud provider,
-// like the historic provisioner: [Global] with auth-url and its companions for
-// Keystone, or with use-clouds for an entry of clouds.yaml; for noauth either
-// cinder-endpoint in [Global], as its documentation said, or endpoint in [Cinder], as
-// its code read.
+// cloudConfigEntry reads the OpenStack cloud provider's INI form, as the historic
+// provisioner did: [Global] with auth-url and related keys for Keystone, or with
+// use-clouds for an entry of clouds.yaml; for noauth, either cinder-endpoint in [Global],
+// as its documentation said, or endpoint in [Cinder], as its code read.
 func (s Sources) cloudConfigEntry(path, region string) (entry, error) {
 	file, err := s.readINI(path)
 	if err != nil {
@@ -112,21 +111,21 @@ func (f iniFile) settings() settings {
 		into := found.top
 		for _, account := range accountKeys {
 			if slices.Contains(account.names, name) {
-				// By one name, so that it replaces that of an entry of clouds.yaml.
+				// Use one name, so that it replaces that of a clouds.yaml entry.
 				into, name = found.auth, account.names[0]
 			}
 		}
 		v := setting{key: key, text: text}
 		if before, given := into[name]; given && before.text != text {
-			v.odd = "and " + before.key + " say different things; keep one of them"
+			v.odd = "contradicts " + before.key + "; keep one of them"
 		}
 		into[name] = v
 	}
 	return found
 }
 
-// environmentEntry reads the OS_* variables, which the OpenStack clients take for the
-// keys of clouds.yaml, and OS_CINDER_ENDPOINT for noauth.
+// environmentEntry reads the OS_* variables, which OpenStack clients map to the keys of
+// clouds.yaml, and OS_CINDER_ENDPOINT for noauth.
 func (s Sources) environmentEntry(region string) (entry, error) {
 	found := settings{top: map[string]setting{}}
 	for _, key := range knownKeys() {

@@ -108,7 +108,7 @@ func TestCloudConfigOfOtherPrograms(t *testing.T) {
 		"tls-insecure as off":       {account + "tenant-id=x\ntls-insecure=off\n", "password p, project x, interface public, verified"},
 		"tls-insecure as maybe":     {account + "tenant-id=x\ntls-insecure=maybe\n", "$FILE: tls-insecure is neither true nor false"},
 		"a line goes on":            {strings.Replace(account, "=p", "=\"a\\\nb\"", 1) + "tenant-id=x\n", "password ab, project x, interface public, verified"},
-		"tenant and project":        {account + "tenant-id=x\nproject-id=y\n", "$FILE: tenant-id and project-id say different things; keep one of them"},
+		"tenant and project":        {account + "tenant-id=x\nproject-id=y\n", "$FILE: tenant-id contradicts project-id; keep one of them"},
 		"use-clouds":                {"use-clouds=true\nclouds-file=" + clouds + "\ncloud=openstack\n", "password of-clouds, project x, interface internal, verified"},
 		"use-clouds and more":       {"use-clouds=yes\nclouds-file=" + clouds + "\ncloud=openstack\npassword=q\n", "password q, project x, interface internal, verified"},
 		"use-clouds, no cloud":      {"use-clouds=true\n", "$FILE: use-clouds needs a cloud: the name of an entry of clouds.yaml"},
@@ -148,7 +148,7 @@ func TestEnvironmentOfRCFiles(t *testing.T) {
 	}{
 		"insecure":          {map[string]string{"OS_INSECURE": "True"}, "password p, project x, interface public, not verified"},
 		"insecure as maybe": {map[string]string{"OS_INSECURE": "maybe"}, "OS_INSECURE is neither true nor false"},
-		"tenant":            {map[string]string{"OS_TENANT_ID": "y"}, "OS_TENANT_ID and OS_PROJECT_ID say different things; keep one of them"},
+		"tenant":            {map[string]string{"OS_TENANT_ID": "y"}, "OS_TENANT_ID contradicts OS_PROJECT_ID; keep one of them"},
 		"Block Storage's":   {map[string]string{"OS_VOLUMEV3_INTERFACE": "internalURL"}, "password p, project x, interface internal, verified"},
 		"a cloud":           {map[string]string{"OS_CLOUD": "gold"}, "OS_CLOUD means a file, which auth.environment does not read; use auth.cloud, or unset the variable"},
 	} {
@@ -168,7 +168,7 @@ func TestWarningsAboutCredentials(t *testing.T) {
 	found, err := sources.Resolve(config)
 	equal(t, err, nil)
 	equal(t, found.Warnings, []string{
-		"the servers' certificates are not verified (verify: false): whoever is on the network can take the password and the tokens; name the authority in cacert instead",
+		"the servers' certificates are not verified (verify: false): anyone on the network can steal the password and the tokens; name the authority in cacert instead",
 		dir + "/clouds.yaml:4: volume-api-version has no effect: the program speaks version 3 of Cinder's API",
 	})
 	var unknown []string
@@ -261,7 +261,7 @@ func TestUnusableCloudConfig(t *testing.T) {
 		"text after it":  {"\n[Global] hunter2\n", ":2: not a section of the form [Name]"},
 		"no equals sign": {"[Global]\npassword hunter2\n", ":2: not of the form key=value"},
 		"no key":         {"[Global]\n= hunter2\n", ":2: not of the form key=value"},
-		"backslash":      {"[Global]\npassword=hunter2\\\ntenant-name=x\n", ":2: the value ends with a backslash, by which other programs join the next line to it; put it in quotes, and write the backslash twice"},
+		"backslash":      {"[Global]\npassword=hunter2\\\ntenant-name=x\n", ":2: the value ends with a backslash, so other programs join the next line to it; put it in quotes, and write the backslash twice"},
 		"open quotes":    {"[Global]\nauth-url=http://k\npassword=\"hunter2\n", ":3: the value's quotes are not closed"},
 		"Latin-1":        {"[Global]\npassword=hunter2\xfc\n", ":1: the file is not UTF-8"},
 		"no domain":      {"[Global]\nauth-url=http://k/v3\nusername=kube\npassword=hunter2\n", `: the credentials do not say to which domain user "kube" belongs; give user_domain_id or user_domain_name`},

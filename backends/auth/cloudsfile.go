@@ -16,10 +16,10 @@ import (
 
 // merged returns what the files contain for one entry.
 //
-// They are not read into gophercloud's types, which drop other spellings and places of
-// keys. Its Parse also fills gaps from the environment, prefers certificates from
-// there even to the entry's, and ignores the values of regions. Its merge, through
-// JSON, loses a `verify: false` to a more general true.
+// They are not read into gophercloud's types, which drop alternative spellings and
+// locations of keys. Its Parse also fills gaps from the environment, prefers certificates
+// from there even over the entry's, and ignores region values. Its merge, through JSON,
+// loses a `verify: false` to a more general true.
 func (s Sources) merged(name, region string) (settings, error) {
 	path, err := s.cloudsFile()
 	if err != nil {
@@ -60,20 +60,19 @@ func (s Sources) cloudsFile() (string, error) {
 	return "", fmt.Errorf("no clouds.yaml was found (looked at %s); name one with --clouds-file", strings.Join(candidates, ", "))
 }
 
-// suffixes are those of the files; JSON is also YAML.
+// suffixes are the file extensions; JSON is also YAML.
 var suffixes = []string{".yaml", ".yml", ".json"}
 
 // cloudFiles reads clouds.yaml and the files next to it.
 type cloudFiles struct {
 	path string
-	// secureFile is a secure.yaml elsewhere; empty means next to clouds.yaml.
+	// secureFile is the path of secure.yaml; empty means next to clouds.yaml.
 	secureFile string
 	files      fileSet
 }
 
-// cloud merges what the files contain for one entry. The most specific place
-// that sets a value wins: first the region's values, then secure.yaml, the
-// entry, the profile.
+// cloud merges what the files contain for one entry. The most specific source wins: the
+// region's values, then secure.yaml, the entry and the profile.
 func (f cloudFiles) cloud(name, region string) (settings, error) {
 	listed, err := f.files.readYAML(f.path)
 	if err != nil {
@@ -118,13 +117,13 @@ func (f cloudFiles) cloud(name, region string) (settings, error) {
 	return merged, nil
 }
 
-// besideSettings are an entry of another file, which may lack it.
+// besideSettings is an entry of another file, which may lack it.
 type besideSettings struct {
 	settings
 	given bool
 }
 
-// beside reads an entry of a file in the directory of clouds.yaml; the file may be
+// beside reads an entry from a file in the directory of clouds.yaml; the file may be
 // missing.
 func (f cloudFiles) beside(file, section, name string) (besideSettings, error) {
 	for _, suffix := range suffixes {
@@ -155,9 +154,9 @@ func (f cloudFiles) beside(file, section, name string) (besideSettings, error) {
 	return besideSettings{}, nil
 }
 
-// withRegion overlays an entry with the values of a region. If none is
-// requested of an entry that lists regions, it uses region_name or the first of
-// the list, like the OpenStack clients. An old form of the list is region_name.
+// withRegion overlays an entry with the values of a region. If none is requested but the
+// entry lists regions, it uses region_name or the first in the list, like the OpenStack
+// clients. region_name is also an old form of the list.
 func withRegion(cloud settings, region string) (settings, error) {
 	own := cloud.top["region_name"]
 	if len(own.list) > 0 || strings.Contains(own.text, ",") {

@@ -15,29 +15,27 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
-// Config is the part of a backend's configuration that matters to its
-// credentials.
+// Config is the part of a backend's configuration that selects its credentials.
 type Config struct {
 	Source Source
 	// Region and Interface select an endpoint of the service catalog; they
 	// override those in the credentials.
 	Region, Interface string
-	// Endpoint is Block Storage's address beside Keystone, instead of the catalog's; it
-	// overrides that in the credentials.
+	// Endpoint is Block Storage's address, instead of the catalog's; it overrides the one
+	// in the credentials.
 	Endpoint string `json:",omitempty"`
 }
 
-// Sources are the places where credentials are read. Reading changes nothing in
-// the process, neither its environment nor its working directory.
+// Sources are the places where credentials are read. Reading changes neither the
+// process's environment nor its working directory.
 type Sources struct {
-	// CloudsFile is clouds.yaml; empty searches the usual places. A secure.yaml
-	// and a clouds-public.yaml next to it are merged like the OpenStack clients
-	// do.
+	// CloudsFile is clouds.yaml; empty searches the usual places. A secure.yaml and a
+	// clouds-public.yaml next to it are merged as the OpenStack clients do.
 	CloudsFile string
 	// Getenv reads the environment; nil means os.Getenv.
 	Getenv func(string) string
 
-	// files caches the files of one reading.
+	// files caches the files of one read.
 	files fileSet
 }
 
@@ -48,7 +46,7 @@ func (s Sources) getenv(name string) string {
 	return os.Getenv(name)
 }
 
-// Credentials are what a login needs, read and complete.
+// Credentials are everything a login needs.
 type Credentials struct {
 	Noauth   *Noauth
 	Keystone gophercloud.AuthOptions
@@ -57,16 +55,16 @@ type Credentials struct {
 	// contain %(project_id)s.
 	Override string
 	TLS      *tls.Config
-	// Warnings are sentences about what an operator may not have meant.
+	// Warnings describe settings that an operator may not have intended.
 	Warnings []string
-	// Version changes whenever any byte of them changes, including the certificates'
-	// contents.
+	// Version changes whenever any byte of the credentials changes, including the
+	// contents of certificates.
 	Version string
 }
 
-// Account returns a hash of what Keystone checks before it looks at the project:
-// who logs in, where and with which secret. It is empty for noauth. Credentials
-// with the same account are right or wrong together.
+// Account returns a hash of what Keystone checks before it looks at the project: the
+// user, the secret and Keystone's address. It is empty for noauth. Credentials with the
+// same account are right or wrong together.
 func (c Credentials) Account() string {
 	if c.Noauth != nil {
 		return ""
@@ -83,7 +81,7 @@ func (s Sources) Resolve(config Config) (Credentials, error) {
 	return found, err
 }
 
-// read returns the credentials of one backend, and what they were made from.
+// read returns the credentials of one backend and the entry they were built from.
 func (s Sources) read(config Config) (entry, Credentials, error) {
 	if s.files == nil {
 		s.files = fileSet{}
@@ -99,9 +97,9 @@ func (s Sources) read(config Config) (entry, Credentials, error) {
 	return read, found, err
 }
 
-// checkProject refuses a login without a project, with which Keystone would use a
-// default of the user that can change without anybody seeing it here. Earlier
-// releases kept such credentials, which still are better than none.
+// checkProject refuses a login without a project: Keystone would use the user's default
+// project, which can change unnoticed. Earlier releases kept such credentials, and those
+// are still better than none.
 func (c Credentials) checkProject() error {
 	if c.Noauth == nil && c.Keystone.Scope != nil && *c.Keystone.Scope == (gophercloud.AuthScope{}) {
 		return errors.New("the credentials name no project; give project_id, or project_name and its domain")
@@ -109,18 +107,18 @@ func (c Credentials) checkProject() error {
 	return nil
 }
 
-// entry is what the files or the environment have for one backend, merged from
-// all of them: either a Keystone account or a noauth endpoint.
+// entry is what the files or the environment contain for one backend, merged: either a
+// Keystone account or a noauth endpoint.
 type entry struct {
 	cloud  *account
 	noauth *Noauth
-	// place begins the errors about it; it may be empty.
+	// place begins error messages about the entry; it may be empty.
 	place string
-	// withoutEffect says which of its keys are not used.
+	// withoutEffect describes its unused keys.
 	withoutEffect []string
 }
 
-// entry reads settings that are completely merged.
+// entry reads settings that are fully merged.
 func (s settings) entry() (entry, error) {
 	cloud, err := s.account()
 	return entry{cloud: &cloud, withoutEffect: s.withoutEffect()}, err
@@ -144,7 +142,7 @@ func (s Sources) entry(config Config) (entry, error) {
 	return entry{}, errors.New("no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
 }
 
-// complete makes credentials from an entry.
+// complete builds credentials from an entry.
 func (f fileSet) complete(config Config, e entry) (found Credentials, err error) {
 	if e.noauth != nil {
 		found, err = noauthCredentials(config, *e.noauth)
@@ -158,7 +156,7 @@ func (f fileSet) complete(config Config, e entry) (found Credentials, err error)
 	return found, nil
 }
 
-// at adds the entry's place to an error about it.
+// at adds the entry's place to an error.
 func (e entry) at(err error) error {
 	if err == nil || e.place == "" {
 		return err
@@ -166,8 +164,8 @@ func (e entry) at(err error) error {
 	return fmt.Errorf("%s: %w", e.place, err)
 }
 
-// noauthCredentials completes the account of a noauth endpoint. An endpoint in
-// the form of a service catalog ends with the project.
+// noauthCredentials completes the account of a noauth endpoint. An endpoint in service
+// catalog form ends with the project.
 func noauthCredentials(config Config, noauth Noauth) (Credentials, error) {
 	if noauth.Endpoint == "" {
 		return Credentials{}, errors.New("the noauth endpoint is empty; give Cinder's address such as http://cinder:8776/v3")
@@ -188,10 +186,9 @@ func noauthCredentials(config Config, noauth Noauth) (Credentials, error) {
 	return Credentials{Noauth: &noauth, Version: fingerprint.Of(config, noauth)}, nil
 }
 
-// keystoneCredentials completes an entry whose files, profile and region are
-// already merged. Everything comes from the entry and nothing from the process:
-// a backend must never log in with a mixture of its credentials and another
-// backend's.
+// keystoneCredentials completes an entry whose files, profile and region are already
+// merged. Everything comes from the entry and nothing from the process: a backend must
+// never log in with a mixture of its own and another backend's credentials.
 func (f fileSet) keystoneCredentials(config Config, cloud account) (Credentials, error) {
 	if cloud.AuthInfo == nil || cloud.AuthInfo.AuthURL == "" {
 		return Credentials{}, errors.New("the credentials name no auth_url")
@@ -218,14 +215,14 @@ func (f fileSet) keystoneCredentials(config Config, cloud account) (Credentials,
 		return Credentials{}, fmt.Errorf("%s is not an http or https address of Block Storage's version 3", named("the endpoint", WithoutUser(found.Override)))
 	}
 	if tlsConfig.InsecureSkipVerify {
-		found.Warnings = append(found.Warnings, "the servers' certificates are not verified (verify: false): whoever is on the network can take the password and the tokens; name the authority in cacert instead")
+		found.Warnings = append(found.Warnings, "the servers' certificates are not verified (verify: false): anyone on the network can steal the password and the tokens; name the authority in cacert instead")
 	}
 	found.Version = fingerprint.Of(config, cloud.AuthType, cloud.AuthInfo, found.Endpoint, found.Override, certificates)
 	return found, nil
 }
 
-// availabilityOf reads an interface's name in both forms that the OpenStack
-// clients know, such as internal and internalURL.
+// availabilityOf reads an interface's name in both forms that the OpenStack clients
+// accept, such as internal and internalURL.
 func availabilityOf(name string) (gophercloud.Availability, error) {
 	switch strings.TrimSuffix(name, "URL") {
 	case "", "public":
@@ -260,10 +257,9 @@ type Noauth struct {
 	Project  string
 }
 
-// SplitNoauth derives the v3 base from a configured endpoint: one with v3, with
-// the v2 of old files (removed in 2021; v3 is on the same host), or without a
-// version. An address in the form of a service catalog also has the project
-// after the version.
+// SplitNoauth derives the v3 base from a configured endpoint: one with v3, with the v2 of
+// old files (removed in 2021; v3 is on the same host), or without a version. An address
+// in service catalog form also has the project after the version.
 func SplitNoauth(endpoint string) (base, project string, err error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || !IsWebAddress(endpoint) {

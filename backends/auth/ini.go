@@ -11,16 +11,16 @@ import (
 // iniFile contains an INI file's values by section and key, both in lower case.
 type iniFile map[string]map[string]string
 
-// parseINI reads the dialect of git's and the cloud provider's configuration
-// files (gcfg's). A general INI reader would change passwords that contain %(x)s,
-// backticks or a trailing backslash. It reads `key = value` under `[Section]`, names in any case, comments after #
-// or ;, double quotes around values that contain blanks or comment signs, and
-// \" \\ as escapes (\n and \t within quotes). It is more lenient in one
-// respect: a comment sign that directly follows another character is part of
-// the value, since passwords are pasted like that.
+// parseINI reads the dialect of git's and the cloud provider's configuration files
+// (gcfg's): `key = value` under `[Section]`, names in any case, comments after # or ;,
+// double quotes around values that contain blanks or comment signs, and \" \\ as escapes
+// (\n and \t within quotes). A general INI reader would change passwords that contain
+// %(x)s, backticks or a trailing backslash. This one is more lenient in one respect: a
+// comment sign right after another character is part of the value, since passwords get
+// pasted like that.
 //
-// Only the named sections are read; others belong to other programs. Errors
-// begin with a line number and never quote the file, which contains passwords.
+// Only the named sections are read; others belong to other programs. Errors begin with a
+// line number and never quote the file, which contains passwords.
 func parseINI(content []byte, sections ...string) (iniFile, error) {
 	if !utf8.Valid(content) {
 		return nil, errors.New("1: the file is not UTF-8")
@@ -67,14 +67,14 @@ func parseINI(content []byte, sections ...string) (iniFile, error) {
 		case iniContinues, iniQuoted:
 			return nil, fmt.Errorf("%d: the value's quotes are not closed", begin+1)
 		case iniBackslash:
-			return nil, fmt.Errorf("%d: the value ends with a backslash, by which other programs join the next line to it; put it in quotes, and write the backslash twice", begin+1)
+			return nil, fmt.Errorf("%d: the value ends with a backslash, so other programs join the next line to it; put it in quotes, and write the backslash twice", begin+1)
 		}
 		file[section][key] = value
 	}
 	return file, nil
 }
 
-// iniFlags are the keys that may stand without a value.
+// iniFlags are the keys that may have no value.
 var iniFlags = []string{"tls-insecure", "use-clouds"}
 
 // iniEnd is how the text of a value ends.
@@ -84,7 +84,7 @@ const (
 	iniComplete  iniEnd = iota
 	iniQuoted           // within quotes
 	iniContinues        // within quotes, with a backslash: the next line belongs to it
-	iniBackslash        // with a backslash
+	iniBackslash        // ends with a backslash
 )
 
 // iniValue removes quotes, escapes and a trailing comment from a value.
@@ -125,8 +125,8 @@ func iniValue(raw string) (value string, end iniEnd) {
 	return b.String()[:kept], iniComplete
 }
 
-// iniEscape returns the character that a backslash and c mean. Any other pair
-// is literal text: Windows domains are written with a backslash.
+// iniEscape returns the character that a backslash and c stand for. Any other pair is
+// literal text: Windows domains contain backslashes.
 func iniEscape(c byte, quoted bool) (escaped byte, known bool) {
 	switch {
 	case c == '"' || c == '\\':

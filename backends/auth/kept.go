@@ -8,20 +8,20 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
-// keptEntry is an entry that needs no file: profile, secure.yaml and region are
-// merged, and certificates and keys are included as text. It holds one
-// backend's entry only, whatever else the files contain.
+// keptEntry is an entry that needs no file: profile, secure.yaml and region are merged,
+// and certificates and keys are inlined. It holds only this backend's entry, regardless
+// of what else the files contain.
 type keptEntry struct {
-	// For is the fingerprint of the configuration that it was read for. A field
-	// that a later release adds to Config must be left out of JSON while it is empty,
-	// or that release could use nothing that this one kept.
+	// For is the fingerprint of the configuration that the entry was read for. A field
+	// that a later release adds to Config must be omitted from JSON while it is empty, or
+	// that release could not use anything that this one kept.
 	For    string   `json:"for"`
 	Cloud  *account `json:"cloud,omitempty"`
 	Noauth *Noauth  `json:"noauth,omitempty"`
 }
 
-// keep returns the text of an entry that was just read completely. What the
-// policy and the environment contain is not kept: it cannot be lost with a file.
+// keep returns the text of an entry that was just read completely. What the policy and
+// the environment contain is not kept: it cannot be lost with a file.
 func (f fileSet) keep(config Config, read entry) ([]byte, error) {
 	if config.Source.Cloud == "" && config.Source.CloudConfig == "" {
 		return nil, nil
@@ -42,8 +42,8 @@ func (f fileSet) keep(config Config, read entry) ([]byte, error) {
 		}
 		kept.Cloud = &cloud
 	}
-	// JSON, since YAML cannot read back every text that it writes. A certificate
-	// is one line, which a store can share between backends.
+	// JSON, since YAML cannot read back every text that it writes. A certificate is one
+	// line, which a store can share between backends.
 	text, err := json.MarshalIndent(kept, "", " ")
 	if err != nil {
 		return nil, errors.New("the credentials cannot be written as JSON")
@@ -51,13 +51,12 @@ func (f fileSet) keep(config Config, read entry) ([]byte, error) {
 	return text, nil
 }
 
-// ErrOtherConfig means that credentials were kept for another configuration of
-// the backend.
+// ErrOtherConfig means that the credentials were kept for another configuration of the
+// backend.
 var ErrOtherConfig = errors.New("they were read for another configuration of the backend")
 
-// Restore makes the reading that a text was kept from, with the same checks as
-// for a file. The next Reread always prefers the files. Its errors never quote
-// the text.
+// Restore rebuilds a reading from the text that Kept returned, with the same checks as
+// for a file. The next Reread always prefers the files. Its errors never quote the text.
 func Restore(config Config, text []byte) (*Reading, error) {
 	var kept keptEntry
 	if err := json.Unmarshal(text, &kept); err != nil || (kept.Cloud == nil) == (kept.Noauth == nil) {

@@ -26,21 +26,20 @@ const (
 	methodApplication = "application credential"
 )
 
-// authOptions turns an auth section into one complete token request.
-// gophercloud rejects redundant information, such as a domain in addition to a
-// user's ID. The OpenStack clients let the more precise part win, and so does
-// authOptions.
+// authOptions turns an auth section into one complete token request. gophercloud rejects
+// redundant information, such as a domain in addition to a user's ID. Like the OpenStack
+// clients, authOptions lets the more precise part win.
 func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.AuthOptions, error) {
 	address, repaired := identityV3(info.AuthURL)
 	if !IsWebAddress(address) {
 		return gophercloud.AuthOptions{}, fmt.Errorf("%s is not an http or https address", named("auth_url", WithoutUser(info.AuthURL)))
 	}
 	if !utf8.ValidString(info.Password + info.ApplicationCredentialSecret + info.Token) {
-		// Encoded as JSON, a different text would silently reach Keystone.
+		// JSON encoding would silently send a different text to Keystone.
 		return gophercloud.AuthOptions{}, errors.New("the password, secret or token is not UTF-8")
 	}
 	if repaired {
-		// The v2.0 API knew one domain; v3 gives it this ID.
+		// The v2.0 API had one domain; v3 gives it this ID.
 		info.DefaultDomain = cmp.Or(info.DefaultDomain, "default")
 	}
 	method, err := authMethod(authType, info)
@@ -52,12 +51,12 @@ func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.Au
 	}
 	options := gophercloud.AuthOptions{
 		IdentityEndpoint: address,
-		// A token cannot be renewed. Everything else can, and must be, since
-		// the program outlives tokens.
+		// A token cannot be renewed. All other credentials must be, since the program
+		// outlives tokens.
 		AllowReauth: method != methodToken,
 	}
-	// A domain for all stands in for the part that is missing, and an ID wins over a
-	// name, as in the OpenStack clients.
+	// A default domain fills in for a missing one, and an ID wins over a name, as in the
+	// OpenStack clients.
 	user := firstDomain(domain{cmp.Or(info.UserDomainID, info.DomainID), cmp.Or(info.UserDomainName, info.DomainName)}, domain{info.DefaultDomain, ""})
 	switch method {
 	case methodToken:
@@ -83,11 +82,11 @@ func authOptions(authType clouds.AuthType, info clouds.AuthInfo) (gophercloud.Au
 		}
 	}
 	if method == methodApplication {
-		// It is bound to its project; Keystone rejects an additional scope.
+		// An application credential is bound to its project; Keystone rejects another
+		// scope.
 		return options, nil
 	}
-	// A file that names only the user's domain means projects of the same
-	// domain.
+	// If a file names only the user's domain, projects are in the same domain.
 	project := firstDomain(domain{cmp.Or(info.ProjectDomainID, info.DomainID), cmp.Or(info.ProjectDomainName, info.DomainName)}, domain{info.DefaultDomain, ""}, user)
 	options.Scope, err = scopeOf(info, project)
 	return options, err
@@ -109,8 +108,8 @@ func firstDomain(candidates ...domain) domain {
 	return domain{}
 }
 
-// authMethod chooses one authentication method. Without an auth_type it is the
-// most specific one that the credentials allow.
+// authMethod chooses one authentication method. Without an auth_type, it is the most
+// specific one that the credentials allow.
 func authMethod(authType clouds.AuthType, info clouds.AuthInfo) (string, error) {
 	application := info.ApplicationCredentialID != "" || info.ApplicationCredentialName != ""
 	switch authType {
@@ -157,9 +156,9 @@ func setUser(options *gophercloud.AuthOptions, info clouds.AuthInfo, of domain) 
 	return nil
 }
 
-// scopeOf returns the scope of the requested token. A trust alone determines
-// the scope of its token; Keystone rejects an additional project (OS-TRUST
-// extension). The scope is never a domain alone: volumes belong to projects.
+// scopeOf returns the scope of the requested token. A trust determines the scope of its
+// token; Keystone rejects an additional project (OS-TRUST extension). The scope is never
+// a domain alone: volumes belong to projects.
 func scopeOf(info clouds.AuthInfo, of domain) (*gophercloud.AuthScope, error) {
 	switch {
 	case info.TrustID != "":
@@ -174,9 +173,9 @@ func scopeOf(info clouds.AuthInfo, of domain) (*gophercloud.AuthScope, error) {
 	return &gophercloud.AuthScope{ProjectName: info.ProjectName, DomainID: of.id, DomainName: of.name}, nil
 }
 
-// identityV3 adds the version to an identity address, so that no discovery is
-// needed: its links may name a host that only Keystone can reach. Old files
-// name v2.0, which Keystone stopped serving in 2018; v3 is on the same host.
+// identityV3 adds the version to an identity address, which avoids discovery: its links
+// may name a host that only Keystone can reach. Old files name v2.0, which Keystone
+// stopped serving in 2018; v3 is on the same host.
 func identityV3(address string) (v3 string, repaired bool) {
 	base := strings.TrimRight(address, "/")
 	for _, old := range []string{"/v2.0", "/v2"} {
@@ -193,15 +192,14 @@ func IsWebAddress(address string) bool {
 	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
 }
 
-// ServesV3 reports whether an address of Cinder is for the v3 API, or for all
-// versions.
+// ServesV3 reports whether a Cinder address is for the v3 API or for all versions.
 func ServesV3(address string) bool {
 	version := APIVersion(address)
 	return IsWebAddress(address) && (version == "" || version == "v3")
 }
 
-// WithProject puts a project's ID into an address in the form of a service catalog's
-// templates.
+// WithProject fills a project's ID into an address in the form of a service catalog
+// template.
 func WithProject(address, project string) string {
 	for _, placeholder := range []string{"%(project_id)s", "%(tenant_id)s", "$(project_id)s", "$(tenant_id)s"} {
 		address = strings.ReplaceAll(address, placeholder, project)
@@ -223,8 +221,8 @@ func APIVersion(address string) string {
 	return ""
 }
 
-// WithoutUser removes user and password from an address, so that it can be
-// shown. In a malformed address, they may contain slashes.
+// WithoutUser removes user and password from an address before it is shown. In a
+// malformed address, they may contain slashes.
 func WithoutUser(address string) string {
 	scheme, rest := address[:schemeEnd(address)], address[schemeEnd(address):]
 	authority := rest
@@ -241,8 +239,8 @@ func schemeEnd(address string) int {
 	return 0
 }
 
-// readCertificates reads an entry's TLS settings once, so that the version is
-// computed from exactly what is used, even if a file changes at that moment.
+// readCertificates reads an entry's TLS settings once, so that the version is computed
+// from exactly what is used, even if a file changes in between.
 func (f fileSet) readCertificates(cloud account) (*tls.Config, map[string]string, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	read := map[string]string{}
@@ -285,8 +283,8 @@ func (f fileSet) readCertificates(cloud account) (*tls.Config, map[string]string
 	return config, read, nil
 }
 
-// inlinePEM reports whether a value is the certificate itself, even a damaged
-// one, rather than a path. It may then be a private key and must not be shown.
+// inlinePEM reports whether a value is the certificate itself, even a damaged one, rather
+// than a path. It may be a private key and must not be shown.
 func inlinePEM(value string) bool {
 	return strings.Contains(value, "\n") || strings.Contains(value, "----") || strings.Contains(value, "BEGIN ")
 }
@@ -299,10 +297,9 @@ func in(value string) string {
 	return " in " + value
 }
 
-// named returns how an error refers to a key of a file: the key, with its value
-// if that is one word. A longer value may have swallowed the lines after it,
-// and a secret with them, as when a slip in an editor removed the colon from
-// the next line.
+// named returns how an error refers to a key of a file: the key, with its value if that
+// is one word. A longer value may have swallowed the following lines and a secret in
+// them, for example if an editing slip removed the colon from the next line.
 func named(key, value string) string {
 	if !oneWord(value) {
 		return key
@@ -314,8 +311,8 @@ func oneWord(value string) bool {
 	return !strings.ContainsFunc(value, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
 }
 
-// certificateText returns the content of a certificate given as text or as a
-// path, which may begin with ~.
+// certificateText returns the content of a certificate given as text or as a path, which
+// may begin with ~.
 func (f fileSet) certificateText(value string) ([]byte, error) {
 	if inlinePEM(value) {
 		return []byte(value), nil

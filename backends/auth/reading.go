@@ -7,8 +7,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
-// fileSet reads every file once, so that one reading of the credentials sees
-// one state of each file, and records which files it used.
+// fileSet reads every file once, so that one read of the credentials sees one state of
+// each file, and records which files it used.
 type fileSet map[string]fileContent
 
 type fileContent struct {
@@ -38,21 +38,20 @@ func (c fileContent) hash() fileHash {
 	return fileHash{content: sha256.Sum256(c.text)}
 }
 
-// Reading holds credentials and the files they were read from. Every replica
-// checks once a second whether they have changed: that was measured to take
-// 0.02 ms, and 0.9 ms if twenty entries are parsed.
+// Reading holds credentials and the files they were read from. Every replica checks once
+// a second whether the files have changed; the check was measured at 0.02 ms, and at 0.9
+// ms when twenty entries are parsed.
 type Reading struct {
 	config string // the version of the configuration; empty if it must be read again
 	clouds string // the clouds.yaml in use
 	files  map[string]fileHash
 	found  Credentials
-	// kept is the text to restore it from.
+	// kept is the text that Restore takes.
 	kept     []byte
 	restored bool
 }
 
-// Reread returns the credentials, from the last reading if none of its inputs
-// has changed.
+// Reread returns the credentials, from the last reading if its inputs are unchanged.
 func (s Sources) Reread(config Config, last *Reading) (*Reading, error) {
 	version := fingerprint.Of(config)
 	clouds := ""
@@ -86,8 +85,8 @@ func (s Sources) Reread(config Config, last *Reading) (*Reading, error) {
 // Credentials returns the credentials read.
 func (r *Reading) Credentials() Credentials { return r.found }
 
-// Kept returns the text from which Restore makes the same credentials without
-// any file. It is a secret, and empty if no file was read.
+// Kept returns the text from which Restore rebuilds the same credentials without any
+// file. It is a secret, and empty if no file was read.
 func (r *Reading) Kept() []byte { return r.kept }
 
 // Restored reports whether the reading was made by Restore.

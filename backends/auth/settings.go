@@ -10,12 +10,12 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 )
 
-// settings are what one place says about a cloud: an entry of clouds.yaml, a
-// profile, a region's values, a section of cloud.conf or the OS_* variables. All of
-// them have the same keys, here with underscores, and are read by the same rules.
+// settings are what one source says about a cloud: an entry of clouds.yaml, a profile, a
+// region's values, a section of cloud.conf or the OS_* variables. All of them have the
+// same keys, here with underscores, and are read by the same rules.
 type settings struct {
-	// auth has the keys of the mapping of that name, top the others. The account's
-	// keys may be in either.
+	// auth has the keys of the mapping named auth, top the others. The account's keys may
+	// be in either.
 	top, auth map[string]setting
 	regions   []regionEntry
 }
@@ -32,27 +32,27 @@ type setting struct {
 	at   string // file and line
 	text string
 	list []string // the elements of a list of texts
-	// odd says why the value is no text; empty if it is one.
+	// odd explains why the value is not text; empty if it is.
 	odd  string
-	null bool // nothing is written, or null
+	null bool // absent or null
 }
 
 // account is a complete entry: profile, secure.yaml and region are merged.
 type account struct {
 	clouds.Cloud
-	// Endpoint is Block Storage's address, instead of the one in the catalog.
+	// Endpoint is Block Storage's address, instead of the catalog's.
 	Endpoint string `json:"endpoint,omitempty"`
-	// The rest selects Block Storage in the catalog, but no other service.
+	// The rest selects Block Storage in the catalog.
 	ServiceRegion string `json:"service_region,omitempty"`
 	ServiceType   string `json:"service_type,omitempty"`
 	ServiceName   string `json:"service_name,omitempty"`
 }
 
-// blockStorage are the names of Cinder that begin a key for it alone, in the order
-// in which the OpenStack clients look for them.
+// blockStorage lists the service names that prefix Cinder-only keys, in the order in
+// which the OpenStack clients try them.
 var blockStorage = []string{"block_storage", "volumev3", "volumev2", "volume", "block_store"}
 
-// accountKeys are the keys of the account, each with its other names.
+// accountKeys are the keys of the account, each with its aliases.
 var accountKeys = []struct {
 	names []string
 	field func(*clouds.AuthInfo) *string
@@ -78,15 +78,15 @@ var accountKeys = []struct {
 	{[]string{"trust_id"}, func(i *clouds.AuthInfo) *string { return &i.TrustID }},
 }
 
-// otherKeys are the keys outside auth that are read.
+// otherKeys are the recognized keys outside auth.
 var otherKeys = []string{"profile", "cloud", "auth", "auth_type", "auth_plugin", "region_name", "regions", "endpoint_type", "interface",
 	"verify", "insecure", "cacert", "cert", "key", "identity_api_version", "passcode", "default_domain_id", "default_domain_name", "allow_reauth"}
 
-// serviceKeys follow a name of Cinder.
+// serviceKeys follow a service name of Cinder.
 var serviceKeys = []string{"region_name", "interface", "endpoint_type", "endpoint_override", "endpoint", "service_type", "service_name"}
 
-// tuning are the keys with which other clients choose a version and a pace. The
-// program has its own, so they are only reported.
+// tuning are the keys with which other clients choose versions and pacing. The program
+// has its own settings for these, so the keys are only reported.
 var tuning = map[string]string{
 	"api_version":          "the program speaks version 3 of Cinder's API",
 	"default_microversion": "the program chooses the microversion that each request needs",
@@ -98,11 +98,11 @@ var tuning = map[string]string{
 	"vendor_hook":          "code of other clients is not run",
 }
 
-// tuningOf returns why a key has no effect here, although other clients heed it for
+// tuningOf explains why a key has no effect here, although other clients honor it for
 // Block Storage.
 func tuningOf(key string) string {
 	if strings.HasSuffix(key, "timeout") {
-		return tuning["timeout"] // whatever the service
+		return tuning["timeout"] // for any service
 	}
 	for _, service := range blockStorage {
 		if rest, ok := strings.CutPrefix(key, service+"_"); ok {
@@ -116,8 +116,8 @@ func tuningOf(key string) string {
 	return tuning[key]
 }
 
-// withoutEffect says which keys have no effect here, although other clients heed them
-// for Block Storage.
+// withoutEffect lists the keys that have no effect here, although other clients honor
+// them for Block Storage.
 func (s settings) withoutEffect() []string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(s.top)) {
@@ -149,7 +149,7 @@ func knownKeys() []string {
 	return known
 }
 
-// merge overlays general settings with specific ones. Whoever has a key decides it,
+// merge overlays general settings with specific ones. The more specific source decides,
 // even with an empty value. Lists of regions are joined, the specific ones first.
 func merge(general, specific settings) settings {
 	merged := settings{top: maps.Clone(general.top), auth: maps.Clone(general.auth), regions: slices.Concat(specific.regions, general.regions)}
@@ -163,7 +163,7 @@ func merge(general, specific settings) settings {
 		maps.Copy(*into.to, into.from)
 	}
 	for key, before := range general.auth {
-		// In auth, the OpenStack clients prefer a spelling, whichever place it is at.
+		// In auth, the OpenStack clients prefer one spelling, regardless of the file.
 		if v, given := specific.auth[key]; given && v.at != "" && v.key != before.key && v.text != "" && before.text != "" && v.text != before.text {
 			v.odd = fmt.Sprintf("has another value at %s, where it is %s; write both in the same way", before.at, before.key)
 			merged.auth[key] = v
@@ -172,7 +172,7 @@ func merge(general, specific settings) settings {
 	return merged
 }
 
-// account reads settings that are completely merged.
+// account reads settings that are fully merged.
 func (s settings) account() (account, error) {
 	r := reader{settings: s}
 	info := clouds.AuthInfo{}
@@ -191,8 +191,8 @@ func (s settings) account() (account, error) {
 	if v, given := s.top["passcode"]; given && v.text != "" {
 		r.fail(v, "cannot be used: a program cannot log in with passcodes")
 	}
-	// These two stand in for the part that is missing, unlike default_domain, which
-	// only gophercloud knows and takes if there is no domain at all.
+	// These two fill in for a missing part, unlike default_domain, which only gophercloud
+	// knows and uses if there is no domain at all.
 	if id := r.agreed("default_domain_id"); id != "" {
 		info.UserDomainID, info.ProjectDomainID = cmp.Or(info.UserDomainID, info.DomainID, id), cmp.Or(info.ProjectDomainID, info.DomainID, id)
 	}
@@ -219,7 +219,7 @@ func (s settings) account() (account, error) {
 		ServiceName:   r.expand("service_name", r.first(services("service_name")...)),
 	}
 	if v, given := s.top["auth_type"]; given && v.text == "" && v.odd == "" {
-		r.fail(v, "is empty, which other clients take for a cloud without logins; remove the key, or use auth.noauth in the policy")
+		r.fail(v, "is empty, which other clients interpret as a cloud without logins; remove the key, or use auth.noauth in the policy")
 	}
 	if found.EndpointType = r.expand("interface", r.first(append(services("endpoint_type", "interface"), "endpoint_type")...)); found.EndpointType == "" {
 		found.Interface = r.expand("interface", r.first("interface"))
@@ -240,8 +240,8 @@ func (s settings) account() (account, error) {
 	return found, r.err
 }
 
-// UnknownAuthKeyError is about a key of auth that cannot be used. It would change the
-// login, so it is not ignored like one elsewhere.
+// UnknownAuthKeyError is about an unusable key of auth. Such a key would change the
+// login, so unlike one elsewhere it is not ignored.
 type UnknownAuthKeyError struct {
 	Key   string // as written
 	Known []string
@@ -250,7 +250,7 @@ type UnknownAuthKeyError struct {
 
 // Error names the key and its place.
 func (e *UnknownAuthKeyError) Error() string {
-	return e.at.wrong("is no key of auth that can be used here; remove it, or correct its name").Error()
+	return e.at.wrong("is not a supported key of auth; remove it, or correct its name").Error()
 }
 
 // services returns keys for Block Storage alone, by the names of the service.
@@ -313,9 +313,9 @@ func (r *reader) first(keys ...string) string {
 	return ""
 }
 
-// agreed returns the value that a key of the account has under all its names, in auth
-// and outside. The OpenStack clients have an order for each pair of them, which
-// depends on the spelling; two values are rather a mistake.
+// agreed returns the value that a key of the account has under all its names, in auth and
+// outside. The OpenStack clients have an order for each pair, which depends on the
+// spelling; here, two different values are a mistake.
 func (r *reader) agreed(names ...string) string {
 	var chosen setting
 	for _, name := range names {
@@ -329,7 +329,7 @@ func (r *reader) agreed(names ...string) string {
 			case v.key == chosen.key:
 				r.fail(v, "has another value in auth; keep one of them")
 			default:
-				r.fail(v, fmt.Sprintf("and %s say different things; keep one of them", chosen.key))
+				r.fail(v, fmt.Sprintf("contradicts %s; keep one of them", chosen.key))
 			}
 		}
 	}
@@ -353,8 +353,8 @@ func (r *reader) flag(key string) *bool {
 	return &flag
 }
 
-// parseFlag reads a boolean in every form that OpenStack's files and the cloud
-// provider's have.
+// parseFlag reads a boolean in every form that the files of OpenStack and of the cloud
+// provider use.
 func parseFlag(text string) (flag, ok bool) {
 	switch strings.ToLower(text) {
 	case "true", "yes", "on", "1":

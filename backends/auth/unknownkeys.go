@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// UnknownKey is a key of a backend's credentials that nothing reads. Other programs
-// may read it, so only a key that resembles a known one is a mistake.
+// UnknownKey is a key of a backend's credentials that nothing reads. Other programs may
+// read it, so it is a mistake only if it resembles a known key.
 type UnknownKey struct {
 	At    string // file and line, or the file
 	Key   string // as written
 	Known []string
 }
 
-// UnknownKeys lists the keys of a backend's credentials that nothing reads. Credentials
-// that cannot be read have none; Resolve says why.
+// UnknownKeys lists the keys of a backend's credentials that nothing reads. It lists none
+// for unreadable credentials; Resolve reports those.
 func (s Sources) UnknownKeys(config Config) []UnknownKey {
 	s.files = fileSet{}
 	var found settings

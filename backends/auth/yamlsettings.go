@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// yamlFile reads the settings in one file. It looks only at what is asked for, so
-// that an odd entry stops only those who use it.
+// yamlFile reads the settings in one file. It looks only at what is requested, so that an
+// invalid entry affects only its own users.
 type yamlFile struct {
 	path string
 	// merges counts the mappings that were merged with "<<", each of which can
@@ -31,7 +31,7 @@ func (f *yamlFile) wrong(node *yaml.Node, what string) error {
 	return fmt.Errorf("%s:%d: %s", f.path, node.Line, what)
 }
 
-// members returns the keys of a mapping, those that are merged into it first.
+// members returns the keys of a mapping, merged ones first.
 func (f *yamlFile) members(node *yaml.Node) ([]member, error) {
 	node = target(node)
 	if node.Kind != yaml.MappingNode {
@@ -116,8 +116,8 @@ func (f *yamlFile) settings(node *yaml.Node) (settings, error) {
 	return found, err
 }
 
-// values reads a mapping, except the keys that special takes. Other clients write
-// keys with dashes, too.
+// values reads a mapping, except the keys that special handles. Other clients also write
+// keys with dashes.
 func (f *yamlFile) values(node *yaml.Node, special func(key string, value *yaml.Node) (taken bool, err error)) (map[string]setting, error) {
 	members, err := f.members(node)
 	if err != nil {
@@ -143,7 +143,7 @@ func (f *yamlFile) values(node *yaml.Node, special func(key string, value *yaml.
 	return found, nil
 }
 
-// What is not a text.
+// The reasons why a value is not text.
 const (
 	oddFlag   = "is a boolean, not text; put it in quotes if it is meant as text"
 	oddNumber = "is a number that other programs write in another way; put it in quotes"
@@ -177,8 +177,8 @@ func (f *yamlFile) value(m member) setting {
 	return v
 }
 
-// What YAML 1.1 takes for a boolean, a number or a date. Most programs for OpenStack
-// read clouds.yaml by it: of 0123 they make 83.
+// What YAML 1.1 reads as a boolean, a number or a date. Most OpenStack programs read
+// clouds.yaml that way and turn 0123 into 83.
 var (
 	yamlFlag   = regexp.MustCompile(`^(yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)$`)
 	yamlWhole  = regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`)
@@ -239,7 +239,7 @@ func (f *yamlFile) regions(node *yaml.Node) ([]regionEntry, error) {
 			return nil, err
 		}
 		for key, value := range one.values.top {
-			// Here, and only here, nothing means that the key is not set.
+			// Here, and only here, an empty value means that the key is not set.
 			if value.null {
 				delete(one.values.top, key)
 			}

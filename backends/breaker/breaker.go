@@ -13,7 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// How a breaker opens and closes, unless its options say otherwise.
+// Defaults of Options.
 const (
 	// DefaultFailuresToOpen is how many failures in a row open the breaker.
 	DefaultFailuresToOpen = 5
@@ -35,9 +35,9 @@ type Options struct {
 	Term context.Context
 	// Probe makes one cheap request, bypassing the breaker.
 	Probe func(ctx context.Context) error
-	// Changed is called with the error of rejected requests when the breaker
-	// opens, and with nil when it closes; in order, one call at a time, during the
-	// term only, and with no lock held. It may be nil.
+	// Changed is called with the error of rejected requests when the breaker opens, and
+	// with nil when it closes; in order, one call at a time, only during the term, and
+	// with no lock held. It may be nil.
 	Changed func(err error)
 	Logger  *slog.Logger
 	Metrics Metrics
@@ -51,8 +51,7 @@ type Metrics interface {
 	Outage(backend string)
 }
 
-// Condition is how a backend answers, as far as the requests of the term have
-// shown.
+// Condition is how a backend answers, as far as the term's requests have shown.
 type Condition struct {
 	// Answers is false while requests are rejected.
 	Answers bool
@@ -61,7 +60,7 @@ type Condition struct {
 	// FailuresInARow counts while the backend answers; enough of them open the
 	// breaker.
 	FailuresInARow int
-	// LastFailure is what the last failure said, if there was one in the term.
+	// LastFailure is the text of the term's last failure, if there was one.
 	LastFailure   string
 	LastFailureAt time.Time
 }
@@ -89,8 +88,7 @@ type Breaker struct {
 	epoch  int
 	// opened and closed are when the breaker last opened and closed.
 	opened, closed time.Time
-	// lastFailure is what the last failed call or probe said, and failed is
-	// when it did.
+	// lastFailure is the text of the last failed call or probe, and failed is its time.
 	lastFailure string
 	failed      time.Time
 	// coolDown is the pause before the next probe.
@@ -101,7 +99,7 @@ type Breaker struct {
 	news []healthChange
 	// cancelProbe ends the probe under way; nil if there is none.
 	cancelProbe context.CancelFunc
-	// wake ends the pause before the next probe.
+	// wake cuts the pause before the next probe short.
 	wake chan struct{}
 	// ended is true once the term is over and the gauge removed.
 	ended bool
@@ -126,7 +124,7 @@ type healthChange struct {
 	after time.Duration // how long the previous state lasted
 }
 
-// New makes a closed breaker.
+// New returns a closed breaker.
 func New(options Options) *Breaker {
 	if options.FailuresToOpen <= 0 {
 		options.FailuresToOpen = DefaultFailuresToOpen
@@ -146,15 +144,15 @@ func New(options Options) *Breaker {
 	return b
 }
 
-// Attempt is one call of a session, which may be several requests.
+// Attempt is one call of a session; it may make several requests.
 type Attempt struct {
 	breaker *Breaker
 	period  *period
 	epoch   int
 }
 
-// Begin starts a call at the endpoint of that epoch, or returns the call's
-// error.
+// Begin starts a call at the endpoint of that epoch, or returns the error that rejects
+// it.
 func (b *Breaker) Begin(epoch int) (*Attempt, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -164,9 +162,9 @@ func (b *Breaker) Begin(epoch int) (*Attempt, error) {
 	return &Attempt{breaker: b, period: b.period, epoch: epoch}, nil
 }
 
-// Admit is called before one of the call's requests waits for its turn, and
-// again when its turn comes, which may be long after the call began. It returns
-// a context that ends when the wait must end.
+// Admit is called before one of the call's requests waits for its turn, and again when
+// its turn comes, possibly long after the call began. It returns a context that ends when
+// the wait must end.
 func (a *Attempt) Admit() (context.Context, error) {
 	b := a.breaker
 	b.mu.Lock()
@@ -201,7 +199,7 @@ func (a *Attempt) End(ctx context.Context, err error) {
 // open opens the breaker. The caller must hold b.mu.
 func (b *Breaker) open(err error) {
 	if b.ended || b.options.Term.Err() != nil {
-		// Nothing could close it again.
+		// Nothing would ever close it again.
 		return
 	}
 	now := time.Now()
@@ -212,7 +210,7 @@ func (b *Breaker) open(err error) {
 	}
 	b.rejected, b.failures, b.opened = b.rejection(err), 0, now
 	b.period.end(b.rejected)
-	// A wake-up that came before this outage does not concern it.
+	// A wake-up from before this outage does not concern it.
 	select {
 	case <-b.wake:
 	default:
@@ -264,8 +262,8 @@ func (b *Breaker) Condition() Condition {
 	return c
 }
 
-// rejection returns the error of rejected requests. It omits the last failure's
-// request ID, so that the same problem gives the same sentence.
+// rejection returns the error of rejected requests. It omits the last failure's request
+// ID, so that the same problem yields the same message.
 func (b *Breaker) rejection(last error) *cinder.Error {
 	return &cinder.Error{Backend: b.options.Backend, Kind: cinder.KindUnavailable, Unsent: true,
 		Message: "requests are blocked until a probe succeeds; last failure: " + summaryOf(last)}
@@ -304,17 +302,17 @@ func (b *Breaker) run() {
 	}
 }
 
-// announce reports changes, without the lock. It returns the pause before the
-// next probe, or false once the breaker is closed and everything announced: the
-// goroutine then ends, and the next opening starts another.
+// announce reports changes, without the lock. It returns the pause before the next probe,
+// or false once the breaker is closed and everything is announced: the goroutine then
+// ends, and the next opening starts another.
 func (b *Breaker) announce() (pause time.Duration, open bool) {
 	for {
 		b.mu.Lock()
 		if len(b.news) == 0 {
 			defer b.mu.Unlock()
 			b.running = b.rejected != nil
-			// Up to a fifth less, so that replicas and backends that failed
-			// together do not probe together.
+			// Up to a fifth less, so that replicas and backends that failed together do
+			// not probe together.
 			return b.coolDown - rand.N(b.coolDown/5), b.running
 		}
 		change := b.news[0]
@@ -357,8 +355,8 @@ func (b *Breaker) probeOnce() {
 	}
 }
 
-// ProbeNow makes an open breaker probe at once, even if a probe is under way:
-// that one may hang on a problem that is now fixed.
+// ProbeNow makes an open breaker probe at once, even if a probe is under way: that one
+// may hang on a problem that has since been fixed.
 func (b *Breaker) ProbeNow() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// verdict is what a call's result says about the backend.
+// verdict is what a call's result reveals about the backend.
 type verdict int
 
 const (
@@ -16,9 +16,9 @@ const (
 	backendFails
 )
 
-// verdictOf judges the result of a call that the context bounded. Any answer
-// counts for the backend, except an internal failure, an answer that Cinder
-// never gives, and rejected credentials: a backend is useless without a login.
+// verdictOf judges the result of a call bounded by the context. Any answer counts in the
+// backend's favor, except an internal failure, an answer that Cinder never gives, and
+// rejected credentials: a backend is useless without a login.
 func verdictOf(ctx context.Context, err error) verdict {
 	if err == nil {
 		return backendAnswers
@@ -28,7 +28,7 @@ func verdictOf(ctx context.Context, err error) verdict {
 	case !errors.As(err, &failed), failed.Unsent, failed.Kind == cinder.KindFenced, errors.Is(failed, context.Canceled):
 		return saysNothing
 	case errors.Is(failed, context.DeadlineExceeded) && ctx.Err() != nil:
-		// The caller's time ran out, not the request's.
+		// The caller ran out of time, not the request.
 		return saysNothing
 	}
 	switch failed.Kind {

@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// How long rejected credentials are not tried again. Keystone can lock an
-// account after a number of failures (lockout_failure_attempts in
-// keystone.conf), however far apart they are.
+// Delays before rejected credentials are tried again. Keystone can lock an account after
+// a number of failures (lockout_failure_attempts in keystone.conf), however far apart
+// they are.
 const (
 	minRefusal = time.Minute
 	maxRefusal = time.Hour
 )
 
-// Account protects one user and secret at one Keystone, which several backends may
-// use, from being locked. It sends one login at a time, and none for a growing
-// delay after a rejection. Changed credentials are another account.
+// Account protects one user and secret at one Keystone, possibly shared by several
+// backends, from lockout. It sends one login at a time, and none for a growing delay
+// after a rejection. Changed credentials are another account.
 //
-// Keystone rejects a project in which the user has no role as it rejects a wrong
-// password. So the first rejection stops only the logins with that project; a
-// second one, with another project, stops all.
+// Keystone rejects a project in which the user has no role like a wrong password. So the
+// first rejection blocks only logins with that project; a second one, with another
+// project, blocks all.
 type Account struct {
 	mu sync.Mutex
 	// running is the login under way; nil if there is none.
 	running *login
-	// projects contains the projects whose last login was rejected.
+	// projects holds the projects whose last login was rejected.
 	projects map[string]*refusal
-	// all covers the logins with any project since the last accepted one.
+	// all applies to logins with any project since the last accepted one.
 	all refusal
 }
 
@@ -39,7 +39,7 @@ type login struct {
 	err  error
 }
 
-// refusal says why, and for how long, logins are not sent.
+// refusal records why, and until when, logins are not sent.
 type refusal struct {
 	rejected *Error
 	delay    time.Duration
@@ -54,14 +54,14 @@ func (r *refusal) extend(rejected *Error) {
 
 func (r *refusal) applies() bool { return r != nil && r.rejected != nil && time.Now().Before(r.until) }
 
-// NewAccount makes an account whose credentials have not been tried.
+// NewAccount returns an account whose credentials have not been tried.
 func NewAccount() *Account {
 	return &Account{projects: map[string]*refusal{}}
 }
 
 // login calls do, which sends a login with a project, and counts it. While Keystone's
-// last rejection is recent, it returns that instead. If another login ends without
-// an answer meanwhile, that is the answer to this one, too.
+// last rejection is recent, it returns that instead. If another login ends without an
+// answer meanwhile, this one fails with it.
 func (a *Account) login(ctx context.Context, options Options, project string, do func(ctx context.Context) error) error {
 	for {
 		mine, theirs, err := a.begin(options.Backend, project)
@@ -69,8 +69,7 @@ func (a *Account) login(ctx context.Context, options Options, project string, do
 		case err != nil:
 			return err
 		case mine != nil:
-			// A login waits for no turn at the backend: those of other backends wait
-			// for it.
+			// A login does not wait for a turn: logins of other backends wait for it.
 			err := do(withExchange(ctx, func(e *exchange) { e.login = true }))
 			options.Metrics.login(options.Backend, err)
 			return a.end(mine, project, translate(options.Backend, OperationLogin, err))
@@ -90,8 +89,8 @@ func (a *Account) login(ctx context.Context, options Options, project string, do
 	}
 }
 
-// begin returns the login that the caller may send, the one to wait for, or why
-// none is sent.
+// begin returns the login that the caller may send, the one to wait for, or the reason
+// why none is sent.
 func (a *Account) begin(backend, project string) (mine, theirs *login, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -15,15 +15,14 @@ func (c actionClient) Reserve(ctx context.Context, id string) error {
 	return c.about(ctx, "volume.os-reserve", id, func(ctx context.Context) error { return volumes.Reserve(ctx, c.service, id).Err })
 }
 
-// Unreserve cancels a reservation; it changes nothing on a volume that is
-// available or in use.
+// Unreserve cancels a reservation; it has no effect on an available or in-use volume.
 func (c actionClient) Unreserve(ctx context.Context, id string) error {
 	return c.about(ctx, "volume.os-unreserve", id, func(ctx context.Context) error { return volumes.Unreserve(ctx, c.service, id).Err })
 }
 
-// InitializeConnection exports the volume to the connector and returns the
-// connection document as Cinder wrote it: {"driver_volume_type", "data"}. It is
-// idempotent. The document may contain credentials; keep it out of logs.
+// InitializeConnection exports the volume to the connector and returns Cinder's
+// connection document unchanged: {"driver_volume_type", "data"}. It is idempotent. The
+// document may contain credentials; keep it out of logs.
 func (c actionClient) InitializeConnection(ctx context.Context, id string, connector Connector) ([]byte, error) {
 	const operation = "volume.os-initialize_connection"
 	var result gophercloud.Result
@@ -68,22 +67,21 @@ func (c actionClient) Detach(ctx context.Context, id, attachmentID string) error
 	})
 }
 
-// connectorBody is the body of the two connection actions. gophercloud's own options have
-// no NQN.
+// connectorBody is the body of the two connection actions. gophercloud's options lack the
+// NQN.
 func connectorBody(action string, connector Connector) map[string]any {
 	return map[string]any{action: map[string]any{"connector": connector.request()}}
 }
 
-// microversionExtendInUse is the first in which a volume in use can be extended
-// (Block Storage API, microversion history, 3.42).
+// microversionExtendInUse is the first that extends a volume in use (Block Storage API,
+// microversion history, 3.42).
 const microversionExtendInUse = 42
 
-// OperationExtend is the extension of a volume, as in metrics.
+// OperationExtend is a volume's extension, as named in metrics.
 const OperationExtend = "volume.os-extend"
 
-// ExtendVolume requests a larger size. The extension is complete when the volume
-// has left the status extending; a volume in use needs an endpoint with
-// microversion 3.42.
+// ExtendVolume requests a larger size. The extension is complete when the volume has left
+// the status extending; a volume in use needs microversion 3.42.
 func (c actionClient) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error {
 	const operation = OperationExtend
 	minor := 0
@@ -94,20 +92,20 @@ func (c actionClient) ExtendVolume(ctx context.Context, id string, sizeGiB int64
 		}
 		if newest < microversionExtendInUse {
 			return &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Unsent: true, Message: fmt.Sprintf(
-				"a volume in use can be extended from microversion 3.%d on, but the endpoint offers only up to 3.%d", microversionExtendInUse, newest)}
+				"extending a volume in use needs microversion 3.%d, but the endpoint offers only up to 3.%d", microversionExtendInUse, newest)}
 		}
 		minor = microversionExtendInUse
 	}
 	return c.post(ctx, operation, id, minor, map[string]any{"os-extend": map[string]any{"new_size": sizeGiB}}, http.StatusAccepted, "volumes", "action")
 }
 
-// OperationRetype is the change of a volume's type, as in metrics.
+// OperationRetype is the change of a volume's type, as named in metrics.
 const OperationRetype = "volume.os-retype"
 
-// RetypeVolume requests another volume type, without a migration to another storage
-// backend. Cinder accepts the request even if no storage can change the volume: it
-// is complete when the volume has left the status retyping, and only the type that
-// it has then shows whether it succeeded.
+// RetypeVolume requests another volume type, without migration to another storage
+// backend. Cinder accepts the request even if no storage can change the volume: the
+// request is complete when the volume has left the status retyping, and only its type
+// then shows whether it succeeded.
 func (c actionClient) RetypeVolume(ctx context.Context, id, volumeType string) error {
 	body := map[string]any{"os-retype": map[string]any{"new_type": volumeType, "migration_policy": "never"}}
 	return c.post(ctx, OperationRetype, id, 0, body, http.StatusAccepted, "volumes", "action")

@@ -10,15 +10,14 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 )
 
-// The microversions of the attachments API: the first in which an attachment
-// can be completed, and the first in which it can be read-only (Block Storage
-// API, microversion history, 3.44 and 3.54).
+// Microversions of the attachments API: the first that completes attachments, and the
+// first with read-only ones (Block Storage API, microversion history, 3.44 and 3.54).
 const (
 	microversionAttachments = 44
 	microversionAttachMode  = 54
 )
 
-// attachmentDocument is an attachment as the API writes it.
+// attachmentDocument is an attachment in the API's JSON form.
 type attachmentDocument struct {
 	ID         string          `json:"id"`
 	Status     string          `json:"status"`
@@ -43,8 +42,8 @@ func (c attachmentClient) CreateAttachment(ctx context.Context, volumeID string,
 		if err != nil {
 			return "", nil, WithoutEffect(err)
 		}
-		// Without the mode, Cinder would allow writes, and only the nodes would
-		// prevent them.
+		// Without the mode, Cinder would allow writes, and only the nodes would prevent
+		// them.
 		if newest >= microversionAttachMode {
 			request["mode"], minor = "ro", microversionAttachMode
 		}
@@ -77,7 +76,7 @@ func (c attachmentClient) AttachmentDocument(ctx context.Context, attachmentID s
 	return c.connectionOf(operation, answer)
 }
 
-// attachment makes a request whose answer is an attachment.
+// attachment makes a request that returns an attachment.
 func (c attachmentClient) attachment(ctx context.Context, method, operation, id string, minor int, body any) (attachmentDocument, error) {
 	address := c.service.ServiceURL("attachments")
 	if method != http.MethodPost {
@@ -111,9 +110,9 @@ func (c attachmentClient) connectionOf(operation string, answer attachmentDocume
 }
 
 // Attachments lists a volume's attachments, in any state and of any project: an
-// administrator, and so every user in noauth mode, finds volumes of other
-// projects by ID. It lists all projects only if the current one has no
-// attachment, since Cinder returns nothing at all to a member who requests all.
+// administrator, and so every user in noauth mode, finds volumes of other projects by ID.
+// It lists all projects only if the current one has no attachment, since Cinder returns
+// nothing to a member who requests all.
 func (c attachmentClient) Attachments(ctx context.Context, volumeID string) ([]Attachment, error) {
 	found, err := c.listAttachments(ctx, volumeID, url.Values{"volume_id": {volumeID}})
 	if err == nil && len(found) == 0 {
@@ -122,8 +121,8 @@ func (c attachmentClient) Attachments(ctx context.Context, volumeID string) ([]A
 	return found, err
 }
 
-// listAttachments makes one request. It rejects the answer of a server that
-// does not honor the filter: that list may be incomplete.
+// listAttachments makes one request. It rejects the answer of a server that ignores the
+// filter: that list may be incomplete.
 func (c attachmentClient) listAttachments(ctx context.Context, volumeID string, query url.Values) ([]Attachment, error) {
 	const operation = "attachment.list"
 	if err := c.checkID(operation, volumeID); err != nil {
@@ -145,7 +144,7 @@ func (c attachmentClient) listAttachments(ctx context.Context, volumeID string, 
 			return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list of one volume's attachments contains those of other volumes"}
 		}
 		if !usableID.MatchString(a.ID) || a.Status == "" {
-			// Without a status it would seem to have failed, and be deleted.
+			// An attachment without a status would look failed, and would be deleted.
 			return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list has an attachment without an id or a status"}
 		}
 		attachment := Attachment{ID: a.ID, Status: AttachmentStatus(a.Status)}

@@ -1,13 +1,12 @@
-// Package cinder is the adapter to OpenStack: a Client speaks to the Cinder of
-// one endpoint, as one account. Nothing else in the program sends anything to
-// OpenStack.
+// Package cinder is the adapter to OpenStack: a Client talks to one Cinder endpoint with
+// one account. Nothing else in the program sends requests to OpenStack.
 //
-// Login makes a client from credentials. Each of its methods is one exchange;
-// it returns Cinder's answer in this package's types, and every failure as an
-// *Error. Below it, the transport bounds, paces and measures the requests. What
-// may stop a request at the last moment is the client's Admission (Client.With).
+// Login creates a client from credentials. Each of its methods is one exchange: it
+// returns Cinder's answer in this package's types, and every failure as an *Error. The
+// transport below it bounds, paces and measures the requests. The client's Admission
+// (Client.With) may stop a request at the last moment.
 //
-// The package does not know whom a volume belongs to or what it is for.
+// The package does not know who owns a volume or what it is for.
 package cinder
 
 import (
@@ -27,8 +26,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
-// Client speaks to one Cinder endpoint as one account. Every method is one
-// request (listings: one per page) and returns *Error on failure.
+// Client talks to one Cinder endpoint with one account. Every method makes one request
+// (listings: one per page) and returns *Error on failure.
 type Client struct {
 	*requests
 	volumeClient
@@ -38,7 +37,7 @@ type Client struct {
 	projectClient
 }
 
-// The parts of a Client, by what their requests are about.
+// The parts of a Client, by the subject of their requests.
 type (
 	volumeClient     struct{ *requests }
 	actionClient     struct{ *requests }
@@ -58,7 +57,7 @@ type requests struct {
 	admission turns.Admission
 }
 
-// unusable returns the error for an answer that does not say what the request did.
+// unusable returns the error for an answer that does not show what the request did.
 func (c *requests) unusable(operation, message string) error {
 	return &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: message}
 }
@@ -71,8 +70,8 @@ func (c *requests) checkAnswer(operation, noun, id string, status Status, odd bo
 	case !usableID.MatchString(id):
 		return c.unusable(operation, fmt.Sprintf("the answer names %q, which is not a %s ID", sentence(id), noun))
 	case status == "":
-		// One without a status exists. If it were taken for absent, it would be created once
-		// more.
+		// An object without a status exists. If it counted as absent, it would be created
+		// again.
 		return c.unusable(operation, fmt.Sprintf("the answer gives no status of %s %s", noun, sentence(id)))
 	}
 	return nil
@@ -93,8 +92,8 @@ type connection struct {
 	microversion *discovered
 }
 
-// With returns a client of the same login whose requests must pass the admission
-// before they leave.
+// With returns a client of the same login whose requests must pass the admission before
+// they are sent.
 func (c *Client) With(admission turns.Admission) *Client { return newClient(c.connection, admission) }
 
 // outgoing returns the context for a request.
@@ -110,8 +109,8 @@ func (c *requests) about(ctx context.Context, operation, id string, send func(ct
 	return translate(c.backend, operation, send(c.outgoing(ctx, operation)))
 }
 
-// post makes a request about the object with an ID whose answer says nothing else. It
-// uses no microversion if minor is 0.
+// post makes a request about the object with an ID and ignores the answer's content. It
+// sends no microversion if minor is 0.
 func (c *requests) post(ctx context.Context, operation, id string, minor int, body map[string]any, code int, under, last string) error {
 	return c.about(ctx, operation, id, func(ctx context.Context) error {
 		options := &gophercloud.RequestOpts{OkCodes: []int{code}}
@@ -126,25 +125,24 @@ func (c *requests) post(ctx context.Context, operation, id string, minor int, bo
 // Backend returns the backend's name.
 func (c *Client) Backend() string { return c.backend }
 
-// Place returns where the client's volumes live.
+// Place returns the endpoint and project of the client's volumes.
 func (c *Client) Place() Place { return c.place }
 
-// Now returns the time by Cinder's clock, as far as its answers have shown it.
+// Now returns the time by Cinder's clock, estimated from its answers.
 func (c *Client) Now() time.Time { return c.wire.clock.Now() }
 
-// ClockAhead returns how far the clock of the server was ahead of the local one
-// in its last answer, to the second, without the bound of Now. It is not known if
-// no answer had a date.
+// ClockAhead returns how far the server's clock was ahead of the local one in its last
+// answer, to the second and without Now's bound. It is unknown if no answer had a date.
 func (c *Client) ClockAhead() (ahead time.Duration, known bool) { return c.wire.clock.Last() }
 
 // Address returns the endpoint that the client uses, without user and password.
 func (c *Client) Address() string { return auth.WithoutUser(c.service.Endpoint) }
 
-// CatalogEntry returns where the client's endpoint comes from; zero for noauth.
+// CatalogEntry returns the source of the client's endpoint; zero for noauth.
 func (c *Client) CatalogEntry() catalog.Entry { return c.entry }
 
-// usableID matches what may be used as an ID in an address. Cinder's
-// IDs are UUIDs; other characters could make a different path.
+// usableID matches IDs that may be used in an address. Cinder's IDs are UUIDs; other
+// characters could form a different path.
 var usableID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]*$`)
 
 func (c *requests) checkID(operation, id string) error {
@@ -154,12 +152,11 @@ func (c *requests) checkID(operation, id string) error {
 	return &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%q is not a volume ID", id)}
 }
 
-// Expiry is when what a client depends on expires. A zero time means that it is
-// not known, or that there is nothing that could expire.
+// Expiry is when a client's dependencies expire. A zero time means unknown or never.
 type Expiry struct {
 	Token time.Time
-	// Keystone and Cinder are the certificates of the servers, each with the
-	// authorities that it was verified by.
+	// Keystone and Cinder are the servers' certificates, including the authorities that
+	// verified them.
 	Keystone, Cinder time.Time
 }
 

@@ -37,16 +37,16 @@ type Error struct {
 	Message string
 	// RetryAfter is the delay that the server requested, or 0.
 	RetryAfter time.Duration
-	// EffectUnknown means that the request may have taken effect although no
-	// answer came: only a look can determine that.
+	// EffectUnknown means that the request may have taken effect although no answer came:
+	// only a read can tell.
 	EffectUnknown bool
-	// Place is where the backend leads, if that matters to the failure.
+	// Place is where the backend points, if that matters to the failure.
 	Place Place
 	// Cause is the context's error behind a canceled call. Foreign errors stay
 	// hidden: their texts may contain request bodies.
 	Cause error
-	// Unsent means that no request was made, so that the failure says nothing
-	// about the backend.
+	// Unsent means that no request was made, so the failure says nothing about the
+	// backend.
 	Unsent bool
 }
 
@@ -59,8 +59,8 @@ func (e *Error) Error() string {
 	return text
 }
 
-// TextOf returns an error's text without the request ID of the failure that it wraps: the
-// same text for the same problem.
+// TextOf returns an error's text without the request ID of the failure that it wraps, so
+// the same problem yields the same text.
 func TextOf(err error) string {
 	var failed *Error
 	if !errors.As(err, &failed) || failed.RequestID == "" {
@@ -69,8 +69,8 @@ func TextOf(err error) string {
 	return strings.ReplaceAll(err.Error(), ", "+failed.RequestID, "")
 }
 
-// Summary returns the error without the backend's name and the request ID, the
-// same for the same problem.
+// Summary returns the error without the backend's name and the request ID, so the same
+// problem yields the same text.
 func (e *Error) Summary() string {
 	text := e.Message
 	if e.Operation != "" {
@@ -98,9 +98,9 @@ func KindOf(err error) Kind {
 // IsKind reports whether err contains an Error of that kind.
 func IsKind(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
 
-// WithoutEffect turns the failure of a preparing request, such as a login, into
-// that of the call that it prepared: whatever happened to the former, the
-// latter was not made.
+// WithoutEffect turns the failure of a preparatory request, such as a login, into that of
+// the call that it prepared: regardless of what happened to the former, the latter was
+// not made.
 func WithoutEffect(err error) error {
 	var failed *Error
 	if !errors.As(err, &failed) || !failed.EffectUnknown {

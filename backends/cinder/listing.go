@@ -18,10 +18,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
 
-// VolumeQuery narrows a listing. The program never trusts a server's filter:
-// Cinder compares names without case, accents and trailing blanks on some
-// databases, and answers unknown filters with an empty list. The caller
-// compares again, and concludes anything from absence only if it set no filter.
+// VolumeQuery narrows a listing. The program never trusts a server's filter: Cinder
+// compares names without case, accents and trailing blanks on some databases, and answers
+// unknown filters with an empty list. The caller filters again, and infers absence only
+// from a listing without a filter.
 type VolumeQuery struct {
 	Status Status
 	// AllProjects includes the volumes of other projects, if the account may see them.
@@ -58,14 +58,15 @@ func (c volumeClient) ListVolumes(ctx context.Context, query VolumeQuery, yield 
 	}, values, yield)
 }
 
-// checkEntry returns an error for an entry that spoils its list, and marks an odd one.
+// checkEntry returns an error for an entry that invalidates its list, and marks an odd
+// one.
 func checkEntry(noun, id string, metadata map[string]string, status *Status, odd bool) error {
 	switch {
 	case !usableID.MatchString(id):
 		return &Error{Kind: KindInternal, Message: "the list has a " + noun + " without an id"}
 	case metadata == nil:
-		// It may be the one that the caller looks for, so that the list does not prove its
-		// absence.
+		// It may be the one that the caller is looking for, so the list does not prove
+		// its absence.
 		return &Error{Kind: KindInternal, Message: fmt.Sprintf("the metadata of %s %s cannot be read", noun, sentence(id))}
 	case odd || *status == "":
 		*status = StatusUnreadable
@@ -76,8 +77,8 @@ func checkEntry(noun, id string, metadata map[string]string, status *Status, odd
 // listing is one paged list of the API.
 type listing[T any] struct {
 	client *requests
-	// operation is the name of the request in errors and metrics; collection is
-	// that of the list in addresses and answers.
+	// operation names the request in errors and metrics; collection names the list in
+	// addresses and answers.
 	operation, collection string
 	pageSize              int
 	id                    func(T) string
@@ -109,12 +110,11 @@ func (l listing[T]) address(query string) string {
 	return l.client.service.ServiceURL(l.collection, "detail") + "?" + query
 }
 
-// maxPasses bounds how often one listing begins again.
+// maxPasses bounds how often one listing restarts.
 const maxPasses = 5
 
-// Bounds of one listing, far beyond what a project has: 10,000 pages of 1,000
-// entries. A server whose list never ends is broken, and must not keep the
-// program busy for the rest of a term.
+// Bounds of one listing, far beyond any project: 10,000 pages of 1,000 entries. A server
+// whose list never ends is broken and must not occupy the program for the rest of a term.
 const (
 	maxListingTime  = 30 * time.Minute
 	maxPages        = 10_000
@@ -122,9 +122,9 @@ const (
 	defaultPageSize = 1000
 )
 
-// pass reads a list from its beginning and yields entries that were not seen
-// before. It is broken if the entry after which a page was to begin has been
-// deleted meanwhile, which Cinder answers with 404.
+// pass reads a list from its beginning and yields entries not seen before. It breaks if
+// the entry after which a page was to begin has been deleted meanwhile, which Cinder
+// answers with 404.
 func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool, ends time.Time, yield func(page []T) bool) (broken bool, err error) {
 	visited := map[string]bool{}
 	empty := 0
@@ -138,7 +138,7 @@ func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool
 		visited[next] = true
 		all, following, err := l.page(ctx, next)
 		if smaller := l.half(next); smaller != "" && errors.As(err, new(*tooLargeError)) {
-			// Entries have texts of any length.
+			// Entries contain texts of any length.
 			next = smaller
 			continue
 		}
@@ -147,8 +147,8 @@ func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool
 		}
 		page := make([]T, 0, len(all))
 		for _, entry := range all {
-			// An entry created between two pages shifts the window; the same one may
-			// then come twice.
+			// An entry created between two pages shifts the window, so an entry may
+			// appear twice.
 			if id := l.id(entry); !seen[id] {
 				seen[id] = true
 				page = append(page, entry)
@@ -166,8 +166,7 @@ func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool
 	return false, nil
 }
 
-// half returns the address of a page with half the entries; empty if it is that of a
-// single one.
+// half returns the address of a page with half the entries; empty for a page of one.
 func (l listing[T]) half(address string) string {
 	_, query, _ := strings.Cut(address, "?")
 	values, err := url.ParseQuery(query)
@@ -256,8 +255,8 @@ func (l listing[T]) readPage(body io.Reader) (page []T, links []gophercloud.Link
 // maxLinks is how many links of a page are read; Cinder sends one.
 const maxLinks = 16
 
-// absenceOfNothing keeps a 404 to a listing from being read as the absence of
-// the volume that the caller looks for.
+// absenceOfNothing keeps a listing's 404 from being read as the absence of the volume
+// that the caller is looking for.
 func absenceOfNothing(err error) error {
 	var failed *Error
 	if !errors.As(err, &failed) || failed.Kind != KindNotFound {
@@ -268,8 +267,8 @@ func absenceOfNothing(err error) error {
 	return &other
 }
 
-// nextPage keeps the host and path prefix from the catalog: behind a proxy,
-// Cinder's links may name an address that only Cinder can reach.
+// nextPage keeps the host and path prefix from the catalog: behind a proxy, Cinder's
+// links may name an address that only Cinder can reach.
 func (l listing[T]) nextPage(links []gophercloud.Link) (string, error) {
 	for _, link := range links {
 		if link.Rel != "next" {

@@ -18,7 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
-// The operations of a login, as in errors and metrics.
+// The operations of a login, as named in errors and metrics.
 const (
 	OperationLogin    = "auth.login"
 	operationDiscover = "auth.discover"
@@ -30,31 +30,30 @@ type Options struct {
 	Backend string
 	// Workflow is how to connect new volumes; empty means reserve.
 	Workflow Workflow
-	// Account is shared with other clients that log in with the same credentials;
-	// nil means that the client has its own.
+	// Account is shared with other clients that log in with the same credentials; nil
+	// gives the client its own.
 	Account *Account
-	// Queue is shared with other clients of the backend; nil means that the client
-	// has its own, with the Limits.
+	// Queue is shared with the backend's other clients; nil gives the client its own,
+	// with Limits.
 	Queue *turns.Queue
 	// Limits need a concurrency of at least one.
 	Limits turns.Limits
 	// RequestTimeout bounds one HTTP exchange, from its turn on.
 	RequestTimeout time.Duration
 	Metrics        *Metrics
-	// MayWrite is called before bytes leave for the backend; on an error they
-	// are not sent. Nil means that they may always leave. See guardedConn.
+	// MayWrite is called before bytes leave for the backend; on an error they are not
+	// sent. Nil always permits it. See guardedConn.
 	MayWrite func() error
-	// Warn reports what an operator should know about a login that succeeded; nil
-	// means that nobody listens.
+	// Warn reports concerns about a successful login; it may be nil.
 	Warn func(backend, message string)
-	// Base sends the requests whose turn has come; nil means over the client's
-	// own connections.
+	// Base sends the requests whose turn has come; nil means the client's own
+	// connections.
 	Base http.RoundTripper
 }
 
-// Login makes a client that is known to work: for Keystone by getting a token
-// and finding the endpoint in its catalog, for noauth by one listing. It has no
-// caller, whatever the context carries, and bounds its own time.
+// Login returns a client that is known to work: for Keystone it gets a token and finds
+// the endpoint in its catalog, for noauth it makes one listing. It ignores the context's
+// caller and bounds its own time.
 func Login(ctx context.Context, found auth.Credentials, options Options) (*Client, error) {
 	ctx, cancel := loginTimeout(turns.WithCaller(ctx, turns.Caller{}), options)
 	defer cancel()
@@ -78,8 +77,8 @@ func Login(ctx context.Context, found auth.Credentials, options Options) (*Clien
 	return client, nil
 }
 
-// httpClient never follows a redirect: that would carry the token to whatever
-// host the answer names, and repeat a POST as a GET.
+// httpClient never follows a redirect: that would send the token to any host that the
+// answer names, and repeat a POST as a GET.
 func httpClient(wire http.RoundTripper) http.Client {
 	return http.Client{
 		Transport:     traced{wire},
@@ -111,9 +110,8 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 			"auth_url does not point to Keystone, or a proxy removes the header"}
 	}
 	if renew := provider.ReauthFunc; renew != nil {
-		// Every request that got a 401 waits for one renewal. It must not end
-		// with the caller that happened to come first. Only a probe's shorter
-		// timeout applies to it.
+		// Every request that got a 401 waits for one renewal. It must not end with the
+		// caller that happened to come first. Only a probe's shorter timeout applies.
 		provider.ReauthFunc = func(caller context.Context) error {
 			of := exchangeOf(caller)
 			if !wire.renewals.mayHelp(of.operation) {
@@ -129,8 +127,8 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 		}
 	}
 	if catalog.Project(provider.GetAuthResult()) == "" {
-		// Volumes exist only in a project. Without its name, they would seem to be at
-		// another place.
+		// Volumes exist only in a project. Without its name, they would seem to be
+		// elsewhere.
 		return nil, catalog.Entry{}, &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindConfig, Message: "the token is for no project; name a project in the credentials"}
 	}
 	endpoint, entry, source := catalog.Fixed(found.Override, catalog.Project(provider.GetAuthResult())), catalog.Entry{}, "the configured endpoint of"
@@ -147,7 +145,7 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 		if isHTTPS(found.Keystone.IdentityEndpoint) && !isHTTPS(endpoint) {
 			verb, remedy := "at", "fix the catalog, or select another interface"
 			if found.Override != "" {
-				verb, remedy = "is", "give an address with https"
+				verb, remedy = "is", "use an https address"
 			}
 			options.Warn(options.Backend, fmt.Sprintf("Keystone is reached by https, but %s block storage %s %s: tokens cross the network in plain text; %s",
 				source, verb, auth.WithoutUser(endpoint), remedy))
@@ -156,7 +154,7 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, entry, nil
 }
 
-// projectAsked identifies the project that a login asks for.
+// projectAsked identifies the project that a login requests.
 func projectAsked(options gophercloud.AuthOptions) string {
 	var scope gophercloud.AuthScope
 	if options.Scope != nil {
@@ -174,9 +172,9 @@ func isHTTPS(address string) bool {
 // (project_id_regex in cinder.conf, default [0-9a-f\-]+).
 var hexProject = regexp.MustCompile(`^[0-9a-f-]+$`)
 
-// loginNoauth determines which addresses this Cinder accepts. Releases before
-// Xena require the project in the URL; current ones answer 404 to a project
-// that is not hexadecimal, but accept URLs without a project.
+// loginNoauth determines which addresses this Cinder accepts. Releases before Xena
+// require the project in the URL; current ones answer 404 to a non-hexadecimal project,
+// but accept URLs without one.
 func loginNoauth(ctx context.Context, backend string, noauth auth.Noauth, wire http.RoundTripper) (*gophercloud.ServiceClient, error) {
 	base, project, err := auth.SplitNoauth(noauth.Endpoint)
 	if err != nil {
@@ -197,8 +195,8 @@ func loginNoauth(ctx context.Context, backend string, noauth auth.Noauth, wire h
 		if err == nil {
 			return service, nil
 		}
-		// An endpoint that is down or rejects the request for another reason
-		// would only answer the same again.
+		// An endpoint that is down or rejects the request for another reason would only
+		// give the same answer again.
 		if status != http.StatusNotFound {
 			return nil, err
 		}
@@ -212,8 +210,8 @@ func loginNoauth(ctx context.Context, backend string, noauth auth.Noauth, wire h
 	return nil, failed
 }
 
-// probe requests one volume by the listing that all waits rely on. status is
-// the HTTP status of a failure.
+// probe requests one volume through the listing that all waits rely on. status is the
+// HTTP status of a failure.
 func probe(ctx context.Context, backend string, service *gophercloud.ServiceClient) (status int, err error) {
 	var answer struct {
 		Volumes *[]struct{} `json:"volumes"`

@@ -37,11 +37,11 @@ func TestEndpointFromTheCatalog(t *testing.T) {
 		"no Cinder": {catalog: []any{identity, cindertest.Entry("volumev2", "R1", "$URL/v2/p1")},
 			wantErr: `backend gold: the service catalog has no block storage v3 endpoint with interface "public" (it has "volumev2" admin in R1 of version 2, "volumev2" internal in R1 of version 2, "volumev2" public in R1 of version 2); check region and interface of the backend`},
 		"no block storage": {catalog: []any{identity},
-			wantErr: `backend gold: the service catalog has no block storage v3 endpoint with interface "public" (it has none at all, only services of the types "identity"); check region and interface of the backend`},
+			wantErr: `backend gold: the service catalog has no block storage v3 endpoint with interface "public" (it has none, only services of the types "identity"); check region and interface of the backend`},
 		"version 3 as a service of version 2": {catalog: []any{map[string]any{"type": "volumev2", "endpoints": []any{map[string]any{"interface": "public", "url": "$URL/v3/p1"}}}},
 			wantErr: `backend gold: the service catalog has no block storage v3 endpoint with interface "public" (it has "volumev2" public in no region); check region and interface of the backend`},
 		"project not filled in": {catalog: []any{map[string]any{"type": "volumev3", "endpoints": []any{map[string]any{"interface": "public", "region": "R1", "url": "$URL/v3/%(project_id)s"}, map[string]any{"interface": "internal", "region": "R1", "url": "$URL/v3/$(tenant_id)s"}}}},
-			wantErr: `backend gold: the service catalog has no block storage v3 endpoint with interface "public" (it has "volumev3" internal in R1 with a placeholder that Keystone has not filled in, "volumev3" public in R1 with a placeholder that Keystone has not filled in); check region and interface of the backend`},
+			wantErr: `backend gold: the service catalog has no block storage v3 endpoint with interface "public" (it has "volumev3" internal in R1 with a placeholder that Keystone did not fill in, "volumev3" public in R1 with a placeholder that Keystone did not fill in); check region and interface of the backend`},
 		"no project": {catalog: []any{},
 			wantErr: "backend gold: the token has no service catalog: the credentials name no project and the user has no default project; name a project"},
 	}

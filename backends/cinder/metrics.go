@@ -40,7 +40,7 @@ func (m *Metrics) request(backend, operation, code string, took time.Duration) {
 	m.requests.WithLabelValues(backend, operation, code).Observe(took.Seconds())
 }
 
-// login counts a login that was sent, by its error.
+// login counts a login attempt by its error.
 func (m *Metrics) login(backend string, err error) {
 	outcome, good := "success", 1.0
 	if err != nil {
@@ -50,5 +50,5 @@ func (m *Metrics) login(backend string, err error) {
 	m.loggedIn.WithLabelValues(backend).Set(good)
 }
 
-// ForgetLogin forgets how the last login went: this process no longer logs in.
+// ForgetLogin drops the state of the last login: this process no longer logs in.
 func (m *Metrics) ForgetLogin(backend string) { m.loggedIn.DeleteLabelValues(backend) }

@@ -18,13 +18,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
-// maxMicroversion returns the newest minor version of v3 that the endpoint
-// offers, requested once per client. Calls that need no microversion send none,
-// so that old clouds and proxies without version discovery work.
+// maxMicroversion returns the newest minor version of v3 that the endpoint offers; it
+// asks once per client. Calls that need no microversion send none, so that old clouds and
+// proxies without version discovery work.
 //
-// Callers that need it at the same time share one request, and each stops
-// waiting when its own context ends. A failure is remembered for a moment, so
-// that they do not repeat it one after the other.
+// Concurrent callers share one request, and each stops waiting when its own context ends.
+// A failure is remembered briefly, so that they do not repeat it one after another.
 func (c *requests) maxMicroversion(ctx context.Context) (int, error) {
 	c.mu.Lock()
 	known := c.microversion
@@ -33,8 +32,7 @@ func (c *requests) maxMicroversion(ctx context.Context) (int, error) {
 		return known.newest, known.err
 	}
 	result := c.discovery.DoChan("", func() (any, error) {
-		// The request outlives the caller that happened to come first, in the
-		// queue too.
+		// The request outlives the caller that happened to come first, even in the queue.
 		shared := &requests{c.connection, turns.Admission{Outage: c.admission.Outage}}
 		newest, err := shared.discover(turns.WithCaller(context.WithoutCancel(ctx), turns.Caller{}))
 		c.mu.Lock()
@@ -77,7 +75,7 @@ func (c *requests) discover(ctx context.Context) (int, error) {
 	defer response.Body.Close() //nolint:errcheck // Everything that matters was read.
 	if err := json.NewDecoder(response.Body).Decode(&answer); isDecoding(err) {
 		return 0, &Error{Backend: c.backend, Operation: operationVersions, Kind: KindInternal,
-			Message: fmt.Sprintf("the answer at %s is no list of versions, but %s", auth.WithoutUser(root), contentType(response.Header))}
+			Message: fmt.Sprintf("the answer at %s is not a list of versions but %s", auth.WithoutUser(root), contentType(response.Header))}
 	} else if err != nil {
 		return 0, translate(c.backend, operationVersions, err)
 	}
@@ -91,8 +89,8 @@ func (c *requests) discover(ctx context.Context) (int, error) {
 		}
 	}
 	if !listed {
-		// If it were remembered, this answer would rule out the attachments API
-		// for the client's life.
+		// If remembered, this answer would rule out the attachments API for the client's
+		// lifetime.
 		return 0, &Error{Backend: c.backend, Operation: operationVersions, Kind: KindInternal,
 			Message: "the answer does not list version 3, but " + answer.listed()}
 	}
@@ -107,7 +105,7 @@ type versionDocument struct {
 	} `json:"versions"`
 }
 
-// listed says which versions are there.
+// listed describes the listed versions.
 func (d versionDocument) listed() string {
 	var all []string
 	for _, version := range d.Versions[:min(len(d.Versions), 10)] {
@@ -116,7 +114,7 @@ func (d versionDocument) listed() string {
 	return cmp.Or(strings.Join(all, ", "), "none")
 }
 
-// contentType describes what an answer says that it is.
+// contentType describes an answer's declared content type.
 func contentType(header http.Header) string {
 	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
 	switch {

@@ -9,9 +9,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 )
 
-// Place is where volumes live: a Block Storage endpoint and a project there. A
-// volume exists, or does not, only at a place: the same backend may lead to
-// another one tomorrow. The zero Place is an unknown one.
+// Place is where volumes live: a Block Storage endpoint and a project there. A volume's
+// existence is meaningful only at a place: the same backend may point to another one
+// tomorrow. The zero Place is unknown.
 type Place struct {
 	// Endpoint is an address in the form that NewPlace produces.
 	Endpoint string
@@ -58,8 +58,8 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s (project %s)", p.Endpoint, p.Project)
 }
 
-// NoauthPlace returns the place of an account at a noauth endpoint. It needs no
-// request; of a malformed address it uses what it can.
+// NoauthPlace returns the place of an account at a noauth endpoint, without a request. Of
+// a malformed address it uses what it can.
 func NoauthPlace(noauth auth.Noauth) Place {
 	base, project, err := auth.SplitNoauth(noauth.Endpoint)
 	if err != nil {

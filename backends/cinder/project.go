@@ -13,9 +13,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
 
-// What a project may use. Every member of a project may make these requests. They are
-// for checks only, except VolumeType: nothing else that the daemon does depends on
-// them.
+// What a project may use. Every member of a project may make these requests. Except for
+// VolumeType, they serve checks only; nothing else in the daemon depends on them.
 
 // VolumeType is a volume type that the project may use. A create request may
 // name it by either field.
@@ -27,8 +26,8 @@ type Zone struct {
 	Available bool
 }
 
-// ProjectQuota is the quota of the project, in volumes and GiB, and its use. A
-// limit below zero means that there is none.
+// ProjectQuota is the project's quota, in volumes and GiB, and its use. A negative limit
+// means unlimited.
 type ProjectQuota struct {
 	MaxVolumes, MaxGigabytes int64
 	Volumes, Gigabytes       int64
@@ -43,9 +42,8 @@ const (
 )
 
 // VolumeTypes lists the volume types that the project may use. It does not follow
-// Cinder's links, which may name an address that only Cinder can reach: a page
-// begins after the last type of the one before, and a page without new types is
-// the last.
+// Cinder's links, which may name an address that only Cinder can reach: each page begins
+// after the last type of the previous one, and a page without new types is the last.
 func (c projectClient) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 	const operation = "type.list"
 	var all []VolumeType
@@ -87,14 +85,13 @@ func (c projectClient) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 	return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list of volume types does not end"}
 }
 
-// DefaultVolumeType returns the type of volumes whose create request names none.
-// A KindNotFound means that there is none, or that Cinder is configured with a
-// type that does not exist.
+// DefaultVolumeType returns the type of volumes created without one. KindNotFound means
+// that there is none, or that Cinder's configured default does not exist.
 func (c projectClient) DefaultVolumeType(ctx context.Context) (VolumeType, error) {
 	return c.typeAt(ctx, "default")
 }
 
-// VolumeType reads a volume type by its ID. A KindNotFound means that there is none, or
+// VolumeType reads a volume type by its ID. KindNotFound means that there is none, or
 // that the project may not use it.
 func (c projectClient) VolumeType(ctx context.Context, id string) (VolumeType, error) {
 	if err := c.checkID(operationType, id); err != nil {
@@ -148,9 +145,8 @@ func (c projectClient) Zones(ctx context.Context) ([]Zone, error) {
 	return zones, err
 }
 
-// Quota reads the quota of the project. It reads the limits, which show every
-// member the two quotas that count; those of single volume types are not among
-// them.
+// Quota reads the project's quota from its limits, which show every member the two quotas
+// that count, but none of single volume types.
 func (c projectClient) Quota(ctx context.Context) (ProjectQuota, error) {
 	const operation = "limits.get"
 	var answer struct {
@@ -193,8 +189,8 @@ func (c projectClient) MaxMicroversion(ctx context.Context) (int, error) {
 	return c.maxMicroversion(ctx)
 }
 
-// read streams the list that an answer has under a key. read takes each element
-// from the decoder.
+// read streams the list under a key of an answer. read takes each element from the
+// decoder.
 func (c projectClient) read(ctx context.Context, operation, address, under string, read func(decoder *json.Decoder) error) error {
 	response, err := c.service.Request(withPage(c.outgoing(ctx, operation)), http.MethodGet, address,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})

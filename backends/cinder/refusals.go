@@ -12,8 +12,8 @@ import (
 )
 
 // isIntermediary reports whether an answer is from something in front of the service,
-// such as a proxy or a firewall: a web page, or a demand for a login that no service of
-// OpenStack knows.
+// such as a proxy or a firewall: a web page, or a demand for a login that no OpenStack
+// service uses.
 func isIntermediary(header http.Header, body []byte) bool {
 	challenge := header.Get("WWW-Authenticate")
 	if challenge != "" {
@@ -22,7 +22,7 @@ func isIntermediary(header http.Header, body []byte) bool {
 	return strings.HasPrefix(header.Get("Content-Type"), "text/html") || bytes.HasPrefix(bytes.TrimSpace(body), []byte("<"))
 }
 
-// isTokenCheck reports whether a 401 is from the check of the token in front of Cinder
+// isTokenCheck reports whether a 401 is from the token check in front of Cinder
 // (keystonemiddleware).
 func isTokenCheck(header http.Header, fault fault) bool {
 	return strings.HasPrefix(strings.ToLower(header.Get("WWW-Authenticate")), "keystone") || fault.name == "error"
@@ -43,12 +43,12 @@ func isTokenUnchecked(body []byte) bool {
 	return bytes.Contains(body, []byte("Keystone service is temporarily unavailable"))
 }
 
-// exceeds matches Cinder's text for a size beyond the quota (exception
+// exceeds matches Cinder's message for a size beyond the quota (exception
 // VolumeSizeExceedsAvailableQuota).
 var exceeds = regexp.MustCompile(`Requested (\d+)G, quota is (\d+)G`)
 
-// neverFits reports whether a full quota is not the reason, but a request that is larger
-// than the quota, or than the largest volume of the project.
+// neverFits reports whether the request itself is larger than the quota or than the
+// project's largest volume, so that freeing room would not help.
 func neverFits(message string) bool {
 	if strings.Contains(message, "larger than maximum allowed limit") {
 		return true
@@ -62,18 +62,18 @@ func neverFits(message string) bool {
 	return err == nil && err2 == nil && requested > quota
 }
 
-// errFruitless means that a new token would be refused like the one before.
+// errFruitless means that a new token would be refused as well.
 var errFruitless = errors.New("a new token did not help")
 
-// renewals remembers for which operations a new token did not help: one that was just
-// issued was refused, too. They get no other for a while, so that a Cinder or a proxy
-// that refuses everything costs no logins.
+// renewals remembers the operations for which a fresh token was refused, too. They get no
+// new token for a while, so that a Cinder or proxy that refuses everything costs no
+// logins.
 type renewals struct {
 	mu sync.Mutex
 	at map[string]time.Time
 }
 
-// fruitlessAge is how long an operation gets no new token after one that did not help.
+// fruitlessAge is how long an operation gets no new token after a fresh one was refused.
 const fruitlessAge = time.Minute
 
 // mayHelp reports whether a new token may help an operation.
@@ -94,8 +94,8 @@ func (r *renewals) renewed(operation string) {
 	r.at[operation] = time.Now()
 }
 
-// answered notes the answer to an operation: unless it is a 401, the token was
-// accepted.
+// answered records the answer to an operation: any status but 401 means that the token
+// was accepted.
 func (r *renewals) answered(operation string, response *http.Response) {
 	switch {
 	case response.StatusCode != http.StatusUnauthorized:

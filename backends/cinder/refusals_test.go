@@ -64,13 +64,13 @@ func TestAPageInsteadOfVersionsStopsNoVolume(t *testing.T) {
 		want       string // for mode csi
 	}{
 		"a login page":  {401, "text/html", "<html>401</html>", "backend gold: version.get: something in front of Cinder, such as a proxy, demands a login of its own; let the program's requests pass there (HTTP 401)"},
-		"a web page":    {200, "text/html", "<html></html>", "backend gold: version.get: the answer at $URL/volume/v3/ is no list of versions, but text/html"},
+		"a web page":    {200, "text/html", "<html></html>", "backend gold: version.get: the answer at $URL/volume/v3/ is not a list of versions but text/html"},
 		"version 2":     {300, "application/json", `{"versions": [{"id": "v2.0"}]}`, `backend gold: version.get: the answer does not list version 3, but "v2.0"`},
-		"other JSON":    {200, "application/json", `[]`, "backend gold: version.get: the answer at $URL/volume/v3/ is no list of versions, but other JSON"},
+		"other JSON":    {200, "application/json", `[]`, "backend gold: version.get: the answer at $URL/volume/v3/ is not a list of versions but other JSON"},
 		"no versions":   {200, "application/json", `{}`, "backend gold: version.get: the answer does not list version 3, but none"},
 		"a forbidden":   {403, "text/html", "<html>403</html>", "backend gold: version.get: something in front of Cinder, such as a proxy or a firewall, forbids the request; let the program's requests pass there (HTTP 403)"},
-		"Keystone's":    {200, "application/json", `{"versions": {"values": [{"id": "v3.14"}]}}`, "backend gold: version.get: the answer at $URL/volume/v3/ is no list of versions, but other JSON"},
-		"without JSON ": {200, "application/json", `versions`, "backend gold: version.get: the answer at $URL/volume/v3/ is no list of versions, but other JSON"},
+		"Keystone's":    {200, "application/json", `{"versions": {"values": [{"id": "v3.14"}]}}`, "backend gold: version.get: the answer at $URL/volume/v3/ is not a list of versions but other JSON"},
+		"without JSON ": {200, "application/json", `versions`, "backend gold: version.get: the answer at $URL/volume/v3/ is not a list of versions but other JSON"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloud := cindertest.NewCloud(t)

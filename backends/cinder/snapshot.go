@@ -23,7 +23,7 @@ type Snapshot struct {
 	CreatedAt time.Time // by the server's clock
 }
 
-// snapshotDocument is a snapshot as the API writes it.
+// snapshotDocument is a snapshot in the API's JSON form.
 type snapshotDocument struct {
 	ID        jsonstream.Text   `json:"id"`
 	Name      jsonstream.Text   `json:"name"`
@@ -34,9 +34,8 @@ type snapshotDocument struct {
 	CreatedAt jsonstream.Text   `json:"created_at"`
 }
 
-// snapshot returns the snapshot, and whether a field that the program acts on
-// has a wrong type. Its metadata is nil if it cannot be read; it is then
-// unknown whose snapshot it is.
+// snapshot returns the snapshot, and whether a field that the program acts on has a wrong
+// type. Metadata is nil if it cannot be read; the snapshot's owner is then unknown.
 func (d snapshotDocument) snapshot(keep func(key string) bool) (s Snapshot, odd bool) {
 	metadata, err := readMetadata(d.Metadata, keep)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 )
 
-// The operations that begin, change and end a snapshot's life, as in metrics.
+// The operations that change a snapshot, as named in metrics.
 const (
 	OperationSnapshotMetadata = "snapshot.metadata.update"
 	OperationSnapshotCreate   = "snapshot.create"
@@ -24,10 +24,9 @@ type NewSnapshot struct {
 	Metadata map[string]string
 }
 
-// CreateSnapshot requests a snapshot of a volume, in use or not; it returns
-// before the snapshot is available. Cinder accepts a second snapshot of the same
-// name, so the caller must look before it creates. The content of a volume in
-// use is that of a machine whose power fails at that moment.
+// CreateSnapshot requests a snapshot of a volume, in use or not; it returns before the
+// snapshot is available. Cinder accepts a second snapshot of the same name, so the caller
+// must look before it creates. The snapshot of a volume in use is crash-consistent.
 func (c snapshotClient) CreateSnapshot(ctx context.Context, request NewSnapshot) (Snapshot, error) {
 	const operation = OperationSnapshotCreate
 	if err := c.checkID(operation, request.VolumeID); err != nil {
@@ -37,7 +36,7 @@ func (c snapshotClient) CreateSnapshot(ctx context.Context, request NewSnapshot)
 		"volume_id": request.VolumeID,
 		"name":      request.Name,
 		"metadata":  request.Metadata,
-		// Without it, a volume in use is refused before microversion 3.66.
+		// Without it, Cinder refuses a volume in use before microversion 3.66.
 		"force": true,
 	}})
 	if err == nil && !request.describes(s) {
@@ -86,7 +85,7 @@ func (c snapshotClient) Snapshot(ctx context.Context, id string) (Snapshot, erro
 		Message: fmt.Sprintf("snapshot %s is not in the list of snapshots", id)}
 }
 
-// snapshot makes a request whose answer is a snapshot.
+// snapshot makes a request that returns a snapshot.
 func (c snapshotClient) snapshot(ctx context.Context, method, operation, address string, body any) (Snapshot, error) {
 	var answer struct {
 		Snapshot *snapshotDocument `json:"snapshot"`
@@ -108,9 +107,9 @@ func (c snapshotClient) snapshot(ctx context.Context, method, operation, address
 	return s, nil
 }
 
-// DeleteSnapshot requests a snapshot's deletion, which is complete when the
-// snapshot is gone. On Ceph, a snapshot from which volumes were made may
-// silently become available again.
+// DeleteSnapshot requests a snapshot's deletion, which is complete when the snapshot is
+// gone. On Ceph, a snapshot with volumes created from it may silently become available
+// again.
 func (c snapshotClient) DeleteSnapshot(ctx context.Context, id string) error {
 	return c.about(ctx, OperationSnapshotDelete, id, func(ctx context.Context) error {
 		_, err := c.service.Delete(ctx, c.service.ServiceURL("snapshots", id), &gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
@@ -123,11 +122,10 @@ func (c snapshotClient) UpdateSnapshotMetadata(ctx context.Context, id string, m
 	return c.post(ctx, OperationSnapshotMetadata, id, 0, map[string]any{"metadata": metadata}, http.StatusOK, "snapshots", "metadata")
 }
 
-// SnapshotQuery narrows a listing of snapshots. As for volumes, the caller
-// compares again, and concludes anything from absence only if it set no filter.
+// SnapshotQuery narrows a listing of snapshots. As for volumes, the caller filters again,
+// and infers absence only from a listing without a filter.
 type SnapshotQuery struct {
-	// VolumeID is the volume whose snapshots are requested; empty means all
-	// volumes.
+	// VolumeID selects one volume's snapshots; empty means all volumes.
 	VolumeID string
 	Status   Status
 	// AllProjects includes the snapshots of other projects, if the account may see them.

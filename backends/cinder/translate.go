@@ -42,7 +42,7 @@ func translate(backend, operation string, err error) error {
 		}
 		var failed *Error
 		if errors.As(translate(backend, OperationLogin, reauth.ErrReauth), &failed) {
-			// The request itself was rejected with 401: whatever happened to
+			// The request itself was rejected with 401: regardless of what happened to
 			// the login, nothing has changed.
 			harmless := *failed
 			harmless.EffectUnknown = false
@@ -60,9 +60,9 @@ func translate(backend, operation string, err error) error {
 	return e.fromFailure(err)
 }
 
-// fromFailure describes an exchange that ended without a complete answer.
-// Unless the request certainly did not leave, its effect is unknown: a caller
-// that assumed no effect would create a second volume.
+// fromFailure describes an exchange that ended without a complete answer. Unless the
+// request certainly was not sent, its effect is unknown: a caller that assumed no effect
+// would create a second volume.
 func (e *Error) fromFailure(err error) *Error {
 	var unsent notSent
 	var unresolved *net.DNSError
@@ -98,8 +98,8 @@ func (e *Error) fromFailure(err error) *Error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		e.Message = "the connection ended before the answer was complete"
 	case errors.As(err, &request):
-		// url.Error repeats the method and URL, which are in Operation and
-		// metrics.
+		// url.Error repeats the method and URL, which Operation and the metrics already
+		// show.
 		e.Message = "connection failed: " + rootCause(request.Err)
 	case errors.As(err, &network):
 		e.Message = "connection failed: " + rootCause(network.Err)
@@ -110,16 +110,14 @@ func (e *Error) fromFailure(err error) *Error {
 		e.Kind = KindInternal
 		e.Message = notDescribed
 	default:
-		// Text from an unknown error may contain anything; its type is safe to
-		// show.
+		// An unknown error's text may contain anything; its type is safe to show.
 		e.Kind = KindInternal
 		e.Message = fmt.Sprintf("the exchange failed unexpectedly (%T)", err)
 	}
 	return e
 }
 
-// notDescribed describes an answer in a form that the API reference does not
-// define.
+// notDescribed describes an answer in a form that the API reference does not define.
 const notDescribed = "unexpected response: not the JSON documented in the API reference"
 
 // dialing returns the error of a connection that was never made.
@@ -183,8 +181,8 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 		e.Kind = KindNotFound
 		e.Message = cmp.Or(e.Message, "not found")
 	case status == http.StatusNotFound:
-		// A proxy without a backend answers this too, and so does a Cinder that
-		// does not know the address: neither proves that a volume is gone.
+		// A proxy without a backend answers this too, as does a Cinder that does not know
+		// the address: neither proves that a volume is gone.
 		e.Kind = KindConfig
 		e.Message = unprovenAbsence
 	case status == http.StatusConflict:
@@ -196,8 +194,8 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 		e.Kind = KindRateLimited
 		e.Message = cmp.Or(e.Message, "Cinder asks for fewer requests")
 	case status == http.StatusRequestEntityTooLarge && fault.name != "overLimit":
-		// A proxy answers this to a body that is too long for it, and so does
-		// Cinder (max_request_body_size, oslo.middleware, 112 KiB by default).
+		// A proxy answers this to a body that is too long for it, as does Cinder
+		// (max_request_body_size, oslo.middleware, 112 KiB by default).
 		e.Kind = KindInvalid
 		e.Message = requestTooLarge
 	case status == http.StatusRequestEntityTooLarge:
@@ -225,10 +223,9 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 	return e
 }
 
-// rejects reports whether an answer proves that the request had no effect: it
-// has Cinder's own fault, or a status that is given only to requests that go no
-// further. Anything else may come from a server in between that rejected
-// Cinder's answer.
+// rejects reports whether an answer proves that the request had no effect: it carries
+// Cinder's own fault, or a status given only to requests that go no further. Anything
+// else may come from a server in between that rejected Cinder's answer.
 func rejects(status int, fault fault) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusRequestEntityTooLarge, http.StatusTooManyRequests:
@@ -246,8 +243,8 @@ const emptyAnswer = "the endpoint gave an empty answer instead of data: a noauth
 const unprovenAbsence = "the endpoint answers 404 without Cinder's itemNotFound: something between here and Cinder may be " +
 	"broken, or the endpoint may not be Cinder's v3"
 
-// fromLogin describes a rejected login without Keystone's message, which is
-// never shown: the request it refers to contains the password.
+// fromLogin describes a rejected login without Keystone's message, which is never shown:
+// the request it refers to contains the password.
 func (e *Error) fromLogin(answer gophercloud.ErrUnexpectedResponseCode) *Error {
 	switch status := answer.Actual; {
 	case status == http.StatusNoContent || status == http.StatusOK && len(answer.Body) == 0:
@@ -329,10 +326,9 @@ type fault struct {
 	message string
 }
 
-// readFault reads a fault document such as {"badRequest": {"code": 400,
-// "message": "..."}}, or one from Cinder's routing, which has no name. It cuts
-// off the server's traceback, which some of Cinder's answers carry after a line
-// break.
+// readFault reads a fault document such as {"badRequest": {"code": 400, "message":
+// "..."}}, or one from Cinder's routing, which has no name. It cuts off the server's
+// traceback, which some of Cinder's answers append after a line break.
 func readFault(content []byte) fault {
 	var envelope map[string]json.RawMessage
 	if json.Unmarshal(content, &envelope) != nil {
@@ -375,13 +371,12 @@ func sentence(text string) string {
 	return strings.TrimSpace(strings.TrimSuffix(text, "."))
 }
 
-// maxRetryAfter bounds the delay that a server may request: a misconfigured
-// proxy must not park a claim for a day.
+// maxRetryAfter bounds the delay that a server may request: a misconfigured proxy must
+// not park a claim for a day.
 const maxRetryAfter = 10 * time.Minute
 
-// retryAfter reads the header in both of its forms, seconds and a date (RFC 9110,
-// section 10.2.3). Cinder sends 0 with an exceeded quota, which requests no
-// delay.
+// retryAfter reads the header in both of its forms, seconds and a date (RFC 9110, section
+// 10.2.3). Cinder sends 0 when a quota is exceeded, which requests no delay.
 func retryAfter(header http.Header) time.Duration {
 	text := strings.TrimSpace(header.Get("Retry-After"))
 	if at, err := http.ParseTime(text); err == nil {
@@ -408,8 +403,8 @@ func dialTarget(err error, dial *net.OpError) string {
 	return "the endpoint"
 }
 
-// requestID returns the ID that OpenStack's services give a request, which
-// finds it in their logs. Anything else in its place is dropped.
+// requestID returns the ID that OpenStack services assign to a request, by which it is
+// found in their logs. Any other text in its place is dropped.
 func requestID(header http.Header) string {
 	id := header.Get("X-Openstack-Request-Id")
 	if len(id) > 64 || strings.Trim(id, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-") != "" {
@@ -418,9 +413,8 @@ func requestID(header http.Header) string {
 	return id
 }
 
-// rootCause returns the innermost text of a network error, without the
-// addresses of ephemeral ports, so that the same problem gives the same
-// sentence.
+// rootCause returns the innermost text of a network error, without ephemeral ports, so
+// that the same problem yields the same text.
 func rootCause(err error) string {
 	for {
 		inner := errors.Unwrap(err)

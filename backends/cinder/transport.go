@@ -23,18 +23,17 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
-// exchange is what the transport must know of a request. gophercloud, which makes the
-// requests, hands nothing on to it but their contexts.
+// exchange is what the transport needs to know about a request. gophercloud makes the
+// requests and passes on nothing but their contexts.
 type exchange struct {
-	// operation is the request's name in errors and metrics; the URL and the body do not
-	// show it.
+	// operation is the request's name in errors and metrics; URL and body do not show it.
 	operation string
 	// admission is what the request must pass when its turn comes.
 	admission turns.Admission
-	// login means that the request belongs to a login.
+	// login marks a login request.
 	login bool
-	// page means that the answer is read as a stream of entries, of which the reader can
-	// ask for fewer.
+	// page means that the answer is read as a stream of entries, so a smaller page can be
+	// requested.
 	page bool
 	// timeout shortens the request's timeout; 0 leaves it.
 	timeout time.Duration
@@ -47,7 +46,7 @@ func exchangeOf(ctx context.Context) exchange {
 	return e
 }
 
-// withExchange changes what the transport learns of the requests made with the context.
+// withExchange changes what the transport knows about requests made with the context.
 func withExchange(ctx context.Context, change func(e *exchange)) context.Context {
 	e := exchangeOf(ctx)
 	change(&e)
@@ -73,9 +72,9 @@ func operationOf(r *http.Request) string {
 	return operationDiscover
 }
 
-// transport decorates a backend's connections: it bounds how many requests are
-// under way, paces them, and measures each one. It belongs to one backend, so
-// that a slow backend does not use up the slots of the others.
+// transport decorates a backend's connections: it limits concurrent requests, paces them,
+// and measures each one. It belongs to one backend, so that a slow backend does not use
+// up the slots of others.
 type transport struct {
 	next    http.RoundTripper
 	backend string
@@ -85,7 +84,7 @@ type transport struct {
 	// mayWrite is called before bytes leave; see guardedConn.
 	mayWrite func() error
 	clock    clock.Clock
-	// certificates remembers what the servers showed.
+	// certificates remembers the servers' certificates.
 	certificates certificates.Seen
 	renewals     renewals
 }
@@ -120,12 +119,10 @@ func (t *transport) connections(limits turns.Limits, found auth.Credentials) *ht
 			}
 			return &guardedConn{Conn: conn, transport: t}, nil
 		},
-		// Eight kilobytes can become more than a gigabyte when they are
-		// decompressed.
+		// Eight kilobytes can decompress to more than a gigabyte.
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxHeaderBytes,
-		// Cloned because http.Transport writes to it, and a later login may
-		// read it.
+		// Cloned because http.Transport writes to it while a later login may read it.
 		TLSClientConfig:     found.TLS.Clone(),
 		TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConns:        limits.Concurrency,
@@ -135,10 +132,10 @@ func (t *transport) connections(limits turns.Limits, found auth.Credentials) *ht
 	}
 }
 
-// guardedConn checks once more before bytes leave the process. After the
-// fence's check, a request may have waited for a connection, or the process may
-// have been paused for minutes. A create request that left then would make a
-// second volume next to the next leader's.
+// guardedConn checks once more before bytes leave the process. After the fence's check, a
+// request may have waited for a connection, or the process may have been paused for
+// minutes. A create request sent then would create a second volume beside the next
+// leader's.
 type guardedConn struct {
 	net.Conn
 	transport *transport
@@ -151,14 +148,13 @@ func (c *guardedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// WithRequestTimeout shortens the timeout of every request made with the
-// context. Unlike a deadline, it does not count while a request waits for its
-// turn.
+// WithRequestTimeout shortens the timeout of every request made with the context. Unlike
+// a deadline, it does not run while a request waits for its turn.
 func WithRequestTimeout(ctx context.Context, timeout time.Duration) context.Context {
 	return withExchange(ctx, func(e *exchange) { e.timeout = timeout })
 }
 
-// atMost returns the timeout of a request, at most longest.
+// atMost returns a request's timeout, at most longest.
 func (e exchange) atMost(longest time.Duration) time.Duration {
 	if e.timeout > 0 {
 		return min(e.timeout, longest)
@@ -166,9 +162,9 @@ func (e exchange) atMost(longest time.Duration) time.Duration {
 	return longest
 }
 
-// RoundTrip waits for its turn, then sends. The wait counts against the
-// caller's context, but not against the timeout or the measured duration, which
-// is Cinder's. The slot is in use until the body is read.
+// RoundTrip waits for its turn, then sends. The wait counts against the caller's context,
+// but not against the timeout or the measured duration. The slot is in use until the body
+// is read.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	release, of := func() {}, exchangeOf(r.Context())
 	if !of.login {
@@ -210,8 +206,8 @@ func StartSpan(ctx context.Context, name string, options ...trace.SpanStartOptio
 	return trace.SpanFromContext(ctx).TracerProvider().Tracer("standalone-cinder").Start(ctx, name, options...)
 }
 
-// traced makes a span of each request whose caller is traced. Requests that serve
-// several callers, such as the listing that all waits share, belong to none.
+// traced adds a span to each request of a traced caller. Requests that serve several
+// callers, such as the listing that all waits share, belong to no trace.
 type traced struct{ next http.RoundTripper }
 
 // admittedEvent marks the end of a request's wait for its turn.
@@ -250,9 +246,9 @@ func codeLabel(status int) string {
 	return strconv.Itoa(status)
 }
 
-// How large answers may be, in bytes. A page of a thousand volumes has about
-// 1.2 MB, a service catalog of many regions a few hundred kilobytes. Decoded,
-// the largest of each takes less than 64 MiB of memory.
+// Limits of an answer's size, in bytes. A page of a thousand volumes has about 1.2 MB, a
+// service catalog of many regions a few hundred kilobytes. Decoded, the largest of each
+// takes less than 64 MiB of memory.
 const (
 	maxPageSize   = 8 << 20
 	maxAnswerSize = 1 << 20
@@ -271,7 +267,7 @@ func (e exchange) maxAnswer(status int) int64 {
 	return maxAnswerSize
 }
 
-// tooLargeError ends the reading of an answer that no Cinder gives.
+// tooLargeError ends the reading of an answer larger than any of Cinder's.
 type tooLargeError struct{ most int64 }
 
 func (e *tooLargeError) Error() string {
@@ -289,7 +285,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.read > b.most {
 		return 0, &tooLargeError{b.most}
 	}
-	// The byte beyond the bound tells a larger answer from one that just fits.
+	// The extra byte distinguishes a larger answer from one that just fits.
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.most+1-b.read)])
 	b.read += int64(n)
 	if b.read > b.most {
@@ -303,7 +299,7 @@ func (b *body) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// notSent marks a request that never left, so that it certainly had no effect.
+// notSent marks a request that was never sent, so it certainly had no effect.
 type notSent struct{ error }
 
 func (n notSent) Unwrap() error { return n.error }

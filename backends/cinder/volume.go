@@ -15,10 +15,10 @@ type Volume struct {
 	MultiAttach bool // several hosts may use it at once; from its type
 	Metadata    map[string]string
 	Attachments []Attachment
-	// SourceVolumeID and SnapshotID are what its content was copied from.
+	// SourceVolumeID and SnapshotID are the source of its content.
 	SourceVolumeID string
 	SnapshotID     string
-	CreatedAt      time.Time // to the second, by the server's clock
+	CreatedAt      time.Time // in seconds, by the server's clock
 }
 
 // Attachment is one entry of a volume's attachments.
@@ -34,8 +34,8 @@ type Attachment struct {
 // (cinder/objects/fields.py, VolumeAttachStatus).
 type AttachmentStatus string
 
-// An attachment is reserved until the volume is exported for it, and attached
-// when it is completed.
+// An attachment is reserved until the volume is exported for it, and attached once
+// completed.
 const (
 	AttachmentReserved AttachmentStatus = "reserved"
 	AttachmentAttached AttachmentStatus = "attached"
@@ -59,9 +59,8 @@ const (
 	StatusExtending      Status = "extending"
 	StatusErrorExtending Status = "error_extending"
 	StatusRetyping       Status = "retyping"
-	// StatusUnreadable is the status of a volume or snapshot whose entry in a
-	// listing lacks a status or is odd otherwise. Cinder has no status of that
-	// name.
+	// StatusUnreadable is the status of a volume or snapshot whose listing entry lacks a
+	// status or is otherwise odd. Cinder has no such status.
 	StatusUnreadable Status = "unreadable"
 )
 
@@ -72,10 +71,9 @@ const (
 	MetadataAttachedMode = "attached_mode"
 )
 
-// Connector describes the nodes to Cinder as one initiator: every node of the
-// cluster logs in under the same names, so that any of them may mount. See the
-// "connector" object of os-initialize_connection in the Block Storage API
-// reference.
+// Connector describes the nodes to Cinder as one initiator: every node of the cluster
+// logs in under the same names, so that any of them may mount. See the "connector" object
+// of os-initialize_connection in the Block Storage API reference.
 type Connector struct {
 	Host      string   `json:"host"`
 	IP        string   `json:"ip,omitempty"`

@@ -7,9 +7,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
 
-// volumeDocument is a volume as the API writes it. No field of a wrong type
-// makes the whole volume unreadable: a single odd volume must not make a listing
-// of a thousand fail.
+// volumeDocument is a volume in the API's JSON form. A field of a wrong type does not
+// make the whole volume unreadable: a single odd volume must not fail a listing of a
+// thousand.
 type volumeDocument struct {
 	ID           jsonstream.Text   `json:"id"`
 	Name         jsonstream.Text   `json:"name"`
@@ -26,9 +26,9 @@ type volumeDocument struct {
 	Attachments  json.RawMessage   `json:"attachments"`
 }
 
-// volume returns the volume, and whether a field that the program acts on has a
-// wrong type. Its metadata is nil if it cannot be read; it is then unknown
-// whose volume it is. keep selects metadata keys; nil keeps all of them.
+// volume returns the volume, and whether a field that the program acts on has a wrong
+// type. Metadata is nil if it cannot be read; the volume's owner is then unknown. keep
+// selects metadata keys; nil keeps all of them.
 func (d volumeDocument) volume(keep func(key string) bool) (v Volume, odd bool) {
 	metadata, err := readMetadata(d.Metadata, keep)
 	attachments, attachmentsErr := readAttachments(d.Attachments)
@@ -55,8 +55,8 @@ func (d volumeDocument) volume(keep func(key string) bool) (v Volume, odd bool) 
 }
 
 // readMetadata reads the keys to keep. Metadata of the usual size is decoded at once,
-// which takes less time and memory. Longer metadata, as in a hostile answer, is read
-// key by key, because a map of all keys takes many times the memory of the answer.
+// which takes less time and memory. Longer metadata, as in a hostile answer, is read key
+// by key, because a map of all keys takes many times the memory of the answer.
 func readMetadata(part json.RawMessage, keep func(key string) bool) (map[string]string, error) {
 	const usual = 8 << 10
 	if len(part) <= usual {
@@ -105,8 +105,8 @@ func readUsualMetadata(part json.RawMessage, keep func(key string) bool) (map[st
 	return metadata, nil
 }
 
-// maxAttachments is how many attachments of one volume are read. A volume for
-// several hosts has one for each.
+// maxAttachments bounds how many attachments of one volume are read. A multi-attach
+// volume has one for each host.
 const maxAttachments = 1024
 
 func readAttachments(part json.RawMessage) (attachments []Attachment, err error) {
@@ -130,7 +130,7 @@ func readAttachments(part json.RawMessage) (attachments []Attachment, err error)
 	return attachments, err
 }
 
-// parseTime reads Cinder's timestamps, which are in UTC without saying so.
+// parseTime reads Cinder's timestamps, which are in UTC without a zone.
 func parseTime(text string) time.Time {
 	for _, layout := range []string{"2006-01-02T15:04:05.999999", time.RFC3339Nano} {
 		if t, err := time.Parse(layout, text); err == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v2/volumes"
 )
 
-// The operations that begin and end a volume's life, as in metrics.
+// The operations that change a volume, as named in metrics.
 const (
 	OperationCreate      = "volume.create"
 	OperationDelete      = "volume.delete"
@@ -26,8 +26,8 @@ type NewVolume struct {
 	Type     string
 	Zone     string
 	Metadata map[string]string
-	// SourceVolumeID or SnapshotID is what the volume's content is copied from;
-	// empty for an empty volume. Both are of the same project.
+	// SourceVolumeID or SnapshotID is where the volume's content is copied from; empty
+	// for an empty volume. Both are in the same project.
 	SourceVolumeID string
 	SnapshotID     string
 }
@@ -58,8 +58,8 @@ func (c volumeClient) CreateVolume(ctx context.Context, request NewVolume) (Volu
 	return v, err
 }
 
-// describes reports whether a volume has the name, metadata and source of the
-// request. An answer about another volume would make the program use that one.
+// describes reports whether a volume has the name, metadata and source of the request.
+// Trusting an answer about another volume would make the program use that one.
 func (r NewVolume) describes(v Volume) bool {
 	for key, value := range r.Metadata {
 		if v.Metadata[key] != value {
@@ -69,10 +69,10 @@ func (r NewVolume) describes(v Volume) bool {
 	return v.Name == r.Name && v.SourceVolumeID == r.SourceVolumeID && v.SnapshotID == r.SnapshotID
 }
 
-// Volume reads one volume. If a 404 does not carry Cinder's own fault, a
-// listing must confirm it (more requests): the program stops looking after a
-// volume that is gone. The listing is of all projects, since an administrator,
-// as everybody is without Keystone, can read volumes of others by their ID.
+// Volume reads one volume. If a 404 lacks Cinder's own fault, a listing must confirm it
+// (more requests): the program stops caring for a volume that is gone. The listing covers
+// all projects, since administrators, and every user in noauth mode, can read others'
+// volumes by ID.
 func (c volumeClient) Volume(ctx context.Context, id string) (Volume, error) {
 	const operation = "volume.get"
 	if err := c.checkID(operation, id); err != nil {
@@ -129,7 +129,7 @@ func (c volumeClient) ForceDeleteVolume(ctx context.Context, id string) error {
 	return c.about(ctx, OperationForceDelete, id, func(ctx context.Context) error { return volumes.ForceDelete(ctx, c.service, id).Err })
 }
 
-// OperationMetadata is a change of a volume's metadata, as in metrics.
+// OperationMetadata is a change of a volume's metadata, as named in metrics.
 const OperationMetadata = "metadata.update"
 
 // UpdateMetadata writes metadata on a volume; other keys stay.
@@ -137,11 +137,11 @@ func (c volumeClient) UpdateMetadata(ctx context.Context, id string, metadata ma
 	return c.post(ctx, OperationMetadata, id, 0, map[string]any{"metadata": metadata}, http.StatusOK, "volumes", "metadata")
 }
 
-// OperationMetadataDelete is the deletion of a key of a volume's metadata, as in metrics.
+// OperationMetadataDelete is the deletion of a metadata key, as named in metrics.
 const OperationMetadataDelete = "metadata.delete"
 
-// DeleteMetadata deletes one key of a volume's metadata. The key must have no slash:
-// Cinder finds none that does.
+// DeleteMetadata deletes one key of a volume's metadata. The key must have no slash,
+// since Cinder cannot find one that does.
 func (c volumeClient) DeleteMetadata(ctx context.Context, id, key string) error {
 	return c.about(ctx, OperationMetadataDelete, id, func(ctx context.Context) error {
 		_, err := c.service.Delete(ctx, c.service.ServiceURL("volumes", id, "metadata", key), &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
@@ -149,17 +149,15 @@ func (c volumeClient) DeleteMetadata(ctx context.Context, id, key string) error 
 	})
 }
 
-// The microversions of the messages API: the first that has it, and the first
-// that filters it and sorts it newest first (Block Storage API, microversion
-// history, 3.3 and 3.5).
+// Microversions of the messages API: the first that has it, and the first that filters it
+// and sorts it newest first (Block Storage API, microversion history, 3.3 and 3.5).
 const (
 	MicroversionMessages       = 3
 	microversionMessagesFilter = 5
 )
 
-// FailureReason reads from Cinder's messages API why a volume went to error. It
-// only helps the reader of the event: if the endpoint lacks the API, or on any
-// failure, it returns an empty string.
+// FailureReason reads from Cinder's messages API why a volume went to error. It only
+// improves the event's text, so on any failure it returns "".
 func (c volumeClient) FailureReason(ctx context.Context, id string) string {
 	newest, err := c.maxMicroversion(ctx)
 	if err != nil || newest < MicroversionMessages {

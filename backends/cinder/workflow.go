@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Workflow is the sequence of requests that connects a volume. A volume keeps
-// the one it was created with.
+// Workflow is the sequence of requests that connects a volume. It is fixed when the
+// volume is created.
 type Workflow string
 
 const (
@@ -20,7 +20,7 @@ const (
 )
 
 // OffersAttachments returns an error unless the endpoint has the attachments API,
-// whatever workflow is configured for volumes that all nodes share.
+// regardless of the workflow configured for volumes that all nodes share.
 func (c *Client) OffersAttachments(ctx context.Context) error {
 	newest, err := c.maxMicroversion(ctx)
 	switch {

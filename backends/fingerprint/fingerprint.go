@@ -1,5 +1,4 @@
-// Package fingerprint hashes values, so that they can be compared without being
-// stored.
+// Package fingerprint hashes values, so they can be compared without being stored.
 package fingerprint
 
 import (
@@ -10,12 +9,12 @@ import (
 )
 
 // Of returns a hash of the values. JSON gives them a stable form. Volumes carry
-// fingerprints: the same values must have the same one in every release.
+// fingerprints, so the same values must yield the same fingerprint in every release.
 func Of(values ...any) string {
 	encoded, err := json.Marshal(values)
 	if err != nil {
-		// Only channels, functions and cycles cannot be encoded; configuration
-		// and requests contain none of these.
+		// Only channels, functions and cycles cannot be encoded; configuration and
+		// requests contain none.
 		panic(fmt.Sprintf("value cannot be encoded: %v", err))
 	}
 	sum := sha256.Sum256(encoded)

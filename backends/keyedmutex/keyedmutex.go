@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Mutex is a mutex per key. A key that is not in use costs nothing.
+// Mutex is a mutex per key. Unused keys cost nothing.
 type Mutex struct {
 	mu    sync.Mutex
 	locks map[string]*keyLock
@@ -17,7 +17,7 @@ type keyLock struct {
 	users int
 }
 
-// New makes a Mutex whose keys are all free.
+// New returns a Mutex whose keys are all free.
 func New() *Mutex {
 	return &Mutex{locks: map[string]*keyLock{}}
 }

@@ -1,5 +1,5 @@
-// Package knowledge holds what a term knows about the volumes and snapshots at
-// one endpoint: the last complete listing, and what the term did and saw since.
+// Package knowledge holds what a term knows about the volumes and snapshots at one
+// endpoint: the last complete listing, and what the term did and saw since.
 package knowledge
 
 import (
@@ -14,29 +14,29 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
-// Entries says what an Inventory lists.
+// Entries describes what an Inventory lists.
 type Entries[T any] struct {
 	List func(ctx context.Context, yield func(page []T) bool) error
-	// Owner is the UID that an entry is stamped with; empty for entries of others.
+	// Owner returns the UID in an entry's stamp; empty for other owners' entries.
 	Owner func(T) (uid string)
-	// Born returns what entries are ordered by.
+	// Born returns the sort key of an entry.
 	Born func(T) (id string, created time.Time)
-	// Share makes an entry share its common texts with others, to save memory:
-	// a term keeps the listing.
+	// Share makes an entry share common strings with others, to save memory: a term keeps
+	// the listing.
 	Share func(entry T, texts map[string]string) T
 }
 
-// Inventory knows which volumes, or which snapshots, of this cluster a backend
-// had at its last complete listing without a filter, the only answer that can
-// prove absence. One listing serves every claim: a leader reads it once in its
-// term, and again only after a create request whose answer was lost.
+// Inventory knows which volumes or snapshots of this cluster a backend had at its last
+// complete, unfiltered listing, the only answer that can prove absence. One listing
+// serves every claim: a leader reads it once per term, and again only after a create
+// request lost its answer.
 type Inventory[T any] struct {
 	of Entries[T]
 
 	mu      sync.Mutex
 	started time.Time // of the last complete listing; zero before the first
 	// entries are those of the listing, by owner. A listing under way shares them, so
-	// no slice is ever changed.
+	// slices are never modified.
 	entries map[string][]T
 	owners  map[string]string // of each entry, by its ID
 	loading *loading
@@ -46,22 +46,21 @@ type loading struct {
 	started time.Time
 	done    chan struct{}
 	err     error
-	// waiting is how many callers wait for it. When the last one leaves, it is
-	// cut off.
+	// waiting counts the callers that wait for it. When the last one leaves, it is
+	// canceled.
 	waiting int
 	cutOff  context.CancelFunc
-	// gone contains what went away during the listing, although an early page
-	// may show it.
+	// gone holds what disappeared during the listing, although an early page may show it.
 	gone map[string]bool
 }
 
-// NewInventory makes an inventory that has not listed yet.
+// NewInventory returns an inventory that has not listed yet.
 func NewInventory[T any](of Entries[T]) *Inventory[T] {
 	return &Inventory[T]{of: of, entries: map[string][]T{}, owners: map[string]string{}}
 }
 
-// Find returns the entries with an owner's UID that owns confirms, from a
-// listing that began after the given time; if that is zero, any listing will do.
+// Find returns the entries with an owner's UID that owns confirms, from a listing that
+// began after the given time; any listing will do if that is zero.
 func (i *Inventory[T]) Find(ctx context.Context, uid string, owns func(T) bool, after time.Time) ([]T, error) {
 	if err := i.load(ctx, after); err != nil {
 		return nil, err
@@ -77,8 +76,8 @@ func (i *Inventory[T]) Find(ctx context.Context, uid string, owns func(T) bool, 
 	return found, nil
 }
 
-// All returns every entry of the cluster in the last complete listing, and
-// lists first if there was none.
+// All returns every entry of the cluster in the last complete listing, and lists first if
+// there was none.
 func (i *Inventory[T]) All(ctx context.Context) ([]T, error) {
 	return i.AllAfter(ctx, time.Time{})
 }
@@ -99,16 +98,16 @@ func (i *Inventory[T]) AllAfter(ctx context.Context, after time.Time) ([]T, erro
 	return all, nil
 }
 
-// Listed returns an owner's entries in the last complete listing, without those that
-// are gone since. It never lists.
+// Listed returns an owner's entries in the last complete listing, except those gone
+// since. It never lists.
 func (i *Inventory[T]) Listed(uid string) []T {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.entries[uid]
 }
 
-// IsGone reports whether there was a complete listing, and the last one does not have an
-// entry, or the entry is gone since.
+// IsGone reports whether the last complete listing, if there was one, lacks an entry, or
+// the entry has gone since.
 func (i *Inventory[T]) IsGone(id string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -148,7 +147,7 @@ func (i *Inventory[T]) Forget(id string) {
 	i.drop(i.entries, i.owners, id)
 }
 
-// drop takes an entry out of a listing.
+// drop removes an entry from a listing.
 func (i *Inventory[T]) drop(entries map[string][]T, owners map[string]string, id string) {
 	uid, known := owners[id]
 	if !known {
@@ -173,8 +172,8 @@ func (i *Inventory[T]) load(ctx context.Context, after time.Time) error {
 		}
 		current := i.loading
 		if current == nil {
-			// The listing serves other callers too, so it must not end with the
-			// caller that happened to start it.
+			// The listing serves other callers too, so it must not end with the caller
+			// that started it.
 			shared, cutOff := context.WithCancel(context.WithoutCancel(ctx))
 			current = &loading{started: time.Now(), done: make(chan struct{}), cutOff: cutOff, gone: map[string]bool{}}
 			i.loading = current
@@ -192,8 +191,8 @@ func (i *Inventory[T]) load(ctx context.Context, after time.Time) error {
 	}
 }
 
-// awaitDone waits for a listing. While its pages wait for their turns at the
-// backend, so do its callers.
+// awaitDone waits for a listing. While its pages wait for turns at the backend, so do its
+// callers.
 func awaitDone(ctx context.Context, done <-chan struct{}) error {
 	defer turns.CallerOf(ctx).Waiting()()
 	select {
@@ -204,8 +203,8 @@ func awaitDone(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// leave ends a caller's wait. A listing without callers would only keep the
-// backend busy, for as long as a broken server makes it last.
+// leave ends a caller's wait. A listing without callers would only load the backend, for
+// as long as a broken server drags it out.
 func (i *Inventory[T]) leave(current *loading) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -224,7 +223,7 @@ func (i *Inventory[T]) run(ctx context.Context, current *loading) {
 	texts := map[string]string{}
 	err := i.of.List(ctx, func(page []T) bool {
 		for _, entry := range page {
-			// A listing may restart after a new login, and what it shows then is newer.
+			// A listing may restart after a new login; later results are newer.
 			uid, id := i.of.Owner(entry), i.idOf(entry)
 			if owners[id] != uid {
 				i.drop(byOwner, owners, id)
@@ -259,9 +258,8 @@ func (i *Inventory[T]) run(ctx context.Context, current *loading) {
 	close(current.done)
 }
 
-// unchanged returns an owner's entries from the last listing if they are exactly
-// this entry, so that listing everything again takes no memory for what has not
-// changed.
+// unchanged returns an owner's entries from the last listing if they consist of exactly
+// this entry, so that relisting takes no memory for unchanged entries.
 func (i *Inventory[T]) unchanged(uid string, entry T) []T {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -293,8 +291,8 @@ func (i *Inventory[T]) elder(a, b T) int {
 	return ByAge(idA, createdA, idB, createdB)
 }
 
-// ByAge orders by time of creation and, since Cinder's clock ticks in seconds,
-// by ID, so that every leader makes the same choice.
+// ByAge orders by creation time and, since Cinder's clock ticks in seconds, by ID, so
+// that every leader makes the same choice.
 func ByAge(idA string, createdA time.Time, idB string, createdB time.Time) int {
 	if c := createdA.Compare(createdB); c != 0 {
 		return c

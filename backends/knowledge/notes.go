@@ -9,33 +9,31 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Notes are what a term knows about the volumes at one endpoint, besides the
-// inventory's complete listings.
+// Notes are what a term knows about the volumes at one endpoint, besides the inventory's
+// complete listings.
 type Notes struct {
-	// mu is the lifecycle's. All endpoints share it, since Doubt also writes to
-	// the notes that next leads to.
+	// mu is the lifecycle's. All endpoints share it, since Doubt also writes to the notes
+	// in the next field.
 	mu *sync.Mutex
-	// volumes maps a claim's UID to the volume that serves it, as far as this
-	// term knows.
+	// volumes maps a claim's UID to its volume, as far as this term knows.
 	volumes map[string]string
-	// unsettled maps a claim's UID to the time since which it may have a volume
-	// unknown to this term: only a listing that began later can show that.
+	// unsettled maps a claim's UID to the time since which it may have an unknown volume:
+	// only a listing that began later can rule that out.
 	unsettled map[string]time.Time
-	// rivals maps a claim's UID to volumes seen in listings with the same stamp
-	// as the claim's volume.
+	// rivals maps a claim's UID to other listed volumes with the same stamp.
 	rivals map[string]map[string]bool
-	// seen maps an ID to the last known state of a volume that this term
-	// brought to attaching; the zero Volume if that state may be outdated.
+	// seen maps an ID to the last known state of a volume that this term brought to
+	// attaching; the zero Volume if that state may be outdated.
 	seen map[string]cinder.Volume
-	// former maps a claim's UID to the place where the term knew its volume
-	// before the backend led here.
-	former map[string]cinder.Place
-	// next has the notes at the endpoint that replaced this one; nil while
-	// this is the current one.
+	// earlier maps a claim's UID to where this term saw its volume before the backend's
+	// endpoint changed.
+	earlier map[string]cinder.Place
+	// next has the notes of the endpoint that replaced this one; nil while this one is
+	// current.
 	next *Notes
 }
 
-// NewNotes makes empty notes.
+// NewNotes returns empty notes.
 func NewNotes(mu *sync.Mutex) *Notes {
 	return &Notes{
 		mu:        mu,
@@ -43,12 +41,12 @@ func NewNotes(mu *sync.Mutex) *Notes {
 		unsettled: map[string]time.Time{},
 		rivals:    map[string]map[string]bool{},
 		seen:      map[string]cinder.Volume{},
-		former:    map[string]cinder.Place{},
+		earlier:   map[string]cinder.Place{},
 	}
 }
 
-// Of returns the volume that serves a claim, or "", and since when there may be
-// others; zero if there can be none.
+// Of returns a claim's volume, or "", and since when there may be others; zero if there
+// can be none.
 func (n *Notes) Of(uid string) (id string, doubtSince time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -59,8 +57,7 @@ func (n *Notes) Of(uid string) (id string, doubtSince time.Time) {
 func (n *Notes) Doubt(uid string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	// The endpoint that replaced this one may be the same Cinder at another
-	// address.
+	// The endpoint that replaced this one may be the same Cinder at another address.
 	for at := n; at != nil; at = at.next {
 		at.unsettled[uid] = time.Now()
 	}
@@ -76,7 +73,7 @@ func (n *Notes) Settle(uid, id string) {
 		return
 	}
 	n.volumes[uid] = id
-	delete(n.former, uid)
+	delete(n.earlier, uid)
 }
 
 // ForgetClaim forgets a claim's volume and all its rivals.
@@ -99,11 +96,11 @@ func (n *Notes) ForgetVolume(uid, id string) {
 		delete(n.volumes, uid)
 	}
 	delete(n.seen, id)
-	delete(n.former, uid)
+	delete(n.earlier, uid)
 }
 
-// See records the last known state of a volume; the zero Volume means that the
-// known state may be outdated.
+// See records the last known state of a volume; the zero Volume means that it may be
+// outdated.
 func (n *Notes) See(id string, v cinder.Volume) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -125,8 +122,8 @@ func (n *Notes) ForgetSeen(id string) {
 	delete(n.seen, id)
 }
 
-// NoteRivals looks for duplicates of claims in flight among volumes that were read for
-// another purpose. owner returns the UID that a volume is stamped with.
+// NoteRivals looks for duplicates of claims in flight among volumes read for another
+// purpose. owner returns the UID in a volume's stamp.
 func (n *Notes) NoteRivals(page []cinder.Volume, owner func(cinder.Volume) (uid string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -167,26 +164,26 @@ func (n *Notes) dropRivalLocked(uid, id string) {
 	}
 }
 
-// FormerPlace returns the place where the term knew the claim's volume before
-// the backend led here.
-func (n *Notes) FormerPlace(uid string) (at cinder.Place, known bool) {
+// EarlierPlace returns where this term saw the claim's volume before the backend's
+// endpoint changed.
+func (n *Notes) EarlierPlace(uid string) (at cinder.Place, known bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	at, known = n.former[uid]
+	at, known = n.earlier[uid]
 	return at, known
 }
 
-// Succeed takes over from another endpoint what is also valid at this one. The
-// caller must hold the lock. Doubts remain, and every claim with a volume
-// there, listed or known, gets one: this may be the same Cinder at another
-// address. place is the other endpoint's.
+// Succeed takes over from another endpoint what is still valid at this one. The caller
+// must hold the lock. Doubts remain, and every claim with a volume there, listed or
+// known, gets one: this may be the same Cinder at another address. place is the other
+// endpoint's.
 func (n *Notes) Succeed(other *Notes, listed []string, place cinder.Place, now time.Time) {
 	maps.Copy(n.unsettled, other.unsettled)
-	maps.Copy(n.former, other.former)
+	maps.Copy(n.earlier, other.earlier)
 	for _, uid := range append(listed, slices.Collect(maps.Keys(other.volumes))...) {
 		n.unsettled[uid] = now
 		if place.IsKnown() {
-			n.former[uid] = place
+			n.earlier[uid] = place
 		}
 	}
 	other.next = n

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Unshown are the objects that Cinder has acknowledged and not shown since. A Cinder whose
-// database answers reads from another server than writes, as Galera may, does not show
-// them for a while. Until it has shown one once, its absence proves nothing.
+// Unshown are objects that Cinder has acknowledged but not shown since. A Cinder whose
+// database reads from another server than it writes to, as Galera may, does not show them
+// for a while. Until such an object has been shown once, its absence proves nothing.
 type Unshown struct {
 	mu       sync.Mutex
 	expected map[string]expectation // by ID
-	// lag is the longest time after which one was missing.
+	// lag is the longest time that one was missing.
 	lag time.Duration
 }
 
@@ -21,15 +21,15 @@ type expectation struct {
 	since, until time.Time
 }
 
-// NewUnshown makes an empty set.
+// NewUnshown returns an empty set.
 func NewUnshown() *Unshown { return &Unshown{expected: map[string]expectation{}} }
 
-// Expect adds an object that Cinder has acknowledged. It is not expected for ever: it
-// may be gone before it was ever shown.
+// Expect adds an object that Cinder has acknowledged. It expires, because the object may
+// be gone before it is ever shown.
 func (u *Unshown) Expect(id, of string, until time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	// Whoever expected the others may never ask again.
+	// The callers that expected the others may never ask again.
 	maps.DeleteFunc(u.expected, func(_ string, e expectation) bool { return time.Now().After(e.until) })
 	u.expected[id] = expectation{of, time.Now(), until}
 }
@@ -41,8 +41,8 @@ func (u *Unshown) Shown(id string) {
 	delete(u.expected, id)
 }
 
-// Missing notes that Cinder does not show an object, and reports whether it is yet to be
-// shown.
+// Missing records that Cinder does not show an object, and reports whether it may yet
+// appear.
 func (u *Unshown) Missing(id string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -61,8 +61,7 @@ func (u *Unshown) Lag() time.Duration {
 	return u.lag
 }
 
-// ExpectedOf returns the IDs of the objects that belong to another one and are yet to be
-// shown.
+// ExpectedOf returns the IDs of another object's objects that have yet to appear.
 func (u *Unshown) ExpectedOf(of string) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()

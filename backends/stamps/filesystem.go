@@ -10,10 +10,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// FilesystemUUIDsOf returns the UUIDs that the filesystem of a volume may have besides
-// the volume's own ID, as far as they are recorded on the volume: by the program, when it
-// made the volume as a copy or imported it, or by an administrator of the project. What
-// is not a UUID names no filesystem, and is left out.
+// FilesystemUUIDsOf returns the recorded UUIDs that a volume's filesystem may have
+// besides the volume's own ID. They were recorded by the program, when it created the
+// volume as a copy or imported it, or by an administrator of the project. Values that are
+// not UUIDs are ignored.
 func FilesystemUUIDsOf(v cinder.Volume) []string {
 	var found []string
 	for n := 0; ; n++ {
@@ -37,10 +37,10 @@ func filesystemsKey(n int) string {
 	return KeyFilesystemUUIDs + "." + strconv.Itoa(n)
 }
 
-// uuidsPerKey is how many UUIDs, with commas between them, a value has room for.
+// uuidsPerKey is how many comma-separated UUIDs fit in a value.
 const uuidsPerKey = (LongestValue + 1) / 37
 
-// RecordFilesystems adds the record of UUIDs to a volume's metadata.
+// RecordFilesystems adds UUIDs to a volume's metadata.
 func RecordFilesystems(metadata map[string]string, uuids []string) {
 	n := 0
 	for some := range slices.Chunk(uuids, uuidsPerKey) {

@@ -1,5 +1,5 @@
-// Package stamps says what the program writes into the metadata of volumes and snapshots:
-// whose they are, how they are used, and what they must not be taken for.
+// Package stamps defines what the program writes into the metadata of volumes and
+// snapshots: their owner, their use, and marks that rule out mistakes.
 //
 // See docs/decisions.md, "Stamps".
 package stamps
@@ -11,40 +11,38 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Prefix begins the keys that are this project's own.
+// Prefix begins this project's own keys.
 const Prefix = "standalone-cinder.openstack.org/"
 
-// The metadata keys of a volume. Claim and PersistentVolume use the keys that
-// the Kubernetes CSI sidecars established, so that existing chargeback tools
-// can read them.
+// The metadata keys of a volume. Claim and PersistentVolume use the keys established by
+// the Kubernetes CSI sidecars, so that existing chargeback tools can read them.
 const (
 	KeyCluster    = Prefix + "cluster"
 	KeyClusterUID = Prefix + "kube-system-uid"
-	// KeyClaimUID is the UID of the claim that the volume was made for. It is part of the
-	// volume's identity, and stays when another claim gets the volume.
+	// KeyClaimUID is the UID of the claim that the volume was created for. It is part of
+	// the volume's identity and stays when another claim gets the volume.
 	KeyClaimUID = Prefix + "claim-uid"
 	// KeyReboundTo is the UID of the claim that got the volume later; see Holder.
 	KeyReboundTo = Prefix + "rebound-to"
-	// KeyPVUID is the UID of the PersistentVolume, if that was created well after the
-	// volume and has been seen in use, or if it was bound to another claim; see
-	// IsRestored.
+	// KeyPVUID is the UID of the PersistentVolume if it was created well after the volume
+	// and has been seen in use, or if it was bound to another claim; see IsRestored.
 	KeyPVUID        = Prefix + "pv-uid"
 	KeyTenant       = Prefix + "tenant"
 	KeyStorageClass = Prefix + "storage-class"
 	KeyRequestedAt  = Prefix + "requested-at"
-	// KeyRequest records what was requested of Cinder, to recognize a volume of an
-	// earlier, different request.
+	// KeyRequest records the create request, to recognize a volume of an earlier,
+	// different request.
 	KeyRequest  = Prefix + "requested"
 	KeyWorkflow = Prefix + "workflow"
-	// KeyMode, with the value ModeCSI, says that each node gets the volume for
-	// itself. Without it, all nodes of the cluster share one connection.
+	// KeyMode, with the value ModeCSI, means that nodes attach the volume individually.
+	// Without it, all nodes of the cluster share one connection.
 	KeyMode = Prefix + "mode"
-	// NodeRecordPrefix and a node's key form the key under which a volume of mode
-	// csi records the attachment that was handed out to that node; see NodeRecord. It has
-	// neither a slash nor a dot: Cinder finds no metadata by a key with a slash in a URL,
-	// so such a key can never be deleted, and may take what follows a dot for a format.
+	// NodeRecordPrefix and a node's key form the key under which a volume of mode csi
+	// records the attachment that was handed out to that node; see NodeRecord. It has
+	// neither a slash nor a dot: Cinder cannot find a key with a slash in a URL, so such
+	// a key can never be deleted, and Cinder may take the text after a dot for a format.
 	NodeRecordPrefix = "standalone-cinder-node-"
-	// EarlierNodeRecordPrefix is that of earlier releases, which emptied ended records.
+	// EarlierNodeRecordPrefix is that of earlier releases, which emptied cleared records.
 	EarlierNodeRecordPrefix = Prefix + "node."
 	// KeyFilesystemUUIDs is the first of the keys under which a volume of mode csi
 	// records the UUIDs that its filesystem may have; see FilesystemUUIDsOf.
@@ -52,11 +50,10 @@ const (
 	// KeyAttached is written before an attachment is completed. Cinder itself
 	// leaves such a mark only with os-attach.
 	KeyAttached = Prefix + "attached"
-	// KeyVolumeMode, with the value VolumeModeBlock, says that pods wrote to the volume as
-	// a raw device.
+	// KeyVolumeMode, with the value VolumeModeBlock, means that pods used the volume as a
+	// raw device.
 	KeyVolumeMode = Prefix + "volume-mode"
-	// KeyContested is not empty on a volume that another party reserved while it
-	// was being imported.
+	// KeyContested is set on a volume that another party reserved during its import.
 	KeyContested = Prefix + "contested"
 	KeyNamespace = "csi.storage.k8s.io/pvc/namespace"
 	KeyClaim     = "csi.storage.k8s.io/pvc/name"
@@ -69,8 +66,8 @@ const (
 	VolumeModeBlock = "Block"
 )
 
-// IsOurKey selects the metadata that the lifecycle reads: what it writes itself,
-// and Cinder's marks.
+// IsOurKey selects the metadata that the lifecycle reads: its own keys and Cinder's
+// marks.
 func IsOurKey(key string) bool {
 	switch key {
 	case KeyNamespace, KeyClaim, KeyPV, cinder.MetadataReadOnly, cinder.MetadataAttachedMode,
@@ -80,11 +77,11 @@ func IsOurKey(key string) bool {
 	return strings.HasPrefix(key, Prefix) || strings.HasPrefix(key, NodeRecordPrefix)
 }
 
-// LongestValue is the longest value that Cinder accepts for a metadata key.
+// LongestValue is the length of the longest metadata value that Cinder accepts.
 const LongestValue = 255
 
-// ClaimOf returns the UID of the claim that one of the cluster's volumes was made for;
-// empty for volumes of others.
+// ClaimOf returns the UID of the claim that one of the cluster's volumes was created for;
+// empty for other volumes.
 func ClaimOf(cluster string) func(v cinder.Volume) (uid string) {
 	return func(v cinder.Volume) string {
 		if v.Metadata[KeyCluster] != cluster {
@@ -97,7 +94,7 @@ func ClaimOf(cluster string) func(v cinder.Volume) (uid string) {
 // keysOfOne are the keys whose values are different for each claim or snapshot.
 var keysOfOne = []string{KeyClaimUID, KeyReboundTo, KeyPVUID, KeyClaim, KeyPV, KeyRequestedAt, KeySnapshotUID, KeySnapshot, KeySnapshotContent}
 
-// Share copies a volume so that it shares common texts with all others: the keys of
+// Share copies a volume so that it shares common strings with all others: the keys of
 // metadata, and the values that do not differ between claims. Each was decoded
 // separately, and a listing of 20,000 volumes is kept for a leader's term.
 func Share(v cinder.Volume, texts map[string]string) cinder.Volume {
@@ -112,7 +109,7 @@ func ShareSnapshot(s cinder.Snapshot, texts map[string]string) cinder.Snapshot {
 	return s
 }
 
-// shareMetadata also makes values substrings of the name, which contains the claim's
+// shareMetadata also turns values into substrings of the name, which contains the claim's
 // UID.
 func shareMetadata(metadata map[string]string, name string, texts map[string]string) map[string]string {
 	smaller := make(map[string]string, len(metadata))

@@ -9,18 +9,16 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// NodeRecord is a volume's record of an attachment that was handed out to a node, in
-// mode csi.
+// NodeRecord is a volume's record of an attachment handed out to a node, in mode csi.
 type NodeRecord struct {
 	AttachmentID string
 	// Node is the node's name, or its beginning if the name is very long.
 	Node string
-	// ReadOnly means that the node got the attachment for reading.
+	// ReadOnly means that the node got a read-only attachment.
 	ReadOnly bool
 }
 
-// forReading ends the record of an attachment for reading. Node names contain no
-// spaces.
+// forReading ends the record of a read-only attachment. Node names contain no spaces.
 const forReading = " ro"
 
 // String returns the record in the form of the volume's metadata.
@@ -45,8 +43,9 @@ func (r NodeRecords) Name(attachmentID string) bool {
 	return false
 }
 
-// NodeRecordsOf returns a volume's records, without those that were cleared. Of two records of a node, that under the key of earlier releases
-// counts: since the other one was written, such a release has led again.
+// NodeRecordsOf returns a volume's records, except cleared ones. If a node has two, the
+// one under the key of earlier releases counts: such a release has led since the other
+// one was written.
 func NodeRecordsOf(v cinder.Volume) NodeRecords {
 	records := NodeRecords{}
 	for _, prefix := range []string{NodeRecordPrefix, EarlierNodeRecordPrefix} {
@@ -70,7 +69,7 @@ func ClearedNodeRecords(v cinder.Volume, node string) map[string]string {
 	return map[string]string{EarlierNodeRecordPrefix + node: ""}
 }
 
-// LongestHost is the longest name of a host that Cinder keeps.
+// LongestHost is the length of the longest host name that Cinder stores.
 const LongestHost = 255
 
 // NodeHost returns the name by which Cinder and arrays know a node. It includes the

@@ -7,8 +7,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// The metadata keys of a snapshot's stamp, besides those of a volume's. Names and
-// content use the keys that the Kubernetes CSI sidecars established.
+// The metadata keys of a snapshot's stamp, besides those of a volume's. Names and content
+// use the keys established by the Kubernetes CSI sidecars.
 const (
 	KeySnapshotUID       = Prefix + "snapshot-uid"
 	KeySnapshotNamespace = "csi.storage.k8s.io/volumesnapshot/namespace"
@@ -73,14 +73,14 @@ func (s Snapshot) Owns(snapshot cinder.Snapshot) bool {
 		s.Content != "" && s.Content == other.Content
 }
 
-// WasRecorded reports whether a VolumeSnapshotContent may name the snapshot, or
-// have named it. A snapshot without the mark was provably never handed out.
+// WasRecorded reports whether a VolumeSnapshotContent may name, or have named, the
+// snapshot. A snapshot without the mark was provably never handed out.
 func WasRecorded(s cinder.Snapshot) bool { return s.Metadata[KeyRecorded] != "" }
 
 // Key identifies operations that must not overlap.
 func (s Snapshot) Key() string { return "snapshot/" + s.SnapshotUID }
 
-// Describe says whose the snapshot is, for an error.
+// Describe names the snapshot's owner, for an error.
 func (s Snapshot) Describe() string {
 	if s.Cluster == "" && s.Content == "" {
 		return "with nothing"
@@ -88,5 +88,5 @@ func (s Snapshot) Describe() string {
 	return fmt.Sprintf("cluster %q, VolumeSnapshotContent %q, VolumeSnapshot UID %q", s.Cluster, s.Content, s.SnapshotUID)
 }
 
-// IsCSISnapshot reports whether a snapshot was made for the sidecar of the CSI driver.
+// IsCSISnapshot reports whether a snapshot was taken for the CSI driver's sidecar.
 func IsCSISnapshot(s cinder.Snapshot) bool { return s.Metadata[KeyMode] == ModeCSI }

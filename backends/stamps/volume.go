@@ -10,20 +10,19 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Volume identifies the cluster, claim and PersistentVolume that a volume
-// belongs to. The create request contains it, so that none of the program's
-// volumes exists without it.
+// Volume identifies the cluster, claim and PersistentVolume that a volume belongs to. The
+// create request contains it, so every volume of the program has it from the start.
 //
-// Cluster, ClaimUID and PV identify the volume for as long as it lives. The other
-// fields follow its PersistentVolume when that is bound to another claim.
+// Cluster, ClaimUID and PV identify the volume throughout its life. The other fields
+// follow its PersistentVolume when that is bound to another claim.
 type Volume struct {
 	Cluster string
 	// ClusterUID is the UID of the cluster's namespace kube-system. Cluster is
-	// configured, and may be the same for two clusters by mistake.
+	// configured, and may accidentally be the same for two clusters.
 	ClusterUID string
 	Namespace  string // the holder's
 	Claim      string // the holder's name
-	// ClaimUID is the UID of the claim that the volume was made for.
+	// ClaimUID is the UID of the claim that the volume was created for.
 	ClaimUID string
 	PV       string
 	// ReboundTo is the UID of the holder, if that is another claim.
@@ -70,13 +69,13 @@ func Of(v cinder.Volume) Volume {
 	}
 }
 
-// Holder returns the UID of the claim that has the volume: the one that it was made for,
-// until its PersistentVolume is bound to another.
+// Holder returns the UID of the volume's current claim: the one it was created for, until
+// its PersistentVolume is bound to another.
 func (s Volume) Holder() string { return cmp.Or(s.ReboundTo, s.ClaimUID) }
 
 // Owns reports whether the volume provably belongs to the same cluster and
-// PersistentVolume, and was made for the same claim. It ignores which claim has the
-// volume now, and tenant and StorageClass, which may be renamed in the policy during a
+// PersistentVolume, and was created for the same claim. It ignores the volume's current
+// claim, and tenant and StorageClass, which may be renamed in the policy during a
 // volume's life.
 func (s Volume) Owns(v cinder.Volume) bool {
 	other := Of(v)
@@ -85,28 +84,26 @@ func (s Volume) Owns(v cinder.Volume) bool {
 		s.PV != "" && s.PV == other.PV
 }
 
-// Holds reports whether Owns does, and the claim that the volume was made for still has
-// it.
+// Holds reports whether Owns does and the volume still belongs to its original claim.
 func (s Volume) Holds(v cinder.Volume) bool { return s.Owns(v) && Of(v).Holder() == s.ClaimUID }
 
-// EverAttached reports whether the volume is or was in use. It is brought into
-// use only after a PersistentVolume that names it was seen, so a volume that
-// was never in use was never recorded. For os-attach see attach_volume in
-// Cinder's cinder/volume/manager.py; Cinder leaves no mark when an attachment
-// is completed, so the program writes its own first.
+// EverAttached reports whether the volume is or was in use. It is brought into use only
+// after a PersistentVolume that names it was seen, so a volume that was never in use was
+// never recorded. For os-attach, see attach_volume in Cinder's cinder/volume/manager.py;
+// Cinder leaves no mark when an attachment is completed, so the program first writes its
+// own.
 func EverAttached(v cinder.Volume) bool {
 	_, attached := v.Metadata[cinder.MetadataReadOnly]
 	_, marked := v.Metadata[KeyAttached]
 	return attached || marked || v.Status == cinder.StatusInUse
 }
 
-// AttachedMark returns the metadata that is written on a volume before it comes
-// into use.
+// AttachedMark returns the metadata written on a volume before it comes into use.
 func AttachedMark() map[string]string { return map[string]string{KeyAttached: "true"} }
 
-// IsCSI reports whether the CSI driver attaches the volume to each node that uses
-// it. Such a volume is available while no node does, and is never connected to the
-// nodes' shared connector.
+// IsCSI reports whether the CSI driver attaches the volume to nodes individually. Such a
+// volume is available while no node uses it, and is never connected to the nodes' shared
+// connector.
 func IsCSI(v cinder.Volume) bool { return v.Metadata[KeyMode] == ModeCSI }
 
 // WorkflowOf returns how the volume was or will be connected.
@@ -121,23 +118,23 @@ func WorkflowOf(v cinder.Volume) cinder.Workflow {
 // times are by Cinder's clock, and the request has a timeout.
 const copyAfter = 15 * time.Minute
 
-// IsCopy reports whether a volume carries the stamp of the volume that it was
-// made from: Cinder restores a backup together with the original's metadata
-// (put_metadata in cinder/backup/driver.py). Such a volume contains a user's
-// rescued data, and was created well after the request that the stamp records.
+// IsCopy reports whether a volume carries the stamp of the volume that it was copied
+// from: Cinder restores a backup together with the original's metadata (put_metadata in
+// cinder/backup/driver.py). Such a volume contains a user's rescued data, and was created
+// well after the request that the stamp records.
 func IsCopy(v cinder.Volume) bool {
 	return IsWellAfterRequest(v, v.CreatedAt)
 }
 
-// IsRestored reports whether a PersistentVolume was created well after its volume, and
-// was never seen before it was released: somebody has applied it again from a backup or
-// an export. If it names a claim that no longer exists, Kubernetes releases it at once,
-// which does not mean that anybody wants the data deleted.
+// IsRestored reports whether a PersistentVolume was created well after its volume and was
+// never seen before it was released: a user has re-created it from a backup or an export.
+// If it names a claim that no longer exists, Kubernetes releases it at once, which does
+// not mean that the user wants the data deleted.
 func IsRestored(v cinder.Volume, pvUID string, createdAt time.Time) bool {
 	return pvUID != "" && v.Metadata[KeyPVUID] != pvUID && IsWellAfterRequest(v, createdAt)
 }
 
-// IsWellAfterRequest reports whether a time is well after the request that made, or
+// IsWellAfterRequest reports whether a time is well after the request that created, or
 // imported, the volume.
 func IsWellAfterRequest(v cinder.Volume, at time.Time) bool {
 	requested, err := time.Parse(time.RFC3339, v.Metadata[KeyRequestedAt])
@@ -165,7 +162,7 @@ func LooksHistoric(v cinder.Volume) bool {
 	return true
 }
 
-// Describe says whose the volume is, for an error.
+// Describe names the volume's owner, for an error.
 func (s Volume) Describe() string {
 	if s.Cluster == "" && s.PV == "" {
 		return "with nothing"

@@ -1,10 +1,10 @@
-// Package steps says what comes next in a volume's life.
+// Package steps determines the next step in a volume's life.
 package steps
 
 import "github.com/standalone-cinder/standalone-cinder/backends/cinder"
 
-// Step is one move in a volume's life. The next step depends on the observed
-// state alone, so that interrupted and new operations share the same code.
+// Step is one move in a volume's life. It depends only on the observed state, so that
+// interrupted and new operations share the same code.
 type Step string
 
 // The steps.
@@ -25,9 +25,9 @@ const (
 	Blocked      Step = "blocked"
 )
 
-// StepToConnect returns the next step from a volume's state to a connection,
-// by the workflow that the volume is connected with. An absent volume has no
-// ID; one without a status exists, in an unknown state.
+// StepToConnect returns the next step from a volume's state to a connection, by the
+// volume's workflow. An absent volume has no ID; one without a status exists, in an
+// unknown state.
 func StepToConnect(v cinder.Volume, workflow cinder.Workflow) Step {
 	if v.ID == "" {
 		return Create
@@ -56,8 +56,8 @@ func StepToConnect(v cinder.Volume, workflow cinder.Workflow) Step {
 }
 
 // StepToAttachable returns the next step from a volume's state to a volume that the CSI
-// driver can attach; None if it can. A volume that nodes have attached was made: a
-// PersistentVolume of the same claim once named it.
+// driver can attach; None if it can already. A volume attached to nodes was fully
+// created: a PersistentVolume of the same claim once named it.
 func StepToAttachable(v cinder.Volume) Step {
 	switch v.Status {
 	case cinder.StatusAvailable, cinder.StatusReserved, cinder.StatusAttaching, cinder.StatusInUse, cinder.StatusDetaching:

@@ -13,8 +13,7 @@ import (
 // round makes one round of requests and delivers what has changed. A failure
 // for some volumes does not delay news about others.
 func (w *Watcher[T]) round(now inFlight[T]) (settled int) {
-	// The waits bound the operation; the transport's timeouts bound a round of
-	// requests.
+	// The waits bound the operation; the transport's timeouts bound a round.
 	ctx := context.Background()
 	if w.listsAll(now) {
 		if settled, done := w.roundAll(ctx, now); done {
@@ -32,8 +31,8 @@ func (w *Watcher[T]) round(now inFlight[T]) (settled int) {
 	return settled + w.verify(ctx, now.seeing, unseen(now.seeing))
 }
 
-// roundAll serves all waits by one listing. It gives up, and is not done, if there
-// is much more than the last complete listing had.
+// roundAll serves all waits with one listing. It gives up, and reports so, if the listing
+// turns out much longer than the last complete one.
 func (w *Watcher[T]) roundAll(ctx context.Context, now inFlight[T]) (settled int, done bool) {
 	all := []waits[T]{now.seeing, now.creating, now.deleting}
 	missing := make([]map[string]bool, len(all))
@@ -64,8 +63,8 @@ func (w *Watcher[T]) roundAll(ctx context.Context, now inFlight[T]) (settled int
 		}
 		settled += absent(now.deleting, missing[2])
 	} else {
-		// The next round does without a complete listing: what failed may be a page
-		// that none of the waits needs.
+		// The next round does without a complete listing: the failure may concern a page
+		// that no wait needs.
 		w.total.Store(nil)
 	}
 	for i, of := range all {
@@ -78,10 +77,9 @@ func (w *Watcher[T]) roundAll(ctx context.Context, now inFlight[T]) (settled int
 	return settled, true
 }
 
-// roundCreating reads the newest volumes first, since those being created are
-// among them. It stops when it has seen them all, or when requesting the rest
-// one by one is less work: a volume that an earlier leader left in creation may
-// be far behind.
+// roundCreating reads the newest volumes first, since those being created are among them.
+// It stops when it has seen them all, or when reading the rest one by one is cheaper: a
+// volume that an earlier leader left in creation may be far down the list.
 func (w *Watcher[T]) roundCreating(ctx context.Context, creating waits[T]) (settled int) {
 	missing := unseen(creating)
 	pages := 0
@@ -102,9 +100,9 @@ func (w *Watcher[T]) roundCreating(ctx context.Context, creating waits[T]) (sett
 	return settled + w.verify(ctx, creating, missing)
 }
 
-// roundDeleting lists the volumes in deletion. A missing volume has left that
-// state, or the filter was not honored. The missing ones are read one by one, or
-// by one listing without a filter, whichever costs less.
+// roundDeleting lists the volumes in deletion. A missing volume has left that state, or
+// the filter was ignored. Missing volumes are read one by one, or by one unfiltered
+// listing, whichever is cheaper.
 func (w *Watcher[T]) roundDeleting(ctx context.Context, deleting waits[T]) (settled int) {
 	missing := unseen(deleting)
 	err := w.options.List(ctx, cinder.StatusDeleting, pageSize, func(page []T) bool {
@@ -139,8 +137,8 @@ func (w *Watcher[T]) roundDeleting(ctx context.Context, deleting waits[T]) (sett
 	return settled + removed
 }
 
-// sweep settles missing volumes with one complete listing, and removes the
-// settled ones from missing.
+// sweep resolves missing volumes with one complete listing, and removes them from
+// missing.
 func (w *Watcher[T]) sweep(ctx context.Context, deleting waits[T], missing map[string]bool) (settled int, err error) {
 	err = w.ListAll(ctx, func(page []T) bool {
 		for _, v := range page {
@@ -158,10 +156,10 @@ func (w *Watcher[T]) sweep(ctx context.Context, deleting waits[T], missing map[s
 	return settled + absent(deleting, missing), nil
 }
 
-// absent settles those volumes missing from a complete listing whose absence
-// proves that they are gone, and removes them from missing: an earlier listing
-// has shown them. Another project's volume is never shown, although an
-// administrator may have deleted it by ID.
+// absent resolves volumes missing from a complete listing whose absence proves that they
+// are gone, because an earlier listing has shown them, and removes them from missing.
+// Another project's volume is never shown, although an administrator may have deleted it
+// by ID.
 func absent[T any](deleting waits[T], missing map[string]bool) (settled int) {
 	for id := range missing {
 		if shown(deleting[id]) {
@@ -186,8 +184,8 @@ func show[T any](waits []*wait[T]) {
 	}
 }
 
-// shown reports whether every wait has seen its volume in a listing; a wait
-// that just began may not have.
+// shown reports whether every wait has seen its volume in a listing; a wait that just
+// began may not have.
 func shown[T any](waits []*wait[T]) bool {
 	for _, waiting := range waits {
 		if !waiting.shown {
@@ -240,8 +238,8 @@ func (w *Watcher[T]) deliver(waits []*wait[T], v T) (settled int) {
 	return settled
 }
 
-// failed records that a round brought no news of the missing volumes, and
-// delivers the error to those for which that has happened too often.
+// failed records that a round brought no news of the missing volumes, and delivers the
+// error to waits for which that has happened too often.
 func failed[T any](of waits[T], missing map[string]bool, err error) (settled int) {
 	most := failuresToReport
 	if cinder.IsKind(err, KindNotShown) {

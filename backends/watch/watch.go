@@ -18,17 +18,17 @@ import (
 // Options configure a Watcher.
 type Options[T any] struct {
 	Backend string
-	// Noun names what is waited for, in errors.
+	// Noun names the awaited objects, in errors.
 	Noun string
 	// Interval is the shortest time between rounds.
 	Interval time.Duration
-	// List lists those with a status, or all if it is empty. Whether a backend honors the
-	// status is not relied on.
+	// List lists objects with a status, or all if it is empty. The backend may ignore the
+	// status.
 	List func(ctx context.Context, status cinder.Status, pageSize int, yield func(page []T) bool) error
 	// Get reads one.
 	Get   func(ctx context.Context, id string) (T, error)
 	State func(T) (id string, status cinder.Status)
-	// Observe gets every page that was read to find what is being created; it may be nil.
+	// Observe gets every page read in search of objects being created; it may be nil.
 	Observe func(page []T)
 	// Waiting is called with the change of the number of waits.
 	Waiting func(more int)
@@ -36,14 +36,13 @@ type Options[T any] struct {
 	Pause func(time.Duration)
 }
 
-// Watcher waits for many volumes, or many snapshots, of one backend at once.
-// While any is in flight it makes a round of requests per tick, which costs
-// Cinder as much as there is in flight, not as much as the project has. It makes
-// no request while nothing is in flight.
+// Watcher waits for many volumes, or many snapshots, of one backend at once. While any is
+// in flight it makes a round of requests per tick, whose cost depends on what is in
+// flight, not on the project's size. It makes no requests while nothing is in flight.
 type Watcher[T any] struct {
 	options Options[T]
-	// total is how many entries the last complete listing had; nil before there was
-	// one, and after one that failed.
+	// total is the number of entries in the last complete listing; nil before there was
+	// one, and after a failed one.
 	total atomic.Pointer[int]
 
 	mu      sync.Mutex
@@ -55,7 +54,7 @@ type Watcher[T any] struct {
 	listedAll bool
 }
 
-// New makes a watcher that waits for nothing yet.
+// New returns a watcher that waits for nothing yet.
 func New[T any](options Options[T]) *Watcher[T] {
 	if options.Pause == nil {
 		options.Pause = time.Sleep
@@ -89,31 +88,29 @@ type outcome[T any] struct {
 // KindTimeout is the kind of failure of a wait that timed out.
 const KindTimeout cinder.Kind = "Timeout"
 
-// KindNotShown is the kind of failure of Get if Cinder has acknowledged what it does not
-// show yet.
+// KindNotShown is the kind of Get's failure if Cinder does not show yet what it has
+// acknowledged.
 const KindNotShown cinder.Kind = "NotShown"
 
-// failuresToReport is how many rounds in a row may fail for a volume before its
-// callers get the error. A single lost answer is not worth a retry of the whole
-// operation.
+// failuresToReport is how many rounds in a row may fail for a volume before its callers
+// get the error. A single lost answer is not worth a retry of the whole operation.
 const failuresToReport = 3
 
-// roundsUnshown is how many rounds in a row may not show what Cinder has acknowledged,
-// before its callers are told. With the usual interval, they take a quarter of a minute.
+// roundsUnshown is how many rounds in a row may fail to show what Cinder has acknowledged
+// before its callers are told. At the usual interval, they take a quarter of a minute.
 const roundsUnshown = 12
 
 // slowestRound bounds how far the interval grows, as a multiple of itself.
 const slowestRound = 10
 
-// soon is how long a caller that wants to see a volume waits for a listing,
-// as a multiple of the interval.
+// soon is how long a caller that wants to see a volume waits for a listing, in intervals.
 const soon = 3
 
-// waits is what is waited for, by ID.
+// waits are the waits by ID.
 type waits[T any] map[string][]*wait[T]
 
-// inFlight is what a round serves: what is to be seen in any status, what is
-// being created, and what is being deleted.
+// inFlight is what a round serves: objects to be seen in any status, being created, or
+// being deleted.
 type inFlight[T any] struct {
 	seeing, creating, deleting waits[T]
 }
@@ -141,9 +138,8 @@ func (w *Watcher[T]) Await(ctx context.Context, id string, status cinder.Status,
 	}
 }
 
-// See reads a volume. It uses the next listing if one is due soon that costs
-// less than separate reads, and a read of its own if that listing does not
-// come.
+// See reads a volume. It uses the next listing if one is due soon that costs less than
+// separate reads, and its own read if that listing does not come.
 func (w *Watcher[T]) See(ctx context.Context, id string, timeout time.Duration) (T, error) {
 	if w.listsSoon() {
 		if found, gone, err := w.Await(ctx, id, anyStatus, timeout); err == nil && !gone {
@@ -156,8 +152,8 @@ func (w *Watcher[T]) See(ctx context.Context, id string, timeout time.Duration) 
 // anyStatus is the status of a wait that ends when the volume is seen.
 const anyStatus cinder.Status = ""
 
-// listsSoon reports whether others wait for the next round, which is near, and
-// likely to list everything because the last one did.
+// listsSoon reports whether the next round is near and likely to list everything, because
+// the last one did.
 func (w *Watcher[T]) listsSoon() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -47,10 +47,10 @@ func TestCheckCredentials(t *testing.T) {
 		got = append(got, mark+" "+finding.Path+": "+strings.ReplaceAll(finding.Message, dir+"/", ""))
 	}
 	want := []string{
-		`error backends[1].auth.cloud: backend typo cannot log in with these credentials: clouds.yaml:5: project_nam is no key of auth that can be used here; remove it, or correct its name; did you mean "project_name"?`,
+		`error backends[1].auth.cloud: backend typo cannot log in with these credentials: clouds.yaml:5: project_nam is not a supported key of auth; remove it, or correct its name; did you mean "project_name"?`,
 		"error backends[2].auth.cloud: backend ca cannot log in with these credentials: the CA certificate in ca.pem is not a PEM certificate",
 		"error backends[3].auth.cloud: backend gone cannot log in with these credentials: cannot read the certificate in /absent/ca.pem: no such file or directory",
-		`error backends[4].auth.cloud: backend secret cannot log in with these credentials: secure.yaml:3: passwrd is no key of auth that can be used here; remove it, or correct its name; did you mean "password"?`,
+		`error backends[4].auth.cloud: backend secret cannot log in with these credentials: secure.yaml:3: passwrd is not a supported key of auth; remove it, or correct its name; did you mean "password"?`,
 		`error backends[5].auth.cloud: backend absent cannot log in with these credentials: clouds.yaml has no cloud "absent"; it has "ca", "gone", "good", "secret", "typo"`,
 		"error backends[6].auth.cloudConfig: backend ini cannot log in with these credentials: cannot read absent.conf: no such file or directory",
 	}

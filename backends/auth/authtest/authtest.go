@@ -1,5 +1,4 @@
-// Package authtest has helpers for tests of credentials: files, variables and
-// certificates.
+// Package authtest helps test credentials: files, variables and certificates.
 package authtest
 
 import (
@@ -28,7 +27,7 @@ type Authority struct {
 	PEM string
 }
 
-// NewAuthority makes an Authority.
+// NewAuthority returns an Authority.
 func NewAuthority(t *testing.T) *Authority {
 	t.Helper()
 	a := &Authority{t: t}
@@ -36,7 +35,7 @@ func NewAuthority(t *testing.T) *Authority {
 	return a
 }
 
-// Issue makes a certificate for loopback; the Authority's own is self-signed.
+// Issue issues a certificate for loopback; the Authority's own is self-signed.
 func (a *Authority) Issue(name string, isCA bool) (cert *x509.Certificate, key *ecdsa.PrivateKey, certPEM, keyPEM string) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -89,7 +88,7 @@ func ErrorText(err error) string {
 // NoEnvironment returns an environment without variables.
 func NoEnvironment(string) string { return "" }
 
-// Environment returns an environment with these variables.
+// Environment returns an environment with the given variables.
 func Environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }

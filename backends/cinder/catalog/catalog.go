@@ -1,5 +1,4 @@
-// Package catalog reads what comes with a token: the catalog of services, and the
-// project.
+// Package catalog reads the service catalog and the project that come with a token.
 package catalog
 
 import (
@@ -21,13 +20,12 @@ import (
 // different API.
 var volumeServices = []string{"block-storage", "volumev3", "block-store", "volume"}
 
-// Entry says which entry of the service catalog an endpoint comes from.
+// Entry identifies the service catalog entry of an endpoint.
 type Entry struct{ Region, Interface string }
 
-// Endpoint finds Cinder in the catalog that came with a token. It makes no
-// request, unlike gophercloud's own search, which makes one when a catalog
-// names no version. It does not guess a region: volumes would silently be
-// created in the wrong one.
+// Endpoint finds Cinder in the catalog that came with a token. It makes no request,
+// whereas gophercloud's search makes one when a catalog names no version. It never
+// guesses a region, which could silently create volumes in the wrong one.
 func Endpoint(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (address string, entry Entry, err error) {
 	token, ok := result.(interface {
 		ExtractServiceCatalog() (*tokens.ServiceCatalog, error)
@@ -78,8 +76,8 @@ func Endpoint(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (a
 	return withV3(first.URL), Entry{Region: cmp.Or(first.RegionID, first.Region), Interface: first.Interface}, nil
 }
 
-// Fixed returns a configured address of Block Storage, for a project. It has the
-// project in its path, as in a catalog: Cinder before Xena needs it there.
+// Fixed returns a configured Block Storage address for a project. Its path contains the
+// project, as in a catalog: Cinder before Xena needs it there.
 func Fixed(address, project string) string {
 	if address == "" {
 		return ""
@@ -91,15 +89,14 @@ func Fixed(address, project string) string {
 	return address
 }
 
-// unusable returns what is wrong with the address of an endpoint; empty if nothing
-// is.
+// unusable returns what is wrong with an endpoint's address; empty if nothing is.
 func unusable(address string) string {
 	version := auth.APIVersion(address)
 	switch {
 	case strings.Contains(address, "$(") || strings.Contains(address, "%("):
-		return "with a placeholder that Keystone has not filled in"
+		return "with a placeholder that Keystone did not fill in"
 	case !auth.IsWebAddress(address):
-		return "with no http or https address"
+		return "without an http or https address"
 	case version != "" && version != "v3":
 		return "of version " + version[1:]
 	}
@@ -115,8 +112,8 @@ func describe(endpoint tokens.Endpoint) string {
 	return fmt.Sprintf("%s in %s", endpoint.Interface, region)
 }
 
-// others says what a catalog has instead of usable endpoints: those of block storage
-// that cannot be used, else the other services.
+// others lists what a catalog has instead of usable endpoints: unusable ones of block
+// storage, otherwise the other services.
 func others(entries []tokens.CatalogEntry) string {
 	var similar, types []string
 	for _, entry := range entries {
@@ -135,7 +132,7 @@ func others(entries []tokens.CatalogEntry) string {
 	if len(similar) > 0 {
 		return strings.Join(distinct(similar), ", ")
 	}
-	return "none at all, only services of the types " + strings.Join(distinct(types), ", ")
+	return "none, only services of the types " + strings.Join(distinct(types), ", ")
 }
 
 // ofService describes the service that the credentials select.

@@ -1,4 +1,4 @@
-// Package certificates knows when the certificates that servers showed expire.
+// Package certificates records when servers' certificates expire.
 package certificates
 
 import (
@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Seen remembers when the certificates that Keystone and Cinder showed last
-// expire.
+// Seen remembers when the certificates last presented by Keystone and Cinder expire.
 type Seen struct {
 	// Identity is Keystone's host; every other host is Cinder's.
 	Identity string
@@ -18,7 +17,7 @@ type Seen struct {
 	keystone, cinder time.Time
 }
 
-// Read notes the certificate that an answer came with.
+// Read records the certificate that came with an answer.
 func (s *Seen) Read(request *http.Request, response *http.Response) {
 	if response.TLS == nil || len(response.TLS.PeerCertificates) == 0 {
 		return
@@ -33,17 +32,17 @@ func (s *Seen) Read(request *http.Request, response *http.Response) {
 	}
 }
 
-// Expiry returns when the certificates of Keystone and Cinder expire. A zero time
-// means that none was shown yet.
+// Expiry returns when the certificates of Keystone and Cinder expire. A zero time means
+// that none has been seen.
 func (s *Seen) Expiry() (keystone, cinder time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.keystone, s.cinder
 }
 
-// expiryOf returns when a server's certificate can no longer be verified: when
-// the last of the chains that verify it has an expired certificate. Without
-// verification it is the certificate's own expiry.
+// expiryOf returns when a server's certificate can no longer be verified: when the last
+// of its chains has an expired certificate. Without verification it is the certificate's
+// own expiry.
 func expiryOf(leaf *x509.Certificate, chains [][]*x509.Certificate) time.Time {
 	if len(chains) == 0 {
 		return leaf.NotAfter

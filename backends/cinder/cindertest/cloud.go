@@ -17,8 +17,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 )
 
-// Cloud is a Keystone and a Cinder at one address, with enough of both for
-// logins and single requests. memoryCinder simulates the life of volumes.
+// Cloud is a Keystone and a Cinder at one address, just enough for logins and single
+// requests. memoryCinder simulates the life of volumes.
 type Cloud struct {
 	*httptest.Server
 	t *testing.T
@@ -27,7 +27,7 @@ type Cloud struct {
 	logins   []map[string]any // bodies of POST /v3/auth/tokens
 	tokens   int
 	valid    map[string]bool
-	Password string          // the accepted one; empty accepts all
+	Password string          // the accepted one; empty accepts any
 	Catalog  []any           // nil means the default
 	Project  string          // tokens are scoped to it
 	requests []*http.Request // to Cinder
@@ -125,7 +125,7 @@ func (c *Cloud) Token(w http.ResponseWriter, r *http.Request) {
 	Answer(w, status, string(encoded))
 }
 
-// Entry returns a service of the catalog with its three interfaces.
+// Entry returns a catalog service with its three interfaces.
 func Entry(service, region, url string) map[string]any {
 	var endpoints []any
 	for _, name := range []string{"public", "internal", "admin"} {
@@ -188,8 +188,8 @@ func (c *Cloud) Revoke() {
 	c.Set(func() { c.valid = map[string]bool{"none": true} })
 }
 
-// Clouds writes a clouds.yaml, in which $URL means Keystone, and returns
-// Sources that read it and an empty environment.
+// Clouds writes a clouds.yaml, in which $URL stands for Keystone, and returns Sources
+// that read it with an empty environment.
 func (c *Cloud) Clouds(text string) auth.Sources {
 	c.t.Helper()
 	return auth.Sources{CloudsFile: authtest.WriteFiles(c.t, map[string]string{"clouds.yaml": strings.ReplaceAll(text, "$URL", c.URL+"/identity")}) + "/clouds.yaml", Getenv: authtest.NoEnvironment}
@@ -209,6 +209,6 @@ clouds:
       project_domain_name: Default
 `
 
-// RoutingNotFound is Cinder's answer to an unknown address, recorded from
-// Cinder 21.3.1 (Zed).
+// RoutingNotFound is Cinder's answer to an unknown address, recorded from Cinder 21.3.1
+// (Zed).
 const RoutingNotFound = `{"message": "The resource could not be found.<br /><br />\n\n\n", "code": "404 Not Found", "title": "Not Found"}`

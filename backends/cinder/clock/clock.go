@@ -1,4 +1,4 @@
-// Package clock tells the time of a server by its answers.
+// Package clock estimates a server's clock from its answers.
 package clock
 
 import (
@@ -8,29 +8,27 @@ import (
 	"time"
 )
 
-// maxClockDifference is the largest difference between the server's clock and
-// the local one that the program believes. A date beyond that would make its own
-// volumes look like restored backups, or hide those that are.
+// maxClockDifference is the largest difference between the server's clock and the local
+// one that the program believes. A larger error would make its own volumes look like
+// restored backups, or hide those that are.
 const maxClockDifference = 24 * time.Hour
 
-// clockReadings is how many answers determine the server's clock. A single wrong
-// Date header must not: a volume that is stamped with a wrong time looks like a
-// restored backup.
+// clockReadings is how many answers determine the server's clock. A single wrong Date
+// header must not: a volume stamped with a wrong time looks like a restored backup.
 const clockReadings = 5
 
-// Clock is a server's clock as the Date headers of its last answers
-// show it, to the second.
+// Clock is a server's clock according to the Date headers of its last answers, to the
+// second.
 type Clock struct {
 	mu sync.Mutex
-	// ahead is by how much the clock was ahead of the local one, in the order of
-	// the answers.
+	// ahead holds how far the clock was ahead of the local one, in the order of the
+	// answers.
 	ahead []time.Duration
-	// latest is the same of the last answer, however implausible; nil before the
-	// first.
+	// latest is the same for the last answer, however implausible; nil before the first.
 	latest *time.Duration
 }
 
-// Read notes the date of an answer.
+// Read records the date of an answer.
 func (c *Clock) Read(response *http.Response) {
 	at, err := http.ParseTime(response.Header.Get("Date"))
 	if err != nil {
@@ -49,8 +47,8 @@ func (c *Clock) Read(response *http.Response) {
 	c.ahead = append(c.ahead, ahead)
 }
 
-// Now returns the time by the median of the readings; by the local clock if
-// there are none.
+// Now returns the time by the median of the readings, or by the local clock if there are
+// none.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,8 +59,7 @@ func (c *Clock) Now() time.Time {
 	return time.Now().Add(sorted[len(sorted)/2])
 }
 
-// Last returns by how much the clock was ahead of the local one in the last
-// answer.
+// Last returns how far the clock was ahead of the local one in the last answer.
 func (c *Clock) Last() (ahead time.Duration, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

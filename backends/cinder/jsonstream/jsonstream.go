@@ -1,8 +1,8 @@
 // Package jsonstream reads JSON that a server may have crafted to do harm.
 //
-// A server can send far more than the program asked for, and JSON grows when it
-// is decoded: three bytes of an empty object become a hundred. So answers are
-// read as streams, and only the parts that are used are kept.
+// A server can send far more than was requested, and JSON grows when decoded: three bytes
+// of an empty object become a hundred. So answers are read as streams, and only the used
+// parts are kept.
 package jsonstream
 
 import (
@@ -20,8 +20,8 @@ type Text struct {
 	Odd   bool
 }
 
-// Number is a JSON integer that is not negative, or null. Any other value is
-// odd, unless it is such a number in another form, such as "10" for 10.
+// Number is a non-negative JSON integer, or null. Any other value is odd, except such a
+// number in another form, such as "10" for 10.
 type Number struct {
 	Value int64
 	Odd   bool
@@ -35,7 +35,7 @@ type Flag struct {
 
 // UnmarshalJSON never fails: a value of another type is odd.
 func (t *Text) UnmarshalJSON(content []byte) error {
-	// The caller has checked the syntax, so a text without escapes is what it says.
+	// The caller has checked the syntax, so a text without escapes is literal.
 	if inner := len(content) - 1; inner > 0 && content[0] == '"' && !bytes.ContainsRune(content, '\\') && utf8.Valid(content) {
 		t.Value, t.Odd = string(content[1:inner]), false
 		return nil
@@ -71,8 +71,8 @@ type Skipped struct{}
 // UnmarshalJSON keeps nothing.
 func (*Skipped) UnmarshalJSON([]byte) error { return nil }
 
-// Fields calls read for every field of the object that comes next. read takes
-// the field's value from the decoder.
+// Fields calls read for every field of the next object. read takes the field's value from
+// the decoder.
 func Fields(decoder *json.Decoder, read func(key string) error) error {
 	if err := expect(decoder, '{'); err != nil {
 		return err
@@ -90,9 +90,8 @@ func Fields(decoder *json.Decoder, read func(key string) error) error {
 	return expect(decoder, '}')
 }
 
-// Elements calls read for every element of the list that comes next, and
-// reports whether there is a list: null is none. read takes the element from
-// the decoder.
+// Elements calls read for every element of the next list and reports whether there is a
+// list: null is none. read takes the element from the decoder.
 func Elements(decoder *json.Decoder, read func() error) (isList bool, err error) {
 	token, err := decoder.Token()
 	if err != nil || token == nil {

@@ -1,6 +1,5 @@
-// Package turns decides when a request to a backend may leave: tenants take turns
-// at its slots and its pace, and what must hold at the last moment is checked
-// when the turn has come (Admission).
+// Package turns decides when a request to a backend is sent: tenants take turns at its
+// slots and its pace, and final checks run when the turn has come (Admission).
 package turns
 
 import (
@@ -14,24 +13,24 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Caller is the party for which requests are made.
+// Caller is the party on whose behalf requests are made.
 type Caller struct {
-	// Tenant gets its own queue for the backend. Requests without a tenant
-	// share one queue, which takes turns like a tenant's.
+	// Tenant gets its own queue at the backend. Requests without a tenant share one
+	// queue, which takes turns like a tenant's.
 	Tenant string
-	// Pace limits the tenant's requests, over all backends that share the
-	// limiter; nil means that only the backends' limits apply.
+	// Pace limits the tenant's requests across all backends that share the limiter; nil
+	// means that only the backends' limits apply.
 	Pace *rate.Limiter
 	// Waits is called when a request begins to wait for its turn; the function
 	// that it returns is called when the wait is over. It may be nil.
 	Waits func() (over func())
-	// Answered is called with the ID that Cinder gives a request that it accepts.
-	// It may be nil.
+	// Answered is called with the ID that Cinder assigns to a request that it accepts. It
+	// may be nil.
 	Answered func(operation, requestID string)
 }
 
-// Waiting tells the caller that a wait begins: for a turn of its own, or for
-// something that takes turns for several callers.
+// Waiting tells the caller that a wait begins: for its own turn, or for something that
+// serves several callers.
 func (c Caller) Waiting() (over func()) {
 	if c.Waits == nil {
 		return func() {}
@@ -41,15 +40,13 @@ func (c Caller) Waiting() (over func()) {
 
 type callerKey struct{}
 
-// WithCaller makes the requests sent with the context wait in the caller's
-// queue. Listings that serve many claims, and logins, have no caller, whatever
-// the context carries.
+// WithCaller makes requests with the context wait in the caller's queue. Listings that
+// serve many claims, and logins, have no caller, regardless of the context.
 func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// CallerOf returns the caller that the context carries; the zero Caller if
-// none.
+// CallerOf returns the context's caller, or the zero Caller.
 func CallerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	return c
@@ -59,32 +56,31 @@ func CallerOf(ctx context.Context) Caller {
 type Limits struct {
 	// Concurrency is the number of requests under way at once.
 	Concurrency int
-	// RequestsPerSecond is 0 when requests are not paced.
+	// RequestsPerSecond is 0 for no pacing.
 	RequestsPerSecond float64
 }
 
-// Queue bounds how many requests to a backend are under way and how many begin
-// in a second. Waiting requests are queued by tenant, and a free turn goes to
-// the next tenant in the round: a tenant with a thousand requests delays
-// another by one request, not by a thousand.
+// Queue bounds how many requests to a backend are under way and how many start per
+// second. Waiting requests are queued by tenant, and a free turn goes to the next tenant
+// in the round: a tenant with a thousand requests delays another by one request, not by a
+// thousand.
 //
-// A turn is a slot, a token of the backend's pace and a token of the tenant's.
-// It is granted when all three are available; none is taken while another is
-// missing. Otherwise the order of arrival at the limiter would decide who is
-// next, and a tenant over its pace would occupy slots. Tokens are not reserved
-// ahead either: those of requests that leave the queue would be lost to later
-// ones.
+// A turn is a slot, a token of the backend's pace and a token of the tenant's. It is
+// granted when all three are available; none is taken while another is missing. Otherwise
+// the order of arrival at the limiter would decide who is next, and a tenant over its
+// pace would occupy slots. Tokens are not reserved ahead either: those of requests that
+// leave the queue would be lost to later ones.
 type Queue struct {
 	pace  *rate.Limiter // nil when requests are not paced
 	slots int           // in total
 
 	mu   sync.Mutex
 	free int
-	// queues contains the tenants with waiting requests; round contains the
-	// same in order, the next one in front.
+	// queues holds the tenants with waiting requests; round holds the same in order, the
+	// next one in front.
 	queues map[string]*turnQueue
 	round  *list.List // of *turnQueue
-	// granted counts the turns.
+	// granted counts turns.
 	granted uint64
 	// timer is set while a request waits for a token although a slot is free.
 	timer *time.Timer
@@ -103,7 +99,7 @@ type turnWait struct {
 	ready chan struct{}
 }
 
-// NewQueue makes the queue of one backend.
+// NewQueue returns the queue of one backend.
 func NewQueue(limits Limits) *Queue {
 	t := &Queue{slots: limits.Concurrency, free: limits.Concurrency, queues: map[string]*turnQueue{}, round: list.New()}
 	if perSecond := limits.RequestsPerSecond; perSecond > 0 {
@@ -112,8 +108,8 @@ func NewQueue(limits Limits) *Queue {
 	return t
 }
 
-// SetLimits changes the limits. If there are fewer slots than before, those in
-// use beyond the new number are not granted again.
+// SetLimits changes the limits. If there are fewer slots than before, the excess ones in
+// use are not granted again.
 func (q *Queue) SetLimits(limits Limits) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -137,8 +133,8 @@ func newPace(perSecond float64) *rate.Limiter {
 
 func burst(perSecond float64) int { return max(1, int(perSecond)) }
 
-// Progress reports whether requests wait, and a mark that changes whenever one
-// gets its turn.
+// Progress reports whether requests wait, and a mark that changes whenever one gets its
+// turn.
 func (q *Queue) Progress() (waiting bool, mark string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -152,19 +148,19 @@ func (q *Queue) InUse() int {
 	return q.slots - q.free
 }
 
-// patience is what ends the wait for a turn: the request's context, the
-// waiter's, or the beginning of an outage.
+// patience is what can end the wait for a turn: the request's context, the waiter's, or
+// the beginning of an outage.
 type patience struct {
 	ctx    context.Context
 	waiter context.Context
 	outage context.Context // its cause is the error; nil for none
 }
 
-// errNoPace means that a tenant's pace admits no request at all.
+// errNoPace means that a tenant's pace admits no requests at all.
 var errNoPace = errors.New("the tenant's pace admits no request; give its limiter a burst of at least one")
 
-// acquire waits for the caller's turn. The caller ends it with Release, or with
-// pass if no request was sent.
+// acquire waits for the caller's turn. The caller ends it with Release, or with pass if
+// it sent no request.
 func (q *Queue) acquire(caller Caller, p patience) error {
 	if pace := caller.Pace; pace != nil && pace.Burst() < 1 && pace.Limit() != rate.Inf {
 		return errNoPace
@@ -198,8 +194,7 @@ func (q *Queue) acquire(caller Caller, p patience) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if waiting.place == nil {
-		// The turn was granted at this very moment; it goes to the next
-		// request.
+		// The turn was granted at this very moment; pass it on to the next request.
 		q.passOn()
 		return err
 	}
@@ -238,8 +233,8 @@ func (q *Queue) passOn() {
 	q.serve()
 }
 
-// serve grants turns while there are slots, tokens and waiting requests. If
-// there is no token, it runs again when one is due.
+// serve grants turns while there are slots, tokens and waiting requests. Without a token,
+// it runs again when one is due.
 func (q *Queue) serve() {
 	if q.timer != nil {
 		q.timer.Stop()
@@ -326,8 +321,7 @@ func (q *Queue) leave(waiting *turnWait) {
 
 func allows(pace *rate.Limiter) bool { return pace == nil || pace.Allow() }
 
-// maxSleep bounds the time between two checks of a pace, which may be
-// changed meanwhile.
+// maxSleep bounds the time between two checks of a pace, which may change meanwhile.
 const maxSleep = time.Minute
 
 // untilToken returns the time until a pace has its next token, 0 if it has one.
@@ -340,6 +334,6 @@ func untilToken(pace *rate.Limiter) time.Duration {
 		return 0
 	}
 	seconds := min(missing/float64(pace.Limit()), maxSleep.Seconds())
-	// One more nanosecond: rounding down would find no token yet.
+	// Plus one nanosecond: rounding down would find no token yet.
 	return time.Duration(seconds*float64(time.Second)) + 1
 }
