@@ -13,18 +13,18 @@ import (
 type address struct {
 	host string
 	port uint16
-	// byName is set when the host is not an IP address.
+	// byName is set for a host that is not an IP address.
 	byName bool
 }
 
-// String writes IPv6 in brackets and in its canonical form, which is how the
-// kernel writes it and what kubelet compares it with.
+// String writes IPv6 in brackets and in canonical form, as the kernel writes it and
+// kubelet expects it.
 func (a address) String() string {
 	return net.JoinHostPort(a.host, strconv.Itoa(int(a.port)))
 }
 
-// parsePortal reads "host:port". The error is the rest of a sentence that
-// begins with the field and its value.
+// parsePortal reads "host:port". The error completes a sentence that begins with the
+// field and its value.
 func parsePortal(portal string) (address, error) {
 	host, port, err := net.SplitHostPort(portal)
 	if err != nil {
@@ -41,8 +41,8 @@ func parsePortal(portal string) (address, error) {
 	return newAddress(host, port, strings.HasPrefix(portal, "["))
 }
 
-// newAddress checks a host and a port. A bracketed host must be IPv6; any other
-// must not be, unless the caller separated host and port.
+// newAddress checks a host and a port. A bracketed host must be IPv6; any other must not,
+// unless the caller separated host and port.
 func newAddress(host, port string, bracketed bool) (address, error) {
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || number == 0 || port[0] == '0' {
@@ -54,7 +54,7 @@ func newAddress(host, port string, bracketed bool) (address, error) {
 	literal, err := netip.ParseAddr(host)
 	switch {
 	case err == nil && literal.Zone() != "":
-		return address{}, errors.New("is an address of one network interface, which other nodes do not have")
+		return address{}, errors.New("is an address with a zone, which is valid on one host only")
 	case err == nil && literal.IsUnspecified():
 		return address{}, errors.New("is the unspecified address, which nodes cannot reach")
 	case err == nil && literal.Is4() && !bracketed, err == nil && literal.Is6():

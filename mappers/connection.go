@@ -12,24 +12,24 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
-// Connection is what Cinder answered about a connected volume, whatever API and
-// envelope it came in. Map refuses the zero value, which is no connection.
+// Connection is Cinder's answer about a connected volume, regardless of the API and
+// envelope it came in. Map rejects the zero value, which is no connection.
 //
-// A Connection holds credentials. Its data cannot be reached from outside this
-// package, and every way of printing it shows the names of its fields only.
+// A Connection holds credentials. Its data cannot be reached from outside this package,
+// and every way of printing it shows only the names of its fields.
 type Connection struct {
 	protocol string
 	data     map[string]any
 	// credentials are the values in data that must not be printed.
 	credentials []string
-	// readOnly is set when the envelope grants the volume read-only.
+	// readOnly means that the envelope grants the volume read-only.
 	readOnly bool
-	// unlimited accepts what only native sources cannot express.
+	// unlimited allows values that only native sources cannot express.
 	unlimited bool
 }
 
-// withoutLimits returns the connection for a driver, which may accept LUNs and
-// names that Kubernetes' own sources do not.
+// withoutLimits returns the connection for a driver, which may accept LUNs and names that
+// Kubernetes' own sources cannot.
 func (c Connection) withoutLimits() Connection {
 	c.unlimited = true
 	return c
@@ -39,9 +39,8 @@ func (c Connection) withoutLimits() Connection {
 // events, annotations and metric labels.
 var protocolPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
-// ParseConnection reads the JSON of an answer of Cinder. It knows two forms,
-// each bare or inside "connection_info", and an attachment also inside
-// "attachment":
+// ParseConnection reads the JSON of an answer of Cinder. It accepts two forms, each bare
+// or inside "connection_info", and an attachment also inside "attachment":
 //
 //   - os-initialize_connection: {"driver_volume_type": ..., "data": {...}}
 //   - attachments API: the same facts in one flat object, without "data"
@@ -56,8 +55,7 @@ func ParseConnection(document []byte) (Connection, error) {
 	return fromEnvelope(root)
 }
 
-// NewConnection does the same as ParseConnection for an answer that is already
-// decoded.
+// NewConnection is ParseConnection for an already decoded answer.
 func NewConnection(document map[string]any) (Connection, error) {
 	encoded, err := json.Marshal(document)
 	if err != nil {
@@ -111,17 +109,17 @@ func fromEnvelope(root map[string]any) (Connection, error) {
 		delete(connection.data, "attachment_id")
 	}
 	if len(connection.data) == 0 {
-		return Connection{}, refuse(InvalidConnection, "the connection is of type %s and says nothing else; this backend's driver failed to describe it, so check the cinder-volume log", connection.protocol)
+		return Connection{}, refuse(InvalidConnection, "the connection has type %s and no other fields; this backend's driver failed to describe it, so check the cinder-volume log", connection.protocol)
 	}
 
 	connection.credentials = credentialsIn(connection.data)
-	// The driver may still say "rw" if the attachment was created with mode "ro"
+	// The driver may still report "rw" for an attachment created with mode "ro"
 	// (attachments API 3.54 and newer).
 	connection.readOnly = envelope["attach_mode"] == "ro"
 	return connection, nil
 }
 
-// placeholders returns words that drivers send in place of a missing value.
+// placeholders returns words that drivers send for a missing value.
 func placeholders() []string {
 	return []string{"", "unknown", "none", "null", "undefined", "unsupported"}
 }
@@ -158,14 +156,13 @@ func (c Connection) LogValue() slog.Value { return slog.StringValue(c.String()) 
 // MarshalJSON keeps JSON loggers from printing the values.
 func (c Connection) MarshalJSON() ([]byte, error) { return json.Marshal(c.String()) }
 
-// minCredentialLength is the minimum length of a credential to search for within
-// other values, and to refuse in results. Shorter ones would match everywhere; they
-// are withheld only from messages, and only if they are a whole value.
+// minCredentialLength is the minimum length of a credential to search for within other
+// values and to reject in results. Shorter ones would match everywhere; they are withheld
+// only from messages, and only as a whole value.
 const minCredentialLength = 4
 
-// credentialsIn collects the values below fields that name a credential, at
-// any depth: a VMDK connection carries its vCenter's password in a nested
-// object.
+// credentialsIn collects the values of credential fields at any depth: a VMDK connection
+// carries its vCenter's password in a nested object.
 func credentialsIn(value any) []string {
 	found := map[string]bool{}
 	var walk func(value any, marked bool)
@@ -203,9 +200,9 @@ func credentialsIn(value any) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// quote prints a value of the document for a sentence. It is the only way a
-// value gets into a message: objects and lists are named, not printed, long
-// strings cut, and whatever contains a credential is withheld.
+// quote formats a value of the document for a message. It is the only way for a value to
+// get into a message: objects and lists are named instead of printed, long strings cut,
+// and values that contain a credential withheld.
 func (c Connection) quote(value any) string {
 	switch typed := value.(type) {
 	case bool:

@@ -33,7 +33,7 @@ func TestParseConnectionRefusesWhatIsNoConnection(t *testing.T) {
 		"type a sentence":   {`{"driver_volume_type": "to be\nnamed", "data": {"a": 1}}`, `driver_volume_type is not a protocol's name (letters, digits, ".", "_" and "-")` + unchanged},
 		"data a string":     {`{"driver_volume_type": "iscsi", "data": "a"}`, "data is a string, expected an object" + failed},
 		"data null":         {`{"driver_volume_type": "iscsi", "data": null, "target_lun": 1}`, "data is null, expected an object" + failed},
-		"flat and empty":    {`{"driver_volume_type": "iscsi", "attachment_id": "a"}`, "the connection is of type iscsi and says nothing else; this backend's driver failed to describe it, so check the cinder-volume log"},
+		"flat and empty":    {`{"driver_volume_type": "iscsi", "attachment_id": "a"}`, "the connection has type iscsi and no other fields; this backend's driver failed to describe it, so check the cinder-volume log"},
 		"info a list":       {`{"connection_info": [1]}`, "connection_info is a list: Cinder has not connected the volume; connect it with a connector first"},
 		"attachment null":   {`{"attachment": null}`, "attachment is null: Cinder has not connected the volume; connect it with a connector first"},
 		"attachment listed": {`{"attachment": {"id": "a"}}`, `driver_volume_type is missing, expected a protocol's name such as "iscsi"` + unchanged},

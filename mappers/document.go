@@ -15,10 +15,10 @@ const (
 	maxDocumentDepth = 32
 )
 
-// decodeObject reads one JSON object. It is stricter than encoding/json, which
-// lets the last of two equal keys win ("encrypted" must not be overruled by a
-// second "encrypted"), replaces broken UTF-8 (which would change a password)
-// and turns numbers into floats. Numbers come out as json.Number.
+// decodeObject reads one JSON object. It is stricter than encoding/json, which lets the
+// last of two equal keys win (a second "encrypted" must not override the first), replaces
+// broken UTF-8 (which would change a password) and turns numbers into floats. Numbers
+// become json.Number.
 //
 // Its errors quote nothing from the document, which may contain credentials.
 func decodeObject(document []byte) (map[string]any, error) {

@@ -15,8 +15,8 @@ import (
 
 const (
 	wwnKey, wwnsKey = "target_wwn", "target_wwns"
-	// initiatorsKey says which targets each initiator reaches.
-	// initiatorLUNsKey, which os-brick makes of it, also says under which LUN.
+	// initiatorsKey lists the targets that each initiator reaches. initiatorLUNsKey,
+	// which os-brick derives from it, adds their LUNs.
 	initiatorsKey, initiatorLUNsKey = "initiator_target_map", "initiator_target_lun_map"
 
 	wwnDigits = 16
@@ -96,8 +96,8 @@ func mapFibreChannel(r request) (Result, error) {
 	return result, nil
 }
 
-// fibreChannelFacts returns the paths for a driver that the operator chooses. lun
-// is missing if the paths have different LUNs.
+// fibreChannelFacts returns the paths for a driver chosen by the operator. lun is missing
+// if the paths have different LUNs.
 func fibreChannelFacts(r request) (facts, *Refusal, error) {
 	named, err := r.Connection.fcTargets()
 	if err != nil {
@@ -126,18 +126,18 @@ func fibreChannelFacts(r request) (facts, *Refusal, error) {
 	return facts{"targets": targets, "luns": luns, "lun": lun}, nil, nil
 }
 
-// maxTargets returns the number of target names that kubelet can put into the
-// name of a directory: each with a hyphen, then "lun-" and the LUN.
+// maxTargets returns the number of target names that fit in the name of kubelet's
+// directory: each with a hyphen, then "lun-" and the LUN.
 func maxTargets(lun int32) int {
 	return (maxFileNameLength - len(fmt.Sprintf("lun-%d", lun))) / (wwnDigits + len("-"))
 }
 
-// wwidPattern is a SCSI identifier of page 83 as udev names disks by it: the
-// type of the identifier (2 for EUI-64, 3 for NAA), and its digits.
+// wwidPattern matches a page-83 SCSI identifier as udev names disks by it: its type (2
+// for EUI-64, 3 for NAA) and its digits.
 var wwidPattern = regexp.MustCompile(`^(2[0-9a-f]{16}|3[0-9a-f]{16}|3[0-9a-f]{32})$`)
 
-// fcWWIDs takes the disk's identifier from the field that the operator names.
-// Drivers use the name "wwn" for different things, so there is no default.
+// fcWWIDs reads the disk's identifier from the field that the operator names. Drivers use
+// the name "wwn" for different things, so there is no default.
 func (r request) fcWWIDs() ([]string, error) {
 	values, err := r.newValues(nil)
 	if err != nil {
@@ -149,7 +149,7 @@ func (r request) fcWWIDs() ([]string, error) {
 	}
 	wwid = strings.ToLower(wwid)
 	if !wwidPattern.MatchString(wwid) {
-		return nil, refuse(InvalidMapping, "mapping.fibre_channel.wwid comes out as %s, expected 2 or 3 and then 16 or 32 hexadecimal digits, as in the disk's name below /dev/disk/by-id without scsi-; correct the backend's mapping", r.Connection.quote(wwid))
+		return nil, refuse(InvalidMapping, "mapping.fibre_channel.wwid evaluates to %s, expected 2 or 3 and then 16 or 32 hexadecimal digits, as in the disk's name below /dev/disk/by-id without scsi-; correct the backend's mapping", r.Connection.quote(wwid))
 	}
 	return []string{wwid}, nil
 }
@@ -163,10 +163,10 @@ type fcPath struct {
 // fcPaths reads the targets and their LUNs. There is at least one target, and none
 // is listed twice.
 //
-// The rules are os-brick's (connectors/fibre_channel.py): target_wwns takes
-// precedence over target_wwn, target_luns over target_lun, and lists are paired by
-// position, except that one LUN may serve all targets. What os-brick overlooks is
-// refused: a target with two LUNs, and keys that contradict each other.
+// The rules are os-brick's (connectors/fibre_channel.py): target_wwns takes precedence
+// over target_wwn, target_luns over target_lun, and lists are paired by position, except
+// that one LUN may serve all targets. Unlike os-brick, this refuses a target with two
+// LUNs and keys that contradict each other.
 func (c Connection) fcPaths(targets []string, masking fcMasking) ([]fcPath, error) {
 	if len(targets) == 0 {
 		targets = masking.all()
@@ -208,8 +208,7 @@ func (c Connection) fcPaths(targets []string, masking fcMasking) ([]fcPath, erro
 	return paths, nil
 }
 
-// fcTargets reads the names of the targets in the order that LUNs are paired
-// with, repetitions included.
+// fcTargets reads the targets' names in the order of their LUNs, including duplicates.
 func (c Connection) fcTargets() ([]string, error) {
 	many, err := c.fcNames(wwnsKey)
 	if err != nil {
@@ -279,15 +278,15 @@ var (
 	portNamePairs  = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){7}$`)
 )
 
-// portName normalizes the name of a Fibre Channel port to the form in which
-// kubelet compares it with the names of devices: 16 lower-case digits.
+// portName normalizes the name of a Fibre Channel port to the form that kubelet compares
+// with device names: 16 lower-case digits.
 func (c Connection) portName(field, text string) (string, error) {
 	name := strings.TrimPrefix(strings.ToLower(text), "0x")
 	if portNamePairs.MatchString(name) {
 		name = strings.ReplaceAll(name, ":", "")
 	}
 	if !portNameDigits.MatchString(name) || strings.Trim(name, "0") == "" {
-		return "", refuse(InvalidConnection, "%s is %s, expected the 16 hexadecimal digits of a port's name; correct the backend's ports, digits that are missing cannot be guessed", field, c.quote(text))
+		return "", refuse(InvalidConnection, "%s is %s, expected the 16 hexadecimal digits of a port's name; correct the backend's ports; missing digits cannot be guessed", field, c.quote(text))
 	}
 	return name, nil
 }
@@ -328,12 +327,12 @@ func (c Connection) fcPairs(targets []string) ([]fcPath, error) {
 	return paths, nil
 }
 
-// fcMasking says what the array shows to each initiator. It is empty if the
-// connection does not say.
+// fcMasking is what the array shows to each initiator. It is empty if the connection does
+// not tell.
 type fcMasking struct {
 	// targets holds the targets by initiator, in the driver's order.
 	targets map[string][]string
-	// paths are the targets with LUNs, if the connection gives them.
+	// paths are the targets with LUNs, if the connection lists them.
 	paths []fcPath
 }
 
@@ -370,7 +369,7 @@ func (c Connection) fcMasking() (fcMasking, error) {
 	return masking, nil
 }
 
-// fcReached reads the targets of one initiator, with their LUNs or without.
+// fcReached reads the targets of one initiator, with or without their LUNs.
 func (c Connection) fcReached(field string, value any, withLUNs bool) ([]fcPath, error) {
 	if text, ok := value.(string); ok && !withLUNs {
 		value = []any{text}
@@ -422,8 +421,8 @@ func (m fcMasking) initiators() []string {
 	return slices.Sorted(maps.Keys(reaching))
 }
 
-// spread chooses some of the targets, so that every initiator reaches some of
-// them if possible: first one for each initiator in turn, then the rest in order.
+// spread chooses some of the targets so that, if possible, every initiator reaches some
+// of them: first one for each initiator in turn, then the rest in order.
 func (m fcMasking) spread(targets []string, most int) []string {
 	chosen := map[string]bool{}
 	for turn := range len(targets) {
@@ -441,8 +440,8 @@ func (m fcMasking) spread(targets []string, most int) []string {
 	return slices.DeleteFunc(slices.Clone(targets), func(target string) bool { return !chosen[target] })
 }
 
-// checkMasking compares the ports that the array exposes the volume to with those
-// that Cinder was asked to show it to.
+// checkMasking compares the ports to which the array exposes the volume with the ones
+// that Cinder was asked to expose it to.
 func (r request) checkMasking(masking fcMasking) ([]string, error) {
 	shown := masking.initiators()
 	if len(shown) == 0 || len(r.Connector.WWPNs) == 0 {

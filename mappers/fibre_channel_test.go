@@ -27,7 +27,7 @@ func TestFibreChannelRefusals(t *testing.T) {
 	const (
 		look   = "; this backend's driver failed to describe the connection, so check the cinder-volume log"
 		driver = "; check the cinder-volume log, because this backend's driver failed to describe the connection"
-		digits = ", expected the 16 hexadecimal digits of a port's name; correct the backend's ports, digits that are missing cannot be guessed"
+		digits = ", expected the 16 hexadecimal digits of a port's name; correct the backend's ports; missing digits cannot be guessed"
 		noLUN  = "; check the cinder-volume log to see why the volume has no LUN (a missing LUN is never taken for 0)"
 		hint   = ", let nodes find the disk by its identifier (mapping.fibre_channel.wwid of the backend), or map fibre_channel to a CSI or FlexVolume driver that can (mapping.fibre_channel of the backend)"
 		differ = ", as those of arrays that mirror a volume do, but an fc source of Kubernetes has one; make the arrays agree on the LUN" + hint
@@ -215,7 +215,7 @@ func TestFibreChannelByWWID(t *testing.T) {
 			request.Mappings = map[string]mapping.Mapping{"fibre_channel": {As: mapping.Native, WWID: "{{ .connection.wwn }}"}}
 			result, err := mapData(t, "fibre_channel", onePort(fields{"target_lun": 999, "wwn": test.wwn}), request)
 			if test.refused != "" {
-				expectRefusal(t, err, mappers.InvalidMapping, `mapping.fibre_channel.wwid comes out as "`+test.refused+`", expected 2 or 3 and then 16 or 32 hexadecimal digits, as in the disk's name below /dev/disk/by-id without scsi-; correct the backend's mapping`)
+				expectRefusal(t, err, mappers.InvalidMapping, `mapping.fibre_channel.wwid evaluates to "`+test.refused+`", expected 2 or 3 and then 16 or 32 hexadecimal digits, as in the disk's name below /dev/disk/by-id without scsi-; correct the backend's mapping`)
 				return
 			}
 			if err != nil {

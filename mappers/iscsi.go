@@ -14,9 +14,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
-// Limits of Kubernetes' validation of iSCSI sources
-// (pkg/apis/core/validation), which are those of open-iscsi's interface names
-// and of the peripheral LUN addressing that kubelet's device paths rely on.
+// Limits of Kubernetes' validation of iSCSI sources (pkg/apis/core/validation), which
+// come from open-iscsi's interface names and from the peripheral LUN addressing that
+// kubelet's device paths rely on.
 const (
 	maxLUN                 = 255
 	maxInterfaceNameLength = 64
@@ -102,8 +102,8 @@ func mapISCSI(r request) (Result, error) {
 	return result, nil
 }
 
-// iscsiInterface returns the open-iscsi interface through which nodes log in.
-// The default one speaks TCP, which an RDMA-only portal refuses.
+// iscsiInterface returns the open-iscsi interface through which nodes log in. The default
+// one speaks TCP, which an RDMA-only portal refuses.
 func (r request) iscsiInterface() string {
 	switch {
 	case r.mapping.Interface != "":
@@ -115,8 +115,8 @@ func (r request) iscsiInterface() string {
 	}
 }
 
-// withHint adds to a refusal because of a limit of the native source that a
-// driver may not have that limit.
+// withHint adds to a refusal caused by a limit of the native source that a driver may not
+// have that limit.
 func (r request) withHint(err error) error {
 	var refusal *Refusal
 	if errors.As(err, &refusal) && refusal.Reason == UnsupportedConnection {
@@ -125,9 +125,9 @@ func (r request) withHint(err error) error {
 	return err
 }
 
-// initiator sets the source's initiator name, and returns the portals reordered
-// so that the first keeps within Kubernetes' limit for such sources: kubelet
-// makes an interface named "<first portal>:<PersistentVolume>".
+// initiator sets the source's initiator name, and returns the portals reordered so that
+// the first stays within Kubernetes' limit for such sources: kubelet creates an interface
+// named "<first portal>:<PersistentVolume>".
 func (r request) initiator(source *corev1.ISCSIPersistentVolumeSource, portals []string) ([]string, error) {
 	name := r.Connector.Initiator
 	if name == "" {
@@ -137,7 +137,7 @@ func (r request) initiator(source *corev1.ISCSIPersistentVolumeSource, portals [
 		return nil, refuse(InvalidConnector, "the connector's initiator is %s, which %s; correct connector.initiator of the backend", r.Connection.quote(name), problem)
 	}
 	if r.mapping.OmitInitiatorName {
-		// Nodes log in under this name all the same: it is their own.
+		// Nodes log in under this name anyway, because it is their own.
 		return portals, nil
 	}
 	source.InitiatorName = &name
@@ -153,8 +153,8 @@ func (r request) initiator(source *corev1.ISCSIPersistentVolumeSource, portals [
 	return append([]string{fitting}, slices.Delete(slices.Clone(portals), index, index+1)...), nil
 }
 
-// chapSecret makes the Secret for the target's CHAP credentials and refers the
-// source to it. It returns nil when neither sessions nor discovery need any.
+// chapSecret builds the Secret for the target's CHAP credentials and points the source to
+// it. It returns nil when neither sessions nor discovery need any.
 func (r request) chapSecret(source *corev1.ISCSIPersistentVolumeSource) (*Secret, error) {
 	data := map[string][]byte{}
 	var err error
@@ -172,9 +172,9 @@ func (r request) chapSecret(source *corev1.ISCSIPersistentVolumeSource) (*Secret
 	return secret, nil
 }
 
-// chap copies one pair of CHAP credentials and reports whether there is one.
-// Cinder's "auth_method" is open-iscsi's word, so "None" means none; drivers
-// that read it back from stored text send it in lower case.
+// chap copies one pair of CHAP credentials and reports whether there is one. Cinder's
+// "auth_method" uses open-iscsi's words, so "None" means none; drivers that read it back
+// from stored text send it in lower case.
 func (c Connection) chap(prefix, keyPrefix string, data map[string][]byte) (bool, error) {
 	methodKey, usernameKey, passwordKey := prefix+"auth_method", prefix+"auth_username", prefix+"auth_password"
 	method, err := c.text(methodKey)
@@ -214,9 +214,9 @@ func (c Connection) chap(prefix, keyPrefix string, data map[string][]byte) (bool
 	return true, nil
 }
 
-// iscsiFacts returns the paths for a driver that the operator chooses: the
-// primary one, and all of them in parallel lists. lun is missing if the paths
-// have different LUNs. Contradictions are refused for every driver.
+// iscsiFacts returns the paths for a driver chosen by the operator: the primary one, and
+// all of them in parallel lists. lun is missing if the paths have different LUNs.
+// Contradictions are refused for every driver.
 func iscsiFacts(r request) (facts, *Refusal, error) {
 	paths, _, err := iscsiPaths(r.Connection.withoutLimits())
 	if err != nil {
@@ -250,16 +250,16 @@ type iscsiPath struct {
 	lun    int32
 }
 
-// Target names as the API server accepts them. Its pattern for iqn names is
-// not anchored at the front and takes characters that RFC 3722 forbids; this
-// one is narrower, because kubelet builds file names and globs from them.
+// Target names as the API server accepts them. Its pattern for iqn names is not anchored
+// at the front and accepts characters that RFC 3722 forbids; this one is narrower,
+// because kubelet builds file names and globs from them.
 var (
 	iqnPattern = regexp.MustCompile(`^iqn\.[0-9]{4}-[0-9]{2}\.[A-Za-z0-9.-]+:[A-Za-z0-9._:-]+$`)
 	euiPattern = regexp.MustCompile(`^eui\.[0-9A-Fa-f]{16}$`)
 	naaPattern = regexp.MustCompile(`^naa\.[0-9A-Fa-f]{32}$`)
-	// plainTargetPattern matches what some drivers send instead, and some
-	// initiators accept. No name contains a comma: in the answers of discovery it
-	// separates the name from the tag of its portal group.
+	// plainTargetPattern matches what some drivers send instead and some initiators
+	// accept. No name contains a comma: in discovery answers it separates the name from
+	// the tag of its portal group.
 	plainTargetPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]*$`)
 	// standardTargetPattern matches what RFC 7143 (section 4.2.7) allows and
 	// Kubernetes does not.
@@ -268,8 +268,8 @@ var (
 	typedTarget           = regexp.MustCompile(`^(iqn|eui|naa)\.`)
 )
 
-// targetNameProblem describes why a name cannot be the name of an iSCSI node, as
-// the rest of a sentence. It is empty if it can.
+// targetNameProblem describes why a name cannot be that of an iSCSI node, completing a
+// sentence. It is empty if it can.
 func targetNameProblem(name string) string {
 	switch {
 	case len(name) > maxTargetNameLength:
@@ -283,7 +283,7 @@ func targetNameProblem(name string) string {
 	case strings.HasPrefix(name, "naa."):
 		return "is not of the form naa.<32 hex digits>, the only one that Kubernetes accepts"
 	default:
-		return "starts with none of iqn., eui. and naa., which Kubernetes demands"
+		return "starts with none of iqn., eui. and naa., which Kubernetes requires"
 	}
 }
 
@@ -319,9 +319,9 @@ func (c Connection) largeLUN(field string, value any) *Refusal {
 	return refuse(UnsupportedConnection, "%s is %s, but Kubernetes accepts LUNs from 0 to %d only; let the array assign a lower one, for example with fewer volumes per host entry", field, c.quote(value), maxLUN)
 }
 
-// anyLUN reads a logical unit number. Drivers send it as a number or as digits
-// in a string. A boolean, a fraction or a missing value is never taken for 0
-// or 1: another volume may be there.
+// anyLUN reads a logical unit number. Drivers send it as a number or as digits in a
+// string. A boolean, a fraction or a missing value is never read as 0 or 1: another
+// volume may be there.
 func (c Connection) anyLUN(field string, value any) (int32, error) {
 	var digits string
 	switch typed := value.(type) {

@@ -6,17 +6,16 @@ import (
 	"strings"
 )
 
-// Cinder describes the paths to an iSCSI volume twice: by the flat keys
-// target_portal, target_iqn and target_lun, and by the parallel lists
-// target_portals, target_iqns and target_luns. Drivers send either or both,
-// and some only a part of the flat ones.
+// Cinder describes the paths to an iSCSI volume twice: by the flat keys target_portal,
+// target_iqn and target_lun, and by the parallel lists target_portals, target_iqns and
+// target_luns. Drivers send either or both, and some only part of the flat ones.
 const (
 	portalKey, portalsKey = "target_portal", "target_portals"
 	targetKey, targetsKey = "target_iqn", "target_iqns"
 	lunKey, lunsKey       = "target_lun", "target_luns"
 )
 
-// flatPath is what the flat keys say; a key may be absent.
+// flatPath is the path in the flat keys; a key may be absent.
 type flatPath struct {
 	iscsiPath
 	hasPortal, hasTarget, hasLUN bool
@@ -32,10 +31,10 @@ func (f flatPath) agrees(path iscsiPath) bool {
 // iscsiPaths returns the different paths of a connection, the primary first,
 // all with the same LUN. There is at least one.
 //
-// The primary is the flat path if that is complete (some drivers choose it at
-// random among the listed, so it differs between two answers for the same
-// volume), else the first listed path that the flat keys do not contradict.
-// Parts of different paths are never combined into one.
+// The primary is the flat path if it is complete (some drivers choose it at random from
+// the listed ones, so it differs between answers for the same volume), otherwise the
+// first listed path that the flat keys do not contradict. Parts of different paths are
+// never combined into one.
 func iscsiPaths(c Connection) ([]iscsiPath, []string, error) {
 	flat, err := c.flatPath()
 	if err != nil {
@@ -49,8 +48,8 @@ func iscsiPaths(c Connection) ([]iscsiPath, []string, error) {
 		return nil, nil, c.missingKeys(flat)
 	}
 
-	// A source has one LUN. If paths differ, the lists join two arrays, and
-	// choosing one of them would lose the failover that the volume is for.
+	// A source has one LUN. If paths differ, the lists join two arrays, and choosing one
+	// would lose the failover that the volume is for.
 	for _, path := range listed {
 		if path.lun != listed[0].lun && !c.unlimited {
 			return nil, nil, refuse(UnsupportedConnection,
@@ -111,15 +110,15 @@ func (c Connection) flatPath() (flatPath, error) {
 	return flat, nil
 }
 
-// pathLists are the lists of a connection. Those that it has are of equal length.
+// pathLists are the lists of a connection; those present have equal lengths.
 type pathLists struct {
 	portals []address
 	targets []string
 	luns    []int32
 }
 
-// pathLists reads the lists. os-brick (connectors/base_iscsi.py) cuts lists of
-// different length to the shortest; a PersistentVolume outlives such a guess.
+// pathLists reads the lists. os-brick (connectors/base_iscsi.py) cuts lists of different
+// lengths to the shortest, but a PersistentVolume outlives such a guess.
 func (c Connection) pathLists() (pathLists, error) {
 	lists := pathLists{}
 	portals, err := c.texts(portalsKey, false)
@@ -163,8 +162,8 @@ func (c Connection) pathLists() (pathLists, error) {
 	return lists, nil
 }
 
-// describe names the lists that the connection has, with their lengths, and those
-// that it lacks.
+// describe names the lists that the connection has, with their lengths, and those that it
+// lacks.
 func (l pathLists) describe() (present, absent string) {
 	var there, missing []string
 	for _, list := range []struct {
@@ -180,10 +179,9 @@ func (l pathLists) describe() (present, absent string) {
 	return strings.Join(there, ", "), strings.Join(missing, " and ")
 }
 
-// listedPaths pairs the lists. As in os-brick, there are paths only if both
-// portals and targets are listed, and a flat LUN stands for a missing list of
-// LUNs. Other lists are ignored with a warning if the flat keys give a path
-// without them.
+// listedPaths pairs the lists. As in os-brick, there are paths only if both portals and
+// targets are listed, and a flat LUN replaces a missing list of LUNs. Other lists are
+// ignored with a warning if the flat keys alone give a path.
 func (c Connection) listedPaths(flat flatPath) ([]iscsiPath, []string, error) {
 	lists, err := c.pathLists()
 	if err != nil {
@@ -224,8 +222,7 @@ func (c Connection) checkPair(flat flatPath, listed []iscsiPath) error {
 	if flat.lun != listed[0].lun {
 		return c.contradiction(fmt.Sprintf("%s is %d and %s is %d", lunKey, flat.lun, at(lunsKey, 0), listed[0].lun))
 	}
-	// A portal that is listed, but only with other targets, was combined with
-	// the target of another path.
+	// A portal listed only with other targets was combined with another path's target.
 	if slices.ContainsFunc(listed, func(path iscsiPath) bool { return path.portal == flat.portal }) {
 		return c.contradiction(fmt.Sprintf("%s is listed with other targets than %s", portalKey, targetKey))
 	}
@@ -237,8 +234,8 @@ func (c Connection) contradiction(what string) *Refusal {
 		strings.Join([]string{portalKey, targetKey, lunKey}, ", "), strings.Join([]string{portalsKey, targetsKey, lunsKey}, ", "), what)
 }
 
-// missingKeys names the flat keys that are missing. Those that no list replaces are
-// the cause. If a list replaces each of them, the lists are incomplete.
+// missingKeys names the missing flat keys. Those that no list replaces are the cause. If
+// a list replaces each of them, the lists are incomplete.
 func (c Connection) missingKeys(flat flatPath) *Refusal {
 	var missing, irreplaceable []string
 	for _, key := range []struct {
@@ -277,8 +274,8 @@ func (c Connection) portal(field, value string) (address, error) {
 	return portal, nil
 }
 
-// checkPortSuffix refuses a target name that has its portal's port stuck to
-// it. Other trailing numbers belong to the names of many arrays.
+// checkPortSuffix rejects a target name with its portal's port appended. Many arrays'
+// names end with other numbers.
 func (c Connection) checkPortSuffix(field string, path iscsiPath) error {
 	if strings.HasSuffix(path.target, fmt.Sprintf(":%d", path.portal.port)) {
 		return refuse(InvalidConnection, "%s is %s, which ends in the port of its portal; a target name has no port, correct the backend's driver or its settings",

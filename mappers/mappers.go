@@ -1,12 +1,11 @@
-// Package mappers turns what Cinder says about a connected volume into what a
-// kubelet needs to mount it: a PersistentVolumeSource and, if the target asks for
-// credentials, the Secret that the source refers to.
+// Package mappers turns Cinder's description of a connected volume into what a kubelet
+// needs to mount it: a PersistentVolumeSource and, if the target requires credentials,
+// the Secret that the source refers to.
 //
-// The package is pure: it does no I/O, reads no clock and draws no random
-// numbers, so the same Request always gives the same Result. Everything it
-// cannot map without guessing is a *Refusal.
+// The package is pure: it does no I/O and uses neither clock nor random numbers, so the
+// same Request always gives the same Result. It returns a *Refusal rather than guess.
 //
-// README.md says how to add a protocol.
+// README.md explains how to add a protocol.
 package mappers
 
 import (
@@ -25,9 +24,9 @@ import (
 
 // Options are the settings that all mappings of a process share.
 type Options struct {
-	// SecretNamespace is the namespace in which the provisioner keeps the
-	// Secrets of its volumes. It is required: references without a namespace
-	// would be looked up in the namespace of the pod, which tenants can read.
+	// SecretNamespace is the namespace in which the provisioner keeps its volumes'
+	// Secrets. It is required: references without a namespace would be resolved in the
+	// pod's namespace, which tenants can read.
 	SecretNamespace string
 	// Protocols are the protocols to map, such as those of BuiltIn. They are
 	// required.
@@ -62,38 +61,36 @@ func (r *Registry) Protocols() []string {
 	return slices.Sorted(maps.Keys(r.protocols))
 }
 
-// Describe describes the protocols to the policy, the metrics and the commands.
+// Describe describes the protocols for the policy, the metrics and the commands.
 func (r *Registry) Describe() mapping.Protocols { return r.described }
 
 // Request is one volume to map.
 type Request struct {
 	// Connection is Cinder's answer.
 	Connection Connection
-	// PVName is the name the PersistentVolume will have. It is required:
-	// Kubernetes limits its length together with the iSCSI portal.
+	// PVName is the PersistentVolume's name. It is required: Kubernetes limits its length
+	// together with the iSCSI portal.
 	PVName string
-	// SecretName is the name the Secret will have, should the volume need one
-	// of its own.
+	// SecretName is the name of the volume's own Secret, if it needs one.
 	SecretName string
-	// Backend is the backend's name in the policy. It is part of the names of
-	// Secrets that its volumes share. Without it every volume has its own.
+	// Backend is the backend's name in the policy. It is part of the names of Secrets
+	// that its volumes share. Without it, every volume has its own.
 	Backend string
-	// AccessModes are those of the claim, which the PersistentVolume will
-	// carry. A claim of ReadOnlyMany alone makes the source read-only.
+	// AccessModes are the claim's, which the PersistentVolume will have, too.
+	// ReadOnlyMany alone makes the source read-only.
 	AccessModes []corev1.PersistentVolumeAccessMode
-	// MountOptions are those of the StorageClass, which the PersistentVolume
-	// will carry.
+	// MountOptions are the StorageClass's, which the PersistentVolume will have, too.
 	MountOptions []string
-	// FSType is the filesystem that the node makes on an empty volume. Empty
-	// means ext4. It is ignored if Block is set.
+	// FSType is the filesystem that the node creates on an empty volume. Empty means
+	// ext4. It is ignored if Block is set.
 	FSType string
 	// Block is set for a claim of volumeMode Block.
 	Block bool
-	// Encrypted is what Cinder says about the volume itself (its "encrypted"
-	// attribute); older drivers leave it out of the connection.
+	// Encrypted is the volume's own "encrypted" attribute at Cinder; older drivers omit
+	// it from the connection.
 	Encrypted bool
-	// MultiAttach is what Cinder says about the volume itself (its "multiattach"
-	// attribute, from the volume type): several hosts may write to it at once.
+	// MultiAttach is the volume's own "multiattach" attribute at Cinder, from the volume
+	// type: several hosts may write to it at once.
 	MultiAttach bool
 	// Connector is the connector to which Cinder exported the volume.
 	Connector Connector
@@ -107,11 +104,11 @@ type Request struct {
 	Tenant string
 }
 
-// Connector describes the nodes to Cinder. Arrays mask volumes by it, so all nodes
-// must present themselves in the same way. An empty field is not known.
+// Connector describes the nodes to Cinder. Arrays mask volumes by it, so all nodes must
+// present themselves identically. An empty field is unknown.
 type Connector struct {
 	Host string
-	// Initiator is the iSCSI name under which nodes have to log in.
+	// Initiator is the iSCSI name under which nodes must log in.
 	Initiator string
 	// WWPNs are the Fibre Channel port names of all nodes, in 16 lower-case
 	// hexadecimal digits.
@@ -126,19 +123,19 @@ type Volume struct {
 	SizeGiB              int64
 }
 
-// Claim is the claim that the volume is made for.
+// Claim is the claim of the volume.
 type Claim struct {
 	Namespace, Name, UID string
 }
 
-// Secret is a Secret that the provisioner has to keep for a volume. Printing it
-// shows its name and keys only.
+// Secret is a Secret that the provisioner must keep for a volume. Printing it shows only
+// its name and keys.
 type Secret struct {
 	Namespace, Name string
 	Type            corev1.SecretType
 	Data            map[string][]byte
-	// Shared means that other volumes of the backend use the same Secret. It must
-	// stay as long as any of them needs it.
+	// Shared means that other volumes of the backend use the same Secret. It must stay
+	// until none of them needs it.
 	Shared bool
 }
 
@@ -167,22 +164,22 @@ func (s Secret) reference() *corev1.SecretReference {
 type Result struct {
 	// Source goes into the PersistentVolume's spec.
 	Source corev1.PersistentVolumeSource
-	// Secret must exist before the PersistentVolume does; nil when the source
-	// needs none that the provisioner keeps.
+	// Secret must exist before the PersistentVolume does; nil if the provisioner need not
+	// keep one.
 	Secret *Secret
 	// MountOptions go into the PersistentVolume's spec, in addition to those of
 	// the StorageClass.
 	MountOptions []string
 	// ReadOnly reports whether the source forces read-only mounts.
 	ReadOnly bool
-	// Warnings are sentences about what Cinder offered and the source cannot
-	// express. The volume works without it.
+	// Warnings describe, in sentences, what Cinder offered and the source cannot express.
+	// The volume works without it.
 	Warnings []string
 }
 
-// Map maps a connection. The error is a *Refusal when the connection, the
-// claim or the operator's mapping is the cause; neither it nor a warning ever
-// holds a password or key of the connection.
+// Map maps a connection. The error is a *Refusal when the connection, the claim or the
+// operator's mapping is the cause; neither it nor a warning ever contains a password or
+// key of the connection.
 func (r *Registry) Map(in Request) (Result, error) {
 	if in.PVName == "" || in.SecretName == "" {
 		return Result{}, errors.New("mappers: Request.PVName and Request.SecretName must be set")
@@ -210,7 +207,7 @@ func (r *Registry) Map(in Request) (Result, error) {
 	}
 	result.ReadOnly = settled.readOnly
 	if settled.readOnly && !settled.mapping.ReadOnly && !onlyReading(in.AccessModes) {
-		result.Warnings = append(result.Warnings, "Cinder grants the volume read-only, so it is mounted read-only whatever the claim's access modes say")
+		result.Warnings = append(result.Warnings, "Cinder grants the volume read-only, so it is mounted read-only regardless of the claim's access modes")
 	}
 	warnings, err := in.Connection.qosWarnings()
 	if err != nil {
@@ -224,7 +221,7 @@ func (r *Registry) Map(in Request) (Result, error) {
 	return result, nil
 }
 
-// settle decides what does not depend on the protocol.
+// settle resolves what does not depend on the protocol.
 func (r *Registry) settle(in Request) (request, error) {
 	connection := in.Connection
 	settled := request{Request: in, protocol: connection.protocol, secretNamespace: r.secretNamespace, protocols: r.described}
@@ -232,8 +229,8 @@ func (r *Registry) settle(in Request) (request, error) {
 	if connection.protocol == "" {
 		return settled, refuse(InvalidConnection, "there is no connection; connect the volume before it is mapped")
 	}
-	// os-brick would open the LUKS layer; a kubelet would see noise, take it
-	// for an empty disk and format it.
+	// os-brick would open the LUKS layer; a kubelet would see noise, mistake it for an
+	// empty disk and format it.
 	encrypted, err := connection.flag("encrypted", false)
 	if err != nil {
 		return settled, err
@@ -255,8 +252,8 @@ func (r *Registry) settle(in Request) (request, error) {
 	return settled, nil
 }
 
-// unknownProtocol refuses a protocol that has no mapper, and names the
-// remedies: a mapping, or another volume type.
+// unknownProtocol rejects a protocol without a mapper and names the remedies: a mapping,
+// or another volume type.
 func (r *Registry) unknownProtocol(protocol string) *Refusal {
 	if kind, _, _ := strings.Cut(protocol, "-"); r.described[kind].OneHost {
 		return refuse(UnsupportedProtocol, "%s", mapping.OneHostReason(protocol))
@@ -265,9 +262,9 @@ func (r *Registry) unknownProtocol(protocol string) *Refusal {
 		protocol, strings.Join(r.Protocols(), ", "), protocol)
 }
 
-// qosWarnings reports limits that Cinder leaves to the consumer. The manager
-// sends qos_specs only when their consumer is "front-end" or "both"
-// (cinder/volume/manager.py, initialize_connection).
+// qosWarnings reports limits that Cinder leaves to the consumer. Cinder sends qos_specs
+// only when their consumer is "front-end" or "both" (cinder/volume/manager.py,
+// initialize_connection).
 func (c Connection) qosWarnings() ([]string, error) {
 	value, present := c.value("qos_specs")
 	if !present {
@@ -285,8 +282,8 @@ func (c Connection) qosWarnings() ([]string, error) {
 		c.quote(strings.Join(names, ", ")))}, nil
 }
 
-// CheckVolume refuses what no source can do with a volume that Cinder describes
-// this way. The error is a *Refusal.
+// CheckVolume rejects a volume, as Cinder describes it, that no source can serve. The
+// error is a *Refusal.
 func CheckVolume(encrypted, multiAttach bool, modes []corev1.PersistentVolumeAccessMode, block bool) error {
 	if encrypted {
 		return refuse(EncryptedVolume, "encrypted is true, but a kubelet cannot open the volume's LUKS layer and would format it; use a volume type without encryption")
@@ -305,9 +302,9 @@ func NeedsMultiAttach(mode corev1.PersistentVolumeAccessMode) error {
 	return refuse(UnsupportedAccessMode, "access mode %s needs a volume that several hosts may use at once, and Cinder says multiattach is false; use a volume type with the extra spec multiattach=\"<is> True\", or use ReadWriteOnce", mode)
 }
 
-// CheckAccessModesForCSI refuses combinations of access modes that no volume of a CSI
-// driver can have: it is attached either for reading by many or for writing by one, and
-// csi-attacher attaches no volume that asks for both. ReadWriteMany includes both.
+// CheckAccessModesForCSI rejects combinations of access modes that no CSI volume can
+// have: it is attached either for reading by many or for writing by one, and csi-attacher
+// attaches no volume that requests both. ReadWriteMany includes both.
 func CheckAccessModesForCSI(modes []corev1.PersistentVolumeAccessMode) error {
 	if !slices.Contains(modes, corev1.ReadOnlyMany) || !slices.Contains(modes, corev1.ReadWriteOnce) || slices.Contains(modes, corev1.ReadWriteMany) {
 		return nil
@@ -315,10 +312,10 @@ func CheckAccessModesForCSI(modes []corev1.PersistentVolumeAccessMode) error {
 	return refuse(UnsupportedAccessMode, "access modes ReadOnlyMany and ReadWriteOnce cannot be combined in mode csi; replace the claim with one that names one of them, or use a rule with mode: native")
 }
 
-// CheckAccessModes refuses the access modes that no source of any protocol
-// here can honor, so that a claim can be rejected before a volume is created for it. Map
-// may still refuse other modes for a particular protocol or volume. The error is a
-// *Refusal of reason UnsupportedAccessMode.
+// CheckAccessModes rejects the access modes that no source of any protocol can honor, so
+// that a claim fails before a volume is created for it. Map may still reject other modes
+// for a particular protocol or volume. The error is a *Refusal of reason
+// UnsupportedAccessMode.
 func CheckAccessModes(modes []corev1.PersistentVolumeAccessMode, block bool) error {
 	if mistake := mapping.AccessModeMistake(modes, block); mistake != "" {
 		return refuse(UnsupportedAccessMode, "%s", mistake)
@@ -326,14 +323,14 @@ func CheckAccessModes(modes []corev1.PersistentVolumeAccessMode, block bool) err
 	return nil
 }
 
-// onlyReading reports whether a claim asks for ReadOnlyMany and nothing else.
+// onlyReading reports whether a claim requests ReadOnlyMany and nothing else.
 func onlyReading(modes []corev1.PersistentVolumeAccessMode) bool {
 	return len(modes) > 0 && !slices.ContainsFunc(modes, func(mode corev1.PersistentVolumeAccessMode) bool {
 		return mode != corev1.ReadOnlyMany
 	})
 }
 
-// request is a Request with what Registry.settle has decided.
+// request is a Request with the results of Registry.settle.
 type request struct {
 	Request
 	protocol string
@@ -362,8 +359,8 @@ func (r request) filesystem() string {
 	}
 }
 
-// requireNativeAccessModes refuses ReadWriteOncePod, which only CSI sources
-// support (KEP-2485).
+// requireNativeAccessModes rejects ReadWriteOncePod, which only CSI sources support
+// (KEP-2485).
 func (r request) requireNativeAccessModes() error {
 	if slices.Contains(r.AccessModes, corev1.ReadWriteOncePod) {
 		return refuse(UnsupportedAccessMode, "access mode ReadWriteOncePod needs a CSI source, but protocol %s is mapped to another; use ReadWriteOnce", r.protocol)

@@ -253,14 +253,14 @@ func TestSentencesWithholdCredentials(t *testing.T) {
 	for name, test := range map[string]struct{ data, want string }{
 		"as a portal":          {`"target_portal": "hunter2-and-more", "auth_password": "hunter2-and-more"`, "target_portal is " + withheld + ", which has no port; expected host:port or [IPv6]:port, correct the backend's iSCSI address in cinder.conf"},
 		"inside a portal":      {`"target_portal": "user:hunter2@192.0.2.1:3260", "auth_password": "hunter2"`, "target_portal is " + withheld + ", which is not an address and a port; expected host:port or [IPv6]:port, correct the backend's iSCSI address in cinder.conf"},
-		"nested credentials":   {`"target_iqn": "label-hunter2", "config": {"vendor": [{"api_token": "hunter2"}]}`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
-		"driver's own word":    {`"target_iqn": "label-hunter2", "chap_pwd": "hunter2"`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
+		"nested credentials":   {`"target_iqn": "label-hunter2", "config": {"vendor": [{"api_token": "hunter2"}]}`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes requires; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
+		"driver's own word":    {`"target_iqn": "label-hunter2", "chap_pwd": "hunter2"`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes requires; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
 		"password is short":    {`"auth_method": "abc", "auth_password": "abc"`, "auth_method is " + withheld + ", but kubelet speaks CHAP only; set the backend to CHAP or to no authentication"},
 		"password as a flag":   {`"auth_password": true`, "auth_password is a boolean, expected a string; this backend's driver failed to describe the connection, so check the cinder-volume log"},
 		"short number":         {`"auth_password": 123`, "auth_password is a number, expected a string; this backend's driver failed to describe the connection, so check the cinder-volume log"},
 		"number of a list":     {`"keyring": [4711], "auth_method": "4711"`, "auth_method is " + withheld + ", but kubelet speaks CHAP only; set the backend to CHAP or to no authentication"},
-		"by provider_auth":     {`"target_iqn": "label-hunter2", "provider_auth": "CHAP user hunter2"`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
-		"by a short word":      {`"target_iqn": "label-hunter2", "chap_pw": "hunter2"`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes demands; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
+		"by provider_auth":     {`"target_iqn": "label-hunter2", "provider_auth": "CHAP user hunter2"`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes requires; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
+		"by a short word":      {`"target_iqn": "label-hunter2", "chap_pw": "hunter2"`, "target_iqn is " + withheld + ", which starts with none of iqn., eui. and naa., which Kubernetes requires; set a standard target name on the array, or use a backend with one" + mapOtherwise("iscsi")},
 		"password as a number": {`"auth_password": 12345678`, "auth_password is a number, expected a string; this backend's driver failed to describe the connection, so check the cinder-volume log"},
 		"method is password":   {`"auth_method": "hunter2", "auth_password": "hunter2"`, "auth_method is " + withheld + ", but kubelet speaks CHAP only; set the backend to CHAP or to no authentication"},
 		"longer than is shown": {`"target_iqn": "` + strings.Repeat("x", 300) + `"`, `target_iqn is "` + strings.Repeat("x", 80) + `...", which is longer than 223 characters; set a standard target name on the array, or use a backend with one` + mapOtherwise("iscsi")},
@@ -311,7 +311,7 @@ func TestPlaceholdersAreNoProtocols(t *testing.T) {
 func TestDevicesOfOneHost(t *testing.T) {
 	for _, protocol := range []string{"local", "local-lvm"} {
 		_, err := mapData(t, protocol, fields{"device_path": "/dev/vg/volume-1"}, plainRequest())
-		expectRefusal(t, err, mappers.UnsupportedProtocol, "volumes of protocol "+protocol+" are devices of the host that cinder-volume runs on, and no other node can attach them, whatever the driver; use a volume type whose backend exports its volumes")
+		expectRefusal(t, err, mappers.UnsupportedProtocol, "volumes of protocol "+protocol+" are devices of the host that cinder-volume runs on, and no other node can attach them with any driver; use a volume type whose backend exports its volumes")
 	}
 	for field, want := range map[string][2]string{
 		"hostIP":      {"scaleio", "it is the address of the one host that the connector named"},

@@ -22,9 +22,9 @@ func nfs() protocol {
 	}
 }
 
-// mapNFS refuses protocol nfs: a volume of Cinder's NFS drivers is an image
-// file on an export that all volumes of the backend share. The native source
-// would hand the whole export to a pod.
+// mapNFS refuses protocol nfs: a volume of Cinder's NFS drivers is an image file on an
+// export that all volumes of the backend share. The native source would hand the whole
+// export to a pod.
 func mapNFS(r request) (Result, error) {
 	if _, _, err := nfsFacts(r); err != nil {
 		return Result{}, err
@@ -32,17 +32,17 @@ func mapNFS(r request) (Result, error) {
 	return Result{}, refuse(MappingRequired, "a Cinder volume on NFS is an image file on an export shared by many volumes, which Kubernetes cannot mount by itself without handing the whole export to the pod; name in mapping.nfs of the backend a CSI or FlexVolume driver that attaches the one file")
 }
 
-// imageFileName matches the name of a volume's image, which the driver makes
-// from the ids of the volume and its snapshot (volume_name_template).
+// imageFileName matches the name of a volume's image, which the driver derives from the
+// IDs of the volume and its snapshot (volume_name_template).
 var imageFileName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,254}$`)
 
-// imageFormat matches the name of an image's format, which callers of losetup
-// and qemu-nbd compare.
+// imageFormat matches the name of an image's format, which callers of losetup and
+// qemu-nbd compare.
 var imageFormat = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
 
 // nfsFacts reads a connection of an NFS driver (cinder/volume/drivers/nfs.py,
-// initialize_connection). A path that leaves the export, or a name that is
-// more than a name, would reach another tenant's volume.
+// initialize_connection). A path outside the export, or a name with a path in it, would
+// reach another tenant's volume.
 func nfsFacts(r request) (facts, *Refusal, error) {
 	c := r.Connection
 	export, err := c.text("export")
@@ -95,7 +95,7 @@ func cutExport(export string) (server, directory string, ok bool) {
 			return "", "", false
 		}
 	}
-	// The port does not matter: it only makes the host an address that can be
+	// The port does not matter: it only turns the host into an address that can be
 	// checked.
 	if _, err := newAddress(bare, "2049", bracketed); err != nil {
 		return "", "", false
@@ -104,6 +104,6 @@ func cutExport(export string) (server, directory string, ok bool) {
 	return server, directory, clean && exportDirectory.MatchString(directory)
 }
 
-// exportDirectory matches a path that means the same in a mount command, a URL
-// and a file name; a comma would begin another mount option.
+// exportDirectory matches a path that means the same in a mount command, a URL and a file
+// name; a comma would begin another mount option.
 var exportDirectory = regexp.MustCompile(`^/[A-Za-z0-9_./@:+=-]*$`)

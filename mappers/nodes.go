@@ -12,45 +12,45 @@ import (
 	"strings"
 )
 
-// NodeConnection is how a single node reaches a volume that is attached to it,
-// through the CSI driver's node plugin. It has none of the limits of Kubernetes' own
-// sources: paths may have different targets and any LUNs.
+// NodeConnection is how a single node reaches a volume that is attached to it, through
+// the CSI driver's node plugin. It has none of the limits of Kubernetes' own sources:
+// paths may have different targets and any LUNs.
 type NodeConnection struct {
 	// Protocol is driver_volume_type in lower case.
 	Protocol string
 	// Paths lead to the same volume, the primary first. There is at least one.
 	Paths []NodePath
-	// Identities are the identifiers that the disk must report, as far as Cinder
-	// knows them: "uuid." and a UUID, or "eui." and an NGUID, for NVMe, and "naa." and
-	// an NAA identifier for SCSI disks.
+	// Identities are the identifiers that the disk must report, if Cinder knows them:
+	// "uuid." and a UUID, or "eui." and an NGUID, for NVMe; "naa." and an NAA identifier
+	// for SCSI disks.
 	Identities []string
 	// ReadOnly means that Cinder grants the volume read-only.
 	ReadOnly bool
 	// Credentials are what the node logs in with; nil if it needs none.
 	Credentials *NodeCredentials
-	// Warnings are sentences about what Cinder offered and the nodes do not use.
+	// Warnings describe, in sentences, what Cinder offered and the nodes do not use.
 	Warnings []string
 }
 
 // NodePath is one path to a volume.
 type NodePath struct {
-	// Portal is host:port; an IPv6 address has brackets. For Fibre Channel it is the
-	// node's own ports that reach the target, separated by commas, and empty if neither
-	// the connection nor the caller names any.
+	// Portal is host:port; an IPv6 address has brackets. For Fibre Channel it lists the
+	// node's own ports that reach the target, separated by commas, and is empty if they
+	// are unknown.
 	Portal string
-	// Target is the iSCSI target's name, the NVMe subsystem's, or that of the storage's
+	// Target is the name of the iSCSI target, of the NVMe subsystem, or of the storage's
 	// Fibre Channel port.
 	Target string
-	// LUN is the number by which the kernel knows the logical unit, which differs from
-	// the array's in some addressing modes. It is the NVMe namespace's number for NVMe,
-	// and 0 if that is not known.
+	// LUN is the kernel's number of the logical unit, which differs from the array's in
+	// some addressing modes. For NVMe it is the namespace's number, or 0 if that is
+	// unknown.
 	LUN int
 }
 
 // NodeCredentials are CHAP credentials. Printing them shows nothing.
 type NodeCredentials struct {
 	User, Password string
-	// DiscoveryUser and DiscoveryPassword are empty if discovery takes none.
+	// DiscoveryUser and DiscoveryPassword are empty if discovery needs none.
 	DiscoveryUser, DiscoveryPassword string
 }
 
@@ -68,16 +68,16 @@ func (NodeCredentials) LogValue() slog.Value { return slog.StringValue(hiddenCre
 // MarshalJSON keeps JSON loggers from printing the credentials.
 func (NodeCredentials) MarshalJSON() ([]byte, error) { return json.Marshal(hiddenCredentials) }
 
-// ForNode reads a connection that Cinder made for one node. encrypted is what Cinder
-// says about the volume itself, and ports are the node's Fibre Channel ports, as far as
-// they are known. The error is a *Refusal, without a secret.
+// ForNode reads a connection that Cinder made for one node. encrypted is the volume's
+// attribute at Cinder, and ports are the node's known Fibre Channel ports. The error is a
+// *Refusal, without secrets.
 func ForNode(c Connection, encrypted bool, ports ...string) (NodeConnection, error) {
 	if c.protocol == "" {
 		return NodeConnection{}, refuse(InvalidConnection, "there is no connection; connect the volume before it is mapped")
 	}
 	read, known := forNodes[c.protocol]
 	if !known {
-		return NodeConnection{}, refuse(UnsupportedProtocol, "protocol %s is not one that the nodes of the CSI driver attach (%s); use mode native for this backend", c.protocol, strings.Join(NodeProtocols(), ", "))
+		return NodeConnection{}, refuse(UnsupportedProtocol, "the nodes of the CSI driver do not support protocol %s (only %s); use mode native for this backend", c.protocol, strings.Join(NodeProtocols(), ", "))
 	}
 	sealed, err := c.flag("encrypted", false)
 	if err != nil {
@@ -105,8 +105,7 @@ func ForNode(c Connection, encrypted bool, ports ...string) (NodeConnection, err
 	return found, nil
 }
 
-// forNodes has the function that reads a connection for each protocol that
-// nodes attach.
+// forNodes has, by protocol, the function that reads a connection for the nodes.
 var forNodes = map[string]func(c Connection, ports []string) (NodeConnection, error){
 	"fibre_channel": fibreChannelForNode,
 	"iscsi":         iscsiForNode,
@@ -114,8 +113,7 @@ var forNodes = map[string]func(c Connection, ports []string) (NodeConnection, er
 	"nvmeof":        nvmeofForNode,
 }
 
-// NodeProtocols returns the protocols by which nodes of the CSI driver attach
-// volumes.
+// NodeProtocols returns the protocols by which nodes of the CSI driver attach volumes.
 func NodeProtocols() []string { return slices.Sorted(maps.Keys(forNodes)) }
 
 func iscsiForNode(c Connection, _ []string) (NodeConnection, error) {
@@ -136,12 +134,11 @@ func iscsiForNode(c Connection, _ []string) (NodeConnection, error) {
 	return found, err
 }
 
-// volumeNAA is an NAA identifier of 128 bits, as udev writes it. Nothing but logical
-// units has such a one.
+// volumeNAA is a 128-bit NAA identifier, as udev writes it. Only logical units have one.
 var volumeNAA = regexp.MustCompile(`^3(6[0-9a-f]{31})$`)
 
-// wwn returns the identifier of the disk, as the drivers of Pure Storage name it. Other
-// drivers use the field for other things, which do not count.
+// wwn returns the disk's identifier, as Pure Storage's drivers send it. Other drivers use
+// the field for other things, which are ignored.
 func (c Connection) wwn() []string {
 	value, _ := c.value("wwn")
 	text, _ := value.(string)
@@ -152,8 +149,8 @@ func (c Connection) wwn() []string {
 }
 
 // fibreChannelForNode reads which ports of the storage the node's ports reach. If the
-// connection names the initiators, no other port of the node is used: through it, the
-// LUN may be another volume.
+// connection names the initiators, no other port of the node is used: there, the LUN may
+// be another volume.
 func fibreChannelForNode(c Connection, ports []string) (NodeConnection, error) {
 	targets, err := c.fcTargets()
 	if err != nil {
@@ -207,12 +204,12 @@ func fibreChannelForNode(c Connection, ports []string) (NodeConnection, error) {
 	return found, nil
 }
 
-// flatBit marks flat space addressing in the first byte of a LUN, in the number
-// that the kernel makes from the LUN.
+// flatBit marks flat space addressing in the first byte of a LUN, in the number that the
+// kernel derives from the LUN.
 const flatBit = 1 << 14
 
-// kernelLUN returns the number by which Linux knows a LUN of the array. The modes are
-// those of os-brick (lun_for_addressing in initiator/linuxscsi.py).
+// kernelLUN returns Linux's number for a LUN of the array. The modes are os-brick's
+// (lun_for_addressing in initiator/linuxscsi.py).
 func (c Connection) kernelLUN(lun int32) (int, error) {
 	mode, err := c.text("addressing_mode")
 	if err != nil {
@@ -227,7 +224,7 @@ func (c Connection) kernelLUN(lun int32) (int, error) {
 		}
 	case "SAM3-flat":
 	default:
-		return 0, refuse(InvalidConnection, "addressing_mode is %s, which the program does not know (SAM, SAM2, SAM3-flat, transparent); check the cinder-volume log", c.quote(mode))
+		return 0, refuse(InvalidConnection, "addressing_mode is %s, expected SAM, SAM2, SAM3-flat or transparent; check the cinder-volume log", c.quote(mode))
 	}
 	if lun >= flatBit {
 		return 0, refuse(InvalidConnection, "LUN %d cannot be reached in addressing_mode %s, which ends at %d; check the cinder-volume log", lun, mode, flatBit-1)
@@ -235,10 +232,10 @@ func (c Connection) kernelLUN(lun int32) (int, error) {
 	return int(lun) + flatBit, nil
 }
 
-// nvmeofForNode reads both forms of NVMe-oF connections. Nodes connect by TCP.
+// nvmeofForNode reads both forms of NVMe-oF connections. Nodes connect over TCP.
 func nvmeofForNode(c Connection, _ []string) (NodeConnection, error) {
 	if replicas, err := c.list("volume_replicas"); err != nil || len(replicas) > 0 {
-		return NodeConnection{}, orRefuse(err, UnsupportedConnection, "the volume is mirrored over several targets (volume_replicas), and the nodes do not mirror; use a volume type without replicas")
+		return NodeConnection{}, orRefuse(err, UnsupportedConnection, "the volume is mirrored over several targets (volume_replicas), which the nodes do not support; use a volume type without replicas")
 	}
 	nqn, err := c.nqn()
 	if err != nil {
@@ -296,7 +293,7 @@ func nvmeofForNode(c Connection, _ []string) (NodeConnection, error) {
 	}
 	credentials, err := c.nodeCredentials()
 	if err == nil && credentials != nil {
-		err = refuse(UnsupportedConnection, "the connection has credentials, and the nodes of the CSI driver have none for NVMe; switch authentication off for the backend")
+		err = refuse(UnsupportedConnection, "the connection has credentials, but the nodes of the CSI driver do not support NVMe authentication; disable it for the backend")
 	}
 	return found, err
 }
@@ -309,8 +306,8 @@ func orRefuse(err error, reason Reason, message string) error {
 	return refuse(reason, "%s", message)
 }
 
-// nodeCredentials reads the credentials for sessions. Credentials for discovery alone
-// are of no use: nodes discover nothing.
+// nodeCredentials reads the credentials for sessions. Credentials for discovery alone are
+// useless: nodes perform no discovery.
 func (c Connection) nodeCredentials() (*NodeCredentials, error) {
 	data := map[string][]byte{}
 	session, err := c.chap("", "session.", data)

@@ -113,7 +113,7 @@ func TestPathsByFibreChannelForNodes(t *testing.T) {
 		"a LUN that is no flat one": {document: document(`"target_lun": 16384, "addressing_mode": "SAM2"`), ports: []string{one},
 			refusal: "LUN 16384 cannot be reached in addressing_mode SAM2, which ends at 16383; check the cinder-volume log"},
 		"an unknown mode": {document: document(`"target_lun": 1, "addressing_mode": "SAM9"`), ports: []string{one},
-			refusal: `addressing_mode is "SAM9", which the program does not know (SAM, SAM2, SAM3-flat, transparent); check the cinder-volume log`},
+			refusal: `addressing_mode is "SAM9", expected SAM, SAM2, SAM3-flat or transparent; check the cinder-volume log`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			connection, err := mappers.ParseConnection([]byte(test.document))
@@ -163,7 +163,7 @@ func TestWhatNodesDoNotAttach(t *testing.T) {
 		"an access mode of its own":      {flat + `, "access_mode": "wo"}`, false, `access_mode is "wo", expected "rw" or "ro"; check the cinder-volume log`},
 		"limits of the wrong type":       {flat + `, "qos_specs": 5}`, false, "qos_specs is 5, expected an object; this backend's driver failed to describe the connection, so check the cinder-volume log"},
 		"another protocol": {`{"driver_volume_type": "rbd", "name": "volumes/volume-1"}`, false,
-			"protocol rbd is not one that the nodes of the CSI driver attach (fibre_channel, iscsi, iser, nvmeof); use mode native for this backend"},
+			"the nodes of the CSI driver do not support protocol rbd (only fibre_channel, iscsi, iser, nvmeof); use mode native for this backend"},
 		"NVMe by RDMA": {nvme(`"192.0.2.1"`, `"rdma"`, `1`) + `}`, false,
 			"transport_type is rdma, and the nodes of the CSI driver connect by tcp; use a backend with NVMe over TCP"},
 		"NVMe without an address": {nvme(`"storage.example"`, `"tcp"`, `1`) + `}`, false,
@@ -171,7 +171,7 @@ func TestWhatNodesDoNotAttach(t *testing.T) {
 		"NVMe without an identity": {nvme(`"192.0.2.1"`, `"tcp"`, `null`) + `}`, false,
 			"the connection names neither vol_uuid nor volume_nguid nor ns_id, so nodes cannot tell which disk of the subsystem is the volume; set nvmeof_conn_info_version = 2 for the backend in cinder.conf if it has that option"},
 		"NVMe with credentials": {nvme(`"192.0.2.1"`, `"tcp"`, `1`) + `, "auth_method": "CHAP", "auth_username": "u", "auth_password": "not-a-real-secret"}`, false,
-			"the connection has credentials, and the nodes of the CSI driver have none for NVMe; switch authentication off for the backend"},
+			"the connection has credentials, but the nodes of the CSI driver do not support NVMe authentication; disable it for the backend"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			connection, err := mappers.ParseConnection([]byte(test.document))

@@ -28,12 +28,11 @@ func nvmeof() protocol {
 	}
 }
 
-// unidentified explains the refusal of connections of the older form, which
-// Cinder's own NVMe targets send by default (cinder/volume/targets/nvmeof.py).
+// unidentified explains the refusal of older-form connections, which Cinder's own NVMe
+// targets send by default (cinder/volume/targets/nvmeof.py).
 const unidentified = "the connection names neither vol_uuid nor volume_nguid, so nodes cannot tell which disk of the subsystem is the volume; set nvmeof_conn_info_version = 2 for the backend in cinder.conf if it has that option, or identify the volume in the mapping by .nvmeof.nqn and .nvmeof.namespace for a driver that can"
 
-// mapNVMeOF refuses protocol nvmeof, for which Kubernetes has no source of its
-// own.
+// mapNVMeOF refuses protocol nvmeof, for which Kubernetes has no native source.
 func mapNVMeOF(r request) (Result, error) {
 	_, mirrored, err := nvmeofFacts(r)
 	if err != nil {
@@ -52,10 +51,9 @@ type nvmePortal struct {
 	transport string
 }
 
-// nvmeofFacts reads both forms of NVMe-oF connections: flat keys, and a list
-// of portals (the class NVMeOFConnProps of os-brick's connectors/nvmeof.py
-// describes them). A mirrored volume has separate targets for each replica, and
-// none of them stands for the whole volume.
+// nvmeofFacts reads both forms of NVMe-oF connections: flat keys, and a list of portals
+// (described by the class NVMeOFConnProps of os-brick's connectors/nvmeof.py). A mirrored
+// volume has separate targets for each replica, and none of them is the whole volume.
 func nvmeofFacts(r request) (facts, *Refusal, error) {
 	c := r.Connection
 	if replicas, err := c.list("volume_replicas"); err != nil || len(replicas) > 0 {
@@ -104,8 +102,8 @@ func nvmeofFacts(r request) (facts, *Refusal, error) {
 	}, nil, nil
 }
 
-// nqnPattern matches the name of an NVMe subsystem. Cinder's own target makes
-// names without the date that the specification requires.
+// nqnPattern matches the name of an NVMe subsystem. Cinder's own target generates names
+// without the date that the specification requires.
 var nqnPattern = regexp.MustCompile(`^nqn\.[A-Za-z0-9][A-Za-z0-9.:_-]*$`)
 
 // nqn reads the subsystem's name. One driver sends it as a list of one element.
@@ -205,8 +203,8 @@ func (c Connection) newNVMePortal(hostField string, host any, portField string, 
 	return nvmePortal{read, kind}, err
 }
 
-// transport returns the word that nvme connect accepts. It is empty if the driver
-// does not send one.
+// transport returns the word that nvme connect accepts. It is empty if the driver does
+// not send one.
 func (c Connection) transport(field string, value any) (string, error) {
 	if value == nil {
 		return "", nil
@@ -224,8 +222,8 @@ func (c Connection) transport(field string, value any) (string, error) {
 	return "", refuse(UnsupportedConnection, "%s is %s, expected tcp or rdma; use a backend with one of these", field, c.quote(text))
 }
 
-// hexID reads the first of some fields that hold an identifier of 128 bits,
-// with or without dashes, as 32 lower-case digits. Others must agree.
+// hexID reads the first of several fields that hold a 128-bit identifier, with or without
+// dashes, as 32 lower-case digits. Others must agree.
 func (c Connection) hexID(keys []string, what string) (string, error) {
 	found := ""
 	for _, key := range keys {
@@ -241,7 +239,7 @@ func (c Connection) hexID(keys []string, what string) (string, error) {
 			return "", refuse(InvalidConnection, "%s is %s, expected %s; check the cinder-volume log, because this backend's driver failed to describe the connection", key, c.quote(text), what)
 		}
 		if found != "" && digits != found {
-			return "", refuse(InvalidConnection, "%s is not what %s says, so which volume is meant is unknown; check the cinder-volume log, because this backend's driver failed to describe the connection", key, keys[0])
+			return "", refuse(InvalidConnection, "%s contradicts %s, so it is unclear which volume is meant; check the cinder-volume log, because this backend's driver failed to describe the connection", key, keys[0])
 		}
 		found = digits
 	}
@@ -255,7 +253,7 @@ func dashed(digits string) string {
 	return strings.Join([]string{digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]}, "-")
 }
 
-// namespaceID reads the number of the volume within the subsystem.
+// namespaceID reads the volume's number within the subsystem.
 func (c Connection) namespaceID() (string, error) {
 	value, present := c.value("ns_id")
 	if !present {

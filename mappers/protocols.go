@@ -2,26 +2,25 @@ package mappers
 
 import "github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 
-// protocol is what this package knows about the connections of one protocol.
+// protocol is what this package knows about one protocol's connections.
 type protocol struct {
 	// about describes it to the rest of the program.
 	about mapping.Protocol
-	// builtIn maps the connections unless the operator's mapping writes the
-	// fields. Registry.Map deals with everything that applies to every
-	// protocol: encryption, access modes that nothing can honor, front-end QoS.
+	// builtIn maps connections unless the operator's mapping sets the fields.
+	// Registry.Map handles what applies to every protocol: encryption, access modes that
+	// no source can honor, front-end QoS.
 	builtIn func(request) (Result, error)
-	// facts reads and checks the values that templates may name below the
-	// protocol's own name, such as .nvmeof.nqn. It is nil if there are none.
-	// An error refuses the connection whatever the templates name; a refusal
-	// only matters to templates that name the facts. about.Facts lists the
-	// names.
+	// facts reads and checks the values that templates may name below the protocol's own
+	// name, such as .nvmeof.nqn. It is nil if there are none. An error refuses the
+	// connection regardless of the templates; a refusal matters only to templates that
+	// use the facts. about.Facts lists the names.
 	facts func(request) (facts, *Refusal, error)
-	// missing says, by the name of a fact, why a sound connection may lack it and
-	// what to do about it, for a mapping that cannot do without it.
+	// missing explains, by fact, why a valid connection may lack it and what to do about
+	// it, for a mapping that needs it.
 	missing map[string]string
 }
 
-// facts are values, by the names under which templates know them.
+// facts are values by their names in templates.
 type facts map[string]any
 
 // Protocols are mappers by Cinder's name of the protocol (driver_volume_type),
@@ -40,8 +39,8 @@ func BuiltIn() Protocols {
 	}
 }
 
-// Describe describes the protocols to the policy, the metrics and the commands,
-// together with the other protocols of Cinder's drivers.
+// Describe describes the protocols for the policy, the metrics and the commands, together
+// with the other protocols of Cinder's drivers.
 func (p Protocols) Describe() mapping.Protocols {
 	described := unmapped()
 	for name, entry := range p {
@@ -52,8 +51,8 @@ func (p Protocols) Describe() mapping.Protocols {
 	return described
 }
 
-// unmapped returns protocols of Cinder's drivers that have no mapper. An
-// operator's mapping names their fields.
+// unmapped returns protocols of Cinder's drivers without a mapper. An operator's mapping
+// names their fields.
 func unmapped() mapping.Protocols {
 	return mapping.Protocols{
 		"fibre_channel_eckd": {},

@@ -14,8 +14,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
-// defaultImageFeatures is what every image has. ceph-csi requires the
-// attribute, and then goes by what the image itself says.
+// defaultImageFeatures is what every image has. ceph-csi requires the attribute and then
+// reads the image's own features.
 const defaultImageFeatures = "layering"
 
 // rbd describes protocol rbd.
@@ -37,8 +37,8 @@ func rbd() protocol {
 	}
 }
 
-// mapRBD maps protocol rbd to a static volume of ceph-csi, or to the native
-// source, which kubelets mount up to Kubernetes 1.30.
+// mapRBD maps protocol rbd to a static volume of ceph-csi, or to the native source, which
+// kubelets support up to Kubernetes 1.30.
 func mapRBD(r request) (Result, error) {
 	image, err := r.rbdImage()
 	if err != nil {
@@ -50,9 +50,9 @@ func mapRBD(r request) (Result, error) {
 	return r.cephCSI(image)
 }
 
-// cephCSI makes the pre-provisioned volume that ceph-csi's docs/static-pvc.md
-// describes. Its volumeHandle must be the image's name, and monitors come from
-// the cluster's entry in ceph-csi's own configuration.
+// cephCSI builds the pre-provisioned volume described in ceph-csi's docs/static-pvc.md.
+// Its volumeHandle must be the image's name, and monitors come from the cluster's entry
+// in ceph-csi's own configuration.
 func (r request) cephCSI(image rbdImage) (Result, error) {
 	if r.mapping.ClusterID == "" {
 		return Result{}, refuse(InvalidMapping, "mapping.rbd.clusterID is missing; set it in the backend's mapping to the ceph-csi clusterID of this Ceph cluster, or set mapping.rbd.as to \"native\" for Kubernetes up to 1.30")
@@ -100,7 +100,7 @@ func (r request) cephCSI(image rbdImage) (Result, error) {
 	return Result{Source: corev1.PersistentVolumeSource{CSI: source}, Secret: secret}, nil
 }
 
-// nativeRBD makes the source of kubelet's own RBD plugin.
+// nativeRBD builds the source for kubelet's own RBD plugin.
 func (r request) nativeRBD(image rbdImage) (Result, error) {
 	if err := r.requireNativeAccessModes(); err != nil {
 		return Result{}, err
@@ -135,11 +135,11 @@ func (r request) nativeRBD(image rbdImage) (Result, error) {
 	return result, nil
 }
 
-// cephSecret returns a reference to the operator's Secret, or to one of the given
-// kind for the key that Cinder sent. If there is neither, it returns nothing and
-// no error. The cluster distinguishes it from others with a user of the same
-// name: after a failover of Cinder, a connection leads to another cluster, whose
-// key must not replace the one that earlier volumes need.
+// cephSecret returns a reference to the operator's Secret, or to one of the given kind
+// for the key that Cinder sent. If there is neither, it returns nothing and no error. The
+// cluster distinguishes it from others with a user of the same name: after a failover of
+// Cinder, a connection points to another cluster, whose key must not replace the one that
+// earlier volumes need.
 func (r request) cephSecret(reference *corev1.SecretReference, image rbdImage, cluster []string, kind corev1.SecretType, data map[string][]byte) (*corev1.SecretReference, *Secret, error) {
 	if reference != nil {
 		return reference.DeepCopy(), nil, nil
@@ -154,8 +154,7 @@ func (r request) cephSecret(reference *corev1.SecretReference, image rbdImage, c
 	return secret.reference(), secret, nil
 }
 
-// identity returns a list that is the same for every order and spelling of the
-// monitors.
+// identity returns a list that is independent of the monitors' order and spelling.
 func identity(monitors []string) []string {
 	var spelled []string
 	for _, monitor := range monitors {
@@ -164,26 +163,26 @@ func identity(monitors []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(spelled)))
 }
 
-// sharedSecretName derives the name of a Secret from its backend and everything
-// that makes it the same for two volumes. The key is not part of the name: a
-// new key goes into the same Secret, so that existing volumes find it too.
+// sharedSecretName derives a Secret's name from its backend and everything that two
+// volumes must have in common to share it. The key is not part of the name: a new key
+// goes into the same Secret, so that existing volumes get it, too.
 func sharedSecretName(backend string, identity []string) string {
 	sum := sha256.New()
 	for _, part := range append([]string{backend}, identity...) {
-		// Names and addresses hold no control characters.
+		// Names and addresses contain no control characters.
 		sum.Write(append([]byte(part), 0))
 	}
 	return backend + "-cephx-" + hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
-// IsSharedSecretName reports whether a backend's volumes may share a Secret of
-// that name. Whether a Secret is one is written on the Secret itself.
+// IsSharedSecretName reports whether a backend's volumes may share a Secret of that name.
+// The Secret itself records whether they do.
 func IsSharedSecretName(name, backend string) bool {
 	digits, ok := strings.CutPrefix(name, backend+"-cephx-")
 	return ok && backend != "" && len(digits) == 16 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// rbdFacts returns the values that templates may name below .rbd.
+// rbdFacts returns the values that templates may use below .rbd.
 func rbdFacts(r request) (facts, *Refusal, error) {
 	image, err := r.rbdImage()
 	if err != nil {
@@ -196,14 +195,12 @@ func rbdFacts(r request) (facts, *Refusal, error) {
 	return facts{"pool": image.pool, "image": image.name, "monitors": monitors, "user": known(image.user), "key": known(image.key)}, nil, nil
 }
 
-// rbdImage is what a connection of Cinder's RBD driver says
-// (cinder/volume/drivers/rbd.py, initialize_connection). secret_uuid is
-// libvirt's.
+// rbdImage is a connection of Cinder's RBD driver (cinder/volume/drivers/rbd.py,
+// initialize_connection). secret_uuid is libvirt's.
 type rbdImage struct {
 	pool, name string
-	// cluster is cluster_name, which is missing in older releases. It names a
-	// configuration file that neither source reads, and after a failover the
-	// replication target.
+	// cluster is cluster_name, which older releases do not send. It names a configuration
+	// file that neither source reads, and after a failover the replication target.
 	cluster       string
 	monitors      []string
 	authenticated bool
@@ -211,23 +208,22 @@ type rbdImage struct {
 	user, key string
 }
 
-// rbdImage reads the connection, and refuses one to another cluster than the
-// mapping is for: the clusterID, the Secret and the monitors of a mapping are
-// those of one cluster.
+// rbdImage reads the connection and refuses one to a cluster other than the mapping's:
+// clusterID, Secret and monitors of a mapping belong to one cluster.
 func (r request) rbdImage() (rbdImage, error) {
 	image, err := r.Connection.rbdImage()
 	if err != nil || r.mapping.ClusterName == "" || r.mapping.ClusterName == image.cluster {
 		return image, err
 	}
 	if image.cluster == "" {
-		return image, refuse(InvalidConnection, "cluster_name is missing, so whether the volume is in the Ceph cluster of mapping.rbd.clusterName (%q) is unknown; remove clusterName from the backend's mapping, since this release of Cinder sends no name", r.mapping.ClusterName)
+		return image, refuse(InvalidConnection, "cluster_name is missing, so it is unknown whether the volume is in the Ceph cluster of mapping.rbd.clusterName (%q); remove clusterName from the backend's mapping, since this release of Cinder sends no name", r.mapping.ClusterName)
 	}
 	return image, refuse(InvalidConnection, "cluster_name is %s, but mapping.rbd of the backend is for the Ceph cluster %q (clusterName): Cinder has failed over to another cluster, or the backend is another one; fail the backend back, or give mapping.rbd the clusterName, the Secret and, for ceph-csi, the clusterID of that cluster",
 		r.Connection.quote(image.cluster), r.mapping.ClusterName)
 }
 
-// cephName matches names of pools, images and users that rbd, and drivers that
-// join them to paths, cannot take for an option, a path or a pattern.
+// cephName matches names of pools, images and users that rbd, and drivers that join them
+// to paths, cannot mistake for an option, a path or a pattern.
 var cephName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
 func (c Connection) rbdImage() (rbdImage, error) {

@@ -64,7 +64,7 @@ func TestRBDRefusals(t *testing.T) {
 		"failed over":          {oneImage(fields{"cluster_name": "secondary_id"}), named, invalid, `cluster_name is "secondary_id"` + elsewhere},
 		"failed over, native":  {oneImage(fields{"cluster_name": "secondary_id"}), mapping.Mapping{As: mapping.Native, ClusterName: "ceph"}, invalid, `cluster_name is "secondary_id"` + elsewhere},
 		"failed over, mapped":  {oneImage(fields{"cluster_name": "secondary_id"}), mapping.Mapping{As: mapping.FlexVolume, Driver: "a/b", ClusterName: "ceph"}, invalid, `cluster_name is "secondary_id"` + elsewhere},
-		"cluster without name": {oneImage(nil), named, invalid, `cluster_name is missing, so whether the volume is in the Ceph cluster of mapping.rbd.clusterName ("ceph") is unknown; remove clusterName from the backend's mapping, since this release of Cinder sends no name`},
+		"cluster without name": {oneImage(nil), named, invalid, `cluster_name is missing, so it is unknown whether the volume is in the Ceph cluster of mapping.rbd.clusterName ("ceph"); remove clusterName from the backend's mapping, since this release of Cinder sends no name`},
 
 		"name an object":        {oneImage(fields{"name": fields{}}), ceph, invalid, "name is an object, expected a string" + look},
 		"hosts a string":        {oneImage(fields{"hosts": "192.0.2.11"}), ceph, invalid, `hosts is "192.0.2.11", expected a list` + look},

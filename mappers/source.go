@@ -9,9 +9,9 @@ const (
 	maxCSIAttributesSize  = 4096
 )
 
-// checkSource refuses what a CSI driver would refuse later, when the claim is
-// already bound. Mapping.Check has checked the fields that the operator wrote,
-// but the results of templates are known only now.
+// checkSource rejects what a CSI driver would reject later, when the claim is already
+// bound. Mapping.Check has checked the fields that the operator wrote, but the results of
+// templates are only known now.
 func checkSource(source corev1.PersistentVolumeSource) error {
 	csi := source.CSI
 	if csi == nil {
@@ -19,7 +19,7 @@ func checkSource(source corev1.PersistentVolumeSource) error {
 	}
 	switch length := len(csi.VolumeHandle); {
 	case length == 0:
-		return refuse(InvalidMapping, "volumeHandle comes out empty, but it names the volume to the CSI driver; correct the backend's mapping")
+		return refuse(InvalidMapping, "volumeHandle evaluates to an empty string, but it must identify the volume to the CSI driver; correct the backend's mapping")
 	case length > maxVolumeHandleLength:
 		return refuse(InvalidMapping, "volumeHandle is %d bytes long, but CSI allows %d; use a shorter name of the volume in the backend's mapping", length, maxVolumeHandleLength)
 	}

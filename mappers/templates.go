@@ -16,8 +16,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
-// checkMapping refuses mappings with mistakes. No policy contains them, since
-// the policy makes the same checks.
+// checkMapping rejects mappings with mistakes. A policy never contains any, since it
+// makes the same checks.
 func (r request) checkMapping() error {
 	if reflect.ValueOf(r.mapping).IsZero() {
 		return nil
@@ -30,8 +30,8 @@ func (r request) checkMapping() error {
 	return nil
 }
 
-// usesTemplates reports whether the operator's mapping writes the fields of the
-// source. The fields for ceph-csi are built in.
+// usesTemplates reports whether the operator's mapping sets the fields of the source. The
+// fields for ceph-csi are built in.
 func (r request) usesTemplates() bool {
 	switch r.mapping.As {
 	case mapping.FlexVolume:
@@ -43,7 +43,7 @@ func (r request) usesTemplates() bool {
 	}
 }
 
-// mappingHint ends refusals that a mapping to another driver would fix.
+// mappingHint ends refusals that mapping to another driver would fix.
 func (r request) mappingHint() string {
 	return fmt.Sprintf("map %s to a CSI or FlexVolume driver that can (mapping.%s of the backend)", r.protocol, r.protocol)
 }
@@ -147,7 +147,7 @@ func (r request) flexVolume(values templateValues) (Result, error) {
 	return Result{Source: corev1.PersistentVolumeSource{FlexVolume: source}, Secret: secret}, nil
 }
 
-// templateSecret makes the Secret of a mapping, or none if it would be empty.
+// templateSecret builds the Secret of a mapping, or none if it would be empty.
 func (r request) templateSecret(values templateValues, kind corev1.SecretType) (*Secret, error) {
 	wanted := r.mapping.Secret
 	if wanted == nil {
@@ -172,20 +172,20 @@ func (r request) templateSecret(values templateValues, kind corev1.SecretType) (
 	return r.newSecret(kind, data), nil
 }
 
-// templateValues are the values that templates of one request may name.
+// templateValues are the values that templates of one request may use.
 type templateValues struct {
 	connection Connection
 	protocol   string
 	use        template.Use
 	tree       map[string]any
-	// noFacts is the reason why the protocol's facts are not known, or nil.
+	// noFacts explains why the protocol's facts are unknown; nil if they are known.
 	noFacts *Refusal
 	// missing explains single facts that are missing.
 	missing map[string]string
 }
 
-// newValues gathers the values. A connection whose facts contradict each other is
-// refused even if no template uses them.
+// newValues gathers the values. A connection whose facts contradict each other is refused
+// even if no template uses them.
 func (r request) newValues(read func(request) (facts, *Refusal, error)) (templateValues, error) {
 	values := templateValues{connection: r.Connection, protocol: r.protocol, use: r.protocols.Use(r.protocol), missing: r.missing, tree: map[string]any{
 		"connection": r.Connection.data,
@@ -252,8 +252,8 @@ func (v templateValues) fill(field, text string, where template.Use) (string, er
 	return result, nil
 }
 
-// fillAll fills in a map of templates. It leaves out entries whose result is empty,
-// so a default of "" makes an entry optional.
+// fillAll fills in a map of templates. It omits entries with an empty result, so a
+// default of "" makes an entry optional.
 func (v templateValues) fillAll(field string, templates map[string]string) (map[string]string, error) {
 	var filled map[string]string
 	for _, key := range slices.Sorted(maps.Keys(templates)) {
@@ -272,8 +272,8 @@ func (v templateValues) fillAll(field string, templates map[string]string) (map[
 	return filled, nil
 }
 
-// minShownLength is the minimum length of a credential that counts as shown when
-// it is only part of a text. Shorter ones occur in numbers and names by chance.
+// minShownLength is the minimum length of a credential that counts as shown when it is
+// only part of a text. Shorter ones occur in numbers and names by chance.
 const minShownLength = 8
 
 func (c Connection) showsCredential(text string) bool {
@@ -285,8 +285,8 @@ func (c Connection) showsCredential(text string) bool {
 // discardingFilesystems take the mount option "discard".
 var discardingFilesystems = []string{"ext4", "xfs", "btrfs"}
 
-// mountOptions returns the mount options for which both the connection and the
-// mapping ask.
+// mountOptions returns the mount options that both the connection and the mapping
+// request.
 func (r request) mountOptions() ([]string, []string, error) {
 	if !r.mapping.Discard || r.Block || r.readOnly {
 		return nil, nil, nil

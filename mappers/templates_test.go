@@ -93,9 +93,9 @@ func TestMappingRefusals(t *testing.T) {
 		"driver too long": {csi(func(m *mapping.Mapping) { m.Driver = strings.Repeat("x", 64) }), `mapping.quobyte.driver: "` + strings.Repeat("x", 64) + `" cannot be the name of a CSI driver; use at most 63 letters, digits, '.' and '-', as in nvmf.csi.example.com`},
 		"handle empty": {csi(func(m *mapping.Mapping) {
 			m.VolumeHandle = "{{ .volume.id | trimPrefix \"7c1f8b52-3d6e-4a0b-9a51-2f0c6f4be001\" }}"
-		}), "volumeHandle comes out empty, but it names the volume to the CSI driver; correct the backend's mapping"},
+		}), "volumeHandle evaluates to an empty string, but it must identify the volume to the CSI driver; correct the backend's mapping"},
 		"handle too long":               {csi(func(m *mapping.Mapping) { m.VolumeHandle = "{{ .volume.id }}" + strings.Repeat("x", 128) }), "volumeHandle is 164 bytes long, but CSI allows 128; use a shorter name of the volume in the backend's mapping"},
-		"handle of the tenant's choice": {csi(func(m *mapping.Mapping) { m.VolumeHandle = "{{ .claim.name }}" }), "mapping.quobyte.volumeHandle: .claim.name is the tenant's choice and must not name a volume; use .volume.id or .pv.name"},
+		"handle of the tenant's choice": {csi(func(m *mapping.Mapping) { m.VolumeHandle = "{{ .claim.name }}" }), "mapping.quobyte.volumeHandle: .claim.name is chosen by the tenant and must not identify a volume; use .volume.id or .pv.name"},
 		"reference without a name":      {csi(func(m *mapping.Mapping) { m.NodeExpandSecretRef = &corev1.SecretReference{Namespace: "b"} }), "mapping.quobyte.nodeExpandSecretRef.name: is missing; give the name and the namespace of the Secret"},
 		"reference twice":               {csi(func(m *mapping.Mapping) { m.NodeStageSecretRef, m.Secret = reference, secret }), "mapping.quobyte.nodeStageSecretRef: refers to a Secret of your own, and so would secret; remove one of them, or give secret.references"},
 		"reference of no kind": {csi(func(m *mapping.Mapping) {

@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// AccessModeMistake says which access mode no source of any protocol can honor;
-// it is empty if there is none.
+// AccessModeMistake describes an access mode that no source of any protocol can honor; it
+// is empty if there is none.
 func AccessModeMistake(modes []corev1.PersistentVolumeAccessMode, block bool) string {
 	for _, mode := range modes {
 		switch mode {

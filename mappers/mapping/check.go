@@ -15,7 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/template"
 )
 
-// Patterns of what a mapping names. The schema of policy files repeats them.
+// Patterns of the names in a mapping. The schema of policy files repeats them.
 const (
 	// ProtocolPattern matches Cinder's names of protocols, in lower case.
 	ProtocolPattern = `^[a-z0-9][a-z0-9_.-]*$`
@@ -35,32 +35,31 @@ var (
 	secretTypePattern = regexp.MustCompile(SecretTypePattern)
 )
 
-// Context is what a check needs to know besides the mapping.
+// Context is what a check needs besides the mapping.
 type Context struct {
 	Protocols Protocols
-	// Has reports whether the operator has written a key, even with the value
-	// that stands for its absence. By default a key was written if its value
-	// is not the zero value.
+	// Has reports whether the operator has written a key, even with its default value. By
+	// default, a key counts as written if its value is not the zero value.
 	Has func(keys ...string) bool
-	// Suggest finds the known word that a misspelled one is close to. By
-	// default nothing is suggested, and there are no warnings.
+	// Suggest finds the known word that a misspelled one resembles. By default, nothing
+	// is suggested and there are no warnings.
 	Suggest func(word string, known []string) (string, bool)
 }
 
-// Finding is something wrong with a mapping, or a remark about it.
+// Finding is a mistake in a mapping, or a remark about it.
 type Finding struct {
-	// Keys lead from the mapping to the value. Index is the position in it if
-	// the finding is about an element of a list, and -1 otherwise.
+	// Keys are the path from the mapping to the value. Index is the position of the list
+	// element that the finding is about, and -1 otherwise.
 	Keys  []string
 	Index int
 	// Message is a sentence that ends with a remedy.
 	Message string
-	// Warning says that the mapping may be used all the same.
+	// Warning means that the mapping may still be used.
 	Warning bool
 }
 
-// Check lists everything that can be known to be wrong with the mapping of a
-// protocol before there is a connection.
+// Check lists every mistake in a protocol's mapping that can be found without a
+// connection.
 func (m Mapping) Check(protocol string, in Context) []Finding {
 	if in.Has == nil {
 		in.Has = m.written()
@@ -79,8 +78,8 @@ func (m Mapping) Check(protocol string, in Context) []Finding {
 	return c.findings
 }
 
-// written returns a function that reports whether a key, or an entry of a map, has
-// another value than the zero value.
+// written returns a function that reports whether a key, or a map entry, differs from the
+// zero value.
 func (m Mapping) written() func(keys ...string) bool {
 	values := map[string]reflect.Value{}
 	all := reflect.ValueOf(m)
@@ -138,8 +137,7 @@ func (c *checker) protocolName() {
 		c.warnf(nil, "%s", OneHostReason(c.protocol))
 		return
 	}
-	// Protocols that nobody has described are accepted: the list only serves
-	// to notice misspelled ones.
+	// Undescribed protocols are accepted: the list only serves to catch misspellings.
 	if _, known := c.Protocols[c.protocol]; known {
 		return
 	}
@@ -148,10 +146,10 @@ func (c *checker) protocolName() {
 	}
 }
 
-// OneHostReason says why volumes of a protocol are of no use to a cluster, and
-// names the remedy.
+// OneHostReason explains why a cluster cannot use volumes of a protocol, and names the
+// remedy.
 func OneHostReason(protocol string) string {
-	return fmt.Sprintf("volumes of protocol %s are devices of the host that cinder-volume runs on, and no other node can attach them, whatever the driver; use a volume type whose backend exports its volumes", protocol)
+	return fmt.Sprintf("volumes of protocol %s are devices of the host that cinder-volume runs on, and no other node can attach them with any driver; use a volume type whose backend exports its volumes", protocol)
 }
 
 // usesCephCSI reports whether the mapping is the built-in one to ceph-csi.
@@ -191,7 +189,7 @@ func (c *checker) form() bool {
 	return true
 }
 
-// keys finds keys that do not belong to the form and the protocol.
+// keys finds keys that the form and protocol do not allow.
 func (c *checker) keys() {
 	for _, k := range keys() {
 		if c.Has(k.name) && !k.fits(c.about, c.As) {
@@ -218,7 +216,7 @@ func (c *checker) keys() {
 	}
 }
 
-// insteadOf names the key that does the same for another form.
+// insteadOf names the equivalent key of another form.
 func insteadOf(name string, as Form) string {
 	switch {
 	case name == "attributes" && as == FlexVolume:
@@ -279,8 +277,8 @@ func (c *checker) secretReference(key string, reference *corev1.SecretReference)
 	}
 }
 
-// volumeSecretTypes are the types under kubernetes.io that volumes use.
-// Kubernetes acts on the others, or requires certain keys in them.
+// volumeSecretTypes are the types under kubernetes.io that volumes use. Kubernetes acts
+// on the others or requires certain keys in them.
 var volumeSecretTypes = []string{"kubernetes.io/iscsi-chap", "kubernetes.io/rbd"}
 
 func (c *checker) secret() {
@@ -316,8 +314,8 @@ func (c *checker) secret() {
 	}
 }
 
-// secretUses checks which keys are to refer to the Secret. It reports whether
-// there may be such keys.
+// secretUses checks which keys refer to the Secret. It reports whether such keys are
+// allowed.
 func (c *checker) secretUses(secret *Secret) bool {
 	if c.As == FlexVolume && len(secret.References) > 0 {
 		c.errorf(at("secret", "references"), "a FlexVolume has only one Secret and refers to it by itself; remove references")
@@ -341,8 +339,7 @@ func (c *checker) secretUses(secret *Secret) bool {
 	return true
 }
 
-// templates checks everything that can be known about templates without a
-// connection.
+// templates checks templates as far as possible without a connection.
 func (c *checker) templates() {
 	if c.Has("volumeHandle") && c.VolumeHandle != "" {
 		c.template(c.VolumeHandle, template.Use{Identity: true}, "volumeHandle")

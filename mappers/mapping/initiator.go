@@ -17,9 +17,9 @@ var Initiator = regexp.MustCompile(`^(iqn\.[0-9]{4}-[0-9]{2}\.[a-z0-9.-]+:[a-z0-
 // 4.2.7.2).
 const LongestInitiator = 223
 
-// InitiatorProblem describes why nodes cannot log in under a name, as the rest of
-// a sentence. It is empty if they can. Both the policy and the mappers use it, so
-// that no policy passes under which every claim would fail.
+// InitiatorProblem describes why nodes cannot log in under a name, completing a sentence.
+// It is empty if they can. Both the policy and the mappers use it, so that no policy is
+// accepted under which every claim would fail.
 func InitiatorProblem(name string) string {
 	foreign := strings.IndexFunc(name, func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsLower(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._:-", r)

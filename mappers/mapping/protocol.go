@@ -11,34 +11,34 @@ import (
 // DefaultCephDriver is the CSI driver of a mapping to ceph-csi that names none.
 const DefaultCephDriver = "rbd.csi.ceph.com"
 
-// Protocol describes what the program knows about the connections of one
-// protocol. The policy, its schema, the metrics and the help texts learn about
-// protocols from these descriptions only.
+// Protocol describes the connections of one protocol. The policy, its schema, the metrics
+// and the help texts learn about protocols only from these descriptions.
 type Protocol struct {
-	// Mapped says that the protocol has a mapper. Other protocols are known
-	// by name, so that a misspelled one is noticed.
+	// Mapped means that the protocol has a mapper. Other protocols are known by name
+	// only, to catch misspellings.
 	Mapped bool
-	// Native says that Kubernetes has a volume source for the protocol.
+	// Native means that Kubernetes has a volume source for the protocol.
 	Native bool
-	// CephCSI says that the form csi without a volumeHandle becomes a static
-	// volume of ceph-csi, which needs Mapping.ClusterID.
+	// CephCSI means that the form csi without a volumeHandle becomes a static volume of
+	// ceph-csi, which needs Mapping.ClusterID.
 	CephCSI bool
 	// Keys are the keys of a mapping, by form, that only some protocols have.
 	Keys map[Form][]string
-	// Facts are the names that templates know below the protocol's own name.
-	// The mapper reads and checks their values, whichever shape the driver chose.
+	// Facts are the names that templates may use below the protocol's own name. The
+	// mapper reads and checks their values, regardless of the shape that the driver
+	// chose.
 	Facts []string
 	// Fields are the fields that Cinder's drivers are known to send; nil if
 	// none are known. Drivers may send others.
 	Fields []string
-	// IdentityFacts are the names in Facts, and IdentityFields the fields of the
-	// connection, whose values no two volumes share. Only they, and what is known
-	// about every volume, make a volumeHandle.
+	// IdentityFacts are the names in Facts, and IdentityFields the connection's fields,
+	// whose values are unique to a volume. Only they, and what is known about every
+	// volume, make a volumeHandle.
 	IdentityFacts, IdentityFields []string
-	// PerNode gives, by field, the reason why it is valid for one node only.
+	// PerNode explains, by field, why a field is valid for one node only.
 	PerNode map[string]string
-	// OneHost says that volumes are devices of the host that cinder-volume runs
-	// on, which no driver on other nodes reaches.
+	// OneHost means that volumes are devices of the host that cinder-volume runs on,
+	// which no driver on other nodes can reach.
 	OneHost bool
 }
 
@@ -50,7 +50,7 @@ func (p Protocols) Mapped() []string {
 	return p.where(func(about Protocol) bool { return about.Mapped })
 }
 
-// where lists the protocols for which something holds, sorted.
+// where lists the protocols for which holds is true, sorted.
 func (p Protocols) where(holds func(Protocol) bool) []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(p)) {
@@ -80,14 +80,14 @@ func (p Protocols) Use(protocol string) template.Use {
 	return template.Use{Protocol: protocol, Facts: facts, PerNode: about.PerNode, Identities: identities}
 }
 
-// decorations are the fields that Cinder's volume manager adds to what drivers
-// send (cinder/volume/manager.py, initialize_connection).
+// decorations are the fields that Cinder's volume manager adds to the driver's
+// (cinder/volume/manager.py, initialize_connection).
 var decorations = []string{
 	"volume_id", "qos_specs", "access_mode", "encrypted", "cacheable", "discard", "enforce_multipath",
 	"logical_block_size", "physical_block_size",
 }
 
-// fields lists what Cinder is known to send with a protocol.
+// fields lists the fields that Cinder is known to send with a protocol.
 func (p Protocols) fields(protocol string) []string {
 	own := p[protocol].Fields
 	if own == nil {
@@ -96,11 +96,11 @@ func (p Protocols) fields(protocol string) []string {
 	return slices.Concat(own, decorations)
 }
 
-// key is a key that not every mapping may have.
+// key is a key that only some mappings may have.
 type key struct {
 	name string
-	// forms are the forms that have the key whatever the protocol. With other
-	// forms, only some protocols have it (Protocol.Keys).
+	// forms are the forms that have the key for every protocol. With other forms, only
+	// some protocols have it (Protocol.Keys).
 	forms []Form
 }
 

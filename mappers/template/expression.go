@@ -9,18 +9,17 @@ import (
 	"text/template/parse"
 )
 
-// scope is what a template is evaluated with.
+// scope is the input of a template's evaluation.
 type scope struct {
 	values map[string]any
 	// secret allows credentials.
 	secret bool
 }
 
-// expression is a part of a template. A missing value is nil.
+// expression is part of a template. A missing value is nil.
 type expression interface {
 	evaluate(*scope) (any, error)
-	// name returns the expression's name in sentences, source its text in a
-	// template.
+	// name returns the expression's name in messages, source its text in a template.
 	name() string
 	source() string
 }
@@ -132,8 +131,7 @@ func (c call) source() string {
 	return strings.Join(words, " ")
 }
 
-// compiler turns the parser's nodes into expressions, and collects mistakes in
-// them.
+// compiler turns the parser's nodes into expressions and collects mistakes in them.
 type compiler struct {
 	use      Use
 	mistakes Mistakes
@@ -144,8 +142,8 @@ func (c *compiler) mistakef(format string, arguments ...any) {
 	c.mistakes = append(c.mistakes, fmt.Sprintf(format, arguments...))
 }
 
-// node compiles the text between braces or the expression inside them. If something
-// is wrong, it returns an empty text, so that the rest is checked as well.
+// node compiles the text between braces or the expression inside them. On a mistake, it
+// returns an empty text, so that the rest is checked as well.
 func (c *compiler) node(node parse.Node) expression {
 	switch typed := node.(type) {
 	case *parse.TextNode:
@@ -233,7 +231,7 @@ func (c *compiler) command(command *parse.CommandNode, piped expression) express
 	return made
 }
 
-// index checks constant keys as it would the names in a path.
+// index checks constant keys like the names in a path.
 func (c *compiler) index(made call) expression {
 	from, isField := made.arguments[0].(field)
 	path := []string{}
@@ -305,7 +303,7 @@ func (c *compiler) path(path []string) {
 		return
 	}
 	if (c.use.Identity || c.use.Device) && path[0] == "claim" && path[1] != "uid" {
-		c.mistakef(".%s is the tenant's choice and must not name a volume; use .volume.id or .pv.name", strings.Join(path, "."))
+		c.mistakef(".%s is chosen by the tenant and must not identify a volume; use .volume.id or .pv.name", strings.Join(path, "."))
 		return
 	}
 	for _, name := range path[1:] {
@@ -320,7 +318,7 @@ func (c *compiler) path(path []string) {
 	c.paths = append(c.paths, path)
 }
 
-// name refuses credentials outside of Secrets.
+// name rejects credentials outside of Secrets.
 func (c *compiler) name(path []string, name string) {
 	if c.use.Secret || !IsCredential(name) {
 		return

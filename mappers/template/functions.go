@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// function is a function of the language. Its arguments are in the order in which
-// they are written, with a piped value last.
+// function is a function of the language. Its arguments are in written order, with a
+// piped value last.
 type function struct {
 	// usage is the call as the documentation shows it.
 	usage string
@@ -33,8 +33,7 @@ func FunctionNames() []string { return slices.Sorted(maps.Keys(functions())) }
 // Usage shows how a function is called.
 func Usage(name string) string { return functions()[name].usage }
 
-// functions returns all functions of the language. They read nothing but their
-// arguments.
+// functions returns all functions of the language. They depend only on their arguments.
 func functions() map[string]function {
 	return map[string]function{
 		"default":    {usage: `VALUE | default "x"`, least: 2, most: 2, apply: applyDefault},
@@ -65,7 +64,7 @@ func notEmpty(name string, at int) func([]expression) string {
 	}
 }
 
-// texts returns the arguments of a call as texts.
+// texts returns a call's arguments as texts.
 func texts(c call, values []any) ([]string, error) {
 	result := make([]string, len(values))
 	for i, value := range values {
@@ -98,7 +97,7 @@ func applyDefault(_ *scope, _ call, values []any) (any, error) {
 func applyIndex(s *scope, c call, values []any) (any, error) {
 	value := values[0]
 	for i, key := range values[1:] {
-		// Sentences name the container and the keys so far.
+		// Messages name the container and the keys so far.
 		at := call{function: c.function, arguments: c.arguments[:i+2]}
 		switch container := value.(type) {
 		case nil:
@@ -182,8 +181,7 @@ func applyReplace(_ *scope, c call, values []any) (any, error) {
 	if before == "" {
 		return nil, fmt.Errorf("%s is empty, but replace needs text to look for", c.arguments[0].name())
 	}
-	// The length is computed first, because a short text may become a very long
-	// one.
+	// The length is computed first, because a short text may become very long.
 	if len(text)+strings.Count(text, before)*len(after) > maxText {
 		return nil, fmt.Errorf("%s is longer than %d bytes", c.name(), maxText)
 	}
@@ -219,7 +217,7 @@ var (
 	percentEnd = regexp.MustCompile(`%`)
 )
 
-// checkFormat refuses formats that are not constants, and unknown verbs.
+// checkFormat rejects formats that are not constants, and unknown verbs.
 func checkFormat(arguments []expression) string {
 	constant, _ := arguments[0].(literal)
 	format, ok := constant.value.(string)
@@ -227,7 +225,7 @@ func checkFormat(arguments []expression) string {
 		return "printf needs its format in quotes"
 	}
 	if percentEnd.MatchString(verb.ReplaceAllString(format, "")) {
-		return fmt.Sprintf("printf has no format %q; it knows %%s, %%d, %%x, %%X and %%%%, with a width such as %%04d", format)
+		return fmt.Sprintf("printf does not support the format %q; it supports %%s, %%d, %%x, %%X and %%%%, with a width such as %%04d", format)
 	}
 	verbs := 0
 	for _, match := range verb.FindAllString(format, -1) {
@@ -283,7 +281,7 @@ func applyJSON(s *scope, c call, values []any) (any, error) {
 	return strings.TrimSuffix(text.String(), "\n"), nil
 }
 
-// holdsCredential looks for fields that hold credentials, at any depth.
+// holdsCredential looks for credential fields at any depth.
 func holdsCredential(value any) bool {
 	switch typed := value.(type) {
 	case []any:

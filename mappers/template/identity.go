@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// identities lists the values that no two volumes share, as templates write
-// them. Volumes are named after their PersistentVolume.
+// identities lists the values that are unique to a volume, as templates write them.
+// Volumes are named after their PersistentVolume.
 func (u Use) identities() []string {
 	all := []string{".volume.id", ".volume.name", ".pv.name", ".claim.uid"}
 	for _, path := range u.Identities {
@@ -15,9 +15,9 @@ func (u Use) identities() []string {
 	return all
 }
 
-// identifies reports whether two volumes can never have the same value of an
-// expression. Functions that may drop a part of their text, such as index, may
-// drop the part that differs.
+// identifies reports whether two volumes can never have the same value of an expression.
+// Functions that may drop part of their text, such as index, may drop the part that
+// differs.
 func (u Use) identifies(value expression) bool {
 	switch typed := value.(type) {
 	case field:
@@ -41,7 +41,7 @@ func (u Use) identifies(value expression) bool {
 	return false
 }
 
-// identifiesField does the same as identifies for index .connection "name".
+// identifiesField is identifies for index .connection "name".
 func (u Use) identifiesField(index call) bool {
 	from, ok := index.arguments[0].(field)
 	if !ok || len(index.arguments) != 2 {

@@ -1,6 +1,6 @@
-// Package template implements the small language in which a policy's mapping says
-// what goes into the fields of a volume source: text with values of the
-// connection, the volume and the claim filled in.
+// Package template implements the small language of a policy's mapping for the fields of
+// a volume source: text with values of the connection, the volume and the claim filled
+// in.
 //
 //	{{ .connection.export }}
 //	{{ index .connection.target_portals 0 }}
@@ -13,8 +13,7 @@
 // Values are data: they are never parsed, and templates reach only the fields and
 // elements of the JSON.
 //
-// The package is a leaf. The policy checks templates with it, and the mappers fill
-// them in.
+// The policy checks templates with this package, and the mappers fill them in.
 package template
 
 import (
@@ -31,38 +30,38 @@ const (
 	MaxLength = 4096
 	// MaxResult is the longest result, in bytes.
 	MaxResult = 4096
-	// MaxSecret is the longest result of a template for a Secret, in bytes. It may
-	// be a whole keyring or certificate.
+	// MaxSecret is the longest result of a Secret's template, in bytes. It may be a whole
+	// keyring or certificate.
 	MaxSecret = 16384
-	// maxText bounds every text on the way to a result.
+	// maxText bounds every intermediate text.
 	maxText = 65536
 )
 
-// Use describes the place of a template, which decides what it may name.
+// Use describes where a template is used, which determines the values it may use.
 type Use struct {
 	// Protocol is the driver_volume_type whose connections are mapped.
 	Protocol string
-	// Facts are the names that each protocol's mapper adds below the protocol's
-	// own name. Only those of Protocol may be used.
+	// Facts are the names that each protocol's mapper adds below the protocol's own name.
+	// Only those of Protocol may be used.
 	Facts map[string][]string
-	// PerNode gives the reason why a field of the connection is valid for one
-	// node only, and may not be used.
+	// PerNode explains why a field of the connection is valid for one node only and may
+	// not be used.
 	PerNode map[string]string
 	// Secret is set for the data of a Secret, the only place for credentials.
 	Secret bool
-	// Identity is set for a text that names the volume to its driver. It must
-	// differ between volumes, and no tenant may choose it.
+	// Identity is set for a text that identifies the volume to its driver. It must differ
+	// between volumes, and tenants must not be able to choose it.
 	Identity bool
-	// Identities are the paths below the protocol and the connection whose
-	// values no two volumes share, such as nvmeof.uuid.
+	// Identities are the paths below the protocol and the connection whose values are
+	// unique to a volume, such as nvmeof.uuid.
 	Identities []string
-	// Device is set for a text that names the disk to nodes. It may be any field
-	// of the driver, since the node finds no disk by a wrong name, but no tenant
-	// may choose it.
+	// Device is set for a text that identifies the disk to nodes. It may be any field of
+	// the driver, since the node finds no disk by a wrong name, but tenants must not be
+	// able to choose it.
 	Device bool
 }
 
-// Mistakes are what is wrong with a template, one sentence each.
+// Mistakes are the mistakes in a template, one sentence each.
 type Mistakes []string
 
 // Error joins the sentences.
@@ -75,15 +74,14 @@ type Template struct {
 	paths [][]string
 }
 
-// Parse reads a template and checks everything that can be checked without a
-// connection. The error is of type Mistakes.
+// Parse reads a template and checks it as far as possible without a connection. The error
+// is of type Mistakes.
 func Parse(text string, use Use) (*Template, error) {
 	if len(text) > MaxLength {
 		return nil, Mistakes{fmt.Sprintf("the template is longer than %d bytes", MaxLength)}
 	}
 	tree := parse.New("")
-	// The compiler looks up functions, and reports unknown ones in better
-	// words.
+	// The compiler looks up functions and reports unknown ones more clearly.
 	tree.Mode = parse.SkipFuncCheck
 	trees := map[string]*parse.Tree{}
 	if _, err := tree.Parse(text, "{{", "}}", trees); err != nil {
@@ -127,13 +125,12 @@ func syntaxMistake(err error) string {
 
 var syntaxPrefix = regexp.MustCompile(`^template: [^:]*:(\d+): `)
 
-// Names reports whether the template names a value below the root.
+// Names reports whether the template uses a value below the root.
 func (t *Template) Names(root string) bool {
 	return slices.ContainsFunc(t.paths, func(path []string) bool { return path[0] == root })
 }
 
-// ConnectionFields lists the fields of the connection that the template names,
-// sorted.
+// ConnectionFields lists the fields of the connection that the template uses, sorted.
 func (t *Template) ConnectionFields() []string {
 	var fields []string
 	for _, path := range t.paths {
@@ -184,15 +181,15 @@ func (t *Template) unprintable(r rune) bool {
 	return r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r == '\ufffd'
 }
 
-// ErrControlCharacter says that a value would have brought control characters
-// or broken text into the result.
+// ErrControlCharacter means that a value would have brought control characters or broken
+// text into the result.
 const ErrControlCharacter = constantError("a value holds control characters or broken text")
 
 type constantError string
 
 func (e constantError) Error() string { return string(e) }
 
-// MissingError says that a value is missing that the template cannot do without.
+// MissingError means that a value that the template requires is missing.
 type MissingError struct {
 	// Name is the value's, such as nvmeof.wwid.
 	Name   string
@@ -203,7 +200,7 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("%s is missing; if the driver can do without it, write {{ %s | default \"\" }}", e.Name, e.source)
 }
 
-// scalar returns a value in the form in which it is written into the result.
+// scalar returns a value as it is written into the result.
 func scalar(of expression, value any) (string, error) {
 	switch typed := value.(type) {
 	case string:

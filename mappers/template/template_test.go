@@ -220,8 +220,8 @@ func TestParseMistakes(t *testing.T) {
 		"{{ index .connection.luns 1.5 }}":       {"1.5 is not a whole number; put it in quotes"},
 		"{{ split \"\" .tenant }}":               {"split looks for empty text; write the text to look for"},
 		"{{ printf .tenant }}":                   {"printf needs its format in quotes"},
-		"{{ printf \"%v\" .tenant }}":            {`printf has no format "%v"; it knows %s, %d, %x, %X and %%, with a width such as %04d`},
-		"{{ printf \"%999d\" 1 }}":               {`printf has no format "%999d"; it knows %s, %d, %x, %X and %%, with a width such as %04d`},
+		"{{ printf \"%v\" .tenant }}":            {`printf does not support the format "%v"; it supports %s, %d, %x, %X and %%, with a width such as %04d`},
+		"{{ printf \"%999d\" 1 }}":               {`printf does not support the format "%999d"; it supports %s, %d, %x, %X and %%, with a width such as %04d`},
 		"{{ printf \"%d %d\" 1 }}":               {"printf has 1 values for the 2 in its format"},
 		"{{ .connection.auth_password }}":        {"auth_password of .connection is a credential and may be used only under secret.data"},
 		"{{ .connection.config.api_token }}":     {"api_token of .connection is a credential and may be used only under secret.data"},
@@ -279,8 +279,8 @@ func TestIdentity(t *testing.T) {
 		"{{ .connection.list | join .volume.id }}":         shared,
 		"{{ .volume.id | trimPrefix .volume.id }}x":        shared,
 		"{{ .connection.name | replace .volume.id \"\" }}": shared,
-		"{{ .claim.name }}":                                ".claim.name is the tenant's choice and must not name a volume; use .volume.id or .pv.name",
-		"{{ .claim.namespace }}-{{ .pv.name }}":            ".claim.namespace is the tenant's choice and must not name a volume; use .volume.id or .pv.name",
+		"{{ .claim.name }}":                                ".claim.name is chosen by the tenant and must not identify a volume; use .volume.id or .pv.name",
+		"{{ .claim.namespace }}-{{ .pv.name }}":            ".claim.namespace is chosen by the tenant and must not identify a volume; use .volume.id or .pv.name",
 	} {
 		t.Run(text, func(t *testing.T) {
 			got := ""
@@ -301,7 +301,7 @@ func TestDeviceIdentifier(t *testing.T) {
 		"3{{ .connection.wwn }}": "",
 		"fixed":                  "it is the same for every volume; include a value of the connection that identifies the disk",
 		"{{ .tenant }}":          "it is the same for every volume; include a value of the connection that identifies the disk",
-		"{{ .claim.name }}":      ".claim.name is the tenant's choice and must not name a volume; use .volume.id or .pv.name",
+		"{{ .claim.name }}":      ".claim.name is chosen by the tenant and must not identify a volume; use .volume.id or .pv.name",
 	} {
 		got := ""
 		if _, err := template.Parse(text, template.Use{Protocol: "nfs", Facts: facts(), Device: true}); err != nil {

@@ -26,8 +26,7 @@ func (u Use) Roots() map[string][]string {
 	return roots
 }
 
-// unknown describes what is wrong with the path of a value. It is empty if nothing
-// is.
+// unknown describes what is wrong with a value's path; empty if nothing is.
 func (u Use) unknown(path []string) string {
 	roots := u.Roots()
 	children, known := roots[path[0]]
