@@ -22,7 +22,7 @@ const (
 type Request struct {
 	Namespace       string
 	NamespaceLabels map[string]string
-	// Claim is the claim's name. It matters only to PickSpread.
+	// Claim is the claim's name, used only by PickSpread.
 	Claim        string
 	StorageClass string
 	// Parameters are the StorageClass's parameters.
@@ -35,18 +35,18 @@ type Request struct {
 	VolumeMode VolumeMode
 	// Topologies are the StorageClass's allowedTopologies.
 	Topologies []Topology
-	// Node is nil if no node was selected for the claim's pod, or if the node's
-	// labels are not known.
+	// Node is nil if no node was selected for the claim's pod, or if the node's labels
+	// are unknown.
 	Node *Node
 	// Driver is the CSI driver that the StorageClass names as its provisioner; empty if
 	// it names the program itself. Only mode csi serves it.
 	Driver string
 	// Source is nil for an empty volume.
 	Source *Source
-	// Import is the volume at Cinder that the claim asks for; nil for a new one.
+	// Import is the Cinder volume that the claim requests; nil for a new one.
 	Import *Existing
 	// Populated is the claim on whose behalf a claim in a populator's namespace asks; nil
-	// if nothing is known about it. In other namespaces it means nothing.
+	// if unknown. It has no meaning in other namespaces.
 	Populated *Populated
 	// Attributes is the VolumeAttributesClass that the claim names; nil for none.
 	Attributes *AttributesClass
@@ -56,27 +56,24 @@ type Request struct {
 type Decision struct {
 	// Denial is nil when the claim is granted.
 	Denial *Denial `json:"denial,omitempty"`
-	// Tenant and Rule (a path such as tenants[0].classes[1]) are those that
-	// apply to the claim. A denial has them if it came after they were found.
+	// Tenant and Rule (a path such as tenants[0].classes[1]) are those that apply to the
+	// claim. A denial has them if they were found before it.
 	Tenant string `json:"tenant,omitempty"`
 	Rule   string `json:"rule,omitempty"`
-	// Backends are the candidates in the order in which they are tried, without
-	// those that are suspended or cannot take a volume of this size or for these
-	// nodes.
+	// Backends are the candidates in the order in which they are tried, without those
+	// that are suspended or cannot take a volume of this size or for these nodes.
 	Backends []string         `json:"backends,omitempty"`
 	Volume   VolumeProperties `json:"volume"`
-	// Placements are the zones on every backend of the rule that maps them,
-	// including backends that are not candidates: a volume may exist there
-	// already.
+	// Placements are the zones on every backend of the rule that maps them, including
+	// backends that are not candidates: a volume may already exist there.
 	Placements []Placement `json:"placements,omitempty"`
-	// CSI are the backends of the rule on which the volume is one for the CSI driver,
+	// CSI are the backends of the rule where the volume is one for the CSI driver,
 	// including those that are not candidates.
 	CSI []string `json:"csi,omitempty"`
-	// Import is what the rule says about volumes that exist, for claims that ask for
-	// one.
+	// Import is the rule's filter for existing volumes, for claims that request one.
 	Import *ImportFilter `json:"import,omitempty"`
-	// Quotas are what the volume counts against: the tenant, the class rule and
-	// each of Backends, in this order, including those without limits.
+	// Quotas are what the volume counts against: the tenant, the class rule and each of
+	// Backends, in this order, including those without limits.
 	Quotas []QuotaScope `json:"quotas,omitempty"`
 	// Trace lists the tenants that match the namespace, and every rule and backend
 	// that was considered, in order. That of Explain lists every tenant.
@@ -100,7 +97,7 @@ type Reason string
 
 // The reasons of a Denial.
 const (
-	// InvalidClaim: the claim itself makes no sense.
+	// InvalidClaim: the claim itself is invalid.
 	InvalidClaim Reason = "InvalidClaim"
 	// NoMatchingTenant: the namespace belongs to no tenant.
 	NoMatchingTenant Reason = "NoMatchingTenant"
@@ -113,8 +110,8 @@ const (
 	ParameterNotAllowed Reason = "ParameterNotAllowed"
 	// ParameterInvalid: a StorageClass parameter has an unusable value.
 	ParameterInvalid Reason = "ParameterInvalid"
-	// VolumeTooLarge and VolumeTooSmall: the size is outside volumeSize, or
-	// beyond what Cinder can express.
+	// VolumeTooLarge and VolumeTooSmall: the size is outside volumeSize, or beyond
+	// Cinder's range.
 	VolumeTooLarge Reason = "VolumeTooLarge"
 	VolumeTooSmall Reason = "VolumeTooSmall"
 	// ClaimLimitTooSmall: rounding up to whole GiB would exceed the claim's
@@ -122,21 +119,20 @@ const (
 	ClaimLimitTooSmall Reason = "ClaimLimitTooSmall"
 	// BackendsSuspended: every backend of the rule is suspended.
 	BackendsSuspended Reason = "BackendsSuspended"
-	// UnsupportedTopology: the volumes of no backend stay within the
-	// allowedTopologies of the StorageClass.
+	// UnsupportedTopology: no backend's volumes stay within the StorageClass's
+	// allowedTopologies.
 	UnsupportedTopology Reason = "UnsupportedTopology"
-	// NodeNotReached: no backend exports volumes to the node that was selected
-	// for the claim's pod.
+	// NodeNotReached: no backend exports volumes to the selected node of the claim's pod.
 	NodeNotReached Reason = "NodeNotReached"
 	// QuotaExceeded: a quota has no room. Only QuotaScope.Check returns it.
 	QuotaExceeded Reason = "QuotaExceeded"
 )
 
-// Denial says why a claim gets nothing.
+// Denial explains why a claim is denied.
 type Denial struct {
 	Reason Reason `json:"reason"`
-	// Path is the field of the policy that decided, or the rule under which
-	// it was decided; empty for claims that make no sense anywhere.
+	// Path is the deciding field of the policy, or the rule under which it was decided;
+	// empty for claims that no policy could grant.
 	Path string `json:"path,omitempty"`
 	// Message is one sentence with the numbers and the path.
 	Message string `json:"message"`
@@ -150,7 +146,7 @@ type TraceStep struct {
 	// Name is the tenant's or backend's name, the rule's StorageClasses, or the
 	// populator's namespace.
 	Name string `json:"name"`
-	// Matched says whether it applied; Detail how, or why not.
+	// Matched reports whether it applied; Detail explains how, or why not.
 	Matched bool   `json:"matched"`
 	Detail  string `json:"detail"`
 	// Outranked reports that a tenant matches too, but another one matches as
@@ -161,16 +157,15 @@ type TraceStep struct {
 // Allowed reports whether the claim is granted.
 func (d Decision) Allowed() bool { return d.Denial == nil }
 
-// Decide decides about one claim. It depends on nothing but the policy and the
-// request, and never fails: a request that makes no sense is denied. It takes as
-// long with many tenants as with few.
+// Decide decides about one claim. It depends only on the policy and the request, and
+// never fails: an invalid request is denied. It is as fast with many tenants as with few.
 func (p *Policy) Decide(r Request) Decision {
 	d := &decider{policy: p, request: r}
 	d.decision.Denial = d.run()
 	return d.decision
 }
 
-// Explain decides the same, with a trace that also says why the namespace belongs to
+// Explain decides the same, with a trace that also explains why the namespace belongs to
 // none of the other tenants.
 func (p *Policy) Explain(r Request) Decision {
 	d := &decider{policy: p, request: r, explains: true}
@@ -231,8 +226,8 @@ func (d *decider) trace(path, name string, matched bool, detail string) {
 	d.decision.Trace = append(d.decision.Trace, TraceStep{Path: path, Name: name, Matched: matched, Detail: detail})
 }
 
-// checkClaim denies requests that Kubernetes or Cinder would reject as well. They
-// come from the command line, or have a size that only Kubernetes can express.
+// checkClaim denies requests that Kubernetes or Cinder would also reject. They come from
+// the command line, or have a size that only Kubernetes can express.
 func (d *decider) checkClaim() *Denial {
 	r := d.request
 	invalid := func(format string, args ...any) *Denial {
@@ -304,7 +299,7 @@ func (d *decider) findTenant() (*Tenant, int, *Denial) {
 		"namespace %s matches several tenants equally well: %s; list its name in one of them, or exclude it from the selectors of the others", d.request.Namespace, d.namesOf(winners))}
 }
 
-// traceTenants says which tenants match, and why each other one does not or is
+// traceTenants records which tenants match, and why each other one does not or is
 // outranked.
 func (d *decider) traceTenants(considered []int, kinds []matchKind, details []string, winners []int) {
 	best := noMatch
@@ -340,7 +335,7 @@ func (d *decider) namesOf(tenants []int) string {
 	return strings.Join(names, ", ")
 }
 
-// takes reports whether the rule is for a StorageClass.
+// takes reports whether the rule applies to a StorageClass.
 func (c *Class) takes(storageClass string) bool {
 	return slices.ContainsFunc(c.StorageClasses, func(entry string) bool { return names.Matches(entry, storageClass) })
 }
@@ -368,8 +363,8 @@ type candidate struct {
 	step      TraceStep
 }
 
-// ordered brings the candidates of a rule, and the zones on each, into the order
-// in which they are tried, and says so in their steps.
+// ordered sorts a rule's candidates, and the zones on each, into the order in which they
+// are tried, and records it in their steps.
 func (d *decider) ordered(c *Class, candidates []candidate) []candidate {
 	turn := uint64(0)
 	if c.Pick == PickSpread && len(candidates) > 0 {
@@ -394,8 +389,8 @@ func (d *decider) ordered(c *Class, candidates []candidate) []candidate {
 	return all
 }
 
-// findBackends leaves out the backends of a rule that can take no new volume,
-// none of this size, or none for the nodes of the claim.
+// findBackends leaves out the rule's backends that can take no new volume, none of this
+// size, or none for the claim's nodes.
 func (d *decider) findBackends(c *Class, volume VolumeProperties) (backends []string, scopes []QuotaScope, denial *Denial) {
 	var outside *Denial
 	var seen []string

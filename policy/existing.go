@@ -7,12 +7,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// Holding says where an existing volume counts.
+// Holding is where an existing volume counts.
 type Holding struct{ Tenant, Backend string }
 
-// DecideHolder decides who has the existing volume of a backend once it is bound to
-// another claim. What the claim asks for does not matter, since the volume is there; nor
-// do quotas and suspended backends. The decision has the quotas that count the volume.
+// DecideHolder decides about an existing volume that is bound to another claim. What the
+// claim requests does not matter, since the volume exists; nor do quotas and suspended
+// backends. The decision has the quotas that count the volume.
 func (p *Policy) DecideHolder(r Request, backend string) Decision {
 	d := &decider{policy: p, request: r}
 	d.decision.Denial = d.hold(backend)
@@ -29,14 +29,14 @@ func (d *decider) hold(name string) *Denial {
 	return nil
 }
 
-// DecideExpansion decides about a claim that wants a larger volume; the request
-// has the new size. The claim must still get a volume of this size from the
-// volume's tenant on the volume's backend. What only matters to a new volume does
-// not count: the StorageClass's parameters and topologies, the smallest size, and
-// whether the backend is suspended.
+// DecideExpansion decides about a claim that requests a larger volume; the request has
+// the new size. The claim must still be entitled to a volume of this size from the
+// volume's tenant on the volume's backend. What matters only to a new volume is ignored:
+// the StorageClass's parameters and topologies, the smallest size, and whether the
+// backend is suspended.
 //
-// The decision has only the volume's backend. Its quotas hold the whole volume,
-// which counts there already.
+// The decision has only the volume's backend. Its quotas cover the whole volume, which
+// already counts there.
 func (p *Policy) DecideExpansion(r Request, of Holding) Decision {
 	d := &decider{policy: p, request: r}
 	d.decision.Denial = d.expand(of)
@@ -60,10 +60,10 @@ func (d *decider) expand(of Holding) *Denial {
 	return nil
 }
 
-// DecideRetype decides whether the volume of a claim may get another volume type. The
-// rule of the claim's StorageClass must still name the volume's tenant and backend,
-// and must not fix another type. Quotas count by tenant, rule and backend, so
-// another type changes none.
+// DecideRetype decides whether a claim's volume may get another volume type. The rule of
+// the claim's StorageClass must still name the volume's tenant and backend, and must not
+// fix another type. Quotas count by tenant, rule and backend, so the type does not affect
+// them.
 func (p *Policy) DecideRetype(r Request, of Holding, volumeType string) Decision {
 	d := &decider{policy: p, request: r}
 	d.decision.Denial = d.retype(of, volumeType)
@@ -84,9 +84,8 @@ func (d *decider) retype(of Holding, volumeType string) *Denial {
 	return nil
 }
 
-// DecideModification decides whether a VolumeAttributesClass may give the volume of a
-// claim another volume type. Any tenant may name any such class, so the rule must list
-// the type.
+// DecideModification decides whether a VolumeAttributesClass may change the type of a
+// claim's volume. Any tenant may name any such class, so the rule must list the type.
 func (p *Policy) DecideModification(r Request, of Holding, volumeType string) Decision {
 	d := &decider{policy: p, request: r}
 	d.decision.Denial = d.modify(of, volumeType)

@@ -10,58 +10,57 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/names"
 )
 
-// ImportFilter says which volumes that exist at Cinder the claims of a rule may
-// have, and which snapshots its VolumeSnapshots may have. Everything that is
-// given must hold.
+// ImportFilter selects the existing Cinder volumes that a rule's claims may have, and the
+// snapshots that its VolumeSnapshots may have. All given conditions must hold.
 type ImportFilter struct {
 	// Names holds names of volumes and snapshots, and patterns, as Tenant.Namespaces
 	// does; Types names of volume types. One of each must match. The type of a
 	// snapshot is that of its volume.
 	Names []string `json:"names,omitempty"`
 	Types []string `json:"types,omitempty"`
-	// Metadata must be on the volume or the snapshot; it may have more.
+	// Metadata must be on the volume or snapshot, which may have more.
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// Existing is a volume that exists at Cinder and that a claim asks for, or a
-// snapshot that a VolumeSnapshot asks for.
+// Existing is a Cinder volume that a claim requests, or a snapshot that a VolumeSnapshot
+// requests.
 type Existing struct {
-	// Wanted is the ID or the name that is asked for.
+	// Wanted is the requested ID or name.
 	Wanted   string
 	Name     string
 	Type     string
 	Metadata map[string]string
-	// KeptBy is the tenant that a snapshot was made for, according to its stamp; empty for
-	// one without a stamp. It is not used for volumes.
+	// KeptBy is the tenant that a snapshot was taken for, according to its stamp; empty
+	// without a stamp. It is not used for volumes.
 	KeptBy string
 }
 
-// The reasons to deny a claim that asks for a volume that exists. Decide returns
-// them, the second one even before it is known whether there is such a volume.
+// The reasons to deny a claim for an existing volume. Decide returns them, the second
+// even before it is known whether there is such a volume.
 const (
-	// ImportNotGranted: the rule grants no volumes, or snapshots, that exist.
+	// ImportNotGranted: the rule grants no existing volumes, or snapshots.
 	ImportNotGranted Reason = "ImportNotGranted"
-	// ImportedVolumeNotFound: there is no such volume, or the rule does not grant
-	// it. The two must not be told apart.
+	// ImportedVolumeNotFound: there is no such volume, or the rule does not grant it.
+	// Tenants must not be able to tell which.
 	ImportedVolumeNotFound Reason = "ImportedVolumeNotFound"
-	// ImportedSnapshotNotFound: the same for a snapshot that a VolumeSnapshot asks for,
-	// and that the tenant did not keep.
+	// ImportedSnapshotNotFound: the same for a snapshot that a VolumeSnapshot requests
+	// and the tenant did not keep.
 	ImportedSnapshotNotFound Reason = "ImportedSnapshotNotFound"
 )
 
-// madeForClusters are the keys of metadata that cinder-csi and the sidecars of CSI drivers
-// write on what they make.
+// madeForClusters are the metadata keys that cinder-csi and the sidecars of CSI drivers
+// write on their volumes and snapshots.
 var madeForClusters = []string{"cinder.csi.openstack.org/cluster", "csi.storage.k8s.io/pv/name", "csi.storage.k8s.io/volumesnapshot/name"}
 
-// isAnothers reports whether another driver made a volume or a snapshot, perhaps for
+// isAnothers reports whether another driver created a volume or snapshot, perhaps for
 // another cluster, which may still write to it.
 func isAnothers(metadata map[string]string) bool {
 	return metadata[StampPrefix+"claim-uid"] == "" && metadata[StampPrefix+"snapshot-uid"] == "" &&
 		slices.ContainsFunc(madeForClusters, func(key string) bool { return metadata[key] != "" })
 }
 
-// Grants reports whether the filter grants a volume. No filter grants none. What another
-// driver made is granted only by what that driver wrote on it.
+// Grants reports whether the filter grants a volume. A nil filter grants none. Volumes of
+// another driver must match by that driver's metadata.
 func (f *ImportFilter) Grants(v Existing) bool {
 	if f == nil || isAnothers(v.Metadata) && !isAnothers(f.Metadata) || len(f.Names) == 0 && len(f.Types) == 0 && len(f.Metadata) == 0 {
 		return false
@@ -78,7 +77,7 @@ func (f *ImportFilter) Grants(v Existing) bool {
 	return true
 }
 
-// String describes the filter as a part of a sentence.
+// String describes the filter as part of a sentence.
 func (f *ImportFilter) String() string {
 	var parts []string
 	if len(f.Names) > 0 {
@@ -93,16 +92,16 @@ func (f *ImportFilter) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// DecideImport decides whether a claim may have an existing volume at all. The
-// decision has the filter, and the backends on which the volume may be; Decide
-// decides about the particular volume. The request needs no size.
+// DecideImport decides whether a claim may have an existing volume at all. The decision
+// has the filter and the volume's possible backends; Decide decides about the particular
+// volume. The request needs no size.
 func (p *Policy) DecideImport(r Request) Decision {
 	d := &decider{policy: p, request: r}
 	d.decision.Denial = d.runImport()
 	return d.decision
 }
 
-// ExplainImport decides the same, with the trace that Explain has.
+// ExplainImport decides the same, with Explain's trace.
 func (p *Policy) ExplainImport(r Request) Decision {
 	d := &decider{policy: p, request: r, explains: true}
 	d.decision.Denial = d.runImport()
@@ -136,8 +135,7 @@ func (d *decider) runImport() *Denial {
 
 // importInMode leaves out the backends whose mode cannot serve the claim's StorageClass.
 func (d *decider) importInMode(class *Class) (denial *Denial) {
-	// Whether the driver supports the filesystem is decided later, with the
-	// volume.
+	// Filesystem support is checked later, with the volume.
 	d.request.VolumeMode = Block
 	d.decision.Backends = slices.DeleteFunc(d.decision.Backends, func(name string) bool {
 		refused := d.checkMode(class, d.policy.backendIndex(name), VolumeProperties{})
@@ -152,8 +150,8 @@ func (d *decider) importInMode(class *Class) (denial *Denial) {
 	return denial
 }
 
-// importFrom adds the filter to the decision, and the backends on which there may be
-// something that it grants.
+// importFrom adds the filter to the decision, and the backends that may have something it
+// grants.
 func (d *decider) importFrom(class *Class) *Denial {
 	d.decision.Import = class.Import
 	for _, name := range class.Backends {
@@ -197,14 +195,14 @@ func (d *decider) checkImport(class *Class) *Denial {
 	return nil
 }
 
-// NoSuchVolume returns the denial of a claim for a volume that does not exist, or
-// that the rule does not grant: a tenant must not learn which.
+// NoSuchVolume returns the denial of a claim for a volume that does not exist or is not
+// granted by the rule: a tenant must not learn which.
 func NoSuchVolume(rule, wanted string) *Denial {
 	return &Denial{Reason: ImportedVolumeNotFound, Path: rule + ".import", Message: fmt.Sprintf(
 		"%s.import grants no volume with the ID or the name %q on the backends of the rule; correct the claim's annotation, or ask an operator", rule, wanted)}
 }
 
-// validateImport checks what a rule says about volumes that exist.
+// validateImport checks a rule's filter for existing volumes.
 func validateImport(d *document.Document, path string, f *ImportFilter, written map[string]string) {
 	if f == nil {
 		return

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// index finds what a claim or a volume names without looking at everything in
-// the policy: with a thousand tenants, a decision takes as long as with ten.
+// index finds what a claim or a volume names without scanning the policy: a decision
+// takes as long with a thousand tenants as with ten.
 type index struct {
 	// backends and tenants map names to positions in the policy.
 	backends, tenants map[string]int
@@ -20,15 +20,15 @@ type index struct {
 	// prefixes are the tenants with a pattern that begins with a text, suffixes those
 	// with one that begins with a * and ends with a text.
 	prefixes, suffixes affixes
-	// labels are the tenants whose selectors demand a value of a label; unlabeled are
-	// those whose selectors demand none.
+	// labels are the tenants whose selectors require a value of a label; unlabeled are
+	// those whose selectors require none.
 	labels    map[label][]int
 	unlabeled []int
 }
 
 type label struct{ key, value string }
 
-// affixes are tenants by the beginnings or ends of names, which have few lengths.
+// affixes are tenants by beginnings or ends of names, which have few lengths.
 type affixes struct {
 	tenants map[string][]int
 	lengths []int
@@ -44,8 +44,8 @@ func (a *affixes) add(text string, tenant int) {
 	}
 }
 
-// indexNames indexes backends and tenants by name. Of several with the same name, which
-// is an error, it keeps the first.
+// indexNames indexes backends and tenants by name. Of duplicates, which are an error, it
+// keeps the first.
 func (p *Policy) indexNames() {
 	p.index.backends, p.index.tenants = make(map[string]int, len(p.Backends)), make(map[string]int, len(p.Tenants))
 	for i := len(p.Backends) - 1; i >= 0; i-- {
@@ -91,8 +91,8 @@ func (p *Policy) indexNamespaces() {
 			x.unlabeled = append(x.unlabeled, i)
 			continue
 		}
-		// Many tenants may demand the same value of one label, such as the
-		// stage, but hardly of all labels.
+		// Many tenants may require the same value of one label, such as the stage, but
+		// hardly of all labels.
 		most := func(r labels.Requirement) (most int) {
 			for _, l := range labelsOf(r) {
 				most = max(most, sharing[l])
@@ -126,8 +126,8 @@ func labelsOf(r labels.Requirement) []label {
 	return all
 }
 
-// candidates returns the tenants that a namespace may belong to, in their
-// order. No other tenant matches it.
+// candidates returns the tenants that a namespace may belong to, in order. No other
+// tenant matches it.
 func (x *index) candidates(namespace string, of map[string]string) []int {
 	found := slices.Clone(x.listed[namespace])
 	for _, n := range x.prefixes.lengths {

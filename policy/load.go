@@ -15,8 +15,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/hints"
 )
 
-// Load reads a policy file and parses it; see Parse. A file that cannot be read
-// gives the error of the filesystem, one with mistakes an ErrorList.
+// Load reads a policy file and parses it; see Parse. An unreadable file gives the
+// filesystem's error, one with mistakes an ErrorList.
 func Load(file string, protocols mapping.Protocols) (*Policy, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -35,10 +35,9 @@ func Read(r io.Reader, source string, protocols mapping.Protocols) (*Policy, err
 	return Parse(data, source, protocols)
 }
 
-// Parse checks a policy and fills in its defaults. The source names the file
-// in errors, and relative file names start from its directory. The protocols are
-// those that mappings may be about. The error is an ErrorList of every
-// mistake.
+// Parse checks a policy and fills in its defaults. The source names the file in errors,
+// and relative file names start from its directory. The protocols are those that mappings
+// may name. The error is an ErrorList of every mistake.
 func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, error) {
 	d := newDocument(source)
 	p := &Policy{Source: source}
@@ -60,9 +59,9 @@ func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, er
 	return p, nil
 }
 
-// ReadManifest reads a policy, or the ConfigMap manifest that holds it. Places in a
-// manifest are those of the manifest, and the revision is that of the policy, as
-// the running program will see it.
+// ReadManifest reads a policy, or the ConfigMap manifest that holds it. Positions are
+// those in the manifest, and the revision is the policy's, as the running program will
+// see it.
 func ReadManifest(r io.Reader, source string, protocols mapping.Protocols) (*Policy, error) {
 	data, err := io.ReadAll(io.LimitReader(r, 4*MaxFileSize+1))
 	if err != nil {
@@ -84,8 +83,8 @@ func ReadManifest(r io.Reader, source string, protocols mapping.Protocols) (*Pol
 	return p, err
 }
 
-// RevisionOf returns the revision that a policy with this content has, whether
-// it can be parsed or not.
+// RevisionOf returns the revision of a policy with this content, even if it cannot be
+// parsed.
 func RevisionOf(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:6])
@@ -131,8 +130,8 @@ func newDocumentOf(source, noun, tooLarge string) *document.Document {
 	})
 }
 
-// inherit fills in what backends and tenants leave out: from the file's defaults
-// if they have it, and from the built-in defaults otherwise.
+// inherit fills in what backends and tenants leave out, from the file's defaults or else
+// the built-in ones.
 func (p *Policy) inherit(d *document.Document, protocols mapping.Protocols) {
 	fillBuiltIn(d, "audit.interval", &p.Audit.Interval, DefaultAuditInterval)
 	fillBuiltIn(d, "audit.grace", &p.Audit.Grace, DefaultAuditGrace)
@@ -180,7 +179,7 @@ func (p *Policy) inherit(d *document.Document, protocols mapping.Protocols) {
 	}
 }
 
-// fill sets a value that the file does not give at its own place.
+// fill sets a value that the file does not set itself.
 func fill[T any](d *document.Document, path, key string, value *T, inherited, builtIn T) {
 	switch {
 	case d.Has(path + "." + key):

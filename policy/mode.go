@@ -9,29 +9,29 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// Mode says how the volumes of a rule reach the nodes.
+// Mode is how a rule's volumes reach the nodes.
 type Mode string
 
 const (
-	// ModeNative makes PersistentVolumes that kubelets mount without a driver of this
-	// program; all nodes share one connection. It is the default.
+	// ModeNative creates PersistentVolumes that kubelets mount without this program's
+	// driver; all nodes share one connection. It is the default.
 	ModeNative Mode = "native"
-	// ModeCSI makes PersistentVolumes of this program's CSI driver, which attaches a
+	// ModeCSI creates PersistentVolumes of this program's CSI driver, which attaches a
 	// volume to each node that uses it.
 	ModeCSI Mode = "csi"
 )
 
-// CSIDriver is the name of this program's CSI driver. A StorageClass may name it as
-// its provisioner, and then gets volumes in mode csi only.
+// CSIDriver is the name of this program's CSI driver. A StorageClass that names it as its
+// provisioner gets volumes in mode csi only.
 const CSIDriver = "standalone-cinder.openstack.org"
 
 // Modes returns the known modes.
 func Modes() []string { return []string{string(ModeNative), string(ModeCSI)} }
 
-// CSIFileSystems returns the filesystems that the CSI driver can make.
+// CSIFileSystems returns the filesystems that the CSI driver can create.
 func CSIFileSystems() []string { return []string{"ext4", "xfs"} }
 
-// Fencing says, for mode csi, whether the array keeps a node out of a volume that was
+// Fencing is, for mode csi, whether the array keeps a node out of a volume that was
 // detached from it.
 type Fencing string
 
@@ -39,8 +39,8 @@ const (
 	// FencingInitiator means that the array shows a volume only to the initiators that it
 	// is attached to.
 	FencingInitiator Fencing = "initiator"
-	// FencingExport means that a node may reach a volume that is exported to another
-	// one. It is the default, because it holds for every driver.
+	// FencingExport means that a node may reach a volume exported to another one. It is
+	// the default, because it holds for every driver.
 	FencingExport Fencing = "export"
 )
 
@@ -58,7 +58,7 @@ func (b Backend) Fencing() Fencing {
 	return FencingExport
 }
 
-// VolumesPerNode returns how many of the backend's volumes a node can have attached; 0
+// VolumesPerNode returns how many of the backend's volumes can be attached to a node; 0
 // means any number.
 func (b Backend) VolumesPerNode() int {
 	if b.CSI == nil || b.CSI.MaxVolumesPerNode == nil {
@@ -67,7 +67,7 @@ func (b Backend) VolumesPerNode() int {
 	return int(*b.CSI.MaxVolumesPerNode)
 }
 
-// UnsupportedMode is the reason for denying a claim that asks for something that the
+// UnsupportedMode is the reason for denying a claim that requests something that the
 // rule's mode on its backends does not support.
 const UnsupportedMode Reason = "UnsupportedMode"
 
@@ -79,7 +79,7 @@ func (d Decision) ModeOn(backend string) Mode {
 	return ModeNative
 }
 
-// UsesCSI reports whether any rule makes volumes in mode csi.
+// UsesCSI reports whether any rule creates volumes in mode csi.
 func (p *Policy) UsesCSI() bool { return p.csiPath() != "" }
 
 // CSIBackends returns the names of the backends on which a rule makes volumes in mode csi.
@@ -98,8 +98,8 @@ func (p *Policy) CSIBackends() []string {
 	return names
 }
 
-// ModesOn returns the modes in which rules make volumes on a backend, or the mode of the
-// backend if no rule names it.
+// ModesOn returns the modes in which rules create volumes on a backend, or the backend's
+// mode if no rule names it.
 func (p *Policy) ModesOn(backend string) (modes []Mode) {
 	k := p.backendIndex(backend)
 	if k < 0 {
@@ -119,8 +119,8 @@ func (p *Policy) ModesOn(backend string) (modes []Mode) {
 	return modes
 }
 
-// csiPath returns the first place in the policy that asks for mode csi, and has
-// an effect; empty if there is none.
+// csiPath returns the first place in the policy that effectively requests mode csi; empty
+// if there is none.
 func (p *Policy) csiPath() string {
 	for i := range p.Tenants {
 		for j := range p.Tenants[i].Classes {
@@ -135,8 +135,8 @@ func (p *Policy) csiPath() string {
 	return ""
 }
 
-// CSILine returns the path and the line of the first value that asks for mode csi and
-// has an effect.
+// CSILine returns the path and line of the first value that effectively requests mode
+// csi.
 func (p *Policy) CSILine() (path string, line int) {
 	path = p.csiPath()
 	return path, p.Line(path)
@@ -158,8 +158,8 @@ func (c Class) ModeOn(b Backend) Mode {
 	return ModeNative
 }
 
-// modePath returns the value that decides about the mode of a rule's volumes on
-// a backend, or the rule if none does.
+// modePath returns the value that decides the mode of a rule's volumes on a backend, or
+// the rule if none does.
 func (p *Policy) modePath(c *Class, backend int) string {
 	for _, at := range []string{document.Child(c.path, "mode"), document.Element("backends", backend) + ".mode", "defaults.mode"} {
 		if _, given := p.positions[at]; given {
@@ -224,7 +224,7 @@ func validateCSI(d *document.Document, path string, c *CSI) {
 	}
 }
 
-// validateModes checks what only rules and backends together show.
+// validateModes checks what only rules and backends together reveal.
 func (p *Policy) validateModes(d *document.Document) {
 	usedNative := make([]bool, len(p.Backends))
 	usedCSI := make([]bool, len(p.Backends))
@@ -282,10 +282,9 @@ func (p *Policy) validateModes(d *document.Document) {
 
 // BothModes returns messages about backends, by their paths, whose volumes in mode csi can
 // be on one node with native ones of the same Cinder project. If their array has one iSCSI
-// target for many volumes, the kubelet finds the disks of native volumes by the name of
-// the target alone, and takes the driver's session for its own. Whether the array has, the
-// policy does not show. project describes the project of a backend; empty means that it is
-// not known.
+// target for many volumes, which the policy does not show, the kubelet finds the disks of
+// native volumes by the target's name alone, and mistakes the driver's session for its
+// own. project describes a backend's project; empty means unknown.
 func (p *Policy) BothModes(project func(Backend) string) map[string]string {
 	messages := map[string]string{}
 	for i := range p.Backends {

@@ -27,7 +27,7 @@ type namespaceMatcher struct {
 	listed   map[string]bool
 	patterns []string
 	selector labels.Selector
-	// selectorText is a part of sentences for the trace.
+	// selectorText describes the selector in the trace.
 	selectorText string
 }
 
@@ -46,7 +46,7 @@ func newNamespaceMatcher(t *Tenant, selector labels.Selector) namespaceMatcher {
 	return m
 }
 
-// otherwise says why a namespace does not belong to the tenant.
+// otherwise explains why a namespace does not belong to the tenant.
 func (t *Tenant) otherwise() string {
 	var reasons []string
 	if len(t.Namespaces) > 0 {
@@ -74,8 +74,8 @@ func (m namespaceMatcher) match(namespace string, namespaceLabels labels.Set) (m
 	return noMatch, ""
 }
 
-// TenantOf returns the tenant that a namespace belongs to, or why it belongs to
-// none, as Decide does.
+// TenantOf returns the tenant that a namespace belongs to, or why it belongs to none, as
+// Decide does.
 func (p *Policy) TenantOf(namespace string, namespaceLabels map[string]string) (*Tenant, *Denial) {
 	d := &decider{policy: p, request: Request{Namespace: namespace, NamespaceLabels: namespaceLabels}}
 	tenant, _, denial := d.findTenant()
@@ -96,8 +96,8 @@ type namespaceEntry struct {
 	text   string
 }
 
-// validateNamespaces makes sure that no namespace is named by two tenants, and
-// that no patterns of two tenants have a name in common.
+// validateNamespaces makes sure that no namespace is listed by two tenants, and that no
+// patterns of two tenants have a name in common.
 func (p *Policy) validateNamespaces(d *document.Document) {
 	exact := map[string]namespaceEntry{}
 	patterns := map[string]namespaceEntry{}
@@ -152,15 +152,15 @@ func overlap(earlier []namespaceEntry, e namespaceEntry) (namespaceEntry, string
 	return namespaceEntry{}, "", false
 }
 
-// locate describes the place of something that a tenant says.
+// locate describes the position of a tenant's value.
 func (p *Policy) locate(d *document.Document, tenant int, path string) string {
 	return fmt.Sprintf("%s (line %d, tenant %s)", path, d.Find(path).Line, p.Tenants[tenant].Name)
 }
 
 const narrowSelector = "a namespace belongs to one tenant, so narrow one of them, for example with a matchExpressions entry with the operator NotIn or DoesNotExist"
 
-// validateSelectors makes sure that the selector of one tenant does not include
-// that of another, and warns about selectors that may overlap.
+// validateSelectors makes sure that no tenant's selector includes another's, and warns
+// about selectors that may overlap.
 func (p *Policy) validateSelectors(d *document.Document) {
 	type entry struct {
 		tenant  int
@@ -210,35 +210,35 @@ func (p *Policy) validateSelectors(d *document.Document) {
 	}
 }
 
-// Populator is the namespace of a program that fills volumes for the claims of others:
-// it makes a claim of its own there, fills the volume of that, and gives the
-// PersistentVolume to the claim that is to be filled.
+// Populator is the namespace of a program that fills volumes for other users' claims: it
+// creates its own claim there, fills that claim's volume, and gives the PersistentVolume
+// to the original claim.
 type Populator struct {
 	Namespace string `json:"namespace"`
 }
 
-// Populated is the claim that a populator's claim is made for. Its namespace decides
-// which tenant asks.
+// Populated is the claim that a populator's claim serves. Its namespace determines the
+// tenant.
 type Populated struct {
 	Namespace       string
 	NamespaceLabels map[string]string
 	Claim           string
-	// Missing is why there is no such claim. The other fields are empty then.
+	// Missing is why there is no such claim. The other fields are then empty.
 	Missing string
 }
 
 // The reasons that are about populators.
 const (
-	// NoPopulatedClaim: what is in a populator's namespace asks on behalf of no claim.
+	// NoPopulatedClaim: something in a populator's namespace asks on behalf of no claim.
 	NoPopulatedClaim Reason = "NoPopulatedClaim"
-	// AwaitsPopulator: the claim asks for content that only a volume populator has, which
-	// has the claim's volume made for one of its own. Nothing is wrong with such a claim,
-	// so nobody is told. It comes before the policy is asked.
+	// AwaitsPopulator: the claim requests content that only a volume populator has; the
+	// populator creates the volume for a claim of its own. Such a claim is fine, so it
+	// gets no event. This is decided before the policy is consulted.
 	AwaitsPopulator Reason = "AwaitsPopulator"
 )
 
-// IsPopulator reports whether a namespace is a populator's. It belongs to no tenant then,
-// whatever its labels are and whichever pattern matches its name.
+// IsPopulator reports whether a namespace is a populator's. Then it belongs to no tenant,
+// regardless of its labels and of patterns that match its name.
 func (p *Policy) IsPopulator(namespace string) bool { return p.populatorPath(namespace) != "" }
 
 // populatorPath returns the entry for a populator's namespace; empty for any other one.
@@ -250,7 +250,7 @@ func (p *Policy) populatorPath(namespace string) string {
 	return document.Element("populators", i)
 }
 
-// noPopulatedClaim denies what is in a populator's namespace; why may be empty.
+// noPopulatedClaim denies a claim in a populator's namespace; why may be empty.
 func noPopulatedClaim(namespace, path, why string) *Denial {
 	message := fmt.Sprintf("namespace %s is a populator's (%s) and belongs to no tenant: its claims get volumes only on behalf of claims that wait to be filled", namespace, path)
 	if why != "" {
@@ -261,8 +261,8 @@ func noPopulatedClaim(namespace, path, why string) *Denial {
 
 var endsInUID = regexp.MustCompile(`(?:^|-)([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})$`)
 
-// PopulatedUID returns the UID of the claim that a populator's claim is made for: the
-// name of the latter ends in it.
+// PopulatedUID returns the UID of the claim that a populator's claim serves; the latter's
+// name ends in it.
 func PopulatedUID(claim string) (uid string, ok bool) {
 	found := endsInUID.FindStringSubmatch(claim)
 	if found == nil {
@@ -271,9 +271,9 @@ func PopulatedUID(claim string) (uid string, ok bool) {
 	return found[1], true
 }
 
-// onBehalf replaces a request from a populator's namespace by one of the claim that is to
-// be filled, of which only the namespace and the name matter. It goes before every search
-// for a tenant, so that a populator's namespace never has one of its own.
+// onBehalf replaces a request from a populator's namespace by one for the claim that it
+// serves; only that claim's namespace and name matter. It precedes every search for a
+// tenant, so that a populator's namespace never has one of its own.
 func (d *decider) onBehalf() *Denial {
 	namespace, of := d.request.Namespace, d.request.Populated
 	path := d.policy.populatorPath(namespace)
@@ -295,8 +295,8 @@ func (d *decider) onBehalf() *Denial {
 	return nil
 }
 
-// indexPopulators indexes populators by namespace. Of several with the same namespace,
-// which is an error, it keeps the first.
+// indexPopulators indexes populators by namespace. Of duplicates, which are an error, it
+// keeps the first.
 func (p *Policy) indexPopulators() {
 	p.index.populators = make(map[string]int, len(p.Populators))
 	for i := len(p.Populators) - 1; i >= 0; i-- {

@@ -10,8 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// StorageClass holds what matters to a policy in a StorageClass, apart from its
-// parameters.
+// StorageClass is what matters to a policy in a StorageClass, apart from its parameters.
 type StorageClass struct {
 	Name string
 	// Topologies are its allowedTopologies, of which one must apply. Without
@@ -53,7 +52,7 @@ func (t Topology) within(nodeLabels map[string]string) bool {
 	return true
 }
 
-// has reports whether the node has the labels. A node that is not known has all.
+// has reports whether the node has the labels. An unknown node has all.
 func (n *Node) has(nodeLabels map[string]string) bool {
 	if n == nil {
 		return true
@@ -88,8 +87,8 @@ func (r Request) outsideTopologies(b *Backend, path string, reaches []reach) *De
 		r.StorageClass, b.Name, where, path, remedy)}
 }
 
-// unreached denies a claim a backend whose volumes are used on other nodes than
-// that of the claim's pod.
+// unreached denies a claim a backend whose volumes are used on other nodes than its
+// pod's.
 func (r Request) unreached(b *Backend, path string, reaches []reach) *Denial {
 	if slices.ContainsFunc(reaches, func(reach reach) bool { return r.Node.has(reach.labels) }) {
 		return nil
@@ -99,8 +98,7 @@ func (r Request) unreached(b *Backend, path string, reaches []reach) *Denial {
 		r.Node.Name, b.Name, nodesText(reaches), path, r.StorageClass)}
 }
 
-// nodesText describes the nodes of a backend without zones, or of some of its
-// zones.
+// nodesText describes the nodes of a backend without zones, or of some of its zones.
 func nodesText(reaches []reach) string {
 	var texts []string
 	for _, reach := range reaches {
@@ -122,9 +120,8 @@ func labelsText(of map[string]string) string {
 	return strings.Join(pairs, ",")
 }
 
-// ClassWarnings lists what a StorageClass promises and its claims will not, or
-// may not, get. A tenant restricts the warnings to its claims; empty means all
-// tenants.
+// ClassWarnings lists what a StorageClass promises but its claims will, or may, not get.
+// A tenant restricts the warnings to its claims; empty means all tenants.
 func (p *Policy) ClassWarnings(class StorageClass, tenant string) []string {
 	var warnings []string
 	if class.Expandable && p.mayBeNative(class.Name, tenant) {
@@ -156,9 +153,9 @@ func (p *Policy) ClassWarnings(class StorageClass, tenant string) []string {
 	return warnings
 }
 
-// mayBeNative reports whether claims of a StorageClass may get volumes that the
-// kubelet mounts without a driver: a rule for it names a backend that does not map
-// every protocol it mentions to a driver, or mentions none.
+// mayBeNative reports whether claims of a StorageClass may get volumes that the kubelet
+// mounts without a driver: one of its rules names a backend that mentions no protocol, or
+// does not map all that it mentions to drivers.
 func (p *Policy) mayBeNative(storageClass, tenant string) bool {
 	for i := range p.Tenants {
 		t := &p.Tenants[i]
@@ -175,7 +172,7 @@ func (p *Policy) mayBeNative(storageClass, tenant string) bool {
 	return false
 }
 
-// usesDrivers reports whether the backend maps what it mentions to drivers.
+// usesDrivers reports whether the backend maps every protocol it mentions to a driver.
 func (b *Backend) usesDrivers() bool {
 	for _, m := range b.Mapping {
 		if m.As != mapping.CSI && m.As != mapping.FlexVolume {
@@ -195,8 +192,8 @@ func (t *Tenant) rule(storageClass string) *Class {
 	return nil
 }
 
-// missesNodes finds a backend that a pod's node may lie outside of, unless the
-// backends of the rule together serve that node.
+// missesNodes finds a backend that does not reach every possible node of a pod, unless
+// the rule's backends together reach them all.
 func (p *Policy) missesNodes(c *Class, topologies []Topology) (name, path string, found bool) {
 	var limited []int
 	var all []map[string]string
@@ -220,12 +217,10 @@ func (p *Policy) missesNodes(c *Class, topologies []Topology) (name, path string
 	return b.Name, b.reachPath(document.Element("backends", limited[0])), true
 }
 
-// maxParts bounds the parts of a topology that are compared, because the result is
-// only a warning.
+// maxParts bounds the compared parts of a topology, because the result is only a warning.
 const maxParts = 10_000
 
-// parts returns the largest number of parts into which covered splits the
-// topology.
+// parts returns the largest number of parts into which covered splits the topology.
 func (t Topology) parts(sets []map[string]string) int {
 	n := 1
 	for key, values := range t {
@@ -236,8 +231,8 @@ func (t Topology) parts(sets []map[string]string) int {
 	return n
 }
 
-// covered reports whether every node of the topology has all labels of one of the
-// sets. A label of the sets that the topology has several values for splits it.
+// covered reports whether every node of the topology has all labels of one of the sets.
+// Labels in the sets for which the topology has several values split it.
 func (t Topology) covered(sets []map[string]string) bool {
 	if slices.ContainsFunc(sets, t.within) {
 		return true

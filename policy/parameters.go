@@ -19,9 +19,9 @@ const (
 	cloneParameter
 )
 
-// parameters are the known keys in lower case, because the historic provisioner
-// ignored case. smartclone is its permission for claims to ask for a copy of another
-// claim by annotation; see AllowsCloneAnnotation.
+// parameters are the known keys in lower case, because the historic provisioner ignored
+// case. smartclone is its permission for claims to request a copy of another claim by
+// annotation; see AllowsCloneAnnotation.
 var parameters = map[string]parameter{
 	"type":                      typeParameter,
 	"availability":              availabilityParameter,
@@ -32,8 +32,8 @@ var parameters = map[string]parameter{
 
 const knownParameters = "type, availability, fsType, csi.storage.k8s.io/fstype, smartclone"
 
-// AllowsCloneAnnotation reports whether a StorageClass's parameters let claims
-// name the claim to copy in the annotation of the historic provisioner.
+// AllowsCloneAnnotation reports whether a StorageClass's parameters let claims name the
+// claim to copy in the historic provisioner's annotation.
 func AllowsCloneAnnotation(given map[string]string) bool {
 	for key, value := range given {
 		if which, known := parameters[strings.ToLower(key)]; known && which == cloneParameter && strings.EqualFold(value, "true") {
@@ -43,8 +43,8 @@ func AllowsCloneAnnotation(given map[string]string) bool {
 	return false
 }
 
-// properties combines the rule with the StorageClass's parameters, which choose
-// what the rule leaves open.
+// properties combines the rule with the StorageClass's parameters, which choose what the
+// rule leaves open.
 func (d *decider) properties(t *Tenant, c *Class) (VolumeProperties, *Denial) {
 	given, denial := d.readParameters(c)
 	if denial != nil {
@@ -86,8 +86,7 @@ func (d *decider) properties(t *Tenant, c *Class) (VolumeProperties, *Denial) {
 // setting is a parameter as the StorageClass gives it.
 type setting struct{ key, value string }
 
-// readParameters reads the StorageClass's parameters. It ignores those with an
-// empty value.
+// readParameters reads the StorageClass's parameters and ignores empty values.
 func (d *decider) readParameters(c *Class) (map[parameter]setting, *Denial) {
 	deny := func(reason Reason, format string, args ...any) *Denial {
 		return &Denial{Reason: reason, Path: c.path, Message: "StorageClass " + d.request.StorageClass + " " + fmt.Sprintf(format, args...)}
@@ -128,14 +127,14 @@ func (d *decider) readParameters(c *Class) (map[parameter]setting, *Denial) {
 // AttributesClass is the VolumeAttributesClass that a claim names.
 type AttributesClass struct {
 	Name string
-	// Missing means that there is none of that name, or that it is not known.
+	// Missing means that there is none of that name, or that it is unknown.
 	Missing bool
-	// Driver and Parameters are what the class says.
+	// Driver and Parameters are the class's.
 	Driver     string
 	Parameters map[string]string
 }
 
-// AttributesType is the only parameter of a VolumeAttributesClass of the CSI driver: the
+// AttributesType is the only parameter of the CSI driver's VolumeAttributesClasses: the
 // name of a volume type.
 const AttributesType = "type"
 
@@ -144,13 +143,13 @@ const (
 	// UnsupportedVolumeAttributesClass: only volumes in mode csi can have one, and only
 	// one of the CSI driver.
 	UnsupportedVolumeAttributesClass Reason = "UnsupportedVolumeAttributesClass"
-	// VolumeAttributesClassNotFound: nothing of that name exists.
+	// VolumeAttributesClassNotFound: there is none of that name.
 	VolumeAttributesClassNotFound Reason = "VolumeAttributesClassNotFound"
 )
 
-// attributes gives the volume the type that the claim's VolumeAttributesClass names. It
-// takes precedence over the type of the rule and the StorageClass, since the rule lists
-// it for claims to choose.
+// attributes gives the volume the type from the claim's VolumeAttributesClass. It takes
+// precedence over the type of the rule and the StorageClass, since the rule lists it for
+// claims to choose.
 func (d *decider) attributes(c *Class, volume *VolumeProperties) *Denial {
 	named := d.request.Attributes
 	switch {

@@ -21,14 +21,14 @@ const (
 // Usage is what volumes and snapshots use, or would use.
 type Usage struct {
 	Volumes int64 `json:"volumes"`
-	// Gigabytes is in GiB, each volume rounded up.
+	// Gigabytes counts GiB; each volume is rounded up.
 	Gigabytes int64 `json:"gigabytes"`
 	Snapshots int64 `json:"snapshots"`
-	// SnapshotGigabytes are those of the volumes when the snapshots were taken.
+	// SnapshotGigabytes counts the sizes of the volumes when the snapshots were taken.
 	SnapshotGigabytes int64 `json:"snapshotGigabytes"`
 }
 
-// Add returns the sum. It stays at the largest number instead of overflowing.
+// Add returns the sum, saturating instead of overflowing.
 func (u Usage) Add(v Usage) Usage {
 	return Usage{
 		Volumes:   addSaturating(u.Volumes, v.Volumes),
@@ -50,7 +50,7 @@ func (u Usage) Sub(v Usage) Usage {
 	}
 }
 
-// addSaturating adds numbers that are not negative.
+// addSaturating adds non-negative numbers.
 func addSaturating(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -58,24 +58,23 @@ func addSaturating(a, b int64) int64 {
 	return a + b
 }
 
-// QuotaScope is a set of volumes with the limits on it.
+// QuotaScope is a set of volumes with limits.
 type QuotaScope struct {
 	Kind ScopeKind `json:"kind"`
-	// Name is the tenant's or backend's name, or the rule's path. It is the
-	// same for all claims that count against the scope, as long as the
-	// policy's revision is.
+	// Name is the tenant's or backend's name, or the rule's path. It is the same for all
+	// claims that count against the scope, within one revision of the policy.
 	Name string `json:"name"`
 	// Path is the path of the limits, such as tenants[0].quota.
 	Path   string `json:"path"`
 	Limits Quota  `json:"limits"`
 
-	// subject begins the sentences about the scope.
+	// subject begins messages about the scope.
 	subject string
 }
 
-// Check returns the limit that would be exceeded if more were added to what is used,
-// or nil if there is room. A limit does not matter if nothing is added to what it
-// counts, so lowering one quota below its usage does not block the others.
+// Check returns the limit that would be exceeded if more were added to the usage, or nil
+// if there is room. A limit does not matter if nothing is added to what it counts, so
+// lowering one quota below its usage does not block the others.
 func (s QuotaScope) Check(used, more Usage) *Denial {
 	added := s.Limits.Limits(more)
 	for i, l := range s.Limits.Limits(used) {
@@ -112,17 +111,17 @@ func (q Quota) Limits(used Usage) []Limit {
 	}
 }
 
-// Subject returns how sentences name the scope.
+// Subject returns the scope's name in messages.
 func (s QuotaScope) Subject() string { return s.subject }
 
-// ExceededLimit is a limit that is exceeded by the usage of its scope.
+// ExceededLimit is a limit that its scope's usage exceeds.
 type ExceededLimit struct {
 	// Key and Path locate the limit in the policy. Unit is what it counts.
 	Key, Path, Unit string
 	Used, Limit     int64
 }
 
-// Exceeded lists the limits that are below what is used.
+// Exceeded lists the limits below the usage.
 func (s QuotaScope) Exceeded(used Usage) []ExceededLimit {
 	var exceeded []ExceededLimit
 	for _, l := range s.Limits.Limits(used) {
@@ -149,9 +148,9 @@ func (p *Policy) Scopes() []QuotaScope {
 	return all
 }
 
-// QuotaScopes returns the scopes that a tenant's volume on a backend counts
-// against. The volume may exist already: if its tenant, rule or backend is no
-// longer in the policy, that scope is left out. The backend may be empty.
+// QuotaScopes returns the scopes that a tenant's volume on a backend counts against. The
+// volume may already exist: a scope whose tenant, rule or backend is no longer in the
+// policy is left out. The backend may be empty.
 func (p *Policy) QuotaScopes(tenant, storageClass, backend string) []QuotaScope {
 	scopes := make([]QuotaScope, 0, 3)
 	if t, ok := p.Tenant(tenant); ok {
@@ -166,8 +165,7 @@ func (p *Policy) QuotaScopes(tenant, storageClass, backend string) []QuotaScope 
 	return scopes
 }
 
-// prepareScopes makes the scopes once, since every claim and every volume needs
-// some of them.
+// prepareScopes creates the scopes once, since every claim and volume needs some of them.
 func (p *Policy) prepareScopes() {
 	for i := range p.Backends {
 		b := &p.Backends[i]
@@ -194,7 +192,7 @@ func (p *Policy) prepareScopes() {
 	}
 }
 
-// Usage returns what a volume with these properties counts for.
+// Usage returns what a volume with these properties counts.
 func (v VolumeProperties) Usage() Usage { return Usage{Volumes: 1, Gigabytes: v.SizeGiB} }
 
 // ScopeRoom is a quota scope with its usage before and after a volume is added.
@@ -206,7 +204,7 @@ type ScopeRoom struct {
 	Denial *Denial `json:"denial,omitempty"`
 }
 
-// Room says whether the quotas have room for a granted claim.
+// Room is whether the quotas have room for a granted claim.
 type Room struct {
 	// Denial has the reason QuotaExceeded if the volume fits nowhere.
 	Denial *Denial
@@ -216,9 +214,9 @@ type Room struct {
 	Scopes []ScopeRoom
 }
 
-// Room checks a granted claim against the usage of its quota scopes: the tenant,
-// the class rule and at least one of the backends must have room. For a denied
-// claim it repeats the denial.
+// Room checks a granted claim against the usage of its quota scopes: the tenant, the
+// class rule and at least one backend must have room. For a denied claim it repeats the
+// denial.
 func (d Decision) Room(used func(QuotaScope) Usage) Room {
 	if d.Denial != nil {
 		return Room{Denial: d.Denial}
@@ -264,10 +262,10 @@ type UsageKey struct {
 	Name string
 }
 
-// Of returns the usage of a scope, which is zero if it is not known.
+// Of returns a scope's usage; zero if unknown.
 func (u Usages) Of(s QuotaScope) Usage { return u[UsageKey{s.Kind, s.Name}] }
 
-// Add counts more against a scope.
+// Add adds usage to a scope.
 func (u Usages) Add(s QuotaScope, more Usage) {
 	key := UsageKey{s.Kind, s.Name}
 	u[key] = u[key].Add(more)

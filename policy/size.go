@@ -29,8 +29,8 @@ func (s Size) String() string { return s.text }
 // MarshalText returns the size as it is written in the policy.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.text), nil }
 
-// SizePattern is the part of Kubernetes' quantities that makes sense for a
-// volume: no bare numbers, whose unit is a guess, and no thousandths of bytes.
+// SizePattern is the part of Kubernetes' quantities that is useful for a volume: no bare
+// numbers, whose unit is a guess, and no thousandths of bytes.
 const SizePattern = `^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)$`
 
 var sizePattern = regexp.MustCompile(SizePattern)
@@ -43,9 +43,9 @@ func parseSize(text string) (Size, bool) {
 	return Size{Bytes: Bytes(quantity), text: text}, true
 }
 
-// Bytes returns a quantity as whole bytes, rounded up, for Request. Quantities
-// of more than math.MaxInt64, which Kubernetes admits in claims, become that
-// number; their Value would be arbitrary, such as 0 for 10E.
+// Bytes returns a quantity as whole bytes, rounded up, for Request. Quantities above
+// math.MaxInt64, which Kubernetes allows in claims, become that number; their Value would
+// be arbitrary, such as 0 for 10E.
 func Bytes(q resource.Quantity) int64 {
 	if q.CmpInt64(math.MaxInt64) >= 0 {
 		return math.MaxInt64
@@ -53,8 +53,8 @@ func Bytes(q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// roundUpGiB returns the size of the smallest volume that holds that many
-// bytes. Cinder knows only whole GiB.
+// roundUpGiB returns the size of the smallest volume with that many bytes. Cinder knows
+// only whole GiB.
 func roundUpGiB(bytes int64) int64 {
 	n := bytes / gib
 	if bytes%gib > 0 {
@@ -63,15 +63,13 @@ func roundUpGiB(bytes int64) int64 {
 	return n
 }
 
-// sizeLimits are the bounds that are in force somewhere, with the paths they
-// come from. The zero value has none.
+// sizeLimits are the effective bounds, with their paths. The zero value has none.
 type sizeLimits struct {
 	min, max         *Size
 	minPath, maxPath string
 }
 
-// tenantSize returns the tenant's own bounds. The defaults replace those that it
-// leaves out.
+// tenantSize returns the tenant's own bounds, completed by the defaults.
 func tenantSize(defaults Defaults, t *Tenant, path string) sizeLimits {
 	s := sizeLimits{
 		min: defaults.VolumeSize.Min, minPath: "defaults.volumeSize.min",
@@ -86,8 +84,7 @@ func tenantSize(defaults Defaults, t *Tenant, path string) sizeLimits {
 	return s
 }
 
-// narrow returns the limits with further ones applied. The stricter of two bounds
-// counts.
+// narrow returns the limits with further ones applied. The stricter bound counts.
 func (s sizeLimits) narrow(size VolumeSize, path string) sizeLimits {
 	if size.Min != nil && (s.min == nil || size.Min.Bytes > s.min.Bytes) {
 		s.min, s.minPath = size.Min, path+".min"
@@ -98,9 +95,9 @@ func (s sizeLimits) narrow(size VolumeSize, path string) sizeLimits {
 	return s
 }
 
-// conflict reports whether no whole number of GiB is within the limits. It ignores
-// limits that are mistakes by themselves, because they cannot be read or are below
-// the smallest volume: those have been reported.
+// conflict reports whether no whole number of GiB is within the limits. It ignores limits
+// that are mistakes themselves (unreadable, or below the smallest volume), because those
+// have been reported.
 func (s sizeLimits) conflict() (string, bool) {
 	if s.min == nil || s.max == nil || s.max.Bytes < gib || roundUpGiB(s.min.Bytes) <= s.max.Bytes/gib {
 		return "", false

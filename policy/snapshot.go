@@ -13,30 +13,29 @@ import (
 type SnapshotRequest struct {
 	Namespace       string
 	NamespaceLabels map[string]string
-	// StorageClass, Backend and Tenant are what the volume's PersistentVolume
-	// records.
+	// StorageClass, Backend and Tenant are recorded on the volume's PersistentVolume.
 	StorageClass string
 	Backend      string
 	Tenant       string
 	// Parameters are the VolumeSnapshotClass's.
 	Parameters map[string]string
-	// Import is the snapshot at Cinder that the VolumeSnapshot asks for; nil for a new
-	// one. Then Tenant does not matter, and StorageClass is the one whose rule grants it
-	// and counts it.
+	// Import is the Cinder snapshot that the VolumeSnapshot requests; nil for a new one.
+	// Then Tenant does not matter, and StorageClass is the one whose rule grants and
+	// counts it.
 	Import *Existing
 }
 
-// The reasons for which only snapshots are denied.
+// The reasons that apply only to snapshots.
 const (
-	// OtherTenant: the volume was made for another tenant.
+	// OtherTenant: the volume was created for another tenant.
 	OtherTenant Reason = "OtherTenant"
 	// BackendNotGranted: the rule no longer names the volume's backend.
 	BackendNotGranted Reason = "BackendNotGranted"
 )
 
-// DecideSnapshot decides about one VolumeSnapshot. The current policy must name
-// the tenant that the volume was made for, its StorageClass and its backend. The
-// decision has the quotas of the tenant and the rule.
+// DecideSnapshot decides about one VolumeSnapshot. The current policy must name the
+// tenant that the volume was created for, its StorageClass and its backend. The decision
+// has the quotas of the tenant and the rule.
 func (p *Policy) DecideSnapshot(r SnapshotRequest) Decision {
 	d := &decider{policy: p, request: Request{Namespace: r.Namespace, NamespaceLabels: r.NamespaceLabels, StorageClass: r.StorageClass}}
 	d.decision.Denial = d.runSnapshot(r)
@@ -87,15 +86,15 @@ func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
 	return nil
 }
 
-// MayTakeUp reports whether the tenant may have a snapshot that a tenant kept, whatever
-// its rules import: that is itself, or it restores any snapshot.
+// MayTakeUp reports whether the tenant may import a snapshot that a tenant kept,
+// regardless of its rules for imports: its own, or any if it restores any snapshot.
 func (t *Tenant) MayTakeUp(keptBy string) bool {
 	return keptBy != "" && (keptBy == t.Name || t.RestoreAnySnapshot)
 }
 
-// DecideSnapshotImport decides on which backends an existing snapshot may be that a
-// VolumeSnapshot asks for: those of a rule or, without a StorageClass, those of all rules
-// of the tenant. DecideSnapshot decides about the particular snapshot.
+// DecideSnapshotImport decides on which backends a VolumeSnapshot's existing snapshot may
+// be: those of a rule or, without a StorageClass, those of all rules of the tenant.
+// DecideSnapshot decides about the particular snapshot.
 func (p *Policy) DecideSnapshotImport(r SnapshotRequest) Decision {
 	d := &decider{policy: p, request: Request{Namespace: r.Namespace, NamespaceLabels: r.NamespaceLabels, StorageClass: r.StorageClass}}
 	d.decision.Denial = d.runSnapshotImport(r)

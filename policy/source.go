@@ -7,14 +7,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/names"
 )
 
-// Source is where the content of a requested volume comes from: another claim's
-// volume, or a snapshot.
+// Source is the origin of a requested volume's content: another claim's volume, or a
+// snapshot.
 type Source struct {
-	// Name is the source as messages name it, such as "claim team-a/data".
+	// Name is the source's name in messages, such as "claim team-a/data".
 	Name string
-	// IsSnapshot tells a snapshot from a claim's volume.
+	// IsSnapshot distinguishes a snapshot from a claim's volume.
 	IsSnapshot bool
-	// Tenant is the one that the source was made for.
+	// Tenant is the one that the source was created for.
 	Tenant string
 	// Backend has the source. Content is never copied between backends.
 	Backend    string
@@ -22,29 +22,29 @@ type Source struct {
 	VolumeMode VolumeMode
 	// Mode is ModeCSI for a volume of the CSI driver.
 	Mode Mode
-	// FilesystemKnown is set if the UUID of the source's filesystem is recorded, without
-	// which the CSI driver mounts no copy of it.
+	// FilesystemKnown means that the UUID of the source's filesystem is recorded;
+	// otherwise the CSI driver mounts no copy of it.
 	FilesystemKnown bool
 }
 
-// The reasons to deny a claim because of its source. Decide returns the first and
-// the last; the others come before the policy is asked.
+// The reasons to deny a claim because of its source. Decide returns the first and the
+// last; the others are decided before the policy is consulted.
 const (
 	// SourceNotAllowed: the source belongs to another tenant, or has another
 	// volume mode.
 	SourceNotAllowed Reason = "SourceNotAllowed"
-	// SourceNotFound: nothing of that name exists.
+	// SourceNotFound: there is none of that name.
 	SourceNotFound Reason = "SourceNotFound"
 	// SourceNotReady: it has no content yet.
 	SourceNotReady Reason = "SourceNotReady"
-	// SourceNotOurs: this program did not make it, or cannot tell for whom.
+	// SourceNotOurs: this program did not create it, or its owner is unknown.
 	SourceNotOurs Reason = "SourceNotOurs"
 	// SourceOnOtherBackend: the claim's rule does not use the source's backend.
 	SourceOnOtherBackend Reason = "SourceOnOtherBackend"
 )
 
-// checkSource denies a claim that may not have its source's content, or has no
-// room for it.
+// checkSource denies a claim that may not have its source's content, or has no room for
+// it.
 func (d *decider) checkSource(tenant *Tenant, class *Class, volume VolumeProperties) *Denial {
 	source := d.request.Source
 	if source == nil {
@@ -70,14 +70,14 @@ func (d *decider) checkSource(tenant *Tenant, class *Class, volume VolumePropert
 
 // mayCopy reports whether the tenant's claims may have the content of a source. Even a
 // tenant that restores any snapshot clones only its own volumes: a snapshot is a copy
-// that somebody made on purpose.
+// that a user created on purpose.
 func (t *Tenant) mayCopy(source Source) bool {
 	return source.Tenant == t.Name || t.RestoreAnySnapshot && source.IsSnapshot
 }
 
 // validateRestoreAnySnapshot keeps a tenant that restores any snapshot from having
-// namespaces that somebody could add by a name or a label, and from filling the
-// backends with what belongs to others.
+// namespaces that other users could add by a name or label, and from filling the backends
+// with other tenants' data.
 func validateRestoreAnySnapshot(d *document.Document, path string, t *Tenant) {
 	if !t.RestoreAnySnapshot {
 		return

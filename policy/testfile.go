@@ -17,8 +17,8 @@ import (
 // TestKind is the kind of a file of policy tests.
 const TestKind = "PolicyTest"
 
-// TestFile is a checked table of claims with the decisions that a policy is
-// expected to make. It is made by LoadTests or ParseTests.
+// TestFile is a checked table of claims with the expected decisions of a policy.
+// LoadTests and ParseTests create it.
 type TestFile struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -33,14 +33,13 @@ type TestFile struct {
 	positions map[string]document.Position
 }
 
-// TestCase is one claim or one snapshot with what is expected. Exactly one of
-// Claim and Snapshot is set.
+// TestCase is one claim or snapshot with its expected decision. Exactly one of Claim and
+// Snapshot is set.
 type TestCase struct {
 	Name     string        `json:"name"`
 	Claim    *TestClaim    `json:"claim"`
 	Snapshot *TestSnapshot `json:"snapshot"`
-	// Used is the usage of quota scopes beforehand. Scopes that are not listed
-	// are empty.
+	// Used is the earlier usage of quota scopes. Scopes that are not listed are empty.
 	Used   []ScopeUsage    `json:"used"`
 	Expect TestExpectation `json:"expect"`
 }
@@ -49,8 +48,7 @@ type TestCase struct {
 type TestClaim struct {
 	Namespace       string            `json:"namespace"`
 	NamespaceLabels map[string]string `json:"namespaceLabels"`
-	// Populates is the claim on whose behalf a populator's claim asks; nil means that
-	// there is none.
+	// Populates is the claim on whose behalf a populator's claim asks; nil for none.
 	Populates *TestPopulated `json:"populates"`
 	// Name is the claim's, for rules with pick: spread.
 	Name         string `json:"name"`
@@ -60,20 +58,18 @@ type TestClaim struct {
 	// Parameters and AllowedTopologies are the StorageClass's.
 	Parameters        map[string]string `json:"parameters"`
 	AllowedTopologies []Topology        `json:"allowedTopologies"`
-	// NodeLabels are those of the node that was selected for the claim's pod; nil
-	// means that none was.
+	// NodeLabels are those of the selected node of the claim's pod; nil for none.
 	NodeLabels map[string]string `json:"nodeLabels"`
 	Size       Size              `json:"size"`
 	// Limit is the claim's resources.limits.storage; nil means none.
 	Limit      *Size      `json:"limit"`
 	VolumeMode VolumeMode `json:"volumeMode"`
-	// Source is what the claim's content is copied from; nil means an empty
-	// volume.
+	// Source is where the claim's content is copied from; nil for an empty volume.
 	Source *TestSource `json:"source"`
-	// Import is the volume at Cinder that the claim asks for; nil means a new one.
+	// Import is the Cinder volume that the claim requests; nil for a new one.
 	Import *TestImport `json:"import"`
-	// Attributes are the parameters of the VolumeAttributesClass that the claim names;
-	// nil means that it names none.
+	// Attributes are the parameters of the claim's VolumeAttributesClass; nil if it names
+	// none.
 	Attributes map[string]string `json:"attributes"`
 }
 
@@ -98,12 +94,12 @@ type TestSource struct {
 	Kind    string `json:"kind"`
 	Tenant  string `json:"tenant"`
 	Backend string `json:"backend"`
-	// Size is that of the source; empty means the claim's.
+	// Size is the source's; empty means the claim's.
 	Size       *Size      `json:"size"`
 	VolumeMode VolumeMode `json:"volumeMode"`
-	// Mode is that of the source; empty means native.
+	// Mode is the source's; empty means native.
 	Mode Mode `json:"mode"`
-	// FilesystemKnown says that the UUID of a native source's filesystem is recorded.
+	// FilesystemKnown means that the UUID of a native source's filesystem is recorded.
 	FilesystemKnown bool `json:"filesystemKnown"`
 }
 
@@ -131,13 +127,13 @@ func (u ScopeUsage) usage() Usage {
 	return Usage{Volumes: u.Volumes, Gigabytes: u.Gigabytes, Snapshots: u.Snapshots, SnapshotGigabytes: u.SnapshotGigabytes}
 }
 
-// TestExpectation is compared with the decision, as far as its fields are given.
-// The claim or snapshot must be granted unless Denied is set.
+// TestExpectation is compared with the decision; fields that are not set are ignored. The
+// claim or snapshot must be granted unless Denied is set.
 type TestExpectation struct {
 	Tenant string `json:"tenant"`
 	Rule   string `json:"rule"`
-	// Backends are those that may take the volume, in order, or the one that has
-	// the snapshot. If it is nil, they are not compared.
+	// Backends are those that may take the volume, in order, or the one with the
+	// snapshot. Nil is not compared.
 	Backends []string     `json:"backends"`
 	Volume   ExpectVolume `json:"volume"`
 
@@ -153,12 +149,12 @@ type ExpectVolume struct {
 	AvailabilityZone string `json:"availabilityZone"`
 	FSType           string `json:"fsType"`
 	Mode             Mode   `json:"mode"`
-	// Metadata must be on the volume; it may have more.
+	// Metadata must be on the volume, which may have more.
 	Metadata map[string]string `json:"metadata"`
 }
 
-// LoadTests reads a file of policy tests and parses it. A file that cannot be
-// read gives the error of the filesystem, one with mistakes an ErrorList.
+// LoadTests reads a file of policy tests and parses it. An unreadable file gives the
+// filesystem's error, one with mistakes an ErrorList.
 func LoadTests(file string) (*TestFile, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -200,8 +196,8 @@ func (f *TestFile) ResolvePolicy() string {
 	return filepath.Join(filepath.Dir(f.Source), f.Policy)
 }
 
-// Line returns the line of a test's value, such as "expect.tenant", or of the
-// nearest one around it; "" stands for the test itself.
+// Line returns the line of a test's value, such as "expect.tenant", or of its nearest
+// ancestor; "" stands for the test itself.
 func (f *TestFile) Line(test int, path string) int {
 	at := document.Element("tests", test)
 	if path != "" {
@@ -249,12 +245,12 @@ func (c TestClaim) Request() Request {
 	return r
 }
 
-// namespaceNameLabel is set by the API server on every namespace, whatever its
-// author writes (k8s.io/api/core/v1, LabelMetadataName).
+// namespaceNameLabel is set by the API server on every namespace, regardless of its
+// author's labels (k8s.io/api/core/v1, LabelMetadataName).
 const namespaceNameLabel = "kubernetes.io/metadata.name"
 
-// NamespaceLabels returns the labels that a namespace has in a cluster when its
-// author gives it these.
+// NamespaceLabels returns the labels of a namespace in a cluster whose author sets the
+// given ones.
 func NamespaceLabels(name string, given map[string]string) map[string]string {
 	all := map[string]string{}
 	for key, value := range given {
@@ -264,8 +260,8 @@ func NamespaceLabels(name string, given map[string]string) map[string]string {
 	return all
 }
 
-// CheckLabels returns a sentence about the first label that Kubernetes would
-// reject, or "".
+// CheckLabels returns a message about the first label that Kubernetes would reject, or
+// "".
 func CheckLabels(given map[string]string) string {
 	d := newDocument("")
 	validateLabels(d, "", given)
@@ -433,8 +429,8 @@ func (e TestExpectation) validate(d *document.Document, path string) {
 	}
 }
 
-// Usages adds up the listed usages. The error is an ErrorList about scopes that
-// the policy does not have; its paths begin with used.
+// Usages adds up the listed usages. The error is an ErrorList about scopes that are not
+// in the policy; its paths begin with used.
 func (p *Policy) Usages(listed []ScopeUsage) (Usages, error) {
 	usages := Usages{}
 	var unknown ErrorList
@@ -473,26 +469,25 @@ func (p *Policy) Usages(listed []ScopeUsage) (Usages, error) {
 type TestSnapshot struct {
 	Namespace       string            `json:"namespace"`
 	NamespaceLabels map[string]string `json:"namespaceLabels"`
-	// StorageClass and Backend are those of the volume.
+	// StorageClass and Backend are the volume's.
 	StorageClass string `json:"storageClass"`
 	Backend      string `json:"backend"`
-	// Tenant is the one that the volume was made for; empty means the one that
-	// the namespace belongs to.
+	// Tenant is the one that the volume was created for; empty means the namespace's.
 	Tenant string `json:"tenant"`
 	// Size is the volume's. It matters only for snapshotGigabytes.
 	Size Size `json:"size"`
 	// Parameters are the VolumeSnapshotClass's.
 	Parameters map[string]string `json:"parameters"`
-	// Import is the snapshot at Cinder that the VolumeSnapshot asks for; nil means a
-	// new one. StorageClass is then the one that the VolumeSnapshotContent names.
+	// Import is the Cinder snapshot that the VolumeSnapshot requests; nil means a new
+	// one. StorageClass is then the one that the VolumeSnapshotContent names.
 	Import *TestImport `json:"import"`
 }
 
 // GiB returns the size of the snapshot.
 func (s TestSnapshot) GiB() int64 { return roundUpGiB(s.Size.Bytes) }
 
-// Request returns the request that the daemon would make for the snapshot under
-// the policy.
+// Request returns the request that the daemon would make for the snapshot under the
+// policy.
 func (s TestSnapshot) Request(p *Policy) SnapshotRequest {
 	r := SnapshotRequest{
 		Namespace:       s.Namespace,

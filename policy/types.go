@@ -1,6 +1,6 @@
-// Package policy defines the language in which an operator says which
-// Kubernetes namespaces may have which OpenStack Cinder volumes from which
-// backends, and makes the decisions that everything else obeys.
+// Package policy defines the language in which operators specify which Kubernetes
+// namespaces may have which OpenStack Cinder volumes from which backends, and makes the
+// decisions that everything else obeys.
 //
 // Load reads a policy file. If anything in it is wrong, Load rejects the whole
 // file and lists every mistake with its line, its path and a remedy.
@@ -8,10 +8,9 @@
 // the backends to try in order, the properties of the volume, the quotas it
 // counts against, or a Denial; and a Trace of everything that was considered.
 //
-// The package is pure: it reads one file and does nothing else, it keeps no
-// state, and a Policy never changes once it is parsed, so it may be shared
-// between goroutines. The caller finds out whether a backend is healthy and how
-// much of a quota is used; the arithmetic of quotas is here.
+// The package only reads one file and keeps no state. A Policy never changes once parsed,
+// so goroutines may share it. The caller determines backends' health and quotas' usage;
+// the arithmetic of quotas is here.
 package policy
 
 import (
@@ -35,9 +34,9 @@ const (
 	StampPrefix = "standalone-cinder.openstack.org/"
 )
 
-// Defaults of what a policy leaves out. A request may take as long as
-// Cinder's own call to its volume service (rpc_response_timeout, 60 s), since
-// os-initialize_connection waits for the storage array.
+// Defaults for omitted values. A request may take as long as Cinder's own call to its
+// volume service (rpc_response_timeout, 60 s), since os-initialize_connection waits for
+// the storage array.
 const (
 	DefaultConcurrency    = 16
 	DefaultCreateTimeout  = 5 * time.Minute
@@ -51,28 +50,27 @@ const (
 	DefaultNoAuthProject  = "admin"
 )
 
-// Policy is a checked policy file with every default filled in. It is made by
-// Load or Parse and must not be changed afterwards.
+// Policy is a checked policy file with every default filled in. Load and Parse create it,
+// and it must not be changed afterwards.
 type Policy struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	// ClusterID is stamped on every volume to distinguish the clusters that
-	// share a Cinder project. If it is empty, the caller uses the UID of the
-	// kube-system namespace.
+	// ClusterID is stamped on every volume to distinguish clusters that share a Cinder
+	// project. If it is empty, the caller uses the UID of the kube-system namespace.
 	ClusterID string `json:"clusterID"`
 
-	// Defaults is what the file says under that key; backends and tenants
-	// have already inherited from it.
+	// Defaults is the file's value under that key; backends and tenants have already
+	// inherited from it.
 	Defaults Defaults  `json:"defaults"`
 	Audit    Audit     `json:"audit"`
 	Backends []Backend `json:"backends"`
 	Tenants  []Tenant  `json:"tenants"`
-	// Populators are the namespaces in which claims are made on behalf of others.
+	// Populators are the namespaces whose claims serve other claims.
 	Populators []Populator `json:"populators,omitempty"`
 
-	// Warnings do not keep the policy from taking effect. An example is a rule
-	// that can never be reached. They are sorted by line.
+	// Warnings do not keep the policy from taking effect, for example a rule that can
+	// never be reached. They are sorted by line.
 	Warnings ErrorList `json:"-"`
 
 	// Source is the name under which the file was parsed.
@@ -85,9 +83,9 @@ type Policy struct {
 	positions map[string]document.Position
 }
 
-// Defaults are inherited, value by value, by tenants (VolumeSize, Metadata) and
-// backends (the rest) that leave a value out. A value of their own replaces the
-// default, whether it is narrower or wider.
+// Defaults are inherited, value by value, by tenants (VolumeSize, Metadata) and backends
+// (the rest). A tenant's or backend's own value replaces the default, whether narrower or
+// wider.
 type Defaults struct {
 	VolumeSize VolumeSize        `json:"volumeSize"`
 	Metadata   map[string]string `json:"metadata"`
@@ -101,8 +99,7 @@ type Defaults struct {
 	Connector Connector `json:"connector"`
 }
 
-// Audit configures how the leader compares what Kubernetes records with what
-// Cinder has.
+// Audit configures how the leader compares Kubernetes' records with Cinder's volumes.
 type Audit struct {
 	// Interval is the time between the end of one comparison and the next.
 	Interval time.Duration `json:"interval"`
@@ -113,9 +110,8 @@ type Audit struct {
 	Delete bool `json:"delete"`
 }
 
-// VolumeSize bounds the size of a single volume; nil means no bound. It is
-// compared with the size the volume will have, which is the claim's request
-// rounded up to whole GiB.
+// VolumeSize bounds the size of a single volume; nil means no bound. It applies to the
+// volume's actual size, which is the claim's request rounded up to whole GiB.
 type VolumeSize struct {
 	Min *Size `json:"min"`
 	Max *Size `json:"max"`
@@ -126,16 +122,15 @@ type Backend struct {
 	Name string `json:"name"`
 	Auth Auth   `json:"auth"`
 
-	// Region and Interface choose the endpoint in the service catalog;
-	// empty means whatever the cloud configuration says.
+	// Region and Interface choose the endpoint in the service catalog; empty means the
+	// cloud configuration's.
 	Region    string    `json:"region"`
 	Interface Interface `json:"interface"`
-	// Endpoint is Block Storage's address if it is not to come from the service
-	// catalog.
+	// Endpoint is Block Storage's address, if not the service catalog's.
 	Endpoint string `json:"endpoint,omitempty"`
 
 	Workflow Workflow `json:"workflow"`
-	// Mode is for rules that have none of their own; empty means ModeNative.
+	// Mode is for rules without their own; empty means ModeNative.
 	Mode Mode `json:"mode,omitempty"`
 	// CSI is for volumes in mode csi; nil means its defaults.
 	CSI *CSI `json:"csi,omitempty"`
@@ -143,30 +138,30 @@ type Backend struct {
 	// Suspended keeps new volumes away; existing ones are still deleted.
 	Suspended bool `json:"suspended"`
 
-	// VolumeSize narrows what tenants may ask for on this backend. It is not
-	// inherited from the defaults, which are about tenants.
+	// VolumeSize narrows what tenants may request on this backend. It is not inherited
+	// from the defaults, which apply to tenants.
 	VolumeSize VolumeSize `json:"volumeSize"`
 
 	Limits    Limits    `json:"limits"`
 	Timeouts  Timeouts  `json:"timeouts"`
 	Connector Connector `json:"connector"`
 
-	// Zones map Cinder's availability zones to nodes. Without any, the connector's
-	// nodes use all volumes of the backend.
+	// Zones map Cinder's availability zones to nodes. Without any, the connector's nodes
+	// use all volumes of the backend.
 	Zones []Zone `json:"zones,omitempty"`
 
-	// Mapping says, by Cinder's driver_volume_type, what a connection
-	// becomes if the built-in mapping is not wanted or does not exist.
+	// Mapping determines, by Cinder's driver_volume_type, what a connection becomes if
+	// the built-in mapping is not wanted or does not exist.
 	Mapping map[string]mapping.Mapping `json:"mapping"`
 
 	scope QuotaScope
 }
 
-// CSI says what the CSI driver has to know about a backend.
+// CSI configures the CSI driver for a backend.
 type CSI struct {
 	// Fencing is what keeps a lost node from a volume; empty means FencingExport.
 	Fencing Fencing `json:"fencing,omitempty"`
-	// MaxVolumesPerNode is how many of the backend's volumes a node can have attached;
+	// MaxVolumesPerNode is how many of the backend's volumes can be attached to a node;
 	// nil means any number.
 	MaxVolumesPerNode *int64 `json:"maxVolumesPerNode,omitempty"`
 }

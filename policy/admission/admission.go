@@ -1,6 +1,6 @@
-// Package admission says which claims the provisioner refuses before it asks any
-// policy, and which parts of a StorageClass matter to a policy. The running
-// program and policy explain share it, so that what is explained is what happens.
+// Package admission decides which claims the provisioner refuses before it consults any
+// policy, and which parts of a StorageClass matter to a policy. The running program and
+// policy explain share it, so that explanations match reality.
 package admission
 
 import (
@@ -17,12 +17,12 @@ const (
 	AlphaSelectedNodeAnnotation = "volume.alpha.kubernetes.io/selected-node"
 )
 
-// ImportAnnotation is the annotation by which a claim's author asks for a volume
-// that exists at Cinder: its ID or its name.
+// ImportAnnotation is the annotation by which a claim's author requests an existing
+// Cinder volume: its ID or its name.
 const ImportAnnotation = "standalone-cinder.openstack.org/import-volume"
 
-// ImportOf returns the volume that a claim asks for, and whether it asks for
-// one. A claim that a populator serves asks for none, whatever its annotations are.
+// ImportOf returns the volume that a claim requests, and whether it requests one. A claim
+// served by a populator requests none, regardless of its annotations.
 func ImportOf(claim *corev1.PersistentVolumeClaim) (volume string, asks bool) {
 	volume, asks = claim.Annotations[ImportAnnotation]
 	return volume, asks && PopulatorOf(claim) == ""
@@ -67,8 +67,8 @@ func SelectedNode(claim *corev1.PersistentVolumeClaim) string {
 	return claim.Annotations[AlphaSelectedNodeAnnotation]
 }
 
-// AttributesOf returns the VolumeAttributesClass that a claim names, as far as the
-// claim shows it: whether it exists is not checked. It is nil if the claim names none.
+// AttributesOf returns the VolumeAttributesClass that a claim names, without checking
+// whether it exists. It is nil if the claim names none.
 //
 // Kubernetes binds a claim only to a PersistentVolume with the same class
 // (FindMatchingVolume in k8s.io/component-helpers/storage/volume), and rejects a

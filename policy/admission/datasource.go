@@ -10,13 +10,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// CloneAnnotation is the annotation by which a claim's author asks for a copy of
-// another claim, if the StorageClass has the historic provisioner's parameter
-// smartclone.
+// CloneAnnotation is the annotation by which a claim's author requests a copy of another
+// claim, if the StorageClass has the historic provisioner's parameter smartclone.
 const CloneAnnotation = "k8s.io/CloneRequest"
 
-// DataSource is the object in the claim's namespace whose content a claim
-// wants.
+// DataSource is the object in the claim's namespace whose content a claim requests.
 type DataSource struct {
 	// Kind is ClaimKind or SnapshotKind.
 	Kind string
@@ -30,10 +28,9 @@ const (
 	snapshots    = "snapshot.storage.k8s.io"
 )
 
-// DataSourceOf returns the object whose content a claim wants; nil if it wants
-// an empty volume. It refuses what the program cannot copy: such a claim must
-// not get an empty volume instead. What populators serve is refused as
-// policy.AwaitsPopulator.
+// DataSourceOf returns the object whose content a claim requests; nil if it requests an
+// empty volume. It refuses what the program cannot copy: such a claim must not get an
+// empty volume instead. Content from a populator is refused as policy.AwaitsPopulator.
 func DataSourceOf(claim *corev1.PersistentVolumeClaim, parameters map[string]string) (*DataSource, *policy.Denial) {
 	if populator := PopulatorOf(claim); populator != "" {
 		return nil, &policy.Denial{Reason: policy.AwaitsPopulator, Message: fmt.Sprintf("the claim waits for a volume populator of %s, which has its volume made for a claim of its own", populator)}
@@ -68,7 +65,7 @@ func DataSourceOf(claim *corev1.PersistentVolumeClaim, parameters map[string]str
 	return &DataSource{Kind: ClaimKind, Name: name}, nil
 }
 
-// reference is what a claim's spec says about its content.
+// reference is the content reference in a claim's spec.
 type reference struct{ group, kind, namespace, name string }
 
 // referenceOf reads the claim's spec. The API server keeps dataSource and
@@ -87,8 +84,8 @@ func referenceOf(claim *corev1.PersistentVolumeClaim) (reference, bool) {
 // The API server accepts any in a claim.
 const maxKind = 63
 
-// PopulatorOf returns whose volume populator serves a claim, as group/kind; empty if
-// none does. Every API group except Kubernetes' core and that of snapshots may have
+// PopulatorOf returns which volume populator serves a claim, as group/kind; empty if none
+// does. Every API group except Kubernetes' core and that of snapshots may have
 // populators.
 func PopulatorOf(claim *corev1.PersistentVolumeClaim) string {
 	wanted, ok := referenceOf(claim)

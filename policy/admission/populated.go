@@ -11,8 +11,8 @@ import (
 // PopulatedClaim returns the claim on whose behalf a populator's claim asks, or why there
 // is none. byUID returns nil if no claim has the UID.
 //
-// The name of the populator's claim is all that connects the two. So it counts only for a
-// claim that asks for just this, and that has not got it yet.
+// Only the name of the populator's claim connects the two. So it counts only for a claim
+// that requests exactly this and does not have it yet.
 func PopulatedClaim(populators *corev1.PersistentVolumeClaim, byUID func(uid string) *corev1.PersistentVolumeClaim) (target *corev1.PersistentVolumeClaim, missing string) {
 	uid, ok := policy.PopulatedUID(populators.Name)
 	if !ok {

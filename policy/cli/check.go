@@ -13,8 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// report is the answer of policy check, and of the other commands if a file has
-// mistakes.
+// report is the output of policy check, and of the other commands if a file has mistakes.
 type report struct {
 	Source string `json:"source"`
 	Valid  bool   `json:"valid"`
@@ -24,9 +23,9 @@ type report struct {
 	Tenants  []string         `json:"tenants,omitempty"`
 	Errors   policy.ErrorList `json:"errors"`
 	Warnings policy.ErrorList `json:"warnings"`
-	// Live is present if the backends were asked.
+	// Live is set if the backends were asked.
 	Live *LiveReport `json:"live,omitempty"`
-	// Review is present if a cluster was read.
+	// Review is set if a cluster was read.
 	Review *clusterReview `json:"review,omitempty"`
 }
 
@@ -43,7 +42,7 @@ type checkOptions struct {
 	makeVolume bool
 }
 
-// What makes a check fail.
+// The findings that fail a check.
 const (
 	failOnErrors   = "errors"
 	failOnWarnings = "warnings"
@@ -234,7 +233,7 @@ func (l reportList) failed(on string) int {
 	return n
 }
 
-// checkFile checks one policy, in every way that was asked for.
+// checkFile checks one policy, in every requested way.
 func (o checkOptions) checkFile(cmd *cobra.Command, file string) (report, error) {
 	r, p, err := check(file, cmd.InOrStdin(), o.Protocols)
 	if err != nil {
@@ -262,7 +261,7 @@ func (o checkOptions) checkFile(cmd *cobra.Command, file string) (report, error)
 	return r, r.outcome(o.failOn)
 }
 
-// outcome returns the error of the command about one file.
+// outcome returns the command's error for one file.
 func (r report) outcome(failOn string) error {
 	switch {
 	case !r.Valid:
@@ -300,8 +299,8 @@ func readPolicy(file string, stdin io.Reader, protocols mapping.Protocols) (*pol
 	return policy.ReadManifest(f, file, protocols)
 }
 
-// loadPolicy reads the policy that another command works with. Mistakes in it
-// are answered as policy check does.
+// loadPolicy reads the policy that another command works with. It reports mistakes in it
+// as policy check does.
 func loadPolicy(cmd *cobra.Command, file, output string, protocols mapping.Protocols) (*policy.Policy, error) {
 	p, err := readPolicy(file, cmd.InOrStdin(), protocols)
 	if err == nil {
@@ -310,9 +309,8 @@ func loadPolicy(cmd *cobra.Command, file, output string, protocols mapping.Proto
 	return nil, reportMistakes(cmd, output, file, err, ExitFailed)
 }
 
-// reportMistakes prints the mistakes in a file, and returns the error that the
-// command ends with: one with the code or, if the file could not be read, with
-// ExitUsage.
+// reportMistakes prints the mistakes in a file and returns the command's error: one with
+// the code or, if the file could not be read, with ExitUsage.
 func reportMistakes(cmd *cobra.Command, output, file string, err error, code int) error {
 	r := newReport(file)
 	if !errors.As(err, &r.Errors) {
@@ -324,8 +322,8 @@ func reportMistakes(cmd *cobra.Command, output, file string, err error, code int
 	return r.failure(code)
 }
 
-// check reads and checks a policy, which is nil if it has mistakes. An error
-// means that it could not be read.
+// check reads and checks a policy, which is nil if it has mistakes. An error means that
+// it could not be read.
 func check(file string, stdin io.Reader, protocols mapping.Protocols) (report, *policy.Policy, error) {
 	r := newReport(file)
 	p, err := readPolicy(file, stdin, protocols)

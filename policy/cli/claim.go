@@ -15,19 +15,19 @@ import (
 
 // claim is a request to the policy and how it was given.
 type claim struct {
-	// source is the place of a manifest; empty for a claim from flags.
+	// source is the position in a manifest; empty for a claim from flags.
 	source string
 	// name may be empty for a claim from flags.
 	name        string
 	request     policy.Request
 	size, limit string
 	accessModes []string
-	// refusal is why the provisioner refuses the claim before it asks any policy;
-	// nil if it does not.
+	// refusal is why the provisioner refuses the claim before it consults any policy; nil
+	// if it does not.
 	refusal *policy.Denial
 	// class is the StorageClass if it is known.
 	class *policy.StorageClass
-	// existing is the volume at Cinder that the claim asks for; empty for a new one.
+	// existing is the Cinder volume that the claim requests; empty for a new one.
 	existing string
 	// notes are remarks about what the policy does not decide.
 	notes []string
@@ -148,8 +148,8 @@ func (m manifests) resolve(p *policy.Policy, labels, parameters map[string]strin
 	return claims
 }
 
-// claimByUID returns the claim with a UID, which manifests have that were read from a
-// cluster; nil if there is none.
+// claimByUID returns the claim with a UID, which only manifests read from a cluster have;
+// nil if there is none.
 func (m manifests) claimByUID(uid string) *corev1.PersistentVolumeClaim {
 	for _, manifest := range m.claims {
 		if string(manifest.claim.UID) == uid {
@@ -255,7 +255,7 @@ func (m manifests) resolveClaim(p *policy.Policy, manifest claimManifest, select
 	return c
 }
 
-// storageClassOf says which StorageClass a claim names, and whether it does.
+// storageClassOf returns the StorageClass that a claim names, and whether it names one.
 func storageClassOf(object *corev1.PersistentVolumeClaim) (string, bool) {
 	if name, ok := object.Annotations[corev1.BetaStorageClassAnnotation]; ok {
 		return name, true

@@ -1,5 +1,5 @@
-// Package cli is the policy subcommand: what an operator does with a policy
-// file before it is shipped. It uses the same Parse and Decide as the daemon.
+// Package cli is the policy subcommand: what operators do with a policy file before they
+// ship it. It uses the same Parse and Decide as the daemon.
 package cli
 
 import (
@@ -23,12 +23,12 @@ const (
 	ExitFailed = 1
 	// ExitUsage: the command was used wrongly, or could not read its input.
 	ExitUsage = 2
-	// ExitRefused: the provisioner refuses a claim whatever the policy says.
+	// ExitRefused: the provisioner refuses a claim regardless of the policy.
 	ExitRefused = 3
 )
 
-// ExitError is an error with the exit code that the process should end with.
-// Every error of a command of this package is one.
+// ExitError is an error with the process's exit code. Every error of this package's
+// commands is one.
 type ExitError struct {
 	Code int
 	Err  error
@@ -40,9 +40,9 @@ func (e *ExitError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// ExitCode returns the exit code for what a command returned: that of the
-// ExitError in it, ExitOK for nil, ExitUsage for anything else, which can only
-// come from cobra's own parsing.
+// ExitCode returns the exit code for a command's error: that of the ExitError in it,
+// ExitOK for nil, and ExitUsage for anything else, which can only come from cobra's own
+// parsing.
 func ExitCode(err error) int {
 	var exit *ExitError
 	switch {
@@ -60,40 +60,36 @@ func usageError(format string, args ...any) error {
 
 // Options provide what the policy command needs from the rest of the program.
 type Options struct {
-	// ReadCluster reads what exists in the cluster of a kubeconfig file. The
-	// commands need no cluster unless a flag asks for one.
+	// ReadCluster reads what exists in the cluster of a kubeconfig file. The commands
+	// need no cluster unless a flag requests one.
 	ReadCluster func(ctx context.Context, kubeconfig, provisionerName string) (review.Existing, error)
-	// ReadCSI reads what the cluster has for mode csi. It is called for policies that
-	// use the mode.
+	// ReadCSI reads the cluster's parts of mode csi. It is called for policies that use
+	// the mode.
 	ReadCSI func(ctx context.Context, kubeconfig string) (*review.CSI, error)
-	// Places returns the places that a policy's backends lead to, by name, as
-	// far as they are known without a request. If the name of the clouds.yaml
-	// is empty, none is read.
+	// Places returns, by name, the places of a policy's backends that are known without a
+	// request. If the name of the clouds.yaml is empty, none is read.
 	Places func(p *policy.Policy, cloudsFile string) map[string]review.Place
-	// Credentials checks what the backends of a policy log in with, as far as
-	// that needs no request.
+	// Credentials checks the credentials of a policy's backends as far as possible
+	// without a request.
 	Credentials func(p *policy.Policy, cloudsFile string) []Finding
-	// Live logs in to the backends of a policy and asks them whether they can do
-	// what it says.
+	// Live logs in to a policy's backends and checks that they support the policy.
 	Live Live
-	// Protocols are the protocols that mappings may be about.
+	// Protocols are the protocols that mappings may name.
 	Protocols mapping.Protocols
 	// ProvisionerName is the default of --provisioner-name, the same as in the
 	// running program.
 	ProvisionerName string
 }
 
-// Finding is something wrong at a place of the policy that only its backends or
-// their credentials show.
+// Finding is a problem in the policy that only its backends or their credentials reveal.
 type Finding struct {
-	// Path is the place in the policy.
+	// Path is the position in the policy.
 	Path, Message string
 	Warning       bool
 }
 
-// NewCommand returns the policy command. It writes findings to the command's
-// output and prints no errors itself: the caller prints what Execute returns
-// and exits with ExitCode of it.
+// NewCommand returns the policy command. It writes findings to the command's output and
+// prints no errors itself: the caller prints Execute's error and exits with its ExitCode.
 func NewCommand(options Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "policy",

@@ -167,9 +167,8 @@ func (o explainOptions) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// claims returns the claims of the manifests, or the one that the flags
-// describe; ignored names the objects of the manifests that have nothing to do
-// with claims.
+// claims returns the claims of the manifests, or the one from the flags; ignored names
+// the manifests' other objects.
 func (o explainOptions) claims(stdin io.Reader, p *policy.Policy) (claims []claim, ignored []string, err error) {
 	if len(o.files) == 0 {
 		c, err := o.claim.claim()

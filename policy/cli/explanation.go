@@ -11,11 +11,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// explanation is the answer of policy explain.
+// explanation is the output of policy explain.
 type explanation struct {
 	Policy policyIdentity     `json:"policy"`
 	Claims []claimExplanation `json:"claims"`
-	// Ignored names objects of manifests that are no concern of a policy.
+	// Ignored names objects of manifests that do not concern a policy.
 	Ignored []string `json:"ignored,omitempty"`
 
 	// assumed means that no usage was given.
@@ -27,9 +27,9 @@ type policyIdentity struct {
 	Revision string `json:"revision"`
 }
 
-// claimExplanation is what is decided about one claim, and why.
+// claimExplanation is the decision about one claim, and why.
 type claimExplanation struct {
-	// Source and Name are those of a manifest.
+	// Source and Name are from a manifest.
 	Source          string            `json:"source,omitempty"`
 	Name            string            `json:"name,omitempty"`
 	Namespace       string            `json:"namespace"`
@@ -48,8 +48,8 @@ type claimExplanation struct {
 	Verdict verdict `json:"verdict"`
 	// Granted means that the verdict is granted.
 	Granted bool `json:"granted"`
-	// Refusal is why the provisioner refuses the claim whatever the policy says,
-	// Denial why the policy denies it.
+	// Refusal is why the provisioner refuses the claim regardless of the policy, Denial
+	// why the policy denies it.
 	Refusal *policy.Denial `json:"refusal,omitempty"`
 	Denial  *placedDenial  `json:"denial,omitempty"`
 	// Tenant and Rule are those that apply to the claim, even if it is denied.
@@ -58,18 +58,17 @@ type claimExplanation struct {
 
 	Tenants []step `json:"tenants"`
 	Rules   []step `json:"rules"`
-	// Volume is given for claims that the rule grants, whether or not there
-	// is room for them.
+	// Volume is set for claims that the rule grants, regardless of room.
 	Volume   *volume       `json:"volume,omitempty"`
 	Backends []backendStep `json:"backends"`
-	// Backend is the first that has room: the one that takes the volume if it
-	// is healthy and the claim is granted.
+	// Backend is the first with room: the one that takes the volume if it is healthy and
+	// the claim is granted.
 	Backend string             `json:"backend,omitempty"`
 	Quotas  []policy.ScopeRoom `json:"quotas"`
 	Notes   []string           `json:"notes"`
 }
 
-// verdict is what becomes of a claim.
+// verdict is what happens to a claim.
 type verdict string
 
 const (
@@ -77,11 +76,11 @@ const (
 	granted verdict = "granted"
 	// denied: the policy denies the claim.
 	denied verdict = "denied"
-	// refused: the provisioner refuses the claim before it asks the policy, which
-	// may grant it.
+	// refused: the provisioner refuses the claim before it consults the policy, which may
+	// grant it.
 	refused verdict = "refused"
-	// left: the provisioner leaves the claim to a volume populator, whose own claim the
-	// policy decides about.
+	// left: the provisioner leaves the claim to a volume populator; the policy decides
+	// about the populator's own claim.
 	left verdict = "left"
 )
 
@@ -114,36 +113,35 @@ type placedDenial struct {
 	Line int `json:"line,omitempty"`
 }
 
-// volume is the volume that would be created, and what the rule fixes of it.
+// volume is the volume that would be created, and the properties that the rule fixes.
 type volume struct {
 	policy.VolumeProperties
-	// Fixed names the properties that the rule sets and that a StorageClass
-	// may not change.
+	// Fixed names the properties that the rule sets and a StorageClass may not change.
 	Fixed []string `json:"fixed"`
 }
 
-// outcome says what came of a tenant, rule or backend.
+// outcome is the result for a tenant, rule or backend.
 type outcome string
 
 const (
 	// chosen: the tenant or rule applies.
 	chosen outcome = "chosen"
-	// outranked: the tenant matches, but another one does so more strongly or
-	// as strongly.
+	// outranked: the tenant matches, but another one matches as strongly or more
+	// strongly.
 	outranked outcome = "outranked"
-	// noMatch: it is not for this claim.
+	// noMatch: it does not apply to this claim.
 	noMatch outcome = "noMatch"
 	// notReached: an earlier rule decided.
 	notReached outcome = "notReached"
 	// candidate: the backend may take the volume, in its turn.
 	candidate outcome = "candidate"
-	// leftOut: the backend is suspended, or not for volumes of this size.
+	// leftOut: the backend is suspended, or does not take volumes of this size.
 	leftOut outcome = "leftOut"
 	// full: the backend's limits leave no room.
 	full outcome = "full"
 )
 
-// step is a tenant, rule or backend with what came of it.
+// step is a tenant, rule or backend with its outcome.
 type step struct {
 	Path    string  `json:"path"`
 	Line    int     `json:"line"`
@@ -152,7 +150,7 @@ type step struct {
 	Detail  string  `json:"detail"`
 }
 
-// backendStep is a backend with the connector that describes the nodes to it.
+// backendStep is a backend with its connector, which describes the nodes.
 type backendStep struct {
 	step
 	Connector policy.Connector `json:"connector"`
@@ -162,12 +160,11 @@ type backendStep struct {
 	// Fencing and MaxVolumesPerNode are those of a backend in mode csi.
 	Fencing           policy.Fencing `json:"fencing,omitempty"`
 	MaxVolumesPerNode int            `json:"maxVolumesPerNode,omitempty"`
-	// Zones are those in which the volume may be, best first, with their nodes.
+	// Zones are where the volume may be, best first, with their nodes.
 	Zones []policy.Zone `json:"zones,omitempty"`
 }
 
-// explain asks the policy about each claim. A claim that is granted counts for
-// those after it.
+// explain asks the policy about each claim. A granted claim counts for those after it.
 func explain(p *policy.Policy, claims []claim, used policy.Usages) explanation {
 	e := explanation{Policy: policyIdentity{p.Source, p.Revision()}, Claims: []claimExplanation{}}
 	for _, c := range claims {
@@ -186,8 +183,8 @@ func explain(p *policy.Policy, claims []claim, used policy.Usages) explanation {
 	return e
 }
 
-// decide asks the policy about a claim. Only Cinder knows the size of an existing
-// volume, so the claim's size stands in for it.
+// decide asks the policy about a claim. Only Cinder knows an existing volume's size, so
+// the claim's size is used instead.
 func decide(p *policy.Policy, c *claim) policy.Decision {
 	if c.existing != "" {
 		granted := p.ExplainImport(c.request)
@@ -246,14 +243,14 @@ func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room poli
 	return e
 }
 
-// noteOrder says what the order of the backends depends on besides the policy.
+// noteOrder explains what else determines the order of the backends.
 func (e *claimExplanation) noteOrder(p *policy.Policy, c claim) {
 	if c.request.Claim == "" && p.RulePicks(e.Rule) == policy.PickSpread {
 		e.Notes = append(e.Notes, "the rule has pick: spread, so the order of backends and zones depends on the claim's name, which is not known; --name gives it")
 	}
 }
 
-// noteModes says what the modes of the backends mean for the claim.
+// noteModes explains what the backends' modes mean for the claim.
 func (e *claimExplanation) noteModes(decision policy.Decision, c claim) {
 	var modes []string
 	uses := map[policy.Mode]bool{}
@@ -269,7 +266,7 @@ func (e *claimExplanation) noteModes(decision policy.Decision, c claim) {
 		e.Notes = append(e.Notes, "ReadWriteOncePod needs a CSI source: a native volume has none unless the backend's mapping makes one; in mode csi, every volume has one")
 	}
 	if slices.Contains(c.accessModes, string(corev1.ReadOnlyMany)) && uses[policy.ModeCSI] {
-		// Native volumes are read by several nodes over one attachment.
+		// Several nodes read native volumes over one attachment.
 		e.Notes = append(e.Notes, "in mode csi, ReadOnlyMany needs a volume type with multiattach; whether the type has it is known when the volume is created")
 		if slices.Contains(c.accessModes, string(corev1.ReadWriteOnce)) && !slices.Contains(c.accessModes, string(corev1.ReadWriteMany)) {
 			e.Notes = append(e.Notes, "in mode csi, ReadOnlyMany and ReadWriteOnce cannot be combined, so such a claim is denied; name one of them")
@@ -293,7 +290,7 @@ func (e *claimExplanation) addZones(p *policy.Policy, decision policy.Decision) 
 	}
 }
 
-// addStep sorts a step of the decision's trace by what it is about.
+// addStep files a step of the decision's trace under its subject.
 func (e *claimExplanation) addStep(p *policy.Policy, s policy.TraceStep) {
 	to := step{Path: s.Path, Line: p.Line(s.Path), Name: s.Name, Outcome: noMatch, Detail: s.Detail}
 	switch {
@@ -320,8 +317,8 @@ func (e *claimExplanation) addStep(p *policy.Policy, s policy.TraceStep) {
 	}
 }
 
-// addUnreachedRules adds the tenant's rules after the one that decided, which
-// the decision has not considered.
+// addUnreachedRules adds the tenant's rules after the deciding one, which the decision
+// has not considered.
 func (e *claimExplanation) addUnreachedRules(p *policy.Policy) {
 	for _, tenant := range p.Tenants {
 		if tenant.Name != e.Tenant {

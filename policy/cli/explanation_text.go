@@ -13,8 +13,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// maxOthers bounds the tenants and rules that the text lists although they do
-// not match; JSON lists all.
+// maxOthers bounds how many non-matching tenants and rules the text lists; JSON lists
+// all.
 const maxOthers = 20
 
 // textWriter prints lines and aligned tables into a buffer, which cannot fail.
@@ -51,7 +51,7 @@ func (e explanation) text(to io.Writer) error {
 	return err
 }
 
-// inUse describes the usage that is assumed if none was given.
+// inUse describes the assumed usage if none was given.
 func (e explanation) inUse(claim int) string {
 	switch {
 	case !e.assumed:
@@ -147,7 +147,7 @@ func (e claimExplanation) writeRules(w *textWriter) {
 	writeSteps(w, e.Rules, func(s step) string { return s.Path + " " + s.Name })
 }
 
-// writeSteps marks what applies, and keeps the number of the others in bounds.
+// writeSteps marks what applies, and bounds the number of the others.
 func writeSteps(w *textWriter, steps []step, name func(step) string) {
 	var rows [][]string
 	others := 0
@@ -218,7 +218,7 @@ func (e claimExplanation) writeVolume(w *textWriter) {
 	w.table("    ", rows)
 }
 
-// describeFencing says what becomes of a volume that a lost node has.
+// describeFencing describes what happens to a lost node's volume.
 func describeFencing(f policy.Fencing) string {
 	if f == policy.FencingInitiator {
 		return "fencing: initiator, a volume of a lost node can be attached to another node at once"
@@ -264,7 +264,7 @@ func (e claimExplanation) writeBackends(w *textWriter) {
 	w.table("  ", rows)
 }
 
-// describeConnector describes the connector that Cinder gets.
+// describeConnector describes the connector sent to Cinder.
 func describeConnector(c policy.Connector) string {
 	parts := []string{"host " + c.Host, "initiator derived from the cluster's ID"}
 	if c.Initiator != "" {

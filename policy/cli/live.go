@@ -17,28 +17,28 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// LiveOptions say what a live check does.
+// LiveOptions configure a live check.
 type LiveOptions struct {
-	// CloudsFile is clouds.yaml; empty means the usual search path of the
-	// OpenStack clients, as for the running program.
+	// CloudsFile is clouds.yaml; empty means the OpenStack clients' usual search path, as
+	// for the running program.
 	CloudsFile string
 	// MakeVolume makes, connects, maps and removes volumes.
 	MakeVolume bool
-	// Tell is called with what an operator who waits should know, by several
-	// goroutines at once.
+	// Tell is called with progress messages for a waiting operator, by several goroutines
+	// at once.
 	Tell func(message string)
 }
 
-// LiveReport is what the backends of a policy answered.
+// LiveReport is the result for a policy's backends.
 type LiveReport struct {
 	// Backends are in the order of the policy.
 	Backends []LiveBackend `json:"backends"`
-	// Trials are those of --make-volume.
+	// Trials are the results of --make-volume.
 	Trials   []Trial   `json:"trials,omitempty"`
 	Findings []Finding `json:"-"`
 }
 
-// LiveBackend is what one backend answered. A value that is not known is empty.
+// LiveBackend is the result for one backend. Unknown values are empty.
 type LiveBackend struct {
 	Name string `json:"name"`
 	// Reachable means that the login succeeded and that Cinder listed volumes.
@@ -74,7 +74,7 @@ type LiveLimit struct {
 // Trial is one volume of --make-volume.
 type Trial struct {
 	Backend string `json:"backend"`
-	// Rules are the rules of the policy that would make such a volume there.
+	// Rules are the policy's rules that would create such a volume there.
 	Rules            []string `json:"rules"`
 	VolumeType       string   `json:"volumeType,omitempty"`
 	AvailabilityZone string   `json:"availabilityZone,omitempty"`
@@ -83,22 +83,22 @@ type Trial struct {
 	Mode policy.Mode `json:"mode,omitempty"`
 	// Volume is Cinder's ID.
 	Volume string `json:"volume,omitempty"`
-	// Source is what a PersistentVolume would have; Secret describes the Secret
-	// next to it without its values.
+	// Source is the PersistentVolume's source; Secret describes its Secret without the
+	// values.
 	Source   *corev1.PersistentVolumeSource `json:"source,omitempty"`
 	Secret   string                         `json:"secret,omitempty"`
 	Warnings []string                       `json:"warnings,omitempty"`
-	// Step is the one that failed, with Error.
+	// Step is the failed one, with Error.
 	Step  TrialStep `json:"failedStep,omitempty"`
 	Error string    `json:"error,omitempty"`
-	// Left says what could not be removed, and how to remove it.
+	// Left names what could not be removed, and how to remove it.
 	Left string `json:"left,omitempty"`
 }
 
 // TrialStep is a step in the life of a trial's volume.
 type TrialStep string
 
-// The steps of a trial. A trial that failed at StepBegin was not tried.
+// The steps of a trial. A trial that failed at StepBegin was not run.
 const (
 	StepBegin   TrialStep = "begin"
 	StepCreate  TrialStep = "create"
@@ -106,13 +106,13 @@ const (
 	StepMap     TrialStep = "map"
 )
 
-// askBackends asks the backends and adds what is wrong to the report.
+// askBackends asks the backends and adds their problems to the report.
 func (o checkOptions) askBackends(cmd *cobra.Command, p *policy.Policy, r *report) {
 	var telling sync.Mutex
 	answered := o.Live(cmd.Context(), p, LiveOptions{CloudsFile: o.cloudsFile, MakeVolume: o.makeVolume, Tell: func(message string) {
 		telling.Lock()
 		defer telling.Unlock()
-		// Nothing is lost if this fails; the report says it again.
+		// Harmless if this fails; the report repeats it.
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), message)
 	}})
 	r.Live = &answered
@@ -120,7 +120,7 @@ func (o checkOptions) askBackends(cmd *cobra.Command, p *policy.Policy, r *repor
 	r.add(p, answered.bothModes(p))
 }
 
-// bothModes finds backends that lead to one project, which the policy alone did not
+// bothModes finds backends that point to one project, which the policy alone did not
 // show, and that have volumes of both modes on one node.
 func (l *LiveReport) bothModes(p *policy.Policy) (findings []Finding) {
 	known := p.BothModes(p.ProjectOf)
@@ -168,8 +168,7 @@ func (l *LiveReport) text(to io.Writer) error {
 	return w.Flush()
 }
 
-// facts returns what is known about a reachable backend, as parts of a
-// sentence.
+// facts returns a reachable backend's properties as parts of a sentence.
 func (b LiveBackend) facts() []string {
 	facts := []string{"reachable at " + b.Endpoint}
 	add := func(format string, value string) {

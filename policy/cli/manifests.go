@@ -19,15 +19,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxManifests is the most that is read of one file of manifests.
+// maxManifests bounds how much of a manifest file is read.
 const maxManifests = 64 << 20
 
 // stdinName stands for standard input in what is printed.
 const stdinName = "<stdin>"
 
-// manifests are the objects of some files that matter to the decision about
-// claims. Of two objects with the same name, the later one counts, as with
-// kubectl apply.
+// manifests are the objects in files that matter to the decision about claims. Of two
+// objects with the same name, the later one counts, as with kubectl apply.
 type manifests struct {
 	claims     []claimManifest
 	namespaces map[string]*corev1.Namespace
@@ -38,7 +37,7 @@ type manifests struct {
 	ignored []string
 }
 
-// claimManifest is a claim with the place it was read from.
+// claimManifest is a claim with its position.
 type claimManifest struct {
 	source string
 	claim  *corev1.PersistentVolumeClaim
@@ -48,8 +47,8 @@ type claimManifest struct {
 // unknown and duplicate fields are mistakes.
 type manifestReader struct {
 	decoder runtime.Decoder
-	// namespace is for claims that name none, as with kubectl --namespace.
-	// Explicit says that claims may name no other.
+	// namespace is for claims that name none, as with kubectl --namespace. Explicit means
+	// that claims may name no other.
 	namespace string
 	explicit  bool
 	found     manifests
@@ -103,14 +102,13 @@ func (r *manifestReader) readFile(file string, stdin io.Reader) error {
 
 // document is one YAML document of a file.
 type document struct {
-	// line is the number of its first line with content; before is the number
-	// of lines in front of its text.
+	// line is the number of its first non-empty line; before is the number of lines in
+	// front of its text.
 	line, before int
 	text         []byte
 }
 
-// splitDocuments splits at the lines that kubectl splits at, and leaves out
-// documents without content.
+// splitDocuments splits at the same lines as kubectl and omits empty documents.
 func splitDocuments(data []byte) []document {
 	var documents []document
 	current := document{}
@@ -138,7 +136,7 @@ func splitDocuments(data []byte) []document {
 	return documents
 }
 
-// header is what every object begins with.
+// header is the common beginning of all objects.
 type header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -158,8 +156,8 @@ func (h header) String() string {
 	return h.Kind + " " + name
 }
 
-// readObject reads the text of a document. at is its place, and before is the
-// number of lines in front of the text.
+// readObject reads a document's text. at is its position, and before is the number of
+// lines in front of the text.
 func (r *manifestReader) readObject(text []byte, at string, before int) error {
 	var h header
 	if err := yaml.Unmarshal(text, &h); err != nil {
@@ -221,8 +219,8 @@ var (
 	decoderLine   = regexp.MustCompile(`\bline (\d+):`)
 )
 
-// yamlProblem returns a decoder's error in one line, without its own prefixes
-// and with lines counted from the beginning of the file.
+// yamlProblem returns a decoder's error in one line, without its own prefixes and with
+// lines counted from the beginning of the file.
 func yamlProblem(err error, before int) string {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	for decoderPrefix.MatchString(text) {
@@ -242,9 +240,9 @@ const (
 	betaDefaultClassAnnotation = "storageclass.beta.kubernetes.io/is-default-class"
 )
 
-// defaultClass returns the StorageClass that Kubernetes would give to a claim
-// that names none. Of several, Kubernetes takes the newest, then the first by
-// name; objects of a manifest have no age yet.
+// defaultClass returns the StorageClass that Kubernetes would give to a claim that names
+// none. Of several, Kubernetes takes the newest, then the first by name; objects in a
+// manifest have no age yet.
 func (m manifests) defaultClass() string {
 	var names []string
 	for name, class := range m.classes {

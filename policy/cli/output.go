@@ -26,7 +26,7 @@ func checkOutput(output string) error {
 	return nil
 }
 
-// texter is an answer that people can read; its exported fields are the JSON.
+// texter is output with a text form for humans; its exported fields are the JSON.
 type texter interface{ text(io.Writer) error }
 
 // answer prints in the requested format. If it cannot print, the command fails.
@@ -50,7 +50,7 @@ func writeJSON(w io.Writer, a any) error {
 	return encoder.Encode(a)
 }
 
-// yamlExtensions are those of files that the commands read.
+// yamlExtensions are the extensions of files that the commands read.
 var yamlExtensions = []string{"yaml", "yml", "json"}
 
 // completeFiles offers YAML files as arguments, completeFile only one.
@@ -65,8 +65,8 @@ func completeFile(_ *cobra.Command, args []string, _ string) ([]cobra.Completion
 	return yamlExtensions, cobra.ShellCompDirectiveFilterFileExt
 }
 
-// completeValues offers the values that a flag can have. If they are unknown, it
-// offers nothing, not even files.
+// completeValues offers a flag's possible values. If they are unknown, it offers nothing,
+// not even files.
 func completeValues(cmd *cobra.Command, flag string, values ...cobra.Completion) {
 	mustComplete(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 }
@@ -78,8 +78,8 @@ func completeYAML(cmd *cobra.Command, flags ...string) {
 	}
 }
 
-// mustComplete panics if a flag does not exist, a programming mistake that
-// shows as soon as the command is made.
+// mustComplete panics if a flag does not exist, a programming mistake that shows as soon
+// as the command is created.
 func mustComplete(err error) {
 	if err != nil {
 		panic("policy command: " + err.Error())

@@ -11,10 +11,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
 )
 
-// clusterReview is what policy check says about a cluster.
+// clusterReview is policy check's report about a cluster.
 type clusterReview struct {
-	// Kubeconfig and Provisioner say what was reviewed, and Against which
-	// policy the answer is compared with.
+	// Kubeconfig and Provisioner identify what was reviewed, and Against the policy it is
+	// compared with.
 	Kubeconfig  string          `json:"kubeconfig"`
 	Provisioner string          `json:"provisioner"`
 	Against     *policyIdentity `json:"against,omitempty"`
@@ -23,8 +23,8 @@ type clusterReview struct {
 	source string
 }
 
-// review reads the cluster and asks the policy about it. The file to compare
-// with is read first, because that is faster than reading the cluster.
+// review reads the cluster and asks the policy about it. It first reads the file to
+// compare with, which is faster than reading the cluster.
 func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*clusterReview, error) {
 	r := &clusterReview{Kubeconfig: o.kubeconfig, Provisioner: o.ProvisionerName, source: p.Source}
 	var earlier *policy.Policy
@@ -55,7 +55,7 @@ func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*clusterRevi
 	return r, nil
 }
 
-// headings say what the findings of a kind have in common.
+// headings introduce the findings of a kind.
 var headings = map[review.FindingKind]string{
 	review.BackendGone:         "volumes that cannot be deleted",
 	review.BackendElsewhere:    "volumes whose backend points to another place",
@@ -76,8 +76,8 @@ var headings = map[review.FindingKind]string{
 	review.PendingLeft:         "pending claims that are left to another program",
 }
 
-// maxShown is how many findings of a kind the text has; a policy may deny the
-// claims of a thousand namespaces for one reason.
+// maxShown bounds the findings of a kind in the text; a policy may deny the claims of a
+// thousand namespaces for one reason.
 const maxShown = 10
 
 func (r *clusterReview) text(to io.Writer) error {

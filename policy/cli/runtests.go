@@ -99,7 +99,7 @@ func readTests(file string, stdin io.Reader) (*policy.TestFile, error) {
 	return policy.LoadTests(file)
 }
 
-// testReport is the answer of policy test.
+// testReport is the output of policy test.
 type testReport struct {
 	Source string         `json:"source"`
 	Policy policyIdentity `json:"policy"`
@@ -111,14 +111,14 @@ type testReport struct {
 // testResult is the result of one test.
 type testResult struct {
 	Name string `json:"name"`
-	// Line is the line in the file where the test begins.
+	// Line is the test's first line in the file.
 	Line        int          `json:"line"`
 	Passed      bool         `json:"passed"`
 	Differences []difference `json:"differences"`
 	Decided     decided      `json:"decided"`
 }
 
-// difference is a part of the decision that is not as expected.
+// difference is a part of the decision that differs from the expectation.
 type difference struct {
 	Field    string `json:"field"`
 	Line     int    `json:"line"`
@@ -126,7 +126,7 @@ type difference struct {
 	Decided  string `json:"decided"`
 }
 
-// decided is the decision that a test is about.
+// decided is the decision under test.
 type decided struct {
 	Granted  bool                     `json:"granted"`
 	Denial   *policy.Denial           `json:"denial,omitempty"`
@@ -162,7 +162,7 @@ func testAll(tests *policy.TestFile, p *policy.Policy) testReport {
 	return r
 }
 
-// comparison collects what is not as expected in one test.
+// comparison collects the differences in one test.
 type comparison struct {
 	line        func(field string) int
 	differences []difference

@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// lookalikes are letters of other scripts that are drawn like Latin ones, and
-// typographic signs in place of those on a keyboard.
+// lookalikes are letters of other scripts that look like Latin ones, and typographic
+// signs in place of keyboard characters.
 var lookalikes = map[rune]rune{
 	'а': 'a', 'с': 'c', 'ԁ': 'd', 'е': 'e', 'һ': 'h', 'і': 'i', 'ј': 'j', 'ӏ': 'l', 'о': 'o', 'р': 'p', 'ԛ': 'q', 'ѕ': 's', 'ԝ': 'w', 'х': 'x', 'у': 'y',
 	'А': 'A', 'В': 'B', 'Е': 'E', 'К': 'K', 'М': 'M', 'Н': 'H', 'О': 'O', 'Р': 'P', 'С': 'C', 'Т': 'T', 'Х': 'X', 'У': 'Y', 'І': 'I', 'Ѕ': 'S', 'Ј': 'J',
@@ -16,8 +16,8 @@ var lookalikes = map[rune]rune{
 	'‐': '-', '‑': '-', '‒': '-', '–': '-', '—': '-', '−': '-', '“': '"', '”': '"', '‘': '\'', '’': '\'',
 }
 
-// Strange names the first character of a word that is invisible or looks like
-// another one; it is empty if there is none.
+// Strange names the first character of a word that is invisible or looks like another
+// one; it is empty if there is none.
 func Strange(word string) string {
 	for _, r := range word {
 		if latin, ok := lookalikes[r]; ok {
@@ -33,8 +33,7 @@ func Strange(word string) string {
 	return ""
 }
 
-// Foreign does the same for words of ASCII characters: it also names the first
-// character that is not ASCII.
+// Foreign is Strange for ASCII words: it also names the first non-ASCII character.
 func Foreign(word string) string {
 	if strange := Strange(word); strange != "" {
 		return strange
@@ -47,7 +46,7 @@ func Foreign(word string) string {
 	return ""
 }
 
-// plain replaces lookalikes, and drops what is invisible.
+// plain replaces lookalikes and drops invisible characters.
 func plain(word string) string {
 	return strings.Map(func(r rune) rune {
 		switch latin, ok := lookalikes[r]; {
@@ -62,7 +61,7 @@ func plain(word string) string {
 	}, word)
 }
 
-// Unquoted returns a value without quotes that are part of it, if it has any.
+// Unquoted returns a value without literal quotes around it, if it has any.
 func Unquoted(value string) (string, bool) {
 	if len(value) < 2 || value[0] != value[len(value)-1] || value[0] != '"' && value[0] != '\'' {
 		return value, false

@@ -13,8 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decode fills in v from a YAML value. The Go types are the schema: fields go
-// by their json tags, and whatever they do not know is a mistake.
+// decode fills in v from a YAML value. The Go types are the schema: fields are named by
+// their json tags, and anything else is a mistake.
 func (d *Document) decode(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -46,8 +46,7 @@ func (d *Document) decode(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// spend counts the values visited. Aliases can make a short file stand for
-// billions of them.
+// spend counts visited values. Aliases can make a short file expand to billions of them.
 func (d *Document) spend(n *yaml.Node) bool {
 	if d.nodes++; d.nodes <= maxNodes {
 		return true
@@ -60,8 +59,8 @@ func (d *Document) spend(n *yaml.Node) bool {
 	return false
 }
 
-// pairs calls visit for each key of a mapping with its value, and reports keys that
-// are not strings, are given twice, or have no value.
+// pairs calls visit for each key of a mapping with its value, and reports keys that are
+// not strings, are repeated, or have no value.
 func (d *Document) pairs(n *yaml.Node, path string, visit func(key string, keyNode, value *yaml.Node)) {
 	first := map[string]int{}
 	for i := 0; i+1 < len(n.Content) && !d.exhausted; i += 2 {
@@ -90,7 +89,7 @@ func (d *Document) pairs(n *yaml.Node, path string, visit func(key string, keyNo
 		}
 		first[key.Value] = key.Line
 		if value.Kind == yaml.ScalarNode && value.ShortTag() == "!!null" {
-			// An absent value has no place of its own in the file.
+			// An absent value has no position of its own in the file.
 			d.positions[keyPath] = at
 			d.unreadable(key, keyPath, "the key has no value; give it one or remove the key")
 			continue
@@ -129,8 +128,8 @@ func (d *Document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
 			remedy = "; " + where
 		}
 		d.errorAt(Position{keyNode.Line, keyNode.Column}, Child(path, key), fmt.Sprintf("unknown key %q%s", key, remedy))
-		// The value of a misspelled key is read anyway, so that its mistakes are
-		// found at once and it is not reported as missing.
+		// A misspelled key's value is read anyway, so that its mistakes are found at once
+		// and it is not reported as missing.
 		if near && !hasKey(n, meant) {
 			read(meant, value)
 		}
@@ -169,8 +168,8 @@ func (d *Document) decodeList(n *yaml.Node, v reflect.Value, path string) {
 		d.unreadable(n, path, "must be a list, not %s; begin each entry with a hyphen", describe(n))
 		return
 	}
-	// Every element gets its place in the list, even if it cannot be read, so
-	// that indices in paths are those of the file.
+	// Every element gets its place in the list, even if unreadable, so that indices in
+	// paths match the file.
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 	for i, item := range n.Content {
 		if d.exhausted {
@@ -181,7 +180,7 @@ func (d *Document) decodeList(n *yaml.Node, v reflect.Value, path string) {
 }
 
 func (d *Document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
-	// Only scalars have a tag that matters: "" stands for the others.
+	// Only scalars have a relevant tag; "" stands for the others.
 	tag := ""
 	if n.Kind == yaml.ScalarNode {
 		tag = n.ShortTag()
@@ -228,20 +227,20 @@ func (d *Document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 		}
 		v.SetFloat(f)
 	default:
-		// A programming mistake, which a test that decodes every field of
-		// every type rules out.
+		// A programming mistake, ruled out by a test that decodes every field of every
+		// type.
 		panic("document: no way to read a " + v.Type().String())
 	}
 }
 
-// hasLeadingZero reports whether a number begins with a 0 that does not matter.
+// hasLeadingZero reports whether a number begins with a superfluous 0.
 func hasLeadingZero(text string) bool {
 	text = strings.TrimLeft(text, "+-")
 	return len(text) > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9'
 }
 
-// describeBool describes a value that is not a bool, and shows the words that
-// mean true or false in other versions of YAML.
+// describeBool describes a value that is not a bool, and points out words that mean true
+// or false in other versions of YAML.
 func describeBool(n *yaml.Node) string {
 	switch strings.ToLower(n.Value) {
 	case "yes", "no", "on", "off", "true", "false":
@@ -250,8 +249,8 @@ func describeBool(n *yaml.Node) string {
 	return describe(n)
 }
 
-// describeNumber describes a value that is not a number, and shows it if it is
-// another kind of number.
+// describeNumber describes a value that is not a number, and shows it if it is another
+// kind of number.
 func describeNumber(n *yaml.Node) string {
 	if n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!int" || n.ShortTag() == "!!float") {
 		return n.Value

@@ -1,6 +1,5 @@
-// Package document reads YAML files strictly, and reports for every mistake where it
-// is. The Go types that are filled in are the schema: whatever they do not know is
-// a mistake.
+// Package document reads YAML files strictly and reports the position of every mistake.
+// The Go types to fill in are the schema: anything else is a mistake.
 package document
 
 import (
@@ -12,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxNodes bounds what aliases may expand to. A thousand tenants with a few
-// rules each make some 30,000 values.
+// maxNodes bounds the expansion of aliases. A thousand tenants with a few rules each have
+// some 30,000 values.
 const maxNodes = 100_000
 
 // Position is a position in a file, counted from 1.
@@ -23,11 +22,11 @@ type Position struct{ Line, Column int }
 type Options struct {
 	// Source names the file in errors.
 	Source string
-	// Noun is the name of such a file in sentences, TooLarge the error about a file
-	// larger than MaxSize, and APIVersion the first value of the file.
+	// Noun is the name of such a file in messages, TooLarge the error about a file larger
+	// than MaxSize, and APIVersion the first value of the file.
 	Noun, TooLarge, APIVersion string
-	// Misplaced returns a hint about an unknown key of a type: where it belongs, or
-	// its right name. It is empty if there is none.
+	// Misplaced returns a hint about an unknown key of a type: where it belongs, or its
+	// correct name; empty if there is none.
 	Misplaced func(typeName, key string) string
 	// Scalars are types that are written as text of a form.
 	Scalars map[reflect.Type]Scalar
@@ -35,9 +34,9 @@ type Options struct {
 	IsAmount func(text string) bool
 }
 
-// Scalar is how a type is written.
+// Scalar describes how a type is written.
 type Scalar struct {
-	// Noun names the type, and Example and Examples how it is written.
+	// Noun names the type; Example and Examples show how it is written.
 	Noun, Example, Examples string
 	Parse                   func(text string) (value any, ok bool)
 }
@@ -49,8 +48,8 @@ type Document struct {
 	errors   ErrorList
 	warnings ErrorList
 
-	// positions holds the position of each value that the file gives, by path; a
-	// path that is not in it was left out.
+	// positions holds the position of each value in the file, by path; an absent path was
+	// left out.
 	positions map[string]Position
 	// unread holds the paths of values that could not be read at all. Mistakes in
 	// them, and values missing from them, are not reported.
@@ -66,7 +65,7 @@ func New(options Options) *Document {
 }
 
 // Read fills in a value from a file. It returns false if the file could not be read
-// completely. Further checks would then mislead.
+// completely, because further checks would then mislead.
 func (d *Document) Read(data []byte, into any) bool {
 	root := d.parse(data)
 	if root == nil {
@@ -110,8 +109,7 @@ func (d *Document) unreadable(n *yaml.Node, path, format string, args ...any) {
 	d.unread[path] = true
 }
 
-// Errorf reports a mistake in a value, unless it is in something that could
-// not be read.
+// Errorf reports a mistake in a value, unless it is inside something unreadable.
 func (d *Document) Errorf(path, format string, args ...any) {
 	for p := path; p != ""; p = parent(p) {
 		if d.unread[p] {
@@ -128,11 +126,10 @@ func (d *Document) Warnf(path, format string, args ...any) {
 	d.warnings = append(d.warnings, Error{Source: d.options.Source, Line: at.Line, Column: at.Column, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// Find returns the place of a path, or of the nearest one around it that the
-// file has.
+// Find returns the position of a path, or of its nearest ancestor in the file.
 func (d *Document) Find(path string) Position { return Nearest(d.positions, path) }
 
-// Nearest returns the position of a path, or of the nearest one around it.
+// Nearest returns the position of a path, or of its nearest ancestor.
 func Nearest(positions map[string]Position, path string) Position {
 	for path != "" {
 		if at, ok := positions[path]; ok {
@@ -151,8 +148,8 @@ func parent(path string) string {
 	return path[:max(strings.LastIndexAny(path, ".["), 0)]
 }
 
-// Child returns the path of a key in the value at path. Keys that are not plain
-// words are put into brackets.
+// Child returns the path of a key in the value at path. Keys that are not plain words are
+// bracketed.
 func Child(path, key string) string {
 	if !isWord(key) {
 		return fmt.Sprintf("%s[%q]", path, key)
@@ -177,8 +174,8 @@ func Element(path string, i int) string {
 	return fmt.Sprintf("%s[%d]", path, i)
 }
 
-// describe names a YAML value by its kind, for sentences like "must be a list,
-// not a string". It never shows the value, which might be a secret.
+// describe names a YAML value by its kind, for messages like "must be a list, not a
+// string". It never shows the value, which might be a secret.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -201,8 +198,8 @@ func describe(n *yaml.Node) string {
 	return "a value with the tag " + n.Tag
 }
 
-// Suggest returns the known word closest to a misspelled one, if it is close enough
-// and closer than all others. A word without its ending counts as close.
+// Suggest returns the known word closest to a misspelled one, if it is close enough and
+// closer than all others. A word without its ending counts as close.
 func Suggest(word string, known []string) (string, bool) {
 	if len(known) > maxSuggestible {
 		return "", false
@@ -230,8 +227,8 @@ func Suggest(word string, known []string) (string, bool) {
 }
 
 const (
-	// maxSuggestible bounds the known words that a misspelled one is compared
-	// with, maxListed those that an error lists.
+	// maxSuggestible bounds the known words compared with a misspelled one, maxListed
+	// those that an error lists.
 	maxSuggestible = 1000
 	maxListed      = 20
 )
@@ -253,7 +250,7 @@ func DidYouMean(word string, known []string, all string) string {
 	return fmt.Sprintf("%s; %s %s%s", oddity(word), all, strings.Join(known, ", "), more)
 }
 
-// oddity continues a sentence about a word with what cannot be seen in it.
+// oddity adds the invisible problems of a word to a message about it.
 func oddity(word string) string {
 	if strange := Strange(word); strange != "" {
 		return "; " + strange

@@ -17,13 +17,13 @@ type Embedded struct {
 	// Content is the value, and Key its key under data.
 	Content []byte
 	Key     string
-	// Text is the value with the indentation and the line numbers that it has in
-	// the manifest, or nil if it is not written as a block (|).
+	// Text is the value with its indentation and line numbers in the manifest, or nil if
+	// it is not written as a block (|).
 	Text []byte
 }
 
-// Embedding finds the one value of a ConfigMap that is a file of the kind. It
-// returns nil if there is no ConfigMap in the data.
+// Embedding finds the one value of a ConfigMap that is a file of the kind. It returns nil
+// if the data contains no ConfigMap.
 func Embedding(data []byte, kind string) (*Embedded, error) {
 	if len(data) > 4*MaxSize || !bytes.Contains(data, []byte("ConfigMap")) {
 		return nil, nil

@@ -10,18 +10,17 @@ import (
 type Error struct {
 	// Source is the name of the file.
 	Source string `json:"source"`
-	// Line and Column count from 1; 0 means that it is not known.
+	// Line and Column count from 1; 0 means unknown.
 	Line   int `json:"line"`
 	Column int `json:"column"`
-	// Path is the field, such as tenants[1].classes[0].backends[0]; it is
-	// empty if the mistake concerns the whole file.
+	// Path is the field, such as tenants[1].classes[0].backends[0]; it is empty if the
+	// mistake concerns the whole file.
 	Path string `json:"path"`
 	// Message names the culprit and the remedy.
 	Message string `json:"message"`
 }
 
-// Error returns "source:line:column: path: message", without the parts that
-// are not known.
+// Error returns "source:line:column: path: message", without unknown parts.
 func (e Error) Error() string {
 	var b strings.Builder
 	if e.Source != "" {

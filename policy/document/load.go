@@ -10,18 +10,18 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// MaxSize is, in bytes, the most that a ConfigMap can hold; a larger file could never
-// be mounted into the cluster it is meant for.
+// MaxSize is the capacity of a ConfigMap, in bytes; a larger file could never be mounted
+// into its cluster.
 const MaxSize = 1 << 20
 
-// ReadLimited reads at most one byte more than a file may have, which is enough
-// for Read to reject it.
+// ReadLimited reads at most one byte more than the limit, which is enough for Read to
+// reject the file.
 func ReadLimited(r io.Reader) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, MaxSize+1))
 }
 
-// parse returns the root mapping of the only YAML document, or nil after
-// having reported why there is none.
+// parse returns the root mapping of the only YAML document, or nil after reporting why
+// there is none.
 func (d *Document) parse(data []byte) *yaml.Node {
 	if len(data) > MaxSize {
 		d.errorAt(Position{}, "", d.options.TooLarge)

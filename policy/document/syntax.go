@@ -31,8 +31,8 @@ var syntaxHints = map[string]string{
 	"did not find expected ',' or '}'":                      "a brace is not closed, or a comma is missing",
 }
 
-// reportSyntax reports what the YAML parser could not read. There is never more
-// than one such mistake, because the parser stops there.
+// reportSyntax reports what the YAML parser could not read. There is at most one such
+// mistake, because the parser stops there.
 func (d *Document) reportSyntax(err error, data []byte) {
 	problem := err.Error()
 	reported := 0
@@ -61,17 +61,17 @@ func indentation(line []byte) []byte {
 	return line[:len(line)-len(bytes.TrimLeft(line, " \t"))]
 }
 
-// maxReread bounds the bytes that are read again to find the line of a syntax
-// error, which the parser does at about 10 MB/s.
+// maxReread bounds the bytes that are reread to find the line of a syntax error; the
+// parser handles about 10 MB/s.
 const maxReread = 10 << 20
 
-// brokenLine finds the line from which on the file cannot be read: the one
-// after the longest beginning of the file that can. The parser itself only
-// gives the line of the surrounding construct, one that is off by one, or none.
+// brokenLine finds the line from which the file is unreadable: the one after the file's
+// longest readable beginning. The parser itself only gives the line of the surrounding
+// construct, one that is off by one, or none.
 //
-// It looks backwards from where the parser gave up. If something is never
-// closed, that is the end of the file, and the line in the parser's error (0
-// for the first) is that of the opening.
+// It searches backwards from where the parser gave up. If something is never closed, that
+// is the end of the file, and the line in the parser's error (0 for the first) is that of
+// the opening.
 func brokenLine(data []byte, reported int) (int, []byte) {
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	feed := &lineReader{lines: lines}

@@ -1,5 +1,5 @@
-// Package hints knows keys of a policy that are often written in the wrong place or under
-// another name, and says where they belong.
+// Package hints knows policy keys that are often misplaced or misnamed, and where they
+// belong.
 package hints
 
 import (
@@ -14,8 +14,7 @@ import (
 // anyKey stands in Keys for every key that is unknown there.
 const anyKey = "*"
 
-// Keys has hints, by type and key, about keys that are often written in
-// the wrong place or under another name.
+// Keys has hints, by type and key, about keys that are often misplaced or misnamed.
 func Keys() map[string]map[string]string {
 	const (
 		ofRule      = "it belongs to a rule, under classes"
@@ -75,8 +74,8 @@ func Keys() map[string]map[string]string {
 	}
 }
 
-// Misplaced returns what to do about a key that a type of the policy does not have; empty
-// if nothing is known about it.
+// Misplaced returns what to do about an unknown key of a policy type; empty if there is
+// no hint.
 func Misplaced(typeName, key string) string {
 	of := Keys()[typeName]
 	if remedy := of[key]; remedy != "" {

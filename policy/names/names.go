@@ -1,5 +1,5 @@
-// Package names matches and compares names of Kubernetes objects and patterns of
-// them, in which * stands for any run of characters.
+// Package names matches and compares names and name patterns of Kubernetes objects; *
+// stands for any run of characters.
 package names
 
 import (
@@ -14,7 +14,7 @@ import (
 
 // Kind is a kind of Kubernetes object name that patterns are written for.
 type Kind struct {
-	// max is the longest name, dots whether it may consist of several labels.
+	// max is the length of the longest name; dots allows several labels.
 	max  int
 	dots bool
 }
@@ -108,13 +108,13 @@ func Matches(entry, name string) bool {
 	}
 }
 
-// Covers reports whether every name that matches the narrow entry also matches
-// the wide one. A * in the narrow entry may stand for anything, and only a * in
-// the wide one matches it, so it is enough to match the text of the narrow entry.
+// Covers reports whether every name that matches the narrow entry also matches the wide
+// one. A * in the narrow entry may stand for anything, and only a * in the wide one
+// matches it, so matching the narrow entry's text is enough.
 func Covers(wide, narrow string) bool { return Matches(wide, narrow) }
 
-// Common returns a shortest valid name that matches both entries, if there is
-// any. It searches all ways to match both at once, breadth first.
+// Common returns a shortest valid name that matches both entries, if there is one. It
+// searches all ways to match both at once, breadth first.
 func (k Kind) Common(a, b string) (string, bool) {
 	if !compatibleEnds(a, b) {
 		return "", false
@@ -205,8 +205,8 @@ func (k Kind) Common(a, b string) (string, bool) {
 	return "", false
 }
 
-// compatibleEnds rules out most pairs of patterns cheaply: the text before the
-// first * and after the last one must be compatible.
+// compatibleEnds rules out most pairs of patterns cheaply: the text before the first *
+// and after the last one must be compatible.
 func compatibleEnds(a, b string) bool {
 	prefixA, suffixA := literalEnds(a)
 	prefixB, suffixB := literalEnds(b)
@@ -214,8 +214,8 @@ func compatibleEnds(a, b string) bool {
 	return prefixA[:n] == prefixB[:n] && suffixA[len(suffixA)-m:] == suffixB[len(suffixB)-m:]
 }
 
-// literalEnds returns the text before the first * and after the last one. Without
-// a *, both are the whole entry.
+// literalEnds returns the text before the first * and after the last one. Without a *,
+// both are the whole entry.
 func literalEnds(entry string) (prefix, suffix string) {
 	first := strings.IndexByte(entry, '*')
 	if first < 0 {

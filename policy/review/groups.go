@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// groups gathers the names of volumes by what they have in common.
+// groups collects names of volumes by what they have in common.
 type groups struct{ members map[string][]string }
 
 func (g *groups) add(group, name string) {
@@ -28,10 +28,10 @@ func grouped(kind FindingKind, subject, path string, names []string, format stri
 	return Finding{Kind: kind, Subject: subject, Path: path, Volumes: names, Message: fmt.Sprintf(format, args...), detail: strings.Join(names, " ")}
 }
 
-// maxNamed is the number of volumes that a sentence names.
+// maxNamed is how many volumes a message names.
 const maxNamed = 3
 
-// someVolumes writes the number of volumes and the first names.
+// someVolumes formats the number of volumes and the first names.
 func someVolumes(names []string) string {
 	what, first, more := "PersistentVolumes", names, ""
 	if len(names) == 1 {

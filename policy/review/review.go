@@ -1,5 +1,5 @@
-// Package review says what a policy means for the claims and volumes that exist
-// in a cluster. No policy changes a volume that exists, or takes it away.
+// Package review determines what a policy means for a cluster's existing claims and
+// volumes. No policy changes or removes an existing volume.
 package review
 
 import (
@@ -17,50 +17,46 @@ type FindingKind string
 
 // The kinds of Finding, in the order in which a Review lists them.
 const (
-	// BackendGone: the policy lacks a backend without which volumes cannot
-	// be deleted.
+	// BackendGone: the policy lacks a backend that is needed to delete volumes.
 	BackendGone FindingKind = "BackendGone"
-	// BackendElsewhere: a backend leads to a place other than the one where
-	// volumes were recorded, so they cannot be deleted.
+	// BackendElsewhere: a backend points to a place other than the one recorded for its
+	// volumes, so they cannot be deleted.
 	BackendElsewhere FindingKind = "BackendElsewhere"
-	// BackendChanged: auth, region or interface of a backend differ from an
-	// earlier policy, and only a request could show where they lead. Only Change
-	// finds it.
+	// BackendChanged: auth, region or interface of a backend differ from an earlier
+	// policy, and only a request could show where they point. Only Change finds it.
 	BackendChanged FindingKind = "BackendChanged"
-	// RetainedBackendGone: the policy lacks the backend of volumes that
-	// nothing deletes, because their reclaim policy is Retain.
+	// RetainedBackendGone: the policy lacks the backend of volumes that are never
+	// deleted, because their reclaim policy is Retain.
 	RetainedBackendGone FindingKind = "RetainedBackendGone"
-	// ClusterChanged: volumes were stamped under another cluster's id.
+	// ClusterChanged: volumes were stamped under another cluster's ID.
 	ClusterChanged FindingKind = "ClusterChanged"
 	// DamagedVolume: a PersistentVolume lacks a record that deletion needs.
 	DamagedVolume FindingKind = "DamagedVolume"
-	// TenantGone: volumes belong to a tenant that the policy does not have.
+	// TenantGone: volumes belong to a tenant that is not in the policy.
 	TenantGone FindingKind = "TenantGone"
-	// RuleGone: volumes of a tenant have a StorageClass for which it no longer
-	// has a rule.
+	// RuleGone: a tenant's volumes have a StorageClass for which it no longer has a rule.
 	RuleGone FindingKind = "RuleGone"
 	// OverQuota: volumes take up more than a limit allows.
 	OverQuota FindingKind = "OverQuota"
 	// NewlyDenied: a claim that has its volume would be denied today.
 	NewlyDenied FindingKind = "NewlyDenied"
-	// MovedTenant: a claim's volume was created for a tenant other than the one
-	// its namespace belongs to.
+	// MovedTenant: a claim's volume was created for another tenant than its namespace's
+	// current one.
 	MovedTenant FindingKind = "MovedTenant"
-	// StorageClassGone: a pending claim names a StorageClass that does not
-	// exist, so it waits whatever the policy says.
+	// StorageClassGone: a pending claim names a nonexistent StorageClass, so it waits
+	// regardless of the policy.
 	StorageClassGone FindingKind = "StorageClassGone"
 	// DriverMissing: the policy uses mode csi, and the cluster lacks a part of the
 	// driver.
 	DriverMissing FindingKind = "DriverMissing"
-	// ClassNotHonored: a StorageClass promises what its claims do not get, or
-	// not everywhere.
+	// ClassNotHonored: a StorageClass promises what its claims do not get, or not
+	// everywhere.
 	ClassNotHonored FindingKind = "ClassNotHonored"
-	// PendingDenied and PendingGranted: a claim without a volume gets none,
-	// or one.
+	// PendingDenied and PendingGranted: a claim without a volume gets none, or one.
 	PendingDenied  FindingKind = "PendingDenied"
 	PendingGranted FindingKind = "PendingGranted"
-	// PendingLeft: a claim without a volume waits for another program, whatever the
-	// policy says.
+	// PendingLeft: a claim without a volume waits for another program, regardless of the
+	// policy.
 	PendingLeft FindingKind = "PendingLeft"
 )
 
@@ -72,27 +68,25 @@ func FindingKinds() []FindingKind {
 	}
 }
 
-// Finding is one thing that a policy means for what exists.
+// Finding is one consequence of a policy for what exists.
 type Finding struct {
 	Kind FindingKind `json:"kind"`
-	// Subject is what the finding is about: a claim as namespace/name, a
+	// Subject is the subject of the finding: a claim as namespace/name, a
 	// PersistentVolume, a backend, a tenant or a limit.
 	Subject string `json:"subject"`
-	// Reason is why a claim is denied, for the kinds about denials.
+	// Reason is why a claim is denied, for findings about denials.
 	Reason policy.Reason `json:"reason,omitempty"`
-	// Path and Line locate what decides it in the policy. Path is empty if
-	// there is no single place.
+	// Path and Line locate the deciding value in the policy. Path is empty if there is no
+	// single one.
 	Path string `json:"path,omitempty"`
 	Line int    `json:"line,omitempty"`
 	// Message is one sentence.
 	Message string `json:"message"`
-	// Volumes are the PersistentVolumes that a finding about several is
-	// about, sorted by name.
+	// Volumes are the PersistentVolumes of a finding about several, sorted by name.
 	Volumes []string `json:"volumes,omitempty"`
 
-	// detail distinguishes findings about one subject under different policies.
-	// It has no paths, because they change with every entry inserted before
-	// them.
+	// detail distinguishes findings about one subject under different policies. It
+	// contains no paths, because they change with every entry inserted before them.
 	detail string
 }
 
@@ -100,15 +94,15 @@ type Finding struct {
 // volumes could not be deleted.
 func (f Finding) Fails() bool { return f.Kind == BackendGone || f.Kind == BackendElsewhere }
 
-// Review is what a policy means for what exists.
+// Review is the consequences of a policy for what exists.
 type Review struct {
-	// Claims and Volumes are the numbers of objects that were reviewed.
+	// Claims and Volumes count the reviewed objects.
 	Claims  int `json:"claims"`
 	Volumes int `json:"volumes"`
 	// Findings are sorted by kind, then by subject.
 	Findings []Finding `json:"findings"`
-	// Ended are findings about an earlier policy that this one does not have.
-	// Only Since sets it.
+	// Ended are findings of an earlier policy that this one does not have. Only Since
+	// sets it.
 	Ended []Finding `json:"ended,omitempty"`
 }
 
@@ -123,8 +117,8 @@ func (r Review) Failing() int {
 	return n
 }
 
-// Of reviews a policy. It decides and counts as the running program does, except
-// for volumes that only Cinder knows about, since they are being created.
+// Of reviews a policy. It decides and counts like the running program, except for volumes
+// being created, which only Cinder knows about.
 func Of(p *policy.Policy, existing Existing) Review {
 	r := &reviewer{
 		policy: p, cluster: p.ClusterID, places: existing.Places, used: policy.Usages{},
@@ -137,7 +131,7 @@ func Of(p *policy.Policy, existing Existing) Review {
 	volumes := slices.Clone(existing.Volumes)
 	slices.SortFunc(volumes, func(a, b Volume) int { return strings.Compare(a.Name, b.Name) })
 	r.volumes(volumes)
-	// Limits are checked for what exists, so before pending claims are added.
+	// Check limits for what exists before pending claims are added.
 	r.overQuota()
 	r.driver(existing.CSI)
 	for _, class := range existing.Classes {
@@ -245,8 +239,8 @@ func (r *reviewer) volumes(volumes []Volume) {
 	})
 }
 
-// count counts a volume against its tenant, rule and backend, as far as the policy
-// still has them.
+// count counts a volume against its tenant, rule and backend, if they are still in the
+// policy.
 func (r *reviewer) count(v Volume, tenants, rules *groups) {
 	var kinds []policy.ScopeKind
 	for _, scope := range r.policy.QuotaScopes(v.Tenant, v.StorageClass, v.Backend) {
@@ -262,7 +256,7 @@ func (r *reviewer) count(v Volume, tenants, rules *groups) {
 	}
 }
 
-// overQuota finds the limits that are exceeded already.
+// overQuota finds the limits that are already exceeded.
 func (r *reviewer) overQuota() {
 	for _, scope := range r.policy.Scopes() {
 		for _, limit := range scope.Exceeded(r.used.Of(scope)) {
@@ -276,8 +270,8 @@ func (r *reviewer) overQuota() {
 	}
 }
 
-// bound reviews a claim that has its volume. Claims whose volumes the provisioner
-// did not create are ignored.
+// bound reviews a claim that has its volume. Claims with volumes of other provisioners
+// are ignored.
 func (r *reviewer) bound(claim Claim) {
 	volume, ours := r.byName[claim.Volume]
 	if !ours {
@@ -307,8 +301,8 @@ func (r *reviewer) bound(claim Claim) {
 	}
 }
 
-// pending reviews a claim without a volume. If it is granted, it counts for the
-// claims after it.
+// pending reviews a claim without a volume. If it is granted, it counts for the claims
+// after it.
 func (r *reviewer) pending(claim Claim) {
 	if claim.Volume != "" || r.byClaim[claim.UID] {
 		// It waits for the volume that it names, or that was just created for it.
@@ -357,8 +351,8 @@ func (r *reviewer) pending(claim Claim) {
 	})
 }
 
-// asks reviews a pending claim that asks for a volume that exists. Which volume that
-// is, and so what it counts for, only Cinder knows.
+// asks reviews a pending claim for an existing volume. Only Cinder knows the volume, and
+// so what it counts.
 func (r *reviewer) asks(claim Claim) {
 	decision := r.policy.DecideImport(claim.Request)
 	if decision.Denial != nil {
@@ -373,7 +367,7 @@ func (r *reviewer) asks(claim Claim) {
 	})
 }
 
-// driver finds what the cluster lacks for mode csi.
+// driver finds which parts of mode csi the cluster lacks.
 func (r *reviewer) driver(has *CSI) {
 	if has == nil || !r.policy.UsesCSI() {
 		return

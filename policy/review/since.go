@@ -8,8 +8,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// findingKey is equal for two findings that say the same about the same
-// subject.
+// findingKey is equal for two findings with the same statement about the same subject.
 type findingKey struct {
 	kind    FindingKind
 	subject string
@@ -18,8 +17,8 @@ type findingKey struct {
 
 func (f Finding) key() findingKey { return findingKey{f.Kind, f.Subject, f.detail} }
 
-// topic returns the subject of a finding, whatever it says about it. An ended
-// finding is left out if there is another one with the same topic.
+// topic returns the subject of a finding, regardless of its statement. An ended finding
+// is omitted if there is another one with the same topic.
 func (f Finding) topic() findingKey {
 	switch f.Kind {
 	case PendingDenied, PendingGranted, PendingLeft, StorageClassGone:
@@ -28,8 +27,8 @@ func (f Finding) topic() findingKey {
 	return findingKey{kind: f.Kind, subject: f.Subject}
 }
 
-// Since returns what changes from an earlier review of the same objects: the
-// findings that it does not have and, as Ended, those that only it has.
+// Since returns the changes from an earlier review of the same objects: new findings and,
+// as Ended, those that only the earlier one has.
 func (r Review) Since(earlier Review) Review {
 	before, now, topics := map[findingKey]bool{}, map[findingKey]bool{}, map[findingKey]bool{}
 	for _, f := range earlier.Findings {
@@ -51,7 +50,7 @@ func (r Review) Since(earlier Review) Review {
 	return changed
 }
 
-// Change reviews a policy and returns what changes from an earlier one. What exists
+// Change reviews a policy and returns the changes from an earlier one. What exists
 // differs for the two only in the places of their backends.
 func Change(earlier, p *policy.Policy, before, now Existing) Review {
 	review := Of(p, now).Since(Of(earlier, before))
@@ -60,8 +59,8 @@ func Change(earlier, p *policy.Policy, before, now Existing) Review {
 	return review
 }
 
-// changedBackends finds the backends that have another endpoint or account than in
-// an earlier policy, unless it is known offline whether their volumes are there.
+// changedBackends finds the backends whose endpoint or account differs from an earlier
+// policy, unless it is known offline whether their volumes are there.
 func changedBackends(earlier, p *policy.Policy, existing Existing) []Finding {
 	volumes := slices.Clone(existing.Volumes)
 	slices.SortFunc(volumes, func(a, b Volume) int { return strings.Compare(a.Name, b.Name) })
@@ -101,7 +100,7 @@ func changedBackends(earlier, p *policy.Policy, existing Existing) []Finding {
 	return findings
 }
 
-// changedSelection names the keys that select a backend's place and differ.
+// changedSelection names the differing keys among those that select a backend's place.
 func changedSelection(before, now *policy.Backend) []string {
 	var changed []string
 	if !reflect.DeepEqual(before.Auth, now.Auth) {

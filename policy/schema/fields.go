@@ -9,9 +9,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/selectors"
 )
 
-// fields describes each field, by type and key. An entry with only the name of a
-// type is about its object as a whole. The constraints are those of the checks in
-// the packages policy and mapping.
+// fields describes each field, by type and key. An entry with only a type's name
+// describes the object as a whole. The constraints are those checked by the packages
+// policy and mapping.
 func fields(protocols mapping.Protocols) map[string]field {
 	all := map[string]field{}
 	for _, part := range []map[string]field{policyFields(), backendFields(protocols), connectionFields(), mappingFields(), tenantFields(), sharedFields()} {

@@ -1,5 +1,5 @@
-// Package schema makes the JSON Schema of policy files, with which editors
-// complete and check them.
+// Package schema generates the JSON Schema of policy files, with which editors complete
+// and check them.
 package schema
 
 import (
@@ -17,15 +17,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// object is a JSON Schema, or a part of one. Its keys are sorted when it is
-// written, so that equal schemas have equal bytes.
+// object is a JSON Schema, or part of one. Its keys are sorted when written, so that
+// equal schemas have equal bytes.
 type object = map[string]any
 
-// JSON returns the JSON Schema (draft 7, which editors know best) of policy files.
-// It is derived from the types that policy.Parse decodes into and from what
-// fields.go says about each field. It accepts every good policy. What it cannot
-// express, such as overlapping patterns or unknown backends, only policy.Parse
-// finds.
+// JSON returns the JSON Schema (draft 7, which editors know best) of policy files. It is
+// derived from the types that policy.Parse decodes into and from the descriptions in
+// fields.go. It accepts every valid policy. Only policy.Parse finds what it cannot
+// express, such as overlapping patterns or unknown backends.
 func JSON(protocols mapping.Protocols) []byte {
 	b := &builder{fields: fields(protocols), definitions: object{}}
 	root := b.object(reflect.TypeFor[policy.Policy]())
@@ -51,7 +50,7 @@ type field struct {
 	entries object
 }
 
-// builder makes definitions for types as it meets them.
+// builder creates definitions for types as it encounters them.
 type builder struct {
 	fields      map[string]field
 	definitions object
@@ -92,8 +91,8 @@ func (b *builder) of(t reflect.Type) object {
 	panic("schema: no schema for " + t.String())
 }
 
-// definition returns the name of a struct in the schema. The package of a type
-// is not part of it, unless the rest says too little.
+// definition returns a struct's name in the schema, without its package unless the name
+// alone is ambiguous.
 func definition(t reflect.Type) string {
 	if t == reflect.TypeFor[mapping.Secret]() {
 		return "MappingSecret"
@@ -101,8 +100,8 @@ func definition(t reflect.Type) string {
 	return t.Name()
 }
 
-// object returns the schema of a struct. A field without an entry in the table
-// is a programming mistake, which the drift test shows.
+// object returns the schema of a struct. A field without an entry in the table is a
+// programming mistake, which the drift test catches.
 func (b *builder) object(t reflect.Type) object {
 	properties, required := object{}, []string{}
 	for i := range t.NumField() {
@@ -144,11 +143,11 @@ func (b *builder) object(t reflect.Type) object {
 	return result
 }
 
-// durationPattern is what time.ParseDuration accepts, as far as it is positive.
+// durationPattern matches what time.ParseDuration accepts, if positive.
 const durationPattern = `^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$`
 
-// These express checks of the package policy as regular expressions that Go and
-// ECMAScript both understand. They may accept more than the checks, never less.
+// Checks of the package policy as regular expressions that both Go and ECMAScript
+// understand. They may accept more than the checks, never less.
 const (
 	textPattern         = `^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$`
 	labelPattern        = `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
@@ -198,7 +197,7 @@ func without(keys ...string) object {
 	return object{"properties": forbidden}
 }
 
-// mappingRules says which keys go with which form and protocol.
+// mappingRules relates keys to forms and protocols.
 func mappingRules(protocols mapping.Protocols) object {
 	of := func(protocol string) object {
 		all := []object{{"$ref": "#/definitions/" + definition(reflect.TypeFor[mapping.Mapping]())}}
@@ -231,7 +230,7 @@ func mappingRules(protocols mapping.Protocols) object {
 	}
 }
 
-// selectorRequirementRules say which operators take values.
+// selectorRequirementRules define which operators take values.
 func selectorRequirementRules() object {
 	with := object{"properties": object{"operator": choice(metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), "values": object{"minItems": 1}}, "required": []string{"values"}}
 	alone := object{"properties": object{"operator": choice(metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist), "values": object{"maxItems": 0}}}

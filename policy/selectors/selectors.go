@@ -1,5 +1,4 @@
-// Package selectors checks label selectors, compiles them, and compares what they
-// select.
+// Package selectors checks and compiles label selectors and compares what they select.
 package selectors
 
 import (
@@ -16,8 +15,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
 
-// Operators returns the operators of matchExpressions in their order in
-// Kubernetes' documentation.
+// Operators returns the operators of matchExpressions, in the order of Kubernetes'
+// documentation.
 func Operators() []string {
 	return []string{
 		string(metav1.LabelSelectorOpIn), string(metav1.LabelSelectorOpNotIn),
@@ -25,8 +24,8 @@ func Operators() []string {
 	}
 }
 
-// Compile checks and compiles a label selector. It returns nil if there is
-// none or if it has mistakes.
+// Compile checks and compiles a label selector. It returns nil if there is none or if it
+// has mistakes.
 func Compile(d *document.Document, selector *metav1.LabelSelector, path string) labels.Selector {
 	if selector == nil {
 		return nil
@@ -34,8 +33,7 @@ func Compile(d *document.Document, selector *metav1.LabelSelector, path string) 
 	before := len(d.Errors())
 	compiled := labels.NewSelector()
 	add := func(key string, op selection.Operator, values []string) {
-		// The mistakes that NewRequirement finds have been reported before, in
-		// better words.
+		// The mistakes that NewRequirement finds have already been reported more clearly.
 		if requirement, err := labels.NewRequirement(key, op, values); err == nil {
 			compiled = compiled.Add(*requirement)
 		}
@@ -115,12 +113,11 @@ func CheckValue(d *document.Document, path, value string) {
 	}
 }
 
-// domain is what a selector allows one label to be.
+// domain is the set of values that a selector allows for one label.
 type domain struct {
 	// absent allows the label to be missing.
 	absent bool
-	// only means that nothing but values is allowed. Otherwise nothing but
-	// values is forbidden.
+	// only means that just values are allowed; otherwise everything else is.
 	only   bool
 	values map[string]bool
 }
@@ -150,7 +147,7 @@ func (a domain) intersect(b domain) domain {
 	return c
 }
 
-// meets reports whether both allow something in common.
+// meets reports whether two domains have something in common.
 func (a domain) meets(b domain) bool {
 	if a.absent && b.absent || !a.only && !b.only {
 		return true
