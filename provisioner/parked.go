@@ -32,10 +32,10 @@ type parked[T metav1.Object] struct {
 	recorder eventrecord.EventRecorder
 }
 
-func newParked[T metav1.Object](name string, o Options, limiter *backoff.Limiter[string], bringBack func(keys []string)) parked[T] {
+func newParked[T metav1.Object](name string, o Options, limiter *backoff.Limiter[string], requeue func(keys []string)) parked[T] {
 	return parked[T]{lot: parking.NewLot[T](), recorder: o.Recorder, loop: worker.New(worker.Options[string]{
 		Name: name, Workers: o.Workers, OwnTurns: func(tenant string) int { return o.Policy().ConcurrencyOf(tenant) },
-		Board: o.Board, Monitor: o.Monitor, MaxWorkTime: o.MaxWorkTime, Limiter: limiter, BringBack: bringBack,
+		Board: o.Board, Monitor: o.Monitor, MaxWorkTime: o.MaxWorkTime, Limiter: limiter, Requeue: requeue,
 	})}
 }
 

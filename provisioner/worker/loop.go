@@ -1,8 +1,8 @@
-// Package worker is the loop under the controllers of a term. A Loop takes keys from a
-// queue and makes attempts at them; turns keep one tenant or backend from occupying all
-// workers. What an attempt returns says what follows: nothing, a retry, or, if it calls
-// Await, waiting until a trigger fires. The loop knows no objects and sends no requests.
-// The queue, and the workers that take from it, may also be another library's.
+// Package worker is the loop shared by the controllers of a term. A Loop takes keys from
+// a queue and makes attempts at them; turns keep one tenant or backend from occupying all
+// workers. An attempt's Outcome decides what happens next: nothing, a retry, or, after
+// Await, a wait until a trigger fires. The loop knows no objects and sends no requests.
+// The queue and its workers may also belong to another library.
 package worker
 
 import (
@@ -23,37 +23,37 @@ import (
 type Options[K comparable] struct {
 	// Name is the name of the queue, a plural.
 	Name string
-	// Workers is how many attempts are made at once.
+	// Workers is how many attempts run at once.
 	Workers int
-	// BringBack returns keys to a queue that is not the loop's. Then its workers call Make,
-	// and use the Limiter to retry. If it is nil, the loop has a queue and workers of its
-	// own, Do and Describe.
-	BringBack func(keys []K)
+	// Requeue returns keys to a queue that is not the loop's. That queue's workers then
+	// call Make, and use the Limiter to retry. If it is nil, the loop has its own queue
+	// and workers, Do and Describe.
+	Requeue func(keys []K)
 	Limiter   *backoff.Limiter[K]
 	// Do makes an attempt at a key. Its context ends with the term.
 	Do func(ctx context.Context, a *Attempt[K]) Outcome
-	// Describe names the worker of a key, by a noun with its article.
+	// Describe names the worker of a key, as a noun with its article.
 	Describe func(key K) string
-	// OwnTurns returns how many turns a tenant has at most; 0 means no limit of its own.
-	// Nil means that no tenant has one.
+	// OwnTurns returns the largest number of turns that a tenant may have; 0 means no
+	// limit of its own. Nil means no limits for tenants.
 	OwnTurns func(tenant string) int
 	// Board is the term's.
 	Board *parking.Board
 
-	// Monitor watches the work. MaxWorkTime exceeds anything that an attempt may wait
-	// for, except turns at backends.
+	// Monitor watches the work. MaxWorkTime exceeds every wait of an attempt, except for
+	// turns at backends.
 	Monitor     *liveness.Monitor
 	MaxWorkTime liveness.Bound
 }
 
-// Outcome says what follows from an attempt. Nothing follows from the zero Outcome: the
-// key waits for its turn or for triggers, or something else brings it back. Nor does
-// anything follow if the end of the term cut the attempt off, since the next leader sees
-// the same objects.
+// Outcome is what follows from an attempt. Nothing follows from the zero Outcome: the key
+// waits for its turn or for triggers, or something else requeues it. Nor does anything
+// follow if the end of the term canceled the attempt, since the next leader sees the same
+// objects.
 type Outcome struct {
 	// Done forgets the key's failures.
 	Done bool
-	// Retry brings the key back after a delay, which grows with each failure in a row.
+	// Retry requeues the key after a delay, which grows with each failure in a row.
 	Retry *backoff.Delay
 }
 
@@ -68,7 +68,7 @@ type Attempt[K comparable] struct {
 }
 
 // Begin takes the key's turn, until the attempt ends. If it returns false, the attempt
-// must end, and the loop makes another one when the key's turn has come.
+// must end, and the loop makes another one when the key's turn comes.
 func (a *Attempt[K]) Begin(tenant, backend string) bool {
 	a.begun = a.loop.Turns.Begin(a.Key, tenant, backend)
 	a.waits = !a.begun
@@ -78,15 +78,15 @@ func (a *Attempt[K]) Begin(tenant, backend string) bool {
 // Waits reports whether the attempt must end because its turn has not come.
 func (a *Attempt[K]) Waits() bool { return a.waits }
 
-// Await brings the key back when one of the triggers fires, whether or not the attempt
-// is also retried: at once if one has fired since the attempt began. What earlier attempts
-// awaited is forgotten when an attempt begins.
+// Await requeues the key when one of the triggers fires, even if the attempt is also
+// retried: at once if one has fired since the attempt began. A new attempt drops what
+// earlier ones awaited.
 func (a *Attempt[K]) Await(triggers ...parking.Trigger) { a.loop.await(a.Key, triggers, a.since) }
 
 // Loop works for one term.
 type Loop[K comparable] struct {
 	options Options[K]
-	// Queue has the keys that are to be worked on; nil if it is not the loop's.
+	// Queue has the keys to be worked on; nil if it is not the loop's.
 	Queue workqueue.TypedRateLimitingInterface[K]
 	// Turns share the workers.
 	Turns *fairshare.Turns[K]
@@ -94,18 +94,18 @@ type Loop[K comparable] struct {
 	limiter *backoff.Limiter[K]
 
 	mu sync.Mutex
-	// awaited are the triggers of the keys that wait for one.
+	// awaited are the triggers that keys wait for.
 	awaited *parking.Awaited[K]
 }
 
-// New makes the loop of one term. It does nothing before Run.
+// New returns the loop of one term. It does nothing before Run.
 func New[K comparable](options Options[K]) *Loop[K] {
 	own := options.OwnTurns
 	if own == nil {
 		own = func(string) int { return 0 }
 	}
 	l := &Loop[K]{options: options, limiter: options.Limiter, awaited: parking.NewAwaited[K]()}
-	if options.BringBack == nil {
+	if options.Requeue == nil {
 		l.limiter = backoff.New[K](backoff.Delay{First: time.Second, Most: 30 * time.Second})
 		l.Queue = workqueue.NewTypedRateLimitingQueueWithConfig(l.limiter, workqueue.TypedRateLimitingQueueConfig[K]{Name: options.Name})
 	}
@@ -114,10 +114,10 @@ func New[K comparable](options Options[K]) *Loop[K] {
 	return l
 }
 
-// Add brings keys back.
+// Add requeues keys.
 func (l *Loop[K]) Add(keys ...K) {
-	if l.options.BringBack != nil {
-		l.options.BringBack(keys)
+	if l.options.Requeue != nil {
+		l.options.Requeue(keys)
 		return
 	}
 	for _, key := range keys {
@@ -125,8 +125,7 @@ func (l *Loop[K]) Add(keys ...K) {
 	}
 }
 
-// Run works until the context ends, and returns when no attempt of its own workers is
-// under way.
+// Run works until the context ends and none of its own workers' attempts is under way.
 func (l *Loop[K]) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	if l.Queue != nil {
@@ -160,15 +159,15 @@ func (l *Loop[K]) Next(ctx context.Context) bool {
 	return true
 }
 
-// Try makes an attempt at a key, and does what follows from it.
+// Try makes an attempt at a key and acts on its outcome.
 func (l *Loop[K]) Try(ctx context.Context, key K) {
 	if outcome := l.Make(ctx, key, l.options.Describe(key), l.options.Do); outcome.Retry != nil && ctx.Err() == nil {
 		l.Queue.AddRateLimited(key)
 	}
 }
 
-// Make makes an attempt at a key by do, and does what follows from it, except for a retry.
-// The worker is named by a noun with its article.
+// Make makes an attempt at a key with do and acts on its outcome, except for a retry. The
+// worker is named by a noun with its article.
 func (l *Loop[K]) Make(ctx context.Context, key K, worker string, do func(ctx context.Context, a *Attempt[K]) Outcome) Outcome {
 	task := l.options.Monitor.Begin(worker, l.options.MaxWorkTime)
 	defer task.End()
@@ -211,8 +210,8 @@ func (l *Loop[K]) await(key K, triggers []parking.Trigger, since parking.Moment)
 	}
 }
 
-// hear brings back the keys that any of the triggers may unblock. With another policy,
-// tenants may have other limits.
+// hear requeues the keys that any of the triggers may unblock. Another policy may have
+// changed tenants' limits.
 func (l *Loop[K]) hear(triggers []parking.Trigger) {
 	if slices.ContainsFunc(triggers, func(one parking.Trigger) bool { return one.Kind == parking.Policy }) {
 		l.Turns.Recheck()
@@ -233,8 +232,7 @@ func (l *Loop[K]) Awaiting() []K {
 	return l.awaited.Keys()
 }
 
-// Leave drops what a key waits for, triggers and its turn. If an attempt at it is under
-// way, that one goes on.
+// Leave drops a key's triggers and turn. An attempt under way continues.
 func (l *Loop[K]) Leave(key K) {
 	l.mu.Lock()
 	l.awaited.Delete(key)
@@ -242,7 +240,7 @@ func (l *Loop[K]) Leave(key K) {
 	l.Turns.Leave(key)
 }
 
-// Forget drops a key that wants nothing more, with its failures.
+// Forget drops a key that needs no more work, and its failures.
 func (l *Loop[K]) Forget(key K) {
 	l.Leave(key)
 	l.limiter.Gone(key)

@@ -259,7 +259,7 @@ func TestKeysOfAnotherQueueGoBackToIt(t *testing.T) {
 	limiter := backoff.New[string](backoff.Delay{})
 	l := New(Options[string]{
 		Name: "things", Workers: 2, Board: parking.NewBoard(), Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour), Limiter: limiter,
-		BringBack: func(keys []string) {
+		Requeue: func(keys []string) {
 			slices.Sort(keys)
 			back = append(back, strings.Join(keys, "+"))
 		},

@@ -25,14 +25,14 @@ type Journal struct {
 	begun map[types.UID]Beginning
 	// undone is the set of claims whose attempts this term has undone.
 	undone map[types.UID]undoing
-	// outlived is the set of claims that are still cached although their
-	// PersistentVolume was created and deleted again.
+	// outlived is the set of claims that are still cached although their PersistentVolume
+	// was created and deleted.
 	outlived map[types.UID]bool
-	// handles maps the handle by which nodes know a volume to its claim in begun.
+	// handles maps the handle by which nodes identify a volume to its claim in begun.
 	handles map[Handle]types.UID
-	// removed has the PersistentVolumes whose volumes are gone. The value says whether
+	// removed holds the PersistentVolumes whose volumes are gone; the value is whether
 	// the object is deleted, too. Until the cache shows the deletion, the library may
-	// call for it again.
+	// request it again.
 	removed map[types.UID]bool
 }
 
@@ -63,7 +63,7 @@ type undoing struct {
 // undoneFor is how long the journal remembers that a claim's attempt was undone.
 const undoneFor = 15 * time.Minute
 
-// New makes the journal of a term.
+// New returns a term's journal.
 func New() *Journal {
 	return &Journal{
 		begun: map[types.UID]Beginning{}, undone: map[types.UID]undoing{},
@@ -99,8 +99,7 @@ func (j *Journal) Begin(claim types.UID, b Beginning) (first bool) {
 		b.Since = time.Now()
 	}
 	j.begun[claim] = b
-	// A PersistentVolume that is saved from now on is not for the volume that was
-	// undone.
+	// A PersistentVolume saved from now on is not for the undone volume.
 	delete(j.undone, claim)
 	return !before
 }
@@ -124,8 +123,8 @@ func (j *Journal) HandOver(claim types.UID, pv *corev1.PersistentVolume) {
 }
 
 // ReserveHandle remembers the handle of a claim's volume until its PersistentVolume is
-// saved. If another claim has it already, ReserveHandle returns that claim: the caches
-// do not show PersistentVolumes that are being saved.
+// saved. If another claim has the handle, ReserveHandle returns that claim: the caches do
+// not show PersistentVolumes that are being saved.
 func (j *Journal) ReserveHandle(claim types.UID, h Handle) (holder types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -152,8 +151,8 @@ func (j *Journal) Finish(claim types.UID) {
 	delete(j.begun, claim)
 }
 
-// NoteUndone remembers that a claim has no volume left on a backend, and that
-// none was recorded.
+// NoteUndone remembers that a claim has no volume left on a backend and that none was
+// recorded.
 func (j *Journal) NoteUndone(claim types.UID, begun Beginning) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -165,8 +164,8 @@ func (j *Journal) NoteUndone(claim types.UID, begun Beginning) {
 	j.undone[claim] = undoing{begun.Backend, begun.Stamp, time.Now()}
 }
 
-// UndoneOf reports whether a PersistentVolume may name a volume that was undone,
-// and returns the volume's stamp.
+// UndoneOf reports whether a PersistentVolume may name an undone volume, and returns the
+// volume's stamp.
 func (j *Journal) UndoneOf(pv *corev1.PersistentVolume) (stamp stamps.Volume, undone bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -174,8 +173,8 @@ func (j *Journal) UndoneOf(pv *corev1.PersistentVolume) (stamp stamps.Volume, un
 	return u.stamp, ok && time.Since(u.at) < undoneFor && u.backend == pv.Annotations[objects.AnnotationBackend] && u.stamp.PV == pv.Name
 }
 
-// NoteOutlived remembers a claim that the cache still shows after its PersistentVolume
-// is gone, usually because the cache is late.
+// NoteOutlived remembers a claim that the cache still shows after its PersistentVolume is
+// gone, usually because the cache lags.
 func (j *Journal) NoteOutlived(claim types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -189,7 +188,7 @@ func (j *Journal) HasOutlived(claim types.UID) bool {
 	return j.outlived[claim]
 }
 
-// Forget drops a claim that is gone, except for its unfinished attempt, which is undone
+// Forget drops a claim that is gone, except its unfinished attempt, which is undone
 // first.
 func (j *Journal) Forget(claim types.UID) {
 	j.mu.Lock()
@@ -212,8 +211,8 @@ func (j *Journal) IsRemoved(pv types.UID) bool {
 	return removed
 }
 
-// NoteDeleted remembers that a PersistentVolume whose volume is gone was deleted,
-// unless the cache has shown that already.
+// NoteDeleted remembers that a PersistentVolume whose volume is gone was deleted, unless
+// the cache already shows that.
 func (j *Journal) NoteDeleted(pv types.UID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -229,8 +228,7 @@ func (j *Journal) IsDeleted(pv types.UID) bool {
 	return j.removed[pv]
 }
 
-// ObjectGone forgets a PersistentVolume, and reports whether its volume had been
-// removed.
+// ObjectGone forgets a PersistentVolume and reports whether its volume had been removed.
 func (j *Journal) ObjectGone(pv types.UID) (removed bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -6,10 +6,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// growth is what a volume counts beyond its recorded size. Both sizes are sizes of the
-// whole volume.
+// growth is what a volume counts beyond its recorded size. Both sizes are of the whole
+// volume.
 type growth struct {
-	// reserved is the size that it is being extended to; 0 if it is not.
+	// reserved is the size that it is being extended to, or 0.
 	reserved int64
 	// requested means that the growth may have been requested from Cinder.
 	requested bool
@@ -24,11 +24,11 @@ func (l *Ledger) usageOf(claim types.UID, e entry) policy.Usage {
 	return policy.Usage{Volumes: 1, Gigabytes: max(e.GiB, g.reserved, g.seen)}
 }
 
-// Grow reserves room for the growth of a recorded volume, in the scopes of the
-// decision. What the volume already counts needs no more room. A reservation for
-// another size is replaced, unless Cinder may be making a larger one.
+// Grow reserves room for the growth of a recorded volume, in the scopes of the decision.
+// What the volume already counts needs no more room. A reservation for another size is
+// replaced, unless Cinder may be making a larger one.
 //
-// The error is ErrPolicyChanged when the decision was not made under the policy
+// The error is ErrPolicyChanged if the decision was made under a policy that is no longer
 // in force.
 func (l *Ledger) Grow(claim types.UID, decision Decided) (*Refusal, error) {
 	l.mu.Lock()
@@ -53,8 +53,8 @@ func (l *Ledger) Grow(claim types.UID, decision Decided) (*Refusal, error) {
 	return nil, nil
 }
 
-// HoldGrowth reserves the room for a growth that may have been requested from Cinder,
-// whatever the quotas say, until SettleGrowth. The volume need not be recorded yet.
+// HoldGrowth reserves, until SettleGrowth, the room for a growth that may have been
+// requested from Cinder, regardless of quotas. The volume need not be recorded yet.
 func (l *Ledger) HoldGrowth(claim types.UID, sizeGiB int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,9 +85,9 @@ func (l *Ledger) GiveUpGrowth(claim types.UID) (over, freed bool) {
 	return true, l.grow(claim, g)
 }
 
-// SettleGrowth ends a growth when nothing extends the volume any more. The volume
-// counts with the size that Cinder shows; 0 means that Cinder shows no larger one than
-// before. It reports whether the volume now counts less.
+// SettleGrowth ends a growth when nothing extends the volume anymore. The volume counts
+// with the size that Cinder shows; 0 means that Cinder shows no larger one than before.
+// It reports whether the volume now counts less.
 func (l *Ledger) SettleGrowth(claim types.UID, sizeGiB int64) (freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,7 +100,7 @@ func (l *Ledger) SettleGrowth(claim types.UID, sizeGiB int64) (freed bool) {
 	return l.grow(claim, g)
 }
 
-// sawSize records a size that Cinder shows, if it is more than is recorded.
+// sawSize records a size shown by Cinder if it exceeds the recorded one.
 func (l *Ledger) sawSize(claim types.UID, sizeGiB int64) {
 	g := l.growths[claim]
 	if e, known := l.entries[claim]; known && sizeGiB > max(e.GiB, g.seen) {
@@ -129,7 +129,7 @@ func (l *Ledger) grow(claim types.UID, to growth) (freed bool) {
 	return freed
 }
 
-// dropGrowthUpTo forgets a growth that the PersistentVolume records by now.
+// dropGrowthUpTo forgets a growth that the PersistentVolume has since recorded.
 func (l *Ledger) dropGrowthUpTo(claim types.UID, sizeGiB int64) {
 	g, growing := l.growths[claim]
 	if !growing {

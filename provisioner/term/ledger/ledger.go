@@ -1,5 +1,5 @@
-// Package ledger counts the usage of tenants, class rules and backends, so that
-// no quota is exceeded, whatever happens concurrently.
+// Package ledger counts the usage of tenants, class rules and backends, so that no quota
+// is exceeded, even under concurrency.
 package ledger
 
 import (
@@ -17,41 +17,41 @@ import (
 // Ledger counts what every tenant, class rule and backend uses: volumes that a
 // PersistentVolume records, volumes found at Cinder that none records yet, and
 // reservations for volumes that are being created. All three are kept under the UID of
-// the claim that the volume is made for, so a claim counts exactly once, and its volume
-// does, too, when another claim gets it.
+// the claim that the volume was created for, so a claim counts exactly once, as does its
+// volume when another claim gets it.
 //
-// The ledger checks and reserves room in one step, before the request to
-// Cinder, so that concurrent claims cannot share the last of it.
+// The ledger checks and reserves room in one step, before the request to Cinder, so that
+// concurrent claims cannot both take the last of it.
 type Ledger struct {
 	policy func() *policy.Policy
 
 	mu      sync.Mutex
 	entries map[types.UID]entry
-	// unrecorded is how many entries of each backend are only found.
+	// unrecorded counts each backend's entries that are only found.
 	unrecorded map[string]int
-	// growths are those of volumes that are larger than recorded, or may become so.
+	// growths are those of volumes that are, or may become, larger than recorded.
 	growths map[types.UID]growth
 	// snapshots are keyed by the UID of their VolumeSnapshots.
 	snapshots map[types.UID]snapshotEntry
-	// gone is the set of claims whose volumes went away in this term. A listing
-	// that began before may still show them.
+	// gone is the set of claims whose volumes disappeared in this term. A listing that
+	// began before may still show them.
 	gone map[types.UID]bool
 	// freed is the set of scopes in which room was freed since TakeFreed.
 	freed map[Scope]bool
-	// sums is the usage by scope under the policy in force at the last refresh. Another
-	// policy may have other rules, so the entries are then summed up again.
+	// sums is the usage by scope under the policy at the last refresh. Another policy may
+	// have other rules, so the entries are then summed up again.
 	sums    map[Scope]policy.Usage
 	inForce *policy.Policy
 }
 
-// entry is one volume, created or to be created.
+// entry is one volume, existing or planned.
 type entry struct {
 	Volume
 	backend string
 	state   entryState
-	// byStamp means that only the stamp says whose the volume is.
+	// byStamp means that only the stamp tells the volume's owner.
 	byStamp bool
-	// passedOver is why an earlier backend was not chosen.
+	// passedOver explains why an earlier backend was not chosen.
 	passedOver []PassedOver
 	// since is when a volume without a PersistentVolume was last seen, or lost its
 	// PersistentVolume.
@@ -78,7 +78,7 @@ const (
 // PassedOver is a backend of the rule that was not chosen, with the reason.
 type PassedOver struct {
 	Backend string
-	// Why is a full sentence.
+	// Why is a complete sentence.
 	Why string
 }
 
@@ -87,12 +87,11 @@ type Volume struct {
 	Tenant       string
 	StorageClass string
 	GiB          int64
-	// VolumeID is the ID of the volume that is recorded, was found, or is to be
-	// imported.
+	// VolumeID is the ID of the volume that is recorded, found, or to be imported.
 	VolumeID string
 	// Imported means that the volume existed before its claim.
 	Imported bool
-	// Rebound means that another claim than the one that the volume was made for has it.
+	// Rebound means that the volume now belongs to a claim other than its original one.
 	Rebound bool
 }
 
@@ -102,7 +101,7 @@ type Scope struct {
 	Name string
 }
 
-// New makes an empty ledger.
+// New returns an empty ledger.
 func New(p func() *policy.Policy) *Ledger {
 	return &Ledger{policy: p, entries: map[types.UID]entry{}, unrecorded: map[string]int{}, growths: map[types.UID]growth{}, snapshots: map[types.UID]snapshotEntry{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
 }
@@ -111,16 +110,15 @@ func New(p func() *policy.Policy) *Ledger {
 type Decided struct {
 	policy.Decision
 	Revision string
-	// PassedOver is why backends of the rule are missing from the decision.
+	// PassedOver explains which backends of the rule are missing from the decision.
 	PassedOver []PassedOver
-	// Import is the ID of the existing volume that the claim is to get; empty for a new
-	// volume. If another claim, LeftBy, left that volume behind, it counts for LeftBy
-	// until then.
+	// Import is the ID of the existing volume for the claim; empty for a new volume. If
+	// another claim, LeftBy, left that volume behind, it counts for LeftBy until then.
 	Import string
 	LeftBy types.UID
 }
 
-// Only narrows a decision to some of its backends. passedOver says why others are
+// Only narrows a decision to some of its backends. passedOver explains why others are
 // missing.
 func (d Decided) Only(backends []string, passedOver []PassedOver) Decided {
 	d.PassedOver = passedOver
@@ -130,20 +128,20 @@ func (d Decided) Only(backends []string, passedOver []PassedOver) Decided {
 	return d
 }
 
-// Refusal reports that there is no room, and the scopes in which freed room would help.
+// Refusal reports a lack of room, and the scopes in which freed room would help.
 type Refusal struct {
 	*policy.Denial
 	Scopes []Scope
 }
 
-// IsOfBackends reports whether only backends have no room, so that another backend may
-// have some.
+// IsOfBackends reports whether only backends lack room, so that another backend may have
+// some.
 func (r *Refusal) IsOfBackends() bool {
 	return len(r.Scopes) > 0 && r.Scopes[0].Kind == policy.BackendScope
 }
 
-// refusalOf determines what blocks the claim: the tenant's or the rule's quota, or
-// otherwise all of the backends' limits, any of which would help if it had room.
+// refusalOf determines what blocks the claim: the quota of the tenant or rule, or
+// otherwise the limits of all backends, any of which would help if it had room.
 func refusalOf(room policy.Room) *Refusal {
 	r := &Refusal{Denial: room.Denial}
 	var backends []Scope
@@ -162,8 +160,8 @@ func refusalOf(room policy.Room) *Refusal {
 	return r
 }
 
-// ErrPolicyChanged means that a decision was made under a policy that is no
-// longer in force.
+// ErrPolicyChanged means that a decision was made under a policy that is no longer in
+// force.
 var ErrPolicyChanged = errors.New("the policy has changed since the decision")
 
 // Position is where a claim counts.
@@ -172,22 +170,21 @@ type Position struct {
 	Tenant     string
 	Backend    string
 	PassedOver []PassedOver
-	// NothingSeen means that room is reserved but no volume was seen yet.
+	// NothingSeen means that room is reserved but no volume has been seen yet.
 	NothingSeen bool
-	// Imported means that the claim counts for a volume that existed before, VolumeID.
+	// Imported means that the claim counts for VolumeID, which existed before.
 	Imported bool
 	VolumeID string
 	// Rebound means that another claim has the claim's volume.
 	Rebound bool
 }
 
-// Reserve reserves room for an admitted claim on the first of its backends that
-// has room, by the same sum that `policy explain` shows. A claim that already
-// counts stays on its backend, whatever the policy says now: its volume is
-// there, or may be.
+// Reserve reserves room for an admitted claim on the first of its backends that has room,
+// by the same sum that `policy explain` shows. A claim that already counts stays on its
+// backend, regardless of the current policy: its volume is, or may be, there.
 //
-// The error is ErrPolicyChanged when the decision was not made under the policy
-// in force, which may have different scopes.
+// The error is ErrPolicyChanged if the decision was made under a policy that is no longer
+// in force, because scopes may have changed.
 func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided) (backend string, passedOver []PassedOver, refused *Refusal, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -223,8 +220,8 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided)
 	return backend, passedOver, nil, nil
 }
 
-// leave takes the volume of an import out of the sums if it counts for the claim that
-// left it behind, so that it does not need room twice.
+// leave removes an import's volume from the sums if it counts for the claim that left it
+// behind, so that it does not need room twice.
 func (l *Ledger) leave(decision Decided) *replaced {
 	e, known := l.entries[decision.LeftBy]
 	if decision.Import == "" || !known || e.VolumeID != decision.Import || e.state != found && e.state != withoutRecord {
@@ -245,9 +242,9 @@ func (l *Ledger) putBack(left *replaced) {
 	}
 }
 
-// Record counts a volume that exists, in place of whatever the claim counted before. No
-// quota prevents that, because the volume is there. Record reports whether the volume
-// counted for another tenant, which has room now.
+// Record counts an existing volume in place of whatever the claim counted before. Quotas
+// do not apply, because the volume exists. Record reports whether the volume counted for
+// another tenant, which now has room.
 func (l *Ledger) Record(claim types.UID, volume Volume, backend string) (freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,9 +260,9 @@ func (l *Ledger) Record(claim types.UID, volume Volume, backend string) (freed b
 }
 
 // Found counts a volume that was found at Cinder, unless its claim counts already. A
-// claim that counts for no tenant moves to a backend that its tenant may use, so that
-// it does not matter which of two backends is listed first. Found reports whether that
-// freed room at the other backend.
+// claim that counts for no tenant moves to a backend that its tenant may use, so that the
+// order in which backends are listed does not matter. Found reports whether that freed
+// room at the other backend.
 func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -288,9 +285,9 @@ func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (freed bo
 	return freed
 }
 
-// PersistentVolumeGone records that the PersistentVolume of a claim is gone, but its
-// volume, as far as is known, is not: it was to be kept, or an operator removed the
-// object by hand. The volume counts until a listing shows that it is gone.
+// PersistentVolumeGone records that a claim's PersistentVolume is gone, but apparently
+// not its volume: it was to be kept, or an operator deleted the object by hand. The
+// volume counts until a listing shows that it is gone.
 func (l *Ledger) PersistentVolumeGone(claim types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -300,8 +297,7 @@ func (l *Ledger) PersistentVolumeGone(claim types.UID) {
 	}
 }
 
-// WasRecorded reports whether a claim counts for a volume whose PersistentVolume
-// is gone.
+// WasRecorded reports whether a claim counts for a volume whose PersistentVolume is gone.
 func (l *Ledger) WasRecorded(claim types.UID, volumeID string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -338,7 +334,7 @@ func (l *Ledger) TakeFreed() []Scope {
 	return freed
 }
 
-// ForgetGone forgets which claims' volumes went away. Call it only while no listing is
+// ForgetGone forgets which claims' volumes disappeared. Call it only while no listing is
 // under way.
 func (l *Ledger) ForgetGone() {
 	l.mu.Lock()
@@ -356,8 +352,7 @@ func (l *Ledger) Release(claim types.UID) bool {
 	return l.remove(claim)
 }
 
-// ReleaseUnrecorded frees what a claim used when it is proven that it has no
-// volume.
+// ReleaseUnrecorded frees a claim's room once it is proven to have no volume.
 func (l *Ledger) ReleaseUnrecorded(claim types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -369,7 +364,7 @@ func (l *Ledger) ReleaseUnrecorded(claim types.UID) bool {
 	return l.remove(claim)
 }
 
-// ReleaseReservation frees what a claim reserved without making a volume.
+// ReleaseReservation frees what a claim reserved without creating a volume.
 func (l *Ledger) ReleaseReservation(claim types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -391,8 +386,7 @@ func (l *Ledger) PositionOf(claim types.UID) (Position, bool) {
 	return Position{Tenant: l.tenantOf(e), Backend: e.backend, PassedOver: e.passedOver, NothingSeen: e.state == reserved, Imported: e.Imported, VolumeID: e.VolumeID, Rebound: e.Rebound}, ok
 }
 
-// IsFound reports whether a claim counts only because of a volume that was found
-// on the backend.
+// IsFound reports whether a claim counts only because of a volume found on the backend.
 func (l *Ledger) IsFound(claim types.UID, backend string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -400,9 +394,8 @@ func (l *Ledger) IsFound(claim types.UID, backend string) bool {
 	return ok && e.state == found && e.backend == backend
 }
 
-// UnrecordedOn lists the claims that count only because of a volume on the
-// backend that no PersistentVolume names now, and that was seen after the given
-// time.
+// UnrecordedOn lists the claims that count only because of a volume on the backend that
+// no PersistentVolume names and that was seen after the given time.
 func (l *Ledger) UnrecordedOn(backend string, after time.Time) []types.UID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -422,7 +415,7 @@ func (l *Ledger) HasFound(backend string) bool {
 	return l.unrecorded[backend] > 0
 }
 
-// HasRoom reports whether a claim that uses nothing yet could have room.
+// HasRoom reports whether a claim that uses nothing yet would fit.
 func (l *Ledger) HasRoom(decision Decided) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -430,7 +423,7 @@ func (l *Ledger) HasRoom(decision Decided) bool {
 	return decision.Revision == l.inForce.Revision() && l.room(decision).Denial == nil
 }
 
-// room returns what the quotas say about a decision.
+// room returns the quotas' verdict on a decision.
 func (l *Ledger) room(decision Decided) policy.Room {
 	return decision.Room(func(s policy.QuotaScope) policy.Usage { return l.sums[Scope{s.Kind, s.Name}] })
 }
@@ -443,11 +436,11 @@ func (l *Ledger) Usage(kind policy.ScopeKind, name string) policy.Usage {
 	return l.sums[Scope{kind, name}]
 }
 
-// Census holds what counts at one moment.
+// Census is a snapshot of everything that counts.
 type Census struct {
-	// Sums is the usage of every scope of the policy in force that has any.
+	// Sums is the usage of every non-empty scope of the policy in force.
 	Sums map[Scope]policy.Usage
-	// Shares is what each tenant uses on each backend.
+	// Shares is each tenant's usage of each backend.
 	Shares map[Share]policy.Usage
 	// Kept is the part of Shares whose PersistentVolumes are gone.
 	Kept map[Share]policy.Usage
@@ -492,9 +485,9 @@ func (l *Ledger) refresh() {
 	}
 }
 
-// countsForNoTenant reports whether only a stamp says whose a volume or snapshot is, and
-// its tenant may not use the backend. Anyone with write access to the backend's project
-// can forge a stamp, which must not use up the quota of such a tenant. The policy in
+// countsForNoTenant reports whether only a stamp names the owner of a volume or snapshot,
+// and that tenant may not use the backend. Anyone with write access to the backend's
+// project can forge a stamp, which must not use up that tenant's quota. The policy in
 // force decides, because a reload may change what the tenant may use.
 func (l *Ledger) countsForNoTenant(tenant, backend string, byStamp bool) bool {
 	return byStamp && !l.inForce.MayUse(tenant, backend)
@@ -508,7 +501,7 @@ func (l *Ledger) tenantOf(e entry) string {
 	return e.Tenant
 }
 
-// set replaces an entry, and drop removes one, without changing the sums of scopes.
+// set replaces an entry, and drop removes one, without updating the sums.
 func (l *Ledger) set(claim types.UID, e entry) {
 	l.drop(claim)
 	l.entries[claim] = e
@@ -539,7 +532,7 @@ func (l *Ledger) remove(claim types.UID) bool {
 	return known
 }
 
-// noteFreed notes that an entry counts less, or no longer counts.
+// noteFreed records that an entry counts less, or no longer counts.
 func (l *Ledger) noteFreed(e entry) {
 	for _, s := range l.inForce.QuotaScopes(l.tenantOf(e), e.StorageClass, e.backend) {
 		l.freed[Scope{s.Kind, s.Name}] = true

@@ -8,10 +8,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// Snapshot is what the snapshot of a VolumeSnapshot counts.
+// Snapshot is what a VolumeSnapshot's snapshot counts.
 type Snapshot struct {
 	Tenant string
-	// StorageClass is that of the volume.
+	// StorageClass is the volume's.
 	StorageClass string
 	// GiB is its size. If Estimated, it is the volume's, because the snapshot's is not
 	// known yet.
@@ -23,38 +23,37 @@ func (s Snapshot) usage() policy.Usage {
 	return policy.Usage{Snapshots: 1, SnapshotGigabytes: s.GiB}
 }
 
-// snapshotEntry is a snapshot, taken or to be taken. It counts exactly once, by
-// the UID of its VolumeSnapshot.
+// snapshotEntry is a snapshot, existing or planned. It counts exactly once, by the UID of
+// its VolumeSnapshot.
 type snapshotEntry struct {
 	Snapshot
 	backend string
 	state   entryState
-	// byStamp means that only the stamp says whose the snapshot is.
+	// byStamp means that only the stamp tells the snapshot's owner.
 	byStamp bool
-	// since is when the last VolumeSnapshotContent that named it was gone, as far as is
-	// known.
+	// since is when the last known VolumeSnapshotContent that named it was deleted.
 	since time.Time
 	// instead is the snapshot that was left behind. It counts again if this reservation
-	// is given up.
+	// is released.
 	instead *leftSnapshot
 }
 
-// leftSnapshot is a snapshot that counts for a VolumeSnapshot that is gone.
+// leftSnapshot is a snapshot that counts for a deleted VolumeSnapshot.
 type leftSnapshot struct {
 	uid   types.UID
 	entry snapshotEntry
 }
 
 // ReserveSnapshot reserves room for the snapshot of a VolumeSnapshot that the policy
-// admits. A snapshot that already counts needs no room. The error is ErrPolicyChanged
-// when the decision was not made under the policy in force.
+// admits. A snapshot that already counts needs no room. The error is ErrPolicyChanged if
+// the decision was made under a policy that is no longer in force.
 func (l *Ledger) ReserveSnapshot(uid types.UID, backend string, s Snapshot, decision Decided) (denial *policy.Denial, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refresh()
 	if e, known := l.snapshots[uid]; known {
 		if e.state == recorded {
-			// Its import was given up before anybody knew that it had been recorded.
+			// Its import was given up before it was known to be recorded.
 			l.leaveSnapshot(decision.LeftBy)
 		}
 		return nil, nil
@@ -73,8 +72,8 @@ func (l *Ledger) ReserveSnapshot(uid types.UID, backend string, s Snapshot, deci
 	return nil, nil
 }
 
-// leaveSnapshot takes a snapshot that another VolumeSnapshot left behind out of the sums,
-// so that its import needs no additional room if both are the same tenant's.
+// leaveSnapshot removes a snapshot that another VolumeSnapshot left behind from the sums,
+// so that its import needs no additional room if both belong to the same tenant.
 func (l *Ledger) leaveSnapshot(uid types.UID) *leftSnapshot {
 	e, known := l.snapshots[uid]
 	if !known || e.state != found {
@@ -94,10 +93,9 @@ func (l *Ledger) putSnapshotBack(left *leftSnapshot) {
 	}
 }
 
-// RecordSnapshot counts a snapshot that a VolumeSnapshotContent records. No quota
-// prevents it. An estimate does not replace what is known of its size, because the volume
-// may have grown since. It returns the tenant that has room now because an estimate was
-// too large.
+// RecordSnapshot counts a snapshot that a VolumeSnapshotContent records. Quotas do not
+// apply. An estimate does not replace a known size, because the volume may have grown
+// since. It returns the tenant that now has room because an estimate was too large.
 func (l *Ledger) RecordSnapshot(uid types.UID, backend string, s Snapshot) (tenant string, freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,9 +111,8 @@ func (l *Ledger) RecordSnapshot(uid types.UID, backend string, s Snapshot) (tena
 
 // FoundSnapshots counts all snapshots that a listing of a backend shows; a snapshot that
 // counts for no tenant moves to a backend that its tenant may use, as a volume does in
-// Found. It frees the room of those that were there before the listing began but that it
-// does not show, and returns the tenants that have room now. The sizes that it shows
-// replace estimates.
+// Found. It frees the room of those that existed before the listing but are not in it,
+// and returns the tenants that now have room. Listed sizes replace estimates.
 func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot, began time.Time) (freed []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,8 +141,8 @@ func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot, bega
 	return freed
 }
 
-// ContentGone records that no VolumeSnapshotContent names a snapshot any longer.
-// The snapshot stays, and counts until a listing shows that it is gone.
+// ContentGone records that no VolumeSnapshotContent names a snapshot anymore. The
+// snapshot stays, and counts until a listing shows that it is gone.
 func (l *Ledger) ContentGone(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,8 +152,8 @@ func (l *Ledger) ContentGone(uid types.UID) {
 	}
 }
 
-// ReleaseSnapshot frees the room of a snapshot that is gone. It returns the tenant
-// that has room now.
+// ReleaseSnapshot frees the room of a snapshot that is gone. It returns the tenant that
+// now has room.
 func (l *Ledger) ReleaseSnapshot(uid types.UID) (tenant string, freed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +161,7 @@ func (l *Ledger) ReleaseSnapshot(uid types.UID) (tenant string, freed bool) {
 	return l.removeSnapshot(uid)
 }
 
-// ReleaseSnapshotReservation frees the room for a snapshot that was never begun. A
+// ReleaseSnapshotReservation frees the room of a snapshot that was never begun. A
 // snapshot that was left behind and was to be imported continues to count.
 func (l *Ledger) ReleaseSnapshotReservation(uid types.UID) (tenant string, freed bool) {
 	l.mu.Lock()

@@ -19,13 +19,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
 )
 
-// counting records which backends this term has listed and counted, and which claims
-// may have volumes that no listing has shown yet.
+// counting records which backends this term has listed and counted, and which claims may
+// have volumes that no listing has shown yet.
 type counting struct {
 	mu sync.Mutex
-	// done is the set of backends whose volumes the ledger has counted. generation is
-	// how often each has changed its endpoint. listings is how many listings are under
-	// way.
+	// done is the set of backends whose volumes the ledger has counted. generation counts
+	// each backend's endpoint changes. listings counts listings under way.
 	done       map[string]bool
 	generation map[string]int
 	// moved is when a backend last changed its endpoint.
@@ -34,13 +33,12 @@ type counting struct {
 	// silent is when each backend that could not be counted was last tried.
 	silent map[string]time.Time
 	// earlier is the set of claims that an earlier leader may have seen; nil until
-	// NoteEarlier. goneEarly is the set of those that were deleted before every
-	// backend was listed.
+	// NoteEarlier. goneEarly is the set of those deleted before every backend was listed.
 	earlier   *objects.EarlierClaims
 	goneEarly map[types.UID]bool
 	// underWay holds the counts under way, by backend.
 	underWay map[string]*tally
-	// wanted are the backends to count in the background; wake signals that there are
+	// wanted holds the backends to count in the background; wake signals that there are
 	// some.
 	wanted map[string]bool
 	wake   chan struct{}
@@ -66,8 +64,8 @@ func (p *Placer) IsCounted(name string) bool {
 	return p.counting.done[name]
 }
 
-// CountBackend counts the stamped volumes of a backend, once in a term. It costs
-// no extra request: looking before creating needs the same listing.
+// CountBackend counts a backend's stamped volumes, once per term. It costs no extra
+// request: the look-up before creation needs the same listing.
 func (p *Placer) CountBackend(ctx context.Context, name string) error {
 	c := p.counting
 	for {
@@ -86,7 +84,7 @@ func (p *Placer) CountBackend(ctx context.Context, name string) error {
 			c.done[name] = true
 		}
 		if c.listings == 0 {
-			// Now no listing is under way that could still show a volume that is gone.
+			// No listing that could still show a removed volume is under way.
 			p.Ledger.ForgetGone()
 		}
 		c.mu.Unlock()
@@ -126,8 +124,8 @@ func (p *Placer) countFound(name string, all []cinder.Volume) {
 	}
 }
 
-// movedAt returns when a backend last changed its endpoint in this term, or the zero
-// time if it never did. Volumes seen before that need not exist at the new endpoint.
+// movedAt returns when a backend last changed its endpoint in this term, or the zero time
+// if it never did. Volumes seen before may not exist at the new endpoint.
 func (p *Placer) movedAt(name string) time.Time {
 	p.counting.mu.Lock()
 	defer p.counting.mu.Unlock()
@@ -152,8 +150,8 @@ func (p *Placer) RequestCount(name string) {
 	}
 }
 
-// countElsewhere counts the other backends where the tenant may have volumes, because
-// its quota includes them. For a while it skips a backend that was slow to answer; only
+// countElsewhere counts the other backends where the tenant may have volumes, because its
+// quota includes them. For a while, it skips a backend that was slow to answer; only
 // claims that could be placed there wait for it.
 func (p *Placer) countElsewhere(ctx context.Context, d ledger.Decided) {
 	tenant, ok := p.Policy().Tenant(d.Tenant)
@@ -184,16 +182,15 @@ func (p *Placer) countElsewhere(ctx context.Context, d ledger.Decided) {
 	group.Wait()
 }
 
-// limited reports whether a quota depends on what the tenant has on other
-// backends.
+// limited reports whether a quota depends on the tenant's volumes on other backends.
 func limited(scopes []policy.QuotaScope) bool {
 	return slices.ContainsFunc(scopes, func(s policy.QuotaScope) bool {
 		return s.Kind != policy.BackendScope && (s.Limits.Volumes != nil || s.Limits.Gigabytes != nil)
 	})
 }
 
-// otherBackendsTimeout is how long a claim waits for backends it cannot be placed
-// on, and how long countElsewhere then skips them.
+// otherBackendsTimeout is how long a claim waits for backends where it cannot be placed,
+// and how long countElsewhere then skips them.
 const otherBackendsTimeout = 10 * time.Second
 
 func (p *Placer) noteSilent(name string) {
@@ -249,9 +246,9 @@ type tally struct {
 	err        error
 }
 
-// countShared counts a backend once for all claims that wait for it. Otherwise
-// each would go through a copy of the backend's whole listing: with 1,000 pending
-// claims at the start of a term, that took minutes and 1 GiB of memory.
+// countShared counts a backend once for all waiting claims. Otherwise each would go
+// through a copy of the backend's whole listing: with 1,000 pending claims at the start
+// of a term, that took minutes and 1 GiB of memory.
 func (p *Placer) countShared(ctx context.Context, name string, generation int) error {
 	c := p.counting
 	c.mu.Lock()
@@ -263,8 +260,7 @@ func (p *Placer) countShared(ctx context.Context, name string, generation int) e
 		go p.tally(name, t)
 	}
 	c.mu.Unlock()
-	// The pages of the listing wait for their turns at the backend, and Cinder may take
-	// long.
+	// The listing's pages wait for turns at the backend, and Cinder may be slow.
 	if wait := liveness.PauseOf(ctx); wait != nil {
 		defer wait()()
 	}
@@ -276,8 +272,7 @@ func (p *Placer) countShared(ctx context.Context, name string, generation int) e
 	}
 }
 
-// tally counts for all claims that wait, so it does not end with any of them, but with
-// the term.
+// tally counts for all waiting claims, so it ends with the term and not with any of them.
 func (p *Placer) tally(name string, t *tally) {
 	t.err = p.countListed(p.Term, name)
 	c := p.counting
@@ -327,7 +322,7 @@ func (p *Placer) NoteEarlier(claims objects.EarlierClaims) {
 	p.counting.earlier = &claims
 }
 
-// Relist lists a backend again, counts the volumes that it shows, and frees the room of
+// Relist lists a backend again, counts the volumes in the listing, and frees the room of
 // those that are gone. It calls exists only after the listing has ended.
 func (p *Placer) Relist(ctx context.Context, name string, exists func(claim types.UID) bool) ([]cinder.Volume, error) {
 	volumes, err := p.Volumes(name)
@@ -337,8 +332,8 @@ func (p *Placer) Relist(ctx context.Context, name string, exists func(claim type
 	c := p.counting
 	c.mu.Lock()
 	if c.listings == 0 {
-		// This listing cannot show a volume that was gone before it began, unless a
-		// late request created it again.
+		// This listing cannot show a volume that was gone before it began, unless a late
+		// request re-created it.
 		p.Ledger.ForgetGone()
 	}
 	c.listings++
@@ -363,8 +358,8 @@ func (p *Placer) Relist(ctx context.Context, name string, exists func(claim type
 	return all, nil
 }
 
-// forgetVanished frees the room of volumes without a PersistentVolume that the
-// listing no longer shows: an administrator or an audit has removed them.
+// forgetVanished frees the room of volumes without a PersistentVolume that the listing no
+// longer shows: an administrator or an audit has removed them.
 func (p *Placer) forgetVanished(name string, all []cinder.Volume, exists func(claim types.UID) bool) {
 	unrecorded := p.Ledger.UnrecordedOn(name, p.movedAt(name))
 	if len(unrecorded) == 0 {
@@ -376,7 +371,7 @@ func (p *Placer) forgetVanished(name string, all []cinder.Volume, exists func(cl
 	}
 	freed := false
 	for _, uid := range unrecorded {
-		// While the claim exists, an attempt may be creating its volume again.
+		// While the claim exists, an attempt may be re-creating its volume.
 		_, begun := p.Unfinished(uid)
 		if !present[uid] && !exists(uid) && !begun {
 			freed = p.Ledger.ReleaseUnrecorded(uid) || freed
@@ -387,9 +382,9 @@ func (p *Placer) forgetVanished(name string, all []cinder.Volume, exists func(cl
 	}
 }
 
-// MayBeUnrecorded reports whether a backend may have unrecorded volumes that no
-// attempt of this term created. A backend that is no longer in the policy cannot
-// be listed, so it does not count.
+// MayBeUnrecorded reports whether a backend may have unrecorded volumes that no attempt
+// of this term created. A backend that left the policy cannot be listed, so it does not
+// count.
 func (p *Placer) MayBeUnrecorded(backend string) bool {
 	if !slices.Contains(p.Backends(), backend) {
 		return false

@@ -14,12 +14,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
-// Choice is the backend that a claim goes to, or why it cannot go to any now.
+// Choice is the backend for a claim, or why there is none now.
 type Choice struct {
 	Backend string
-	// PassedOver is why earlier backends of the rule were not chosen.
+	// PassedOver explains why the rule's earlier backends were not chosen.
 	PassedOver []ledger.PassedOver
-	// Denial is why no backend can take the claim now.
+	// Denial explains why no backend can take the claim now.
 	Denial *Denial
 }
 
@@ -27,8 +27,8 @@ type Choice struct {
 // healthy and has room. Once a volume may exist on a backend, the claim stays there,
 // because no listing of a single backend would reveal two volumes on two backends.
 //
-// A backend is counted before it is chosen, and so is every backend of the rule
-// that an earlier leader may have chosen for this claim.
+// Before a backend is chosen, it is counted, along with every backend of the rule that an
+// earlier leader may have chosen for this claim.
 func (p *Placer) Choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided) (Choice, error) {
 	if position, ok := p.Ledger.PositionOf(claim.UID); ok {
 		return p.keep(position), nil
@@ -48,10 +48,9 @@ func (p *Placer) keep(position ledger.Position) Choice {
 	return Choice{Backend: position.Backend, PassedOver: position.PassedOver}
 }
 
-// MayLeave reports whether a claim can leave the backend where its room is
-// reserved: the policy or the backend's state calls for it, and provably nothing
-// was created there. The caller then forgets the claim's unfinished attempt and
-// gives its room back.
+// MayLeave reports whether a claim can leave the backend where its room is reserved: the
+// policy or the backend's state calls for it, and provably nothing was created there. The
+// caller then forgets the claim's unfinished attempt and releases its room.
 func (p *Placer) MayLeave(claim *corev1.PersistentVolumeClaim, d ledger.Decided) bool {
 	position, ok := p.Ledger.PositionOf(claim.UID)
 	if !ok {
@@ -68,22 +67,22 @@ func (p *Placer) MayLeave(claim *corev1.PersistentVolumeClaim, d ledger.Decided)
 	return !p.MayHaveVolume(claim, position.Backend, stamp)
 }
 
-// MayHaveVolume reports whether a backend may have a volume of the claim, made in
-// this term or earlier.
+// MayHaveVolume reports whether a backend may have a volume of the claim, from this term
+// or an earlier one.
 func (p *Placer) MayHaveVolume(claim *corev1.PersistentVolumeClaim, backend string, stamp stamps.Volume) bool {
 	volumes, err := p.Volumes(backend)
 	return err != nil || !volumes.KnowsNothingOf(stamp) || p.mayHaveUnseenVolume(claim, backend)
 }
 
-// mayHaveUnseenVolume reports whether a backend may have a volume of the claim
-// that this term does not know: an earlier leader may have seen the claim, and
-// the backend was not listed yet.
+// mayHaveUnseenVolume reports whether a backend may have a volume of the claim that this
+// term does not know: an earlier leader may have seen the claim, and the backend has not
+// been listed yet.
 func (p *Placer) mayHaveUnseenVolume(claim *corev1.PersistentVolumeClaim, backend string) bool {
 	return !p.IsCounted(backend) && !p.CreatedInTerm(claim)
 }
 
-// settleEarlier waits for every backend of the rule that may have a volume of
-// the claim, including suspended ones: a claim must not leave a volume behind.
+// settleEarlier waits for every backend of the rule, including suspended ones, that may
+// have a volume of the claim: a claim must not leave a volume behind.
 func (p *Placer) settleEarlier(ctx context.Context, claim *corev1.PersistentVolumeClaim, d ledger.Decided) (Choice, error) {
 	homes := p.RuleBackends(d)
 	if len(homes) == 1 {
@@ -105,8 +104,8 @@ func (p *Placer) settleEarlier(ctx context.Context, claim *corev1.PersistentVolu
 	return Choice{}, nil
 }
 
-// firstWithRoom tries the backends in the policy's order. It lists a backend
-// only if those before it cannot take the claim.
+// firstWithRoom tries the backends in the policy's order. It lists a backend only if the
+// ones before it cannot take the claim.
 func (p *Placer) firstWithRoom(ctx context.Context, uid types.UID, class string, d ledger.Decided) (Choice, error) {
 	var passedOver, full []ledger.PassedOver
 	var noRoom []string
@@ -133,7 +132,7 @@ func (p *Placer) firstWithRoom(ctx context.Context, uid types.UID, class string,
 		noRoom = append(noRoom, name)
 		passedOver = append(passedOver, chosen.PassedOver...)
 	}
-	// Cinder's own quota may have room again, so try the full backends last.
+	// Cinder's own quota may have room again, so try full backends last.
 	for _, over := range full {
 		chosen, hasRoom, err := p.reserveOn(over.Backend, uid, class, d, passedOver)
 		if err != nil || hasRoom || chosen.Denial != nil {
@@ -147,7 +146,7 @@ func (p *Placer) firstWithRoom(ctx context.Context, uid types.UID, class string,
 	case len(noRoom) == 0:
 		return Choice{Denial: p.Unavailable(passedOver, p.RuleBackends(d))}, nil
 	}
-	// Reserve on all of them together, so that one message covers all of them.
+	// Reserve on all of them together, so that one message covers them all.
 	backend, over, refused, err := p.Ledger.Reserve(uid, class, d.Only(noRoom, nil))
 	if refused == nil {
 		return Choice{Backend: backend, PassedOver: over}, err
@@ -161,8 +160,8 @@ func (p *Placer) firstWithRoom(ctx context.Context, uid types.UID, class string,
 	return Choice{Denial: &denied}, nil
 }
 
-// reserveOn reserves room on one backend. If only that backend has no room, PassedOver
-// holds the reason. A denial concerns the tenant or the rule, and so every backend.
+// reserveOn reserves room on one backend. If only that backend lacks room, PassedOver
+// holds the reason. A denial concerns the tenant or the rule, hence every backend.
 func (p *Placer) reserveOn(name string, uid types.UID, class string, d ledger.Decided, before []ledger.PassedOver) (chosen Choice, hasRoom bool, err error) {
 	backend, passedOver, refused, err := p.Ledger.Reserve(uid, class, d.Only([]string{name}, before))
 	switch {
@@ -181,14 +180,14 @@ func (p *Placer) reserveOn(name string, uid types.UID, class string, d ledger.De
 func (p *Placer) Health(name string) error {
 	volumes, err := p.Volumes(name)
 	if err != nil {
-		// The backend is not configured, which is reported elsewhere.
+		// An unconfigured backend is reported elsewhere.
 		return nil
 	}
 	return volumes.Health()
 }
 
-// prepare makes sure that a backend can be chosen: it must be healthy, and its volumes
-// must be counted. It lists a backend that was not counted in this term.
+// prepare makes sure that a backend can be chosen: it must be healthy and counted. It
+// lists a backend that this term has not counted.
 func (p *Placer) prepare(ctx context.Context, name string) (unhealthy, err error) {
 	if unhealthy := p.Health(name); unhealthy != nil {
 		return unhealthy, nil
@@ -203,7 +202,7 @@ func (p *Placer) prepare(ctx context.Context, name string) (unhealthy, err error
 	return nil, nil
 }
 
-// RuleBackends returns all backends of the rule that decided, including suspended ones.
+// RuleBackends returns all backends of the deciding rule, including suspended ones.
 func (p *Placer) RuleBackends(d ledger.Decided) []string {
 	t, ok := p.Policy().Tenant(d.Tenant)
 	if !ok {
@@ -217,8 +216,7 @@ func (p *Placer) RuleBackends(d ledger.Decided) []string {
 	return nil
 }
 
-// PassedOverText returns text that lists why earlier backends of the rule were not
-// chosen.
+// PassedOverText lists why the rule's earlier backends were not chosen.
 func PassedOverText(decision policy.Decision, passedOver []ledger.PassedOver) string {
 	var reasons []string
 	for _, step := range decision.Trace {

@@ -10,12 +10,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
-// fullFor is how long a backend counts as full after Cinder's own quota rejected a
-// volume there. During that time, claims that can go to another backend do so.
+// fullFor is how long a backend counts as full after Cinder's own quota rejected a volume
+// there. Meanwhile, claims that can use another backend do so.
 const fullFor = time.Minute
 
-// fullAt identifies an exhausted Cinder quota: a backend and a volume type,
-// because Cinder also has quotas per type.
+// fullAt identifies an exhausted Cinder quota: a backend and a volume type, because
+// Cinder also has quotas per type.
 type fullAt struct{ backend, volumeType string }
 
 // fullness is a backend's refusal of volumes of a certain size or larger.
@@ -25,8 +25,8 @@ type fullness struct {
 	refusal error
 }
 
-// NoteFull remembers that Cinder's own quota rejected a volume. When this expires,
-// denied claims come back.
+// NoteFull remembers that Cinder's own quota rejected a volume. When this expires, denied
+// claims are retried.
 func (p *Placer) NoteFull(backend string, volume policy.VolumeProperties, refusal error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,8 +68,8 @@ func (p *Placer) isFull(backend string, volume policy.VolumeProperties) error {
 	return full.refusal
 }
 
-// CouldGoElsewhere reports whether a claim without a position in the ledger has
-// another backend that can be tried at once and has room.
+// CouldGoElsewhere reports whether a claim without a position in the ledger has another
+// backend that can be tried at once and has room.
 func (p *Placer) CouldGoElsewhere(uid types.UID, d ledger.Decided) bool {
 	if _, counts := p.Ledger.PositionOf(uid); counts {
 		return false

@@ -12,12 +12,12 @@ import (
 // waits for a backend that does not answer.
 const ReasonBackendUnavailable = "BackendUnavailable"
 
-// Denial says why a claim is denied before any request to Cinder.
+// Denial explains why a claim is denied before any request to Cinder.
 type Denial struct {
 	Reason  string
 	Message string
-	// Triggers may unblock the claim, in addition to another policy, other labels
-	// of the namespace and another StorageClass.
+	// Triggers may unblock the claim, besides another policy, other labels of the
+	// namespace and another StorageClass.
 	Triggers []parking.Trigger
 }
 
@@ -26,8 +26,8 @@ func DenialOf(d *policy.Denial) Denial {
 	return Denial{Reason: string(d.Reason), Message: d.Message}
 }
 
-// noRoom returns the denial of a claim that exceeds a quota. Freed room in that quota
-// triggers another check, and so does a backend of the claim's rule that answers again.
+// noRoom returns the denial of a claim that exceeds a quota. The claim is checked again
+// when room is freed in that quota or when a backend of the claim's rule answers again.
 func (p *Placer) noRoom(refused *ledger.Refusal, d ledger.Decided) Denial {
 	denied := DenialOf(refused.Denial)
 	denied.Triggers = triggersOf(p.RuleBackends(d))
@@ -37,9 +37,8 @@ func (p *Placer) noRoom(refused *ledger.Refusal, d ledger.Decided) Denial {
 	return denied
 }
 
-// Unavailable returns the denial of a claim that no backend can take now. The claim
-// comes back when one of the backends that were passed over, or one of the others,
-// answers.
+// Unavailable returns the denial of a claim that no backend can take now. The claim is
+// retried when a passed-over backend, or one of the others, answers.
 func (p *Placer) Unavailable(passedOver []ledger.PassedOver, others []string) *Denial {
 	var why []string
 	triggers := append(triggersOf(others), parking.Trigger{Kind: parking.Earlier})

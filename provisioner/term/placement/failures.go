@@ -9,7 +9,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
-// Failure is a location where Cinder could not make the volume of a claim.
+// Failure is a location where Cinder could not create a claim's volume.
 type Failure struct {
 	policy.Location
 	Reason string
@@ -24,19 +24,19 @@ func (f Failure) PassedOver() ledger.PassedOver {
 	return ledger.PassedOver{Backend: f.Backend, Why: at + ": " + f.Reason}
 }
 
-// round holds the locations that a claim tries without a delay, one after another,
-// until Cinder makes its volume or no location is left.
+// round holds the locations that a claim tries without a delay, one after another, until
+// Cinder creates its volume or no location is left.
 //
-// A failure concerns this claim alone. Cinder reports a zone without room in the same
-// way as a broken driver, or a volume that is larger than any pool, and these say
-// nothing about the next claim.
+// A failure concerns only this claim. Cinder reports a full zone in the same way as a
+// broken driver, or a volume larger than any pool, which say nothing about the next
+// claim.
 type round struct {
 	revision string
 	failures []Failure
 }
 
 // NoteFailure remembers, until the end of the claim's round, where its volume could not
-// be made, and reports whether that is news.
+// be created, and reports whether that is news.
 func (p *Placer) NoteFailure(uid types.UID, d ledger.Decided, failure Failure) (isNews bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,16 +59,16 @@ func (p *Placer) Failures(uid types.UID) []Failure {
 	return slices.Clone(p.rounds[uid].failures)
 }
 
-// Forget drops where the claim's volume could not be made. Call it when the claim
-// has a volume, needs none, or is tried again only after a delay.
+// Forget drops the claim's failures. Call it when the claim has a volume, needs none, or
+// is retried only after a delay.
 func (p *Placer) Forget(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.rounds, uid)
 }
 
-// InTurn orders the locations of a decision for the claim: those that failed in its
-// round come last. Another policy ends the round, because it has other locations.
+// InTurn orders a decision's locations for the claim: those that failed in its round come
+// last. Another policy ends the round, because it has other locations.
 func (p *Placer) InTurn(uid types.UID, d ledger.Decided) ledger.Decided {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,7 @@ func (r round) locations() []policy.Location {
 	return locations
 }
 
-// Untried returns the locations of a decision that did not fail in the claim's round.
+// Untried returns a decision's locations that did not fail in the claim's round.
 func (p *Placer) Untried(uid types.UID, d ledger.Decided) []policy.Location {
 	p.mu.Lock()
 	failed := p.rounds[uid].locations()
@@ -105,9 +105,9 @@ func (p *Placer) Untried(uid types.UID, d ledger.Decided) []policy.Location {
 	return untried
 }
 
-// HasAnother reports whether the claim's round has a location left that can be tried at
-// once. If the claim counts at a backend, it may have a volume there, so only locations
-// of that backend are left to it.
+// HasAnother reports whether another location can be tried at once in the claim's round.
+// If the claim counts at a backend, it may have a volume there, so only that backend's
+// locations qualify.
 func (p *Placer) HasAnother(uid types.UID, d ledger.Decided) bool {
 	position, counts := p.Ledger.PositionOf(uid)
 	return slices.ContainsFunc(p.Untried(uid, d), func(at policy.Location) bool {

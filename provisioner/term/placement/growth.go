@@ -9,9 +9,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
-// Grow reserves room for a volume's growth on its backend, the only one of the
-// decision. It first makes sure that the quotas count what exists, as Choose does.
-// The error is ledger.ErrPolicyChanged when the decision is out of date.
+// Grow reserves room for a volume's growth on its backend, the only one of the decision.
+// Like Choose, it first makes sure that the quotas count what exists. The error is
+// ledger.ErrPolicyChanged if the decision is outdated.
 func (p *Placer) Grow(ctx context.Context, claim types.UID, d ledger.Decided) (*Denial, error) {
 	backend := d.Backends[0]
 	p.countElsewhere(ctx, d)
@@ -48,8 +48,8 @@ func (p *Placer) HoldGrowth(claim types.UID, sizeGiB int64) { p.Ledger.HoldGrowt
 // IsGrowing reports whether room is reserved for a growth.
 func (p *Placer) IsGrowing(claim types.UID) bool { return p.Ledger.IsGrowing(claim) }
 
-// GiveUpGrowth frees what Grow reserved and offers it to denied claims. It returns
-// false if the growth may have been requested from Cinder.
+// GiveUpGrowth frees what Grow reserved and offers it to denied claims. It returns false
+// if the growth may have been requested from Cinder.
 func (p *Placer) GiveUpGrowth(claim types.UID) bool {
 	over, freed := p.Ledger.GiveUpGrowth(claim)
 	if freed {
@@ -58,9 +58,8 @@ func (p *Placer) GiveUpGrowth(claim types.UID) bool {
 	return over
 }
 
-// SettleGrowth ends a growth when nothing extends the volume any more. The volume then
-// counts with the size that Cinder shows, and room that this frees is offered to denied
-// claims.
+// SettleGrowth ends a growth when nothing extends the volume anymore. The volume then
+// counts with the size that Cinder shows, and freed room is offered to denied claims.
 func (p *Placer) SettleGrowth(claim types.UID, sizeGiB int64) {
 	if p.Ledger.SettleGrowth(claim, sizeGiB) {
 		p.roomFreed()

@@ -1,6 +1,6 @@
 // Package placement decides where volumes go, and counts where they are, using the
-// listings behind the ledger and Cinder's own quotas. It returns decisions; the caller
-// carries them out.
+// listings behind the ledger and Cinder's own quotas. It returns decisions for the caller
+// to carry out.
 package placement
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
-// Volumes is what placement needs from one backend.
+// Volumes is what placement needs of one backend.
 type Volumes interface {
 	// Volumes lists the cluster's volumes, once in a term.
 	Volumes(ctx context.Context) ([]cinder.Volume, error)
@@ -33,9 +33,8 @@ type Options struct {
 	// Policy returns the policy in force.
 	Policy func() *policy.Policy
 	Ledger *ledger.Ledger
-	// Backends lists every configured backend. Volumes returns an error if none of
-	// that name is configured; it may reconfigure the backend, and that may call
-	// Recount.
+	// Backends lists every configured backend. Volumes returns an error for an
+	// unconfigured name; it may reconfigure the backend, which may call Recount.
 	Backends func() []string
 	Volumes  func(backend string) (Volumes, error)
 	// Unfinished returns the stamp of a claim's unfinished attempt.
@@ -52,21 +51,21 @@ type Placer struct {
 	freed    chan struct{}
 
 	mu sync.Mutex
-	// full is where Cinder's own quotas have no room. expired lists the backends
-	// whose entry in full has expired since the last TakeFreed.
+	// full is where Cinder's own quotas lack room. expired lists the backends whose entry
+	// in full has expired since the last TakeFreed.
 	full    map[fullAt]fullness
 	expired []string
 	// rounds are the rounds of claims for which Cinder could not make a volume.
 	rounds map[types.UID]round
 }
 
-// New makes the Placer of one term.
+// New returns a term's Placer.
 func New(options Options) *Placer {
 	return &Placer{Options: options, counting: newCounting(), freed: make(chan struct{}, 1), full: map[fullAt]fullness{}, rounds: map[types.UID]round{}}
 }
 
-// Record counts the volume of a PersistentVolume, and offers the room that it leaves if
-// another tenant has it now.
+// Record counts a PersistentVolume's volume and, if another tenant has it now, offers the
+// freed room.
 func (p *Placer) Record(uid types.UID, volume ledger.Volume, backend string) {
 	if p.Ledger.Record(uid, volume, backend) {
 		p.roomFreed()
@@ -102,8 +101,8 @@ func (p *Placer) roomFreed() {
 	}
 }
 
-// Freed returns a channel that has a value while freed room has not been offered to
-// claims yet.
+// Freed returns a channel that has a value while freed room waits to be offered to
+// claims.
 func (p *Placer) Freed() <-chan struct{} { return p.freed }
 
 // TakeFreed returns the triggers of the quotas in which room was freed since the last

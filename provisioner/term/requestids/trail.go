@@ -1,5 +1,5 @@
-// Package requestids collects the request IDs that lines of the audit trail show for a
-// volume or a snapshot.
+// Package requestids collects the request IDs that audit trail lines show for a volume or
+// a snapshot.
 package requestids
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// RequestIDs are Cinder's IDs of the requests that made, stamped, extended or deleted
+// RequestIDs are Cinder's IDs of the requests that created, stamped, extended or deleted
 // a volume or a snapshot, for the audit trail. They also appear in Cinder's own log.
 type RequestIDs struct {
 	mu       sync.Mutex
@@ -23,13 +23,13 @@ type RequestIDs struct {
 
 type requestIDsKey struct{}
 
-// WithRequestIDs collects the IDs of the requests that are sent with the context.
+// WithRequestIDs collects the IDs of requests sent with the context.
 func WithRequestIDs(ctx context.Context) (collecting context.Context, ids *RequestIDs) {
 	ids = &RequestIDs{}
 	return context.WithValue(ctx, requestIDsKey{}, ids), ids
 }
 
-// Answered returns the function that notes the requests of a context.
+// Answered returns the function that records a context's requests.
 func Answered(ctx context.Context) func(operation, requestID string) {
 	ids, ok := ctx.Value(requestIDsKey{}).(*RequestIDs)
 	if !ok {
@@ -54,7 +54,7 @@ func Answered(ctx context.Context) func(operation, requestID string) {
 	}
 }
 
-// OfCreate returns the ID of the create request; empty if an earlier attempt made the
+// OfCreate returns the ID of the create request; empty if an earlier attempt created the
 // volume.
 func (r *RequestIDs) OfCreate() string {
 	r.mu.Lock()
@@ -70,16 +70,15 @@ func (r *RequestIDs) OfDelete() string {
 	return r.deleted
 }
 
-// OfExtend returns the ID of the extend request; empty if an earlier attempt had the
-// volume extended.
+// OfExtend returns the ID of the extend request; empty if an earlier attempt made it.
 func (r *RequestIDs) OfExtend() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.extended
 }
 
-// OfStamp returns the ID of the request that wrote the stamp of an import or a rebind; empty if an earlier
-// attempt wrote it.
+// OfStamp returns the ID of the request that wrote the stamp of an import or a rebind;
+// empty if an earlier attempt wrote it.
 func (r *RequestIDs) OfStamp() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,14 +13,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/backoff"
 )
 
-// Infeasible returns the retry of an expansion that fails until a person changes
-// something. If the claim then asks for another size, it is tried at once.
+// Infeasible returns the retry of an expansion that fails until a user changes something.
+// If the claim then requests another size, it is tried at once.
 func Infeasible(err error) backoff.Delay {
 	return backoff.Delay{Outcome: For(err).Outcome, First: time.Minute, Most: 30 * time.Minute}
 }
 
-// Passes reports whether an error goes away by itself and says nothing about the object
-// that is worked on, so that its owner needs no event.
+// Passes reports whether an error goes away by itself and says nothing about the object,
+// so its owner needs no event.
 func Passes(err error) bool {
 	switch cinder.KindOf(err) {
 	case cinder.KindFenced, cinder.KindRateLimited, backends.KindNotShown:
@@ -29,8 +29,8 @@ func Passes(err error) bool {
 	return false
 }
 
-// For looks up the retry for the kind of an error. What only a person can fix is
-// retried rarely; what goes away by itself, soon.
+// For looks up the retry for an error's kind: rarely for what only a user can fix, soon
+// for what goes away by itself.
 func For(err error) backoff.Delay {
 	var refusal *mappers.Refusal
 	if errors.As(err, &refusal) {
@@ -38,7 +38,7 @@ func For(err error) backoff.Delay {
 		return backoff.Delay{Outcome: "refused", First: time.Minute, Most: 30 * time.Minute}
 	}
 	if errors.Is(err, removal.ErrMayBeServed) {
-		// A duplicate must wait for the PersistentVolume that settles which volume
+		// A duplicate must wait for the PersistentVolume that determines which volume
 		// stays.
 		return backoff.Delay{Outcome: "pending", First: 5 * time.Second, Most: 2 * time.Minute}
 	}
@@ -60,8 +60,8 @@ func For(err error) backoff.Delay {
 	r := backoff.Delay{AtLeast: failed.RetryAfter}
 	switch failed.Kind {
 	case cinder.KindUnavailable, cinder.KindInternal:
-		// The breaker handles a backend that does not answer at all: a retry here
-		// costs one request.
+		// The breaker handles a backend that does not answer at all: a retry here costs
+		// one request.
 		r.Outcome, r.First, r.Most = "unavailable", time.Second, 30*time.Second
 	case cinder.KindConflict, backends.KindNotShown:
 		r.Outcome, r.First, r.Most = "conflict", 2*time.Second, 30*time.Second
@@ -76,17 +76,17 @@ func For(err error) backoff.Delay {
 	case cinder.KindUnauthorized, cinder.KindForbidden, cinder.KindConfig:
 		r.Outcome, r.First, r.Most = "credentials", 5*time.Second, time.Minute
 	case cinder.KindNotFound, cinder.KindInvalid:
-		// A volume type or zone that does not exist, for example.
+		// For example, a volume type or zone that does not exist.
 		r.Outcome, r.First, r.Most = "invalid", 15*time.Second, 10*time.Minute
 	case cinder.KindFenced:
-		// The lease was not renewed for a moment, and the term continues.
+		// The lease was briefly not renewed, and the term continues.
 		r.Outcome, r.First, r.Most = "fenced", 5*time.Second, 5*time.Second
 	case backends.KindInUse, backends.KindHasSnapshots:
 		r.Outcome, r.First, r.Most = "in_use", 10*time.Second, 2*time.Minute
 	case backends.KindNotOurs, backends.KindRestored, backends.KindContested:
 		r.Outcome, r.First, r.Most = "not_ours", time.Minute, 30*time.Minute
 	case backends.KindElsewhere:
-		// A reload, changed credentials or another place brings it back at once.
+		// A reload, changed credentials or another place retries it at once.
 		r.Outcome, r.First, r.Most = "elsewhere", time.Minute, 30*time.Minute
 	default:
 		r.Outcome, r.First, r.Most = "other", 5*time.Second, 2*time.Minute

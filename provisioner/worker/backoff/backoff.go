@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Delay says how an error is retried: first after First, then after twice as long each
-// time, up to Most. Retries never stop.
+// Delay describes an error's retries: the first after First, then after twice as long
+// each time, up to Most. Retries never stop.
 type Delay struct {
 	// Outcome labels the metrics. It is stable, and in snake case.
 	Outcome string
 	First   time.Duration
 	Most    time.Duration
-	// AtLeast is the delay that the server asked for.
+	// AtLeast is the delay that the server requested.
 	AtLeast time.Duration
 }
 
@@ -37,8 +37,7 @@ type entry struct {
 	requeues    int // as the library counts them
 }
 
-// New makes an empty limiter. The delay applies to failures that are not reported to
-// it.
+// New returns an empty limiter. The delay applies to failures not reported to it.
 func New[K comparable](unexplained Delay) *Limiter[K] {
 	return &Limiter[K]{unexplained: unexplained, items: map[K]*entry{}}
 }
@@ -63,8 +62,8 @@ func (l *Limiter[K]) Failed(key K, d Delay) {
 	item.explained = true
 }
 
-// Succeeded forgets an item's failures, but not the library's, because saving the
-// result of a success may fail again and again.
+// Succeeded forgets an item's failures, but not the library's, because saving the result
+// of a success may still fail repeatedly.
 func (l *Limiter[K]) Succeeded(key K) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +104,7 @@ func (l *Limiter[K]) When(key K) time.Duration {
 		delay = min(delay*2, d.Most)
 	}
 	delay = max(delay, d.AtLeast)
-	// A tenth of jitter keeps claims that failed together from returning together.
+	// A tenth of jitter keeps claims that failed together from retrying together.
 	return delay + time.Duration(rand.Int64N(int64(delay)/10+1))
 }
 

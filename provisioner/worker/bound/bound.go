@@ -1,18 +1,18 @@
-// Package bound cuts texts that strangers wrote before they are kept or repeated.
+// Package bound truncates untrusted texts before they are kept or repeated.
 package bound
 
 import "strings"
 
 const (
-	// maxText bounds the texts that are kept of tenants' objects, in bytes. No name has
-	// more than 253. The API server itself has no bound for some of them.
+	// maxText bounds the texts kept from tenants' objects, in bytes. Names have at most
+	// 253. The API server does not bound some of them.
 	maxText = 512
-	// maxMessage bounds the messages that are kept, and written to events, in bytes.
+	// maxMessage bounds messages kept or written to events, in bytes.
 	maxMessage = 1024
 )
 
-// mark ends what was cut. No name, and no ID, contains it, so what names an object
-// names none once it is cut.
+// mark ends a truncated text. No name or ID contains it, so a truncated name matches
+// nothing.
 const mark = "... (cut)"
 
 // Text bounds a text of a tenant's object.
@@ -24,7 +24,7 @@ func IsCut[T ~string](text T) bool { return strings.HasSuffix(string(text), mark
 // Message bounds a message that may repeat texts of tenants' objects or of servers.
 func Message(message string) string { return cut(message, maxMessage) }
 
-// cut copies what it keeps, or the whole text would stay in memory.
+// cut copies what it keeps, so that the whole text can be freed.
 func cut[T ~string](text T, most int) T {
 	if len(text) <= most {
 		return text

@@ -11,18 +11,18 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// client-go writes events one after the other, and drops them when more than a thousand
-// wait: if a thousand claims of a tenant were denied at once, some of them would show
-// no reason. So events are passed on no faster than they are written.
+// client-go writes events one after the other and drops them when more than a thousand
+// wait: if a thousand claims of a tenant were denied at once, some would show no reason.
+// So events are passed on no faster than they are written.
 const (
 	perSecond = 100 // at most
 	atOnce    = 500
 	// perSecondInTrouble applies while the API server does not answer. client-go then
-	// repeats one event every ten seconds.
+	// retries one event every ten seconds.
 	perSecondInTrouble = 1
 )
 
-// pace adapts to the time that the API server takes for an event.
+// pace adapts to the API server's time for an event.
 type pace struct {
 	*rate.Limiter
 
@@ -42,12 +42,11 @@ func (p *pace) wrote(took time.Duration, err error) {
 		return
 	}
 	p.took = (7*p.took + took) / 8
-	// Go a little slower, so that client-go's backlog shrinks.
+	// A little slower, so that client-go's backlog shrinks.
 	p.SetLimit(min(perSecond, rate.Limit(0.8/max(p.took.Seconds(), 1e-6))))
 }
 
-// Sink returns a sink that passes events to another sink and measures how long that
-// takes.
+// Sink returns a sink that passes events on to another sink and measures the time.
 func (r *Recorder) Sink(to record.EventSink) record.EventSink { return &sink{to, r.pace} }
 
 type sink struct {

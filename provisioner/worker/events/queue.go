@@ -7,19 +7,19 @@ type event struct {
 	object                     object
 	annotations                map[string]string
 	eventType, reason, message string
-	// matter is what the event is about. A later event with the same object and matter
+	// matter is the subject of the event. A later event with the same object and matter
 	// replaces this one.
 	matter string
 }
 
-// object is what an event is about, and the lane it waits in.
+// object is an event's object and the lane it waits in.
 type object struct {
 	apiVersion, kind, namespace, name, uid string
 	resourceVersion, fieldPath             string
 	lane                                   string
 }
 
-// identity distinguishes objects. An object that has changed is still the same one.
+// identity distinguishes objects. A changed object keeps its identity.
 type identity struct{ kind, namespace, name, uid string }
 
 func (o object) identity() identity { return identity{o.kind, o.namespace, o.name, o.uid} }
@@ -27,10 +27,10 @@ func (o object) identity() identity { return identity{o.kind, o.namespace, o.nam
 // limits bound how many events wait.
 type limits struct{ overall, lane int }
 
-// queue keeps events until the recorder takes them. Lanes take turns, and so do the
-// objects in a lane. An object's events keep their order, and only the newest of each
-// matter is kept. When there are too many events, the longest lane loses its oldest. A
-// queue is not safe for concurrent use.
+// queue keeps events until the recorder takes them. Lanes take turns, as do the objects
+// in a lane. An object's events keep their order, and only the newest of each matter is
+// kept. When there are too many events, the longest lane loses its oldest. A queue is not
+// safe for concurrent use.
 type queue struct {
 	limits  limits
 	waiting int

@@ -17,17 +17,17 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/bound"
 )
 
-// The queue is bounded to some 16 MiB, since no message has more than a kilobyte. One
-// namespace may take at most half of it.
+// The queue is bounded to some 16 MiB, since no message exceeds a kilobyte. One namespace
+// may use at most half of it.
 const (
 	maxWaiting            = 10_000
 	maxWaitingOfNamespace = maxWaiting / 2
 )
 
-// Recorder keeps events until it is their turn: first the turn of their namespace, so
-// that one tenant's thousand claims do not delay another's single claim, then that of
-// their object. Of several events about one object with the same reason, it writes only
-// the newest, unless that reason has many matters.
+// Recorder keeps events until their turn: first their namespace's, so that one tenant's
+// thousand claims do not delay another's single claim, then their object's. Of several
+// events about one object with the same reason, it writes only the newest, unless that
+// reason has many matters.
 type Recorder struct {
 	to          record.EventRecorder
 	scheme      *runtime.Scheme
@@ -44,7 +44,7 @@ type Recorder struct {
 
 var _ record.EventRecorder = (*Recorder)(nil)
 
-// NewRecorder makes a recorder that passes events on to another one. manyMatters
+// NewRecorder returns a recorder that passes events on to another one. manyMatters
 // reports for which kinds of objects and reasons different messages are about different
 // things, so that none replaces another. Call Run on the recorder, and write events
 // through its Sink.
@@ -107,7 +107,7 @@ func (r *Recorder) add(about runtime.Object, annotations map[string]string, even
 	message = bound.Message(message)
 	referred, err := reference.GetReference(r.scheme, about)
 	if err != nil {
-		// The next recorder reports what is wrong with the object.
+		// The next recorder reports any problem with the object.
 		r.to.AnnotatedEventf(about, annotations, eventType, reason, "%s", message)
 		return
 	}
@@ -125,8 +125,8 @@ func (r *Recorder) add(about runtime.Object, annotations map[string]string, even
 	}
 }
 
-// objectOf keeps what an event says about its object. A PersistentVolume counts against
-// the namespace of its claim. Other objects without a namespace share a lane.
+// objectOf keeps what an event needs of its object. A PersistentVolume counts against the
+// namespace of its claim. Other objects without a namespace share a lane.
 func objectOf(referred *corev1.ObjectReference, about runtime.Object) object {
 	o := object{
 		apiVersion: referred.APIVersion, kind: referred.Kind, namespace: referred.Namespace, name: referred.Name, uid: string(referred.UID),

@@ -8,36 +8,34 @@ import (
 	"time"
 )
 
-// Turns shares a number of workers between tenants and backends, so that a tenant with
-// a thousand claims, or a backend that does not answer, cannot occupy all of them. An
-// item without a turn does not block a worker: it leaves, and is invited back when its
-// turn comes.
+// Turns shares a number of workers between tenants and backends, so that a tenant with a
+// thousand claims, or a backend that does not answer, cannot occupy all of them. An item
+// without a turn does not block a worker: it leaves, and is requeued when its turn comes.
 //
-// No tenant and no backend may have more turns than remain free. This is the dynamic
-// threshold by which switches share their buffers: one that is alone gets half of all
-// turns, two that want everything get a third each, and there is always something left
-// for a newcomer. Waiting tenants and backends are served in turn, and each of them
-// first come, first served.
+// No tenant and no backend may have more turns than remain free. Switches share their
+// buffers by the same dynamic threshold: a single user gets half of all turns, two greedy
+// ones a third each, and something always remains for a newcomer. Waiting tenants and
+// backends are served in turn, each first come, first served.
 //
 // See docs/decisions.md, "Workers, turns, and the breaker".
 type Turns[K comparable] struct {
 	capacity int
 	// own is a tenant's own limit; 0 means none.
 	own func(tenant string) int
-	// invite brings an item back. Turns calls it without holding a lock.
+	// invite requeues an item. Turns calls it without holding a lock.
 	invite func(key K)
 
 	mu        sync.Mutex
 	held      map[K]*turn
 	byTenant  map[string]int
 	byBackend map[string]int
-	// waiting lists the waiting items of each lane, first come first. lanes is the
-	// order in which lanes are served, and upNext the index of the next one.
+	// waiting lists each lane's waiting items, first come first. lanes is the order in
+	// which lanes are served, and upNext the index of the next one.
 	waiting map[lane][]K
 	lanes   []lane
 	upNext  int
 	laneOf  map[K]lane
-	// changes counts how often turns were taken or returned.
+	// changes counts turns taken or returned.
 	changes uint64
 }
 
@@ -47,16 +45,15 @@ type lane struct{ tenant, backend string }
 // turn is the permission to use a worker.
 type turn struct {
 	lane
-	// lapse takes the turn of an invited item away unless its work begins; nil once it has
-	// begun.
+	// lapse revokes an invited item's turn unless its work begins; nil once it has begun.
 	lapse *time.Timer
 }
 
-// lapseAfter is how long a turn is reserved for an invited item. Work begins
-// microseconds after the invitation, unless the claim is gone.
+// lapseAfter is how long a turn is reserved for an invited item. Work begins microseconds
+// after the invitation, unless the claim is gone.
 const lapseAfter = 5 * time.Second
 
-// New makes turns for the given number of workers.
+// New returns turns for the given number of workers.
 func New[K comparable](capacity int, own func(tenant string) int, invite func(key K)) *Turns[K] {
 	return &Turns[K]{
 		capacity:  capacity,
@@ -70,8 +67,8 @@ func New[K comparable](capacity int, own func(tenant string) int, invite func(ke
 	}
 }
 
-// Begin takes a turn for work that begins now, or queues for one. If the item has a turn,
-// the turn counts for this tenant and backend from now on: the policy may have selected
+// Begin takes a turn for work that begins now, or queues for one. If the item already has
+// a turn, it counts for this tenant and backend from now on: the policy may have selected
 // others since the invitation, or the work another backend.
 func (t *Turns[K]) Begin(key K, tenant, backend string) bool {
 	t.mu.Lock()
@@ -97,7 +94,7 @@ func (t *Turns[K]) Begin(key K, tenant, backend string) bool {
 	return true
 }
 
-// Working returns the items that are being worked on, in no order.
+// Working returns the items under way, in any order.
 func (t *Turns[K]) Working() []K {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,8 +107,8 @@ func (t *Turns[K]) Working() []K {
 	return working
 }
 
-// End returns a turn, or stops waiting for one, and invites the items whose
-// turn has come.
+// End returns a turn, or stops waiting for one, and invites the items whose turn has
+// come.
 func (t *Turns[K]) End(key K) {
 	t.mu.Lock()
 	invited := t.end(key)
@@ -131,8 +128,7 @@ func (t *Turns[K]) Leave(key K) {
 	t.inviteAll(invited)
 }
 
-// Recheck invites the items whose turn has come because a tenant's own limit
-// changed.
+// Recheck invites the items whose turn has come because a tenant's limit changed.
 func (t *Turns[K]) Recheck() {
 	t.mu.Lock()
 	invited := t.next()
@@ -244,16 +240,16 @@ func (t *Turns[K]) leave(key K) {
 	}
 }
 
-// Progress reports whether items wait although none has a turn. The mark changes
-// whenever an item takes or returns one.
+// Progress reports whether items wait although none has a turn. The mark changes whenever
+// an item takes or returns one.
 func (t *Turns[K]) Progress() (waiting bool, mark string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.lanes) > 0 && len(t.held) == 0, strconv.FormatUint(t.changes, 10)
 }
 
-// next gives turns to waiting items, one lane after the other, and returns the
-// items to invite.
+// next gives turns to waiting items, one lane after the other, and returns the items to
+// invite.
 func (t *Turns[K]) next() (invited []K) {
 	for passed := 0; passed < len(t.lanes) && len(t.held) < t.capacity; {
 		l := t.lanes[t.upNext]

@@ -1,6 +1,6 @@
-// Package liveness notices what is stuck inside the process: a loop that no longer
-// turns, work that does not end, or a queue that nobody serves. What fails, or waits
-// for a server with a timeout, is not stuck.
+// Package liveness detects what is stuck inside the process: a loop that no longer runs,
+// work that does not end, or a queue that is not served. Work that fails, or waits for a
+// server with a timeout, is not stuck.
 package liveness
 
 import (
@@ -16,34 +16,33 @@ import (
 // maxNamed bounds how many stuck tasks the error names.
 const maxNamed = 10
 
-// Monitor watches everything in one process that must not get stuck.
+// Monitor watches everything in a process that must not get stuck.
 type Monitor struct {
 	mu    sync.Mutex
 	tasks map[*Task]struct{}
 }
 
-// New makes a monitor that watches nothing yet.
+// New returns a monitor that watches nothing yet.
 func New() *Monitor { return &Monitor{tasks: map[*Task]struct{}{}} }
 
-// Bound returns how long a task may go on without a sign of life. Every check calls it,
+// Bound returns how long a task may go without a sign of life. Every check calls it,
 // because a reload may change the bound.
 type Bound func() time.Duration
 
 // Always returns a bound that never changes.
 func Always(bound time.Duration) Bound { return func() time.Duration { return bound } }
 
-// Task is a loop that beats at least once within its bound, or work that ends
-// within it.
+// Task is a loop that beats at least once within its bound, or work that ends within it.
 type Task struct {
 	monitor *Monitor
 	what    string
 	bound   Bound
 	last    time.Time
-	// pauses is how many waits in watched queues are under way.
+	// pauses counts the current waits in watched queues.
 	pauses int
 }
 
-// Begin starts to watch a task. what names it by a noun with its article.
+// Begin starts to watch a task. what is a noun with its article.
 func (m *Monitor) Begin(what string, bound Bound) *Task {
 	t := &Task{monitor: m, what: what, bound: bound, last: time.Now()}
 	m.mu.Lock()
@@ -77,9 +76,9 @@ type taskKey struct{}
 // In returns a context for the task's work.
 func (t *Task) In(ctx context.Context) context.Context { return context.WithValue(ctx, taskKey{}, t) }
 
-// PauseOf returns the function that pauses the task of a context while its work waits
-// for a turn at a backend, because how long that takes depends on the policy's limits
-// and on who else waits. It returns nil if the context has no task.
+// PauseOf returns the function that pauses the context's task while its work waits for a
+// turn at a backend: that time depends on the policy's limits and on other waiting work.
+// It returns nil if the context has no task.
 func PauseOf(ctx context.Context) (pause func() (resume func())) {
 	if task, ok := ctx.Value(taskKey{}).(*Task); ok {
 		return task.Pause
@@ -101,8 +100,8 @@ const pollInterval = 5 * time.Second
 // queue moves.
 type Progress func() (waiting bool, mark string)
 
-// Follow watches a queue until the context ends. A queue is stuck if something
-// waits in it while its mark does not change, or if progress does not even return.
+// Follow watches a queue until the context ends. A queue is stuck if something waits in
+// it while its mark does not change, or if progress does not return.
 func (m *Monitor) Follow(ctx context.Context, what string, bound Bound, progress Progress) {
 	task := m.Begin(what, bound)
 	defer task.End()

@@ -1,4 +1,4 @@
-// Package objectwatch notices that an object appears, changes or disappears, without
+// Package objectwatch reports when an object appears, changes or disappears, without
 // polling. It reads only metadata.
 package objectwatch
 
@@ -19,14 +19,14 @@ type Object struct {
 	Namespace, Name string
 }
 
-// Followed is an object that is followed.
+// Followed is an object being followed.
 type Followed struct {
 	// Changed receives a value after every change, and once at the beginning if the
 	// object exists. While the object cannot be watched, it receives one after every
-	// attempt, because anything may have changed. Several changes in quick succession
-	// may be received as one.
+	// attempt, because anything may have changed. Changes in quick succession may be
+	// merged.
 	Changed <-chan struct{}
-	// Stopped is closed when the context has ended and nothing runs any more.
+	// Stopped is closed when the context has ended and nothing is running anymore.
 	Stopped <-chan struct{}
 
 	informer cache.SharedIndexInformer
@@ -61,5 +61,5 @@ func Start(ctx context.Context, client metadata.Interface, object Object) *Follo
 	return &Followed{Changed: changed, Stopped: stopped, informer: informer}
 }
 
-// Exists reports whether the object was there when it was last seen.
+// Exists reports whether the object existed when last seen.
 func (f *Followed) Exists() bool { return len(f.informer.GetStore().ListKeys()) > 0 }

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Board is where the parts of a term publish what may unblock the work of others. It
-// remembers when each trigger was last published.
+// Board is where the parts of a term publish what may unblock other work. It remembers
+// when each trigger was last published.
 type Board struct {
 	mu    sync.Mutex
 	clock Moment
@@ -19,22 +19,22 @@ type Board struct {
 // Moment orders events in time.
 type Moment uint64
 
-// maxTriggers bounds how many triggers are distinguished. Beyond it, what was published
-// is forgotten, and every trigger counts as published, which costs needless checks.
+// maxTriggers bounds how many triggers are distinguished. Beyond it, the board forgets
+// them, and every trigger counts as published, which costs needless checks.
 const maxTriggers = 4096
 
-// NewBoard makes a board on which nothing was published.
+// NewBoard returns an empty board.
 func NewBoard() *Board { return &Board{last: map[Trigger]Moment{}} }
 
-// Subscribe has hear called with all triggers that are published, in the order of the
-// subscriptions. Whoever publishes waits for it.
+// Subscribe makes Publish call hear with all published triggers, in the order of the
+// subscriptions. Publish waits for hear.
 func (b *Board) Subscribe(hear func([]Trigger)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.subscribers = append(b.subscribers, hear)
 }
 
-// Publish says that triggers fire now.
+// Publish fires triggers now.
 func (b *Board) Publish(triggers ...Trigger) {
 	if len(triggers) == 0 {
 		return
@@ -72,8 +72,8 @@ func (b *Board) Since(m Moment, triggers []Trigger) bool {
 // Awaited are the triggers that keys wait for. It is not safe for concurrent use.
 type Awaited[K comparable] struct {
 	of map[K][]Trigger
-	// count is how many keys wait for a trigger. Most triggers that are published unblock
-	// nothing, and cost one look.
+	// count is how many keys wait for a trigger. Most published triggers unblock nothing
+	// and cost one look-up.
 	count map[Trigger]int
 }
 

@@ -1,7 +1,7 @@
-// Package parking holds what cannot be worked on now, together with everything that
-// could unblock it. What is parked does not poll: it returns when one of its triggers is
-// published on the term's Board. Triggers that are published between the decision to park
-// it and the parking itself are not missed.
+// Package parking holds work that cannot continue now, together with everything that
+// could unblock it. Parked work is not polled: it is requeued when one of its triggers is
+// published on the term's Board. Triggers published between the decision to park and the
+// parking itself are not missed.
 package parking
 
 import (
@@ -29,26 +29,26 @@ const (
 	Policy      TriggerKind = "policy"      // another policy is in force
 	Credentials TriggerKind = "credentials" // some backend's credentials have changed
 	Namespace   TriggerKind = "namespace"   // its labels may have changed
-	Class       TriggerKind = "class"       // the StorageClass was created again
+	Class       TriggerKind = "class"       // the StorageClass was re-created
 	Backend     TriggerKind = "backend"     // it answers again
 	Room        TriggerKind = "room"        // a quota has room again
-	Source      TriggerKind = "source"      // the claim that another one copies has changed: namespace/name; or one that it fills: UID
+	Source      TriggerKind = "source"      // a claim that another one copies (namespace/name) or populates (UID) has changed
 	Node        TriggerKind = "node"        // it may have released a volume
 	Snapshots   TriggerKind = "snapshots"   // a snapshot of the volume with this ID is gone
 	Object      TriggerKind = "object"      // another object, such as a claim, has changed
-	Earlier     TriggerKind = "earlier"     // it is known which claims are older than the term
+	Earlier     TriggerKind = "earlier"     // the claims older than the term are known
 )
 
-// Reason says why an object is parked.
+// Reason explains why an object is parked.
 type Reason string
 
 // The reasons.
 const (
 	Waiting Reason = "waiting" // for its turn
 	Denied  Reason = "denied"
-	Failing Reason = "failing" // and is tried again later
+	Failing Reason = "failing" // and will be retried
 	Blocked Reason = "blocked" // it must not continue now
-	Left    Reason = "left"    // to another program, which serves it
+	Left    Reason = "left"    // to another program
 )
 
 // Lot is the set of parked objects of one kind, by UID.
@@ -69,21 +69,21 @@ type entry[T metav1.Object] struct {
 type report struct {
 	reason, message string
 	at              time.Time
-	// latest is the last message with this reason, whether it was news or not; since is
-	// when the first one came.
+	// latest is the last message with this reason, news or not; since is when the first
+	// one came.
 	latest string
 	since  time.Time
-	// failure is why the last attempt failed, if that was after the message; failing is
+	// failure is the last attempt's failure, if it came after the message; failing is
 	// when the first of these attempts failed.
 	failure string
 	failing time.Time
 }
 
-// repeatAfter is how often an unchanged reason is reported again, so that its
-// event does not expire (the API server keeps events for an hour).
+// repeatAfter is how often an unchanged reason is reported again, so that its event does
+// not expire (the API server keeps events for an hour).
 const repeatAfter = 45 * time.Minute
 
-// NewLot makes an empty lot.
+// NewLot returns an empty lot.
 func NewLot[T metav1.Object]() *Lot[T] {
 	return &Lot[T]{parked: map[types.UID]entry[T]{}, reported: map[types.UID]report{}}
 }
@@ -115,8 +115,8 @@ func (l *Lot[T]) NoteFailure(uid types.UID, message string) {
 	l.reported[uid] = known
 }
 
-// Take removes an object if it is parked for one of the reasons. Without reasons, any
-// will do.
+// Take removes an object if it is parked for one of the reasons, or for any reason if
+// none is given.
 func (l *Lot[T]) Take(uid types.UID, reasons ...Reason) (object T, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,11 +145,11 @@ type Parked[T metav1.Object] struct {
 	// Reason and Message are those of the last message to the author. For a failing
 	// object, Reason is empty and Message is the last failure.
 	Reason, Message string
-	// Since is when it began to wait for this reason.
+	// Since is when the wait for this reason began.
 	Since time.Time
 }
 
-// List returns every parked object, in no order.
+// List returns every parked object, in any order.
 func (l *Lot[T]) List() []Parked[T] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,11 +168,11 @@ func (l *Lot[T]) List() []Parked[T] {
 	return all
 }
 
-// IsNews records a message to an object's author, and reports whether it is news:
-// another reason, another message, or the same message after a while.
+// IsNews records a message to an object's author and reports whether it is news: another
+// reason, another message, or the same message after a while.
 //
-// passing means that the message changes all the time without being news, such
-// as the numbers of a quota.
+// passing means that the message changes all the time without being news, such as quota
+// numbers.
 func (l *Lot[T]) IsNews(uid types.UID, reason, message string, passing bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package tracing traces claims. Everything that any replica ever does for a claim
-// belongs to one trace, whose ID is the claim's UID without dashes. So no attempt has
-// to remember the one before it.
+// Package tracing traces claims. Everything that any replica does for a claim belongs to
+// one trace, whose ID is the claim's UID without dashes, so attempts need not remember
+// one another.
 package tracing
 
 import (
@@ -32,7 +32,7 @@ const (
 // Tracer starts the spans of claims. The zero value starts none.
 type Tracer struct{ tracer trace.Tracer }
 
-// New makes a tracer. The provider must use IDs as its ID generator.
+// New returns a tracer. The provider must use IDs as its ID generator.
 func New(provider trace.TracerProvider) Tracer {
 	if provider == nil {
 		return Tracer{}
@@ -40,8 +40,8 @@ func New(provider trace.TracerProvider) Tracer {
 	return Tracer{provider.Tracer(scope)}
 }
 
-// Start begins a span of a claim's trace. Spans that are started with the returned
-// context are its children. The caller must end it.
+// Start begins a span of a claim's trace. Spans started with the returned context are its
+// children. The caller must end it.
 func (t Tracer) Start(ctx context.Context, claimUID, name string, attributes ...attribute.KeyValue) (context.Context, Span) {
 	if t.tracer == nil {
 		return ctx, Span{trace.SpanFromContext(ctx)}
@@ -66,11 +66,11 @@ func (s Span) End(err error) {
 
 type claimKey struct{}
 
-// IDs makes the IDs of spans. It implements sdk/trace.IDGenerator of OpenTelemetry.
+// IDs generates span IDs. It implements sdk/trace.IDGenerator of OpenTelemetry.
 type IDs struct{}
 
-// NewIDs returns the ID of the claim's trace, or a random one for work that is not
-// about a claim.
+// NewIDs returns the ID of the claim's trace, or a random one for work that concerns no
+// claim.
 func (IDs) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
 	uid, _ := ctx.Value(claimKey{}).(string)
 	id, known := TraceID(uid)
@@ -88,15 +88,14 @@ func spanID() (id trace.SpanID) {
 	return id
 }
 
-// fill writes random bytes that are not all zero, because that would not be a valid ID.
+// fill writes random bytes that are not all zero, which would be invalid.
 func fill(id []byte) {
 	for i := range id {
 		id[i] = byte(1 + rand.IntN(255))
 	}
 }
 
-// TraceID returns the ID of a claim's trace. It is unknown for a UID that is not a
-// UUID.
+// TraceID returns the ID of a claim's trace. It is unknown if the UID is not a UUID.
 func TraceID(claimUID string) (id trace.TraceID, known bool) {
 	digits := strings.ReplaceAll(claimUID, "-", "")
 	if len(digits) != hex.EncodedLen(len(id)) {
