@@ -14,10 +14,10 @@ import (
 // Attachment is a VolumeAttachment of the CSI driver.
 type Attachment struct {
 	Name, PV, Node string
-	// NodeKey stands for the node in the volume's metadata.
+	// NodeKey is the node's short name in the volume's metadata.
 	NodeKey string
-	// Attached means that the driver has reported it attached; Ends, that it is to be
-	// detached.
+	// Attached means that the driver has reported it attached; Ends means that it is to
+	// be detached.
 	Attached, Ends bool
 	CreatedAt      time.Time
 }

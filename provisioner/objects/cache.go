@@ -18,7 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/trim"
 )
 
-// NewTrimmer makes the Trimmer for the objects in the process's informer caches.
+// NewTrimmer returns the Trimmer for objects in the process's informer caches.
 func NewTrimmer() *trim.Trimmer {
 	return trim.New(trim.Options{
 		IsRead: isReadOnClaims, IsReadFinalizer: func(name string) bool { return name == CopyFinalizer }, KeepOnVolumes: keepOnVolumes, IsUnique: isUnique,
@@ -36,8 +36,8 @@ func isReadOnClaims(key string) bool {
 	return false
 }
 
-// keepOnVolumes reports whether to cache an annotation of PersistentVolumes. Those
-// that only people and the commands read would double the memory that a map takes.
+// keepOnVolumes reports whether to cache an annotation of PersistentVolumes. Those read
+// only by users and the commands would double the memory of the map.
 func keepOnVolumes(key string) bool {
 	switch key {
 	case corev1.LastAppliedConfigAnnotation, AnnotationRule, AnnotationRevision, AnnotationAttachment:
@@ -46,7 +46,7 @@ func keepOnVolumes(key string) bool {
 	return true
 }
 
-// isUnique reports whether no two objects share the value of an annotation.
+// isUnique reports whether an annotation's value is unique to an object.
 func isUnique(key string) bool {
 	switch key {
 	case AnnotationVolume, AnnotationClaimUID, AnnotationReboundTo, AnnotationSecret, AnnotationSecretUID, HistoricVolume:
@@ -56,8 +56,8 @@ func isUnique(key string) bool {
 }
 
 // Names of indexes. An index keeps a set of objects for each value, and a set of one
-// takes more memory than the object itself. So these indexes have groups of values, and
-// whoever looks up an object in its group must compare the value itself.
+// takes more memory than the object itself. So these indexes group values, and look-ups
+// must compare the value itself.
 const (
 	byVolume   = "volume-group"
 	byClaimUID = "uid-group"
@@ -120,8 +120,8 @@ func claimIndex(valueOf func(*corev1.PersistentVolumeClaim) string) cache.IndexF
 	}
 }
 
-// Objects are what caches hold of a cluster: those of the leader, or those that a
-// command fills once.
+// Objects are what caches hold of a cluster: the leader's, or those that a command fills
+// once.
 type Objects struct {
 	// Claims has the indexes of ClaimIndexers, and PersistentVolumes those of Indexers.
 	Claims, PersistentVolumes cache.Indexer
@@ -138,8 +138,8 @@ func Cached[T any](from cache.Indexer, key string) (object T, ok bool) {
 	return found.(T), true
 }
 
-// ReadObjects lists the claims and PersistentVolumes of a cluster. Claims come first, so
-// that a volume whose import finishes in between shows as recorded.
+// ReadObjects lists the claims and PersistentVolumes of a cluster, claims first, so that
+// a volume whose import finishes in between shows as recorded.
 func ReadObjects(ctx context.Context, client kubernetes.Interface) (Objects, error) {
 	read := Objects{Claims: cache.NewIndexer(cache.MetaNamespaceKeyFunc, ClaimIndexers()), PersistentVolumes: cache.NewIndexer(cache.MetaNamespaceKeyFunc, Indexers())}
 	trimmer := NewTrimmer()
@@ -175,20 +175,19 @@ func ClaimsFor(claims cache.Indexer, pv string) []*corev1.PersistentVolumeClaim 
 	return found
 }
 
-// ByVolumeID returns the PersistentVolumes that record a volume by its ID. There is one,
-// unless somebody copied it.
+// ByVolumeID returns the PersistentVolumes that record a volume by its ID: one, unless a
+// user copied it.
 func ByVolumeID(pvs cache.Indexer, id string) []*corev1.PersistentVolume {
 	return having(pvs, id, func(pv *corev1.PersistentVolume) bool { return volumeOf(pv) == id })
 }
 
-// Naming returns the PersistentVolumes, of whichever provisioner, that name a volume by
-// its ID.
+// Naming returns the PersistentVolumes, of any provisioner, that name a volume by its ID.
 func Naming(pvs cache.Indexer, id string) []*corev1.PersistentVolume {
 	return having(pvs, id, func(pv *corev1.PersistentVolume) bool { return Names(pv, id) })
 }
 
-// having returns those PersistentVolumes with an ID or a volumeHandle that is accepted, in
-// the order of their names.
+// having returns the accepted PersistentVolumes with an ID or volumeHandle, ordered by
+// name.
 func having(pvs cache.Indexer, id string, accepted func(*corev1.PersistentVolume) bool) []*corev1.PersistentVolume {
 	var found []*corev1.PersistentVolume
 	for _, object := range lookUp(pvs, byVolume, groupOf(id)) {
@@ -200,8 +199,8 @@ func having(pvs cache.Indexer, id string, accepted func(*corev1.PersistentVolume
 	return found
 }
 
-// lookUp panics if the cache lacks the index, which every test would notice. An error
-// could be taken for the proof that there is no such object.
+// lookUp panics if the cache lacks the index, which every test would catch. An error
+// could be mistaken for proof that there is no such object.
 func lookUp(objects cache.Indexer, index, value string) []any {
 	found, err := objects.ByIndex(index, value)
 	if err != nil {
@@ -214,10 +213,9 @@ func volumeOf(pv *corev1.PersistentVolume) string {
 	return cmp.Or(pv.Annotations[AnnotationVolume], pv.Annotations[HistoricVolume], handleVolume(pv))
 }
 
-// OtherByHandle returns the name of a PersistentVolume, other than except, that has the
-// CSI driver and volumeHandle of a source; empty if there is none. Kubelet identifies
-// volumes by these two, whoever made their objects, and mounts volumes that share them
-// only once.
+// OtherByHandle returns the name of a PersistentVolume, other than except, with the CSI
+// driver and volumeHandle of a source; empty if there is none. Kubelet identifies volumes
+// by these two, regardless of provisioner, and mounts volumes that share them only once.
 func OtherByHandle(pvs cache.Indexer, source corev1.PersistentVolumeSource, except string) string {
 	if source.CSI == nil {
 		return ""
@@ -230,8 +228,8 @@ func OtherByHandle(pvs cache.Indexer, source corev1.PersistentVolumeSource, exce
 	return ""
 }
 
-// ByHandle returns the PersistentVolumes with a CSI driver and a volumeHandle. There is
-// one, unless somebody copied it.
+// ByHandle returns the PersistentVolumes with a CSI driver and a volumeHandle: one,
+// unless a user copied it.
 func ByHandle(pvs cache.Indexer, driver, handle string) []*corev1.PersistentVolume {
 	return having(pvs, handle, func(pv *corev1.PersistentVolume) bool {
 		return pv.Spec.CSI != nil && pv.Spec.CSI.Driver == driver && pv.Spec.CSI.VolumeHandle == handle

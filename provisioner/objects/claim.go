@@ -18,7 +18,7 @@ import (
 // PVNameOf returns the library's name for the PersistentVolume of a claim.
 func PVNameOf(claim *corev1.PersistentVolumeClaim) string { return PVNameFor(string(claim.UID)) }
 
-// PVNameFor returns the name of the PersistentVolume that is made for a claim.
+// PVNameFor returns the name of a claim's own PersistentVolume.
 func PVNameFor(claimUID string) string { return PVNamePrefix + claimUID }
 
 // PVNamePrefix is the prefix that the provisioning library uses.
@@ -52,8 +52,8 @@ func RequestOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClas
 	return request
 }
 
-// RequestToHold describes a claim that a PersistentVolume is bound to, whatever it asks
-// for, to the policy's DecideHolder.
+// RequestToHold describes, for the policy's DecideHolder, a claim that a PersistentVolume
+// is bound to, regardless of what the claim requests.
 func RequestToHold(namespace, claim string, namespaceLabels map[string]string, pv *corev1.PersistentVolume) policy.Request {
 	request := policy.Request{
 		Namespace: namespace, NamespaceLabels: namespaceLabels, Claim: claim, StorageClass: pv.Spec.StorageClassName,
@@ -65,9 +65,9 @@ func RequestToHold(namespace, claim string, namespaceLabels map[string]string, p
 	return request
 }
 
-// ProvisionerOf returns the provisioner that the PersistentVolume controller expects
-// to serve the claim. It names one only after it has found no PersistentVolume that
-// fits, so the program does not begin earlier.
+// ProvisionerOf returns the provisioner that the PersistentVolume controller expects to
+// serve the claim. The controller names one only after it has found no suitable
+// PersistentVolume, so the program never starts earlier.
 //
 // See docs/decisions.md, "The provisioning library and events".
 func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
@@ -88,18 +88,18 @@ func ClassName(claim *corev1.PersistentVolumeClaim) string {
 	return ""
 }
 
-// IsBlock reports whether the claim asks for a raw block volume.
+// IsBlock reports whether the claim requests a raw block volume.
 func IsBlock(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
 
-// BoundElsewhere reports whether a claim uses a PersistentVolume that was not
-// made for it, and so needs none of its own.
+// BoundElsewhere reports whether a claim uses a PersistentVolume that was not created for
+// it, so it needs none of its own.
 func BoundElsewhere(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != PVNameOf(claim)
 }
 
-// ClaimOf reads from the API server the claim that has a volume according to its stamp.
+// ClaimOf reads from the API server the claim that a stamp names as its volume's holder.
 // It returns nil if the claim is gone.
 func ClaimOf(ctx context.Context, client kubernetes.Interface, stamp stamps.Volume) (*corev1.PersistentVolumeClaim, error) {
 	claim, err := client.CoreV1().PersistentVolumeClaims(stamp.Namespace).Get(ctx, stamp.Claim, metav1.GetOptions{})

@@ -7,8 +7,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 )
 
-// MapRequest starts a request to map a connection, with everything that follows
-// from the PersistentVolume's name and the connector.
+// MapRequest starts a request to map a connection, with everything that follows from the
+// PersistentVolume's name and the connector.
 func MapRequest(connection mappers.Connection, pvName string, connector cinder.Connector) mappers.Request {
 	return mappers.Request{
 		Connection: connection,

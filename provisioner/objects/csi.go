@@ -18,12 +18,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
 )
 
-// ProtocolCSI is what records and metrics say instead of the protocol of a volume that
-// the CSI driver attaches: the protocol is known only once a node gets the volume.
+// ProtocolCSI replaces the protocol in records and metrics of a volume that the CSI
+// driver attaches: its protocol is known only when a node gets the volume.
 const ProtocolCSI = "csi"
 
-// IsCSI reports whether a PersistentVolume is one of this program's CSI driver,
-// whoever wrote it.
+// IsCSI reports whether a PersistentVolume belongs to this program's CSI driver,
+// regardless of its author.
 func IsCSI(pv *corev1.PersistentVolume) bool {
 	return pv.Spec.CSI != nil && pv.Spec.CSI.Driver == wire.DriverName
 }
@@ -42,8 +42,8 @@ func DriverOf(class *storagev1.StorageClass) string {
 	return ""
 }
 
-// NodeSecretName returns the name of the Secret from which nodes read the credentials
-// of a volume that the CSI driver attaches. Attaching the volume writes its entries.
+// NodeSecretName returns the name of the Secret from which nodes read the credentials of
+// a CSI volume. Attaching the volume writes its entries.
 func NodeSecretName(pvName string) string { return pvName + "-node" }
 
 // CSIVolume is a volume for the CSI driver.
@@ -57,16 +57,15 @@ type CSIVolume struct {
 	FSType string
 	// FilesystemUUIDs are those that a copy, or an imported volume, may have.
 	FilesystemUUIDs []string
-	// NeverFormat means that no filesystem may be made on the volume: it was imported, or
-	// is a copy of one that was, or of a native volume. Its data may begin with zeros.
+	// NeverFormat means that the volume must never be formatted: it was imported, or it
+	// is a copy of an imported or native volume. Its data may begin with zeros.
 	NeverFormat bool
-	// Encrypted and MultiAttach are what Cinder says about the volume.
+	// Encrypted and MultiAttach are the volume's attributes at Cinder.
 	Encrypted, MultiAttach bool
 }
 
-// MapCSI returns what a PersistentVolume of the CSI driver says about its volume. A
-// connection is mapped only later, when a node gets the volume. The error is a
-// *mappers.Refusal.
+// MapCSI returns a CSI PersistentVolume's description of its volume. The connection is
+// mapped later, when a node gets the volume. The error is a *mappers.Refusal.
 func MapCSI(v CSIVolume) (mappers.Result, error) {
 	if err := mappers.CheckVolume(v.Encrypted, v.MultiAttach, v.AccessModes, v.Block); err != nil {
 		return mappers.Result{}, err
@@ -104,9 +103,9 @@ func FilesystemUUIDsOf(pv *corev1.PersistentVolume, volumeID string) []string {
 	return filesystemUUIDs(pv, volumeID)
 }
 
-// NeverFormat reports whether no filesystem may be made on a copy of a
-// PersistentVolume's volume. A native volume holds a filesystem that the program did
-// not make, or other data.
+// NeverFormat reports whether a copy of a PersistentVolume's volume must never be
+// formatted. A native volume holds a filesystem that the program did not create, or other
+// data.
 func NeverFormat(pv *corev1.PersistentVolume) bool {
 	return !IsCSI(pv) || wire.ParseVolumeContext(pv.Spec.CSI.VolumeAttributes).NeverFormat
 }
@@ -116,10 +115,9 @@ func IsBlockVolume(pv *corev1.PersistentVolume) bool {
 	return pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
 
-// filesystemUUIDs returns the UUIDs that the filesystem of a copy of a
-// PersistentVolume's volume may have: the volume's own, and those of the volumes that
-// it is a copy of. For a native volume, they are known only if an administrator
-// recorded them.
+// filesystemUUIDs returns the UUIDs that the filesystem of a copy of a PersistentVolume's
+// volume may have: the volume's own and those of its sources. For a native volume, they
+// are known only if an administrator recorded them.
 func filesystemUUIDs(pv *corev1.PersistentVolume, volumeID string) []string {
 	if !IsCSI(pv) {
 		return recordedUUIDs(pv.Annotations)
@@ -128,8 +126,8 @@ func filesystemUUIDs(pv *corev1.PersistentVolume, volumeID string) []string {
 }
 
 // recordedUUIDs reads AnnotationFilesystemUUIDs. Only administrators write it on
-// PersistentVolumes and VolumeSnapshotContents. A value that is not a UUID is left out,
-// so that the driver mounts no copy by it.
+// PersistentVolumes and VolumeSnapshotContents. Values that are not UUIDs are ignored, so
+// that the driver does not mount copies by them.
 func recordedUUIDs(annotations map[string]string) []string {
 	var uuids []string
 	for text := range strings.SplitSeq(annotations[AnnotationFilesystemUUIDs], ",") {
@@ -146,7 +144,7 @@ func handleVolume(pv *corev1.PersistentVolume) string {
 	if !IsCSI(pv) {
 		return ""
 	}
-	// A handle that cannot be read names no volume.
+	// An unreadable handle names no volume.
 	handle, _ := wire.ParseHandle(pv.Spec.CSI.VolumeHandle)
 	return handle.ID
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// EarlierClaims are the claims that existed at one moment or before.
+// EarlierClaims are the claims that existed at or before a moment.
 type EarlierClaims struct {
 	present map[types.UID]bool
 	// version is that moment, as a resource version of claims.
@@ -22,8 +22,8 @@ func ListEarlierClaims(ctx context.Context, client kubernetes.Interface) (Earlie
 	return NewEarlierClaims(version, uids), err
 }
 
-// NewEarlierClaims returns the claims of a list with the given resource version, and
-// all that were gone before it was made.
+// NewEarlierClaims returns the claims of a list with the given resource version, and all
+// that were gone before it.
 func NewEarlierClaims(version string, uids []types.UID) EarlierClaims {
 	earlier := EarlierClaims{present: make(map[types.UID]bool, len(uids)), version: version}
 	for _, uid := range uids {
@@ -36,9 +36,9 @@ func NewEarlierClaims(version string, uids []types.UID) EarlierClaims {
 func (e EarlierClaims) Present(uid types.UID) bool { return e.present[uid] }
 
 // Has reports whether a claim, as a cache shows it, is an earlier one. A claim missing
-// from the list was either made later, or already gone while the cache still shows it.
-// In the second case it has not changed since the list was made, and its resource
-// version shows that (resource versions are ordered, see KEP-5504).
+// from the list was either created later, or already gone while the cache still shows it.
+// In the second case its resource version shows that it has not changed since the list
+// was read (resource versions are ordered, see KEP-5504).
 func (e EarlierClaims) Has(claim *corev1.PersistentVolumeClaim) bool {
 	if e.present[claim.UID] {
 		return true

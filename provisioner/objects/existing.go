@@ -22,9 +22,9 @@ import (
 // ReadExisting reads the claims and PersistentVolumes of a provisioner from a
 // cluster, for review.Of. It omits those of other provisioners.
 //
-// It reads claims before PersistentVolumes. A claim that is bound in between then shows
-// as a pending claim with a volume, which is nothing to report. In the other order, it
-// would show as a bound claim whose volume is missing.
+// It reads claims before PersistentVolumes: a claim bound in between then shows as a
+// pending claim with a volume, which is fine. In the other order, it would show as a
+// bound claim whose volume is missing.
 func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerName string) (review.Existing, error) {
 	var existing review.Existing
 	trimmer := NewTrimmer()
@@ -120,7 +120,7 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 }
 
 // readAttributes reads the VolumeAttributesClass that a claim without a volume names. A
-// bound claim needs none: the rule no longer decides the type of its volume.
+// bound claim needs none: the rule no longer decides its volume's type.
 func readAttributes(ctx context.Context, client kubernetes.Interface, claim *review.Claim) error {
 	named := claim.Request.Attributes
 	if named == nil || claim.Bound {
@@ -137,8 +137,8 @@ func readAttributes(ctx context.Context, client kubernetes.Interface, claim *rev
 	return nil
 }
 
-// ListClaims reads all claims, and keeps only what record makes of each: it drops the
-// objects of one page before it reads the next. It also returns the list's resource
+// ListClaims reads all claims and keeps only what record extracts from each: it drops
+// each page's objects before it reads the next. It also returns the list's resource
 // version.
 func ListClaims[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolumeClaim) R) (records []R, version string, err error) {
 	records, err = paging.List(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
@@ -180,8 +180,8 @@ func byAge(a, b *corev1.PersistentVolumeClaim) int {
 	)
 }
 
-// servedBy returns the provisioner that a claim is for. Kubernetes writes its name on
-// the claim when a volume is wanted. A claim that waits for a pod, or was bound to an
+// servedBy returns the provisioner that a claim is for. Kubernetes writes its name on the
+// claim when a volume is wanted. A claim that waits for a pod, or was bound to an
 // existing volume, lacks it, so its StorageClass decides.
 func servedBy(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	if name := ProvisionerOf(claim); name != "" || class == nil {
@@ -214,16 +214,16 @@ func existingClaim(claim *corev1.PersistentVolumeClaim, class *storagev1.Storage
 	return existing
 }
 
-// listedSources are the claims of a listing, and the PersistentVolumes of those
-// that others copy.
+// listedSources are the claims of a listing, and the PersistentVolumes of those that
+// others copy.
 type listedSources struct {
 	claims  map[string]*corev1.PersistentVolumeClaim
 	volumes map[string]*corev1.PersistentVolume
 }
 
-// want notes the PersistentVolume whose content a claim wants.
+// want records the PersistentVolume whose content a claim requests.
 func (l listedSources) want(claim *corev1.PersistentVolumeClaim) {
-	// The parameters do not matter: one PersistentVolume too many does no harm.
+	// The parameters do not matter: a superfluous PersistentVolume is harmless.
 	named, _ := admission.DataSourceOf(claim, map[string]string{"smartclone": "true"})
 	if named == nil || named.Kind != admission.ClaimKind {
 		return

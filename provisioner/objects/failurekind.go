@@ -6,9 +6,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// FailureKind returns the kind of a failure for the CSI driver: the one that a refusal
-// by this program returns from its own method FailureKind, or else Cinder's. It is
-// empty for nil.
+// FailureKind returns the kind of a failure for the CSI driver: from the FailureKind
+// method of this program's refusals, or otherwise Cinder's. It is empty for nil.
 func FailureKind(err error) (kind string, refused bool) {
 	var refusal interface {
 		error

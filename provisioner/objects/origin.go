@@ -22,18 +22,18 @@ type Origin struct {
 	PVName   string
 	VolumeID string
 	Backend  string
-	// Place is where the volume lives; zero if that was never recorded.
+	// Place is where the volume lives; zero if not recorded.
 	Place    cinder.Place
 	Tenant   string
 	Protocol string
 	Cluster  string
-	// ClaimUID is the UID of the claim that the volume was made for.
+	// ClaimUID is the UID of the claim that the volume was created for.
 	ClaimUID  string
 	Connector cinder.Connector
-	// Secret is empty when none was made.
+	// Secret is empty if there is none.
 	Secret          string
 	SecretNamespace string
-	// SecretUID is empty when it was not recorded.
+	// SecretUID is empty if not recorded.
 	SecretUID types.UID
 	// Historic means that the historic provisioner wrote the object.
 	Historic bool
@@ -41,8 +41,8 @@ type Origin struct {
 	CSI bool
 }
 
-// Target returns what the backend needs to remove the volume, the proof's part
-// included.
+// Target returns what the backend needs to remove the volume, including its part of the
+// proof.
 func (o Origin) Target() backends.Target {
 	return backends.Target{
 		VolumeID:  o.VolumeID,
@@ -53,8 +53,8 @@ func (o Origin) Target() backends.Target {
 	}
 }
 
-// SharesSecret reports whether the Secret is one that volumes of the backend may share.
-// Before such a Secret is deleted, it must carry that mark itself.
+// SharesSecret reports whether the backend's volumes may share the Secret. Before such a
+// Secret is deleted, it must itself be marked as shared.
 func (o Origin) SharesSecret() bool {
 	return !o.Historic && !o.CSI && o.Secret != SecretName(o.PVName) && mappers.IsSharedSecretName(o.Secret, o.Backend)
 }
@@ -67,10 +67,10 @@ func (o Origin) ownSecret() string {
 	return SecretName(o.PVName)
 }
 
-// MadeFor returns the UID of the claim that a volume was made for. With the name of the
-// PersistentVolume it identifies the volume for as long as it lives, whichever claim has
-// it. Most names contain the UID, and then the annotation does not matter; only the
-// PersistentVolume of an imported volume needs it.
+// MadeFor returns the UID of the claim that a volume was created for. With the
+// PersistentVolume's name it identifies the volume throughout its life, regardless of the
+// claim that has it. Most names contain the UID, and then the annotation does not matter;
+// only an imported volume's PersistentVolume needs it.
 func MadeFor(pv *corev1.PersistentVolume) types.UID {
 	if uid := ClaimInName(pv.Name); uid != "" && IsOurs(pv) {
 		return uid
@@ -78,8 +78,8 @@ func MadeFor(pv *corev1.PersistentVolume) types.UID {
 	return types.UID(pv.Annotations[AnnotationClaimUID])
 }
 
-// ClaimInName returns the UID of a claim in the name of the PersistentVolume that was
-// made for it; empty if the name contains none.
+// ClaimInName returns the claim's UID in the name of its PersistentVolume; empty if the
+// name contains none.
 func ClaimInName(pvName string) types.UID {
 	uid, _ := strings.CutPrefix(pvName, PVNamePrefix)
 	if len(uid) == len(pvName) {
@@ -88,17 +88,17 @@ func ClaimInName(pvName string) types.UID {
 	return types.UID(uid)
 }
 
-// HolderOf returns the UID of the claim that has a volume according to its record: the
-// one that the volume was made for, or the one that the leader last gave it to.
+// HolderOf returns the UID of a volume's claim according to the record: the one it was
+// created for, or the one that the leader last gave it to.
 func HolderOf(pv *corev1.PersistentVolume) types.UID {
 	return cmp.Or(types.UID(pv.Annotations[AnnotationReboundTo]), MadeFor(pv))
 }
 
-// IsOurs reports whether this program wrote the object, rather than the historic one.
+// IsOurs reports whether this program, rather than the historic one, wrote the object.
 func IsOurs(pv *corev1.PersistentVolume) bool { return pv.Annotations[AnnotationVolume] != "" }
 
-// OriginOf reads the annotations back. It names what is missing or damaged, and does
-// not guess, because a deletion may follow.
+// OriginOf reads the annotations back. It names what is missing or damaged instead of
+// guessing, because a deletion may follow.
 func OriginOf(pv *corev1.PersistentVolume) (Origin, error) {
 	annotations := pv.Annotations
 	if !IsOurs(pv) {
@@ -189,7 +189,7 @@ func PlaceAnnotations(at cinder.Place) map[string]string {
 	return map[string]string{AnnotationEndpoint: at.Endpoint, AnnotationProject: at.Project}
 }
 
-// PlaceOf reads where a volume lives; zero if that was never recorded.
+// PlaceOf returns where a volume lives; zero if not recorded.
 func PlaceOf(pv *corev1.PersistentVolume) cinder.Place {
 	if pv.Annotations[AnnotationEndpoint] == "" {
 		return cinder.Place{}
@@ -197,8 +197,8 @@ func PlaceOf(pv *corev1.PersistentVolume) cinder.Place {
 	return cinder.NewPlace(pv.Annotations[AnnotationEndpoint], pv.Annotations[AnnotationProject])
 }
 
-// WithRemedy adds what to do about a volume that does not exist where its
-// backend leads, but may exist elsewhere. Other errors stay as they are.
+// WithRemedy adds the remedy to an error about a volume that does not exist where its
+// backend points, but may exist elsewhere. Other errors stay as they are.
 func WithRemedy(err error, origin Origin) error {
 	var failed *cinder.Error
 	if !errors.As(err, &failed) || failed.Kind != backends.KindElsewhere {
@@ -207,8 +207,8 @@ func WithRemedy(err error, origin Origin) error {
 	return fmt.Errorf("%w; its PersistentVolume stays; %s", err, origin.Remedy(failed.Place))
 }
 
-// Remedy returns what an operator can do about a volume that does not exist where
-// its backend leads, but may exist elsewhere.
+// Remedy returns the remedy for a volume that does not exist where its backend points,
+// but may exist elsewhere.
 func (o Origin) Remedy(present cinder.Place) string {
 	return fmt.Sprintf("put the configuration and credentials of backend %s back to what they were, or, "+
 		"if the volume is certainly gone, run: kubectl annotate pv %s --overwrite %s=%s %s=%s",

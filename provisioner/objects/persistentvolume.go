@@ -19,7 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// Provisioned is what is known about a volume that was made for a claim.
+// Provisioned is what is known about a claim's new volume.
 type Provisioned struct {
 	// Name is the name of the PersistentVolume.
 	Name    string
@@ -30,8 +30,7 @@ type Provisioned struct {
 	Tenant, Rule, Revision string
 
 	Backend string
-	// Connector is nil for a volume of the CSI driver, which does not use the shared
-	// connector.
+	// Connector is nil for a CSI volume, which does not use the shared connector.
 	Connector *cinder.Connector
 	// NodeLabels select the nodes that the volume is exported to; empty selects
 	// all.
@@ -40,15 +39,14 @@ type Provisioned struct {
 
 	Protocol string
 	Mapped   mappers.Result
-	// SecretNamespace is the namespace of the Secret that the mapper asked for, if
-	// any.
+	// SecretNamespace is the namespace of the mapper's Secret, if any.
 	SecretNamespace string
-	// SecretUID is empty for a Secret that volumes share, or if it is not known.
+	// SecretUID is empty for a shared Secret, or if unknown.
 	SecretUID types.UID
 }
 
-// NewPersistentVolume describes a volume to Kubernetes. The capacity is what
-// Cinder made, which may be more than the claim requested.
+// NewPersistentVolume describes a volume to Kubernetes. The capacity is the volume's
+// actual size, which may exceed the claim's request.
 func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 	annotations := map[string]string{
 		AnnotationVolume:   of.Connected.Volume.ID,
@@ -101,7 +99,7 @@ func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 	}
 }
 
-// writableFirst puts ReadOnlyMany behind the other access modes. They are a set, but a
+// writableFirst moves ReadOnlyMany behind the other access modes. They are a set, but a
 // kubelet passes only the first one to a CSI driver.
 func writableFirst(modes []corev1.PersistentVolumeAccessMode) []corev1.PersistentVolumeAccessMode {
 	reading := func(mode corev1.PersistentVolumeAccessMode) int {
@@ -138,7 +136,7 @@ func capacity(gib int64) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(gib<<30, resource.BinarySI)}
 }
 
-// PersistentVolumeSpec combines what the claim and the StorageClass say about a
+// PersistentVolumeSpec combines the claim's and the StorageClass's fields of a
 // PersistentVolume with its mapped connection.
 func PersistentVolumeSpec(mapped mappers.Result, spec corev1.PersistentVolumeSpec) corev1.PersistentVolumeSpec {
 	spec.PersistentVolumeSource = mapped.Source

@@ -17,7 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
 )
 
-// Records is what a cluster knows about volumes, for an audit.
+// Records is what a cluster records about volumes, for an audit.
 type Records struct {
 	Volumes []Volume
 	// Claims are all claims of the cluster, of every provisioner, by UID.
@@ -44,7 +44,7 @@ func (r Records) RecordedBy(v cinder.Volume) string {
 	return ""
 }
 
-// Volume is a PersistentVolume of this program. Read leaves out its connector.
+// Volume is a PersistentVolume of this program. Read omits its connector.
 type Volume struct {
 	Origin
 	// Damage is what is wrong with the annotations; nil if nothing is.
@@ -55,12 +55,12 @@ type Volume struct {
 
 // Claim is the part of a claim that matters to a volume.
 type Claim struct {
-	// Elsewhere means that it is bound to a PersistentVolume not made for it.
+	// Elsewhere means that it is bound to a PersistentVolume not created for it.
 	Elsewhere bool
 }
 
-// Secret is a Secret that this program made, for one PersistentVolume or for
-// those that share it on a backend.
+// Secret is a Secret of this program, for one PersistentVolume or shared by those of a
+// backend.
 type Secret struct {
 	Name      string
 	PV        string
@@ -69,7 +69,7 @@ type Secret struct {
 	CreatedAt time.Time
 }
 
-// Stamp returns the stamp that the record's volume must carry.
+// Stamp returns the stamp that the volume must carry.
 func (r Volume) Stamp() stamps.Volume { return r.Target().Stamp }
 
 // ClusterUID returns the UID of namespace kube-system, the default clusterID.
@@ -81,11 +81,11 @@ func ClusterUID(ctx context.Context, client kubernetes.Interface) (string, error
 	return string(system.UID), nil
 }
 
-// Read reads what a cluster knows about the volumes of a provisioner. It only
-// lists. The Secrets are those in the program's own namespace.
+// Read reads what a cluster records about a provisioner's volumes. It only lists. The
+// Secrets are those in the program's own namespace.
 //
-// It reads claims before PersistentVolumes, so that a volume that is recorded in
-// between shows as recorded.
+// It reads claims before PersistentVolumes, so that a volume recorded in between shows as
+// recorded.
 func Read(ctx context.Context, client kubernetes.Interface, provisionerName, namespace string) (Records, error) {
 	r := newReader(provisionerName, namespace)
 	claims, _, err := ListClaims(ctx, client, r.claim)
@@ -110,8 +110,8 @@ type Caches struct {
 }
 
 // ReadCached is like Read, but takes claims and PersistentVolumes, nearly all of what
-// Read lists, from a replica's caches. Caches may be late, so findings based on them
-// must be confirmed by another comparison with what Read returns.
+// Read lists, from a replica's caches. Caches may lag, so findings based on them must be
+// confirmed with Read.
 func ReadCached(ctx context.Context, client kubernetes.Interface, caches Caches, provisionerName, namespace string) (Records, error) {
 	r := newReader(provisionerName, namespace)
 	claims, err := caches.Claims.List(labels.Everything())
@@ -219,8 +219,7 @@ func (r *reader) records(ctx context.Context, client kubernetes.Interface, claim
 	return records, err
 }
 
-// ListSecrets lists the Secrets that this program made for volumes, without
-// their values.
+// ListSecrets lists this program's Secrets for volumes, without their values.
 func ListSecrets(ctx context.Context, client kubernetes.Interface, namespace string) ([]Secret, error) {
 	return paging.List(ctx, "Secrets in "+namespace, func(ctx context.Context, options metav1.ListOptions) ([]Secret, string, error) {
 		options.LabelSelector = LabelManagedBy + "=" + ManagedBy

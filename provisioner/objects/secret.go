@@ -14,14 +14,13 @@ func IsSecretOf(secret *corev1.Secret, pvName string) bool {
 	return secret.Labels[LabelManagedBy] == ManagedBy && secret.Annotations[AnnotationForPV] == pvName
 }
 
-// IsSharedSecret reports whether this program made the Secret for the volumes
-// of a backend of this cluster.
+// IsSharedSecret reports whether this program created the Secret for the volumes of a
+// backend of this cluster.
 func IsSharedSecret(secret *corev1.Secret, backend, cluster string) bool {
 	return secret.Labels[LabelManagedBy] == ManagedBy && secret.Annotations[AnnotationSharedBy] == backend && secret.Annotations[AnnotationCluster] == cluster && backend != ""
 }
 
-// RefersTo reports whether a PersistentVolume, of whichever provisioner, names
-// a Secret.
+// RefersTo reports whether a PersistentVolume, of any provisioner, names a Secret.
 func RefersTo(pv *corev1.PersistentVolume, namespace, name string) bool {
 	if pv.Annotations[AnnotationSecret] == name {
 		return true

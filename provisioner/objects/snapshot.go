@@ -18,29 +18,27 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// AnnotationStorageClass is the StorageClass of the volume that a snapshot was taken
-// of, by which a rule's quota counts. On a VolumeSnapshotContent for an existing
-// snapshot, whoever makes the object names the StorageClass whose rule grants the
-// snapshot, unless the snapshot's stamp does.
+// AnnotationStorageClass is the StorageClass of a snapshot's volume, by which a rule's
+// quota counts. On a VolumeSnapshotContent for an existing snapshot, its author names the
+// StorageClass whose rule grants the snapshot, unless the snapshot's stamp does.
 const AnnotationStorageClass = Prefix + "storage-class"
 
 // AnnotationSnapshotUID is the UID of the VolumeSnapshot for which the program wrote the
-// other annotations. Backup programs copy them all to contents that they make, and there
-// they prove nothing.
+// other annotations. Backup programs copy all of them to their own contents, where they
+// prove nothing.
 const AnnotationSnapshotUID = Prefix + "snapshot-uid"
 
-// AnnotationFilesystemUUIDs lists, on the content of a snapshot, the UUIDs that its
-// filesystem may have: the volume may be gone when the snapshot is restored. On the
-// PersistentVolume of a native volume, an administrator records them so that copies can
-// be in mode csi.
+// AnnotationFilesystemUUIDs lists, on a snapshot's content, the UUIDs that its filesystem
+// may have: the volume may be gone when the snapshot is restored. On a native volume's
+// PersistentVolume, an administrator records them so that copies can be in mode csi.
 const AnnotationFilesystemUUIDs = Prefix + "filesystem-uuids"
 
-// AnnotationNeverFormat is on the content of a snapshot whose volume was imported or is
-// a raw block device, or whose volume is not known. With it, whatever its value, the CSI
-// driver makes no filesystem on a volume that is restored from the snapshot.
+// AnnotationNeverFormat is on the content of a snapshot whose volume was imported, is a
+// raw block device, or is unknown. With any value, it keeps the CSI driver from
+// formatting a volume restored from the snapshot.
 const AnnotationNeverFormat = Prefix + "never-format"
 
-// Names that the snapshot-controller and its sidecars agree on.
+// Names shared with the snapshot-controller and its sidecars.
 const (
 	// SnapshotFinalizer keeps a VolumeSnapshotContent until its snapshot is removed or
 	// given up.
@@ -52,17 +50,18 @@ const (
 	AnnotationDefaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
 )
 
-// TakenUpFinalizer keeps a content of the CSI driver that somebody made for an existing
-// snapshot. The sidecar asks for the deletion only of a snapshot that the status names,
-// and the program may die, or the sidecar overwrite the status, before it does.
+// TakenUpFinalizer keeps a CSI content that a user created for an existing snapshot. The
+// sidecar requests the deletion only of a snapshot named in the status, and the program
+// may die, or the sidecar overwrite the status, before it does.
 const TakenUpFinalizer = Prefix + "taken-up"
 
-// SnapshotContentName returns the name under which the snapshot-controller looks for
-// the content of a VolumeSnapshot.
+// SnapshotContentName returns the name under which the snapshot-controller looks for a
+// VolumeSnapshot's content.
 func SnapshotContentName(snapshot types.UID) string { return "snapcontent-" + string(snapshot) }
 
-// ImportedSnapshotContentName returns the name of the content that the command makes
-// for an existing snapshot. It lets the API server guarantee that there is only one.
+// ImportedSnapshotContentName returns the name of the content that the import command
+// creates for an existing snapshot. The API server then guarantees that there is only
+// one.
 func ImportedSnapshotContentName(snapshotID string) string { return "imported-" + snapshotID }
 
 // SnapshotName returns the name of a VolumeSnapshot's snapshot at Cinder.
@@ -78,17 +77,16 @@ type SnapshotOrigin struct {
 	Place      cinder.Place
 	Tenant     string
 	Cluster    string
-	// StorageClass is that of the volume.
+	// StorageClass is the volume's.
 	StorageClass string
-	// Namespace, Name and UID are those of the VolumeSnapshot.
+	// Namespace, Name and UID are the VolumeSnapshot's.
 	Namespace string
 	Name      string
 	UID       types.UID
-	// FilesystemUUIDs are the UUIDs that the filesystem may have, as far as they are
-	// recorded.
+	// FilesystemUUIDs are the recorded UUIDs that the filesystem may have.
 	FilesystemUUIDs []string
-	// NeverFormat means that no filesystem may be made on a volume that is restored from
-	// the snapshot; see Source.
+	// NeverFormat means that a volume restored from the snapshot must never be formatted;
+	// see Source.
 	NeverFormat bool
 }
 
@@ -100,8 +98,8 @@ func (o SnapshotOrigin) Stamp() stamps.Snapshot {
 	}
 }
 
-// Target returns what the backend needs to remove the snapshot, the proof's part
-// included.
+// Target returns what the backend needs to remove the snapshot, including its part of the
+// proof.
 func (o SnapshotOrigin) Target() backends.SnapshotTarget {
 	return backends.SnapshotTarget{SnapshotID: o.SnapshotID, Stamp: o.Stamp(), Place: o.Place}
 }
@@ -122,8 +120,8 @@ func (o SnapshotOrigin) Annotations() map[string]string {
 	return annotations
 }
 
-// IsCSISnapshot reports whether a content is for the CSI driver's sidecar. Contents
-// with the provisioner's name are this program's own.
+// IsCSISnapshot reports whether a content is for the CSI driver's sidecar. Contents with
+// the provisioner's name belong to this program.
 func IsCSISnapshot(content *snapshotv1.VolumeSnapshotContent) bool {
 	return content.Spec.Driver == wire.DriverName
 }
@@ -153,20 +151,19 @@ func IsSnapshotRecorded(content *snapshotv1.VolumeSnapshotContent) bool {
 		return true // its name fits only one VolumeSnapshot
 	case !marked:
 		// Earlier versions wrote no such annotation, and served only contents with the
-		// provisioner's name, whose status nobody else writes.
+		// provisioner's name, whose status no other program writes.
 		return !IsCSISnapshot(content) && SnapshotHandleOf(content) != ""
 	}
 	return recordedFor != "" && recordedFor == string(content.Spec.VolumeSnapshotRef.UID)
 }
 
-// IsSnapshotReady reports whether the status of a content names a snapshot that can be
-// used.
+// IsSnapshotReady reports whether a content's status names a usable snapshot.
 func IsSnapshotReady(content *snapshotv1.VolumeSnapshotContent) bool {
 	return SnapshotHandleOf(content) != "" && content.Status.ReadyToUse != nil && *content.Status.ReadyToUse
 }
 
-// SnapshotHandleOf returns the recorded ID of a content's snapshot, or an empty string
-// if there is none yet.
+// SnapshotHandleOf returns the recorded ID of a content's snapshot; empty if there is
+// none yet.
 func SnapshotHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
 	if content.Status == nil {
 		return ""
@@ -174,18 +171,17 @@ func SnapshotHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
 	return snapshotID(content, content.Status.SnapshotHandle)
 }
 
-// ImportedHandleOf returns the ID of the existing snapshot that a content was made for;
-// empty for a content of a new snapshot.
+// ImportedHandleOf returns the ID of a content's existing snapshot; empty for a new
+// snapshot.
 func ImportedHandleOf(content *snapshotv1.VolumeSnapshotContent) string {
 	return snapshotID(content, content.Spec.Source.SnapshotHandle)
 }
 
-// SnapshotHandle is how the CSI driver names a snapshot: by its backend and its ID.
+// SnapshotHandle is the CSI driver's name for a snapshot: its backend and ID.
 type SnapshotHandle = wire.Handle
 
-// ImportedHandle reads the handle of the existing snapshot that a content was made for.
-// Without the CSI driver's name, it names no backend. The error addresses whoever wrote
-// the content.
+// ImportedHandle reads the handle of a content's existing snapshot. Without the CSI
+// driver's name, it names no backend. The error addresses the content's author.
 func ImportedHandle(content *snapshotv1.VolumeSnapshotContent) (SnapshotHandle, error) {
 	text := *content.Spec.Source.SnapshotHandle
 	handle, err := wire.ParseHandle(text)
@@ -211,8 +207,8 @@ func SnapshotHandlesOf(content *snapshotv1.VolumeSnapshotContent) []string {
 	return handles
 }
 
-// SnapshotOriginOf reads the annotations back. It names what is missing, and does not
-// guess, because a deletion may follow.
+// SnapshotOriginOf reads the annotations back. It names what is missing instead of
+// guessing, because a deletion may follow.
 func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin, error) {
 	annotations := content.Annotations
 	reference := content.Spec.VolumeSnapshotRef
@@ -245,7 +241,7 @@ func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin
 	return origin, nil
 }
 
-// NewSnapshotContent returns the content of a snapshot that is to be taken.
+// NewSnapshotContent returns the content of a new snapshot.
 func NewSnapshotContent(origin SnapshotOrigin, class *snapshotv1.VolumeSnapshotClass, mode *corev1.PersistentVolumeMode) *snapshotv1.VolumeSnapshotContent {
 	return &snapshotv1.VolumeSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{Name: origin.Content, Annotations: origin.Annotations(), Finalizers: []string{SnapshotFinalizer}},
@@ -260,7 +256,7 @@ func NewSnapshotContent(origin SnapshotOrigin, class *snapshotv1.VolumeSnapshotC
 	}
 }
 
-// NewImportedSnapshotContent returns the content of a snapshot that exists. The
+// NewImportedSnapshotContent returns the content of an existing snapshot. The
 // VolumeSnapshot need not exist yet; the snapshot-controller adds its UID.
 func NewImportedSnapshotContent(snapshotID, namespace, name, driver, storageClass string, deletion snapshotv1.DeletionPolicy, mode *corev1.PersistentVolumeMode) *snapshotv1.VolumeSnapshotContent {
 	var annotations map[string]string
@@ -284,8 +280,8 @@ func SnapshotStatus(s cinder.Snapshot, handle string) *snapshotv1.VolumeSnapshot
 	return &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &handle, CreationTime: &created, ReadyToUse: &ready, RestoreSize: &size}
 }
 
-// WithSnapshotRemedy adds what to do about a snapshot that does not exist where
-// its backend leads, but may exist elsewhere. Other errors stay as they are.
+// WithSnapshotRemedy adds the remedy to an error about a snapshot that does not exist
+// where its backend points, but may exist elsewhere. Other errors stay as they are.
 func WithSnapshotRemedy(err error, origin SnapshotOrigin) error {
 	var failed *cinder.Error
 	if !errors.As(err, &failed) || failed.Kind != backends.KindElsewhere {
@@ -294,8 +290,8 @@ func WithSnapshotRemedy(err error, origin SnapshotOrigin) error {
 	return fmt.Errorf("%w; its VolumeSnapshotContent stays; %s", err, origin.Remedy(failed.Place))
 }
 
-// Remedy returns what an operator can do about a snapshot that does not exist where its
-// backend leads, but may exist elsewhere.
+// Remedy returns the remedy for a snapshot that does not exist where its backend points,
+// but may exist elsewhere.
 func (o SnapshotOrigin) Remedy(present cinder.Place) string {
 	return fmt.Sprintf("put the configuration and credentials of backend %s back to what they were, or, "+
 		"if the snapshot is certainly gone, run: kubectl annotate volumesnapshotcontent %s --overwrite %s=%s %s=%s",

@@ -12,15 +12,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 )
 
-// SnapshotReader reads snapshots: from caches or the API server. Its errors are
-// those of the API server.
+// SnapshotReader reads snapshots from caches or the API server. Its errors are the API
+// server's.
 type SnapshotReader interface {
 	VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnapshot, error)
 	VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error)
 }
 
-// SnapshotSourceOf finds the snapshot of a data source, or says why it cannot be used.
-// Both objects must name each other, because a tenant writes one of them.
+// SnapshotSourceOf finds the snapshot of a data source, or explains why it cannot be
+// used. Both objects must name each other, because tenants write one of them.
 func SnapshotSourceOf(claim *corev1.PersistentVolumeClaim, named *admission.DataSource, driver, cluster string, from SnapshotReader) (*Source, *policy.Denial, error) {
 	described := fmt.Sprintf("VolumeSnapshot %s/%s", claim.Namespace, named.Name)
 	deny := func(reason policy.Reason, format string, arguments ...any) (*Source, *policy.Denial, error) {
@@ -75,7 +75,8 @@ func SnapshotSourceOf(claim *corev1.PersistentVolumeClaim, named *admission.Data
 		NeverFormat: origin.NeverFormat || !IsCSISnapshot(content),
 	}
 	found.Decided.FilesystemKnown = len(found.FilesystemUUIDs) > 0
-	// The driver mounts no copy of an existing snapshot whose filesystem is not known.
+	// The driver does not mount copies of an existing snapshot with an unknown
+	// filesystem.
 	if IsCSISnapshot(content) && (ImportedHandleOf(content) == "" || found.Decided.FilesystemKnown) {
 		found.Decided.Mode = policy.ModeCSI
 	}

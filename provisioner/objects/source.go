@@ -12,35 +12,34 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 )
 
-// CopyFinalizer keeps a claim while its content is copied: without it, deleting the
-// source of a pending claim would delete the content that the claim waits for. It
-// serves the same purpose as provisioner.storage.kubernetes.io/cloning-protection,
-// which the standard external-provisioner would remove on its own terms.
+// CopyFinalizer keeps a claim while its content is copied: otherwise, deleting the source
+// of a pending claim would delete the content that the claim waits for. It serves the
+// same purpose as provisioner.storage.kubernetes.io/cloning-protection, which the
+// standard external-provisioner would remove on its own terms.
 const CopyFinalizer = Prefix + "content-is-copied"
 
-// Source is the content that a claim wants.
+// Source is the content that a claim requests.
 type Source struct {
 	// Decided is the policy's view of the source.
 	Decided policy.Source
 	// Content is what Cinder copies.
 	Content backends.Source
-	// FilesystemUUIDs are the UUIDs that the content's filesystem may have, as far as
-	// they are recorded.
+	// FilesystemUUIDs are the recorded UUIDs that the content's filesystem may have.
 	FilesystemUUIDs []string
 	// NeverFormat means that the content may be data that no probe recognizes, because
-	// it comes from a volume that the program did not make for the CSI driver.
+	// the program did not create its volume for the CSI driver.
 	NeverFormat bool
 }
 
-// SourceReader reads the objects of a source: from caches, a listing or the API server.
-// Its errors are those of the API server.
+// SourceReader reads a source's objects from caches, a listing or the API server. Its
+// errors are the API server's.
 type SourceReader interface {
 	Claim(namespace, name string) (*corev1.PersistentVolumeClaim, error)
 	PersistentVolume(name string) (*corev1.PersistentVolume, error)
 }
 
-// SourceOf finds the content of a data source, or says why it cannot be used. An empty
-// cluster matches any.
+// SourceOf finds the content of a data source, or explains why it cannot be used. An
+// empty cluster matches any.
 func SourceOf(claim *corev1.PersistentVolumeClaim, named *admission.DataSource, cluster string, from SourceReader) (*Source, *policy.Denial, error) {
 	described := fmt.Sprintf("claim %s/%s", claim.Namespace, named.Name)
 	deny := func(reason policy.Reason, format string, arguments ...any) (*Source, *policy.Denial, error) {

@@ -16,14 +16,13 @@ import (
 )
 
 // Annotate writes annotations on a PersistentVolume. The UID makes the patch fail if
-// another object has taken the name in the meantime.
+// another object has since taken the name.
 func Annotate(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, annotations map[string]string) error {
 	return patchMetadata(ctx, client, pv.Name, map[string]any{"uid": pv.UID, "annotations": annotations})
 }
 
-// Rebind writes on a PersistentVolume that has not changed since it was read which claim
-// has its volume, and how large that is, and returns the updated object. A capacity never
-// becomes smaller.
+// Rebind records a volume's claim and size on a PersistentVolume that has not changed
+// since it was read, and returns the updated object. A capacity never shrinks.
 func Rebind(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, gib int64, annotations map[string]string) (*corev1.PersistentVolume, error) {
 	changes := map[string]any{"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion, "annotations": annotations}}
 	if size := pv.Spec.Capacity[corev1.ResourceStorage]; size.Value() < gib<<30 {
@@ -31,35 +30,35 @@ func Rebind(ctx context.Context, client kubernetes.Interface, pv *corev1.Persist
 	}
 	saved, err := patch(ctx, client, pv.Name, changes)
 	if err != nil {
-		return nil, fmt.Errorf("cannot write on PersistentVolume %s which claim has its volume: %w", pv.Name, err)
+		return nil, fmt.Errorf("cannot record the volume's claim on PersistentVolume %s: %w", pv.Name, err)
 	}
 	return saved, nil
 }
 
-// NotePlace writes on a PersistentVolume where its volume was found. Call it before the
+// NotePlace records on a PersistentVolume where its volume was found. Call it before the
 // volume's removal, so that a later attempt knows that "not found" means gone.
 func NotePlace(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, at cinder.Place) error {
 	if err := Annotate(ctx, client, pv, PlaceAnnotations(at)); err != nil {
-		return fmt.Errorf("cannot note on PersistentVolume %s that its volume is at %s: %w", pv.Name, at, err)
+		return fmt.Errorf("cannot record on PersistentVolume %s that its volume is at %s: %w", pv.Name, at, err)
 	}
 	return nil
 }
 
-// SetCapacity writes the size of its volume on a PersistentVolume that has not changed
-// since it was read, and returns the updated object.
+// SetCapacity records its volume's size on a PersistentVolume that has not changed since
+// it was read, and returns the updated object.
 func SetCapacity(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, gib int64) (*corev1.PersistentVolume, error) {
 	grown, err := patch(ctx, client, pv.Name, map[string]any{
 		"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion},
 		"spec":     map[string]any{"capacity": capacity(gib)},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot write on PersistentVolume %s that its volume has %d GiB: %w", pv.Name, gib, err)
+		return nil, fmt.Errorf("cannot record on PersistentVolume %s that its volume has %d GiB: %w", pv.Name, gib, err)
 	}
 	return grown, nil
 }
 
-// AddFinalizer puts our finalizer on a PersistentVolume with the reclaim policy Retain.
-// The library puts its own on all others.
+// AddFinalizer adds this program's finalizer to a PersistentVolume with the reclaim
+// policy Retain. The library adds its own to all others.
 func AddFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume) error {
 	if pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete || pv.DeletionTimestamp != nil || slices.Contains(pv.Finalizers, Finalizer) {
 		return nil
@@ -67,7 +66,7 @@ func AddFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev1.P
 	return setFinalizers(ctx, client, pv, append(slices.Clone(pv.Finalizers), Finalizer))
 }
 
-// RemoveFinalizer takes our finalizer off, if it is there.
+// RemoveFinalizer removes this program's finalizer, if present.
 func RemoveFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume) error {
 	if !slices.Contains(pv.Finalizers, Finalizer) {
 		return nil
@@ -75,16 +74,16 @@ func RemoveFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev
 	return setFinalizers(ctx, client, pv, slices.DeleteFunc(slices.Clone(pv.Finalizers), func(f string) bool { return f == Finalizer }))
 }
 
-// LibraryFinalizer is the finalizer that the provisioning library puts on the
+// LibraryFinalizer is the finalizer that the provisioning library adds to the
 // PersistentVolumes that it saves, so that none disappears before its volume.
 const LibraryFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 
-// Delete removes a PersistentVolume whose volume is gone: first the library's
-// finalizer, which the object may have although the cache does not show it, then
-// the object, which stays until Kubernetes takes off its own finalizer. It fails if
-// another object has taken the name.
+// Delete removes a PersistentVolume whose volume is gone: first the library's finalizer,
+// which the object may have although the cache does not show it, then the object, which
+// stays until Kubernetes removes its own finalizer. It fails if another object has taken
+// the name.
 func Delete(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume) error {
-	// Unlike a list of all finalizers, this patch cannot restore one that somebody else
+	// Unlike a list of all finalizers, this patch cannot restore one that another program
 	// has just removed.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pv.UID, "$deleteFromPrimitiveList/finalizers": []string{LibraryFinalizer}}})
 	if err == nil {
@@ -104,7 +103,7 @@ func Delete(ctx context.Context, client kubernetes.Interface, pv *corev1.Persist
 }
 
 // setFinalizers replaces all finalizers of an object that has not changed since it was
-// cached. If it has changed, the request fails, and the next attempt repeats it.
+// cached. Otherwise the request fails, and the next attempt repeats it.
 func setFinalizers(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, finalizers []string) error {
 	err := patchMetadata(ctx, client, pv.Name, map[string]any{"finalizers": finalizers, "resourceVersion": pv.ResourceVersion})
 	if apierrors.IsNotFound(err) {

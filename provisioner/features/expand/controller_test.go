@@ -350,7 +350,7 @@ func TestForbiddenByTheAPIServer(t *testing.T) {
 		f.sync("data")
 	}
 	f.is("data", "pv 10Gi, claim 10Gi, allocated 20Gi, ControllerResizeInProgress, Resizing, reserved 20")
-	if events := f.newEvents(); len(events) != 1 || !strings.Contains(events[0], "VolumeResizeFailed cannot write on PersistentVolume pvc-uid-data that its volume has 20 GiB") {
+	if events := f.newEvents(); len(events) != 1 || !strings.Contains(events[0], "VolumeResizeFailed cannot record on PersistentVolume pvc-uid-data that its volume has 20 GiB") {
 		t.Errorf("events %q, want one", events)
 	}
 }

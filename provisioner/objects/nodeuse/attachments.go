@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Attachment is a VolumeAttachment: Kubernetes has attached a volume to a node, is
-// about to, or has not detached it completely. Whether the node exists does not matter.
+// Attachment is a VolumeAttachment: Kubernetes has attached a volume to a node, is about
+// to, or has not detached it completely. The node need not exist.
 type Attachment struct{ Name, Node string }
 
 func (a Attachment) String() string { return fmt.Sprintf("%s (node %s)", a.Name, a.Node) }
@@ -33,8 +33,8 @@ func (t *Tracker) KnownAttachments(pv string) (attachments []Attachment, known b
 	return attachments, true, nil
 }
 
-// Attachments lists the VolumeAttachments that name a PersistentVolume, from a reading
-// that began after the call. Concurrent calls share one reading.
+// Attachments lists the VolumeAttachments that name a PersistentVolume, read after the
+// call. Concurrent calls share one read.
 func (t *Tracker) Attachments(ctx context.Context, pv string) ([]Attachment, error) {
 	seen, err := t.attachments.get(ctx)
 	if err != nil {

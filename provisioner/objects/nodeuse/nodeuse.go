@@ -1,12 +1,11 @@
-// Package nodeuse determines which nodes still use the volume of a
-// PersistentVolume. Kubernetes releases a claim when its last pod is gone, but
-// only then does the node flush, unmount and log out: until it has,
-// disconnecting the volume hangs the node, and a new volume behind the same
-// address may receive what the node had yet to write to the old one.
+// Package nodeuse determines which nodes still use the volume of a PersistentVolume.
+// Kubernetes releases a claim when its last pod is gone, but only then does the node
+// flush, unmount and log out. Until it has, disconnecting the volume hangs the node, and
+// a new volume at the same address may receive writes meant for the old one.
 //
-// A node lists in status.volumesInUse the volumes that it still uses, and the
-// attach-detach controller lists in status.volumesAttached those that are
-// attached to it; a volume of a CSI driver also has a VolumeAttachment.
+// A node lists the volumes that it still uses in status.volumesInUse, and the
+// attach-detach controller lists those attached to it in status.volumesAttached; a CSI
+// volume also has a VolumeAttachment.
 package nodeuse
 
 import (
@@ -29,10 +28,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// AnnotationReleasedBy names nodes, separated by commas, that an operator knows to have
-// released a PersistentVolume's volume, whatever their status says. It is the way out
-// for a node that is lost but still has its Node object. Tenants cannot write it,
-// because PersistentVolumes are cluster-scoped.
+// AnnotationReleasedBy lists nodes, separated by commas, that according to an operator
+// have released a PersistentVolume's volume, regardless of their status. It is the way
+// out for a lost node whose Node object still exists. Tenants cannot write it, because
+// PersistentVolumes are cluster-scoped.
 const AnnotationReleasedBy = "standalone-cinder.openstack.org/released-by-nodes"
 
 // Options configure a Tracker.
@@ -63,12 +62,12 @@ type Tracker struct {
 	attachments shared[map[string][]Attachment]
 
 	mu sync.Mutex
-	// boots holds, by the UID of a released PersistentVolume and by node, the boot
-	// during which the node was first seen to use it.
+	// boots holds, by UID of a released PersistentVolume and by node, the boot in which
+	// the node was first seen to use it.
 	boots map[types.UID]map[string]string
 }
 
-// New makes a tracker.
+// New returns a tracker.
 func New(options Options) *Tracker {
 	t := &Tracker{options: options, boots: map[types.UID]map[string]string{}}
 	t.listing.read = t.read
@@ -111,8 +110,8 @@ func AttachmentIndexers() cache.Indexers {
 	}}
 }
 
-// ReportIndexers returns an index of the Leases in which node plugins report, by the
-// names of the staged volumes.
+// ReportIndexers returns an index of the node plugins' report Leases by the names of the
+// staged volumes.
 func ReportIndexers() cache.Indexers {
 	return cache.Indexers{byVolume: func(object any) ([]string, error) {
 		lease, ok := object.(*coordinationv1.Lease)
@@ -139,11 +138,11 @@ func reportedBy(report staged.Report) []corev1.UniqueVolumeName {
 	return names
 }
 
-// mounted is our name for a volume that a node plugin reports as mounted by kubelet. No
-// plugin of kubelet has this name.
+// mounted is this program's name for a volume that a node plugin reports as mounted by
+// kubelet. No kubelet plugin has this name.
 func mounted(name string) corev1.UniqueVolumeName { return corev1.UniqueVolumeName("mounted/" + name) }
 
-// stagedBy returns the volumes that a report says its node still has.
+// stagedBy returns the volumes that a node still has according to a report.
 func stagedBy(lease *coordinationv1.Lease, node *corev1.Node) []corev1.UniqueVolumeName {
 	if report := staged.Of(lease); report.Holds(node) {
 		return reportedBy(report)
@@ -153,21 +152,19 @@ func stagedBy(lease *coordinationv1.Lease, node *corev1.Node) []corev1.UniqueVol
 
 // Volume is a volume as nodes know it.
 type Volume struct {
-	// PV is the name of the PersistentVolume, and UID that of the object; empty if no
-	// object exists.
+	// PV is the name of the PersistentVolume, and UID the object's; empty if there is no
+	// object.
 	PV  string
 	UID types.UID
 	// Names are the names that kubelet and node plugins may use for the volume.
 	Names []corev1.UniqueVolumeName
-	// ID is Cinder's ID of a volume whose PersistentVolume, and therefore its names,
-	// are not known. A name that contains the ID or the name of the PersistentVolume
-	// counts as one of the volume's, because many drivers build their targets and
-	// handles from them.
+	// ID is Cinder's ID of a volume whose PersistentVolume, and therefore its names, are
+	// unknown. A name that contains the ID or the PersistentVolume's name counts as the
+	// volume's, because many drivers build their targets and handles from them.
 	ID string
-	// MayAttach means that the volume may be served by a CSI driver that attaches
-	// volumes.
+	// MayAttach means that a CSI driver that attaches volumes may serve the volume.
 	MayAttach bool
-	// ReleasedBy are the nodes that an operator vouches for.
+	// ReleasedBy are the nodes that, according to an operator, have released the volume.
 	ReleasedBy []string
 }
 
@@ -184,9 +181,9 @@ func VolumeOf(pv *corev1.PersistentVolume) Volume {
 
 // Names returns kubelet's name for the volume of a PersistentVolume: the plugin's name
 // followed by the plugin's name for the volume (GetUniqueVolumeName in pkg/volume/util
-// and GetVolumeName in pkg/volume/iscsi, fc, csi and flexvolume of Kubernetes). The name
-// under which a node plugin reports kubelet's mount of it follows. Sources that are never
-// attached have none.
+// and GetVolumeName in pkg/volume/iscsi, fc, csi and flexvolume of Kubernetes). It is
+// followed by the name under which a node plugin reports kubelet's mount. Sources that
+// are never attached have none.
 func Names(pv *corev1.PersistentVolume) []corev1.UniqueVolumeName {
 	source := pv.Spec.PersistentVolumeSource
 	name := func(format string, arguments ...any) corev1.UniqueVolumeName {
@@ -223,7 +220,7 @@ func volumesOf(node *corev1.Node) []corev1.UniqueVolumeName {
 	return names
 }
 
-// host is what matters about a node besides its volumes.
+// host holds what matters about a node besides its volumes.
 type host struct {
 	name string
 	boot string
@@ -245,7 +242,7 @@ type picture struct {
 	users map[corev1.UniqueVolumeName][]host
 	// attached lists nodes' names by PersistentVolume.
 	attached map[string][]string
-	// unreported is why the reports of node plugins could not be read.
+	// unreported is why the node plugins' reports could not be read.
 	unreported error
 }
 
@@ -308,8 +305,8 @@ func (t *Tracker) attachedTo(v Volume) ([]string, error) {
 	return nodes, nil
 }
 
-// Users lists the nodes that use a volume, from a reading that began after the call.
-// Concurrent calls share one reading.
+// Users lists the nodes that use a volume, read after the call. Concurrent calls share
+// one read.
 func (t *Tracker) Users(ctx context.Context, v Volume) ([]string, error) {
 	seen, err := t.listing.get(ctx)
 	if err != nil {
@@ -370,8 +367,8 @@ func (t *Tracker) users(v Volume, saying []host, attached []string, find func(na
 }
 
 // rebooted records the boot during which a node was first seen to use a volume whose
-// claim is gone, and reports whether the node has rebooted since. If it has, nothing
-// from before is left on it, and no pod can have begun to use the volume afterwards.
+// claim is gone, and reports whether the node has rebooted since. If so, it no longer
+// uses the volume, and no pod can have started to since.
 func (t *Tracker) rebooted(v Volume, node host) bool {
 	if v.UID == "" || node.boot == "" {
 		return false
@@ -388,8 +385,8 @@ func (t *Tracker) rebooted(v Volume, node host) bool {
 	return seen && first != node.boot
 }
 
-// Forget drops what is remembered about a PersistentVolume that is gone, or that is no
-// longer to be removed.
+// Forget drops what is remembered about a PersistentVolume that is gone or no longer to
+// be removed.
 func (t *Tracker) Forget(uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -399,8 +396,8 @@ func (t *Tracker) Forget(uid types.UID) {
 // pageSize bounds the size of one response of the API server.
 const pageSize = 500
 
-// read reads all nodes, and the attachments if there is no cache of them, and
-// keeps what matters.
+// read reads all nodes, and the attachments if they are not cached, and keeps what
+// matters.
 func (t *Tracker) read(ctx context.Context) (picture, error) {
 	seen := picture{hosts: map[string]host{}, users: map[corev1.UniqueVolumeName][]host{}, attached: map[string][]string{}}
 	nodes := map[string]*corev1.Node{}
@@ -458,8 +455,8 @@ func (t *Tracker) readReports(ctx context.Context, nodes map[string]*corev1.Node
 	})
 }
 
-// pages reads a list to its end. If the API server has forgotten a page in the
-// meantime, the reading fails, and the next call starts over.
+// pages reads a list to its end. If the API server has meanwhile forgotten a page, the
+// read fails, and the next call starts over.
 func pages(ctx context.Context, read func(context.Context, metav1.ListOptions) (next string, err error)) error {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// readTimeout bounds one reading.
+// readTimeout bounds one read.
 const readTimeout = 30 * time.Second
 
-// dutyCycle bounds how much of the time is spent reading: after a long reading comes a
-// pause that is this many times longer.
+// dutyCycle bounds the share of time spent reading: a long read is followed by a pause
+// that is this many times longer.
 const dutyCycle = 3
 
-// quick is the longest reading that needs no pause after it.
+// quick is the longest read that needs no pause after it.
 const quick = 50 * time.Millisecond
 
-// shared is a reading that serves every caller who asked before it began.
+// shared is a read that serves every caller who asked before it began.
 type shared[T any] struct {
 	read func(ctx context.Context) (T, error)
 
@@ -64,7 +64,7 @@ func (s *shared[T]) run() {
 		if current == nil {
 			return
 		}
-		// The reading serves many callers, so it does not end with any one of them.
+		// The read serves many callers, so it does not end with any one of them.
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		began := time.Now()
 		current.value, current.err = s.read(ctx)

@@ -13,8 +13,8 @@ import (
 const pageSize = 500
 
 // List reads a list in pages. If the API server has forgotten where a page ended, as it
-// does after some minutes, List reads the whole list again in one request, because
-// nothing else would reach its end.
+// does after some minutes, List rereads the whole list in one request, the only way to
+// reach its end.
 func List[T any](ctx context.Context, what string, list func(context.Context, metav1.ListOptions) ([]T, string, error)) ([]T, error) {
 	var all []T
 	options := metav1.ListOptions{Limit: pageSize}

@@ -35,8 +35,8 @@ type Nodes interface {
 }
 
 // Cleaner removes what is proven unneeded. Every path that removes a volume without a
-// PersistentVolume (undoing, duplicates, volumes that a listing shows, and audits) asks
-// it for the proof when the turn of the first change has come.
+// PersistentVolume (undoing, duplicates, listings, audits) asks it for the proof when the
+// turn of the first change has come.
 type Cleaner struct {
 	Client          kubernetes.Interface
 	ProvisionerName string
@@ -46,19 +46,18 @@ type Cleaner struct {
 	// Namespace is where the volumes' Secrets are.
 	Namespace string
 	// RecordedBy returns, from a cache, the PersistentVolume that names or named a
-	// volume; empty means that none is known.
+	// volume; empty if none is known.
 	RecordedBy func(v cinder.Volume) (pv string)
 	Nodes      Nodes
-	// UseOf returns what nodes may list for a volume that no PersistentVolume records;
-	// nil if no node can list it, because its connection was never published. If the
-	// function itself is nil, only the name that the PersistentVolume would have is
-	// known.
+	// UseOf returns what nodes may list for an unrecorded volume; nil if no node can list
+	// it, because its connection was never published. If the function itself is nil, only
+	// the name of the potential PersistentVolume is known.
 	UseOf func(stamp stamps.Volume) *nodeuse.Volume
-	// Volumes returns a backend's volumes and the connector that they are connected to.
+	// Volumes returns a backend's volumes and their connector.
 	Volumes func(backend string) (Unrecorded, cinder.Connector, error)
 }
 
-// keptError says why a volume or Secret stays. A retry does not help.
+// keptError explains why a volume or Secret stays. Retrying does not help.
 type keptError struct{ message string }
 
 func (e *keptError) Error() string { return e.message }
@@ -73,8 +72,7 @@ func IsKept(err error) bool {
 	return errors.As(err, &reason) || cinder.IsKind(err, backends.KindNotOurs) || cinder.IsKind(err, backends.KindRecorded)
 }
 
-// ErrMayBeServed means that a volume's claim may still get this volume, or
-// another.
+// ErrMayBeServed means that a volume's claim may still get this volume, or another.
 var ErrMayBeServed = errors.New("its claim is pending and may still be bound to it")
 
 // IsUnneeded proves that a volume may be removed: no PersistentVolume records it, and
@@ -110,10 +108,9 @@ func (c Cleaner) IsUnneeded(ctx context.Context, v cinder.Volume) error {
 	return nil
 }
 
-// servedByForeign proves that a claim that is bound to a PersistentVolume with the name
-// that this program would use is served by another provisioner's object of that name.
-// If no such object exists, the claim's own PersistentVolume existed, and may have been
-// used.
+// servedByForeign proves that a claim bound to a PersistentVolume with the name that this
+// program would use is served by another provisioner's object of that name. If there is
+// no such object, the claim's own PersistentVolume existed and may have been used.
 func (c Cleaner) servedByForeign(ctx context.Context, stamp stamps.Volume, v cinder.Volume) error {
 	_, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -122,8 +119,8 @@ func (c Cleaner) servedByForeign(ctx context.Context, stamp stamps.Volume, v cin
 	return err
 }
 
-// IsUnrecorded proves that no PersistentVolume records a volume. That is enough for a
-// caller that works on the claim and makes, or keeps, another volume.
+// IsUnrecorded proves that no PersistentVolume records a volume. That suffices for a
+// caller that works on the claim and creates, or keeps, another volume.
 func (c Cleaner) IsUnrecorded(ctx context.Context, v cinder.Volume) error {
 	_, err := c.isSecond(ctx, v)
 	return err
@@ -145,8 +142,8 @@ func (c Cleaner) isSecond(ctx context.Context, v cinder.Volume) (second bool, er
 		if err := c.unused(ctx, *use, v); err != nil {
 			return false, err
 		}
-		// Reading the nodes may take long, and the PersistentVolume may have been saved
-		// in the meantime.
+		// Reading the nodes may take a while, and the PersistentVolume may have been
+		// saved meanwhile.
 		pv, err = c.Record(ctx, stamp.PV)
 	}
 	if err != nil || pv == nil {
@@ -171,7 +168,8 @@ func (c Cleaner) notRecorded(v cinder.Volume) error {
 }
 
 // Record reads the PersistentVolume of that name from the API server. It returns nil if
-// there is none, or if it is another provisioner's, which records no volume of ours.
+// there is none, or if it is another provisioner's, which records no volume of this
+// program.
 func (c Cleaner) Record(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	pv, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && objects.IsForeign(pv, c.ProvisionerName) {
@@ -183,8 +181,8 @@ func (c Cleaner) Record(ctx context.Context, name string) (*corev1.PersistentVol
 	return pv, nil
 }
 
-// mayUse returns what nodes may list for a volume that no PersistentVolume records. It
-// returns nil if no node can list the volume, because it was never connected.
+// mayUse returns what nodes may list for an unrecorded volume. It returns nil if no node
+// can list the volume, because it was never connected.
 func (c Cleaner) mayUse(stamp stamps.Volume, v cinder.Volume) *nodeuse.Volume {
 	switch {
 	case v.Status != cinder.StatusAttaching && v.Status != cinder.StatusReserved:
@@ -207,8 +205,8 @@ func (c Cleaner) unused(ctx context.Context, use nodeuse.Volume, v cinder.Volume
 	return err
 }
 
-// RemoveVolume removes a volume that is proven unneeded. Its claim's Secret may
-// belong to another volume, and stays.
+// RemoveVolume removes a volume proven unneeded. Its claim's Secret stays, because it may
+// belong to another volume.
 func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, stamp stamps.Volume) error {
 	volumes, connector, err := c.Volumes(backend)
 	if err != nil {
@@ -217,12 +215,12 @@ func (c Cleaner) RemoveVolume(ctx context.Context, backend, volumeID string, sta
 	return volumes.RemoveUnrecorded(ctx, volumeID, stamp, connector, c.Permit(c.IsUnneeded))
 }
 
-// Timeout bounds the requests to the API server that a proof sends.
+// Timeout bounds a proof's requests to the API server.
 const Timeout = time.Minute
 
-// Permit demands the proof before the first change of each volume. Before every later
-// change it checks whether the cache now shows a record, because a request of a former
-// leader may arrive late.
+// Permit requires the proof before the first change of each volume. Before every later
+// change it checks whether the cache now shows a record, because an earlier leader's
+// request may arrive late.
 func (c Cleaner) Permit(prove backends.Permit) backends.Permit {
 	proven := map[string]bool{}
 	return func(ctx context.Context, v cinder.Volume) error {
@@ -237,7 +235,7 @@ func (c Cleaner) Permit(prove backends.Permit) backends.Permit {
 	}
 }
 
-// RemoveSecret removes the Secret of a PersistentVolume that does not exist.
+// RemoveSecret removes the Secret of a nonexistent PersistentVolume.
 func (c Cleaner) RemoveSecret(ctx context.Context, pvName string) error {
 	pv, err := c.Record(ctx, pvName)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 )
 
 // Release proves that the volume of a released PersistentVolume may be removed. A
-// deletion may wait minutes for its turn. By then, the PersistentVolume that it began
-// with is out of date: an operator may have changed their mind, or a node may still be
+// deletion may wait minutes for its turn. By then, the PersistentVolume that it started
+// with is outdated: an operator may have changed their mind, or a node may still be
 // writing.
 //
 // See docs/decisions.md, "Released volumes and the nodes that use them".
@@ -28,13 +28,12 @@ type Release struct {
 	ReleaseOptions
 	pv       *corev1.PersistentVolume
 	volumeID string
-	// proven is the resource version for which the API server gave the proof, at is
-	// when it did, and status is the volume's status at that time; empty until then.
+	// proven is the resource version for which the API server gave the proof, at is when
+	// it did, and status is the volume's status at that time; empty until then.
 	proven string
 	at     time.Time
 	status cinder.Status
-	// looked means that the API server was asked and had no VolumeAttachment for the
-	// volume.
+	// looked means that the API server had no VolumeAttachment for the volume.
 	looked bool
 }
 
@@ -68,8 +67,8 @@ func (r *Release) IsProven() bool { return r.proven != "" }
 const (
 	// proofAge is how old the proof may be when the first change is made.
 	proofAge = 2 * time.Second
-	// askTimeout bounds the one request to the API server that may be needed while
-	// a request to the backend waits for it.
+	// askTimeout bounds the one request to the API server that may be needed while a
+	// request to the backend waits for it.
 	askTimeout = 5 * time.Second
 )
 
@@ -89,9 +88,9 @@ func (r *Release) Permit(ctx context.Context, v cinder.Volume) error {
 	return r.recheckCache()
 }
 
-// prove reads the nodes and the PersistentVolume. The nodes come first, because reading
-// them may take long, and once no node uses a released volume, none begins to. So the
-// state of the PersistentVolume decides in the end.
+// prove reads the nodes and then the PersistentVolume. Reading the nodes may take a
+// while, and once no node uses a released volume, none starts to. So the
+// PersistentVolume's latest state decides.
 func (r *Release) prove(ctx context.Context, v cinder.Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -108,7 +107,7 @@ func (r *Release) prove(ctx context.Context, v cinder.Volume) error {
 		case err != nil:
 			return err
 		case live.Annotations[nodeuse.AnnotationReleasedBy] != known.Annotations[nodeuse.AnnotationReleasedBy]:
-			known = live // the operator's annotation, as the API server has it
+			known = live // with the operator's latest annotation
 		case len(users) > 0:
 			return &InUseError{r.pv.Name, users}
 		default:
@@ -118,10 +117,10 @@ func (r *Release) prove(ctx context.Context, v cinder.Volume) error {
 	}
 }
 
-// notAttached proves that Kubernetes has a volume of the CSI driver attached to no
-// node, whatever the node's state. When a volume is detached, its attachment at Cinder
-// is deleted before the VolumeAttachment. So for an attachment at Cinder, the API
-// server is asked: without a VolumeAttachment, the attachment is a leftover.
+// notAttached proves that Kubernetes has a CSI volume attached to no node, regardless of
+// the nodes' state. When a volume is detached, its attachment at Cinder is deleted before
+// the VolumeAttachment. So for an attachment at Cinder, the API server is asked: without
+// a VolumeAttachment, the attachment is left over.
 func (r *Release) notAttached(ctx context.Context, v cinder.Volume) error {
 	if !objects.IsCSI(r.pv) {
 		return nil
@@ -174,8 +173,8 @@ func (r *Release) recheckCache() error {
 	return r.checkWanted(cached)
 }
 
-// checkWanted returns an error unless the PersistentVolume, as it is now, still
-// calls for removing this very volume.
+// checkWanted returns an error unless the current PersistentVolume still calls for
+// removing this very volume.
 func (r *Release) checkWanted(now *corev1.PersistentVolume) error {
 	var because string
 	switch origin, err := objects.OriginOf(now); {
@@ -216,8 +215,7 @@ func (e *InUseError) Error() string {
 		strings.Join(e.Nodes, ", "), corev1.TaintNodeOutOfService, e.PV, nodeuse.AnnotationReleasedBy, strings.Join(e.Nodes, ","))
 }
 
-// AttachedError means that a deletion waits for Kubernetes to detach the volume of the
-// CSI driver.
+// AttachedError means that a deletion waits for Kubernetes to detach the CSI volume.
 type AttachedError struct {
 	PV          string
 	Attachments []nodeuse.Attachment

@@ -1,4 +1,4 @@
-// Package trim makes objects small before they are cached.
+// Package trim shrinks objects before they are cached.
 package trim
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/bound"
 )
 
-// Trimmer makes objects small before an informer caches them. It drops what no code
-// reads, and makes objects share values that are the same in thousands of them.
+// Trimmer shrinks objects before an informer caches them. It drops what no code reads,
+// and lets thousands of objects share equal values.
 //
 // The library sees the trimmed objects, too. It sends only a patch of a
 // PersistentVolume's finalizers, made from the difference between the cached object and
@@ -29,7 +29,7 @@ type Trimmer struct {
 	quantities shared[corev1.ResourceList]
 	modes      shared[[]corev1.PersistentVolumeAccessMode]
 	finalizers shared[[]string]
-	// annotations are the annotations of claims, which are the same on most.
+	// annotations are the claims' annotations, which are equal on most.
 	annotations shared[map[string]string]
 	// pointers and volumeModes hold the values of optional fields.
 	pointers    shared[*string]
@@ -43,11 +43,11 @@ type Options struct {
 	IsRead, IsReadFinalizer func(key string) bool
 	// KeepOnVolumes reports whether to keep an annotation of PersistentVolumes.
 	KeepOnVolumes func(key string) bool
-	// IsUnique reports whether no two objects share an annotation's value.
+	// IsUnique reports whether an annotation's value is unique to an object.
 	IsUnique func(key string) bool
 }
 
-// New makes a Trimmer for all informers of the process.
+// New returns a Trimmer for all informers of the process.
 func New(options Options) *Trimmer {
 	return &Trimmer{
 		options:     options,
@@ -82,7 +82,7 @@ func (t *Trimmer) Trim(object any) (any, error) {
 }
 
 // Claim trims a claim. It keeps only what is read, and a bounded part of each text:
-// tenants may write 1.5 MiB into a claim, in almost any of its fields.
+// tenants may write 1.5 MiB into a claim, in almost any field.
 func (t *Trimmer) Claim(claim *corev1.PersistentVolumeClaim) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +139,7 @@ func boundReference(texts ...*string) {
 	}
 }
 
-// onlyStorage leaves out resources that volumes do not have.
+// onlyStorage drops resources that volumes do not have.
 func onlyStorage(list corev1.ResourceList) corev1.ResourceList {
 	size, has := list[corev1.ResourceStorage]
 	if !has {
@@ -186,9 +186,9 @@ func (t *Trimmer) secretNamespace(reference *corev1.SecretReference) {
 	}
 }
 
-// shareWithin makes the texts that are unique to this PersistentVolume share memory: the name
-// of its Secret contains its own name, which contains the claim's UID, and the target
-// or handle contains the volume's ID.
+// shareWithin lets this PersistentVolume's own texts share memory: the name of its Secret
+// contains its own name, which contains the claim's UID, and the target or handle
+// contains the volume's ID.
 func (t *Trimmer) shareWithin(pv *corev1.PersistentVolume) {
 	wholes := make([]string, 0, 4)
 	if iscsi := pv.Spec.ISCSI; iscsi != nil {
@@ -216,8 +216,8 @@ func (t *Trimmer) shareWithin(pv *corev1.PersistentVolume) {
 	}
 }
 
-// shorten replaces a text by the equal part of the first whole that contains it, so
-// that it takes no memory of its own.
+// shorten replaces a text by the equal part of the first whole that contains it, so that
+// it takes no memory of its own.
 func shorten[T ~string](text *T, wholes ...string) {
 	for _, whole := range wholes {
 		if at := strings.Index(whole, string(*text)); at >= 0 {
@@ -289,8 +289,8 @@ func shareText[T ~string](t *Trimmer, text *T) {
 // shared keeps one copy of every value that many objects have.
 type shared[V any] map[string]V
 
-// These bound the number and length of values, because they may all turn out to be
-// different. After the table has been emptied, shared values soon return to it.
+// Bounds of the number and length of values, because they may all be different. After the
+// table has been emptied, shared values soon return.
 const (
 	maxShared       = 8192
 	maxSharedLength = 512
