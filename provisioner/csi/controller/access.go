@@ -4,7 +4,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// access is what an access mode means for an attachment.
+// access is an access mode's requirements for an attachment.
 type access struct{ readOnly, shared bool }
 
 var accessOf = map[csi.VolumeCapability_AccessMode_Mode]access{
@@ -17,8 +17,8 @@ var accessOf = map[csi.VolumeCapability_AccessMode_Mode]access{
 	csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:   {shared: true},
 }
 
-// accessFor reads a capability. mistake says what is wrong with it, as a sentence;
-// empty if nothing is.
+// accessFor reads a capability. mistake describes what is wrong with it; empty if nothing
+// is.
 func accessFor(capability *csi.VolumeCapability) (of access, mistake string) {
 	of, known := accessOf[capability.GetAccessMode().GetMode()]
 	switch {

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Failure says why an Engine did not do what it was called for.
+// Failure explains why an Engine did not do what it was called for.
 type Failure struct {
 	// Kind is one of the kinds in the table below.
 	Kind string
@@ -37,12 +37,12 @@ const (
 	OutOfRange = "OutOfRange"
 	// NoRoom means that a quota of the policy has no room.
 	NoRoom = "NoRoom"
-	// AlreadyExists means that the name belongs to something else.
+	// AlreadyExists means that the name is already taken.
 	AlreadyExists = "AlreadyExists"
-	// Damaged means that a Kubernetes object of the volume lacks something, or belongs
-	// to somebody else.
+	// Damaged means that a Kubernetes object of the volume is incomplete, or belongs to
+	// another program.
 	Damaged = "Damaged"
-	// NodeFull means that a node has as many volumes of a backend as it can have.
+	// NodeFull means that the backend's limit of volumes per node is reached.
 	NodeFull = "NodeFull"
 	// Unclean means that a node may still write to a volume that was taken from it.
 	Unclean = "Unclean"
@@ -50,8 +50,8 @@ const (
 
 // codeOf maps the kind of a failure to the code that a sidecar gets. Sidecars treat
 // Aborted, DeadlineExceeded and Unavailable as if the call might still succeed; every
-// other code is final. In publish, kubelet takes ResourceExhausted for a node that can
-// have no more volumes, so it has no other meaning there.
+// other code is final. In publish, kubelet takes ResourceExhausted to mean that the node
+// is full, so it has no other meaning there.
 var codeOf = map[string]codes.Code{
 	"NotFound":     codes.NotFound,
 	"Invalid":      codes.InvalidArgument,
@@ -93,9 +93,9 @@ func Knows(kind string) bool {
 	return known
 }
 
-// answerWithoutRoom is like answer, for calls that need room. If a quota of the policy
-// or of Cinder has no room, no other request would help: the same call succeeds when
-// there is room.
+// answerWithoutRoom is answer for calls that need room. If a quota of the policy or of
+// Cinder is full, changing the request would not help: the same call succeeds when there
+// is room.
 func answerWithoutRoom(err error) error {
 	var failed *Failure
 	if errors.As(err, &failed) && !failed.EffectUnknown && (failed.Kind == NoRoom || failed.Kind == "OverQuota") {

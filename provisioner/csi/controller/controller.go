@@ -1,6 +1,6 @@
-// Package controller has the Identity and Controller services of the CSI driver, as the
-// sidecars call them. It checks requests, and translates requests and errors, but
-// decides nothing: an Engine does the work.
+// Package controller implements the CSI driver's Identity and Controller services for the
+// sidecars. It checks requests and translates requests and errors, but decides nothing:
+// an Engine does the work.
 package controller
 
 import (
@@ -25,14 +25,13 @@ import (
 type Engine interface {
 	// Publish attaches a volume to a node, and returns how the node reaches it.
 	Publish(ctx context.Context, request PublishRequest) (wire.Connection, error)
-	// Unpublish detaches a volume from the node with that ID, or from all nodes if the
-	// ID is empty. The node itself has chosen the ID. A volume that is gone counts as
-	// detached.
+	// Unpublish detaches a volume from the node with that ID, or from all nodes if the ID
+	// is empty. The node itself chose the ID. A missing volume counts as detached.
 	Unpublish(ctx context.Context, volume wire.Handle, nodeID string) error
 	// Volume describes a volume.
 	Volume(ctx context.Context, volume wire.Handle) (Volume, error)
-	// List lists all of the driver's volumes, or returns an error. A fresh list shows
-	// what was done before the call; otherwise it may be an earlier one.
+	// List lists all of the driver's volumes, or returns an error. A fresh list reflects
+	// everything done before the call; otherwise it may be an earlier one.
 	List(ctx context.Context, fresh bool) ([]Listed, error)
 	// Listed describes one volume as List does.
 	Listed(ctx context.Context, volume wire.Handle) (Listed, error)
@@ -66,8 +65,8 @@ type Options struct {
 	Maker  Maker
 	// Version is the program's version.
 	Version string
-	// Work ends when nothing new may begin. Calls outlive their callers: the server
-	// does not abort a change at Cinder because a sidecar no longer waits for it.
+	// Work ends when no new work may begin. Calls outlive their callers: the server does
+	// not abort a change at Cinder because a sidecar stopped waiting for it.
 	Work   context.Context
 	Logger *slog.Logger
 	// Observe is called after every call, with its outcome.
@@ -89,7 +88,7 @@ type Server struct {
 	busy     map[string]time.Time // what has a call under way, and since when
 }
 
-// New makes the services of one term.
+// New returns the services of one term.
 func New(options Options) *Server {
 	s := &Server{Options: options, term: rand.Text(), busy: map[string]time.Time{}}
 	s.attacher.Store(time.Now().UnixNano())
@@ -100,8 +99,8 @@ func New(options Options) *Server {
 // other work, it lists the volumes once a minute (its flag --reconcile-sync).
 func (s *Server) AttacherCalled() time.Time { return time.Unix(0, s.attacher.Load()) }
 
-// Wait returns when no call is under way, even one whose caller no longer waits. No new
-// calls may come.
+// Wait returns when no call is under way, even one whose caller stopped waiting. No new
+// calls may arrive meanwhile.
 func (s *Server) Wait() { s.running.Wait() }
 
 // alone calls aloneWith for a volume.
@@ -109,7 +108,7 @@ func alone[T any](ctx context.Context, s *Server, volume string, work func(conte
 	return aloneWith(ctx, s, "volume "+volume, work)
 }
 
-// aloneWith does the work on something, and waits until it ends or the caller gives up.
+// aloneWith works on something and waits until the work ends or the caller gives up.
 // Until the work ends, it refuses other calls for the same thing.
 func aloneWith[T any](ctx context.Context, s *Server, what string, work func(context.Context) (T, error)) (T, error) {
 	var none T
@@ -127,7 +126,7 @@ func aloneWith[T any](ctx context.Context, s *Server, what string, work func(con
 		defer cancel()
 		defer undo()
 		answer, err := work(lasting)
-		// Whoever gets the answer may call again at once.
+		// The caller that gets the answer may call again at once.
 		s.end(what)
 		if err != nil && ctx.Err() != nil {
 			s.Logger.Warn("A call of the CSI driver failed after its caller had given up", "for", what, "error", err)
@@ -142,8 +141,8 @@ func aloneWith[T any](ctx context.Context, s *Server, what string, work func(con
 	}
 }
 
-// A backend that does not answer must not keep all workers of a sidecar busy, of which
-// external-attacher has 50 as the manifests start it. If it has had a call for longer than
+// A backend that does not answer must not occupy all workers of a sidecar
+// (external-attacher has 50 with our manifests). Once it has had a call for longer than
 // slow, it gets only so many at once; the sidecar repeats the others.
 const (
 	slow        = 10 * time.Second
@@ -173,7 +172,7 @@ func (s *Server) begin(what string) error {
 	return nil
 }
 
-// groupOf returns the kind and the backend of what a call is for.
+// groupOf returns the kind and the backend of a call's subject.
 func groupOf(what string) string {
 	group, _, _ := strings.Cut(what, "/")
 	return group

@@ -13,7 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Maker makes and removes volumes. Its errors are those of an Engine. For each name or
+// Maker creates and removes volumes. Its errors are those of an Engine. For each name or
 // volume there is one call at a time.
 type Maker interface {
 	// Create returns the volume of that name once it can be used.
@@ -21,13 +21,13 @@ type Maker interface {
 	// Delete removes a volume, and returns once it is gone.
 	Delete(ctx context.Context, volume wire.Handle) error
 
-	// MakesSnapshot reports whether a call with these parameters is for TakeSnapshot
-	// rather than for the Engine.
+	// MakesSnapshot reports whether TakeSnapshot, rather than the Engine, handles a call
+	// with these parameters.
 	MakesSnapshot(parameters map[string]string) bool
 	// TakeSnapshot returns the snapshot of that name once it is ready.
 	TakeSnapshot(ctx context.Context, volume wire.Handle, name string, parameters map[string]string) (Snapshot, error)
-	// RemoveSnapshot removes a snapshot that TakeSnapshot made. If removed is false,
-	// the call is for the Engine.
+	// RemoveSnapshot removes a snapshot taken by TakeSnapshot. If removed is false, the
+	// Engine handles the call.
 	RemoveSnapshot(ctx context.Context, snapshot wire.Handle) (removed bool, err error)
 }
 
@@ -69,7 +69,7 @@ const gib = 1 << 30
 // patience is the longest time that a call waits.
 const patience = time.Minute
 
-// answerBefore is how long before its caller gives up a call is answered.
+// answerBefore is how long before the caller's deadline a call is answered.
 const answerBefore = 500 * time.Millisecond
 
 // CreateVolume implements csi.ControllerServer.
@@ -158,10 +158,9 @@ func modeOf(mode csi.VolumeCapability_AccessMode_Mode) AccessMode {
 	return OneNode
 }
 
-// whileWaiting does work that mostly waits, and that can be ended without leaving
-// anything half-done. It ends the work with the term, and before its caller gives up,
-// so that the caller learns what it waits for. Until then, it refuses other calls for
-// the same thing.
+// whileWaiting does work that mostly waits and can be canceled cleanly. It ends the work
+// with the term, and before its caller gives up, so that the caller learns what the work
+// is waiting for. Until then, it refuses other calls for the same thing.
 func whileWaiting[T any](ctx context.Context, s *Server, what string, work func(context.Context) (T, error)) (T, error) {
 	if err := s.begin(what); err != nil {
 		var none T

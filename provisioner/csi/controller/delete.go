@@ -17,7 +17,7 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 	}
 	volume, err := wire.ParseHandle(request.GetVolumeId())
 	if err != nil {
-		// The driver never makes volumes with such handles.
+		// The driver never creates volumes with such handles.
 		return &csi.DeleteVolumeResponse{}, nil
 	}
 	return whileWaiting(ctx, s, "the volume "+volume.String(), func(ctx context.Context) (*csi.DeleteVolumeResponse, error) {

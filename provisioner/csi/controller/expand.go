@@ -10,10 +10,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Expander makes volumes larger.
+// Expander enlarges volumes.
 type Expander interface {
-	// Expand makes a volume at least as large as requested, and returns its new size.
-	// It may be called again after any interruption.
+	// Expand makes a volume at least as large as requested, and returns its new size. It
+	// may be repeated after any interruption.
 	Expand(ctx context.Context, volume wire.Handle, bytes int64) (size int64, err error)
 }
 

@@ -29,7 +29,7 @@ func (s *Server) ListVolumes(ctx context.Context, request *csi.ListVolumesReques
 	if err != nil {
 		return nil, err
 	}
-	// Later pages continue the list that the first page has read.
+	// Later pages continue the first page's list.
 	all, err := s.Engine.List(ctx, last == "")
 	if err != nil {
 		return nil, answer(err)

@@ -14,8 +14,7 @@ import (
 
 // Modifier changes the properties of a volume that a VolumeAttributesClass can set.
 type Modifier interface {
-	// Retype gives a volume another volume type. It may be called again after any
-	// interruption.
+	// Retype changes a volume's type. It may be repeated after any interruption.
 	Retype(ctx context.Context, volume wire.Handle, volumeType string) error
 }
 

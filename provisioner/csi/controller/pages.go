@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// longestPage is how many entries an answer has at most, whatever was asked for: sidecars
-// take no answers of more than 4 MiB, and follow tokens.
+// longestPage bounds the entries of an answer, regardless of the request: sidecars accept
+// no answers of more than 4 MiB, and follow tokens.
 const longestPage = 1000
 
 // pageOf returns how many entries the answer to a request may have.
@@ -19,9 +19,9 @@ func pageOf(maxEntries int32) int {
 	return min(int(maxEntries), longestPage)
 }
 
-// tokenAfter returns the token of the page after the one that ends with a handle,
-// whether or not that handle still exists. It also names the leader, because only the
-// leader that made a list can continue it: another leader's list may be older.
+// tokenAfter returns the token of the page after the one that ends with a handle, which
+// need not exist anymore. It also names the leader, because only the leader that created
+// a list can continue it: another leader's list may be older.
 func (s *Server) tokenAfter(last string) string { return s.term + ":" + last }
 
 // pageAfter reads a token; an empty token stands for the first page.

@@ -24,7 +24,7 @@ type Snapshotter interface {
 	ListSnapshots(ctx context.Context, wanted Listing) ([]Snapshot, error)
 }
 
-// Snapshot describes a snapshot. It is ready unless it says otherwise.
+// Snapshot describes a snapshot, ready unless stated otherwise.
 type Snapshot struct {
 	Handle, Volume wire.Handle
 	Bytes          int64
@@ -32,8 +32,8 @@ type Snapshot struct {
 	NotReady       bool
 }
 
-// Listing says which snapshots to list: the one with a handle, those of a volume, or
-// all if both are zero.
+// Listing selects the snapshots to list: the one with a handle, those of a volume, or all
+// if both are zero.
 type Listing struct {
 	Snapshot, Volume wire.Handle
 	// Again means that a later page continues the first page's list.
@@ -81,7 +81,7 @@ func (s *Server) DeleteSnapshot(ctx context.Context, request *csi.DeleteSnapshot
 	}
 	snapshot, err := wire.ParseHandle(request.GetSnapshotId())
 	if err != nil {
-		// The driver never makes snapshots with such handles.
+		// The driver never creates snapshots with such handles.
 		return &csi.DeleteSnapshotResponse{}, nil
 	}
 	removed, err := untilAnswer(ctx, s, func(ctx context.Context) (bool, error) { return s.Maker.RemoveSnapshot(ctx, snapshot) })

@@ -17,7 +17,7 @@ func (s *Server) ControllerUnpublishVolume(ctx context.Context, request *csi.Con
 	}
 	volume, err := wire.ParseHandle(request.GetVolumeId())
 	if err != nil {
-		// The driver never makes volumes with such handles, so it has attached none.
+		// The driver never creates volumes with such handles, so it has attached none.
 		return &csi.ControllerUnpublishVolumeResponse{}, nil
 	}
 	return alone(ctx, s, volume.String(), func(ctx context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {

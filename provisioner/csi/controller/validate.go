@@ -34,7 +34,7 @@ func (s *Server) ValidateVolumeCapabilities(ctx context.Context, request *csi.Va
 	}}, nil
 }
 
-// cannot says which requested properties the volume does not have.
+// cannot names the requested properties that the volume lacks.
 func cannot(volume Volume, request *csi.ValidateVolumeCapabilitiesRequest) string {
 	for key, value := range request.GetVolumeContext() {
 		if volume.Context[key] != value {

@@ -1,11 +1,11 @@
-// Package host brings the disks of storage arrays to the node that it runs on, and
-// their filesystems to directories of that node. It reads sysfs and the devices
-// themselves, and never decides by a udev link or a cached identity. It acts on the
-// node only through a Root, so that tests need no node.
+// Package host attaches disks of storage arrays to the node that it runs on, and mounts
+// their filesystems. It reads sysfs and the devices themselves, and never relies on a
+// udev link or a cached identity. It acts on the node only through a Root, so that tests
+// need no node.
 //
-// No step assumes that this process did an earlier one. A step whose result is already
-// present does nothing, and a step that cannot reach its result returns an error rather
-// than only logging it.
+// No step assumes that this process did an earlier one. A step whose result already
+// exists does nothing, and a step that fails returns an error rather than only logging
+// it.
 package host
 
 import (
@@ -21,10 +21,10 @@ type Host struct {
 	logger *slog.Logger
 }
 
-// New makes a Host from a node's files, devices and tools.
+// New returns a Host over a node's files, devices and tools.
 func New(root Root, logger *slog.Logger) *Host { return &Host{root: root, logger: logger} }
 
-// A Reason says why the host refuses something that a retry would not change.
+// A Reason explains a refusal that a retry would not change.
 type Reason string
 
 const (
@@ -41,7 +41,7 @@ const (
 	// ForeignPath means that a multipath map has paths that do not belong to the
 	// volume.
 	ForeignPath Reason = "ForeignPath"
-	// InUse means that something still uses what is to be removed.
+	// InUse means that something to be removed is still in use.
 	InUse Reason = "InUse"
 	// LoginRefused means that the storage refused the node's credentials.
 	LoginRefused Reason = "LoginRefused"
@@ -60,13 +60,13 @@ type Refusal struct {
 // Error returns the reason and a sentence.
 func (r *Refusal) Error() string { return string(r.Reason) + ": " + r.text }
 
-// Refuse makes a Refusal.
+// Refuse returns a Refusal.
 func Refuse(reason Reason, format string, values ...any) error {
 	return &Refusal{reason, fmt.Sprintf(format, values...)}
 }
 
 const (
-	// poll is the pause between two checks of something that changes by itself.
+	// poll is the pause between two checks of a changing state.
 	poll = 100 * time.Millisecond
 	// patience bounds the wait for a disk or a map to appear or disappear.
 	patience = 30 * time.Second

@@ -31,7 +31,7 @@ type FCPath struct {
 	LUN    int
 }
 
-// Route is what the kernel has for an FCPath: one of the node's ports, and the target.
+// Route is the kernel's view of an FCPath: one of the node's ports, and the target.
 type Route struct {
 	Address      Address
 	From, Target string
@@ -53,7 +53,7 @@ const (
 var portDigits = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
 // fcName reads a name in the form of sysfs. It returns an empty string for a value that
-// means that there is no name.
+// stands for no name.
 func fcName(text string) string {
 	name := strings.TrimPrefix(strings.ToLower(text), "0x")
 	if !portDigits.MatchString(name) || strings.Trim(name, "0") == "" || strings.Trim(name, "f") == "" {
@@ -62,7 +62,7 @@ func fcName(text string) string {
 	return name
 }
 
-// CheckFC refuses a path that is not valid.
+// CheckFC refuses an invalid path.
 func CheckFC(p FCPath) error {
 	for _, name := range append([]string{p.Target}, p.From...) {
 		if name == "" || fcName(name) != name {
@@ -150,8 +150,8 @@ type remotePort struct {
 	up                    bool
 }
 
-// remotePorts lists the ports of storage in the fabric. The kernel keeps ports that
-// have gone, with their numbers.
+// remotePorts lists the ports of storage in the fabric. The kernel keeps vanished ports
+// and their numbers.
 func (h *Host) remotePorts() ([]remotePort, error) {
 	names, err := h.root.ReadDir(fcRemotePorts)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -169,7 +169,7 @@ func (h *Host) remotePorts() ([]remotePort, error) {
 		}
 		directory := fcRemotePorts + "/" + name + "/"
 		port.name, port.up = fcName(h.attribute(directory+"port_name")), isUp(h.attribute(directory+"port_state"))
-		// Ports that are not storage, such as those of other nodes, have the number -1.
+		// Ports that are not storage, such as other nodes', have the number -1.
 		if port.target, err = strconv.Atoi(h.attribute(directory + "scsi_target_id")); err != nil || port.target < 0 || port.name == "" {
 			continue
 		}
@@ -217,7 +217,7 @@ func (h *Host) Routes(paths []FCPath) ([]Route, error) {
 }
 
 // Reach waits until a port of the node reaches one of the storage, and returns all
-// routes. If a zone was made for the volume, its ports appear a moment later.
+// routes. If a zone was created for the volume, its ports appear a moment later.
 func (h *Host) Reach(ctx context.Context, paths []FCPath) ([]Route, error) {
 	var routes []Route
 	found, err := until(ctx, patience, func() (bool, error) {
@@ -274,12 +274,12 @@ func orNone(names []string) string {
 	return some(names)
 }
 
-// straggling is how much later than the first disk of a volume another one may appear.
+// straggling is how long after a volume's first disk another one may appear.
 const straggling = 5 * time.Second
 
-// ScanRoutes makes the kernel look for one LUN on each route, and waits for the disks.
-// Once there is one, the others get only a little longer. It returns the names of the
-// disks, and why routes have none.
+// ScanRoutes makes the kernel scan one LUN on each route and waits for the disks. After
+// the first, the others get only a little longer. It returns the names of the disks, and
+// why routes have none.
 func (h *Host) ScanRoutes(ctx context.Context, routes []Route) (map[Address]string, []error, error) {
 	names := map[Address]string{}
 	scanned, failed := map[Address]time.Time{}, map[Address]error{}
@@ -301,7 +301,7 @@ func (h *Host) ScanRoutes(ctx context.Context, routes []Route) (map[Address]stri
 				}
 				continue
 			}
-			// The array may export the LUN only a moment later.
+			// The array may take a moment to export the LUN.
 			if !known && time.Since(scanned[a]) >= scanPause {
 				failed[a], scanned[a] = h.scan(ctx, a), time.Now()
 			}
@@ -331,8 +331,8 @@ func (h *Host) DiskAt(a Address) (string, error) {
 	return name, err
 }
 
-// PathOf returns the path that a disk belongs to, and false if the disk is not on Fibre
-// Channel. From is empty if the node's port no longer has a name.
+// PathOf returns a disk's path, and false if the disk is not on Fibre Channel. From is
+// empty if the node's port no longer has a name.
 func (h *Host) PathOf(a Address) (FCPath, bool, error) {
 	own, err := h.FCPorts()
 	if err != nil {

@@ -22,7 +22,7 @@ const (
 type Content struct {
 	// Filesystem is the type of the filesystem; empty if none is recognized.
 	Filesystem string
-	// UUID is that of the filesystem.
+	// UUID is the filesystem's.
 	UUID string
 	// Bytes is the size of the filesystem.
 	Bytes int64
@@ -32,11 +32,11 @@ type Content struct {
 	Empty bool
 }
 
-// beginning is how much of a device is read. Every filesystem, partition table and
-// volume manager writes something there.
+// beginning is how much of a device is read. Every filesystem, partition table and volume
+// manager writes something there.
 const beginning = 2 << 20
 
-// Look reads the beginning of the device itself, by a path if it is a map.
+// Look reads the beginning of the device itself, or of a path if it is a map.
 func (h *Host) Look(ctx context.Context, device string) (Content, error) {
 	content, err := h.readByPath(ctx, device, beginning)
 	if err != nil {
@@ -57,10 +57,10 @@ func recognize(content []byte) Content {
 	ext := binary.LittleEndian.Uint16(super[0x38:]) == 0xef53
 	switch {
 	case xfs && ext:
-		// If there are two signatures, one is a remainder, but it is unknown which.
+		// If there are two signatures, one is a leftover, but it is unknown which.
 		return Content{Filesystem: "ext and xfs"}
 	case xfs && content[126] != 0:
-		// mkfs.xfs writes the superblock first, and clears sb_inprogress in the end.
+		// mkfs.xfs writes the superblock first and clears sb_inprogress at the end.
 		found.Unfinished = uuid(content[32:48])
 	case xfs:
 		size, blocks := binary.BigEndian.Uint32(content[4:]), binary.BigEndian.Uint64(content[8:])
@@ -89,20 +89,20 @@ func uuid(b []byte) string {
 	return strings.Join([]string{hex.EncodeToString(b[:4]), hex.EncodeToString(b[4:6]), hex.EncodeToString(b[6:8]), hex.EncodeToString(b[8:10]), hex.EncodeToString(b[10:16])}, "-")
 }
 
-// Wanted describes the filesystem that a volume is to have.
+// Wanted describes a volume's intended filesystem.
 type Wanted struct {
-	// Volume is the volume's ID, which is the UUID of the filesystem that it gets.
+	// Volume is the volume's ID, which becomes the filesystem's UUID.
 	Volume string
-	// Copied are the IDs of volumes of which its content may be a copy.
+	// Copied are the IDs of volumes that it may be a copy of.
 	Copied []string
 	// Filesystem is the type.
 	Filesystem string
 	// ReadOnly means that nothing may be written.
 	ReadOnly bool
-	// Begun means that formatting of this very disk was begun and has not ended.
+	// Begun means that formatting of this very disk has begun but not ended.
 	Begun bool
-	// NeverFormat means that the volume existed before its claim, or is a copy of one
-	// that did. Then what looks empty may be data: a disk image may begin with zeros.
+	// NeverFormat means that the volume, or the source of its copy, existed before its
+	// claim. Then seemingly empty content may be data: a disk image may begin with zeros.
 	NeverFormat bool
 	// Options are further options of mkfs.
 	Options []string
@@ -124,18 +124,18 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 		return false, Refuse(WrongFilesystem, "volume %s holds no filesystem, and none can be created on it, because it is read-only", w.Volume)
 	case w.NeverFormat:
 		return false, Refuse(WrongFilesystem, "volume %s (or its source) was not created by this driver and disk %s has no known filesystem; such a volume is never formatted, so nothing was changed", w.Volume, device)
-	// Nothing but mkfs of this very volume leaves an unfinished filesystem with its UUID.
+	// Only mkfs of this very volume leaves an unfinished filesystem with its UUID.
 	case c.Empty, w.Begun && c.Filesystem == "", c.Unfinished == w.Volume:
 		return true, nil
 	}
 	return false, Refuse(NotEmpty, "the disk of volume %s (%s) holds no filesystem, but is not empty either, so it is not formatted. If formatting was interrupted on another node, overwrite its first 2 MiB with zeros", w.Volume, device)
 }
 
-// formatLimit bounds mkfs and growing, which take a long time on large disks.
+// formatLimit bounds mkfs and growing, which are slow on large disks.
 const formatLimit = 30 * time.Minute
 
-// Format makes the filesystem, and verifies that it exists. It discards nothing, because
-// the volume is new, and some storage takes hours to discard all of it.
+// Format creates and verifies the filesystem. It discards nothing, because the volume is
+// new, and some storage takes hours to discard everything.
 func (h *Host) Format(ctx context.Context, device string, c Content, w Wanted) error {
 	if _, err := h.call(ctx, Command{Tool: "mkfs." + w.Filesystem, Arguments: makeArguments("/dev/"+device, c, w), Limit: formatLimit}); err != nil {
 		return err
@@ -164,12 +164,11 @@ const (
 	operationalError = 8
 )
 
-// Check repairs whatever can be repaired without asking. Like kubelet, it refuses only a
-// filesystem whose errors remain: e2fsck also fails if the filesystem has features that
-// are newer than itself, and the kernel may know them. A repair that was cut off could
-// do harm, so it takes as long as it needs.
+// Check repairs what can be repaired without asking. Like kubelet, it refuses only a
+// filesystem whose errors remain: e2fsck also fails on features newer than itself, which
+// the kernel may know. An interrupted repair could do harm, so there is no time limit.
 func (h *Host) Check(ctx context.Context, device, filesystem string) error {
-	// xfs recovers when it is mounted, so it needs no such check.
+	// xfs recovers when mounted and needs no such check.
 	if filesystem != Ext4 {
 		return nil
 	}
@@ -188,7 +187,8 @@ const netdev = "_netdev"
 
 // Options returns the options with which a volume's filesystem is mounted.
 func Options(filesystem string, given []string, readOnly, refusesWrites bool) []string {
-	// Without _netdev, systemd ends the node's network before it unmounts the filesystem.
+	// Without _netdev, systemd stops the node's network before it unmounts the
+	// filesystem.
 	options := append(slices.Clone(given), netdev)
 	add := func(option string) {
 		if !slices.Contains(options, option) {
@@ -214,7 +214,7 @@ func Options(filesystem string, given []string, readOnly, refusesWrites bool) []
 	return options
 }
 
-// Grow makes a mounted filesystem as large as its device.
+// Grow grows a mounted filesystem to the size of its device.
 func (h *Host) Grow(ctx context.Context, device, at, filesystem string) error {
 	content, err := h.Look(ctx, device)
 	if err != nil {

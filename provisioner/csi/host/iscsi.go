@@ -22,17 +22,16 @@ type Target struct {
 	Name, Portal string
 }
 
-// Login says how the node logs in to a target.
+// Login describes how the node logs in to a target.
 type Login struct {
 	// Interface is open-iscsi's name for the transport: default for TCP, iser for RDMA.
 	Interface string
 	// Initiator is the name that the node must use in the session.
 	Initiator string
 	// Replacement is how long a session may be lost before its commands fail; zero means
-	// what iscsid.conf says.
+	// iscsid.conf's value.
 	Replacement time.Duration
-	// Credentials are those of the node; the zero value means that the target requires
-	// none.
+	// Credentials are the node's; the zero value means that the target requires none.
 	Credentials Credentials
 }
 
@@ -71,7 +70,7 @@ func (s Session) Works() bool { return s.State == loggedIn }
 func (s Session) Disk(lun int) Address { return Address{s.Host, 0, s.TargetID, lun} }
 
 var (
-	// iSCSI names as RFC 3721 defines them; they become arguments of iscsiadm.
+	// iSCSI names as defined by RFC 3721; they become arguments of iscsiadm.
 	targetName = regexp.MustCompile(`^(?:iqn|eui|naa)\.[A-Za-z0-9][A-Za-z0-9.:_-]{0,220}$`)
 	// initiatorLine is a line of initiatorname.iscsi with a value.
 	initiatorLine = regexp.MustCompile(`^[^#]*InitiatorName[^=]*=(.*\S)`)
@@ -82,7 +81,7 @@ var (
 // highestLUN is the kernel's number of the last LUN that flat addressing can express.
 const highestLUN = 1<<15 - 1
 
-// CheckTarget refuses a target that is not valid.
+// CheckTarget refuses an invalid target.
 func CheckTarget(t Target, lun int) error {
 	host, port, ok := splitPortal(t.Portal)
 	_, err := netip.ParseAddr(host)
@@ -128,7 +127,7 @@ func (h *Host) InitiatorName() (string, error) {
 		return "", fmt.Errorf("the node's iSCSI name cannot be read; install open-iscsi: %w", err)
 	}
 	// Sessions have the name that open-iscsi reads: from the first line with a value,
-	// whose rest belongs to the value, even what looks like quotes or a comment.
+	// whose rest belongs to the value, even apparent quotes or comments.
 	for line := range strings.Lines(string(content)) {
 		found := initiatorLine.FindStringSubmatch(line)
 		if found == nil {
@@ -143,7 +142,7 @@ func (h *Host) InitiatorName() (string, error) {
 	return "", fmt.Errorf("%s has no line InitiatorName=iqn…", file)
 }
 
-// sessions lists the node's sessions, whoever logged in.
+// sessions lists all of the node's sessions, including those of other programs.
 func (h *Host) sessions() ([]Session, error) {
 	names, err := h.root.ReadDir("/sys/class/iscsi_session")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -173,7 +172,7 @@ func (h *Host) sessions() ([]Session, error) {
 		address := strings.Trim(h.attribute(connection+"persistent_address"), "[]")
 		session.Target.Portal = net.JoinHostPort(address, h.attribute(connection+"persistent_port"))
 		session.Interface = h.attribute(directory + "ifacename")
-		// A session that is being made or ended has no attributes.
+		// A session that is starting or ending has no attributes.
 		if session.Initiator != "" && known {
 			found = append(found, session)
 		}
@@ -218,9 +217,9 @@ func (h *Host) SessionsTo(initiator string, t Target) ([]Session, error) {
 	}), err
 }
 
-// refuseOthers refuses a target to which somebody else is logged in, at any portal. If it
-// is kubelet, for native volumes, it takes the disks of all sessions to the target for
-// its own: it would give pods the disks of the driver, or delete them.
+// refuseOthers refuses a target to which another program is logged in, at any portal. If
+// that is kubelet, for native volumes, it treats the disks of all sessions to the target
+// as its own: it would give the driver's disks to pods, or delete them.
 func (h *Host) refuseOthers(initiator string, t Target) error {
 	all, err := h.sessions()
 	for _, s := range all {
@@ -236,7 +235,7 @@ const (
 	codeNoRecords     = 21
 	codeLoginRefused  = 24
 
-	// recovery is how long a lost session may take to come back by itself.
+	// recovery is how long a lost session may take to recover by itself.
 	recovery = 5 * time.Second
 	// loginLimit bounds a login: loginTries attempts of loginTimeout seconds each.
 	loginLimit   = 90 * time.Second
@@ -244,7 +243,7 @@ const (
 	loginTries   = 3
 )
 
-// LogIn returns a session to the target, and makes one if there is none. The caller
+// LogIn returns a session to the target, and creates one if there is none. The caller
 // must hold the target's lock.
 func (h *Host) LogIn(ctx context.Context, t Target, l Login) (Session, error) {
 	if err := h.refuseOthers(l.Initiator, t); err != nil {
@@ -277,9 +276,8 @@ func (h *Host) LogIn(ctx context.Context, t Target, l Login) (Session, error) {
 	return session, nil
 }
 
-// usable finds a session that works. A session that does not work and does not recover
-// may have been made with credentials that are no longer valid, so it is ended if no
-// disk needs it.
+// usable finds a working session. A broken session that does not recover may have been
+// created with outdated credentials, so it is ended if no disk needs it.
 func (h *Host) usable(ctx context.Context, t Target, initiator string) (Session, bool, error) {
 	var session Session
 	var exists bool
@@ -311,8 +309,8 @@ func (h *Host) usable(ctx context.Context, t Target, initiator string) (Session,
 	return Session{}, false, nil
 }
 
-// record replaces open-iscsi's record of the target, so that nothing of an earlier
-// record is left in it. A new record has what iscsid.conf says.
+// record replaces open-iscsi's record of the target, so that nothing of an earlier record
+// remains. A new record starts with iscsid.conf's values.
 func (h *Host) record(ctx context.Context, t Target, l Login) error {
 	if err := h.forgetTarget(ctx, t, l.Interface); err != nil {
 		return err
@@ -322,10 +320,10 @@ func (h *Host) record(ctx context.Context, t Target, l Login) error {
 		return err
 	}
 	settings := [][2]string{
-		// The kernel must not find disks that nobody asked for.
+		// The kernel must not find disks that were not requested.
 		{"node.session.scan", "manual"},
-		// A session must not come back after a restart of the node, because the volume
-		// may be elsewhere by then.
+		// A session must not return after a restart of the node, because the volume may
+		// be elsewhere by then.
 		{"node.startup", "manual"},
 		{"node.session.initial_login_retry_max", strconv.Itoa(loginTries)},
 		{"node.conn[0].timeo.login_timeout", strconv.Itoa(loginTimeout)},
@@ -340,7 +338,7 @@ func (h *Host) record(ctx context.Context, t Target, l Login) error {
 	settings = append(settings,
 		[2]string{"node.session.auth.authmethod", method},
 		// The credentials of iscsid.conf are for other storage: open-iscsi would send
-		// them, or demand that this storage knows them, whatever the method is.
+		// them, or require this storage to know them, regardless of the method.
 		[2]string{"node.session.auth.username", l.Credentials.User},
 		[2]string{"node.session.auth.password", ""},
 		[2]string{"node.session.auth.username_in", ""},
@@ -377,7 +375,7 @@ func (h *Host) loggedIn(ctx context.Context, t Target, initiator string) (Sessio
 	return session, err
 }
 
-// Dial reports whether something answers at a target's portal.
+// Dial checks that something answers at a target's portal.
 func (h *Host) Dial(ctx context.Context, portal string) error {
 	if err := h.root.Dial(ctx, portal); err != nil {
 		return fmt.Errorf("nothing answers at %s: %w", portal, err)
@@ -423,8 +421,8 @@ func (h *Host) LogOut(ctx context.Context, t Target, iface, initiator string) er
 	return h.forgetTarget(ctx, t, iface)
 }
 
-// endIdle ends a session that no disk needs. It looks for disks, because a count of
-// users could be wrong.
+// endIdle ends a session that no disk needs. It looks for disks, because a use count
+// could be wrong.
 func (h *Host) endIdle(ctx context.Context, s Session) (ended bool, err error) {
 	disks, err := h.DisksOf(s.Host)
 	if err != nil || len(disks) > 0 {
@@ -461,7 +459,7 @@ func (h *Host) forgetTarget(ctx context.Context, t Target, iface string) error {
 	return err
 }
 
-// SessionOf returns the session that a disk belongs to, whoever logged in.
+// SessionOf returns a disk's session, regardless of which program logged in.
 func (h *Host) SessionOf(a Address) (Session, bool, error) {
 	all, err := h.sessions()
 	i := slices.IndexFunc(all, func(s Session) bool { return s.Host == a.Host })

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// ErrLocked means that somebody else holds a lock.
+// ErrLocked means that another process or call holds a lock.
 var ErrLocked = errors.New("another process or call holds the lock")
 
 // Local is the node itself.
@@ -28,26 +28,26 @@ type Local struct {
 	prefix string
 	// tools are where the node's programs are.
 	tools []string
-	// stuck counts the calls that the kernel has not answered, by what they are about.
+	// stuck counts, by subject, the calls that the kernel has not answered.
 	mu    sync.Mutex
 	stuck map[string]int
 }
 
-// NewLocal makes the Root of the node whose root directory is mounted at the given
-// path. Tools run with that as their root directory, and are looked for in the given
+// NewLocal returns the Root of the node whose root directory is mounted at the given
+// path. Tools run with that as their root directory, and are searched for in the given
 // directories before the usual ones.
 func NewLocal(at string, tools ...string) *Local {
 	return &Local{prefix: strings.TrimSuffix(filepath.Clean(at), "/"), tools: slices.Concat(tools, toolDirectories), stuck: map[string]int{}}
 }
 
-// Path converts a path on the node to the path that this process uses for it. It has no
-// links, because an absolute one would lead to the root directory of this process.
+// Path converts a path on the node to this process's path for it. It contains no links,
+// because an absolute one would lead to this process's root directory.
 func (l *Local) Path(path string) string { return l.prefix + l.Resolve(path) }
 
 // mostLinks is how many links in a path the kernel follows, too.
 const mostLinks = 40
 
-// Resolve follows links as programs of the node do.
+// Resolve follows links as the node's programs do.
 func (l *Local) Resolve(at string) string {
 	done, rest := "", strings.Split(at, "/")
 	for links := 0; len(rest) > 0; {
@@ -74,8 +74,8 @@ func (l *Local) Resolve(at string) string {
 	return cmp.Or(done, "/")
 }
 
-// maxFileSize bounds how much of a file is read. The longest file is the mountinfo of a
-// node with thousands of mounts.
+// maxFileSize bounds how much of a file is read. The longest is the mountinfo of a node
+// with thousands of mounts.
 const maxFileSize = 16 << 20
 
 // ReadFile reads a file.
@@ -114,8 +114,8 @@ func (l *Local) Modified(path string) (time.Time, error) {
 	return info.ModTime(), nil
 }
 
-// dialLimit bounds the check whether a portal answers. Logins and connections of the
-// kernel would try for minutes.
+// dialLimit bounds the check of a portal. Logins and connections of the kernel would try
+// for minutes.
 const dialLimit = 5 * time.Second
 
 // Dial connects to a TCP address, and disconnects again.
@@ -200,8 +200,8 @@ func (l *Local) Remove(path string) error {
 	return nil
 }
 
-// toolDirectories are where the programs of most nodes are; the last two are those of
-// Flatcar and NixOS. The PATH of this process is not that of the node.
+// toolDirectories are where most nodes have their programs; the last two are for Flatcar
+// and NixOS. The PATH of this process is not the node's.
 var toolDirectories = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/bin", "/run/current-system/sw/bin"}
 
 func (l *Local) find(tool string) string {
@@ -214,7 +214,7 @@ func (l *Local) find(tool string) string {
 	return ""
 }
 
-// killed is how long a program may take to end after it has been killed.
+// killed is how long a program may take to end after it is killed.
 const killed = 2 * time.Second
 
 // Has reports whether the node has a program.
@@ -238,8 +238,8 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 	}
 	var output bytes.Buffer
 	command := exec.CommandContext(ctx, path, arguments...)
-	// Looking up the path here may have failed, because it is valid only below the
-	// node's root directory.
+	// Looking up the path here may have failed, because it is valid only below the node's
+	// root directory.
 	command.Err = nil
 	command.Dir = "/"
 	command.Env = []string{"PATH=" + strings.Join(l.tools, ":"), "LC_ALL=C"}
@@ -262,9 +262,9 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 	return "", fmt.Errorf("%s: %w", c, err)
 }
 
-// bounded calls do, which may hang in the kernel, and gives up after a while. A call
-// that was given up goes on in the background, and the same call is not tried again
-// until it has ended, because each try would cost a thread.
+// bounded calls do, which may hang in the kernel, and gives up after a while. An
+// abandoned call continues in the background, and the same call is not tried again until
+// it has ended, because each try would cost a thread.
 func (l *Local) bounded(ctx context.Context, limit time.Duration, what string, do func() error) error {
 	l.mu.Lock()
 	hangs := l.stuck[what] > 0
@@ -283,7 +283,7 @@ func (l *Local) bounded(ctx context.Context, limit time.Duration, what string, d
 	case <-timer.C:
 		reason = fmt.Errorf("%s did not finish within %s", what, limit)
 	case <-ctx.Done():
-		// A program that is killed because of the context will end soon.
+		// A program killed because of the context will end soon.
 		select {
 		case err := <-ended:
 			return err

@@ -56,7 +56,7 @@ const (
 	illegalRequest = 0x05
 	// driverSense means that the driver added sense data, which is not a failure.
 	driverSense = 0x08
-	// tries is how often a command is sent again after a unit attention. A new session
+	// tries is how often a command is resent after a unit attention. A new session
 	// reports one for its login, and perhaps one for a changed capacity.
 	tries = 5
 )
@@ -108,14 +108,14 @@ func generically(descriptor int, command []byte, length int) ([]byte, error) {
 	}
 }
 
-// ConnectNVMe connects the kernel to a subsystem. The connection is made in the network
-// namespace of this process, and reconnected in that of the host.
+// ConnectNVMe connects the kernel to a subsystem. The connection is made in this
+// process's network namespace, and reconnected in the host's.
 func (l *Local) ConnectNVMe(ctx context.Context, portal, options string) error {
 	// The kernel's attempt could not be interrupted.
 	if err := l.Dial(ctx, portal); err != nil {
 		return err
 	}
-	// Subsystems share portals, and one that hangs must not block the others.
+	// Subsystems share portals, and a hanging one must not block the others.
 	subsystem, _, _ := strings.Cut(options, ",")
 	return l.bounded(ctx, setLimit, "the NVMe connection to "+portal+" ("+subsystem+")", func() error {
 		file, err := os.OpenFile(l.Path("/dev/nvme-fabrics"), os.O_RDWR|unix.O_CLOEXEC, 0)
@@ -157,8 +157,7 @@ func (l *Local) Identify(ctx context.Context, controller string, structure byte,
 			return err
 		}
 		defer file.Close() //nolint:errcheck // Nothing was written.
-		// The kernel gets the address of memory that the garbage collector does not
-		// manage.
+		// The kernel gets the address of memory outside the garbage collector's control.
 		memory, err := unix.Mmap(-1, 0, identifyLength, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 		if err != nil {
 			return err
@@ -188,8 +187,7 @@ func (l *Local) Identify(ctx context.Context, controller string, structure byte,
 	return answer, nil
 }
 
-// ReadDevice bypasses the page cache, which may hold data of a disk that was there
-// before.
+// ReadDevice bypasses the page cache, which may hold data of an earlier disk.
 func (l *Local) ReadDevice(ctx context.Context, device string, offset int64, length int) (content []byte, err error) {
 	err = l.bounded(ctx, deviceLimit, "reading "+device, func() error {
 		file, err := os.OpenFile(l.Path("/dev/"+device), os.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
@@ -277,8 +275,8 @@ func (l *Local) Lock(ctx context.Context, path string, wait bool) (release func(
 		err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && isStill(file, path) {
 			return func() {
-				// Remove it while it is locked: a process that has opened it before
-				// sees that it is gone, and opens the next one.
+				// Remove it while it is locked: a process that opened it earlier sees
+				// that it is gone and opens the next one.
 				_ = os.Remove(path)
 				_ = file.Close()
 			}, nil

@@ -15,11 +15,11 @@ import (
 type Mount struct {
 	// At is the directory or file that it covers.
 	At string
-	// Number is that of the device, as major:minor.
+	// Number is the device's, as major:minor.
 	Number string
-	// Root is the part of the filesystem that is mounted.
+	// Root is the mounted part of the filesystem.
 	Root string
-	// Type is that of the filesystem.
+	// Type is the filesystem's.
 	Type string
 	// ReadOnly applies to this mount, and FilesystemReadOnly to all mounts of the
 	// filesystem: the kernel sets it after an error.
@@ -27,8 +27,8 @@ type Mount struct {
 }
 
 // mountTable is the table of the node's first process. It shows what kubelet and
-// containers see, even if this process sees something else. k8s.io/mount-utils reads the
-// table of its own container, and would miss that a mount does not reach the node.
+// containers see, even if this process sees something else. k8s.io/mount-utils reads its
+// own container's table and would miss that a mount does not reach the node.
 const mountTable = "/proc/1/mountinfo"
 
 // Mounts lists the node's mounts.
@@ -81,17 +81,16 @@ func unescape(text string) string {
 	return b.String()
 }
 
-// MountsAt lists what is mounted at a path; the last one is the topmost. The path may
-// lead through links, as below a kubelet's directory that is one, but the kernel's table
-// does not.
+// MountsAt lists the mounts at a path; the last one is the topmost. The path may contain
+// links, such as a kubelet's directory that is one, but the kernel's table does not.
 func (h *Host) MountsAt(at string) ([]Mount, error) {
 	all, err := h.Mounts()
 	at = path.Join(h.root.Resolve(path.Dir(at)), path.Base(at))
 	return slices.DeleteFunc(all, func(m Mount) bool { return m.At != at }), err
 }
 
-// MountsOf lists the mounts of a device's filesystem, and those of the device itself as
-// a file.
+// MountsOf lists the mounts of a device's filesystem, and those of the device itself as a
+// file.
 func (h *Host) MountsOf(device string) ([]Mount, error) {
 	number := h.attribute("/sys/block/" + device + "/dev")
 	all, err := h.Mounts()
@@ -137,8 +136,8 @@ func (h *Host) Mount(ctx context.Context, device, at, filesystem string, options
 	return h.mount(ctx, at, "-t", filesystem, "-o", strings.Join(options, ","), "/dev/"+device, at)
 }
 
-// Bind shows a directory or a file at another path. The options apply to the mount, not
-// to the filesystem.
+// Bind shows a directory or file at another path. The options apply to the mount, not to
+// the filesystem.
 func (h *Host) Bind(ctx context.Context, from, at string, options []string) error {
 	if err := h.mount(ctx, at, "--bind", "-o", netdev, from, at); err != nil {
 		return err
@@ -177,7 +176,7 @@ func (h *Host) Unmount(ctx context.Context, at string) error {
 			return err
 		}
 		if _, err := h.run(ctx, "umount", path.Clean(at)); err != nil {
-			// A umount that hangs has already taken the mount out of the table.
+			// A hanging umount has already removed the mount from the table.
 			var tool *ToolError
 			if !errors.As(err, &tool) {
 				return err

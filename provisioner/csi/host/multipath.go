@@ -41,8 +41,8 @@ func (h *Host) isMap(device string) bool {
 	return strings.HasPrefix(h.mapperID(device), "mpath-")
 }
 
-// MapID returns what identifies a map whatever its name is; empty if the device is not
-// a map.
+// MapID returns a map's identifier, which is independent of its name; empty if the device
+// is not a map.
 func (h *Host) MapID(device string) string {
 	if !h.isMap(device) {
 		return ""
@@ -50,8 +50,7 @@ func (h *Host) MapID(device string) string {
 	return h.mapperID(device)
 }
 
-// Paths returns the disks that a device consists of: those of a map, or the device
-// itself.
+// Paths returns the disks of a device: those of a map, or the device itself.
 func (h *Host) Paths(device string) ([]string, error) {
 	if !h.isMap(device) {
 		return []string{device}, nil
@@ -63,8 +62,8 @@ func (h *Host) Paths(device string) ([]string, error) {
 	return paths, err
 }
 
-// readByPath reads the beginning of a device. It never reads a map: a map may hold a
-// read back for as long as no path works, and whoever waits for that cannot be killed.
+// readByPath reads the beginning of a device. It never reads a map: a map may block a
+// read for as long as no path works, and the blocked process cannot be killed.
 func (h *Host) readByPath(ctx context.Context, device string, length int) ([]byte, error) {
 	paths, err := h.Paths(device)
 	if err != nil {
@@ -81,9 +80,9 @@ func (h *Host) readByPath(ctx context.Context, device string, length int) ([]byt
 	return nil, errors.Join(errs...)
 }
 
-// Join returns the device that stands for all of a volume's disks. It is a map if there
-// are several disks, or if multipathd already holds the only one. If more is true, the
-// volume may get further disks later, and Join asks multipathd for a map of only one.
+// Join returns the device for all of a volume's disks. It is a map if there are several
+// disks, or if multipathd already holds the only one. If more is true, the volume may get
+// further disks later, and Join asks multipathd for a map of only one.
 func (h *Host) Join(ctx context.Context, disks []Disk, more bool) (string, error) {
 	runs := h.MultipathRuns(ctx)
 	if runs {
@@ -122,7 +121,7 @@ func (h *Host) Join(ctx context.Context, disks []Disk, more bool) (string, error
 	return device, h.refuseForeign(device, disks)
 }
 
-// Extend adds a disk to a map, and waits until it is a path of it.
+// Extend adds a disk to a map and waits until it is a path.
 func (h *Host) Extend(ctx context.Context, device, id string, d Disk) error {
 	if err := h.offer(ctx, []Disk{d}, true); err != nil {
 		return err
@@ -137,14 +136,14 @@ func (h *Host) Extend(ctx context.Context, device, id string, d Disk) error {
 	return err
 }
 
-// offer adds the disks to multipathd, which would not take a single new one by itself.
+// offer adds the disks to multipathd, which would not accept a single new one by itself.
 func (h *Host) offer(ctx context.Context, disks []Disk, more bool) error {
 	if len(disks) == 1 && !more {
 		// udev's rules, which may give the disk to multipathd, run after the disk
 		// appeared.
 		if h.root.Has("udevadm") {
-			// udevadm also waits for other devices. If it gives up too early, the
-			// device cannot be mounted, and the next attempt finds the map.
+			// udevadm also waits for other devices. If it gives up too early, the device
+			// cannot be mounted, and the next attempt finds the map.
 			if _, err := h.run(ctx, "udevadm", "settle", "--timeout=10"); err != nil {
 				h.logger.Info("udev is busy", "error", err)
 			}
@@ -166,8 +165,7 @@ func (h *Host) offer(ctx context.Context, disks []Disk, more bool) error {
 	return nil
 }
 
-// refuseForeign refuses a map with paths that do not belong to the volume, because
-// writes could go there.
+// refuseForeign refuses a map with paths of other volumes, because writes could go there.
 func (h *Host) refuseForeign(device string, disks []Disk) error {
 	paths, err := h.Paths(device)
 	if err != nil {
@@ -181,11 +179,11 @@ func (h *Host) refuseForeign(device string, disks []Disk) error {
 	return nil
 }
 
-// flushTries is how often a flush is tried, because udev opens a map for a moment.
+// flushTries is how often a flush is tried, because udev briefly opens maps.
 const flushTries = 5
 
-// FlushMap removes a multipath map, and waits until it is gone. It refuses if something
-// uses the map.
+// FlushMap removes a multipath map and waits until it is gone. It refuses if the map is
+// in use.
 func (h *Host) FlushMap(ctx context.Context, device string) error {
 	if err := h.refuseUsed(ctx, device); err != nil {
 		return err
@@ -212,8 +210,8 @@ func (h *Host) FlushMap(ctx context.Context, device string) error {
 	return err
 }
 
-// FlushEmptyMap removes the map with an ID, if it has lost all its disks. If it has not,
-// the disks are somebody else's, and FlushEmptyMap only refuses if something uses it.
+// FlushEmptyMap removes the map with an ID if it has lost all its disks. Otherwise the
+// disks belong to another volume, and FlushEmptyMap only refuses if the map is in use.
 func (h *Host) FlushEmptyMap(ctx context.Context, device, id string) error {
 	if id == "" || h.MapID(device) != id {
 		return nil
@@ -231,10 +229,10 @@ func (h *Host) FlushEmptyMap(ctx context.Context, device, id string) error {
 	return h.FlushMap(ctx, device)
 }
 
-// RemoveWithMap removes a disk, and before it the map of which it is a path. If something
-// uses the map, RemoveWithMap refuses, unless foreign says that the map is another
-// volume's: multipathd has then merged two volumes to which the storage gives the same
-// identity, and the disk is taken out of the map.
+// RemoveWithMap removes a disk, and before it the map of which it is a path. If the map
+// is in use, RemoveWithMap refuses, unless foreign reports that the map is another
+// volume's: multipathd has then merged two volumes with the same identity, and the disk
+// is removed from the map.
 func (h *Host) RemoveWithMap(ctx context.Context, a Address, foreign func(device string) (bool, error)) (removed bool, err error) {
 	name, known, err := h.diskAt(a)
 	if err != nil {
@@ -274,8 +272,8 @@ func (h *Host) leaveMap(ctx context.Context, disk string, foreign func(device st
 	return err
 }
 
-// FailEmptyMap makes the map with an ID fail what it holds back, if it has lost all its
-// disks: whoever waits for it cannot be killed, and would wait for good.
+// FailEmptyMap makes the map with an ID fail its blocked requests if it has lost all its
+// disks: processes waiting for it cannot be killed and would wait forever.
 func (h *Host) FailEmptyMap(ctx context.Context, device, id string) error {
 	paths, err := h.Paths(device)
 	if err != nil || len(paths) > 0 {
@@ -284,8 +282,8 @@ func (h *Host) FailEmptyMap(ctx context.Context, device, id string) error {
 	return h.FailWithoutPaths(ctx, device, id)
 }
 
-// FailWithoutPaths makes the map with an ID fail writes instead of holding them until a
-// path comes back.
+// FailWithoutPaths makes the map with an ID fail writes instead of blocking them until a
+// path returns.
 func (h *Host) FailWithoutPaths(ctx context.Context, device, id string) error {
 	if id == "" || h.MapID(device) != id {
 		return nil
@@ -294,7 +292,7 @@ func (h *Host) FailWithoutPaths(ctx context.Context, device, id string) error {
 	return err
 }
 
-// ResizeMap makes a map as large as its paths.
+// ResizeMap grows a map to the size of its paths.
 func (h *Host) ResizeMap(ctx context.Context, device string, least int64) error {
 	if !h.isMap(device) {
 		return nil
@@ -306,8 +304,7 @@ func (h *Host) ResizeMap(ctx context.Context, device string, least int64) error 
 		if err != nil || size >= least {
 			return err == nil, err
 		}
-		// Resize only this map, because a reconfiguration would affect all maps of the
-		// node.
+		// Resize only this map: a reconfiguration would affect all of the node's maps.
 		_, last = h.run(ctx, "multipathd", "resize", "map", name)
 		return false, nil
 	})

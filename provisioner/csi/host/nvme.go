@@ -20,17 +20,17 @@ import (
 // NVMeHost holds the names by which NVMe subsystems know the node.
 type NVMeHost struct{ NQN, ID string }
 
-// Namespace is the place of a disk in an NVMe subsystem.
+// Namespace is a disk's location in an NVMe subsystem.
 type Namespace struct {
 	// Subsystem is the subsystem's NQN.
 	Subsystem string `json:"subsystem"`
 	ID        int    `json:"id"`
 }
 
-// WantedNamespace is what is known of a volume's namespace before it is found.
+// WantedNamespace is what is known about a volume's namespace before it is found.
 type WantedNamespace struct {
 	Subsystem string
-	// ID is 0 if it is not known.
+	// ID is 0 if unknown.
 	ID int
 	// Identities are the IDs that the namespace must show, in the kernel's form: uuid.
 	// and a UUID, or eui. and an NGUID.
@@ -38,7 +38,7 @@ type WantedNamespace struct {
 }
 
 // Controller is a connection of the node's kernel to an NVMe subsystem. If several
-// controllers of a subsystem have a namespace, the kernel makes one disk of it.
+// controllers of a subsystem have a namespace, the kernel combines them into one disk.
 type Controller struct {
 	// Name is the kernel's name, such as nvme1.
 	Name, Subsystem, Transport, Portal, HostNQN, State string
@@ -51,13 +51,13 @@ const live = "live"
 
 var (
 	// Names become kernel options, which are separated by commas. Cinder's own target
-	// makes names without the date that the specification requires.
+	// generates names without the date that the specification requires.
 	nqn           = regexp.MustCompile(`^nqn\.[A-Za-z0-9][A-Za-z0-9.:_-]{0,218}$`)
 	uuidForm      = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 	namespaceName = regexp.MustCompile(`^nvme[0-9]+n[0-9]+$`)
 )
 
-// CheckSubsystem refuses a subsystem that is not valid.
+// CheckSubsystem refuses an invalid subsystem.
 func CheckSubsystem(subsystem, portal string, namespace int) error {
 	host, port, ok := splitPortal(portal)
 	address, err := netip.ParseAddr(host)
@@ -109,7 +109,8 @@ func (h *Host) NVMe(ctx context.Context) (NVMeHost, error) {
 	return names, nil
 }
 
-// Controllers lists the controllers of a subsystem, whoever connected them.
+// Controllers lists the controllers of a subsystem, including other programs'
+// connections.
 func (h *Host) Controllers(subsystem string) ([]Controller, error) {
 	names, err := h.root.ReadDir("/sys/class/nvme")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -142,15 +143,15 @@ func (h *Host) controllersAt(subsystem, portal string) ([]Controller, error) {
 	return slices.DeleteFunc(all, func(c Controller) bool { return !c.At(portal) }), err
 }
 
-// How many seconds pass until a lost controller is tried again, and how many seconds
-// writes may wait for one (Linux 5.11). It is tried forever (ctrl_loss_tmo=-1), as iSCSI
-// sessions are: a portal that was down for an hour comes back as a path.
+// Seconds until a lost controller is retried, and seconds that writes may wait for one
+// (Linux 5.11). It is retried forever (ctrl_loss_tmo=-1), as iSCSI sessions are: a portal
+// that was down for an hour returns as a path.
 const (
 	reconnectDelay = 2
 	failAfter      = 60
 )
 
-// Connect returns once a controller connects the node to a subsystem, and makes the
+// Connect returns once a controller connects the node to a subsystem, and creates the
 // connection if there is none. The caller must hold the subsystem's lock.
 func (h *Host) Connect(ctx context.Context, subsystem, portal string, as NVMeHost) error {
 	exists, err := h.connected(ctx, subsystem, portal, recovery)
@@ -184,8 +185,8 @@ func (h *Host) connected(ctx context.Context, subsystem, portal string, limit ti
 	return exists, err
 }
 
-// Disconnect removes a controller, and waits until it is gone. Writes that have not
-// reached the storage are lost for disks that no other controller has.
+// Disconnect removes a controller and waits until it is gone. Disks without another
+// controller lose writes that have not reached the storage.
 func (h *Host) Disconnect(ctx context.Context, c Controller) error {
 	directory := "/sys/class/nvme/" + c.Name
 	if err := h.root.Set(ctx, directory+"/delete_controller", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -222,7 +223,7 @@ func (h *Host) NamespacesOf(subsystem string) ([]string, error) {
 	}), err
 }
 
-// Use says what uses a disk; nil if nothing does.
+// Use returns how a disk is used; nil if it is not.
 func (h *Host) Use(ctx context.Context, disk string) (inUse, err error) {
 	err = h.refuseUsed(ctx, disk)
 	var refusal *Refusal
@@ -232,7 +233,7 @@ func (h *Host) Use(ctx context.Context, disk string) (inUse, err error) {
 	return nil, err
 }
 
-// identified is what a namespace says about itself.
+// identified is a namespace's self-description.
 type identified struct {
 	uuid, nguid, eui string
 	bytes            int64
@@ -250,7 +251,7 @@ func (i identified) identity(of Namespace) string {
 		names = append(names, "eui."+i.eui)
 	}
 	if len(names) == 0 {
-		// Its place is the only identity that there is.
+		// Its location is its only identity.
 		return fmt.Sprintf("%s/%d", of.Subsystem, of.ID)
 	}
 	return strings.Join(names, "/")
@@ -268,8 +269,7 @@ func (i identified) is(identity string) bool {
 	return value != "" && (kind == "uuid" && value == uuid || kind == "eui" && (value == i.nguid || i.nguid == "" && value == i.eui))
 }
 
-// contradicts reports whether the namespace has an ID of that kind, but a different
-// one.
+// contradicts reports whether the namespace has an ID of that kind, but a different one.
 func (i identified) contradicts(identity string) bool {
 	says := i.nguid != "" || i.uuid != "" && strings.HasPrefix(identity, "uuid.") || i.eui != "" && strings.HasPrefix(identity, "eui.")
 	return says && !i.is(identity)
@@ -288,7 +288,7 @@ const (
 // ErrNoNamespace is a controller's answer about a namespace that it does not have.
 var ErrNoNamespace = errors.New("the controller has no such namespace")
 
-// ask asks a controller what a namespace is.
+// ask asks a controller about a namespace.
 func (h *Host) ask(ctx context.Context, c Controller, id int) (identified, error) {
 	answer, err := h.root.Identify(ctx, c.Name, identifyNamespace, uint32(id))
 	if err != nil {
@@ -334,7 +334,7 @@ func nonZero(value []byte) string {
 	return ""
 }
 
-// askAll asks every controller that works. All of them must agree.
+// askAll asks every working controller. All of them must agree.
 func (h *Host) askAll(ctx context.Context, at Namespace) (identified, error) {
 	controllers, err := h.Controllers(at.Subsystem)
 	if err != nil {
@@ -368,8 +368,8 @@ func (h *Host) askAll(ctx context.Context, at Namespace) (identified, error) {
 	return found, nil
 }
 
-// FindNamespace waits for a volume's namespace, and asks the namespace itself what it
-// is: the kernel's own information may be older than what the storage has there now.
+// FindNamespace waits for a volume's namespace and asks the namespace itself for its
+// identity: the kernel's information may be older than the storage's.
 func (h *Host) FindNamespace(ctx context.Context, w WantedNamespace) (Disk, error) {
 	var found Disk
 	var last error
@@ -444,7 +444,7 @@ func (h *Host) known(disk string) identified {
 	return identified{uuid: strings.ToLower(h.attribute(directory + "uuid")), nguid: digitsOf(h.attribute(directory + "nguid")), bytes: size}
 }
 
-// ScanNamespaces makes the kernel look for the namespaces of a subsystem.
+// ScanNamespaces makes the kernel scan the namespaces of a subsystem.
 func (h *Host) ScanNamespaces(ctx context.Context, subsystem string) error {
 	controllers, err := h.Controllers(subsystem)
 	if err != nil {
@@ -473,8 +473,8 @@ func (h *Host) InspectNamespace(ctx context.Context, d Disk) (Disk, error) {
 	return Disk{Name: d.Name, Namespace: d.Namespace, Identity: now.identity(d.Namespace), Bytes: now.bytes}, nil
 }
 
-// RescanNamespace makes the kernel ask a namespace for its size again, and waits until
-// both agree on at least the given number of bytes.
+// RescanNamespace makes the kernel reread a namespace's size, and waits until both agree
+// on at least the given number of bytes.
 func (h *Host) RescanNamespace(ctx context.Context, d Disk, least int64) (Disk, error) {
 	now, err := Disk{}, error(nil)
 	var seen int64

@@ -23,8 +23,8 @@ type Files interface {
 	FileReader
 	// Set writes an attribute of sysfs.
 	Set(ctx context.Context, path, value string) error
-	// Replace writes a whole file. Whenever the node stops, the file has either its old
-	// or its new content.
+	// Replace writes a whole file. If the node stops at any time, the file has either its
+	// old or its new content.
 	Replace(path string, content []byte) error
 	// MakeDir makes a directory and those above it.
 	MakeDir(path string) error
@@ -32,17 +32,16 @@ type Files interface {
 	MakeFile(path string) error
 	// Remove removes a file or an empty directory. It succeeds if there is none.
 	Remove(path string) error
-	// Lock takes a lock that no other process of the node can hold at the same time,
-	// and that ends with this process. Without wait, it returns ErrLocked if the lock
-	// is taken.
+	// Lock takes a lock that no other process of the node can hold at the same time, and
+	// that ends with this process. Without wait, it returns ErrLocked if the lock is
+	// taken.
 	Lock(ctx context.Context, path string, wait bool) (release func(), err error)
 }
 
 // FileReader reads the node's files.
 type FileReader interface {
 	ReadFile(path string) ([]byte, error)
-	// Resolve returns a path without symbolic links. What does not exist stays as it
-	// is.
+	// Resolve returns a path without symbolic links. Missing parts stay as they are.
 	Resolve(path string) string
 	// ReadDir lists the names in a directory.
 	ReadDir(path string) ([]string, error)
@@ -61,7 +60,7 @@ type Devices interface {
 	// Identify sends the command Identify to an NVMe controller, and returns the
 	// answer.
 	Identify(ctx context.Context, controller string, structure byte, namespace uint32) ([]byte, error)
-	// ReadDevice reads past all caches.
+	// ReadDevice bypasses all caches.
 	ReadDevice(ctx context.Context, device string, offset int64, length int) ([]byte, error)
 	// Claimed reports whether something holds the device exclusively: a filesystem
 	// mounted in any namespace, or another device.
@@ -79,7 +78,7 @@ type Tools interface {
 	Run(ctx context.Context, c Command) (string, error)
 }
 
-// Usage says how full a filesystem is.
+// Usage is how full a filesystem is.
 type Usage struct {
 	Bytes, FreeBytes, AvailableBytes int64
 	Inodes, FreeInodes               int64
@@ -91,8 +90,7 @@ type Command struct {
 	Arguments []string
 	// Secret is a last argument that must not appear in errors or logs.
 	Secret string
-	// Limit bounds how long the program may run; zero means toolLimit, and Unlimited
-	// that it may run as long as it needs.
+	// Limit bounds the program's run time; zero means toolLimit, and Unlimited no limit.
 	Limit time.Duration
 }
 
@@ -114,7 +112,7 @@ func (c Command) String() string {
 // GoString keeps the secret out of %#v.
 func (c Command) GoString() string { return c.String() }
 
-// clean removes the secret from what a program wrote.
+// clean removes the secret from a program's output.
 func (c Command) clean(output string) string {
 	if c.Secret != "" {
 		output = strings.ReplaceAll(output, c.Secret, "(secret)")

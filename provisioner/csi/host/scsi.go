@@ -118,7 +118,7 @@ func (h *Host) DisksOf(host int) ([]Address, error) {
 	return found, nil
 }
 
-// scan makes the kernel look at one address.
+// scan makes the kernel scan one address.
 func (h *Host) scan(ctx context.Context, a Address) error {
 	err := h.root.Set(ctx, fmt.Sprintf("/sys/class/scsi_host/host%d/scan", a.Host), fmt.Sprintf("%d %d %d", a.Channel, a.Target, a.LUN))
 	if err != nil {
@@ -127,10 +127,10 @@ func (h *Host) scan(ctx context.Context, a Address) error {
 	return nil
 }
 
-// scanPause is how long to wait before the kernel is told to look at an address again.
+// scanPause is how long to wait before an address is scanned again.
 const scanPause = 2 * time.Second
 
-// Scan makes the kernel look at one address, and waits for the disk.
+// Scan makes the kernel scan one address and waits for the disk.
 func (h *Host) Scan(ctx context.Context, a Address) (string, error) {
 	var name string
 	var scanned time.Time
@@ -140,7 +140,7 @@ func (h *Host) Scan(ctx context.Context, a Address) (string, error) {
 		if name, known, err = h.diskAt(a); err != nil || name != "" {
 			return err == nil, err
 		}
-		// The array may export the LUN only a moment later.
+		// The array may take a moment to export the LUN.
 		if !known && time.Since(scanned) >= scanPause {
 			if err := h.scan(ctx, a); err != nil {
 				return false, err
@@ -155,8 +155,8 @@ func (h *Host) Scan(ctx context.Context, a Address) (string, error) {
 	return name, err
 }
 
-// RemoveDisk removes a disk from the kernel, and waits until it is gone. It refuses if
-// something uses the disk.
+// RemoveDisk removes a disk from the kernel and waits until it is gone. It refuses if the
+// disk is in use.
 func (h *Host) RemoveDisk(ctx context.Context, a Address) error {
 	name, known, err := h.diskAt(a)
 	if err != nil || !known {
@@ -181,8 +181,8 @@ func (h *Host) RemoveDisk(ctx context.Context, a Address) error {
 	return err
 }
 
-// refuseUsed refuses if a device is mounted or claimed, in any namespace. A device that
-// is dead counts as unused, because its data cannot be reached anyway.
+// refuseUsed refuses a device that is mounted or claimed, in any namespace. A dead device
+// counts as unused, because its data cannot be reached anyway.
 func (h *Host) refuseUsed(ctx context.Context, device string) error {
 	mounts, err := h.MountsOf(device)
 	if err != nil {
@@ -204,7 +204,7 @@ func (h *Host) refuseUsed(ctx context.Context, device string) error {
 		}
 	}
 	if len(holders) > 0 {
-		// They claim the device, and so nothing else can.
+		// They claim the device, so nothing else can.
 		return nil
 	}
 	claimed, err := h.root.Claimed(ctx, device)
@@ -219,8 +219,8 @@ func (h *Host) refuseUsed(ctx context.Context, device string) error {
 	return nil
 }
 
-// dead are the errors by which a device shows that it will never answer again. A device
-// that does not answer at all may come back, and then what was written to it arrives.
+// dead are the errors of a device that will never answer again. A device that does not
+// answer at all may return, and then pending writes arrive.
 var dead = []syscall.Errno{syscall.ENXIO, syscall.EIO, syscall.ENODEV, syscall.ENOENT}
 
 func isDead(err error) bool {
@@ -249,8 +249,7 @@ func (h *Host) holders(device string) ([]string, error) {
 }
 
 // isLayer reports whether a device is a partition or a logical volume. The node's own
-// rules make them of what they find inside a raw volume, whether somebody uses it or
-// not.
+// rules create them from the content of a raw volume, even if they are unused.
 func (h *Host) isLayer(device string) bool {
 	id := h.mapperID(device)
 	return strings.HasPrefix(id, "part") || strings.HasPrefix(id, "LVM-")
@@ -264,9 +263,8 @@ func (h *Host) mapperName(device string) string {
 	return h.attribute("/sys/block/" + device + "/dm/name")
 }
 
-// Unlayer removes the layers of a device that nothing uses. One that stays does no harm
-// but to itself. The partitions of a map are left to multipath, which removes them with
-// the map.
+// Unlayer removes a device's unused layers. One that stays harms only itself. The
+// partitions of a map are left to multipath, which removes them with the map.
 func (h *Host) Unlayer(ctx context.Context, device string) {
 	holders, err := h.holders(device)
 	for _, holder := range holders {
@@ -298,8 +296,8 @@ func (h *Host) Inspect(ctx context.Context, a Address, name string) (Disk, error
 	return Disk{Address: a, Name: name, Identity: identity, Bytes: bytes}, nil
 }
 
-// InspectAgain is like Inspect, but for a disk that may have gone, or may go in the
-// meantime, so that its name could be another disk's by now.
+// InspectAgain is Inspect for a disk that may have disappeared, so that its name could by
+// now be another disk's.
 func (h *Host) InspectAgain(ctx context.Context, d Disk) (Disk, error) {
 	if err := h.isStillAt(d); err != nil {
 		return Disk{}, err
@@ -319,8 +317,8 @@ func (h *Host) isStillAt(d Disk) error {
 	return err
 }
 
-// InspectNew is like InspectAgain, but for a disk that the kernel has just found. Such
-// a disk can be opened only a moment after it appears.
+// InspectNew is InspectAgain for a disk that the kernel has just found, which can be
+// opened only a moment after it appears.
 func (h *Host) InspectNew(ctx context.Context, a Address, name string) (Disk, error) {
 	var found Disk
 	var last error
@@ -346,7 +344,7 @@ const (
 	pageIdentification = 0x83
 
 	// inquiryLength is enough for most answers, and small enough for every disk;
-	// longestInquiry is what a command can ask for.
+	// longestInquiry is the most that a command can request.
 	inquiryLength  = 252
 	longestInquiry = 1<<16 - 1
 )
@@ -377,7 +375,7 @@ func (h *Host) identity(ctx context.Context, disk string) (string, error) {
 }
 
 // inquire reads a page of vital product data, without its header. If the page is longer
-// than what was asked for, as it is with long target names, it asks for all of it.
+// than requested, as with long target names, it requests all of it.
 func (h *Host) inquire(ctx context.Context, disk string, page byte) ([]byte, error) {
 	for length := inquiryLength; ; {
 		answer, err := h.root.SCSI(ctx, disk, []byte{commandInquiry, 1, page, byte(length >> 8), byte(length), 0}, length)
@@ -451,7 +449,7 @@ func (h *Host) capacity(ctx context.Context, disk string) (int64, error) {
 	return int64(last+1) * int64(block), nil
 }
 
-// senseKey returns the key that says what happened to a command.
+// senseKey returns the key that tells what happened to a command.
 func senseKey(sense []byte) byte {
 	switch {
 	case len(sense) > 2 && sense[0]&0x7f >= 0x70 && sense[0]&0x7f < 0x72:
@@ -462,7 +460,7 @@ func senseKey(sense []byte) byte {
 	return 0
 }
 
-// CutOff makes the kernel fail everything that it still has to write to a disk.
+// CutOff makes the kernel fail all of a disk's pending writes.
 func (h *Host) CutOff(ctx context.Context, a Address) error {
 	if _, known, err := h.diskAt(a); err != nil || !known {
 		return err
@@ -480,8 +478,8 @@ func (h *Host) Size(device string) (int64, error) {
 	return sectors * 512, nil
 }
 
-// Rescan makes the kernel ask a disk for its size again, and waits until both agree on
-// at least the given number of bytes.
+// Rescan makes the kernel reread a disk's size, and waits until both agree on at least
+// the given number of bytes.
 func (h *Host) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
 	now, err := Disk{}, error(nil)
 	var seen int64

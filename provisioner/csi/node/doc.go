@@ -1,7 +1,7 @@
-// Package node is the CSI Node service: the order in which a volume is brought to the
-// node and taken away again, and the record that survives a restart of the plugin.
-// Package host does the work on the node. Whatever depends on how the storage is
-// reached is behind protocol, with a file for each protocol.
+// Package node is the CSI Node service: the order in which a volume is staged and
+// unstaged, and the record that survives a restart of the plugin. Package host does the
+// work on the node. Everything protocol-specific is behind the interface protocol, with a
+// file for each protocol.
 //
 // Staging either succeeds or leaves nothing behind, because the kubelet does not
 // unstage a volume whose staging failed for good. One function, takeDown, removes

@@ -53,7 +53,7 @@ func codeOf(err error) codes.Code {
 	return codes.Internal
 }
 
-// remainder is an error after which the call has left something on the node.
+// remainder is an error of a call that left something on the node.
 type remainder struct{ err error }
 
 func (r *remainder) Error() string { return r.err.Error() }

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// NodeExpandVolume makes the node see a volume that was extended, and grows its
+// NodeExpandVolume makes the node see an extended volume's new size and grows its
 // filesystem.
 func (s *Service) NodeExpandVolume(ctx context.Context, request *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	volume, err := readVolume(request.GetVolumeId())
@@ -67,7 +67,7 @@ func (s *Service) expand(ctx context.Context, volume, at string, least int64) (i
 	if err != nil {
 		return 0, err
 	}
-	// Rescan every path that is used: the kernel makes no map larger than a path of it,
+	// Rescan every used path: the kernel makes no map larger than any of its paths,
 	// working or not.
 	size := int64(math.MaxInt64)
 	for i, disk := range r.Disks {

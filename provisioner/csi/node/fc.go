@@ -14,10 +14,10 @@ import (
 // protocolFibreChannel is Cinder's name for SCSI over Fibre Channel.
 const protocolFibreChannel = "fibre_channel"
 
-// fibreChannel has no sessions: the kernel finds the ports of the storage by itself,
-// and looks for disks there whenever one appears. So a disk can go and come back under
-// another name while its volume is staged, and there can be disks that nobody asked
-// for.
+// fibreChannel has no sessions: the kernel finds the ports of the storage by itself, and
+// looks for disks there whenever one appears. So a disk can disappear and return under
+// another name while its volume is staged, and there can be disks that were not
+// requested.
 type fibreChannel struct{ scsi }
 
 func (p *fibreChannel) identify(_ context.Context, n *wire.Node) error {
@@ -68,7 +68,7 @@ func targetsOf(paths []wire.Path) []string {
 	return targets
 }
 
-// lock keeps others from the LUNs of a record. All volumes of an array may have the
+// lock keeps other calls from the LUNs of a record. All volumes of an array may have the
 // same ports, but they must not wait for one another.
 func (p *fibreChannel) lock(ctx context.Context, r *record) (func(), error) {
 	var names []string
@@ -103,8 +103,7 @@ func (p *fibreChannel) attach(ctx context.Context, r *record, _ wire.Credentials
 		}
 		cleared[route.Address] = true
 	}
-	// A port that came up in the meantime may have lost the disk that the kernel found
-	// there.
+	// A port that has since come up may have lost the disk that the kernel found there.
 	usable, err := p.host.Routes(fcPaths(r.Paths))
 	if err != nil {
 		return err
@@ -130,8 +129,7 @@ func (p *fibreChannel) attach(ctx context.Context, r *record, _ wire.Credentials
 	return p.accept(r, disks, failures, multipath)
 }
 
-// bring makes the kernel find the disks on routes, and returns why some routes have
-// none.
+// bring makes the kernel find the disks on routes, and returns why some routes have none.
 func (p *fibreChannel) bring(ctx context.Context, r *record, routes []host.Route) (disks []host.Disk, failures []error, err error) {
 	names, failures, err := p.host.ScanRoutes(ctx, routes)
 	if err != nil {
@@ -187,8 +185,8 @@ func (p *fibreChannel) detach(ctx context.Context, r *record) error {
 	return p.remove(ctx, r, addresses)
 }
 
-// addresses returns where the record's paths lead, whether they are up or not, and
-// where the record's disks still are.
+// addresses returns the addresses of the record's paths, up or not, and of the record's
+// remaining disks.
 func (p *fibreChannel) addresses(r *record) ([]host.Address, error) {
 	paths := fcPaths(r.Paths)
 	all, err := p.places(r)
@@ -220,7 +218,7 @@ func (p *fibreChannel) addresses(r *record) ([]host.Address, error) {
 	return all, nil
 }
 
-// cutOff also covers disks that came back under other names.
+// cutOff also covers disks that returned under other names.
 func (p *fibreChannel) cutOff(ctx context.Context, r *record) error {
 	addresses, err := p.addresses(r)
 	if err != nil {

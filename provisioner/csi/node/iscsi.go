@@ -25,16 +25,15 @@ type iscsi struct {
 	// iface is open-iscsi's name for the transport.
 	iface string
 	// replacement is how long a session may be lost before its commands fail; zero means
-	// what iscsid.conf says.
+	// iscsid.conf's value.
 	replacement time.Duration
 
-	// failed says when the last login failed, if it did.
+	// failed is when the last login failed.
 	mu     sync.Mutex
 	failed map[host.Target]time.Time
 }
 
-// loginPause is how long a portal is left alone after a login has failed there, if
-// others answer.
+// loginPause is how long a portal is avoided after a failed login, if others answer.
 const loginPause = 5 * time.Minute
 
 func (p *iscsi) identify(_ context.Context, n *wire.Node) error {
@@ -60,7 +59,7 @@ func (p *iscsi) check(c wire.Connection) error {
 func target(p wire.Path) host.Target { return host.Target{Name: p.Target, Portal: p.Portal} }
 
 func (p *iscsi) attach(ctx context.Context, r *record, credentials wire.Credentials) error {
-	// A login at a dead portal takes long, and all volumes of the target would wait.
+	// A login at a dead portal is slow, and all volumes of the target would wait.
 	paths, failures := p.answering(ctx, r.Initiator, r.Paths)
 	if len(paths) == 0 {
 		paths, failures = r.Paths, nil
@@ -94,7 +93,7 @@ func (p *iscsi) attach(ctx context.Context, r *record, credentials wire.Credenti
 	return p.accept(r, disks, failures, multipath)
 }
 
-// logIn logs in at a path's portal, and remembers whether that works.
+// logIn logs in at a path's portal and remembers whether that worked.
 func (p *iscsi) logIn(ctx context.Context, path wire.Path, login host.Login) (host.Session, error) {
 	session, err := p.host.LogIn(ctx, target(path), login)
 	var refusal *host.Refusal
@@ -148,7 +147,7 @@ func (p *iscsi) answering(ctx context.Context, initiator string, paths []wire.Pa
 	return answer, failures
 }
 
-// complete logs in at the portals that were down before, and adds their disks to the
+// complete logs in at portals that were down earlier, and adds their disks to the
 // volume's map.
 func (p *iscsi) complete(ctx context.Context, r *record) error {
 	switch {
@@ -192,7 +191,7 @@ func (p *iscsi) complete(ctx context.Context, r *record) error {
 		return err
 	}
 	defer release()
-	// Nobody else remembers the password.
+	// The password is stored nowhere else.
 	if login.Credentials, err = p.host.Known(ctx, target(*knows), p.iface); err != nil {
 		return err
 	}
@@ -217,11 +216,11 @@ func (p *iscsi) completePath(ctx context.Context, r *record, path wire.Path, log
 		return err
 	}
 	if disk.Identity != r.Disks[0].Identity {
-		// multipathd may have taken it for the volume's.
+		// multipathd may have mistaken it for the volume's.
 		_, err := p.host.RemoveWithMap(ctx, disk.Address, func(string) (bool, error) { return true, nil })
 		return errors.Join(host.Refuse(host.WrongDisk, "it leads to %s, and the volume is %s", disk.Identity, r.Disks[0].Identity), err)
 	}
-	// A path that is shorter than the map would fail the writes that it gets.
+	// A path shorter than the map would fail its writes.
 	size, err := p.host.Size(r.Device)
 	if err != nil {
 		return err
@@ -261,7 +260,7 @@ func (p *iscsi) places(r *record) ([]host.Address, error) {
 
 func (p *iscsi) refresh(ctx context.Context, r *record) error { return p.update(ctx, r, p.places) }
 
-// cutOff also covers disks that came back under other names.
+// cutOff also covers disks that returned under other names.
 func (p *iscsi) cutOff(ctx context.Context, r *record) error {
 	addresses, err := p.places(r)
 	if err != nil {
@@ -317,9 +316,9 @@ func (p *iscsi) detach(ctx context.Context, r *record) error {
 	return p.logOut(ctx, r)
 }
 
-// removeStrays removes other disks in the sessions of the volume's places: somebody's
-// scan found them, and they would keep the sessions and their passwords. What something
-// uses stays.
+// removeStrays removes other disks in the sessions of the volume's places: they were
+// found by another program's scan, and would keep the sessions and their passwords. Disks
+// in use stay.
 func (p *iscsi) removeStrays(ctx context.Context, r *record, places []host.Address) error {
 	var strays []host.Address
 	for _, place := range places {
@@ -355,8 +354,8 @@ func (p *iscsi) removeStrays(ctx context.Context, r *record, places []host.Addre
 	return nil
 }
 
-// logOut ends the record's sessions, and removes their passwords, unless disks need
-// them. The caller must hold the locks of the targets.
+// logOut ends the record's sessions and removes their passwords, unless disks need them.
+// The caller must hold the locks of the targets.
 func (p *iscsi) logOut(ctx context.Context, r *record) error {
 	var errs []error
 	for _, path := range r.Paths {

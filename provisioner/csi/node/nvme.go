@@ -16,9 +16,9 @@ import (
 // protocolNVMeOF is Cinder's name for NVMe over fabrics.
 const protocolNVMeOF = "nvmeof"
 
-// nvme is NVMe over TCP. The kernel shows all namespaces of a subsystem as soon as it
-// is connected, and one disk for all connections. A subsystem may have the namespaces
-// of several volumes, so its connections are shared.
+// nvme is NVMe over TCP. The kernel shows all namespaces of a connected subsystem, with
+// one disk for all connections. A subsystem may have the namespaces of several volumes,
+// so its connections are shared.
 type nvme struct {
 	host     *host.Host
 	state    *state
@@ -59,7 +59,7 @@ func (p *nvme) check(c wire.Connection) error {
 	return nil
 }
 
-// connections are the connections to a subsystem that this plugin made.
+// connections are this plugin's connections to a subsystem.
 type connections struct {
 	Boot      string   `json:"boot"`
 	Subsystem string   `json:"subsystem"`
@@ -99,7 +99,7 @@ func (p *nvme) ofVolumes(of connections) (connections, error) {
 	return of, err
 }
 
-// own records connections before they are made, or takes existing ones over.
+// own records connections before they are created, or adopts existing ones.
 func (p *nvme) own(of connections, portals ...string) error {
 	for _, portal := range portals {
 		if !slices.Contains(of.Portals, portal) {
@@ -116,7 +116,7 @@ func (p *nvme) sharer(subsystem, but string) (string, error) {
 	})
 }
 
-// used returns what uses a disk of a subsystem; nil if nothing does.
+// used returns how a subsystem's disk is used; nil if none is.
 func (p *nvme) used(ctx context.Context, subsystem string) (inUse, err error) {
 	names, err := p.host.NamespacesOf(subsystem)
 	if err != nil {
@@ -174,8 +174,8 @@ func (p *nvme) attach(ctx context.Context, r *record, _ wire.Credentials) error 
 	return p.state.save(r)
 }
 
-// clear ends those of the plugin's connections that an earlier volume left to a subsystem
-// that nothing else needs, so that the kernel looks for its namespaces again.
+// clear ends the plugin's leftover connections to a subsystem that nothing else needs, so
+// that the kernel scans its namespaces again.
 func (p *nvme) clear(ctx context.Context, r *record, subsystem string) error {
 	other, err := p.sharer(subsystem, r.Volume)
 	if err != nil || other != "" {
@@ -197,7 +197,7 @@ func (p *nvme) clear(ctx context.Context, r *record, subsystem string) error {
 	return err
 }
 
-// connect makes the missing connections. One that works is enough.
+// connect creates the missing connections. One working connection is enough.
 func (p *nvme) connect(ctx context.Context, r *record, subsystem string, names host.NVMeHost) error {
 	controllers, err := p.host.Controllers(subsystem)
 	if err != nil {
@@ -238,8 +238,8 @@ func (p *nvme) connect(ctx context.Context, r *record, subsystem string, names h
 	return nil
 }
 
-// complete makes the connections that could not be made before. The kernel keeps those
-// that it has, and tries them again by itself.
+// complete creates connections that failed earlier. The kernel keeps existing ones and
+// retries them by itself.
 func (p *nvme) complete(ctx context.Context, r *record) error {
 	subsystem := r.Paths[0].Target
 	controllers, err := p.host.Controllers(subsystem)
@@ -277,7 +277,7 @@ func (p *nvme) complete(ctx context.Context, r *record) error {
 	return errors.Join(append(failures, err)...)
 }
 
-// disconnect ends the connections to a subsystem that this plugin made.
+// disconnect ends this plugin's connections to a subsystem.
 func (p *nvme) disconnect(ctx context.Context, subsystem string) (ended bool, err error) {
 	made, err := p.made(subsystem)
 	if err != nil {
@@ -352,10 +352,10 @@ func (p *nvme) rescan(ctx context.Context, disk host.Disk, least int64) (host.Di
 	return p.host.RescanNamespace(ctx, disk, least)
 }
 
-// cutOff disconnects the subsystem, so that writes that have not reached the namespace
-// never will. A single namespace cannot be cut off. So a subsystem that others use
-// stays connected, and cutOff refuses unless the kernel drops the namespace, as it does
-// when the storage has replaced it with another one.
+// cutOff disconnects the subsystem, so that pending writes never reach the namespace. A
+// single namespace cannot be cut off. So a shared subsystem stays connected, and cutOff
+// refuses unless the kernel drops the namespace, as it does when the storage has replaced
+// it with another one.
 func (p *nvme) cutOff(ctx context.Context, r *record) error {
 	release, err := p.state.lockTargets(ctx, r.Paths)
 	if err != nil {
@@ -391,7 +391,7 @@ func (p *nvme) cutOff(ctx context.Context, r *record) error {
 	return nil
 }
 
-// sharing returns who else uses a subsystem; empty if nobody does.
+// sharing returns the other users of a subsystem; empty if there are none.
 func (p *nvme) sharing(ctx context.Context, r *record, subsystem string) (string, error) {
 	other, err := p.sharer(subsystem, r.Volume)
 	if err != nil || other != "" {
@@ -445,6 +445,6 @@ func (p *nvme) retrace(ctx context.Context, r *record, names []string) (bool, er
 	if err != nil {
 		return false, err
 	}
-	// The place of the volume's mount shows that the connections are the plugin's.
+	// The mount's path shows that the connections are the plugin's.
 	return true, p.own(made, portals...)
 }

@@ -2,26 +2,26 @@ package node
 
 import "time"
 
-// Observer receives what the node does, for its metrics. Several goroutines may call it
-// at the same time.
+// Observer receives the node's actions, for its metrics. It must be safe for concurrent
+// use.
 type Observer interface {
 	// Step is called after a step of staging has succeeded.
 	Step(step Step, took time.Duration)
-	// Refused is called with a host.Reason: why something was refused, or why a disk
-	// was cut off from pending writes.
+	// Refused is called with a host.Reason: why something was refused, or why pending
+	// writes were discarded.
 	Refused(reason string)
-	// RemovedDisk is called when a disk is removed that an earlier volume left in the
+	// RemovedDisk is called when an earlier volume's leftover disk is removed from the
 	// place of a new one.
 	RemovedDisk()
 }
 
-// Step is a part of staging whose time is measured separately.
+// Step is a separately timed part of staging.
 type Step string
 
 const (
 	// StepAttach lasts from the login until a disk, or a map of several, answers.
 	StepAttach Step = "attach"
-	// StepFilesystem covers reading the content, and making or checking a filesystem.
+	// StepFilesystem covers reading the content, and creating or checking a filesystem.
 	StepFilesystem Step = "filesystem"
 	// StepMount covers mounting.
 	StepMount Step = "mount"

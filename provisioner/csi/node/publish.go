@@ -49,7 +49,7 @@ func (s *Service) publish(ctx context.Context, p publication) error {
 		return refused("volume %s is no longer mounted at %s", p.volume, p.staging)
 	}
 	if p.block {
-		// Without a mount, another disk may have taken its name since it was staged.
+		// Without a mount, another disk may have taken its name since staging.
 		if err := s.isVolumes(ctx, r); err != nil {
 			return err
 		}
@@ -124,8 +124,7 @@ func (s *Service) show(ctx context.Context, r *record, p publication, readOnly b
 	return s.host.Bind(ctx, from, p.target, bindOptions(p, readOnly))
 }
 
-// bindable are the options that belong to a mount. Options of the filesystem were given
-// to staging.
+// bindable are the options of a mount. The filesystem's options were given to staging.
 var bindable = []string{"ro", "noexec", "exec", "nosuid", "suid", "nodev", "dev", "noatime", "nodiratime", "relatime", "nosymfollow"}
 
 func bindOptions(p publication, readOnly bool) []string {
@@ -139,7 +138,7 @@ func bindOptions(p publication, readOnly bool) []string {
 	return options
 }
 
-// NodeUnpublishVolume takes a volume away from a pod.
+// NodeUnpublishVolume removes a volume from a pod.
 func (s *Service) NodeUnpublishVolume(ctx context.Context, request *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	volume, err := readVolume(request.GetVolumeId())
 	if err != nil {
@@ -156,7 +155,7 @@ func (s *Service) NodeUnpublishVolume(ctx context.Context, request *csi.NodeUnpu
 	defer release()
 	r, err := s.state.load(volume)
 	if err != nil {
-		// The pod must be able to end; what the record says about it no longer matters.
+		// The pod must be able to end; the record no longer matters for that.
 		s.logger.Warn("volume is unpublished without its state file", "volume", volume, "error", err)
 		r = nil
 	}

@@ -37,7 +37,7 @@ func readPath(what, at string) (string, error) {
 	return path.Clean(at), nil
 }
 
-// readVolumePath reads the path at which a call says a volume is.
+// readVolumePath reads the volume's path in a call.
 func readVolumePath(at string) (string, error) {
 	if at != "" && !path.IsAbs(at) {
 		return "", status.Errorf(codes.NotFound, "no volume can be at %q", at)
@@ -96,7 +96,7 @@ type capability struct {
 	filesystem       string
 	mountFlags       []string
 	readOnly, single bool
-	// noWriters means that no node may write to the volume, and manyWriters that all may.
+	// noWriters means that no node may write to the volume, manyWriters that all may.
 	noWriters, manyWriters bool
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 )
 
-// scsi is what the protocols that bring SCSI disks have in common.
+// scsi is what the protocols with SCSI disks have in common.
 type scsi struct {
 	host     *host.Host
 	state    *state
@@ -32,8 +32,8 @@ func (p scsi) multipath(ctx context.Context, r *record, paths int) bool {
 // places returns where the kernel has, or would have, the disks of a record's paths.
 type places func(*record) ([]host.Address, error)
 
-// joinAll also joins disks that came in the meantime and that multipathd has put into
-// the map.
+// joinAll also joins disks that appeared meanwhile and that multipathd has added to the
+// map.
 func (p scsi) joinAll(ctx context.Context, r *record, at places) (string, error) {
 	device, err := p.host.Join(ctx, r.Disks, len(r.Paths) > 1)
 	var refusal *host.Refusal
@@ -139,8 +139,8 @@ func (p scsi) disks(names []string) []host.Disk {
 	return disks
 }
 
-// clear removes a disk from the place where the volume's will be. It belongs to an
-// earlier volume, and the kernel may still have that volume's size and data for it.
+// clear removes a leftover disk from the place of the volume's. It belongs to an earlier
+// volume, and the kernel may still have that volume's size and data for it.
 func (p scsi) clear(ctx context.Context, r *record, at host.Address, target string) error {
 	other, err := p.state.claimant(at, r.Volume)
 	if err != nil {
@@ -160,8 +160,8 @@ func (p scsi) clear(ctx context.Context, r *record, at host.Address, target stri
 	return nil
 }
 
-// inspectNew asks a disk that the kernel has just found for its identity, and refuses
-// one that is too small.
+// inspectNew asks a disk that the kernel has just found for its identity, and refuses one
+// that is too small.
 func (p scsi) inspectNew(ctx context.Context, r *record, at host.Address, name string) (host.Disk, error) {
 	disk, err := p.host.InspectNew(ctx, at, name)
 	if err == nil && disk.Bytes < r.Bytes {
@@ -170,8 +170,8 @@ func (p scsi) inspectNew(ctx context.Context, r *record, at host.Address, name s
 	return disk, err
 }
 
-// accept proves that the disks of the paths are one volume, which no other volume has,
-// and saves the record with them.
+// accept proves that the disks of the paths are one volume, not shared with another
+// volume, and saves the record with them.
 func (p scsi) accept(r *record, disks []host.Disk, failures []error, multipath bool) error {
 	if len(disks) == 0 {
 		return errors.Join(failures...)
@@ -218,9 +218,9 @@ func (p scsi) ofAnother(r *record, device string) (bool, error) {
 	return other != "", err
 }
 
-// remove removes the disks at addresses, unless another volume has them, and the
-// record's map. It succeeds only if nothing on the node can write to the volume any
-// more: its disks and its map are gone, and could be opened exclusively before.
+// remove removes the disks at addresses, unless another volume has them, and the record's
+// map. It succeeds only if nothing on the node can write to the volume anymore: its disks
+// and map are gone, and could be opened exclusively before.
 func (p scsi) remove(ctx context.Context, r *record, addresses []host.Address) error {
 	var errs []error
 	for _, address := range addresses {

@@ -25,12 +25,12 @@ type Options struct {
 	StateDir string
 	// NodeName is the name of the Node object.
 	NodeName string
-	// Replacement is how long an iSCSI session may be lost before its commands fail;
-	// zero means what the node's iscsid.conf says.
+	// Replacement is how long an iSCSI session may be lost before its commands fail; zero
+	// means the value in the node's iscsid.conf.
 	Replacement time.Duration
-	// MakeOptions are further options for making filesystems, by filesystem.
+	// MakeOptions are extra mkfs options, by filesystem.
 	MakeOptions map[string][]string
-	// Reporter may be nil; then nobody is told what the node has staged.
+	// Reporter may be nil; then staged volumes are not reported.
 	Reporter Reporter
 	// Observer may be nil.
 	Observer Observer
@@ -39,14 +39,14 @@ type Options struct {
 
 // Reporter tells the leader what the node has staged (package staged).
 type Reporter interface {
-	// Staging returns when the leader can know of all volumes that have state files. None
-	// must be staged if it fails.
+	// Staging returns when the leader can know all volumes that have state files. No
+	// volume must be staged if it fails.
 	Staging(ctx context.Context, attachment string) error
-	// Changed says that state files have changed.
+	// Changed signals that state files have changed.
 	Changed()
 }
 
-// unreported is the Reporter of a node that reports to nobody.
+// unreported is a Reporter that does nothing.
 type unreported struct{}
 
 func (unreported) Staging(context.Context, string) error { return nil }
@@ -61,7 +61,7 @@ type Service struct {
 	name      string
 	make      map[string][]string
 	protocols map[string]protocol
-	// lacking says which paths volumes lacked when KeepPaths looked last.
+	// lacking holds the paths that volumes lacked at KeepPaths' last check.
 	mu       sync.Mutex
 	lacking  map[string]string
 	reporter Reporter
@@ -69,7 +69,7 @@ type Service struct {
 	logger   *slog.Logger
 }
 
-// New makes a Service.
+// New returns a Service.
 func New(o Options) (*Service, error) {
 	if o.Observer == nil {
 		o.Observer = nobody{}
@@ -131,13 +131,12 @@ func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*
 	return &csi.NodeGetInfoResponse{NodeId: id}, nil
 }
 
-// identify adds the node's names for the protocols that it has. It must have at least
-// one.
+// identify adds the node's names for its protocols. It must have at least one.
 func (s *Service) identify(ctx context.Context, n *wire.Node) []error {
 	var missing []error
 	has := false
-	// Fibre Channel comes last: a node ID has little room, and a node with many ports
-	// can still use the other protocols.
+	// Fibre Channel comes last: a node ID has little room, and a node with many ports can
+	// still use the other protocols.
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(s.protocols)), func(name string) bool { return name == protocolFibreChannel })
 	for _, name := range append(names, protocolFibreChannel) {
 		with := *n
@@ -175,8 +174,8 @@ func (s *Service) Staged() (int, error) {
 	return staged, err
 }
 
-// begin takes the volume's lock. The call goes on even if its caller gives up, because
-// work that is cut off halfway has to be done again.
+// begin takes the volume's lock. The call continues even if its caller gives up, because
+// interrupted work would have to be redone.
 func (s *Service) begin(ctx context.Context, volume string) (context.Context, func(), error) {
 	release, err := s.state.lock(ctx, "volume", volume, false)
 	if errors.Is(err, host.ErrLocked) {
@@ -185,7 +184,7 @@ func (s *Service) begin(ctx context.Context, volume string) (context.Context, fu
 	return context.WithoutCancel(ctx), release, err
 }
 
-// Tidy removes what interrupted calls left after a crash of the plugin, unless the
+// Tidy removes leftovers of calls that a crash of the plugin interrupted, unless the
 // calls are repeated first. Staged volumes stay, because the kubelet knows them.
 func (s *Service) Tidy(ctx context.Context) {
 	booted, err := s.host.Booted()
@@ -214,8 +213,8 @@ func (s *Service) Tidy(ctx context.Context) {
 	}
 }
 
-// load reads a volume's record. Before, it removes what outlives the boot in which an
-// earlier record was made, because only that record knows it.
+// load reads a volume's record. First it removes what outlives the boot in which an
+// earlier record was written, because only that record knows it.
 func (s *Service) load(ctx context.Context, volume string) (*record, error) {
 	if r := s.state.read(s.state.file(kindVolumes, volume)); r != nil && r.unreadable == nil && r.Boot != s.state.boot {
 		if err := s.forget(ctx, r); err != nil {
@@ -238,7 +237,7 @@ func (s *Service) forget(ctx context.Context, r *record) error {
 	return protocol.forget(ctx, r)
 }
 
-// completion is the pause between two looks at the volumes' paths.
+// completion is the pause between two checks of the volumes' paths.
 const completion = time.Minute
 
 // KeepPaths adds paths that were down when a volume was staged, until ctx ends.
@@ -283,7 +282,7 @@ func (s *Service) Complete(ctx context.Context) {
 	s.lacking = lacking
 }
 
-// Lacking counts the staged volumes that lacked paths when KeepPaths looked last.
+// Lacking counts the staged volumes that lacked paths at KeepPaths' last check.
 func (s *Service) Lacking() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

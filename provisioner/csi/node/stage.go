@@ -15,7 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// NodeStageVolume brings a volume to the node, and mounts its filesystem.
+// NodeStageVolume attaches a volume to the node and mounts its filesystem.
 func (s *Service) NodeStageVolume(ctx context.Context, request *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	wanted, err := s.readStage(request)
 	if err != nil {
@@ -71,8 +71,8 @@ func (s *Service) stage(ctx context.Context, w staging) error {
 	return err
 }
 
-// reuse decides about a volume that was staged before, perhaps halfway. If it is
-// intact, the call is done. If it is not, and nobody uses it, it is taken down.
+// reuse handles a volume that was staged before, perhaps partly. If it is intact, the
+// call is done. If it is neither intact nor in use, it is taken down.
 func (s *Service) reuse(ctx context.Context, found *record, w staging) (done bool, err error) {
 	if found.Staged {
 		published, err := s.published(found)
@@ -114,12 +114,11 @@ func (s *Service) stagedAt(r *record) (bool, error) {
 	return len(mounts) > 0, err
 }
 
-// outdated returns an error if the volume was detached from the node while it was
-// staged, as Kubernetes does by force with a node that it has lost. Another node may
-// have written to the volume since, so nothing of this node may be written there any
-// more.
+// outdated returns an error if the volume was detached from the node while it was staged,
+// as Kubernetes does by force with a node that it has lost. Another node may have written
+// to the volume since, so this node must not write to it anymore.
 func (s *Service) outdated(ctx context.Context, r *record, attachment string) error {
-	// The pods of a volume of many writers expect that other nodes write to it.
+	// The pods of a multi-writer volume expect writes by other nodes.
 	same := r.NoWriters || r.ManyWriters || attachment == "" || r.Attachment == "" || attachment == r.Attachment
 	if same && !r.Outdated {
 		return nil
@@ -131,7 +130,7 @@ func (s *Service) outdated(ctx context.Context, r *record, attachment string) er
 	return host.Refuse(host.Outdated, "volume %s was detached from the node while it was staged, and may have been written by another node since; it can be used again once no pod on this node uses it", r.Volume)
 }
 
-// intact returns an error that says why a staged volume cannot be used; nil if it can.
+// intact returns an error if a staged volume cannot be used.
 func (s *Service) intact(ctx context.Context, r *record, mounted bool) error {
 	if !mounted {
 		return fmt.Errorf("nothing is mounted at %s", r.StagingPath)
@@ -198,7 +197,7 @@ func (s *Service) isVolumes(ctx context.Context, r *record) error {
 	return nil
 }
 
-// bring stages a volume of which nothing is on the node.
+// bring stages a volume that is not on the node at all.
 func (s *Service) bring(ctx context.Context, r *record, w staging) error {
 	started, steps := time.Now(), startTimer(s.observer)
 	if err := s.protocols[r.Protocol].attach(ctx, r, w.credentials); err != nil {
