@@ -106,7 +106,7 @@ func (e importer) importable(v cinder.Volume, stamp stamps.Volume, connector cin
 	case cinder.StatusReserved, cinder.StatusAttaching:
 		if !stamp.Holds(v) {
 			// A reservation does not show who made it.
-			return e.failure(cinder.KindConflict, "volume %s is %s, possibly on somebody else's behalf; if nobody uses it, free it with: openstack volume set --state available %s", v.ID, v.Status, v.ID)
+			return e.failure(cinder.KindConflict, "volume %s is %s, possibly for another program; if it is not in use, free it with: openstack volume set --state available %s", v.ID, v.Status, v.ID)
 		}
 		fallthrough
 	case cinder.StatusAvailable, cinder.StatusInUse:

@@ -328,7 +328,7 @@ func (p *Policy) validatePopulators(d *document.Document) {
 		case names.Namespace().Mistake(namespace) != "":
 			d.Errorf(at, "%q cannot be a namespace: %s", namespace, names.Namespace().Mistake(namespace))
 		case names.IsPattern(namespace):
-			d.Errorf(at, "%q is a pattern, but whoever gets a populator's namespace asks on behalf of every tenant; name each namespace in an entry of its own", namespace)
+			d.Errorf(at, "%q is a pattern, but the owner of a populator's namespace asks on behalf of every tenant; name each namespace in an entry of its own", namespace)
 		case first != i:
 			earlier := document.Child(document.Element("populators", first), "namespace")
 			d.Errorf(at, "%q is named by %s (line %d) already; remove one of them", namespace, earlier, d.Find(earlier).Line)

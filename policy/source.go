@@ -82,7 +82,7 @@ func validateRestoreAnySnapshot(d *document.Document, path string, t *Tenant) {
 	if !t.RestoreAnySnapshot {
 		return
 	}
-	const instead = "but the tenant has restoreAnySnapshot: true, so whoever gets such a namespace could read every tenant's snapshots; "
+	const instead = "but the tenant has restoreAnySnapshot: true, so the owner of such a namespace could read every tenant's snapshots; "
 	for i, entry := range t.Namespaces {
 		if names.IsPattern(entry) {
 			d.Errorf(document.Element(document.Child(path, "namespaces"), i), "%q is a pattern, %slist the namespaces by their names, or make them a tenant of their own", entry, instead)

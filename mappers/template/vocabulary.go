@@ -8,7 +8,7 @@ import (
 )
 
 // Roots returns the names that a template may use, with the names below each. A
-// root with nil is itself a value. Below "connection" is whatever the driver sends.
+// root with nil is itself a value. Below "connection", any field is allowed.
 func (u Use) Roots() map[string][]string {
 	roots := map[string][]string{
 		"connection": {},

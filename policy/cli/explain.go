@@ -118,7 +118,7 @@ func (o explainOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	if n := e.refusedClaims(); n > 0 {
-		return &ExitError{Code: ExitRefused, Err: fmt.Errorf("the provisioner refuses %d of %s, whatever the policy says", n, count(len(e.Claims), "claim"))}
+		return &ExitError{Code: ExitRefused, Err: fmt.Errorf("the provisioner refuses %d of %s regardless of the policy", n, count(len(e.Claims), "claim"))}
 	}
 	return nil
 }

@@ -217,7 +217,7 @@ func TestWhatTheProvisionerRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := run(strings.Replace(simpleClaim, "spec: {", "spec: {"+c.change+", ", 1), "explain", "--policy", testPolicy, "-n", "team-a", "-")
-			if ExitCode(out.err) != ExitRefused || message(out.err) != "the provisioner refuses 1 of 1 claim, whatever the policy says" {
+			if ExitCode(out.err) != ExitRefused || message(out.err) != "the provisioner refuses 1 of 1 claim regardless of the policy" {
 				t.Errorf("code %d, %v", ExitCode(out.err), out.err)
 			}
 			if !strings.Contains(out.stdout, "\nrefused: "+c.want+"\nThe provisioner refuses the claim before it asks the policy, which would decide:\n  granted: tenant team-a, ") {

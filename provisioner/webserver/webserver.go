@@ -27,7 +27,7 @@ func New(handler http.Handler, longest time.Duration, logger *slog.Logger) *http
 }
 
 // Bound limits the connections of a listener. When there are too many, it closes the
-// oldest of the address that has the most: whoever wants to keep others out must hold many.
+// oldest of the address that has the most, so crowding out others takes many addresses.
 func Bound(listener net.Listener) net.Listener {
 	return &bounded{Listener: listener, order: list.New()}
 }

@@ -29,7 +29,7 @@ type Options[K comparable] struct {
 	// call Make, and use the Limiter to retry. If it is nil, the loop has its own queue
 	// and workers, Do and Describe.
 	Requeue func(keys []K)
-	Limiter   *backoff.Limiter[K]
+	Limiter *backoff.Limiter[K]
 	// Do makes an attempt at a key. Its context ends with the term.
 	Do func(ctx context.Context, a *Attempt[K]) Outcome
 	// Describe names the worker of a key, as a noun with its article.

@@ -198,7 +198,7 @@ func (s *state) namesake(identity, but string) (string, error) {
 }
 
 // formatting says which disk is being formatted. It is kept when formatting is
-// interrupted, so that the remains are not taken for somebody's data.
+// interrupted, so that the remains are not mistaken for data.
 type formatting struct {
 	Boot     string `json:"boot"`
 	Identity string `json:"identity"`

@@ -142,8 +142,8 @@ func (s *Service) cutOff(ctx context.Context, r *record) error {
 		return err
 	}
 	if r.Filesystem == "" {
-		// Nothing shows what a raw volume should hold, and nothing of it is written late:
-		// whoever has it open writes what it likes.
+		// A raw volume's intended content is unknown, and it has no delayed writes: only
+		// the processes that have it open write to it.
 		if !r.Outdated {
 			return nil
 		}

@@ -43,8 +43,8 @@ type Volumes interface {
 type Room interface {
 	// Grow reserves room for a volume's growth.
 	Grow(ctx context.Context, claim types.UID, d ledger.Decided) (*placement.Denial, error)
-	// HoldGrowth reserves room, until SettleGrowth and whatever the quotas say, for a
-	// growth that may have been requested from Cinder.
+	// HoldGrowth reserves, until SettleGrowth and regardless of quotas, room for a growth
+	// that may have been requested from Cinder.
 	HoldGrowth(claim types.UID, sizeGiB int64)
 	// IsGrowing reports whether anything is reserved.
 	IsGrowing(claim types.UID) bool

@@ -19,7 +19,7 @@ const (
 	extend          // the volume is smaller than the claim asks for
 	finish          // nothing is left but the claim's status
 	awaitFS         // the volume has its size, and its filesystem is to follow
-	refuseFS        // somebody says that the filesystem has grown to another size
+	refuseFS        // an annotation says that the filesystem has grown to another size
 )
 
 // wants reports whether a claim that is bound to a volume asks for more than it has. It

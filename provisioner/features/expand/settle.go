@@ -34,7 +34,7 @@ func (c *Controller) settle(ctx context.Context, e *expansion, cached *corev1.Pe
 	case ctx.Err() != nil:
 		return worker.Outcome{} // the next leader continues
 	case errors.Is(err, errChanged) || apierrors.IsConflict(err):
-		// Somebody else has changed the object; begin again with its new state.
+		// Another writer has changed the object; start over with its new state.
 		return c.retry(e, err, retry.For(nil))
 	case errors.As(err, &denied):
 		return c.deny(ctx, e, cached, denied)

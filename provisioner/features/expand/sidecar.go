@@ -231,10 +231,10 @@ func (e *deniedError) FailureKind() string {
 	return "Denied"
 }
 
-// calls holds the claims about whose volumes somebody is asking Cinder.
+// calls holds the claims whose volumes are being requested from Cinder.
 type calls struct {
 	mu sync.Mutex
-	// turnedAway says whether somebody else wanted to ask meanwhile.
+	// turnedAway reports whether another call was turned away meanwhile.
 	turnedAway map[types.UID]bool
 }
 
@@ -252,7 +252,7 @@ func (c *calls) begin(claim types.UID) bool {
 	return true
 }
 
-// end reports whether somebody was turned away in the meantime.
+// end reports whether another call was turned away meanwhile.
 func (c *calls) end(claim types.UID) (turnedAway bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

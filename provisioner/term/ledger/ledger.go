@@ -242,7 +242,7 @@ func (l *Ledger) putBack(left *replaced) {
 	}
 }
 
-// Record counts an existing volume in place of whatever the claim counted before. Quotas
+// Record counts an existing volume in place of what the claim counted before. Quotas
 // do not apply, because the volume exists. Record reports whether the volume counted for
 // another tenant, which now has room.
 func (l *Ledger) Record(claim types.UID, volume Volume, backend string) (freed bool) {

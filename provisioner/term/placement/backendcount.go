@@ -146,7 +146,7 @@ func (p *Placer) RequestCount(name string) {
 	c.mu.Unlock()
 	select {
 	case c.wake <- struct{}{}:
-	default: // whoever takes what is wanted has yet to begin
+	default: // the receiver has not handled the last signal yet
 	}
 }
 
