@@ -1,4 +1,4 @@
-# Long steps say what they do and how long they take. KUBERNETES=1.34, say, picks
+# Long steps say what they do and how long they take. KUBERNETES=1.35, say, picks
 # the minor version of the control plane in every target that starts one.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash

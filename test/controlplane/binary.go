@@ -29,7 +29,7 @@ const (
 	BinaryVariable = "CONTROLPLANE_BINARY"
 
 	// MinorVariable names the environment variable that picks a minor of
-	// Kubernetes, such as 1.34.
+	// Kubernetes, such as 1.35.
 	MinorVariable = "KUBERNETES"
 )
 

@@ -38,6 +38,8 @@ func (c *ControlPlane) startEtcd(ctx context.Context) error {
 			"--initial-cluster="+name+"="+peer,
 			// What a test wrote need not survive a power failure.
 			"--unsafe-no-fsync",
+			// Room for tests whose objects are as large as the API server accepts.
+			"--quota-backend-bytes=8589934592",
 			"--log-level=warn",
 		)
 		if err != nil {

@@ -40,23 +40,7 @@ func (s *Suite) InstallSnapshots(ctx context.Context) error {
 	if s.snapshots.stop != nil {
 		return nil
 	}
-	manifests, err := s.snapshotCRDs(ctx)
-	if err != nil {
-		return err
-	}
-	for _, content := range manifests {
-		if err := s.Apply(ctx, content); err != nil {
-			return err
-		}
-	}
-	err = Eventually(ctx, func() (string, error) {
-		served, err := s.Client.Discovery().ServerResourcesForGroupVersion("snapshot.storage.k8s.io/v1")
-		if apierrors.IsNotFound(err) || err == nil && len(served.APIResources) < 5 {
-			return "the CRDs are not served yet", nil
-		}
-		return "", err
-	})
-	if err != nil {
+	if err := s.InstallSnapshotCRDs(ctx); err != nil {
 		return err
 	}
 	end, err := s.startTool(s.snapshotController, filepath.Join(s.dir, "snapshot-controller.log"),
@@ -67,6 +51,26 @@ func (s *Suite) InstallSnapshots(ctx context.Context) error {
 	}
 	s.snapshots.stop = func() { end.kill() }
 	return nil
+}
+
+// InstallSnapshotCRDs adds the CRDs of snapshots, and nothing that serves them.
+func (s *Suite) InstallSnapshotCRDs(ctx context.Context) error {
+	manifests, err := s.snapshotCRDs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, content := range manifests {
+		if err := s.Apply(ctx, content); err != nil {
+			return err
+		}
+	}
+	return Eventually(ctx, func() (string, error) {
+		served, err := s.Client.Discovery().ServerResourcesForGroupVersion("snapshot.storage.k8s.io/v1")
+		if apierrors.IsNotFound(err) || err == nil && len(served.APIResources) < 5 {
+			return "the CRDs are not served yet", nil
+		}
+		return "", err
+	})
 }
 
 // RemoveSnapshots undoes InstallSnapshots, for a test of a cluster without the CRDs.
