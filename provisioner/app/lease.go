@@ -72,17 +72,15 @@ func newElector(of *replica, config *rest.Config) (*elector, error) {
 		libraryMetrics:     library.NewMetrics(registry),
 	}
 	var err error
-	if e.leaseWatch, err = kubernetes.NewForConfig(rest.CopyConfig(config)); err != nil {
-		return nil, fmt.Errorf("kubernetes client: %w", err)
+	if e.leaseWatch, err = wiring.KubeClient(config); err != nil {
+		return nil, err
 	}
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 20, 40
 	// A renewal that hangs must fail early enough for another try.
 	config.Timeout = of.options.RenewDeadline / 2
-	if e.leaseClient, err = kubernetes.NewForConfig(config); err != nil {
-		return nil, fmt.Errorf("kubernetes client: %w", err)
-	}
-	return e, nil
+	e.leaseClient, err = wiring.KubeClient(config)
+	return e, err
 }
 
 // lead runs terms until the context ends: when elected it runs one, and after losing

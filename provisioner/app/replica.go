@@ -97,8 +97,8 @@ func newReplica(options Options, config *rest.Config, namespace string) (*replic
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return &leasecheck.Transport{Next: next, MayWrite: r.mayWrite, TermCtx: func() context.Context { return r.leads.Load().ctx }}
 	})
-	if r.client, err = kubernetes.NewForConfig(config); err != nil {
-		return nil, fmt.Errorf("kubernetes client: %w", err)
+	if r.client, err = wiring.KubeClient(config); err != nil {
+		return nil, err
 	}
 	if r.snapshotClient, err = snapshotclient.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("client for snapshots: %w", err)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
@@ -125,9 +124,9 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	if err != nil {
 		return AuditReport{}, nil, err
 	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := wiring.KubeClient(config)
 	if err != nil {
-		return AuditReport{}, nil, fmt.Errorf("kubernetes client: %w", err)
+		return AuditReport{}, nil, err
 	}
 	clusterUID, err := objects.ClusterUID(ctx, client)
 	if err != nil {

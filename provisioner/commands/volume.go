@@ -121,9 +121,9 @@ func (o *VolumeOptions) open(ctx context.Context, mayChange bool) (*volumeRun, e
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := wiring.KubeClient(config)
 	if err != nil {
-		return nil, fmt.Errorf("kubernetes client: %w", err)
+		return nil, err
 	}
 	snapshots, err := snapshotclient.NewForConfig(config)
 	if err != nil {
