@@ -37,9 +37,11 @@ type elector struct {
 	leaseClient kubernetes.Interface
 	// leaseWatch is read at once, while a follower's other watches are read in batches.
 	leaseWatch kubernetes.Interface
-	// leaseReleased is called when another replica releases the lease; nil unless
-	// this replica is a candidate.
+	// leaseReleased is called when another replica has released the lease, or ended; nil
+	// unless this replica is a candidate.
 	leaseReleased atomic.Pointer[func()]
+	// deaths knows which holder of the lease has ended.
+	deaths *leasecheck.Deaths
 	// patience is how long a leader waits for its csi-attacher; standsBack lets others take
 	// the lease that a leader has given up because of it.
 	patience   *patience
@@ -75,6 +77,12 @@ func newElector(of *replica, config *rest.Config) (*elector, error) {
 	if e.leaseWatch, err = wiring.KubeClient(config); err != nil {
 		return nil, err
 	}
+	e.deaths = &leasecheck.Deaths{
+		Client: e.leaseWatch.CoreV1().RESTClient(), Namespace: of.namespace, PodOf: wiring.PodOf, Learned: e.askForLease,
+		Watched: func(handler cache.ResourceEventHandler) cache.ResourceEventHandler {
+			return of.watchHandler("pods", handler)
+		},
+	}
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 20, 40
 	// A renewal that hangs must fail early enough for another try.
@@ -90,6 +98,9 @@ func (e *elector) lead(ctx context.Context) error {
 		termCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 		defer end()
 		return e.runTerm(ctx, termCtx, termCtx.Err, time.Now())
+	}
+	if err := leasecheck.SignTerminationLog(leasecheck.TerminationLog, os.Getpid(), e.identity); err != nil {
+		e.logger.Warn("If this process dies while it leads, others will wait until the lease has expired", "error", err)
 	}
 	elector := e.watchElector()
 	defer elector.End()
@@ -137,7 +148,7 @@ func (e *elector) elect(ctx context.Context, turns func()) error {
 		LeaseMeta:  metav1.ObjectMeta{Name: wiring.LeaseName(e.options.ProvisionerName), Namespace: e.namespace},
 		Client:     e.leaseClient.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity, EventRecorder: e.recorder},
-	}, Timeout: e.options.RenewDeadline, Turns: turns, Longest: e.longestLease}
+	}, Timeout: e.options.RenewDeadline, Turns: turns, HasEnded: e.deaths.HasEnded, Longest: e.longestLease}
 	// A request sent at the last instant has the other half of the leaderless interval
 	// in which to arrive.
 	validity := (e.options.LeaseDuration + e.options.RenewDeadline) / 2
@@ -193,17 +204,30 @@ func (e *elector) elect(ctx context.Context, turns func()) error {
 	return failed
 }
 
-// watchLease notifies a candidate as soon as the lease is released. Without it, or if
-// the account may not watch Leases, followers notice at their next poll, once every
-// retry period.
+// askForLease lets a candidate ask for the lease at once.
+func (e *elector) askForLease() {
+	if reacquire := e.leaseReleased.Load(); reacquire != nil {
+		(*reacquire)()
+	}
+}
+
+// watchLease notifies a candidate as soon as the lease is released, or its holder has
+// ended. Without it, or if the account may not watch Leases and pods, followers notice a
+// released lease at their next poll, once every retry period, and a dead leader when its
+// lease has expired.
 func (e *elector) watchLease(ctx context.Context) {
 	given := func(object any) {
 		lease, ok := object.(*coordinationv1.Lease)
-		if !ok || lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
+		if !ok {
 			return
 		}
-		if reacquire := e.leaseReleased.Load(); reacquire != nil {
-			(*reacquire)()
+		holder := ""
+		if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != e.identity {
+			holder = *lease.Spec.HolderIdentity
+		}
+		e.deaths.Follow(ctx, holder)
+		if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
+			e.askForLease()
 		}
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{

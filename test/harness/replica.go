@@ -105,7 +105,8 @@ func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Repl
 		policy:  policy,
 		clouds:  clouds,
 	}
-	r.command.Env = append(os.Environ(), options.Environment...)
+	// As in a cluster, each replica has a pod of its own.
+	r.command.Env = append(append(os.Environ(), "POD_NAME="+filepath.Base(dir)), options.Environment...)
 	// A test that dies must not leave the program running. An interrupt typed at a
 	// terminal is only for the test, which may need the program to clean up.
 	r.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

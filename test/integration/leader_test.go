@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -115,6 +117,46 @@ func TestStoppedLeaderHandsOver(t *testing.T) {
 		}
 	}
 	w.must(suite.DeleteClaims(w.ctx, "hand-a"))
+	w.noResidue()
+}
+
+// longLease would not expire during a test.
+var longLease = []string{"--lease-duration=20m", "--renew-deadline=10m", "--retry-period=500ms"}
+
+// TestDeadLeaderIsReplacedBeforeItsLeaseExpires: a pod's status proves that the leader is
+// dead, while a pod that is gone, or that Kubernetes gave up with its node, proves nothing.
+func TestDeadLeaderIsReplacedBeforeItsLeaseExpires(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "dead", cindersim.Options{})
+	replicas := w.startThree(longLease...)
+	leader := w.leader(replicas)
+	w.claim("a", "before", "gold", "1Gi")
+	_, err := suite.WaitBound(w.ctx, "dead-a", 1)
+	w.must(err)
+	dead, err := suite.Leader(w.ctx, w.provisioner)
+	w.must(err)
+	w.must(leader.Signal(syscall.SIGSTOP))
+	w.claim("a", "after", "gold", "1Gi")
+	lost := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "NodeLost", Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC"}},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "standalone-cinder", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated"}}}}}
+	w.must(suite.ReportPod(w.ctx, w.provisioner, dead, lost))
+	w.must(suite.Client.CoreV1().Pods(harness.Namespace).Delete(w.ctx, wiring.PodOf(dead), *metav1.NewDeleteOptions(0)))
+	w.must(suite.ReportPod(w.ctx, w.provisioner, dead, harness.Ended("another process")))
+	if holder, err := suite.Leader(w.ctx, w.provisioner); err != nil || holder != dead {
+		t.Fatalf("%s holds the lease of a process that is only paused, %v", holder, err)
+	}
+	leader.Kill()
+	w.must(suite.ReportPod(w.ctx, w.provisioner, dead, harness.Ended(dead)))
+	reported := time.Now()
+	_, err = suite.WaitBound(w.ctx, "dead-a", 2)
+	w.must(err)
+	t.Logf("a claim is Bound %s after the leader's end was reported", time.Since(reported).Round(10*time.Millisecond))
+	if next := w.leader(replicas); next == leader {
+		t.Error("nobody has replaced the dead leader")
+	}
+	w.must(suite.Client.CoreV1().Pods(harness.Namespace).Delete(w.ctx, wiring.PodOf(dead), *metav1.NewDeleteOptions(0)))
+	w.must(suite.DeleteClaims(w.ctx, "dead-a"))
 	w.noResidue()
 }
 

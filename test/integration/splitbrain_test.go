@@ -66,6 +66,13 @@ func TestSplitBrain(t *testing.T) {
 		scenarios = append(scenarios, scenario{"overdue/" + what, patient.by("attachment"), func(b *brain) { requestIsOverdue(b, what, what == stepClose) }})
 	}
 
+	for _, what := range []string{stepCreate, stepReserve, stepInitialize, stepSecret, stepRecord, stepAttach, stepTerminate, stepDetach, stepDelete, stepDeleteSecret} {
+		scenarios = append(scenarios, scenario{"outlives its sender/" + what, mortal, func(b *brain) { requestOutlivesItsSender(b, what, isOfDeletions(what)) }})
+	}
+	for _, what := range []string{stepOpen, stepComplete, stepClose} {
+		scenarios = append(scenarios, scenario{"outlives its sender/" + what, mortal.by("attachment"), func(b *brain) { requestOutlivesItsSender(b, what, isOfDeletions(what)) }})
+	}
+
 	// Most of a scenario is waiting for a lease to run out.
 	const atOnce = 8
 	var group sync.WaitGroup
@@ -97,6 +104,14 @@ var (
 		arguments: []string{"--lease-duration=5s", "--renew-deadline=4s", "--retry-period=500ms"},
 	}
 )
+
+// mortal is for scenarios whose leader is known to be dead long before its lease expires.
+var mortal = siteOptions{cinder: quick, requestTimeout: time.Minute, apiPatience: time.Minute, arguments: longLease}
+
+// isOfDeletions reports whether a step is one of those that remove a volume.
+func isOfDeletions(what string) bool {
+	return slices.Contains([]string{stepTerminate, stepDetach, stepDelete, stepDeleteSecret, stepClose}, what)
+}
 
 // by returns the options with another workflow.
 func (o siteOptions) by(workflow string) siteOptions {
@@ -530,6 +545,45 @@ func requestIsOverdue(b *brain, what string, deleting bool) {
 	settled()
 	b.must(pause(b.ctx, time.Second))
 	b.mustNotChange(paused, resumed, "after it was resumed")
+	b.unfile(claims)
+	b.mustBeGone()
+}
+
+// requestOutlivesItsSender lets a change that a leader requested arrive after it was
+// killed, and the next one, which learned that at once, has finished the claim.
+func requestOutlivesItsSender(b *brain, what string, deleting bool) {
+	dead, next := b.leads()
+	var claims []*corev1.PersistentVolumeClaim
+	if deleting {
+		claims = b.file("data", 1)
+		b.mustBeServed(claims)
+		b.begin()
+	}
+	overdue := b.set(step{what, 1}, faultproxy.Late)
+	if deleting {
+		b.unfile(claims)
+		claims = nil
+	} else {
+		claims = b.file("data", 1)
+	}
+	b.must(wait(b.ctx, overdue.sprung))
+	identity, err := suite.Leader(b.ctx, b.provisioner)
+	b.must(err)
+	b.kill(dead)
+	b.must(suite.ReportPod(b.ctx, b.provisioner, identity, harness.Ended(identity)))
+	settled := func() {
+		b.Helper()
+		if deleting {
+			b.mustBeGone()
+		} else {
+			b.mustBeServed(claims)
+		}
+	}
+	settled()
+	b.leadsInstead(next, dead)
+	b.release()
+	b.must(wait(b.ctx, overdue.done))
+	settled()
 	b.unfile(claims)
 	b.mustBeGone()
 }

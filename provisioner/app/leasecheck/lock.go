@@ -23,6 +23,9 @@ type Lock struct {
 	Timeout time.Duration
 	// Turns is called whenever the elector turns: before and after every request.
 	Turns func()
+	// HasEnded reports whether the process with this identity has certainly ended. A
+	// lease that it holds counts as released; nil means that nothing is known.
+	HasEnded func(identity string) bool
 	// Longest is the longest duration of a lease that this process has seen; zero if it
 	// has seen none.
 	Longest time.Duration
@@ -82,6 +85,9 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	if err == nil {
 		l.holder = record.HolderIdentity
 		l.saw(*record)
+		if l.HasEnded != nil && l.HasEnded(record.HolderIdentity) {
+			record.HolderIdentity = ""
+		}
 	}
 	return record, raw, err
 }
