@@ -199,6 +199,18 @@ func (s *slot) kill() {
 		s.world.timeline.Note("kill %s", r.name)
 		r.dismiss()
 		r.Kill()
+		if s.number%2 == 0 {
+			go s.world.report(r)
+		}
+	}
+}
+
+// report shows the end of a process, as a kubelet does unless its node is lost.
+func (w *world) report(r *replica) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := w.suite.ReportPod(ctx, w.names.provisioner(), r.identity, harness.Ended(r.identity)); err == nil {
+		w.timeline.Note("the end of %s is reported", r.name)
 	}
 }
 
