@@ -160,6 +160,34 @@ func TestDeadLeaderIsReplacedBeforeItsLeaseExpires(t *testing.T) {
 	w.noResidue()
 }
 
+// TestRestartedContainerLeadsBeforeTheLeaseOfItsPredecessorExpires: there may be one
+// replica only.
+func TestRestartedContainerLeadsBeforeTheLeaseOfItsPredecessorExpires(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "restarted", cindersim.Options{})
+	start := func() *harness.Replica {
+		replica, err := suite.StartReplica(w.ctx, harness.ReplicaOptions{
+			Policy: w.policy, Clouds: w.clouds, Provisioner: w.provisioner, Arguments: longLease, Environment: []string{"POD_NAME=restarted"},
+		})
+		w.must(err)
+		w.Cleanup(replica.Kill)
+		return replica
+	}
+	first := start()
+	w.leader([]*harness.Replica{first})
+	dead, err := suite.Leader(w.ctx, w.provisioner)
+	w.must(err)
+	first.Kill()
+	w.must(suite.ReportPod(w.ctx, w.provisioner, dead, harness.Ended(dead)))
+	start()
+	w.claim("a", "data", "gold", "1Gi")
+	_, err = suite.WaitBound(w.ctx, "restarted-a", 1)
+	w.must(err)
+	w.must(suite.Client.CoreV1().Pods(harness.Namespace).Delete(w.ctx, wiring.PodOf(dead), *metav1.NewDeleteOptions(0)))
+	w.must(suite.DeleteClaims(w.ctx, "restarted-a"))
+	w.noResidue()
+}
+
 //tier:outage
 func TestPausedLeaderChangesNothingUntilItLeadsAgain(t *testing.T) {
 	t.Parallel()

@@ -72,6 +72,7 @@ func startAPIServer() *apiServer {
 		"events":                 collect(core, func() runtime.Object { return &corev1.Event{} }, func() runtime.Object { return &corev1.EventList{} }),
 		"storageclasses":         collect(storagev1.SchemeGroupVersion, func() runtime.Object { return &storagev1.StorageClass{} }, func() runtime.Object { return &storagev1.StorageClassList{} }),
 		"volumeattachments":      collect(storagev1.SchemeGroupVersion, func() runtime.Object { return &storagev1.VolumeAttachment{} }, func() runtime.Object { return &storagev1.VolumeAttachmentList{} }),
+		"pods":                   collect(core, func() runtime.Object { return &corev1.Pod{} }, func() runtime.Object { return &corev1.PodList{} }),
 		"leases":                 collect(coordinationv1.SchemeGroupVersion, func() runtime.Object { return &coordinationv1.Lease{} }, func() runtime.Object { return &coordinationv1.LeaseList{} }),
 	}}
 	s.server = httptest.NewServer(s)
