@@ -102,6 +102,21 @@ func (c *ControlPlane) auditArguments() ([]string, error) {
 	return []string{"--audit-policy-file=" + path, "--audit-log-path=" + c.AuditPath(), "--audit-log-maxsize=10000"}, nil
 }
 
+// proxyArguments returns what the API server needs to reach kubelets by a proxy.
+func (c *ControlPlane) proxyArguments() ([]string, error) {
+	if c.options.NodeProxy == "" {
+		return nil, nil
+	}
+	path := filepath.Join(c.dir, "egress-selector.json")
+	selector := fmt.Sprintf(`{"apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration", "egressSelections": [
+  {"name": "cluster", "connection": {"proxyProtocol": "HTTPConnect", "transport": {"uds": {"udsName": %q}}}}
+]}`, c.options.NodeProxy)
+	if err := os.WriteFile(path, []byte(selector), 0o600); err != nil {
+		return nil, err
+	}
+	return []string{"--egress-selector-config-file=" + path, "--kubelet-preferred-address-types=Hostname"}, nil
+}
+
 // runAPIServer starts the API server on its port and waits until it is ready.
 func (c *ControlPlane) runAPIServer(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(c.RESTConfig())
@@ -117,7 +132,11 @@ func (c *ControlPlane) runAPIServer(ctx context.Context) error {
 		authorizers = "Node,RBAC"
 		arguments = append(arguments, "--enable-admission-plugins=NodeRestriction")
 	}
-	p, err := c.run("kube-apiserver", append(arguments,
+	proxy, err := c.proxyArguments()
+	if err != nil {
+		return err
+	}
+	p, err := c.run("kube-apiserver", append(append(arguments, proxy...),
 		"--bind-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", c.serverPort),
 		// No pod ever asks for the service named kubernetes, and a loopback

@@ -83,6 +83,11 @@ type Options struct {
 	// has the node authorizer and the admission plugin NodeRestriction.
 	Nodes []string
 
+	// NodeProxy is the UNIX socket of an HTTP proxy through which the API server reaches the
+	// kubelets, by the names of their nodes, for the logs of pods and commands in them; empty
+	// means that it reaches none.
+	NodeProxy string
+
 	// AuditPolicy says which requests the API server writes to AuditPath, as a
 	// manifest of kind audit.k8s.io/v1 Policy; empty means none.
 	AuditPolicy string

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -83,8 +85,28 @@ type kubeletCluster struct {
 	passwords map[string]bool
 }
 
-// startKubelets boots the nodes and waits until the driver's DaemonSet runs on them.
+// startKubelets boots the nodes and waits until the driver's DaemonSet runs on them. A
+// namespace that enforces the profile "restricted" has claims of the policy's classes.
 func startKubelets(ctx context.Context, t *testing.T, names ...string) *kubeletCluster {
+	t.Helper()
+	env, err := rig.Load(rig.EnvFile())
+	must(t, err)
+	c := startKubeletsWith(ctx, t, harness.SuiteOptions{}, kubeletPolicy(env), []string{"files", "xfs", "racks"}, nil, names...)
+	_, err = c.Client.CoreV1().Namespaces().Patch(ctx, "team-c", types.MergePatchType,
+		[]byte(`{"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}`), metav1.PatchOptions{})
+	must(t, err)
+	late := storagev1.VolumeBindingWaitForFirstConsumer
+	must(t, c.CreateClass(ctx, "racks-late", csiProvisioner, func(class *storagev1.StorageClass) { class.VolumeBindingMode = &late }))
+	for _, class := range []string{"files", "xfs"} {
+		_, err = c.Client.StorageV1().StorageClasses().Patch(ctx, class, types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
+		must(t, err)
+	}
+	return c
+}
+
+// startKubeletsWith does the same for any policy, whose classes are those of one provisioner,
+// with more images on the nodes.
+func startKubeletsWith(ctx context.Context, t *testing.T, options harness.SuiteOptions, policy string, classes []string, images []kubelet.Image, names ...string) *kubeletCluster {
 	t.Helper()
 	if minor := os.Getenv(controlplane.MinorVariable); minor != "" && minor != controlplane.KubeletMinor {
 		t.Skipf("the kubelet is of %s, and the control plane of %s", controlplane.KubeletMinor, minor)
@@ -93,20 +115,20 @@ func startKubelets(ctx context.Context, t *testing.T, names ...string) *kubeletC
 	must(t, err)
 	program, err := controlplane.Kubelet(ctx, os.Stderr)
 	must(t, err)
-	options := harness.SuiteOptions{Resizer: true, ControlPlane: controlplane.Options{Scheduler: true, Controllers: []string{"*"}, Nodes: names}}
-	c := &kubeletCluster{
-		csiCluster: startCSIWith(ctx, t, options, kubeletPolicy(env), "files", "xfs", "racks"),
-		env:        env, nodes: map[string]*csiNode{}, passwords: map[string]bool{},
+	c := &kubeletCluster{env: env, nodes: map[string]*csiNode{}, passwords: map[string]bool{}}
+	for _, name := range names {
+		c.nodes[name] = &csiNode{name: name, initiator: "iqn.2026-01.example:" + name, cuts: map[string]func(){}, env: env}
 	}
+	options.Resizer = true
+	options.ControlPlane = controlplane.Options{Scheduler: true, Controllers: []string{"*"}, Nodes: names, NodeProxy: c.proxy(t)}
+	c.csiCluster = startCSIWith(ctx, t, options, policy, classes...)
 	c.prepare(ctx, t)
-	c.media, err = kubelet.Media(ctx, filepath.Join("..", ".."), t.TempDir(), program)
+	c.media, err = kubelet.Media(ctx, filepath.Join("..", ".."), t.TempDir(), program, images...)
 	must(t, err)
 	c.image, err = vm.Build(ctx, vm.DefaultDirectory())
 	must(t, err)
 	var boots errgroup.Group
-	for _, name := range names {
-		n := &csiNode{name: name, initiator: "iqn.2026-01.example:" + name, cuts: map[string]func(){}, env: env}
-		c.nodes[name] = n
+	for _, n := range c.nodes {
 		t.Cleanup(func() {
 			if n.Machine == nil {
 				return
@@ -121,6 +143,23 @@ func startKubelets(ctx context.Context, t *testing.T, names ...string) *kubeletC
 	must(t, boots.Wait())
 	c.ready(ctx, t)
 	return c
+}
+
+// proxy lets the API server reach the kubelets.
+func (c *kubeletCluster) proxy(t *testing.T) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "nodes.sock")
+	listener, err := net.Listen("unix", socket)
+	must(t, err)
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: kubelet.Proxy(func(node string) *vm.Machine {
+		if n := c.nodes[node]; n != nil {
+			return n.Machine
+		}
+		return nil
+	})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return socket
 }
 
 // boot starts a node, with an empty disk, and its kubelet.
@@ -138,7 +177,7 @@ func (c *kubeletCluster) boot(ctx context.Context, n *csiNode) (err error) {
 }
 
 // prepare sets up what an administrator would: what the component csi has for the
-// nodes, a resizer beside the attacher, and namespaces of which one is restricted.
+// nodes, and a resizer beside the attacher.
 func (c *kubeletCluster) prepare(ctx context.Context, t *testing.T) {
 	t.Helper()
 	rendered, err := deploy.Overlay(ctx, t.TempDir(), "csi")
@@ -161,15 +200,6 @@ func (c *kubeletCluster) prepare(ctx context.Context, t *testing.T) {
 	}
 	if len(applied) != 8 {
 		t.Fatalf("the component has only %v", applied)
-	}
-	_, err = c.Client.CoreV1().Namespaces().Patch(ctx, "team-c", types.MergePatchType,
-		[]byte(`{"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}`), metav1.PatchOptions{})
-	must(t, err)
-	late := storagev1.VolumeBindingWaitForFirstConsumer
-	must(t, c.CreateClass(ctx, "racks-late", csiProvisioner, func(class *storagev1.StorageClass) { class.VolumeBindingMode = &late }))
-	for _, class := range []string{"files", "xfs"} {
-		_, err = c.Client.StorageV1().StorageClasses().Patch(ctx, class, types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
-		must(t, err)
 	}
 	resizer, err := c.Resizer(ctx, csiProvisioner)(c.socket)
 	must(t, err)

@@ -9,13 +9,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 )
 
-// The images. Nothing serves them, so pods must ask for imagePullPolicy Never.
+// The images. Nothing serves them, so pods must not ask for imagePullPolicy Always.
 const (
 	// ProgramImage is this repository's program, as a release has it.
 	ProgramImage = "images.example/standalone-cinder:e2e"
@@ -24,35 +26,40 @@ const (
 	WorkloadImage = "images.example/workload:e2e"
 )
 
-// images builds both images as archives in a directory. root is that of the repository.
-func images(ctx context.Context, root, directory string) error {
+// Image describes an image for the nodes.
+type Image struct {
+	Name string
+	// Files are paths of this machine by paths of the image, without a leading slash.
+	// Executable bits stay.
+	Files map[string]string
+	// Links are targets of symbolic links by their paths, likewise.
+	Links map[string]string
+	// User, Entrypoint and Arguments are what a pod may override.
+	User                  string
+	Entrypoint, Arguments []string
+}
+
+// programs builds the program and the workload in a directory. root is that of the repository.
+func programs(ctx context.Context, root, directory string) ([]Image, error) {
+	var images []Image
 	for _, of := range []struct {
-		image, program, packagePath, user string
-		arguments                         []string
+		image, program, packagePath, argument string
 	}{
-		{ProgramImage, "standalone-cinder", ".", "65532:65532", []string{"run"}},
-		{WorkloadImage, "workload", "./test/e2e/kubelet/workload", "65532:65532", []string{"pause"}},
+		{ProgramImage, "standalone-cinder", ".", "run"},
+		{WorkloadImage, "workload", "./test/e2e/kubelet/workload", "pause"},
 	} {
-		scratch, err := os.MkdirTemp("", "standalone-cinder-image-")
-		if err != nil {
-			return err
-		}
-		defer func() { _ = os.RemoveAll(scratch) }()
-		binary := filepath.Join(scratch, of.program)
+		binary := filepath.Join(directory, of.program)
 		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", binary, of.packagePath)
 		build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 		if output, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w: %s", of.program, err, output)
+			return nil, fmt.Errorf("build %s: %w: %s", of.program, err, output)
 		}
-		archive, err := archiveOf(of.image, binary, of.user, of.arguments)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(directory, of.program+".tar"), archive, 0o600); err != nil {
-			return err
-		}
+		images = append(images, Image{
+			Name: of.image, Files: map[string]string{of.program: binary}, User: "65532:65532",
+			Entrypoint: []string{"/" + of.program}, Arguments: []string{of.argument},
+		})
 	}
-	return nil
+	return images, nil
 }
 
 const (
@@ -69,22 +76,33 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// archiveOf returns an OCI layout of one image with one file.
-func archiveOf(image, binary, user string, arguments []string) ([]byte, error) {
-	program, err := os.ReadFile(binary)
+// layer returns the files of an image, and a directory for everybody's temporary ones.
+func (i Image) layer() ([]byte, error) {
+	files := []file{{name: "tmp/", mode: 0o1777}}
+	for _, name := range slices.Sorted(maps.Keys(i.Files)) {
+		content, err := os.ReadFile(i.Files[name])
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{name: name, content: content, mode: 0o755})
+	}
+	for _, name := range slices.Sorted(maps.Keys(i.Links)) {
+		files = append(files, file{name: name, link: i.Links[name], mode: 0o777})
+	}
+	return tarball(files...)
+}
+
+// archive returns an OCI layout of the image.
+func (i Image) archive() ([]byte, error) {
+	layer, err := i.layer()
 	if err != nil {
 		return nil, err
 	}
-	name := filepath.Base(binary)
-	layer, err := tarball(file{name, program, 0o755})
-	if err != nil {
-		return nil, err
-	}
-	files := []file{{"oci-layout", []byte(`{"imageLayoutVersion": "1.0.0"}`), 0o644}}
+	files := []file{{name: "oci-layout", content: []byte(`{"imageLayoutVersion": "1.0.0"}`), mode: 0o644}}
 	blob := func(mediaType string, content []byte) descriptor {
 		sum := sha256.Sum256(content)
 		digest := hex.EncodeToString(sum[:])
-		files = append(files, file{path.Join("blobs/sha256", digest), content, 0o644})
+		files = append(files, file{name: path.Join("blobs/sha256", digest), content: content, mode: 0o644})
 		return descriptor{MediaType: mediaType, Digest: "sha256:" + digest, Size: len(content)}
 	}
 	document := func(mediaType string, content any) (descriptor, error) {
@@ -94,7 +112,7 @@ func archiveOf(image, binary, user string, arguments []string) ([]byte, error) {
 	layers := blob(mediaTypeLayer, layer)
 	config, err := document(mediaTypeConfig, map[string]any{
 		"architecture": "amd64", "os": "linux",
-		"config": map[string]any{"User": user, "Entrypoint": []string{"/" + name}, "Cmd": arguments},
+		"config": map[string]any{"User": i.User, "Entrypoint": i.Entrypoint, "Cmd": i.Arguments, "Env": []string{"PATH=/bin:/sbin:/usr/bin:/usr/sbin"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{layers.Digest}},
 	})
 	if err != nil {
@@ -106,17 +124,20 @@ func archiveOf(image, binary, user string, arguments []string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	manifest.Annotations = map[string]string{"io.containerd.image.name": image}
+	manifest.Annotations = map[string]string{"io.containerd.image.name": i.Name}
 	index, err := json.Marshal(map[string]any{"schemaVersion": 2, "manifests": []descriptor{manifest}})
 	if err != nil {
 		return nil, err
 	}
-	return tarball(append(files, file{"index.json", index, 0o644})...)
+	return tarball(append(files, file{name: "index.json", content: index, mode: 0o644})...)
 }
 
+// file is an entry of an archive: a symbolic link if link is not empty, and a directory if
+// the name ends with a slash.
 type file struct {
 	name    string
 	content []byte
+	link    string
 	mode    int64
 }
 
@@ -124,7 +145,11 @@ func tarball(files ...file) ([]byte, error) {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for _, f := range files {
-		if err := w.WriteHeader(&tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content))}); err != nil {
+		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), Linkname: f.link}
+		if f.link != "" {
+			header.Typeflag = tar.TypeSymlink
+		}
+		if err := w.WriteHeader(header); err != nil {
 			return nil, err
 		}
 		if _, err := io.Copy(w, bytes.NewReader(f.content)); err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path"
@@ -20,7 +21,10 @@ func TestAnArchiveIsAnImage(t *testing.T) {
 	if err := os.WriteFile(binary, []byte("a program"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	archive, err := archiveOf(WorkloadImage, binary, "65532:65532", []string{"pause"})
+	archive, err := Image{
+		Name: WorkloadImage, Files: map[string]string{"bin/workload": binary}, Links: map[string]string{"bin/sh": "workload"},
+		Entrypoint: []string{"/bin/workload"}, Arguments: []string{"pause"},
+	}.archive()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,11 +66,17 @@ func TestAnArchiveIsAnImage(t *testing.T) {
 		Config struct{ Entrypoint, Cmd []string }
 	}
 	read(blob(manifest.Config), &config)
-	if got := strings.Join(append(config.Config.Entrypoint, config.Config.Cmd...), " "); got != "/workload pause" {
+	if got := strings.Join(append(config.Config.Entrypoint, config.Config.Cmd...), " "); got != "/bin/workload pause" {
 		t.Errorf("the image runs %q", got)
 	}
-	header, err := tar.NewReader(bytes.NewReader(files[blob(manifest.Layers[0])])).Next()
-	if err != nil || header.Name != "workload" || header.Mode != 0o755 {
-		t.Errorf("the layer has %+v, %v", header, err)
+	layer := tar.NewReader(bytes.NewReader(files[blob(manifest.Layers[0])]))
+	for _, want := range []string{"tmp/ 1777 ", "bin/workload 755 ", "bin/sh 777 workload"} {
+		header, err := layer.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%s %o %s", header.Name, header.Mode, header.Linkname); got != want {
+			t.Errorf("the layer has %q, want %q", got, want)
+		}
 	}
 }

@@ -22,9 +22,9 @@ var settings embed.FS
 const Memory = 1536
 
 // Media returns a disk with what a node runs: the kubelet, its and containerd's
-// settings, and the images of pods. It is made in a directory, and root is that of the
-// repository.
-func Media(ctx context.Context, root, directory, program string) (disk string, err error) {
+// settings, and the images of pods, beside those of every test. It is made in a directory,
+// and root is that of the repository.
+func Media(ctx context.Context, root, directory, program string, images ...Image) (disk string, err error) {
 	content := filepath.Join(directory, "media")
 	if err := os.MkdirAll(filepath.Join(content, "images"), 0o755); err != nil {
 		return "", err
@@ -39,8 +39,23 @@ func Media(ctx context.Context, root, directory, program string) (disk string, e
 	if err := os.WriteFile(filepath.Join(content, "kubelet"), binary, 0o755); err != nil {
 		return "", err
 	}
-	if err := images(ctx, root, filepath.Join(content, "images")); err != nil {
+	scratch, err := os.MkdirTemp("", "standalone-cinder-image-")
+	if err != nil {
 		return "", err
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	ours, err := programs(ctx, root, scratch)
+	if err != nil {
+		return "", err
+	}
+	for number, image := range append(ours, images...) {
+		archive, err := image.archive()
+		if err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(filepath.Join(content, "images", fmt.Sprintf("%d.tar", number)), archive, 0o600); err != nil {
+			return "", err
+		}
 	}
 	disk = filepath.Join(directory, "media.disk")
 	output, err := exec.CommandContext(ctx, "mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-d", content, disk, mediaSize).CombinedOutput()
@@ -51,7 +66,7 @@ func Media(ctx context.Context, root, directory, program string) (disk string, e
 }
 
 // mediaSize is the size of the disk's file, which is sparse.
-const mediaSize = "400M"
+const mediaSize = "700M"
 
 // Start makes a machine a node, with the disk of Media. Once it returns, the kubelet
 // runs, and will register the node. It reaches the API server under its address on this

@@ -161,6 +161,11 @@ func (m *Machine) Dial(_ context.Context, socket string) (net.Conn, error) {
 	return m.client.Dial("unix", socket)
 }
 
+// Connect connects to an address of the node's loopback interface.
+func (m *Machine) Connect(address string) (net.Conn, error) {
+	return m.client.Dial("tcp", address)
+}
+
 // Reach lets the node connect to an address of this machine's loopback interface,
 // under that address. The function that it returns cuts that and all connections.
 func (m *Machine) Reach(address string) (cut func(), err error) {

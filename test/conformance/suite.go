@@ -1,0 +1,118 @@
+// Package conformance runs Kubernetes' own suite for storage drivers. The suite is a
+// program of the nested module; test/e2e has the cluster in which it runs.
+package conformance
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/standalone-cinder/standalone-cinder/test/e2e/kubelet"
+)
+
+// Version is the Kubernetes whose suite this is.
+const Version = "1.36.1"
+
+// Programs are what a run needs.
+type Programs struct {
+	root, suite, ginkgo, agnhost string
+}
+
+// Build compiles the programs into bin/, unless the go command finds that they are there.
+// root is that of the repository.
+func Build(ctx context.Context, root string) (Programs, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return Programs{}, err
+	}
+	bin := cmp.Or(os.Getenv("CONFORMANCE_BIN"), filepath.Join(root, "bin"))
+	p := Programs{root: root, suite: filepath.Join(bin, "storage-suite.test"), ginkgo: filepath.Join(bin, "ginkgo"), agnhost: filepath.Join(bin, "agnhost")}
+	const version = "-X k8s.io/component-base/version."
+	flags := fmt.Sprintf("-ldflags=-s -w %[1]sgitVersion=v%[2]s %[1]sgitMajor=1 %[1]sgitMinor=%[3]s", version, Version, strings.Split(Version, ".")[1])
+	for _, arguments := range [][]string{
+		{"test", "-c", "-vet=off", "-trimpath", flags, "-o", p.suite, "."},
+		{"build", "-trimpath", "-ldflags=-s -w", "-o", p.ginkgo, "github.com/onsi/ginkgo/v2/ginkgo"},
+		{"build", "-trimpath", "-ldflags=-s -w", "-o", p.agnhost, "k8s.io/kubernetes/test/images/agnhost"},
+	} {
+		build := exec.CommandContext(ctx, "go", arguments...)
+		build.Dir, build.Env = filepath.Join(root, "test", "conformance", "suite"), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off")
+		// If it is interrupted, not killed, the go command removes its temporary files.
+		build.Cancel = func() error { return build.Process.Signal(os.Interrupt) }
+		if output, err := build.CombinedOutput(); err != nil {
+			return Programs{}, fmt.Errorf("go %s: %w\n%s", strings.Join(arguments, " "), err, output)
+		}
+	}
+	return p, nil
+}
+
+// busybox is Debian's, with everything that the cases call.
+const busybox = "/bin/busybox"
+
+// Images returns the images of the suite's pods, as far as its cases need what is in the
+// published ones: a shell with its commands, the program agnhost, and a dd that knows
+// oflag=nocache, which is that of this machine.
+func Images(p Programs) ([]kubelet.Image, error) {
+	applets, err := exec.Command(busybox, "--list").Output()
+	if err != nil {
+		return nil, fmt.Errorf("%w: install busybox-static", err)
+	}
+	image := func(name, user string) kubelet.Image {
+		of := kubelet.Image{
+			Name: "registry.k8s.io/e2e-test-images/" + name, User: user,
+			Files: map[string]string{"bin/busybox": busybox}, Links: map[string]string{}, Entrypoint: nil, Arguments: []string{"/bin/sh"},
+		}
+		for applet := range strings.FieldsSeq(string(applets)) {
+			if applet != "busybox" {
+				of.Links["bin/"+applet] = "busybox"
+			}
+		}
+		return of
+	}
+	agnhost := image("agnhost:2.63.0", "")
+	agnhost.Files["agnhost"], agnhost.Entrypoint, agnhost.Arguments = p.agnhost, []string{"/agnhost"}, []string{"pause"}
+	glibc := image("glibc-dns-testing:2.0.0", "")
+	delete(glibc.Links, "bin/dd")
+	glibc.Files["bin/dd"] = "/bin/dd"
+	for _, library := range []string{"lib/x86_64-linux-gnu/libc.so.6", "lib64/ld-linux-x86-64.so.2"} {
+		glibc.Files[library] = "/" + library
+	}
+	return []kubelet.Image{image("busybox:1.37.0-1", ""), image("nginx:1.15-4", ""), agnhost, glibc}, nil
+}
+
+// Run says which cases run where.
+type Run struct {
+	// Mode is that of the volumes.
+	Mode string
+	// Kubeconfig is of an administrator.
+	Kubeconfig string
+	// Focus and Skip are patterns of the cases' names; empty means all, and none.
+	Focus, Skip string
+	// Processes is how many cases run at once; empty means 2.
+	Processes string
+	// Report is the file that gets the results.
+	Report string
+}
+
+// Command returns the command of a run.
+func (p Programs) Command(ctx context.Context, run Run) *exec.Cmd {
+	arguments := []string{
+		"--procs=" + cmp.Or(run.Processes, "2"), "--focus=External.Storage.*" + run.Focus, "--timeout=20h", "--no-color", "--silence-skips",
+		"--output-dir=" + filepath.Dir(run.Report), "--json-report=" + filepath.Base(run.Report),
+	}
+	if run.Skip != "" {
+		arguments = append(arguments, "--skip="+run.Skip)
+	}
+	arguments = append(arguments, p.suite, "--", "--kubeconfig="+run.Kubeconfig, "--provider=skeleton")
+	files, _ := filepath.Glob(filepath.Join(p.root, "test", "conformance", "drivers", run.Mode+"*.yaml"))
+	for _, file := range files {
+		arguments = append(arguments, "--storage.testdriver="+file)
+	}
+	command := exec.CommandContext(ctx, p.ginkgo, arguments...)
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	return command
+}

@@ -1,0 +1,144 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/test/conformance"
+	"github.com/standalone-cinder/standalone-cinder/test/e2e/rig"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// suiteNamespaces are what the suite calls the namespaces of its cases, except those about
+// topology: their volumes are in zones.
+var suiteNamespaces = []string{
+	"capacity", "disruptive", "ephemeral", "fsgroupchangepolicy", "multivolume", "populator", "provisioning", "read-write-once-pod", "selinux-mount",
+	"snapshotting", "snapshottable", "stress", "volume", "volume-expand", "volume-modify", "volumeio", "volumelimits", "volumemode",
+}
+
+func conformancePolicy(env rig.Env, mode string) string {
+	patterns := make([]string, len(suiteNamespaces))
+	for i, name := range suiteNamespaces {
+		patterns[i] = name + "-*"
+	}
+	rule := fmt.Sprintf("mode: %s", mode)
+	if mode == "csi" {
+		rule += fmt.Sprintf(", volumeTypes: [%s, other]", env.Types.ISCSI)
+	}
+	return fmt.Sprintf(`
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+clusterID: e2e-conformance
+backends:
+  - name: lab
+    auth: {noauth: {endpoint: %[1]q, user: %[2]s, project: "%032[3]x"}}
+    connector: {host: k8s-e2e, initiator: %[6]q}
+  - name: racks
+    auth: {noauth: {endpoint: %[1]q, user: %[2]s, project: "%032[4]x"}}
+    connector: {host: k8s-e2e, initiator: %[6]q}
+    zones:
+      - {name: nova, nodeLabels: {topology.kubernetes.io/zone: rack-a}}
+      - {name: zone-b, nodeLabels: {topology.kubernetes.io/zone: rack-b}}
+tenants:
+  - name: suite
+    namespaces: [%[5]s]
+    classes: [{storageClasses: ["*"], backends: [lab], %[7]s}]
+  - name: zones
+    namespaces: ["topology-*"]
+    classes: [{storageClasses: ["*"], backends: [racks], %[7]s}]
+`, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, kubeletZonedProject, strings.Join(patterns, ", "), sharedInitiator, rule)
+}
+
+// TestKubernetesStorageSuite runs Kubernetes' own tests of storage drivers, in a cluster
+// with two nodes whose kubelets are real. make conformance runs it.
+func TestKubernetesStorageSuite(t *testing.T) {
+	focus, report := os.Getenv("CONFORMANCE_FOCUS"), os.Getenv("CONFORMANCE_REPORT")
+	if report == "" {
+		t.Skip("make conformance runs it")
+	}
+	for _, mode := range []string{"csi", "native"} {
+		if only := os.Getenv("CONFORMANCE_MODE"); only == "" || only == mode {
+			t.Run(mode, func(t *testing.T) { runConformance(t, mode, focus, report) })
+		}
+	}
+}
+
+func runConformance(t *testing.T, mode, focus, report string) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Hour)
+	defer cancel()
+	env, err := rig.Load(rig.EnvFile())
+	must(t, err)
+	programs, err := conformance.Build(ctx, filepath.Join("..", ".."))
+	must(t, err)
+	images, err := conformance.Images(programs)
+	must(t, err)
+	c := startKubeletsWith(ctx, t, harness.SuiteOptions{Snapshots: true, Snapshotter: true}, conformancePolicy(env, mode), nil, images, "node-1", "node-2")
+	c.conformanceClasses(ctx, t, mode, env)
+	must(t, c.InstallSnapshots(ctx))
+	if mode == "csi" {
+		snapshotter, err := c.Snapshotter(ctx, csiProvisioner)(c.socket)
+		must(t, err)
+		t.Cleanup(snapshotter.Stop)
+		snapshots, err := snapshotclient.NewForConfig(c.Config)
+		must(t, err)
+		_, err = snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "csi"}, Driver: wire.DriverName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+		}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	command := programs.Command(ctx, conformance.Run{
+		Mode: mode, Kubeconfig: c.ControlPlane().KubeconfigPath(), Focus: focus, Skip: os.Getenv("CONFORMANCE_SKIP"),
+		Processes: os.Getenv("CONFORMANCE_PROCESSES"), Report: filepath.Join(report, mode+".json"),
+	})
+	command.Stdout, command.Stderr = os.Stdout, os.Stderr
+	err = command.Run()
+	if hold := os.Getenv("CONFORMANCE_HOLD"); hold != "" {
+		c.hold(ctx, t, hold, command)
+	}
+	if err != nil {
+		t.Errorf("the suite: %v", err)
+	}
+}
+
+// hold keeps the cluster while a file exists, for whoever looks for a fault.
+func (c *kubeletCluster) hold(ctx context.Context, t *testing.T, file string, command *exec.Cmd) {
+	t.Helper()
+	must(t, os.WriteFile(file, fmt.Appendf(nil, "export KUBECONFIG=%s\n%s\n", c.ControlPlane().KubeconfigPath(), command), 0o600))
+	for ctx.Err() == nil {
+		if _, err := os.Stat(file); err != nil {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// conformanceClasses makes the classes of which the suite uses copies.
+func (c *kubeletCluster) conformanceClasses(ctx context.Context, t *testing.T, mode string, env rig.Env) {
+	t.Helper()
+	grows := mode == "csi"
+	class := func(name, kind string) {
+		must(t, c.CreateClass(ctx, name, csiProvisioner, func(class *storagev1.StorageClass) {
+			class.Parameters, class.AllowVolumeExpansion = map[string]string{"type": kind}, &grows
+		}))
+	}
+	class(mode, env.Types.ISCSI)
+	class(mode+"-shared", env.Types.Shared)
+	_, err := c.Client.StorageV1().VolumeAttributesClasses().Create(ctx, &storagev1.VolumeAttributesClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "csi"}, DriverName: wire.DriverName, Parameters: map[string]string{"type": "other"},
+	}, metav1.CreateOptions{})
+	must(t, err)
+}
