@@ -28,7 +28,7 @@ tests-of = '$(or $(shell $(GO) run ./test/tier $(1)),$(error no pattern for the 
 # A line for each package, then what failed and how much was tested.
 SUMMED = $(GO) run $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --
 
-.PHONY: help build demo test render monitoring faults test-oldest e2e browser bench chaos release release-check vulncheck lint fresh
+.PHONY: help build demo test render monitoring faults test-oldest e2e conformance browser bench chaos release release-check vulncheck lint fresh
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -97,6 +97,19 @@ e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
 	  $(GO) test -count=1 -timeout 120m $(E2E_SHORT) $(if $(E2E_SKIP),-skip '$(E2E_SKIP)') -tags e2e ./test/e2e/...; \
 	  status=$$?; test/e2e/rig/rig.sh stop; exit $$status
 
+# CONFORMANCE_MODE=csi or native runs one mode only, CONFORMANCE_FOCUS and CONFORMANCE_SKIP
+# are patterns of cases' names, CONFORMANCE_PROCESSES is how many run at once.
+conformance: export CONFORMANCE_REPORT ?= $(CURDIR)/bin/conformance
+conformance: ## Kubernetes' own tests of storage drivers, with real kubelets and Cinder (Debian 12, root; hours without CONFORMANCE_FOCUS)
+	@echo "building the suite (6 minutes on two cores the first time), then starting Cinder and two nodes (3 minutes); a case takes half a minute"
+	@command -v qemu-system-x86_64 >/dev/null && command -v debootstrap >/dev/null && test -x /bin/busybox || { echo "installing QEMU, debootstrap and BusyBox with apt (a minute)"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 debootstrap busybox-static >/dev/null; }
+	RIG_CEPH=0 test/e2e/rig/rig.sh install
+	RIG_CEPH=0 test/e2e/rig/rig.sh start
+	mkdir -p "$$CONFORMANCE_REPORT"; set -a; . "$${RIG_STATE:-/tmp/standalone-cinder-e2e}/env"; set +a; \
+	  $(GO) test -count=1 -timeout 24h -tags e2e -run '^TestKubernetesStorageSuite$$' -v ./test/e2e; \
+	  status=$$?; test/e2e/rig/rig.sh stop; $(GO) test ./test/conformance -run TestPageIsUpToDate -update; exit $$status
+
 browser: ## the status page in a headless Chromium, which is installed with apt if it is missing
 	@command -v chromium >/dev/null || { echo "installing Chromium with apt (half a minute)"; apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
@@ -135,6 +148,7 @@ lint: ## formatting, linters (.golangci.yml), American spelling, tidy modules
 	cd test/browser && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	cd test/csisanity && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	cd test/sidecars && $(GO) mod tidy -diff
+	cd test/conformance/suite && $(GO) mod tidy -diff
 	@# Module registries do not always serve the oracle's modules.
 	@cd test/cloudsoracle && if ! $(GO) mod download 2>/dev/null; then echo "test/cloudsoracle skipped: its modules cannot be downloaded"; \
 	  else $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...; fi
@@ -151,6 +165,7 @@ fresh: ## check that everything a first run downloads is still served, by downlo
 	  (cd test/browser && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/csisanity && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/sidecars && CGO_ENABLED=0 $(GO) list -deps tool >/dev/null && $(GO) mod tidy -diff) && \
+	  (cd test/conformance/suite && CGO_ENABLED=0 $(GO) list -deps -test . tool >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/install/kubectl && CGO_ENABLED=0 $(GO) list -deps . >/dev/null && $(GO) mod tidy -diff) && \
 	  $(GO) run $(GOLANGCI) version && \
 	  $(GO) run $(MISSPELL) -v && \

@@ -80,10 +80,12 @@ func (s spec) result() (Result, error) {
 	case "passed":
 	case "skipped":
 		// A case that was not chosen is skipped, too, without a message.
-		if r.Why = skipMessage(s.Failure.Message); r.Why == "" {
+		if r.Why = skipMessage(s.Failure.Message, r.Driver); r.Why == "" {
 			r.State = notRun
 		}
-	default: // failed, panicked, interrupted, timedout, aborted
+	case "interrupted", "aborted": // by whoever ended the run
+		r.State = notRun
+	default: // failed, panicked, timedout
 		r.State = "failed"
 	}
 	return r, nil
@@ -93,10 +95,10 @@ var quoted = regexp.MustCompile(`"[^"]*"`)
 
 // skipMessage shortens what the suite says when it skips a case, so that equal reasons of
 // different drivers are equal.
-func skipMessage(message string) string {
+func skipMessage(message, driver string) string {
 	message = strings.TrimSuffix(strings.TrimSpace(strings.Split(message, "\n")[0]), " - skipping")
 	message = strings.TrimSuffix(message, " -- skipping")
-	return quoted.ReplaceAllString(message, "NAME")
+	return strings.Replace(quoted.ReplaceAllString(message, "NAME"), "Driver "+driver+" ", "Driver NAME ", 1)
 }
 
 func (r Result) key() string { return r.Driver + "\t" + r.Suite + "\t" + r.Case }

@@ -42,7 +42,7 @@ func conformancePolicy(env rig.Env, mode string) string {
 	return fmt.Sprintf(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
-clusterID: e2e-conformance
+clusterID: e2e-conformance-%[8]s
 backends:
   - name: lab
     auth: {noauth: {endpoint: %[1]q, user: %[2]s, project: "%032[3]x"}}
@@ -60,7 +60,7 @@ tenants:
   - name: zones
     namespaces: ["topology-*"]
     classes: [{storageClasses: ["*"], backends: [racks], %[7]s}]
-`, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, kubeletZonedProject, strings.Join(patterns, ", "), sharedInitiator, rule)
+`, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, kubeletZonedProject, strings.Join(patterns, ", "), sharedInitiator, rule, mode)
 }
 
 // TestKubernetesStorageSuite runs Kubernetes' own tests of storage drivers, in a cluster
@@ -89,28 +89,32 @@ func runConformance(t *testing.T, mode, focus, report string) {
 	c := startKubeletsWith(ctx, t, harness.SuiteOptions{Snapshots: true, Snapshotter: true}, conformancePolicy(env, mode), nil, images, "node-1", "node-2")
 	c.conformanceClasses(ctx, t, mode, env)
 	must(t, c.InstallSnapshots(ctx))
+	driver := csiProvisioner // which serves the snapshots of native volumes itself
 	if mode == "csi" {
+		driver = wire.DriverName
 		snapshotter, err := c.Snapshotter(ctx, csiProvisioner)(c.socket)
 		must(t, err)
 		t.Cleanup(snapshotter.Stop)
-		snapshots, err := snapshotclient.NewForConfig(c.Config)
-		must(t, err)
-		_, err = snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
-			ObjectMeta: metav1.ObjectMeta{Name: "csi"}, Driver: wire.DriverName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
-		}, metav1.CreateOptions{})
-		must(t, err)
 	}
+	snapshots, err := snapshotclient.NewForConfig(c.Config)
+	must(t, err)
+	_, err = snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
+		ObjectMeta: metav1.ObjectMeta{Name: mode}, Driver: driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+	}, metav1.CreateOptions{})
+	must(t, err)
 	command := programs.Command(ctx, conformance.Run{
 		Mode: mode, Kubeconfig: c.ControlPlane().KubeconfigPath(), Focus: focus, Skip: os.Getenv("CONFORMANCE_SKIP"),
 		Processes: os.Getenv("CONFORMANCE_PROCESSES"), Report: filepath.Join(report, mode+".json"),
 	})
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
-	err = command.Run()
+	if err := command.Run(); err != nil {
+		t.Errorf("the suite: %v", err)
+	}
+	if err := conformance.Record(filepath.Join("..", ".."), filepath.Join(report, mode+".json")); err != nil {
+		t.Errorf("the results: %v", err)
+	}
 	if hold := os.Getenv("CONFORMANCE_HOLD"); hold != "" {
 		c.hold(ctx, t, hold, command)
-	}
-	if err != nil {
-		t.Errorf("the suite: %v", err)
 	}
 }
 

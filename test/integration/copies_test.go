@@ -41,7 +41,7 @@ var copyShapes = []struct {
 
 // TestCopiesOfEveryShape makes volumes with the content of claims and of snapshots,
 // as the provisioning suite of Kubernetes' end-to-end tests does
-// (docs/reference/conformance.md): of filesystems and raw disks, and several at once.
+// : of filesystems and raw disks, and several at once.
 //
 //tier:outage
 func TestCopiesOfEveryShape(t *testing.T) {
