@@ -40,8 +40,8 @@ var copyShapes = []struct {
 }
 
 // TestCopiesOfEveryShape makes volumes with the content of claims and of snapshots,
-// as the provisioning suite of Kubernetes' end-to-end tests does
-// : of filesystems and raw disks, and several at once.
+// as the provisioning suite of Kubernetes' end-to-end tests does:
+// of filesystems and raw disks, and several at once.
 //
 //tier:outage
 func TestCopiesOfEveryShape(t *testing.T) {
