@@ -62,7 +62,7 @@ func TestCaseThatIsSkippedOrFailsNeedsAReason(t *testing.T) {
 		if _, err := Page([]Result{result}, nil); err == nil || !strings.Contains(err.Error(), "reason") {
 			t.Errorf("%s: %v", result.State, err)
 		}
-		page, err := Page([]Result{result}, []Reason{{regexp.MustCompile("^(volumes a|not here)$"), "It cannot be."}})
+		page, err := Page([]Result{result}, Reasons{result.State: {{regexp.MustCompile(`^(csi\tvolumes\ta|not here)$`), "It cannot be."}}})
 		if err != nil || !strings.Contains(page, "It cannot be.") {
 			t.Errorf("%s: %v, %s", result.State, err, page)
 		}
@@ -79,7 +79,7 @@ func TestPageIsUpToDate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reasons, err := Reasons(content)
+	reasons, err := ReadReasons(content)
 	if err != nil {
 		t.Fatal(err)
 	}

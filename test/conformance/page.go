@@ -21,24 +21,43 @@ type Reason struct {
 	Why  string
 }
 
-// Reasons reads reasons.yaml.
-func Reasons(content []byte) ([]Reason, error) {
-	var listed []struct {
+// Reasons are those of reasons.yaml, by the state of the case.
+type Reasons map[string][]Reason
+
+// ReadReasons reads reasons.yaml.
+func ReadReasons(content []byte) (Reasons, error) {
+	var listed map[string][]struct {
 		Says string `json:"says"`
 		Why  string `json:"why"`
 	}
 	if err := yaml.UnmarshalStrict(content, &listed); err != nil {
 		return nil, err
 	}
-	reasons := make([]Reason, len(listed))
-	for i, one := range listed {
-		says, err := regexp.Compile(one.Says)
-		if err != nil {
-			return nil, err
+	reasons := Reasons{}
+	for state, all := range listed {
+		for _, one := range all {
+			says, err := regexp.Compile(one.Says)
+			if err != nil {
+				return nil, err
+			}
+			reasons[state] = append(reasons[state], Reason{says, one.Why})
 		}
-		reasons[i] = Reason{says, one.Why}
 	}
 	return reasons, nil
+}
+
+// of returns the reason of a case that is skipped or fails.
+func (all Reasons) of(r Result) (string, error) {
+	text := r.Why
+	if r.State == "failed" {
+		text = r.key()
+	}
+	for _, reason := range all[r.State] {
+		if reason.Says.MatchString(text) {
+			return reason.Why, nil
+		}
+	}
+	return "", fmt.Errorf("%s: reasons.yaml has no reason for %q", r.State, text)
 }
 
 // Record puts the results of a report into test/conformance/results.tsv. root is that of
@@ -62,24 +81,18 @@ func Record(root, report string) error {
 
 // Page returns docs/reference/conformance.md. A case that is skipped, or that fails, without
 // a reason is an error.
-func Page(results []Result, reasons []Reason) (string, error) {
+func Page(results []Result, reasons Reasons) (string, error) {
 	skipped, failed := map[string][]Result{}, map[string][]Result{}
 	for _, r := range results {
-		var why string
-		var err error
-		switch r.State {
-		case "skipped":
-			if why, err = reasonOf(reasons, r.Why); err == nil {
-				skipped[why] = append(skipped[why], r)
-			}
-		case "failed":
-			if why, err = reasonOf(reasons, r.Suite+" "+r.Case); err == nil {
-				failed[why] = append(failed[why], r)
-			}
+		groups := map[string]map[string][]Result{"skipped": skipped, "failed": failed}[r.State]
+		if groups == nil {
+			continue
 		}
+		why, err := reasons.of(r)
 		if err != nil {
-			return "", fmt.Errorf("%s, %s %s: %w", r.Driver, r.Suite, r.Case, err)
+			return "", err
 		}
+		groups[why] = append(groups[why], r)
 	}
 	drivers := slices.Sorted(maps.Keys(by(results, func(r Result) string { return r.Driver })))
 	var page strings.Builder
@@ -144,13 +157,4 @@ func by(results []Result, key func(Result) string) map[string][]Result {
 		groups[key(r)] = append(groups[key(r)], r)
 	}
 	return groups
-}
-
-func reasonOf(reasons []Reason, text string) (string, error) {
-	for _, reason := range reasons {
-		if reason.Says.MatchString(text) {
-			return reason.Why, nil
-		}
-	}
-	return "", fmt.Errorf("reasons.yaml has no reason for %q", text)
 }
