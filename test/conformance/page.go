@@ -100,7 +100,9 @@ func Page(results []Result, reasons Reasons) (string, error) {
 	fmt.Fprintf(&page, "| suite | %s |\n|---|%s\n", strings.Join(drivers, " | "), strings.Repeat("---|", len(drivers)))
 	suites := by(results, func(r Result) string { return r.Suite })
 	for _, suite := range slices.Sorted(maps.Keys(suites)) {
-		row(&page, suite, drivers, suites[suite])
+		if slices.ContainsFunc(suites[suite], func(r Result) bool { return r.State != notRun }) {
+			row(&page, suite, drivers, suites[suite])
+		}
 	}
 	row(&page, "**all**", drivers, results)
 	if len(failed) > 0 {
@@ -137,7 +139,7 @@ const head = `# Kubernetes' storage tests
 This page is made from test/conformance/results.tsv, which lists every case. The tests are Kubernetes' own, as of %s: its suite for storage
 drivers, run by ` + "`make conformance`" + ` with two nodes whose kubelets are real, Cinder 21, and the sidecars and the DaemonSet of the
 manifests. Each column is a file of test/conformance/drivers, which declares what the mode has; its numbers are the cases that passed,
-failed, were skipped, and that no run has chosen yet.
+failed, were skipped, and that no run has chosen yet. Suites of which no case has run are not listed.
 
 `
 
