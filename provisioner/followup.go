@@ -93,8 +93,8 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 
 // awaitListing leaves a PersistentVolume to the first listing of its backend, which shows
 // that nearly all volumes need nothing. If the listing fails, all of them are completed,
-// regardless of age. See docs/decisions.md, "Proof before an unrecorded volume is
-// removed".
+// regardless of age.
+// See docs/decisions.md, "Proof before an unrecorded volume is removed".
 func (f *Followup) awaitListing(pv *corev1.PersistentVolume) bool {
 	backend := pv.Annotations[objects.AnnotationBackend]
 	if f.placement.IsCounted(backend) || !slices.Contains(f.backends.Names(), backend) {
