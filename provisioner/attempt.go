@@ -153,7 +153,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	}
 	var secret types.UID
 	if mapped.Secret != nil {
-		if secret, err = a.secrets.Keep(ctx, a.claim.UID, a.pvName, a.backend, *mapped.Secret, connected.Fresh); err != nil {
+		if secret, err = a.secrets.Keep(ctx, a.pvName, a.backend, *mapped.Secret, connected.Fresh); err != nil {
 			return nil, err
 		}
 	}

@@ -119,11 +119,10 @@ func (c *claims) denyWithoutClass(turn *turn, claim *corev1.PersistentVolumeClai
 	c.deny(turn, claim, placement.Denial{Reason: "StorageClassNotFound", Message: message})
 }
 
-// choose chooses the backend of a claim. A claim that leaves another backend no longer
-// needs that backend's Secret.
+// choose chooses the backend of a claim, which may leave another backend.
 func (c *claims) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided) (placement.Choice, error) {
 	if c.placement.MayLeave(claim, d) {
-		c.finish(claim.UID)
+		c.journal.Finish(claim.UID)
 		c.placement.GiveBack(claim.UID)
 	}
 	return c.placement.Choose(ctx, claim, class, d)

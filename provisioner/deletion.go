@@ -165,7 +165,7 @@ func (d *deletion) remove(ctx context.Context) error {
 	// The Secret goes last: while the volume exists, a node may still need the
 	// credentials to log out, and the PersistentVolume must not refer to a missing
 	// Secret.
-	return d.secrets.VolumeRemoved(ctx, d.pv.UID, d.origin)
+	return d.secrets.VolumeRemoved(ctx, d.origin)
 }
 
 // locate finds the backend of a volume that the historic provisioner created.

@@ -72,7 +72,7 @@ func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	}
 	switch ref := pv.Spec.ClaimRef; {
 	case f.isMine(pv):
-		f.finish(objects.MadeFor(pv))
+		f.journal.Finish(objects.MadeFor(pv))
 	case ref == nil:
 	default:
 		// Another provisioner serves the claim, perhaps with a PersistentVolume of that
@@ -178,9 +178,6 @@ func (f *Followup) VolumeGone(pv *corev1.PersistentVolume) {
 // ClaimGone records that a claim was deleted.
 func (f *Followup) ClaimGone(claim *corev1.PersistentVolumeClaim) {
 	f.placement.NoteGone(claim)
-	if objects.AwaitsImport(claim) {
-		f.secrets.ImportEnded()
-	}
 	f.loop.Queue.Add(undoOf(claim.UID))
 	f.holderChanged(claim)
 }

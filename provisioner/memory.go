@@ -66,9 +66,3 @@ func (m *memory) useOf(stamp stamps.Volume) *nodeuse.Volume {
 	}
 	return &nodeuse.Volume{PV: stamp.PV, MayAttach: true}
 }
-
-// finish forgets a claim's attempt and the Secrets that it needed.
-func (m *memory) finish(claim types.UID) {
-	m.journal.Finish(claim)
-	m.secrets.AttemptOver(claim)
-}

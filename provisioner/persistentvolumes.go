@@ -47,7 +47,6 @@ func (f *Followup) noteOutlived(of *corev1.ObjectReference) {
 func (f *Followup) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	f.noteOutlived(pv.Spec.ClaimRef)
 	removed = f.journal.ObjectGone(pv.UID)
-	f.secrets.VolumeGone(pv.UID)
 	f.nodes.Forget(pv.UID)
 	f.parkedVolumes.forget(pv)
 	if ref := pv.Spec.ClaimRef; ref != nil {

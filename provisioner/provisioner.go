@@ -102,7 +102,11 @@ func New(o Options) *Provisioner {
 	})
 	keeper := secrets.New(secrets.Options{
 		Client: o.Client, PersistentVolumes: o.PersistentVolumes, Namespace: o.Namespace, Cluster: o.Cluster, Logger: o.Logger,
-		MayBeUnrecorded: placer.MayBeUnrecorded, IsWanted: known.isWanted, MostAge: youngEnough,
+		IsInUse: func(backend string) bool {
+			_, inPolicy := o.Policy().Backend(backend)
+			return inPolicy || known.ledger.CountsOn(backend)
+		},
+		IsWanted: known.isWanted, MostAge: youngEnough,
 		ClaimsOfVolumes: func(ctx context.Context) (map[types.UID]bool, error) { return claimsOfVolumes(ctx, o.Backends) },
 		RemoveOwn: func(ctx context.Context, pvName string) error {
 			if err := cleaner.RemoveSecret(ctx, pvName); !removal.IsKept(err) {
@@ -201,6 +205,9 @@ func (p *Provisioner) OnBehalfOf(ctx context.Context, tenant string) context.Con
 
 // Cleaner returns what removes unneeded objects, with the term's backends.
 func (p *Provisioner) Cleaner() removal.Cleaner { return p.cleaner }
+
+// Secrets returns what writes the Secrets of PersistentVolumes.
+func (p *Provisioner) Secrets() *secrets.Keeper { return p.secrets }
 
 // Placement returns what places and counts the volumes of the term.
 func (p *Provisioner) Placement() *placement.Placer { return p.placement }

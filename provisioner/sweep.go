@@ -75,7 +75,7 @@ func (o *orphans) sweepSecretsAgain(ctx context.Context, began time.Time) {
 			wait = sweepPeriod
 			continue
 		}
-		if err := o.secrets.Sweep(ctx); err == nil {
+		if err := o.SweepSecrets(ctx); err == nil {
 			swept, wait = at, sweepPeriod
 		} else if wait = min(2*wait, secretsPause); ctx.Err() == nil {
 			o.logger.Warn("Removing orphaned Secrets failed and will be retried", "error", err)
@@ -247,7 +247,8 @@ func (o *orphans) examine(backend string, all []cinder.Volume) {
 	}
 }
 
-// SweepSecrets removes unneeded Secrets, of single volumes and shared ones.
+// SweepSecrets removes the Secrets that nothing needs: those of single volumes, and
+// those that the volumes of a backend shared that is no longer in use.
 func (o *orphans) SweepSecrets(ctx context.Context) error { return o.secrets.Sweep(ctx) }
 
 // claimsOfVolumes lists the claims that have a volume. It fails if any backend does not

@@ -17,7 +17,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/journal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
@@ -103,7 +102,7 @@ func (o *orphans) undo(ctx context.Context, uid types.UID, begun journal.Beginni
 	}
 	err = volumes.Abandon(ctx, begun.Stamp, begun.Connector, o.cleaner.Permit(prove))
 	if removal.IsKept(err) {
-		o.finish(uid)
+		o.journal.Finish(uid)
 		o.ledger.Keep(uid)
 	}
 	if err != nil {
@@ -119,12 +118,8 @@ func (o *orphans) undo(ctx context.Context, uid types.UID, begun journal.Beginni
 	case err != nil:
 		return err
 	}
-	// The shared Secret goes last: other claims may need it, and the next leader looks
-	// for it.
-	shared := o.secrets.UsedBy(uid)
-	o.finish(uid)
+	o.journal.Finish(uid)
 	o.placement.Release(uid)
-	o.secrets.AttemptUndone(ctx, begun.Backend, shared)
 	o.logger.Info("Undid an unfinished attempt", "tenant", begun.Stamp.Tenant, "claim", strings.Trim(begun.Stamp.Namespace+"/"+begun.Stamp.Claim, "/"), "claimUID", uid,
 		"persistentVolume", begun.Stamp.PV, "backend", begun.Backend, "requestID", requests.OfDelete())
 	return nil
@@ -228,7 +223,7 @@ func (a *attempt) undoMade(ctx context.Context, cause error) error {
 func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
 	// A listing does not show what Cinder is still about to create.
 	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.KnowsNothingOf(a.stamp) {
-		a.finish(a.claim.UID)
+		a.journal.Finish(a.claim.UID)
 		a.placement.ReleaseUnrecorded(a.claim.UID)
 	}
 }
@@ -253,22 +248,4 @@ func (a *attempt) undoIfGone(ctx context.Context, cause error) error {
 // need it, so it only proves that no PersistentVolume records it.
 func (a *attempt) undo(ctx context.Context, begun journal.Beginning) error {
 	return a.orphans.undo(ctx, a.claim.UID, begun, a.orphans.cleaner.IsUnrecorded)
-}
-
-// KeepImportSecret writes the Secret of an imported volume. The Secret belongs to the
-// claim's attempt until the PersistentVolume is seen.
-func (o *orphans) KeepImportSecret(ctx context.Context, claim types.UID, pvName, backend string, secret mappers.Secret, fresh bool) error {
-	_, err := o.secrets.Keep(ctx, claim, pvName, backend, secret, fresh)
-	return err
-}
-
-// DropImportSecrets removes the Secrets of an import that left no PersistentVolume.
-func (o *orphans) DropImportSecrets(ctx context.Context, claim types.UID, pvName, backend string) error {
-	shared := o.secrets.UsedBy(claim)
-	o.secrets.AttemptOver(claim)
-	if err := secrets.DeleteOwn(ctx, o.client, o.namespace, pvName); err != nil {
-		return err
-	}
-	o.secrets.AttemptUndone(ctx, backend, shared)
-	return nil
 }

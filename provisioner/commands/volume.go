@@ -22,6 +22,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
@@ -158,6 +159,7 @@ func (o *VolumeOptions) open(ctx context.Context, mayChange bool) (*volumeRun, e
 		run.imports = append(run.imports, &imports.Importer{
 			Client: client, Policy: loaded, Backend: backend, Connector: config.Connector, Mappers: registry, Volumes: lifecycle,
 			Nodes:           nodeuse.New(nodeuse.Options{Client: client}),
+			Secrets:         secrets.New(secrets.Options{Client: client, Namespace: o.SecretNamespace, Cluster: run.cluster}),
 			ProvisionerName: o.ProvisionerName, Cluster: run.cluster, ClusterUID: clusterUID, Namespace: o.SecretNamespace,
 		})
 	}

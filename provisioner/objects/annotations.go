@@ -92,7 +92,6 @@ const (
 // name. A single volume's Secret never carries it.
 const AnnotationSharedBy = Prefix + "shared-by-backend"
 
-// AnnotationLastImport records which import last wrote a shared Secret, by the name of
-// its PersistentVolume, and when. Writing it makes an earlier decision to remove the
-// Secret fail.
-const AnnotationLastImport = Prefix + "last-import"
+// AnnotationUnneededSince says when a leader found that nothing needs a shared Secret,
+// in RFC 3339. Whoever needs the Secret after that takes it off.
+const AnnotationUnneededSince = Prefix + "unneeded-since"

@@ -67,6 +67,8 @@ type Secret struct {
 	SharedBy  string
 	Cluster   string
 	CreatedAt time.Time
+	// UnneededSince is zero if a leader did not find a shared Secret unneeded.
+	UnneededSince time.Time
 }
 
 // Stamp returns the stamp that the volume must carry.
@@ -232,7 +234,7 @@ func ListSecrets(ctx context.Context, client kubernetes.Interface, namespace str
 			secret := &list.Items[i]
 			record := Secret{
 				Name: secret.Name, PV: secret.Annotations[AnnotationForPV], SharedBy: secret.Annotations[AnnotationSharedBy],
-				Cluster: secret.Annotations[AnnotationCluster], CreatedAt: secret.CreationTimestamp.Time,
+				Cluster: secret.Annotations[AnnotationCluster], CreatedAt: secret.CreationTimestamp.Time, UnneededSince: UnneededSince(secret),
 			}
 			if record.PV != "" || record.SharedBy != "" {
 				records = append(records, record)

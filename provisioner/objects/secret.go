@@ -2,6 +2,7 @@ package objects
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -18,6 +19,17 @@ func IsSecretOf(secret *corev1.Secret, pvName string) bool {
 // backend of this cluster.
 func IsSharedSecret(secret *corev1.Secret, backend, cluster string) bool {
 	return secret.Labels[LabelManagedBy] == ManagedBy && secret.Annotations[AnnotationSharedBy] == backend && secret.Annotations[AnnotationCluster] == cluster && backend != ""
+}
+
+// UnneededKept is how long a shared Secret stays after a leader found that nothing
+// needs it.
+const UnneededKept = time.Hour
+
+// UnneededSince returns when a leader found that nothing needs a shared Secret; zero if
+// no leader did, or somebody has needed it since.
+func UnneededSince(secret *corev1.Secret) time.Time {
+	since, _ := time.Parse(time.RFC3339, secret.Annotations[AnnotationUnneededSince])
+	return since
 }
 
 // RefersTo reports whether a PersistentVolume, of any provisioner, names a Secret.

@@ -52,8 +52,8 @@ const (
 	LeakedAttachment Kind = "LeakedAttachment"
 	// MissingAttachment: a VolumeAttachment is attached, but the volume is not.
 	MissingAttachment Kind = "MissingAttachment"
-	// OrphanSecret: a Secret of a PersistentVolume that is gone, or a shared
-	// Secret whose volumes are all gone.
+	// OrphanSecret: a Secret of a PersistentVolume that is gone, or a shared Secret that
+	// the leader was to remove by now.
 	OrphanSecret Kind = "OrphanSecret"
 )
 
@@ -279,8 +279,10 @@ func (c *comparison) secret(s objects.Secret) {
 		return
 	}
 	if s.SharedBy != "" {
-		if !c.Records.NeededSecrets[s.Name] {
-			c.add(Finding{Kind: OrphanSecret, Backend: s.SharedBy, Secret: s.Name, Message: "no PersistentVolume refers to it; the leader's next check removes it"})
+		_, inUse := c.Backends[s.SharedBy]
+		if !inUse && !c.Records.NeededSecrets[s.Name] && !s.UnneededSince.IsZero() && c.Now.Sub(s.UnneededSince) > objects.UnneededKept+c.Grace {
+			c.add(Finding{Kind: OrphanSecret, Backend: s.SharedBy, Secret: s.Name, Message: fmt.Sprintf(
+				"its backend is not in the policy, and no PersistentVolume has referred to it for %s; the leader's next audit removes it", c.age(s.UnneededSince))})
 		}
 		return
 	}

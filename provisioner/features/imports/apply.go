@@ -17,7 +17,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
 )
 
 // Apply carries out a plan. It may be interrupted anywhere; a new plan continues from
@@ -71,7 +70,7 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	if err := i.checkNodes(ctx, plan.Volume.ID, i.useOf(pv, plan.Volume)); err != nil {
 		return nil, err
 	}
-	if err := i.keepSecret(ctx, plan, pv.Name, mapped, connected.Fresh); err != nil {
+	if err := i.keepSecret(ctx, pv.Name, mapped, connected.Fresh); err != nil {
 		return nil, err
 	}
 	if err := i.checkClaim(ctx, plan); err != nil {
@@ -250,15 +249,12 @@ func (i *Importer) checkClaim(ctx context.Context, plan *Plan) error {
 }
 
 // keepSecret writes the Secret that the PersistentVolume refers to, if any.
-func (i *Importer) keepSecret(ctx context.Context, plan *Plan, pvName string, mapped mappers.Result, fresh bool) error {
-	switch {
-	case mapped.Secret == nil:
+func (i *Importer) keepSecret(ctx context.Context, pvName string, mapped mappers.Result, fresh bool) error {
+	if mapped.Secret == nil {
 		return nil
-	case i.KeepSecret != nil:
-		return i.KeepSecret(ctx, plan.Claim.UID, pvName, *mapped.Secret, fresh)
 	}
-	keeper := secrets.New(secrets.Options{Client: i.Client, Namespace: i.Namespace, Cluster: i.Cluster})
-	return keeper.KeepForImport(ctx, pvName, i.Backend.Name, *mapped.Secret, fresh)
+	_, err := i.Secrets.Keep(ctx, pvName, i.Backend.Name, *mapped.Secret, fresh)
+	return err
 }
 
 // save creates the PersistentVolume. If it exists already, it must be that of the same

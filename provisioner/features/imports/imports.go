@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -31,6 +30,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
 )
 
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
@@ -65,9 +65,8 @@ type Importer struct {
 	ClusterUID string
 	// Namespace is where the volumes' Secrets are.
 	Namespace string
-	// KeepSecret writes the Secret of a claim's PersistentVolume in the leader, which
-	// remembers it. It is nil in a command.
-	KeepSecret func(ctx context.Context, claim types.UID, pvName string, secret mappers.Secret, fresh bool) error
+	// Secrets writes the Secret of a claim's PersistentVolume.
+	Secrets *secrets.Keeper
 
 	// onlyCached is set by FromCaches.
 	onlyCached bool

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,9 +26,9 @@ type Options struct {
 	Namespace, Cluster string
 	Logger             *slog.Logger
 
-	// MayBeUnrecorded reports whether a backend may have volumes that no
-	// PersistentVolume names yet and that no attempt of this term made.
-	MayBeUnrecorded func(backend string) bool
+	// IsInUse reports whether a backend is in the policy, or whether a volume counts on
+	// it, for which an attempt of this term may still record a PersistentVolume.
+	IsInUse func(backend string) bool
 	// IsWanted reports whether a claim exists according to a cache, or has something
 	// that exists.
 	IsWanted func(claim types.UID) bool
@@ -50,38 +49,27 @@ type Keeper struct {
 	// lastUncertain is when the last failed request for a Secret ended, in nanoseconds
 	// of Unix time.
 	lastUncertain atomic.Int64
-
-	mu     sync.Mutex
-	byName map[string]*holding
 }
 
-// New makes the Keeper of a term.
+// New makes the Keeper of a term, or of an import by a command, which sweeps nothing.
 func New(options Options) *Keeper {
-	return &Keeper{Options: options, byName: map[string]*holding{}}
+	return &Keeper{Options: options}
 }
 
-// Keep writes the Secret that a claim's PersistentVolume will refer to, its own or a
-// shared one, and returns the UID of its own. fresh means that Cinder has just written
-// the connection with these credentials.
-func (k *Keeper) Keep(ctx context.Context, claim types.UID, pvName, backend string, secret mappers.Secret, fresh bool) (own types.UID, err error) {
+// Keep writes the Secret that a PersistentVolume will refer to, its own or a shared one,
+// and returns the UID of its own. fresh means that Cinder has just written the
+// connection with these credentials. A shared Secret then stays until the
+// PersistentVolume is saved, because its backend is in use until then: a term has
+// reserved room on it for the volume, and an import has made the claim.
+func (k *Keeper) Keep(ctx context.Context, pvName, backend string, secret mappers.Secret, fresh bool) (own types.UID, err error) {
 	if secret.Shared {
-		return "", k.keepShared(ctx, claim, backend, secret, fresh)
+		return "", k.keepShared(ctx, backend, secret, fresh)
 	}
 	return k.keepOwn(ctx, pvName, secret)
 }
 
-// VolumeRemoved removes the Secret of a volume that is gone, unless other
-// volumes need it.
-func (k *Keeper) VolumeRemoved(ctx context.Context, pv types.UID, origin objects.Origin) error {
-	if origin.SharesSecret() {
-		return k.leaveShared(ctx, pv, origin)
-	}
-	return k.deleteOwn(ctx, origin)
-}
-
-// LastUncertain returns when a request last failed that may still arrive late, or when it
-// was last unclear whether a Secret is needed. Then a sweep is due. If that never
-// happened, it returns the Unix epoch.
+// LastUncertain returns when a request last failed that may still arrive late. Then a
+// sweep is due. If that never happened, it returns the Unix epoch.
 func (k *Keeper) LastUncertain() time.Time { return time.Unix(0, k.lastUncertain.Load()) }
 
 func (k *Keeper) noteUncertain() { k.lastUncertain.Store(time.Now().UnixNano()) }

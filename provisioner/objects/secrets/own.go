@@ -71,10 +71,10 @@ func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secr
 	return existing.UID, inNamespace(err, "update", wanted.Namespace, wanted.Name)
 }
 
-// deleteOwn removes the Secret that was made for a volume, if there is one. The
-// historic provisioner left no mark on its Secrets; their names are the proof.
-func (k *Keeper) deleteOwn(ctx context.Context, origin objects.Origin) error {
-	if origin.Secret == "" || origin.SecretNamespace == "" {
+// VolumeRemoved removes the Secret that was made for a volume that is gone, if there is
+// one. The historic provisioner left no mark on its Secrets; their names are the proof.
+func (k *Keeper) VolumeRemoved(ctx context.Context, origin objects.Origin) error {
+	if origin.Secret == "" || origin.SecretNamespace == "" || origin.SharesSecret() {
 		return nil
 	}
 	if !origin.Historic {

@@ -27,8 +27,6 @@ type Ledger struct {
 
 	mu      sync.Mutex
 	entries map[types.UID]entry
-	// unrecorded counts each backend's entries that are only found.
-	unrecorded map[string]int
 	// growths are those of volumes that are, or may become, larger than recorded.
 	growths map[types.UID]growth
 	// snapshots are keyed by the UID of their VolumeSnapshots.
@@ -103,7 +101,7 @@ type Scope struct {
 
 // New returns an empty ledger.
 func New(p func() *policy.Policy) *Ledger {
-	return &Ledger{policy: p, entries: map[types.UID]entry{}, unrecorded: map[string]int{}, growths: map[types.UID]growth{}, snapshots: map[types.UID]snapshotEntry{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
+	return &Ledger{policy: p, entries: map[types.UID]entry{}, growths: map[types.UID]growth{}, snapshots: map[types.UID]snapshotEntry{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
 }
 
 // Decided is a decision with the policy that made it.
@@ -227,7 +225,7 @@ func (l *Ledger) leave(decision Decided) *replaced {
 	if decision.Import == "" || !known || e.VolumeID != decision.Import || e.state != found && e.state != withoutRecord {
 		return nil
 	}
-	l.drop(decision.LeftBy)
+	delete(l.entries, decision.LeftBy)
 	l.count(decision.LeftBy, e, policy.Usage.Sub)
 	return &replaced{decision.LeftBy, e}
 }
@@ -273,7 +271,7 @@ func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (freed bo
 		freed = l.remove(claim)
 	case ok && known.backend == backend:
 		known.since = time.Now()
-		l.set(claim, known)
+		l.entries[claim] = known
 		if volume.VolumeID != "" && known.VolumeID == volume.VolumeID {
 			l.sawSize(claim, volume.GiB)
 		}
@@ -293,7 +291,7 @@ func (l *Ledger) PersistentVolumeGone(claim types.UID) {
 	defer l.mu.Unlock()
 	if e, known := l.entries[claim]; known && e.state == recorded {
 		e.state, e.since = withoutRecord, time.Now()
-		l.set(claim, e)
+		l.entries[claim] = e
 	}
 }
 
@@ -321,7 +319,7 @@ func (l *Ledger) Keep(claim types.UID) {
 	defer l.mu.Unlock()
 	if e, known := l.entries[claim]; known && e.state == reserved {
 		e.state, e.since, e.instead = found, time.Now(), nil
-		l.set(claim, e)
+		l.entries[claim] = e
 	}
 }
 
@@ -408,11 +406,16 @@ func (l *Ledger) UnrecordedOn(backend string, after time.Time) []types.UID {
 	return claims
 }
 
-// HasFound reports whether the backend has volumes that are not recorded yet.
-func (l *Ledger) HasFound(backend string) bool {
+// CountsOn reports whether any volume counts on a backend, of the policy or not.
+func (l *Ledger) CountsOn(backend string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.unrecorded[backend] > 0
+	for _, e := range l.entries {
+		if e.backend == backend {
+			return true
+		}
+	}
+	return false
 }
 
 // HasRoom reports whether a claim that uses nothing yet would fit.
@@ -501,31 +504,15 @@ func (l *Ledger) tenantOf(e entry) string {
 	return e.Tenant
 }
 
-// set replaces an entry, and drop removes one, without updating the sums.
-func (l *Ledger) set(claim types.UID, e entry) {
-	l.drop(claim)
-	l.entries[claim] = e
-	if e.state == found {
-		l.unrecorded[e.backend]++
-	}
-}
-
-func (l *Ledger) drop(claim types.UID) {
-	if e, known := l.entries[claim]; known && e.state == found {
-		l.unrecorded[e.backend]--
-	}
-	delete(l.entries, claim)
-}
-
 func (l *Ledger) put(claim types.UID, e entry) {
-	l.set(claim, e)
+	l.entries[claim] = e
 	l.count(claim, e, policy.Usage.Add)
 }
 
 func (l *Ledger) remove(claim types.UID) bool {
 	e, known := l.entries[claim]
 	if known {
-		l.drop(claim)
+		delete(l.entries, claim)
 		l.count(claim, e, policy.Usage.Sub)
 		l.noteFreed(e)
 	}

@@ -381,13 +381,3 @@ func (p *Placer) forgetVanished(name string, all []cinder.Volume, exists func(cl
 		p.roomFreed()
 	}
 }
-
-// MayBeUnrecorded reports whether a backend may have unrecorded volumes that no attempt
-// of this term created. A backend that left the policy cannot be listed, so it does not
-// count.
-func (p *Placer) MayBeUnrecorded(backend string) bool {
-	if !slices.Contains(p.Backends(), backend) {
-		return false
-	}
-	return !p.IsCounted(backend) || p.Ledger.HasFound(backend)
-}

@@ -17,7 +17,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -312,9 +311,7 @@ func (a *attempt) importer() (*imports.Importer, error) {
 	return &imports.Importer{
 		Client: a.c.Client, Caches: a.c.Caches, Policy: a.inForce, Backend: backend, Connector: connector, Volumes: volumes, Mappers: a.c.Mappers, Nodes: a.c.Nodes,
 		ProvisionerName: a.c.Name, Cluster: a.c.Cluster, ClusterUID: a.c.ClusterUID, Namespace: a.c.Namespace,
-		KeepSecret: func(ctx context.Context, claim types.UID, pvName string, secret mappers.Secret, fresh bool) error {
-			return a.c.KeepSecret(ctx, claim, pvName, a.backend, secret, fresh)
-		},
+		Secrets: a.c.Secrets,
 	}, nil
 }
 

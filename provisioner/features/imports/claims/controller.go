@@ -29,6 +29,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
@@ -59,10 +60,8 @@ type Options struct {
 	Connector func(backend string) (cinder.Connector, error)
 	Mappers   *mappers.Registry
 	Nodes     imports.Nodes
-	// KeepSecret writes the Secret of a claim's PersistentVolume, and remembers it for
-	// the claim until the PersistentVolume is seen, or DropSecrets is called.
-	KeepSecret  func(ctx context.Context, claim types.UID, pvName, backend string, secret mappers.Secret, fresh bool) error
-	DropSecrets func(ctx context.Context, claim types.UID, pvName, backend string) error
+	// Secrets writes the Secrets of PersistentVolumes.
+	Secrets *secrets.Keeper
 	// OnBehalfOf marks requests to Cinder as a tenant's.
 	OnBehalfOf func(ctx context.Context, tenant string) context.Context
 	// Provision brings back a claim that is to get a new volume.

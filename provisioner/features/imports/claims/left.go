@@ -13,6 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
 )
@@ -94,7 +95,7 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	}
 	// The volume keeps the stamp, and counts for its tenant.
 	c.Room.Ledger.Keep(claim)
-	if err := c.DropSecrets(ctx, claim, pvName, left.backend); err != nil {
+	if err := secrets.DeleteOwn(ctx, c.Client, c.Namespace, pvName); err != nil {
 		return err
 	}
 	c.Logger.Info("Cleaned up the import of a deleted claim; its volume is kept", "claimUID", claim, "backend", left.backend, "volume", v.ID)
