@@ -53,6 +53,9 @@ func ofAnotherCluster(v *cinder.Volume) {
 func attached(v *cinder.Volume) { v.Metadata["readonly"] = "False" }
 
 func TestCompare(t *testing.T) {
+	shared := func(name, backend string, unneeded time.Duration) objects.Secret {
+		return objects.Secret{Name: name, SharedBy: backend, Cluster: "cluster-1", CreatedAt: now.Add(-3 * time.Hour), UnneededSince: now.Add(-unneeded)}
+	}
 	for _, c := range []struct {
 		name    string
 		volumes []cinder.Volume
@@ -139,10 +142,12 @@ func TestCompare(t *testing.T) {
 		{name: "duplicate that was attached", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached), stamped("v2", "1", "available", attached)},
 			records: []objects.Volume{recorded("1", "v1", nil)},
 			want:    []string{"SecondVolume v2: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
-		{name: "shared Secret that nothing refers to", secrets: []objects.Secret{{Name: "gold-cephx-1", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
-			want: []string{"OrphanSecret gold-cephx-1: no PersistentVolume refers to it; the leader's next check removes it"}},
-		{name: "shared Secret that is needed", secrets: []objects.Secret{{Name: "needed", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}}},
-		{name: "young shared Secret", secrets: []objects.Secret{{Name: "gold-cephx-1", SharedBy: "gold", Cluster: "cluster-1", CreatedAt: now.Add(-time.Minute)}}},
+		{name: "shared Secret that the leader was to remove", secrets: []objects.Secret{shared("old-cephx-1", "old", 2*time.Hour)},
+			want: []string{"OrphanSecret old-cephx-1: its backend is not in the policy, and no PersistentVolume has referred to it for 2h0m0s; the leader's next audit removes it"}},
+		{name: "shared Secret that the leader is about to remove", secrets: []objects.Secret{shared("old-cephx-1", "old", 65*time.Minute)}},
+		{name: "shared Secret that nothing was found to need", secrets: []objects.Secret{{Name: "old-cephx-1", SharedBy: "old", Cluster: "cluster-1", CreatedAt: now.Add(-3 * time.Hour)}}},
+		{name: "shared Secret that is needed again", secrets: []objects.Secret{shared("needed", "old", 2*time.Hour)}},
+		{name: "shared Secret of a backend of the policy", secrets: []objects.Secret{shared("gold-cephx-1", "gold", 2*time.Hour)}},
 		{name: "Secret of a claim that waits", secrets: []objects.Secret{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
 			claims: map[string]objects.Claim{"1": {}}},
 	} {

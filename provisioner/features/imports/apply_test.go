@@ -3,11 +3,8 @@ package imports
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,9 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	ktesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -124,6 +119,7 @@ func newOperator(t *testing.T, policyText string, v cinder.Volume, objects ...ru
 		Importer: &Importer{
 			Client: client, Policy: parsed, Backend: &parsed.Backends[0], Connector: cinder.Connector{Host: "standalone-cinder", Initiator: "iqn.2026-11.org.example:nodes"},
 			Volumes: volumes, Mappers: registry, Nodes: nodeuse.New(nodeuse.Options{Client: client}),
+			Secrets:         secrets.New(secrets.Options{Client: client, Namespace: "own", Cluster: "cluster-1"}),
 			ProvisionerName: "test", Cluster: "cluster-1", ClusterUID: "cluster-1", Namespace: "own",
 		},
 		client: client, project: volumes,
@@ -350,272 +346,30 @@ func TestVolumeThatWasMadeForAnotherClaimIsTold(t *testing.T) {
 	}
 }
 
-// leaderWorld returns an operator's cluster in which a leader removes shared Secrets.
-// Its API server gives Secrets resource versions, and checks preconditions.
-func leaderWorld(t *testing.T) (o *operator, leader *secrets.Keeper, afterListing func(func())) {
-	t.Helper()
-	text := strings.Replace(importPolicy, "auth: {cloud: gold}", "auth: {cloud: gold}\n    mapping: {rbd: {as: csi, clusterID: ceph-1}}", 1)
-	o = newOperator(t, text, cinder.Volume{ID: "volume-1", SizeGiB: 1, Status: cinder.StatusAvailable})
-	o.project.document = `{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-volume-1", "hosts": ["192.0.2.11"], "ports": ["6789"],
-  "auth_enabled": true, "auth_username": "cinder", "keyring": "[client.cinder]\n\tkey = QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQQ==\n"}}`
-	resource := corev1.SchemeGroupVersion.WithResource("secrets")
-	tracker, version := o.client.Tracker(), 0
-	next := func(secret *corev1.Secret) { version++; secret.ResourceVersion = strconv.Itoa(version) }
-	o.client.PrependReactor("create", "secrets", func(action ktesting.Action) (bool, runtime.Object, error) {
-		secret := action.(ktesting.CreateAction).GetObject().(*corev1.Secret)
-		next(secret)
-		return true, secret, tracker.Create(resource, secret, "own")
-	})
-	o.client.PrependReactor("update", "secrets", func(action ktesting.Action) (bool, runtime.Object, error) {
-		secret := action.(ktesting.UpdateAction).GetObject().(*corev1.Secret)
-		next(secret)
-		return true, secret, tracker.Update(resource, secret, "own")
-	})
-	o.client.PrependReactor("patch", "secrets", func(action ktesting.Action) (bool, runtime.Object, error) {
-		_, patched, err := ktesting.ObjectReaction(tracker)(action)
-		if err != nil {
-			return true, nil, err
-		}
-		secret := patched.(*corev1.Secret)
-		next(secret)
-		return true, secret, tracker.Update(resource, secret, "own")
-	})
-	client := &fake.Clientset{}
-	client.AddReactor("*", "*", ktesting.ObjectReaction(tracker))
-	client.PrependReactor("delete", "secrets", func(action ktesting.Action) (bool, runtime.Object, error) {
-		wanted := action.(ktesting.DeleteActionImpl).DeleteOptions.Preconditions.ResourceVersion
-		live, err := tracker.Get(resource, "own", action.(ktesting.DeleteAction).GetName())
-		if err == nil && wanted != nil && *wanted != live.(*corev1.Secret).ResourceVersion {
-			err = apierrors.NewConflict(resource.GroupResource(), "", errors.New("it was changed"))
-		}
-		return err != nil, nil, err
-	})
-	var then func()
-	client.PrependReactor("list", "persistentvolumes", func(action ktesting.Action) (bool, runtime.Object, error) {
-		_, listed, err := ktesting.ObjectReaction(tracker)(action)
-		if do := then; do != nil {
-			then = nil
-			do()
-		}
-		return true, listed, err
-	})
-	leader = secrets.New(secrets.Options{
-		Client: client, PersistentVolumes: corelisters.NewPersistentVolumeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
-		Namespace: "own", Cluster: "cluster-1", Logger: slog.New(slog.DiscardHandler),
-		MayBeUnrecorded: func(string) bool { return false },
-		IsWanted:        func(types.UID) bool { return false },
-		ClaimsOfVolumes: func(context.Context) (map[types.UID]bool, error) { return nil, nil },
-		RemoveOwn:       func(context.Context, string) error { return nil },
-	})
-	return o, leader, func(do func()) { then = do }
-}
-
-// secretOfTheImport returns the Secret that the saved PersistentVolume names; nil if
-// there is none.
-func (o *operator) secretOfTheImport(t *testing.T) *corev1.Secret {
-	t.Helper()
-	secret, err := o.client.CoreV1().Secrets("own").Get(t.Context(), o.saved(t).Annotations[objects.AnnotationSecret], metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return secret
-}
-
-// forgetImport deletes the PersistentVolume and its claim, and retains the volume.
-func (o *operator) forgetImport(t *testing.T) {
-	t.Helper()
-	err := o.client.CoreV1().PersistentVolumes().Delete(t.Context(), o.saved(t).Name, metav1.DeleteOptions{})
-	if err == nil {
-		err = o.client.CoreV1().PersistentVolumeClaims("team-a").Delete(t.Context(), "data", metav1.DeleteOptions{})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestSecretOfAVolumeImportedAgainStays: an import records its PersistentVolume between
-// the leader's listing and its deletion of the Secret.
-func TestSecretOfAVolumeImportedAgainStays(t *testing.T) {
-	for name, last := range map[string]string{"another volume was imported last": "imported-other", "the same volume was imported last": ""} {
-		t.Run(name, func(t *testing.T) {
-			o, leader, afterListing := leaderWorld(t)
-			if _, err := o.run(t); err != nil {
-				t.Fatal(err)
-			}
-			if secret := o.secretOfTheImport(t); last != "" {
-				secret.Annotations[objects.AnnotationLastImport] = last
-				if _, err := o.client.CoreV1().Secrets("own").Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			o.forgetImport(t)
-			imported := false
-			afterListing(func() {
-				_, err := o.run(t)
-				if imported = err == nil; err != nil {
-					t.Error(err)
-				}
-			})
-			if err := leader.Sweep(t.Context()); err != nil || !imported {
-				t.Fatal(err, imported)
-			}
-			if o.secretOfTheImport(t) == nil {
-				t.Error("the leader has removed the Secret that the imported PersistentVolume names")
-			}
-		})
-	}
-}
-
-// TestImportThatIsKilledAfterItsPersistentVolume: the process dies once the
-// PersistentVolume is saved, while the leader is deciding to remove the Secret. Then
-// the operator repeats the command.
-func TestImportThatIsKilledAfterItsPersistentVolume(t *testing.T) {
-	o, leader, afterListing := leaderWorld(t)
-	if _, err := o.run(t); err != nil { // an earlier import, which left the Secret
-		t.Fatal(err)
-	}
-	o.forgetImport(t)
-	dead := false
-	o.client.PrependReactor("*", "*", func(action ktesting.Action) (bool, runtime.Object, error) {
-		if dead {
-			return true, nil, errors.New("killed")
-		}
-		dead = action.Matches("create", "persistentvolumes")
-		return false, nil, nil
-	})
-	afterListing(func() {
-		_, _ = o.run(t)
-		if !dead {
-			t.Error("it was not killed")
-		}
-	})
-	if err := leader.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	o.client.PrependReactor("create", "persistentvolumes", func(ktesting.Action) (bool, runtime.Object, error) {
-		dead = false
-		return false, nil, nil
-	})
-	dead = false
-	plan, err := o.run(t)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if o.secretOfTheImport(t) == nil {
-		t.Errorf("the import is done (%t), but its PersistentVolume names a Secret that does not exist", plan.Done)
-	}
-}
-
-// TestImportPutsBackNoOlderKey: after the import has written the Secret, the leader
+// TestImportPutsBackNoOlderKey: after the import has written the shared Secret, the leader
 // writes a newer key.
 func TestImportPutsBackNoOlderKey(t *testing.T) {
-	o, leader, _ := leaderWorld(t)
+	text := strings.Replace(importPolicy, "auth: {cloud: gold}", "auth: {cloud: gold}\n    mapping: {rbd: {as: csi, clusterID: ceph-1}}", 1)
+	o := newOperator(t, text, cinder.Volume{ID: "volume-1", SizeGiB: 1, Status: cinder.StatusAvailable})
+	o.project.document = `{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-volume-1", "hosts": ["192.0.2.11"], "ports": ["6789"],
+  "auth_enabled": true, "auth_username": "cinder", "keyring": "[client.cinder]\n\tkey = QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQQ==\n"}}`
 	newer := map[string][]byte{"userID": []byte("cinder"), "userKey": []byte("newer")}
-	rotated := false
-	o.client.PrependReactor("create", "persistentvolumes", func(action ktesting.Action) (bool, runtime.Object, error) {
-		pv := action.(ktesting.CreateAction).GetObject().(*corev1.PersistentVolume)
+	stored := func(pv *corev1.PersistentVolume) *corev1.Secret {
 		live, err := o.client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("secrets"), "own", pv.Annotations[objects.AnnotationSecret])
 		if err != nil {
-			t.Error(err)
-			return false, nil, nil
+			t.Fatal(err)
 		}
-		secret := live.(*corev1.Secret)
-		_, err = leader.Keep(t.Context(), "uid-new", "pvc-uid-new", "gold", mappers.Secret{Name: secret.Name, Type: secret.Type, Data: newer, Shared: true}, true)
-		if rotated = err == nil; err != nil {
-			t.Error(err)
-		}
-		return false, nil, nil
-	})
-	if _, err := o.run(t); err != nil || !rotated {
-		t.Fatal(err, rotated)
+		return live.(*corev1.Secret)
 	}
-	if got := string(o.secretOfTheImport(t).Data["userKey"]); got != "newer" {
+	o.client.PrependReactor("create", "persistentvolumes", func(action ktesting.Action) (bool, runtime.Object, error) {
+		secret := stored(action.(ktesting.CreateAction).GetObject().(*corev1.PersistentVolume)).DeepCopy()
+		secret.Data = newer
+		return false, nil, o.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("secrets"), secret, "own")
+	})
+	if _, err := o.run(t); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(stored(o.saved(t)).Data["userKey"]); got != "newer" {
 		t.Errorf("the key of every volume of the backend is %q again, want the newer one", got)
-	}
-}
-
-// TestParallelImportsFinish: each of them writes its name into the one Secret, but the
-// content is the same.
-func TestParallelImportsFinish(t *testing.T) {
-	o, leader, _ := leaderWorld(t)
-	if _, err := o.run(t); err != nil {
-		t.Fatal(err)
-	}
-	secret := o.secretOfTheImport(t)
-	resource := corev1.SchemeGroupVersion.WithResource("secrets")
-	version := 100
-	var mu sync.Mutex
-	// newClient is the client of one process, whose requests take a moment.
-	newClient := func() *fake.Clientset {
-		client := &fake.Clientset{}
-		client.AddReactor("*", "*", ktesting.ObjectReaction(o.client.Tracker()))
-		client.PrependReactor("update", "secrets", func(action ktesting.Action) (bool, runtime.Object, error) {
-			time.Sleep(5 * time.Millisecond)
-			mu.Lock()
-			defer mu.Unlock()
-			wanted := action.(ktesting.UpdateAction).GetObject().(*corev1.Secret)
-			live, err := o.client.Tracker().Get(resource, "own", wanted.Name)
-			if err != nil {
-				return true, nil, err
-			}
-			if live.(*corev1.Secret).ResourceVersion != wanted.ResourceVersion {
-				return true, nil, apierrors.NewConflict(resource.GroupResource(), wanted.Name, errors.New("it was changed"))
-			}
-			version++
-			wanted.ResourceVersion = strconv.Itoa(version)
-			return true, wanted, o.client.Tracker().Update(resource, wanted, "own")
-		})
-		return client
-	}
-	var group sync.WaitGroup
-	var failed []error
-	for n := range 20 {
-		group.Go(func() {
-			options := leader.Options
-			options.Client = newClient()
-			err := secrets.New(options).KeepForImport(t.Context(), "imported-"+strconv.Itoa(n), "gold", mappers.Secret{Name: secret.Name, Type: secret.Type, Data: secret.Data, Shared: true}, true)
-			if err != nil {
-				mu.Lock()
-				failed = append(failed, err)
-				mu.Unlock()
-			}
-		})
-	}
-	group.Wait()
-	if len(failed) > 0 {
-		t.Errorf("%d of 20 imports end with an error although their volumes are recorded and the Secret is right: %v", len(failed), failed[0])
-	}
-}
-
-// TestImportLeavesNoSecretOfAVolumeThatIsGone: the claim is deleted as soon as it is
-// bound, and the leader removes the volume, its PersistentVolume and the Secret before
-// the import ends.
-func TestImportLeavesNoSecretOfAVolumeThatIsGone(t *testing.T) {
-	o, leader, _ := leaderWorld(t)
-	o.client.PrependReactor("patch", "persistentvolumeclaims", func(ktesting.Action) (bool, runtime.Object, error) {
-		for resource, object := range map[string]struct{ namespace, name string }{
-			"persistentvolumes": {"", objects.ImportedPVName("volume-1")}, "persistentvolumeclaims": {"team-a", "data"},
-		} {
-			if err := o.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource(resource), object.namespace, object.name); err != nil {
-				t.Error(err)
-			}
-		}
-		if err := leader.Sweep(t.Context()); err != nil {
-			t.Error(err)
-		}
-		return false, nil, nil
-	})
-	if _, err := o.run(t); err != nil {
-		t.Log(err)
-	}
-	left, err := o.client.CoreV1().Secrets("own").List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(left.Items) > 0 {
-		t.Errorf("Secret %s stays without a PersistentVolume", left.Items[0].Name)
 	}
 }

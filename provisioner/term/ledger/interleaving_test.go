@@ -173,9 +173,9 @@ func TestNoInterleavingExceedsALimitOrLosesRoom(t *testing.T) {
 					}
 				}
 				for _, backend := range []string{"gold", "silver"} {
-					found := slices.ContainsFunc(slices.Collect(maps.Values(model)), func(e entry) bool { return e.byStamp && e.backend == backend })
-					if l.HasFound(backend) != found {
-						t.Fatalf("backend %s has volumes that are only found: %t", backend, !found)
+					counts := slices.ContainsFunc(slices.Collect(maps.Values(model)), func(e entry) bool { return e.backend == backend })
+					if l.CountsOn(backend) != counts {
+						t.Fatalf("volumes count on backend %s: %t", backend, !counts)
 					}
 				}
 				census := l.Census()

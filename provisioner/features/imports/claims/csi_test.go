@@ -32,7 +32,7 @@ func TestClaimGetsAVolumeOfTheDriver(t *testing.T) {
 			pv, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), "imported-volume-1", metav1.GetOptions{})
 			f.must(err)
 			source := pv.Spec.CSI
-			if source == nil || source.VolumeHandle != "gold/volume-1" || source.VolumeAttributes["neverFormat"] != "true" || source.VolumeAttributes["filesystemUUIDs"] != "" || !f.secrets[pv.Name] {
+			if source == nil || source.VolumeHandle != "gold/volume-1" || source.VolumeAttributes["neverFormat"] != "true" || source.VolumeAttributes["filesystemUUIDs"] != "" || len(f.secretsOf(pv.Name)) == 0 {
 				t.Errorf("source %+v", source)
 			}
 			if v := f.projects["gold"].volumes["volume-1"]; v.Status != cinder.StatusAvailable || stamps.Of(v).ClaimUID != "uid-mine" {
@@ -73,8 +73,8 @@ func TestEndOfAnImportInModeCSI(t *testing.T) {
 	f.projects["gold"].die = ""
 	f.remove(claim, true)
 	f.endLeftovers()
-	if v := f.projects["gold"].volumes["volume-1"]; v.Status != cinder.StatusAvailable || len(f.secrets) > 0 || f.served("volume-1") != "" {
-		t.Errorf("volume %+v, Secrets %v", v, f.secrets)
+	if v := f.projects["gold"].volumes["volume-1"]; v.Status != cinder.StatusAvailable || len(f.secretsOf("imported-volume-1")) > 0 || f.served("volume-1") != "" {
+		t.Errorf("volume %+v, Secrets %v", v, f.secretsOf("imported-volume-1"))
 	}
 	f.term()
 	next := f.ask("team-a", "next", "csi", "data", nil)

@@ -27,6 +27,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
@@ -211,7 +212,6 @@ type fixture struct {
 	events      *eventrecord.FakeRecorder
 	factory     informers.SharedInformerFactory
 	provisioned []string
-	secrets     map[string]bool
 	counted     []string
 }
 
@@ -219,7 +219,7 @@ func newFixture(t *testing.T, volumes ...cinder.Volume) *fixture {
 	t.Helper()
 	f := &fixture{t: t, client: fake.NewClientset(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-c"}},
-	), projects: map[string]*project{}, secrets: map[string]bool{}}
+	), projects: map[string]*project{}}
 	f.allow(testPolicy)
 	for _, name := range []string{"gold", "silver"} {
 		f.projects[name] = &project{volumes: map[string]cinder.Volume{}, document: connection, place: cinder.Place{Endpoint: "http://cinder/v3", Project: name}}
@@ -238,6 +238,19 @@ func newFixture(t *testing.T, volumes ...cinder.Volume) *fixture {
 	}
 	f.term()
 	return f
+}
+
+// secretsOf lists the Secrets that were made for a PersistentVolume.
+func (f *fixture) secretsOf(pv string) (names []string) {
+	f.t.Helper()
+	list, err := f.client.CoreV1().Secrets("own").List(context.WithoutCancel(f.t.Context()), metav1.ListOptions{})
+	f.must(err)
+	for i := range list.Items {
+		if objects.IsSecretOf(&list.Items[i], pv) {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	return names
 }
 
 // allow puts a policy in force.
@@ -265,14 +278,7 @@ func (f *fixture) term() {
 		Volumes:   func(name string) (Volumes, error) { return f.projects[name], nil },
 		Connector: func(string) (cinder.Connector, error) { return cinder.Connector{Host: "k8s"}, nil },
 		Mappers:   registry, Nodes: nodeuse.New(nodeuse.Options{Client: f.client}),
-		KeepSecret: func(_ context.Context, _ types.UID, pvName, _ string, _ mappers.Secret, _ bool) error {
-			f.secrets[pvName] = true
-			return nil
-		},
-		DropSecrets: func(_ context.Context, _ types.UID, pvName, _ string) error {
-			delete(f.secrets, pvName)
-			return nil
-		},
+		Secrets:    secrets.New(secrets.Options{Client: f.client, Namespace: "own", Cluster: "cluster-1"}),
 		Count:      func(outcome string) { f.counted = append(f.counted, outcome) },
 		OnBehalfOf: func(ctx context.Context, _ string) context.Context { return ctx },
 		Provision:  func(claim *corev1.PersistentVolumeClaim) { f.provisioned = append(f.provisioned, claim.Name) },

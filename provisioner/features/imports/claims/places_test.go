@@ -9,6 +9,8 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // elsewhere makes a backend lead to another project, which has a volume of the same name,
@@ -83,10 +85,11 @@ func TestSecretsOfImportsThatCameToNothingGo(t *testing.T) {
 			}
 			v.Metadata[stamps.KeyRequestedAt] = time.Now().Add(-test.age).UTC().Format(time.RFC3339)
 			f := newFixture(t, v)
-			f.secrets["imported-id"] = true
+			_, err := f.Secrets.Keep(t.Context(), "imported-id", "gold", mappers.Secret{Name: objects.SecretName("imported-id")}, true)
+			f.must(err)
 			f.Left("gold", v)
 			f.endLeftovers()
-			if f.secrets["imported-id"] == test.goes {
+			if (len(f.secretsOf("imported-id")) > 0) == test.goes {
 				t.Errorf("there is a Secret: %t", !test.goes)
 			}
 		})
