@@ -98,14 +98,3 @@ func TestTurnsStayWithinTheirBudget(t *testing.T) {
 		i++
 	})
 }
-
-// BenchmarkHasFound asks what a deletion asks.
-func BenchmarkHasFound(b *testing.B) {
-	l, _ := filled(b, 10)
-	b.ReportAllocs()
-	for b.Loop() {
-		if l.HasFound("backend-0") {
-			b.Fatal("nothing was found")
-		}
-	}
-}
