@@ -1,6 +1,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,6 +63,8 @@ type fixture struct {
 	// request is not sent.
 	before func(verb, resource string) error
 	denies bool
+	// settle is how long something that has begun may take to show; zero means 20 ms.
+	settle time.Duration
 	// still means that Kubernetes and the leader do nothing.
 	still bool
 
@@ -196,7 +199,7 @@ func (f *fixture) newMover(p *policy.Policy) *Mover {
 			defer f.mu.Unlock()
 			f.said = append(f.said, what)
 		},
-		Pause: time.Millisecond, Settle: 20 * time.Millisecond,
+		Pause: time.Millisecond, Settle: cmp.Or(f.settle, 20*time.Millisecond),
 	}
 }
 
@@ -704,7 +707,7 @@ func TestWhatChangesWhileACommandRuns(t *testing.T) {
 				f.Error(err)
 			}
 		}, refused: "PersistentVolume pvc-c1 was deleted in the meantime"},
-		"the claim is deleted": {prepare: func(f *fixture) { f.denies = true }, verb: "list", of: "events", change: func(f *fixture) {
+		"the claim is deleted": {prepare: func(f *fixture) { f.denies, f.settle = true, time.Second }, verb: "list", of: "events", change: func(f *fixture) {
 			if err := f.client.Tracker().Delete(claimResource, "team-b", "moved"); err != nil {
 				f.Error(err)
 			}
