@@ -479,7 +479,7 @@ func (c *kubeletCluster) grows(ctx context.Context, t *testing.T, pod, claim str
 			return fmt.Sprintf("the volume has %d bytes", w.size), nil
 		}
 		now, err := c.Client.CoreV1().PersistentVolumeClaims("team-c").Get(ctx, claim, metav1.GetOptions{})
-		if err != nil || now.Status.Capacity.Storage().String() == "2Gi" && len(now.Status.Conditions) == 0 {
+		if err != nil || now.Status.Capacity.Storage().String() == "2Gi" && len(harness.Conditions(now)) == 0 {
 			return "", err
 		}
 		return fmt.Sprintf("claim %s: %+v", claim, now.Status), nil

@@ -41,6 +41,18 @@ func (s *Suite) CreateClass(ctx context.Context, name, provisioner string, chang
 	return err
 }
 
+// Conditions returns the types of a claim's conditions, except Unused, which
+// kube-controller-manager gives every claim since Kubernetes 1.37.
+func Conditions(claim *corev1.PersistentVolumeClaim) []string {
+	var types []string
+	for _, condition := range claim.Status.Conditions {
+		if condition.Type != corev1.PersistentVolumeClaimUnused {
+			types = append(types, string(condition.Type))
+		}
+	}
+	return types
+}
+
 // Claim describes an ordinary claim; change may alter it.
 func Claim(namespace, name, class, size string, change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{

@@ -91,8 +91,8 @@ func (w *world) expansion(claim *corev1.PersistentVolumeClaim) string {
 	if state := now.Status.AllocatedResourceStatuses[corev1.ResourceStorage]; state != "" {
 		text += ", " + string(state)
 	}
-	for _, condition := range now.Status.Conditions {
-		text += ", " + string(condition.Type)
+	for _, condition := range harness.Conditions(now) {
+		text += ", " + condition
 	}
 	return text
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
 	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
@@ -189,7 +190,7 @@ func (s *site) growTo(ctx context.Context, claim *corev1.PersistentVolumeClaim, 
 				return "", err
 			}
 			state := fmt.Sprintf("pv %s, claim %s %s %d", pv.Spec.Capacity.Storage(), now.Status.Capacity.Storage(),
-				now.Status.AllocatedResourceStatuses[corev1.ResourceStorage], len(now.Status.Conditions))
+				now.Status.AllocatedResourceStatuses[corev1.ResourceStorage], len(harness.Conditions(now)))
 			if state != want {
 				return fmt.Sprintf("%s, want %s", state, want), nil
 			}
