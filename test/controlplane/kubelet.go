@@ -12,12 +12,12 @@ import (
 const KubeletVariable = "KUBELET_BINARY"
 
 // KubeletMinor is the minor of Kubernetes of which there is a kubelet. It works with
-// a control plane of that minor, not with an older one.
+// a control plane of that minor or a newer one.
 const KubeletMinor = "1.36"
 
 // Kubelet returns the path of the kubelet, bin/kubelet-1.36 under the root of the
-// repository. It is compiled beside the control plane, from the same module, so that most of
-// it is compiled already. If the environment has KUBELET_BINARY, then that is the path.
+// repository, which is compiled from that minor's module. If the environment has
+// KUBELET_BINARY, then that is the path.
 func Kubelet(ctx context.Context, log io.Writer) (path string, err error) {
 	if path := os.Getenv(KubeletVariable); path != "" {
 		return executable(KubeletVariable, path)

@@ -108,7 +108,7 @@ func startKubelets(ctx context.Context, t *testing.T, names ...string) *kubeletC
 // with more images on the nodes.
 func startKubeletsWith(ctx context.Context, t *testing.T, options harness.SuiteOptions, policy string, classes []string, images []kubelet.Image, names ...string) *kubeletCluster {
 	t.Helper()
-	if minor := os.Getenv(controlplane.MinorVariable); minor != "" && minor != controlplane.KubeletMinor {
+	if minor := os.Getenv(controlplane.MinorVariable); minor != "" && minor < controlplane.KubeletMinor {
 		t.Skipf("the kubelet is of %s, and the control plane of %s", controlplane.KubeletMinor, minor)
 	}
 	env, err := rig.Load(rig.EnvFile())
