@@ -46,12 +46,12 @@ const (
 // claim after growing its filesystem on the node.
 const AnnotationFilesystemGrown = Prefix + "filesystem-grown"
 
-// AnnotationVolumeName, on claims made for a caller of the CSI driver, is the caller's
-// name for its volume.
+// AnnotationVolumeName is the name that a caller of the CSI driver gave its volume. The
+// claim made for the call has it.
 const AnnotationVolumeName = Prefix + "volume-name"
 
-// AnnotationSnapshotName, on VolumeSnapshots made for a caller of the CSI driver, is the
-// caller's name for its snapshot.
+// AnnotationSnapshotName is the name that a caller of the CSI driver gave its snapshot.
+// The VolumeSnapshot made for the call has it.
 const AnnotationSnapshotName = Prefix + "snapshot-name"
 
 // Annotations of the historic provisioner, and the connector that it used.
