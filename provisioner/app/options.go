@@ -100,9 +100,8 @@ type Metrics interface {
 // Without the right to watch it, they take it within 2.2 retry periods, because
 // client-go's elector polls every retry period plus a random part of up to 1.2 of it.
 // They take a killed leader's lease when the kubelet reports its end, and otherwise within
-// the lease duration plus that. The defaults
-// cost the API server one write a second by the leader and about one read every 1.6 s
-// by each follower.
+// the lease duration plus that. The defaults cost the API server one write a second by the
+// leader and about one read every 1.6 s by each follower.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.PolicyFile, "policy", "", "policy `file` (required)")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")

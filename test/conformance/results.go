@@ -83,7 +83,7 @@ func (s spec) result() (Result, error) {
 		if r.Why = skipMessage(s.Failure.Message, r.Driver); r.Why == "" {
 			r.State = notRun
 		}
-	case "interrupted", "aborted": // by whoever ended the run
+	case "interrupted", "aborted": // the run was ended by hand
 		r.State = notRun
 	default: // failed, panicked, timedout
 		r.State = "failed"

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/standalone-cinder/standalone-cinder/test/controlplane"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/kubelet"
 )
 
@@ -32,19 +33,13 @@ func Build(ctx context.Context, root string) (Programs, error) {
 	}
 	bin := cmp.Or(os.Getenv("CONFORMANCE_BIN"), filepath.Join(root, "bin"))
 	p := Programs{root: root, suite: filepath.Join(bin, "storage-suite.test"), ginkgo: filepath.Join(bin, "ginkgo"), agnhost: filepath.Join(bin, "agnhost")}
-	const version = "-X k8s.io/component-base/version."
-	flags := fmt.Sprintf("-ldflags=-s -w %[1]sgitVersion=v%[2]s %[1]sgitMajor=1 %[1]sgitMinor=%[3]s", version, Version, strings.Split(Version, ".")[1])
 	for _, arguments := range [][]string{
-		{"test", "-c", "-vet=off", "-trimpath", flags, "-o", p.suite, "."},
+		{"test", "-c", "-vet=off", "-trimpath", "-ldflags", controlplane.LinkerFlags("v" + Version), "-o", p.suite, "."},
 		{"build", "-trimpath", "-ldflags=-s -w", "-o", p.ginkgo, "github.com/onsi/ginkgo/v2/ginkgo"},
 		{"build", "-trimpath", "-ldflags=-s -w", "-o", p.agnhost, "k8s.io/kubernetes/test/images/agnhost"},
 	} {
-		build := exec.CommandContext(ctx, "go", arguments...)
-		build.Dir, build.Env = filepath.Join(root, "test", "conformance", "suite"), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off")
-		// If it is interrupted, not killed, the go command removes its temporary files.
-		build.Cancel = func() error { return build.Process.Signal(os.Interrupt) }
-		if output, err := build.CombinedOutput(); err != nil {
-			return Programs{}, fmt.Errorf("go %s: %w\n%s", strings.Join(arguments, " "), err, output)
+		if _, err := controlplane.RunGo(ctx, filepath.Join(root, "test", "conformance", "suite"), arguments...); err != nil {
+			return Programs{}, err
 		}
 	}
 	return p, nil

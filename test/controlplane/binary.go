@@ -274,18 +274,21 @@ func kubernetesVersion(gomod []byte) (string, error) {
 
 // buildArguments returns the go command's arguments.
 func buildArguments(version, target, packagePath string) []string {
+	return []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", LinkerFlags(version), "-o", target, packagePath}
+}
+
+// LinkerFlags returns the linker's flags for a program of Kubernetes of a version such as
+// v1.36.1. Without them the API server calls itself v0.0.0-master+$Format..., which clients
+// that parse it choke on.
+func LinkerFlags(version string) string {
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
-	// Without these the API server calls itself v0.0.0-master+$Format...,
-	// which clients that parse it choke on.
-	const variables = "k8s.io/component-base/version."
-	flags := fmt.Sprintf("-s -w -X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s",
-		variables, version, parts[0], parts[1])
-	return []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", target, packagePath}
+	return fmt.Sprintf("-s -w -X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s",
+		"k8s.io/component-base/version.", version, parts[0], parts[1])
 }
 
 // goBuild compiles.
 func goBuild(ctx context.Context, source, version, target string) error {
-	_, err := runGo(ctx, source, buildArguments(version, target, ".")...)
+	_, err := RunGo(ctx, source, buildArguments(version, target, ".")...)
 	return err
 }
 
@@ -293,13 +296,13 @@ func goBuild(ctx context.Context, source, version, target string) error {
 func goFetch(ctx context.Context, source string) error {
 	// To list packages with what they import, the go command needs their
 	// sources, yet compiles none of them.
-	_, listing := runGo(ctx, source, "list", "-deps", ".")
+	_, listing := RunGo(ctx, source, "list", "-deps", ".")
 	if listing == nil || ctx.Err() != nil {
 		return listing
 	}
 	// That output is for people. A request for the archives themselves also
 	// answers programs.
-	output, err := runGo(ctx, source, "mod", "download", "-json")
+	output, err := RunGo(ctx, source, "mod", "download", "-json")
 	if err == nil || ctx.Err() != nil {
 		return listing
 	}
@@ -333,9 +336,9 @@ func refusals(answer []byte) *refusedError {
 	}
 }
 
-// runGo runs the go command of the PATH on the module in source and returns
+// RunGo runs the go command of the PATH on the module in source and returns
 // its standard output.
-func runGo(ctx context.Context, source string, arguments ...string) ([]byte, error) {
+func RunGo(ctx context.Context, source string, arguments ...string) ([]byte, error) {
 	command := exec.CommandContext(ctx, "go", arguments...)
 	command.Dir = source
 	// GOFLAGS and a workspace may well be meant for the module around this one.

@@ -45,7 +45,7 @@ func Kubelet(ctx context.Context, log io.Writer) (path string, err error) {
 	fmt.Fprintf(log, "controlplane: building the kubelet %s into bin/kubelet-%s, unless it is there: some minutes the first time\n", version, KubeletMinor)
 	// The go command itself notices whether what is there was built from these
 	// sources.
-	if _, err := runGo(ctx, source, buildArguments(version, path, "./kubelet")...); err != nil {
+	if _, err := RunGo(ctx, source, buildArguments(version, path, "./kubelet")...); err != nil {
 		return "", fmt.Errorf("the kubelet: %w", err)
 	}
 	return path, nil

@@ -118,7 +118,7 @@ func runConformance(t *testing.T, mode, focus, report string) {
 	}
 }
 
-// hold keeps the cluster while a file exists, for whoever looks for a fault.
+// hold keeps the cluster while a file exists, to look for a fault by hand.
 func (c *kubeletCluster) hold(ctx context.Context, t *testing.T, file string, command *exec.Cmd) {
 	t.Helper()
 	must(t, os.WriteFile(file, fmt.Appendf(nil, "export KUBECONFIG=%s\n%s\n", c.ControlPlane().KubeconfigPath(), command), 0o600))

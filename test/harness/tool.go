@@ -9,7 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
-	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/test/controlplane"
 )
 
 // tool is a third-party program that tests run, built by a module of its own.
@@ -28,13 +29,8 @@ func (s *Suite) buildTool(ctx context.Context, of tool) (string, error) {
 	}
 	path := filepath.Join(s.root, "bin", of.name)
 	fmt.Fprintf(s.log, "harness: building the %s: usually 3 minutes the first time\n", of.name)
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, of.packagePath)
-	build.Dir = filepath.Join(s.root, of.module)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off")
-	build.Cancel = func() error { return build.Process.Signal(os.Interrupt) }
-	build.WaitDelay = 10 * time.Second
-	if output, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the %s: %w\n%s", of.name, err, output)
+	if _, err := controlplane.RunGo(ctx, filepath.Join(s.root, of.module), "build", "-trimpath", "-o", path, of.packagePath); err != nil {
+		return "", fmt.Errorf("build the %s: %w", of.name, err)
 	}
 	return path, nil
 }

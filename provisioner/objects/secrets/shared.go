@@ -84,11 +84,11 @@ func (k *Keeper) sweepShared(ctx context.Context, secrets []objects.Secret) erro
 // marked objects.UnneededKept ago and nothing has needed it since. Until then, a former
 // leader's last request may still save a PersistentVolume that names it.
 //
-// The Secret is changed only if it is still the one that was read. Whoever kept it before
-// it was marked is seen: an attempt of this term in the ledger, an import of another
-// process by its claim, and both by the PersistentVolumes that they have saved, which are
-// listed last. Whoever keeps it later takes the mark off, so that the removal fails, or
-// does not find the Secret, and writes it again.
+// The Secret is changed only if it is still the one that was read. A use that began before
+// the mark is seen: an attempt of this term in the ledger, an import of another process by
+// its claim, and both by the PersistentVolumes that they have saved, which are listed last.
+// A use that begins later takes the mark off, so that the removal fails, or does not find
+// the Secret, and writes it again.
 func (k *Keeper) removeUnneeded(ctx context.Context, backend, name string) error {
 	secrets := k.Client.CoreV1().Secrets(k.Namespace)
 	existing, err := secrets.Get(ctx, name, metav1.GetOptions{})
