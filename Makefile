@@ -25,10 +25,15 @@ PROGRAM_TESTS := ./test/integration . ./backends/auth ./test/docs ./test/harness
 # A comment of each test says when it runs (test/tier). Without a pattern, every test would.
 tests-of = '$(or $(shell $(GO) run ./test/tier $(1)),$(error no pattern for the tests of $(1)))'
 
+# What an upgrade starts from: until there are releases, the last commit that continuous
+# integration has passed.
+PREVIOUS ?= 946280b7
+PREVIOUS_PROGRAM = $(if $(shell git cat-file -e '$(PREVIOUS)^{commit}' 2>/dev/null && echo yes),bin/previous-$(PREVIOUS))
+
 # A line for each package, then what failed and how much was tested.
 SUMMED = $(GO) run $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --
 
-.PHONY: help build demo test render monitoring faults test-oldest e2e conformance browser bench chaos release release-check vulncheck lint fresh
+.PHONY: help build demo test render monitoring faults test-oldest e2e conformance browser bench chaos upgrade release release-check vulncheck lint fresh
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -86,6 +91,9 @@ E2E_SHORT ?= -short
 
 # Ceph takes about 30 s and 0.5 GiB of memory; RIG_CEPH=0 skips RBD.
 e2e: export RIG_CEPH ?= 1
+# Without the history of the repository, no test upgrades.
+e2e: export E2E_PREVIOUS = $(addprefix $(CURDIR)/,$(PREVIOUS_PROGRAM))
+e2e: $(PREVIOUS_PROGRAM)
 e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
 	@echo "installing and starting Cinder, Keystone, RabbitMQ, MariaDB, tgt and Ceph (about 2 min the first time, then 40 s)"
 	@command -v qemu-system-x86_64 >/dev/null && command -v debootstrap >/dev/null || { echo "installing QEMU and debootstrap with apt (a minute)"; \
@@ -120,6 +128,17 @@ bench: ## throughput and requests per claim against the limit measured in the sa
 
 chaos: ## kills, faults and cuts while tenants claim and delete; finds what was leaked, lost, duplicated or wrongly deleted
 	$(GO) run ./test/chaos $(CHAOS)
+
+bin/previous-$(PREVIOUS):
+	@echo "building the program of $(PREVIOUS) (2 minutes on two cores the first time)"
+	rm -rf bin/previous && mkdir -p bin/previous
+	git archive $(PREVIOUS) | tar -x -C bin/previous
+	cd bin/previous && $(GO) build -trimpath -o ../previous-$(PREVIOUS) .
+	rm -rf bin/previous
+
+upgrade: bin/previous-$(PREVIOUS)
+upgrade: ## a chaos campaign in which the program of PREVIOUS=COMMIT and the present one take turns; it ends with the present one
+	$(GO) run ./test/chaos -previous bin/previous-$(PREVIOUS) $(CHAOS)
 
 release: ## binaries, image, SBOMs, chart and checksums of VERSION=v1.2.3 (default: git describe) in dist/; SIGNING_KEY=FILE signs them
 	@echo "building for two platforms, and Helm (7 minutes on two cores the first time, later half a minute)"

@@ -49,6 +49,7 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", 0, "the source of all randomness; 0 picks a seed and prints it")
 	flag.IntVar(&o.seeds, "seeds", 1, "how many seeds, one after the other, starting with the first")
 	flag.StringVar(&o.Program, "replicas-program", "", "run this `file` as replicas instead of building the checkout")
+	flag.StringVar(&o.Previous, "previous", "", "upgrade from this `file`: replicas start with it, and run it in turns with the checkout's build")
 	flag.BoolVar(&o.race, "race", false, "build the program with the race detector")
 	flag.StringVar(&o.evidence, "evidence", "", "write all logs, requests and the timeline of failed seeds into this `directory`")
 	flag.BoolVar(&o.showPlan, "plan", false, "print what the seed does and when, and run nothing")
@@ -78,8 +79,11 @@ func main() {
 }
 
 func run(ctx context.Context, o options, out io.Writer) (err error) {
-	if o.Program != "" {
-		if o.Program, err = filepath.Abs(o.Program); err != nil {
+	for _, program := range []*string{&o.Program, &o.Previous} {
+		if *program == "" {
+			continue
+		}
+		if *program, err = filepath.Abs(*program); err != nil {
 			return err
 		}
 	}
@@ -127,6 +131,9 @@ func replay(o options, seed uint64) string {
 	arguments := []string{"-seed", strconv.FormatUint(seed, 10), "-duration", o.Duration.String(), "-claim-every", o.ClaimEvery.String()}
 	if o.Program != "" {
 		arguments = append(arguments, "-replicas-program", o.Program)
+	}
+	if o.Previous != "" {
+		arguments = append(arguments, "-previous", o.Previous)
 	}
 	if !o.Hostile {
 		arguments = append(arguments, "-hostile=false")

@@ -86,7 +86,9 @@ func runConformance(t *testing.T, mode, focus, report string) {
 	must(t, err)
 	images, err := conformance.Images(programs)
 	must(t, err)
-	c := startKubeletsWith(ctx, t, harness.SuiteOptions{Snapshots: true, Snapshotter: true}, conformancePolicy(env, mode), nil, images, "node-1", "node-2")
+	c := startKubeletsWith(ctx, t, kubeletOptions{
+		suite: harness.SuiteOptions{Snapshots: true, Snapshotter: true}, policy: conformancePolicy(env, mode), images: images,
+	}, "node-1", "node-2")
 	c.conformanceClasses(ctx, t, mode, env)
 	must(t, c.InstallSnapshots(ctx))
 	driver := csiProvisioner // which serves the snapshots of native volumes itself

@@ -34,16 +34,18 @@ type csiCluster struct {
 	*harness.Suite
 	replica  *harness.Replica
 	attacher *harness.Sidecar
+	policy   string
 	socket   string
 }
 
 func startCSI(ctx context.Context, t *testing.T, policy string, classes ...string) csiCluster {
 	t.Helper()
-	return startCSIWith(ctx, t, harness.SuiteOptions{}, policy, classes...)
+	return startCSIWith(ctx, t, harness.SuiteOptions{}, "", policy, classes...)
 }
 
-// startCSIWith also builds the sidecars that the options name.
-func startCSIWith(ctx context.Context, t *testing.T, options harness.SuiteOptions, policy string, classes ...string) csiCluster {
+// startCSIWith also builds the sidecars that the options name. A program replaces the
+// suite's build.
+func startCSIWith(ctx context.Context, t *testing.T, options harness.SuiteOptions, program, policy string, classes ...string) csiCluster {
 	t.Helper()
 	options.Attacher, options.Log = true, os.Stderr
 	suite, err := harness.StartSuite(ctx, options)
@@ -53,20 +55,34 @@ func startCSIWith(ctx context.Context, t *testing.T, options harness.SuiteOption
 	for _, class := range classes {
 		must(t, suite.CreateClass(ctx, class, csiProvisioner, func(*storagev1.StorageClass) {}))
 	}
-	socket := filepath.Join(t.TempDir(), "csi.sock")
-	replica, err := suite.StartReplica(ctx, harness.ReplicaOptions{Policy: policy, Provisioner: csiProvisioner, Arguments: []string{"--csi-endpoint", "unix://" + socket}})
-	must(t, err)
-	t.Cleanup(replica.Kill)
+	c := csiCluster{Suite: suite, policy: policy, socket: filepath.Join(t.TempDir(), "csi.sock")}
+	c.lead(ctx, t, program)
 	must(t, suite.AllowCSINodes(ctx, csiProvisioner))
-	attacher, err := suite.Attacher(ctx, csiProvisioner)(socket)
+	c.attacher, err = suite.Attacher(ctx, csiProvisioner)(c.socket)
 	must(t, err)
-	t.Cleanup(attacher.Stop)
+	t.Cleanup(c.attacher.Stop)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the program said:\n%s\nthe attacher said:\n%s", replica.Log(), attacher.Log())
+			t.Logf("the attacher said:\n%s", c.attacher.Log())
 		}
 	})
-	return csiCluster{suite, replica, attacher, socket}
+	return c
+}
+
+// lead starts a build of the program, or the suite's.
+func (c *csiCluster) lead(ctx context.Context, t *testing.T, program string) {
+	t.Helper()
+	replica, err := c.StartReplica(ctx, harness.ReplicaOptions{
+		Policy: c.policy, Provisioner: csiProvisioner, Program: program, Arguments: []string{"--csi-endpoint", "unix://" + c.socket},
+	})
+	must(t, err)
+	t.Cleanup(replica.Kill)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the program said:\n%s", replica.Log())
+		}
+	})
+	c.replica = replica
 }
 
 // join registers a node as its kubelet does.

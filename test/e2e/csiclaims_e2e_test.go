@@ -52,7 +52,7 @@ func TestClaimsInModeCSI(t *testing.T) {
 	defer cancel()
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
-	c := startCSIWith(ctx, t, harness.SuiteOptions{Resizer: true, Snapshots: true, Snapshotter: true}, csiFeaturesPolicy(env), "files", "native")
+	c := startCSIWith(ctx, t, harness.SuiteOptions{Resizer: true, Snapshots: true, Snapshotter: true}, "", csiFeaturesPolicy(env), "files", "native")
 	_, err = c.Client.StorageV1().StorageClasses().Patch(ctx, "files", types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
 	must(t, err)
 	must(t, c.InstallSnapshots(ctx))

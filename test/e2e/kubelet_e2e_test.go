@@ -86,12 +86,13 @@ type kubeletCluster struct {
 }
 
 // startKubelets boots the nodes and waits until the driver's DaemonSet runs on them. A
-// namespace that enforces the profile "restricted" has claims of the policy's classes.
-func startKubelets(ctx context.Context, t *testing.T, names ...string) *kubeletCluster {
+// namespace that enforces the profile "restricted" has claims of the policy's classes. The
+// path of a previous build may be empty.
+func startKubelets(ctx context.Context, t *testing.T, previous string, names ...string) *kubeletCluster {
 	t.Helper()
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
-	c := startKubeletsWith(ctx, t, harness.SuiteOptions{}, kubeletPolicy(env), []string{"files", "xfs", "racks"}, nil, names...)
+	c := startKubeletsWith(ctx, t, kubeletOptions{policy: kubeletPolicy(env), classes: []string{"files", "xfs", "racks"}, previous: previous}, names...)
 	_, err = c.Client.CoreV1().Namespaces().Patch(ctx, "team-c", types.MergePatchType,
 		[]byte(`{"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}`), metav1.PatchOptions{})
 	must(t, err)
@@ -104,9 +105,21 @@ func startKubelets(ctx context.Context, t *testing.T, names ...string) *kubeletC
 	return c
 }
 
-// startKubeletsWith does the same for any policy, whose classes are those of one provisioner,
-// with more images on the nodes.
-func startKubeletsWith(ctx context.Context, t *testing.T, options harness.SuiteOptions, policy string, classes []string, images []kubelet.Image, names ...string) *kubeletCluster {
+// kubeletOptions describe a cluster with kubelets.
+type kubeletOptions struct {
+	suite  harness.SuiteOptions
+	policy string
+	// classes are those of the provisioner.
+	classes []string
+	// images are on the nodes beside those of every test.
+	images []kubelet.Image
+	// previous is a build of the program that runs until upgrade ends it, here and on the
+	// nodes. It may be empty.
+	previous string
+}
+
+// startKubeletsWith does the same for any policy.
+func startKubeletsWith(ctx context.Context, t *testing.T, options kubeletOptions, names ...string) *kubeletCluster {
 	t.Helper()
 	if minor := os.Getenv(controlplane.MinorVariable); minor != "" && minor < controlplane.KubeletMinor {
 		t.Skipf("the kubelet is of %s, and the control plane of %s", controlplane.KubeletMinor, minor)
@@ -119,10 +132,14 @@ func startKubeletsWith(ctx context.Context, t *testing.T, options harness.SuiteO
 	for _, name := range names {
 		c.nodes[name] = &csiNode{name: name, initiator: "iqn.2026-01.example:" + name, cuts: map[string]func(){}, env: env}
 	}
-	options.Resizer = true
-	options.ControlPlane = controlplane.Options{Scheduler: true, Controllers: []string{"*"}, Nodes: names, NodeProxy: c.proxy(t)}
-	c.csiCluster = startCSIWith(ctx, t, options, policy, classes...)
-	c.prepare(ctx, t)
+	options.suite.Resizer = true
+	options.suite.ControlPlane = controlplane.Options{Scheduler: true, Controllers: []string{"*"}, Nodes: names, NodeProxy: c.proxy(t)}
+	c.csiCluster = startCSIWith(ctx, t, options.suite, options.previous, options.policy, options.classes...)
+	pluginImage, images := kubelet.ProgramImage, options.images
+	if options.previous != "" {
+		pluginImage, images = kubelet.PreviousImage, append(images, kubelet.Previous(options.previous))
+	}
+	c.prepare(ctx, t, pluginImage)
 	c.media, err = kubelet.Media(ctx, filepath.Join("..", ".."), t.TempDir(), program, images...)
 	must(t, err)
 	c.image, err = vm.Build(ctx, vm.DefaultDirectory())
@@ -178,7 +195,7 @@ func (c *kubeletCluster) boot(ctx context.Context, n *csiNode) (err error) {
 
 // prepare sets up what an administrator would: what the component csi has for the
 // nodes, and a resizer beside the attacher.
-func (c *kubeletCluster) prepare(ctx context.Context, t *testing.T) {
+func (c *kubeletCluster) prepare(ctx context.Context, t *testing.T, pluginImage string) {
 	t.Helper()
 	rendered, err := deploy.Overlay(ctx, t.TempDir(), "csi")
 	must(t, err)
@@ -188,7 +205,7 @@ func (c *kubeletCluster) prepare(ctx context.Context, t *testing.T) {
 	for _, object := range objects {
 		switch kind := object.GetKind(); {
 		case kind == "DaemonSet":
-			forTheTest(t, object, c.ControlPlane().RESTConfig().Host)
+			forTheTest(t, object, pluginImage, c.ControlPlane().RESTConfig().Host)
 		case kind == "Namespace", kind == "CSIDriver", object.GetName() == "standalone-cinder-node":
 		default:
 			continue // The program runs on this machine, with an account of its own.
@@ -209,7 +226,7 @@ func (c *kubeletCluster) prepare(ctx context.Context, t *testing.T) {
 
 // forTheTest changes what a machine without a registry and without kube-proxy needs, and
 // has the plugin log as much as it can.
-func forTheTest(t *testing.T, daemonSet *unstructured.Unstructured, apiServer string) {
+func forTheTest(t *testing.T, daemonSet *unstructured.Unstructured, image, apiServer string) {
 	t.Helper()
 	containers, _, err := unstructured.NestedSlice(daemonSet.Object, "spec", "template", "spec", "containers")
 	must(t, err)
@@ -217,7 +234,7 @@ func forTheTest(t *testing.T, daemonSet *unstructured.Unstructured, apiServer st
 		t.Fatalf("the DaemonSet has %d containers", len(containers))
 	}
 	container := containers[0].(map[string]any)
-	container["image"], container["imagePullPolicy"] = kubelet.ProgramImage, "Never"
+	container["image"], container["imagePullPolicy"] = image, "Never"
 	container["args"] = append(container["args"].([]any), "-v=4")
 	address, err := url.Parse(apiServer)
 	must(t, err)
@@ -492,9 +509,13 @@ func (c *kubeletCluster) grows(ctx context.Context, t *testing.T, pod, claim str
 func TestPodsUseVolumesInModeCSI(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
 	defer cancel()
-	c := startKubelets(ctx, t, "node-1", "node-2")
+	previous := os.Getenv(previousVariable)
+	c := startKubelets(ctx, t, previous, "node-1", "node-2")
 	t.Run("a pod follows another on the next node", func(t *testing.T) { c.follows(ctx, t) })
 	t.Run("a filesystem grows while a pod uses it", func(t *testing.T) { c.grows(ctx, t, "second", "data") })
+	if previous != "" {
+		t.Run("an upgrade while pods write", func(t *testing.T) { c.upgrade(ctx, t, "second") })
+	}
 	t.Run("a driver and a kubelet that are started again", func(t *testing.T) { c.restarts(ctx, t, "second", c.nodes["node-2"]) })
 	if !testing.Short() {
 		t.Run("at once", func(t *testing.T) {

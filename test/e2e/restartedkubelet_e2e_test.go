@@ -27,7 +27,7 @@ import (
 func TestLostNodesWhoseKubeletsAreRestarted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Minute)
 	defer cancel()
-	c := startKubelets(ctx, t, "node-1", "node-2")
+	c := startKubelets(ctx, t, "", "node-1", "node-2")
 	t.Run("before the forced detachment", func(t *testing.T) { c.restartsLost(ctx, t, "early", false) })
 	t.Run("after the forced detachment", func(t *testing.T) { c.restartsLost(ctx, t, "late", true) })
 	t.Run("with a volume that is only staged", func(t *testing.T) { c.forgetsStaged(ctx, t) })

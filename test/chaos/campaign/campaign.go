@@ -30,6 +30,9 @@ type Options struct {
 	Settle time.Duration
 	// Program replaces the suite's build.
 	Program string
+	// Previous is an older build. If it is set, each replica starts with it, and a replica
+	// that is started again runs the other build, until the faults end.
+	Previous string
 	// Log receives progress messages.
 	Log io.Writer
 }

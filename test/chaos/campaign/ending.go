@@ -33,6 +33,9 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 	w.timeline.Say("seed %d: the faults ended after %.0f s; deleting half of the claims", w.plan.Seed, time.Since(w.started).Seconds())
 	// All three replicas are needed again, and the initial policy, whose reload
 	// brings back at once what waits for a retry.
+	for _, s := range w.slots {
+		s.upgrade(ctx)
+	}
 	if err := w.startReplicas(ctx); err != nil {
 		return 0, err
 	}

@@ -33,6 +33,8 @@ type slot struct {
 	mu      sync.Mutex
 	present *replica
 	past    []*replica
+	// upgraded is whether the previous program is over.
+	upgraded bool
 	// wholeSince is since when no request to lab was delayed; zero while one is.
 	wholeSince time.Time
 }
@@ -43,6 +45,8 @@ type replica struct {
 	name string
 	// identity is the process's name in the lease.
 	identity string
+	// previous is whether it runs the previous program.
+	previous bool
 	// dismissed is closed when the process is meant to exit.
 	dismissed chan struct{}
 }
@@ -112,7 +116,11 @@ func (s *slot) start(ctx context.Context) error {
 	w := s.world
 	s.mu.Lock()
 	name := fmt.Sprintf("replica %d.%d", s.number, len(s.past)+1)
+	program, previous := w.options.Program, w.options.Previous != "" && !s.upgraded && len(s.past)%2 == 0
 	s.mu.Unlock()
+	if previous {
+		program = w.options.Previous
+	}
 	before := w.configuration()
 	lease := plan.LeaseDuration
 	arguments := []string{
@@ -126,7 +134,7 @@ func (s *slot) start(ctx context.Context) error {
 		Policy:      before.policy,
 		Clouds:      before.clouds,
 		Provisioner: w.names.provisioner(),
-		Program:     w.options.Program,
+		Program:     program,
 		// Clients never use a proxy for loopback addresses.
 		Environment: append(memorySettings(), "HTTP_PROXY="+s.lab.URL(), "NO_PROXY=", "no_proxy="),
 		APIServer:   s.server.URL(),
@@ -137,13 +145,13 @@ func (s *slot) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := &replica{Replica: started, name: name, identity: identityIn(started.Log()), dismissed: make(chan struct{})}
+	r := &replica{Replica: started, name: name, identity: identityIn(started.Log()), previous: previous, dismissed: make(chan struct{})}
 	s.mu.Lock()
 	s.present = r
 	s.past = append(s.past, r)
 	s.mu.Unlock()
 	go w.notice(r)
-	w.timeline.Note("%s is ready, process %d", name, r.PID())
+	w.timeline.Note("%s is ready, process %d, program %q", name, r.PID(), program)
 	w.configuring.Lock()
 	defer w.configuring.Unlock()
 	if now := w.configuration(); now != before {
@@ -230,6 +238,16 @@ func (s *slot) stop(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		s.world.found(checker.Finding{Kind: checker.Crashed, Object: r.name,
 			Text: firstLine(err.Error()) + "; its last output:\n" + tail(r.Log(), 40)})
+	}
+}
+
+// upgrade ends the previous program in the slot, if that is what runs.
+func (s *slot) upgrade(ctx context.Context) {
+	s.mu.Lock()
+	s.upgraded = true
+	s.mu.Unlock()
+	if r := s.running(); r != nil && r.previous {
+		s.stop(ctx)
 	}
 }
 

@@ -21,6 +21,8 @@ import (
 const (
 	// ProgramImage is this repository's program, as a release has it.
 	ProgramImage = "images.example/standalone-cinder:e2e"
+	// PreviousImage is an older build of it, from which a test upgrades.
+	PreviousImage = "images.example/standalone-cinder:previous"
 	// WorkloadImage is the program in workload, which also keeps the namespaces of
 	// every pod.
 	WorkloadImage = "images.example/workload:e2e"
@@ -54,12 +56,21 @@ func programs(ctx context.Context, root, directory string) ([]Image, error) {
 		if output, err := build.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("build %s: %w: %s", of.program, err, output)
 		}
-		images = append(images, Image{
-			Name: of.image, Files: map[string]string{of.program: binary}, User: "65532:65532",
-			Entrypoint: []string{"/" + of.program}, Arguments: []string{of.argument},
-		})
+		images = append(images, imageOf(of.image, of.program, binary, of.argument))
 	}
 	return images, nil
+}
+
+// Previous returns the image of an older build.
+func Previous(binary string) Image {
+	return imageOf(PreviousImage, "standalone-cinder", binary, "run")
+}
+
+func imageOf(name, program, binary, argument string) Image {
+	return Image{
+		Name: name, Files: map[string]string{program: binary}, User: "65532:65532",
+		Entrypoint: []string{"/" + program}, Arguments: []string{argument},
+	}
 }
 
 const (
