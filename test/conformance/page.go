@@ -60,23 +60,41 @@ func (all Reasons) of(r Result) (string, error) {
 	return "", fmt.Errorf("%s: reasons.yaml has no reason for %q", r.State, text)
 }
 
-// Record puts the results of a report into test/conformance/results.tsv. root is that of
-// the repository.
-func Record(root, report string) error {
+// Record puts the results of a report into test/conformance/results.tsv, and returns those
+// of the report that failed. root is that of the repository.
+func Record(root, report string) (failed []Result, err error) {
 	content, err := os.ReadFile(report)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	newer, err := Results(content)
 	if err != nil {
-		return fmt.Errorf("%s: %w", report, err)
+		return nil, fmt.Errorf("%s: %w", report, err)
 	}
 	path := filepath.Join(root, "test", "conformance", "results.tsv")
 	results, err := Load(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return by(newer, func(r Result) string { return r.State })["failed"], Save(path, Merge(results, newer))
+}
+
+// Unexpected returns an error for each result without a reason in reasons.yaml.
+func Unexpected(root string, results []Result) error {
+	content, err := os.ReadFile(filepath.Join(root, "test", "conformance", "reasons.yaml"))
+	if err != nil {
 		return err
 	}
-	return Save(path, Merge(results, newer))
+	reasons, err := ReadReasons(content)
+	if err != nil {
+		return err
+	}
+	var unexpected []error
+	for _, r := range results {
+		_, err := reasons.of(r)
+		unexpected = append(unexpected, err)
+	}
+	return errors.Join(unexpected...)
 }
 
 // Page returns docs/reference/conformance.md. A case that is skipped, or that fails, without

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -82,7 +83,8 @@ func runConformance(t *testing.T, mode, focus, report string) {
 	defer cancel()
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
-	programs, err := conformance.Build(ctx, filepath.Join("..", ".."))
+	root := filepath.Join("..", "..")
+	programs, err := conformance.Build(ctx, root)
 	must(t, err)
 	images, err := conformance.Images(programs)
 	must(t, err)
@@ -109,11 +111,13 @@ func runConformance(t *testing.T, mode, focus, report string) {
 		Processes: os.Getenv("CONFORMANCE_PROCESSES"), Report: filepath.Join(report, mode+".json"),
 	})
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
-	if err := command.Run(); err != nil {
-		t.Errorf("the suite: %v", err)
-	}
-	if err := conformance.Record(filepath.Join("..", ".."), filepath.Join(report, mode+".json")); err != nil {
+	ended := command.Run()
+	failed, err := conformance.Record(root, filepath.Join(report, mode+".json"))
+	if err = errors.Join(err, conformance.Unexpected(root, failed)); err != nil {
 		t.Errorf("the results: %v", err)
+	}
+	if ended != nil && len(failed) == 0 {
+		t.Errorf("the suite: %v", ended)
 	}
 	if hold := os.Getenv("CONFORMANCE_HOLD"); hold != "" {
 		c.hold(ctx, t, hold, command)
