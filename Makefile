@@ -133,7 +133,7 @@ bin/previous-$(PREVIOUS):
 	@echo "building the program of $(PREVIOUS) (2 minutes on two cores the first time)"
 	rm -rf bin/previous && mkdir -p bin/previous
 	git archive $(PREVIOUS) | tar -x -C bin/previous
-	cd bin/previous && $(GO) build -trimpath -o ../previous-$(PREVIOUS) .
+	cd bin/previous && CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o ../previous-$(PREVIOUS) .
 	rm -rf bin/previous
 
 upgrade: bin/previous-$(PREVIOUS)
