@@ -40,7 +40,7 @@ type endpoint struct {
 // volumeRequests are the requests that every owner needs.
 type volumeRequests interface {
 	Volume(ctx context.Context, id string) (cinder.Volume, error)
-	ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
+	ListVolumes(ctx context.Context, query cinder.Query, yield func(page []cinder.Volume) bool) error
 	// UpdateMetadata writes metadata; other keys stay.
 	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
 }
@@ -98,7 +98,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 	e.watcher = newWatcher(l, config.Name, watch.Options[cinder.Volume]{
 		Noun: "volume",
 		List: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Volume) bool) error {
-			return e.list(ctx, cinder.VolumeQuery{Status: status, PageSize: pageSize}, yield)
+			return e.list(ctx, cinder.Query{Status: status, PageSize: pageSize}, yield)
 		},
 		Get:     e.get,
 		State:   func(v cinder.Volume) (string, cinder.Status) { return v.ID, v.Status },
@@ -182,7 +182,7 @@ func awaitEnd[T any](readLag time.Duration, await func() (T, bool, error), mayBe
 	}
 }
 
-func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
+func (e *endpoint) list(ctx context.Context, query cinder.Query, yield func([]cinder.Volume) bool) error {
 	query.Keep = stamps.IsOurKey
 	return listForAll(ctx, e.session, func(ctx context.Context, client volumeRequests) error {
 		return client.ListVolumes(ctx, query, func(page []cinder.Volume) bool {

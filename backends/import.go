@@ -47,7 +47,7 @@ func (l *Lifecycle) All(ctx context.Context) (all []cinder.Volume, err error) {
 	e := l.current()
 	err = listForAll(ctx, e.session, func(ctx context.Context, client volumeRequests) error {
 		all = nil // a new login may restart the listing
-		return client.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1000}, func(page []cinder.Volume) bool {
+		return client.ListVolumes(ctx, cinder.Query{PageSize: 1000}, func(page []cinder.Volume) bool {
 			all = append(all, page...)
 			return true
 		})

@@ -24,7 +24,7 @@ func TestInventoryIsListedOnce(t *testing.T) {
 	foreign.Metadata[stamps.KeyCluster] = "cluster-2"
 	memory.add(foreign)
 	i := newInventory("cluster-1", func(ctx context.Context, yield func([]cinder.Volume) bool) error {
-		return memory.client().ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, yield)
+		return memory.client().ListVolumes(ctx, cinder.Query{PageSize: 1}, yield)
 	})
 	var group sync.WaitGroup
 	for claim := range 50 {

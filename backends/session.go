@@ -22,7 +22,7 @@ type Cinder interface {
 	// With returns a client of the same login whose requests must pass the admission
 	// before they are sent.
 	With(admission turns.Admission) Cinder
-	ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
+	ListVolumes(ctx context.Context, query cinder.Query, yield func(page []cinder.Volume) bool) error
 }
 
 // The program's client makes all requests that owners declare.
@@ -246,7 +246,7 @@ const maxProbe = 15 * time.Second
 func (s *session) probe(ctx context.Context) error {
 	ctx = cinder.WithRequestTimeout(ctx, maxProbe)
 	return s.exchange(ctx, turns.Admission{}, func(client Cinder) error {
-		return client.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, func([]cinder.Volume) bool { return false })
+		return client.ListVolumes(ctx, cinder.Query{PageSize: 1}, func([]cinder.Volume) bool { return false })
 	})
 }
 

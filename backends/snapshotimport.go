@@ -34,7 +34,7 @@ func (l Snapshots) AllSnapshots(ctx context.Context) (all []cinder.Snapshot, err
 	e := l.lifecycle.current()
 	err = listForAll(ctx, e.session, func(ctx context.Context, client snapshotRequests) error {
 		all = nil // a new login may restart the listing
-		return client.ListSnapshots(ctx, cinder.SnapshotQuery{PageSize: 1000}, func(page []cinder.Snapshot) bool {
+		return client.ListSnapshots(ctx, cinder.Query{PageSize: 1000}, func(page []cinder.Snapshot) bool {
 			all = append(all, page...)
 			return true
 		})

@@ -79,7 +79,7 @@ type snapshots struct {
 type snapshotRequests interface {
 	CreateSnapshot(ctx context.Context, request cinder.NewSnapshot) (cinder.Snapshot, error)
 	Snapshot(ctx context.Context, id string) (cinder.Snapshot, error)
-	ListSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func(page []cinder.Snapshot) bool) error
+	ListSnapshots(ctx context.Context, query cinder.Query, yield func(page []cinder.Snapshot) bool) error
 	DeleteSnapshot(ctx context.Context, id string) error
 	// UpdateSnapshotMetadata writes metadata; other keys stay.
 	UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error
@@ -90,7 +90,7 @@ func newSnapshots(l *Lifecycle, at *endpoint) *snapshots {
 	e.snapshotWatcher = newWatcher(l, at.backend, watch.Options[cinder.Snapshot]{
 		Noun: "snapshot",
 		List: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Snapshot) bool) error {
-			return e.listSnapshots(ctx, cinder.SnapshotQuery{Status: status, PageSize: pageSize}, yield)
+			return e.listSnapshots(ctx, cinder.Query{Status: status, PageSize: pageSize}, yield)
 		},
 		Get:   e.getSnapshot,
 		State: func(s cinder.Snapshot) (string, cinder.Status) { return s.ID, s.Status },
@@ -445,7 +445,7 @@ func (l Snapshots) FindSnapshot(ctx context.Context, id string) (s cinder.Snapsh
 // snapshotsOf lists a volume's snapshots, regardless of owner. It trusts the server's
 // filter even for absence, so its result is fit only for messages.
 func (e *snapshots) snapshotsOf(ctx context.Context, volumeID string) (found []cinder.Snapshot, err error) {
-	err = e.listSnapshots(ctx, cinder.SnapshotQuery{VolumeID: volumeID, PageSize: 100}, func(page []cinder.Snapshot) bool {
+	err = e.listSnapshots(ctx, cinder.Query{VolumeID: volumeID, PageSize: 100}, func(page []cinder.Snapshot) bool {
 		for _, s := range page {
 			if s.VolumeID == volumeID {
 				found = append(found, s)
@@ -467,7 +467,7 @@ func (e *snapshots) getSnapshot(ctx context.Context, id string) (s cinder.Snapsh
 	return s, e.unlessExpected("snapshot", id, err)
 }
 
-func (e *snapshots) listSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func([]cinder.Snapshot) bool) error {
+func (e *snapshots) listSnapshots(ctx context.Context, query cinder.Query, yield func([]cinder.Snapshot) bool) error {
 	return listForAll(ctx, e.session, func(ctx context.Context, client snapshotRequests) error {
 		query.Keep = stamps.IsOurKey
 		return client.ListSnapshots(ctx, query, func(page []cinder.Snapshot) bool {
