@@ -43,17 +43,7 @@ type Import struct {
 }
 
 // All lists the volumes of the backend's project, regardless of owner.
-func (l *Lifecycle) All(ctx context.Context) (all []cinder.Volume, err error) {
-	e := l.current()
-	err = listForAll(ctx, e.session, func(ctx context.Context, client volumeRequests) error {
-		all = nil // a new login may restart the listing
-		return client.ListVolumes(ctx, cinder.Query{PageSize: 1000}, func(page []cinder.Volume) bool {
-			all = append(all, page...)
-			return true
-		})
-	})
-	return all, err
-}
+func (l *Lifecycle) All(ctx context.Context) ([]cinder.Volume, error) { return l.current().all(ctx) }
 
 // Look reads a target's volume, regardless of owner, and returns where it looked. The
 // zero Volume means that it is provably gone, and KindElsewhere that the backend may

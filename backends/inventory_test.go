@@ -13,8 +13,19 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
+	"github.com/standalone-cinder/standalone-cinder/backends/knowledge"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
+
+// newInventory returns the inventory of a cluster's volumes.
+func newInventory(cluster string, list func(context.Context, func([]cinder.Volume) bool) error) *knowledge.Inventory[cinder.Volume] {
+	return knowledge.NewInventory(knowledge.Entries[cinder.Volume]{
+		List:  list,
+		Owner: stamps.ClaimOf(cluster),
+		Born:  func(v cinder.Volume) (string, time.Time) { return v.ID, v.CreatedAt },
+		Share: stamps.Share,
+	})
+}
 
 func TestInventoryIsListedOnce(t *testing.T) {
 	memory := newMemoryCinder()

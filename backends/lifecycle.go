@@ -2,7 +2,6 @@ package backends
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -397,20 +396,13 @@ func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err erro
 		})
 		return err
 	})
-	if err == nil {
-		e.expect(v.ID, "")
-		e.known.Settle(uid, v.ID)
-		return v, e.correctRequestTime(ctx, v)
-	}
-	var failed *cinder.Error
-	if errors.As(err, &failed) && !failed.EffectUnknown {
-		e.known.Settle(uid, "")
-	} else {
-		// A listing that began during the request may have missed its effect.
-		e.known.Doubt(uid)
+	if e.created(uid, v.ID, err) {
 		e.answerLost()
 	}
-	return cinder.Volume{}, err
+	if err != nil {
+		return cinder.Volume{}, err
+	}
+	return v, e.correctRequestTime(ctx, v)
 }
 
 // correctRequestTime corrects the request time on a volume that looks like a copy in the
@@ -429,7 +421,7 @@ func (e maker) correctRequestTime(ctx context.Context, v cinder.Volume) error {
 func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	stamp := spec.Stamp
 	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
-	if cinder.IsKind(err, KindNotShown) && e.finder.otherThan(ctx, v.ID, stamp) {
+	if cinder.IsKind(err, KindNotShown) && e.otherThan(ctx, v.ID, stamp.ClaimUID, stamp.Owns) {
 		return e.finder.look(ctx, stamp, spec.Connector, spec.Permit)
 	}
 	if err != nil {
@@ -439,9 +431,7 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 		return e.finder.lookAgain(ctx, v.ID, spec)
 	}
 	if !stamp.Owns(after) {
-		e.known.ForgetClaim(stamp.ClaimUID, v.ID)
-		e.known.Doubt(stamp.ClaimUID)
-		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", v.ID)
+		return cinder.Volume{}, e.lost(stamp.ClaimUID, v.ID)
 	}
 	rivals := e.known.RivalsOf(stamp.ClaimUID, v.ID)
 	if len(rivals) == 0 {
@@ -449,16 +439,7 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 	}
 	found := []cinder.Volume{after}
 	for _, id := range rivals {
-		rival, err := e.get(ctx, id)
-		if cinder.IsKind(err, cinder.KindNotFound) {
-			continue
-		}
-		if err != nil {
-			return cinder.Volume{}, err
-		}
-		if stamp.Owns(rival) {
-			found = append(found, rival)
-		}
+		found = append(found, cinder.Volume{ID: id})
 	}
 	chosen, err := e.finder.keepOne(ctx, found, stamp, spec.Connector, spec.Permit)
 	if err != nil {
@@ -466,17 +447,6 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 	}
 	e.known.Settle(stamp.ClaimUID, chosen.ID)
 	return chosen, nil
-}
-
-// otherThan looks for a volume with the claim's stamp other than the one that Cinder
-// reported as created: the answer may have named the wrong one.
-func (e finder) otherThan(ctx context.Context, id string, stamp stamps.Volume) bool {
-	found, err := e.inventory.Find(ctx, stamp.ClaimUID, stamp.Owns, time.Now())
-	if err != nil || len(found) != 1 || found[0].ID == id {
-		return false
-	}
-	e.known.Settle(stamp.ClaimUID, found[0].ID)
-	return true
 }
 
 // reserve marks the volume as being attached. After a conflict it rereads the volume: a

@@ -375,7 +375,7 @@ func TestRejectedPasswordIsSentOnce(t *testing.T) {
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Nanosecond})
 	list := func(config Config) error {
 		s := testSession(t.Context(), pooledClients{pool, func() Config { return config }})
-		return read(t.Context(), s, func(ctx context.Context, client volumeRequests) error {
+		return read(t.Context(), s, func(ctx context.Context, client Cinder) error {
 			return client.ListVolumes(ctx, cinder.Query{}, func([]cinder.Volume) bool { return true })
 		})
 	}
