@@ -125,7 +125,9 @@ func (e changer) change(ctx context.Context, target Target, c inPlace) (cinder.V
 		switch v.Status {
 		case c.during:
 			var gone bool
-			v, gone, err = e.awaitEnd(ctx, requested, v, e.timeouts().Create)
+			v, gone, err = e.awaitEnd(ctx, v.ID, c.during, e.timeouts().Create, func(after cinder.Volume) bool {
+				return after.ID == requested.ID && after.Status == requested.Status && c.part(after) == c.part(requested)
+			})
 			switch {
 			case err != nil:
 			case gone:

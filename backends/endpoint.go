@@ -39,6 +39,10 @@ type volumeRequests interface {
 	Volume(ctx context.Context, id string) (cinder.Volume, error)
 	// UpdateMetadata writes metadata; other keys stay.
 	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
+	// Workflow returns how to connect new volumes: reserve or attachment.
+	Workflow(ctx context.Context) (cinder.Workflow, error)
+	// Now returns the time by Cinder's clock.
+	Now() time.Time
 }
 
 // owners divide the work at an endpoint.
@@ -126,25 +130,6 @@ func (e *endpoint) expect(id, of string) {
 
 func (e *endpoint) notShown(noun, id string) error {
 	return e.failure(KindNotShown, "Cinder created %s %s but does not show it yet: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", noun, id)
-}
-
-// awaitEnd waits until a volume has left the status of a change. requested is the volume
-// as it was when this call requested the change; zero if it did not.
-func (e *endpoint) awaitEnd(ctx context.Context, requested, v cinder.Volume, timeout time.Duration) (after cinder.Volume, gone bool, err error) {
-	return awaitEnd(e.session.readLag, func() (cinder.Volume, bool, error) { return e.watcher.Await(ctx, v.ID, v.Status, timeout) }, func(after cinder.Volume) bool {
-		return after.ID == requested.ID && after.Status == requested.Status && after.SizeGiB == requested.SizeGiB && after.Type == requested.Type
-	})
-}
-
-// awaitEnd waits for the end of a change that Cinder has just accepted. While reads may
-// lag, a state from before the change proves nothing.
-func awaitEnd[T any](readLag time.Duration, await func() (T, bool, error), mayBeBefore func(T) bool) (after T, gone bool, err error) {
-	for accepted := time.Now(); ; {
-		after, gone, err = await()
-		if gone || err != nil || !mayBeBefore(after) || time.Since(accepted) >= readLag {
-			return after, gone, err
-		}
-	}
 }
 
 // updateMetadata writes metadata on a volume; other keys stay.

@@ -264,12 +264,9 @@ type maker struct {
 }
 
 type makingRequests interface {
-	// Workflow returns how to connect new volumes: reserve or attachment.
-	Workflow(ctx context.Context) (cinder.Workflow, error)
+	volumeRequests
 	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
 	FailureReason(ctx context.Context, id string) string
-	// Now returns the time by Cinder's clock.
-	Now() time.Time
 }
 
 func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {

@@ -34,7 +34,6 @@ var (
 	_ attachmentRequests  = loggedIn{}
 	_ removalRequests     = loggedIn{}
 	_ nodeRequests        = loggedIn{}
-	_ stampRequests       = loggedIn{}
 	_ changeRequests      = loggedIn{}
 	_ snapshotRequests    = loggedIn{}
 )
@@ -171,18 +170,14 @@ func listForAll[C any](ctx context.Context, s *session, call func(ctx context.Co
 
 // ask makes a read whose failures do not matter and do not count against the backend.
 func ask[C any](ctx context.Context, s *session, call func(ctx context.Context, client C)) {
-	if s.settle(ctx) != nil {
-		return
-	}
-	attempt, err := s.breaker.Begin(s.epoch)
-	if err != nil {
-		return
-	}
-	_ = s.exchange(ctx, turns.Admission{Outage: attempt.Admit}, func(client Cinder) error {
-		call(ctx, client.(C))
-		return nil
+	_ = read(ctx, s, func(ctx context.Context, client C) error {
+		call(ctx, client)
+		return errAsked
 	})
 }
+
+// errAsked tells the breaker nothing.
+var errAsked = errors.New("the answer does not matter")
 
 // change makes a call that changes something at Cinder, if it is permitted. The fence
 // comes last, when the request's turn has come: it stops a process that slept through the

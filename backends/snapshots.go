@@ -309,7 +309,7 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 		case cinder.StatusCreating:
 			_, _, err = e.taken.watcher.Await(ctx, s.ID, s.Status, e.timeouts().Create)
 		case cinder.StatusAvailable, cinder.StatusError:
-			err = e.deleteSnapshot(ctx, s, target)
+			err = change(ctx, e.session, permissionOf(ctx, target.Permit), func(ctx context.Context, client snapshotRequests) error { return client.DeleteSnapshot(ctx, s.ID) })
 			switch {
 			case err == nil:
 				err = e.awaitSnapshotGone(ctx, s.ID, true)
@@ -335,10 +335,6 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 
 func (e *snapshots) snapshotNotOurs(s cinder.Snapshot, expected stamps.Snapshot) *cinder.Error {
 	return e.failure(KindNotOurs, "snapshot %s is stamped %s, expected %s; it is not touched", s.ID, stamps.OfSnapshot(s).Describe(), expected.Describe())
-}
-
-func (e *snapshots) deleteSnapshot(ctx context.Context, s cinder.Snapshot, target SnapshotTarget) error {
-	return change(ctx, e.session, permissionOf(ctx, target.Permit), func(ctx context.Context, client snapshotRequests) error { return client.DeleteSnapshot(ctx, s.ID) })
 }
 
 // awaitSnapshotGone waits for the end of a deletion that Cinder has accepted, just now or

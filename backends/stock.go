@@ -204,11 +204,20 @@ func (s *stock[T]) otherThan(ctx context.Context, id, uid string, owns func(T) b
 	return true
 }
 
+// awaitEnd waits for the end of a change that Cinder has just accepted. While reads may
+// lag, a state from before the change proves nothing.
+func (s *stock[T]) awaitEnd(ctx context.Context, id string, status cinder.Status, timeout time.Duration, mayBeBefore func(T) bool) (after T, gone bool, err error) {
+	for accepted := time.Now(); ; {
+		after, gone, err = s.watcher.Await(ctx, id, status, timeout)
+		if gone || err != nil || !mayBeBefore(after) || time.Since(accepted) >= s.at.session.readLag {
+			return after, gone, err
+		}
+	}
+}
+
 // awaitGone waits for the end of a deletion that Cinder has accepted, just now or earlier.
 func (s *stock[T]) awaitGone(ctx context.Context, id string, now bool) (after T, gone bool, err error) {
-	return awaitEnd(s.at.session.readLag, func() (T, bool, error) {
-		return s.watcher.Await(ctx, id, cinder.StatusDeleting, s.at.timeouts().Delete)
-	}, func(T) bool { return now })
+	return s.awaitEnd(ctx, id, cinder.StatusDeleting, s.at.timeouts().Delete, func(T) bool { return now })
 }
 
 // forget forgets an owner's object that is gone, and all its rivals.

@@ -131,7 +131,8 @@ func (c *requests) about(ctx context.Context, id string, r request) error {
 
 // stream reads an answer field by field. read takes the field's value from the decoder.
 func (c *requests) stream(ctx context.Context, operation, address string, read func(decoder *json.Decoder, key string) error) error {
-	response, err := c.service.Request(withPage(c.outgoing(ctx, operation)), http.MethodGet, address,
+	ctx = withExchange(c.outgoing(ctx, operation), func(e *exchange) { e.page = true })
+	response, err := c.service.Request(ctx, http.MethodGet, address,
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})
 	if err != nil {
 		return translate(c.backend, operation, err)

@@ -87,13 +87,10 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 }
 
 // granted returns a check of a tenant's volume, because somebody may have renamed it,
-// or changed its metadata or stamp.
+// or changed its metadata or stamp. An operator may import any.
 func (i *Importer) granted(plan *Plan) func(cinder.Volume) error {
-	if plan.wanted == "" {
-		return nil
-	}
 	return func(v cinder.Volume) error {
-		if plan.decision.Import.Grants(existing(v, plan.wanted)) && !IsForeign(v, i.Cluster, i.ClusterUID, plan.decision.Tenant) {
+		if plan.wanted == "" || plan.decision.Import.Grants(existing(v, plan.wanted)) && !IsForeign(v, i.Cluster, i.ClusterUID, plan.decision.Tenant) {
 			return nil
 		}
 		return refusedBy(policy.NoSuchVolume(plan.decision.Rule, plan.wanted))
