@@ -261,7 +261,7 @@ func TestVolumeThatAnotherRunImportedStaysConnected(t *testing.T) {
 // is already working on the claim. Both volumes would then count as one.
 func TestClaimThatWasToBeProvisionedIsRefused(t *testing.T) {
 	for _, key := range []string{objects.AnnotationStorageProvisioner, objects.AnnotationBetaStorageProvisioner} {
-		waiting := newClaim(&Plan{Volume: cinder.Volume{ID: "volume-1", SizeGiB: 1}, class: &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}}}, Request{Namespace: "team-a", Claim: "data"})
+		waiting := newClaim(&Plan{Volume: cinder.Volume{ID: "volume-1", SizeGiB: 1}, Class: &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}}}, Request{Namespace: "team-a", Claim: "data"})
 		waiting.UID, waiting.Annotations = "uid-1", map[string]string{key: "test"}
 		o := newOperator(t, importPolicy, cinder.Volume{ID: "volume-1", SizeGiB: 1, Status: cinder.StatusAvailable}, waiting)
 		_, err := o.run(t)

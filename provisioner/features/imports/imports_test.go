@@ -155,7 +155,7 @@ tenants:
 		"":    {err: `volume volume-1 is in availability zone "", but on backend lab claim team-a/data can use only az1, az2; see the zones of the backend in the policy, and the allowedTopologies of StorageClass fast`},
 	} {
 		t.Run(zone, func(t *testing.T) {
-			plan := &Plan{Volume: cinder.Volume{ID: "volume-1", SizeGiB: 1, Zone: zone}, Claim: claim("data", "uid-1", ""), class: class}
+			plan := &Plan{Volume: cinder.Volume{ID: "volume-1", SizeGiB: 1, Zone: zone}, Claim: claim("data", "uid-1", ""), Class: class}
 			err := importer.decide(t.Context(), plan)
 			got := ""
 			if err != nil {

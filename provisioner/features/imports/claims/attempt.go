@@ -129,7 +129,7 @@ func (a *attempt) run(ctx context.Context) error {
 		a.saved = plan.PersistentVolume
 		return nil
 	}
-	if plan.Decision().Tenant != a.decision.Tenant || plan.Decision().Rule != a.decision.Rule {
+	if plan.Decision.Tenant != a.decision.Tenant || plan.Decision.Rule != a.decision.Rule {
 		return errChanged
 	}
 	if err := a.reserve(ctx, plan); err != nil {
@@ -318,11 +318,11 @@ func (a *attempt) importer() (*imports.Importer, error) {
 // reserve reserves room in the quotas for the volume. A volume that another claim of
 // the tenant left behind needs no additional room.
 func (a *attempt) reserve(ctx context.Context, plan *imports.Plan) error {
-	d := ledger.Decided{Decision: plan.Decision(), Revision: a.inForce.Revision(), Import: a.volume.ID}
+	d := ledger.Decided{Decision: plan.Decision, Revision: a.inForce.Revision(), Import: a.volume.ID}
 	if left := types.UID(stamps.Of(a.volume).ClaimUID); left != a.claim.UID {
 		d.LeftBy = left
 	}
-	choice, err := a.c.Room.Choose(ctx, a.claim, plan.StorageClass(), d.Only([]string{a.backend}, nil))
+	choice, err := a.c.Room.Choose(ctx, a.claim, plan.Class.Name, d.Only([]string{a.backend}, nil))
 	switch position, _ := a.c.Room.Ledger.PositionOf(a.claim.UID); {
 	case errors.Is(err, ledger.ErrPolicyChanged):
 		return errChanged
