@@ -28,8 +28,6 @@ type endpoint struct {
 	// unshown are volumes, snapshots and attachments, whose IDs are all unique; ended are
 	// attachments whose deletion was requested but which Cinder may still show.
 	unshown, ended *knowledge.Unshown
-	// shown is true once Cinder has shown a volume of this cluster here.
-	shown atomic.Bool
 	// answerLost is called when a create request loses its answer.
 	answerLost func()
 }
@@ -105,11 +103,6 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 		state:   func(v cinder.Volume) (string, cinder.Status, time.Time) { return v.ID, v.Status, v.CreatedAt },
 		ownerOf: stamps.ClaimOf(l.options.Cluster),
 		share:   stamps.Share,
-		shown: func(v cinder.Volume) {
-			if v.Metadata[stamps.KeyCluster] == e.cluster {
-				e.shown.Store(true)
-			}
-		},
 		observe: e.observe,
 	})
 	own := &owners{endpoint: e, connections: connections{e}, completer: completer{e, connections{e}}, changer: changer{e}, nodes: nodes{e, connections{e}},

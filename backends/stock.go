@@ -3,6 +3,7 @@ package backends
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -20,6 +21,8 @@ type stock[T any] struct {
 	inventory *knowledge.Inventory[T]
 	known     *knowledge.Notes
 	watcher   *watch.Watcher[T]
+	// shown is true once Cinder has shown one of the cluster's objects here.
+	shown atomic.Bool
 }
 
 // kind describes volumes or snapshots.
@@ -32,9 +35,7 @@ type kind[T any] struct {
 	// ownerOf returns the UID in the stamp of one of the cluster's objects.
 	ownerOf func(T) (uid string)
 	share   func(T, map[string]string) T
-	// shown is called with every object that Cinder shows; observe is that of
-	// watch.Options. Both may be nil.
-	shown   func(T)
+	// observe is that of watch.Options; it may be nil.
 	observe func(page []T)
 }
 
@@ -121,8 +122,8 @@ func (s *stock[T]) all(ctx context.Context) (all []T, err error) {
 
 func (s *stock[T]) note(object T) {
 	s.at.unshown.Shown(s.idOf(object))
-	if s.kind.shown != nil {
-		s.kind.shown(object)
+	if s.kind.ownerOf(object) != "" {
+		s.shown.Store(true)
 	}
 }
 
