@@ -117,10 +117,13 @@ func newOperator(t *testing.T, policyText string, v cinder.Volume, objects ...ru
 	volumes := &project{volume: v, document: importDocument}
 	return &operator{
 		Importer: &Importer{
-			Client: client, Policy: parsed, Backend: &parsed.Backends[0], Connector: cinder.Connector{Host: "standalone-cinder", Initiator: "iqn.2026-11.org.example:nodes"},
-			Volumes: volumes, Mappers: registry, Nodes: nodeuse.New(nodeuse.Options{Client: client}),
-			Secrets:         secrets.New(secrets.Options{Client: client, Namespace: "own", Cluster: "cluster-1"}),
-			ProvisionerName: "test", Cluster: "cluster-1", ClusterUID: "cluster-1", Namespace: "own",
+			Policy: parsed, Backend: &parsed.Backends[0], Connector: cinder.Connector{Host: "standalone-cinder", Initiator: "iqn.2026-11.org.example:nodes"},
+			Volumes: volumes,
+			Site: Site{
+				Client: client, Mappers: registry, Nodes: nodeuse.New(nodeuse.Options{Client: client}),
+				Secrets:         secrets.New(secrets.Options{Client: client, Namespace: "own", Cluster: "cluster-1"}),
+				ProvisionerName: "test", Cluster: "cluster-1", ClusterUID: "cluster-1", Namespace: "own",
+			},
 		},
 		client: client, project: volumes,
 		request: Request{Volume: v.ID, Namespace: "team-a", Claim: "data", StorageClass: "gold", ReclaimPolicy: corev1.PersistentVolumeReclaimRetain},

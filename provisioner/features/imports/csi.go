@@ -106,10 +106,8 @@ func (i *Importer) filesystemOfOriginal(ctx context.Context, v cinder.Volume) ([
 // gave, even if one is the volume's own ID, and the others that are known.
 func (p *Plan) recordUUIDs() []string {
 	recorded := slices.Clone(p.filesystemUUIDs)
-	for _, id := range p.given {
-		if !slices.Contains(recorded, id) {
-			recorded = append(recorded, id)
-		}
+	if slices.Contains(p.given, p.Volume.ID) {
+		recorded = append(recorded, p.Volume.ID)
 	}
 	return recorded
 }

@@ -48,25 +48,27 @@ type Nodes interface {
 	Known(v nodeuse.Volume) ([]string, error)
 }
 
-// Importer imports volumes of one backend.
-type Importer struct {
+// Site is the cluster to which volumes are imported, and what works there.
+type Site struct {
 	Client kubernetes.Interface
 	// Caches are those of the leader. A command has none, and lists the objects.
-	Caches          objects.Objects
-	Policy          *policy.Policy
-	Backend         *policy.Backend
-	Connector       cinder.Connector
-	Volumes         Volumes
-	Mappers         *mappers.Registry
-	Nodes           Nodes
-	ProvisionerName string
-	Cluster         string
-	// ClusterUID is the UID of namespace kube-system.
-	ClusterUID string
-	// Namespace is where the volumes' Secrets are.
-	Namespace string
+	Caches objects.Objects
 	// Secrets writes the Secret of a claim's PersistentVolume.
 	Secrets *secrets.Keeper
+	Mappers *mappers.Registry
+	Nodes   Nodes
+	// ProvisionerName is the name in StorageClasses; Cluster and ClusterUID, the UID of
+	// namespace kube-system, are stamped on volumes; Namespace is where their Secrets are.
+	ProvisionerName, Cluster, ClusterUID, Namespace string
+}
+
+// Importer imports volumes of one backend.
+type Importer struct {
+	Site
+	Policy    *policy.Policy
+	Backend   *policy.Backend
+	Connector cinder.Connector
+	Volumes   Volumes
 
 	// onlyCached is set by FromCaches.
 	onlyCached bool

@@ -111,7 +111,7 @@ func (a *attempt) run(ctx context.Context) error {
 		return errChanged
 	}
 	a.claim = claim
-	if !a.c.hold(a.volume.ID) {
+	if _, taken := a.c.busy.LoadOrStore(a.volume.ID, true); taken {
 		return errChanged
 	}
 	defer a.c.busy.Delete(a.volume.ID)
@@ -308,11 +308,7 @@ func (a *attempt) importer() (*imports.Importer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &imports.Importer{
-		Client: a.c.Client, Caches: a.c.Caches, Policy: a.inForce, Backend: backend, Connector: connector, Volumes: volumes, Mappers: a.c.Mappers, Nodes: a.c.Nodes,
-		ProvisionerName: a.c.Name, Cluster: a.c.Cluster, ClusterUID: a.c.ClusterUID, Namespace: a.c.Namespace,
-		Secrets: a.c.Secrets,
-	}, nil
+	return &imports.Importer{Site: a.c.Site, Policy: a.inForce, Backend: backend, Connector: connector, Volumes: volumes}, nil
 }
 
 // reserve reserves room in the quotas for the volume. A volume that another claim of
