@@ -12,11 +12,8 @@ import (
 type changer struct{ *endpoint }
 
 type changeRequests interface {
-	// ExtendVolume requests a larger size; inUse tells whether the volume is in use.
 	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
-	// RetypeVolume requests another type, without a migration.
 	RetypeVolume(ctx context.Context, id, volumeType string) error
-	// VolumeType reads a volume type by its ID.
 	VolumeType(ctx context.Context, id string) (cinder.VolumeType, error)
 }
 

@@ -32,14 +32,12 @@ type endpoint struct {
 	answerLost func()
 }
 
-// volumeRequests are the requests that every owner needs.
+// volumeRequests are the requests that every owner needs; cinder.Client describes these
+// and all that the owners declare.
 type volumeRequests interface {
 	Volume(ctx context.Context, id string) (cinder.Volume, error)
-	// UpdateMetadata writes metadata; other keys stay.
 	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
-	// Workflow returns how to connect new volumes: reserve or attachment.
 	Workflow(ctx context.Context) (cinder.Workflow, error)
-	// Now returns the time by Cinder's clock.
 	Now() time.Time
 }
 

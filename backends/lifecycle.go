@@ -38,13 +38,10 @@ type LifecycleOptions struct {
 	Changed time.Time
 	// pause waits between two rounds; nil means time.Sleep.
 	pause func(time.Duration)
-	// FailuresToOpen is how many requests in a row must fail before further
-	// ones are rejected until a probe succeeds; 0 means five.
+	// FailuresToOpen is that of breaker.Options.
 	FailuresToOpen int
-	// HealthChanged is called with the error of rejected requests when the circuit opens,
-	// and with nil when the backend answers again; in order, one call at a time, during
-	// the term only, and with no lock held. It must return quickly: the next probe waits
-	// for it. It may be nil.
+	// HealthChanged is that of breaker.Options.Changed. It must return quickly: the next
+	// probe waits for it.
 	HealthChanged func(err error)
 	// Moved is called, with no lock held, when changed credentials point to another
 	// place, so that the endpoint changes as after Configure. It must return quickly. It

@@ -11,7 +11,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// PublishRequest is the request to attach a volume to one node.
+// PublishRequest is the request to attach a volume to one node. Publish returns the errors
+// of its functions unchanged.
 type PublishRequest struct {
 	// Node is the node's name, and Key its short form in the volume's metadata.
 	Node, Key string
@@ -22,16 +23,15 @@ type PublishRequest struct {
 	// Shared means that other nodes may have the volume at the same time, if Cinder
 	// allows it, too (multiattach).
 	Shared bool
-	// Admit decides about a new attachment before it is created. Publish returns its
-	// error unchanged.
+	// Admit decides about a new attachment before it is created.
 	Admit func(ctx context.Context) error
 	// Release decides whether another node may lose its recorded attachment, which keeps
 	// the volume from this one. False means that the other node still holds it
-	// legitimately. Publish returns its error unchanged.
+	// legitimately.
 	Release func(ctx context.Context, node, key string) (bool, error)
 	// HandOut gives the connection to the node. Publish calls it before it completes the
 	// attachment, and again on every repeated Publish. It must write what the node needs
-	// beyond the answer. Publish returns its error unchanged.
+	// beyond the answer.
 	HandOut func(ctx context.Context, published Published) error
 }
 
@@ -81,10 +81,7 @@ type nodes struct {
 }
 
 type nodeRequests interface {
-	// OffersAttachments returns an error if the endpoint lacks what attaching needs,
-	// regardless of the workflow for new volumes.
 	OffersAttachments(ctx context.Context) error
-	// DeleteMetadata deletes one key, which must have no slash.
 	DeleteMetadata(ctx context.Context, id, key string) error
 }
 

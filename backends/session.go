@@ -17,8 +17,7 @@ import (
 // fails with an *Error of its package. A table in test/cindercontract defines their effect
 // on a volume in each state; all implementations and real Cinder must conform to it.
 type Cinder interface {
-	// Place returns where the volumes live; it never changes.
-	Place() cinder.Place
+	Place() cinder.Place // never changes
 	// With returns a client of the same login whose requests must pass the admission
 	// before they are sent.
 	With(admission turns.Admission) Cinder

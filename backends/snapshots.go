@@ -75,7 +75,6 @@ type snapshotRequests interface {
 	Snapshot(ctx context.Context, id string) (cinder.Snapshot, error)
 	ListSnapshots(ctx context.Context, query cinder.Query, yield func(page []cinder.Snapshot) bool) error
 	DeleteSnapshot(ctx context.Context, id string) error
-	// UpdateSnapshotMetadata writes metadata; other keys stay.
 	UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error
 }
 
