@@ -67,7 +67,7 @@ func TestLoginHasNoCaller(t *testing.T) {
 	}
 	cloud.Revoke()
 	// A renewal has none either; the listing itself has no caller.
-	if err := client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
+	if err := client.ListVolumes(t.Context(), cinder.Query{}, func([]cinder.Volume) bool { return true }); err != nil {
 		t.Error(err)
 	}
 	equal(t, spent.Tokens() < 0.1, true)

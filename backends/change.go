@@ -12,11 +12,8 @@ import (
 type changer struct{ *endpoint }
 
 type changeRequests interface {
-	// ExtendVolume requests a larger size; inUse tells whether the volume is in use.
 	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
-	// RetypeVolume requests another type, without a migration.
 	RetypeVolume(ctx context.Context, id, volumeType string) error
-	// VolumeType reads a volume type by its ID.
 	VolumeType(ctx context.Context, id string) (cinder.VolumeType, error)
 }
 
@@ -125,7 +122,9 @@ func (e changer) change(ctx context.Context, target Target, c inPlace) (cinder.V
 		switch v.Status {
 		case c.during:
 			var gone bool
-			v, gone, err = e.awaitEnd(ctx, requested, v, e.timeouts().Create)
+			v, gone, err = e.awaitEnd(ctx, v.ID, c.during, e.timeouts().Create, func(after cinder.Volume) bool {
+				return after.ID == requested.ID && after.Status == requested.Status && c.part(after) == c.part(requested)
+			})
 			switch {
 			case err != nil:
 			case gone:

@@ -232,7 +232,7 @@ func TestOnlyAMarkKeepsAnAbandonedVolumeForTheCSIDriver(t *testing.T) {
 func TestImportOfAVolumeThatWasInModeCSI(t *testing.T) {
 	memory := newCSICinder()
 	id := memory.add(marked(csiVolume(1, cinder.StatusAvailable)))
-	spec := Import{VolumeID: id, Stamp: claimStamp(2), Connector: testConnector, Unclaimed: func(context.Context, cinder.Volume) error { return nil }}
+	spec := Import{VolumeID: id, Stamp: claimStamp(2), Connector: testConnector, Granted: func(cinder.Volume) error { return nil }, Unclaimed: func(context.Context, cinder.Volume) error { return nil }}
 	spec.Stamp.ClusterUID = "cluster-1"
 	if _, err := memory.term(t).Import(t.Context(), spec); err != nil {
 		t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/knowledge"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/backends/watch"
 )
 
 // endpoint represents a backend's volumes at one place: how to reach them and what the
@@ -19,30 +18,27 @@ import (
 //
 // The work on volumes is divided among owners (type owners), which share an endpoint.
 type endpoint struct {
-	backend   string
-	config    atomic.Pointer[Config] // with defaults
-	session   *session
-	logger    *slog.Logger
-	cluster   string
-	inventory *knowledge.Inventory[cinder.Volume]
-	known     *knowledge.Notes
-	watcher   *watch.Watcher[cinder.Volume]
+	backend string
+	config  atomic.Pointer[Config] // with defaults
+	session *session
+	logger  *slog.Logger
+	cluster string
+	*stock[cinder.Volume]
 
 	// unshown are volumes, snapshots and attachments, whose IDs are all unique; ended are
 	// attachments whose deletion was requested but which Cinder may still show.
 	unshown, ended *knowledge.Unshown
-	// shown is true once Cinder has shown a volume of this cluster here.
-	shown atomic.Bool
 	// answerLost is called when a create request loses its answer.
 	answerLost func()
 }
 
-// volumeRequests are the requests that every owner needs.
+// volumeRequests are the requests that every owner needs; cinder.Client describes these
+// and all that the owners declare.
 type volumeRequests interface {
 	Volume(ctx context.Context, id string) (cinder.Volume, error)
-	ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
-	// UpdateMetadata writes metadata; other keys stay.
 	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
+	Workflow(ctx context.Context) (cinder.Workflow, error)
+	Now() time.Time
 }
 
 // owners divide the work at an endpoint.
@@ -73,7 +69,6 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 		backend: config.Name,
 		cluster: l.options.Cluster,
 		logger:  l.options.Logger,
-		known:   knowledge.NewNotes(&l.mu),
 
 		unshown: knowledge.NewUnshown(), ended: knowledge.NewUnshown(),
 
@@ -95,16 +90,19 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 		readLag: l.options.ReadLag,
 		left:    func() { l.leave(e) },
 	}
-	e.watcher = newWatcher(l, config.Name, watch.Options[cinder.Volume]{
-		Noun: "volume",
-		List: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Volume) bool) error {
-			return e.list(ctx, cinder.VolumeQuery{Status: status, PageSize: pageSize}, yield)
+	e.stock = newStock(l, e, kind[cinder.Volume]{
+		noun: "volume", owner: "claim",
+		read: func(ctx context.Context, client Cinder, id string) (cinder.Volume, error) {
+			return client.(volumeRequests).Volume(ctx, id)
 		},
-		Get:     e.get,
-		State:   func(v cinder.Volume) (string, cinder.Status) { return v.ID, v.Status },
-		Observe: e.observe,
+		list: func(ctx context.Context, client Cinder, query cinder.Query, yield func([]cinder.Volume) bool) error {
+			return client.ListVolumes(ctx, query, yield)
+		},
+		state:   func(v cinder.Volume) (string, cinder.Status, time.Time) { return v.ID, v.Status, v.CreatedAt },
+		ownerOf: stamps.ClaimOf(l.options.Cluster),
+		share:   stamps.Share,
+		observe: e.observe,
 	})
-	e.inventory = newInventory(l.options.Cluster, e.watcher.ListAll)
 	own := &owners{endpoint: e, connections: connections{e}, completer: completer{e, connections{e}}, changer: changer{e}, nodes: nodes{e, connections{e}},
 		importer: importer{e, connections{e}}, snapshots: newSnapshots(l, e)}
 	own.remover = remover{e, own.connections, own.snapshots}
@@ -113,36 +111,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 	return own
 }
 
-// newWatcher returns a watcher of one of the backend's endpoints.
-func newWatcher[T any](l *Lifecycle, backend string, options watch.Options[T]) *watch.Watcher[T] {
-	options.Backend, options.Interval = backend, l.options.Poll
-	options.Pause = func(pause time.Duration) { l.options.pause(pause) }
-	options.Waiting = func(more int) { l.options.Metrics.waiting(backend, more) }
-	return watch.New(options)
-}
-
-// newInventory returns the inventory of a cluster's volumes.
-func newInventory(cluster string, list func(context.Context, func([]cinder.Volume) bool) error) *knowledge.Inventory[cinder.Volume] {
-	return knowledge.NewInventory(knowledge.Entries[cinder.Volume]{
-		List:  list,
-		Owner: stamps.ClaimOf(cluster),
-		Born:  func(v cinder.Volume) (string, time.Time) { return v.ID, v.CreatedAt },
-		Share: stamps.Share,
-	})
-}
-
 func (e *endpoint) timeouts() Timeouts { return e.config.Load().Timeouts }
-
-func (e *endpoint) get(ctx context.Context, id string) (v cinder.Volume, err error) {
-	err = read(ctx, e.session, func(ctx context.Context, client volumeRequests) (err error) {
-		v, err = client.Volume(ctx, id)
-		return err
-	})
-	if err == nil {
-		e.note(v)
-	}
-	return v, e.unlessExpected("volume", id, err)
-}
 
 // expect records that Cinder has acknowledged an object, of another object unless of is
 // empty.
@@ -150,48 +119,8 @@ func (e *endpoint) expect(id, of string) {
 	e.unshown.Expect(id, of, time.Now().Add(e.timeouts().Create))
 }
 
-// unlessExpected returns the error of a read. If Cinder has acknowledged the object but
-// never shown it, a "not found" proves nothing.
-func (e *endpoint) unlessExpected(noun, id string, err error) error {
-	if cinder.IsKind(err, cinder.KindNotFound) && e.unshown.Missing(id) {
-		return e.notShown(noun, id)
-	}
-	return err
-}
-
 func (e *endpoint) notShown(noun, id string) error {
 	return e.failure(KindNotShown, "Cinder created %s %s but does not show it yet: its database answers reads from before the last writes; with Galera, set wsrep_sync_wait", noun, id)
-}
-
-// awaitEnd waits until a volume has left the status of a change. requested is the volume
-// as it was when this call requested the change; zero if it did not.
-func (e *endpoint) awaitEnd(ctx context.Context, requested, v cinder.Volume, timeout time.Duration) (after cinder.Volume, gone bool, err error) {
-	return awaitEnd(e.session.readLag, func() (cinder.Volume, bool, error) { return e.watcher.Await(ctx, v.ID, v.Status, timeout) }, func(after cinder.Volume) bool {
-		return after.ID == requested.ID && after.Status == requested.Status && after.SizeGiB == requested.SizeGiB && after.Type == requested.Type
-	})
-}
-
-// awaitEnd waits for the end of a change that Cinder has just accepted. While reads may
-// lag, a state from before the change proves nothing.
-func awaitEnd[T any](readLag time.Duration, await func() (T, bool, error), mayBeBefore func(T) bool) (after T, gone bool, err error) {
-	for accepted := time.Now(); ; {
-		after, gone, err = await()
-		if gone || err != nil || !mayBeBefore(after) || time.Since(accepted) >= readLag {
-			return after, gone, err
-		}
-	}
-}
-
-func (e *endpoint) list(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
-	query.Keep = stamps.IsOurKey
-	return listForAll(ctx, e.session, func(ctx context.Context, client volumeRequests) error {
-		return client.ListVolumes(ctx, query, func(page []cinder.Volume) bool {
-			for _, v := range page {
-				e.note(v)
-			}
-			return yield(page)
-		})
-	})
 }
 
 // updateMetadata writes metadata on a volume; other keys stay.
@@ -199,12 +128,6 @@ func (e *endpoint) updateMetadata(ctx context.Context, permitted permission, id 
 	return change(ctx, e.session, permitted, func(ctx context.Context, client volumeRequests) error {
 		return client.UpdateMetadata(ctx, id, metadata)
 	})
-}
-
-// forget forgets a claim's volume and all its rivals.
-func (e *endpoint) forget(uid, id string) {
-	e.known.ForgetClaim(uid, id)
-	e.inventory.Forget(id)
 }
 
 func (e *endpoint) failure(kind cinder.Kind, format string, arguments ...any) *cinder.Error {

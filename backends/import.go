@@ -26,8 +26,8 @@ type Import struct {
 	// the volume.
 	Unclaimed func(ctx context.Context, v cinder.Volume) error
 	// Granted is asked before the volume is stamped and before every later step, since
-	// the volume's name and metadata may change at any time. Nil grants every volume; its
-	// error is returned unchanged.
+	// the volume's name and metadata may change at any time. It precedes all other checks,
+	// whose errors reveal something about the volume; its error is returned unchanged.
 	Granted func(v cinder.Volume) error
 	// Unattended means that no user reads the error and decides whether to continue, and
 	// that no other process runs this import. A reservation by another party is then
@@ -43,17 +43,7 @@ type Import struct {
 }
 
 // All lists the volumes of the backend's project, regardless of owner.
-func (l *Lifecycle) All(ctx context.Context) (all []cinder.Volume, err error) {
-	e := l.current()
-	err = listForAll(ctx, e.session, func(ctx context.Context, client volumeRequests) error {
-		all = nil // a new login may restart the listing
-		return client.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1000}, func(page []cinder.Volume) bool {
-			all = append(all, page...)
-			return true
-		})
-	})
-	return all, err
-}
+func (l *Lifecycle) All(ctx context.Context) ([]cinder.Volume, error) { return l.current().all(ctx) }
 
 // Look reads a target's volume, regardless of owner, and returns where it looked. The
 // zero Volume means that it is provably gone, and KindElsewhere that the backend may
@@ -95,12 +85,8 @@ func (e importer) importable(v cinder.Volume, stamp stamps.Volume, connector cin
 		// removing it.
 		return e.failure(KindNotOurs, "volume %s was made for claim %s/%s and was never in use, so it is empty; the program or its audit will remove it", v.ID, other.Namespace, other.Claim)
 	}
-	if csi {
+	if csi || stamps.IsCSI(v) && v.Status != cinder.StatusAvailable {
 		return e.freeOfNodes(v)
-	}
-	if stamps.IsCSI(v) && v.Status != cinder.StatusAvailable {
-		// Its attachment belongs to one node, and Cinder may not show which.
-		return e.failure(KindInUse, "volume %s (mode csi) is %s, so a node may have it; detach it there first", v.ID, v.Status)
 	}
 	switch v.Status {
 	case cinder.StatusReserved, cinder.StatusAttaching:
@@ -131,14 +117,6 @@ func (l *Lifecycle) Import(ctx context.Context, spec Import) (Connected, error) 
 type importer struct {
 	*endpoint
 	connections connections
-}
-
-type stampRequests interface {
-	// Workflow returns how to connect new volumes: reserve or attachment.
-	Workflow(ctx context.Context) (cinder.Workflow, error)
-	// Now returns the time by Cinder's clock.
-	Now() time.Time
-	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
 }
 
 func (e importer) importVolume(ctx context.Context, spec Import) (Connected, error) {
@@ -201,7 +179,7 @@ func (e importer) importVolume(ctx context.Context, spec Import) (Connected, err
 
 // writeStamp stamps a volume that may be imported, and returns the stamped volume.
 func (e importer) writeStamp(ctx context.Context, v cinder.Volume, spec Import) (cinder.Volume, error) {
-	if err := spec.granted(v); err != nil {
+	if err := spec.Granted(v); err != nil {
 		return cinder.Volume{}, err
 	}
 	if err := e.importable(v, spec.Stamp, spec.Connector, spec.CSI); err != nil {
@@ -217,7 +195,7 @@ func (e importer) writeStamp(ctx context.Context, v cinder.Volume, spec Import) 
 			return cinder.Volume{}, err
 		}
 	}
-	err := change(ctx, e.session, nil, func(ctx context.Context, client stampRequests) error {
+	err := change(ctx, e.session, nil, func(ctx context.Context, client volumeRequests) error {
 		workflow, err := client.Workflow(ctx)
 		if err != nil {
 			return cinder.WithoutEffect(err)
@@ -257,19 +235,10 @@ func (e importer) writeStamp(ctx context.Context, v cinder.Volume, spec Import) 
 	return e.get(ctx, v.ID)
 }
 
-// granted asks Granted. It precedes all other checks, whose errors reveal something about
-// the volume.
-func (spec Import) granted(v cinder.Volume) error {
-	if spec.Granted == nil {
-		return nil
-	}
-	return spec.Granted(v)
-}
-
 // stampedFor returns an error unless the volume is still granted, carries the stamp, and
 // has not been attached by another party.
 func (e importer) stampedFor(v cinder.Volume, spec Import) error {
-	if err := spec.granted(v); err != nil {
+	if err := spec.Granted(v); err != nil {
 		return err
 	}
 	if !spec.Stamp.Holds(v) {

@@ -20,7 +20,7 @@ func importStamp(n int, id string) stamps.Volume {
 }
 
 func importOf(n int, id string) Import {
-	return Import{VolumeID: id, Stamp: importStamp(n, id), Connector: testConnector, Unclaimed: func(context.Context, cinder.Volume) error { return nil }}
+	return Import{VolumeID: id, Stamp: importStamp(n, id), Connector: testConnector, Granted: func(cinder.Volume) error { return nil }, Unclaimed: func(context.Context, cinder.Volume) error { return nil }}
 }
 
 // TestImportFromEveryState: what is free, or was kept by a claim of this cluster,
@@ -380,7 +380,7 @@ func TestTheVolumeModeIsStamped(t *testing.T) {
 		success(t, err)
 		equal(t, memory.volumes[made.Volume.ID].Metadata[stamps.KeyVolumeMode], want)
 		id := memory.add(cinder.Volume{Name: "old", Status: cinder.StatusAvailable})
-		_, err = memory.term(t).Import(t.Context(), Import{VolumeID: id, Stamp: claimStamp(2), Connector: testConnector, Block: block})
+		_, err = memory.term(t).Import(t.Context(), Import{VolumeID: id, Stamp: claimStamp(2), Connector: testConnector, Block: block, Granted: func(cinder.Volume) error { return nil }})
 		success(t, err)
 		equal(t, memory.volumes[id].Metadata[stamps.KeyVolumeMode], want)
 	}

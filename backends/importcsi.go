@@ -32,7 +32,8 @@ func (e importer) importForNodes(ctx context.Context, v cinder.Volume, spec Impo
 	return Connected{Volume: v}, nil
 }
 
-// freeOfNodes returns an error if a volume meant for the CSI driver is not available.
+// freeOfNodes returns an error if a volume that is, or is meant, for the CSI driver is not
+// available: its attachment belongs to one node, and Cinder may not show which.
 func (e importer) freeOfNodes(v cinder.Volume) error {
 	records := stamps.NodeRecordsOf(v)
 	switch {

@@ -13,8 +13,19 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
+	"github.com/standalone-cinder/standalone-cinder/backends/knowledge"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
+
+// newInventory returns the inventory of a cluster's volumes.
+func newInventory(cluster string, list func(context.Context, func([]cinder.Volume) bool) error) *knowledge.Inventory[cinder.Volume] {
+	return knowledge.NewInventory(knowledge.Entries[cinder.Volume]{
+		List:  list,
+		Owner: stamps.ClaimOf(cluster),
+		Born:  func(v cinder.Volume) (string, time.Time) { return v.ID, v.CreatedAt },
+		Share: stamps.Share,
+	})
+}
 
 func TestInventoryIsListedOnce(t *testing.T) {
 	memory := newMemoryCinder()
@@ -24,7 +35,7 @@ func TestInventoryIsListedOnce(t *testing.T) {
 	foreign.Metadata[stamps.KeyCluster] = "cluster-2"
 	memory.add(foreign)
 	i := newInventory("cluster-1", func(ctx context.Context, yield func([]cinder.Volume) bool) error {
-		return memory.client().ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, yield)
+		return memory.client().ListVolumes(ctx, cinder.Query{PageSize: 1}, yield)
 	})
 	var group sync.WaitGroup
 	for claim := range 50 {

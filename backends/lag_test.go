@@ -36,7 +36,7 @@ func untilDone(t *testing.T, call func() error) {
 // settled lets all goroutines of the lifecycle end.
 func settled(t *testing.T, l *Lifecycle) {
 	t.Helper()
-	for l.current().watcher.Running() || l.current().snapshots.snapshotWatcher.Running() {
+	for l.current().watcher.Running() || l.current().snapshots.taken.watcher.Running() {
 		time.Sleep(time.Second)
 	}
 }

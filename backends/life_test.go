@@ -59,7 +59,7 @@ func (m memoryClient) serveList(w http.ResponseWriter, r *http.Request) {
 	}
 	volumes := []map[string]any{}
 	past, more := query.Get("marker") == "", false
-	err := m.ListVolumes(r.Context(), cinder.VolumeQuery{Status: cinder.Status(query.Get("status"))}, func(page []cinder.Volume) bool {
+	err := m.ListVolumes(r.Context(), cinder.Query{Status: cinder.Status(query.Get("status"))}, func(page []cinder.Volume) bool {
 		for _, v := range page {
 			if past && len(volumes) == limit {
 				more = true

@@ -2,7 +2,6 @@ package backends
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -39,13 +38,10 @@ type LifecycleOptions struct {
 	Changed time.Time
 	// pause waits between two rounds; nil means time.Sleep.
 	pause func(time.Duration)
-	// FailuresToOpen is how many requests in a row must fail before further
-	// ones are rejected until a probe succeeds; 0 means five.
+	// FailuresToOpen is that of breaker.Options.
 	FailuresToOpen int
-	// HealthChanged is called with the error of rejected requests when the circuit opens,
-	// and with nil when the backend answers again; in order, one call at a time, during
-	// the term only, and with no lock held. It must return quickly: the next probe waits
-	// for it. It may be nil.
+	// HealthChanged is that of breaker.Options.Changed. It must return quickly: the next
+	// probe waits for it.
 	HealthChanged func(err error)
 	// Moved is called, with no lock held, when changed credentials point to another
 	// place, so that the endpoint changes as after Configure. It must return quickly. It
@@ -265,12 +261,9 @@ type maker struct {
 }
 
 type makingRequests interface {
-	// Workflow returns how to connect new volumes: reserve or attachment.
-	Workflow(ctx context.Context) (cinder.Workflow, error)
+	volumeRequests
 	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
 	FailureReason(ctx context.Context, id string) string
-	// Now returns the time by Cinder's clock.
-	Now() time.Time
 }
 
 func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
@@ -397,20 +390,13 @@ func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err erro
 		})
 		return err
 	})
-	if err == nil {
-		e.expect(v.ID, "")
-		e.known.Settle(uid, v.ID)
-		return v, e.correctRequestTime(ctx, v)
-	}
-	var failed *cinder.Error
-	if errors.As(err, &failed) && !failed.EffectUnknown {
-		e.known.Settle(uid, "")
-	} else {
-		// A listing that began during the request may have missed its effect.
-		e.known.Doubt(uid)
+	if e.created(uid, v.ID, err) {
 		e.answerLost()
 	}
-	return cinder.Volume{}, err
+	if err != nil {
+		return cinder.Volume{}, err
+	}
+	return v, e.correctRequestTime(ctx, v)
 }
 
 // correctRequestTime corrects the request time on a volume that looks like a copy in the
@@ -429,7 +415,7 @@ func (e maker) correctRequestTime(ctx context.Context, v cinder.Volume) error {
 func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	stamp := spec.Stamp
 	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
-	if cinder.IsKind(err, KindNotShown) && e.finder.otherThan(ctx, v.ID, stamp) {
+	if cinder.IsKind(err, KindNotShown) && e.otherThan(ctx, v.ID, stamp.ClaimUID, stamp.Owns) {
 		return e.finder.look(ctx, stamp, spec.Connector, spec.Permit)
 	}
 	if err != nil {
@@ -439,9 +425,7 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 		return e.finder.lookAgain(ctx, v.ID, spec)
 	}
 	if !stamp.Owns(after) {
-		e.known.ForgetClaim(stamp.ClaimUID, v.ID)
-		e.known.Doubt(stamp.ClaimUID)
-		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", v.ID)
+		return cinder.Volume{}, e.lost(stamp.ClaimUID, v.ID)
 	}
 	rivals := e.known.RivalsOf(stamp.ClaimUID, v.ID)
 	if len(rivals) == 0 {
@@ -449,16 +433,7 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 	}
 	found := []cinder.Volume{after}
 	for _, id := range rivals {
-		rival, err := e.get(ctx, id)
-		if cinder.IsKind(err, cinder.KindNotFound) {
-			continue
-		}
-		if err != nil {
-			return cinder.Volume{}, err
-		}
-		if stamp.Owns(rival) {
-			found = append(found, rival)
-		}
+		found = append(found, cinder.Volume{ID: id})
 	}
 	chosen, err := e.finder.keepOne(ctx, found, stamp, spec.Connector, spec.Permit)
 	if err != nil {
@@ -466,17 +441,6 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 	}
 	e.known.Settle(stamp.ClaimUID, chosen.ID)
 	return chosen, nil
-}
-
-// otherThan looks for a volume with the claim's stamp other than the one that Cinder
-// reported as created: the answer may have named the wrong one.
-func (e finder) otherThan(ctx context.Context, id string, stamp stamps.Volume) bool {
-	found, err := e.inventory.Find(ctx, stamp.ClaimUID, stamp.Owns, time.Now())
-	if err != nil || len(found) != 1 || found[0].ID == id {
-		return false
-	}
-	e.known.Settle(stamp.ClaimUID, found[0].ID)
-	return true
 }
 
 // reserve marks the volume as being attached. After a conflict it rereads the volume: a

@@ -38,11 +38,7 @@ func (l *Lifecycle) HasVolume(ctx context.Context, id string) (bool, error) {
 
 // Find reads a volume by its ID, regardless of owner.
 func (l *Lifecycle) Find(ctx context.Context, id string) (v cinder.Volume, found bool, err error) {
-	v, err = l.current().get(ctx, id)
-	if cinder.IsKind(err, cinder.KindNotFound) {
-		return cinder.Volume{}, false, nil
-	}
-	return v, err == nil, err
+	return l.current().find(ctx, id)
 }
 
 // Volumes lists the cluster's volumes as of this term's last complete listing. It makes
@@ -82,41 +78,16 @@ type finder struct {
 	remover remover
 }
 
-// look finds the claim's volume: by the ID that this term knows, or in the term's
-// listing. The zero Volume means that there is provably none.
+// look finds the claim's only volume. The zero Volume means that there is provably none.
 func (e finder) look(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
-	for range maxMoves {
-		id, err := e.locate(ctx, stamp, connector, permit)
-		if id == "" || err != nil {
-			return cinder.Volume{}, err
-		}
-		v, err := e.get(ctx, id)
-		if cinder.IsKind(err, cinder.KindNotFound) {
-			// Another party removed it. Check whether it was the only one: a duplicate
-			// may have been created meanwhile.
-			e.forget(stamp.ClaimUID, id)
-			e.known.Doubt(stamp.ClaimUID)
-			continue
-		}
-		if cinder.IsKind(err, KindNotShown) && e.otherThan(ctx, id, stamp) {
-			continue
-		}
-		if err != nil {
-			return cinder.Volume{}, err
-		}
-		if !stamp.Owns(v) {
-			// The next attempt looks again: the answer that named this volume may have
-			// been wrong. The volume is not gone and may belong to another claim.
-			e.known.ForgetClaim(stamp.ClaimUID, id)
-			e.known.Doubt(stamp.ClaimUID)
-			return cinder.Volume{}, e.failure(KindNotOurs, "volume %s no longer carries the stamp of this claim", id)
-		}
-		if !stamp.Holds(v) {
-			return cinder.Volume{}, e.failure(KindNotOurs, "volume %s, which was made for this claim, has been given to another claim", id)
-		}
-		return v, nil
+	v, err := e.only(ctx, stamp.ClaimUID, stamp.Owns, func(found []cinder.Volume) (string, error) {
+		chosen, err := e.keepOne(ctx, found, stamp, connector, permit)
+		return chosen.ID, err
+	})
+	if err == nil && v.ID != "" && !stamp.Holds(v) {
+		return cinder.Volume{}, e.failure(KindNotOurs, "volume %s, which was made for this claim, has been given to another claim", v.ID)
 	}
-	return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q keep disappearing; something else is deleting them", stamp.ClaimUID)
+	return v, err
 }
 
 // lookAgain finds the claim's volume after another party removed the known one.
@@ -124,27 +95,6 @@ func (e finder) lookAgain(ctx context.Context, id string, spec Spec) (cinder.Vol
 	e.forget(spec.Stamp.ClaimUID, id)
 	e.known.Doubt(spec.Stamp.ClaimUID)
 	return e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
-}
-
-// locate returns the ID of the claim's only volume, or "" if there is none.
-func (e finder) locate(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (string, error) {
-	id, since := e.known.Of(stamp.ClaimUID)
-	if id != "" && since.IsZero() {
-		return id, nil
-	}
-	found, err := e.inventory.Find(ctx, stamp.ClaimUID, stamp.Owns, since)
-	if err != nil {
-		return "", err
-	}
-	if len(found) > 0 {
-		chosen, err := e.keepOne(ctx, found, stamp, connector, permit)
-		if err != nil {
-			return "", err
-		}
-		id = chosen.ID
-	}
-	e.known.Settle(stamp.ClaimUID, id)
-	return id, nil
 }
 
 // place returns where this endpoint points; zero before the first login.
@@ -196,14 +146,6 @@ func (e *endpoint) elsewhere(format string, arguments ...any) *cinder.Error {
 	return failed
 }
 
-// note records that Cinder showed a volume of this cluster here.
-func (e *endpoint) note(v cinder.Volume) {
-	if v.Metadata[stamps.KeyCluster] == e.cluster {
-		e.shown.Store(true)
-	}
-	e.unshown.Shown(v.ID)
-}
-
 // IsGone reports whether the term's last listing lacks a volume, or the volume has gone
 // since. It never lists; without a listing, it returns false.
 func (l *Lifecycle) IsGone(volumeID string) bool { return l.current().inventory.IsGone(volumeID) }
@@ -218,7 +160,7 @@ func (e finder) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps
 	if len(found) == 1 {
 		return found[0], nil
 	}
-	// The listing may be hours old.
+	// The listing may be hours old, and of some, only the IDs are known.
 	var present []cinder.Volume
 	copies := 0
 	for _, listed := range found {
@@ -278,12 +220,6 @@ func rank(v cinder.Volume) int {
 		return 0
 	}
 	return 1
-}
-
-// forgetOne forgets a volume that is gone, but not the claim's others.
-func (e *endpoint) forgetOne(uid, id string) {
-	e.inventory.Forget(id)
-	e.known.ForgetVolume(uid, id)
 }
 
 // Duplicates lists the duplicates of the volume that the claim's PersistentVolume names,

@@ -413,7 +413,7 @@ func (m memoryClient) Volume(ctx context.Context, id string) (found cinder.Volum
 	return found, err
 }
 
-func (m memoryClient) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
+func (m memoryClient) ListVolumes(ctx context.Context, query cinder.Query, yield func([]cinder.Volume) bool) error {
 	size := query.PageSize
 	if size == 0 {
 		size = 1000

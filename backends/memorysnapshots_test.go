@@ -98,7 +98,7 @@ func (m memoryClient) Snapshot(ctx context.Context, id string) (found cinder.Sna
 	return found, err
 }
 
-func (m memoryClient) ListSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func([]cinder.Snapshot) bool) error {
+func (m memoryClient) ListSnapshots(ctx context.Context, query cinder.Query, yield func([]cinder.Snapshot) bool) error {
 	var all []cinder.Snapshot
 	err := m.call(ctx, "snapshot.list", strings.TrimSpace(string(query.Status)+" "+query.VolumeID), func() error {
 		all = nil

@@ -124,7 +124,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 	if reading == nil {
 		return nil, err
 	}
-	found := reading.Credentials()
+	found := reading.Credentials
 	found.Version = fingerprint.Of(at.config, found.Version)
 	if client, ok := p.lookup(at, found.Version); ok {
 		return client, nil
@@ -134,8 +134,11 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 	result := p.logins.DoChan(config.Name+" "+found.Version, func() (any, error) {
 		// A caller that looked before the previous login ended finds its result
 		// here.
-		if client, ok := p.peek(at, found.Version); ok {
-			return client, nil
+		p.mu.Lock()
+		entry, ok := p.clients.Peek(at)
+		p.mu.Unlock()
+		if ok && entry.version == found.Version {
+			return entry.client, nil
 		}
 		client, err := cinder.Login(context.WithoutCancel(ctx), found, cinder.Options{
 			Backend:        config.Name,
@@ -243,7 +246,7 @@ func (p *Pool) LastGood(config Config) (LastGood, bool) {
 	if !ok {
 		return LastGood{}, false
 	}
-	return LastGood{Kept: last.Kept(), Current: !last.failed, Restored: last.Restored()}, true
+	return LastGood{Kept: last.Kept, Current: !last.failed, Restored: last.Restored}, true
 }
 
 // CheckCredentials reads the backend's credentials now, without a request, and makes the
@@ -257,7 +260,7 @@ func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	if err != nil {
 		return "", err
 	}
-	version = fingerprint.Of(at.config, reading.Credentials().Version)
+	version = fingerprint.Of(at.config, reading.Credentials.Version)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// Peek does not affect the order of eviction: this is not a use of the
@@ -287,16 +290,6 @@ func (p *Pool) lookup(at key, version string) (*cinder.Client, bool) {
 	}
 	p.metrics.lookup(at.backend, "hit")
 	entry.read = time.Now()
-	return entry.client, true
-}
-
-func (p *Pool) peek(at key, version string) (*cinder.Client, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	entry, ok := p.clients.Peek(at)
-	if !ok || entry.version != version {
-		return nil, false
-	}
 	return entry.client, true
 }
 
@@ -368,7 +361,7 @@ func (p *Pool) Expiry(config Config) Expiry {
 	p.mu.Unlock()
 	var found Expiry
 	if read {
-		if settings := last.Credentials().TLS; settings != nil && len(settings.Certificates) > 0 && settings.Certificates[0].Leaf != nil {
+		if settings := last.Credentials.TLS; settings != nil && len(settings.Certificates) > 0 && settings.Certificates[0].Leaf != nil {
 			found.ClientCertificate = settings.Certificates[0].Leaf.NotAfter
 		}
 	}

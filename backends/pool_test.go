@@ -159,7 +159,7 @@ func TestCatalogIsReadOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
+		if err := client.ListVolumes(t.Context(), cinder.Query{}, func([]cinder.Volume) bool { return true }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -181,7 +181,7 @@ func TestEvictionDoesNotBreakAClientInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := func() error {
-		return client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true })
+		return client.ListVolumes(t.Context(), cinder.Query{}, func([]cinder.Volume) bool { return true })
 	}
 	result := make(chan error)
 	go func() { result <- list() }()
@@ -227,7 +227,7 @@ func TestChangedCredentialsArePickedUp(t *testing.T) {
 		t.Error("the old client is still in use")
 	}
 	equal(t, cloud.LastLogin()["auth"].(map[string]any)["identity"].(map[string]any)["password"].(map[string]any)["user"].(map[string]any)["password"], any("n3w"))
-	if err := before.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
+	if err := before.ListVolumes(t.Context(), cinder.Query{}, func([]cinder.Volume) bool { return true }); err != nil {
 		t.Errorf("a caller that still uses the old client: %v", err)
 	}
 	changed := gold
@@ -292,7 +292,7 @@ func TestExpiredTokenIsRenewedOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for range 30 {
 		group.Go(func() {
-			if err := client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
+			if err := client.ListVolumes(t.Context(), cinder.Query{}, func([]cinder.Volume) bool { return true }); err != nil {
 				t.Error(err)
 			}
 		})
@@ -321,7 +321,7 @@ func TestRenewalOutlivesTheFirstCaller(t *testing.T) {
 	list := func(ctx context.Context) chan error {
 		result := make(chan error, 1)
 		go func() {
-			result <- client.ListVolumes(ctx, cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true })
+			result <- client.ListVolumes(ctx, cinder.Query{}, func([]cinder.Volume) bool { return true })
 		}()
 		return result
 	}
@@ -346,7 +346,7 @@ func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
 	s := testSession(t.Context(), pooledClients{pool, func() Config { return gold }})
 	list := func() error {
 		return read(t.Context(), s, func(_ context.Context, client Cinder) error {
-			return client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true })
+			return client.ListVolumes(t.Context(), cinder.Query{}, func([]cinder.Volume) bool { return true })
 		})
 	}
 	if err := list(); err != nil {
@@ -375,8 +375,8 @@ func TestRejectedPasswordIsSentOnce(t *testing.T) {
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Nanosecond})
 	list := func(config Config) error {
 		s := testSession(t.Context(), pooledClients{pool, func() Config { return config }})
-		return read(t.Context(), s, func(ctx context.Context, client volumeRequests) error {
-			return client.ListVolumes(ctx, cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true })
+		return read(t.Context(), s, func(ctx context.Context, client Cinder) error {
+			return client.ListVolumes(ctx, cinder.Query{}, func([]cinder.Volume) bool { return true })
 		})
 	}
 	for _, config := range []Config{gold, zinc} {
@@ -445,7 +445,7 @@ func TestBackendsSideBySideDoNotMix(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
+				if err := client.ListVolumes(t.Context(), cinder.Query{}, func([]cinder.Volume) bool { return true }); err != nil {
 					t.Error(err)
 				}
 			})
@@ -484,7 +484,7 @@ func TestRenewalOfAProbeIsBoundedLikeTheProbe(t *testing.T) {
 	t.Cleanup(func() { close(silent.open) })
 	cloud.Set(func() { cloud.Keystone = silent.serve })
 	cloud.Revoke()
-	err = client.ListVolumes(cinder.WithRequestTimeout(t.Context(), 200*time.Millisecond), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true })
+	err = client.ListVolumes(cinder.WithRequestTimeout(t.Context(), 200*time.Millisecond), cinder.Query{}, func([]cinder.Volume) bool { return true })
 	equal(t, authtest.ErrorText(err), "backend gold: auth.login: no answer in time")
 }
 
@@ -542,7 +542,7 @@ func TestTwoConfigurationsOfOneBackend(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if err := client.ListVolumes(t.Context(), cinder.VolumeQuery{}, func([]cinder.Volume) bool { return true }); err != nil {
+			if err := client.ListVolumes(t.Context(), cinder.Query{}, func([]cinder.Volume) bool { return true }); err != nil {
 				t.Error(err)
 			}
 		})

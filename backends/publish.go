@@ -11,7 +11,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// PublishRequest is the request to attach a volume to one node.
+// PublishRequest is the request to attach a volume to one node. Publish returns the errors
+// of its functions unchanged.
 type PublishRequest struct {
 	// Node is the node's name, and Key its short form in the volume's metadata.
 	Node, Key string
@@ -22,17 +23,15 @@ type PublishRequest struct {
 	// Shared means that other nodes may have the volume at the same time, if Cinder
 	// allows it, too (multiattach).
 	Shared bool
-	// Admit decides about a new attachment before it is created. Publish returns its
-	// error unchanged. Nil admits every attachment.
+	// Admit decides about a new attachment before it is created.
 	Admit func(ctx context.Context) error
 	// Release decides whether another node may lose its recorded attachment, which keeps
 	// the volume from this one. False means that the other node still holds it
-	// legitimately. Publish returns its error unchanged. If it is nil, no node loses an
-	// attachment.
+	// legitimately.
 	Release func(ctx context.Context, node, key string) (bool, error)
 	// HandOut gives the connection to the node. Publish calls it before it completes the
 	// attachment, and again on every repeated Publish. It must write what the node needs
-	// beyond the answer. Publish returns its error unchanged.
+	// beyond the answer.
 	HandOut func(ctx context.Context, published Published) error
 }
 
@@ -82,10 +81,7 @@ type nodes struct {
 }
 
 type nodeRequests interface {
-	// OffersAttachments returns an error if the endpoint lacks what attaching needs,
-	// regardless of the workflow for new volumes.
 	OffersAttachments(ctx context.Context) error
-	// DeleteMetadata deletes one key, which must have no slash.
 	DeleteMetadata(ctx context.Context, id, key string) error
 }
 
@@ -225,9 +221,6 @@ func (e nodes) clearTheWay(ctx context.Context, permitted permission, v cinder.V
 		other := others[key]
 		recorded[other.AttachmentID] = present[other.AttachmentID]
 		if present[other.AttachmentID] && !shared {
-			if to.Release == nil {
-				return false, e.onOtherNode(v, other.Node, to)
-			}
 			released, err := to.Release(ctx, other.Node, key)
 			if err != nil {
 				return false, err
@@ -245,12 +238,11 @@ func (e nodes) clearTheWay(ctx context.Context, permitted permission, v cinder.V
 		if a.Status != cinder.AttachmentAttached || recorded[a.ID] {
 			continue
 		}
-		switch host := hostOf(v, a.ID); host {
-		case "":
+		host := hostOf(v, a.ID)
+		if host == "" {
 			return false, e.failure(KindOnOtherNode, "volume %s has attachment %s, and no record says which node has it; it is removed when the volume is detached from its node", v.ID, a.ID)
-		default:
-			return false, e.onOtherNode(v, strings.TrimSuffix(host, stamps.NodeHostSuffix(e.cluster)), to)
 		}
+		return false, e.onOtherNode(v, strings.TrimSuffix(host, stamps.NodeHostSuffix(e.cluster)), to)
 	}
 	if len(listed) == 0 && v.Status != cinder.StatusAvailable {
 		return false, e.failure(cinder.KindConflict, "volume %s is %s without an attachment; another party reserved it, or an OpenStack administrator set its status", v.ID, v.Status)
@@ -307,10 +299,8 @@ func hostOf(v cinder.Volume, attachmentID string) string {
 
 // attachToNode creates an attachment, records it, hands it out and completes it.
 func (e nodes) attachToNode(ctx context.Context, permitted permission, v cinder.Volume, to PublishRequest) (Published, error) {
-	if to.Admit != nil {
-		if err := to.Admit(ctx); err != nil {
-			return Published{}, err
-		}
+	if err := to.Admit(ctx); err != nil {
+		return Published{}, err
 	}
 	if !stamps.EverAttached(v) {
 		// From here on a node may have the volume.

@@ -27,6 +27,8 @@ func forNodes() cinder.Volume {
 func toNode(name string, handed ...*[]string) PublishRequest {
 	return PublishRequest{
 		Node: name, Key: "key-of-" + name, Connector: cinder.Connector{Host: stamps.NodeHost(name, "cluster-1"), Initiator: "iqn.2026-01.example:" + name},
+		Admit:   func(context.Context) error { return nil },
+		Release: func(context.Context, string, string) (bool, error) { return false, nil },
 		HandOut: func(_ context.Context, p Published) error {
 			for _, list := range handed {
 				*list = append(*list, p.AttachmentID)

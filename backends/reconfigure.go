@@ -64,7 +64,7 @@ func (l *Lifecycle) move(config Config) {
 	now := time.Now()
 	l.at = l.newEndpoint(config, old.session.epoch+1, now)
 	l.at.known.Succeed(old.known, old.inventory.Owners(), old.place(), now)
-	l.at.snapshots.snapshotsKnown.Succeed(old.snapshots.snapshotsKnown, old.snapshots.snapshotInventory.Owners(), old.place(), now)
+	l.at.snapshots.taken.known.Succeed(old.snapshots.taken.known, old.snapshots.taken.inventory.Owners(), old.place(), now)
 	l.lastUncertain = now
 	// Answers from the old endpoint say nothing about the new one. The breaker never
 	// calls back with its lock held.

@@ -39,7 +39,7 @@ type uncut struct{ memoryClient }
 
 func (u uncut) With(admission turns.Admission) Cinder { return uncut{u.with(admission)} }
 
-func (u uncut) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
+func (u uncut) ListVolumes(ctx context.Context, query cinder.Query, yield func([]cinder.Volume) bool) error {
 	return u.memoryClient.ListVolumes(context.WithoutCancel(ctx), query, yield)
 }
 

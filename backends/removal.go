@@ -376,9 +376,7 @@ func (e connections) terminate(ctx context.Context, permitted permission, v cind
 
 // awaitGone waits for the end of a deletion that Cinder has accepted, just now or earlier.
 func (e remover) awaitGone(ctx context.Context, id string, now bool) error {
-	v, gone, err := awaitEnd(e.session.readLag, func() (cinder.Volume, bool, error) {
-		return e.watcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
-	}, func(cinder.Volume) bool { return now })
+	v, gone, err := e.stock.awaitGone(ctx, id, now)
 	switch {
 	case err != nil:
 		return err

@@ -17,12 +17,11 @@ import (
 // fails with an *Error of its package. A table in test/cindercontract defines their effect
 // on a volume in each state; all implementations and real Cinder must conform to it.
 type Cinder interface {
-	// Place returns where the volumes live; it never changes.
-	Place() cinder.Place
+	Place() cinder.Place // never changes
 	// With returns a client of the same login whose requests must pass the admission
 	// before they are sent.
 	With(admission turns.Admission) Cinder
-	ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
+	ListVolumes(ctx context.Context, query cinder.Query, yield func(page []cinder.Volume) bool) error
 }
 
 // The program's client makes all requests that owners declare.
@@ -34,7 +33,6 @@ var (
 	_ attachmentRequests  = loggedIn{}
 	_ removalRequests     = loggedIn{}
 	_ nodeRequests        = loggedIn{}
-	_ stampRequests       = loggedIn{}
 	_ changeRequests      = loggedIn{}
 	_ snapshotRequests    = loggedIn{}
 )
@@ -171,18 +169,14 @@ func listForAll[C any](ctx context.Context, s *session, call func(ctx context.Co
 
 // ask makes a read whose failures do not matter and do not count against the backend.
 func ask[C any](ctx context.Context, s *session, call func(ctx context.Context, client C)) {
-	if s.settle(ctx) != nil {
-		return
-	}
-	attempt, err := s.breaker.Begin(s.epoch)
-	if err != nil {
-		return
-	}
-	_ = s.exchange(ctx, turns.Admission{Outage: attempt.Admit}, func(client Cinder) error {
-		call(ctx, client.(C))
-		return nil
+	_ = read(ctx, s, func(ctx context.Context, client C) error {
+		call(ctx, client)
+		return errAsked
 	})
 }
+
+// errAsked tells the breaker nothing.
+var errAsked = errors.New("the answer does not matter")
 
 // change makes a call that changes something at Cinder, if it is permitted. The fence
 // comes last, when the request's turn has come: it stops a process that slept through the
@@ -246,7 +240,7 @@ const maxProbe = 15 * time.Second
 func (s *session) probe(ctx context.Context) error {
 	ctx = cinder.WithRequestTimeout(ctx, maxProbe)
 	return s.exchange(ctx, turns.Admission{}, func(client Cinder) error {
-		return client.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, func([]cinder.Volume) bool { return false })
+		return client.ListVolumes(ctx, cinder.Query{PageSize: 1}, func([]cinder.Volume) bool { return false })
 	})
 }
 

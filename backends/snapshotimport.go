@@ -30,16 +30,8 @@ type SnapshotImport struct {
 }
 
 // AllSnapshots lists the snapshots of the backend's project, regardless of owner.
-func (l Snapshots) AllSnapshots(ctx context.Context) (all []cinder.Snapshot, err error) {
-	e := l.lifecycle.current()
-	err = listForAll(ctx, e.session, func(ctx context.Context, client snapshotRequests) error {
-		all = nil // a new login may restart the listing
-		return client.ListSnapshots(ctx, cinder.SnapshotQuery{PageSize: 1000}, func(page []cinder.Snapshot) bool {
-			all = append(all, page...)
-			return true
-		})
-	})
-	return all, err
+func (l Snapshots) AllSnapshots(ctx context.Context) ([]cinder.Snapshot, error) {
+	return l.lifecycle.current().snapshots.taken.all(ctx)
 }
 
 // ImportableSnapshot returns an error unless a snapshot may be imported under a stamp in
@@ -79,7 +71,7 @@ func (l Snapshots) ImportSnapshot(ctx context.Context, spec SnapshotImport) (cin
 }
 
 func (e *snapshots) importSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
-	s, err := e.getSnapshot(ctx, spec.SnapshotID)
+	s, err := e.taken.get(ctx, spec.SnapshotID)
 	// By now the endpoint knows its place, which does not change.
 	if here := e.place(); err == nil && here != spec.Place {
 		err = e.elsewhere("snapshot %s was to be imported at %s, but the backend points to %s", spec.SnapshotID, spec.Place, here)
@@ -91,7 +83,7 @@ func (e *snapshots) importSnapshot(ctx context.Context, spec SnapshotImport) (ci
 		if err := e.writeSnapshotStamp(ctx, s, spec); err != nil {
 			return cinder.Snapshot{}, err
 		}
-		if s, err = e.getSnapshot(ctx, spec.SnapshotID); err != nil {
+		if s, err = e.taken.get(ctx, spec.SnapshotID); err != nil {
 			return cinder.Snapshot{}, err
 		}
 	}

@@ -2,16 +2,13 @@ package backends
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/backends/knowledge"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/backends/watch"
 )
 
 // SnapshotSpec is the snapshot that a VolumeSnapshot wants.
@@ -67,51 +64,38 @@ func (l Snapshots) Look(ctx context.Context, target Target) (cinder.Volume, cind
 	return l.lifecycle.Look(ctx, target)
 }
 
-// snapshots owns the snapshots at an endpoint, and what the term knows about them.
+// snapshots owns the snapshots at an endpoint.
 type snapshots struct {
 	*endpoint
-	snapshotInventory *knowledge.Inventory[cinder.Snapshot]
-	// snapshotsKnown is keyed by the UIDs of VolumeSnapshots.
-	snapshotsKnown  *knowledge.Notes
-	snapshotWatcher *watch.Watcher[cinder.Snapshot]
+	taken *stock[cinder.Snapshot]
 }
 
 type snapshotRequests interface {
 	CreateSnapshot(ctx context.Context, request cinder.NewSnapshot) (cinder.Snapshot, error)
 	Snapshot(ctx context.Context, id string) (cinder.Snapshot, error)
-	ListSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func(page []cinder.Snapshot) bool) error
+	ListSnapshots(ctx context.Context, query cinder.Query, yield func(page []cinder.Snapshot) bool) error
 	DeleteSnapshot(ctx context.Context, id string) error
-	// UpdateSnapshotMetadata writes metadata; other keys stay.
 	UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error
 }
 
 func newSnapshots(l *Lifecycle, at *endpoint) *snapshots {
-	e := &snapshots{endpoint: at, snapshotsKnown: knowledge.NewNotes(&l.mu)}
-	e.snapshotWatcher = newWatcher(l, at.backend, watch.Options[cinder.Snapshot]{
-		Noun: "snapshot",
-		List: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]cinder.Snapshot) bool) error {
-			return e.listSnapshots(ctx, cinder.SnapshotQuery{Status: status, PageSize: pageSize}, yield)
+	return &snapshots{at, newStock(l, at, kind[cinder.Snapshot]{
+		noun: "snapshot", owner: "VolumeSnapshot",
+		read: func(ctx context.Context, client Cinder, id string) (cinder.Snapshot, error) {
+			return client.(snapshotRequests).Snapshot(ctx, id)
 		},
-		Get:   e.getSnapshot,
-		State: func(s cinder.Snapshot) (string, cinder.Status) { return s.ID, s.Status },
-	})
-	e.snapshotInventory = newSnapshotInventory(at.cluster, e.snapshotWatcher.ListAll)
-	return e
-}
-
-// newSnapshotInventory returns the inventory of a cluster's snapshots.
-func newSnapshotInventory(cluster string, list func(context.Context, func([]cinder.Snapshot) bool) error) *knowledge.Inventory[cinder.Snapshot] {
-	return knowledge.NewInventory(knowledge.Entries[cinder.Snapshot]{
-		List: list,
-		Owner: func(s cinder.Snapshot) string {
-			if s.Metadata[stamps.KeyCluster] != cluster {
+		list: func(ctx context.Context, client Cinder, query cinder.Query, yield func([]cinder.Snapshot) bool) error {
+			return client.(snapshotRequests).ListSnapshots(ctx, query, yield)
+		},
+		state: func(s cinder.Snapshot) (string, cinder.Status, time.Time) { return s.ID, s.Status, s.CreatedAt },
+		ownerOf: func(s cinder.Snapshot) string {
+			if s.Metadata[stamps.KeyCluster] != at.cluster {
 				return ""
 			}
 			return s.Metadata[stamps.KeySnapshotUID]
 		},
-		Born:  func(s cinder.Snapshot) (string, time.Time) { return s.ID, s.CreatedAt },
-		Share: stamps.ShareSnapshot,
-	})
+		share: stamps.ShareSnapshot,
+	})}
 }
 
 // TakeSnapshot creates the snapshot that a VolumeSnapshot wants, or adopts one from an
@@ -152,9 +136,9 @@ func (e *snapshots) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder
 			if s.Status == cinder.StatusDeleting {
 				timeout = e.timeouts().Delete
 			}
-			if s, gone, err = e.snapshotWatcher.Await(ctx, s.ID, s.Status, timeout); gone {
-				e.forgetSnapshot(spec.Stamp, waitedFor.ID)
-				e.snapshotsKnown.Doubt(spec.Stamp.SnapshotUID)
+			if s, gone, err = e.taken.watcher.Await(ctx, s.ID, s.Status, timeout); gone {
+				e.taken.forget(spec.Stamp.SnapshotUID, waitedFor.ID)
+				e.taken.known.Doubt(spec.Stamp.SnapshotUID)
 				s, err = e.lookForSnapshot(ctx, spec)
 			}
 		case cinder.StatusError:
@@ -179,47 +163,9 @@ func (e *snapshots) mustTakeAt(wanted cinder.Place) error {
 // lookForSnapshot finds the snapshot of a VolumeSnapshot. The zero Snapshot means
 // that there is provably none.
 func (e *snapshots) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
-	uid := spec.Stamp.SnapshotUID
-	for range maxMoves {
-		id, since := e.snapshotsKnown.Of(uid)
-		if id == "" || !since.IsZero() {
-			found, err := e.snapshotInventory.Find(ctx, uid, spec.Stamp.Owns, since)
-			if err != nil {
-				return cinder.Snapshot{}, err
-			}
-			if id, err = e.keepOneSnapshot(ctx, found, spec); err != nil {
-				return cinder.Snapshot{}, err
-			}
-			e.snapshotsKnown.Settle(uid, id)
-		}
-		if id == "" {
-			return cinder.Snapshot{}, nil
-		}
-		s, err := e.getSnapshot(ctx, id)
-		switch {
-		case cinder.IsKind(err, cinder.KindNotFound):
-			// Another party removed it. Check whether it was the only one.
-			e.forgetSnapshot(spec.Stamp, id)
-			e.snapshotsKnown.Doubt(uid)
-			continue
-		case cinder.IsKind(err, KindNotShown):
-			// The answer may have named the wrong one.
-			others, listErr := e.snapshotInventory.Find(ctx, uid, spec.Stamp.Owns, time.Now())
-			if listErr != nil || len(others) != 1 || others[0].ID == id {
-				return cinder.Snapshot{}, err
-			}
-			e.snapshotsKnown.Settle(uid, others[0].ID)
-			continue
-		case err != nil:
-			return cinder.Snapshot{}, err
-		case !spec.Stamp.Owns(s):
-			e.snapshotsKnown.ForgetVolume(uid, id)
-			e.snapshotsKnown.Doubt(uid)
-			return cinder.Snapshot{}, e.failure(KindNotOurs, "snapshot %s no longer carries the stamp of this VolumeSnapshot", id)
-		}
-		return s, nil
-	}
-	return cinder.Snapshot{}, e.failure(cinder.KindConflict, "the snapshots of VolumeSnapshot UID %q keep disappearing; something else is deleting them", uid)
+	return e.taken.only(ctx, spec.Stamp.SnapshotUID, spec.Stamp.Owns, func(found []cinder.Snapshot) (string, error) {
+		return e.keepOneSnapshot(ctx, found, spec)
+	})
 }
 
 // keepOneSnapshot picks which of several snapshots with one stamp to keep: the recorded
@@ -227,9 +173,6 @@ func (e *snapshots) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cin
 // names. If several were recorded, it removes none, since a VolumeSnapshotContent may
 // name any of them.
 func (e *snapshots) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot, spec SnapshotSpec) (id string, err error) {
-	if len(found) == 0 {
-		return "", nil
-	}
 	id = found[0].ID
 	var recorded []string
 	for _, s := range found {
@@ -242,7 +185,7 @@ func (e *snapshots) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot
 	}
 	if len(recorded) > 1 {
 		// A user must delete all but one, which only another listing shows.
-		e.snapshotsKnown.Doubt(spec.Stamp.SnapshotUID)
+		e.taken.known.Doubt(spec.Stamp.SnapshotUID)
 		return "", e.failure(KindRecorded, "snapshots %s of one VolumeSnapshot were all recorded; keep one and delete the others by hand", strings.Join(recorded, ", "))
 	}
 	for _, s := range found {
@@ -253,7 +196,7 @@ func (e *snapshots) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot
 		if err := e.removeSnapshot(ctx, SnapshotTarget{SnapshotID: s.ID, Stamp: spec.Stamp, Place: e.place(), Unrecorded: true}); err != nil {
 			if cinder.IsKind(err, KindRecorded) {
 				// It was marked after the listing.
-				e.snapshotsKnown.Doubt(spec.Stamp.SnapshotUID)
+				e.taken.known.Doubt(spec.Stamp.SnapshotUID)
 			}
 			return "", err
 		}
@@ -269,24 +212,13 @@ func (e *snapshots) createSnapshot(ctx context.Context, spec SnapshotSpec) (s ci
 		return cinder.Snapshot{}, err
 	}
 	uid := spec.Stamp.SnapshotUID
-	e.snapshotsKnown.Doubt(uid)
+	e.taken.known.Doubt(uid)
 	err = change(ctx, e.session, spec.Source.Permit.on(ctx, source), func(ctx context.Context, client snapshotRequests) (err error) {
 		s, err = client.CreateSnapshot(ctx, cinder.NewSnapshot{Name: spec.Name, VolumeID: source.ID, Metadata: spec.metadata()})
 		return err
 	})
-	if err == nil {
-		e.expect(s.ID, "")
-		e.snapshotsKnown.Settle(uid, s.ID)
-		return s, nil
-	}
-	var failed *cinder.Error
-	if errors.As(err, &failed) && !failed.EffectUnknown {
-		e.snapshotsKnown.Settle(uid, "")
-	} else {
-		// A listing that began during the request may have missed its effect.
-		e.snapshotsKnown.Doubt(uid)
-	}
-	return cinder.Snapshot{}, err
+	e.taken.created(uid, s.ID, err)
+	return s, err
 }
 
 // discardSnapshot deletes a snapshot that Cinder failed to create, and reports it. The
@@ -321,15 +253,15 @@ func (l Snapshots) AbandonSnapshots(ctx context.Context, target SnapshotTarget) 
 }
 
 func (e *snapshots) abandon(ctx context.Context, target SnapshotTarget) (kept []string, err error) {
-	_, since := e.snapshotsKnown.Of(target.Stamp.SnapshotUID)
-	found, err := e.snapshotInventory.Find(ctx, target.Stamp.SnapshotUID, target.Stamp.Owns, since)
+	_, since := e.taken.known.Of(target.Stamp.SnapshotUID)
+	found, err := e.taken.inventory.Find(ctx, target.Stamp.SnapshotUID, target.Stamp.Owns, since)
 	if err != nil {
 		return nil, err
 	}
 	if here := e.place(); target.Place != here {
 		return nil, e.elsewhere("the snapshot of VolumeSnapshot UID %q was to be made at %s, but the backend points to %s", target.Stamp.SnapshotUID, target.Place, here)
 	}
-	if id, _ := e.snapshotsKnown.Of(target.Stamp.SnapshotUID); id != "" && !slices.ContainsFunc(found, func(s cinder.Snapshot) bool { return s.ID == id }) {
+	if id, _ := e.taken.known.Of(target.Stamp.SnapshotUID); id != "" && !slices.ContainsFunc(found, func(s cinder.Snapshot) bool { return s.ID == id }) {
 		found = append(found, cinder.Snapshot{ID: id})
 	}
 	for _, s := range found {
@@ -355,13 +287,13 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		s, err := e.getSnapshot(ctx, target.SnapshotID)
+		s, err := e.taken.get(ctx, target.SnapshotID)
 		switch {
 		case cinder.IsKind(err, cinder.KindNotFound):
 			if here := e.place(); target.Place != here {
 				return e.elsewhere("snapshot %s was recorded at %s, but the backend points to %s, where it does not exist", target.SnapshotID, target.Place, here)
 			}
-			e.forgetSnapshot(target.Stamp, target.SnapshotID)
+			e.taken.forgetOne(target.Stamp.SnapshotUID, target.SnapshotID)
 			return nil
 		case err != nil:
 			return err
@@ -374,15 +306,15 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 		target.Place = e.place()
 		switch s.Status {
 		case cinder.StatusCreating:
-			_, _, err = e.snapshotWatcher.Await(ctx, s.ID, s.Status, e.timeouts().Create)
+			_, _, err = e.taken.watcher.Await(ctx, s.ID, s.Status, e.timeouts().Create)
 		case cinder.StatusAvailable, cinder.StatusError:
-			err = e.deleteSnapshot(ctx, s, target)
+			err = change(ctx, e.session, permissionOf(ctx, target.Permit), func(ctx context.Context, client snapshotRequests) error { return client.DeleteSnapshot(ctx, s.ID) })
 			switch {
 			case err == nil:
 				err = e.awaitSnapshotGone(ctx, s.ID, true)
 			case cinder.IsKind(err, cinder.KindConflict):
 				// An earlier request may have come first.
-				if again, lookErr := e.getSnapshot(ctx, s.ID); lookErr != nil || again.Status != s.Status {
+				if again, lookErr := e.taken.get(ctx, s.ID); lookErr != nil || again.Status != s.Status {
 					err = lookErr
 				}
 			}
@@ -404,16 +336,10 @@ func (e *snapshots) snapshotNotOurs(s cinder.Snapshot, expected stamps.Snapshot)
 	return e.failure(KindNotOurs, "snapshot %s is stamped %s, expected %s; it is not touched", s.ID, stamps.OfSnapshot(s).Describe(), expected.Describe())
 }
 
-func (e *snapshots) deleteSnapshot(ctx context.Context, s cinder.Snapshot, target SnapshotTarget) error {
-	return change(ctx, e.session, permissionOf(ctx, target.Permit), func(ctx context.Context, client snapshotRequests) error { return client.DeleteSnapshot(ctx, s.ID) })
-}
-
 // awaitSnapshotGone waits for the end of a deletion that Cinder has accepted, just now or
 // earlier.
 func (e *snapshots) awaitSnapshotGone(ctx context.Context, id string, now bool) error {
-	s, gone, err := awaitEnd(e.session.readLag, func() (cinder.Snapshot, bool, error) {
-		return e.snapshotWatcher.Await(ctx, id, cinder.StatusDeleting, e.timeouts().Delete)
-	}, func(cinder.Snapshot) bool { return now })
+	s, gone, err := e.taken.awaitGone(ctx, id, now)
 	switch {
 	case err != nil || gone || s.Status != cinder.StatusAvailable:
 		return err
@@ -425,27 +351,23 @@ func (e *snapshots) awaitSnapshotGone(ctx context.Context, id string, now bool) 
 // Snapshots lists the cluster's snapshots as of the last complete listing of this
 // term. It costs requests only the first time.
 func (l Snapshots) Snapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.lifecycle.current().snapshots.snapshotInventory.All(ctx)
+	return l.lifecycle.current().snapshots.taken.inventory.All(ctx)
 }
 
 // RelistSnapshots lists the cluster's snapshots again.
 func (l Snapshots) RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.lifecycle.current().snapshots.snapshotInventory.AllAfter(ctx, time.Now())
+	return l.lifecycle.current().snapshots.taken.inventory.AllAfter(ctx, time.Now())
 }
 
 // FindSnapshot reads a snapshot by its ID, regardless of owner.
 func (l Snapshots) FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error) {
-	s, err = l.lifecycle.current().snapshots.getSnapshot(ctx, id)
-	if cinder.IsKind(err, cinder.KindNotFound) {
-		return cinder.Snapshot{}, false, nil
-	}
-	return s, err == nil, err
+	return l.lifecycle.current().snapshots.taken.find(ctx, id)
 }
 
 // snapshotsOf lists a volume's snapshots, regardless of owner. It trusts the server's
 // filter even for absence, so its result is fit only for messages.
 func (e *snapshots) snapshotsOf(ctx context.Context, volumeID string) (found []cinder.Snapshot, err error) {
-	err = e.listSnapshots(ctx, cinder.SnapshotQuery{VolumeID: volumeID, PageSize: 100}, func(page []cinder.Snapshot) bool {
+	err = e.taken.list(ctx, cinder.Query{VolumeID: volumeID, PageSize: 100}, func(page []cinder.Snapshot) bool {
 		for _, s := range page {
 			if s.VolumeID == volumeID {
 				found = append(found, s)
@@ -454,32 +376,4 @@ func (e *snapshots) snapshotsOf(ctx context.Context, volumeID string) (found []c
 		return len(found) == 0
 	})
 	return found, err
-}
-
-func (e *snapshots) getSnapshot(ctx context.Context, id string) (s cinder.Snapshot, err error) {
-	err = read(ctx, e.session, func(ctx context.Context, client snapshotRequests) (err error) {
-		s, err = client.Snapshot(ctx, id)
-		return err
-	})
-	if err == nil {
-		e.unshown.Shown(id)
-	}
-	return s, e.unlessExpected("snapshot", id, err)
-}
-
-func (e *snapshots) listSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func([]cinder.Snapshot) bool) error {
-	return listForAll(ctx, e.session, func(ctx context.Context, client snapshotRequests) error {
-		query.Keep = stamps.IsOurKey
-		return client.ListSnapshots(ctx, query, func(page []cinder.Snapshot) bool {
-			for _, s := range page {
-				e.unshown.Shown(s.ID)
-			}
-			return yield(page)
-		})
-	})
-}
-
-func (e *snapshots) forgetSnapshot(stamp stamps.Snapshot, id string) {
-	e.snapshotsKnown.ForgetVolume(stamp.SnapshotUID, id)
-	e.snapshotInventory.Forget(id)
 }

@@ -52,7 +52,7 @@ func (e maker) checkSource(ctx context.Context, spec Spec) error {
 		}
 		return e.checkSourceZone(v, spec)
 	case source.Snapshot != nil:
-		s, err := e.snapshots.getSnapshot(ctx, source.Snapshot.SnapshotID)
+		s, err := e.snapshots.taken.get(ctx, source.Snapshot.SnapshotID)
 		switch {
 		case err != nil:
 			return err

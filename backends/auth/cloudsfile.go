@@ -94,21 +94,21 @@ func (f cloudFiles) cloud(name, region string) (settings, error) {
 	if err != nil {
 		return settings{}, err
 	}
-	secure, err := f.beside("secure", "clouds", name)
+	secure, _, err := f.beside("secure", "clouds", name)
 	if err != nil {
 		return settings{}, fmt.Errorf("%s: cloud %q: %w", f.path, name, err)
 	}
 	profile := settings{}
-	specific := merge(entry, secure.settings)
+	specific := merge(entry, secure)
 	if vendor := cmp.Or(specific.top["profile"].text, specific.top["cloud"].text); vendor != "" {
-		found, err := f.beside("clouds-public", "public-clouds", vendor)
-		if err == nil && !found.given {
+		found, given, err := f.beside("clouds-public", "public-clouds", vendor)
+		if err == nil && !given {
 			err = fmt.Errorf("%s does not exist in clouds-public.yaml, and no profile is built in", named("cloud", vendor))
 		}
 		if err != nil {
 			return settings{}, fmt.Errorf("%s: cloud %q: %w", f.path, name, err)
 		}
-		profile = found.settings
+		profile = found
 	}
 	merged, err := withRegion(merge(profile, specific), region)
 	if err != nil {
@@ -117,15 +117,9 @@ func (f cloudFiles) cloud(name, region string) (settings, error) {
 	return merged, nil
 }
 
-// besideSettings is an entry of another file, which may lack it.
-type besideSettings struct {
-	settings
-	given bool
-}
-
-// beside reads an entry from a file in the directory of clouds.yaml; the file may be
-// missing.
-func (f cloudFiles) beside(file, section, name string) (besideSettings, error) {
+// beside reads an entry from a file in the directory of clouds.yaml; the file or the entry
+// may be missing.
+func (f cloudFiles) beside(file, section, name string) (found settings, given bool, err error) {
 	for _, suffix := range suffixes {
 		path := filepath.Join(filepath.Dir(f.path), file+suffix)
 		if file == "secure" && f.secureFile != "" {
@@ -138,20 +132,20 @@ func (f cloudFiles) beside(file, section, name string) (besideSettings, error) {
 		var node *yaml.Node
 		read := &yamlFile{path: path}
 		if err == nil {
-			if node, err = read.find(root, section); err == nil {
-				node, err = read.find(node, name)
-			}
+			node, err = read.find(root, section)
 		}
-		found := besideSettings{given: node != nil}
 		if err == nil {
-			found.settings, err = read.settings(node)
+			node, err = read.find(node, name)
+		}
+		if err == nil {
+			found, err = read.settings(node)
 		}
 		if err != nil {
-			return besideSettings{}, fmt.Errorf("unable to load %s: %w", filepath.Base(path), err)
+			return settings{}, false, fmt.Errorf("unable to load %s: %w", filepath.Base(path), err)
 		}
-		return found, nil
+		return found, node != nil, nil
 	}
-	return besideSettings{}, nil
+	return settings{}, false, nil
 }
 
 // withRegion overlays an entry with the values of a region. If none is requested but the

@@ -55,7 +55,7 @@ func (f fileSet) keep(config Config, read entry) ([]byte, error) {
 // backend.
 var ErrOtherConfig = errors.New("they were read for another configuration of the backend")
 
-// Restore rebuilds a reading from the text that Kept returned, with the same checks as
+// Restore rebuilds a reading from its Kept, with the same checks as
 // for a file. The next Reread always prefers the files. Its errors never quote the text.
 func Restore(config Config, text []byte) (*Reading, error) {
 	var kept keptEntry
@@ -76,5 +76,5 @@ func Restore(config Config, text []byte) (*Reading, error) {
 	if err != nil {
 		return nil, fmt.Errorf("they are unusable: %w", err)
 	}
-	return &Reading{found: found, kept: text, restored: true}, nil
+	return &Reading{Credentials: found, Kept: text, Restored: true}, nil
 }

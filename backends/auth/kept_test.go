@@ -47,22 +47,22 @@ func TestKeptCredentialsNeedNoFile(t *testing.T) {
 		if _, err := sources.Reread(configs[name], reading); err == nil {
 			t.Errorf("%s: the files are not gone", name)
 		}
-		restored, err := Restore(configs[name], reading.Kept())
+		restored, err := Restore(configs[name], reading.Kept)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		equal(t, restored.Restored(), true)
-		equal(t, restored.Credentials().Version, reading.Credentials().Version)
-		if keystone := reading.Credentials().Keystone; restored.Credentials().Keystone.Password != keystone.Password || len(restored.Credentials().Keystone.Password) == 0 && name != "INI, noauth" {
+		equal(t, restored.Restored, true)
+		equal(t, restored.Credentials.Version, reading.Credentials.Version)
+		if keystone := reading.Credentials.Keystone; restored.Credentials.Keystone.Password != keystone.Password || len(restored.Credentials.Keystone.Password) == 0 && name != "INI, noauth" {
 			t.Errorf("%s: another password was restored", name)
 		}
-		if text := string(reading.Kept()); strings.Contains(text, "others") || strings.Contains(text, "second") || strings.Contains(text, dir) {
+		if text := string(reading.Kept); strings.Contains(text, "others") || strings.Contains(text, "second") || strings.Contains(text, dir) {
 			t.Errorf("%s: what the backend does not use was kept, or a path:\n%s", name, text)
 		}
 		elsewhere := configs[name]
 		elsewhere.Region = "three"
-		if _, err := Restore(elsewhere, reading.Kept()); err != ErrOtherConfig {
+		if _, err := Restore(elsewhere, reading.Kept); err != ErrOtherConfig {
 			t.Errorf("%s: for another region: %v", name, err)
 		}
 	}
@@ -73,8 +73,8 @@ func TestWhatIsInNoFileIsNotKept(t *testing.T) {
 	variables := map[string]string{"OS_AUTH_URL": "http://one/v3", "OS_USERNAME": "kube", "OS_USER_DOMAIN_NAME": "D", "OS_PASSWORD": "s3cr3t", "OS_PROJECT_ID": "x"}
 	for _, source := range []Source{{Environment: true}, {Noauth: &Noauth{Endpoint: "http://host:8776/v3"}}} {
 		reading, err := Sources{Getenv: authtest.Environment(variables)}.Reread(Config{Source: source}, nil)
-		if err != nil || len(reading.Kept()) > 0 {
-			t.Errorf("%+v: kept %q, error %v", source, reading.Kept(), err)
+		if err != nil || len(reading.Kept) > 0 {
+			t.Errorf("%+v: kept %q, error %v", source, reading.Kept, err)
 		}
 	}
 }
@@ -91,11 +91,11 @@ func TestAnIndentedBundleIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	equal(t, os.RemoveAll(dir), nil)
-	restored, err := Restore(config, reading.Kept())
+	restored, err := Restore(config, reading.Kept)
 	if err != nil {
 		t.Fatalf("what was kept cannot be restored: %v", err)
 	}
-	equal(t, restored.Credentials().Version, reading.Credentials().Version)
+	equal(t, restored.Credentials.Version, reading.Credentials.Version)
 }
 
 // TestEarlierKeptCredentialsAreUsed: a later release must use what an earlier one
@@ -115,7 +115,7 @@ func TestEarlierKeptCredentialsAreUsed(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if found := restored.Credentials(); c.config.Source.Cloud != "" && (found.Keystone.Password != "s3cr3t" || !found.TLS.InsecureSkipVerify) ||
+		if found := restored.Credentials; c.config.Source.Cloud != "" && (found.Keystone.Password != "s3cr3t" || !found.TLS.InsecureSkipVerify) ||
 			c.config.Source.Cloud == "" && *found.Noauth != (Noauth{"http://host:8776/v3", "u", "p"}) {
 			t.Errorf("%s: other credentials were restored", name)
 		}
@@ -127,7 +127,7 @@ func TestDamagedKeptCredentialsAreRefusedWithoutQuotingThem(t *testing.T) {
 	config := Config{Source: Source{Cloud: "gold"}}
 	reading, err := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.NoEnvironment}.Reread(config, nil)
 	equal(t, err, nil)
-	good := string(reading.Kept())
+	good := string(reading.Kept)
 	for name, test := range map[string]struct{ text, want string }{
 		"empty":        {"", "they are damaged"},
 		"no JSON":      {"hunter2: [", "they are damaged"},

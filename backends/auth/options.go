@@ -224,19 +224,15 @@ func APIVersion(address string) string {
 // WithoutUser removes user and password from an address before it is shown. In a
 // malformed address, they may contain slashes.
 func WithoutUser(address string) string {
-	scheme, rest := address[:schemeEnd(address)], address[schemeEnd(address):]
+	scheme, rest, found := strings.Cut(address, "://")
+	if !found {
+		return address[strings.LastIndex(address, "@")+1:]
+	}
 	authority := rest
 	if IsWebAddress(address) {
 		authority, _, _ = strings.Cut(rest, "/")
 	}
-	return scheme + rest[strings.LastIndex(authority, "@")+1:]
-}
-
-func schemeEnd(address string) int {
-	if i := strings.Index(address, "://"); i >= 0 {
-		return i + len("://")
-	}
-	return 0
+	return scheme + "://" + rest[strings.LastIndex(authority, "@")+1:]
 }
 
 // readCertificates reads an entry's TLS settings once, so that the version is computed

@@ -45,10 +45,13 @@ type Reading struct {
 	config string // the version of the configuration; empty if it must be read again
 	clouds string // the clouds.yaml in use
 	files  map[string]fileHash
-	found  Credentials
-	// kept is the text that Restore takes.
-	kept     []byte
-	restored bool
+
+	Credentials Credentials
+	// Kept is the text from which Restore rebuilds the same credentials without any file.
+	// It is a secret, and empty if no file was read.
+	Kept []byte
+	// Restored means that the reading was made by Restore.
+	Restored bool
 }
 
 // Reread returns the credentials, from the last reading if its inputs are unchanged.
@@ -66,8 +69,8 @@ func (s Sources) Reread(config Config, last *Reading) (*Reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := &Reading{config: version, clouds: clouds, found: found}
-	if next.kept, err = s.files.keep(config, read); err != nil {
+	next := &Reading{config: version, clouds: clouds, Credentials: found}
+	if next.Kept, err = s.files.keep(config, read); err != nil {
 		return nil, err
 	}
 	next.files = map[string]fileHash{}
@@ -81,16 +84,6 @@ func (s Sources) Reread(config Config, last *Reading) (*Reading, error) {
 	}
 	return next, nil
 }
-
-// Credentials returns the credentials read.
-func (r *Reading) Credentials() Credentials { return r.found }
-
-// Kept returns the text from which Restore rebuilds the same credentials without any
-// file. It is a secret, and empty if no file was read.
-func (r *Reading) Kept() []byte { return r.kept }
-
-// Restored reports whether the reading was made by Restore.
-func (r *Reading) Restored() bool { return r.restored }
 
 func (r *Reading) current() bool {
 	for path, was := range r.files {

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-
-	"github.com/gophercloud/gophercloud/v2"
 )
 
 // Microversions of the attachments API: the first that completes attachments, and the
@@ -33,10 +31,7 @@ type attachmentDocument struct {
 // (CVE-2023-2088). gophercloud's own request always names one.
 func (c attachmentClient) CreateAttachment(ctx context.Context, volumeID string, connector Connector, readOnly bool) (attachmentID string, document []byte, err error) {
 	const operation = "attachment.create"
-	if err := c.checkID(operation, volumeID); err != nil {
-		return "", nil, err
-	}
-	request, minor := map[string]any{"volume_uuid": volumeID, "connector": connector.request()}, microversionAttachments
+	wanted, minor := map[string]any{"volume_uuid": volumeID, "connector": connector.request()}, microversionAttachments
 	if readOnly {
 		newest, err := c.maxMicroversion(ctx)
 		if err != nil {
@@ -45,10 +40,10 @@ func (c attachmentClient) CreateAttachment(ctx context.Context, volumeID string,
 		// Without the mode, Cinder would allow writes, and only the nodes would prevent
 		// them.
 		if newest >= microversionAttachMode {
-			request["mode"], minor = "ro", microversionAttachMode
+			wanted["mode"], minor = "ro", microversionAttachMode
 		}
 	}
-	answer, err := c.attachment(ctx, http.MethodPost, operation, "", minor, map[string]any{"attachment": request})
+	answer, err := c.attachment(ctx, volumeID, request{operation: operation, method: http.MethodPost, path: []string{"attachments"}, minor: minor, body: map[string]any{"attachment": wanted}})
 	if err == nil && answer.VolumeID != volumeID {
 		err = c.unusable(operation, "the answer is about an attachment of another volume")
 	}
@@ -63,9 +58,9 @@ func (c attachmentClient) CreateAttachment(ctx context.Context, volumeID string,
 // has none.
 func (c attachmentClient) AttachmentDocument(ctx context.Context, attachmentID string) ([]byte, error) {
 	const operation = "attachment.get"
-	answer, err := c.attachment(ctx, http.MethodGet, operation, attachmentID, microversionAttachments, nil)
+	answer, err := c.attachment(ctx, attachmentID, request{operation: operation, path: []string{"attachments", attachmentID}, minor: microversionAttachments})
 	if err == nil && answer.ID != attachmentID {
-		err = &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the answer is about another attachment"}
+		err = c.wrong(operation, "the answer is about another attachment")
 	}
 	if err != nil {
 		return nil, err
@@ -76,27 +71,17 @@ func (c attachmentClient) AttachmentDocument(ctx context.Context, attachmentID s
 	return c.connectionOf(operation, answer)
 }
 
-// attachment makes a request that returns an attachment.
-func (c attachmentClient) attachment(ctx context.Context, method, operation, id string, minor int, body any) (attachmentDocument, error) {
-	address := c.service.ServiceURL("attachments")
-	if method != http.MethodPost {
-		if err := c.checkID(operation, id); err != nil {
-			return attachmentDocument{}, err
-		}
-		address = c.service.ServiceURL("attachments", id)
-	}
+// attachment sends a request about the object with an ID that returns an attachment.
+func (c attachmentClient) attachment(ctx context.Context, id string, r request) (attachmentDocument, error) {
 	var answer struct {
 		Attachment *attachmentDocument `json:"attachment"`
 	}
-	options := &gophercloud.RequestOpts{JSONResponse: &answer, OkCodes: []int{http.StatusOK}, MoreHeaders: microversion(minor)}
-	if body != nil {
-		options.JSONBody = body
-	}
-	if _, err := c.service.Request(c.outgoing(ctx, operation), method, address, options); err != nil {
-		return attachmentDocument{}, translate(c.backend, operation, err)
+	r.answer, r.codes = &answer, []int{http.StatusOK}
+	if err := c.about(ctx, id, r); err != nil {
+		return attachmentDocument{}, err
 	}
 	if answer.Attachment == nil || !usableID.MatchString(answer.Attachment.ID) {
-		return attachmentDocument{}, c.unusable(operation, "the answer names no attachment")
+		return attachmentDocument{}, c.unusable(r.operation, "the answer names no attachment")
 	}
 	return *answer.Attachment, nil
 }
@@ -125,27 +110,24 @@ func (c attachmentClient) Attachments(ctx context.Context, volumeID string) ([]A
 // filter: that list may be incomplete.
 func (c attachmentClient) listAttachments(ctx context.Context, volumeID string, query url.Values) ([]Attachment, error) {
 	const operation = "attachment.list"
-	if err := c.checkID(operation, volumeID); err != nil {
-		return nil, err
-	}
 	var answer struct {
 		Attachments []attachmentDocument `json:"attachments"`
 	}
-	address := c.service.ServiceURL("attachments") + "?" + query.Encode()
-	if _, err := c.service.Get(c.outgoing(ctx, operation), address, &answer, &gophercloud.RequestOpts{MoreHeaders: microversion(microversionAttachments)}); err != nil {
-		return nil, translate(c.backend, operation, absenceOfNothing(translate(c.backend, operation, err)))
+	err := c.about(ctx, volumeID, request{operation: operation, path: []string{"attachments"}, query: query, minor: microversionAttachments, answer: &answer})
+	if err != nil {
+		return nil, absenceOfNothing(err)
 	}
 	if answer.Attachments == nil {
-		return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the answer has no list of attachments"}
+		return nil, c.wrong(operation, "the answer has no list of attachments")
 	}
 	var found []Attachment
 	for _, a := range answer.Attachments {
 		if a.VolumeID != volumeID {
-			return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list of one volume's attachments contains those of other volumes"}
+			return nil, c.wrong(operation, "the list of one volume's attachments contains those of other volumes")
 		}
 		if !usableID.MatchString(a.ID) || a.Status == "" {
 			// An attachment without a status would look failed, and would be deleted.
-			return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list has an attachment without an id or a status"}
+			return nil, c.wrong(operation, "the list has an attachment without an id or a status")
 		}
 		attachment := Attachment{ID: a.ID, Status: AttachmentStatus(a.Status)}
 		if a.Instance != nil {
@@ -159,15 +141,13 @@ func (c attachmentClient) listAttachments(ctx context.Context, volumeID string, 
 // CompleteAttachment moves the volume of an attachment to in-use; repeating it
 // changes nothing.
 func (c attachmentClient) CompleteAttachment(ctx context.Context, attachmentID string) error {
-	return c.post(ctx, "attachment.complete", attachmentID, microversionAttachments, map[string]any{"os-complete": nil}, http.StatusNoContent, "attachments", "action")
+	return c.about(ctx, attachmentID, request{operation: "attachment.complete", method: http.MethodPost, path: []string{"attachments", attachmentID, "action"},
+		minor: microversionAttachments, body: map[string]any{"os-complete": nil}, codes: []int{http.StatusNoContent}})
 }
 
 // DeleteAttachment removes the connector's access and the attachment; if it was
 // the last, the volume becomes available.
 func (c attachmentClient) DeleteAttachment(ctx context.Context, attachmentID string) error {
-	return c.about(ctx, "attachment.delete", attachmentID, func(ctx context.Context) error {
-		_, err := c.service.Delete(ctx, c.service.ServiceURL("attachments", attachmentID),
-			&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, MoreHeaders: microversion(microversionAttachments)})
-		return err
-	})
+	return c.about(ctx, attachmentID, request{operation: "attachment.delete", method: http.MethodDelete, path: []string{"attachments", attachmentID},
+		minor: microversionAttachments, codes: []int{http.StatusOK}})
 }

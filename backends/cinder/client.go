@@ -10,8 +10,12 @@
 package cinder
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/url"
 	"regexp"
 	"sync"
 	"time"
@@ -23,6 +27,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/catalog"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
@@ -39,16 +44,16 @@ type Client struct {
 
 // The parts of a Client, by the subject of their requests.
 type (
-	volumeClient     struct{ *requests }
+	volumeClient     struct{ objects[Volume] }
 	actionClient     struct{ *requests }
 	attachmentClient struct{ *requests }
-	snapshotClient   struct{ *requests }
+	snapshotClient   struct{ objects[Snapshot] }
 	projectClient    struct{ *requests }
 )
 
 func newClient(of *connection, admission turns.Admission) *Client {
 	r := &requests{of, admission}
-	return &Client{r, volumeClient{r}, actionClient{r}, attachmentClient{r}, snapshotClient{r}, projectClient{r}}
+	return &Client{r, volumeClient{volumesOf(r)}, actionClient{r}, attachmentClient{r}, snapshotClient{snapshotsOf(r)}, projectClient{r}}
 }
 
 // requests makes the requests of a client.
@@ -62,19 +67,9 @@ func (c *requests) unusable(operation, message string) error {
 	return &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true, Message: message}
 }
 
-// checkAnswer returns an error unless an answer describes a volume or a snapshot.
-func (c *requests) checkAnswer(operation, noun, id string, status Status, odd bool) error {
-	switch {
-	case odd:
-		return c.unusable(operation, notDescribed)
-	case !usableID.MatchString(id):
-		return c.unusable(operation, fmt.Sprintf("the answer names %q, which is not a %s ID", sentence(id), noun))
-	case status == "":
-		// An object without a status exists. If it counted as absent, it would be created
-		// again.
-		return c.unusable(operation, fmt.Sprintf("the answer gives no status of %s %s", noun, sentence(id)))
-	}
-	return nil
+// wrong returns the error for the answer to a read that does not fit the request.
+func (c *requests) wrong(operation, message string) error {
+	return &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: message}
 }
 
 // connection is what all clients of one login share.
@@ -101,29 +96,51 @@ func (c *requests) outgoing(ctx context.Context, operation string) context.Conte
 	return withExchange(ctx, func(e *exchange) { e.operation, e.admission = operation, c.admission })
 }
 
-// about makes a request about the object with an ID.
-func (c *requests) about(ctx context.Context, operation, id string, send func(ctx context.Context) error) error {
-	if err := c.checkID(operation, id); err != nil {
+// request is one request to Cinder; empty fields are left out.
+type request struct {
+	operation string
+	method    string // GET by default
+	path      []string
+	query     url.Values
+	minor     int // the microversion 3.minor
+	body      any
+	codes     []int // of success; by default the usual ones of the method
+	answer    any   // where the answer's JSON is decoded
+}
+
+func (c *requests) send(ctx context.Context, r request) error {
+	options := &gophercloud.RequestOpts{JSONBody: r.body, JSONResponse: r.answer, OkCodes: r.codes}
+	if r.minor > 0 {
+		options.MoreHeaders = microversion(r.minor)
+	}
+	address := c.service.ServiceURL(r.path...)
+	if r.query != nil {
+		address += "?" + r.query.Encode()
+	}
+	_, err := c.service.Request(c.outgoing(ctx, r.operation), cmp.Or(r.method, http.MethodGet), address, options)
+	return translate(c.backend, r.operation, err)
+}
+
+// about sends a request about the object with an ID, which must be usable in the path.
+func (c *requests) about(ctx context.Context, id string, r request) error {
+	if err := c.checkID(r.operation, id); err != nil {
 		return err
 	}
-	return translate(c.backend, operation, send(c.outgoing(ctx, operation)))
+	return c.send(ctx, r)
 }
 
-// post makes a request about the object with an ID and ignores the answer's content. It
-// sends no microversion if minor is 0.
-func (c *requests) post(ctx context.Context, operation, id string, minor int, body map[string]any, code int, under, last string) error {
-	return c.about(ctx, operation, id, func(ctx context.Context) error {
-		options := &gophercloud.RequestOpts{OkCodes: []int{code}}
-		if minor > 0 {
-			options.MoreHeaders = microversion(minor)
-		}
-		_, err := c.service.Post(ctx, c.service.ServiceURL(under, id, last), body, nil, options)
-		return err
-	})
+// stream reads an answer field by field. read takes the field's value from the decoder.
+func (c *requests) stream(ctx context.Context, operation, address string, read func(decoder *json.Decoder, key string) error) error {
+	ctx = withExchange(c.outgoing(ctx, operation), func(e *exchange) { e.page = true })
+	response, err := c.service.Request(ctx, http.MethodGet, address,
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})
+	if err != nil {
+		return translate(c.backend, operation, err)
+	}
+	defer response.Body.Close() //nolint:errcheck // Everything that matters was read.
+	decoder := json.NewDecoder(response.Body)
+	return jsonstream.Fields(decoder, func(key string) error { return read(decoder, key) })
 }
-
-// Backend returns the backend's name.
-func (c *Client) Backend() string { return c.backend }
 
 // Place returns the endpoint and project of the client's volumes.
 func (c *Client) Place() Place { return c.place }

@@ -17,7 +17,7 @@ func TestClockIsCinders(t *testing.T) {
 		cindertest.Answer(w, http.StatusOK, `{"volumes": []}`)
 	}
 	client := logIn(t, cloud)
-	if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+	if err := client.ListVolumes(t.Context(), Query{}, func([]Volume) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
 	if off := client.Now().Sub(at).Abs(); off > time.Minute {

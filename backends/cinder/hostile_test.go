@@ -28,10 +28,10 @@ const most = 64 << 20
 //tier:matrix
 func TestNoAnswerTakesMuchMemory(t *testing.T) {
 	list := func(ctx context.Context, c *Client) error {
-		return c.ListVolumes(ctx, VolumeQuery{PageSize: 1000, Keep: func(key string) bool { return strings.HasPrefix(key, "ours/") }}, func([]Volume) bool { return true })
+		return c.ListVolumes(ctx, Query{PageSize: 1000, Keep: func(key string) bool { return strings.HasPrefix(key, "ours/") }}, func([]Volume) bool { return true })
 	}
 	snapshots := func(ctx context.Context, c *Client) error {
-		return c.ListSnapshots(ctx, SnapshotQuery{PageSize: 1000}, func([]Snapshot) bool { return true })
+		return c.ListSnapshots(ctx, Query{PageSize: 1000}, func([]Snapshot) bool { return true })
 	}
 	get := func(ctx context.Context, c *Client) error {
 		_, err := c.Volume(ctx, "v1")
@@ -151,7 +151,7 @@ func TestHeadersAreBounded(t *testing.T) {
 				cindertest.Answer(w, http.StatusOK, `{"volumes": []}`)
 			}
 		})
-		err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true })
+		err := client.ListVolumes(t.Context(), Query{}, func([]Volume) bool { return true })
 		if accepted != (err == nil) {
 			t.Errorf("%d bytes: %v", length, err)
 		}
@@ -215,7 +215,7 @@ func TestListingEnds(t *testing.T) {
 					cindertest.Answer(w, http.StatusOK, fmt.Sprintf(`{"volumes": [%s], %s}`, test.volumes(), link(r)))
 				}
 			})
-			err := client.ListVolumes(t.Context(), VolumeQuery{PageSize: 1000}, func([]Volume) bool { return true })
+			err := client.ListVolumes(t.Context(), Query{PageSize: 1000}, func([]Volume) bool { return true })
 			if err == nil || err.Error() != test.message || !IsKind(err, KindInternal) {
 				t.Errorf("got  %v\nwant %s", err, test.message)
 			}
@@ -244,7 +244,7 @@ func TestOneOddVolumeLeavesTheListingReadable(t *testing.T) {
 			})
 			statuses := map[string]Status{}
 			var second Volume
-			err := client.ListVolumes(t.Context(), VolumeQuery{}, func(page []Volume) bool {
+			err := client.ListVolumes(t.Context(), Query{}, func(page []Volume) bool {
 				for _, v := range page {
 					statuses[v.ID] = v.Status
 					second = v
@@ -350,7 +350,7 @@ func TestImplausibleDatesAreIgnored(t *testing.T) {
 				cindertest.Answer(w, http.StatusOK, `{"volumes": []}`)
 			}
 		})
-		if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+		if err := client.ListVolumes(t.Context(), Query{}, func([]Volume) bool { return true }); err != nil {
 			t.Fatal(err)
 		}
 		if off := time.Until(client.Now()).Abs(); off > time.Minute {
@@ -409,7 +409,7 @@ func TestEmptyGzipIsNotDecompressed(t *testing.T) {
 			_, _ = w.Write(zipped.Bytes())
 		}
 	})
-	if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); !IsKind(err, KindInternal) {
+	if err := client.ListVolumes(t.Context(), Query{}, func([]Volume) bool { return true }); !IsKind(err, KindInternal) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -17,62 +15,6 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
-
-// VolumeQuery narrows a listing. The program never trusts a server's filter: Cinder
-// compares names without case, accents and trailing blanks on some databases, and answers
-// unknown filters with an empty list. The caller filters again, and infers absence only
-// from a listing without a filter.
-type VolumeQuery struct {
-	Status Status
-	// AllProjects includes the volumes of other projects, if the account may see them.
-	AllProjects bool
-	PageSize    int
-	// Keep selects the metadata keys that the volumes have in the result; nil
-	// keeps all of them.
-	Keep func(key string) bool
-}
-
-// ListVolumes calls yield with every page until it returns false or the list
-// ends. Pages are newest first if the server honors the order. A volume that
-// exists throughout the listing is on one of them; no volume comes twice.
-func (c volumeClient) ListVolumes(ctx context.Context, query VolumeQuery, yield func(page []Volume) (more bool)) error {
-	values := url.Values{}
-	if query.Status != "" {
-		values.Set("status", string(query.Status))
-	}
-	if query.AllProjects {
-		values.Set("all_tenants", "1")
-	}
-	return readList(ctx, listing[Volume]{
-		client: c.requests, operation: "volume.list", collection: "volumes", pageSize: query.PageSize,
-		id: func(v Volume) string { return v.ID },
-		read: func(decoder *json.Decoder) (Volume, error) {
-			var document volumeDocument
-			if err := decoder.Decode(&document); err != nil {
-				return Volume{}, err
-			}
-			v, odd := document.volume(query.Keep)
-			err := checkEntry("volume", v.ID, v.Metadata, &v.Status, odd)
-			return v, err
-		},
-	}, values, yield)
-}
-
-// checkEntry returns an error for an entry that invalidates its list, and marks an odd
-// one.
-func checkEntry(noun, id string, metadata map[string]string, status *Status, odd bool) error {
-	switch {
-	case !usableID.MatchString(id):
-		return &Error{Kind: KindInternal, Message: "the list has a " + noun + " without an id"}
-	case metadata == nil:
-		// It may be the one that the caller is looking for, so the list does not prove
-		// its absence.
-		return &Error{Kind: KindInternal, Message: fmt.Sprintf("the metadata of %s %s cannot be read", noun, sentence(id))}
-	case odd || *status == "":
-		*status = StatusUnreadable
-	}
-	return nil
-}
 
 // listing is one paged list of the API.
 type listing[T any] struct {
@@ -88,7 +30,6 @@ type listing[T any] struct {
 
 // readList calls yield with every page, newest first if the server honors the order.
 func readList[T any](ctx context.Context, l listing[T], values url.Values, yield func(page []T) (more bool)) error {
-	ctx = withPage(l.client.outgoing(ctx, l.operation))
 	values.Set("sort", "created_at:desc")
 	if l.pageSize > 0 {
 		values.Set("limit", strconv.Itoa(l.pageSize))
@@ -187,42 +128,20 @@ func (l listing[T]) half(address string) string {
 }
 
 func (l listing[T]) broken(message string) error {
-	return &Error{Backend: l.client.backend, Operation: l.operation, Kind: KindInternal, Message: message}
+	return l.client.wrong(l.operation, message)
 }
 
-// page reads one page and the address of the next.
+// page reads one page as a stream, and the address of the next.
 func (l listing[T]) page(ctx context.Context, address string) (page []T, next string, err error) {
-	response, err := l.client.service.Request(ctx, http.MethodGet, address, &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})
-	if err != nil {
-		return nil, "", translate(l.client.backend, l.operation, err)
-	}
-	defer response.Body.Close() //nolint:errcheck // Everything that matters was read.
-	page, links, err := l.readPage(response.Body)
-	var failed *Error
-	switch {
-	case errors.As(err, new(*tooLargeError)):
-		return nil, "", err
-	case errors.As(err, &failed):
-		failed.Backend, failed.Operation = l.client.backend, l.operation
-		return nil, "", failed
-	case err != nil:
-		return nil, "", translate(l.client.backend, l.operation, err)
-	}
-	next, err = l.nextPage(links)
-	return page, next, err
-}
-
-// readPage reads a page as a stream.
-func (l listing[T]) readPage(body io.Reader) (page []T, links []gophercloud.Link, err error) {
-	decoder := json.NewDecoder(body)
+	var links []gophercloud.Link
 	most := cmp.Or(l.pageSize, defaultPageSize)
 	listed := false
-	err = jsonstream.Fields(decoder, func(key string) (err error) {
+	err = l.client.stream(ctx, l.operation, address, func(decoder *json.Decoder, key string) (err error) {
 		switch key {
 		case l.collection:
 			listed, err = jsonstream.Elements(decoder, func() error {
 				if len(page) == most {
-					return &Error{Kind: KindInternal, Message: fmt.Sprintf("the page has more %s than the %d requested", l.collection, most)}
+					return l.broken(fmt.Sprintf("the page has more %s than the %d requested", l.collection, most))
 				}
 				entry, err := l.read(decoder)
 				if err != nil {
@@ -247,9 +166,12 @@ func (l listing[T]) readPage(body io.Reader) (page []T, links []gophercloud.Link
 		return err
 	})
 	if err == nil && !listed {
-		err = &Error{Kind: KindInternal, Message: "the answer has no list of " + l.collection}
+		err = l.broken("the answer has no list of " + l.collection)
 	}
-	return page, links, err
+	if err == nil {
+		next, err = l.nextPage(links)
+	}
+	return page, next, err
 }
 
 // maxLinks is how many links of a page are read; Cinder sends one.

@@ -56,7 +56,7 @@ func TestEndpointFromTheCatalog(t *testing.T) {
 				equal(t, len(cloud.Paths()), 0)
 				return
 			}
-			if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+			if err := client.ListVolumes(t.Context(), Query{}, func([]Volume) bool { return true }); err != nil {
 				t.Fatal(err)
 			}
 			equal(t, cloud.Paths(), []string{"GET " + test.want + "?sort=created_at%3Adesc"})

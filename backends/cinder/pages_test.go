@@ -19,7 +19,7 @@ func TestAPageThatIsTooLargeIsAskedForInParts(t *testing.T) {
 	const entries = 1500
 	for collection, list := range map[string]func(ctx context.Context, c *Client, found *[]string) error{
 		"volumes": func(ctx context.Context, c *Client, found *[]string) error {
-			return c.ListVolumes(ctx, VolumeQuery{PageSize: 1000}, func(page []Volume) bool {
+			return c.ListVolumes(ctx, Query{PageSize: 1000}, func(page []Volume) bool {
 				for _, v := range page {
 					*found = append(*found, v.ID)
 				}
@@ -27,7 +27,7 @@ func TestAPageThatIsTooLargeIsAskedForInParts(t *testing.T) {
 			})
 		},
 		"snapshots": func(ctx context.Context, c *Client, found *[]string) error {
-			return c.ListSnapshots(ctx, SnapshotQuery{PageSize: 1000}, func(page []Snapshot) bool {
+			return c.ListSnapshots(ctx, Query{PageSize: 1000}, func(page []Snapshot) bool {
 				for _, s := range page {
 					*found = append(*found, s.ID)
 				}

@@ -3,12 +3,9 @@ package cinder
 import (
 	"context"
 	"encoding/json"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-
-	"github.com/gophercloud/gophercloud/v2"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
@@ -82,7 +79,7 @@ func (c projectClient) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 		}
 		query.Set("marker", page[len(page)-1].ID)
 	}
-	return nil, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, Message: "the list of volume types does not end"}
+	return nil, c.wrong(operation, "the list of volume types does not end")
 }
 
 // DefaultVolumeType returns the type of volumes created without one. KindNotFound means
@@ -99,7 +96,7 @@ func (c projectClient) VolumeType(ctx context.Context, id string) (VolumeType, e
 	}
 	found, err := c.typeAt(ctx, id)
 	if err == nil && !strings.EqualFold(found.ID, id) {
-		return VolumeType{}, &Error{Backend: c.backend, Operation: operationType, Kind: KindInternal, Message: "the answer is about another volume type"}
+		return VolumeType{}, c.wrong(operationType, "the answer is about another volume type")
 	}
 	return found, err
 }
@@ -114,8 +111,8 @@ func (c projectClient) typeAt(ctx context.Context, at string) (VolumeType, error
 			Name jsonstream.Text `json:"name"`
 		} `json:"volume_type"`
 	}
-	if _, err := c.service.Get(c.outgoing(ctx, operation), c.service.ServiceURL("types", at), &answer, nil); err != nil {
-		return VolumeType{}, translate(c.backend, operation, err)
+	if err := c.send(ctx, request{operation: operation, path: []string{"types", at}, answer: &answer}); err != nil {
+		return VolumeType{}, err
 	}
 	if answer.Type.ID.Odd || answer.Type.Name.Odd || answer.Type.ID.Value == "" {
 		return VolumeType{}, translate(c.backend, operation, jsonstream.ErrUnexpectedJSON)
@@ -159,8 +156,8 @@ func (c projectClient) Quota(ctx context.Context) (ProjectQuota, error) {
 			} `json:"absolute"`
 		} `json:"limits"`
 	}
-	if _, err := c.service.Get(c.outgoing(ctx, operation), c.service.ServiceURL("limits"), &answer, nil); err != nil {
-		return ProjectQuota{}, translate(c.backend, operation, err)
+	if err := c.send(ctx, request{operation: operation, path: []string{"limits"}, answer: &answer}); err != nil {
+		return ProjectQuota{}, err
 	}
 	var quota ProjectQuota
 	for _, field := range []struct {
@@ -192,15 +189,8 @@ func (c projectClient) MaxMicroversion(ctx context.Context) (int, error) {
 // read streams the list under a key of an answer. read takes each element from the
 // decoder.
 func (c projectClient) read(ctx context.Context, operation, address, under string, read func(decoder *json.Decoder) error) error {
-	response, err := c.service.Request(withPage(c.outgoing(ctx, operation)), http.MethodGet, address,
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})
-	if err != nil {
-		return translate(c.backend, operation, err)
-	}
-	defer response.Body.Close() //nolint:errcheck // Everything that matters was read.
-	decoder := json.NewDecoder(response.Body)
 	listed := false
-	err = jsonstream.Fields(decoder, func(key string) (err error) {
+	err := c.stream(ctx, operation, address, func(decoder *json.Decoder, key string) (err error) {
 		if key != under {
 			return decoder.Decode(&jsonstream.Skipped{})
 		}

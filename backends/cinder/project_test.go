@@ -196,7 +196,7 @@ func TestClockAhead(t *testing.T) {
 				cindertest.Answer(w, http.StatusOK, `{"volumes": []}`)
 			}
 		})
-		if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+		if err := client.ListVolumes(t.Context(), Query{}, func([]Volume) bool { return true }); err != nil {
 			t.Fatal(err)
 		}
 		if got, known := client.ClockAhead(); !known || (got-ahead).Abs() > time.Minute {

@@ -46,7 +46,7 @@ func TestALoginThatDoesNotHelpIsNotRepeated(t *testing.T) {
 			// Cinder works again, and then the token expires.
 			cloud.Set(func() { cloud.Cinder = nil })
 			list := func() error {
-				return client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true })
+				return client.ListVolumes(t.Context(), Query{}, func([]Volume) bool { return true })
 			}
 			equal(t, list(), nil)
 			cloud.Revoke()

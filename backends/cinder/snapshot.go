@@ -34,11 +34,14 @@ type snapshotDocument struct {
 	CreatedAt jsonstream.Text   `json:"created_at"`
 }
 
-// snapshot returns the snapshot, and whether a field that the program acts on has a wrong
-// type. Metadata is nil if it cannot be read; the snapshot's owner is then unknown.
-func (d snapshotDocument) snapshot(keep func(key string) bool) (s Snapshot, odd bool) {
-	metadata, err := readMetadata(d.Metadata, keep)
-	if err != nil {
+// readSnapshot decodes a snapshot, as readVolume does a volume.
+func readSnapshot(decode func(document any) error, keep func(key string) bool) (s Snapshot, odd bool, err error) {
+	var d snapshotDocument
+	if err := decode(&d); err != nil {
+		return Snapshot{}, false, err
+	}
+	metadata, metadataErr := readMetadata(d.Metadata, keep)
+	if metadataErr != nil {
 		metadata = nil
 	}
 	s = Snapshot{
@@ -50,5 +53,5 @@ func (d snapshotDocument) snapshot(keep func(key string) bool) (s Snapshot, odd 
 		Metadata:  metadata,
 		CreatedAt: parseTime(d.CreatedAt.Value),
 	}
-	return s, d.ID.Odd || d.VolumeID.Odd || d.Status.Odd || d.Size.Odd || err != nil
+	return s, d.ID.Odd || d.VolumeID.Odd || d.Status.Odd || d.Size.Odd || metadataErr != nil, nil
 }

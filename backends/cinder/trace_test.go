@@ -35,7 +35,7 @@ func TestRequestsOfATracedCallerAreTraced(t *testing.T) {
 				}
 				return &http.Response{StatusCode: c.status, Header: http.Header{"X-Openstack-Request-Id": {"req-1"}}, Body: http.NoBody}, nil
 			}, turns.Limits{})}
-			r := request(withOperation(ctx, "volume.create"))
+			r := httpRequest(withOperation(ctx, "volume.create"))
 			r.Header.Set("X-Auth-Token", "secret")
 			if response, err := wire.RoundTrip(r); err == nil {
 				_ = response.Body.Close()
@@ -75,7 +75,7 @@ func TestRequestsOfOthersAreNotTraced(t *testing.T) {
 		}
 		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
 	}, turns.Limits{})}
-	response, err := wire.RoundTrip(request(t.Context()))
+	response, err := wire.RoundTrip(httpRequest(t.Context()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,14 +40,9 @@ func translate(backend, operation string, err error) error {
 		if errors.Is(reauth.ErrReauth, errFruitless) {
 			return translate(backend, operation, reauth.ErrOriginal)
 		}
-		var failed *Error
-		if errors.As(translate(backend, OperationLogin, reauth.ErrReauth), &failed) {
-			// The request itself was rejected with 401: regardless of what happened to
-			// the login, nothing has changed.
-			harmless := *failed
-			harmless.EffectUnknown = false
-			return &harmless
-		}
+		// The request itself was rejected with 401: regardless of what happened to the
+		// login, nothing has changed.
+		return WithoutEffect(translate(backend, OperationLogin, reauth.ErrReauth))
 	}
 	var after *gophercloud.ErrErrorAfterReauthentication
 	if errors.As(err, &after) && after.ErrOriginal != nil {

@@ -109,7 +109,7 @@ func call(ctx context.Context, client *Client, operation string) error {
 		_, err := client.CreateVolume(ctx, NewVolume{Name: "pvc-1", SizeGiB: 1})
 		return err
 	case "volume.list":
-		return client.ListVolumes(ctx, VolumeQuery{}, func([]Volume) bool { return true })
+		return client.ListVolumes(ctx, Query{}, func([]Volume) bool { return true })
 	case "volume.delete":
 		return client.DeleteVolume(ctx, "v1")
 	case "volume.force-delete":
@@ -246,7 +246,7 @@ func TestBrokenExchanges(t *testing.T) {
 		"chunks cut":           {handler: cutChunk, kind: KindUnavailable, message: "the connection ended before the answer was complete", effectUnknown: true},
 		"empty body":           {handler: fixed(202, ""), kind: KindUnavailable, message: "the connection ended before the answer was complete", effectUnknown: true},
 		"HTML":                 {handler: fixed(202, "<html></html>"), kind: KindInternal, message: "unexpected response: not the JSON documented in the API reference", effectUnknown: true},
-		"no volume in it":      {handler: fixed(202, `{"server": {}}`), kind: KindInternal, message: "unexpected response: not the JSON documented in the API reference", effectUnknown: true},
+		"no volume in it":      {handler: fixed(202, `{"server": {}}`), kind: KindInternal, message: "the answer names no volume", effectUnknown: true},
 		"no id in it":          {handler: fixed(202, `{"volume": {"metadata": {}}}`), kind: KindInternal, message: "the answer names no volume", effectUnknown: true},
 		"wrong type in it":     {handler: fixed(202, `{"volume": {"id": "v1", "size": "big"}}`), kind: KindInternal, message: "unexpected response: not the JSON documented in the API reference", effectUnknown: true},
 		"connection refused":   {endpoint: "http://" + refused + "/v3/", kind: KindUnavailable, message: "no connection to " + refused + ": connection refused"},

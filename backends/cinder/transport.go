@@ -57,11 +57,6 @@ func withOperation(ctx context.Context, operation string) context.Context {
 	return withExchange(ctx, func(e *exchange) { e.operation = operation })
 }
 
-// withPage marks requests for pages; see exchange.
-func withPage(ctx context.Context) context.Context {
-	return withExchange(ctx, func(e *exchange) { e.page = true })
-}
-
 func operationOf(r *http.Request) string {
 	if operation := exchangeOf(r.Context()).operation; operation != "" && !strings.HasSuffix(r.URL.Path, "/auth/tokens") {
 		return operation

@@ -48,7 +48,7 @@ func occupy(t *testing.T, wire *transport) {
 	}
 }
 
-func request(ctx context.Context) *http.Request {
+func httpRequest(ctx context.Context) *http.Request {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://cinder/v3/volumes", strings.NewReader("{}"))
 	if err != nil {
 		panic(err)
@@ -72,7 +72,7 @@ func TestSlotsBoundRequestsUnderWay(t *testing.T) {
 	done := make(chan error)
 	for range 20 {
 		go func() {
-			response, err := wire.RoundTrip(request(t.Context()))
+			response, err := wire.RoundTrip(httpRequest(t.Context()))
 			if err == nil {
 				underWay.Add(-1)
 				err = response.Body.Close()
@@ -96,7 +96,7 @@ func TestSlotsBoundRequestsUnderWay(t *testing.T) {
 // its time after the headers.
 func TestSlotIsHeldUntilTheBodyIsRead(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok("x"), nil }, turns.Limits{Concurrency: 1})
-	response, err := wire.RoundTrip(request(t.Context()))
+	response, err := wire.RoundTrip(httpRequest(t.Context()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestCanceledInTheQueue(t *testing.T) {
 		"the request was ended": {withAdmission(canceled, turns.Admission{Waiter: t.Context(), Fence: func() error { return nil }}), "backend gold: volume.create: the request was canceled", context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := wire.RoundTrip(request(test.ctx))
+			_, err := wire.RoundTrip(httpRequest(test.ctx))
 			err = translate("gold", "volume.create", err)
 			equal(t, authtest.ErrorText(err), test.want)
 			equal(t, KindOf(err), KindUnavailable)
@@ -157,7 +157,7 @@ func TestFenceIsAskedWhenTheTurnHasCome(t *testing.T) {
 	}})
 	result := make(chan error)
 	go func() {
-		_, err := wire.RoundTrip(request(ctx))
+		_, err := wire.RoundTrip(httpRequest(ctx))
 		result <- translate("gold", "volume.create", err)
 	}()
 	over.Store(true)
@@ -190,7 +190,7 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 				result := make(chan error)
 				for range 20 {
 					go func() {
-						_, err := wire.RoundTrip(request(ctx))
+						_, err := wire.RoundTrip(httpRequest(ctx))
 						result <- translate("gold", "volume.get", err)
 					}()
 				}
@@ -222,7 +222,7 @@ func TestTurnThatComesWithTheOutage(t *testing.T) {
 		}
 		return t.Context(), nil
 	}})
-	_, err := wire.RoundTrip(request(ctx))
+	_, err := wire.RoundTrip(httpRequest(ctx))
 	equal(t, translate("gold", "volume.get", err), error(rejected))
 	equal(t, wire.queue.InUse(), 0)
 }
@@ -236,7 +236,7 @@ func TestPaceIsKept(t *testing.T) {
 			return ok(""), nil
 		}, turns.Limits{RequestsPerSecond: 0.001})
 		send := func(ctx context.Context) error {
-			response, err := wire.RoundTrip(request(ctx))
+			response, err := wire.RoundTrip(httpRequest(ctx))
 			if err != nil {
 				return translate("gold", "volume.create", err)
 			}
@@ -262,7 +262,7 @@ func TestPaceIsKept(t *testing.T) {
 func TestWithoutAPaceNothingWaits(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return ok(""), nil }, turns.Limits{})
 	for range 1000 {
-		response, err := wire.RoundTrip(request(t.Context()))
+		response, err := wire.RoundTrip(httpRequest(t.Context()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -273,7 +273,7 @@ func TestWithoutAPaceNothingWaits(t *testing.T) {
 func TestFailedExchangeFreesItsSlot(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return nil, errors.New("broken") }, turns.Limits{Concurrency: 1})
 	for range 3 {
-		if _, err := wire.RoundTrip(request(t.Context())); err == nil {
+		if _, err := wire.RoundTrip(httpRequest(t.Context())); err == nil {
 			t.Error("no error")
 		}
 	}
@@ -288,7 +288,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(endless{})}, nil
 	}, turns.Limits{})
-	response, err := wire.RoundTrip(request(t.Context()))
+	response, err := wire.RoundTrip(httpRequest(t.Context()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +390,7 @@ func TestNothingLeavesAProcessThatMayNotWrite(t *testing.T) {
 		t.Errorf("a %s arrived", <-arrived)
 	}
 	barred.Store(false)
-	if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+	if err := client.ListVolumes(t.Context(), Query{}, func([]Volume) bool { return true }); err != nil {
 		t.Error(err)
 	}
 }

@@ -40,7 +40,7 @@ func TestTurnsGoRound(t *testing.T) {
 				send := func(tenant string, requests int) {
 					for range requests {
 						group.Go(func() {
-							response, err := wire.RoundTrip(request(turns.WithCaller(t.Context(), turns.Caller{Tenant: tenant})))
+							response, err := wire.RoundTrip(httpRequest(turns.WithCaller(t.Context(), turns.Caller{Tenant: tenant})))
 							if err != nil {
 								t.Error(err)
 								return
@@ -88,7 +88,7 @@ func TestPacedTenantHoldsNoSlot(t *testing.T) {
 		var group sync.WaitGroup
 		for range 4 {
 			group.Go(func() {
-				response, err := wire.RoundTrip(request(turns.WithCaller(t.Context(), slow)))
+				response, err := wire.RoundTrip(httpRequest(turns.WithCaller(t.Context(), slow)))
 				if err != nil {
 					t.Error(err)
 					return
@@ -98,7 +98,7 @@ func TestPacedTenantHoldsNoSlot(t *testing.T) {
 			synctest.Wait()
 		}
 		equal(t, wire.queue.InUse(), 0)
-		response, err := wire.RoundTrip(request(turns.WithCaller(t.Context(), turns.Caller{Tenant: "quick"})))
+		response, err := wire.RoundTrip(httpRequest(turns.WithCaller(t.Context(), turns.Caller{Tenant: "quick"})))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestPacedTenantHoldsNoSlot(t *testing.T) {
 			"the waiter":  withAdmission(turns.WithCaller(t.Context(), slow), turns.Admission{Waiter: ctx, Fence: func() error { return nil }}),
 		} {
 			group.Go(func() {
-				_, err := wire.RoundTrip(request(ctx))
+				_, err := wire.RoundTrip(httpRequest(ctx))
 				if err = translate("gold", "volume.create", err); authtest.ErrorText(err) != "backend gold: volume.create: the request was canceled" || effectUnknown(err) {
 					t.Errorf("%s is canceled: %v", name, err)
 				}
@@ -121,7 +121,7 @@ func TestPacedTenantHoldsNoSlot(t *testing.T) {
 		cancel()
 		group.Wait()
 		equal(t, sent, []string{"slow at 0s", "quick at 0s", "slow at 10s", "slow at 20s", "slow at 30s"})
-		response, err = wire.RoundTrip(request(turns.WithCaller(t.Context(), slow)))
+		response, err = wire.RoundTrip(httpRequest(turns.WithCaller(t.Context(), slow)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestPacedTenantHoldsNoSlot(t *testing.T) {
 
 func TestPaceThatAdmitsNothing(t *testing.T) {
 	wire := testTransport(t, func(*http.Request) (*http.Response, error) { return nil, errors.New("sent") }, turns.Limits{})
-	_, err := wire.RoundTrip(request(turns.WithCaller(t.Context(), turns.Caller{Tenant: "a", Pace: rate.NewLimiter(1, 0)})))
+	_, err := wire.RoundTrip(httpRequest(turns.WithCaller(t.Context(), turns.Caller{Tenant: "a", Pace: rate.NewLimiter(1, 0)})))
 	err = translate("gold", "volume.create", err)
 	equal(t, authtest.ErrorText(err), "backend gold: volume.create: the request was not sent: the tenant's pace admits no request; give its limiter a burst of at least one")
 	equal(t, effectUnknown(err), false)
@@ -151,7 +151,7 @@ func TestPassedTurnsNeedNoToken(t *testing.T) {
 			group.Go(func() {
 				ctx := turns.WithCaller(t.Context(), turns.Caller{Tenant: fmt.Sprint(i % 7)})
 				ctx = withAdmission(ctx, turns.Admission{Waiter: ctx, Fence: func() error { return rejected }})
-				if _, err := wire.RoundTrip(request(ctx)); !errors.Is(err, rejected) {
+				if _, err := wire.RoundTrip(httpRequest(ctx)); !errors.Is(err, rejected) {
 					t.Error(err)
 				}
 			})
@@ -191,7 +191,7 @@ func TestACallerLearnsTheIDsOfItsRequests(t *testing.T) {
 			ctx := turns.WithCaller(withOperation(t.Context(), OperationDelete), turns.Caller{Answered: func(operation, requestID string) {
 				learned = append(learned, operation+" "+requestID)
 			}})
-			response, err := wire.RoundTrip(request(ctx))
+			response, err := wire.RoundTrip(httpRequest(ctx))
 			if err != nil {
 				t.Fatal(err)
 			}

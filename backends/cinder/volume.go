@@ -85,6 +85,9 @@ type Connector struct {
 	Multipath bool     `json:"multipath"`
 }
 
+// argument returns the connector as the argument of an action.
+func (c Connector) argument() map[string]any { return map[string]any{"connector": c.request()} }
+
 // request returns the connector in the form that Cinder and its drivers expect.
 // The platform keys are what os-brick sends from a Linux node.
 func (c Connector) request() map[string]any {

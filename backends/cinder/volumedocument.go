@@ -26,11 +26,15 @@ type volumeDocument struct {
 	Attachments  json.RawMessage   `json:"attachments"`
 }
 
-// volume returns the volume, and whether a field that the program acts on has a wrong
-// type. Metadata is nil if it cannot be read; the volume's owner is then unknown. keep
-// selects metadata keys; nil keeps all of them.
-func (d volumeDocument) volume(keep func(key string) bool) (v Volume, odd bool) {
-	metadata, err := readMetadata(d.Metadata, keep)
+// readVolume decodes a volume. odd means that a field that the program acts on has a
+// wrong type. Metadata is nil if it cannot be read; the volume's owner is then unknown.
+// keep selects metadata keys; nil keeps all of them.
+func readVolume(decode func(document any) error, keep func(key string) bool) (v Volume, odd bool, err error) {
+	var d volumeDocument
+	if err := decode(&d); err != nil {
+		return Volume{}, false, err
+	}
+	metadata, metadataErr := readMetadata(d.Metadata, keep)
 	attachments, attachmentsErr := readAttachments(d.Attachments)
 	v = Volume{
 		ID:             d.ID.Value,
@@ -48,10 +52,10 @@ func (d volumeDocument) volume(keep func(key string) bool) (v Volume, odd bool) 
 		Attachments:    attachments,
 	}
 	odd = d.ID.Odd || d.Status.Odd || d.Size.Odd || d.Type.Odd || d.Encrypted.Odd || d.MultiAttach.Odd
-	if err != nil {
+	if metadataErr != nil {
 		v.Metadata = nil
 	}
-	return v, odd || err != nil || attachmentsErr != nil
+	return v, odd || metadataErr != nil || attachmentsErr != nil, nil
 }
 
 // readMetadata reads the keys to keep. Metadata of the usual size is decoded at once,

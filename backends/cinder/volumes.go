@@ -5,11 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
-	"strconv"
-
-	"github.com/gophercloud/gophercloud/v2"
-	"github.com/gophercloud/gophercloud/v2/openstack/blockstorage/v2/volumes"
 )
 
 // The operations that change a volume, as named in metrics.
@@ -21,112 +16,54 @@ const (
 
 // NewVolume is a create request.
 type NewVolume struct {
-	Name     string
-	SizeGiB  int64
-	Type     string
-	Zone     string
-	Metadata map[string]string
+	Name     string            `json:"name,omitempty"`
+	SizeGiB  int64             `json:"size"`
+	Type     string            `json:"volume_type,omitempty"`
+	Zone     string            `json:"availability_zone,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
 	// SourceVolumeID or SnapshotID is where the volume's content is copied from; empty
 	// for an empty volume. Both are in the same project.
-	SourceVolumeID string
-	SnapshotID     string
+	SourceVolumeID string `json:"source_volid,omitempty"`
+	SnapshotID     string `json:"snapshot_id,omitempty"`
 }
 
 // CreateVolume requests a volume; it returns before the volume is available.
 // Cinder accepts a second volume of the same name, so the caller must look
 // before it creates.
-func (c volumeClient) CreateVolume(ctx context.Context, request NewVolume) (Volume, error) {
-	const operation = OperationCreate
-	size, err := strconv.Atoi(strconv.FormatInt(request.SizeGiB, 10))
-	if err != nil || size < 1 {
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInvalid, Message: fmt.Sprintf("%d GiB is not a valid size", request.SizeGiB)}
+func (c volumeClient) CreateVolume(ctx context.Context, wanted NewVolume) (Volume, error) {
+	if wanted.SizeGiB < 1 {
+		return Volume{}, &Error{Backend: c.backend, Operation: OperationCreate, Kind: KindInvalid, Message: fmt.Sprintf("%d GiB is not a valid size", wanted.SizeGiB)}
 	}
-	result := volumes.Create(c.outgoing(ctx, operation), c.service, volumes.CreateOpts{
-		Name:             request.Name,
-		Size:             size,
-		VolumeType:       request.Type,
-		AvailabilityZone: request.Zone,
-		Metadata:         request.Metadata,
-		SourceVolID:      request.SourceVolumeID,
-		SnapshotID:       request.SnapshotID,
-	}, nil)
-	v, err := c.volume(operation, result.Err, result.ExtractInto)
-	if err == nil && !request.describes(v) {
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal, EffectUnknown: true,
-			Message: fmt.Sprintf("the answer is about volume %s, which is not the one requested", v.ID)}
-	}
-	return v, err
-}
-
-// describes reports whether a volume has the name, metadata and source of the request.
-// Trusting an answer about another volume would make the program use that one.
-func (r NewVolume) describes(v Volume) bool {
-	for key, value := range r.Metadata {
-		if v.Metadata[key] != value {
-			return false
-		}
-	}
-	return v.Name == r.Name && v.SourceVolumeID == r.SourceVolumeID && v.SnapshotID == r.SnapshotID
+	return c.create(ctx, map[string]any{"volume": wanted}, func(v Volume) bool {
+		return v.Name == wanted.Name && v.SourceVolumeID == wanted.SourceVolumeID && v.SnapshotID == wanted.SnapshotID && hasAll(v.Metadata, wanted.Metadata)
+	})
 }
 
 // Volume reads one volume. If a 404 lacks Cinder's own fault, a listing must confirm it
 // (more requests): the program stops caring for a volume that is gone. The listing covers
 // all projects, since administrators, and every user in noauth mode, can read others'
 // volumes by ID.
-func (c volumeClient) Volume(ctx context.Context, id string) (Volume, error) {
-	const operation = "volume.get"
-	if err := c.checkID(operation, id); err != nil {
-		return Volume{}, err
-	}
-	result := volumes.Get(c.outgoing(ctx, operation), c.service, id)
-	v, err := c.volume(operation, result.Err, result.ExtractInto)
-	if err == nil && v.ID != id {
-		return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindInternal,
-			Message: fmt.Sprintf("the answer is about volume %s, not about %s", v.ID, id)}
-	}
-	if statusOf(err) != http.StatusNotFound || IsKind(err, KindNotFound) {
-		return v, err
-	}
-	listed := false
-	listErr := c.ListVolumes(ctx, VolumeQuery{AllProjects: true, PageSize: 1000}, func(page []Volume) bool {
-		listed = slices.ContainsFunc(page, func(v Volume) bool { return v.ID == id })
-		return !listed
-	})
-	if listErr != nil || listed {
-		return Volume{}, err
-	}
-	return Volume{}, &Error{Backend: c.backend, Operation: operation, Kind: KindNotFound, Status: http.StatusNotFound,
-		Message: fmt.Sprintf("volume %s is not in the list of volumes", id)}
-}
+func (c volumeClient) Volume(ctx context.Context, id string) (Volume, error) { return c.get(ctx, id) }
 
-func (c volumeClient) volume(operation string, err error, extract func(any) error) (Volume, error) {
-	if err != nil {
-		return Volume{}, translate(c.backend, operation, err)
-	}
-	var document volumeDocument
-	if err := extract(&document); err != nil {
-		return Volume{}, c.unusable(operation, notDescribed)
-	}
-	v, odd := document.volume(nil)
-	if v.ID == "" && !odd {
-		return Volume{}, c.unusable(operation, "the answer names no volume")
-	}
-	if err := c.checkAnswer(operation, "volume", v.ID, v.Status, odd); err != nil {
-		return Volume{}, err
-	}
-	return v, nil
+// ListVolumes calls yield with every page until it returns false or the list
+// ends. Pages are newest first if the server honors the order. A volume that
+// exists throughout the listing is on one of them; no volume comes twice.
+func (c volumeClient) ListVolumes(ctx context.Context, query Query, yield func(page []Volume) (more bool)) error {
+	return c.list(ctx, query, yield)
 }
 
 // DeleteVolume requests a volume's deletion. The deletion is complete when the
 // volume is gone, not when this returns.
 func (c volumeClient) DeleteVolume(ctx context.Context, id string) error {
-	return c.about(ctx, OperationDelete, id, func(ctx context.Context) error { return volumes.Delete(ctx, c.service, id, nil).Err })
+	return c.about(ctx, id, request{operation: OperationDelete, method: http.MethodDelete, path: []string{"volumes", id}})
 }
 
 // ForceDeleteVolume requests a deletion in any state; administrators only. It
 // is the only way out of error_deleting.
 func (c volumeClient) ForceDeleteVolume(ctx context.Context, id string) error {
-	return c.about(ctx, OperationForceDelete, id, func(ctx context.Context) error { return volumes.ForceDelete(ctx, c.service, id).Err })
+	r := actionOf(id, "os-force_delete", "")
+	r.operation = OperationForceDelete
+	return c.about(ctx, id, r)
 }
 
 // OperationMetadata is a change of a volume's metadata, as named in metrics.
@@ -134,7 +71,7 @@ const OperationMetadata = "metadata.update"
 
 // UpdateMetadata writes metadata on a volume; other keys stay.
 func (c volumeClient) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
-	return c.post(ctx, OperationMetadata, id, 0, map[string]any{"metadata": metadata}, http.StatusOK, "volumes", "metadata")
+	return c.updateMetadata(ctx, OperationMetadata, id, metadata)
 }
 
 // OperationMetadataDelete is the deletion of a metadata key, as named in metrics.
@@ -143,10 +80,7 @@ const OperationMetadataDelete = "metadata.delete"
 // DeleteMetadata deletes one key of a volume's metadata. The key must have no slash,
 // since Cinder cannot find one that does.
 func (c volumeClient) DeleteMetadata(ctx context.Context, id, key string) error {
-	return c.about(ctx, OperationMetadataDelete, id, func(ctx context.Context) error {
-		_, err := c.service.Delete(ctx, c.service.ServiceURL("volumes", id, "metadata", key), &gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}})
-		return err
-	})
+	return c.about(ctx, id, request{operation: OperationMetadataDelete, method: http.MethodDelete, path: []string{"volumes", id, "metadata", key}, codes: []int{http.StatusOK}})
 }
 
 // Microversions of the messages API: the first that has it, and the first that filters it
@@ -169,10 +103,7 @@ func (c volumeClient) FailureReason(ctx context.Context, id string) string {
 			Text     string `json:"user_message"`
 		} `json:"messages"`
 	}
-	address := c.service.ServiceURL("messages") + "?" + url.Values{"resource_uuid": {id}}.Encode()
-	_, err = c.service.Get(c.outgoing(ctx, "message.list"), address, &answer, &gophercloud.RequestOpts{
-		MoreHeaders: microversion(min(newest, microversionMessagesFilter)),
-	})
+	err = c.send(ctx, request{operation: "message.list", path: []string{"messages"}, query: url.Values{"resource_uuid": {id}}, minor: min(newest, microversionMessagesFilter), answer: &answer})
 	if err != nil {
 		return ""
 	}

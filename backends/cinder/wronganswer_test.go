@@ -27,7 +27,7 @@ func TestListingThatDoesNotTellWhoseAVolumeIsProvesNothing(t *testing.T) {
 		cloud := cindertest.NewCloud(t)
 		client := logIn(t, cloud)
 		cloud.Set(func() { cloud.Cinder = fixed(http.StatusOK, `{"volumes": [{"status": "available", `+odd+`}]}`) })
-		query := VolumeQuery{Keep: func(key string) bool { return strings.HasPrefix(key, "ours/") }}
+		query := Query{Keep: func(key string) bool { return strings.HasPrefix(key, "ours/") }}
 		if err := client.ListVolumes(t.Context(), query, func([]Volume) bool { return true }); !IsKind(err, KindInternal) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -126,7 +126,7 @@ func TestOneWrongDateDoesNotMoveTheClock(t *testing.T) {
 		}
 	})
 	for _, ahead = range []time.Duration{0, 0, 0, -20 * time.Hour, 20 * time.Hour} {
-		if err := client.ListVolumes(t.Context(), VolumeQuery{}, func([]Volume) bool { return true }); err != nil {
+		if err := client.ListVolumes(t.Context(), Query{}, func([]Volume) bool { return true }); err != nil {
 			t.Fatal(err)
 		}
 		if off := time.Until(client.Now()).Abs(); off > time.Minute {

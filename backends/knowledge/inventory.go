@@ -34,11 +34,9 @@ type Inventory[T any] struct {
 	of Entries[T]
 
 	mu      sync.Mutex
-	started time.Time // of the last complete listing; zero before the first
-	// entries are those of the listing, by owner. A listing under way shares them, so
-	// slices are never modified.
-	entries map[string][]T
-	owners  map[string]string // of each entry, by its ID
+	started time.Time           // of the last complete listing; zero before the first
+	entries map[string]T        // by ID
+	owned   map[string][]string // the IDs by owner, the eldest first; they may have gone
 	loading *loading
 }
 
@@ -56,7 +54,7 @@ type loading struct {
 
 // NewInventory returns an inventory that has not listed yet.
 func NewInventory[T any](of Entries[T]) *Inventory[T] {
-	return &Inventory[T]{of: of, entries: map[string][]T{}, owners: map[string]string{}}
+	return &Inventory[T]{of: of, entries: map[string]T{}, owned: map[string][]string{}}
 }
 
 // Find returns the entries with an owner's UID that owns confirms, from a listing that
@@ -65,15 +63,7 @@ func (i *Inventory[T]) Find(ctx context.Context, uid string, owns func(T) bool, 
 	if err := i.load(ctx, after); err != nil {
 		return nil, err
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	var found []T
-	for _, entry := range i.entries[uid] {
-		if owns(entry) {
-			found = append(found, entry)
-		}
-	}
-	return found, nil
+	return slices.DeleteFunc(i.Listed(uid), func(entry T) bool { return !owns(entry) }), nil
 }
 
 // All returns every entry of the cluster in the last complete listing, and lists first if
@@ -90,20 +80,20 @@ func (i *Inventory[T]) AllAfter(ctx context.Context, after time.Time) ([]T, erro
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	var all []T
-	for _, entries := range i.entries {
-		all = append(all, entries...)
-	}
-	slices.SortFunc(all, i.elder)
-	return all, nil
+	return slices.SortedFunc(maps.Values(i.entries), i.elder), nil
 }
 
 // Listed returns an owner's entries in the last complete listing, except those gone
-// since. It never lists.
-func (i *Inventory[T]) Listed(uid string) []T {
+// since, the eldest first. It never lists.
+func (i *Inventory[T]) Listed(uid string) (listed []T) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.entries[uid]
+	for _, id := range i.owned[uid] {
+		if entry, has := i.entries[id]; has {
+			listed = append(listed, entry)
+		}
+	}
+	return listed
 }
 
 // IsGone reports whether the last complete listing, if there was one, lacks an entry, or
@@ -111,7 +101,7 @@ func (i *Inventory[T]) Listed(uid string) []T {
 func (i *Inventory[T]) IsGone(id string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	_, has := i.owners[id]
+	_, has := i.entries[id]
 	return !has && !i.started.IsZero()
 }
 
@@ -124,17 +114,17 @@ func (i *Inventory[T]) Started() time.Time {
 
 // Knows reports whether the last complete listing, if there was one, has an
 // entry with the UID.
-func (i *Inventory[T]) Knows(uid string) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return len(i.entries[uid]) > 0
-}
+func (i *Inventory[T]) Knows(uid string) bool { return len(i.Listed(uid)) > 0 }
 
 // Owners lists the UIDs that have an entry in the last complete listing.
 func (i *Inventory[T]) Owners() []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return slices.Collect(maps.Keys(i.entries))
+	owners := map[string]bool{}
+	for _, entry := range i.entries {
+		owners[i.of.Owner(entry)] = true
+	}
+	return slices.Collect(maps.Keys(owners))
 }
 
 // Forget drops an entry that is gone.
@@ -144,22 +134,7 @@ func (i *Inventory[T]) Forget(id string) {
 	if i.loading != nil {
 		i.loading.gone[id] = true
 	}
-	i.drop(i.entries, i.owners, id)
-}
-
-// drop removes an entry from a listing.
-func (i *Inventory[T]) drop(entries map[string][]T, owners map[string]string, id string) {
-	uid, known := owners[id]
-	if !known {
-		return
-	}
-	delete(owners, id)
-	kept := slices.DeleteFunc(slices.Clone(entries[uid]), func(entry T) bool { return i.idOf(entry) == id })
-	if len(kept) == 0 {
-		delete(entries, uid)
-	} else {
-		entries[uid] = kept
-	}
+	delete(i.entries, id)
 }
 
 // load ensures that a complete listing exists that began after the time.
@@ -219,28 +194,15 @@ func (i *Inventory[T]) leave(current *loading) {
 }
 
 func (i *Inventory[T]) run(ctx context.Context, current *loading) {
-	byOwner, owners := map[string][]T{}, map[string]string{}
-	texts := map[string]string{}
+	entries, texts := map[string]T{}, map[string]string{}
 	err := i.of.List(ctx, func(page []T) bool {
 		for _, entry := range page {
 			// A listing may restart after a new login; later results are newer.
-			uid, id := i.of.Owner(entry), i.idOf(entry)
-			if owners[id] != uid {
-				i.drop(byOwner, owners, id)
-			}
-			if uid == "" {
-				continue
-			}
-			owners[id] = uid
-			known := byOwner[uid]
-			at := slices.IndexFunc(known, func(k T) bool { return i.idOf(k) == id })
-			switch same := i.unchanged(uid, entry); {
-			case same != nil && (len(known) == 0 || len(known) == 1 && at == 0):
-				byOwner[uid] = same
-			case at < 0:
-				byOwner[uid] = append(slices.Clip(known), i.of.Share(entry, texts))
-			default:
-				byOwner[uid] = slices.Concat(known[:at], []T{i.of.Share(entry, texts)}, known[at+1:])
+			id, _ := i.of.Born(entry)
+			if i.of.Owner(entry) == "" {
+				delete(entries, id)
+			} else {
+				entries[id] = i.shared(id, entry, texts)
 			}
 		}
 		return true
@@ -251,38 +213,34 @@ func (i *Inventory[T]) run(ctx context.Context, current *loading) {
 	if i.loading == current { // or it was cut off
 		i.loading = nil
 		if err == nil {
-			i.finish(current, byOwner, owners)
+			i.finish(current, entries)
 		}
 	}
 	current.cutOff()
 	close(current.done)
 }
 
-// unchanged returns an owner's entries from the last listing if they consist of exactly
-// this entry, so that relisting takes no memory for unchanged entries.
-func (i *Inventory[T]) unchanged(uid string, entry T) []T {
+// shared returns the entry of the last listing if it is the same, so that relisting takes
+// no memory for unchanged entries.
+func (i *Inventory[T]) shared(id string, entry T, texts map[string]string) T {
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	if known := i.entries[uid]; len(known) == 1 && reflect.DeepEqual(known[0], entry) {
+	known, has := i.entries[id]
+	i.mu.Unlock()
+	if has && reflect.DeepEqual(known, entry) {
 		return known
 	}
-	return nil
+	return i.of.Share(entry, texts)
 }
 
 // finish replaces the last complete listing.
-func (i *Inventory[T]) finish(current *loading, byOwner map[string][]T, owners map[string]string) {
-	for id := range current.gone {
-		i.drop(byOwner, owners, id)
+func (i *Inventory[T]) finish(current *loading, entries map[string]T) {
+	maps.DeleteFunc(entries, func(id string, _ T) bool { return current.gone[id] })
+	i.started, i.entries, i.owned = current.started, entries, map[string][]string{}
+	for _, entry := range slices.SortedFunc(maps.Values(entries), i.elder) {
+		id, _ := i.of.Born(entry)
+		uid := i.of.Owner(entry)
+		i.owned[uid] = append(i.owned[uid], id)
 	}
-	for _, entries := range byOwner {
-		slices.SortFunc(entries, i.elder)
-	}
-	i.started, i.entries, i.owners = current.started, byOwner, owners
-}
-
-func (i *Inventory[T]) idOf(entry T) string {
-	id, _ := i.of.Born(entry)
-	return id
 }
 
 func (i *Inventory[T]) elder(a, b T) int {

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"maps"
+	"math"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -16,8 +17,18 @@ func (w *Watcher[T]) round(now inFlight[T]) (settled int) {
 	// The waits bound the operation; the transport's timeouts bound a round.
 	ctx := context.Background()
 	if w.listsAll(now) {
-		if settled, done := w.roundAll(ctx, now); done {
-			return settled
+		all := now.all()
+		missing := unseen(all)
+		seen, complete, err := w.sweep(ctx, now, missing, 2*(*w.total.Load())+pageSize)
+		settled += seen
+		switch {
+		case err != nil:
+			// The next round does without a complete listing: the failure may concern a page
+			// that no wait needs.
+			w.total.Store(nil)
+			return settled + failed(all, missing, err)
+		case complete:
+			return settled + w.verify(ctx, all, missing)
 		}
 	}
 	if len(now.creating) > 0 {
@@ -31,50 +42,37 @@ func (w *Watcher[T]) round(now inFlight[T]) (settled int) {
 	return settled + w.verify(ctx, now.seeing, unseen(now.seeing))
 }
 
-// roundAll serves all waits with one listing. It gives up, and reports so, if the listing
-// turns out much longer than the last complete one.
-func (w *Watcher[T]) roundAll(ctx context.Context, now inFlight[T]) (settled int, done bool) {
-	all := []waits[T]{now.seeing, now.creating, now.deleting}
-	missing := make([]map[string]bool, len(all))
-	for i, of := range all {
-		missing[i] = unseen(of)
-	}
-	most := 2*(*w.total.Load()) + pageSize
+// sweep serves waits with one listing of everything, and removes from missing what it
+// resolves. It gives up, and reports so, after more entries than most.
+func (w *Watcher[T]) sweep(ctx context.Context, now inFlight[T], missing map[string]bool, most int) (settled int, complete bool, err error) {
+	all := now.all()
 	listed := 0
-	err := w.options.List(ctx, "", pageSize, func(page []T) bool {
+	err = w.ListAll(ctx, func(page []T) bool {
 		if len(now.creating) > 0 {
 			w.options.Observe(page)
 		}
-		for _, v := range page {
-			id, _ := w.options.State(v)
-			show(now.deleting[id])
-			for i, of := range all {
-				delete(missing[i], id)
-				settled += w.deliver(of[id], v)
-			}
-		}
+		settled += w.see(page, all, missing)
 		listed += len(page)
 		return listed <= most
 	})
-	if err == nil {
-		w.total.Store(&listed)
-		if listed > most {
-			return settled, false
-		}
-		settled += absent(now.deleting, missing[2])
-	} else {
-		// The next round does without a complete listing: the failure may concern a page
-		// that no wait needs.
-		w.total.Store(nil)
+	complete = err == nil && listed <= most
+	if complete {
+		settled += absent(now.deleting, missing)
 	}
-	for i, of := range all {
-		if err != nil {
-			settled += failed(of, missing[i], err)
-		} else {
-			settled += w.verify(ctx, of, missing[i])
+	return settled, complete, err
+}
+
+// see delivers a page of a listing, and removes its volumes from missing.
+func (w *Watcher[T]) see(page []T, of waits[T], missing map[string]bool) (settled int) {
+	for _, v := range page {
+		id, _ := w.options.State(v)
+		for _, waiting := range of[id] {
+			waiting.shown = true
 		}
+		delete(missing, id)
+		settled += w.deliver(of[id], v)
 	}
-	return settled, true
+	return settled
 }
 
 // roundCreating reads the newest volumes first, since those being created are among them.
@@ -85,12 +83,7 @@ func (w *Watcher[T]) roundCreating(ctx context.Context, creating waits[T]) (sett
 	pages := 0
 	err := w.options.List(ctx, "", newestPage(len(creating)), func(page []T) bool {
 		w.options.Observe(page)
-		for _, v := range page {
-			if id, _ := w.options.State(v); missing[id] {
-				delete(missing, id)
-				settled += w.deliver(creating[id], v)
-			}
-		}
+		settled += w.see(page, creating, missing)
 		pages++
 		return len(missing) >= pages
 	})
@@ -100,60 +93,32 @@ func (w *Watcher[T]) roundCreating(ctx context.Context, creating waits[T]) (sett
 	return settled + w.verify(ctx, creating, missing)
 }
 
-// roundDeleting lists the volumes in deletion. A missing volume has left that state, or
-// the filter was ignored. Missing volumes are read one by one, or by one unfiltered
-// listing, whichever is cheaper.
+// roundDeleting lists the volumes in deletion. A missing volume has left that state.
+// Missing volumes are read one by one, or by one unfiltered listing, whichever is cheaper.
 func (w *Watcher[T]) roundDeleting(ctx context.Context, deleting waits[T]) (settled int) {
 	missing := unseen(deleting)
 	err := w.options.List(ctx, cinder.StatusDeleting, pageSize, func(page []T) bool {
-		for _, v := range page {
-			id, status := w.options.State(v)
-			show(deleting[id])
-			if status == cinder.StatusDeleting && missing[id] {
-				delete(missing, id)
-				settled += w.deliver(deleting[id], v)
-			}
-		}
+		settled += w.see(page, deleting, missing)
 		return len(missing) > 0
 	})
 	cost, known := w.costOfAll()
 	if !known {
 		cost = fewReads
 	}
-	if err == nil && float64(len(missing)) > cost {
-		var n int
-		n, err = w.sweep(ctx, deleting, missing)
-		settled += n
-		if err == nil {
-			// The complete listing has counted what is there.
-			return settled + w.verify(ctx, deleting, missing)
-		}
+	swept := err == nil && float64(len(missing)) > cost
+	if swept {
+		var seen int
+		seen, _, err = w.sweep(ctx, inFlight[T]{deleting: deleting}, missing, math.MaxInt)
+		settled += seen
 	}
 	if err != nil {
 		return settled + failed(deleting, missing, err)
 	}
 	removed := w.verify(ctx, deleting, missing)
-	w.changes(-removed)
-	return settled + removed
-}
-
-// sweep resolves missing volumes with one complete listing, and removes them from
-// missing.
-func (w *Watcher[T]) sweep(ctx context.Context, deleting waits[T], missing map[string]bool) (settled int, err error) {
-	err = w.ListAll(ctx, func(page []T) bool {
-		for _, v := range page {
-			if id, _ := w.options.State(v); missing[id] {
-				delete(missing, id)
-				settled += w.deliver(deleting[id], v)
-				show(deleting[id])
-			}
-		}
-		return true
-	})
-	if err != nil {
-		return settled, err
+	if !swept { // or the complete listing has counted what is there
+		w.changes(-removed)
 	}
-	return settled + absent(deleting, missing), nil
+	return settled + removed
 }
 
 // absent resolves volumes missing from a complete listing whose absence proves that they
@@ -176,12 +141,6 @@ func unseen[T any](of waits[T]) map[string]bool {
 		missing[id] = true
 	}
 	return missing
-}
-
-func show[T any](waits []*wait[T]) {
-	for _, waiting := range waits {
-		waiting.shown = true
-	}
 }
 
 // shown reports whether every wait has seen its volume in a listing; a wait that just

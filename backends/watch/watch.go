@@ -115,6 +115,17 @@ type inFlight[T any] struct {
 	seeing, creating, deleting waits[T]
 }
 
+// all returns the waits of every kind.
+func (f inFlight[T]) all() waits[T] {
+	all := waits[T]{}
+	for _, some := range []waits[T]{f.seeing, f.creating, f.deleting} {
+		for id, waiting := range some {
+			all[id] = append(all[id], waiting...)
+		}
+	}
+	return all
+}
+
 func (f inFlight[T]) len() int { return len(f.seeing) + len(f.creating) + len(f.deleting) }
 
 // Await returns the volume once it has left the status, or gone once it no

@@ -8,6 +8,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -71,26 +72,28 @@ const (
 // newImporter makes a term's controller for imports by tenants.
 func (e *elector) newImporter(t *term, board *parking.Board, nodes *nodeuse.Tracker) *claims.Controller {
 	return claims.New(claims.Options{
-		Name:       e.options.ProvisionerName,
-		Cluster:    e.cluster,
-		ClusterUID: e.clusterUID,
-		Namespace:  e.namespace,
-		Policy:     e.policy.Load,
-		Room:       t.provisioner.Placement(),
-		Volumes:    func(backend string) (claims.Volumes, error) { return t.backends.current(backend) },
-		Connector:  t.backends.Connector,
-		Mappers:    e.mappers,
-		Nodes:      nodes,
-		Secrets:    t.provisioner.Secrets(),
-		OnBehalfOf: t.provisioner.OnBehalfOf,
-		Provision:  t.provisioner.RequeueClaim,
-		Client:     e.client,
-		Caches: objects.Objects{
-			Claims:            e.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
-			PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
-			Classes:           e.factory.Storage().V1().StorageClasses().Informer().GetIndexer(),
-			Namespaces:        e.factory.Core().V1().Namespaces().Informer().GetIndexer(),
+		Site: imports.Site{
+			ProvisionerName: e.options.ProvisionerName,
+			Cluster:         e.cluster,
+			ClusterUID:      e.clusterUID,
+			Namespace:       e.namespace,
+			Mappers:         e.mappers,
+			Nodes:           nodes,
+			Secrets:         t.provisioner.Secrets(),
+			Client:          e.client,
+			Caches: objects.Objects{
+				Claims:            e.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
+				PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+				Classes:           e.factory.Storage().V1().StorageClasses().Informer().GetIndexer(),
+				Namespaces:        e.factory.Core().V1().Namespaces().Informer().GetIndexer(),
+			},
 		},
+		Policy:      e.policy.Load,
+		Room:        t.provisioner.Placement(),
+		Volumes:     func(backend string) (claims.Volumes, error) { return t.backends.current(backend) },
+		Connector:   t.backends.Connector,
+		OnBehalfOf:  t.provisioner.OnBehalfOf,
+		Provision:   t.provisioner.RequeueClaim,
 		Recorder:    e.recorder,
 		Workers:     importWorkers,
 		Monitor:     e.monitor,

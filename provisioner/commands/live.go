@@ -158,7 +158,7 @@ func (b *liveBackend) ask(ctx context.Context) {
 		if advice := b.run.adviceOn(b.Name); advice != "" {
 			b.find(b.path+".auth", true, "backend %s: %s", b.Name, advice)
 		}
-		err = client.ListVolumes(ctx, cinder.VolumeQuery{PageSize: 1}, func([]cinder.Volume) bool { return false })
+		err = client.ListVolumes(ctx, cinder.Query{PageSize: 1}, func([]cinder.Volume) bool { return false })
 		b.compareClocks(client)
 	}
 	if err != nil {

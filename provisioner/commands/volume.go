@@ -143,6 +143,11 @@ func (o *VolumeOptions) open(ctx context.Context, mayChange bool) (*volumeRun, e
 		fence = func() error { return nil }
 	}
 	run := &volumeRun{client: client, snapshots: snapshots, policy: loaded, cluster: cmp.Or(loaded.ClusterID, clusterUID), clusterUID: clusterUID}
+	site := imports.Site{
+		Client: client, Mappers: registry, Nodes: nodeuse.New(nodeuse.Options{Client: client}),
+		Secrets:         secrets.New(secrets.Options{Client: client, Namespace: o.SecretNamespace, Cluster: run.cluster}),
+		ProvisionerName: o.ProvisionerName, Cluster: run.cluster, ClusterUID: clusterUID, Namespace: o.SecretNamespace,
+	}
 	metrics := backends.NewMetrics(prometheus.NewRegistry())
 	pool := backends.NewPool(backends.PoolOptions{Sources: auth.Sources{CloudsFile: o.CloudsFile}, Metrics: metrics})
 	for i := range loaded.Backends {
@@ -156,12 +161,7 @@ func (o *VolumeOptions) open(ctx context.Context, mayChange bool) (*volumeRun, e
 			Logger: slog.New(slog.DiscardHandler), Metrics: metrics,
 		})
 		run.lifecycles = append(run.lifecycles, lifecycle)
-		run.imports = append(run.imports, &imports.Importer{
-			Client: client, Policy: loaded, Backend: backend, Connector: config.Connector, Mappers: registry, Volumes: lifecycle,
-			Nodes:           nodeuse.New(nodeuse.Options{Client: client}),
-			Secrets:         secrets.New(secrets.Options{Client: client, Namespace: o.SecretNamespace, Cluster: run.cluster}),
-			ProvisionerName: o.ProvisionerName, Cluster: run.cluster, ClusterUID: clusterUID, Namespace: o.SecretNamespace,
-		})
+		run.imports = append(run.imports, &imports.Importer{Site: site, Policy: loaded, Backend: backend, Connector: config.Connector, Volumes: lifecycle})
 	}
 	return run, nil
 }

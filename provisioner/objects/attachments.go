@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -24,14 +24,9 @@ type Attachment struct {
 
 // listAttachments lists the VolumeAttachments of the CSI driver by PersistentVolume.
 func listAttachments(ctx context.Context, client kubernetes.Interface) (map[string][]Attachment, error) {
-	all, err := paging.List(ctx, "VolumeAttachments", func(ctx context.Context, options metav1.ListOptions) ([]Attachment, string, error) {
-		list, err := client.StorageV1().VolumeAttachments().List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		var found []Attachment
-		for i := range list.Items {
-			a := &list.Items[i]
+	all, err := paging.List(ctx, "VolumeAttachments", client.StorageV1().VolumeAttachments().List, func(page *storagev1.VolumeAttachmentList) (found []Attachment) {
+		for i := range page.Items {
+			a := &page.Items[i]
 			if a.Spec.Attacher == wire.DriverName && a.Spec.Source.PersistentVolumeName != nil {
 				found = append(found, Attachment{
 					Name: a.Name, PV: *a.Spec.Source.PersistentVolumeName, Node: a.Spec.NodeName, NodeKey: wire.NodeKey(a.Spec.NodeName),
@@ -39,7 +34,7 @@ func listAttachments(ctx context.Context, client kubernetes.Interface) (map[stri
 				})
 			}
 		}
-		return found, list.Continue, nil
+		return found
 	})
 	if err != nil {
 		return nil, err

@@ -157,13 +157,7 @@ func ReadCSI(ctx context.Context, client kubernetes.Interface) (*review.CSI, err
 		return nil, err
 	}
 	has.Driver = err == nil
-	nodes, err := paging.List(ctx, "CSINodes", func(ctx context.Context, options metav1.ListOptions) ([]storagev1.CSINode, string, error) {
-		list, err := client.StorageV1().CSINodes().List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		return list.Items, list.Continue, nil
-	})
+	nodes, err := paging.List(ctx, "CSINodes", client.StorageV1().CSINodes().List, func(page *storagev1.CSINodeList) []storagev1.CSINode { return page.Items })
 	if err != nil {
 		return nil, err
 	}

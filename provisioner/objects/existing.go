@@ -58,23 +58,11 @@ func ReadExisting(ctx context.Context, client kubernetes.Interface, provisionerN
 	if err != nil {
 		return existing, err
 	}
-	namespaces, err := paging.List(ctx, "Namespaces", func(ctx context.Context, options metav1.ListOptions) ([]corev1.Namespace, string, error) {
-		list, err := client.CoreV1().Namespaces().List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		return list.Items, list.Continue, nil
-	})
+	namespaces, err := paging.List(ctx, "Namespaces", client.CoreV1().Namespaces().List, func(page *corev1.NamespaceList) []corev1.Namespace { return page.Items })
 	if err != nil {
 		return existing, err
 	}
-	classes, err := paging.List(ctx, "StorageClasses", func(ctx context.Context, options metav1.ListOptions) ([]storagev1.StorageClass, string, error) {
-		list, err := client.StorageV1().StorageClasses().List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		return list.Items, list.Continue, nil
-	})
+	classes, err := paging.List(ctx, "StorageClasses", client.StorageV1().StorageClasses().List, func(page *storagev1.StorageClassList) []storagev1.StorageClass { return page.Items })
 	if err != nil {
 		return existing, err
 	}
@@ -141,25 +129,17 @@ func readAttributes(ctx context.Context, client kubernetes.Interface, claim *rev
 // each page's objects before it reads the next. It also returns the list's resource
 // version.
 func ListClaims[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolumeClaim) R) (records []R, version string, err error) {
-	records, err = paging.List(ctx, "PersistentVolumeClaims", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
-		list, err := client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		version = list.ResourceVersion
-		return recordsOf(list.Items, record), list.Continue, nil
+	records, err = paging.List(ctx, "PersistentVolumeClaims", client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List, func(page *corev1.PersistentVolumeClaimList) []R {
+		version = page.ResourceVersion
+		return recordsOf(page.Items, record)
 	})
 	return records, version, err
 }
 
 // ListPersistentVolumes does for PersistentVolumes what ListClaims does for claims.
 func ListPersistentVolumes[R any](ctx context.Context, client kubernetes.Interface, record func(*corev1.PersistentVolume) R) ([]R, error) {
-	return paging.List(ctx, "PersistentVolumes", func(ctx context.Context, options metav1.ListOptions) ([]R, string, error) {
-		list, err := client.CoreV1().PersistentVolumes().List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		return recordsOf(list.Items, record), list.Continue, nil
+	return paging.List(ctx, "PersistentVolumes", client.CoreV1().PersistentVolumes().List, func(page *corev1.PersistentVolumeList) []R {
+		return recordsOf(page.Items, record)
 	})
 }
 

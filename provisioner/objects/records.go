@@ -223,15 +223,13 @@ func (r *reader) records(ctx context.Context, client kubernetes.Interface, claim
 
 // ListSecrets lists this program's Secrets for volumes, without their values.
 func ListSecrets(ctx context.Context, client kubernetes.Interface, namespace string) ([]Secret, error) {
-	return paging.List(ctx, "Secrets in "+namespace, func(ctx context.Context, options metav1.ListOptions) ([]Secret, string, error) {
+	list := func(ctx context.Context, options metav1.ListOptions) (*corev1.SecretList, error) {
 		options.LabelSelector = LabelManagedBy + "=" + ManagedBy
-		list, err := client.CoreV1().Secrets(namespace).List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		var records []Secret
-		for i := range list.Items {
-			secret := &list.Items[i]
+		return client.CoreV1().Secrets(namespace).List(ctx, options)
+	}
+	return paging.List(ctx, "Secrets in "+namespace, list, func(page *corev1.SecretList) (records []Secret) {
+		for i := range page.Items {
+			secret := &page.Items[i]
 			record := Secret{
 				Name: secret.Name, PV: secret.Annotations[AnnotationForPV], SharedBy: secret.Annotations[AnnotationSharedBy],
 				Cluster: secret.Annotations[AnnotationCluster], CreatedAt: secret.CreationTimestamp.Time, UnneededSince: UnneededSince(secret),
@@ -240,6 +238,6 @@ func ListSecrets(ctx context.Context, client kubernetes.Interface, namespace str
 				records = append(records, record)
 			}
 		}
-		return records, list.Continue, nil
+		return records
 	})
 }

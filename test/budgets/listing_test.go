@@ -76,7 +76,7 @@ func listing(tb testing.TB) func() {
 	}
 	return func() {
 		read := 0
-		err := client.ListVolumes(tb.Context(), cinder.VolumeQuery{PageSize: pageSize, Keep: isOurs}, func(page []cinder.Volume) bool {
+		err := client.ListVolumes(tb.Context(), cinder.Query{PageSize: pageSize, Keep: isOurs}, func(page []cinder.Volume) bool {
 			read += len(page)
 			return false
 		})

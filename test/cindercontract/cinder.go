@@ -24,7 +24,7 @@ type Cinder interface {
 type Volumes interface {
 	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
 	Volume(ctx context.Context, id string) (cinder.Volume, error)
-	ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func(page []cinder.Volume) bool) error
+	ListVolumes(ctx context.Context, query cinder.Query, yield func(page []cinder.Volume) bool) error
 	DeleteVolume(ctx context.Context, id string) error
 	ForceDeleteVolume(ctx context.Context, id string) error
 	// UpdateMetadata writes metadata; other keys stay.
@@ -48,7 +48,7 @@ type Changes interface {
 type Snapshots interface {
 	CreateSnapshot(ctx context.Context, request cinder.NewSnapshot) (cinder.Snapshot, error)
 	Snapshot(ctx context.Context, id string) (cinder.Snapshot, error)
-	ListSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func(page []cinder.Snapshot) bool) error
+	ListSnapshots(ctx context.Context, query cinder.Query, yield func(page []cinder.Snapshot) bool) error
 	DeleteSnapshot(ctx context.Context, id string) error
 	// UpdateSnapshotMetadata writes metadata; other keys stay.
 	UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error

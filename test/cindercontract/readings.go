@@ -24,23 +24,23 @@ var readings = map[string]func(*subject){
 	},
 	"a new volume is listed, and a filter hides it": func(s *subject) {
 		s.create(s.Type)
-		if !s.isListed(cinder.VolumeQuery{PageSize: 1000}) {
+		if !s.isListed(cinder.Query{PageSize: 1000}) {
 			s.t.Error("the volume is missing in the list of all")
 		}
-		if s.isListed(cinder.VolumeQuery{Status: cinder.StatusDeleting, PageSize: 1000}) {
+		if s.isListed(cinder.Query{Status: cinder.StatusDeleting, PageSize: 1000}) {
 			s.t.Error("the volume is in the list of those in deletion")
 		}
 	},
 	"a page of one is followed by others": func(s *subject) {
 		s.create(s.Type)
-		if !s.isListed(cinder.VolumeQuery{PageSize: 1}) {
+		if !s.isListed(cinder.Query{PageSize: 1}) {
 			s.t.Error("the volume is missing in the list read in pages of one")
 		}
 	},
 	"a listing ends when it is told to": func(s *subject) {
 		s.create(s.Type)
 		pages := 0
-		s.must(s.Cinder.ListVolumes(s.ctx, cinder.VolumeQuery{PageSize: 1}, func([]cinder.Volume) bool {
+		s.must(s.Cinder.ListVolumes(s.ctx, cinder.Query{PageSize: 1}, func([]cinder.Volume) bool {
 			pages++
 			return false
 		}))
@@ -183,7 +183,7 @@ func (s *subject) looks(when, want string) {
 }
 
 // isListed reads all pages. None may contain a volume twice.
-func (s *subject) isListed(query cinder.VolumeQuery) bool {
+func (s *subject) isListed(query cinder.Query) bool {
 	s.t.Helper()
 	seen := map[string]bool{}
 	s.must(s.Cinder.ListVolumes(s.ctx, query, func(page []cinder.Volume) bool {

@@ -47,14 +47,14 @@ var snapshotReadings = map[string]func(*subject){
 		id := s.settledSnapshot(s.snapshot().ID).ID
 		for _, test := range []struct {
 			name  string
-			query cinder.SnapshotQuery
+			query cinder.Query
 			want  bool
 		}{
-			{"all", cinder.SnapshotQuery{PageSize: 1000}, true},
-			{"all, in pages of one", cinder.SnapshotQuery{PageSize: 1}, true},
-			{"those of its volume", cinder.SnapshotQuery{VolumeID: s.id, PageSize: 1000}, true},
-			{"those of another volume", cinder.SnapshotQuery{VolumeID: unknown, PageSize: 1000}, false},
-			{"those in deletion", cinder.SnapshotQuery{Status: cinder.StatusDeleting, PageSize: 1000}, false},
+			{"all", cinder.Query{PageSize: 1000}, true},
+			{"all, in pages of one", cinder.Query{PageSize: 1}, true},
+			{"those of its volume", cinder.Query{VolumeID: s.id, PageSize: 1000}, true},
+			{"those of another volume", cinder.Query{VolumeID: unknown, PageSize: 1000}, false},
+			{"those in deletion", cinder.Query{Status: cinder.StatusDeleting, PageSize: 1000}, false},
 		} {
 			listed := false
 			s.must(s.Cinder.ListSnapshots(s.ctx, test.query, func(page []cinder.Snapshot) bool {

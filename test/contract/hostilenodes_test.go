@@ -218,6 +218,8 @@ func (r *nodesRun) publish(of backends.Target, node string) error {
 	published, err := r.lives.Publish(r.ctx, of, backends.PublishRequest{
 		Node: node, Key: "key-of-" + node,
 		Connector: cinder.Connector{Host: stamps.NodeHost(node, "contract"), Initiator: "iqn.2026-01.example:" + node},
+		Admit:     func(context.Context) error { return nil },
+		Release:   func(context.Context, string, string) (bool, error) { return false, nil },
 		HandOut: func(_ context.Context, published backends.Published) error {
 			handed = published.AttachmentID
 			return nil

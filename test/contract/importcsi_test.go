@@ -27,7 +27,7 @@ func lifecycleRescue(t *testing.T, target Target, workflow cinder.Workflow) {
 	stamp := a.spec.Stamp
 	stamp.Claim, stamp.ClaimUID, stamp.PV = "rescued", "other-"+stamp.ClaimUID, "imported-"+v.ID
 	asked := 0
-	spec := backends.Import{VolumeID: v.ID, Stamp: stamp, CSI: true, FilesystemUUIDs: []string{filesystem}, Unclaimed: func(context.Context, cinder.Volume) error {
+	spec := backends.Import{VolumeID: v.ID, Stamp: stamp, CSI: true, FilesystemUUIDs: []string{filesystem}, Granted: func(cinder.Volume) error { return nil }, Unclaimed: func(context.Context, cinder.Volume) error {
 		asked++
 		return nil
 	}}

@@ -28,7 +28,7 @@ func (p patient) Volume(ctx context.Context, id string) (cinder.Volume, error) {
 	return p.Cinder.Volume(ctx, id)
 }
 
-func (p patient) ListVolumes(ctx context.Context, query cinder.VolumeQuery, yield func([]cinder.Volume) bool) error {
+func (p patient) ListVolumes(ctx context.Context, query cinder.Query, yield func([]cinder.Volume) bool) error {
 	time.Sleep(p.lag)
 	return p.Cinder.ListVolumes(ctx, query, yield)
 }
@@ -38,7 +38,7 @@ func (p patient) Snapshot(ctx context.Context, id string) (cinder.Snapshot, erro
 	return p.Cinder.Snapshot(ctx, id)
 }
 
-func (p patient) ListSnapshots(ctx context.Context, query cinder.SnapshotQuery, yield func([]cinder.Snapshot) bool) error {
+func (p patient) ListSnapshots(ctx context.Context, query cinder.Query, yield func([]cinder.Snapshot) bool) error {
 	time.Sleep(p.lag)
 	return p.Cinder.ListSnapshots(ctx, query, yield)
 }

@@ -26,6 +26,8 @@ func (a *actor) publish(v cinder.Volume, node string, shared bool) (backends.Pub
 	published, err := a.Publish(a.ctx, a.of(v), backends.PublishRequest{
 		Node: node, Key: "key-of-" + node, Shared: shared,
 		Connector: cinder.Connector{Host: stamps.NodeHost(node, "contract"), Initiator: "iqn.2026-01.example:" + node},
+		Admit:     func(context.Context) error { return nil },
+		Release:   func(context.Context, string, string) (bool, error) { return false, nil },
 		HandOut:   func(context.Context, backends.Published) error { handed++; return nil },
 	})
 	if err == nil && (handed != 1 || len(published.Document) == 0) {
@@ -99,6 +101,8 @@ func lifecycleSharedNodes(t *testing.T, target Target, workflow cinder.Workflow)
 	refusal := errors.New("no")
 	_, err = a.Publish(a.ctx, a.of(v), backends.PublishRequest{
 		Node: "n3", Key: "key-of-n3", Shared: true, Connector: cinder.Connector{Host: stamps.NodeHost("n3", "contract"), Initiator: "iqn.2026-01.example:n3"},
+		Admit:   func(context.Context) error { return nil },
+		Release: func(context.Context, string, string) (bool, error) { return false, nil },
 		HandOut: func(context.Context, backends.Published) error { return refusal },
 	})
 	if !errors.Is(err, refusal) {

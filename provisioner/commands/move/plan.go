@@ -295,18 +295,13 @@ func (p *Plan) deletes() bool {
 
 // podsOf lists the pods that use a claim or wait for a node to use it on.
 func (m *Mover) podsOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) ([]string, error) {
-	pods, err := paging.List(ctx, "the pods of namespace "+claim.Namespace, func(ctx context.Context, options metav1.ListOptions) ([]string, string, error) {
-		list, err := m.Client.CoreV1().Pods(claim.Namespace).List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		var using []string
-		for i := range list.Items {
-			if uses(&list.Items[i], claim.Name) {
-				using = append(using, list.Items[i].Name)
+	pods, err := paging.List(ctx, "the pods of namespace "+claim.Namespace, m.Client.CoreV1().Pods(claim.Namespace).List, func(page *corev1.PodList) (using []string) {
+		for i := range page.Items {
+			if uses(&page.Items[i], claim.Name) {
+				using = append(using, page.Items[i].Name)
 			}
 		}
-		return using, list.Continue, nil
+		return using
 	})
 	slices.Sort(pods)
 	return pods, err

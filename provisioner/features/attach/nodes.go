@@ -101,12 +101,8 @@ func (e *Engine) isAskedFor(ctx context.Context, pv string, to controller.Publis
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("cannot tell whether volume %s is to be attached to node %s: %w", to.Volume, to.Node.Name, err)
 	}
-	all, err := paging.List(ctx, "VolumeAttachments", func(ctx context.Context, options metav1.ListOptions) (found []storagev1.VolumeAttachment, next string, err error) {
-		page, err := e.Client.StorageV1().VolumeAttachments().List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		return slices.DeleteFunc(page.Items, func(a storagev1.VolumeAttachment) bool { return !isOf(&a, pv) }), page.Continue, nil
+	all, err := paging.List(ctx, "VolumeAttachments", e.Client.StorageV1().VolumeAttachments().List, func(page *storagev1.VolumeAttachmentList) []storagev1.VolumeAttachment {
+		return slices.DeleteFunc(page.Items, func(a storagev1.VolumeAttachment) bool { return !isOf(&a, pv) })
 	})
 	if err != nil {
 		return false, fmt.Errorf("cannot tell whether volume %s is to be attached to node %s: %w", to.Volume, to.Node.Name, err)

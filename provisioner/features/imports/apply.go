@@ -40,7 +40,7 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	connected, err := i.Volumes.Import(ctx, backends.Import{
 		VolumeID:        plan.Volume.ID,
 		Stamp:           i.stamp(plan),
-		Metadata:        plan.decision.Volume.Metadata,
+		Metadata:        plan.Decision.Volume.Metadata,
 		Connector:       i.Connector,
 		ReadOnly:        objects.AllReadOnly(plan.Claim.Spec.AccessModes),
 		Block:           objects.IsBlock(plan.Claim),
@@ -70,8 +70,10 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 	if err := i.checkNodes(ctx, plan.Volume.ID, i.useOf(pv, plan.Volume)); err != nil {
 		return nil, err
 	}
-	if err := i.keepSecret(ctx, pv.Name, mapped, connected.Fresh); err != nil {
-		return nil, err
+	if mapped.Secret != nil {
+		if _, err := i.Secrets.Keep(ctx, pv.Name, i.Backend.Name, *mapped.Secret, connected.Fresh); err != nil {
+			return nil, err
+		}
 	}
 	if err := i.checkClaim(ctx, plan); err != nil {
 		return nil, err
@@ -87,16 +89,13 @@ func (i *Importer) Apply(ctx context.Context, plan *Plan) (*corev1.PersistentVol
 }
 
 // granted returns a check of a tenant's volume, because somebody may have renamed it,
-// or changed its metadata or stamp.
+// or changed its metadata or stamp. An operator may import any.
 func (i *Importer) granted(plan *Plan) func(cinder.Volume) error {
-	if plan.wanted == "" {
-		return nil
-	}
 	return func(v cinder.Volume) error {
-		if plan.decision.Import.Grants(existing(v, plan.wanted)) && !IsForeign(v, i.Cluster, i.ClusterUID, plan.decision.Tenant) {
+		if plan.wanted == "" || plan.Decision.Import.Grants(existing(v, plan.wanted)) && !IsForeign(v, i.Cluster, i.ClusterUID, plan.Decision.Tenant) {
 			return nil
 		}
-		return refusedBy(policy.NoSuchVolume(plan.decision.Rule, plan.wanted))
+		return refusedBy(policy.NoSuchVolume(plan.Decision.Rule, plan.wanted))
 	}
 }
 
@@ -148,27 +147,32 @@ func (i *Importer) noteImported(ctx context.Context, plan *Plan) {
 	}
 }
 
-// persistentVolume returns the object without its source.
-func (i *Importer) persistentVolume(plan *Plan) *corev1.PersistentVolume {
-	return i.record(plan, backends.Connected{Volume: plan.Volume}, "", mappers.Result{})
-}
-
 // mapVolume returns how nodes reach the volume, by its connection or by the CSI driver,
 // and the PersistentVolume.
-func (i *Importer) mapVolume(plan *Plan, connected backends.Connected) (mappers.Result, *corev1.PersistentVolume, error) {
+func (i *Importer) mapVolume(plan *Plan, connected backends.Connected) (mapped mappers.Result, pv *corev1.PersistentVolume, err error) {
+	protocol := objects.ProtocolCSI
 	if i.isCSI(plan) {
-		return i.mapCSI(plan, connected)
+		mapped, err = i.mapCSI(plan, connected.Volume)
+	} else {
+		mapped, protocol, err = i.mapConnection(plan, connected)
 	}
-	return i.mapConnection(plan, connected)
+	var refusal *mappers.Refusal
+	if errors.As(err, &refusal) {
+		err = objects.RefusalError(i.Backend.Name, refusal)
+	}
+	if err != nil {
+		return mappers.Result{}, nil, err
+	}
+	return mapped, i.record(plan, connected, protocol, mapped), nil
 }
 
 // record makes the PersistentVolume as the running program and its library would.
 func (i *Importer) record(plan *Plan, connected backends.Connected, protocol string, mapped mappers.Result) *corev1.PersistentVolume {
-	class := plan.class.DeepCopy()
+	class := plan.Class.DeepCopy()
 	class.ReclaimPolicy = &plan.reclaim
 	provisioned := objects.Provisioned{
 		Name: objects.ImportedPVName(plan.Volume.ID), Claim: plan.Claim, Class: class, Cluster: i.Cluster,
-		Tenant: plan.decision.Tenant, Rule: plan.decision.Rule, Revision: i.Policy.Revision(),
+		Tenant: plan.Decision.Tenant, Rule: plan.Decision.Rule, Revision: i.Policy.Revision(),
 		Backend: i.Backend.Name, Connector: &i.Connector, NodeLabels: plan.nodeLabels,
 		Connected: connected, Protocol: protocol, Mapped: mapped, SecretNamespace: i.Namespace,
 	}
@@ -183,33 +187,26 @@ func (i *Importer) record(plan *Plan, connected backends.Connected, protocol str
 	return pv
 }
 
-func (i *Importer) mapConnection(plan *Plan, connected backends.Connected) (mappers.Result, *corev1.PersistentVolume, error) {
+func (i *Importer) mapConnection(plan *Plan, connected backends.Connected) (mapped mappers.Result, protocol string, err error) {
 	connection, err := mappers.ParseConnection(connected.Document)
 	if err != nil {
-		return mappers.Result{}, nil, err
+		return mappers.Result{}, "", err
 	}
 	claim, v := plan.Claim, connected.Volume
 	request := objects.MapRequest(connection, objects.ImportedPVName(v.ID), i.Connector)
 	request.AccessModes = claim.Spec.AccessModes
-	request.FSType = plan.decision.Volume.FSType
+	request.FSType = plan.Decision.Volume.FSType
 	request.Block = objects.IsBlock(claim)
-	request.MountOptions = plan.class.MountOptions
+	request.MountOptions = plan.Class.MountOptions
 	request.Encrypted = v.Encrypted
 	request.MultiAttach = v.MultiAttach
 	request.Backend = i.Backend.Name
 	request.Mappings = i.Backend.Mapping
 	request.Volume = mappers.Volume{ID: v.ID, Name: v.Name, SizeGiB: v.SizeGiB, Type: v.Type, Zone: v.Zone}
 	request.Claim = mappers.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}
-	request.Tenant = plan.decision.Tenant
-	mapped, err := i.Mappers.Map(request)
-	var refusal *mappers.Refusal
-	switch {
-	case errors.As(err, &refusal):
-		return mappers.Result{}, nil, objects.RefusalError(i.Backend.Name, refusal)
-	case err != nil:
-		return mappers.Result{}, nil, err
-	}
-	return mapped, i.record(plan, connected, connection.Protocol(), mapped), nil
+	request.Tenant = plan.Decision.Tenant
+	mapped, err = i.Mappers.Map(request)
+	return mapped, connection.Protocol(), err
 }
 
 // checkHandle refuses a volume that nodes would take for another one.
@@ -246,15 +243,6 @@ func (i *Importer) checkClaim(ctx context.Context, plan *Plan) error {
 		return refused("claim %s/%s was deleted during the import; run the command again if you still want to import the volume", plan.Claim.Namespace, plan.Claim.Name)
 	}
 	return nil
-}
-
-// keepSecret writes the Secret that the PersistentVolume refers to, if any.
-func (i *Importer) keepSecret(ctx context.Context, pvName string, mapped mappers.Result, fresh bool) error {
-	if mapped.Secret == nil {
-		return nil
-	}
-	_, err := i.Secrets.Keep(ctx, pvName, i.Backend.Name, *mapped.Secret, fresh)
-	return err
 }
 
 // save creates the PersistentVolume. If it exists already, it must be that of the same

@@ -117,10 +117,13 @@ func newOperator(t *testing.T, policyText string, v cinder.Volume, objects ...ru
 	volumes := &project{volume: v, document: importDocument}
 	return &operator{
 		Importer: &Importer{
-			Client: client, Policy: parsed, Backend: &parsed.Backends[0], Connector: cinder.Connector{Host: "standalone-cinder", Initiator: "iqn.2026-11.org.example:nodes"},
-			Volumes: volumes, Mappers: registry, Nodes: nodeuse.New(nodeuse.Options{Client: client}),
-			Secrets:         secrets.New(secrets.Options{Client: client, Namespace: "own", Cluster: "cluster-1"}),
-			ProvisionerName: "test", Cluster: "cluster-1", ClusterUID: "cluster-1", Namespace: "own",
+			Policy: parsed, Backend: &parsed.Backends[0], Connector: cinder.Connector{Host: "standalone-cinder", Initiator: "iqn.2026-11.org.example:nodes"},
+			Volumes: volumes,
+			Site: Site{
+				Client: client, Mappers: registry, Nodes: nodeuse.New(nodeuse.Options{Client: client}),
+				Secrets:         secrets.New(secrets.Options{Client: client, Namespace: "own", Cluster: "cluster-1"}),
+				ProvisionerName: "test", Cluster: "cluster-1", ClusterUID: "cluster-1", Namespace: "own",
+			},
 		},
 		client: client, project: volumes,
 		request: Request{Volume: v.ID, Namespace: "team-a", Claim: "data", StorageClass: "gold", ReclaimPolicy: corev1.PersistentVolumeReclaimRetain},
@@ -261,7 +264,7 @@ func TestVolumeThatAnotherRunImportedStaysConnected(t *testing.T) {
 // is already working on the claim. Both volumes would then count as one.
 func TestClaimThatWasToBeProvisionedIsRefused(t *testing.T) {
 	for _, key := range []string{objects.AnnotationStorageProvisioner, objects.AnnotationBetaStorageProvisioner} {
-		waiting := newClaim(&Plan{Volume: cinder.Volume{ID: "volume-1", SizeGiB: 1}, class: &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}}}, Request{Namespace: "team-a", Claim: "data"})
+		waiting := newClaim(&Plan{Volume: cinder.Volume{ID: "volume-1", SizeGiB: 1}, Class: &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}}}, Request{Namespace: "team-a", Claim: "data"})
 		waiting.UID, waiting.Annotations = "uid-1", map[string]string{key: "test"}
 		o := newOperator(t, importPolicy, cinder.Volume{ID: "volume-1", SizeGiB: 1, Status: cinder.StatusAvailable}, waiting)
 		_, err := o.run(t)

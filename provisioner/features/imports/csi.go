@@ -2,7 +2,6 @@ package imports
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ import (
 
 // isCSI reports whether a volume is imported for the CSI driver.
 func (i *Importer) isCSI(plan *Plan) bool {
-	return plan.decision.ModeOn(i.Backend.Name) == policy.ModeCSI
+	return plan.Decision.ModeOn(i.Backend.Name) == policy.ModeCSI
 }
 
 // checkMode checks what depends on the mode in which the volume is imported, and makes
@@ -30,11 +29,11 @@ func (i *Importer) checkMode(ctx context.Context, plan *Plan) error {
 	if !i.isCSI(plan) {
 		switch {
 		case len(plan.given) > 0:
-			return refused("%s makes native volumes on backend %s, and their filesystems are not identified by UUID; omit the UUID", plan.decision.Rule, i.Backend.Name)
+			return refused("%s makes native volumes on backend %s, and their filesystems are not identified by UUID; omit the UUID", plan.Decision.Rule, i.Backend.Name)
 		case plan.wanted == "" && len(i.Backend.Connector.NodeLabels) > 0 && len(i.Connector.WWPNs) == 0:
 			return refused("the connector of backend %s consists of the port names that annotations of nodes list, which this command does not read; name them in connector.wwpns of a copy of the policy", i.Backend.Name)
 		}
-		plan.PersistentVolume = i.persistentVolume(plan)
+		plan.PersistentVolume = i.record(plan, backends.Connected{Volume: plan.Volume}, "", mappers.Result{})
 		if plan.wanted == "" && !objects.IsBlock(plan.Claim) {
 			plan.Warnings = append(plan.Warnings, fmt.Sprintf("a node that gets volume %s as a disk formats it unless it recognizes a filesystem, partition table or encryption on it; if the volume has other data, import it with --volume-mode Block", plan.Volume.ID))
 		}
@@ -43,7 +42,7 @@ func (i *Importer) checkMode(ctx context.Context, plan *Plan) error {
 	if err := i.findFilesystem(ctx, plan); err != nil {
 		return err
 	}
-	_, pv, err := i.mapCSI(plan, backends.Connected{Volume: plan.Volume})
+	_, pv, err := i.mapVolume(plan, backends.Connected{Volume: plan.Volume})
 	if err != nil {
 		return err
 	}
@@ -107,30 +106,19 @@ func (i *Importer) filesystemOfOriginal(ctx context.Context, v cinder.Volume) ([
 // gave, even if one is the volume's own ID, and the others that are known.
 func (p *Plan) recordUUIDs() []string {
 	recorded := slices.Clone(p.filesystemUUIDs)
-	for _, id := range p.given {
-		if !slices.Contains(recorded, id) {
-			recorded = append(recorded, id)
-		}
+	if slices.Contains(p.given, p.Volume.ID) {
+		recorded = append(recorded, p.Volume.ID)
 	}
 	return recorded
 }
 
-// mapCSI makes the PersistentVolume of a volume for the CSI driver.
-func (i *Importer) mapCSI(plan *Plan, connected backends.Connected) (mappers.Result, *corev1.PersistentVolume, error) {
-	v := connected.Volume
-	mapped, err := objects.MapCSI(objects.CSIVolume{
+// mapCSI returns how nodes reach a volume by the CSI driver.
+func (i *Importer) mapCSI(plan *Plan, v cinder.Volume) (mappers.Result, error) {
+	return objects.MapCSI(objects.CSIVolume{
 		PVName: plan.pvName(), Backend: i.Backend.Name, VolumeID: v.ID, SecretNamespace: i.Namespace,
-		AccessModes: plan.Claim.Spec.AccessModes, Block: objects.IsBlock(plan.Claim), FSType: plan.decision.Volume.FSType,
+		AccessModes: plan.Claim.Spec.AccessModes, Block: objects.IsBlock(plan.Claim), FSType: plan.Decision.Volume.FSType,
 		FilesystemUUIDs: plan.filesystemUUIDs, NeverFormat: true, Encrypted: v.Encrypted, MultiAttach: v.MultiAttach,
 	})
-	var refusal *mappers.Refusal
-	switch {
-	case errors.As(err, &refusal):
-		return mappers.Result{}, nil, objects.RefusalError(i.Backend.Name, refusal)
-	case err != nil:
-		return mappers.Result{}, nil, err
-	}
-	return mapped, i.record(plan, connected, objects.ProtocolCSI, mapped), nil
 }
 
 // useOf returns how nodes know a volume. A volume of the CSI driver is also looked for

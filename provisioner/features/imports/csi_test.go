@@ -229,7 +229,7 @@ func TestImportInModeCSIIsRefused(t *testing.T) {
 	}{
 		"readers on several nodes": {func(o *operator) { o.request.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany} }, "multiattach"},
 		"a VolumeAttributesClass": {func(o *operator) {
-			waiting := newClaim(&Plan{Volume: o.project.volume, class: &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}}}, o.request)
+			waiting := newClaim(&Plan{Volume: o.project.volume, Class: &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}}}, o.request)
 			fast := "fast"
 			waiting.UID, waiting.Spec.VolumeAttributesClassName = "uid-of-data", &fast
 			if err := o.client.Tracker().Add(waiting); err != nil {

@@ -48,25 +48,27 @@ type Nodes interface {
 	Known(v nodeuse.Volume) ([]string, error)
 }
 
-// Importer imports volumes of one backend.
-type Importer struct {
+// Site is the cluster to which volumes are imported, and what works there.
+type Site struct {
 	Client kubernetes.Interface
 	// Caches are those of the leader. A command has none, and lists the objects.
-	Caches          objects.Objects
-	Policy          *policy.Policy
-	Backend         *policy.Backend
-	Connector       cinder.Connector
-	Volumes         Volumes
-	Mappers         *mappers.Registry
-	Nodes           Nodes
-	ProvisionerName string
-	Cluster         string
-	// ClusterUID is the UID of namespace kube-system.
-	ClusterUID string
-	// Namespace is where the volumes' Secrets are.
-	Namespace string
+	Caches objects.Objects
 	// Secrets writes the Secret of a claim's PersistentVolume.
 	Secrets *secrets.Keeper
+	Mappers *mappers.Registry
+	Nodes   Nodes
+	// ProvisionerName is the name in StorageClasses; Cluster and ClusterUID, the UID of
+	// namespace kube-system, are stamped on volumes; Namespace is where their Secrets are.
+	ProvisionerName, Cluster, ClusterUID, Namespace string
+}
+
+// Importer imports volumes of one backend.
+type Importer struct {
+	Site
+	Policy    *policy.Policy
+	Backend   *policy.Backend
+	Connector cinder.Connector
+	Volumes   Volumes
 
 	// onlyCached is set by FromCaches.
 	onlyCached bool
@@ -125,6 +127,9 @@ type Plan struct {
 	// PersistentVolume lacks the UID of a claim that is still to be created and, in
 	// mode native, the source, which depends on the connection.
 	PersistentVolume *corev1.PersistentVolume
+	Class            *storagev1.StorageClass
+	// Decision is that of the policy.
+	Decision policy.Decision
 	// Done means that the PersistentVolume exists.
 	Done bool
 	// Steps are the changes to come, as sentences.
@@ -140,19 +145,11 @@ type Plan struct {
 	// given are the UUIDs that the operator gave; filesystemUUIDs are all those that
 	// the filesystem of a volume for the CSI driver may have.
 	given, filesystemUUIDs []string
-	class                  *storagev1.StorageClass
-	decision               policy.Decision
 	// nodeLabels are the labels of the nodes that use the volume, which depend on its
 	// zone.
 	nodeLabels map[string]string
 	reclaim    corev1.PersistentVolumeReclaimPolicy
 }
-
-// Decision returns the decision of the policy.
-func (p *Plan) Decision() policy.Decision { return p.decision }
-
-// StorageClass returns the name of the claim's StorageClass.
-func (p *Plan) StorageClass() string { return p.class.Name }
 
 // pvName returns the name of the PersistentVolume.
 func (p *Plan) pvName() string { return objects.ImportedPVName(p.Volume.ID) }
@@ -189,8 +186,8 @@ func (i *Importer) stamp(plan *Plan) stamps.Volume {
 		Claim:        plan.Claim.Name,
 		ClaimUID:     string(plan.Claim.UID),
 		PV:           plan.pvName(),
-		Tenant:       plan.decision.Tenant,
-		StorageClass: plan.class.Name,
+		Tenant:       plan.Decision.Tenant,
+		StorageClass: plan.Class.Name,
 	}
 }
 

@@ -64,7 +64,7 @@ func TestKeptVolumeIsFreeWhenNothingNeedsIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(c.objects...)
-			importer := &Importer{Client: client, Backend: &policy.Backend{Name: "gold"}, Cluster: "cluster-1", Volumes: freeVolumes{}, Nodes: nodeuse.New(nodeuse.Options{Client: client})}
+			importer := &Importer{Site: Site{Client: client, Cluster: "cluster-1", Nodes: nodeuse.New(nodeuse.Options{Client: client})}, Backend: &policy.Backend{Name: "gold"}, Volumes: freeVolumes{}}
 			err := importer.checkUnclaimed(t.Context(), c.volume)
 			var refusal *RefusedError
 			if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &refusal) || !strings.Contains(err.Error(), c.want)) {
@@ -84,7 +84,7 @@ func TestKeptVolumeIsFreeWhenNothingNeedsIt(t *testing.T) {
 
 // TestAwaitedVolumeIsListedAsSuch: an interrupted import holds its volume.
 func TestAwaitedVolumeIsListedAsSuch(t *testing.T) {
-	importer := &Importer{Client: fake.NewClientset(claim("data", "uid-1", "imported-volume-1")), Backend: &policy.Backend{Name: "gold"}, Volumes: freeVolumes{}}
+	importer := &Importer{Site: Site{Client: fake.NewClientset(claim("data", "uid-1", "imported-volume-1"))}, Backend: &policy.Backend{Name: "gold"}, Volumes: freeVolumes{}}
 	known, err := objects.ReadObjects(t.Context(), importer.Client)
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ tenants:
 		MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "rack", Values: []string{"one", "two"}}, {Key: "site", Values: []string{"a"}}},
 	}}}
 	importer := &Importer{
-		Client: fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}), Policy: p, Backend: &p.Backends[0],
+		Site: Site{Client: fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}})}, Policy: p, Backend: &p.Backends[0],
 	}
 	for zone, want := range map[string]struct {
 		labels map[string]string
@@ -155,7 +155,7 @@ tenants:
 		"":    {err: `volume volume-1 is in availability zone "", but on backend lab claim team-a/data can use only az1, az2; see the zones of the backend in the policy, and the allowedTopologies of StorageClass fast`},
 	} {
 		t.Run(zone, func(t *testing.T) {
-			plan := &Plan{Volume: cinder.Volume{ID: "volume-1", SizeGiB: 1, Zone: zone}, Claim: claim("data", "uid-1", ""), class: class}
+			plan := &Plan{Volume: cinder.Volume{ID: "volume-1", SizeGiB: 1, Zone: zone}, Claim: claim("data", "uid-1", ""), Class: class}
 			err := importer.decide(t.Context(), plan)
 			got := ""
 			if err != nil {

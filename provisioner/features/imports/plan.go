@@ -29,7 +29,7 @@ func (i *Importer) Plan(ctx context.Context, r Request) (*Plan, error) {
 		return nil, err
 	}
 	plan := &Plan{Volume: v, reclaim: r.ReclaimPolicy, given: r.FilesystemUUIDs}
-	if plan.class, err = i.findClass(ctx, r.StorageClass); err != nil {
+	if plan.Class, err = i.findClass(ctx, r.StorageClass); err != nil {
 		return nil, err
 	}
 	if err := i.findClaim(ctx, plan, r); err != nil {
@@ -44,7 +44,7 @@ func (i *Importer) Plan(ctx context.Context, r Request) (*Plan, error) {
 func (i *Importer) PlanForTenant(ctx context.Context, claim *corev1.PersistentVolumeClaim, v cinder.Volume, wanted string, contested bool) (*Plan, error) {
 	plan := &Plan{Volume: v, Claim: claim, wanted: wanted, contested: contested, reclaim: corev1.PersistentVolumeReclaimRetain}
 	var err error
-	if plan.class, err = i.findClass(ctx, objects.ClassName(claim)); err != nil {
+	if plan.Class, err = i.findClass(ctx, objects.ClassName(claim)); err != nil {
 		return nil, err
 	}
 	if err := admissible(plan); err != nil {
@@ -160,7 +160,7 @@ func newClaim(plan *Plan, r Request) *corev1.PersistentVolumeClaim {
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      modes,
 			VolumeMode:       &mode,
-			StorageClassName: &plan.class.Name,
+			StorageClassName: &plan.Class.Name,
 			VolumeName:       objects.ImportedPVName(plan.Volume.ID),
 			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: *size}},
 		},
@@ -173,7 +173,7 @@ func admissible(plan *Plan) error {
 	if claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil {
 		return refused("claim %s/%s asks for the content of another object; an imported volume has its own", claim.Namespace, claim.Name)
 	}
-	if denial := admission.Refusal(claim, plan.class.Parameters); denial != nil {
+	if denial := admission.Refusal(claim, plan.Class.Parameters); denial != nil {
 		return refused("%s: %s", denial.Reason, denial.Message)
 	}
 	if plan.Volume.Encrypted {
@@ -200,38 +200,38 @@ func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 	case err != nil:
 		return fmt.Errorf("cannot read namespace %s, whose labels may determine its tenant: %w", claim.Namespace, err)
 	}
-	request := objects.RequestOf(claim, plan.class, namespace.Labels)
+	request := objects.RequestOf(claim, plan.Class, namespace.Labels)
 	request.Bytes = plan.Volume.SizeGiB << 30
 	if plan.wanted != "" {
 		asked := existing(plan.Volume, plan.wanted)
 		request.Import = &asked
 	}
-	plan.decision = i.Policy.Decide(request)
+	plan.Decision = i.Policy.Decide(request)
 	switch {
-	case plan.decision.Denial != nil && plan.wanted != "":
-		return refusedBy(plan.decision.Denial)
-	case plan.decision.Denial != nil && plan.decision.Denial.Reason == policy.VolumeAttributesClassNotFound:
+	case plan.Decision.Denial != nil && plan.wanted != "":
+		return refusedBy(plan.Decision.Denial)
+	case plan.Decision.Denial != nil && plan.Decision.Denial.Reason == policy.VolumeAttributesClassNotFound:
 		return refused("claim %s/%s names a VolumeAttributesClass, and an imported volume keeps its type; create the claim without it, and name the class when the claim is bound", claim.Namespace, claim.Name)
-	case plan.decision.Denial != nil:
-		return refused("the policy denies claim %s/%s of %d GiB: %s: %s", claim.Namespace, claim.Name, plan.Volume.SizeGiB, plan.decision.Denial.Reason, plan.decision.Denial.Message)
-	case !slices.Contains(plan.decision.Backends, i.Backend.Name):
-		return refused("%s grants claim %s/%s only volumes of backend %s, not of %s", plan.decision.Rule, claim.Namespace, claim.Name, strings.Join(plan.decision.Backends, ", "), i.Backend.Name)
+	case plan.Decision.Denial != nil:
+		return refused("the policy denies claim %s/%s of %d GiB: %s: %s", claim.Namespace, claim.Name, plan.Volume.SizeGiB, plan.Decision.Denial.Reason, plan.Decision.Denial.Message)
+	case !slices.Contains(plan.Decision.Backends, i.Backend.Name):
+		return refused("%s grants claim %s/%s only volumes of backend %s, not of %s", plan.Decision.Rule, claim.Namespace, claim.Name, strings.Join(plan.Decision.Backends, ", "), i.Backend.Name)
 	}
-	if fixed := plan.decision.Volume.AvailabilityZone; fixed != "" && fixed != plan.Volume.Zone {
+	if fixed := plan.Decision.Volume.AvailabilityZone; fixed != "" && fixed != plan.Volume.Zone {
 		return refused("volume %s is in availability zone %q, but claims of StorageClass %s in namespace %s get volumes in %q (%s, or the StorageClass's parameter)",
-			plan.Volume.ID, plan.Volume.Zone, plan.class.Name, claim.Namespace, fixed, plan.decision.Rule)
+			plan.Volume.ID, plan.Volume.Zone, plan.Class.Name, claim.Namespace, fixed, plan.Decision.Rule)
 	}
 	plan.nodeLabels = i.Backend.Connector.NodeLabels
-	if placement, mapped := plan.decision.PlacementOn(i.Backend.Name); mapped {
+	if placement, mapped := plan.Decision.PlacementOn(i.Backend.Name); mapped {
 		zone, usable := placement.Zone(plan.Volume.Zone)
 		if !usable {
 			return refused("volume %s is in availability zone %q, but on backend %s claim %s/%s can use only %s; see the zones of the backend in the policy, and the allowedTopologies of StorageClass %s",
-				plan.Volume.ID, plan.Volume.Zone, i.Backend.Name, claim.Namespace, claim.Name, strings.Join(placement.Names(), ", "), plan.class.Name)
+				plan.Volume.ID, plan.Volume.Zone, i.Backend.Name, claim.Namespace, claim.Name, strings.Join(placement.Names(), ", "), plan.Class.Name)
 		}
 		plan.nodeLabels = zone.NodeLabels
 	}
-	if wanted := plan.decision.Volume.Type; wanted != "" && wanted != plan.Volume.Type {
-		plan.Warnings = append(plan.Warnings, fmt.Sprintf("%s asks for volumes of type %q, but this one has type %q, which it keeps", plan.decision.Rule, wanted, plan.Volume.Type))
+	if wanted := plan.Decision.Volume.Type; wanted != "" && wanted != plan.Volume.Type {
+		plan.Warnings = append(plan.Warnings, fmt.Sprintf("%s asks for volumes of type %q, but this one has type %q, which it keeps", plan.Decision.Rule, wanted, plan.Volume.Type))
 	}
 	return nil
 }
@@ -323,7 +323,7 @@ func (p *Plan) describe(i *Importer) {
 		step("create claim %s/%s, which waits for PersistentVolume %s", p.Claim.Namespace, p.Claim.Name, p.PersistentVolume.Name)
 	}
 	if !i.stamp(p).Holds(p.Volume) {
-		step("stamp volume %s (%s, %d GiB) for that claim, tenant %s%s", p.Volume.ID, p.Volume.Name, p.Volume.SizeGiB, p.decision.Tenant, map[bool]string{true: ", in mode csi"}[i.isCSI(p)])
+		step("stamp volume %s (%s, %d GiB) for that claim, tenant %s%s", p.Volume.ID, p.Volume.Name, p.Volume.SizeGiB, p.Decision.Tenant, map[bool]string{true: ", in mode csi"}[i.isCSI(p)])
 	}
 	if i.isCSI(p) {
 		step("write the Secret %s/%s, which is empty until a node gets the volume", i.Namespace, objects.NodeSecretName(p.PersistentVolume.Name))

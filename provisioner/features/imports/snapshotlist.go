@@ -50,26 +50,14 @@ type KnownSnapshots struct {
 // CRDs are not installed.
 func ReadSnapshots(ctx context.Context, client snapshotclient.Interface) (*KnownSnapshots, error) {
 	known := &KnownSnapshots{naming: map[string]string{}, contents: map[string]bool{}, wants: map[string]bool{}}
-	snapshots, err := paging.List(ctx, "VolumeSnapshots", func(ctx context.Context, options metav1.ListOptions) ([]snapshotv1.VolumeSnapshot, string, error) {
-		list, err := client.SnapshotV1().VolumeSnapshots(metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		return list.Items, list.Continue, nil
-	})
+	snapshots, err := paging.List(ctx, "VolumeSnapshots", client.SnapshotV1().VolumeSnapshots(metav1.NamespaceAll).List, func(page *snapshotv1.VolumeSnapshotList) []snapshotv1.VolumeSnapshot { return page.Items })
 	if err != nil {
 		return known, missingIsNone(err)
 	}
 	for i := range snapshots {
 		known.wants[string(snapshots[i].UID)] = true
 	}
-	contents, err := paging.List(ctx, "VolumeSnapshotContents", func(ctx context.Context, options metav1.ListOptions) ([]snapshotv1.VolumeSnapshotContent, string, error) {
-		list, err := client.SnapshotV1().VolumeSnapshotContents().List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		return list.Items, list.Continue, nil
-	})
+	contents, err := paging.List(ctx, "VolumeSnapshotContents", client.SnapshotV1().VolumeSnapshotContents().List, func(page *snapshotv1.VolumeSnapshotContentList) []snapshotv1.VolumeSnapshotContent { return page.Items })
 	for i := range contents {
 		known.contents[contents[i].Name] = true
 		for _, handle := range objects.SnapshotHandlesOf(&contents[i]) {

@@ -190,16 +190,17 @@ func (p *SnapshotPlan) decide(s cinder.Snapshot) (policy.Decision, error) {
 		return policy.Decision{}, p.noSuch("it has no stamp of this program")
 	}
 	decision := i.Policy.DecideSnapshot(asked)
-	switch denial := decision.Denial; {
-	case denial == nil:
+	if decision.Denial == nil {
 		p.asked.StorageClass = asked.StorageClass
 		return decision, nil
-	case denial.Reason != policy.ImportNotGranted && denial.Reason != policy.ImportedSnapshotNotFound:
-		return decision, refusedBy(denial)
-	case denial.Reason == policy.ImportNotGranted:
-		return decision, p.noSuch("it has no stamp of this program")
 	}
-	return decision, p.noSuch("its name, the type of its volume or its metadata are not what the rule imports")
+	switch decision.Denial.Reason {
+	case policy.ImportNotGranted:
+		return decision, p.noSuch("it has no stamp of this program")
+	case policy.ImportedSnapshotNotFound:
+		return decision, p.noSuch("its name, the type of its volume or its metadata are not what the rule imports")
+	}
+	return decision, refusedBy(decision.Denial)
 }
 
 // Granted checks the snapshot as it is now, because somebody may rename it, or change

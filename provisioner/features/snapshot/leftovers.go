@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -77,16 +78,11 @@ func (c *Controller) isNamed(stamp stamps.Snapshot, id string) bool {
 // namedHandles reads the IDs of all snapshots that any content names from the API
 // server.
 func (c *Controller) namedHandles(ctx context.Context) (map[string]bool, error) {
-	handles, err := paging.List(ctx, "VolumeSnapshotContents", func(ctx context.Context, options metav1.ListOptions) ([]string, string, error) {
-		list, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, options)
-		if err != nil {
-			return nil, "", err
+	handles, err := paging.List(ctx, "VolumeSnapshotContents", c.Snapshots.SnapshotV1().VolumeSnapshotContents().List, func(page *snapshotv1.VolumeSnapshotContentList) (handles []string) {
+		for i := range page.Items {
+			handles = append(handles, objects.SnapshotHandlesOf(&page.Items[i])...)
 		}
-		var page []string
-		for i := range list.Items {
-			page = append(page, objects.SnapshotHandlesOf(&list.Items[i])...)
-		}
-		return page, list.Continue, nil
+		return handles
 	})
 	named := map[string]bool{}
 	for _, handle := range handles {

@@ -492,17 +492,13 @@ func (c *Controller) contentWithout(ctx context.Context, s cinder.Snapshot, id s
 	if n := slices.IndexFunc(naming, lacks); n >= 0 {
 		return naming[n], namedElsewhere(naming, naming[n]), nil
 	}
-	live, err := paging.List(ctx, "VolumeSnapshotContents", func(ctx context.Context, options metav1.ListOptions) (found []*snapshotv1.VolumeSnapshotContent, next string, err error) {
-		list, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, options)
-		if err != nil {
-			return nil, "", err
-		}
-		for i := range list.Items {
-			if slices.Contains(objects.SnapshotHandlesOf(&list.Items[i]), id) {
-				found = append(found, &list.Items[i])
+	live, err := paging.List(ctx, "VolumeSnapshotContents", c.Snapshots.SnapshotV1().VolumeSnapshotContents().List, func(page *snapshotv1.VolumeSnapshotContentList) (found []*snapshotv1.VolumeSnapshotContent) {
+		for i := range page.Items {
+			if slices.Contains(objects.SnapshotHandlesOf(&page.Items[i]), id) {
+				found = append(found, &page.Items[i])
 			}
 		}
-		return found, list.Continue, nil
+		return found
 	})
 	if n := slices.IndexFunc(live, lacks); err == nil && n >= 0 {
 		return live[n], namedElsewhere(live, live[n]), nil

@@ -12,14 +12,14 @@ import (
 // pageSize bounds the size of one response of the API server.
 const pageSize = 500
 
-// List reads a list in pages. If the API server has forgotten where a page ended, as it
-// does after some minutes, List rereads the whole list in one request, the only way to
-// reach its end.
-func List[T any](ctx context.Context, what string, list func(context.Context, metav1.ListOptions) ([]T, string, error)) ([]T, error) {
+// List reads a list in pages, and returns what items takes from each. If the API server
+// has forgotten where a page ended, as it does after some minutes, List rereads the whole
+// list in one request, the only way to reach its end.
+func List[L metav1.ListInterface, T any](ctx context.Context, what string, list func(context.Context, metav1.ListOptions) (L, error), items func(page L) []T) ([]T, error) {
 	var all []T
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
-		items, next, err := list(ctx, options)
+		page, err := list(ctx, options)
 		if apierrors.IsResourceExpired(err) && options.Continue != "" {
 			all, options = nil, metav1.ListOptions{}
 			continue
@@ -27,10 +27,9 @@ func List[T any](ctx context.Context, what string, list func(context.Context, me
 		if err != nil {
 			return nil, fmt.Errorf("cannot list %s: %w", what, err)
 		}
-		all = append(all, items...)
-		if next == "" {
+		all = append(all, items(page)...)
+		if options.Continue = page.GetContinue(); options.Continue == "" {
 			return all, nil
 		}
-		options.Continue = next
 	}
 }

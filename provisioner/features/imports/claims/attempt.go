@@ -111,7 +111,7 @@ func (a *attempt) run(ctx context.Context) error {
 		return errChanged
 	}
 	a.claim = claim
-	if !a.c.hold(a.volume.ID) {
+	if _, taken := a.c.busy.LoadOrStore(a.volume.ID, true); taken {
 		return errChanged
 	}
 	defer a.c.busy.Delete(a.volume.ID)
@@ -129,7 +129,7 @@ func (a *attempt) run(ctx context.Context) error {
 		a.saved = plan.PersistentVolume
 		return nil
 	}
-	if plan.Decision().Tenant != a.decision.Tenant || plan.Decision().Rule != a.decision.Rule {
+	if plan.Decision.Tenant != a.decision.Tenant || plan.Decision.Rule != a.decision.Rule {
 		return errChanged
 	}
 	if err := a.reserve(ctx, plan); err != nil {
@@ -308,21 +308,17 @@ func (a *attempt) importer() (*imports.Importer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &imports.Importer{
-		Client: a.c.Client, Caches: a.c.Caches, Policy: a.inForce, Backend: backend, Connector: connector, Volumes: volumes, Mappers: a.c.Mappers, Nodes: a.c.Nodes,
-		ProvisionerName: a.c.Name, Cluster: a.c.Cluster, ClusterUID: a.c.ClusterUID, Namespace: a.c.Namespace,
-		Secrets: a.c.Secrets,
-	}, nil
+	return &imports.Importer{Site: a.c.Site, Policy: a.inForce, Backend: backend, Connector: connector, Volumes: volumes}, nil
 }
 
 // reserve reserves room in the quotas for the volume. A volume that another claim of
 // the tenant left behind needs no additional room.
 func (a *attempt) reserve(ctx context.Context, plan *imports.Plan) error {
-	d := ledger.Decided{Decision: plan.Decision(), Revision: a.inForce.Revision(), Import: a.volume.ID}
+	d := ledger.Decided{Decision: plan.Decision, Revision: a.inForce.Revision(), Import: a.volume.ID}
 	if left := types.UID(stamps.Of(a.volume).ClaimUID); left != a.claim.UID {
 		d.LeftBy = left
 	}
-	choice, err := a.c.Room.Choose(ctx, a.claim, plan.StorageClass(), d.Only([]string{a.backend}, nil))
+	choice, err := a.c.Room.Choose(ctx, a.claim, plan.Class.Name, d.Only([]string{a.backend}, nil))
 	switch position, _ := a.c.Room.Ledger.PositionOf(a.claim.UID); {
 	case errors.Is(err, ledger.ErrPolicyChanged):
 		return errChanged

@@ -19,17 +19,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	eventrecord "k8s.io/client-go/tools/record"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
@@ -48,9 +45,7 @@ type Volumes interface {
 
 // Options configure a Controller.
 type Options struct {
-	// Name is the provisioner's name in StorageClasses; Cluster and ClusterUID are
-	// stamped on volumes; Namespace is where their Secrets are.
-	Name, Cluster, ClusterUID, Namespace string
+	imports.Site
 
 	// Policy returns the policy in force.
 	Policy func() *policy.Policy
@@ -58,18 +53,11 @@ type Options struct {
 	// Volumes and Connector return an error if no backend of that name is configured.
 	Volumes   func(backend string) (Volumes, error)
 	Connector func(backend string) (cinder.Connector, error)
-	Mappers   *mappers.Registry
-	Nodes     imports.Nodes
-	// Secrets writes the Secrets of PersistentVolumes.
-	Secrets *secrets.Keeper
 	// OnBehalfOf marks requests to Cinder as a tenant's.
 	OnBehalfOf func(ctx context.Context, tenant string) context.Context
 	// Provision brings back a claim that is to get a new volume.
 	Provision func(claim *corev1.PersistentVolumeClaim)
-
-	Client   kubernetes.Interface
-	Caches   objects.Objects
-	Recorder eventrecord.EventRecorder
+	Recorder  eventrecord.EventRecorder
 
 	// Workers is how many volumes are imported at once. No backend and no tenant
 	// occupies more of them than are still free.
@@ -98,7 +86,7 @@ type Controller struct {
 	// parked are the claims that wait, with the events about them.
 	parked *parking.Lot[*corev1.PersistentVolumeClaim]
 
-	// busy holds the IDs of the volumes that are being worked on; contested, those that
+	// busy holds the IDs of the volumes that a worker works on, alone; contested, those that
 	// another party reserved in the meantime, which it may be impossible to note on the
 	// volume; places, where the volumes of imports under way are, by the claims' UIDs.
 	busy, contested, places sync.Map
@@ -249,7 +237,7 @@ func (c *Controller) do(ctx context.Context, at *turn) worker.Outcome {
 		return worker.Outcome{}
 	}
 	class, ok := objects.Cached[*storagev1.StorageClass](c.Caches.Classes, objects.ClassName(claim))
-	if !ok || !objects.IsServed(class.Provisioner, c.Name) {
+	if !ok || !objects.IsServed(class.Provisioner, c.ProvisionerName) {
 		// If the class is missing, the hub reports that, and returns the claim, unless that
 		// was here when the class went.
 		at.Await(parking.Trigger{Kind: parking.Class, Name: objects.ClassName(claim)})
@@ -276,12 +264,6 @@ func (c *Controller) do(ctx context.Context, at *turn) worker.Outcome {
 		c.claimGone(claim)
 	}
 	return outcome
-}
-
-// hold keeps other workers from a volume, and returns false if one already has it.
-func (c *Controller) hold(volume string) bool {
-	_, taken := c.busy.LoadOrStore(volume, true)
-	return !taken
 }
 
 func (c *Controller) isContested(v cinder.Volume) bool {

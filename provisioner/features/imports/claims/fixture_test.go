@@ -25,6 +25,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
@@ -268,28 +269,30 @@ func (f *fixture) term() {
 	current := func() *policy.Policy { return f.policy }
 	f.events = eventrecord.NewFakeRecorder(200)
 	f.Controller = New(Options{
-		Name: "test", Cluster: "cluster-1", ClusterUID: "kube-system", Namespace: "own", Policy: current,
+		Site: imports.Site{
+			ProvisionerName: "test", Cluster: "cluster-1", ClusterUID: "kube-system", Namespace: "own",
+			Mappers: registry, Nodes: nodeuse.New(nodeuse.Options{Client: f.client}), Client: f.client,
+			Secrets: secrets.New(secrets.Options{Client: f.client, Namespace: "own", Cluster: "cluster-1"}),
+			Caches: objects.Objects{
+				Claims:            f.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
+				PersistentVolumes: f.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
+				Classes:           f.factory.Storage().V1().StorageClasses().Informer().GetIndexer(),
+				Namespaces:        f.factory.Core().V1().Namespaces().Informer().GetIndexer(),
+			},
+		},
+		Policy: current,
 		Room: placement.New(placement.Options{
 			Policy: current, Ledger: ledger.New(current), Term: f.t.Context(),
 			Unfinished: func(types.UID) (stamps.Volume, bool) { return stamps.Volume{}, false },
 			Backends:   func() []string { return []string{"gold", "silver"} },
 			Volumes:    func(name string) (placement.Volumes, error) { return f.projects[name], nil },
 		}),
-		Volumes:   func(name string) (Volumes, error) { return f.projects[name], nil },
-		Connector: func(string) (cinder.Connector, error) { return cinder.Connector{Host: "k8s"}, nil },
-		Mappers:   registry, Nodes: nodeuse.New(nodeuse.Options{Client: f.client}),
-		Secrets:    secrets.New(secrets.Options{Client: f.client, Namespace: "own", Cluster: "cluster-1"}),
+		Volumes:    func(name string) (Volumes, error) { return f.projects[name], nil },
+		Connector:  func(string) (cinder.Connector, error) { return cinder.Connector{Host: "k8s"}, nil },
 		Count:      func(outcome string) { f.counted = append(f.counted, outcome) },
 		OnBehalfOf: func(ctx context.Context, _ string) context.Context { return ctx },
 		Provision:  func(claim *corev1.PersistentVolumeClaim) { f.provisioned = append(f.provisioned, claim.Name) },
-		Client:     f.client,
-		Caches: objects.Objects{
-			Claims:            f.factory.Core().V1().PersistentVolumeClaims().Informer().GetIndexer(),
-			PersistentVolumes: f.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
-			Classes:           f.factory.Storage().V1().StorageClasses().Informer().GetIndexer(),
-			Namespaces:        f.factory.Core().V1().Namespaces().Informer().GetIndexer(),
-		},
-		Recorder: f.events, Workers: 4,
+		Recorder:   f.events, Workers: 4,
 		Board:   parking.NewBoard(),
 		Monitor: liveness.New(), MaxWorkTime: liveness.Always(time.Hour), Logger: slog.New(slog.DiscardHandler),
 	})

@@ -43,7 +43,7 @@ func (c *Controller) doLeft(ctx context.Context, at *turn, claim types.UID) work
 // endLeft disconnects a volume that was reserved for a claim that is gone before a
 // PersistentVolume recorded it, and nothing else: the volume and its stamp stay.
 func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover) error {
-	if !c.hold(left.volume) {
+	if _, taken := c.busy.LoadOrStore(left.volume, true); taken {
 		return errChanged
 	}
 	defer c.busy.Delete(left.volume)

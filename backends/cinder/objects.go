@@ -1,0 +1,170 @@
+package cinder
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+)
+
+// objects makes the requests that volumes and snapshots have in common.
+type objects[T any] struct {
+	*requests
+	// noun begins the names of operations. With an s, it names the collection.
+	noun string
+	// read decodes an object; keep is that of a Query. odd means that a field that the
+	// program acts on has a wrong type.
+	read func(decode func(document any) error, keep func(key string) bool) (object T, odd bool, err error)
+	// fields returns what the checks of an answer need.
+	fields func(*T) (id string, status *Status, metadata map[string]string)
+}
+
+func volumesOf(r *requests) objects[Volume] {
+	return objects[Volume]{r, "volume", readVolume, func(v *Volume) (string, *Status, map[string]string) { return v.ID, &v.Status, v.Metadata }}
+}
+
+func snapshotsOf(r *requests) objects[Snapshot] {
+	return objects[Snapshot]{r, "snapshot", readSnapshot, func(s *Snapshot) (string, *Status, map[string]string) { return s.ID, &s.Status, s.Metadata }}
+}
+
+func (o objects[T]) idOf(object T) string {
+	id, _, _ := o.fields(&object)
+	return id
+}
+
+// create requests an object. An answer about one that was not requested would make the
+// program use that one.
+func (o objects[T]) create(ctx context.Context, body any, isWanted func(T) bool) (T, error) {
+	var none T
+	r := request{operation: o.noun + ".create", method: http.MethodPost, path: []string{o.noun + "s"}, body: body, codes: []int{http.StatusAccepted}}
+	made, err := o.one(ctx, r)
+	if err == nil && !isWanted(made) {
+		return none, o.unusable(r.operation, fmt.Sprintf("the answer is about %s %s, which is not the one requested", o.noun, o.idOf(made)))
+	}
+	return made, err
+}
+
+// get reads one object. A 404 without Cinder's own fault proves nothing unless a listing
+// of all projects confirms it.
+func (o objects[T]) get(ctx context.Context, id string) (T, error) {
+	var none T
+	r := request{operation: o.noun + ".get", path: []string{o.noun + "s", id}}
+	if err := o.checkID(r.operation, id); err != nil {
+		return none, err
+	}
+	found, err := o.one(ctx, r)
+	if err == nil && o.idOf(found) != id {
+		return none, o.wrong(r.operation, fmt.Sprintf("the answer is about %s %s, not about %s", o.noun, o.idOf(found), id))
+	}
+	if statusOf(err) != http.StatusNotFound || IsKind(err, KindNotFound) {
+		return found, err
+	}
+	listed := false
+	listErr := o.list(ctx, Query{AllProjects: true, PageSize: defaultPageSize}, func(page []T) bool {
+		listed = slices.ContainsFunc(page, func(object T) bool { return o.idOf(object) == id })
+		return !listed
+	})
+	if listErr != nil || listed {
+		return none, err
+	}
+	return none, &Error{Backend: o.backend, Operation: r.operation, Kind: KindNotFound, Status: http.StatusNotFound,
+		Message: fmt.Sprintf("%s %s is not in the list of %ss", o.noun, id, o.noun)}
+}
+
+// one sends a request whose answer describes one object.
+func (o objects[T]) one(ctx context.Context, r request) (T, error) {
+	var none T
+	var answer map[string]json.RawMessage
+	r.answer = &answer
+	if err := o.send(ctx, r); err != nil {
+		return none, err
+	}
+	document := answer[o.noun]
+	if len(document) == 0 || string(document) == "null" {
+		return none, o.unusable(r.operation, "the answer names no "+o.noun)
+	}
+	object, odd, err := o.read(func(into any) error { return json.Unmarshal(document, into) }, nil)
+	id, status, _ := o.fields(&object)
+	switch {
+	case err != nil || odd:
+		return none, o.unusable(r.operation, notDescribed)
+	case id == "":
+		return none, o.unusable(r.operation, "the answer names no "+o.noun)
+	case !usableID.MatchString(id):
+		return none, o.unusable(r.operation, fmt.Sprintf("the answer names %q, which is not a %s ID", sentence(id), o.noun))
+	case *status == "":
+		// An object without a status exists. If it counted as absent, it would be created
+		// again.
+		return none, o.unusable(r.operation, fmt.Sprintf("the answer gives no status of %s %s", o.noun, sentence(id)))
+	}
+	return object, nil
+}
+
+// Query narrows a listing. The program never trusts a server's filter: Cinder compares
+// names without case, accents and trailing blanks on some databases, and answers unknown
+// filters with an empty list. The caller filters again, and infers absence only from a
+// listing without a filter.
+type Query struct {
+	Status Status
+	// VolumeID selects one volume's snapshots; empty means all volumes.
+	VolumeID string
+	// AllProjects includes the objects of other projects, if the account may see them.
+	AllProjects bool
+	PageSize    int
+	// Keep selects the metadata keys that the objects have in the result; nil
+	// keeps all of them.
+	Keep func(key string) bool
+}
+
+// list calls yield with every page; see ListVolumes.
+func (o objects[T]) list(ctx context.Context, query Query, yield func(page []T) (more bool)) error {
+	values := url.Values{}
+	if query.Status != "" {
+		values.Set("status", string(query.Status))
+	}
+	if query.VolumeID != "" {
+		values.Set("volume_id", query.VolumeID)
+	}
+	if query.AllProjects {
+		values.Set("all_tenants", "1")
+	}
+	operation := o.noun + ".list"
+	return readList(ctx, listing[T]{
+		client: o.requests, operation: operation, collection: o.noun + "s", pageSize: query.PageSize, id: o.idOf,
+		read: func(decoder *json.Decoder) (T, error) {
+			object, odd, err := o.read(decoder.Decode, query.Keep)
+			if err != nil {
+				return object, err
+			}
+			id, status, metadata := o.fields(&object)
+			switch {
+			case !usableID.MatchString(id):
+				return object, o.wrong(operation, "the list has a "+o.noun+" without an id")
+			case metadata == nil:
+				// It may be the one that the caller is looking for, so the list does not
+				// prove its absence.
+				return object, o.wrong(operation, fmt.Sprintf("the metadata of %s %s cannot be read", o.noun, sentence(id)))
+			case odd || *status == "":
+				*status = StatusUnreadable
+			}
+			return object, nil
+		},
+	}, values, yield)
+}
+
+// updateMetadata writes metadata; other keys stay.
+func (o objects[T]) updateMetadata(ctx context.Context, operation, id string, metadata map[string]string) error {
+	return o.about(ctx, id, request{operation: operation, method: http.MethodPost, path: []string{o.noun + "s", id, "metadata"}, body: map[string]any{"metadata": metadata}, codes: []int{http.StatusOK}})
+}
+
+// hasAll reports whether metadata contains every wanted key and value.
+func hasAll(metadata, wanted map[string]string) bool {
+	for key, value := range wanted {
+		if metadata[key] != value {
+			return false
+		}
+	}
+	return true
+}
