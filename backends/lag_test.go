@@ -1,7 +1,9 @@
 package backends
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -417,4 +419,38 @@ func TestReadsThatLagHideNoChange(t *testing.T) {
 			})
 		}
 	}
+}
+
+// lateClients are those of a Keystone that takes long for the first login.
+type lateClients struct {
+	clients
+	login time.Duration
+	asked atomic.Bool
+	done  chan struct{}
+}
+
+func (c *lateClients) client(ctx context.Context) (Cinder, error) {
+	if !c.asked.Swap(true) {
+		time.Sleep(c.login)
+		close(c.done)
+	}
+	<-c.done
+	return c.clients.client(ctx)
+}
+
+// TestANewTermLogsInWhileReadsMayLag: a login shows and changes nothing that lags, and
+// whoever waits for a new leader need not wait for both.
+func TestANewTermLogsInWhileReadsMayLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newMemoryCinder()
+		term := memory.term(t, func(o *LifecycleOptions) { o.ReadLag = 2 * time.Second })
+		l := newLifecycle(term.options, sameClients(&lateClients{clients: &memoryClients{memory: memory.client()}, login: 1500 * time.Millisecond, done: make(chan struct{})}))
+		began := time.Now()
+		_, err := l.Connect(t.Context(), claimSpec(1))
+		success(t, err)
+		if took := time.Since(began); took < 2*time.Second || took > 2500*time.Millisecond {
+			t.Errorf("a claim has its volume %s after the beginning of the term", took)
+		}
+		settled(t, l)
+	})
 }

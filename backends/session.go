@@ -118,8 +118,16 @@ func (s *session) stay(client Cinder) error {
 
 // settle waits before the first request. Reads may not show yet what an earlier term has
 // just created, attached or deleted. This term would create it again, or take it for a
-// leftover of an interrupted call, or for gone.
-func (s *session) settle(ctx context.Context) error { return s.wait(ctx, time.Until(s.settled)) }
+// leftover of an interrupted call, or for gone. A login shows nothing of that, so it is made
+// meanwhile; if it fails, whoever needs it tries again.
+func (s *session) settle(ctx context.Context) error {
+	if time.Now().Before(s.settled) {
+		early, cancel := context.WithDeadline(ctx, s.settled)
+		_, _ = s.login(early)
+		cancel()
+	}
+	return s.wait(ctx, time.Until(s.settled))
+}
 
 // wait waits until reads are up to date.
 func (s *session) wait(ctx context.Context, rest time.Duration) error {

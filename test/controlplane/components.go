@@ -139,8 +139,7 @@ func (c *ControlPlane) runAPIServer(ctx context.Context) error {
 	p, err := c.run("kube-apiserver", append(append(arguments, proxy...),
 		"--bind-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", c.serverPort),
-		// No pod ever asks for the service named kubernetes, and a loopback
-		// address would be refused as its endpoint.
+		// A loopback address would be refused as the endpoint of the Service kubernetes.
 		"--endpoint-reconciler-type=none",
 		"--advertise-address=127.0.0.1",
 		"--service-cluster-ip-range=10.0.0.0/24",

@@ -45,6 +45,10 @@ const nodePrefix = "node:"
 
 func nodeUser(node string) string { return nodePrefix + node }
 
+// ServiceAddress is that of the Service kubernetes, as pods know it. Nothing makes it reach
+// the API server but what a test does on its nodes.
+const ServiceAddress = "10.0.0.1"
+
 // tokenLifetime is the lifetime of the service account tokens in kubeconfigs:
 // longer than any test, since nothing renews them.
 const tokenLifetime = 24 * time.Hour
@@ -90,7 +94,7 @@ func (c *credentials) loadCertificate() error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"localhost"})
+	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP(ServiceAddress)}, []string{"localhost"})
 	if err != nil {
 		return err
 	}

@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -121,25 +123,59 @@ type kubeletOptions struct {
 // startKubeletsWith does the same for any policy.
 func startKubeletsWith(ctx context.Context, t *testing.T, options kubeletOptions, names ...string) *kubeletCluster {
 	t.Helper()
-	if minor := os.Getenv(controlplane.MinorVariable); minor != "" && minor < controlplane.KubeletMinor {
-		t.Skipf("the kubelet is of %s, and the control plane of %s", controlplane.KubeletMinor, minor)
-	}
-	env, err := rig.Load(rig.EnvFile())
-	must(t, err)
-	program, err := controlplane.Kubelet(ctx, os.Stderr)
-	must(t, err)
-	c := &kubeletCluster{env: env, nodes: map[string]*csiNode{}, passwords: map[string]bool{}}
-	for _, name := range names {
-		c.nodes[name] = &csiNode{name: name, initiator: "iqn.2026-01.example:" + name, cuts: map[string]func(){}, env: env}
-	}
-	options.suite.Resizer = true
-	options.suite.ControlPlane = controlplane.Options{Scheduler: true, Controllers: []string{"*"}, Nodes: names, NodeProxy: c.proxy(t)}
+	c := newKubelets(t, names...)
+	options.suite.Resizer, options.suite.ControlPlane = true, c.plane(t)
 	c.csiCluster = startCSIWith(ctx, t, options.suite, options.previous, options.policy, options.classes...)
 	pluginImage, images := kubelet.ProgramImage, options.images
 	if options.previous != "" {
 		pluginImage, images = kubelet.PreviousImage, append(images, kubelet.Previous(options.previous))
 	}
 	c.prepare(ctx, t, pluginImage)
+	c.start(ctx, t, images...)
+	return c
+}
+
+// startPlainKubelets boots nodes that have no driver, of a cluster in which nothing is
+// installed.
+func startPlainKubelets(ctx context.Context, t *testing.T, options harness.SuiteOptions, names ...string) *kubeletCluster {
+	t.Helper()
+	c := newKubelets(t, names...)
+	options.Log, options.ControlPlane = os.Stderr, c.plane(t)
+	var err error
+	c.Suite, err = harness.StartSuite(ctx, options)
+	must(t, err)
+	t.Cleanup(func() { must(t, c.Stop()) })
+	must(t, c.CreateNamespace(ctx, "team-c", map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}))
+	c.start(ctx, t)
+	return c
+}
+
+// newKubelets returns the nodes of a cluster before anything runs.
+func newKubelets(t *testing.T, names ...string) *kubeletCluster {
+	t.Helper()
+	if minor := os.Getenv(controlplane.MinorVariable); minor != "" && minor < controlplane.KubeletMinor {
+		t.Skipf("the kubelet is of %s, and the control plane of %s", controlplane.KubeletMinor, minor)
+	}
+	env, err := rig.Load(rig.EnvFile())
+	must(t, err)
+	c := &kubeletCluster{env: env, nodes: map[string]*csiNode{}, passwords: map[string]bool{}}
+	for _, name := range names {
+		c.nodes[name] = &csiNode{name: name, initiator: "iqn.2026-01.example:" + name, cuts: map[string]func(){}, env: env}
+	}
+	return c
+}
+
+// plane returns what the nodes need of a control plane.
+func (c *kubeletCluster) plane(t *testing.T) controlplane.Options {
+	t.Helper()
+	return controlplane.Options{Scheduler: true, Controllers: []string{"*"}, Nodes: slices.Sorted(maps.Keys(c.nodes)), NodeProxy: c.proxy(t)}
+}
+
+// start boots the nodes, with more images if wanted, and waits until they are ready.
+func (c *kubeletCluster) start(ctx context.Context, t *testing.T, images ...kubelet.Image) {
+	t.Helper()
+	program, err := controlplane.Kubelet(ctx, os.Stderr)
+	must(t, err)
 	c.media, err = kubelet.Media(ctx, filepath.Join("..", ".."), t.TempDir(), program, images...)
 	must(t, err)
 	c.image, err = vm.Build(ctx, vm.DefaultDirectory())
@@ -159,7 +195,6 @@ func startKubeletsWith(ctx context.Context, t *testing.T, options kubeletOptions
 	}
 	must(t, boots.Wait())
 	c.ready(ctx, t)
-	return c
 }
 
 // proxy lets the API server reach the kubelets.
@@ -243,7 +278,8 @@ func forTheTest(t *testing.T, daemonSet *unstructured.Unstructured, image, apiSe
 	must(t, unstructured.SetNestedSlice(daemonSet.Object, containers, "spec", "template", "spec", "containers"))
 }
 
-// ready waits until every kubelet has registered the driver, and labels the nodes.
+// ready waits until every kubelet has registered its node, and the driver if there is one,
+// and labels the nodes.
 func (c *kubeletCluster) ready(ctx context.Context, t *testing.T) {
 	t.Helper()
 	racks := map[string]string{"node-1": "rack-a", "node-2": "rack-b"}
@@ -260,6 +296,9 @@ func (c *kubeletCluster) ready(ctx context.Context, t *testing.T) {
 				if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
 					return name + " is not ready: " + condition.Message, nil
 				}
+			}
+			if c.attacher == nil {
+				continue
 			}
 			told, err := c.Client.StorageV1().CSINodes().Get(ctx, name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) || err == nil && len(told.Spec.Drivers) != 1 {
@@ -416,7 +455,12 @@ func (c *kubeletCluster) remember(ctx context.Context, t *testing.T, pod *corev1
 	must(t, err)
 	pv, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	must(t, err)
-	reference := pv.Spec.CSI.NodeStageSecretRef
+	var reference *corev1.SecretReference
+	if pv.Spec.ISCSI != nil {
+		reference = pv.Spec.ISCSI.SecretRef
+	} else {
+		reference = pv.Spec.CSI.NodeStageSecretRef
+	}
 	secret, err := c.Client.CoreV1().Secrets(reference.Namespace).Get(ctx, reference.Name, metav1.GetOptions{})
 	must(t, err)
 	attachments, err := c.Client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
@@ -424,12 +468,17 @@ func (c *kubeletCluster) remember(ctx context.Context, t *testing.T, pod *corev1
 	public, err := json.Marshal([]any{pod, claim, pv, attachments})
 	must(t, err)
 	remembered := 0
-	for _, entry := range secret.Data {
-		_, at, found := strings.Cut(string(entry), `"password":"`)
-		if !found {
+	for key, entry := range secret.Data {
+		password := string(entry)
+		if pv.Spec.ISCSI == nil {
+			_, at, _ := strings.Cut(password, `"password":"`)
+			password, _, _ = strings.Cut(at, `"`)
+		} else if key != "node.session.auth.password" {
 			continue
 		}
-		password := strings.Split(at, `"`)[0]
+		if password == "" {
+			continue
+		}
 		c.mu.Lock()
 		c.passwords[password] = true
 		c.mu.Unlock()
@@ -439,7 +488,7 @@ func (c *kubeletCluster) remember(ctx context.Context, t *testing.T, pod *corev1
 		}
 	}
 	if remembered != 1 {
-		t.Errorf("the Secret of claim %s has %d passwords for its one node", claim.Name, remembered)
+		t.Errorf("the Secret of claim %s has %d passwords, want one", claim.Name, remembered)
 	}
 }
 
@@ -702,7 +751,7 @@ func (c *kubeletCluster) ten(ctx context.Context, t *testing.T) {
 // elsewhere. Later the node is back.
 func (c *kubeletCluster) losesPower(ctx context.Context, t *testing.T) {
 	const lost, other = "node-1", "node-2"
-	c.claim(ctx, t, "of-a-lost-node", "files")
+	c.bound(ctx, t, harness.Claim("team-c", "of-a-lost-node", "files", "1Gi", nil))
 	labels := map[string]string{"app": "worker"}
 	one := int32(1)
 	pod := c.pod("worker", "of-a-lost-node", nil)
@@ -803,6 +852,9 @@ func (c *kubeletCluster) nothingLeft(ctx context.Context, t *testing.T) {
 		if len(node.Status.VolumesInUse)+len(node.Status.VolumesAttached) > 0 {
 			t.Errorf("%s still has %v, %v", name, node.Status.VolumesInUse, node.Status.VolumesAttached)
 		}
+		if c.attacher == nil {
+			continue
+		}
 		lease, err := c.Client.CoordinationV1().Leases(harness.Namespace).Get(ctx, staged.LeaseName(name), metav1.GetOptions{})
 		must(t, err)
 		report := staged.Of(lease)
@@ -842,7 +894,8 @@ func (c *kubeletCluster) noPassword(ctx context.Context, t *testing.T) {
 	for name, n := range c.nodes {
 		onNode, err := kubelet.Logs(ctx, n.Machine)
 		must(t, err)
-		if len(onNode) < 3 {
+		// Those of the kubelet, of containerd and, if there is one, of the driver.
+		if len(onNode) < 2 || c.attacher != nil && len(onNode) < 3 {
 			t.Errorf("%s has only %d logs", name, len(onNode))
 		}
 		for path, log := range onNode {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/standalone-cinder/standalone-cinder/test/controlplane"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/vm"
 )
 
@@ -70,10 +72,13 @@ const mediaSize = "700M"
 
 // Start makes a machine a node, with the disk of Media. Once it returns, the kubelet
 // runs, and will register the node. It reaches the API server under its address on this
-// machine.
+// machine, and pods reach it as the Service kubernetes.
 func Start(ctx context.Context, m *vm.Machine, name, kubeconfig string) error {
 	config, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {
+		return err
+	}
+	if _, err := m.Run(ctx, "ip address add "+controlplane.ServiceAddress+"/32 dev lo"); err != nil {
 		return err
 	}
 	for _, cluster := range config.Clusters {
@@ -82,6 +87,9 @@ func Start(ctx context.Context, m *vm.Machine, name, kubeconfig string) error {
 			return err
 		}
 		if _, err := m.Reach(server.Host); err != nil {
+			return err
+		}
+		if _, err := m.ReachAt(net.JoinHostPort(controlplane.ServiceAddress, "443"), server.Host); err != nil {
 			return err
 		}
 	}

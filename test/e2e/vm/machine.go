@@ -168,10 +168,13 @@ func (m *Machine) Connect(address string) (net.Conn, error) {
 
 // Reach lets the node connect to an address of this machine's loopback interface,
 // under that address. The function that it returns cuts that and all connections.
-func (m *Machine) Reach(address string) (cut func(), err error) {
-	listener, err := m.client.Listen("tcp", address)
+func (m *Machine) Reach(address string) (cut func(), err error) { return m.ReachAt(address, address) }
+
+// ReachAt does the same as Reach, under another address, which the node must have.
+func (m *Machine) ReachAt(inside, address string) (cut func(), err error) {
+	listener, err := m.client.Listen("tcp", inside)
 	if err != nil {
-		return nil, fmt.Errorf("machine %s: listen at %s: %w", m.name, address, err)
+		return nil, fmt.Errorf("machine %s: listen at %s: %w", m.name, inside, err)
 	}
 	var mu sync.Mutex
 	isCut := false
@@ -196,20 +199,20 @@ func (m *Machine) Reach(address string) (cut func(), err error) {
 	}
 	go func() {
 		for {
-			inside, err := listener.Accept()
+			near, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			outside, err := net.Dial("tcp", address)
+			far, err := net.Dial("tcp", address)
 			if err != nil {
-				_ = inside.Close()
+				_ = near.Close()
 				continue
 			}
-			if !keep(inside, outside) {
-				closeAll(inside, outside)
+			if !keep(near, far) {
+				closeAll(near, far)
 				continue
 			}
-			for _, pair := range [][2]net.Conn{{inside, outside}, {outside, inside}} {
+			for _, pair := range [][2]net.Conn{{near, far}, {far, near}} {
 				go func() {
 					_, _ = io.Copy(pair[0], pair[1])
 					closeAll(pair[0], pair[1])

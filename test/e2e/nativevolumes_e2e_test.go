@@ -1,0 +1,262 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/test/e2e/rig"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+func nativeNodesPolicy(env rig.Env) string {
+	return fmt.Sprintf(`
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+clusterID: e2e-native
+backends:
+  - name: lab
+    auth: {noauth: {endpoint: %[1]q, user: %[2]s, project: "%032[3]x"}}
+    connector: {host: k8s-e2e, initiator: %[5]q}
+  - name: paths
+    auth: {noauth: {endpoint: %[1]q, user: %[2]s, project: "%032[4]x"}}
+    connector: {host: k8s-e2e, initiator: %[5]q, multipath: true}
+tenants:
+  - name: team-c
+    namespaces: [team-c]
+    classes:
+      - {storageClasses: [files], backends: [lab], volumeType: %[6]s, fsType: ext4}
+      - {storageClasses: [paths], backends: [paths], volumeType: %[7]s, fsType: ext4}
+`, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, kubeletZonedProject, sharedInitiator, env.Types.ISCSI, env.Types.ISCSIMultipath)
+}
+
+// TestPodsUseNativeVolumes has two nodes with real kubelets, which mount the volumes by
+// themselves: no node has a program of ours.
+func TestPodsUseNativeVolumes(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+	defer cancel()
+	c := startPlainKubelets(ctx, t, harness.SuiteOptions{Snapshots: true}, "node-1", "node-2")
+	grows := true
+	for _, class := range []string{"files", "paths"} {
+		must(t, c.CreateClass(ctx, class, csiProvisioner, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = &grows }))
+	}
+	var err error
+	c.replica, err = c.StartReplica(ctx, harness.ReplicaOptions{Policy: nativeNodesPolicy(c.env), Provisioner: csiProvisioner})
+	must(t, err)
+	t.Cleanup(c.replica.Kill)
+	c.logs = map[string]func() string{"the program": c.replica.Log}
+	must(t, c.InstallSnapshots(ctx))
+	// As the guide on nodes says.
+	c.nodes["node-2"].run(ctx, t, `printf 'defaults {\n find_multipaths yes\n no_path_retry 12\n}\noverrides {\n no_path_retry 12\n}\n' > /etc/multipath.conf
+multipathd reconfigure && sed -i 's/^node.session.timeo.replacement_timeout.*/node.session.timeo.replacement_timeout = 15/' /etc/iscsi/iscsid.conf`)
+
+	t.Run("at once", func(t *testing.T) {
+		t.Run("a filesystem moves, and comes back from a snapshot", func(t *testing.T) {
+			t.Parallel()
+			c.bound(ctx, t, harness.Claim("team-c", "data", "files", "1Gi", nil))
+			c.moves(ctx, t, "writer", "data", nil)
+			c.restores(ctx, t, "writer", "data", "node-1")
+		})
+		t.Run("a raw device moves and grows", func(t *testing.T) {
+			t.Parallel()
+			pv := c.bound(ctx, t, harness.Claim("team-c", "raw", "files", "1Gi", func(claim *corev1.PersistentVolumeClaim) {
+				block := corev1.PersistentVolumeBlock
+				claim.Spec.VolumeMode = &block
+			}))
+			c.moves(ctx, t, "raw-writer", "raw", raw)
+			c.growsByHand(ctx, t, "raw-writer", pv, "")
+		})
+		t.Run("a filesystem on two paths moves, loses one, and grows", func(t *testing.T) {
+			t.Parallel()
+			pv := c.bound(ctx, t, harness.Claim("team-c", "paths", "paths", "1Gi", nil))
+			if len(pv.Spec.ISCSI.Portals) != 1 {
+				t.Errorf("the PersistentVolume has the portals %q beside the first", pv.Spec.ISCSI.Portals)
+			}
+			c.moves(ctx, t, "paths-writer", "paths", nil)
+			c.losesPath(ctx, t, "paths-writer", c.nodes["node-2"])
+			c.growsByHand(ctx, t, "paths-writer", pv, `map=$(lsblk -n -o NAME,TYPE -l | awk '$2 == "mpath" {print $1; exit}')
+multipathd resize map "$map" && resize2fs "/dev/mapper/$map"`)
+		})
+	})
+	t.Run("a claim is deleted while its node flushes", func(t *testing.T) { c.deletesWhileFlushing(ctx, t) })
+	t.Run("a node loses its power", func(t *testing.T) { c.losesPower(ctx, t) })
+	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
+	t.Run("no log has a password", func(t *testing.T) { c.noPassword(ctx, t) })
+}
+
+// restores takes a snapshot as the guide says, while a pod writes, and has another pod on a
+// node read a volume that is made from it.
+func (c *kubeletCluster) restores(ctx context.Context, t *testing.T, writer, claim, node string) {
+	t.Helper()
+	client, err := snapshotclient.NewForConfig(c.Config)
+	must(t, err)
+	snapshots := client.SnapshotV1()
+	_, err = snapshots.VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "cinder", Annotations: map[string]string{"snapshot.storage.kubernetes.io/is-default-class": "true"}},
+		Driver:     csiProvisioner, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+	}, metav1.CreateOptions{})
+	must(t, err)
+	before := c.told(ctx, t, writer)
+	_, err = snapshots.VolumeSnapshots("team-c").Create(ctx, &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: "nightly"}, Spec: snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	group := "snapshot.storage.k8s.io"
+	c.bound(ctx, t, harness.Claim("team-c", "restored", "files", "1Gi", func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "nightly"}
+	}))
+	written := c.told(ctx, t, writer).wrote
+	c.create(ctx, t, c.pod("restored", "restored", on(node)))
+	if after := c.writes(ctx, t, "restored"); after.found < before.wrote || after.found > written+100 {
+		t.Errorf("the pod had written %d records before the snapshot and %d after it, and %d are in the copy", before.wrote, written, after.found)
+	}
+	c.removePod(ctx, t, "restored")
+	must(t, snapshots.VolumeSnapshots("team-c").Delete(ctx, "nightly", metav1.DeleteOptions{}))
+}
+
+// growsByHand asks for 2 GiB, and does on the second node, where the pod writes, what the
+// guide says; onNode is what grows the filesystem there, or nothing for a device.
+func (c *kubeletCluster) growsByHand(ctx context.Context, t *testing.T, pod string, pv *corev1.PersistentVolume, onNode string) {
+	t.Helper()
+	claim := pv.Spec.ClaimRef.Name
+	becomes := func(capacity string, conditions ...string) {
+		t.Helper()
+		must(t, harness.Eventually(ctx, func() (string, error) {
+			now, err := c.Client.CoreV1().PersistentVolumeClaims("team-c").Get(ctx, claim, metav1.GetOptions{})
+			if err != nil || now.Status.Capacity.Storage().String() == capacity && fmt.Sprint(harness.Conditions(now)) == fmt.Sprint(conditions) {
+				return "", err
+			}
+			return fmt.Sprintf("claim %s: %+v", claim, now.Status), nil
+		}))
+	}
+	c.patch(ctx, t, claim, `{"spec": {"resources": {"requests": {"storage": "2Gi"}}}}`)
+	if onNode == "" {
+		becomes("2Gi")
+	} else {
+		becomes("1Gi", string(corev1.PersistentVolumeClaimFileSystemResizePending))
+	}
+	// tgt breaks the sessions of a volume that is extended, and meanwhile a rescan finds nothing.
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		sizes, err := c.nodes["node-2"].Run(ctx, "iscsiadm -m node -T "+pv.Spec.ISCSI.IQN+" -R > /dev/null; for disk in /dev/disk/by-path/*"+pv.Spec.ISCSI.IQN+"-lun-*; do blockdev --getsize64 $disk; done")
+		if err != nil || strings.Count(sizes, "2147483648") == len(pv.Spec.ISCSI.Portals)+1 {
+			return "", err
+		}
+		return "the disks have " + sizes, nil
+	}))
+	if onNode != "" {
+		c.nodes["node-2"].run(ctx, t, onNode)
+		c.patch(ctx, t, claim, `{"metadata": {"annotations": {"standalone-cinder.openstack.org/filesystem-grown": "2Gi"}}}`)
+		becomes("2Gi")
+	}
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		if w := c.told(ctx, t, pod); w.size < 19<<30/10 {
+			return fmt.Sprintf("the volume has %d bytes", w.size), nil
+		}
+		return "", nil
+	}))
+}
+
+// losesPath cuts one of two portals from a node while a pod writes there, and gives it back.
+func (c *kubeletCluster) losesPath(ctx context.Context, t *testing.T, pod string, n *csiNode) {
+	t.Helper()
+	paths := func(state string, want int) {
+		t.Helper()
+		must(t, harness.Eventually(ctx, func() (string, error) {
+			shown, err := n.Run(ctx, "multipath -ll")
+			if err != nil || strings.Count(shown, state) == want {
+				return "", err
+			}
+			return fmt.Sprintf("want %d paths %q:\n%s", want, state, shown), nil
+		}))
+	}
+	paths("active ready", 2)
+	portal := c.env.Portals[1]
+	n.cuts[portal]()
+	paths("failed faulty", 1)
+	before := c.told(ctx, t, pod)
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		if now := c.told(ctx, t, pod); now.wrote < before.wrote+50 {
+			return fmt.Sprintf("the pod is stuck at %+v", now), nil
+		}
+		return "", nil
+	}))
+	var err error
+	n.cuts[portal], err = n.Reach(portal)
+	must(t, err)
+	paths("active ready", 2)
+}
+
+// deletesWhileFlushing removes a pod and its claim while the node has much to write, and the
+// storage does not answer. Cinder must not be asked to disconnect the volume before the node
+// has logged out: the rest of the data would have nowhere to go.
+func (c *kubeletCluster) deletesWhileFlushing(ctx context.Context, t *testing.T) {
+	n := c.nodes["node-1"]
+	pv := c.bound(ctx, t, harness.Claim("team-c", "flushed", "files", "1Gi", nil))
+	c.create(ctx, t, c.pod("flushed", "flushed", func(pod *corev1.Pod) {
+		on(n.name)(pod)
+		pod.Spec.Containers[0].Args = []string{"pause"} // It must not wait for the storage, too.
+	}))
+	c.runs(ctx, t, "flushed")
+	path := "/volumes/" + pv.Annotations[annotationVolume]
+	project := fmt.Sprintf("%032x", kubeletProject)
+	session := "iscsiadm -m session | grep -F " + pv.Spec.ISCSI.IQN
+	n.run(ctx, t, "dmesg --clear; sysctl -q vm.dirty_writeback_centisecs=0 vm.dirty_expire_centisecs=600000 vm.dirty_background_ratio=80 vm.dirty_ratio=90")
+	n.run(ctx, t, "yes | head -c 10000000 > $(grep -F "+pv.Name+" /proc/mounts | cut -d' ' -f2 | head -1)/unwritten")
+
+	for _, portal := range c.env.Portals {
+		n.cuts[portal]()
+	}
+	must(t, c.Client.CoreV1().PersistentVolumeClaims("team-c").Delete(ctx, "flushed", metav1.DeleteOptions{}))
+	c.removePod(ctx, t, "flushed")
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		now, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name, metav1.GetOptions{})
+		if err != nil || now.Status.Phase == corev1.VolumeReleased {
+			return "", err
+		}
+		return "the PersistentVolume is " + string(now.Status.Phase), nil
+	}))
+	n.run(ctx, t, session)
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(time.Second) {
+		var now struct{ Volume volume }
+		must(t, askProject(ctx, c.env, project, path, &now))
+		targets, err := c.env.Targets(ctx)
+		must(t, err)
+		exported := false
+		for _, target := range targets {
+			exported = exported || target.IQN == pv.Spec.ISCSI.IQN
+		}
+		if now.Volume.Status != "in-use" || !exported {
+			t.Fatalf("the volume is %s (exported: %t), and its node has not let go of it", now.Volume.Status, exported)
+		}
+	}
+	n.run(ctx, t, session)
+
+	for _, portal := range c.env.Portals {
+		var err error
+		n.cuts[portal], err = n.Reach(portal)
+		must(t, err)
+	}
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		_, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return "the PersistentVolume is still there", err
+	}))
+	n.run(ctx, t, "! "+session)
+	if lost := n.run(ctx, t, "dmesg | grep -iE 'I/O error|EXT4-fs (error|warning)|recovery timed out' || true"); lost != "" {
+		t.Errorf("the node could not write everything:\n%s", lost)
+	}
+	n.run(ctx, t, "sysctl -q vm.dirty_writeback_centisecs=500 vm.dirty_expire_centisecs=3000 vm.dirty_background_ratio=10 vm.dirty_ratio=20")
+}
