@@ -86,6 +86,9 @@ func (f *fixture) volume() *csinode.Volume {
 	if s := f.node.Subsystems[subsystem("vol-1")]; s != nil {
 		return s.Namespaces[1]
 	}
+	if f.node.Ceph != nil {
+		return f.node.Ceph.Images[cephImage].Volume
+	}
 	if t := f.node.FCTargets["0x"+fcTargets[0]]; t != nil {
 		return t.LUNs[flatLUN]
 	}
@@ -144,6 +147,27 @@ func byNVMe(u *use, n *csinode.Node) {
 	v.NamespaceUUID = u.id
 	n.Subsystems[subsystem(u.target)] = &csinode.Subsystem{Portals: []string{oneNVMe, twoNVMe}, Namespaces: map[int]*csinode.Volume{1: v}, Down: map[string]bool{}}
 	u.protocol, u.open, u.portals, u.identities = protocolNVMeOF, true, []string{oneNVMe}, []string{"uuid." + u.id}
+}
+
+const cephImage = "volumes/volume-" + firstID
+
+// byRBD makes a volume that has a target an image of a Ceph cluster instead.
+func byRBD(u *use, n *csinode.Node) {
+	v := n.Targets[iqn(u.target)].LUNs[1]
+	delete(n.Targets, iqn(u.target))
+	n.Ceph = &csinode.Ceph{FSID: "5ce2e2e0-0000-4000-8000-000000000001", Monitors: []string{"10.0.0.1:6789", "[2001:db8::2]:6789"}, Images: map[string]*csinode.Image{
+		cephImage: {Volume: v, ID: "1a2b3c", Features: csinode.ExclusiveLock | 0x39},
+	}}
+	u.protocol, u.lun = protocolRBD, 0
+	u.paths = cephPaths(n)
+}
+
+func cephPaths(n *csinode.Node) []wire.Path {
+	var paths []wire.Path
+	for _, monitor := range n.Ceph.Monitors {
+		paths = append(paths, wire.Path{Portal: monitor, Target: cephImage})
+	}
+	return paths
 }
 
 func iqn(target string) string { return "iqn.2026-01.org.example:" + target }
@@ -216,7 +240,11 @@ func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 		VolumeContext: wire.Volume{FilesystemUUIDs: u.copied, NeverFormat: u.imported}.Context(),
 	}
 	if !u.open {
-		key, value, err := wire.SecretEntry(nodeName, wire.Credentials{User: user, Password: u.password})
+		login := wire.Credentials{User: user, Password: u.password}
+		if u.protocol == protocolRBD {
+			login = wire.Credentials{User: csinode.CephUser, Password: csinode.CephKey}
+		}
+		key, value, err := wire.SecretEntry(nodeName, login)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +311,7 @@ func (f *fixture) unharmed() {
 	for name, content := range f.node.Files() {
 		everything += name + content
 	}
-	if strings.Contains(everything, "swordfish") {
+	if strings.Contains(everything, "swordfish") || strings.Contains(everything, csinode.CephKey) {
 		f.t.Errorf("the password is in a log, a call or a file:\n%s", everything)
 	}
 }
@@ -294,7 +322,7 @@ func (f *fixture) refuses(err error, code codes.Code, text string) {
 	if status.Code(err) != code || !strings.Contains(fmt.Sprint(err), text) {
 		f.t.Errorf("%v; want %s with %q", err, code, text)
 	}
-	if strings.Contains(fmt.Sprint(err), "swordfish") {
+	if text := fmt.Sprint(err); strings.Contains(text, "swordfish") || strings.Contains(text, csinode.CephKey) {
 		f.t.Errorf("the password is in the error %v", err)
 	}
 }

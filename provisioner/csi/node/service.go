@@ -89,6 +89,7 @@ func New(o Options) (*Service, error) {
 		protocolISER:         &iscsi{scsi: common, iface: "iser", replacement: o.Replacement, failed: map[host.Target]time.Time{}},
 		protocolNVMeOF:       &nvme{h, s.state, o.Observer, o.Logger},
 		protocolFibreChannel: &fibreChannel{common},
+		protocolRBD:          &rbd{h, s.state, o.Observer, o.Logger},
 	}
 	return s, nil
 }

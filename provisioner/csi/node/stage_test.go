@@ -50,6 +50,14 @@ var ways = map[string]func(*use, *csinode.Node){
 		byFC(u, n)
 		u.block = true
 	},
+	"rbd": func(u *use, n *csinode.Node) {
+		byRBD(u, n)
+		n.NoRBD = true
+	},
+	"raw by rbd without a key": func(u *use, n *csinode.Node) {
+		byRBD(u, n)
+		u.block, u.filesystem, u.open, n.Ceph.Open = true, "xfs", true, true
+	},
 }
 
 func TestAVolumeComesAndGoes(t *testing.T) {

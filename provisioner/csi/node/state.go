@@ -186,7 +186,7 @@ func (s *state) other(but string, is func(*record) bool) (string, error) {
 // claimant returns the other volume that has the disk at an address.
 func (s *state) claimant(a host.Address, but string) (string, error) {
 	return s.other(but, func(r *record) bool {
-		return slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Namespace == host.Namespace{} && d.Address == a })
+		return slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.IsAt(a) })
 	})
 }
 

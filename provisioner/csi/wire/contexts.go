@@ -38,10 +38,11 @@ type Connection struct {
 // Path is one way to a volume.
 type Path struct {
 	// Portal is host:port; an IPv6 address has brackets. For Fibre Channel, it holds
-	// the names of the node's own ports that reach the target, separated by commas.
+	// the names of the node's own ports that reach the target, separated by commas, and
+	// for RBD the address of a monitor.
 	Portal string `json:"portal"`
-	// Target is an iSCSI target's name, an NVMe subsystem's NQN, or the name of a Fibre
-	// Channel port of the storage.
+	// Target is an iSCSI target's name, an NVMe subsystem's NQN, the name of a Fibre
+	// Channel port of the storage, or a Ceph image's pool/image.
 	Target string `json:"target"`
 	// LUN is the SCSI LUN as the kernel numbers it, or the NVMe namespace, which is 0
 	// if only the identities determine it.
