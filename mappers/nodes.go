@@ -122,7 +122,7 @@ var forNodes = map[string]func(Connection, NodeRequest) (NodeConnection, error){
 	"iscsi":         iscsiForNode,
 	"iser":          iscsiForNode,
 	"nvmeof":        nvmeofForNode,
-	"rbd":           rbdForNode,
+	ProtocolRBD:     rbdForNode,
 }
 
 // NodeProtocols returns the protocols by which nodes of the CSI driver attach volumes.

@@ -30,7 +30,7 @@ func TestGoldenForNodes(t *testing.T) {
 		connection, err := mappers.ParseConnection(read.Document)
 		var of mappers.NodeConnection
 		if err == nil {
-			of, err = mappers.ForNode(connection, false, read.Request.WWPNs...)
+			of, err = mappers.ForNode(connection, mappers.NodeRequest{Ports: read.Request.WWPNs})
 		}
 		var refusal *mappers.Refusal
 		switch {
@@ -120,7 +120,7 @@ func TestPathsByFibreChannelForNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			of, err := mappers.ForNode(connection, false, test.ports...)
+			of, err := mappers.ForNode(connection, mappers.NodeRequest{Ports: test.ports})
 			if test.refusal != "" {
 				if err == nil || err.Error() != test.refusal {
 					t.Errorf("got  %v\nwant %s", err, test.refusal)
@@ -140,7 +140,7 @@ func TestPathsByFibreChannelForNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if of, err := mappers.ForNode(connection, false); err != nil || of.Paths[0].LUN != 16684 {
+	if of, err := mappers.ForNode(connection, mappers.NodeRequest{}); err != nil || of.Paths[0].LUN != 16684 {
 		t.Errorf("by iSCSI: %+v, %v", of.Paths, err)
 	}
 }
@@ -178,12 +178,12 @@ func TestWhatNodesDoNotAttach(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := mappers.ForNode(connection, test.encrypted); err == nil || err.Error() != test.want {
+			if _, err := mappers.ForNode(connection, mappers.NodeRequest{Encrypted: test.encrypted}); err == nil || err.Error() != test.want {
 				t.Errorf("got  %v\nwant %s", err, test.want)
 			}
 		})
 	}
-	if _, err := mappers.ForNode(mappers.Connection{}, false); err == nil {
+	if _, err := mappers.ForNode(mappers.Connection{}, mappers.NodeRequest{}); err == nil {
 		t.Error("no connection is one")
 	}
 }

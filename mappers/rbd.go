@@ -16,6 +16,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
 
+// ProtocolRBD is Cinder's name for images of Ceph.
+const ProtocolRBD = "rbd"
+
 // defaultImageFeatures is what every image has. ceph-csi requires the attribute and then
 // reads the image's own features.
 const defaultImageFeatures = "layering"
@@ -256,13 +259,21 @@ func rbdForNode(c Connection, r NodeRequest) (NodeConnection, error) {
 // maxMonitors is the kernel's CEPH_MAX_MON.
 const maxMonitors = 31
 
-// CheckCephKey returns an error unless a text can be a Ceph user's key. The error does
-// not repeat it.
-func CheckCephKey(key string) error {
-	if decoded, err := base64.StdEncoding.DecodeString(key); err != nil || len(decoded) == 0 {
-		return errors.New("it is not base64")
+// CheckCephUser returns an error unless these are a Ceph user's name, without "client.",
+// and key. The error does not repeat them.
+func CheckCephUser(u NodeCredentials) error {
+	if !cephName.MatchString(u.User) {
+		return errors.New("userID is not the name of a Ceph user without \"client.\"")
+	}
+	if !isCephKey(u.Password) {
+		return errors.New("userKey is not a key in base64")
 	}
 	return nil
+}
+
+func isCephKey(text string) bool {
+	decoded, err := base64.StdEncoding.DecodeString(text)
+	return err == nil && len(decoded) > 0
 }
 
 // cephName matches names of pools, images and users that rbd, and drivers that join them
@@ -391,7 +402,7 @@ func (c Connection) cephKey(keyring, user string) (string, string, error) {
 	if !found {
 		return "", "", refuse(InvalidConnection, "keyring has no key for user %s (auth_username), and the key of another user must not be handed out; correct rbd_user or the keyring file of the backend", c.quote("client."+user))
 	}
-	if CheckCephKey(key) != nil {
+	if !isCephKey(key) {
 		return "", "", refuse(InvalidConnection, "keyring has a key for auth_username that is not base64; correct the keyring file that cinder-volume reads")
 	}
 	return user, key, nil

@@ -578,6 +578,9 @@ func (n *Node) Write(at, data string) error {
 		if m.readOnly || m.fsReadOnly {
 			return syscall.EROFS
 		}
+		if of := n.mappingOf(m.device); of != nil && of.fenced {
+			return syscall.EIO
+		}
 		v.Data = data
 		return nil
 	}

@@ -59,8 +59,8 @@ type mapping struct {
 	exclusive bool
 	// blocklisted means that the cluster refuses the client.
 	blocklisted bool
-	// dead means that its node is.
-	dead bool
+	// dead means that its node is, and fenced that another client keeps the lock.
+	dead, fenced bool
 }
 
 func (m *mapping) device() string { return fmt.Sprintf("rbd%d", m.number) }
@@ -154,7 +154,7 @@ func (n *Node) mapImage(line, user string) error {
 	if !m.readOnly && image.Features&^knownFeatures != 0 {
 		return syscall.ENXIO
 	}
-	if !m.readOnly && image.Features&ExclusiveLock == 0 && m.exclusive {
+	if !m.readOnly && m.exclusive && image.Features&ExclusiveLock == 0 {
 		return syscall.EINVAL
 	}
 	if !m.readOnly && image.Features&ExclusiveLock != 0 {
@@ -163,6 +163,8 @@ func (n *Node) mapImage(line, user string) error {
 		}
 		if l := image.locker; l != nil && l.dead {
 			l.blocklisted = true
+		} else if l != nil && m.exclusive {
+			l.fenced = true
 		}
 		image.locker = m
 	}

@@ -111,15 +111,17 @@ type csiVolume struct {
 	attributes map[string]string
 }
 
-// attach attaches a volume to a node as the CSI controller does.
-func (n *csiNode) attach(ctx context.Context, t *testing.T, id string, multipath bool) csiVolume {
+// madeAttachment is Cinder's answer to the request for an attachment.
+type madeAttachment struct {
+	Attachment struct {
+		ID         string         `json:"id"`
+		Connection map[string]any `json:"connection_info"`
+	} `json:"attachment"`
+}
+
+// attachment makes an attachment of a volume to a node.
+func (n *csiNode) attachment(ctx context.Context, t *testing.T, id string, multipath bool) (made madeAttachment) {
 	t.Helper()
-	var made struct {
-		Attachment struct {
-			ID         string         `json:"id"`
-			Connection map[string]any `json:"connection_info"`
-		} `json:"attachment"`
-	}
 	body := map[string]any{"attachment": map[string]any{"volume_uuid": id, "connector": map[string]any{
 		"host": n.name, "initiator": n.initiator, "ip": "127.0.0.1", "multipath": multipath, "platform": "x86_64", "os_type": "linux",
 	}}}
@@ -129,6 +131,13 @@ func (n *csiNode) attach(ctx context.Context, t *testing.T, id string, multipath
 		_ = send(context.Background(), n.env, http.MethodDelete, n.env.Noauth.Project, "/attachments/"+made.Attachment.ID, nil, nil)
 	})
 	must(t, send(ctx, n.env, http.MethodPost, n.env.Noauth.Project, "/attachments/"+made.Attachment.ID+"/action", map[string]any{"os-complete": map[string]any{}}, nil))
+	return made
+}
+
+// attach attaches a volume to a node as the CSI controller does.
+func (n *csiNode) attach(ctx context.Context, t *testing.T, id string, multipath bool) csiVolume {
+	t.Helper()
+	made := n.attachment(ctx, t, id, multipath)
 	text := func(key string) string { value, _ := made.Attachment.Connection[key].(string); return value }
 	list := func(one, many string) []any {
 		if values, ok := made.Attachment.Connection[many].([]any); ok {

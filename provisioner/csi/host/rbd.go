@@ -22,14 +22,21 @@ import (
 // is mapped. So the line only names the key, which is in a keyring of the thread that
 // writes the line, until the kernel has copied it.
 //
-// Fencing is Ceph's exclusive lock. With the option exclusive, the kernel takes the lock
-// when it maps the image, and never hands it to a client that asks for it: mapping the
-// image elsewhere fails with EROFS. If the owner of the lock is dead, that is, if it has
-// not renewed its watch of the image for 30 s (osd_client_watch_timeout), the kernel that
-// wants the lock first has the monitors blocklist the owner's address, and then breaks the
-// lock. From then on the OSDs refuse all that the owner still sends, for as long as
-// mon_osd_blocklist_default_expire says (one hour). The kernel waits for the owner within
-// lock_timeout.
+// Fencing is Ceph's exclusive lock, which the kernel takes when it maps an image that has
+// the feature exclusive-lock. If the lock has an owner that is dead, that is, one that has
+// not renewed its watch of the image for 30 s (osd_client_watch_timeout), the kernel first
+// has the monitors blocklist the owner's address, and then breaks the lock. From then on
+// the OSDs refuse all that the owner still sends, for as long as
+// mon_osd_blocklist_default_expire says (one hour). The kernel waits for that within
+// lock_timeout. An owner that lives finishes its writes and hands the lock over, also to
+// Cinder, which needs it to extend an image or to take a snapshot; the kernel takes the
+// lock back for the next write.
+//
+// With the option exclusive, the kernel never hands the lock over: another client's
+// mapping, and its writes if it has mapped the image before, fail with EROFS. But so do
+// Cinder's requests, which leave the volume in error_extending. So only what was taken
+// from a node that may still write is mapped with this option (Seized): whether that
+// node's client is dead or alive, it cannot write again.
 //
 // The option noshare gives each image a client, and so an address, of its own. Without it,
 // breaking the lock of one image would cut a node off from all its images, and a new
@@ -49,11 +56,12 @@ func (i Image) String() string { return i.Pool + "/" + i.Name }
 type Sharing string
 
 const (
-	// Exclusive means that no other client can write. The image needs the feature
-	// exclusive-lock.
-	Exclusive Sharing = "exclusive"
-	// ManyWriters means that all clients that map it so may write. If the image has the
-	// feature exclusive-lock, the kernels hand the lock to one another.
+	// Locked means that the kernel writes only while it has the lock.
+	Locked Sharing = "locked"
+	// Seized means that it never hands the lock over.
+	Seized Sharing = "exclusive"
+	// ManyWriters means that all clients that map it so may write. An image need not have
+	// the feature exclusive-lock.
 	ManyWriters Sharing = "rw"
 	// ManyReaders means that the kernel never writes. It takes no lock.
 	ManyReaders Sharing = "ro"
@@ -65,6 +73,8 @@ type MappedImage struct {
 	// ID is the cluster's fsid, the ID of the pool, and that of the image, which is
 	// another one after an image was deleted and made again.
 	ID string
+	// Features are bits.
+	Features uint64
 	// Device is the kernel's name, such as rbd0.
 	Device string
 	Bytes  int64
@@ -141,9 +151,15 @@ func (i Image) line(how Sharing, user string) string {
 	if user != "" {
 		options = append(options, "name="+user, "key="+cephKeyName)
 	}
-	options = append(options, map[Sharing][]string{
-		Exclusive: {"exclusive", fmt.Sprintf("lock_timeout=%d", lockPatience)}, ManyWriters: {fmt.Sprintf("lock_timeout=%d", lockPatience)}, ManyReaders: {"read_only"},
-	}[how]...)
+	switch how {
+	case ManyReaders:
+		options = append(options, "read_only")
+	case Seized:
+		options = append(options, "exclusive")
+		fallthrough
+	default:
+		options = append(options, fmt.Sprintf("lock_timeout=%d", lockPatience))
+	}
 	return strings.Join([]string{strings.Join(monitors, ","), strings.Join(options, ","), i.Pool, i.Name, noSnapshot}, " ")
 }
 
@@ -187,7 +203,9 @@ func (h *Host) mappedImage(number string) (MappedImage, bool) {
 	m := MappedImage{Image: Image{strings.Split(line[0], ","), h.attribute(directory + "pool"), h.attribute(directory + "name")}, Device: "rbd" + number}
 	m.ID = strings.Join([]string{strings.ToLower(h.attribute(directory + "cluster_fsid")), h.attribute(directory + "pool_id"), h.attribute(directory + "image_id")}, "/")
 	var err error
-	m.Bytes, err = strconv.ParseInt(h.attribute(directory+"size"), 10, 64)
+	if m.Bytes, err = strconv.ParseInt(h.attribute(directory+"size"), 10, 64); err == nil {
+		m.Features, err = strconv.ParseUint(h.attribute(directory+"features"), 0, 64)
+	}
 	return m, err == nil && h.attribute(directory+"current_snap") == noSnapshot && m.Pool == line[2] && m.Name == line[3]
 }
 
@@ -228,6 +246,9 @@ func (h *Host) MapImage(ctx context.Context, i Image, how Sharing, user CephUser
 	}
 	if len(all) != 1 {
 		return Disk{}, fmt.Errorf("after image %s was mapped, the kernel shows %d mappings of it", i, len(all))
+	}
+	if lacks := all[0].Features&exclusiveLock == 0; lacks && (how == Locked || how == Seized) {
+		return Disk{}, errors.Join(noLock(i), h.Unmap(ctx, all[0]))
 	}
 	disk := all[0].disk()
 	ready, err := until(ctx, patience, func() (bool, error) {
@@ -295,6 +316,10 @@ var imageFeatures = []string{"layering", "striping", "exclusive-lock", "object-m
 
 const exclusiveLock = 1 << 2
 
+func noLock(i Image) error {
+	return Refuse(UnsupportedImage, "image %s lacks the feature exclusive-lock, without which two nodes could write to it; switch it on (rbd feature enable %s exclusive-lock). Cinder makes images of multiattach types without it: use another type for volumes of one node", i, i)
+}
+
 // lacks maps an image for reading, which few features prevent, in order to see its
 // features, and returns why it cannot be mapped; nil if they do not show that.
 func (h *Host) lacks(ctx context.Context, i Image, how Sharing, user CephUser) error {
@@ -305,16 +330,14 @@ func (h *Host) lacks(ctx context.Context, i Image, how Sharing, user CephUser) e
 	if err != nil || len(all) != 1 {
 		return err
 	}
-	number := strings.TrimPrefix(all[0].Device, "rbd")
-	has, err := strconv.ParseUint(h.attribute(rbdBus+"/devices/"+number+"/features"), 0, 64)
-	if undone := h.Unmap(ctx, all[0]); undone != nil || err != nil {
-		return errors.Join(undone, err)
+	if err := h.Unmap(ctx, all[0]); err != nil {
+		return err
 	}
 	knows, err := strconv.ParseUint(h.attribute(rbdBus+"/supported_features"), 0, 64)
 	if err != nil {
 		return err
 	}
-	switch missing := has &^ knows; {
+	switch missing := all[0].Features &^ knows; {
 	case missing != 0:
 		var names []string
 		for bit := range 64 {
@@ -323,8 +346,8 @@ func (h *Host) lacks(ctx context.Context, i Image, how Sharing, user CephUser) e
 			}
 		}
 		return Refuse(UnsupportedImage, "image %s has features that the node's kernel lacks: %s; switch them off (rbd feature disable %s %s), and for new images in rbd_default_features of cinder-volume's ceph.conf", i, strings.Join(names, ", "), i, strings.Join(names, " "))
-	case how == Exclusive && has&exclusiveLock == 0:
-		return Refuse(UnsupportedImage, "image %s lacks the feature exclusive-lock, without which two nodes could write to it; switch it on (rbd feature enable %s exclusive-lock). Cinder makes images of multiattach types without it: use another type for volumes of one node", i, i)
+	case how == Seized && all[0].Features&exclusiveLock == 0:
+		return noLock(i)
 	}
 	return nil
 }

@@ -52,8 +52,10 @@ func sharing(r *record) host.Sharing {
 		return host.ManyReaders
 	case r.ManyWriters:
 		return host.ManyWriters
+	case r.Taken:
+		return host.Seized
 	}
-	return host.Exclusive
+	return host.Locked
 }
 
 func (p *rbd) attach(ctx context.Context, r *record, credentials wire.Credentials) error {

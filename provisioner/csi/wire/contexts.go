@@ -30,6 +30,8 @@ type Connection struct {
 	ReadOnly bool
 	// Bytes is the size of the volume, or 0 if it is not known.
 	Bytes int64
+	// Taken means that the volume was taken from another node, which may still write to it.
+	Taken bool
 	// Attachment is Cinder's ID of the attachment. A volume that is detached and
 	// attached again has another one.
 	Attachment string
@@ -57,6 +59,7 @@ const (
 	keyCredentials = "credentials"
 	keyReadOnly    = "readOnly"
 	keyBytes       = "bytes"
+	keyTaken       = "taken"
 	keyAttachment  = "attachment"
 
 	contextVersion = "1"
@@ -78,6 +81,9 @@ func (c Connection) PublishContext() (map[string]string, error) {
 	}
 	if len(c.Identities) > 0 {
 		context[keyIdentities] = strings.Join(c.Identities, ",")
+	}
+	if c.Taken {
+		context[keyTaken] = "true"
 	}
 	if c.Attachment != "" {
 		context[keyAttachment] = c.Attachment
@@ -101,6 +107,8 @@ func ParsePublishContext(context map[string]string) (Connection, error) {
 	if text := context[keyIdentities]; text != "" {
 		c.Identities = strings.Split(text, ",")
 	}
+	// Earlier releases write no such key.
+	_, c.Taken = context[keyTaken]
 	var errs [4]error
 	errs[0] = json.Unmarshal([]byte(context[keyPaths]), &c.Paths)
 	c.Credentials, errs[1] = strconv.ParseBool(context[keyCredentials])

@@ -211,7 +211,7 @@ func newWorld(t *testing.T, existing ...runtime.Object) *world {
 		Backends: func() []string { return []string{"gold"} }, Nodes: w.machines, NodesKnown: func() bool { return true }, Reports: w.reports, ReportsKnown: func() bool { return true },
 		OnBehalfOf: func(ctx context.Context, _ string) context.Context { return ctx },
 		Client:     w.client, PersistentVolumes: pvs, CSINodes: storagelisters.NewCSINodeLister(nodes), CSINodesKnown: func() bool { return true },
-		Attachments: w.attachments, AttachmentsKnown: func() bool { return true }, Rules: func(string) Rules { return w.rules },
+		Attachments: w.attachments, AttachmentsKnown: func() bool { return true }, Rules: func(string) Rules { return w.rules }, Reach: NewReach(),
 		Recorder: w.events, Metrics: NewMetrics(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	})
 	return w

@@ -11,12 +11,47 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // nodeSecretName returns the name of the Secret of a CSI PersistentVolume.
 func nodeSecretName(pvName string) string { return pvName + "-node" }
+
+// The keys of the operator's Secret for a Ceph cluster, which are ceph-csi's.
+const (
+	cephUserKey = "userID"
+	cephKeyKey  = "userKey"
+)
+
+// read reads a connection for a node, with the operator's key for Ceph if it needs that.
+func (e *Engine) read(ctx context.Context, connection mappers.Connection, to controller.PublishRequest, encrypted bool) (mappers.NodeConnection, error) {
+	request := mappers.NodeRequest{Encrypted: encrypted, Ports: to.Node.PortNames}
+	if name := e.Rules(to.Volume.Backend).CephSecret; name != "" && connection.Protocol() == mappers.ProtocolRBD {
+		var err error
+		if request.CephUser, err = e.cephUser(ctx, name); err != nil {
+			return mappers.NodeConnection{}, err
+		}
+	}
+	return mappers.ForNode(connection, request)
+}
+
+// cephUser reads the operator's Secret. Its errors do not repeat what the Secret holds.
+func (e *Engine) cephUser(ctx context.Context, name string) (*mappers.NodeCredentials, error) {
+	secret, err := e.Client.CoreV1().Secrets(e.Namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, damaged("Secret %s/%s does not exist, which csi.cephSecret of the backend names; make it with %s and %s", e.Namespace, name, cephUserKey, cephKeyKey)
+	case err != nil:
+		return nil, fmt.Errorf("cannot read Secret %s/%s: %w", e.Namespace, name, err)
+	}
+	user := &mappers.NodeCredentials{User: string(secret.Data[cephUserKey]), Password: strings.TrimSpace(string(secret.Data[cephKeyKey]))}
+	if err := mappers.CheckCephUser(*user); err != nil {
+		return nil, damaged("Secret %s/%s, which csi.cephSecret of the backend names, cannot be used: %v", e.Namespace, name, err)
+	}
+	return user, nil
+}
 
 // entries is the prefix of all keys of nodes.
 const entries = "node."
