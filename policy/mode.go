@@ -234,7 +234,7 @@ func validateCSI(d *document.Document, path string, c *CSI) {
 		d.Errorf(at, "must be between 1 and %d, not %d; leave it out for any number", MaxVolumesPerNode, *c.MaxVolumesPerNode)
 	}
 	if at := document.Child(path, "cephSecret"); d.Has(at) && len(validation.IsDNS1123Subdomain(c.CephSecret)) > 0 {
-		d.Errorf(at, "%q cannot be the name of a Secret", c.CephSecret)
+		d.Errorf(at, "%q cannot be the name of a Secret of the program's namespace", c.CephSecret)
 	}
 }
 

@@ -275,28 +275,7 @@ func TestNodeUsesVolumesByRBD(t *testing.T) {
 		id, err := createVolume(ctx, env, "rbd-killed", env.Types.RBD)
 		must(t, err)
 		v := n.attachRBD(ctx, t, id, true)
-		for i := range kills(10) {
-			n.run(ctx, t, "mkdir -p "+stagingPath(v))
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				if i%2 == 0 {
-					_ = n.stage(ctx, t, v, "ext4")
-				} else {
-					_ = n.unstage(ctx, v)
-				}
-			}()
-			time.Sleep(time.Duration(i) * 120 * time.Millisecond)
-			n.run(ctx, t, "pkill -9 -x -f '"+pluginPath+" node.*'; rm -f "+pluginSocket)
-			<-ended
-			n.startPlugin(ctx, t)
-			if i%2 == 0 {
-				must(t, n.stage(ctx, t, v, "ext4"))
-			} else {
-				must(t, n.unstage(ctx, v))
-				n.checkNothingLeft(ctx, t)
-			}
-		}
+		n.survivesKills(ctx, t, v, 200*time.Millisecond)
 		n.detach(ctx, t, v)
 	})
 }

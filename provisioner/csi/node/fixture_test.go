@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -190,6 +191,9 @@ type use struct {
 	password   string
 	attachment string
 	identities []string
+	taken      bool
+	// cephUser and cephKey replace those that the cluster admits.
+	cephUser, cephKey string
 	// paths replace the portals.
 	paths []wire.Path
 }
@@ -219,7 +223,7 @@ func (u use) capability() *csi.VolumeCapability {
 
 func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 	t.Helper()
-	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open, ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment}
+	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open, ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment, Taken: u.taken}
 	name := iqn(u.target)
 	if u.protocol == protocolNVMeOF {
 		name = subsystem(u.target)
@@ -242,7 +246,7 @@ func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 	if !u.open {
 		login := wire.Credentials{User: user, Password: u.password}
 		if u.protocol == protocolRBD {
-			login = wire.Credentials{User: csinode.CephUser, Password: csinode.CephKey}
+			login = wire.Credentials{User: cmp.Or(u.cephUser, csinode.CephUser), Password: cmp.Or(u.cephKey, csinode.CephKey)}
 		}
 		key, value, err := wire.SecretEntry(nodeName, login)
 		if err != nil {

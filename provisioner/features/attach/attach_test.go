@@ -319,8 +319,8 @@ func TestPublishRefuses(t *testing.T) {
 			message: "secret standalone-cinder/pvc-1-node exists but was not made by standalone-cinder; rename or remove it"},
 		"no reference to the Secret": {existing: []runtime.Object{changed(func(pv *corev1.PersistentVolume) { pv.Spec.CSI.NodeStageSecretRef = nil })}, kind: controller.Damaged,
 			message: "PersistentVolume pvc-1 does not name Secret standalone-cinder/pvc-1-node in spec.csi.nodeStageSecretRef, from which its nodes get their credentials"},
-		"a protocol that nodes do not have": {existing: []runtime.Object{testPV(), testSecret()}, prepare: func(w *world) { w.volumes.document = `{"driver_volume_type": "rbd", "name": "a/b"}` },
-			kind: controller.Unmappable, message: "the nodes of the CSI driver do not support protocol rbd (only fibre_channel, iscsi, iser, nvmeof); use mode native for this backend"},
+		"a protocol that nodes do not have": {existing: []runtime.Object{testPV(), testSecret()}, prepare: func(w *world) { w.volumes.document = `{"driver_volume_type": "storpool", "name": "a/b"}` },
+			kind: controller.Unmappable, message: "the nodes of the CSI driver do not support protocol storpool (only fibre_channel, iscsi, iser, nvmeof, rbd); use mode native for this backend"},
 		"on another node": {existing: []runtime.Object{testPV(), testSecret()}, prepare: func(w *world) {
 			w.volumes.err = &backends.OnOtherNodeError{Node: "n2", Failure: &cinder.Error{Backend: "gold", Kind: backends.KindOnOtherNode, Message: "it is on node n2"}}
 		}, kind: "OnOtherNode", message: "backend gold: it is on node n2"},
@@ -351,10 +351,10 @@ func TestPublishRefuses(t *testing.T) {
 func TestAVolumeThatANodeCannotUseIsNotAttachedAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, testPV(), testSecret())
-		w.volumes.document = `{"driver_volume_type": "rbd", "name": "volumes/x"}`
+		w.volumes.document = `{"driver_volume_type": "storpool", "name": "volumes/x"}`
 		for range 3 {
 			_, err := w.publish(t)
-			wantFailure(t, err, controller.Unmappable, "the nodes of the CSI driver do not support protocol rbd (only fibre_channel, iscsi, iser, nvmeof); use mode native for this backend")
+			wantFailure(t, err, controller.Unmappable, "the nodes of the CSI driver do not support protocol storpool (only fibre_channel, iscsi, iser, nvmeof, rbd); use mode native for this backend")
 		}
 		if len(w.volumes.calls) != 1 {
 			t.Errorf("calls %q", w.volumes.calls)
