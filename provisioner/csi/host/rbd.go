@@ -42,6 +42,40 @@ import (
 // breaking the lock of one image would cut a node off from all its images, and a new
 // mapping would use the blocklisted client again. QEMU has one client for each image, too.
 
+// RBD is the node's kernel as a client of Ceph.
+type RBD struct {
+	host   *Host
+	kernel RBDKernel
+}
+
+// RBDKernel gives orders to the kernel's Ceph client.
+type RBDKernel interface {
+	// TellRBD fails while an earlier order for the same image is not answered, which
+	// TellsRBD reports.
+	TellRBD(ctx context.Context, c RBDCall) error
+	TellsRBD(image string) bool
+}
+
+// NewRBD returns the client of a node.
+func NewRBD(host *Host, kernel RBDKernel) *RBD { return &RBD{host, kernel} }
+
+// RBDCall is an order to the kernel's Ceph client. It prints without its key.
+type RBDCall struct {
+	// Image is pool/image.
+	Image string
+	// File is the kernel's file for the order, and Line what is written there.
+	File, Line string
+	// Key is that of the user, in Ceph's form, and KeyName the name by which the line
+	// refers to it; the key is empty if the line needs none.
+	KeyName, Key string
+}
+
+// String hides the key.
+func (c RBDCall) String() string { return c.File + ": " + c.Line }
+
+// GoString hides the key.
+func (c RBDCall) GoString() string { return c.String() }
+
 // Image is an image of a Ceph cluster.
 type Image struct {
 	// Monitors are the addresses of the cluster's monitors.
@@ -120,20 +154,20 @@ func ImageAt(name string, monitors []string) (Image, error) {
 	return Image{monitors, pool, image}, nil
 }
 
-// HasRBD returns an error unless the kernel's Ceph client is loaded.
-func (h *Host) HasRBD() error {
-	if _, err := h.root.ReadDir(rbdBus); err != nil {
+// Has returns an error unless the kernel's Ceph client is loaded.
+func (r *RBD) Has() error {
+	if _, err := r.host.root.ReadDir(rbdBus); err != nil {
 		return errors.New("the node's kernel has not loaded its Ceph client; to use only RBD, load the module rbd when the node starts (/etc/modules-load.d)")
 	}
 	return nil
 }
 
-// loadRBD loads the kernel's Ceph client.
-func (h *Host) loadRBD(ctx context.Context) error {
-	if h.HasRBD() == nil {
+// load loads the kernel's Ceph client.
+func (r *RBD) load(ctx context.Context) error {
+	if r.Has() == nil {
 		return nil
 	}
-	if _, err := h.run(ctx, "modprobe", "rbd"); err != nil {
+	if _, err := r.host.run(ctx, "modprobe", "rbd"); err != nil {
 		return fmt.Errorf("the node's kernel has no Ceph client: %w", err)
 	}
 	return nil
@@ -171,25 +205,25 @@ func portOf(address string) uint16 {
 // noSnapshot is the kernel's name for an image itself.
 const noSnapshot = "-"
 
-// MappedImages lists the images that this plugin has mapped.
-func (h *Host) MappedImages() ([]MappedImage, error) {
-	numbers, err := h.root.ReadDir(rbdBus + "/devices")
+// mapped lists the images that this plugin has mapped.
+func (r *RBD) mapped() ([]MappedImage, error) {
+	numbers, err := r.host.root.ReadDir(rbdBus + "/devices")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	var found []MappedImage
 	for _, number := range numbers {
-		if m, ours := h.mappedImage(number); ours {
+		if m, ours := r.mapping(number); ours {
 			found = append(found, m)
 		}
 	}
 	return found, err
 }
 
-// mappedImage reads a mapping. It returns false if another program made it.
-func (h *Host) mappedImage(number string) (MappedImage, bool) {
+// mapping reads a mapping. It returns false if another program made it.
+func (r *RBD) mapping(number string) (MappedImage, bool) {
 	directory := rbdBus + "/devices/" + number + "/"
-	line := strings.Fields(h.attribute(directory + "config_info"))
+	line := strings.Fields(r.host.attribute(directory + "config_info"))
 	if len(line) < 4 {
 		return MappedImage{}, false
 	}
@@ -200,22 +234,22 @@ func (h *Host) mappedImage(number string) (MappedImage, bool) {
 	if !slices.Contains(options, "noshare") || has("secret=") || has("key=") && !slices.Contains(options, "key="+cephKeyName) {
 		return MappedImage{}, false
 	}
-	m := MappedImage{Image: Image{strings.Split(line[0], ","), h.attribute(directory + "pool"), h.attribute(directory + "name")}, Device: "rbd" + number}
-	m.ID = strings.Join([]string{strings.ToLower(h.attribute(directory + "cluster_fsid")), h.attribute(directory + "pool_id"), h.attribute(directory + "image_id")}, "/")
+	m := MappedImage{Image: Image{strings.Split(line[0], ","), r.host.attribute(directory + "pool"), r.host.attribute(directory + "name")}, Device: "rbd" + number}
+	m.ID = strings.Join([]string{strings.ToLower(r.host.attribute(directory + "cluster_fsid")), r.host.attribute(directory + "pool_id"), r.host.attribute(directory + "image_id")}, "/")
 	var err error
-	if m.Bytes, err = strconv.ParseInt(h.attribute(directory+"size"), 10, 64); err == nil {
-		m.Features, err = strconv.ParseUint(h.attribute(directory+"features"), 0, 64)
+	if m.Bytes, err = strconv.ParseInt(r.host.attribute(directory+"size"), 10, 64); err == nil {
+		m.Features, err = strconv.ParseUint(r.host.attribute(directory+"features"), 0, 64)
 	}
-	return m, err == nil && h.attribute(directory+"current_snap") == noSnapshot && m.Pool == line[2] && m.Name == line[3]
+	return m, err == nil && r.host.attribute(directory+"current_snap") == noSnapshot && m.Pool == line[2] && m.Name == line[3]
 }
 
 // MappedAt returns the image that a device is, if this plugin mapped it.
-func (h *Host) MappedAt(device string) (MappedImage, bool) {
+func (r *RBD) MappedAt(device string) (MappedImage, bool) {
 	number := rbdDevice.FindStringSubmatch(device)
 	if number == nil {
 		return MappedImage{}, false
 	}
-	return h.mappedImage(number[1])
+	return r.mapping(number[1])
 }
 
 // CephUser is a user of a Ceph cluster with its key. A cluster without authentication has
@@ -228,19 +262,19 @@ func (u CephUser) String() string { return u.Name }
 // GoString hides the key.
 func (u CephUser) GoString() string { return u.Name }
 
-// MapImage maps an image that this plugin has not mapped. The caller must hold the
+// Map maps an image that this plugin has not mapped. The caller must hold the
 // image's lock.
-func (h *Host) MapImage(ctx context.Context, i Image, how Sharing, user CephUser) (Disk, error) {
+func (r *RBD) Map(ctx context.Context, i Image, how Sharing, user CephUser) (Disk, error) {
 	if user.Name != "" && !cephName.MatchString(user.Name) {
 		return Disk{}, Refuse(Malformed, "the name of the Ceph user is not valid")
 	}
-	if err := h.loadRBD(ctx); err != nil {
+	if err := r.load(ctx); err != nil {
 		return Disk{}, err
 	}
-	if err := h.mapImage(ctx, i, how, user); err != nil {
-		return Disk{}, h.explain(ctx, i, how, user, err)
+	if err := r.order(ctx, i, how, user); err != nil {
+		return Disk{}, r.explain(ctx, i, how, user, err)
 	}
-	all, err := h.mappingsOf(i)
+	all, err := r.mappingsOf(i)
 	if err != nil {
 		return Disk{}, err
 	}
@@ -248,11 +282,11 @@ func (h *Host) MapImage(ctx context.Context, i Image, how Sharing, user CephUser
 		return Disk{}, fmt.Errorf("after image %s was mapped, the kernel shows %d mappings of it", i, len(all))
 	}
 	if lacks := all[0].Features&exclusiveLock == 0; lacks && (how == Locked || how == Seized) {
-		return Disk{}, errors.Join(noLock(i), h.Unmap(ctx, all[0]))
+		return Disk{}, errors.Join(noLock(i), r.Unmap(ctx, all[0]))
 	}
 	disk := all[0].disk()
 	ready, err := until(ctx, patience, func() (bool, error) {
-		size, err := h.Size(disk.Name)
+		size, err := r.host.Size(disk.Name)
 		return err == nil && size == disk.Bytes, nil
 	})
 	if err == nil && !ready {
@@ -261,39 +295,39 @@ func (h *Host) MapImage(ctx context.Context, i Image, how Sharing, user CephUser
 	return disk, err
 }
 
-func (h *Host) mapImage(ctx context.Context, i Image, how Sharing, user CephUser) error {
+func (r *RBD) order(ctx context.Context, i Image, how Sharing, user CephUser) error {
 	line := i.line(how, user.Name)
 	if len(line) > longestLine {
 		return Refuse(Malformed, "the addresses of the monitors are too many")
 	}
-	return h.root.TellRBD(ctx, RBDCall{Image: i.String(), File: h.rbdFile("add"), Line: line, KeyName: cephKeyName, Key: user.Key})
+	return r.kernel.TellRBD(ctx, RBDCall{Image: i.String(), File: r.file("add"), Line: line, KeyName: cephKeyName, Key: user.Key})
 }
 
-// rbdFile returns the kernel's file for mapping or unmapping. Unless the module is loaded
+// file returns the kernel's file for mapping or unmapping. Unless the module is loaded
 // with single_major=N, the kernel takes no orders by the older ones.
-func (h *Host) rbdFile(order string) string {
-	if names, err := h.root.ReadDir(rbdBus); err == nil && !slices.Contains(names, order+"_single_major") {
+func (r *RBD) file(order string) string {
+	if names, err := r.host.root.ReadDir(rbdBus); err == nil && !slices.Contains(names, order+"_single_major") {
 		return rbdBus + "/" + order
 	}
 	return rbdBus + "/" + order + "_single_major"
 }
 
-func (h *Host) mappingsOf(i Image) ([]MappedImage, error) {
-	all, err := h.MappedImages()
+func (r *RBD) mappingsOf(i Image) ([]MappedImage, error) {
+	all, err := r.mapped()
 	return slices.DeleteFunc(all, func(m MappedImage) bool { return m.String() != i.String() }), err
 }
 
 // MappingsOf lists this plugin's mappings of an image. It fails while the kernel has not
 // answered an earlier order for the image, which may still map it.
-func (h *Host) MappingsOf(i Image) ([]MappedImage, error) {
-	if h.root.TellsRBD(i.String()) {
+func (r *RBD) MappingsOf(i Image) ([]MappedImage, error) {
+	if r.kernel.TellsRBD(i.String()) {
 		return nil, fmt.Errorf("the kernel has not answered an earlier order for image %s; do its monitors and OSDs answer?", i)
 	}
-	return h.mappingsOf(i)
+	return r.mappingsOf(i)
 }
 
 // explain adds to a failure to map an image what the kernel says only in its log.
-func (h *Host) explain(ctx context.Context, i Image, how Sharing, user CephUser, err error) error {
+func (r *RBD) explain(ctx context.Context, i Image, how Sharing, user CephUser, err error) error {
 	switch {
 	case errors.Is(err, syscall.EROFS):
 		return Refuse(InUse, "image %s is mapped elsewhere: another client has its exclusive lock and does not release it; 'rbd lock ls %s' shows who", i, i)
@@ -304,7 +338,7 @@ func (h *Host) explain(ctx context.Context, i Image, how Sharing, user CephUser,
 	case errors.Is(err, syscall.ETIMEDOUT):
 		return fmt.Errorf("mapping image %s takes too long: the monitors do not answer, or another client has its exclusive lock and does not answer: %w", i, err)
 	case (errors.Is(err, syscall.ENXIO) || errors.Is(err, syscall.EINVAL)) && how != ManyReaders:
-		if why := h.lacks(ctx, i, how, user); why != nil {
+		if why := r.lacks(ctx, i, how, user); why != nil {
 			return why
 		}
 	}
@@ -322,18 +356,18 @@ func noLock(i Image) error {
 
 // lacks maps an image for reading, which few features prevent, in order to see its
 // features, and returns why it cannot be mapped; nil if they do not show that.
-func (h *Host) lacks(ctx context.Context, i Image, how Sharing, user CephUser) error {
-	if h.mapImage(ctx, i, ManyReaders, user) != nil {
+func (r *RBD) lacks(ctx context.Context, i Image, how Sharing, user CephUser) error {
+	if r.order(ctx, i, ManyReaders, user) != nil {
 		return nil
 	}
-	all, err := h.mappingsOf(i)
+	all, err := r.mappingsOf(i)
 	if err != nil || len(all) != 1 {
 		return err
 	}
-	if err := h.Unmap(ctx, all[0]); err != nil {
+	if err := r.Unmap(ctx, all[0]); err != nil {
 		return err
 	}
-	knows, err := strconv.ParseUint(h.attribute(rbdBus+"/supported_features"), 0, 64)
+	knows, err := strconv.ParseUint(r.host.attribute(rbdBus+"/supported_features"), 0, 64)
 	if err != nil {
 		return err
 	}
@@ -364,17 +398,17 @@ func featureName(bit int) string {
 const unmapPatience = 10 * time.Second
 
 // Unmap removes a mapping. It refuses if the device is in use, and never forces it.
-func (h *Host) Unmap(ctx context.Context, m MappedImage) error {
-	if now, ours := h.MappedAt(m.Device); !ours || now.ID != m.ID {
+func (r *RBD) Unmap(ctx context.Context, m MappedImage) error {
+	if now, ours := r.MappedAt(m.Device); !ours || now.ID != m.ID {
 		return nil
 	}
-	if err := h.refuseUsed(ctx, m.Device); err != nil {
+	if err := r.host.refuseUsed(ctx, m.Device); err != nil {
 		return err
 	}
-	h.Unlayer(ctx, m.Device)
+	r.host.Unlayer(ctx, m.Device)
 	number := strings.TrimPrefix(m.Device, "rbd")
 	closed, err := until(ctx, unmapPatience, func() (bool, error) {
-		err := h.root.TellRBD(ctx, RBDCall{Image: m.String(), File: h.rbdFile("remove"), Line: number})
+		err := r.kernel.TellRBD(ctx, RBDCall{Image: m.String(), File: r.file("remove"), Line: number})
 		if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EINPROGRESS) {
 			return false, nil
 		}
@@ -389,54 +423,54 @@ func (h *Host) Unmap(ctx context.Context, m MappedImage) error {
 	return err
 }
 
-// FailImage ends a mapping even if it is in use. Requests that the kernel has sent are
+// Fail ends a mapping even if it is in use. Requests that the kernel has sent are
 // answered first; later ones, such as what the node still holds back for a mounted
 // filesystem, fail.
-func (h *Host) FailImage(ctx context.Context, d Disk) error {
-	m, ours := h.MappedAt(d.Name)
+func (r *RBD) Fail(ctx context.Context, d Disk) error {
+	m, ours := r.MappedAt(d.Name)
 	if !ours || m.ID != d.Identity {
 		return nil
 	}
-	err := h.root.TellRBD(ctx, RBDCall{Image: m.String(), File: h.rbdFile("remove"), Line: strings.TrimPrefix(d.Name, "rbd") + " force"})
+	err := r.kernel.TellRBD(ctx, RBDCall{Image: m.String(), File: r.file("remove"), Line: strings.TrimPrefix(d.Name, "rbd") + " force"})
 	if errors.Is(err, syscall.ENOENT) {
 		return nil
 	}
 	return err
 }
 
-// InspectImage makes the kernel read an image's header again, and returns what it says. It
+// Inspect makes the kernel read an image's header again, and returns what it says. It
 // fails if the cluster no longer has the image, or has blocklisted the mapping.
-func (h *Host) InspectImage(ctx context.Context, d Disk) (Disk, error) {
+func (r *RBD) Inspect(ctx context.Context, d Disk) (Disk, error) {
 	number := strings.TrimPrefix(d.Name, "rbd")
-	if m, ours := h.MappedAt(d.Name); !ours || m.String() != d.Image {
+	if m, ours := r.MappedAt(d.Name); !ours || m.String() != d.Image {
 		return Disk{}, fmt.Errorf("%s is no longer image %s", d.Name, d.Image)
 	}
-	if err := h.root.Set(ctx, rbdBus+"/devices/"+number+"/refresh", "1"); err != nil {
+	if err := r.host.root.Set(ctx, rbdBus+"/devices/"+number+"/refresh", "1"); err != nil {
 		if errors.Is(err, syscall.ESHUTDOWN) {
 			return Disk{}, fmt.Errorf("the Ceph cluster has blocklisted this node's mapping of image %s, as it does when another client takes the lock of one that did not answer: %w", d.Image, err)
 		}
 		return Disk{}, fmt.Errorf("read the header of image %s: %w", d.Image, err)
 	}
-	m, ours := h.MappedAt(d.Name)
+	m, ours := r.MappedAt(d.Name)
 	if !ours || m.String() != d.Image {
 		return Disk{}, fmt.Errorf("%s is no longer image %s", d.Name, d.Image)
 	}
 	return m.disk(), nil
 }
 
-// RescanImage makes the kernel see an image's size, and waits until its device has at
+// Rescan makes the kernel see an image's size, and waits until its device has at
 // least the given number of bytes.
-func (h *Host) RescanImage(ctx context.Context, d Disk, least int64) (Disk, error) {
+func (r *RBD) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
 	now, err := Disk{}, error(nil)
 	var seen int64
 	agreed, err := until(ctx, patience, func() (bool, error) {
-		if now, err = h.InspectImage(ctx, d); err != nil {
+		if now, err = r.Inspect(ctx, d); err != nil {
 			return false, err
 		}
 		if now.Identity != d.Identity {
 			return false, Refuse(WrongDisk, "%s was %s, but is now %s", d.Name, d.Identity, now.Identity)
 		}
-		if seen, err = h.Size(d.Name); err != nil {
+		if seen, err = r.host.Size(d.Name); err != nil {
 			return false, err
 		}
 		return now.Bytes >= least && seen == now.Bytes, nil

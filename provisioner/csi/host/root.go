@@ -60,10 +60,6 @@ type Devices interface {
 	// Identify sends the command Identify to an NVMe controller, and returns the
 	// answer.
 	Identify(ctx context.Context, controller string, structure byte, namespace uint32) ([]byte, error)
-	// TellRBD gives an order to the kernel's Ceph client. It fails while an earlier one
-	// for the same image is not answered, which TellsRBD reports.
-	TellRBD(ctx context.Context, c RBDCall) error
-	TellsRBD(image string) bool
 	// ReadDevice bypasses all caches.
 	ReadDevice(ctx context.Context, device string, offset int64, length int) ([]byte, error)
 	// Claimed reports whether something holds the device exclusively: a filesystem
@@ -81,23 +77,6 @@ type Tools interface {
 	// the error is a ToolError.
 	Run(ctx context.Context, c Command) (string, error)
 }
-
-// RBDCall is an order to the kernel's Ceph client. It prints without its key.
-type RBDCall struct {
-	// Image is pool/image.
-	Image string
-	// File is the kernel's file for the order, and Line what is written there.
-	File, Line string
-	// Key is that of the user, in Ceph's form, and KeyName the name by which the line
-	// refers to it; the key is empty if the line needs none.
-	KeyName, Key string
-}
-
-// String hides the key.
-func (c RBDCall) String() string { return c.File + ": " + c.Line }
-
-// GoString hides the key.
-func (c RBDCall) GoString() string { return c.String() }
 
 // Usage is how full a filesystem is.
 type Usage struct {

@@ -15,14 +15,14 @@ const protocolRBD = "rbd"
 // rbd maps images of Ceph. All paths of a volume lead to one image, by the monitors of
 // its cluster, and the kernel finds the cluster's other servers by itself.
 type rbd struct {
-	host     *host.Host
+	kernel   *host.RBD
 	state    *state
 	observer Observer
 	logger   *slog.Logger
 }
 
 // identify adds no name: Ceph knows its clients by their users.
-func (p *rbd) identify(context.Context, *wire.Node) error { return p.host.HasRBD() }
+func (p *rbd) identify(context.Context, *wire.Node) error { return p.kernel.Has() }
 
 func (p *rbd) initiator(context.Context) (string, error) { return "", nil }
 
@@ -78,7 +78,7 @@ func (p *rbd) attach(ctx context.Context, r *record, credentials wire.Credential
 		p.observer.RemovedDisk()
 		p.logger.Warn("image was still mapped and is unmapped", "volume", r.Volume, "image", image.String())
 	}
-	disk, err := p.host.MapImage(ctx, image, sharing(r), host.CephUser{Name: credentials.User, Key: credentials.Password})
+	disk, err := p.kernel.Map(ctx, image, sharing(r), host.CephUser{Name: credentials.User, Key: credentials.Password})
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (p *rbd) attach(ctx context.Context, r *record, credentials wire.Credential
 // unmap unmaps an image, unless another volume has the mapping. The kernel shows mappings
 // that an interrupted call made before it was recorded.
 func (p *rbd) unmap(ctx context.Context, r *record, image host.Image) (unmapped bool, other string, err error) {
-	mapped, err := p.host.MappingsOf(image)
+	mapped, err := p.kernel.MappingsOf(image)
 	if err != nil {
 		return false, "", err
 	}
@@ -100,7 +100,7 @@ func (p *rbd) unmap(ctx context.Context, r *record, image host.Image) (unmapped 
 		if other, err = p.state.namesake(m.ID, r.Volume); other != "" || err != nil {
 			return unmapped, other, err
 		}
-		if err := p.host.Unmap(ctx, m); err != nil {
+		if err := p.kernel.Unmap(ctx, m); err != nil {
 			return unmapped, "", err
 		}
 		unmapped = true
@@ -133,11 +133,11 @@ func (p *rbd) forget(context.Context, *record) error { return nil }
 func (p *rbd) refresh(context.Context, *record) error { return nil }
 
 func (p *rbd) inspect(ctx context.Context, disk host.Disk) (host.Disk, error) {
-	return p.host.InspectImage(ctx, disk)
+	return p.kernel.Inspect(ctx, disk)
 }
 
 func (p *rbd) rescan(ctx context.Context, disk host.Disk, least int64) (host.Disk, error) {
-	return p.host.RescanImage(ctx, disk, least)
+	return p.kernel.Rescan(ctx, disk, least)
 }
 
 func (p *rbd) cutOff(ctx context.Context, r *record) error {
@@ -147,7 +147,7 @@ func (p *rbd) cutOff(ctx context.Context, r *record) error {
 	}
 	defer release()
 	for _, disk := range r.Disks {
-		if err := p.host.FailImage(ctx, disk); err != nil {
+		if err := p.kernel.Fail(ctx, disk); err != nil {
 			return err
 		}
 	}
@@ -158,7 +158,7 @@ func (p *rbd) retrace(_ context.Context, r *record, names []string) (bool, error
 	if len(names) != 1 {
 		return false, nil
 	}
-	m, ours := p.host.MappedAt(names[0])
+	m, ours := p.kernel.MappedAt(names[0])
 	if !ours {
 		return false, nil
 	}

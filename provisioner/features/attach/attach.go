@@ -201,14 +201,16 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 					return cmp.Or(err, endedBefore(to.Volume, at.node))
 				}
 			}
+			cephSecret := e.Rules(to.Volume.Backend).CephSecret
 			connection, err := mappers.ParseConnection(published.Document)
 			if err == nil {
-				found, err = e.read(ctx, connection, to, published.Volume.Encrypted)
+				secret := operatorsSecret{e.Client, e.Namespace, cephSecret}
+				found, err = secret.forNode(ctx, connection, mappers.NodeRequest{Encrypted: published.Volume.Encrypted, Ports: to.Node.PortNames})
 			}
-			e.Reach.note(to.Volume.Backend, published.Volume.Type, e.Rules(to.Volume.Backend).CephSecret, err)
+			e.Reach.note(to.Volume.Backend, published.Volume.Type, cephSecret, err)
 			if refused := new(mappers.Refusal); errors.As(err, &refused) {
 				e.routes.remember(to.Volume, route{refused: err, node: to.Node.Name, seen: time.Now()})
-				e.tell(of.pv, refused)
+				tell(e.Recorder, of.pv, refused)
 			}
 			if err == nil {
 				by := routeOf(found)
@@ -257,7 +259,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		Attachment: published.AttachmentID,
 	}
 	if found.Protocol == mappers.ProtocolRBD && !to.Shared {
-		if connection.Taken, err = e.mayBeElsewhere(to.Volume, to.Node.Name); err != nil {
+		if connection.Taken, err = mayBeElsewhere(e, to.Volume, to.Node.Name); err != nil {
 			return wire.Connection{}, failure(err)
 		}
 	}
@@ -268,9 +270,9 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 }
 
 // tell tells the owner of a claim why its pods do not start.
-func (e *Engine) tell(pv *corev1.PersistentVolume, refused *mappers.Refusal) {
+func tell(recorder eventrecord.EventRecorder, pv *corev1.PersistentVolume, refused *mappers.Refusal) {
 	if claim := pv.Spec.ClaimRef; claim != nil {
-		e.Recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+		recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
 			corev1.EventTypeWarning, string(refused.Reason), refused.Message)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
@@ -25,30 +25,35 @@ const (
 	cephKeyKey  = "userKey"
 )
 
-// read reads a connection for a node, with the operator's key for Ceph if it needs that.
-func (e *Engine) read(ctx context.Context, connection mappers.Connection, to controller.PublishRequest, encrypted bool) (mappers.NodeConnection, error) {
-	request := mappers.NodeRequest{Encrypted: encrypted, Ports: to.Node.PortNames}
-	if name := e.Rules(to.Volume.Backend).CephSecret; name != "" && connection.Protocol() == mappers.ProtocolRBD {
+// operatorsSecret is the Secret with the operator's key for a Ceph cluster.
+type operatorsSecret struct {
+	client          kubernetes.Interface
+	namespace, name string
+}
+
+// forNode reads a connection for a node, with the operator's key if it needs that.
+func (s operatorsSecret) forNode(ctx context.Context, connection mappers.Connection, request mappers.NodeRequest) (mappers.NodeConnection, error) {
+	if s.name != "" && connection.Protocol() == mappers.ProtocolRBD {
 		var err error
-		if request.CephUser, err = e.cephUser(ctx, name); err != nil {
+		if request.CephUser, err = s.read(ctx); err != nil {
 			return mappers.NodeConnection{}, err
 		}
 	}
 	return mappers.ForNode(connection, request)
 }
 
-// cephUser reads the operator's Secret. Its errors do not repeat what the Secret holds.
-func (e *Engine) cephUser(ctx context.Context, name string) (*mappers.NodeCredentials, error) {
-	secret, err := e.Client.CoreV1().Secrets(e.Namespace).Get(ctx, name, metav1.GetOptions{})
+// read returns errors that do not repeat what the Secret holds.
+func (s operatorsSecret) read(ctx context.Context) (*mappers.NodeCredentials, error) {
+	secret, err := s.client.CoreV1().Secrets(s.namespace).Get(ctx, s.name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, damaged("Secret %s/%s does not exist, which csi.cephSecret of the backend names; make it with %s and %s", e.Namespace, name, cephUserKey, cephKeyKey)
+		return nil, damaged("Secret %s/%s does not exist, which csi.cephSecret of the backend names; make it with %s and %s", s.namespace, s.name, cephUserKey, cephKeyKey)
 	case err != nil:
-		return nil, fmt.Errorf("cannot read Secret %s/%s: %w", e.Namespace, name, err)
+		return nil, fmt.Errorf("cannot read Secret %s/%s: %w", s.namespace, s.name, err)
 	}
 	user := &mappers.NodeCredentials{User: string(secret.Data[cephUserKey]), Password: strings.TrimSpace(string(secret.Data[cephKeyKey]))}
 	if err := mappers.CheckCephUser(*user); err != nil {
-		return nil, damaged("Secret %s/%s, which csi.cephSecret of the backend names, cannot be used: %v", e.Namespace, name, err)
+		return nil, damaged("Secret %s/%s, which csi.cephSecret of the backend names, cannot be used: %v", s.namespace, s.name, err)
 	}
 	return user, nil
 }

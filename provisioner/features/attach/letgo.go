@@ -350,7 +350,7 @@ func (e *Engine) release(ctx context.Context, pv string, volume wire.Handle, nam
 
 // mayBeElsewhere reports whether a node other than the one that gets a volume may still
 // write to it.
-func (e *Engine) mayBeElsewhere(volume wire.Handle, than string) (bool, error) {
+func mayBeElsewhere(e *Engine, volume wire.Handle, than string) (bool, error) {
 	if !e.NodesKnown() || !e.ReportsKnown() {
 		return false, fmt.Errorf("the Nodes and the reports of node plugins are not read yet, so it is not known whether another node may write to volume %s", volume)
 	}

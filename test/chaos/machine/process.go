@@ -132,12 +132,12 @@ func (p *process) ConnectNVMe(ctx context.Context, portal, options string) error
 	return p.do(func() error { return p.node.ConnectNVMe(ctx, portal, options) })
 }
 
-// TellRBD implements host.Root.
+// TellRBD implements host.RBDKernel.
 func (p *process) TellRBD(ctx context.Context, c host.RBDCall) error {
 	return p.do(func() error { return p.node.TellRBD(ctx, c) })
 }
 
-// TellsRBD implements host.Root.
+// TellsRBD implements host.RBDKernel.
 func (p *process) TellsRBD(image string) bool { return p.node.TellsRBD(image) }
 
 // Identify implements host.Root.
