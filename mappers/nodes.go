@@ -22,7 +22,7 @@ type NodeConnection struct {
 	Paths []NodePath
 	// Identities are the identifiers that the disk must report, if Cinder knows them:
 	// "uuid." and a UUID, or "eui." and an NGUID, for NVMe; "naa." and an NAA identifier
-	// for SCSI disks.
+	// for SCSI disks. Images of Ceph have none.
 	Identities []string
 	// ReadOnly means that Cinder grants the volume read-only.
 	ReadOnly bool
@@ -39,7 +39,7 @@ type NodePath struct {
 	// are unknown.
 	Portal string
 	// Target is the name of the iSCSI target, of the NVMe subsystem, or of the storage's
-	// Fibre Channel port.
+	// Fibre Channel port; for RBD, pool/image. There, Portal is a monitor.
 	Target string
 	// LUN is the kernel's number of the logical unit, which differs from the array's in
 	// some addressing modes. For NVMe it is the namespace's number, or 0 if that is
@@ -47,7 +47,8 @@ type NodePath struct {
 	LUN int
 }
 
-// NodeCredentials are CHAP credentials. Printing them shows nothing.
+// NodeCredentials are CHAP credentials, or a Ceph user and its key. Printing them shows
+// nothing.
 type NodeCredentials struct {
 	User, Password string
 	// DiscoveryUser and DiscoveryPassword are empty if discovery needs none.
@@ -68,10 +69,20 @@ func (NodeCredentials) LogValue() slog.Value { return slog.StringValue(hiddenCre
 // MarshalJSON keeps JSON loggers from printing the credentials.
 func (NodeCredentials) MarshalJSON() ([]byte, error) { return json.Marshal(hiddenCredentials) }
 
-// ForNode reads a connection that Cinder made for one node. encrypted is the volume's
-// attribute at Cinder, and ports are the node's known Fibre Channel ports. The error is a
-// *Refusal, without secrets.
-func ForNode(c Connection, encrypted bool, ports ...string) (NodeConnection, error) {
+// NodeRequest is what is known about a volume and its node besides the connection.
+type NodeRequest struct {
+	// Encrypted is the volume's attribute at Cinder.
+	Encrypted bool
+	// Ports are the node's known Fibre Channel ports.
+	Ports []string
+	// CephUser is the operator's Ceph user with its key, which takes precedence over that
+	// of a connection; nil if there is none.
+	CephUser *NodeCredentials
+}
+
+// ForNode reads a connection that Cinder made for one node. The error is a *Refusal,
+// without secrets.
+func ForNode(c Connection, r NodeRequest) (NodeConnection, error) {
 	if c.protocol == "" {
 		return NodeConnection{}, refuse(InvalidConnection, "there is no connection; connect the volume before it is mapped")
 	}
@@ -83,7 +94,7 @@ func ForNode(c Connection, encrypted bool, ports ...string) (NodeConnection, err
 	if err != nil {
 		return NodeConnection{}, err
 	}
-	if sealed || encrypted {
+	if sealed || r.Encrypted {
 		return NodeConnection{}, refuse(EncryptedVolume, "encrypted is true, but the nodes do not open the volume's LUKS layer and would format it; use a volume type without encryption")
 	}
 	access, err := c.text("access_mode")
@@ -93,7 +104,7 @@ func ForNode(c Connection, encrypted bool, ports ...string) (NodeConnection, err
 	if access != "" && access != "rw" && access != "ro" {
 		return NodeConnection{}, refuse(InvalidConnection, "access_mode is %s, expected \"rw\" or \"ro\"; check the cinder-volume log", c.quote(access))
 	}
-	found, err := read(c, ports)
+	found, err := read(c, r)
 	if err != nil {
 		return NodeConnection{}, err
 	}
@@ -106,17 +117,18 @@ func ForNode(c Connection, encrypted bool, ports ...string) (NodeConnection, err
 }
 
 // forNodes has, by protocol, the function that reads a connection for the nodes.
-var forNodes = map[string]func(c Connection, ports []string) (NodeConnection, error){
+var forNodes = map[string]func(Connection, NodeRequest) (NodeConnection, error){
 	"fibre_channel": fibreChannelForNode,
 	"iscsi":         iscsiForNode,
 	"iser":          iscsiForNode,
 	"nvmeof":        nvmeofForNode,
+	ProtocolRBD:     rbdForNode,
 }
 
 // NodeProtocols returns the protocols by which nodes of the CSI driver attach volumes.
 func NodeProtocols() []string { return slices.Sorted(maps.Keys(forNodes)) }
 
-func iscsiForNode(c Connection, _ []string) (NodeConnection, error) {
+func iscsiForNode(c Connection, _ NodeRequest) (NodeConnection, error) {
 	paths, warnings, err := iscsiPaths(c.withoutLimits())
 	if err != nil {
 		return NodeConnection{}, err
@@ -151,7 +163,8 @@ func (c Connection) wwn() []string {
 // fibreChannelForNode reads which ports of the storage the node's ports reach. If the
 // connection names the initiators, no other port of the node is used: there, the LUN may
 // be another volume.
-func fibreChannelForNode(c Connection, ports []string) (NodeConnection, error) {
+func fibreChannelForNode(c Connection, r NodeRequest) (NodeConnection, error) {
+	ports := r.Ports
 	targets, err := c.fcTargets()
 	if err != nil {
 		return NodeConnection{}, err
@@ -233,7 +246,7 @@ func (c Connection) kernelLUN(lun int32) (int, error) {
 }
 
 // nvmeofForNode reads both forms of NVMe-oF connections. Nodes connect over TCP.
-func nvmeofForNode(c Connection, _ []string) (NodeConnection, error) {
+func nvmeofForNode(c Connection, _ NodeRequest) (NodeConnection, error) {
 	if replicas, err := c.list("volume_replicas"); err != nil || len(replicas) > 0 {
 		return NodeConnection{}, orRefuse(err, UnsupportedConnection, "the volume is mirrored over several targets (volume_replicas), which the nodes do not support; use a volume type without replicas")
 	}

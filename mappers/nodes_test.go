@@ -16,21 +16,21 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 )
 
-// TestGoldenForNodes: what every recorded connection by iSCSI, Fibre Channel or NVMe
+// TestGoldenForNodes: what every recorded connection by iSCSI, Fibre Channel, NVMe or RBD
 // becomes for a single node.
 func TestGoldenForNodes(t *testing.T) {
 	const file = "testdata/other/for-nodes.yaml"
 	results := map[string]any{}
 	for _, path := range goldenPaths(t) {
 		name := strings.TrimSuffix(strings.TrimPrefix(path, "testdata/"), ".json")
-		if kind := filepath.Dir(name); kind != "fibre_channel" && kind != "iscsi" && kind != "iser" && kind != "nvmeof" && name != "rbd/recorded-attachment" {
+		if kind := filepath.Dir(name); kind != "fibre_channel" && kind != "iscsi" && kind != "iser" && kind != "nvmeof" && kind != "rbd" {
 			continue
 		}
 		read, _ := readGolden(t, path)
 		connection, err := mappers.ParseConnection(read.Document)
 		var of mappers.NodeConnection
 		if err == nil {
-			of, err = mappers.ForNode(connection, false, read.Request.WWPNs...)
+			of, err = mappers.ForNode(connection, mappers.NodeRequest{Ports: read.Request.WWPNs})
 		}
 		var refusal *mappers.Refusal
 		switch {
@@ -120,7 +120,7 @@ func TestPathsByFibreChannelForNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			of, err := mappers.ForNode(connection, false, test.ports...)
+			of, err := mappers.ForNode(connection, mappers.NodeRequest{Ports: test.ports})
 			if test.refusal != "" {
 				if err == nil || err.Error() != test.refusal {
 					t.Errorf("got  %v\nwant %s", err, test.refusal)
@@ -140,8 +140,96 @@ func TestPathsByFibreChannelForNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if of, err := mappers.ForNode(connection, false); err != nil || of.Paths[0].LUN != 16684 {
+	if of, err := mappers.ForNode(connection, mappers.NodeRequest{}); err != nil || of.Paths[0].LUN != 16684 {
 		t.Errorf("by iSCSI: %+v, %v", of.Paths, err)
+	}
+}
+
+// TestImagesForNodes: which monitors and which key a node gets for an image of Ceph.
+func TestImagesForNodes(t *testing.T) {
+	const key, other = "AQDh1uVlAAAAABAAqZ0Jw2zXn3sHk8pPp2mWlA==", "AQDh1uVlAAAAABAAqZ0Jw2zXn3sHk8pPp2mWlB=="
+	operators := &mappers.NodeCredentials{User: "kubernetes", Password: other}
+	document := func(hosts, ports, more string) string {
+		return `{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1", "hosts": [` + hosts + `], "ports": [` + ports + `], "auth_username": "cinder"` + more + `}}`
+	}
+	keyring := `, "cluster_name": "ceph", "auth_enabled": true, "keyring": "[client.cinder]\n key = ` + key + `\n"`
+	for name, test := range map[string]struct {
+		document  string
+		operators *mappers.NodeCredentials
+		want      string
+		refusal   string
+	}{
+		"with its key":            {document: document(`"192.0.2.1", "192.0.2.2"`, `"6789", "6789"`, keyring), want: "192.0.2.1:6789 192.0.2.2:6789 cinder " + key},
+		"with the operator's key": {document: document(`"192.0.2.1"`, `"3300"`, ""), operators: operators, want: "192.0.2.1:3300 kubernetes " + other},
+		"with both":               {document: document(`"192.0.2.1"`, `"6789"`, keyring), operators: operators, want: "192.0.2.1:6789 kubernetes " + other},
+		"by IPv6":                 {document: document(`"2001:db8::1", "[2001:db8::2]"`, `"6789", "6789"`, ""), operators: operators, want: "[2001:db8::1]:6789 [2001:db8::2]:6789 kubernetes " + other},
+		"without authentication":  {document: document(`"192.0.2.1"`, `"6789"`, `, "auth_enabled": false`), want: "192.0.2.1:6789"},
+		"of an open cluster, with the operator's key": {document: document(`"192.0.2.1"`, `"6789"`, `, "auth_enabled": false`), operators: operators, want: "192.0.2.1:6789"},
+		"without a key": {document: document(`"192.0.2.1"`, `"6789"`, ""),
+			refusal: "Cinder sends no key for the Ceph cluster, and the policy names none; make a Secret with userID and userKey in the program's own namespace, and name it in csi.cephSecret of the backend"},
+		"with another user's key": {document: document(`"192.0.2.1"`, `"6789"`, strings.Replace(keyring, "client.cinder", "client.admin", 1)),
+			refusal: `keyring has no key for user "client.cinder" (auth_username), and the key of another user must not be handed out; correct rbd_user or the keyring file of the backend`},
+		"without monitors": {document: document("", "", keyring),
+			refusal: "hosts and ports are missing, and the nodes need the addresses of the monitors; check the cinder-volume log"},
+		"by a host name": {document: document(`"mon.example"`, `"6789"`, keyring),
+			refusal: `monitor "mon.example:6789" has no IP address, which the nodes' kernels need; correct the monitor addresses in ceph.conf of cinder-volume`},
+		"by too many monitors": {document: document(strings.TrimSuffix(strings.Repeat(`"192.0.2.1",`, 32), ","), numbers(6700, 32), keyring),
+			refusal: "hosts names 32 monitors, and the nodes' kernels take at most 31; name fewer in ceph.conf of cinder-volume"},
+		"of a namespace": {document: strings.Replace(document(`"192.0.2.1"`, `"6789"`, keyring), "volumes/", "volumes/space/", 1),
+			refusal: `name is "volumes/space/volume-1", expected pool/image, each of letters, digits, "_", "." and "-" and beginning with neither "." nor "-"; check rbd_pool and volume_name_template in cinder.conf, and the cinder-volume log`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			connection, err := mappers.ParseConnection([]byte(test.document))
+			if err != nil {
+				t.Fatal(err)
+			}
+			of, err := mappers.ForNode(connection, mappers.NodeRequest{CephUser: test.operators})
+			if test.refusal != "" {
+				if err == nil || err.Error() != test.refusal {
+					t.Errorf("got  %v\nwant %s", err, test.refusal)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, p := range of.Paths {
+				if p.Target != "volumes/volume-1" {
+					t.Errorf("path %+v", p)
+				}
+				got = append(got, p.Portal)
+			}
+			if of.Credentials != nil {
+				got = append(got, of.Credentials.User, of.Credentials.Password)
+			}
+			if strings.Join(got, " ") != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// numbers lists numbers as strings.
+func numbers(first, count int) string {
+	var all []string
+	for i := range count {
+		all = append(all, fmt.Sprintf(`"%d"`, first+i))
+	}
+	return strings.Join(all, ",")
+}
+
+func TestCephUsersAreChecked(t *testing.T) {
+	for name, test := range map[string]struct{ user, key, want string }{
+		"well-formed":  {"cinder", "AQDh1uVlAAAAABAAqZ0Jw2zXn3sHk8pPp2mWlA==", "<nil>"},
+		"with client.": {"client/cinder", "AQDh1uVlAAAAABAAqZ0Jw2zXn3sHk8pPp2mWlA==", `userID is not the name of a Ceph user without "client."`},
+		"an option":    {"cinder,secret=x", "AQDh1uVlAAAAABAAqZ0Jw2zXn3sHk8pPp2mWlA==", `userID is not the name of a Ceph user without "client."`},
+		"no key":       {"cinder", "", "userKey is not a key in base64"},
+		"a keyring":    {"cinder", "[client.cinder]", "userKey is not a key in base64"},
+	} {
+		if err := mappers.CheckCephUser(mappers.NodeCredentials{User: test.user, Password: test.key}); fmt.Sprint(err) != test.want {
+			t.Errorf("%s: %v, want %s", name, err, test.want)
+		}
 	}
 }
 
@@ -162,8 +250,8 @@ func TestWhatNodesDoNotAttach(t *testing.T) {
 		"encrypted, says the connection": {flat + `, "encrypted": true}`, false, "encrypted is true, but the nodes do not open the volume's LUKS layer and would format it; use a volume type without encryption"},
 		"an access mode of its own":      {flat + `, "access_mode": "wo"}`, false, `access_mode is "wo", expected "rw" or "ro"; check the cinder-volume log`},
 		"limits of the wrong type":       {flat + `, "qos_specs": 5}`, false, "qos_specs is 5, expected an object; this backend's driver failed to describe the connection, so check the cinder-volume log"},
-		"another protocol": {`{"driver_volume_type": "rbd", "name": "volumes/volume-1"}`, false,
-			"the nodes of the CSI driver do not support protocol rbd (only fibre_channel, iscsi, iser, nvmeof); use mode native for this backend"},
+		"another protocol": {`{"driver_volume_type": "storpool", "name": "volumes/volume-1"}`, false,
+			"the nodes of the CSI driver do not support protocol storpool (only fibre_channel, iscsi, iser, nvmeof, rbd); use mode native for this backend"},
 		"NVMe by RDMA": {nvme(`"192.0.2.1"`, `"rdma"`, `1`) + `}`, false,
 			"transport_type is rdma, and the nodes of the CSI driver connect by tcp; use a backend with NVMe over TCP"},
 		"NVMe without an address": {nvme(`"storage.example"`, `"tcp"`, `1`) + `}`, false,
@@ -178,12 +266,12 @@ func TestWhatNodesDoNotAttach(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := mappers.ForNode(connection, test.encrypted); err == nil || err.Error() != test.want {
+			if _, err := mappers.ForNode(connection, mappers.NodeRequest{Encrypted: test.encrypted}); err == nil || err.Error() != test.want {
 				t.Errorf("got  %v\nwant %s", err, test.want)
 			}
 		})
 	}
-	if _, err := mappers.ForNode(mappers.Connection{}, false); err == nil {
+	if _, err := mappers.ForNode(mappers.Connection{}, mappers.NodeRequest{}); err == nil {
 		t.Error("no connection is one")
 	}
 }

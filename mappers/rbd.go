@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"maps"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,6 +15,9 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 )
+
+// ProtocolRBD is Cinder's name for images of Ceph.
+const ProtocolRBD = "rbd"
 
 // defaultImageFeatures is what every image has. ceph-csi requires the attribute and then
 // reads the image's own features.
@@ -222,6 +227,55 @@ func (r request) rbdImage() (rbdImage, error) {
 		r.Connection.quote(image.cluster), r.mapping.ClusterName)
 }
 
+// rbdForNode reads what the node's kernel needs to map an image.
+func rbdForNode(c Connection, r NodeRequest) (NodeConnection, error) {
+	image, err := c.rbdImage()
+	if err != nil {
+		return NodeConnection{}, err
+	}
+	var found NodeConnection
+	for _, monitor := range image.monitors {
+		if at, err := netip.ParseAddrPort(monitor); err != nil || at.Addr().Zone() != "" {
+			return NodeConnection{}, refuse(InvalidConnection, "monitor %s has no IP address, which the nodes' kernels need; correct the monitor addresses in ceph.conf of cinder-volume", c.quote(monitor))
+		}
+		found.Paths = append(found.Paths, NodePath{Portal: monitor, Target: image.pool + "/" + image.name})
+	}
+	switch {
+	case len(found.Paths) == 0:
+		return NodeConnection{}, refuse(InvalidConnection, "hosts and ports are missing, and the nodes need the addresses of the monitors; check the cinder-volume log")
+	case len(found.Paths) > maxMonitors:
+		return NodeConnection{}, refuse(InvalidConnection, "hosts names %d monitors, and the nodes' kernels take at most %d; name fewer in ceph.conf of cinder-volume", len(found.Paths), maxMonitors)
+	case !image.authenticated:
+	case r.CephUser != nil:
+		found.Credentials = r.CephUser
+	case image.key != "":
+		found.Credentials = &NodeCredentials{User: image.user, Password: image.key}
+	default:
+		return NodeConnection{}, refuse(InvalidMapping, "Cinder sends no key for the Ceph cluster, and the policy names none; make a Secret with userID and userKey in the program's own namespace, and name it in csi.cephSecret of the backend")
+	}
+	return found, nil
+}
+
+// maxMonitors is the kernel's CEPH_MAX_MON.
+const maxMonitors = 31
+
+// CheckCephUser returns an error unless these are a Ceph user's name, without "client.",
+// and key. The error does not repeat them.
+func CheckCephUser(u NodeCredentials) error {
+	if !cephName.MatchString(u.User) {
+		return errors.New("userID is not the name of a Ceph user without \"client.\"")
+	}
+	if !isCephKey(u.Password) {
+		return errors.New("userKey is not a key in base64")
+	}
+	return nil
+}
+
+func isCephKey(text string) bool {
+	decoded, err := base64.StdEncoding.DecodeString(text)
+	return err == nil && len(decoded) > 0
+}
+
 // cephName matches names of pools, images and users that rbd, and drivers that join them
 // to paths, cannot mistake for an option, a path or a pattern.
 var cephName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
@@ -348,7 +402,7 @@ func (c Connection) cephKey(keyring, user string) (string, string, error) {
 	if !found {
 		return "", "", refuse(InvalidConnection, "keyring has no key for user %s (auth_username), and the key of another user must not be handed out; correct rbd_user or the keyring file of the backend", c.quote("client."+user))
 	}
-	if decoded, err := base64.StdEncoding.DecodeString(key); err != nil || len(decoded) == 0 {
+	if !isCephKey(key) {
 		return "", "", refuse(InvalidConnection, "keyring has a key for auth_username that is not base64; correct the keyring file that cinder-volume reads")
 	}
 	return user, key, nil

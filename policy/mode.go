@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 )
@@ -65,6 +67,15 @@ func (b Backend) VolumesPerNode() int {
 		return 0
 	}
 	return int(*b.CSI.MaxVolumesPerNode)
+}
+
+// CephSecret returns the name of the Secret with which nodes reach the backend's images of
+// Ceph; empty if there is none.
+func (b Backend) CephSecret() string {
+	if b.CSI == nil {
+		return ""
+	}
+	return b.CSI.CephSecret
 }
 
 // UnsupportedMode is the reason for denying a claim that requests something that the
@@ -221,6 +232,9 @@ func validateCSI(d *document.Document, path string, c *CSI) {
 	}
 	if at := document.Child(path, "maxVolumesPerNode"); c.MaxVolumesPerNode != nil && (*c.MaxVolumesPerNode < 1 || *c.MaxVolumesPerNode > MaxVolumesPerNode) {
 		d.Errorf(at, "must be between 1 and %d, not %d; leave it out for any number", MaxVolumesPerNode, *c.MaxVolumesPerNode)
+	}
+	if at := document.Child(path, "cephSecret"); d.Has(at) && len(validation.IsDNS1123Subdomain(c.CephSecret)) > 0 {
+		d.Errorf(at, "%q cannot be the name of a Secret of the program's namespace", c.CephSecret)
 	}
 }
 

@@ -164,6 +164,9 @@ type CSI struct {
 	// MaxVolumesPerNode is how many of the backend's volumes can be attached to a node;
 	// nil means any number.
 	MaxVolumesPerNode *int64 `json:"maxVolumesPerNode,omitempty"`
+	// CephSecret is the name of a Secret in the program's namespace with the user and the
+	// key for images of Ceph; empty if Cinder sends the key.
+	CephSecret string `json:"cephSecret,omitempty"`
 }
 
 // Auth says how to log in; exactly one of its fields is set.

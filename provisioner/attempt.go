@@ -39,8 +39,10 @@ type attempts struct {
 	rates    *tenantRates
 	backends Backends
 	mappers  *mappers.Registry
-	metrics  *Metrics
-	tracer   tracing.Tracer
+	// nodesRefuse is Options.NodesRefuse.
+	nodesRefuse func(backend, volumeType string) error
+	metrics     *Metrics
+	tracer      tracing.Tracer
 }
 
 // Provision creates or adopts the volume of a claim and returns the PersistentVolume for
@@ -440,6 +442,11 @@ func (a *attempt) mapVolume(connected backends.Connected) (mappers.Result, error
 		return a.mapConnection(connected)
 	}
 	a.protocol = objects.ProtocolCSI
+	if a.nodesRefuse != nil {
+		if err := a.nodesRefuse(a.backend, connected.Volume.Type); err != nil {
+			return mappers.Result{}, err
+		}
+	}
 	return objects.MapCSI(objects.CSIVolume{
 		PVName: a.pvName, Backend: a.backend, VolumeID: connected.Volume.ID, SecretNamespace: a.namespace,
 		AccessModes: a.claim.Spec.AccessModes, Block: objects.IsBlock(a.claim), FSType: a.decision.Volume.FSType,

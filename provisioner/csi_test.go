@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
@@ -147,6 +148,26 @@ func TestVolumeInModeCSIThatCannotBeUsedIsUndone(t *testing.T) {
 		`use a volume type with the extra spec multiattach="<is> True", or use ReadWriteOnce`
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v\nwant  %s", err, want)
+	}
+	wantCalls(t, gold, "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
+}
+
+// TestVolumeOfATypeThatNodesCannotUseIsUndone: the first attachment has shown that.
+func TestVolumeOfATypeThatNodesCannotUseIsUndone(t *testing.T) {
+	f := newCSIFixture(t)
+	gold := f.backends["gold"]
+	_, refused := mappers.ForNode(mappers.Connection{}, mappers.NodeRequest{})
+	var asked []string
+	f.attempts.nodesRefuse = func(backend, volumeType string) error {
+		asked = append(asked, backend+" "+volumeType)
+		return refused
+	}
+	_, err := f.provision(f.claim(nil))
+	if err == nil || err.Error() != "InvalidConnection: backend gold: there is no connection; connect the volume before it is mapped" {
+		t.Errorf("error %v", err)
+	}
+	if len(asked) != 1 || !strings.HasPrefix(asked[0], "gold ") {
+		t.Errorf("asked %q", asked)
 	}
 	wantCalls(t, gold, "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
 }

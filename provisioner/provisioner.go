@@ -143,7 +143,7 @@ func New(o Options) *Provisioner {
 		parkedClaims: parkedClaims, followup: followup, logger: o.Logger,
 	}
 	return &Provisioner{
-		attempts: &attempts{claims: claims, orphans: orphans, rates: rates, backends: o.Backends, mappers: o.Mappers, metrics: o.Metrics, tracer: o.Tracer},
+		attempts: &attempts{claims: claims, orphans: orphans, rates: rates, backends: o.Backends, mappers: o.Mappers, nodesRefuse: o.NodesRefuse, metrics: o.Metrics, tracer: o.Tracer},
 		deletions: &deletions{
 			identity: self, ending: over, parkedVolumes: parkedVolumes, tasks: tasks, journal: known.journal, secrets: keeper, placement: placer,
 			rates: rates, backends: o.Backends, nodes: o.Nodes, client: o.Client, cachedPVs: o.PersistentVolumes, metrics: o.Metrics, tracer: o.Tracer, logger: o.Logger,
@@ -290,6 +290,9 @@ type Options struct {
 	// AttributesClass reads a VolumeAttributesClass from a cache. It is nil without the
 	// CSI driver; then no claim with such a class gets a volume.
 	AttributesClass func(name string) (*storagev1.VolumeAttributesClass, error)
+	// NodesRefuse returns why the CSI driver's nodes cannot use a backend's volumes of a
+	// type; nil if they can, or if that is not known. It is nil without the CSI driver.
+	NodesRefuse func(backend, volumeType string) error
 
 	// Workers is how many claims, and how many deletions, are worked on at once.
 	// The library must be given the same number.

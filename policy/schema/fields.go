@@ -73,6 +73,7 @@ func backendFields(protocols mapping.Protocols) map[string]field {
 		"Backend.mapping":    {description: "What a connection becomes, by Cinder's driver_volume_type.", rules: mappingRules(protocols)},
 
 		"CSI.fencing":           {description: "What Cinder's driver for the array does to a node whose attachment is deleted: initiator (it masks volumes by initiator, so the node stays out) or export (the node may get in again when the volume is exported to another node, so the volume stays attached until the node is known to be clean or off). Default: export.", rules: choice(policy.FencingModes()...)},
+		"CSI.cephSecret":        {description: "Secret in the program's namespace with userID and userKey, for RBD volumes. It takes precedence over a connection's key."},
 		"CSI.maxVolumesPerNode": {description: "How many of the backend's volumes a node can have attached. The program attaches no more, and their pods wait; the scheduler does not know the limit. Default: no limit.", rules: object{"minimum": 1, "maximum": policy.MaxVolumesPerNode}},
 
 		"Zone.name":       {description: "Name of the availability zone in Cinder.", required: true, rules: textRules()},

@@ -151,6 +151,7 @@ func (e *elector) newCSI(work, termCtx context.Context, t *term, handOver func()
 		Reports:           e.nodes.reports.GetStore(),
 		ReportsKnown:      e.nodes.reports.HasSynced,
 		Rules:             t.backends.attachRules,
+		Reach:             t.reach,
 		Expansions:        t.expander,
 		Snapshots:         csiSnapshots{t.snapshots},
 		Types: func() attach.Types {
@@ -264,7 +265,7 @@ func (t *termBackends) attachRules(name string) attach.Rules {
 	if err != nil {
 		return attach.Rules{}
 	}
-	return attach.Rules{VolumesPerNode: backend.VolumesPerNode(), FencedByInitiator: backend.Fencing() == policy.FencingInitiator}
+	return attach.Rules{VolumesPerNode: backend.VolumesPerNode(), FencedByInitiator: backend.Fencing() == policy.FencingInitiator, CephSecret: backend.CephSecret()}
 }
 
 // onlyAttachment keeps the fields of a VolumeAttachment that the program reads. It

@@ -16,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/portnames"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
@@ -37,6 +38,8 @@ type term struct {
 	expander    *expand.Controller
 	importer    *claims.Controller
 	snapshots   *snapshot.Controller
+	// reach is what attaching in mode csi has shown about volume types.
+	reach *attach.Reach
 	// features run beside the hub, and hear of objects after it, in this order.
 	features  []feature
 	informers termInformers
@@ -163,6 +166,7 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 			lifecycles: map[string]*termBackend{},
 		},
 		informers: e.lendInformers(),
+		reach:     attach.NewReach(),
 	}
 	board, nodes := parking.NewBoard(), nodeuse.New(nodeuse.Options{Client: e.client, Caches: e.nodes.caches()})
 	t.provisioner = provisioner.New(provisioner.Options{
@@ -183,11 +187,14 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 		Nodes:             nodes,
 		LabelsOfNode:      e.nodes.labelsOf,
 		AttributesClass:   e.attributesClass(),
-		Namespaces:        e.factory.Core().V1().Namespaces().Lister(),
-		Classes:           e.factory.Storage().V1().StorageClasses().Lister(),
-		Recorder:          e.recorder,
-		Workers:           e.options.Workers,
-		FollowupWorkers:   followupWorkers,
+		NodesRefuse: func(backend, volumeType string) error {
+			return t.reach.Refusal(backend, volumeType, t.backends.attachRules(backend).CephSecret)
+		},
+		Namespaces:      e.factory.Core().V1().Namespaces().Lister(),
+		Classes:         e.factory.Storage().V1().StorageClasses().Lister(),
+		Recorder:        e.recorder,
+		Workers:         e.options.Workers,
+		FollowupWorkers: followupWorkers,
 		Requeue: provisioner.Requeue{
 			Claim:  func(claim *corev1.PersistentVolumeClaim) { t.informers.claims.Requeue(claim) },
 			Volume: func(pv *corev1.PersistentVolume) { t.informers.volumes.Requeue(pv) },

@@ -239,7 +239,7 @@ func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, r
 		return Mapped{}, nil, errors.New("--namespace is empty; name the provisioner's own namespace")
 	}
 	if options.Mode == string(policy.ModeCSI) || options.Mode == "" && !slices.Contains(from.modes, policy.ModeNative) {
-		return mapForNodes(options, document, backend, mode, volumeMode)
+		return mapForNodes(options, document, from, mode, volumeMode)
 	}
 	registry, err := mappers.New(mappers.Options{SecretNamespace: options.Namespace, Protocols: options.Protocols})
 	if err != nil {
@@ -274,7 +274,7 @@ func Map(options MapOptions, document []byte, stdin io.Reader) (mapped Mapped, r
 }
 
 // mapForNodes shows what a connection becomes in mode csi, as if a node had it.
-func mapForNodes(options MapOptions, document []byte, backend string, mode corev1.PersistentVolumeAccessMode, volumeMode corev1.PersistentVolumeMode) (mapped Mapped, refusal, err error) {
+func mapForNodes(options MapOptions, document []byte, from mapFrom, mode corev1.PersistentVolumeAccessMode, volumeMode corev1.PersistentVolumeMode) (mapped Mapped, refusal, err error) {
 	fsType := cmp.Or(options.FSType, policy.DefaultFSType)
 	block := volumeMode == corev1.PersistentVolumeBlock
 	if !block && !slices.Contains(policy.CSIFileSystems(), fsType) {
@@ -284,16 +284,16 @@ func mapForNodes(options MapOptions, document []byte, backend string, mode corev
 	var result mappers.Result
 	connection, err := mappers.ParseConnection(document)
 	if err == nil {
-		found, err = mappers.ForNode(connection, false)
+		found, err = mappers.ForNode(connection, mappers.NodeRequest{CephUser: from.cephUser})
 	}
 	if err == nil {
 		result, err = objects.MapCSI(objects.CSIVolume{
-			PVName: placeholderPV, Backend: cmp.Or(backend, "backend"), VolumeID: placeholderUID, SecretNamespace: options.Namespace,
+			PVName: placeholderPV, Backend: cmp.Or(from.name, "backend"), VolumeID: placeholderUID, SecretNamespace: options.Namespace,
 			AccessModes: []corev1.PersistentVolumeAccessMode{mode}, Block: block, FSType: fsType, MultiAttach: options.MultiAttach,
 		})
 	}
 	if err != nil {
-		return notMapped(backend, err)
+		return notMapped(from.name, err)
 	}
 	mapped = newMapped(result, mode, volumeMode)
 	mapped.Warnings = found.Warnings
@@ -349,6 +349,8 @@ type mapFrom struct {
 	connector cinder.Connector
 	mappings  map[string]mapping.Mapping
 	modes     []policy.Mode
+	// cephUser stands for the Secret of the operator's with a key for Ceph.
+	cephUser *mappers.NodeCredentials
 }
 
 // mapBackend reads a backend from the policy.
@@ -396,7 +398,7 @@ func mapBackend(options MapOptions, stdin io.Reader) (mapFrom, error) {
 	if cluster == "" {
 		cluster = placeholderUID
 	}
-	return mapFrom{name, wiring.BackendConfig(loaded, backend, cluster).Connector, backend.Mapping, loaded.ModesOn(name)}, nil
+	return mapFrom{name, wiring.BackendConfig(loaded, backend, cluster).Connector, backend.Mapping, loaded.ModesOn(name), placeholderUser(backend.CephSecret())}, nil
 }
 
 // capturedConnector returns the connector for which a document says it was made. An

@@ -197,7 +197,7 @@ func TestMapOfModeCSI(t *testing.T) {
 		"NVMe": {document: nvme, arguments: []string{"--policy", csi}, hidden: "credentials", shown: []string{
 			"  identities:\n  - uuid.86a25cac-e84c-4ef1-816f-76fcd478cebd\n", "  - lun: 11\n    portal: 192.0.2.1:4420\n    target: nqn.2014-08.org.example:s1\n  protocol: nvmeof\n"}},
 		"of another protocol": {document: oneNFS, arguments: []string{"--policy", csi}, code: 1, shown: []string{"reason: UnsupportedProtocol"},
-			message: "UnsupportedProtocol: backend gold: the nodes of the CSI driver do not support protocol nfs (only fibre_channel, iscsi, iser, nvmeof); use mode native for this backend"},
+			message: "UnsupportedProtocol: backend gold: the nodes of the CSI driver do not support protocol nfs (only fibre_channel, iscsi, iser, nvmeof, rbd); use mode native for this backend"},
 		"both modes, of which native is shown": {document: oneISCSI, arguments: []string{"--policy", both}, hidden: "node:", shown: []string{
 			"targetPortal: 192.0.2.1:3260", "this is mode native; rules make volumes in mode csi on backend gold, too, which\n  --mode csi shows"}},
 		"both modes, by the flag": {document: oneISCSI, arguments: []string{"--policy", both, "--mode", "csi"}, shown: []string{"protocol: iscsi"}},

@@ -302,7 +302,7 @@ func (b *trialBench) describeCSI(trial *policycli.Trial, uid string, connection 
 		return fmt.Errorf("backend %s: the CSI driver attaches volumes by %s or %s, and these are reached by %s; use mode native", b.Name, strings.Join(has[:last], ", "), has[last], protocol)
 	}
 	var refused *mappers.Refusal
-	if _, err := mappers.ForNode(connection, connected.Volume.Encrypted); errors.As(err, &refused) {
+	if _, err := mappers.ForNode(connection, mappers.NodeRequest{Encrypted: connected.Volume.Encrypted, CephUser: placeholderUser(b.CephSecret())}); errors.As(err, &refused) {
 		return objects.RefusalError(b.Name, refused)
 	} else if err != nil {
 		return err
@@ -320,6 +320,15 @@ func (b *trialBench) describeCSI(trial *policycli.Trial, uid string, connection 
 	}
 	trial.Source, trial.Secret = &result.Source, result.Secret.String()
 	return nil
+}
+
+// placeholderUser stands for what the Secret of that name holds, which commands do not
+// read.
+func placeholderUser(secret string) *mappers.NodeCredentials {
+	if secret == "" {
+		return nil
+	}
+	return &mappers.NodeCredentials{}
 }
 
 // remove removes whatever a trial left, and returns what could not be removed. lost

@@ -371,6 +371,8 @@ func TestTrialsInModeCSI(t *testing.T) {
 		})}
 	}
 	c := newCloud(t, cindersim.Options{Types: append(drivers.DefaultVolumeTypes(), nvme("tcp"), nvme("rdma"), drivers.VolumeType{
+		Name: "storpool", StorageProtocol: "storpool", Connection: drivers.FixedConnection("storpool", map[string]any{"volume": "v"}),
+	}, drivers.VolumeType{
 		Name: "fc", StorageProtocol: "FC", Connection: drivers.FixedConnection("fibre_channel", map[string]any{"target_wwn": []string{"500a098280feeb01"}, "target_lun": 300, "addressing_mode": "SAM2"}),
 	})}, 0, false)
 	got := c.check(t.Context(), labWith("")+`tenants:
@@ -383,8 +385,9 @@ func TestTrialsInModeCSI(t *testing.T) {
       - {storageClasses: [nvme], backends: [lab], volumeType: nvme-tcp, mode: csi}
       - {storageClasses: [rdma], backends: [lab], volumeType: nvme-rdma, mode: csi}
       - {storageClasses: [fc], backends: [lab], volumeType: fc, mode: csi}
+      - {storageClasses: [storpool], backends: [lab], volumeType: storpool, mode: csi}
 `, "--make-volume")
-	if len(got.Live.Trials) != 6 || got.code != 1 {
+	if len(got.Live.Trials) != 7 || got.code != 1 {
 		t.Fatalf("%d: %+v", got.code, got.Live.Trials)
 	}
 	if native := got.Live.Trials[0]; native.Source == nil || native.Source.ISCSI == nil || native.Mode != "" {
@@ -394,8 +397,8 @@ func TestTrialsInModeCSI(t *testing.T) {
 	if csi.Error != "" || csi.Mode != policy.ModeCSI || csi.Source == nil || csi.Source.CSI == nil || csi.Source.CSI.VolumeHandle != "lab/"+csi.Volume || csi.Source.CSI.FSType != "ext4" {
 		t.Errorf("%+v", csi)
 	}
-	const want = "backend lab: the CSI driver attaches volumes by fibre_channel, iscsi, iser or nvmeof, and these are reached by rbd; use mode native"
-	if ceph := got.Live.Trials[2]; ceph.Error != want || ceph.Step != policycli.StepMap {
+	const noKey = "InvalidMapping: backend lab: Cinder sends no key for the Ceph cluster, and the policy names none; make a Secret with userID and userKey in the program's own namespace, and name it in csi.cephSecret of the backend"
+	if ceph := got.Live.Trials[2]; ceph.Error != noKey || ceph.Step != policycli.StepMap {
 		t.Errorf("%+v", ceph)
 	}
 	if nvme := got.Live.Trials[3]; nvme.Error != "" || nvme.Source == nil || nvme.Source.CSI == nil {
@@ -404,10 +407,14 @@ func TestTrialsInModeCSI(t *testing.T) {
 	if rdma := got.Live.Trials[4]; !strings.Contains(rdma.Error, "transport_type is rdma, and the nodes of the CSI driver connect by tcp") {
 		t.Errorf("%+v", rdma)
 	}
+	const unknown = "backend lab: the CSI driver attaches volumes by fibre_channel, iscsi, iser, nvmeof or rbd, and these are reached by storpool; use mode native"
+	if storpool := got.Live.Trials[6]; storpool.Error != unknown || storpool.Step != policycli.StepMap {
+		t.Errorf("%+v", storpool)
+	}
 	if fc := got.Live.Trials[5]; fc.Error != "" || fc.Source == nil || fc.Source.CSI == nil {
 		t.Errorf("%+v", fc)
 	}
-	c.wantNothingLeft(6)
+	c.wantNothingLeft(7)
 }
 
 // TestTrialNoticesThatReadsLag: a Cinder that does not show at once what it has made is

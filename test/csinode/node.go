@@ -135,6 +135,11 @@ type Node struct {
 	// their names; see Fabric.
 	FCHosts   []*FCHost
 	FCTargets map[string]*FCTarget
+	// Ceph is the cluster that the node reaches. NoRBD makes the kernel lack its client
+	// until it is loaded, and Unanswered are images for which it has not done an order.
+	Ceph       *Ceph
+	NoRBD      bool
+	Unanswered map[string]bool
 	// Missing are programs that the node lacks.
 	Missing map[string]bool
 	// Multipathd means that multipathd runs. If Greedy, it takes single paths,
@@ -194,6 +199,7 @@ type Node struct {
 	maps        []*dmap
 	controllers []*controller
 	heads       []*head
+	mappings    []*mapping
 	mounts      []*mount
 	setro       map[string]bool
 	calls       []string
@@ -214,7 +220,7 @@ func New() *Node { return newNode(&sync.Mutex{}, Initiator) }
 // Beside makes another node of the same storage, with another iSCSI name.
 func (n *Node) Beside(initiator string) *Node {
 	other := newNode(n.mu, initiator)
-	other.Targets, other.Subsystems, other.FCTargets = n.Targets, n.Subsystems, n.FCTargets
+	other.Targets, other.Subsystems, other.FCTargets, other.Ceph = n.Targets, n.Subsystems, n.FCTargets, n.Ceph
 	return other
 }
 
@@ -263,6 +269,10 @@ func (n *Node) Reboot(boot string) {
 	n.booted = time.Now()
 	n.Boot, n.sessions, n.disks, n.maps, n.mounts = boot, nil, nil, nil, nil
 	n.controllers, n.heads, n.rports, n.Layers = nil, nil, nil, nil
+	for _, m := range n.mappings {
+		m.dead = true
+	}
+	n.mappings = nil
 }
 
 // Reached reports whether the crash or the failure that was asked for happened.
@@ -328,6 +338,9 @@ func (n *Node) Left() []string {
 	}
 	for _, h := range n.heads {
 		left = append(left, "namespace "+h.name)
+	}
+	for _, m := range n.mappings {
+		left = append(left, "mapping "+m.device())
 	}
 	for key := range n.records {
 		left = append(left, "record "+key)
@@ -483,6 +496,9 @@ func (n *Node) Devices() []string {
 	for _, h := range n.heads {
 		names = append(names, h.name)
 	}
+	for _, m := range n.mappings {
+		names = append(names, m.device())
+	}
 	return names
 }
 
@@ -561,6 +577,9 @@ func (n *Node) Write(at, data string) error {
 		}
 		if m.readOnly || m.fsReadOnly {
 			return syscall.EROFS
+		}
+		if of := n.mappingOf(m.device); of != nil && of.fenced {
+			return syscall.EIO
 		}
 		v.Data = data
 		return nil
@@ -774,6 +793,9 @@ func (n *Node) set(name, value string) error {
 	if strings.HasPrefix(name, "/sys/class/nvme/") {
 		return n.setController(path.Base(path.Dir(name)), path.Base(name))
 	}
+	if strings.HasPrefix(name, "/sys/bus/rbd/") {
+		return n.refreshMapping(name)
+	}
 	if strings.HasPrefix(name, "/sys/class/scsi_host/") {
 		var number, channel, target, lun int
 		if _, err := fmt.Sscanf(path.Base(path.Dir(name)), "host%d", &number); err != nil {
@@ -906,6 +928,9 @@ func (n *Node) diskOf(device string) *disk {
 func (n *Node) volumeOf(device string) *Volume {
 	if h := n.headOf(device); h != nil {
 		return n.behind(h)
+	}
+	if m := n.mappingOf(device); m != nil {
+		return n.behindMapping(m)
 	}
 	if d := n.diskOf(device); d != nil {
 		return n.live(d)

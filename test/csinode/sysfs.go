@@ -63,6 +63,7 @@ func (n *Node) tree() map[string]string {
 	}
 	n.nvmeTree(files)
 	n.fcTree(files)
+	n.rbdTree(files)
 	return files
 }
 

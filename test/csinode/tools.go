@@ -91,6 +91,10 @@ func (n *Node) tool(name string, arguments []string) (string, int) {
 	case "udevadm":
 		return "", 0
 	case "modprobe":
+		if last == "rbd" {
+			n.NoRBD = false
+			return "", 0
+		}
 		if n.NoNVMe {
 			return "FATAL: Module " + last + " not found", 1
 		}
@@ -147,6 +151,9 @@ func (n *Node) size(device string) int64 {
 	}
 	if h := n.headOf(device); h != nil {
 		return h.bytes
+	}
+	if m := n.mappingOf(device); m != nil {
+		return m.bytes
 	}
 	if d := n.diskOf(device); d != nil {
 		return d.bytes

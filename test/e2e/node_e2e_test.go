@@ -111,15 +111,17 @@ type csiVolume struct {
 	attributes map[string]string
 }
 
-// attach attaches a volume to a node as the CSI controller does.
-func (n *csiNode) attach(ctx context.Context, t *testing.T, id string, multipath bool) csiVolume {
+// madeAttachment is Cinder's answer to the request for an attachment.
+type madeAttachment struct {
+	Attachment struct {
+		ID         string         `json:"id"`
+		Connection map[string]any `json:"connection_info"`
+	} `json:"attachment"`
+}
+
+// attachment makes an attachment of a volume to a node.
+func (n *csiNode) attachment(ctx context.Context, t *testing.T, id string, multipath bool) (made madeAttachment) {
 	t.Helper()
-	var made struct {
-		Attachment struct {
-			ID         string         `json:"id"`
-			Connection map[string]any `json:"connection_info"`
-		} `json:"attachment"`
-	}
 	body := map[string]any{"attachment": map[string]any{"volume_uuid": id, "connector": map[string]any{
 		"host": n.name, "initiator": n.initiator, "ip": "127.0.0.1", "multipath": multipath, "platform": "x86_64", "os_type": "linux",
 	}}}
@@ -129,6 +131,13 @@ func (n *csiNode) attach(ctx context.Context, t *testing.T, id string, multipath
 		_ = send(context.Background(), n.env, http.MethodDelete, n.env.Noauth.Project, "/attachments/"+made.Attachment.ID, nil, nil)
 	})
 	must(t, send(ctx, n.env, http.MethodPost, n.env.Noauth.Project, "/attachments/"+made.Attachment.ID+"/action", map[string]any{"os-complete": map[string]any{}}, nil))
+	return made
+}
+
+// attach attaches a volume to a node as the CSI controller does.
+func (n *csiNode) attach(ctx context.Context, t *testing.T, id string, multipath bool) csiVolume {
+	t.Helper()
+	made := n.attachment(ctx, t, id, multipath)
 	text := func(key string) string { value, _ := made.Attachment.Connection[key].(string); return value }
 	list := func(one, many string) []any {
 		if values, ok := made.Attachment.Connection[many].([]any); ok {
@@ -217,14 +226,14 @@ func (n *csiNode) unstage(ctx context.Context, v csiVolume) error {
 }
 
 // checkNothingLeft makes sure that no session, disk, map, mount, record or credential
-// is left on the node.
+// is left on the node. What a killed plugin was writing stays until the next boot.
 func (n *csiNode) checkNothingLeft(ctx context.Context, t *testing.T) {
 	t.Helper()
 	left := n.run(ctx, t, `ls -d /sys/class/iscsi_session/* /sys/class/nvme/* 2>/dev/null
 lsblk -n -o NAME,TYPE | grep -v ^vd
 find /etc/iscsi/nodes -type f 2>/dev/null
 grep -E '/var/lib/kubelet/(plugins/kubernetes.io|pods)' /proc/mounts | grep -v kube-api-access
-find `+stateDir+` -type f -not -name '*.lock' 2>/dev/null
+find `+stateDir+` -type f -not -name '*.lock' -not -name '.new-*' 2>/dev/null
 true`)
 	if left != "" {
 		t.Errorf("left on the node:\n%s", left)
@@ -395,21 +404,27 @@ func TestNodeUsesVolumes(t *testing.T) {
 		v := n.attach(ctx, t, id, false)
 		must(t, n.stage(ctx, t, v, "ext4"))
 		must(t, n.unstage(ctx, v))
-		for i := range kills(10) {
-			what := map[bool]func() error{true: func() error { return n.stage(ctx, t, v, "ext4") }, false: func() error { return n.unstage(ctx, v) }}[i%2 == 0]
-			ended := make(chan error, 1)
-			go func() { ended <- what() }()
-			time.Sleep(time.Duration(100+350*i) * time.Millisecond)
-			n.run(ctx, t, "pkill -9 -x standalone-cind; true")
-			if err := <-ended; err != nil && !isForLater(err) {
-				t.Errorf("kill %d: %v", i, err)
-			}
-			n.startPlugin(ctx, t)
-			must(t, retry(ctx, what))
-		}
-		n.checkNothingLeft(ctx, t)
+		n.survivesKills(ctx, t, v, 350*time.Millisecond)
 		n.detach(ctx, t, v)
 	})
+}
+
+// survivesKills kills the plugin while it stages and unstages a volume, each time later.
+func (n *csiNode) survivesKills(ctx context.Context, t *testing.T, v csiVolume, later time.Duration) {
+	t.Helper()
+	for i := range kills(10) {
+		what := map[bool]func() error{true: func() error { return n.stage(ctx, t, v, "ext4") }, false: func() error { return n.unstage(ctx, v) }}[i%2 == 0]
+		ended := make(chan error, 1)
+		go func() { ended <- what() }()
+		time.Sleep(100*time.Millisecond + time.Duration(i)*later)
+		n.run(ctx, t, "pkill -9 -x standalone-cind; true")
+		if err := <-ended; err != nil && !isForLater(err) {
+			t.Errorf("kill %d: %v", i, err)
+		}
+		n.startPlugin(ctx, t)
+		must(t, retry(ctx, what))
+	}
+	n.checkNothingLeft(ctx, t)
 }
 
 // isForLater reports whether kubelet would repeat a call: the plugin is not there, or

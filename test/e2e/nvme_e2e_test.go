@@ -57,7 +57,7 @@ func attached(t *testing.T, id, data string) csiVolume {
 	t.Helper()
 	connection, err := mappers.ParseConnection([]byte(`{"driver_volume_type": "nvmeof", "data": {` + data + `}}`))
 	must(t, err)
-	read, err := mappers.ForNode(connection, false)
+	read, err := mappers.ForNode(connection, mappers.NodeRequest{})
 	must(t, err)
 	c := wire.Connection{Protocol: read.Protocol, Identities: read.Identities, Bytes: 1 << 30, Attachment: id}
 	for _, path := range read.Paths {

@@ -45,6 +45,9 @@ const (
 	InUse Reason = "InUse"
 	// LoginRefused means that the storage refused the node's credentials.
 	LoginRefused Reason = "LoginRefused"
+	// UnsupportedImage means that an image of Ceph lacks a feature, or has one that the
+	// node's kernel lacks.
+	UnsupportedImage Reason = "UnsupportedImage"
 	// MissingTool means that the node lacks a program.
 	MissingTool Reason = "MissingTool"
 	// Malformed means that a name or an address is not valid.

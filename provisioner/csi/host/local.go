@@ -299,6 +299,15 @@ func (l *Local) bounded(ctx context.Context, limit time.Duration, what string, d
 	return reason
 }
 
+// TellsRBD reports whether the kernel has not answered an order for an image.
+func (l *Local) TellsRBD(image string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stuck[ordersFor(image)] > 0
+}
+
+func ordersFor(image string) string { return "the order for image " + image }
+
 func (l *Local) count(what string, by int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

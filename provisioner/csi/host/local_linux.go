@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -123,6 +124,39 @@ func (l *Local) ConnectNVMe(ctx context.Context, portal, options string) error {
 			return err
 		}
 		_, err = file.WriteString(options)
+		return errors.Join(err, file.Close())
+	})
+}
+
+// TellRBD writes to the kernel's file. A connection that the kernel makes belongs to this
+// process's network namespace, which must be the node's.
+func (l *Local) TellRBD(ctx context.Context, c RBDCall) error {
+	var key []byte
+	if c.Key != "" {
+		var err error
+		if key, err = base64.StdEncoding.DecodeString(c.Key); err != nil {
+			return Refuse(Malformed, "the key of the Ceph user is not base64")
+		}
+	}
+	// The kernel's waits for the cluster could not be interrupted, and one image must not
+	// block the others.
+	return l.bounded(ctx, setLimit, ordersFor(c.Image), func() error {
+		if key != nil {
+			// The kernel searches the keyrings of the thread that writes. A thread that is
+			// not unlocked ends with this function, and its keyring with it.
+			runtime.LockOSThread()
+			id, err := unix.AddKey("ceph", c.KeyName, key, unix.KEY_SPEC_THREAD_KEYRING)
+			clear(key)
+			if err != nil {
+				return fmt.Errorf("give the kernel the key of the Ceph user: %w", err)
+			}
+			defer unix.KeyctlInt(unix.KEYCTL_INVALIDATE, id, 0, 0, 0) //nolint:errcheck // It ends with the thread.
+		}
+		file, err := os.OpenFile(l.Path(c.File), os.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		_, err = file.WriteString(c.Line)
 		return errors.Join(err, file.Close())
 	})
 }

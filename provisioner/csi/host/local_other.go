@@ -24,6 +24,9 @@ func (l *Local) Identify(context.Context, string, byte, uint32) ([]byte, error) 
 	return nil, errNoNode
 }
 
+// TellRBD fails.
+func (l *Local) TellRBD(context.Context, RBDCall) error { return errNoNode }
+
 // ReadDevice fails.
 func (l *Local) ReadDevice(context.Context, string, int64, int) ([]byte, error) {
 	return nil, errNoNode

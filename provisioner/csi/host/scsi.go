@@ -46,15 +46,22 @@ func parseAddress(text string) (Address, bool) {
 
 // Disk is a disk of the node.
 type Disk struct {
-	// Address is set for SCSI disks, and Namespace for NVMe disks.
+	// Address is set for SCSI disks, Namespace for NVMe disks, and Image, which is
+	// pool/image, for those of Ceph.
 	Address   Address   `json:"address"`
 	Namespace Namespace `json:"namespace,omitzero"`
+	Image     string    `json:"image,omitempty"`
 	// Name is the kernel's name, such as sdb.
 	Name string `json:"name"`
 	// Identity is the identity that the disk itself reports.
 	Identity string `json:"identity"`
 	// Bytes is the size that the disk itself reports.
 	Bytes int64 `json:"bytes"`
+}
+
+// IsAt reports whether it is the SCSI disk at an address.
+func (d Disk) IsAt(a Address) bool {
+	return d.Namespace == Namespace{} && d.Image == "" && d.Address == a
 }
 
 func (a Address) directory() string { return "/sys/class/scsi_device/" + a.String() + "/device" }

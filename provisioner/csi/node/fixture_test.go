@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -65,7 +66,7 @@ func newFixture(t *testing.T) *fixture {
 // start makes a service, as when the plugin starts.
 func (f *fixture) start() {
 	f.t.Helper()
-	service, err := New(Options{Root: f.node, StateDir: stateDir, NodeName: nodeName, Observer: f, Logger: slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.Level(-10)}))})
+	service, err := New(Options{Root: f.node, RBD: f.node, StateDir: stateDir, NodeName: nodeName, Observer: f, Logger: slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.Level(-10)}))})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -85,6 +86,9 @@ func (f *fixture) target() *csinode.Target { return f.node.Targets[iqn("vol-1")]
 func (f *fixture) volume() *csinode.Volume {
 	if s := f.node.Subsystems[subsystem("vol-1")]; s != nil {
 		return s.Namespaces[1]
+	}
+	if f.node.Ceph != nil {
+		return f.node.Ceph.Images[cephImage].Volume
 	}
 	if t := f.node.FCTargets["0x"+fcTargets[0]]; t != nil {
 		return t.LUNs[flatLUN]
@@ -146,6 +150,27 @@ func byNVMe(u *use, n *csinode.Node) {
 	u.protocol, u.open, u.portals, u.identities = protocolNVMeOF, true, []string{oneNVMe}, []string{"uuid." + u.id}
 }
 
+const cephImage = "volumes/volume-" + firstID
+
+// byRBD makes a volume that has a target an image of a Ceph cluster instead.
+func byRBD(u *use, n *csinode.Node) {
+	v := n.Targets[iqn(u.target)].LUNs[1]
+	delete(n.Targets, iqn(u.target))
+	n.Ceph = &csinode.Ceph{FSID: "5ce2e2e0-0000-4000-8000-000000000001", Monitors: []string{"10.0.0.1:6789", "[2001:db8::2]:6789"}, Images: map[string]*csinode.Image{
+		cephImage: {Volume: v, ID: "1a2b3c", Features: csinode.ExclusiveLock | 0x39},
+	}}
+	u.protocol, u.lun = protocolRBD, 0
+	u.paths = cephPaths(n)
+}
+
+func cephPaths(n *csinode.Node) []wire.Path {
+	var paths []wire.Path
+	for _, monitor := range n.Ceph.Monitors {
+		paths = append(paths, wire.Path{Portal: monitor, Target: cephImage})
+	}
+	return paths
+}
+
 func iqn(target string) string { return "iqn.2026-01.org.example:" + target }
 
 // use describes how a test uses a volume.
@@ -166,6 +191,9 @@ type use struct {
 	password   string
 	attachment string
 	identities []string
+	taken      bool
+	// cephUser and cephKey replace those that the cluster admits.
+	cephUser, cephKey string
 	// paths replace the portals.
 	paths []wire.Path
 }
@@ -195,7 +223,7 @@ func (u use) capability() *csi.VolumeCapability {
 
 func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 	t.Helper()
-	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open, ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment}
+	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open, ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment, Taken: u.taken}
 	name := iqn(u.target)
 	if u.protocol == protocolNVMeOF {
 		name = subsystem(u.target)
@@ -216,7 +244,11 @@ func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 		VolumeContext: wire.Volume{FilesystemUUIDs: u.copied, NeverFormat: u.imported}.Context(),
 	}
 	if !u.open {
-		key, value, err := wire.SecretEntry(nodeName, wire.Credentials{User: user, Password: u.password})
+		login := wire.Credentials{User: user, Password: u.password}
+		if u.protocol == protocolRBD {
+			login = wire.Credentials{User: cmp.Or(u.cephUser, csinode.CephUser), Password: cmp.Or(u.cephKey, csinode.CephKey)}
+		}
+		key, value, err := wire.SecretEntry(nodeName, login)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +315,7 @@ func (f *fixture) unharmed() {
 	for name, content := range f.node.Files() {
 		everything += name + content
 	}
-	if strings.Contains(everything, "swordfish") {
+	if strings.Contains(everything, "swordfish") || strings.Contains(everything, csinode.CephKey) {
 		f.t.Errorf("the password is in a log, a call or a file:\n%s", everything)
 	}
 }
@@ -294,7 +326,7 @@ func (f *fixture) refuses(err error, code codes.Code, text string) {
 	if status.Code(err) != code || !strings.Contains(fmt.Sprint(err), text) {
 		f.t.Errorf("%v; want %s with %q", err, code, text)
 	}
-	if strings.Contains(fmt.Sprint(err), "swordfish") {
+	if text := fmt.Sprint(err); strings.Contains(text, "swordfish") || strings.Contains(text, csinode.CephKey) {
 		f.t.Errorf("the password is in the error %v", err)
 	}
 }

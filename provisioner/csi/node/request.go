@@ -80,7 +80,7 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 	w := staging{mountFlags: capability.mountFlags, refusesWrites: connection.ReadOnly, record: record{
 		Volume: volume, Protocol: connection.Protocol, Paths: connection.Paths, Identities: connection.Identities, Bytes: connection.Bytes, StagingPath: at, Attachment: connection.Attachment,
 		Filesystem: capability.filesystem, Copied: about.FilesystemUUIDs, NeverFormat: about.NeverFormat,
-		ReadOnly: connection.ReadOnly || capability.readOnly, NoWriters: capability.noWriters, ManyWriters: capability.manyWriters,
+		ReadOnly: connection.ReadOnly || capability.readOnly, NoWriters: capability.noWriters, ManyWriters: capability.manyWriters, Taken: connection.Taken,
 	}}
 	if connection.Credentials {
 		if w.credentials, err = wire.CredentialsFor(s.name, request.GetSecrets()); err != nil {

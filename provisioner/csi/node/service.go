@@ -21,6 +21,8 @@ import (
 type Options struct {
 	// Root is the node.
 	Root host.Root
+	// RBD is the node's client of Ceph, which Root is, too.
+	RBD host.RBDKernel
 	// StateDir is the directory of the records on the node.
 	StateDir string
 	// NodeName is the name of the Node object.
@@ -89,6 +91,7 @@ func New(o Options) (*Service, error) {
 		protocolISER:         &iscsi{scsi: common, iface: "iser", replacement: o.Replacement, failed: map[host.Target]time.Time{}},
 		protocolNVMeOF:       &nvme{h, s.state, o.Observer, o.Logger},
 		protocolFibreChannel: &fibreChannel{common},
+		protocolRBD:          &rbd{host.NewRBD(h, o.RBD), s.state, o.Observer, o.Logger},
 	}
 	return s, nil
 }

@@ -50,6 +50,14 @@ var ways = map[string]func(*use, *csinode.Node){
 		byFC(u, n)
 		u.block = true
 	},
+	"rbd": func(u *use, n *csinode.Node) {
+		byRBD(u, n)
+		n.NoRBD = true
+	},
+	"raw by rbd without a key": func(u *use, n *csinode.Node) {
+		byRBD(u, n)
+		u.block, u.filesystem, u.open, n.Ceph.Open = true, "xfs", true, true
+	},
 }
 
 func TestAVolumeComesAndGoes(t *testing.T) {
@@ -277,8 +285,8 @@ func TestWhatIsNotProvenIsRefused(t *testing.T) {
 		"a portal that is an option": {func(_ *fixture, u *use) { u.portals = []string{"--op:1"} },
 			codes.InvalidArgument, `"--op:1" is not the address of an iSCSI portal`},
 		"a LUN that cannot be": {func(_ *fixture, u *use) { u.lun = 32768 }, codes.InvalidArgument, "32768 is not an iSCSI LUN"},
-		"an unknown protocol": {func(_ *fixture, u *use) { u.protocol = "rbd" },
-			codes.FailedPrecondition, `is reached by protocol "rbd", which this node plugin does not have`},
+		"an unknown protocol": {func(_ *fixture, u *use) { u.protocol = "storpool" },
+			codes.FailedPrecondition, `is reached by protocol "storpool", which this node plugin does not have`},
 		"an ID that is no UUID": {func(_ *fixture, u *use) { u.id = "volume-1" },
 			codes.InvalidArgument, `the volume's ID "volume-1" is not a lower-case UUID`},
 		"a filesystem for many writers": {func(_ *fixture, u *use) { u.mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER },

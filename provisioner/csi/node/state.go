@@ -49,6 +49,8 @@ type record struct {
 	// NoWriters means that no node may write to the volume, and ManyWriters that all may.
 	NoWriters   bool `json:"noWriters,omitempty"`
 	ManyWriters bool `json:"manyWriters,omitempty"`
+	// Taken means that another node, from which the volume was taken, may write to it.
+	Taken bool `json:"taken,omitempty"`
 	// Disks are the disks that were found and that belong to this volume alone.
 	Disks []host.Disk `json:"disks,omitempty"`
 	// Device is the multipath map of the disks, or the only disk. Map is the ID of the
@@ -186,7 +188,7 @@ func (s *state) other(but string, is func(*record) bool) (string, error) {
 // claimant returns the other volume that has the disk at an address.
 func (s *state) claimant(a host.Address, but string) (string, error) {
 	return s.other(but, func(r *record) bool {
-		return slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.Namespace == host.Namespace{} && d.Address == a })
+		return slices.ContainsFunc(r.Disks, func(d host.Disk) bool { return d.IsAt(a) })
 	})
 }
 

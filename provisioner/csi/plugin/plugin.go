@@ -131,7 +131,7 @@ func Run(ctx context.Context, o Options) error {
 	debug.SetGCPercent(garbageShare)
 	root := host.NewLocal(o.HostRoot, filepath.SplitList(o.ToolDirectories)...)
 	metrics := NewMetrics(o.Registry)
-	options := node.Options{Root: root, StateDir: o.StateDir, NodeName: o.NodeName, Replacement: o.Replacement, Observer: metrics, Logger: o.Logger,
+	options := node.Options{Root: root, RBD: root, StateDir: o.StateDir, NodeName: o.NodeName, Replacement: o.Replacement, Observer: metrics, Logger: o.Logger,
 		MakeOptions: map[string][]string{host.Ext4: strings.Fields(o.MakeExt4), host.XFS: strings.Fields(o.MakeXFS)}}
 	var reporter *staged.Reporter
 	if o.Report {

@@ -30,6 +30,8 @@ type Connection struct {
 	ReadOnly bool
 	// Bytes is the size of the volume, or 0 if it is not known.
 	Bytes int64
+	// Taken means that the volume was taken from another node, which may still write to it.
+	Taken bool
 	// Attachment is Cinder's ID of the attachment. A volume that is detached and
 	// attached again has another one.
 	Attachment string
@@ -38,10 +40,11 @@ type Connection struct {
 // Path is one way to a volume.
 type Path struct {
 	// Portal is host:port; an IPv6 address has brackets. For Fibre Channel, it holds
-	// the names of the node's own ports that reach the target, separated by commas.
+	// the names of the node's own ports that reach the target, separated by commas, and
+	// for RBD the address of a monitor.
 	Portal string `json:"portal"`
-	// Target is an iSCSI target's name, an NVMe subsystem's NQN, or the name of a Fibre
-	// Channel port of the storage.
+	// Target is an iSCSI target's name, an NVMe subsystem's NQN, the name of a Fibre
+	// Channel port of the storage, or a Ceph image's pool/image.
 	Target string `json:"target"`
 	// LUN is the SCSI LUN as the kernel numbers it, or the NVMe namespace, which is 0
 	// if only the identities determine it.
@@ -56,6 +59,7 @@ const (
 	keyCredentials = "credentials"
 	keyReadOnly    = "readOnly"
 	keyBytes       = "bytes"
+	keyTaken       = "taken"
 	keyAttachment  = "attachment"
 
 	contextVersion = "1"
@@ -77,6 +81,9 @@ func (c Connection) PublishContext() (map[string]string, error) {
 	}
 	if len(c.Identities) > 0 {
 		context[keyIdentities] = strings.Join(c.Identities, ",")
+	}
+	if c.Taken {
+		context[keyTaken] = "true"
 	}
 	if c.Attachment != "" {
 		context[keyAttachment] = c.Attachment
@@ -100,6 +107,8 @@ func ParsePublishContext(context map[string]string) (Connection, error) {
 	if text := context[keyIdentities]; text != "" {
 		c.Identities = strings.Split(text, ",")
 	}
+	// Earlier releases write no such key.
+	_, c.Taken = context[keyTaken]
 	var errs [4]error
 	errs[0] = json.Unmarshal([]byte(context[keyPaths]), &c.Paths)
 	c.Credentials, errs[1] = strconv.ParseBool(context[keyCredentials])

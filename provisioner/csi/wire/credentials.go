@@ -7,8 +7,8 @@ import (
 	"log/slog"
 )
 
-// Credentials are a node's login to a target. They print as a placeholder, because a
-// password must not reach a log.
+// Credentials are a node's login to a target, or a Ceph user with its key as the
+// password. They print as a placeholder, because a password must not reach a log.
 type Credentials struct {
 	User, Password string
 	// DiscoveryUser and DiscoveryPassword are for asking a portal which targets it has;

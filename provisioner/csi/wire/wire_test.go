@@ -67,7 +67,7 @@ func TestNodesThatCannotBeNamed(t *testing.T) {
 }
 
 func TestConnections(t *testing.T) {
-	c := Connection{Protocol: "iscsi", Credentials: true, Bytes: 1 << 30, Attachment: "attachment-1", Paths: []Path{{"[fd00::1]:3260", "iqn.a", 1}, {"10.0.0.1:3260", "iqn.b", 0}}}
+	c := Connection{Protocol: "iscsi", Credentials: true, Bytes: 1 << 30, Attachment: "attachment-1", Taken: true, Paths: []Path{{"[fd00::1]:3260", "iqn.a", 1}, {"10.0.0.1:3260", "iqn.b", 0}}}
 	context, err := c.PublishContext()
 	if err != nil {
 		t.Fatal(err)

@@ -79,7 +79,9 @@ type Options struct {
 	Reports      cache.Store
 	ReportsKnown func() bool
 	// Rules returns what the policy in force says about a backend.
-	Rules      func(backend string) Rules
+	Rules func(backend string) Rules
+	// Reach is told which volume types nodes can use.
+	Reach      *Reach
 	Expansions Expansions
 	// Types returns what changes volume types under the policy in force.
 	Types     func() Types
@@ -97,6 +99,9 @@ type Rules struct {
 	// FencedByInitiator means that the array keeps a node out of a volume that was
 	// detached from it, even while another node has the volume.
 	FencedByInitiator bool
+	// CephSecret is the name of the Secret in the program's namespace that has the user
+	// and the key with which nodes reach its images of Ceph; empty if there is none.
+	CephSecret string
 }
 
 // Engine attaches and detaches volumes for one term.
@@ -196,12 +201,16 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 					return cmp.Or(err, endedBefore(to.Volume, at.node))
 				}
 			}
+			cephSecret := e.Rules(to.Volume.Backend).CephSecret
 			connection, err := mappers.ParseConnection(published.Document)
 			if err == nil {
-				found, err = mappers.ForNode(connection, published.Volume.Encrypted, to.Node.PortNames...)
+				secret := operatorsSecret{e.Client, e.Namespace, cephSecret}
+				found, err = secret.forNode(ctx, connection, mappers.NodeRequest{Encrypted: published.Volume.Encrypted, Ports: to.Node.PortNames})
 			}
-			if errors.As(err, new(*mappers.Refusal)) {
+			e.Reach.note(to.Volume.Backend, published.Volume.Type, cephSecret, err)
+			if refused := new(mappers.Refusal); errors.As(err, &refused) {
 				e.routes.remember(to.Volume, route{refused: err, node: to.Node.Name, seen: time.Now()})
+				tell(e.Recorder, of.pv, refused)
 			}
 			if err == nil {
 				by := routeOf(found)
@@ -249,10 +258,23 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		Protocol: found.Protocol, Identities: found.Identities, Credentials: found.Credentials != nil, ReadOnly: found.ReadOnly || to.ReadOnly, Bytes: published.Volume.SizeGiB << 30,
 		Attachment: published.AttachmentID,
 	}
+	if found.Protocol == mappers.ProtocolRBD && !to.Shared {
+		if connection.Taken, err = mayBeElsewhere(e, to.Volume, to.Node.Name); err != nil {
+			return wire.Connection{}, failure(err)
+		}
+	}
 	for _, path := range found.Paths {
 		connection.Paths = append(connection.Paths, wire.Path{Portal: path.Portal, Target: path.Target, LUN: path.LUN})
 	}
 	return connection, nil
+}
+
+// tell tells the owner of a claim why its pods do not start.
+func tell(recorder eventrecord.EventRecorder, pv *corev1.PersistentVolume, refused *mappers.Refusal) {
+	if claim := pv.Spec.ClaimRef; claim != nil {
+		recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+			corev1.EventTypeWarning, string(refused.Reason), refused.Message)
+	}
 }
 
 func routeOf(found mappers.NodeConnection) route {

@@ -211,7 +211,7 @@ func newWorld(t *testing.T, existing ...runtime.Object) *world {
 		Backends: func() []string { return []string{"gold"} }, Nodes: w.machines, NodesKnown: func() bool { return true }, Reports: w.reports, ReportsKnown: func() bool { return true },
 		OnBehalfOf: func(ctx context.Context, _ string) context.Context { return ctx },
 		Client:     w.client, PersistentVolumes: pvs, CSINodes: storagelisters.NewCSINodeLister(nodes), CSINodesKnown: func() bool { return true },
-		Attachments: w.attachments, AttachmentsKnown: func() bool { return true }, Rules: func(string) Rules { return w.rules },
+		Attachments: w.attachments, AttachmentsKnown: func() bool { return true }, Rules: func(string) Rules { return w.rules }, Reach: NewReach(),
 		Recorder: w.events, Metrics: NewMetrics(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	})
 	return w
@@ -319,8 +319,8 @@ func TestPublishRefuses(t *testing.T) {
 			message: "secret standalone-cinder/pvc-1-node exists but was not made by standalone-cinder; rename or remove it"},
 		"no reference to the Secret": {existing: []runtime.Object{changed(func(pv *corev1.PersistentVolume) { pv.Spec.CSI.NodeStageSecretRef = nil })}, kind: controller.Damaged,
 			message: "PersistentVolume pvc-1 does not name Secret standalone-cinder/pvc-1-node in spec.csi.nodeStageSecretRef, from which its nodes get their credentials"},
-		"a protocol that nodes do not have": {existing: []runtime.Object{testPV(), testSecret()}, prepare: func(w *world) { w.volumes.document = `{"driver_volume_type": "rbd", "name": "a/b"}` },
-			kind: controller.Unmappable, message: "the nodes of the CSI driver do not support protocol rbd (only fibre_channel, iscsi, iser, nvmeof); use mode native for this backend"},
+		"a protocol that nodes do not have": {existing: []runtime.Object{testPV(), testSecret()}, prepare: func(w *world) { w.volumes.document = `{"driver_volume_type": "storpool", "name": "a/b"}` },
+			kind: controller.Unmappable, message: "the nodes of the CSI driver do not support protocol storpool (only fibre_channel, iscsi, iser, nvmeof, rbd); use mode native for this backend"},
 		"on another node": {existing: []runtime.Object{testPV(), testSecret()}, prepare: func(w *world) {
 			w.volumes.err = &backends.OnOtherNodeError{Node: "n2", Failure: &cinder.Error{Backend: "gold", Kind: backends.KindOnOtherNode, Message: "it is on node n2"}}
 		}, kind: "OnOtherNode", message: "backend gold: it is on node n2"},
@@ -344,6 +344,128 @@ func TestPublishRefuses(t *testing.T) {
 	}
 }
 
+// TestPublishByRBD: the key goes into the volume's Secret alone, and a node needs no name.
+func TestPublishByRBD(t *testing.T) {
+	const key = "c3dvcmRmaXNoLTE="
+	const document = `{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1", "hosts": ["192.0.2.1"], "ports": ["6789"], "auth_enabled": true, "auth_username": "cinder"}}`
+	operators := func(data map[string][]byte) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "ceph"}, Data: data}
+	}
+	for name, test := range map[string]struct {
+		secret  *corev1.Secret
+		rules   Rules
+		refused string
+	}{
+		"with the operator's key": {secret: operators(map[string][]byte{"userID": []byte("kubernetes"), "userKey": []byte(key + "\n")}), rules: Rules{CephSecret: "ceph"}},
+		"without one":             {refused: "Cinder sends no key for the Ceph cluster, and the policy names none; make a Secret with userID and userKey in the program's own namespace, and name it in csi.cephSecret of the backend"},
+		"with a missing Secret":   {rules: Rules{CephSecret: "ceph"}, refused: "Secret standalone-cinder/ceph does not exist, which csi.cephSecret of the backend names; make it with userID and userKey"},
+		"with a key that is none": {secret: operators(map[string][]byte{"userID": []byte("kubernetes"), "userKey": []byte("swordfish!")}), rules: Rules{CephSecret: "ceph"},
+			refused: "Secret standalone-cinder/ceph, which csi.cephSecret of the backend names, cannot be used: userKey is not a key in base64"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			existing := []runtime.Object{testPV(), testSecret()}
+			if test.secret != nil {
+				existing = append(existing, test.secret)
+			}
+			w := newWorld(t, existing...)
+			w.volumes.document, w.rules = document, test.rules
+			nameless := wire.Node{Name: "n1"}
+			must(t, w.nodes.Update(csiNode(t, nameless)))
+			got, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: nameless})
+			if test.refused != "" {
+				var failed *controller.Failure
+				if !errors.As(err, &failed) || failed.Message != test.refused {
+					t.Errorf("got  %v\nwant %s", err, test.refused)
+				}
+				return
+			}
+			must(t, err)
+			want := wire.Connection{Protocol: "rbd", Credentials: true, Bytes: 2 << 30, Attachment: "attachment-1", Paths: []wire.Path{{Portal: "192.0.2.1:6789", Target: "volumes/volume-1"}}}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("connection %+v, want %+v", got, want)
+			}
+			credentials, err := wire.CredentialsFor("n1", w.secret(t))
+			if err != nil || credentials.User != "kubernetes" || credentials.Password != key {
+				t.Errorf("the node finds %v of user %q (%v)", credentials, credentials.User, err)
+			}
+		})
+	}
+}
+
+// TestAnImageThatWasTakenIsMarked: another node may still write to it.
+func TestAnImageThatWasTakenIsMarked(t *testing.T) {
+	const document = `{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1", "hosts": ["192.0.2.1"], "ports": ["6789"], "auth_enabled": false}}`
+	for name, test := range map[string]struct {
+		prepare func(*world)
+		shared  bool
+		taken   bool
+	}{
+		"no node has it":          {prepare: func(*world) {}},
+		"this node has it":        {prepare: func(w *world) { w.reportsStaged(t, "n1", "boot-1", handle()) }},
+		"another node has it":     {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-1", handle()) }, taken: true},
+		"another node has others": {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-1", wire.Handle{Backend: "gold", ID: "another"}) }},
+		"the term took it":        {prepare: func(w *world) { w.unsettled.take("n2", handle()) }, taken: true},
+		"another boot of it had":  {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-0", handle()) }},
+		"all nodes may have it":   {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-1", handle()) }, shared: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, testPV(), testSecret())
+			w.volumes.document = document
+			for _, name := range []string{"n1", "n2"} {
+				must(t, w.machines.Add(machine(name, "boot-1")))
+			}
+			test.prepare(w)
+			w.volumes.has = true // another test is about who gets a volume
+			got, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n1, Shared: test.shared})
+			if err != nil || got.Taken != test.taken {
+				t.Errorf("taken %t, %v", got.Taken, err)
+			}
+		})
+	}
+}
+
+// TestATypeThatNodesCannotUseIsRemembered: what a first attachment shows is known when
+// later claims are decided.
+func TestATypeThatNodesCannotUseIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const unknown = "the nodes of the CSI driver do not support protocol storpool (only fibre_channel, iscsi, iser, nvmeof, rbd); use mode native for this backend"
+		pv := testPV()
+		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "1"}
+		w := newWorld(t, pv, testSecret())
+		if err := w.Reach.Refusal("gold", "", ""); err != nil {
+			t.Errorf("before an attachment: %v", err)
+		}
+		w.volumes.document = `{"driver_volume_type": "storpool", "name": "volumes/x"}`
+		_, err := w.publish(t)
+		wantFailure(t, err, controller.Unmappable, unknown)
+		if event := <-w.events.Events; event != "Warning UnsupportedProtocol "+unknown {
+			t.Errorf("event %s", event)
+		}
+		if err := w.Reach.Refusal("gold", "", ""); err == nil || err.Error() != unknown {
+			t.Errorf("after one that failed: %v", err)
+		}
+		for _, other := range []error{w.Reach.Refusal("gold", "ssd", ""), w.Reach.Refusal("silver", "", ""), w.Reach.Refusal("gold", "", "ceph")} {
+			if other != nil {
+				t.Errorf("another type, backend or policy: %v", other)
+			}
+		}
+		time.Sleep(refusalKept + time.Second)
+		if err := w.Reach.Refusal("gold", "", ""); err != nil {
+			t.Errorf("an hour later: %v", err)
+		}
+		// Cinder places the volumes of one type on different storage.
+		w.volumes.document = withCHAP
+		_, err = w.publish(t)
+		must(t, err)
+		w.volumes.document = `{"driver_volume_type": "storpool", "name": "volumes/x"}`
+		_, err = w.publish(t)
+		wantFailure(t, err, controller.Unmappable, unknown)
+		if err := w.Reach.Refusal("gold", "", ""); err != nil {
+			t.Errorf("after one that succeeded: %v", err)
+		}
+	})
+}
+
 // TestPublishForReading: a volume that a node has for reading stays so, whether or not
 // Cinder is new enough to record that.
 // TestAVolumeThatANodeCannotUseIsNotAttachedAgainAndAgain: what refuses it shows only
@@ -351,10 +473,10 @@ func TestPublishRefuses(t *testing.T) {
 func TestAVolumeThatANodeCannotUseIsNotAttachedAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, testPV(), testSecret())
-		w.volumes.document = `{"driver_volume_type": "rbd", "name": "volumes/x"}`
+		w.volumes.document = `{"driver_volume_type": "storpool", "name": "volumes/x"}`
 		for range 3 {
 			_, err := w.publish(t)
-			wantFailure(t, err, controller.Unmappable, "the nodes of the CSI driver do not support protocol rbd (only fibre_channel, iscsi, iser, nvmeof); use mode native for this backend")
+			wantFailure(t, err, controller.Unmappable, "the nodes of the CSI driver do not support protocol storpool (only fibre_channel, iscsi, iser, nvmeof, rbd); use mode native for this backend")
 		}
 		if len(w.volumes.calls) != 1 {
 			t.Errorf("calls %q", w.volumes.calls)

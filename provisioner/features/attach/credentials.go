@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -17,6 +18,45 @@ import (
 
 // nodeSecretName returns the name of the Secret of a CSI PersistentVolume.
 func nodeSecretName(pvName string) string { return pvName + "-node" }
+
+// The keys of the operator's Secret for a Ceph cluster, which are ceph-csi's.
+const (
+	cephUserKey = "userID"
+	cephKeyKey  = "userKey"
+)
+
+// operatorsSecret is the Secret with the operator's key for a Ceph cluster.
+type operatorsSecret struct {
+	client          kubernetes.Interface
+	namespace, name string
+}
+
+// forNode reads a connection for a node, with the operator's key if it needs that.
+func (s operatorsSecret) forNode(ctx context.Context, connection mappers.Connection, request mappers.NodeRequest) (mappers.NodeConnection, error) {
+	if s.name != "" && connection.Protocol() == mappers.ProtocolRBD {
+		var err error
+		if request.CephUser, err = s.read(ctx); err != nil {
+			return mappers.NodeConnection{}, err
+		}
+	}
+	return mappers.ForNode(connection, request)
+}
+
+// read returns errors that do not repeat what the Secret holds.
+func (s operatorsSecret) read(ctx context.Context) (*mappers.NodeCredentials, error) {
+	secret, err := s.client.CoreV1().Secrets(s.namespace).Get(ctx, s.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, damaged("Secret %s/%s does not exist, which csi.cephSecret of the backend names; make it with %s and %s", s.namespace, s.name, cephUserKey, cephKeyKey)
+	case err != nil:
+		return nil, fmt.Errorf("cannot read Secret %s/%s: %w", s.namespace, s.name, err)
+	}
+	user := &mappers.NodeCredentials{User: string(secret.Data[cephUserKey]), Password: strings.TrimSpace(string(secret.Data[cephKeyKey]))}
+	if err := mappers.CheckCephUser(*user); err != nil {
+		return nil, damaged("Secret %s/%s, which csi.cephSecret of the backend names, cannot be used: %v", s.namespace, s.name, err)
+	}
+	return user, nil
+}
 
 // entries is the prefix of all keys of nodes.
 const entries = "node."

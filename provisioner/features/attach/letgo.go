@@ -120,6 +120,19 @@ func (u *unsettled) takenFrom(node string) []wire.Handle {
 	return volumes
 }
 
+// takenFromAny returns the nodes from which a volume was taken.
+func (u *unsettled) takenFromAny(volume wire.Handle) []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var nodes []string
+	for at := range u.taken {
+		if at.volume == volume {
+			nodes = append(nodes, at.node)
+		}
+	}
+	return nodes
+}
+
 // owedBy returns the nodes from which a volume is still to be detached.
 func (u *unsettled) owedBy(volume wire.Handle) []string {
 	u.mu.Lock()
@@ -333,6 +346,27 @@ func (e *Engine) release(ctx context.Context, pv string, volume wire.Handle, nam
 		return lets, err
 	}
 	return false, unclean("volume %s is still staged on node %s, from which Kubernetes has detached it, and that node may write to it; node %s gets it once %s", volume, name, to.Name, staged.Ended(name))
+}
+
+// mayBeElsewhere reports whether a node other than the one that gets a volume may still
+// write to it.
+func mayBeElsewhere(e *Engine, volume wire.Handle, than string) (bool, error) {
+	if !e.NodesKnown() || !e.ReportsKnown() {
+		return false, fmt.Errorf("the Nodes and the reports of node plugins are not read yet, so it is not known whether another node may write to volume %s", volume)
+	}
+	if slices.ContainsFunc(e.unsettled.takenFromAny(volume), func(node string) bool { return node != than }) {
+		return true, nil
+	}
+	for _, object := range e.Reports.List() {
+		lease, ok := object.(*coordinationv1.Lease)
+		if !ok {
+			continue
+		}
+		if name := staged.NodeOf(lease.Name); name != "" && name != than && staged.Of(lease).Has(volume.String(), e.node(name)) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // node returns a Node in the cache; nil if there is none.

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
@@ -22,6 +23,8 @@ const (
 	iscsi        kind = "iSCSI"
 	nvme         kind = "NVMe"
 	fibreChannel kind = "Fibre Channel"
+	// none is for Ceph, which knows clients by their users.
+	none kind = ""
 )
 
 // kindFor returns the kind of the name by which arrays know a node with a protocol.
@@ -31,6 +34,8 @@ func kindFor(protocol string) kind {
 		return nvme
 	case "fibre_channel":
 		return fibreChannel
+	case mappers.ProtocolRBD:
+		return none
 	}
 	return iscsi
 }
@@ -60,6 +65,9 @@ func (d doubles) check(node wire.Node, protocol string) error {
 	of := kindFor(protocol)
 	if d[of] != "" {
 		return &controller.Failure{Kind: controller.DuplicateInitiator, Message: d[of]}
+	}
+	if of == none {
+		return nil
 	}
 	name, lacks := node.InitiatorName, "iSCSI name; install open-iscsi there"
 	switch of {

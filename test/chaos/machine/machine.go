@@ -226,7 +226,7 @@ func (m *Machine) startPlugin(ctx context.Context) (*plugin, error) {
 		Volumes: func() ([]string, error) { return node.StagedVolumes(p.process, stateDir, machine.Boot) },
 		Logger:  logger, Pause: time.Second, Recheck: 15 * time.Second,
 	})
-	p.Service, err = node.New(node.Options{Root: p.process, StateDir: stateDir, NodeName: m.Name, Reporter: reporter, Logger: logger})
+	p.Service, err = node.New(node.Options{Root: p.process, RBD: p.process, StateDir: stateDir, NodeName: m.Name, Reporter: reporter, Logger: logger})
 	if err != nil {
 		return nil, err
 	}

@@ -132,6 +132,14 @@ func (p *process) ConnectNVMe(ctx context.Context, portal, options string) error
 	return p.do(func() error { return p.node.ConnectNVMe(ctx, portal, options) })
 }
 
+// TellRBD implements host.RBDKernel.
+func (p *process) TellRBD(ctx context.Context, c host.RBDCall) error {
+	return p.do(func() error { return p.node.TellRBD(ctx, c) })
+}
+
+// TellsRBD implements host.RBDKernel.
+func (p *process) TellsRBD(image string) bool { return p.node.TellsRBD(image) }
+
 // Identify implements host.Root.
 func (p *process) Identify(ctx context.Context, controller string, structure byte, namespace uint32) ([]byte, error) {
 	return get(p, func() ([]byte, error) { return p.node.Identify(ctx, controller, structure, namespace) })
