@@ -138,6 +138,9 @@ func (c *kubeletCluster) replaces(ctx context.Context, t *testing.T, name string
 		must(t, err)
 	}
 	before, after := name+"-before", name+"-after"
+	asked := time.Now()
+	c.bound(ctx, t, harness.Claim("team-c", name, "gold", "1Gi", nil))
+	usual := time.Since(asked)
 	claim(before)
 	started := time.Now()
 	end()
@@ -177,6 +180,6 @@ func (c *kubeletCluster) replaces(ctx context.Context, t *testing.T, name string
 	if took := max(seen[before], seen[after]); seen["report"] > 0 && took > leaseOfPods/2 {
 		t.Errorf("the claims are Bound after %s", took)
 	}
-	t.Logf("the leader ended within %s; the kubelet's report is there after %s, the next leader after %s; a claim made before is Bound after %s, one made after it %s",
-		ended.Round(10*time.Millisecond), seen["report"], seen["lease"], seen[before], seen[after])
+	t.Logf("the leader ended within %s; the kubelet's report is there after %s, the next leader after %s; a claim made before is Bound after %s, one made after it %s (%s with a leader)",
+		ended.Round(10*time.Millisecond), seen["report"], seen["lease"], seen[before], seen[after], usual.Round(10*time.Millisecond))
 }
