@@ -35,7 +35,7 @@ type Inventory[T any] struct {
 
 	mu      sync.Mutex
 	started time.Time           // of the last complete listing; zero before the first
-	entries map[string]T        // by ID
+	entries map[string]*T       // by ID; listings share the unchanged ones
 	owned   map[string][]string // the IDs by owner, the eldest first; they may have gone
 	loading *loading
 }
@@ -54,7 +54,7 @@ type loading struct {
 
 // NewInventory returns an inventory that has not listed yet.
 func NewInventory[T any](of Entries[T]) *Inventory[T] {
-	return &Inventory[T]{of: of, entries: map[string]T{}, owned: map[string][]string{}}
+	return &Inventory[T]{of: of, entries: map[string]*T{}, owned: map[string][]string{}}
 }
 
 // Find returns the entries with an owner's UID that owns confirms, from a listing that
@@ -80,7 +80,12 @@ func (i *Inventory[T]) AllAfter(ctx context.Context, after time.Time) ([]T, erro
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return slices.SortedFunc(maps.Values(i.entries), i.elder), nil
+	all := make([]T, 0, len(i.entries))
+	for _, entry := range i.entries {
+		all = append(all, *entry)
+	}
+	slices.SortFunc(all, i.elder)
+	return all, nil
 }
 
 // Listed returns an owner's entries in the last complete listing, except those gone
@@ -90,7 +95,7 @@ func (i *Inventory[T]) Listed(uid string) (listed []T) {
 	defer i.mu.Unlock()
 	for _, id := range i.owned[uid] {
 		if entry, has := i.entries[id]; has {
-			listed = append(listed, entry)
+			listed = append(listed, *entry)
 		}
 	}
 	return listed
@@ -122,7 +127,7 @@ func (i *Inventory[T]) Owners() []string {
 	defer i.mu.Unlock()
 	owners := map[string]bool{}
 	for _, entry := range i.entries {
-		owners[i.of.Owner(entry)] = true
+		owners[i.of.Owner(*entry)] = true
 	}
 	return slices.Collect(maps.Keys(owners))
 }
@@ -194,7 +199,7 @@ func (i *Inventory[T]) leave(current *loading) {
 }
 
 func (i *Inventory[T]) run(ctx context.Context, current *loading) {
-	entries, texts := map[string]T{}, map[string]string{}
+	entries, texts := map[string]*T{}, map[string]string{}
 	err := i.of.List(ctx, func(page []T) bool {
 		for _, entry := range page {
 			// A listing may restart after a new login; later results are newer.
@@ -222,23 +227,23 @@ func (i *Inventory[T]) run(ctx context.Context, current *loading) {
 
 // shared returns the entry of the last listing if it is the same, so that relisting takes
 // no memory for unchanged entries.
-func (i *Inventory[T]) shared(id string, entry T, texts map[string]string) T {
+func (i *Inventory[T]) shared(id string, entry T, texts map[string]string) *T {
 	i.mu.Lock()
 	known, has := i.entries[id]
 	i.mu.Unlock()
-	if has && reflect.DeepEqual(known, entry) {
+	if has && reflect.DeepEqual(*known, entry) {
 		return known
 	}
-	return i.of.Share(entry, texts)
+	return new(i.of.Share(entry, texts))
 }
 
 // finish replaces the last complete listing.
-func (i *Inventory[T]) finish(current *loading, entries map[string]T) {
-	maps.DeleteFunc(entries, func(id string, _ T) bool { return current.gone[id] })
+func (i *Inventory[T]) finish(current *loading, entries map[string]*T) {
+	maps.DeleteFunc(entries, func(id string, _ *T) bool { return current.gone[id] })
 	i.started, i.entries, i.owned = current.started, entries, map[string][]string{}
-	for _, entry := range slices.SortedFunc(maps.Values(entries), i.elder) {
-		id, _ := i.of.Born(entry)
-		uid := i.of.Owner(entry)
+	for _, entry := range slices.SortedFunc(maps.Values(entries), func(a, b *T) int { return i.elder(*a, *b) }) {
+		id, _ := i.of.Born(*entry)
+		uid := i.of.Owner(*entry)
 		i.owned[uid] = append(i.owned[uid], id)
 	}
 }
