@@ -27,7 +27,7 @@ import (
 const podsProject = 0xc73
 
 // leaseOfPods is long, so that it does not expire while a kubelet reports.
-const leaseOfPods = 2 * time.Minute
+const leaseOfPods = time.Minute
 
 // TestDeadLeaderIsReplacedWhenItsKubeletReports has the program run as the manifests say, on
 // a node with a real kubelet.
@@ -52,7 +52,7 @@ tenants:
   - name: team-c
     namespaces: [team-c]
     classes: [{storageClasses: [gold], backends: [lab], volumeType: %s}]
-`, endpoint, c.env.Noauth.User, podsProject, c.env.Types.ISCSI), "--lease-duration="+leaseOfPods.String(), "--renew-deadline=1m")
+`, endpoint, c.env.Noauth.User, podsProject, c.env.Types.ISCSI), "--lease-duration="+leaseOfPods.String(), "--renew-deadline=30s")
 
 	kill := func(leader *corev1.Pod) (end func()) {
 		id := strings.TrimPrefix(leader.Status.ContainerStatuses[0].ContainerID, "containerd://")
