@@ -76,6 +76,7 @@ func templatesFor(shared mapping.Mapping) map[string]mapping.Mapping {
 func checkAnyDocument(t *testing.T, registry *mappers.Registry, hostile []map[string]mapping.Mapping, document []byte) (mapped, refused int) {
 	t.Helper()
 	credentials := lonelyCredentials(document)
+	checkForNode(t, document, credentials)
 	for _, settings := range hostile {
 		request := plainRequest()
 		request.Mappings = settings
@@ -119,6 +120,36 @@ func checkAnyDocument(t *testing.T, registry *mappers.Registry, hostile []map[st
 		}
 	}
 	return mapped, refused
+}
+
+// checkForNode checks the same of what a node gets in mode csi.
+func checkForNode(t *testing.T, document []byte, credentials []string) {
+	t.Helper()
+	connection, err := mappers.ParseConnection(document)
+	var of mappers.NodeConnection
+	if err == nil {
+		of, err = mappers.ForNode(connection, mappers.NodeRequest{})
+	}
+	public := fmt.Sprintf("%+v %v", of, err)
+	var refusal *mappers.Refusal
+	switch {
+	case err == nil && (len(of.Paths) == 0 || encryptedSomewhere(document)):
+		t.Fatalf("a node gets %+v", of)
+	case err != nil && !errors.As(err, &refusal):
+		t.Fatalf("error is no refusal: %v", err)
+	case err != nil && (refusal.Reason == "" || strings.ContainsAny(refusal.Message, "\n\r")):
+		t.Fatalf("refusal is no sentence: %q %q", refusal.Reason, refusal.Message)
+	}
+	for _, credential := range credentials {
+		if strings.Contains(public, credential) {
+			t.Fatalf("credential %q is shown: %s", credential, public)
+		}
+	}
+	for _, path := range of.Paths {
+		if strings.ContainsFunc(path.Portal+path.Target, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
+			t.Fatalf("a node gets the path %+v", path)
+		}
+	}
 }
 
 // The rules of Kubernetes' API server for iSCSI names.
