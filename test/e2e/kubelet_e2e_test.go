@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -240,7 +239,7 @@ func (c *kubeletCluster) prepare(ctx context.Context, t *testing.T, pluginImage 
 	for _, object := range objects {
 		switch kind := object.GetKind(); {
 		case kind == "DaemonSet":
-			forTheTest(t, object, pluginImage, c.ControlPlane().RESTConfig().Host)
+			forTheTest(t, object, pluginImage)
 		case kind == "Namespace", kind == "CSIDriver", object.GetName() == "standalone-cinder-node":
 		default:
 			continue // The program runs on this machine, with an account of its own.
@@ -259,9 +258,9 @@ func (c *kubeletCluster) prepare(ctx context.Context, t *testing.T, pluginImage 
 	c.logs = map[string]func() string{"the program": c.replica.Log, "csi-attacher": c.attacher.Log, "csi-resizer": resizer.Log}
 }
 
-// forTheTest changes what a machine without a registry and without kube-proxy needs, and
-// has the plugin log as much as it can.
-func forTheTest(t *testing.T, daemonSet *unstructured.Unstructured, image, apiServer string) {
+// forTheTest changes what a machine without a registry needs, and has the plugin log as much
+// as it can.
+func forTheTest(t *testing.T, daemonSet *unstructured.Unstructured, image string) {
 	t.Helper()
 	containers, _, err := unstructured.NestedSlice(daemonSet.Object, "spec", "template", "spec", "containers")
 	must(t, err)
@@ -271,10 +270,6 @@ func forTheTest(t *testing.T, daemonSet *unstructured.Unstructured, image, apiSe
 	container := containers[0].(map[string]any)
 	container["image"], container["imagePullPolicy"] = image, "Never"
 	container["args"] = append(container["args"].([]any), "-v=4")
-	address, err := url.Parse(apiServer)
-	must(t, err)
-	container["env"] = append(container["env"].([]any),
-		map[string]any{"name": "KUBERNETES_SERVICE_HOST", "value": address.Hostname()}, map[string]any{"name": "KUBERNETES_SERVICE_PORT", "value": address.Port()})
 	must(t, unstructured.SetNestedSlice(daemonSet.Object, containers, "spec", "template", "spec", "containers"))
 }
 
