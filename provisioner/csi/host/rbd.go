@@ -35,8 +35,9 @@ import (
 // With the option exclusive, the kernel never hands the lock over: another client's
 // mapping, and its writes if it has mapped the image before, fail with EROFS. But so do
 // Cinder's requests, which leave the volume in error_extending. So only what was taken
-// from a node that may still write is mapped with this option (Seized): whether that
-// node's client is dead or alive, it cannot write again.
+// from a node that may still write is mapped with this option (Seized). If that node's
+// client is dead, it cannot write again. One that lives can once the image is unmapped, so
+// the leader hands out only images of nodes that are declared off.
 //
 // The option noshare gives each image a client, and so an address, of its own. Without it,
 // breaking the lock of one image would cut a node off from all its images, and a new
