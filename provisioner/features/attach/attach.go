@@ -208,7 +208,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 				secret := operatorsSecret{e.Client, e.Namespace, cephSecret}
 				found, err = secret.forNode(ctx, connection, mappers.NodeRequest{Encrypted: published.Volume.Encrypted, Ports: to.Node.PortNames})
 			}
-			e.Reach.note(to.Volume.Backend, published.Volume.Type, cephSecret, err)
+			e.Reach.note(to.Volume.Backend, published.Volume, cephSecret, err)
 			if refused := new(mappers.Refusal); errors.As(err, &refused) {
 				e.routes.remember(to.Volume, route{refused: err, node: to.Node.Name, seen: time.Now()})
 				tell(e.Recorder, of.pv, refused)

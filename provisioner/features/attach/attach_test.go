@@ -64,6 +64,8 @@ type volumes struct {
 	// has it, too.
 	others []string
 	has    bool
+	// created is when the volume was made.
+	created time.Time
 	// recorded says whether the node already has the volume for reading; nil means that
 	// it does not have the volume.
 	recorded *bool
@@ -93,7 +95,7 @@ func (v *volumes) Publish(ctx context.Context, target backends.Target, to backen
 			return backends.Published{}, err
 		}
 	}
-	published := backends.Published{Volume: cinder.Volume{ID: volumeID, SizeGiB: 2}, AttachmentID: "attachment-1", Document: []byte(v.document), ReadOnly: to.ReadOnly}
+	published := backends.Published{Volume: cinder.Volume{ID: volumeID, SizeGiB: 2, CreatedAt: v.created}, AttachmentID: "attachment-1", Document: []byte(v.document), ReadOnly: to.ReadOnly}
 	if v.recorded != nil {
 		published.ReadOnly = *v.recorded
 	}
@@ -460,6 +462,7 @@ func TestATypeThatNodesCannotUseIsRemembered(t *testing.T) {
 			t.Errorf("before an attachment: %v", err)
 		}
 		w.volumes.document = `{"driver_volume_type": "storpool", "name": "volumes/x"}`
+		w.volumes.created = time.Now()
 		_, err := w.publish(t)
 		wantFailure(t, err, controller.Unmappable, unknown)
 		if event := <-w.events.Events; event != "Warning UnsupportedProtocol "+unknown {
@@ -486,6 +489,39 @@ func TestATypeThatNodesCannotUseIsRemembered(t *testing.T) {
 		wantFailure(t, err, controller.Unmappable, unknown)
 		if err := w.Reach.Refusal("gold", "", ""); err != nil {
 			t.Errorf("after one that succeeded: %v", err)
+		}
+	})
+}
+
+// TestAVolumeThatStaysRefusedStopsNoType: as long as its pod exists, Kubernetes asks for it
+// again and again, and for new volumes Cinder may have other storage.
+func TestAVolumeThatStaysRefusedStopsNoType(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, testPV(), testSecret())
+		w.volumes.document = `{"driver_volume_type": "storpool", "name": "volumes/x"}`
+		w.volumes.created = time.Now().Add(-time.Minute)
+		refused := func() {
+			t.Helper()
+			if _, err := w.publish(t); err == nil {
+				t.Fatal("the volume is attached")
+			}
+		}
+		for range 5 {
+			refused()
+			time.Sleep(routesKept + time.Second)
+		}
+		time.Sleep(refusalKept - 5*routesKept)
+		for range 2 {
+			if err := w.Reach.Refusal("gold", "", ""); err != nil {
+				t.Errorf("more than an hour after the first refusal: %v", err)
+			}
+			refused()
+			time.Sleep(routesKept + time.Second)
+		}
+		w.volumes.created = time.Now()
+		refused()
+		if w.Reach.Refusal("gold", "", "") == nil {
+			t.Error("a volume made since shows nothing")
 		}
 	})
 }
