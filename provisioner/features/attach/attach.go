@@ -223,7 +223,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 				err = asBefore(to, published.ReadOnly, found.ReadOnly)
 			}
 			if err == nil && found.Protocol == mappers.ProtocolRBD && !to.Shared {
-				taken, err = e.takenByLock(to.Volume, to.Node.Name)
+				taken, err = takenByLock(e, to.Volume, to.Node.Name)
 			}
 			if err != nil {
 				return err

@@ -352,7 +352,7 @@ func (e *Engine) release(ctx context.Context, pv string, volume wire.Handle, nam
 // it. Ceph keeps that node out for good only if its client is dead: one that lives gets the
 // lock of the image back as soon as the next node has unmapped it. So the volume is
 // handed out only if an administrator has declared the other node off.
-func (e *Engine) takenByLock(volume wire.Handle, to string) (taken bool, err error) {
+func takenByLock(e *Engine, volume wire.Handle, to string) (taken bool, err error) {
 	if !e.NodesKnown() || !e.ReportsKnown() {
 		return false, fmt.Errorf("the Nodes and the reports of node plugins are not read yet, so it is not known whether another node may write to volume %s", volume)
 	}
