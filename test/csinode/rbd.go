@@ -100,6 +100,9 @@ func (n *Node) MapByHand(image string, exclusive bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	options := "name=admin,key=client.admin"
+	if n.Ceph.Open {
+		options = "name=admin,noshare"
+	}
 	if exclusive {
 		options += ",exclusive"
 	}

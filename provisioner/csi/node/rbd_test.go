@@ -228,6 +228,21 @@ func TestMappingsOfOthersStay(t *testing.T) {
 	})
 }
 
+// TestMappingsOfOthersWithoutAKeyStay: nothing names a key in a cluster without keys.
+func TestMappingsOfOthersWithoutAKeyStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, u, _ := newRBD(t)
+		u.open, f.node.Ceph.Open = true, true
+		f.must(f.node.MapByHand(cephImage, false))
+		before := f.node.Left()
+		f.must(f.stage(u))
+		f.must(f.unstage(u))
+		if left := f.node.Left(); strings.Join(left, " ") != strings.Join(before, " ") {
+			t.Errorf("left %q, want %q", left, before)
+		}
+	})
+}
+
 // TestAnOrderThatTheKernelHasNotAnswered: it may map the image later.
 func TestAnOrderThatTheKernelHasNotAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
