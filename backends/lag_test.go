@@ -454,3 +454,31 @@ func TestANewTermLogsInWhileReadsMayLag(t *testing.T) {
 		settled(t, l)
 	})
 }
+
+// silentClients are those of a Keystone that never answers.
+type silentClients struct{ clients }
+
+func (silentClients) client(ctx context.Context) (Cinder, error) {
+	<-ctx.Done()
+	return nil, cinder.NotSent("gold", cinder.OperationLogin, ctx.Err())
+}
+
+// TestALoginThatHangsDelaysNoEndOfATerm: whoever waits until reads are up to date stops
+// with the term, whether or not the login has been answered.
+func TestALoginThatHangsDelaysNoEndOfATerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newMemoryCinder()
+		ctx, end := context.WithCancel(t.Context())
+		term := memory.term(t, func(o *LifecycleOptions) { o.ReadLag, o.Term = time.Minute, ctx })
+		l := newLifecycle(term.options, sameClients(silentClients{}))
+		time.AfterFunc(time.Second, end)
+		began := time.Now()
+		if _, _, err := l.Find(t.Context(), "volume-1"); err == nil {
+			t.Error("a volume is found")
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("a read waits %s, and the term has ended after a second", took)
+		}
+		settled(t, l)
+	})
+}

@@ -121,12 +121,13 @@ func (s *session) stay(client Cinder) error {
 // leftover of an interrupted call, or for gone. A login shows nothing of that, so it is made
 // meanwhile; if it fails, whoever needs it tries again.
 func (s *session) settle(ctx context.Context) error {
-	if time.Now().Before(s.settled) {
-		early, cancel := context.WithDeadline(ctx, s.settled)
-		_, _ = s.login(early)
-		cancel()
+	rest := time.Until(s.settled)
+	if rest > 0 {
+		early, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() { _, _ = s.login(early) }()
 	}
-	return s.wait(ctx, time.Until(s.settled))
+	return s.wait(ctx, rest)
 }
 
 // wait waits until reads are up to date.

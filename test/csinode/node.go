@@ -578,7 +578,7 @@ func (n *Node) Write(at, data string) error {
 		if m.readOnly || m.fsReadOnly {
 			return syscall.EROFS
 		}
-		if of := n.mappingOf(m.device); of != nil && of.fenced {
+		if of := n.mappingOf(m.device); of != nil && !of.mayWrite() {
 			return syscall.EIO
 		}
 		v.Data = data

@@ -59,8 +59,21 @@ type mapping struct {
 	exclusive bool
 	// blocklisted means that the cluster refuses the client.
 	blocklisted bool
-	// dead means that its node is, and fenced that another client keeps the lock.
-	dead, fenced bool
+	// dead means that its node is.
+	dead bool
+}
+
+// mayWrite takes the lock for a write, unless a client that lives keeps it. A client gets
+// it back once that one has unmapped the image.
+func (m *mapping) mayWrite() bool {
+	if m.readOnly || m.image.Features&ExclusiveLock == 0 {
+		return !m.readOnly
+	}
+	if l := m.image.locker; l != nil && l != m && !l.dead && l.exclusive {
+		return false
+	}
+	m.image.locker = m
+	return true
 }
 
 func (m *mapping) device() string { return fmt.Sprintf("rbd%d", m.number) }
@@ -87,6 +100,9 @@ func (n *Node) MapByHand(image string, exclusive bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	options := "name=admin,key=client.admin"
+	if n.Ceph.Open {
+		options = "name=admin,noshare"
+	}
 	if exclusive {
 		options += ",exclusive"
 	}
@@ -163,8 +179,6 @@ func (n *Node) mapImage(line, user string) error {
 		}
 		if l := image.locker; l != nil && l.dead {
 			l.blocklisted = true
-		} else if l != nil && m.exclusive {
-			l.fenced = true
 		}
 		image.locker = m
 	}

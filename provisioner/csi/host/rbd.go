@@ -35,8 +35,9 @@ import (
 // With the option exclusive, the kernel never hands the lock over: another client's
 // mapping, and its writes if it has mapped the image before, fail with EROFS. But so do
 // Cinder's requests, which leave the volume in error_extending. So only what was taken
-// from a node that may still write is mapped with this option (Seized): whether that
-// node's client is dead or alive, it cannot write again.
+// from a node that may still write is mapped with this option (Seized). If that node's
+// client is dead, it cannot write again. One that lives can once the image is unmapped, so
+// the leader hands out only images of nodes that are declared off.
 //
 // The option noshare gives each image a client, and so an address, of its own. Without it,
 // breaking the lock of one image would cut a node off from all its images, and a new
@@ -120,8 +121,11 @@ func (m MappedImage) disk() Disk {
 
 const (
 	rbdBus = "/sys/bus/rbd"
-	// cephKeyName names the key in the line that maps an image, and so marks this plugin's
-	// mappings. A cluster without authentication has no key.
+	// ownOptions begin the options in the line that maps an image, and so mark this plugin's
+	// mappings: other programs begin with the user.
+	ownOptions = "noshare,mount_timeout="
+	// cephKeyName names the key in the line, and so marks them, too. A cluster without
+	// authentication has no key.
 	cephKeyName = "standalone-cinder"
 	// monitorPatience and lockPatience are in seconds. Together, they are less than what
 	// bounds the kernel's answer, and lockPatience is more than a dead client's watch
@@ -175,7 +179,7 @@ func (r *RBD) load(ctx context.Context) error {
 
 // line returns what maps an image.
 func (i Image) line(how Sharing, user string) string {
-	monitors, options := i.Monitors, []string{"noshare", fmt.Sprintf("mount_timeout=%d", monitorPatience)}
+	monitors, options := i.Monitors, []string{ownOptions + strconv.Itoa(monitorPatience)}
 	older := slices.DeleteFunc(slices.Clone(monitors), func(m string) bool { return portOf(m) == msgr2Port })
 	if len(older) > 0 {
 		monitors = older
@@ -227,11 +231,8 @@ func (r *RBD) mapping(number string) (MappedImage, bool) {
 	if len(line) < 4 {
 		return MappedImage{}, false
 	}
-	options := strings.Split(line[1], ",")
-	has := func(prefix string) bool {
-		return slices.ContainsFunc(options, func(o string) bool { return strings.HasPrefix(o, prefix) })
-	}
-	if !slices.Contains(options, "noshare") || has("secret=") || has("key=") && !slices.Contains(options, "key="+cephKeyName) {
+	key := strings.Contains(line[1], "key=") || strings.Contains(line[1], "secret=")
+	if !strings.HasPrefix(line[1], ownOptions) || key && !slices.Contains(strings.Split(line[1], ","), "key="+cephKeyName) {
 		return MappedImage{}, false
 	}
 	m := MappedImage{Image: Image{strings.Split(line[0], ","), r.host.attribute(directory + "pool"), r.host.attribute(directory + "name")}, Device: "rbd" + number}

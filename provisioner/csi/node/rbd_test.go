@@ -118,10 +118,16 @@ func TestImagesThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestAVolumeIsTakenFromANode: a node whose client is dead is blocklisted, and one that
-// lives loses the lock for good.
+// TestAVolumeIsTakenFromANode: a node whose client is dead is blocklisted, but one that
+// lives gets the lock back, so the leader takes no volume from it.
 func TestAVolumeIsTakenFromANode(t *testing.T) {
-	for name, lose := range map[string]func(*csinode.Node){"dead": (*csinode.Node).PowerOff, "alive": func(*csinode.Node) {}} {
+	for name, test := range map[string]struct {
+		lose  func(*csinode.Node)
+		again bool
+	}{
+		"dead":  {lose: (*csinode.Node).PowerOff},
+		"alive": {lose: func(*csinode.Node) {}, again: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, u, _ := newRBD(t)
@@ -129,7 +135,7 @@ func TestAVolumeIsTakenFromANode(t *testing.T) {
 				f.must(f.publish(u, 1, false))
 				f.must(f.node.Write(u.pod(1), "by the first"))
 				first := f.node
-				lose(first)
+				test.lose(first)
 				f.node = first.Beside("iqn.2026-01.org.example:node-2")
 				f.start()
 				u.taken = true
@@ -141,6 +147,11 @@ func TestAVolumeIsTakenFromANode(t *testing.T) {
 				f.must(f.node.Write(u.pod(1), "by the second"))
 				if f.volume().Data != "by the second" {
 					t.Errorf("the data is %q", f.volume().Data)
+				}
+				f.must(f.unpublish(u, 1))
+				f.must(f.unstage(u))
+				if err := first.Write(u.pod(1), "after the second"); (err == nil) != test.again {
+					t.Errorf("the first node writes after the second has let go: %v", err)
 				}
 				f.unharmed()
 			})
@@ -214,6 +225,21 @@ func TestMappingsOfOthersStay(t *testing.T) {
 		}
 		f.must(f.unstage(u))
 		f.unharmed()
+	})
+}
+
+// TestMappingsOfOthersWithoutAKeyStay: nothing names a key in a cluster without keys.
+func TestMappingsOfOthersWithoutAKeyStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, u, _ := newRBD(t)
+		u.open, f.node.Ceph.Open = true, true
+		f.must(f.node.MapByHand(cephImage, false))
+		before := f.node.Left()
+		f.must(f.stage(u))
+		f.must(f.unstage(u))
+		if left := f.node.Left(); strings.Join(left, " ") != strings.Join(before, " ") {
+			t.Errorf("left %q, want %q", left, before)
+		}
 	})
 }
 

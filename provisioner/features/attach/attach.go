@@ -157,7 +157,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		return wire.Connection{}, failure(err)
 	}
 	at := place{to.Volume.Backend, to.Node.Name}
-	taken, err := e.takePlace(ctx, volumes, to.Volume, to.Node.Name)
+	placed, err := e.takePlace(ctx, volumes, to.Volume, to.Node.Name)
 	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
@@ -171,6 +171,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	useless := false      // the attachment that the node has, which it may not stage
 	var released []string // nodes
 	var found mappers.NodeConnection
+	taken := false // from a node that may still write to it
 	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.PublishRequest{
 		Node: to.Node.Name, Key: to.Node.Key(), Connector: e.connectorOf(to.Node), ReadOnly: to.ReadOnly, Shared: to.Shared,
 		// A node that already has the volume gets the same answer again, even if it gets no
@@ -207,7 +208,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 				secret := operatorsSecret{e.Client, e.Namespace, cephSecret}
 				found, err = secret.forNode(ctx, connection, mappers.NodeRequest{Encrypted: published.Volume.Encrypted, Ports: to.Node.PortNames})
 			}
-			e.Reach.note(to.Volume.Backend, published.Volume.Type, cephSecret, err)
+			e.Reach.note(to.Volume.Backend, published.Volume, cephSecret, err)
 			if refused := new(mappers.Refusal); errors.As(err, &refused) {
 				e.routes.remember(to.Volume, route{refused: err, node: to.Node.Name, seen: time.Now()})
 				tell(e.Recorder, of.pv, refused)
@@ -220,6 +221,9 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			}
 			if err == nil {
 				err = asBefore(to, published.ReadOnly, found.ReadOnly)
+			}
+			if err == nil && found.Protocol == mappers.ProtocolRBD && !to.Shared {
+				taken, err = takenByLock(e, to.Volume, to.Node.Name)
 			}
 			if err != nil {
 				return err
@@ -237,7 +241,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	if err != nil {
 		// An attachment that was begun may exist at Cinder until the volume is
 		// detached.
-		if taken && !begun {
+		if placed && !begun {
 			e.places.leave(at, to.Volume.String())
 		}
 		return wire.Connection{}, shared.explain(failure(err))
@@ -256,12 +260,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		"attachment", published.AttachmentID, "protocol", found.Protocol, "paths", len(found.Paths), "warnings", found.Warnings)
 	connection := wire.Connection{
 		Protocol: found.Protocol, Identities: found.Identities, Credentials: found.Credentials != nil, ReadOnly: found.ReadOnly || to.ReadOnly, Bytes: published.Volume.SizeGiB << 30,
-		Attachment: published.AttachmentID,
-	}
-	if found.Protocol == mappers.ProtocolRBD && !to.Shared {
-		if connection.Taken, err = mayBeElsewhere(e, to.Volume, to.Node.Name); err != nil {
-			return wire.Connection{}, failure(err)
-		}
+		Attachment: published.AttachmentID, Taken: taken,
 	}
 	for _, path := range found.Paths {
 		connection.Paths = append(connection.Paths, wire.Path{Portal: path.Portal, Target: path.Target, LUN: path.LUN})

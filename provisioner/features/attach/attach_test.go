@@ -64,6 +64,8 @@ type volumes struct {
 	// has it, too.
 	others []string
 	has    bool
+	// created is when the volume was made.
+	created time.Time
 	// recorded says whether the node already has the volume for reading; nil means that
 	// it does not have the volume.
 	recorded *bool
@@ -93,7 +95,7 @@ func (v *volumes) Publish(ctx context.Context, target backends.Target, to backen
 			return backends.Published{}, err
 		}
 	}
-	published := backends.Published{Volume: cinder.Volume{ID: volumeID, SizeGiB: 2}, AttachmentID: "attachment-1", Document: []byte(v.document), ReadOnly: to.ReadOnly}
+	published := backends.Published{Volume: cinder.Volume{ID: volumeID, SizeGiB: 2, CreatedAt: v.created}, AttachmentID: "attachment-1", Document: []byte(v.document), ReadOnly: to.ReadOnly}
 	if v.recorded != nil {
 		published.ReadOnly = *v.recorded
 	}
@@ -392,31 +394,55 @@ func TestPublishByRBD(t *testing.T) {
 	}
 }
 
-// TestAnImageThatWasTakenIsMarked: another node may still write to it.
+// TestAnImageThatWasTakenIsMarked: a node whose client is dead is kept out for good, but
+// one that lives gets the lock back from the next node.
 func TestAnImageThatWasTakenIsMarked(t *testing.T) {
 	const document = `{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1", "hosts": ["192.0.2.1"], "ports": ["6789"], "auth_enabled": false}}`
+	const kept = "volume gold/" + volumeID + " is still staged on node n2, from which Kubernetes has detached it, and Ceph keeps that node out only as long as another one has the image mapped; node n1 gets it once "
 	for name, test := range map[string]struct {
 		prepare func(*world)
+		off     bool
 		shared  bool
 		taken   bool
+		refused bool
 	}{
-		"no node has it":          {prepare: func(*world) {}},
-		"this node has it":        {prepare: func(w *world) { w.reportsStaged(t, "n1", "boot-1", handle()) }},
-		"another node has it":     {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-1", handle()) }, taken: true},
-		"another node has others": {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-1", wire.Handle{Backend: "gold", ID: "another"}) }},
-		"the term took it":        {prepare: func(w *world) { w.unsettled.take("n2", handle()) }, taken: true},
-		"another boot of it had":  {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-0", handle()) }},
-		"all nodes may have it":   {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-1", handle()) }, shared: true},
+		"no node has it":               {prepare: func(*world) {}},
+		"this node has it":             {prepare: func(w *world) { w.reportsStaged(t, "n1", "boot-1", handle()) }},
+		"a node that is off has it":    {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-1", handle()) }, off: true, taken: true},
+		"a node that may live has it":  {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-1", handle()) }, refused: true},
+		"another node has others":      {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-1", wire.Handle{Backend: "gold", ID: "another"}) }},
+		"the term took it":             {prepare: func(w *world) { w.unsettled.take("n2", handle()) }, off: true, taken: true},
+		"from a node without a report": {prepare: func(w *world) { w.unsettled.take("n2", handle()) }, refused: true},
+		"from a node that let go": {prepare: func(w *world) {
+			w.unsettled.take("n2", handle())
+			w.reportsStaged(t, "n2", "boot-1")
+		}, taken: true},
+		"from a node that is deleted": {prepare: func(w *world) {
+			w.unsettled.take("n2", handle())
+			must(t, w.machines.Delete(machine("n2", "boot-1")))
+		}, taken: true},
+		"another boot of it had": {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-0", handle()) }},
+		"all nodes may have it":  {prepare: func(w *world) { w.reportsStaged(t, "n2", "boot-1", handle()) }, shared: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, testPV(), testSecret())
-			w.volumes.document = document
+			w.volumes.document, w.rules = document, Rules{FencedByInitiator: true}
 			for _, name := range []string{"n1", "n2"} {
-				must(t, w.machines.Add(machine(name, "boot-1")))
+				node := machine(name, "boot-1")
+				if test.off && name == "n2" {
+					node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}
+				}
+				must(t, w.machines.Add(node))
 			}
 			test.prepare(w)
 			w.volumes.has = true // another test is about who gets a volume
 			got, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n1, Shared: test.shared})
+			if test.refused {
+				if err == nil || !strings.HasPrefix(err.Error(), kept) {
+					t.Errorf("got  %v\nwant %s...", err, kept)
+				}
+				return
+			}
 			if err != nil || got.Taken != test.taken {
 				t.Errorf("taken %t, %v", got.Taken, err)
 			}
@@ -436,6 +462,7 @@ func TestATypeThatNodesCannotUseIsRemembered(t *testing.T) {
 			t.Errorf("before an attachment: %v", err)
 		}
 		w.volumes.document = `{"driver_volume_type": "storpool", "name": "volumes/x"}`
+		w.volumes.created = time.Now()
 		_, err := w.publish(t)
 		wantFailure(t, err, controller.Unmappable, unknown)
 		if event := <-w.events.Events; event != "Warning UnsupportedProtocol "+unknown {
@@ -462,6 +489,39 @@ func TestATypeThatNodesCannotUseIsRemembered(t *testing.T) {
 		wantFailure(t, err, controller.Unmappable, unknown)
 		if err := w.Reach.Refusal("gold", "", ""); err != nil {
 			t.Errorf("after one that succeeded: %v", err)
+		}
+	})
+}
+
+// TestAVolumeThatStaysRefusedStopsNoType: as long as its pod exists, Kubernetes asks for it
+// again and again, and for new volumes Cinder may have other storage.
+func TestAVolumeThatStaysRefusedStopsNoType(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, testPV(), testSecret())
+		w.volumes.document = `{"driver_volume_type": "storpool", "name": "volumes/x"}`
+		w.volumes.created = time.Now().Add(-time.Minute)
+		refused := func() {
+			t.Helper()
+			if _, err := w.publish(t); err == nil {
+				t.Fatal("the volume is attached")
+			}
+		}
+		for range 5 {
+			refused()
+			time.Sleep(routesKept + time.Second)
+		}
+		time.Sleep(refusalKept - 5*routesKept)
+		for range 2 {
+			if err := w.Reach.Refusal("gold", "", ""); err != nil {
+				t.Errorf("more than an hour after the first refusal: %v", err)
+			}
+			refused()
+			time.Sleep(routesKept + time.Second)
+		}
+		w.volumes.created = time.Now()
+		refused()
+		if w.Reach.Refusal("gold", "", "") == nil {
+			t.Error("a volume made since shows nothing")
 		}
 	})
 }

@@ -348,25 +348,32 @@ func (e *Engine) release(ctx context.Context, pv string, volume wire.Handle, nam
 	return false, unclean("volume %s is still staged on node %s, from which Kubernetes has detached it, and that node may write to it; node %s gets it once %s", volume, name, to.Name, staged.Ended(name))
 }
 
-// mayBeElsewhere reports whether a node other than the one that gets a volume may still
-// write to it.
-func mayBeElsewhere(e *Engine, volume wire.Handle, than string) (bool, error) {
+// takenByLock reports whether a volume was taken from another node that may still write to
+// it. Ceph keeps that node out for good only if its client is dead: one that lives gets the
+// lock of the image back as soon as the next node has unmapped it. So the volume is
+// handed out only if an administrator has declared the other node off.
+func takenByLock(e *Engine, volume wire.Handle, to string) (taken bool, err error) {
 	if !e.NodesKnown() || !e.ReportsKnown() {
 		return false, fmt.Errorf("the Nodes and the reports of node plugins are not read yet, so it is not known whether another node may write to volume %s", volume)
 	}
-	if slices.ContainsFunc(e.unsettled.takenFromAny(volume), func(node string) bool { return node != than }) {
-		return true, nil
-	}
+	holders := e.unsettled.takenFromAny(volume)
 	for _, object := range e.Reports.List() {
-		lease, ok := object.(*coordinationv1.Lease)
-		if !ok {
+		if lease, ok := object.(*coordinationv1.Lease); ok && staged.Of(lease).Has(volume.String(), e.node(staged.NodeOf(lease.Name))) {
+			holders = append(holders, staged.NodeOf(lease.Name))
+		}
+	}
+	for _, name := range holders {
+		if name == to {
 			continue
 		}
-		if name := staged.NodeOf(lease.Name); name != "" && name != than && staged.Of(lease).Has(volume.String(), e.node(name)) {
-			return true, nil
+		node := e.node(name)
+		report, reported := e.report(name)
+		if node != nil && !staged.IsOff(node) && (!reported || report.Has(volume.String(), node)) {
+			return false, unclean("volume %s is still staged on node %s, from which Kubernetes has detached it, and Ceph keeps that node out only as long as another one has the image mapped; node %s gets it once %s", volume, name, to, staged.Ended(name))
 		}
+		taken = true
 	}
-	return false, nil
+	return taken, nil
 }
 
 // node returns a Node in the cache; nil if there is none.
