@@ -476,27 +476,9 @@ func (h *Host) InspectNamespace(ctx context.Context, d Disk) (Disk, error) {
 // RescanNamespace makes the kernel reread a namespace's size, and waits until both agree
 // on at least the given number of bytes.
 func (h *Host) RescanNamespace(ctx context.Context, d Disk, least int64) (Disk, error) {
-	now, err := Disk{}, error(nil)
-	var seen int64
-	agreed, err := until(ctx, patience, func() (bool, error) {
-		if now, err = h.InspectNamespace(ctx, d); err != nil {
-			return false, err
-		}
-		if now.Identity != d.Identity {
-			return false, Refuse(WrongDisk, "%s was %s, but is now %s", d.Name, d.Identity, now.Identity)
-		}
-		if seen, err = h.Size(d.Name); err != nil {
-			return false, err
-		}
-		if now.Bytes >= least && seen == now.Bytes {
-			return true, nil
-		}
-		return false, h.ScanNamespaces(ctx, d.Namespace.Subsystem)
-	})
-	if err == nil && !agreed {
-		err = fmt.Errorf("disk %s has %d bytes at the storage and %d in the kernel after %s; at least %d are required", d.Name, now.Bytes, seen, patience, least)
-	}
-	return now, err
+	return h.untilLarge(ctx, d, least,
+		func() (Disk, error) { return h.InspectNamespace(ctx, d) },
+		func() error { return h.ScanNamespaces(ctx, d.Namespace.Subsystem) })
 }
 
 // DropExchanged makes the kernel drop a disk whose namespace the storage has replaced

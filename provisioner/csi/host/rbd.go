@@ -462,22 +462,6 @@ func (r *RBD) Inspect(ctx context.Context, d Disk) (Disk, error) {
 // Rescan makes the kernel see an image's size, and waits until its device has at
 // least the given number of bytes.
 func (r *RBD) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
-	now, err := Disk{}, error(nil)
-	var seen int64
-	agreed, err := until(ctx, patience, func() (bool, error) {
-		if now, err = r.Inspect(ctx, d); err != nil {
-			return false, err
-		}
-		if now.Identity != d.Identity {
-			return false, Refuse(WrongDisk, "%s was %s, but is now %s", d.Name, d.Identity, now.Identity)
-		}
-		if seen, err = r.host.Size(d.Name); err != nil {
-			return false, err
-		}
-		return now.Bytes >= least && seen == now.Bytes, nil
-	})
-	if err == nil && !agreed {
-		err = fmt.Errorf("image %s has %d bytes and its device %s has %d after %s; at least %d are required", d.Image, now.Bytes, d.Name, seen, patience, least)
-	}
-	return now, err
+	// Reading the header is what makes the kernel see the size.
+	return r.host.untilLarge(ctx, d, least, func() (Disk, error) { return r.Inspect(ctx, d) }, func() error { return nil })
 }

@@ -488,10 +488,19 @@ func (h *Host) Size(device string) (int64, error) {
 // Rescan makes the kernel reread a disk's size, and waits until both agree on at least
 // the given number of bytes.
 func (h *Host) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
+	return h.untilLarge(ctx, d, least,
+		func() (Disk, error) { return h.Inspect(ctx, d.Address, d.Name) },
+		func() error { return h.root.Set(ctx, path.Join(d.Address.directory(), "rescan"), "1") })
+}
+
+// untilLarge waits until storage and kernel agree on a disk's size, which is at least the
+// given number of bytes. inspect reads what the storage says, and rescan makes the kernel
+// read it, too.
+func (h *Host) untilLarge(ctx context.Context, d Disk, least int64, inspect func() (Disk, error), rescan func() error) (Disk, error) {
 	now, err := Disk{}, error(nil)
 	var seen int64
 	agreed, err := until(ctx, patience, func() (bool, error) {
-		if now, err = h.Inspect(ctx, d.Address, d.Name); err != nil {
+		if now, err = inspect(); err != nil {
 			return false, err
 		}
 		if now.Identity != d.Identity {
@@ -503,7 +512,7 @@ func (h *Host) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
 		if now.Bytes >= least && seen == now.Bytes {
 			return true, nil
 		}
-		return false, h.root.Set(ctx, path.Join(d.Address.directory(), "rescan"), "1")
+		return false, rescan()
 	})
 	if err == nil && !agreed {
 		err = fmt.Errorf("disk %s has %d bytes at the storage and %d in the kernel after %s; at least %d are required", d.Name, now.Bytes, seen, patience, least)

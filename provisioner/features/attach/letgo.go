@@ -121,24 +121,15 @@ func (u *unsettled) takenFrom(node string) []wire.Handle {
 }
 
 // takenFromAny returns the nodes from which a volume was taken.
-func (u *unsettled) takenFromAny(volume wire.Handle) []string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	var nodes []string
-	for at := range u.taken {
-		if at.volume == volume {
-			nodes = append(nodes, at.node)
-		}
-	}
-	return nodes
-}
+func (u *unsettled) takenFromAny(volume wire.Handle) []string { return nodesOf(u, u.taken, volume) }
 
 // owedBy returns the nodes from which a volume is still to be detached.
-func (u *unsettled) owedBy(volume wire.Handle) []string {
+func (u *unsettled) owedBy(volume wire.Handle) []string { return nodesOf(u, u.owed, volume) }
+
+func nodesOf[V any](u *unsettled, noted map[onNode]V, volume wire.Handle) (nodes []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	var nodes []string
-	for at := range u.owed {
+	for at := range noted {
 		if at.volume == volume {
 			nodes = append(nodes, at.node)
 		}
