@@ -476,7 +476,7 @@ func (h *Host) InspectNamespace(ctx context.Context, d Disk) (Disk, error) {
 // RescanNamespace makes the kernel reread a namespace's size, and waits until both agree
 // on at least the given number of bytes.
 func (h *Host) RescanNamespace(ctx context.Context, d Disk, least int64) (Disk, error) {
-	return h.untilLarge(ctx, d, least,
+	return untilLarge(ctx, d, least, h.Size,
 		func() (Disk, error) { return h.InspectNamespace(ctx, d) },
 		func() error { return h.ScanNamespaces(ctx, d.Namespace.Subsystem) })
 }

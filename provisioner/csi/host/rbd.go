@@ -463,5 +463,5 @@ func (r *RBD) Inspect(ctx context.Context, d Disk) (Disk, error) {
 // least the given number of bytes.
 func (r *RBD) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
 	// Reading the header is what makes the kernel see the size.
-	return r.host.untilLarge(ctx, d, least, func() (Disk, error) { return r.Inspect(ctx, d) }, func() error { return nil })
+	return untilLarge(ctx, d, least, r.host.Size, func() (Disk, error) { return r.Inspect(ctx, d) }, func() error { return nil })
 }

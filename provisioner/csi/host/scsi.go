@@ -488,15 +488,15 @@ func (h *Host) Size(device string) (int64, error) {
 // Rescan makes the kernel reread a disk's size, and waits until both agree on at least
 // the given number of bytes.
 func (h *Host) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
-	return h.untilLarge(ctx, d, least,
+	return untilLarge(ctx, d, least, h.Size,
 		func() (Disk, error) { return h.Inspect(ctx, d.Address, d.Name) },
 		func() error { return h.root.Set(ctx, path.Join(d.Address.directory(), "rescan"), "1") })
 }
 
 // untilLarge waits until storage and kernel agree on a disk's size, which is at least the
-// given number of bytes. inspect reads what the storage says, and rescan makes the kernel
-// read it, too.
-func (h *Host) untilLarge(ctx context.Context, d Disk, least int64, inspect func() (Disk, error), rescan func() error) (Disk, error) {
+// given number of bytes. size reads what the kernel says, inspect what the storage says, and
+// rescan makes the kernel read that, too.
+func untilLarge(ctx context.Context, d Disk, least int64, size func(name string) (int64, error), inspect func() (Disk, error), rescan func() error) (Disk, error) {
 	now, err := Disk{}, error(nil)
 	var seen int64
 	agreed, err := until(ctx, patience, func() (bool, error) {
@@ -506,7 +506,7 @@ func (h *Host) untilLarge(ctx context.Context, d Disk, least int64, inspect func
 		if now.Identity != d.Identity {
 			return false, Refuse(WrongDisk, "%s was %s, but is now %s", d.Name, d.Identity, now.Identity)
 		}
-		if seen, err = h.Size(d.Name); err != nil {
+		if seen, err = size(d.Name); err != nil {
 			return false, err
 		}
 		if now.Bytes >= least && seen == now.Bytes {
