@@ -32,6 +32,8 @@ const csiProject = 0xc51
 // VolumeAttachments.
 type csiCluster struct {
 	*harness.Suite
+	// test is the one that the cluster lasts for.
+	test     *testing.T
 	replica  *harness.Replica
 	attacher *harness.Sidecar
 	policy   string
@@ -55,7 +57,7 @@ func startCSIWith(ctx context.Context, t *testing.T, options harness.SuiteOption
 	for _, class := range classes {
 		must(t, suite.CreateClass(ctx, class, csiProvisioner, func(*storagev1.StorageClass) {}))
 	}
-	c := csiCluster{Suite: suite, policy: policy, socket: filepath.Join(t.TempDir(), "csi.sock")}
+	c := csiCluster{Suite: suite, test: t, policy: policy, socket: filepath.Join(t.TempDir(), "csi.sock")}
 	c.lead(ctx, t, program)
 	must(t, suite.AllowCSINodes(ctx, csiProvisioner))
 	c.attacher, err = suite.Attacher(ctx, csiProvisioner)(c.socket)
@@ -69,17 +71,18 @@ func startCSIWith(ctx context.Context, t *testing.T, options harness.SuiteOption
 	return c
 }
 
-// lead starts a build of the program, or the suite's.
+// lead starts a build of the program, or the suite's, which runs until the cluster's test
+// ends.
 func (c *csiCluster) lead(ctx context.Context, t *testing.T, program string) {
 	t.Helper()
 	replica, err := c.StartReplica(ctx, harness.ReplicaOptions{
 		Policy: c.policy, Provisioner: csiProvisioner, Program: program, Arguments: []string{"--csi-endpoint", "unix://" + c.socket},
 	})
 	must(t, err)
-	t.Cleanup(replica.Kill)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the program said:\n%s", replica.Log())
+	c.test.Cleanup(replica.Kill)
+	c.test.Cleanup(func() {
+		if c.test.Failed() {
+			c.test.Logf("the program said:\n%s", replica.Log())
 		}
 	})
 	c.replica = replica
