@@ -107,8 +107,7 @@ func ParsePublishContext(context map[string]string) (Connection, error) {
 	if text := context[keyIdentities]; text != "" {
 		c.Identities = strings.Split(text, ",")
 	}
-	// Earlier releases write no such key.
-	_, c.Taken = context[keyTaken]
+	c.Taken = IsTaken(context)
 	var errs [4]error
 	errs[0] = json.Unmarshal([]byte(context[keyPaths]), &c.Paths)
 	c.Credentials, errs[1] = strconv.ParseBool(context[keyCredentials])
@@ -125,6 +124,13 @@ func ParsePublishContext(context map[string]string) (Connection, error) {
 
 // AttachmentOf reads the attachment from a publish context; empty if it names none.
 func AttachmentOf(context map[string]string) string { return context[keyAttachment] }
+
+// IsTaken reports whether a publish context says that the volume was taken from a lost
+// node. Earlier releases write nothing about it.
+func IsTaken(context map[string]string) bool {
+	_, taken := context[keyTaken]
+	return taken
+}
 
 // Volume is what a PersistentVolume tells the nodes about its volume, in its
 // volumeAttributes.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
@@ -98,6 +99,38 @@ func TestSidecarsRequestsArePassedOn(t *testing.T) {
 			}
 			if test.byVolume {
 				wantFailure(t, test.call(t.Context(), w.Engine, unknown), "NotFound", "no PersistentVolume has the handle gold/other")
+			}
+		})
+	}
+}
+
+// TestTakenImageIsNotChangedAtCinder: where a node has mapped an image so that no other
+// client can write to it, Cinder's extension of the image fails and leaves the volume in
+// error_extending.
+func TestTakenImageIsNotChangedAtCinder(t *testing.T) {
+	taken, err := wire.Connection{Protocol: "rbd", Paths: []wire.Path{{Portal: "192.0.2.1:6789", Target: "pool/image"}}, Taken: true}.PublishContext()
+	must(t, err)
+	for name, call := range map[string]func(ctx context.Context, e *Engine) error{
+		"growth": func(ctx context.Context, e *Engine) error {
+			_, err := e.Expand(ctx, handle(), 5)
+			return err
+		},
+		"a snapshot": func(ctx context.Context, e *Engine) error {
+			_, err := e.TakeSnapshot(ctx, handle(), "snapshot-1", nil)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := newWorld(t, testPV()), &others{}
+			w.Expansions, w.Snapshots = o, o
+			attachment := testAttachment(pvName, "n2", func(a *storagev1.VolumeAttachment) { a.Status.AttachmentMetadata = taken })
+			must(t, w.attachments.Add(attachment))
+			wantFailure(t, call(t.Context(), w.Engine), controller.Unclean, "volume gold/"+volumeID+" was taken from a lost node, so node n2 has its image mapped in a way that keeps out Cinder, too; "+
+				"the volume can grow and be snapshotted once the lost node has let go of it and the pods on node n2 have ended and started again")
+			must(t, w.attachments.Delete(attachment))
+			must(t, call(t.Context(), w.Engine))
+			if len(o.asked) != 1 {
+				t.Errorf("asked %q", o.asked)
 			}
 		})
 	}

@@ -21,6 +21,9 @@ type Snapshots interface {
 // TakeSnapshot implements controller.Engine.
 func (e *Engine) TakeSnapshot(ctx context.Context, volume wire.Handle, name string, parameters map[string]string) (controller.Snapshot, error) {
 	of, err := e.volumeOf(volume)
+	if err == nil {
+		err = notTaken(e.attachmentsOn(""), volume)
+	}
 	if err != nil {
 		return controller.Snapshot{}, failure(err)
 	}
