@@ -105,8 +105,9 @@ e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
 	  $(GO) test -count=1 -timeout 120m $(E2E_SHORT) $(if $(E2E_SKIP),-skip '$(E2E_SKIP)') -tags e2e ./test/e2e/...; \
 	  status=$$?; test/e2e/rig/rig.sh stop; exit $$status
 
-# CONFORMANCE_MODE=csi or native runs one mode only, CONFORMANCE_FOCUS and CONFORMANCE_SKIP
-# are patterns of cases' names, CONFORMANCE_PROCESSES is how many run at once.
+# CONFORMANCE_DRIVER=csi, csi-shared, native or native-shared runs one driver only, CONFORMANCE_FOCUS and CONFORMANCE_SKIP
+# are patterns of cases' names, CONFORMANCE_PROCESSES is how many run at once, and with
+# CONFORMANCE_RESUME=1, cases that have passed or were skipped before do not run again.
 conformance: export CONFORMANCE_REPORT ?= $(CURDIR)/bin/conformance
 conformance: ## Kubernetes' own tests of storage drivers, with real kubelets and Cinder (Debian 12, root; hours without CONFORMANCE_FOCUS)
 	@echo "building the suite (6 minutes on two cores the first time), then starting Cinder and two nodes (3 minutes); a case takes half a minute"

@@ -40,6 +40,28 @@ func TestReportsAreRead(t *testing.T) {
 	}
 }
 
+// TestPatternMatchesOneCase is about names as Ginkgo joins them.
+func TestPatternMatchesOneCase(t *testing.T) {
+	names := []string{
+		"External Storage [Driver: csi] [Testpattern: Dynamic PV (block volmode)] [Slow] multiVolume [Slow] should use it [LinuxOnly]",
+		"External Storage [Driver: csi-shared] [Testpattern: Dynamic PV (block volmode)] [Slow] multiVolume [Slow] should use it [LinuxOnly]",
+		"External Storage [Driver: csi] [Testpattern: Dynamic PV (block volmode)] [Slow] multiVolume [Slow] should use it [LinuxOnly] again",
+		"External Storage [Driver: csi] [Testpattern: Dynamic PV (block volmode)] volumeMode should use it  [LinuxOnly]",
+	}
+	for _, name := range names {
+		result, err := spec{ContainerHierarchyTexts: []string{name}, State: "passed"}.result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pattern := regexp.MustCompile(result.pattern())
+		for _, other := range names {
+			if matches := pattern.MatchString(other); matches != (other == name) {
+				t.Errorf("%s matches %q: %t", pattern, other, matches)
+			}
+		}
+	}
+}
+
 func TestNewerResultsReplaceOlderUnlessTheyDidNotRun(t *testing.T) {
 	older := []Result{{Driver: "csi", Suite: "volumes", Case: "a", State: "failed"}, {Driver: "csi", Suite: "volumes", Case: "b", State: "passed", Seconds: 20}}
 	newer := []Result{{Driver: "csi", Suite: "volumes", Case: "a", State: "passed"}, {Driver: "csi", Suite: "volumes", Case: "b", State: notRun}, {Driver: "csi", Suite: "volumes", Case: "c", State: notRun}}

@@ -60,6 +60,10 @@ func (all Reasons) of(r Result) (string, error) {
 	return "", fmt.Errorf("%s: reasons.yaml has no reason for %q", r.State, text)
 }
 
+func resultsPath(root string) string {
+	return filepath.Join(root, "test", "conformance", "results.tsv")
+}
+
 // Record puts the results of a report into test/conformance/results.tsv, and returns those
 // of the report that failed. root is that of the repository.
 func Record(root, report string) (failed []Result, err error) {
@@ -71,7 +75,7 @@ func Record(root, report string) (failed []Result, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", report, err)
 	}
-	path := filepath.Join(root, "test", "conformance", "results.tsv")
+	path := resultsPath(root)
 	results, err := Load(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

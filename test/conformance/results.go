@@ -60,11 +60,20 @@ func Results(report []byte) ([]Result, error) {
 			if err != nil {
 				return nil, err
 			}
-			results = append(results, result)
+			if !isShared(result.Driver) || slices.Contains(sharedSuites, result.Suite) {
+				results = append(results, result)
+			}
 		}
 	}
 	return results, nil
 }
+
+// sharedSuites have the cases in which several pods use a volume, or its copy.
+var sharedSuites = []string{"multiVolume", "provisioning", "volumeMode"}
+
+// isShared reports whether a driver's volumes may be used by several nodes at once. All
+// else is as with the driver of the same name without the ending.
+func isShared(driver string) bool { return strings.HasSuffix(driver, "-shared") }
 
 func (s spec) result() (Result, error) {
 	name := strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " ")
@@ -99,6 +108,13 @@ func skipMessage(message, driver string) string {
 	message = strings.TrimSuffix(strings.TrimSpace(strings.Split(message, "\n")[0]), " - skipping")
 	message = strings.TrimSuffix(message, " -- skipping")
 	return strings.Replace(quoted.ReplaceAllString(message, "NAME"), "Driver "+driver+" ", "Driver NAME ", 1)
+}
+
+// pattern matches the case's name, and no other's.
+func (r Result) pattern() string {
+	names := strings.SplitN(r.Case, ":", 2)
+	return regexp.QuoteMeta("[Driver: "+r.Driver+"] [Testpattern: "+names[0]+"] ") + `(\[[^\]]*\] ?)*` + r.Suite +
+		strings.ReplaceAll(regexp.QuoteMeta(names[1]), " ", `\s+`) + `\s*$`
 }
 
 func (r Result) key() string { return r.Driver + "\t" + r.Suite + "\t" + r.Case }

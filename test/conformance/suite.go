@@ -81,33 +81,48 @@ func Images(p Programs) ([]kubelet.Image, error) {
 
 // Run says which cases run where.
 type Run struct {
-	// Mode is that of the volumes.
-	Mode string
+	// Driver is the file of test/conformance/drivers.
+	Driver string
 	// Kubeconfig is of an administrator.
 	Kubeconfig string
-	// Focus and Skip are patterns of the cases' names; empty means all, and none.
+	// Focus and Skip are patterns of the cases' names; empty means all, and none. Of a driver
+	// whose volumes several nodes share, only the cases that sharing can change run.
 	Focus, Skip string
 	// Processes is how many cases run at once; empty means 2.
 	Processes string
+	// Resume leaves out the cases that have passed or were skipped before.
+	Resume bool
 	// Report is the file that gets the results.
 	Report string
 }
 
 // Command returns the command of a run.
-func (p Programs) Command(ctx context.Context, run Run) *exec.Cmd {
+func (p Programs) Command(ctx context.Context, run Run) (*exec.Cmd, error) {
+	focus := "External.Storage.*" + run.Focus
+	if isShared(run.Driver) {
+		focus = `External.Storage.*\] (` + strings.Join(sharedSuites, "|") + ") .*" + run.Focus
+	}
 	arguments := []string{
-		"--procs=" + cmp.Or(run.Processes, "2"), "--focus=External.Storage.*" + run.Focus, "--timeout=20h", "--no-color", "--silence-skips",
+		"--procs=" + cmp.Or(run.Processes, "2"), "--focus=" + focus, "--timeout=20h", "--no-color", "--silence-skips",
 		"--output-dir=" + filepath.Dir(run.Report), "--json-report=" + filepath.Base(run.Report),
 	}
 	if run.Skip != "" {
 		arguments = append(arguments, "--skip="+run.Skip)
 	}
-	arguments = append(arguments, p.suite, "--", "--kubeconfig="+run.Kubeconfig, "--provider=skeleton")
-	files, _ := filepath.Glob(filepath.Join(p.root, "test", "conformance", "drivers", run.Mode+"*.yaml"))
-	for _, file := range files {
-		arguments = append(arguments, "--storage.testdriver="+file)
+	if run.Resume {
+		known, err := Load(resultsPath(p.root))
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range known {
+			if r.State == "passed" || r.State == "skipped" {
+				arguments = append(arguments, "--skip="+r.pattern())
+			}
+		}
 	}
+	arguments = append(arguments, p.suite, "--", "--kubeconfig="+run.Kubeconfig, "--provider=skeleton",
+		"--storage.testdriver="+filepath.Join(p.root, "test", "conformance", "drivers", run.Driver+".yaml"))
 	command := exec.CommandContext(ctx, p.ginkgo, arguments...)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	return command
+	return command, nil
 }

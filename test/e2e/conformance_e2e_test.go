@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,13 +73,17 @@ func TestKubernetesStorageSuite(t *testing.T) {
 		t.Skip("make conformance runs it")
 	}
 	for _, mode := range []string{"csi", "native"} {
-		if only := os.Getenv("CONFORMANCE_MODE"); only == "" || only == mode {
-			t.Run(mode, func(t *testing.T) { runConformance(t, mode, focus, report) })
+		drivers := []string{mode, mode + "-shared"}
+		if only := os.Getenv("CONFORMANCE_DRIVER"); only != "" {
+			drivers = slices.DeleteFunc(drivers, func(driver string) bool { return driver != only })
+		}
+		if len(drivers) > 0 {
+			t.Run(mode, func(t *testing.T) { runConformance(t, mode, drivers, focus, report) })
 		}
 	}
 }
 
-func runConformance(t *testing.T, mode, focus, report string) {
+func runConformance(t *testing.T, mode string, drivers []string, focus, report string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Hour)
 	defer cancel()
 	env, err := rig.Load(rig.EnvFile())
@@ -89,7 +94,7 @@ func runConformance(t *testing.T, mode, focus, report string) {
 	images, err := conformance.Images(programs)
 	must(t, err)
 	c := startKubeletsWith(ctx, t, kubeletOptions{
-		suite: harness.SuiteOptions{Snapshots: true, Snapshotter: true}, policy: conformancePolicy(env, mode), images: images,
+		suite: harness.SuiteOptions{Snapshots: true, Snapshotter: true}, policy: conformancePolicy(env, mode), images: images, verbosity: 2,
 	}, "node-1", "node-2")
 	c.conformanceClasses(ctx, t, mode, env)
 	must(t, c.InstallSnapshots(ctx))
@@ -106,18 +111,27 @@ func runConformance(t *testing.T, mode, focus, report string) {
 		ObjectMeta: metav1.ObjectMeta{Name: mode}, Driver: driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
 	}, metav1.CreateOptions{})
 	must(t, err)
-	command := programs.Command(ctx, conformance.Run{
-		Mode: mode, Kubeconfig: c.ControlPlane().KubeconfigPath(), Focus: focus, Skip: os.Getenv("CONFORMANCE_SKIP"),
-		Processes: os.Getenv("CONFORMANCE_PROCESSES"), Report: filepath.Join(report, mode+".json"),
-	})
+	for _, name := range drivers {
+		c.runSuite(ctx, t, programs, root, conformance.Run{
+			Driver: name, Kubeconfig: c.ControlPlane().KubeconfigPath(), Focus: focus, Skip: os.Getenv("CONFORMANCE_SKIP"),
+			Processes: os.Getenv("CONFORMANCE_PROCESSES"), Resume: os.Getenv("CONFORMANCE_RESUME") != "", Report: filepath.Join(report, name+".json"),
+		})
+	}
+}
+
+// runSuite runs the suite for one driver, and keeps the results.
+func (c *kubeletCluster) runSuite(ctx context.Context, t *testing.T, programs conformance.Programs, root string, run conformance.Run) {
+	t.Helper()
+	command, err := programs.Command(ctx, run)
+	must(t, err)
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
 	ended := command.Run()
-	failed, err := conformance.Record(root, filepath.Join(report, mode+".json"))
+	failed, err := conformance.Record(root, run.Report)
 	if err = errors.Join(err, conformance.Unexpected(root, failed)); err != nil {
-		t.Errorf("the results: %v", err)
+		t.Errorf("the results of %s: %v", run.Driver, err)
 	}
 	if ended != nil && len(failed) == 0 {
-		t.Errorf("the suite: %v", ended)
+		t.Errorf("the suite of %s: %v", run.Driver, ended)
 	}
 	if hold := os.Getenv("CONFORMANCE_HOLD"); hold != "" {
 		c.hold(ctx, t, hold, command)

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -84,6 +85,8 @@ type kubeletCluster struct {
 	mu   sync.Mutex
 	// passwords are what no log may have.
 	passwords map[string]bool
+	// verbosity is that of the kubelets' logs.
+	verbosity int
 }
 
 // startKubelets boots the nodes and waits until the driver's DaemonSet runs on them. A
@@ -117,12 +120,15 @@ type kubeletOptions struct {
 	// previous is a build of the program that runs until upgrade ends it, here and on the
 	// nodes. It may be empty.
 	previous string
+	// verbosity of the kubelets' logs; 0 means 5, at which they show what they ask of drivers.
+	verbosity int
 }
 
 // startKubeletsWith does the same for any policy.
 func startKubeletsWith(ctx context.Context, t *testing.T, options kubeletOptions, names ...string) *kubeletCluster {
 	t.Helper()
 	c := newKubelets(t, names...)
+	c.verbosity = cmp.Or(options.verbosity, c.verbosity)
 	options.suite.Resizer, options.suite.ControlPlane = true, c.plane(t)
 	c.csiCluster = startCSIWith(ctx, t, options.suite, options.previous, options.policy, options.classes...)
 	pluginImage, images := kubelet.ProgramImage, options.images
@@ -157,7 +163,7 @@ func newKubelets(t *testing.T, names ...string) *kubeletCluster {
 	}
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
-	c := &kubeletCluster{env: env, nodes: map[string]*csiNode{}, passwords: map[string]bool{}}
+	c := &kubeletCluster{env: env, nodes: map[string]*csiNode{}, passwords: map[string]bool{}, verbosity: 5}
 	for _, name := range names {
 		c.nodes[name] = &csiNode{name: name, initiator: "iqn.2026-01.example:" + name, cuts: map[string]func(){}, env: env}
 	}
@@ -224,7 +230,7 @@ func (c *kubeletCluster) boot(ctx context.Context, n *csiNode) (err error) {
 			return err
 		}
 	}
-	return kubelet.Start(ctx, n.Machine, n.name, c.ControlPlane().NodeKubeconfigPath(n.name))
+	return kubelet.Start(ctx, n.Machine, n.name, c.ControlPlane().NodeKubeconfigPath(n.name), c.verbosity)
 }
 
 // prepare sets up what an administrator would: what the component csi has for the

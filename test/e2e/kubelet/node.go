@@ -72,8 +72,9 @@ const mediaSize = "700M"
 
 // Start makes a machine a node, with the disk of Media. Once it returns, the kubelet
 // runs, and will register the node. It reaches the API server under its address on this
-// machine, and pods reach it as the Service kubernetes.
-func Start(ctx context.Context, m *vm.Machine, name, kubeconfig string) error {
+// machine, and pods reach it as the Service kubernetes. verbosity is that of the kubelet's
+// log.
+func Start(ctx context.Context, m *vm.Machine, name, kubeconfig string, verbosity int) error {
 	config, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {
 		return err
@@ -94,6 +95,10 @@ func Start(ctx context.Context, m *vm.Machine, name, kubeconfig string) error {
 		}
 	}
 	if err := m.Install(ctx, kubeconfig, "/etc/kubernetes/kubeconfig"); err != nil {
+		return err
+	}
+	_, err = m.Run(ctx, fmt.Sprintf("echo %d > /etc/kubernetes/verbosity", verbosity))
+	if err != nil {
 		return err
 	}
 	_, err = m.Run(ctx, "mkdir -p /opt/kubernetes && mount -o ro /dev/vdb /opt/kubernetes && sh /opt/kubernetes/node.sh "+name)

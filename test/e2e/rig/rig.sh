@@ -10,6 +10,7 @@ STARTED=${EPOCHREALTIME/[.,]/}
 RIG=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 STATE=${RIG_STATE:-/tmp/standalone-cinder-e2e}
 RIG_CEPH=${RIG_CEPH:-0}
+RIG_DEBIAN=${RIG_DEBIAN:-}
 # shellcheck disable=SC2034 # by render
 DEBUG=${RIG_DEBUG:-false}
 # The first four are the services' usual ports.
@@ -33,6 +34,8 @@ CINDER_CONFIGURATION=(--config-file "$STATE/etc/cinder.conf" --config-dir "$STAT
 . "$RIG/lib/services.sh"
 # shellcheck source=lib/ceph.sh
 . "$RIG/lib/ceph.sh"
+# shellcheck source=lib/chroot.sh
+. "$RIG/lib/chroot.sh"
 
 usage() {
   cat <<'USAGE'
@@ -44,7 +47,8 @@ usage: rig.sh install           installs the packages that are missing
 
 The state directory is RIG_STATE (default /tmp/standalone-cinder-e2e); after a
 start its file "env" says where everything is. With RIG_CEPH=1, install and start
-add a Ceph cluster of one node and the volume type "rbd".
+add a Ceph cluster of one node and the volume type "rbd". With RIG_DEBIAN=trixie, all
+of it runs with the programs of that Debian, in a directory that install makes.
 USAGE
 }
 
@@ -177,6 +181,10 @@ command_logs() {
 main() {
   local command=${1:-}
   shift || true
+  if [[ -n $RIG_DEBIAN ]]; then
+    run_in_other_debian "$command" "$@"
+    return
+  fi
   case $command in
     install | start | stop | status | logs) "command_$command" "$@" ;;
     *) usage >&2 && exit 2 ;;

@@ -90,7 +90,9 @@ func Start(ctx context.Context, options Options) (_ *Machine, err error) {
 		close(m.exited)
 	}()
 	config := &ssh.ClientConfig{
-		User: "root", Auth: []ssh.AuthMethod{ssh.PublicKeys(options.Image.key)},
+		// AES takes twice the time where the processor is emulated.
+		Config: ssh.Config{Ciphers: []string{ssh.CipherChaCha20Poly1305}},
+		User:   "root", Auth: []ssh.AuthMethod{ssh.PublicKeys(options.Image.key)},
 		HostKeyCallback: ssh.FixedHostKey(options.Image.server), HostKeyAlgorithms: []string{ssh.KeyAlgoED25519},
 		Timeout: 20 * time.Second,
 	}

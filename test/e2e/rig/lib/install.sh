@@ -62,8 +62,8 @@ command_install() {
   fi
   local release
   release=$(. /etc/os-release && printf '%s %s' "$ID" "${VERSION_ID:-}")
-  [[ $release == 'debian 12' ]] ||
-    die "this rig is written for Debian 12 (Cinder 21, Keystone 22); this machine runs $release"
+  [[ $release == 'debian 12' || $release == 'debian 13' ]] ||
+    die "this rig is written for Debian 12 (Cinder 21, Keystone 22) and 13 (26, 27); this machine runs $release"
   say "packages: installing ${missing[*]} and what they need (usually 75 s)"
   refuse_service_starts
   export DEBIAN_FRONTEND=noninteractive
