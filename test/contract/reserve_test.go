@@ -162,6 +162,7 @@ func connectionCases() []testCase {
 				t.Fatalf("the driver_volume_type is %v", flat["driver_volume_type"])
 			}
 			data := flat["data"].(map[string]any)
+			delete(data, "enforce_multipath") // Cinder 26 has it, and 21 does not
 			wantKeys(t, data, "target_discovered", "target_portal", "target_iqn", "target_lun", "volume_id", "auth_method", "auth_username",
 				"auth_password", "encrypted", "qos_specs", "access_mode", "cacheable")
 			for key, want := range map[string]any{
