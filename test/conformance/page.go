@@ -158,10 +158,10 @@ func counts(results []Result, drivers []string) string {
 
 const head = `# Kubernetes' storage tests
 
-This page is made from test/conformance/results.tsv, which lists every case. The tests are Kubernetes' own, as of %s: its suite for storage
-drivers, run by ` + "`make conformance`" + ` with two nodes whose kubelets are real, Cinder 21, and the sidecars and the DaemonSet of the
-manifests. Each column is a file of test/conformance/drivers, which declares what the mode has; its numbers are the cases that passed,
-failed, were skipped, and that no run has chosen yet. Suites of which no case has run are not listed.
+This page is made from test/conformance/results.tsv, which lists every case of Kubernetes' own suite for storage drivers, as of %s.
+` + "`make conformance`" + ` runs it with two real kubelets, Cinder 21, and sidecars and DaemonSet of the manifests. Each column is a file of
+test/conformance/drivers, which declares what the mode has; its numbers are the cases that passed, failed, were skipped, and have not
+run yet. The columns -shared have only suites in which several pods use a volume.
 
 `
 

@@ -50,7 +50,7 @@ const busybox = "/bin/busybox"
 
 // Images returns the images of the suite's pods, as far as its cases need what is in the
 // published ones: a shell with its commands, the program agnhost, and a dd that knows
-// oflag=nocache, which is that of this machine.
+// oflag=nocache, which is that of this machine. BusyBox's shell would prefer its own.
 func Images(p Programs) ([]kubelet.Image, error) {
 	applets, err := exec.Command(busybox, "--list").Output()
 	if err != nil {
@@ -71,8 +71,10 @@ func Images(p Programs) ([]kubelet.Image, error) {
 	agnhost := image("agnhost:2.63.0", "")
 	agnhost.Files["agnhost"], agnhost.Entrypoint, agnhost.Arguments = p.agnhost, []string{"/agnhost"}, []string{"pause"}
 	glibc := image("glibc-dns-testing:2.0.0", "")
-	delete(glibc.Links, "bin/dd")
-	glibc.Files["bin/dd"] = "/bin/dd"
+	for _, program := range []string{"bin/dd", "bin/sh"} {
+		delete(glibc.Links, program)
+		glibc.Files[program] = "/" + program
+	}
 	for _, library := range []string{"lib/x86_64-linux-gnu/libc.so.6", "lib64/ld-linux-x86-64.so.2"} {
 		glibc.Files[library] = "/" + library
 	}

@@ -28,7 +28,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
-	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // sidecarCall is a call of a sidecar, and what the sidecar does around it.
@@ -111,10 +110,6 @@ func TestCrashMatrixOfSidecarCalls(t *testing.T) {
 	if err := suite.InstallSnapshots(ctx); err != nil {
 		t.Fatal(err)
 	}
-	type cell struct {
-		at step
-		m  mishap
-	}
 	var all sync.WaitGroup
 	for number, of := range sidecarCalls {
 		all.Go(func() {
@@ -137,35 +132,13 @@ func TestCrashMatrixOfSidecarCalls(t *testing.T) {
 				if err != nil {
 					t.Fatalf("undisturbed: %v\n%s", err, s.news())
 				}
-				for _, what := range of.mustHave {
-					if !slices.Contains(steps, step{what, 1}) {
-						t.Errorf("the undisturbed run has no step %q: %q", what, steps)
-					}
-				}
-				sampled := sample.New(t)
-				var cells []cell
-				for _, at := range steps {
-					for _, m := range attachMishaps {
-						if m.befalls(provisioning, at) && sampled.Takes(at.what) {
-							cells = append(cells, cell{at, m})
-						}
-					}
-				}
-				for _, c := range cells {
-					t.Run(fmt.Sprintf("%s/%s", c.at, c.m.name), func(t *testing.T) {
-						_, err := s.through(ctx, c.at, c.m)
-						switch {
-						case errors.Is(err, errNotReached):
-							t.Log("this run did not take the step")
-						case err != nil:
-							t.Fatalf("%v\n%s", err, s.news())
-						}
-						s.news()
-					})
-					if t.Failed() {
-						return // what is left there would only fail the next one
-					}
-				}
+				crashTable{
+					site: s.site, steps: steps, mishaps: attachMishaps, must: of.mustHave, fits: fitsLeader, mayMiss: vary, first: true,
+					run: func(at step, m mishap) error {
+						_, err := s.through(ctx, at, m)
+						return err
+					},
+				}.runAll(t)
 			})
 		})
 	}
@@ -216,26 +189,7 @@ func (s *callSite) through(ctx context.Context, at step, m mishap) ([]step, erro
 		return nil, fmt.Errorf("before anything went wrong: %w", err)
 	}
 	s.sim.ResetJournal()
-	s.begin()
-	var t *trap
-	caught := make(<-chan struct{})
-	if at != (step{}) {
-		t = s.set(at, m.verdict)
-		caught = t.caught()
-	}
-	done := make(chan error, 1)
-	go func() { done <- s.repeat(ctx) }()
-	var err error
-	reached := at == (step{})
-	select {
-	case <-caught:
-		reached = true
-		if m.kill {
-			s.kill(t.by)
-		}
-		err = errors.Join(s.replace(ctx), <-done)
-	case err = <-done:
-	}
+	trap, reached, err := s.during(ctx, at, m, s.repeat)
 	steps := s.steps()
 	twice := m.verdict == faultproxy.Late || m.verdict == faultproxy.Twice
 	if err == nil {
@@ -245,7 +199,7 @@ func (s *callSite) through(ctx context.Context, at step, m mishap) ([]step, erro
 	}
 	if err == nil && reached && m.verdict == faultproxy.Late {
 		s.release()
-		if err = wait(ctx, t.done); err == nil {
+		if err = wait(ctx, trap.done); err == nil {
 			if err = s.of.end(s, ctx, twice); err != nil {
 				err = fmt.Errorf("after the late request: %w", err)
 			}

@@ -16,7 +16,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
-	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // attachMishaps are what happens to each step of an attachment and its end.
@@ -47,16 +46,8 @@ func TestCrashMatrixOfAttachments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
-	s, err := newSite(ctx, "csicrash", siteOptions{requestTimeout: time.Second, apiPatience: time.Second, sockets: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := s.close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s := openSite(ctx, t, "csicrash", siteOptions{requestTimeout: time.Second, apiPatience: time.Second, sockets: dir})
 	c := csiCluster{name: s.name, cluster: "cluster-" + s.name, sim: s.sim, project: cindersim.DefaultNoauthProject, backend: "gold"}
 	must := func(err error) {
 		t.Helper()
@@ -75,7 +66,6 @@ func TestCrashMatrixOfAttachments(t *testing.T) {
 	}()
 	must(s.replace(ctx))
 
-	sampled := sample.New(t)
 	seen := map[string]bool{}
 	for _, ending := range []bool{false, true} {
 		if ending {
@@ -93,22 +83,11 @@ func TestCrashMatrixOfAttachments(t *testing.T) {
 		}
 		for _, at := range steps {
 			seen[at.what] = true
-			for _, m := range attachMishaps {
-				if !m.befalls(provisioning, at) || !sampled.Takes(at.what) {
-					continue
-				}
-				t.Run(fmt.Sprintf("ending %t/%s/%s", ending, at, m.name), func(t *testing.T) {
-					err := s.attachThrough(ctx, c, v, ending, at, m)
-					switch {
-					case errors.Is(err, errNotReached):
-						t.Log("this run did not take the step")
-					case err != nil:
-						t.Errorf("%v\n%s", err, s.news())
-					}
-					s.news()
-				})
-			}
 		}
+		crashTable{
+			name: fmt.Sprintf("ending %t/", ending), site: s, steps: steps, mishaps: attachMishaps, fits: fitsLeader, mayMiss: vary,
+			run: func(at step, m mishap) error { return s.attachThrough(ctx, c, v, ending, at, m) },
+		}.runAll(t)
 	}
 	for _, what := range attachSteps {
 		if !seen[what] {
@@ -127,33 +106,14 @@ func (s *site) attachThrough(ctx context.Context, c csiCluster, v csiVolume, end
 			return fmt.Errorf("before anything went wrong: %w", err)
 		}
 	}
-	s.begin()
-	t := s.set(at, m.verdict)
-	caught := t.caught()
 	change := s.attach
 	if ending {
 		change = s.detach
 	}
-	done := make(chan error, 1)
-	go func() { done <- change(ctx, c, v, 0) }()
-	var err error
-	reached := true
-	select {
-	case <-caught:
-		if m.kill {
-			s.kill(t.by)
-		}
-		err = errors.Join(s.replace(ctx), <-done)
-	case err = <-done:
-		select {
-		case <-caught:
-		default:
-			reached = false
-		}
-	}
+	trap, reached, err := s.during(ctx, at, m, func(ctx context.Context) error { return change(ctx, c, v, 0) })
 	if err == nil && reached && m.verdict == faultproxy.Late {
 		s.release()
-		if err = wait(ctx, t.done); err == nil && !ending {
+		if err = wait(ctx, trap.done); err == nil && !ending {
 			// What arrives late gives the volume to no other node.
 			if err = s.call(ctx, c, v, 1, true); err == nil {
 				return errors.New("two nodes have the volume")

@@ -15,7 +15,6 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
-	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // TestCrashMatrixOfLostNodes lets the leader die, and requests and answers be lost, late
@@ -31,16 +30,8 @@ func TestCrashMatrixOfLostNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
-	s, err := newSite(ctx, "csilostcrash", siteOptions{requestTimeout: time.Second, apiPatience: time.Second, sockets: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := s.close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s := openSite(ctx, t, "csilostcrash", siteOptions{requestTimeout: time.Second, apiPatience: time.Second, sockets: dir})
 	c := csiCluster{name: s.name, cluster: "cluster-" + s.name, sim: s.sim, project: cindersim.DefaultNoauthProject, backend: "gold"}
 	must := func(err error) {
 		t.Helper()
@@ -64,26 +55,14 @@ func TestCrashMatrixOfLostNodes(t *testing.T) {
 	must(s.lose(ctx, c, v))
 	steps := s.steps()
 	must(s.detach(ctx, c, v, 1))
-	sampled := sample.New(t)
 	seen := map[string]int{}
 	for _, at := range steps {
 		seen[at.what]++
-		for _, m := range attachMishaps {
-			if !m.befalls(provisioning, at) || !sampled.Takes(at.what) {
-				continue
-			}
-			t.Run(fmt.Sprintf("%s/%s", at, m.name), func(t *testing.T) {
-				err := s.loseThrough(ctx, c, v, at, m)
-				switch {
-				case errors.Is(err, errNotReached):
-					t.Log("this run did not take the step")
-				case err != nil:
-					t.Errorf("%v\n%s", err, s.news())
-				}
-				s.news()
-			})
-		}
 	}
+	crashTable{
+		site: s, steps: steps, mishaps: attachMishaps, fits: fitsLeader, mayMiss: vary,
+		run: func(at step, m mishap) error { return s.loseThrough(ctx, c, v, at, m) },
+	}.runAll(t)
 	// The end of one record, and the other one.
 	ended := slices.ContainsFunc(steps, func(at step) bool { return strings.HasPrefix(at.what, "cinder DELETE volumes/ID/metadata/") })
 	if !ended || seen["cinder POST volumes/ID/metadata"] == 0 || seen["cinder DELETE attachments/ID"] == 0 || seen["cinder POST attachments"] == 0 {
@@ -138,29 +117,10 @@ func (s *site) loseThrough(ctx context.Context, c csiCluster, v csiVolume, at st
 	if err := s.useOn(ctx, c, v); err != nil {
 		return fmt.Errorf("before anything went wrong: %w", err)
 	}
-	s.begin()
-	t := s.set(at, m.verdict)
-	caught := t.caught()
-	done := make(chan error, 1)
-	go func() { done <- s.lose(ctx, c, v) }()
-	var err error
-	reached := true
-	select {
-	case <-caught:
-		if m.kill {
-			s.kill(t.by)
-		}
-		err = errors.Join(s.replace(ctx), <-done)
-	case err = <-done:
-		select {
-		case <-caught:
-		default:
-			reached = false
-		}
-	}
+	trap, reached, err := s.during(ctx, at, m, func(ctx context.Context) error { return s.lose(ctx, c, v) })
 	if err == nil && reached && m.verdict == faultproxy.Late {
 		s.release()
-		if err = wait(ctx, t.done); err == nil {
+		if err = wait(ctx, trap.done); err == nil {
 			err = s.attach(ctx, c, v, 1)
 		}
 	}

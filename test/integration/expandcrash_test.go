@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -65,30 +64,28 @@ func TestCrashMatrixOfExpansions(t *testing.T) {
 	sampled := sample.New(t)
 	for _, at := range steps {
 		for _, m := range growthMishaps {
-			if m.befalls(provisioning, at) && sampled.Takes(at.what) {
+			if fitsLeader(m, at) && sampled.Takes(at.what) {
 				queue <- growth{at, m}
 			}
 		}
 	}
 	close(queue)
+	all := []*site{first}
+	for i := 1; i < sites; i++ {
+		all = append(all, newGrowthSite(ctx, t, i))
+	}
 	var group sync.WaitGroup
-	for i := range sites {
+	for _, s := range all {
+		table := crashTable{
+			site: s, mayMiss: func(at step) bool { return !slices.Contains(growthSteps, at) }, // reads vary
+			run: func(at step, m mishap) error {
+				_, err := s.grow(ctx, at, m)
+				return err
+			},
+		}
 		group.Go(func() {
-			s := first
-			if i > 0 {
-				s = newGrowthSite(ctx, t, i)
-			}
 			for c := range queue {
-				t.Run(fmt.Sprintf("%s/%s", c.step, c.mishap.name), func(t *testing.T) {
-					_, err := s.grow(ctx, c.step, c.mishap)
-					switch {
-					case errors.Is(err, errNotReached) && !slices.Contains(growthSteps, c.step):
-						t.Log("this run did not take the step") // reads vary
-					case err != nil:
-						t.Errorf("%v\n%s", err, s.news())
-					}
-					s.news()
-				})
+				table.runOne(t, c.step, c.mishap)
 			}
 		})
 	}
@@ -98,16 +95,8 @@ func TestCrashMatrixOfExpansions(t *testing.T) {
 func newGrowthSite(ctx context.Context, t *testing.T, number int) *site {
 	t.Helper()
 	options := siteOptions{cinder: cindersim.Options{CreateDelay: 100 * time.Millisecond, ExtendDelay: 250 * time.Millisecond}}
-	s, err := newSite(ctx, fmt.Sprintf("growcrash%d", number), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if _, err = suite.Client.StorageV1().StorageClasses().Patch(ctx, s.class, types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{}); err != nil {
+	s := openSite(ctx, t, fmt.Sprintf("growcrash%d", number), options)
+	if _, err := suite.Client.StorageV1().StorageClasses().Patch(ctx, s.class, types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.replace(ctx); err != nil {
@@ -130,25 +119,7 @@ func (s *site) grow(ctx context.Context, at step, m mishap) ([]step, error) {
 		return nil, fmt.Errorf("before anything went wrong: %w", err)
 	}
 	s.sim.ResetJournal()
-	s.begin()
-	var t *trap
-	caught := make(<-chan struct{})
-	if at != (step{}) {
-		t = s.set(at, m.verdict)
-		caught = t.caught()
-	}
-	grown := make(chan error, 1)
-	go func() { grown <- s.growTo(ctx, claim, "3Gi") }()
-	reached := at == (step{})
-	select {
-	case <-caught:
-		reached = true
-		if m.kill {
-			s.kill(t.by)
-		}
-		err = errors.Join(s.replace(ctx), <-grown)
-	case err = <-grown:
-	}
+	trap, reached, err := s.during(ctx, at, m, func(ctx context.Context) error { return s.growTo(ctx, claim, "3Gi") })
 	if err != nil {
 		return nil, err
 	}
@@ -162,15 +133,8 @@ func (s *site) grow(ctx context.Context, at step, m mishap) ([]step, error) {
 	if err := s.finish(ctx, &stage{phase: deleting, claim: claim}); err != nil {
 		return nil, err
 	}
-	if !reached && !m.kill {
-		// The claim may have grown by the first of two answers.
-		select {
-		case <-caught:
-			reached = true
-		default:
-		}
-	}
-	if !reached {
+	// The claim may have grown by the first of two answers.
+	if !reached && (m.kill || !trap.isCaught()) {
 		return nil, errNotReached
 	}
 	return steps, nil

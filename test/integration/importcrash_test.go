@@ -18,7 +18,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
-	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // importSites are the ways to import a volume.
@@ -73,41 +72,19 @@ func TestCrashMatrixOfImports(t *testing.T) {
 	defer cancel()
 	var group sync.WaitGroup
 	for workflow, steps := range importSteps {
-		sampled := sample.New(t)
 		group.Go(func() {
-			s, err := newSite(ctx, "importcrash"+workflow, importSites[workflow])
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer func() {
-				if err := s.close(); err != nil {
-					t.Error(err)
+			t.Run(workflow, func(t *testing.T) {
+				s := openSite(ctx, t, "importcrash"+workflow, importSites[workflow])
+				if err := s.replace(ctx); err != nil {
+					t.Fatal(err)
 				}
-			}()
-			if err := s.replace(ctx); err != nil {
-				t.Error(err)
-				return
-			}
-			dir := t.TempDir()
-			t.Run(workflow+"/undisturbed", func(t *testing.T) {
-				if err := s.importWith(ctx, dir, step{}, mishap{}); err != nil {
-					t.Errorf("%v\n%s", err, s.news())
+				dir := t.TempDir()
+				run := func(at step, m mishap) error { return s.importWith(ctx, dir, at, m) }
+				if err := run(step{}, mishap{}); err != nil {
+					t.Fatalf("undisturbed: %v\n%s", err, s.news())
 				}
+				crashTable{site: s, steps: steps, mishaps: importMishaps, run: run}.runAll(t)
 			})
-			for _, at := range steps {
-				for _, m := range importMishaps {
-					if !sampled.Takes(at.what) {
-						continue
-					}
-					t.Run(fmt.Sprintf("%s/%s/%s", workflow, at, m.name), func(t *testing.T) {
-						if err := s.importWith(ctx, dir, at, m); err != nil {
-							t.Errorf("%v\n%s", err, s.news())
-						}
-						s.news()
-					})
-				}
-			}
 		})
 	}
 	group.Wait()

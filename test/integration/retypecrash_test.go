@@ -13,7 +13,6 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
-	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // stepRetype asks Cinder for another volume type.
@@ -29,18 +28,10 @@ func TestCrashMatrixOfRetypes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()
 	types := []string{"iscsi", "other"}
-	s, err := newSite(ctx, "retypecrash", siteOptions{cinder: cindersim.Options{
+	s := openSite(ctx, t, "retypecrash", siteOptions{cinder: cindersim.Options{
 		ExtendDelay: 100 * time.Millisecond,
 		Types:       append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: types[1], Backend: "iscsi", RequiresInitiator: true}),
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := s.close(); err != nil {
-			t.Error(err)
-		}
-	}()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -54,32 +45,14 @@ func TestCrashMatrixOfRetypes(t *testing.T) {
 
 	dir := t.TempDir()
 	must(s.retype(ctx, dir, claim, types[1], step{}, mishap{}))
-	steps := s.steps()
-	if !slices.Contains(steps, step{stepRetype, 1}) {
-		t.Fatalf("the undisturbed run has no step %q: %v", stepRetype, steps)
-	}
-	sampled := sample.New(t)
-	for _, at := range steps {
-		if !strings.HasPrefix(at.what, "cinder ") {
-			continue
-		}
-		for _, m := range importMishaps {
-			if !sampled.Takes(at.what) {
-				continue
-			}
-			t.Run(fmt.Sprintf("%s/%s", at, m.name), func(t *testing.T) {
-				slices.Reverse(types)
-				err := s.retype(ctx, dir, claim, types[1], at, m)
-				switch {
-				case errors.Is(err, errNotReached) && at.reads():
-					t.Log("this run did not take the step") // polls vary
-				case err != nil:
-					t.Errorf("%v\n%s", err, s.news())
-				}
-				s.news()
-			})
-		}
-	}
+	crashTable{
+		site: s, steps: s.steps(), mishaps: importMishaps, must: []string{stepRetype}, mayMiss: step.reads, // polls vary
+		fits: func(_ mishap, at step) bool { return strings.HasPrefix(at.what, "cinder ") },
+		run: func(at step, m mishap) error {
+			slices.Reverse(types)
+			return s.retype(ctx, dir, claim, types[1], at, m)
+		},
+	}.runAll(t)
 	must(s.deleteClaim(ctx, "data"))
 	must(s.gone(ctx))
 }

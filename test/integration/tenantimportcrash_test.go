@@ -15,7 +15,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
-	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // tenantImportSteps are the changes that the import for a tenant's claim is
@@ -61,40 +60,18 @@ func TestCrashMatrixOfTenantsImports(t *testing.T) {
 	defer cancel()
 	var group sync.WaitGroup
 	for workflow, steps := range tenantImportSteps {
-		sampled := sample.New(t)
 		group.Go(func() {
-			s, err := newSite(ctx, "timportcrash"+workflow, importSites[workflow])
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer func() {
-				if err := s.close(); err != nil {
-					t.Error(err)
+			t.Run(workflow, func(t *testing.T) {
+				s := openSite(ctx, t, "timportcrash"+workflow, importSites[workflow])
+				if err := s.replace(ctx); err != nil {
+					t.Fatal(err)
 				}
-			}()
-			if err := s.replace(ctx); err != nil {
-				t.Error(err)
-				return
-			}
-			t.Run(workflow+"/undisturbed", func(t *testing.T) {
-				if err := s.importForTenant(ctx, step{}, mishap{}); err != nil {
-					t.Errorf("%v\n%s", err, s.news())
+				run := func(at step, m mishap) error { return s.importForTenant(ctx, at, m) }
+				if err := run(step{}, mishap{}); err != nil {
+					t.Fatalf("undisturbed: %v\n%s", err, s.news())
 				}
+				crashTable{site: s, steps: steps, mishaps: tenantImportMishaps, run: run}.runAll(t)
 			})
-			for _, at := range steps {
-				for _, m := range tenantImportMishaps {
-					if !sampled.Takes(at.what) {
-						continue
-					}
-					t.Run(fmt.Sprintf("%s/%s/%s", workflow, at, m.name), func(t *testing.T) {
-						if err := s.importForTenant(ctx, at, m); err != nil {
-							t.Errorf("%v\n%s", err, s.news())
-						}
-						s.news()
-					})
-				}
-			}
 		})
 	}
 	group.Wait()
