@@ -10,6 +10,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 func TestAdmission(t *testing.T) {
@@ -137,11 +138,11 @@ func TestDenialIsReportedOnceAndLiftedByTheNamespace(t *testing.T) {
 	if events := f.newEvents(); len(events) != 1 {
 		t.Errorf("an unchanged denial was reported %d times", len(events))
 	}
-	f.Reconsider("team-a")
+	f.publish(parking.Namespace, "team-a")
 	if len(f.requeued) != 0 {
 		t.Errorf("claims %v came back because of another namespace", f.requeued)
 	}
-	f.Reconsider("stranger")
+	f.publish(parking.Namespace, "stranger")
 	if strings.Join(f.requeued, " ") != "data" {
 		t.Errorf("claims that came back: %v", f.requeued)
 	}

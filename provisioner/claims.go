@@ -152,7 +152,7 @@ func (c *claims) deny(turn *turn, claim *corev1.PersistentVolumeClaim, denied pl
 	c.parkedClaims.report(claim, denied.Reason, denied.Message)
 	always := []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Namespace, Name: claim.Namespace}, {Kind: parking.Class, Name: objects.ClassName(claim)}}
 	if named := admission.AttributesOf(claim); named != nil {
-		always = append(always, attributesTrigger(named.Name))
+		always = append(always, parking.Trigger{Kind: parking.Attributes, Name: named.Name})
 	}
 	c.parkedClaims.park(turn, claim, parking.Denied, append(always, denied.Triggers...))
 }

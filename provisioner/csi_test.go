@@ -19,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // newCSIFixture returns a fixture whose rule for StorageClass one is in mode csi.
@@ -324,14 +325,14 @@ func TestVolumeInModeCSIWaitsForItsAttachments(t *testing.T) {
 			wantCalls(t, f.backends["gold"])
 			f.wantEvent(stillAttached)
 			f.detach(second)
-			f.NodeChanged("b")
+			f.publish(parking.Node, "b")
 			f.wantRequeued(pv.Name)
 			f.ShouldDelete(t.Context(), pv)
 			if err := f.deleteReleased(pv); !isIgnored(err) {
 				t.Fatalf("error %v, want one that the library ignores", err)
 			}
 			f.detach(first)
-			f.NodeChanged("a")
+			f.publish(parking.Node, "a")
 			f.wantRequeued(pv.Name)
 			if !f.ShouldDelete(t.Context(), pv) {
 				t.Fatal("not deleted after it was detached")
@@ -457,7 +458,7 @@ func TestClaimWaitsForItsVolumeAttributesClass(t *testing.T) {
 		t.Errorf("events %q", events)
 	}
 	classes["quick"] = class
-	f.ReconsiderAttributes("quick")
+	f.publish(parking.Attributes, "quick")
 	if len(f.requeued) != 1 || !f.admits(claim) {
 		t.Errorf("requeued %v", f.requeued)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // escapePolicy has two tenants that select their namespaces by labels. Each has a
@@ -373,7 +374,7 @@ func TestEscapeThroughAnOutageKeepsNoRoomForADeniedClaim(t *testing.T) {
 	f.cacheLabels(nil)
 	gold.err, gold.health, gold.onCall = nil, nil, nil
 	watched.lookupErr = nil
-	f.BackendAnswers("gold")
+	f.publish(parking.Backend, "gold")
 	if f.admits(claim) {
 		// Undoing takes a worker.
 		if _, err := f.provision(claim); !isIgnored(err) {

@@ -501,6 +501,11 @@ func (f *fixture) noteEarlier(claims ...*corev1.PersistentVolumeClaim) {
 // useBackends gives the Provisioner other backends.
 func (f *fixture) useBackends(b Backends) { f.Backends.(*otherBackends).Backends = b }
 
+// publish retries what waits for a trigger.
+func (f *fixture) publish(kind parking.TriggerKind, name string) {
+	f.Board.Publish(parking.Trigger{Kind: kind, Name: name})
+}
+
 func (f *fixture) forgetClaim(claim *corev1.PersistentVolumeClaim) {
 	f.t.Helper()
 	f.goneAtTheServer(claim)

@@ -17,6 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // recorded provisions a volume and adds its PersistentVolume to the API server
@@ -408,11 +409,11 @@ func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 		help func(f *fixture)
 		want int
 	}{
-		{"its credentials", func(f *fixture) { f.CredentialsChanged([]string{"gold"}) }, 1},
+		{"its credentials", func(f *fixture) { f.publish(parking.Credentials, "gold") }, 1},
 		{"a reload", func(f *fixture) { f.PolicyChanged() }, 1},
-		{"it answers again", func(f *fixture) { f.BackendAnswers("gold") }, 1},
+		{"it answers again", func(f *fixture) { f.publish(parking.Backend, "gold") }, 1},
 		{"it leads elsewhere", func(f *fixture) { f.Recount("gold") }, 1},
-		{"another's credentials", func(f *fixture) { f.CredentialsChanged([]string{"silver"}) }, 0},
+		{"another's credentials", func(f *fixture) { f.publish(parking.Credentials, "silver") }, 0},
 		{"another leads elsewhere", func(f *fixture) { f.Recount("silver") }, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -444,7 +445,7 @@ func TestHelpForABackendHelpsItsFollowups(t *testing.T) {
 		followup := f.followup
 		followup.VolumeSeen(f.recorded())
 		f.backends["gold"].err = &cinder.Error{Kind: backends.KindElsewhere}
-		f.backends["gold"].onCall = func() { f.CredentialsChanged([]string{"gold"}) }
+		f.backends["gold"].onCall = func() { f.publish(parking.Credentials, "gold") }
 		followup.loop.Next(t.Context())
 		if got := followup.loop.Queue.Len(); got != 1 {
 			t.Errorf("%d completions are retried at once, want 1", got)

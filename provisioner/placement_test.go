@@ -69,7 +69,7 @@ func TestClaimOfAnEarlierTermWaitsForABackendThatMayHaveItsVolume(t *testing.T) 
 	// Once the backend is listed, the claim continues where its volume is.
 	f.backends["gold"].health = nil
 	f.backends["gold"].listed = []cinder.Volume{f.stamped("uid-1")}
-	f.BackendAnswers("gold")
+	f.publish(parking.Backend, "gold")
 	if strings.Join(f.requeued, " ") != "data" {
 		t.Errorf("claims that came back: %v", f.requeued)
 	}

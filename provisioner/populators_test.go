@@ -93,8 +93,8 @@ func TestClaimForAPopulatorIsLeftAlone(t *testing.T) {
 				t.Fatalf("reported as %+v", report.Pending)
 			}
 			f.PolicyChanged()
-			f.Reconsider(claim.Namespace)
-			f.ReconsiderClass("one")
+			f.publish(parking.Namespace, claim.Namespace)
+			f.publish(parking.Class, "one")
 			f.PopulatedChanged(claim)
 			f.wantRequeued()
 
@@ -284,7 +284,7 @@ func TestPopulatorsClaimComesBack(t *testing.T) {
 		prime := f.prime("populators-1", "prime-"+populatedUID)
 		f.admits(prime)
 		f.wantEvent("Warning NoMatchingTenant namespace stranger belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels")
-		f.Reconsider("stranger")
+		f.publish(parking.Namespace, "stranger")
 		f.wantRequeued(prime.Name)
 	})
 }

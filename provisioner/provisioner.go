@@ -407,7 +407,7 @@ type Nodes interface {
 	Known(v nodeuse.Volume) ([]string, error)
 	// Users reads from the API server.
 	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
-	// Watches reports whether NodeChanged will be called when a node releases a
+	// Watches reports whether the trigger of a node is published when it releases a
 	// volume.
 	Watches() bool
 	Forget(pv types.UID)

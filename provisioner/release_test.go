@@ -17,6 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 const volumeName = "kubernetes.io/iscsi/10.0.0.1:3260:iqn.2010-10.org.openstack:volume-1:1"
@@ -65,11 +66,11 @@ func TestNothingIsDisconnectedThatANodeUses(t *testing.T) {
 			wantCalls(t, f.backends["gold"])
 			f.wantEvent(stillInUse)
 			// Another node's change does not help.
-			f.NodeChanged("b")
+			f.publish(parking.Node, "b")
 			f.wantRequeued()
 			node.Status.VolumesInUse = nil
 			f.updateNode(node, true)
-			f.NodeChanged("a")
+			f.publish(parking.Node, "a")
 			f.wantRequeued(pv.Name)
 			if !f.ShouldDelete(t.Context(), pv) {
 				t.Fatal("not deleted after the node has released the volume")
@@ -88,7 +89,7 @@ func TestNodeThatLetsGoBeforeTheParkingIsNotMissed(t *testing.T) {
 	f.released(pv)
 	f.node("a", false, volumeName)
 	f.client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-		f.NodeChanged("a")
+		f.publish(parking.Node, "a")
 		return false, nil, nil
 	})
 	if err := f.deleteReleased(pv); !isIgnored(err) {

@@ -12,6 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // TestFullBackendAndFullQuotaCauseADelay: Cinder's quota rejects volumes on one
@@ -40,7 +41,7 @@ func TestRecoveryOfAnotherBackendHelpsNothing(t *testing.T) {
 	gold := f.backends["gold"]
 	gold.err = &cinder.Error{Kind: cinder.KindInvalid, Backend: "gold", Message: "no such type"}
 	failing := f.named("failing")
-	gold.onCall = func() { f.BackendAnswers("silver") } // in the middle of the attempt
+	gold.onCall = func() { f.publish(parking.Backend, "silver") } // in the middle of the attempt
 	if _, err := f.provision(failing); err == nil {
 		t.Fatal("the attempt succeeded")
 	}
@@ -50,10 +51,10 @@ func TestRecoveryOfAnotherBackendHelpsNothing(t *testing.T) {
 	if err := f.delete(pv); err == nil {
 		t.Fatal("deleted")
 	}
-	f.BackendAnswers("silver")
-	f.CredentialsChanged([]string{"silver"})
+	f.publish(parking.Backend, "silver")
+	f.publish(parking.Credentials, "silver")
 	f.wantRequeued()
-	f.BackendAnswers("gold")
+	f.publish(parking.Backend, "gold")
 	f.wantRequeued("failing", pv.Name)
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // movedBackends are at another place, or have no connector, for as long as a test says.
@@ -97,7 +98,7 @@ func TestRebootOfAnEarlierReleaseHidesNoUser(t *testing.T) {
 	f.followup.VolumeSeen(bound)
 	node.Status.NodeInfo.BootID = "boot-2"
 	f.updateNode(node, true) // a pod has used it since then
-	f.NodeChanged("a")
+	f.publish(parking.Node, "a")
 	// The PersistentVolume is released again.
 	again := bound.DeepCopy()
 	again.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete

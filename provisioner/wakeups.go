@@ -31,27 +31,6 @@ type wakeups struct {
 	logger       *slog.Logger
 }
 
-// Reconsider retries a namespace's denied claims after a change of the namespace that
-// might admit them.
-func (w *wakeups) Reconsider(namespace string) {
-	w.board.Publish(parking.Trigger{Kind: parking.Namespace, Name: namespace})
-}
-
-// ReconsiderClass retries the denied and failing claims of a StorageClass that was
-// recreated.
-func (w *wakeups) ReconsiderClass(class string) {
-	w.board.Publish(parking.Trigger{Kind: parking.Class, Name: class})
-}
-
-// attributesTrigger fires when a VolumeAttributesClass is created.
-func attributesTrigger(name string) parking.Trigger {
-	return parking.Trigger{Kind: parking.Object, Name: "volumeattributesclass " + name}
-}
-
-// ReconsiderAttributes retries the denied claims that name a newly created
-// VolumeAttributesClass.
-func (w *wakeups) ReconsiderAttributes(class string) { w.board.Publish(attributesTrigger(class)) }
-
 // SourceChanged retries the claims that copy this one.
 func (w *wakeups) SourceChanged(namespace, claim string) {
 	w.board.Publish(w.sources.ClaimChanged(namespace, claim)...)
@@ -94,22 +73,6 @@ func (w *wakeups) requeueCSIClaims() {
 	w.parkedClaims.loop.Add(keys...)
 }
 
-// CredentialsChanged retries what failed at these backends, because the old credentials
-// may have caused it.
-func (w *wakeups) CredentialsChanged(backends []string) {
-	triggers := make([]parking.Trigger, len(backends))
-	for i, name := range backends {
-		triggers[i] = parking.Trigger{Kind: parking.Credentials, Name: name}
-	}
-	w.board.Publish(triggers...)
-}
-
-// BackendAnswers retries what waited for a backend or failed at it, and claims that could
-// use it.
-func (w *wakeups) BackendAnswers(name string) {
-	w.board.Publish(parking.Trigger{Kind: parking.Backend, Name: name})
-}
-
 // Recount counts a backend again after its endpoint has changed, and retries what failed
 // at the old one. Changed credentials may have triggered that retry too early, because
 // only the next login shows the new endpoint.
@@ -123,12 +86,6 @@ func (w *wakeups) Recount(name string) {
 func (w *wakeups) NoteEarlier(claims objects.EarlierClaims) {
 	w.placement.NoteEarlier(claims)
 	w.board.Publish(parking.Trigger{Kind: parking.Earlier})
-}
-
-// NodeChanged retries the deletions that wait for a node to release a volume: it may have
-// done so, or be gone.
-func (w *wakeups) NodeChanged(name string) {
-	w.board.Publish(parking.Trigger{Kind: parking.Node, Name: name})
 }
 
 // SnapshotChanged retries the claims that copy a VolumeSnapshot.

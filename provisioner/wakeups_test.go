@@ -39,7 +39,7 @@ func TestOutageParksAClaimUntilTheBackendAnswers(t *testing.T) {
 	f.wantEvent("Warning BackendUnavailable backend gold: requests are held back")
 	f.wantRequeued()
 	gold.health = nil
-	f.BackendAnswers("gold")
+	f.publish(parking.Backend, "gold")
 	f.wantRequeued("data")
 	if !f.admits(claim) {
 		t.Error("not admitted after the outage")
@@ -90,8 +90,8 @@ func TestOutageComesBeforeAFullQuota(t *testing.T) {
 func TestTriggerJustBeforeParkingIsNotMissed(t *testing.T) {
 	for name, happens := range map[string]func(f *fixture){
 		"the policy changes":      func(f *fixture) { f.PolicyChanged() },
-		"a backend answers again": func(f *fixture) { f.BackendAnswers("gold") },
-		"credentials change":      func(f *fixture) { f.CredentialsChanged([]string{"gold"}) },
+		"a backend answers again": func(f *fixture) { f.publish(parking.Backend, "gold") },
+		"credentials change":      func(f *fixture) { f.publish(parking.Credentials, "gold") },
 		"a backend is elsewhere":  func(f *fixture) { f.Recount("gold") },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,8 +108,8 @@ func TestTriggerJustBeforeParkingIsNotMissed(t *testing.T) {
 		})
 	}
 	for name, happens := range map[string]func(f *fixture){
-		"the namespace changes":  func(f *fixture) { f.Reconsider("team-a") },
-		"the class is recreated": func(f *fixture) { f.ReconsiderClass("one") },
+		"the namespace changes":  func(f *fixture) { f.publish(parking.Namespace, "team-a") },
+		"the class is recreated": func(f *fixture) { f.publish(parking.Class, "one") },
 		"the claim is a new one": func(f *fixture) { f.noteEarlier() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestOutageParksADeletion(t *testing.T) {
 	}
 	f.wantEvent("Warning BackendUnavailable backend gold: requests are held back")
 	gold.health = nil
-	f.BackendAnswers("gold")
+	f.publish(parking.Backend, "gold")
 	f.wantRequeued(pv.Name)
 	if !f.ShouldDelete(t.Context(), pv) {
 		t.Error("not deleted after the outage")
@@ -212,12 +212,12 @@ func TestReloadBringsBackTheDeniedAndTheFailing(t *testing.T) {
 	f.admits(denied)
 	f.PolicyChanged()
 	f.wantRequeued("denied", "failing")
-	f.CredentialsChanged([]string{"gold"})
+	f.publish(parking.Credentials, "gold")
 	f.wantRequeued()
 	if _, err := f.provision(failing); err == nil {
 		t.Fatal("the attempt succeeded")
 	}
-	f.CredentialsChanged([]string{"gold"})
+	f.publish(parking.Credentials, "gold")
 	f.wantRequeued("failing")
 }
 
@@ -228,9 +228,9 @@ func TestRecreatedClassBringsItsClaimsBack(t *testing.T) {
 	if f.admits(claim) {
 		t.Fatal("admitted")
 	}
-	f.ReconsiderClass("both")
+	f.publish(parking.Class, "both")
 	f.wantRequeued()
-	f.ReconsiderClass("one")
+	f.publish(parking.Class, "one")
 	f.wantRequeued("data")
 }
 
@@ -336,7 +336,7 @@ func TestFlappingBackendIsReportedOnce(t *testing.T) {
 		f.ShouldDelete(t.Context(), pv)
 		f.admits(claim)
 		gold.health = nil
-		f.BackendAnswers("gold")
+		f.publish(parking.Backend, "gold")
 		f.admits(claim)
 	}
 	if events := f.newEvents(); len(events) != 2 {

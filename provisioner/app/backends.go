@@ -16,11 +16,13 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/portnames"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // termBackends holds the lifecycles of one term. It makes each on first use and updates
 // it when the policy changes.
 type termBackends struct {
+	board   *parking.Board
 	policy  func() *policy.Policy
 	retired *retiredBackends
 	cluster string
@@ -35,10 +37,8 @@ type termBackends struct {
 	nodes   *portnames.Pools
 	// watchQueue watches the queue of requests to a backend, until the term ends.
 	watchQueue func(name string)
-	// answers is called when a backend answers again, moved when its name leads to
-	// another endpoint.
-	answers func(name string)
-	moved   func(name string)
+	// moved is called when a backend's name leads to another endpoint.
+	moved func(name string)
 
 	names atomic.Pointer[namesOf]
 
@@ -113,7 +113,7 @@ func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle 
 		Metrics: t.metrics,
 		HealthChanged: func(err error) {
 			if err == nil {
-				t.answers(config.Name)
+				t.board.Publish(parking.Trigger{Kind: parking.Backend, Name: config.Name})
 			}
 		},
 		Moved: func() { t.reportMoved(config.Name) },

@@ -12,6 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // TestAMoveIsToldByWhoeverSeesItFirst: an audit may see it between a reload and what
@@ -42,7 +43,7 @@ tenants:
 	b := &termBackends{
 		policy: inForce.Load, retired: &retiredBackends{}, cluster: "cluster", metrics: backends.NewMetrics(prometheus.NewRegistry()),
 		termCtx: t.Context(), fence: func() error { return nil }, logger: slog.New(slog.DiscardHandler), watchQueue: func(string) {},
-		answers: func(string) {}, moved: func(name string) { moved = append(moved, name) }, lifecycles: map[string]*termBackend{},
+		board: parking.NewBoard(), moved: func(name string) { moved = append(moved, name) }, lifecycles: map[string]*termBackend{},
 	}
 	if _, err := b.Volumes("gold"); err != nil {
 		t.Fatal(err)

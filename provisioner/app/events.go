@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // claimWatcher is a part of a term that hears of claims: before is nil for a claim that
@@ -27,8 +28,8 @@ type volumeWatcher interface {
 // report true, the parts have heard of every claim and PersistentVolume that existed at
 // the start.
 func (t *term) follow() (seen []cache.InformerSynced, err error) {
-	hub, from := t.provisioner, t.informers
-	volumeWatchers, claimWatchers := []volumeWatcher{hub}, []claimWatcher{hub}
+	from := t.informers
+	volumeWatchers, claimWatchers := []volumeWatcher{t.provisioner}, []claimWatcher{t.provisioner}
 	for _, f := range t.features {
 		if watcher, ok := f.(volumeWatcher); ok {
 			volumeWatchers = append(volumeWatchers, watcher)
@@ -57,21 +58,21 @@ func (t *term) follow() (seen []cache.InformerSynced, err error) {
 		func() (cache.InformerSynced, error) {
 			return hear(from.namespaces, func(before, after *corev1.Namespace) {
 				if after != nil && (before == nil || !maps.Equal(before.Labels, after.Labels)) {
-					hub.Reconsider(after.Name)
+					t.publish(parking.Namespace, after.Name)
 				}
 			})
 		},
 		func() (cache.InformerSynced, error) {
 			return hear(from.classes, func(_, after *storagev1.StorageClass) {
 				if after != nil {
-					hub.ReconsiderClass(after.Name)
+					t.publish(parking.Class, after.Name)
 				}
 			})
 		},
 		func() (cache.InformerSynced, error) {
 			return hear(from.attributes, func(before, after *storagev1.VolumeAttributesClass) {
 				if before == nil {
-					hub.ReconsiderAttributes(after.Name)
+					t.publish(parking.Attributes, after.Name)
 				}
 			})
 		},
@@ -80,21 +81,21 @@ func (t *term) follow() (seen []cache.InformerSynced, err error) {
 		func() (cache.InformerSynced, error) {
 			return hear(from.nodes, func(before, after *corev1.Node) {
 				if before != nil {
-					hub.NodeChanged(before.Name)
+					t.publish(parking.Node, before.Name)
 				}
 			})
 		},
 		func() (cache.InformerSynced, error) {
 			return hear(from.reports, func(before, _ *coordinationv1.Lease) {
 				if before != nil {
-					hub.NodeChanged(staged.NodeOf(before.Name))
+					t.publish(parking.Node, staged.NodeOf(before.Name))
 				}
 			})
 		},
 		func() (cache.InformerSynced, error) {
 			return hear(from.attachments, func(before, after *storagev1.VolumeAttachment) {
 				if after == nil {
-					hub.NodeChanged(before.Spec.NodeName)
+					t.publish(parking.Node, before.Spec.NodeName)
 				}
 			})
 		},

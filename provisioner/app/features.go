@@ -3,8 +3,6 @@ package app
 import (
 	"time"
 
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
@@ -13,7 +11,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
@@ -22,13 +19,13 @@ import (
 const expandWorkers = 16
 
 // newProtector makes a term's protection of claims that are copied.
-func (e *elector) newProtector(t *term, board *parking.Board) *copies.Protector {
+func (e *elector) newProtector(t *term) *copies.Protector {
 	return copies.NewProtector(copies.ProtectorOptions{
 		Resolver:    t.provisioner.Sources(),
 		Client:      e.client,
 		Claims:      e.factory.Core().V1().PersistentVolumeClaims().Lister(),
 		Classes:     e.factory.Storage().V1().StorageClasses().Lister(),
-		Board:       board,
+		Board:       t.board,
 		Logger:      e.logger,
 		Monitor:     e.monitor,
 		MaxWorkTime: e.maxWorkTime,
@@ -36,7 +33,7 @@ func (e *elector) newProtector(t *term, board *parking.Board) *copies.Protector 
 }
 
 // newExpander makes a term's expansion controller.
-func (e *elector) newExpander(t *term, board *parking.Board) *expand.Controller {
+func (e *elector) newExpander(t *term) *expand.Controller {
 	return expand.New(expand.Options{
 		Name:              e.options.ProvisionerName,
 		Cluster:           e.cluster,
@@ -54,7 +51,7 @@ func (e *elector) newExpander(t *term, board *parking.Board) *expand.Controller 
 		Workers:           expandWorkers,
 		Monitor:           e.monitor,
 		MaxWorkTime:       e.maxWorkTime,
-		Board:             board,
+		Board:             t.board,
 		Logger:            e.logger,
 		Metrics:           e.expandMetrics,
 		Tracer:            tracing.New(e.options.Traces),
@@ -70,7 +67,7 @@ const (
 )
 
 // newImporter makes a term's controller for imports by tenants.
-func (e *elector) newImporter(t *term, board *parking.Board, nodes *nodeuse.Tracker) *claims.Controller {
+func (e *elector) newImporter(t *term, nodes *nodeuse.Tracker) *claims.Controller {
 	return claims.New(claims.Options{
 		Site: imports.Site{
 			ProvisionerName: e.options.ProvisionerName,
@@ -98,7 +95,7 @@ func (e *elector) newImporter(t *term, board *parking.Board, nodes *nodeuse.Trac
 		Workers:     importWorkers,
 		Monitor:     e.monitor,
 		MaxWorkTime: e.maxWorkTime,
-		Board:       board,
+		Board:       t.board,
 		Logger:      e.logger,
 		Tracer:      tracing.New(e.options.Traces),
 		Count:       e.importMetrics.count,
@@ -120,7 +117,7 @@ const (
 )
 
 // newSnapshots makes a term's snapshot controller.
-func (e *elector) newSnapshots(t *term, board *parking.Board) *snapshot.Controller {
+func (e *elector) newSnapshots(t *term, caches *snapshot.Caches) *snapshot.Controller {
 	return snapshot.New(snapshot.Options{
 		Name:              e.options.ProvisionerName,
 		Cluster:           e.cluster,
@@ -129,6 +126,7 @@ func (e *elector) newSnapshots(t *term, board *parking.Board) *snapshot.Controll
 		Policy:            e.policy.Load,
 		Backends:          snapshotBackends{t.backends},
 		Ledger:            t.provisioner.Ledger(),
+		Caches:            caches,
 		Client:            e.client,
 		Snapshots:         e.snapshotClient,
 		Definitions:       e.metadataClient,
@@ -138,7 +136,7 @@ func (e *elector) newSnapshots(t *term, board *parking.Board) *snapshot.Controll
 		Recorder:          e.recorder,
 		Caller:            t.provisioner.OnBehalfOf,
 		Changed:           t.provisioner.SnapshotChanged,
-		Board:             board,
+		Board:             t.board,
 		Workers:           snapshotWorkers,
 		LookAgain:         lookForSnapshots,
 		TakeUpTime:        snapshotTakeUpTime,
@@ -147,18 +145,6 @@ func (e *elector) newSnapshots(t *term, board *parking.Board) *snapshot.Controll
 		Logger:            e.logger,
 		Metrics:           e.snapshotMetrics,
 	})
-}
-
-// cachedSnapshots reads the snapshots from the term's controller, which is made after
-// the hub.
-type cachedSnapshots struct{ of *term }
-
-func (c cachedSnapshots) VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnapshot, error) {
-	return c.of.snapshots.VolumeSnapshot(namespace, name)
-}
-
-func (c cachedSnapshots) VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error) {
-	return c.of.snapshots.VolumeSnapshotContent(name)
 }
 
 // snapshotBackends presents the term's backends to the snapshot controller.

@@ -33,6 +33,8 @@ const followupWorkers = 64
 
 // term is a leader's own state, from election to hand-over.
 type term struct {
+	// board is where everything that may unblock other work is published.
+	board       *parking.Board
 	backends    *termBackends
 	provisioner *provisioner.Provisioner
 	expander    *expand.Controller
@@ -61,7 +63,14 @@ func (t *term) policyChanged() {
 // credentialsChanged retries what may have failed because of the old credentials.
 func (t *term) credentialsChanged(backends []string) {
 	t.backends.tryAgain(backends)
-	t.provisioner.CredentialsChanged(backends)
+	t.publish(parking.Credentials, backends...)
+}
+
+// publish retries what waits for a change of one of these objects or backends.
+func (t *term) publish(kind parking.TriggerKind, names ...string) {
+	for _, name := range names {
+		t.board.Publish(parking.Trigger{Kind: kind, Name: name})
+	}
 }
 
 // runTerm leads from election to hand-over. stop ends the acceptance of new work;
@@ -150,8 +159,11 @@ func (e *elector) portNames() *portnames.Pools {
 // newTerm makes everything that a leader needs, but starts nothing. handOver ends the
 // term as a stop of the process does.
 func (e *elector) newTerm(work, termCtx context.Context, fence func() error, handOver func()) *term {
+	board := parking.NewBoard()
 	t := &term{
+		board: board,
 		backends: &termBackends{
+			board:      board,
 			policy:     e.policy.Load,
 			retired:    &e.retired,
 			cluster:    e.cluster,
@@ -168,7 +180,7 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 		informers: e.lendInformers(),
 		reach:     attach.NewReach(),
 	}
-	board, nodes := parking.NewBoard(), nodeuse.New(nodeuse.Options{Client: e.client, Caches: e.nodes.caches()})
+	snapshots, nodes := &snapshot.Caches{}, nodeuse.New(nodeuse.Options{Client: e.client, Caches: e.nodes.caches()})
 	t.provisioner = provisioner.New(provisioner.Options{
 		Name:              e.options.ProvisionerName,
 		Cluster:           e.cluster,
@@ -178,7 +190,7 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 		Backends:          t.backends,
 		Mappers:           e.mappers,
 		Client:            e.client,
-		Snapshots:         cachedSnapshots{t},
+		Snapshots:         snapshots,
 		SnapshotClient:    e.snapshotClient,
 		Claims:            e.factory.Core().V1().PersistentVolumeClaims().Lister(),
 		PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Lister(),
@@ -210,12 +222,12 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 		Monitor:     e.monitor,
 		MaxWorkTime: e.maxWorkTime,
 	})
-	t.snapshots = e.newSnapshots(t, board)
-	t.backends.answers, t.backends.moved = t.provisioner.BackendAnswers, t.provisioner.Recount
-	t.expander = e.newExpander(t, board)
-	t.importer = e.newImporter(t, board, nodes)
+	t.snapshots = e.newSnapshots(t, snapshots)
+	t.backends.moved = t.provisioner.Recount
+	t.expander = e.newExpander(t)
+	t.importer = e.newImporter(t, nodes)
 	t.provisioner.Imports(t.importer)
-	t.features = []feature{e.newProtector(t, board), t.snapshots, t.expander, t.importer, e.newAuditor(t), &keeper{replica: e.replica}}
+	t.features = []feature{e.newProtector(t), t.snapshots, t.expander, t.importer, e.newAuditor(t), &keeper{replica: e.replica}}
 	if sidecars := e.newCSI(work, termCtx, t, handOver); sidecars != nil {
 		t.features = append(t.features, sidecars)
 	}

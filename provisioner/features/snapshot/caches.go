@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -31,8 +32,14 @@ const resyncPeriod = 15 * time.Minute
 // resources are the resources that the API server must serve.
 var resources = []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"}
 
-// caches are the caches of the cluster's snapshot objects.
-type caches struct {
+// Caches are those of the cluster's snapshot objects, for one term. They show nothing
+// until the API server serves the resources and a Controller fills them.
+type Caches struct {
+	mu  sync.Mutex
+	now *listers
+}
+
+type listers struct {
 	snapshots snapshotlisters.VolumeSnapshotLister
 	contents  snapshotlisters.VolumeSnapshotContentLister
 	classes   snapshotlisters.VolumeSnapshotClassLister
@@ -97,7 +104,7 @@ func (c *Controller) missingResources() ([]string, error) {
 func (c *Controller) startCaches(ctx context.Context) (stop func(), err error) {
 	factory := snapshotinformers.NewSharedInformerFactoryWithOptions(c.Snapshots, resyncPeriod, snapshotinformers.WithTransform(trimmed))
 	api := factory.Snapshot().V1()
-	shown := &caches{api.VolumeSnapshots().Lister(), api.VolumeSnapshotContents().Lister(), api.VolumeSnapshotClasses().Lister(), nil}
+	shown := &listers{api.VolumeSnapshots().Lister(), api.VolumeSnapshotContents().Lister(), api.VolumeSnapshotClasses().Lister(), nil}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
 		api.VolumeSnapshots().Informer():        c.snapshotEvents(),
 		api.VolumeSnapshotContents().Informer(): c.contentEvents(),
@@ -109,9 +116,7 @@ func (c *Controller) startCaches(ctx context.Context) (stop func(), err error) {
 		}
 		shown.synced = append(shown.synced, registration.HasSynced)
 	}
-	c.mu.Lock()
-	c.caches = shown
-	c.mu.Unlock()
+	c.show(shown)
 	ctx, cancel := context.WithCancel(ctx)
 	factory.Start(ctx.Done())
 	return func() { cancel(); factory.Shutdown() }, nil
@@ -150,11 +155,17 @@ func (c *Controller) awaitCaches(ctx context.Context) bool {
 	return cache.WaitForCacheSync(ctx.Done(), c.shown().synced...)
 }
 
-// shown returns the caches; nil before the API server serves the resources.
-func (c *Controller) shown() *caches {
+func (c *Caches) show(now *listers) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.caches
+	c.now = now
+}
+
+// shown returns the listers; nil before the API server serves the resources.
+func (c *Caches) shown() *listers {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
 }
 
 // shows reports whether the cache has the VolumeSnapshot with this UID.
@@ -165,7 +176,7 @@ func (c *Controller) shows(namespace, name string, uid types.UID) bool {
 
 // VolumeSnapshot reads from the cache. Nothing exists before the API server
 // serves the resources.
-func (c *Controller) VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnapshot, error) {
+func (c *Caches) VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnapshot, error) {
 	if shown := c.shown(); shown != nil {
 		return shown.snapshots.VolumeSnapshots(namespace).Get(name)
 	}
@@ -173,7 +184,7 @@ func (c *Controller) VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeS
 }
 
 // VolumeSnapshotContent does for contents what VolumeSnapshot does for VolumeSnapshots.
-func (c *Controller) VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error) {
+func (c *Caches) VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotContent, error) {
 	if shown := c.shown(); shown != nil {
 		return shown.contents.Get(name)
 	}

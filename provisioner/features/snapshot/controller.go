@@ -96,6 +96,8 @@ type Options struct {
 	Backends Backends
 	Ledger   *ledger.Ledger
 
+	// Caches are also read by others, from before the Controller is made.
+	*Caches
 	Client    kubernetes.Interface
 	Snapshots snapshotclient.Interface
 	Claims    corelisters.PersistentVolumeClaimLister
@@ -139,8 +141,6 @@ type Controller struct {
 	parked *parking.Lot[metav1.Object]
 
 	mu sync.Mutex
-	// caches are nil until the API server serves the resources.
-	caches *caches
 	// counted holds the backends whose snapshots the ledger has counted, and whether
 	// that count is still valid.
 	counted map[string]bool

@@ -501,7 +501,8 @@ func TestRunEnds(t *testing.T) {
 					list.APIResources = append(list.APIResources, metav1.APIResource{Name: name})
 				}
 				client.Resources = []*metav1.APIResourceList{list}
-				b.Client, b.caches = client, nil
+				b.Client = client
+				b.show(nil)
 				b.Options.MaxWorkTime = liveness.Always(time.Hour)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})

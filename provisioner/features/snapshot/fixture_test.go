@@ -247,7 +247,8 @@ func newBench(t *testing.T, existing ...runtime.Object) *bench {
 	//nolint:staticcheck // NewClientset needs apply configurations, which this client does not have.
 	b.client = snapshotfake.NewSimpleClientset(snapshots...)
 	b.Controller = New(Options{
-		Name: driver, Cluster: "cluster-1", ClusterUID: "uid-1", Policy: func() *policy.Policy { return b.policy }, Backends: fakeBackends{"gold": b.backend},
+		Caches: &Caches{},
+		Name:   driver, Cluster: "cluster-1", ClusterUID: "uid-1", Policy: func() *policy.Policy { return b.policy }, Backends: fakeBackends{"gold": b.backend},
 		Ledger: ledger.New(func() *policy.Policy { return b.policy }), Client: fake.NewClientset(core...), Snapshots: b.client,
 		Claims: corelisters.NewPersistentVolumeClaimLister(claims), PersistentVolumes: volumes,
 		Namespaces: corelisters.NewNamespaceLister(namespaces), Recorder: b.recorder,
@@ -263,7 +264,7 @@ func newBench(t *testing.T, existing ...runtime.Object) *bench {
 			}
 		}
 	})
-	b.caches = &caches{snapshotlisters.NewVolumeSnapshotLister(b.snapshots), snapshotlisters.NewVolumeSnapshotContentLister(b.contents), snapshotlisters.NewVolumeSnapshotClassLister(classes), nil}
+	b.show(&listers{snapshotlisters.NewVolumeSnapshotLister(b.snapshots), snapshotlisters.NewVolumeSnapshotContentLister(b.contents), snapshotlisters.NewVolumeSnapshotClassLister(classes), nil})
 	b.refresh()
 	return b
 }

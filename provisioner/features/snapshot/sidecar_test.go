@@ -110,7 +110,7 @@ func TestSnapshotForASidecar(t *testing.T) {
 		"a content of this program's own": {content: recorded(nil), kind: "Damaged", message: "VolumeSnapshotContent snapcontent-u1 is not for a new snapshot by the CSI driver; delete it"},
 		"a content that is being deleted": {content: forSidecar(deleted), kind: "Damaged",
 			message: "the snapshot of VolumeSnapshot team-a/nightly is not taken: its VolumeSnapshotContent is being deleted"},
-		"contents that are not read yet": {content: forSidecar(nil), prepare: func(b *bench) { b.caches = nil }, kind: "Unavailable", message: "the VolumeSnapshotContents are not read yet, so it is not known what counts"},
+		"contents that are not read yet": {content: forSidecar(nil), prepare: func(b *bench) { b.show(nil) }, kind: "Unavailable", message: "the VolumeSnapshotContents are not read yet, so it is not known what counts"},
 		"a silent backend": {content: forSidecar(nil), prepare: func(b *bench) {
 			b.backend.health = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
 		}, kind: "Unavailable", message: "backend gold: silent"},

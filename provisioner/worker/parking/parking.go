@@ -30,6 +30,7 @@ const (
 	Credentials TriggerKind = "credentials" // some backend's credentials have changed
 	Namespace   TriggerKind = "namespace"   // its labels may have changed
 	Class       TriggerKind = "class"       // the StorageClass was re-created
+	Attributes  TriggerKind = "attributes"  // the VolumeAttributesClass was created
 	Backend     TriggerKind = "backend"     // it answers again
 	Room        TriggerKind = "room"        // a quota has room again
 	Source      TriggerKind = "source"      // a claim that another one copies (namespace/name) or populates (UID) has changed
