@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// Host is the node.
+// Host is the node: its tools, mounts, filesystems and block devices. SCSI, ISCSI,
+// FibreChannel, NVMe and RBD reach the disks of their kind through it.
 type Host struct {
 	root   Root
 	logger *slog.Logger

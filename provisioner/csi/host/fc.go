@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// FibreChannel is a node's Fibre Channel ports, and their disks.
+type FibreChannel struct{ *SCSI }
+
 // FCPort is a Fibre Channel port of the node.
 type FCPort struct {
 	// Host is the number of the port's SCSI host.
@@ -79,7 +82,7 @@ func CheckFC(p FCPath) error {
 }
 
 // FCPorts lists the node's ports, sorted by name.
-func (h *Host) FCPorts() ([]FCPort, error) {
+func (h *FibreChannel) FCPorts() ([]FCPort, error) {
 	names, err := h.root.ReadDir(fcHosts)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -110,7 +113,7 @@ func isUp(state string) bool { return state == "Online" || state == "Marginal" }
 
 // FCPortsOnline returns those of the node's ports that are connected to something. If
 // there is none, the error says why.
-func (h *Host) FCPortsOnline() ([]FCPort, error) {
+func (h *FibreChannel) FCPortsOnline() ([]FCPort, error) {
 	ports, err := h.FCPorts()
 	if err != nil {
 		return nil, err
@@ -152,7 +155,7 @@ type remotePort struct {
 
 // remotePorts lists the ports of storage in the fabric. The kernel keeps vanished ports
 // and their numbers.
-func (h *Host) remotePorts() ([]remotePort, error) {
+func (h *FibreChannel) remotePorts() ([]remotePort, error) {
 	names, err := h.root.ReadDir(fcRemotePorts)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -180,7 +183,7 @@ func (h *Host) remotePorts() ([]remotePort, error) {
 
 // Routes lists the routes that the kernel has for paths, usable or not, sorted by
 // address.
-func (h *Host) Routes(paths []FCPath) ([]Route, error) {
+func (h *FibreChannel) Routes(paths []FCPath) ([]Route, error) {
 	own, err := h.FCPorts()
 	if err != nil {
 		return nil, err
@@ -218,7 +221,7 @@ func (h *Host) Routes(paths []FCPath) ([]Route, error) {
 
 // Reach waits until a port of the node reaches one of the storage, and returns all
 // routes. If a zone was created for the volume, its ports appear a moment later.
-func (h *Host) Reach(ctx context.Context, paths []FCPath) ([]Route, error) {
+func (h *FibreChannel) Reach(ctx context.Context, paths []FCPath) ([]Route, error) {
 	var routes []Route
 	found, err := until(ctx, patience, func() (bool, error) {
 		var err error
@@ -232,7 +235,7 @@ func (h *Host) Reach(ctx context.Context, paths []FCPath) ([]Route, error) {
 }
 
 // unreachable returns an error that says why no port of the storage is reached.
-func (h *Host) unreachable(paths []FCPath) error {
+func (h *FibreChannel) unreachable(paths []FCPath) error {
 	own, err := h.FCPorts()
 	if err != nil {
 		return err
@@ -280,7 +283,7 @@ const straggling = 5 * time.Second
 // ScanRoutes makes the kernel scan one LUN on each route and waits for the disks. After
 // the first, the others get only a little longer. It returns the names of the disks, and
 // why routes have none.
-func (h *Host) ScanRoutes(ctx context.Context, routes []Route) (map[Address]string, []error, error) {
+func (h *FibreChannel) ScanRoutes(ctx context.Context, routes []Route) (map[Address]string, []error, error) {
 	names := map[Address]string{}
 	scanned, failed := map[Address]time.Time{}, map[Address]error{}
 	var first time.Time
@@ -324,16 +327,9 @@ func (h *Host) ScanRoutes(ctx context.Context, routes []Route) (map[Address]stri
 	return names, failures, nil
 }
 
-// DiskAt returns the name of the disk at an address; empty if the kernel has none
-// there.
-func (h *Host) DiskAt(a Address) (string, error) {
-	name, _, err := h.diskAt(a)
-	return name, err
-}
-
 // PathOf returns a disk's path, and false if the disk is not on Fibre Channel. From is
 // empty if the node's port no longer has a name.
-func (h *Host) PathOf(a Address) (FCPath, bool, error) {
+func (h *FibreChannel) PathOf(a Address) (FCPath, bool, error) {
 	own, err := h.FCPorts()
 	if err != nil {
 		return FCPath{}, false, err

@@ -394,7 +394,7 @@ func TestNamesOfInitiators(t *testing.T) {
 		if err := errors.Join(os.MkdirAll(root+"/etc/iscsi", 0o755), os.WriteFile(root+"/etc/iscsi/initiatorname.iscsi", []byte(content), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		got, err := New(NewLocal(root), slog.Default()).InitiatorName()
+		got, err := (&ISCSI{&SCSI{New(NewLocal(root), slog.Default())}}).InitiatorName()
 		if got != want && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %q, %v", content, got, err)
 		}

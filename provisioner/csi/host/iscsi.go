@@ -16,6 +16,9 @@ import (
 	"time"
 )
 
+// ISCSI is a node's iSCSI initiators, and their disks.
+type ISCSI struct{ *SCSI }
+
 // Target is an iSCSI target at one of its portals.
 type Target struct {
 	// Name is the target's name, and Portal is the host:port at which it is reached.
@@ -120,7 +123,7 @@ func samePortal(a, b string) bool {
 }
 
 // InitiatorName returns the name with which the node's own sessions log in.
-func (h *Host) InitiatorName() (string, error) {
+func (h *ISCSI) InitiatorName() (string, error) {
 	const file = "/etc/iscsi/initiatorname.iscsi"
 	content, err := h.root.ReadFile(file)
 	if err != nil {
@@ -143,7 +146,7 @@ func (h *Host) InitiatorName() (string, error) {
 }
 
 // sessions lists all of the node's sessions, including those of other programs.
-func (h *Host) sessions() ([]Session, error) {
+func (h *ISCSI) sessions() ([]Session, error) {
 	names, err := h.root.ReadDir("/sys/class/iscsi_session")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -181,7 +184,7 @@ func (h *Host) sessions() ([]Session, error) {
 }
 
 // sessionHosts finds the SCSI host of each session.
-func (h *Host) sessionHosts() (map[string]int, error) {
+func (h *ISCSI) sessionHosts() (map[string]int, error) {
 	names, err := h.root.ReadDir("/sys/class/iscsi_host")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -210,7 +213,7 @@ func (h *Host) sessionHosts() (map[string]int, error) {
 
 // SessionsTo lists the initiator's sessions to a target at a portal. The sessions of the
 // cluster's native volumes have another name, and are never touched.
-func (h *Host) SessionsTo(initiator string, t Target) ([]Session, error) {
+func (h *ISCSI) SessionsTo(initiator string, t Target) ([]Session, error) {
 	all, err := h.sessions()
 	return slices.DeleteFunc(all, func(s Session) bool {
 		return !strings.EqualFold(s.Initiator, initiator) || s.Target.Name != t.Name || !samePortal(s.Target.Portal, t.Portal)
@@ -220,7 +223,7 @@ func (h *Host) SessionsTo(initiator string, t Target) ([]Session, error) {
 // refuseOthers refuses a target to which another program is logged in, at any portal. If
 // that is kubelet, for native volumes, it treats the disks of all sessions to the target
 // as its own: it would give the driver's disks to pods, or delete them.
-func (h *Host) refuseOthers(initiator string, t Target) error {
+func (h *ISCSI) refuseOthers(initiator string, t Target) error {
 	all, err := h.sessions()
 	for _, s := range all {
 		if strings.EqualFold(s.Target.Name, t.Name) && !strings.EqualFold(s.Initiator, initiator) {
@@ -245,7 +248,7 @@ const (
 
 // LogIn returns a session to the target, and creates one if there is none. The caller
 // must hold the target's lock.
-func (h *Host) LogIn(ctx context.Context, t Target, l Login) (Session, error) {
+func (h *ISCSI) LogIn(ctx context.Context, t Target, l Login) (Session, error) {
 	if err := h.refuseOthers(l.Initiator, t); err != nil {
 		return Session{}, err
 	}
@@ -278,7 +281,7 @@ func (h *Host) LogIn(ctx context.Context, t Target, l Login) (Session, error) {
 
 // usable finds a working session. A broken session that does not recover may have been
 // created with outdated credentials, so it is ended if no disk needs it.
-func (h *Host) usable(ctx context.Context, t Target, initiator string) (Session, bool, error) {
+func (h *ISCSI) usable(ctx context.Context, t Target, initiator string) (Session, bool, error) {
 	var session Session
 	var exists bool
 	works, err := until(ctx, recovery, func() (bool, error) {
@@ -311,7 +314,7 @@ func (h *Host) usable(ctx context.Context, t Target, initiator string) (Session,
 
 // record replaces open-iscsi's record of the target, so that nothing of an earlier record
 // remains. A new record starts with iscsid.conf's values.
-func (h *Host) record(ctx context.Context, t Target, l Login) error {
+func (h *ISCSI) record(ctx context.Context, t Target, l Login) error {
 	if err := h.forgetTarget(ctx, t, l.Interface); err != nil {
 		return err
 	}
@@ -358,7 +361,7 @@ func (h *Host) record(ctx context.Context, t Target, l Login) error {
 }
 
 // loggedIn waits for the session after a login.
-func (h *Host) loggedIn(ctx context.Context, t Target, initiator string) (Session, error) {
+func (h *ISCSI) loggedIn(ctx context.Context, t Target, initiator string) (Session, error) {
 	var session Session
 	found, err := until(ctx, patience, func() (bool, error) {
 		sessions, err := h.SessionsTo(initiator, t)
@@ -375,16 +378,8 @@ func (h *Host) loggedIn(ctx context.Context, t Target, initiator string) (Sessio
 	return session, err
 }
 
-// Dial checks that something answers at a target's portal.
-func (h *Host) Dial(ctx context.Context, portal string) error {
-	if err := h.root.Dial(ctx, portal); err != nil {
-		return fmt.Errorf("nothing answers at %s: %w", portal, err)
-	}
-	return nil
-}
-
 // Known returns the credentials in open-iscsi's record of a target.
-func (h *Host) Known(ctx context.Context, t Target, iface string) (Credentials, error) {
+func (h *ISCSI) Known(ctx context.Context, t Target, iface string) (Credentials, error) {
 	output, err := h.run(ctx, "iscsiadm", "-m", "node", "-T", t.Name, "-p", t.Portal, "-I", iface, "-o", "show", "-S")
 	if err != nil {
 		return Credentials{}, err
@@ -402,7 +397,7 @@ func (h *Host) Known(ctx context.Context, t Target, iface string) (Credentials, 
 
 // LogOut ends the initiator's sessions to a target, and removes the record with its
 // credentials, unless disks need them. The caller must hold the target's lock.
-func (h *Host) LogOut(ctx context.Context, t Target, iface, initiator string) error {
+func (h *ISCSI) LogOut(ctx context.Context, t Target, iface, initiator string) error {
 	sessions, err := h.SessionsTo(initiator, t)
 	if err != nil {
 		return err
@@ -423,7 +418,7 @@ func (h *Host) LogOut(ctx context.Context, t Target, iface, initiator string) er
 
 // endIdle ends a session that no disk needs. It looks for disks, because a use count
 // could be wrong.
-func (h *Host) endIdle(ctx context.Context, s Session) (ended bool, err error) {
+func (h *ISCSI) endIdle(ctx context.Context, s Session) (ended bool, err error) {
 	disks, err := h.DisksOf(s.Host)
 	if err != nil || len(disks) > 0 {
 		return false, err
@@ -450,7 +445,7 @@ func (h *Host) endIdle(ctx context.Context, s Session) (ended bool, err error) {
 }
 
 // forgetTarget removes open-iscsi's record of a target, with its credentials.
-func (h *Host) forgetTarget(ctx context.Context, t Target, iface string) error {
+func (h *ISCSI) forgetTarget(ctx context.Context, t Target, iface string) error {
 	_, err := h.run(ctx, "iscsiadm", "-m", "node", "-T", t.Name, "-p", t.Portal, "-I", iface, "-o", "delete")
 	var tool *ToolError
 	if errors.As(err, &tool) && tool.Code == codeNoRecords {
@@ -460,7 +455,7 @@ func (h *Host) forgetTarget(ctx context.Context, t Target, iface string) error {
 }
 
 // SessionOf returns a disk's session, regardless of which program logged in.
-func (h *Host) SessionOf(a Address) (Session, bool, error) {
+func (h *ISCSI) SessionOf(a Address) (Session, bool, error) {
 	all, err := h.sessions()
 	i := slices.IndexFunc(all, func(s Session) bool { return s.Host == a.Host })
 	if err != nil || i < 0 {

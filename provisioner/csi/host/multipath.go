@@ -14,7 +14,7 @@ import (
 const mapPatience = 15 * time.Second
 
 // MultipathRuns reports whether the node's multipathd is running.
-func (h *Host) MultipathRuns(ctx context.Context) bool {
+func (h *SCSI) MultipathRuns(ctx context.Context) bool {
 	if !h.root.Has("multipathd") {
 		return false
 	}
@@ -24,7 +24,7 @@ func (h *Host) MultipathRuns(ctx context.Context) bool {
 }
 
 // mapOf returns the multipath map of which a disk is a path; empty if there is none.
-func (h *Host) mapOf(disk string) (string, error) {
+func (h *SCSI) mapOf(disk string) (string, error) {
 	holders, err := h.holders(disk)
 	if err != nil {
 		return "", err
@@ -37,53 +37,19 @@ func (h *Host) mapOf(disk string) (string, error) {
 	return "", nil
 }
 
-func (h *Host) isMap(device string) bool {
-	return strings.HasPrefix(h.mapperID(device), "mpath-")
-}
-
 // MapID returns a map's identifier, which is independent of its name; empty if the device
 // is not a map.
-func (h *Host) MapID(device string) string {
+func (h *SCSI) MapID(device string) string {
 	if !h.isMap(device) {
 		return ""
 	}
 	return h.mapperID(device)
 }
 
-// Paths returns the disks of a device: those of a map, or the device itself.
-func (h *Host) Paths(device string) ([]string, error) {
-	if !h.isMap(device) {
-		return []string{device}, nil
-	}
-	paths, err := h.root.ReadDir("/sys/block/" + device + "/slaves")
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return paths, err
-}
-
-// readByPath reads the beginning of a device. It never reads a map: a map may block a
-// read for as long as no path works, and the blocked process cannot be killed.
-func (h *Host) readByPath(ctx context.Context, device string, length int) ([]byte, error) {
-	paths, err := h.Paths(device)
-	if err != nil {
-		return nil, err
-	}
-	errs := []error{fmt.Errorf("no path of %s can be read", device)}
-	for _, p := range paths {
-		content, err := h.root.ReadDevice(ctx, p, 0, length)
-		if err == nil {
-			return content, nil
-		}
-		errs = append(errs, err)
-	}
-	return nil, errors.Join(errs...)
-}
-
 // Join returns the device for all of a volume's disks. It is a map if there are several
 // disks, or if multipathd already holds the only one. If more is true, the volume may get
 // further disks later, and Join asks multipathd for a map of only one.
-func (h *Host) Join(ctx context.Context, disks []Disk, more bool) (string, error) {
+func (h *SCSI) Join(ctx context.Context, disks []Disk, more bool) (string, error) {
 	runs := h.MultipathRuns(ctx)
 	if runs {
 		if err := h.offer(ctx, disks, more); err != nil {
@@ -122,7 +88,7 @@ func (h *Host) Join(ctx context.Context, disks []Disk, more bool) (string, error
 }
 
 // Extend adds a disk to a map and waits until it is a path.
-func (h *Host) Extend(ctx context.Context, device, id string, d Disk) error {
+func (h *SCSI) Extend(ctx context.Context, device, id string, d Disk) error {
 	if err := h.offer(ctx, []Disk{d}, true); err != nil {
 		return err
 	}
@@ -137,7 +103,7 @@ func (h *Host) Extend(ctx context.Context, device, id string, d Disk) error {
 }
 
 // offer adds the disks to multipathd, which would not accept a single new one by itself.
-func (h *Host) offer(ctx context.Context, disks []Disk, more bool) error {
+func (h *SCSI) offer(ctx context.Context, disks []Disk, more bool) error {
 	if len(disks) == 1 && !more {
 		// udev's rules, which may give the disk to multipathd, run after the disk
 		// appeared.
@@ -166,7 +132,7 @@ func (h *Host) offer(ctx context.Context, disks []Disk, more bool) error {
 }
 
 // refuseForeign refuses a map with paths of other volumes, because writes could go there.
-func (h *Host) refuseForeign(device string, disks []Disk) error {
+func (h *SCSI) refuseForeign(device string, disks []Disk) error {
 	paths, err := h.Paths(device)
 	if err != nil {
 		return err
@@ -184,7 +150,7 @@ const flushTries = 5
 
 // FlushMap removes a multipath map and waits until it is gone. It refuses if the map is
 // in use.
-func (h *Host) FlushMap(ctx context.Context, device string) error {
+func (h *SCSI) FlushMap(ctx context.Context, device string) error {
 	if err := h.refuseUsed(ctx, device); err != nil {
 		return err
 	}
@@ -212,7 +178,7 @@ func (h *Host) FlushMap(ctx context.Context, device string) error {
 
 // FlushEmptyMap removes the map with an ID if it has lost all its disks. Otherwise the
 // disks belong to another volume, and FlushEmptyMap only refuses if the map is in use.
-func (h *Host) FlushEmptyMap(ctx context.Context, device, id string) error {
+func (h *SCSI) FlushEmptyMap(ctx context.Context, device, id string) error {
 	if id == "" || h.MapID(device) != id {
 		return nil
 	}
@@ -233,7 +199,7 @@ func (h *Host) FlushEmptyMap(ctx context.Context, device, id string) error {
 // is in use, RemoveWithMap refuses, unless foreign reports that the map is another
 // volume's: multipathd has then merged two volumes with the same identity, and the disk
 // is removed from the map.
-func (h *Host) RemoveWithMap(ctx context.Context, a Address, foreign func(device string) (bool, error)) (removed bool, err error) {
+func (h *SCSI) RemoveWithMap(ctx context.Context, a Address, foreign func(device string) (bool, error)) (removed bool, err error) {
 	name, known, err := h.diskAt(a)
 	if err != nil {
 		return false, err
@@ -246,7 +212,7 @@ func (h *Host) RemoveWithMap(ctx context.Context, a Address, foreign func(device
 	return known, h.RemoveDisk(ctx, a)
 }
 
-func (h *Host) leaveMap(ctx context.Context, disk string, foreign func(device string) (bool, error)) error {
+func (h *SCSI) leaveMap(ctx context.Context, disk string, foreign func(device string) (bool, error)) error {
 	device, err := h.mapOf(disk)
 	if err != nil || device == "" {
 		return err
@@ -274,7 +240,7 @@ func (h *Host) leaveMap(ctx context.Context, disk string, foreign func(device st
 
 // FailEmptyMap makes the map with an ID fail its blocked requests if it has lost all its
 // disks: processes waiting for it cannot be killed and would wait forever.
-func (h *Host) FailEmptyMap(ctx context.Context, device, id string) error {
+func (h *SCSI) FailEmptyMap(ctx context.Context, device, id string) error {
 	paths, err := h.Paths(device)
 	if err != nil || len(paths) > 0 {
 		return err
@@ -284,7 +250,7 @@ func (h *Host) FailEmptyMap(ctx context.Context, device, id string) error {
 
 // FailWithoutPaths makes the map with an ID fail writes instead of blocking them until a
 // path returns.
-func (h *Host) FailWithoutPaths(ctx context.Context, device, id string) error {
+func (h *SCSI) FailWithoutPaths(ctx context.Context, device, id string) error {
 	if id == "" || h.MapID(device) != id {
 		return nil
 	}
@@ -293,7 +259,7 @@ func (h *Host) FailWithoutPaths(ctx context.Context, device, id string) error {
 }
 
 // ResizeMap grows a map to the size of its paths.
-func (h *Host) ResizeMap(ctx context.Context, device string, least int64) error {
+func (h *SCSI) ResizeMap(ctx context.Context, device string, least int64) error {
 	if !h.isMap(device) {
 		return nil
 	}

@@ -18,13 +18,28 @@ const (
 	portal = "10.0.0.1:3260"
 )
 
+// owners are all that reach a node.
+type owners struct {
+	*host.Host
+	*host.SCSI
+	*host.ISCSI
+	*host.FibreChannel
+	*host.NVMe
+}
+
+func over(n host.Root) owners {
+	h := host.New(n, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	scsi := &host.SCSI{Host: h}
+	return owners{h, scsi, &host.ISCSI{SCSI: scsi}, &host.FibreChannel{SCSI: scsi}, &host.NVMe{Host: h}}
+}
+
 // found returns a node with one disk.
-func found(t *testing.T) (*csinode.Node, *host.Host, host.Address, string) {
+func found(t *testing.T) (*csinode.Node, owners, host.Address, string) {
 	t.Helper()
 	n := csinode.New()
 	n.Targets[target] = &csinode.Target{Portals: []string{portal}, LUNs: map[int]*csinode.Volume{1: {Bytes: 1 << 30, Identity: "6001", Serial: "s 1"}}}
 	number, session := n.LogIn(target, portal, csinode.Initiator)
-	return n, host.New(n, slog.New(slog.NewTextHandler(io.Discard, nil))), host.Address{Host: number, LUN: 1}, n.Find(session, 1)
+	return n, over(n), host.Address{Host: number, LUN: 1}, n.Find(session, 1)
 }
 
 func refusal(err error) host.Reason {

@@ -17,6 +17,9 @@ import (
 	"time"
 )
 
+// NVMe is a node's NVMe over TCP controllers, and their namespaces.
+type NVMe struct{ *Host }
+
 // NVMeHost holds the names by which NVMe subsystems know the node.
 type NVMeHost struct{ NQN, ID string }
 
@@ -79,8 +82,8 @@ const (
 	fabrics     = "/sys/class/nvme-fabrics/ctl"
 )
 
-// NVMe returns the node's names, and loads the required kernel modules.
-func (h *Host) NVMe(ctx context.Context) (NVMeHost, error) {
+// Names returns the node's names, and loads the required kernel modules.
+func (h *NVMe) Names(ctx context.Context) (NVMeHost, error) {
 	content, err := h.root.ReadFile(hostNQNFile)
 	if err != nil {
 		return NVMeHost{}, fmt.Errorf("the node's NVMe name cannot be read; install nvme-cli: %w", err)
@@ -111,7 +114,7 @@ func (h *Host) NVMe(ctx context.Context) (NVMeHost, error) {
 
 // Controllers lists the controllers of a subsystem, including other programs'
 // connections.
-func (h *Host) Controllers(subsystem string) ([]Controller, error) {
+func (h *NVMe) Controllers(subsystem string) ([]Controller, error) {
 	names, err := h.root.ReadDir("/sys/class/nvme")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -138,7 +141,7 @@ func (h *Host) Controllers(subsystem string) ([]Controller, error) {
 	return found, nil
 }
 
-func (h *Host) controllersAt(subsystem, portal string) ([]Controller, error) {
+func (h *NVMe) controllersAt(subsystem, portal string) ([]Controller, error) {
 	all, err := h.Controllers(subsystem)
 	return slices.DeleteFunc(all, func(c Controller) bool { return !c.At(portal) }), err
 }
@@ -153,7 +156,7 @@ const (
 
 // Connect returns once a controller connects the node to a subsystem, and creates the
 // connection if there is none. The caller must hold the subsystem's lock.
-func (h *Host) Connect(ctx context.Context, subsystem, portal string, as NVMeHost) error {
+func (h *NVMe) Connect(ctx context.Context, subsystem, portal string, as NVMeHost) error {
 	exists, err := h.connected(ctx, subsystem, portal, recovery)
 	if err != nil || exists {
 		return err
@@ -173,7 +176,7 @@ func (h *Host) Connect(ctx context.Context, subsystem, portal string, as NVMeHos
 }
 
 // connected waits until a controller works, or until there is none.
-func (h *Host) connected(ctx context.Context, subsystem, portal string, limit time.Duration) (exists bool, err error) {
+func (h *NVMe) connected(ctx context.Context, subsystem, portal string, limit time.Duration) (exists bool, err error) {
 	settled, err := until(ctx, limit, func() (bool, error) {
 		found, err := h.controllersAt(subsystem, portal)
 		exists = len(found) > 0
@@ -187,7 +190,7 @@ func (h *Host) connected(ctx context.Context, subsystem, portal string, limit ti
 
 // Disconnect removes a controller and waits until it is gone. Disks without another
 // controller lose writes that have not reached the storage.
-func (h *Host) Disconnect(ctx context.Context, c Controller) error {
+func (h *NVMe) Disconnect(ctx context.Context, c Controller) error {
 	directory := "/sys/class/nvme/" + c.Name
 	if err := h.root.Set(ctx, directory+"/delete_controller", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("disconnect %s from %s: %w", c.Name, c.Subsystem, err)
@@ -202,7 +205,7 @@ func (h *Host) Disconnect(ctx context.Context, c Controller) error {
 }
 
 // NamespaceOf returns the namespace of the disk with a name.
-func (h *Host) NamespaceOf(disk string) (Namespace, bool) {
+func (h *NVMe) NamespaceOf(disk string) (Namespace, bool) {
 	if !namespaceName.MatchString(disk) {
 		return Namespace{}, false
 	}
@@ -212,7 +215,7 @@ func (h *Host) NamespaceOf(disk string) (Namespace, bool) {
 }
 
 // NamespacesOf returns the names of the disks of a subsystem.
-func (h *Host) NamespacesOf(subsystem string) ([]string, error) {
+func (h *NVMe) NamespacesOf(subsystem string) ([]string, error) {
 	names, err := h.root.ReadDir("/sys/block")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -224,7 +227,7 @@ func (h *Host) NamespacesOf(subsystem string) ([]string, error) {
 }
 
 // Use returns how a disk is used; nil if it is not.
-func (h *Host) Use(ctx context.Context, disk string) (inUse, err error) {
+func (h *NVMe) Use(ctx context.Context, disk string) (inUse, err error) {
 	err = h.refuseUsed(ctx, disk)
 	var refusal *Refusal
 	if errors.As(err, &refusal) && refusal.Reason == InUse {
@@ -289,7 +292,7 @@ const (
 var ErrNoNamespace = errors.New("the controller has no such namespace")
 
 // ask asks a controller about a namespace.
-func (h *Host) ask(ctx context.Context, c Controller, id int) (identified, error) {
+func (h *NVMe) ask(ctx context.Context, c Controller, id int) (identified, error) {
 	answer, err := h.root.Identify(ctx, c.Name, identifyNamespace, uint32(id))
 	if err != nil {
 		return identified{}, err
@@ -335,7 +338,7 @@ func nonZero(value []byte) string {
 }
 
 // askAll asks every working controller. All of them must agree.
-func (h *Host) askAll(ctx context.Context, at Namespace) (identified, error) {
+func (h *NVMe) askAll(ctx context.Context, at Namespace) (identified, error) {
 	controllers, err := h.Controllers(at.Subsystem)
 	if err != nil {
 		return identified{}, err
@@ -370,7 +373,7 @@ func (h *Host) askAll(ctx context.Context, at Namespace) (identified, error) {
 
 // FindNamespace waits for a volume's namespace and asks the namespace itself for its
 // identity: the kernel's information may be older than the storage's.
-func (h *Host) FindNamespace(ctx context.Context, w WantedNamespace) (Disk, error) {
+func (h *NVMe) FindNamespace(ctx context.Context, w WantedNamespace) (Disk, error) {
 	var found Disk
 	var last error
 	var scanned time.Time
@@ -392,7 +395,7 @@ func (h *Host) FindNamespace(ctx context.Context, w WantedNamespace) (Disk, erro
 	return found, err
 }
 
-func (h *Host) lookForNamespace(ctx context.Context, w WantedNamespace) (found Disk, final bool, err error) {
+func (h *NVMe) lookForNamespace(ctx context.Context, w WantedNamespace) (found Disk, final bool, err error) {
 	names, err := h.NamespacesOf(w.Subsystem)
 	if err != nil {
 		return Disk{}, true, err
@@ -438,14 +441,14 @@ func describe(w WantedNamespace) string {
 }
 
 // known returns what the kernel knows about a namespace.
-func (h *Host) known(disk string) identified {
+func (h *NVMe) known(disk string) identified {
 	directory := "/sys/block/" + disk + "/"
 	size, _ := h.Size(disk)
 	return identified{uuid: strings.ToLower(h.attribute(directory + "uuid")), nguid: digitsOf(h.attribute(directory + "nguid")), bytes: size}
 }
 
 // ScanNamespaces makes the kernel scan the namespaces of a subsystem.
-func (h *Host) ScanNamespaces(ctx context.Context, subsystem string) error {
+func (h *NVMe) ScanNamespaces(ctx context.Context, subsystem string) error {
 	controllers, err := h.Controllers(subsystem)
 	if err != nil {
 		return err
@@ -462,7 +465,7 @@ func (h *Host) ScanNamespaces(ctx context.Context, subsystem string) error {
 }
 
 // InspectNamespace asks a namespace itself for its identity and size.
-func (h *Host) InspectNamespace(ctx context.Context, d Disk) (Disk, error) {
+func (h *NVMe) InspectNamespace(ctx context.Context, d Disk) (Disk, error) {
 	if at, ok := h.NamespaceOf(d.Name); !ok || at != d.Namespace {
 		return Disk{}, fmt.Errorf("%s is no longer namespace %d of %s", d.Name, d.Namespace.ID, d.Namespace.Subsystem)
 	}
@@ -475,7 +478,7 @@ func (h *Host) InspectNamespace(ctx context.Context, d Disk) (Disk, error) {
 
 // RescanNamespace makes the kernel reread a namespace's size, and waits until both agree
 // on at least the given number of bytes.
-func (h *Host) RescanNamespace(ctx context.Context, d Disk, least int64) (Disk, error) {
+func (h *NVMe) RescanNamespace(ctx context.Context, d Disk, least int64) (Disk, error) {
 	return untilLarge(ctx, d, least, h.Size,
 		func() (Disk, error) { return h.InspectNamespace(ctx, d) },
 		func() error { return h.ScanNamespaces(ctx, d.Namespace.Subsystem) })
@@ -483,7 +486,7 @@ func (h *Host) RescanNamespace(ctx context.Context, d Disk, least int64) (Disk, 
 
 // DropExchanged makes the kernel drop a disk whose namespace the storage has replaced
 // with something else. It returns false if the kernel keeps the disk.
-func (h *Host) DropExchanged(ctx context.Context, d Disk) (dropped bool, err error) {
+func (h *NVMe) DropExchanged(ctx context.Context, d Disk) (dropped bool, err error) {
 	if err := h.ScanNamespaces(ctx, d.Namespace.Subsystem); err != nil {
 		return false, err
 	}

@@ -199,3 +199,11 @@ func (h *Host) attribute(path string) string {
 	}
 	return strings.TrimSpace(string(content))
 }
+
+// Dial checks that something answers at a target's portal.
+func (h *Host) Dial(ctx context.Context, portal string) error {
+	if err := h.root.Dial(ctx, portal); err != nil {
+		return fmt.Errorf("nothing answers at %s: %w", portal, err)
+	}
+	return nil
+}

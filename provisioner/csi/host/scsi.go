@@ -15,6 +15,9 @@ import (
 	"time"
 )
 
+// SCSI is a node's disks at SCSI addresses, and the multipath maps over them.
+type SCSI struct{ *Host }
+
 // Address is the kernel's address of a SCSI disk: host, channel, target and LUN.
 type Address struct {
 	Host    int `json:"host"`
@@ -66,9 +69,16 @@ func (d Disk) IsAt(a Address) bool {
 
 func (a Address) directory() string { return "/sys/class/scsi_device/" + a.String() + "/device" }
 
+// DiskAt returns the name of the disk at an address; empty if the kernel has none
+// there.
+func (h *SCSI) DiskAt(a Address) (string, error) {
+	name, _, err := h.diskAt(a)
+	return name, err
+}
+
 // diskAt returns the name of the disk at an address; empty if the kernel has none
 // there. known reports whether the kernel has any device there.
-func (h *Host) diskAt(a Address) (name string, known bool, err error) {
+func (h *SCSI) diskAt(a Address) (name string, known bool, err error) {
 	if _, err := h.root.ReadDir(a.directory()); errors.Is(err, fs.ErrNotExist) {
 		return "", false, nil
 	} else if err != nil {
@@ -85,7 +95,7 @@ func (h *Host) diskAt(a Address) (name string, known bool, err error) {
 }
 
 // AddressOf returns the address of the disk with a name.
-func (h *Host) AddressOf(disk string) (Address, error) {
+func (h *SCSI) AddressOf(disk string) (Address, error) {
 	names, err := h.root.ReadDir("/sys/block/" + disk + "/device/scsi_device")
 	if err != nil {
 		return Address{}, fmt.Errorf("%s is not a SCSI disk: %w", disk, err)
@@ -102,7 +112,7 @@ func (h *Host) AddressOf(disk string) (Address, error) {
 
 // DisksOf lists the addresses of a host's devices that hold data. Arrays also show
 // controllers and enclosures, which do not keep a session in use.
-func (h *Host) DisksOf(host int) ([]Address, error) {
+func (h *SCSI) DisksOf(host int) ([]Address, error) {
 	names, err := h.root.ReadDir("/sys/class/scsi_device")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -126,7 +136,7 @@ func (h *Host) DisksOf(host int) ([]Address, error) {
 }
 
 // scan makes the kernel scan one address.
-func (h *Host) scan(ctx context.Context, a Address) error {
+func (h *SCSI) scan(ctx context.Context, a Address) error {
 	err := h.root.Set(ctx, fmt.Sprintf("/sys/class/scsi_host/host%d/scan", a.Host), fmt.Sprintf("%d %d %d", a.Channel, a.Target, a.LUN))
 	if err != nil {
 		return fmt.Errorf("scan for %s: %w", a, err)
@@ -138,7 +148,7 @@ func (h *Host) scan(ctx context.Context, a Address) error {
 const scanPause = 2 * time.Second
 
 // Scan makes the kernel scan one address and waits for the disk.
-func (h *Host) Scan(ctx context.Context, a Address) (string, error) {
+func (h *SCSI) Scan(ctx context.Context, a Address) (string, error) {
 	var name string
 	var scanned time.Time
 	found, err := until(ctx, patience, func() (bool, error) {
@@ -164,7 +174,7 @@ func (h *Host) Scan(ctx context.Context, a Address) (string, error) {
 
 // RemoveDisk removes a disk from the kernel and waits until it is gone. It refuses if the
 // disk is in use.
-func (h *Host) RemoveDisk(ctx context.Context, a Address) error {
+func (h *SCSI) RemoveDisk(ctx context.Context, a Address) error {
 	name, known, err := h.diskAt(a)
 	if err != nil || !known {
 		return err
@@ -188,44 +198,6 @@ func (h *Host) RemoveDisk(ctx context.Context, a Address) error {
 	return err
 }
 
-// refuseUsed refuses a device that is mounted or claimed, in any namespace. A dead device
-// counts as unused, because its data cannot be reached anyway.
-func (h *Host) refuseUsed(ctx context.Context, device string) error {
-	mounts, err := h.MountsOf(device)
-	if err != nil {
-		return err
-	}
-	if len(mounts) > 0 {
-		return Refuse(InUse, "%s is still mounted at %s", device, mounts[0].At)
-	}
-	holders, err := h.holders(device)
-	if err != nil {
-		return err
-	}
-	for _, holder := range holders {
-		if !h.isLayer(holder) {
-			return Refuse(InUse, "%s is part of %s. If the node itself activated what it found inside the volume, stop that (vgchange -an, mdadm --stop), and keep LVM and mdadm off the disks of volumes", device, holder)
-		}
-		if err := h.refuseUsed(ctx, holder); err != nil {
-			return fmt.Errorf("the node found %s inside %s; stop what uses it, and keep LVM and kpartx off the disks of volumes: %w", h.mapperName(holder), device, err)
-		}
-	}
-	if len(holders) > 0 {
-		// They claim the device, so nothing else can.
-		return nil
-	}
-	claimed, err := h.root.Claimed(ctx, device)
-	switch {
-	case isDead(err):
-		h.logger.Warn("device is dead, and taken for unused", "device", device, "error", err)
-	case err != nil:
-		return err
-	case claimed:
-		return Refuse(InUse, "something still uses %s, perhaps a mount in another container", device)
-	}
-	return nil
-}
-
 // dead are the errors of a device that will never answer again. A device that does not
 // answer at all may return, and then pending writes arrive.
 var dead = []syscall.Errno{syscall.ENXIO, syscall.EIO, syscall.ENODEV, syscall.ENOENT}
@@ -234,64 +206,8 @@ func isDead(err error) bool {
 	return slices.ContainsFunc(dead, func(d syscall.Errno) bool { return errors.Is(err, d) })
 }
 
-// holders returns the devices that are built on a device and on its partitions.
-func (h *Host) holders(device string) ([]string, error) {
-	directory := "/sys/block/" + device
-	below, err := h.root.ReadDir(directory)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	var all []string
-	for _, name := range append([]string{""}, below...) {
-		if name != "" && !strings.HasPrefix(name, device) {
-			continue
-		}
-		names, err := h.root.ReadDir(path.Join(directory, name, "holders"))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		all = append(all, names...)
-	}
-	return all, nil
-}
-
-// isLayer reports whether a device is a partition or a logical volume. The node's own
-// rules create them from the content of a raw volume, even if they are unused.
-func (h *Host) isLayer(device string) bool {
-	id := h.mapperID(device)
-	return strings.HasPrefix(id, "part") || strings.HasPrefix(id, "LVM-")
-}
-
-func (h *Host) mapperID(device string) string {
-	return h.attribute("/sys/block/" + device + "/dm/uuid")
-}
-
-func (h *Host) mapperName(device string) string {
-	return h.attribute("/sys/block/" + device + "/dm/name")
-}
-
-// Unlayer removes a device's unused layers. One that stays harms only itself. The
-// partitions of a map are left to multipath, which removes them with the map.
-func (h *Host) Unlayer(ctx context.Context, device string) {
-	holders, err := h.holders(device)
-	for _, holder := range holders {
-		if !h.isLayer(holder) {
-			continue
-		}
-		h.Unlayer(ctx, holder)
-		if h.isMap(device) && strings.HasPrefix(h.mapperID(holder), "part") {
-			continue
-		}
-		_, removeErr := h.run(ctx, "dmsetup", "remove", "--retry", h.mapperName(holder))
-		err = errors.Join(err, removeErr)
-	}
-	if err != nil {
-		h.logger.Warn("what the node found inside the device is not removed", "device", device, "error", err)
-	}
-}
-
 // Inspect asks the disk itself for its identity and size.
-func (h *Host) Inspect(ctx context.Context, a Address, name string) (Disk, error) {
+func (h *SCSI) Inspect(ctx context.Context, a Address, name string) (Disk, error) {
 	identity, err := h.identity(ctx, name)
 	if err != nil {
 		return Disk{}, err
@@ -305,7 +221,7 @@ func (h *Host) Inspect(ctx context.Context, a Address, name string) (Disk, error
 
 // InspectAgain is Inspect for a disk that may have disappeared, so that its name could by
 // now be another disk's.
-func (h *Host) InspectAgain(ctx context.Context, d Disk) (Disk, error) {
+func (h *SCSI) InspectAgain(ctx context.Context, d Disk) (Disk, error) {
 	if err := h.isStillAt(d); err != nil {
 		return Disk{}, err
 	}
@@ -316,7 +232,7 @@ func (h *Host) InspectAgain(ctx context.Context, d Disk) (Disk, error) {
 	return found, h.isStillAt(d)
 }
 
-func (h *Host) isStillAt(d Disk) error {
+func (h *SCSI) isStillAt(d Disk) error {
 	name, _, err := h.diskAt(d.Address)
 	if err == nil && name != d.Name {
 		err = fmt.Errorf("%s is no longer at %s", d.Name, d.Address)
@@ -326,7 +242,7 @@ func (h *Host) isStillAt(d Disk) error {
 
 // InspectNew is InspectAgain for a disk that the kernel has just found, which can be
 // opened only a moment after it appears.
-func (h *Host) InspectNew(ctx context.Context, a Address, name string) (Disk, error) {
+func (h *SCSI) InspectNew(ctx context.Context, a Address, name string) (Disk, error) {
 	var found Disk
 	var last error
 	_, err := until(ctx, patience, func() (bool, error) {
@@ -360,7 +276,7 @@ const (
 var ErrNotSupported = errors.New("the disk does not support this")
 
 // identity returns the disk's designator and serial number.
-func (h *Host) identity(ctx context.Context, disk string) (string, error) {
+func (h *SCSI) identity(ctx context.Context, disk string) (string, error) {
 	page, err := h.inquire(ctx, disk, pageIdentification)
 	if err != nil {
 		return "", err
@@ -383,7 +299,7 @@ func (h *Host) identity(ctx context.Context, disk string) (string, error) {
 
 // inquire reads a page of vital product data, without its header. If the page is longer
 // than requested, as with long target names, it requests all of it.
-func (h *Host) inquire(ctx context.Context, disk string, page byte) ([]byte, error) {
+func (h *SCSI) inquire(ctx context.Context, disk string, page byte) ([]byte, error) {
 	for length := inquiryLength; ; {
 		answer, err := h.root.SCSI(ctx, disk, []byte{commandInquiry, 1, page, byte(length >> 8), byte(length), 0}, length)
 		if err != nil {
@@ -439,7 +355,7 @@ func printable(value []byte) string {
 }
 
 // capacity asks the disk for its size.
-func (h *Host) capacity(ctx context.Context, disk string) (int64, error) {
+func (h *SCSI) capacity(ctx context.Context, disk string) (int64, error) {
 	command := make([]byte, 16)
 	command[0], command[1], command[13] = commandServiceIn, serviceReadCapacity, 32
 	answer, err := h.root.SCSI(ctx, disk, command, 32)
@@ -468,7 +384,7 @@ func senseKey(sense []byte) byte {
 }
 
 // CutOff makes the kernel fail all of a disk's pending writes.
-func (h *Host) CutOff(ctx context.Context, a Address) error {
+func (h *SCSI) CutOff(ctx context.Context, a Address) error {
 	if _, known, err := h.diskAt(a); err != nil || !known {
 		return err
 	}
@@ -476,18 +392,9 @@ func (h *Host) CutOff(ctx context.Context, a Address) error {
 	return h.root.Set(ctx, a.directory()+"/state", "offline\n")
 }
 
-// Size returns the size of a device according to the kernel.
-func (h *Host) Size(device string) (int64, error) {
-	sectors, err := strconv.ParseInt(h.attribute("/sys/block/"+device+"/size"), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("the size of %s: %w", device, err)
-	}
-	return sectors * 512, nil
-}
-
 // Rescan makes the kernel reread a disk's size, and waits until both agree on at least
 // the given number of bytes.
-func (h *Host) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
+func (h *SCSI) Rescan(ctx context.Context, d Disk, least int64) (Disk, error) {
 	return untilLarge(ctx, d, least, h.Size,
 		func() (Disk, error) { return h.Inspect(ctx, d.Address, d.Name) },
 		func() error { return h.root.Set(ctx, path.Join(d.Address.directory(), "rescan"), "1") })

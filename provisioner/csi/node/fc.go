@@ -18,10 +18,13 @@ const protocolFibreChannel = "fibre_channel"
 // looks for disks there whenever one appears. So a disk can disappear and return under
 // another name while its volume is staged, and there can be disks that were not
 // requested.
-type fibreChannel struct{ scsi }
+type fibreChannel struct {
+	scsi
+	ports *host.FibreChannel
+}
 
 func (p *fibreChannel) identify(_ context.Context, n *wire.Node) error {
-	ports, err := p.host.FCPortsOnline()
+	ports, err := p.ports.FCPortsOnline()
 	if err != nil {
 		return err
 	}
@@ -35,7 +38,7 @@ func (p *fibreChannel) identify(_ context.Context, n *wire.Node) error {
 }
 
 func (p *fibreChannel) initiator(context.Context) (string, error) {
-	ports, err := p.host.FCPortsOnline()
+	ports, err := p.ports.FCPortsOnline()
 	var names []string
 	for _, port := range ports {
 		names = append(names, port.Name)
@@ -79,7 +82,7 @@ func (p *fibreChannel) lock(ctx context.Context, r *record) (func(), error) {
 }
 
 func (p *fibreChannel) attach(ctx context.Context, r *record, _ wire.Credentials) error {
-	routes, err := p.host.Reach(ctx, fcPaths(r.Paths))
+	routes, err := p.ports.Reach(ctx, fcPaths(r.Paths))
 	if err != nil {
 		return err
 	}
@@ -104,7 +107,7 @@ func (p *fibreChannel) attach(ctx context.Context, r *record, _ wire.Credentials
 		cleared[route.Address] = true
 	}
 	// A port that has since come up may have lost the disk that the kernel found there.
-	usable, err := p.host.Routes(fcPaths(r.Paths))
+	usable, err := p.ports.Routes(fcPaths(r.Paths))
 	if err != nil {
 		return err
 	}
@@ -131,7 +134,7 @@ func (p *fibreChannel) attach(ctx context.Context, r *record, _ wire.Credentials
 
 // bring makes the kernel find the disks on routes, and returns why some routes have none.
 func (p *fibreChannel) bring(ctx context.Context, r *record, routes []host.Route) (disks []host.Disk, failures []error, err error) {
-	names, failures, err := p.host.ScanRoutes(ctx, routes)
+	names, failures, err := p.ports.ScanRoutes(ctx, routes)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -156,7 +159,7 @@ func (p *fibreChannel) bring(ctx context.Context, r *record, routes []host.Route
 
 // places returns where the kernel looks for disks of the record's paths.
 func (p *fibreChannel) places(r *record) ([]host.Address, error) {
-	routes, err := p.host.Routes(fcPaths(r.Paths))
+	routes, err := p.ports.Routes(fcPaths(r.Paths))
 	var all []host.Address
 	for _, route := range routes {
 		all = append(all, route.Address)
@@ -197,11 +200,11 @@ func (p *fibreChannel) addresses(r *record) ([]host.Address, error) {
 		if slices.Contains(all, disk.Address) {
 			continue
 		}
-		name, err := p.host.DiskAt(disk.Address)
+		name, err := p.ports.DiskAt(disk.Address)
 		if err != nil {
 			return nil, err
 		}
-		of, known, err := p.host.PathOf(disk.Address)
+		of, known, err := p.ports.PathOf(disk.Address)
 		if err != nil {
 			return nil, err
 		}
@@ -230,7 +233,7 @@ func (p *fibreChannel) cutOff(ctx context.Context, r *record) error {
 func (p *fibreChannel) retrace(_ context.Context, r *record, names []string) (bool, error) {
 	r.Disks = p.disks(names)
 	for _, disk := range r.Disks {
-		path, found, err := p.host.PathOf(disk.Address)
+		path, found, err := p.ports.PathOf(disk.Address)
 		if err != nil || !found || len(path.From) == 0 {
 			return false, err
 		}

@@ -22,6 +22,7 @@ const (
 // iscsi is iSCSI over TCP or RDMA.
 type iscsi struct {
 	scsi
+	sessions *host.ISCSI
 	// iface is open-iscsi's name for the transport.
 	iface string
 	// replacement is how long a session may be lost before its commands fail; zero means
@@ -37,15 +38,15 @@ type iscsi struct {
 const loginPause = 5 * time.Minute
 
 func (p *iscsi) identify(_ context.Context, n *wire.Node) error {
-	err := p.host.Need("iscsiadm", "open-iscsi")
+	err := p.sessions.Need("iscsiadm", "open-iscsi")
 	if err != nil {
 		return err
 	}
-	n.InitiatorName, err = p.host.InitiatorName()
+	n.InitiatorName, err = p.sessions.InitiatorName()
 	return err
 }
 
-func (p *iscsi) initiator(context.Context) (string, error) { return p.host.InitiatorName() }
+func (p *iscsi) initiator(context.Context) (string, error) { return p.sessions.InitiatorName() }
 
 func (p *iscsi) check(c wire.Connection) error {
 	for _, path := range c.Paths {
@@ -95,7 +96,7 @@ func (p *iscsi) attach(ctx context.Context, r *record, credentials wire.Credenti
 
 // logIn logs in at a path's portal and remembers whether that worked.
 func (p *iscsi) logIn(ctx context.Context, path wire.Path, login host.Login) (host.Session, error) {
-	session, err := p.host.LogIn(ctx, target(path), login)
+	session, err := p.sessions.LogIn(ctx, target(path), login)
 	var refusal *host.Refusal
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +111,7 @@ func (p *iscsi) logIn(ctx context.Context, path wire.Path, login host.Login) (ho
 
 // answers returns an error if a login at a path's portal would not succeed.
 func (p *iscsi) answers(ctx context.Context, initiator string, path wire.Path) error {
-	sessions, err := p.host.SessionsTo(initiator, target(path))
+	sessions, err := p.sessions.SessionsTo(initiator, target(path))
 	if err != nil {
 		return err
 	}
@@ -124,7 +125,7 @@ func (p *iscsi) answers(ctx context.Context, initiator string, path wire.Path) e
 	case known && time.Since(failed) < loginPause:
 		return fmt.Errorf("a login has failed %s ago", time.Since(failed).Round(time.Second))
 	case p.iface == "default": // by TCP
-		return p.host.Dial(ctx, path.Portal)
+		return p.sessions.Dial(ctx, path.Portal)
 	}
 	return nil
 }
@@ -151,7 +152,7 @@ func (p *iscsi) answering(ctx context.Context, initiator string, paths []wire.Pa
 // volume's map.
 func (p *iscsi) complete(ctx context.Context, r *record) error {
 	switch {
-	case len(r.Paths) < 2 || r.Map != "" && p.host.MapID(r.Device) != r.Map:
+	case len(r.Paths) < 2 || r.Map != "" && p.sessions.MapID(r.Device) != r.Map:
 		return nil
 	case r.Map == "":
 		return errors.New("multipathd made no map when the volume was staged, so it has one path until its pods have moved")
@@ -159,7 +160,7 @@ func (p *iscsi) complete(ctx context.Context, r *record) error {
 	if err := p.refresh(ctx, r); err != nil {
 		return err
 	}
-	used, err := p.host.Paths(r.Device)
+	used, err := p.sessions.Paths(r.Device)
 	if err != nil {
 		return err
 	}
@@ -179,7 +180,7 @@ func (p *iscsi) complete(ctx context.Context, r *record) error {
 		}
 		lacking = append(lacking, path)
 	}
-	if len(lacking) == 0 || knows == nil || !p.host.MultipathRuns(ctx) {
+	if len(lacking) == 0 || knows == nil || !p.sessions.MultipathRuns(ctx) {
 		return nil
 	}
 	lacking, failures := p.answering(ctx, r.Initiator, lacking)
@@ -192,12 +193,12 @@ func (p *iscsi) complete(ctx context.Context, r *record) error {
 	}
 	defer release()
 	// The password is stored nowhere else.
-	if login.Credentials, err = p.host.Known(ctx, target(*knows), p.iface); err != nil {
+	if login.Credentials, err = p.sessions.Known(ctx, target(*knows), p.iface); err != nil {
 		return err
 	}
 	for _, path := range lacking {
 		if err := p.completePath(ctx, r, path, login); err != nil {
-			failures = append(failures, fmt.Errorf("path by %s: %w", path.Portal, err), p.host.LogOut(ctx, target(path), p.iface, r.Initiator))
+			failures = append(failures, fmt.Errorf("path by %s: %w", path.Portal, err), p.sessions.LogOut(ctx, target(path), p.iface, r.Initiator))
 		}
 	}
 	return errors.Join(failures...)
@@ -217,15 +218,15 @@ func (p *iscsi) completePath(ctx context.Context, r *record, path wire.Path, log
 	}
 	if disk.Identity != r.Disks[0].Identity {
 		// multipathd may have mistaken it for the volume's.
-		_, err := p.host.RemoveWithMap(ctx, disk.Address, func(string) (bool, error) { return true, nil })
+		_, err := p.sessions.RemoveWithMap(ctx, disk.Address, func(string) (bool, error) { return true, nil })
 		return errors.Join(host.Refuse(host.WrongDisk, "it leads to %s, and the volume is %s", disk.Identity, r.Disks[0].Identity), err)
 	}
 	// A path shorter than the map would fail its writes.
-	size, err := p.host.Size(r.Device)
+	size, err := p.sessions.Size(r.Device)
 	if err != nil {
 		return err
 	}
-	if disk, err = p.host.Rescan(ctx, disk, max(size, r.Bytes)); err != nil {
+	if disk, err = p.sessions.Rescan(ctx, disk, max(size, r.Bytes)); err != nil {
 		return err
 	}
 	if known < 0 {
@@ -234,7 +235,7 @@ func (p *iscsi) completePath(ctx context.Context, r *record, path wire.Path, log
 			return err
 		}
 	}
-	if err := p.host.Extend(ctx, r.Device, r.Map, disk); err != nil {
+	if err := p.sessions.Extend(ctx, r.Device, r.Map, disk); err != nil {
 		return err
 	}
 	p.logger.Info("path has joined the volume", "volume", r.Volume, "portal", path.Portal, "disk", disk.Name)
@@ -245,7 +246,7 @@ func (p *iscsi) completePath(ctx context.Context, r *record, path wire.Path, log
 func (p *iscsi) places(r *record) ([]host.Address, error) {
 	var all []host.Address
 	for _, path := range r.Paths {
-		sessions, err := p.host.SessionsTo(r.Initiator, target(path))
+		sessions, err := p.sessions.SessionsTo(r.Initiator, target(path))
 		if err != nil {
 			return nil, err
 		}
@@ -276,7 +277,7 @@ func (p *iscsi) join(ctx context.Context, r *record) (string, error) {
 func (p *iscsi) attachPath(ctx context.Context, r *record, path wire.Path, login host.Login) (host.Disk, error) {
 	// Remove old disks before the login, because a lost session cannot be replaced
 	// while it has a disk. A new session has no disks, because it is not scanned.
-	existing, err := p.host.SessionsTo(r.Initiator, target(path))
+	existing, err := p.sessions.SessionsTo(r.Initiator, target(path))
 	if err != nil {
 		return host.Disk{}, err
 	}
@@ -290,7 +291,7 @@ func (p *iscsi) attachPath(ctx context.Context, r *record, path wire.Path, login
 		return host.Disk{}, err
 	}
 	address := session.Disk(path.LUN)
-	name, err := p.host.Scan(ctx, address)
+	name, err := p.sessions.Scan(ctx, address)
 	if err != nil {
 		return host.Disk{}, err
 	}
@@ -322,7 +323,7 @@ func (p *iscsi) detach(ctx context.Context, r *record) error {
 func (p *iscsi) removeStrays(ctx context.Context, r *record, places []host.Address) error {
 	var strays []host.Address
 	for _, place := range places {
-		disks, err := p.host.DisksOf(place.Host)
+		disks, err := p.sessions.DisksOf(place.Host)
 		if err != nil {
 			return err
 		}
@@ -340,7 +341,7 @@ func (p *iscsi) removeStrays(ctx context.Context, r *record, places []host.Addre
 		if other != "" {
 			continue
 		}
-		_, err = p.host.RemoveWithMap(ctx, address, p.foreign(r, address))
+		_, err = p.sessions.RemoveWithMap(ctx, address, p.foreign(r, address))
 		var refusal *host.Refusal
 		switch {
 		case errors.As(err, &refusal) && refusal.Reason == host.InUse:
@@ -359,7 +360,7 @@ func (p *iscsi) removeStrays(ctx context.Context, r *record, places []host.Addre
 func (p *iscsi) logOut(ctx context.Context, r *record) error {
 	var errs []error
 	for _, path := range r.Paths {
-		errs = append(errs, p.host.LogOut(ctx, target(path), p.iface, r.Initiator))
+		errs = append(errs, p.sessions.LogOut(ctx, target(path), p.iface, r.Initiator))
 	}
 	return errors.Join(errs...)
 }
@@ -377,7 +378,7 @@ func (p *iscsi) forget(ctx context.Context, r *record) error {
 func (p *iscsi) retrace(_ context.Context, r *record, names []string) (bool, error) {
 	r.Disks = p.disks(names)
 	for _, disk := range r.Disks {
-		session, found, err := p.host.SessionOf(disk.Address)
+		session, found, err := p.sessions.SessionOf(disk.Address)
 		if err != nil {
 			return false, err
 		}

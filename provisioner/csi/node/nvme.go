@@ -20,14 +20,14 @@ const protocolNVMeOF = "nvmeof"
 // one disk for all connections. A subsystem may have the namespaces of several volumes,
 // so its connections are shared.
 type nvme struct {
-	host     *host.Host
+	host     *host.NVMe
 	state    *state
 	observer Observer
 	logger   *slog.Logger
 }
 
 func (p *nvme) identify(ctx context.Context, n *wire.Node) error {
-	names, err := p.host.NVMe(ctx)
+	names, err := p.host.Names(ctx)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (p *nvme) identify(ctx context.Context, n *wire.Node) error {
 }
 
 func (p *nvme) initiator(ctx context.Context) (string, error) {
-	names, err := p.host.NVMe(ctx)
+	names, err := p.host.Names(ctx)
 	return names.NQN, err
 }
 
@@ -137,7 +137,7 @@ func (p *nvme) attach(ctx context.Context, r *record, _ wire.Credentials) error 
 	}
 	defer release()
 	subsystem := r.Paths[0].Target
-	names, err := p.host.NVMe(ctx)
+	names, err := p.host.Names(ctx)
 	if err != nil {
 		return err
 	}
@@ -267,7 +267,7 @@ func (p *nvme) complete(ctx context.Context, r *record) error {
 		return err
 	}
 	defer release()
-	names, err := p.host.NVMe(ctx)
+	names, err := p.host.Names(ctx)
 	if err == nil {
 		err = p.connect(ctx, &lacking, subsystem, names)
 	}

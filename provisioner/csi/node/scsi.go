@@ -13,7 +13,7 @@ import (
 
 // scsi is what the protocols with SCSI disks have in common.
 type scsi struct {
-	host     *host.Host
+	host     *host.SCSI
 	state    *state
 	observer Observer
 	logger   *slog.Logger

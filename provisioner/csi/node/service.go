@@ -58,7 +58,7 @@ func (unreported) Changed()                              {}
 type Service struct {
 	csi.UnimplementedNodeServer
 
-	host      *host.Host
+	host      *host.SCSI
 	state     *state
 	name      string
 	make      map[string][]string
@@ -79,7 +79,8 @@ func New(o Options) (*Service, error) {
 	if o.Reporter == nil {
 		o.Reporter = unreported{}
 	}
-	h := host.New(o.Root, o.Logger)
+	node := host.New(o.Root, o.Logger)
+	h := &host.SCSI{Host: node}
 	boot, err := h.BootID()
 	if err != nil {
 		return nil, err
@@ -87,11 +88,11 @@ func New(o Options) (*Service, error) {
 	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot, h.MapID}, name: o.NodeName, make: o.MakeOptions, reporter: o.Reporter, observer: o.Observer, logger: o.Logger}
 	common := scsi{h, s.state, o.Observer, o.Logger}
 	s.protocols = map[string]protocol{
-		protocolISCSI:        &iscsi{scsi: common, iface: "default", replacement: o.Replacement, failed: map[host.Target]time.Time{}},
-		protocolISER:         &iscsi{scsi: common, iface: "iser", replacement: o.Replacement, failed: map[host.Target]time.Time{}},
-		protocolNVMeOF:       &nvme{h, s.state, o.Observer, o.Logger},
-		protocolFibreChannel: &fibreChannel{common},
-		protocolRBD:          &rbd{host.NewRBD(h, o.RBD), s.state, o.Observer, o.Logger},
+		protocolISCSI:        &iscsi{scsi: common, sessions: &host.ISCSI{SCSI: h}, iface: "default", replacement: o.Replacement, failed: map[host.Target]time.Time{}},
+		protocolISER:         &iscsi{scsi: common, sessions: &host.ISCSI{SCSI: h}, iface: "iser", replacement: o.Replacement, failed: map[host.Target]time.Time{}},
+		protocolNVMeOF:       &nvme{&host.NVMe{Host: node}, s.state, o.Observer, o.Logger},
+		protocolFibreChannel: &fibreChannel{common, &host.FibreChannel{SCSI: h}},
+		protocolRBD:          &rbd{host.NewRBD(node, o.RBD), s.state, o.Observer, o.Logger},
 	}
 	return s, nil
 }
