@@ -40,6 +40,7 @@ type fixture struct {
 	t       *testing.T
 	node    *csinode.Node
 	service *Service
+	paths   *Paths
 	log     bytes.Buffer
 
 	mu       sync.Mutex
@@ -70,7 +71,7 @@ func (f *fixture) start() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.service = service
+	f.service, f.paths = service, NewPaths(service)
 }
 
 // add exports a volume as LUN 1 of a target of its own.

@@ -84,17 +84,17 @@ func TestAPortalAtWhichALoginFailedIsLeftAlone(t *testing.T) {
 		}
 		for range 3 {
 			f.must(f.stage(u))
-			f.service.Complete(context.Background())
+			f.paths.Complete(context.Background())
 			f.must(f.unstage(u))
 		}
 		f.must(f.stage(u))
 		hangs = false
-		f.service.Complete(context.Background())
+		f.paths.Complete(context.Background())
 		if len(f.node.Devices()) != 1 {
 			t.Error("the login was tried again at once")
 		}
 		time.Sleep(loginPause)
-		f.service.Complete(context.Background())
+		f.paths.Complete(context.Background())
 		if len(f.node.Devices()) != 2 {
 			t.Errorf("the portal did not join:\n%s", f.log.String())
 		}
@@ -128,20 +128,20 @@ func TestAPathThatWasDownJoinsLater(t *testing.T) {
 					f.down(c.portal, true)
 					f.must(f.stage(u))
 					f.must(f.publish(u, 1, false))
-					f.service.Complete(context.Background())
-					if f.service.Lacking() != 1 {
+					f.paths.Complete(context.Background())
+					if f.paths.Lacking() != 1 {
 						t.Error("nobody is told")
 					}
 					f.down(c.portal, false)
 					f.start()
 					if nth > 0 {
 						f.node.CrashAt(nth, nth%2 == 0)
-						f.service.Complete(context.Background())
+						f.paths.Complete(context.Background())
 						crashed = f.node.Restart()
 						f.start()
 					}
-					f.service.Complete(context.Background())
-					if f.service.Lacking() != 0 {
+					f.paths.Complete(context.Background())
+					if f.paths.Lacking() != 0 {
 						t.Errorf("change %d: the path is missing:\n%s", nth, f.log.String())
 					}
 					f.must(f.stage(u))
@@ -175,7 +175,7 @@ func TestAPathThatLeadsElsewhereDoesNotJoin(t *testing.T) {
 		theirs := &csinode.Volume{Bytes: gibibyte, Identity: "6002"}
 		f.target().At = map[string]map[int]*csinode.Volume{twoPortal: {1: theirs}}
 		for range 2 {
-			f.service.Complete(context.Background())
+			f.paths.Complete(context.Background())
 		}
 		if len(f.node.Devices()) != 1 || !strings.Contains(f.log.String(), "WrongDisk: ") {
 			t.Errorf("disks %q\n%s", f.node.Devices(), f.log.String())
@@ -225,7 +225,7 @@ func TestGrowthWaitsForNoPathThatIsNotUsed(t *testing.T) {
 			t.Errorf("%d bytes, and the filesystem %d", size, f.volume().FilesystemBytes)
 		}
 		f.down(onePortal, false)
-		f.service.Complete(context.Background())
+		f.paths.Complete(context.Background())
 		f.down(twoPortal, true)
 		f.must(f.publish(u, 1, false))
 		f.must(f.node.Write(u.pod(1), "by the first path"))

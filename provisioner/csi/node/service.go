@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -63,12 +62,9 @@ type Service struct {
 	name      string
 	make      map[string][]string
 	protocols map[string]protocol
-	// lacking holds the paths that volumes lacked at KeepPaths' last check.
-	mu       sync.Mutex
-	lacking  map[string]string
-	reporter Reporter
-	observer Observer
-	logger   *slog.Logger
+	reporter  Reporter
+	observer  Observer
+	logger    *slog.Logger
 }
 
 // New returns a Service.
@@ -239,75 +235,6 @@ func (s *Service) forget(ctx context.Context, r *record) error {
 		return nil
 	}
 	return protocol.forget(ctx, r)
-}
-
-// completion is the pause between two checks of the volumes' paths.
-const completion = time.Minute
-
-// KeepPaths adds paths that were down when a volume was staged, until ctx ends.
-func (s *Service) KeepPaths(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(completion):
-			s.Complete(ctx)
-		}
-	}
-}
-
-// Complete adds the paths that staged volumes lack, and logs which they still lack.
-func (s *Service) Complete(ctx context.Context) {
-	records, err := s.state.all()
-	if err != nil {
-		s.logger.Warn("state files could not be read", "error", err)
-	}
-	before, lacking := s.lacking, map[string]string{}
-	for _, r := range records {
-		if r.unreadable != nil || !r.Staged || ctx.Err() != nil {
-			continue
-		}
-		switch err := s.completeOne(ctx, r.Volume); {
-		case errors.Is(err, host.ErrLocked):
-			if why, known := before[r.Volume]; known {
-				lacking[r.Volume] = why
-			}
-		case err != nil:
-			lacking[r.Volume] = err.Error()
-			if before[r.Volume] != err.Error() {
-				s.logger.Warn("volume has fewer paths than it could", "volume", r.Volume, "error", err)
-			}
-		case before[r.Volume] != "":
-			s.logger.Info("volume has all its paths again", "volume", r.Volume)
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lacking = lacking
-}
-
-// Lacking counts the staged volumes that lacked paths at KeepPaths' last check.
-func (s *Service) Lacking() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.lacking)
-}
-
-func (s *Service) completeOne(ctx context.Context, volume string) error {
-	release, err := s.state.lock(ctx, "volume", volume, false)
-	if err != nil {
-		return err
-	}
-	defer release()
-	r, err := s.state.load(volume)
-	if err != nil || r == nil || !r.Staged || r.Outdated {
-		return err
-	}
-	protocol, err := s.protocolOf(r)
-	if err != nil {
-		return err
-	}
-	return protocol.complete(ctx, r)
 }
 
 func (s *Service) tidyOne(ctx context.Context, volume string) error {

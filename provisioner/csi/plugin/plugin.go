@@ -145,7 +145,8 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	o.Registry.MustRegister(StagedVolumes(service.Staged), LackingPaths(service.Lacking))
+	paths := node.NewPaths(service)
+	o.Registry.MustRegister(StagedVolumes(service.Staged), LackingPaths(paths.Lacking))
 	serveCSI := func() *grpc.Server {
 		server := grpc.NewServer(grpc.ChainUnaryInterceptor(metrics.intercept, o.log))
 		csi.RegisterIdentityServer(server, &node.Identity{Version: o.Version})
@@ -176,7 +177,7 @@ func Run(ctx context.Context, o Options) error {
 	group.Go(func() error {
 		service.Tidy(ctx)
 		debug.FreeOSMemory()
-		service.KeepPaths(ctx)
+		paths.Keep(ctx)
 		return nil
 	})
 	group.Go(func() error {

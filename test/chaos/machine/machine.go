@@ -234,7 +234,7 @@ func (m *Machine) startPlugin(ctx context.Context) (*plugin, error) {
 	go reporter.Run(ctx)
 	go func() {
 		p.Tidy(ctx)
-		p.KeepPaths(ctx)
+		node.NewPaths(p.Service).Keep(ctx)
 	}()
 	return p, nil
 }
