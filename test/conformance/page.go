@@ -122,7 +122,7 @@ func Page(results []Result, reasons Reasons) (string, error) {
 	fmt.Fprintf(&page, "| suite | %s |\n|---|%s\n", strings.Join(drivers, " | "), strings.Repeat("---|", len(drivers)))
 	suites := by(results, func(r Result) string { return r.Suite })
 	for _, suite := range slices.Sorted(maps.Keys(suites)) {
-		if slices.ContainsFunc(suites[suite], func(r Result) bool { return r.State != notRun }) {
+		if slices.ContainsFunc(suites[suite], func(r Result) bool { return r.State == "passed" || r.State == "failed" }) {
 			row(&page, suite, drivers, suites[suite])
 		}
 	}
@@ -161,7 +161,8 @@ const head = `# Kubernetes' storage tests
 This page is made from test/conformance/results.tsv, which lists every case of Kubernetes' own suite for storage drivers, as of %s.
 ` + "`make conformance`" + ` runs it with two real kubelets, Cinder 21, and sidecars and DaemonSet of the manifests. Each column is a file of
 test/conformance/drivers, which declares what the mode has; its numbers are the cases that passed, failed, were skipped, and have not
-run yet. The columns -shared have only suites in which several pods use a volume.
+run yet. The columns -shared have only suites in which several pods use a volume. Suites whose
+cases were all skipped are not listed.
 
 `
 
@@ -169,6 +170,10 @@ func row(page *strings.Builder, name string, drivers []string, results []Result)
 	byDriver := by(results, func(r Result) string { return r.Driver })
 	fmt.Fprintf(page, "| %s |", name)
 	for _, driver := range drivers {
+		if byDriver[driver] == nil {
+			page.WriteString(" |")
+			continue
+		}
 		state := by(byDriver[driver], func(r Result) string { return r.State })
 		fmt.Fprintf(page, " %d/%d/%d/%d |", len(state["passed"]), len(state["failed"]), len(state["skipped"]), len(state[notRun]))
 	}

@@ -75,6 +75,9 @@ var sharedSuites = []string{"multiVolume", "provisioning", "volumeMode"}
 // else is as with the driver of the same name without the ending.
 func isShared(driver string) bool { return strings.HasSuffix(driver, "-shared") }
 
+// withoutImages is in the names of cases whose images cannot be made here. They never run.
+const withoutImages = "should provision storage with any volume data source"
+
 func (s spec) result() (Result, error) {
 	name := strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " ")
 	driver, parts := caseDriver.FindStringSubmatch(name), caseNames.FindStringSubmatch(name)
@@ -89,7 +92,11 @@ func (s spec) result() (Result, error) {
 	case "passed":
 	case "skipped":
 		// A case that was not chosen is skipped, too, without a message.
-		if r.Why = skipMessage(s.Failure.Message, r.Driver); r.Why == "" {
+		r.Why = skipMessage(s.Failure.Message, r.Driver)
+		switch {
+		case r.Why == "" && strings.Contains(r.Case, withoutImages):
+			r.Why = "its images cannot be made here"
+		case r.Why == "":
 			r.State = notRun
 		}
 	case "interrupted", "aborted": // the run was ended by hand

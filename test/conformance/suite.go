@@ -105,7 +105,7 @@ func (p Programs) Command(ctx context.Context, run Run) (*exec.Cmd, error) {
 		focus = `External.Storage.*\] (` + strings.Join(sharedSuites, "|") + ") .*" + run.Focus
 	}
 	arguments := []string{
-		"--procs=" + cmp.Or(run.Processes, "2"), "--focus=" + focus, "--timeout=20h", "--no-color", "--silence-skips",
+		"--procs=" + cmp.Or(run.Processes, "2"), "--focus=" + focus, "--timeout=20h", "--no-color", "--silence-skips", "--skip=" + withoutImages,
 		"--output-dir=" + filepath.Dir(run.Report), "--json-report=" + filepath.Base(run.Report),
 	}
 	if run.Skip != "" {
