@@ -160,9 +160,9 @@ const head = `# Kubernetes' storage tests
 
 This page is made from test/conformance/results.tsv, which lists every case of Kubernetes' own suite for storage drivers, as of %s.
 ` + "`make conformance`" + ` runs it with two real kubelets, Cinder 21, and sidecars and DaemonSet of the manifests. Each column is a file of
-test/conformance/drivers, which declares what the mode has; its numbers are the cases that passed, failed, were skipped, and have not
-run yet. The columns -shared have only suites in which several pods use a volume. Suites whose
-cases were all skipped are not listed.
+test/conformance/drivers, with what the mode has; its numbers are the cases that passed, failed, were skipped, and have not
+run yet. The columns -shared have only suites in which several pods use a volume. Not listed: suites without a case
+that ran.
 
 `
 
