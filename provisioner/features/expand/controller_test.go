@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -434,4 +436,25 @@ func TestSlowBackendLeavesWorkers(t *testing.T) {
 	close(release)
 	cancel()
 	running.Wait()
+}
+
+// TestClaimChangedUnderTheLastWrite: the volume has grown, so that counts, although the
+// attempt must begin again to say so on the claim.
+func TestClaimChangedUnderTheLastWrite(t *testing.T) {
+	f := newFixture(t)
+	f.add(pair("data"))
+	writes := 0
+	f.client.PrependReactor("patch", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+		writes++
+		return writes == 2, nil, apierrors.NewConflict(schema.GroupResource{Resource: "persistentvolumeclaims"}, "data", errors.New("changed"))
+	})
+	f.sync("data")
+	f.is("data", "pv 20Gi, claim 10Gi, allocated 20Gi, ControllerResizeInProgress, Resizing, reserved 20")
+	f.sync("data")
+	f.is("data", "pv 20Gi, claim 20Gi, reserved 20")
+	count := &dto.Metric{}
+	f.must(f.Metrics.expand.WithLabelValues("gold", "success").(prometheus.Histogram).Write(count))
+	if n := count.GetHistogram().GetSampleCount(); n != 1 {
+		t.Errorf("%d expansions are counted", n)
+	}
 }

@@ -35,7 +35,8 @@ type expansion struct {
 	pv       *corev1.PersistentVolume
 	origin   objects.Origin
 	requests *requestids.RequestIDs
-	// worked means that Cinder was asked to extend the volume.
+	// worked means that Cinder was asked to extend the volume, and that this does not count
+	// yet.
 	worked bool
 	// forCaller means that a trusted caller of the CSI driver asks, rather than the
 	// claim.
@@ -129,6 +130,9 @@ func (e *expansion) extend(ctx context.Context) error {
 	if e.pv, err = objects.SetCapacity(ctx, e.c.Client, e.pv, v.SizeGiB); err != nil {
 		return err
 	}
+	// Whatever happens to the writes that follow, the volume has grown.
+	e.worked = false
+	e.c.Metrics.expanded(e.backend, "success", time.Since(started))
 	e.c.Logger.Info("Expanded a volume", "tenant", e.origin.Tenant, "claim", e.key, "claimUID", e.claim.UID, "persistentVolume", e.pv.Name,
 		"backend", e.origin.Backend, "volume", e.origin.VolumeID, "protocol", e.origin.Protocol, "sizeGiB", v.SizeGiB, "beforeGiB", before,
 		"requestID", e.requests.OfExtend(), "durationSeconds", time.Since(started).Seconds())

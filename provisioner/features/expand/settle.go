@@ -27,9 +27,6 @@ func (c *Controller) settle(ctx context.Context, e *expansion, cached *corev1.Pe
 	var denied *deniedError
 	switch {
 	case err == nil:
-		if e.worked {
-			c.Metrics.expanded(e.backend, "success", took)
-		}
 		return worker.Outcome{Done: true}
 	case ctx.Err() != nil:
 		return worker.Outcome{} // the next leader continues
