@@ -68,9 +68,11 @@ func (t *term) credentialsChanged(backends []string) {
 
 // publish retries what waits for a change of one of these objects or backends.
 func (t *term) publish(kind parking.TriggerKind, names ...string) {
-	for _, name := range names {
-		t.board.Publish(parking.Trigger{Kind: kind, Name: name})
+	triggers := make([]parking.Trigger, len(names))
+	for i, name := range names {
+		triggers[i] = parking.Trigger{Kind: kind, Name: name}
 	}
+	t.board.Publish(triggers...)
 }
 
 // runTerm leads from election to hand-over. stop ends the acceptance of new work;

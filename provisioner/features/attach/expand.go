@@ -17,10 +17,7 @@ type Expansions interface {
 
 // Expand implements controller.Engine.
 func (e *Engine) Expand(ctx context.Context, volume wire.Handle, bytes int64) (size int64, err error) {
-	of, err := e.volumeOf(volume)
-	if err == nil {
-		err = notTaken(e.attachmentsOn(""), volume)
-	}
+	of, err := changeable(e, volume)
 	if err != nil {
 		return 0, failure(err)
 	}

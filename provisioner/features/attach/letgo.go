@@ -367,16 +367,21 @@ func takenByLock(e *Engine, volume wire.Handle, to string) (taken bool, err erro
 	return taken, nil
 }
 
-// notTaken returns an error for a volume that was taken by a lock. The next node has its
-// image mapped so that no other client can write to it, and a request to Cinder that needs
-// the image ends with the volume in error_extending, or the snapshot in error.
-func notTaken(attachments map[onNode]*storagev1.VolumeAttachment, volume wire.Handle) error {
-	for at, a := range attachments {
-		if at.volume == volume && wire.IsTaken(a.Status.AttachmentMetadata) {
-			return unclean("volume %s was taken from a lost node, so node %s has its image mapped in a way that keeps out Cinder, too; the volume can grow and be snapshotted once the lost node has let go of it and the pods on node %s have ended and started again", volume, at.node, at.node)
+// changeable returns a volume whose content Cinder can change. Where a volume was taken by
+// a lock, the next node has its image mapped so that no other client can write to it, and a
+// request to Cinder that needs the image ends with the volume in error_extending, or the
+// snapshot in error.
+func changeable(e *Engine, volume wire.Handle) (source, error) {
+	for _, object := range e.Attachments.List() {
+		a, ok := object.(*storagev1.VolumeAttachment)
+		if !ok || !wire.IsTaken(a.Status.AttachmentMetadata) {
+			continue
+		}
+		if handle, ours := e.handleOf(a); ours && handle == volume {
+			return source{}, unclean("volume %s was taken from a lost node, so node %s has its image mapped in a way that keeps out Cinder, too; the volume can grow and be snapshotted once the lost node has let go of it and the pods on node %s have ended and started again", volume, a.Spec.NodeName, a.Spec.NodeName)
 		}
 	}
-	return nil
+	return e.volumeOf(volume)
 }
 
 // node returns a Node in the cache; nil if there is none.

@@ -20,10 +20,7 @@ type Snapshots interface {
 
 // TakeSnapshot implements controller.Engine.
 func (e *Engine) TakeSnapshot(ctx context.Context, volume wire.Handle, name string, parameters map[string]string) (controller.Snapshot, error) {
-	of, err := e.volumeOf(volume)
-	if err == nil {
-		err = notTaken(e.attachmentsOn(""), volume)
-	}
+	of, err := changeable(e, volume)
 	if err != nil {
 		return controller.Snapshot{}, failure(err)
 	}
