@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clientretry "k8s.io/client-go/util/retry"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -145,7 +146,7 @@ func (e *expansion) expandForSidecar(ctx context.Context) (int64, error) {
 			return errChanged
 		}
 		if e.forCaller {
-			if err := e.write(ctx, inProgress(size)); err != nil {
+			if err := e.writeForCaller(ctx, inProgress(size)); err != nil {
 				return err
 			}
 		}
@@ -174,21 +175,45 @@ func (e *expansion) recordForCaller(ctx context.Context, sizeGiB int64, failure 
 	var denied *deniedError
 	switch {
 	case failure == nil:
-		live, err := e.c.Client.CoreV1().PersistentVolumes().Get(ctx, e.pv.Name, metav1.GetOptions{})
-		if err != nil {
-			return fmt.Errorf("cannot read PersistentVolume %s: %w", e.pv.Name, err)
-		}
-		if objects.SizeGiB(live) < sizeGiB {
-			if live, err = objects.SetCapacity(ctx, e.c.Client, live, sizeGiB); err != nil {
-				return err
+		var live *corev1.PersistentVolume
+		if err := clientretry.RetryOnConflict(clientretry.DefaultRetry, func() (err error) {
+			if live, err = e.c.Client.CoreV1().PersistentVolumes().Get(ctx, e.pv.Name, metav1.GetOptions{}); err != nil {
+				return fmt.Errorf("cannot read PersistentVolume %s: %w", e.pv.Name, err)
 			}
+			if objects.SizeGiB(live) < sizeGiB {
+				live, err = objects.SetCapacity(ctx, e.c.Client, live, sizeGiB)
+			}
+			return err
+		}); err != nil {
+			return err
 		}
-		return e.write(ctx, finished(storage(live.Spec.Capacity)))
+		return e.writeForCaller(ctx, finished(storage(live.Spec.Capacity)))
 	case isInfeasible(failure), errors.As(failure, &denied) && !e.c.Room.IsGrowing(e.c.countedAs(e.claim)):
 		// Nothing extends the volume any more.
-		return errors.Join(failure, e.write(ctx, status{}))
+		return errors.Join(failure, e.writeForCaller(ctx, status{}))
 	}
 	return failure
+}
+
+// writeForCaller writes the status of a claim that was made for a trusted caller. Another
+// writer, such as the controller that binds claims, does not end the call, because not
+// every caller repeats it.
+func (e *expansion) writeForCaller(ctx context.Context, to status) error {
+	return clientretry.RetryOnConflict(clientretry.DefaultRetry, func() error {
+		conflict := e.write(ctx, to)
+		if !apierrors.IsConflict(conflict) {
+			return conflict
+		}
+		live, err := e.c.Client.CoreV1().PersistentVolumeClaims(e.claim.Namespace).Get(ctx, e.claim.Name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("cannot read claim %s: %w", e.key, err)
+		}
+		if live.UID != e.claim.UID || live.DeletionTimestamp != nil {
+			return errChanged
+		}
+		e.claim = live
+		return conflict
+	})
 }
 
 // settleShown waits until nothing extends the volume, and counts the size that it then

@@ -3,12 +3,17 @@ package expand
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -196,8 +201,17 @@ func TestExpansionForATrustedCaller(t *testing.T) {
 		asked   []int64
 		claim   string
 	}{
-		"grows":       {trusts: true, asked: []int64{20}, claim: "pv 20Gi, claim 20Gi, reserved 20"},
-		"has grown":   {trusts: true, prepare: func(f *fixture, _ *corev1.PersistentVolumeClaim) { f.volumes["gold"].size = 20 }, claim: "pv 20Gi, claim 20Gi, reserved 20"},
+		"grows":     {trusts: true, asked: []int64{20}, claim: "pv 20Gi, claim 20Gi, reserved 20"},
+		"has grown": {trusts: true, prepare: func(f *fixture, _ *corev1.PersistentVolumeClaim) { f.volumes["gold"].size = 20 }, claim: "pv 20Gi, claim 20Gi, reserved 20"},
+		"another writes to both objects meanwhile": {trusts: true, prepare: func(f *fixture, _ *corev1.PersistentVolumeClaim) {
+			for _, written := range []string{"persistentvolumeclaims", "persistentvolumes"} {
+				writes := 0
+				f.client.PrependReactor("patch", written, func(clienttesting.Action) (bool, runtime.Object, error) {
+					writes++
+					return writes%2 == 1, nil, apierrors.NewConflict(schema.GroupResource{Resource: written}, "data", errors.New("changed"))
+				})
+			}
+		}, asked: []int64{20}, claim: "pv 20Gi, claim 20Gi, reserved 20"},
 		"not trusted": {kind: "Conflict", message: "backend gold: claim team-a/%s asks for 10Gi, not for 21474836480 bytes", claim: "pv 10Gi, claim 10Gi, reserved 0"},
 		"another claim": {trusts: true, prepare: func(_ *fixture, claim *corev1.PersistentVolumeClaim) {
 			claim.Annotations[objects.AnnotationVolumeName] = "another"
