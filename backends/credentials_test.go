@@ -42,6 +42,8 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 			authtest.WriteFile(t, sources.CloudsFile, whole)
 			before, err := pool.Client(t.Context(), gold)
 			equal(t, authtest.ErrorText(err), "")
+			inUse, err := pool.CheckCredentials(gold)
+			equal(t, authtest.ErrorText(err), "")
 			good, readAt := goodCredentials(metrics)
 			equal(t, good, true)
 			if age := time.Since(readAt); age < -time.Second || age > time.Minute {
@@ -60,7 +62,7 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 				}
 			}
 			version, err := pool.CheckCredentials(gold)
-			equal(t, version, "")
+			equal(t, version, inUse)
 			equal(t, cinder.KindOf(err), cinder.KindConfig)
 			good, again := goodCredentials(metrics)
 			equal(t, good, false)
@@ -256,4 +258,34 @@ func TestEnvironmentIsReadEveryTime(t *testing.T) {
 	after, err := pool.CheckCredentials(config)
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, after == before, false)
+}
+
+// TestBrokenFileLeavesTheCredentialsThatWereRead: a follower reads credentials,
+// but logs in only when it leads.
+func TestBrokenFileLeavesTheCredentialsThatWereRead(t *testing.T) {
+	cloud := cindertest.NewCloud(t)
+	sources := cloud.Clouds(cindertest.PasswordCloud)
+	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Nanosecond})
+	good, err := pool.CheckCredentials(gold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	authtest.WriteFile(t, sources.CloudsFile, "clouds: [")
+	if _, err := pool.Client(t.Context(), gold); err != nil {
+		t.Errorf("the first login after the file broke: %v", err)
+	}
+	// A change of something else does not lose them.
+	slower := gold
+	slower.Limits.RequestsPerSecond = 5
+	if _, err := pool.Client(t.Context(), slower); err != nil {
+		t.Errorf("with another limit: %v", err)
+	}
+	if version, err := pool.CheckCredentials(gold); version != good || !cinder.IsKind(err, cinder.KindConfig) {
+		t.Errorf("a check of the broken file gives version %q, want %q, and error %v", version, good, err)
+	}
+	other := gold
+	other.Auth.Cloud = "zinc"
+	if version, err := pool.CheckCredentials(other); version != "" || !cinder.IsKind(err, cinder.KindConfig) {
+		t.Errorf("a backend whose credentials were never read has version %q and error %v", version, err)
+	}
 }

@@ -6,8 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -34,9 +32,6 @@ type PoolOptions struct {
 	MayWrite func() error
 	// Warn is cinder.Options.Warn.
 	Warn func(backend, message string)
-	// Kept are credentials that LastGood returned earlier, perhaps to another process, by
-	// backend. They are used only until better ones have been read.
-	Kept map[string][]byte
 }
 
 // Pool keeps one logged-in client per backend and configuration: while a backend is
@@ -55,12 +50,9 @@ type Pool struct {
 
 	mu      sync.Mutex
 	clients *lru.Cache[key, *pooled]
-	// kept is what an earlier process kept for backends whose credentials this one has
-	// not read yet.
-	kept map[string][]byte
 	// readings holds the last good readings of the credentials. A key contains only what
 	// matters to the credentials: a change of anything else must not lose them.
-	readings *lru.Cache[key, lastReading]
+	readings *lru.Cache[key, *auth.Reading]
 	// accounts holds the credentials in use, by their hash.
 	accounts *lru.Cache[string, *cinder.Account]
 	// queues holds every backend's queue, whose limits apply to all of the backend's
@@ -70,12 +62,6 @@ type Pool struct {
 
 // key is a backend in one configuration.
 type key struct{ backend, config string }
-
-// lastReading is the last good reading, and whether a later one failed.
-type lastReading struct {
-	*auth.Reading
-	failed bool
-}
 
 type pooled struct {
 	version string
@@ -96,9 +82,9 @@ func NewPool(options PoolOptions) *Pool {
 	}
 	// An evicted client is never closed, since a caller may be using it. Its idle
 	// connections time out.
-	clients, readings, accounts := newCache[key, *pooled](size), newCache[key, lastReading](size), newCache[string, *cinder.Account](size)
+	clients, readings, accounts := newCache[key, *pooled](size), newCache[key, *auth.Reading](size), newCache[string, *cinder.Account](size)
 	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, warn: options.Warn, seal: []byte(rand.Text()),
-		kept: maps.Clone(options.Kept), clients: clients, readings: readings, accounts: accounts, queues: map[string]*turns.Queue{}}
+		clients: clients, readings: readings, accounts: accounts, queues: map[string]*turns.Queue{}}
 }
 
 func newCache[K comparable, V any](size int) *lru.Cache[K, V] {
@@ -189,75 +175,36 @@ func (p *Pool) read(config Config) (*auth.Reading, error) {
 	at := key{config.Name, fingerprint.Of(credentials)}
 	p.mu.Lock()
 	last, _ := p.readings.Get(at)
-	kept, ok := p.kept[config.Name]
 	p.mu.Unlock()
 	now := time.Now()
-	next, err := p.sources.Reread(credentials, last.Reading)
+	next, err := p.sources.Reread(credentials, last)
 	p.metrics.credentialsRead(config.Name, now, err == nil)
 	if err != nil {
-		next = last.Reading
-		if ok && next == nil {
-			var unusable error
-			if next, unusable = auth.Restore(credentials, kept); unusable != nil {
-				err = fmt.Errorf("%w; the last good credentials cannot be used either: %w", err, unusable)
-			}
-		}
+		next = last
 		err = &cinder.Error{Backend: config.Name, Kind: cinder.KindConfig, Message: err.Error()}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if present, ok := p.readings.Peek(at); ok && err != nil && present.Reading != last.Reading {
+	if present, ok := p.readings.Peek(at); ok && err != nil && present != last {
 		// Another caller has read the file since, when it was good.
-		next = present.Reading
+		next = present
 	}
 	if next != nil {
-		p.readings.Add(at, lastReading{next, err != nil})
-	}
-	if err == nil {
-		// Credentials kept earlier must not return when this reading is forgotten.
-		delete(p.kept, config.Name)
+		p.readings.Add(at, next)
 	}
 	return next, err
-}
-
-// UsableKept returns an error unless a pool could use these kept credentials
-// for the backend.
-func UsableKept(config Config, kept []byte) error {
-	_, err := auth.Restore(config.Credentials(), kept)
-	return err
-}
-
-// LastGood describes the credentials that a backend is using.
-type LastGood struct {
-	// Kept is the text that PoolOptions.Kept takes, a secret; empty if the
-	// credentials come from no file.
-	Kept []byte
-	// Current means that the files are readable now, Restored that the credentials come
-	// from PoolOptions.Kept.
-	Current, Restored bool
-}
-
-// LastGood returns the last good credentials that CheckCredentials or Client read; false
-// if there are none.
-func (p *Pool) LastGood(config Config) (LastGood, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	last, ok := p.readings.Peek(key{config.Name, fingerprint.Of(config.Credentials())})
-	if !ok {
-		return LastGood{}, false
-	}
-	return LastGood{Kept: last.Kept, Current: !last.failed, Restored: last.Restored}, true
 }
 
 // CheckCredentials reads the backend's credentials now, without a request, and makes the
 // next look-up use changed ones. Within a process, the version changes only with the
 // credentials; it reveals nothing about them. The error has KindConfig and contains no
-// secrets; the last good credentials stay in use.
+// secrets; the version is then that of the last good credentials, which stay in use, or
+// empty if there are none.
 func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	config = config.withDefaults()
 	at := key{config.Name, fingerprint.Of(config)}
 	reading, err := p.read(config)
-	if err != nil {
+	if reading == nil {
 		return "", err
 	}
 	version = fingerprint.Of(at.config, reading.Credentials.Version)
@@ -273,7 +220,7 @@ func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	}
 	mac := hmac.New(sha256.New, p.seal)
 	mac.Write([]byte(version))
-	return hex.EncodeToString(mac.Sum(nil)[:12]), nil
+	return hex.EncodeToString(mac.Sum(nil)[:12]), err
 }
 
 func (p *Pool) lookup(at key, version string) (*cinder.Client, bool) {

@@ -383,9 +383,7 @@ func readKeyCase(c keyCase) (keyReading, error) {
 	if reading.account.ClientCertFile == "" && reading.account.ClientKeyFile != "" {
 		without.ClientKeyFile = reading.account.ClientKeyFile
 	}
-	if reading.found, err = files.keystoneCredentials(config, without); err == nil {
-		err = reading.found.checkProject()
-	}
+	reading.found, err = files.keystoneCredentials(config, without)
 	return reading, err
 }
 

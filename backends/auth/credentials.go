@@ -77,34 +77,14 @@ func (c Credentials) Account() string {
 // Resolve reads the credentials of one backend. Its errors quote no value from
 // a file except a single word that is not secret; see named.
 func (s Sources) Resolve(config Config) (Credentials, error) {
-	_, found, err := s.read(config)
-	return found, err
-}
-
-// read returns the credentials of one backend and the entry they were built from.
-func (s Sources) read(config Config) (entry, Credentials, error) {
 	if s.files == nil {
 		s.files = fileSet{}
 	}
 	read, err := s.entry(config)
 	if err != nil {
-		return entry{}, Credentials{}, err
+		return Credentials{}, err
 	}
-	found, err := s.files.complete(config, read)
-	if err == nil {
-		err = read.at(found.checkProject())
-	}
-	return read, found, err
-}
-
-// checkProject refuses a login without a project: Keystone would use the user's default
-// project, which can change unnoticed. Earlier releases kept such credentials, and those
-// are still better than none.
-func (c Credentials) checkProject() error {
-	if c.Noauth == nil && c.Keystone.Scope != nil && *c.Keystone.Scope == (gophercloud.AuthScope{}) {
-		return errors.New("the credentials name no project; give project_id, or project_name and its domain")
-	}
-	return nil
+	return s.files.complete(config, read)
 }
 
 // entry is what the files or the environment contain for one backend, merged: either a
@@ -196,6 +176,10 @@ func (f fileSet) keystoneCredentials(config Config, cloud account) (Credentials,
 	options, err := authOptions(cloud.AuthType, *cloud.AuthInfo)
 	if err != nil {
 		return Credentials{}, err
+	}
+	if options.Scope != nil && *options.Scope == (gophercloud.AuthScope{}) {
+		// Keystone would use the user's default project, which can change unnoticed.
+		return Credentials{}, errors.New("the credentials name no project; give project_id, or project_name and its domain")
 	}
 	tlsConfig, certificates, err := f.readCertificates(cloud)
 	if err != nil {

@@ -47,11 +47,6 @@ type Reading struct {
 	files  map[string]fileHash
 
 	Credentials Credentials
-	// Kept is the text from which Restore rebuilds the same credentials without any file.
-	// It is a secret, and empty if no file was read.
-	Kept []byte
-	// Restored means that the reading was made by Restore.
-	Restored bool
 }
 
 // Reread returns the credentials, from the last reading if its inputs are unchanged.
@@ -65,15 +60,11 @@ func (s Sources) Reread(config Config, last *Reading) (*Reading, error) {
 		return last, nil
 	}
 	s.files = fileSet{}
-	read, found, err := s.read(config)
+	found, err := s.Resolve(config)
 	if err != nil {
 		return nil, err
 	}
-	next := &Reading{config: version, clouds: clouds, Credentials: found}
-	if next.Kept, err = s.files.keep(config, read); err != nil {
-		return nil, err
-	}
-	next.files = map[string]fileHash{}
+	next := &Reading{config: version, clouds: clouds, Credentials: found, files: map[string]fileHash{}}
 	for path, content := range s.files {
 		next.files[path] = content.hash()
 	}

@@ -41,11 +41,11 @@ type setting struct {
 type account struct {
 	clouds.Cloud
 	// Endpoint is Block Storage's address, instead of the catalog's.
-	Endpoint string `json:"endpoint,omitempty"`
+	Endpoint string
 	// The rest selects Block Storage in the catalog.
-	ServiceRegion string `json:"service_region,omitempty"`
-	ServiceType   string `json:"service_type,omitempty"`
-	ServiceName   string `json:"service_name,omitempty"`
+	ServiceRegion string
+	ServiceType   string
+	ServiceName   string
 }
 
 // blockStorage lists the service names that prefix Cinder-only keys, in the order in

@@ -2,15 +2,11 @@ package app
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/app/lastgood"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/objectwatch"
 )
 
@@ -22,7 +18,7 @@ const (
 	keepTimeout = 10 * time.Second
 )
 
-// keeper keeps what is in force during one term, for replicas that start while a file
+// keeper keeps the policy in force during one term, for replicas that start while the file
 // is bad. It compares instead of being notified, so that it misses no change, whether
 // by a new term, a reload or a repaired file.
 type keeper struct {
@@ -42,14 +38,6 @@ type inForce struct {
 	policy *policy.Policy
 	// fromFile means that the file still has this policy.
 	fromFile bool
-	// credentials are those of the policy's backends.
-	credentials map[string]credentialsInUse
-}
-
-type credentialsInUse struct {
-	text string
-	// fromFiles means that the files still have these credentials.
-	fromFiles bool
 }
 
 // Run keeps what is in force until the context ends.
@@ -77,7 +65,7 @@ func (k *keeper) Run(ctx context.Context) {
 // look keeps what is in force if that has changed, or if another try is due.
 func (k *keeper) look(ctx context.Context) {
 	now := k.inForce()
-	if now.equal(k.last) && (!k.again || time.Now().Before(k.next)) {
+	if now == k.last && (!k.again || time.Now().Before(k.next)) {
 		return
 	}
 	trying, cancel := context.WithTimeout(ctx, keepTimeout)
@@ -96,28 +84,16 @@ func (k *keeper) look(ctx context.Context) {
 	switch {
 	case k.failure == before:
 	case err == nil:
-		k.logger.Info("The policy and credentials in force are kept again", "in", k.lastGood.String())
+		k.logger.Info("The policy in force is kept again", "in", k.lastGood.String())
 	default:
-		k.logger.Warn("The policy and credentials in force are not kept", "error", err)
-		k.tell(corev1.EventTypeWarning, "LastGoodNotKept", "replicas that start while the policy or the credentials are bad may fail, or lack credentials: "+k.failure)
+		k.logger.Warn("The policy in force is not kept", "error", err)
+		k.tell(corev1.EventTypeWarning, "LastGoodNotKept", "replicas that start while the policy is bad may fail: "+k.failure)
 	}
 }
 
 func (k *keeper) inForce() inForce {
-	p := k.policy.Load()
 	_, refused := k.status.troubles()
-	now := inForce{policy: p, fromFile: refused == nil, credentials: map[string]credentialsInUse{}}
-	for i := range p.Backends {
-		config := wiring.BackendConfig(p, &p.Backends[i], k.cluster)
-		if last, ok := k.pool.LastGood(config); ok && len(last.Kept) > 0 {
-			now.credentials[config.Name] = credentialsInUse{string(last.Kept), last.Current}
-		}
-	}
-	return now
-}
-
-func (f inForce) equal(other inForce) bool {
-	return f.policy == other.policy && f.fromFile == other.fromFile && maps.Equal(f.credentials, other.credentials)
+	return inForce{policy: k.policy.Load(), fromFile: refused == nil}
 }
 
 // keep writes what is in force. Unless a good file has it now, it replaces only what
@@ -134,28 +110,5 @@ func (k *keeper) keep(ctx context.Context, now inForce) error {
 			next = found
 		}
 	}
-	return k.lastGood.Save(ctx, kept, next.Text(), k.credentialsToKeep(next, now, kept))
-}
-
-// credentialsToKeep returns the credentials of those backends that the kept policy has.
-// Credentials that are no longer used are not kept.
-func (k *keeper) credentialsToKeep(next *policy.Policy, now inForce, kept lastgood.Kept) map[string][]byte {
-	chosen := map[string][]byte{}
-	if !k.options.KeepCredentials {
-		return chosen
-	}
-	for i := range next.Backends {
-		config := wiring.BackendConfig(next, &next.Backends[i], k.cluster)
-		own, earlier := now.credentials[config.Name], kept.Credentials[config.Name]
-		ownUsable := backends.UsableKept(config, []byte(own.text)) == nil
-		switch {
-		case ownUsable && own.fromFiles:
-			chosen[config.Name] = []byte(own.text)
-		case backends.UsableKept(config, earlier) == nil:
-			chosen[config.Name] = earlier
-		case ownUsable:
-			chosen[config.Name] = []byte(own.text)
-		}
-	}
-	return chosen
+	return k.lastGood.Save(ctx, kept, next.Text())
 }

@@ -42,7 +42,7 @@ func newReloadMetrics(registry prometheus.Registerer) *reloadMetrics {
 		}, []string{"revision"}),
 		kept: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_last_good_kept",
-			Help: "Whether the policy and the credentials in force are kept for replicas that start with bad files (1) or could not be written (0); only the leader exports it.",
+			Help: "Whether the policy in force is kept for replicas that start with a bad file (1) or could not be written (0); only the leader exports it.",
 		}, nil),
 	}
 	registry.MustRegister(m.success, m.timestamp, m.info, m.kept)
@@ -66,7 +66,7 @@ func (m *reloadMetrics) inForce(revision string) {
 // failed records that the file was refused.
 func (m *reloadMetrics) failed() { m.success.WithLabelValues().Set(0) }
 
-// keeping records whether what is in force is kept.
+// keeping records whether the policy in force is kept.
 func (m *reloadMetrics) keeping(good bool) {
 	m.kept.WithLabelValues().Set(0)
 	if good {

@@ -44,9 +44,6 @@ type Options struct {
 	// AttacherTimeout is how long VolumeAttachments may wait without a call from the
 	// csi-attacher of this pod, before a leader hands over; zero means for ever.
 	AttacherTimeout time.Duration
-	// KeepCredentials keeps the last good credentials in the cluster, next to the
-	// last good policy.
-	KeepCredentials bool
 
 	LeaderElect   bool
 	LeaseDuration time.Duration
@@ -107,7 +104,6 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")
 	flags.StringVar(&o.Namespace, "namespace", "", "`namespace` of the Lease and of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's namespace")
 	flags.StringVar(&o.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")
-	flags.BoolVar(&o.KeepCredentials, "keep-credentials", true, "keep the last good credentials in a Secret of the namespace, for replicas that start while their files are bad")
 	flags.StringVar(&o.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to this program")
 	flags.StringVar(&o.Listen, "listen", ":8080", "`address` of /healthz, /readyz, /metrics and the status page; port 0 picks a free port and logs it")
 	flags.StringVar(&o.WebConfigFile, "web-config-file", "", "`file` with the TLS and the logins of --listen, in the format of Prometheus exporters; default is plain HTTP")

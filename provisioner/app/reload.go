@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
@@ -197,8 +196,12 @@ func (r *reloader) checkCredentials() {
 	for _, config := range r.backendConfigs() {
 		name := config.Name
 		version, err := r.pool.CheckCredentials(config)
-		if err != nil {
-			err = r.inUse(config, err)
+		switch {
+		case err == nil:
+		case version == "":
+			err = fmt.Errorf("%w; none were read before, so the backend cannot be used until they can be read", err)
+		default:
+			err = fmt.Errorf("%w; credentials that were read before stay in use", err)
 		}
 		news := r.status.setUnreadable(name, err)
 		switch {
@@ -222,17 +225,6 @@ func (r *reloader) checkCredentials() {
 	if term := r.term(); term != nil && len(changed) > 0 {
 		term.credentialsChanged(changed)
 	}
-}
-
-// inUse adds to an error about credentials which ones are in use instead.
-func (r *reloader) inUse(config backends.Config, err error) error {
-	switch last, ok := r.pool.LastGood(config); {
-	case !ok:
-		return fmt.Errorf("%w; none were read before, so the backend cannot be used until they can be read", err)
-	case last.Restored:
-		return fmt.Errorf("%w; the last good ones, kept in %s, are in use", err, r.lastGood)
-	}
-	return fmt.Errorf("%w; credentials that were read before stay in use", err)
 }
 
 // readFile reads a file up to the largest size of a policy.

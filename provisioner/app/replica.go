@@ -41,10 +41,10 @@ type replica struct {
 	// policy is the policy in force. It is empty until the start has found one.
 	policy  atomic.Pointer[policy.Policy]
 	mappers *mappers.Registry
-	// pool is created once the start knows which credentials are kept.
+	// pool is created once the first policy is known.
 	pool           *backends.Pool
 	backendMetrics *backends.Metrics
-	// lastGood keeps what is in force for replicas that start while a file is bad.
+	// lastGood keeps the policy in force for replicas that start while the file is bad.
 	lastGood lastgood.Store
 	// fromKept means that the policy in force was taken from lastGood.
 	fromKept atomic.Bool

@@ -18,7 +18,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/lastgood"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 // begin puts the first policy into force: that of the file, or the last good one
@@ -35,18 +34,14 @@ func (r *reloader) begin(ctx context.Context) error {
 		return err
 	}
 	r.cluster = cmp.Or(r.policy.Load().ClusterID, r.clusterUID)
-	if !r.options.KeepCredentials {
-		kept.Credentials = nil
-	}
 	r.pool = backends.NewPool(backends.PoolOptions{
 		Warn:     func(backend, message string) { r.logger.Warn(message, "backend", backend) },
 		Size:     max(minClients, len(r.policy.Load().Backends)),
 		Sources:  auth.Sources{CloudsFile: r.options.CloudsFile},
 		Metrics:  r.backendMetrics,
 		MayWrite: r.mayWrite,
-		Kept:     kept.Credentials,
 	})
-	return r.checkCloudsFile(kept.Credentials)
+	return r.checkCloudsFile()
 }
 
 // findCluster determines the default of the cluster ID that is stamped on volumes.
@@ -63,9 +58,9 @@ func (r *reloader) findCluster(ctx context.Context) error {
 // read, for example because their encryption is broken.
 const maxLoadAttempts = 3
 
-// loadKept reads the last good policy and credentials. A replica that cannot read them
-// goes on without them if its policy file is good, or if waiting is of no use because
-// it lacks the right to read them.
+// loadKept reads the last good policy. A replica that cannot read it goes on without it if
+// its policy file is good, or if waiting is of no use because it lacks the right to read
+// it.
 func (r *reloader) loadKept(ctx context.Context) (kept lastgood.Kept, err error) {
 	tries := 0
 	err = r.insist(ctx, "Cannot read the last good policy yet; trying again", func() (err error) {
@@ -85,7 +80,7 @@ func (r *reloader) loadKept(ctx context.Context) (kept lastgood.Kept, err error)
 		return nil
 	})
 	if kept.Unusable != nil {
-		r.logger.Warn("The last good policy and credentials cannot be used, so this replica cannot start with bad files", "in", r.lastGood.String(), "error", kept.Unusable)
+		r.logger.Warn("The last good policy cannot be used, so this replica cannot start with a bad file", "in", r.lastGood.String(), "error", kept.Unusable)
 	}
 	return kept, err
 }
@@ -152,10 +147,9 @@ func (r *reloader) choose(kept lastgood.Kept) error {
 	return nil
 }
 
-// checkCloudsFile makes sure that a replica has credentials: if the file of
-// --clouds-file cannot be read, those that are kept must serve at least one
-// backend that needs it.
-func (r *reloader) checkCloudsFile(kept map[string][]byte) error {
+// checkCloudsFile returns an error if backends need the file of --clouds-file, and it
+// cannot be read: such a replica would be ready, but could do nothing.
+func (r *reloader) checkCloudsFile() error {
 	path := r.options.CloudsFile
 	if path == "" {
 		return nil
@@ -169,27 +163,16 @@ func (r *reloader) checkCloudsFile(kept map[string][]byte) error {
 		err = pathError.Err
 	}
 	p := r.policy.Load()
-	var needing, unusable []string
+	var needing []string
 	for i := range p.Backends {
-		backend := &p.Backends[i]
-		if backend.Auth.Cloud == "" {
-			continue
+		if backend := &p.Backends[i]; backend.Auth.Cloud != "" {
+			needing = append(needing, fmt.Sprintf("%s (%s:%d)", backend.Name, p.Source, p.Line(fmt.Sprintf("backends[%d].auth.cloud", i))))
 		}
-		needing = append(needing, fmt.Sprintf("%s (%s:%d)", backend.Name, p.Source, p.Line(fmt.Sprintf("backends[%d].auth.cloud", i))))
-		text, ok := kept[backend.Name]
-		if !ok {
-			continue
-		}
-		failure := backends.UsableKept(wiring.BackendConfig(p, backend, r.cluster), text)
-		if failure == nil {
-			return nil // The reloader reports which backends lack credentials.
-		}
-		unusable = append(unusable, fmt.Sprintf("; those of %s cannot be used: %s", backend.Name, failure))
 	}
 	if len(needing) == 0 {
 		r.logger.Warn("--clouds-file cannot be read; the policy does not need it", "file", path, "error", err)
 		return nil
 	}
-	return fmt.Errorf("--clouds-file %s cannot be read: %w; these backends log in with its entries: %s; nothing is in force, because no usable credentials for them are kept in %s%s: mount the file, or correct the flag",
-		path, err, strings.Join(needing, ", "), r.lastGood, strings.Join(unusable, ""))
+	return fmt.Errorf("--clouds-file %s cannot be read: %w; these backends log in with its entries: %s; nothing is in force: mount the file, or correct the flag",
+		path, err, strings.Join(needing, ", "))
 }

@@ -1,5 +1,5 @@
-// Package lastgood keeps the policy and the credentials that were last in force in the
-// cluster, for replicas that start while a file is bad.
+// Package lastgood keeps the policy that was last in force in the cluster, for replicas
+// that start while the file is bad.
 package lastgood
 
 import (
@@ -23,8 +23,6 @@ type Kept struct {
 	// Policy is the text of the policy; empty if none is kept. It is at most one byte
 	// longer than a policy may be.
 	Policy []byte
-	// Credentials are the texts of credentials by backend, all of them secret.
-	Credentials map[string][]byte
 	// Unusable is why nothing that is kept can be used; nil if it can be used, or if
 	// nothing is kept.
 	Unusable error
@@ -72,9 +70,8 @@ func (s Store) foreign(secret *corev1.Secret) error {
 
 // Save replaces what was loaded. It fails if somebody else has written since. If what
 // is kept can never be replaced, Save removes it: a replica that cannot start is better
-// than one that brings back what was revoked. If the credentials are too large, Save
-// keeps the policy alone, and returns an error that says so.
-func (s Store) Save(ctx context.Context, loaded Kept, policy []byte, credentials map[string][]byte) error {
+// than one that brings back what was revoked.
+func (s Store) Save(ctx context.Context, loaded Kept, policy []byte) error {
 	next := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace}, Type: SecretType}
 	if loaded.secret != nil {
 		if loaded.secret.Type != SecretType {
@@ -82,22 +79,21 @@ func (s Store) Save(ctx context.Context, loaded Kept, policy []byte, credentials
 		}
 		next = loaded.secret.DeepCopy()
 	}
-	data, partly := s.encode(policy, credentials)
-	if data == nil {
-		return s.remove(ctx, loaded, partly)
+	data, err := s.encode(policy)
+	if err != nil {
+		return s.remove(ctx, loaded, err)
 	}
 	next.Data, next.Labels = data, labels.Merge(next.Labels, s.Labels)
 	if loaded.secret != nil && equality.Semantic.DeepEqual(next, loaded.secret) {
-		return partly
+		return nil
 	}
-	var err error
 	if secrets := s.Client.CoreV1().Secrets(s.Namespace); loaded.secret == nil {
 		_, err = secrets.Create(ctx, next, metav1.CreateOptions{})
 	} else {
 		_, err = secrets.Update(ctx, next, metav1.UpdateOptions{})
 	}
 	if err == nil {
-		return partly
+		return nil
 	}
 	err = fmt.Errorf("cannot write %s: %w", s, err)
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {

@@ -1,12 +1,8 @@
 package lastgood
 
 import (
-	"bytes"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
-	"fmt"
-	"maps"
 	"strings"
 	"testing"
 
@@ -40,28 +36,26 @@ func writes(client *fake.Clientset) int {
 func TestWhatIsSavedIsLoaded(t *testing.T) {
 	store, client := newStore()
 	nothing, err := store.Load(t.Context())
-	if err != nil || nothing.Policy != nil || nothing.Credentials != nil || nothing.Unusable != nil {
+	if err != nil || nothing.Policy != nil || nothing.Unusable != nil {
 		t.Fatalf("at first: %+v, %v", nothing, err)
 	}
 	policy := strings.Repeat("kind: Policy\n", largest/13)
-	credentials := map[string][]byte{"gold": []byte("s3cr3t"), "lab-2": []byte("other")}
-	if err := store.Save(t.Context(), nothing, []byte(policy), credentials); err != nil {
+	if err := store.Save(t.Context(), nothing, []byte(policy)); err != nil {
 		t.Fatal(err)
 	}
 	kept, err := store.Load(t.Context())
-	if err != nil || string(kept.Policy) != policy || len(kept.Credentials) != 2 || string(kept.Credentials["gold"]) != "s3cr3t" || kept.Unusable != nil {
-		t.Fatalf("loaded %d bytes and %d credentials; unusable %v, error %v", len(kept.Policy), len(kept.Credentials), kept.Unusable, err)
+	if err != nil || string(kept.Policy) != policy || kept.Unusable != nil {
+		t.Fatalf("loaded %d bytes; unusable %v, error %v", len(kept.Policy), kept.Unusable, err)
 	}
-	if err := store.Save(t.Context(), kept, []byte(policy), credentials); err != nil || writes(client) != 1 {
+	if err := store.Save(t.Context(), kept, []byte(policy)); err != nil || writes(client) != 1 {
 		t.Errorf("the same again is written: error %v", err)
 	}
-	// Credentials that are no longer used are no longer kept.
-	if err := store.Save(t.Context(), kept, []byte("new"), map[string][]byte{"gold": []byte("rotated")}); err != nil {
+	if err := store.Save(t.Context(), kept, []byte("new")); err != nil {
 		t.Fatal(err)
 	}
 	kept, err = store.Load(t.Context())
-	if err != nil || string(kept.Policy) != "new" || len(kept.Credentials) != 1 || string(kept.Credentials["gold"]) != "rotated" {
-		t.Errorf("loaded %q and %d credentials, error %v", kept.Policy, len(kept.Credentials), err)
+	if err != nil || string(kept.Policy) != "new" {
+		t.Errorf("loaded %q, error %v", kept.Policy, err)
 	}
 }
 
@@ -74,28 +68,25 @@ func secretOf(data map[string]string) *corev1.Secret {
 }
 
 func TestDamageIsToldAndRepaired(t *testing.T) {
-	for name, c := range map[string]struct{ cluster, policy, credentials, want string }{
-		"not compressed":  {"uid", "kind: Policy", "", "its key policy.yaml.gz is not compressed by gzip: gzip: invalid header"},
-		"cut off":         {"uid", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\x01", "", "its key policy.yaml.gz cannot be decompressed: unexpected EOF"},
-		"no JSON":         {"uid", "", `{"lines": [s3cr3t`, "its key credentials.json.gz cannot be decoded"},
-		"no such line":    {"uid", "", `{"lines": ["s3cr3t"], "backends": {"gold": [0, 1]}}`, "its key credentials.json.gz has no line 1"},
-		"another cluster": {"other", "", "", `it was written in another cluster: the UID of namespace kube-system was "other" there, and is "uid" here`},
-		"of no cluster":   {"", "", "", `it was written in another cluster: the UID of namespace kube-system was "" there, and is "uid" here`},
+	for name, c := range map[string]struct{ cluster, policy, want string }{
+		"not compressed":  {"uid", "kind: Policy", "its key policy.yaml.gz is not compressed by gzip: gzip: invalid header"},
+		"cut off":         {"uid", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\x01", "its key policy.yaml.gz cannot be decompressed: unexpected EOF"},
+		"another cluster": {"other", "", `it was written in another cluster: the UID of namespace kube-system was "other" there, and is "uid" here`},
+		"of no cluster":   {"", "", `it was written in another cluster: the UID of namespace kube-system was "" there, and is "uid" here`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			data := map[string]string{"kube-system-uid": c.cluster, "policy.yaml.gz": string(compress([]byte("earlier"))), "no key of ours": "s3cr3t"}
 			if c.policy != "" {
 				data["policy.yaml.gz"] = c.policy
 			}
-			if c.credentials != "" {
-				data["credentials.json.gz"] = string(compress([]byte(c.credentials)))
-			}
+			// An earlier release kept credentials, too.
+			data["credentials.json.gz"] = string(compress([]byte("s3cr3t")))
 			store, client := newStore(secretOf(data))
 			kept, err := store.Load(t.Context())
-			if err != nil || kept.Unusable == nil || kept.Unusable.Error() != c.want || len(kept.Policy)+len(kept.Credentials) > 0 {
+			if err != nil || kept.Unusable == nil || kept.Unusable.Error() != c.want || len(kept.Policy) > 0 {
 				t.Fatalf("unusable %v, error %v", kept.Unusable, err)
 			}
-			if err := store.Save(t.Context(), kept, []byte("good"), nil); err != nil {
+			if err := store.Save(t.Context(), kept, []byte("good")); err != nil {
 				t.Fatal(err)
 			}
 			if kept, err = store.Load(t.Context()); err != nil || kept.Unusable != nil || string(kept.Policy) != "good" {
@@ -112,7 +103,7 @@ func TestDamageIsToldAndRepaired(t *testing.T) {
 // TestARemovedLabelComesBack: admission policies depend on it.
 func TestARemovedLabelComesBack(t *testing.T) {
 	store, client := newStore()
-	if err := store.Save(t.Context(), Kept{}, []byte("policy"), nil); err != nil {
+	if err := store.Save(t.Context(), Kept{}, []byte("policy")); err != nil {
 		t.Fatal(err)
 	}
 	secrets := client.CoreV1().Secrets("storage")
@@ -128,7 +119,7 @@ func TestARemovedLabelComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Save(t.Context(), kept, []byte("policy"), nil); err != nil {
+	if err := store.Save(t.Context(), kept, []byte("policy")); err != nil {
 		t.Fatal(err)
 	}
 	if secret, err = secrets.Get(t.Context(), store.Name, metav1.GetOptions{}); err != nil || secret.Labels["made-by"] != "us" || secret.Labels["of"] != "others" {
@@ -149,10 +140,10 @@ func TestASecretOfOthersIsLeftAlone(t *testing.T) {
 	store, client := newStore(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "cinder-last-good"}, Type: corev1.SecretTypeOpaque,
 		Data: map[string][]byte{"credentials.gold": []byte("s3cr3t")}})
 	kept, err := store.Load(t.Context())
-	if err != nil || kept.Unusable == nil || len(kept.Credentials) > 0 {
+	if err != nil || kept.Unusable == nil {
 		t.Fatalf("%+v, %v", kept, err)
 	}
-	err = store.Save(t.Context(), kept, []byte("policy"), nil)
+	err = store.Save(t.Context(), kept, []byte("policy"))
 	if want := `Secret storage/cinder-last-good is in the way: it has the type "Opaque", so this program did not write it; rename or remove it`; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
@@ -161,58 +152,19 @@ func TestASecretOfOthersIsLeftAlone(t *testing.T) {
 	}
 }
 
-func noise(size int) []byte {
-	bytes := make([]byte, size/2)
-	_, _ = rand.Read(bytes)
-	return []byte(hex.EncodeToString(bytes))
-}
-
-// TestEqualLinesAreKeptOnce: gzip does not find equal lines that are far apart.
-func TestEqualLinesAreKeptOnce(t *testing.T) {
+// TestAPolicyThatASecretCannotHoldIsNotKept: nothing that was replaced stays.
+func TestAPolicyThatASecretCannotHoldIsNotKept(t *testing.T) {
 	store, _ := newStore()
-	bundle := noise(largest / 4)
-	credentials := map[string][]byte{}
-	for i := range 40 {
-		name := fmt.Sprintf("backend-%d", i)
-		credentials[name] = fmt.Appendf(nil, "{\n%s\n%s\n}", name, bundle)
-	}
-	if err := store.Save(t.Context(), Kept{}, []byte("policy"), credentials); err != nil {
+	if err := store.Save(t.Context(), Kept{}, []byte("earlier")); err != nil {
 		t.Fatal(err)
 	}
 	kept, err := store.Load(t.Context())
-	if err != nil || !maps.EqualFunc(kept.Credentials, credentials, bytes.Equal) {
-		t.Errorf("loaded %d credentials; unusable %v, error %v", len(kept.Credentials), kept.Unusable, err)
+	if err != nil {
+		t.Fatal(err)
 	}
-}
-
-// TestWhatASecretCannotHoldIsTold: credentials give way to the policy. Nothing that was
-// replaced stays.
-func TestWhatASecretCannotHoldIsTold(t *testing.T) {
-	store, _ := newStore()
-	earlier := func() Kept {
-		t.Helper()
-		kept, err := store.Load(t.Context())
-		if err == nil {
-			err = store.Save(t.Context(), kept, []byte("earlier"), map[string][]byte{"gold": []byte("s3cr3t")})
-		}
-		if err == nil {
-			kept, err = store.Load(t.Context())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return kept
-	}
-	for name, text := range map[string][]byte{"incompressible": noise(5 * largest / 2), "too much": bytes.Repeat([]byte("a"), maxSharedSize)} {
-		err := store.Save(t.Context(), earlier(), []byte("policy"), map[string][]byte{"gold": text})
-		if err == nil || !strings.HasPrefix(err.Error(), "Secret storage/cinder-last-good has the policy, but no credentials: those of 1 backends have ") {
-			t.Errorf("%s: error %v", name, err)
-		}
-		if kept, err := store.Load(t.Context()); err != nil || string(kept.Policy) != "policy" || len(kept.Credentials) > 0 {
-			t.Errorf("%s: kept %q and %d credentials, error %v", name, kept.Policy, len(kept.Credentials), err)
-		}
-	}
-	err := store.Save(t.Context(), earlier(), noise(5*largest/2), nil)
+	noise := make([]byte, 5*largest/4)
+	_, _ = rand.Read(noise)
+	err = store.Save(t.Context(), kept, noise)
 	if err == nil || !strings.HasSuffix(err.Error(), "but a Secret holds at most 1048576; make the policy smaller; nothing is kept") {
 		t.Errorf("error %v", err)
 	}
@@ -237,7 +189,7 @@ func TestWhatCannotBeReplacedIsRemoved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store, client := newStore()
-			if err := store.Save(t.Context(), Kept{}, []byte("earlier"), nil); err != nil {
+			if err := store.Save(t.Context(), Kept{}, []byte("earlier")); err != nil {
 				t.Fatal(err)
 			}
 			kept, err := store.Load(t.Context())
@@ -247,7 +199,7 @@ func TestWhatCannotBeReplacedIsRemoved(t *testing.T) {
 			for verb, err := range map[string]error{"update": c.write, "delete": c.remove} {
 				client.PrependReactor(verb, "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return err != nil, nil, err })
 			}
-			err = store.Save(t.Context(), kept, []byte("policy"), nil)
+			err = store.Save(t.Context(), kept, []byte("policy"))
 			if err == nil || !strings.HasPrefix(err.Error(), "cannot write Secret storage/cinder-last-good: ") || !strings.HasSuffix(err.Error(), c.want) {
 				t.Errorf("error %v", err)
 			}
@@ -266,7 +218,7 @@ func TestErrorsOfTheAPIServerNameTheSecret(t *testing.T) {
 	if !apierrors.IsForbidden(err) || !strings.HasPrefix(err.Error(), "cannot read Secret storage/cinder-last-good: ") {
 		t.Errorf("load: %v", err)
 	}
-	if err := store.Save(t.Context(), Kept{}, nil, nil); !apierrors.IsForbidden(err) || !strings.HasPrefix(err.Error(), "cannot write Secret storage/cinder-last-good: ") {
+	if err := store.Save(t.Context(), Kept{}, nil); !apierrors.IsForbidden(err) || !strings.HasPrefix(err.Error(), "cannot write Secret storage/cinder-last-good: ") {
 		t.Errorf("save: %v", err)
 	}
 }
