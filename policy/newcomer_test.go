@@ -67,6 +67,8 @@ tenants[0].classes[1].backends[0]: unknown backend "ceph"; the backends are gold
 		`backends[0].auth: must be a mapping of keys to values, not a string; its keys are cloud, cloudConfig, environment, noauth`},
 	"a password": {"auth: {cloud: gold}", "auth: {cloud: gold, password: hunter2}",
 		`backends[0].auth.password: unknown key "password"; credentials and addresses belong in clouds.yaml, in the entry that cloud names; for a Cinder without authentication use noauth`},
+	"a flag where a word belongs": {"    auth: {cloud: gold}\n", "    auth: {cloud: gold}\n    csi: {fencing: true}\n",
+		`backends[0].csi.fencing: unknown fencing "true"; it can be export, initiator`},
 	"a password in an endpoint": {"http://cinder.lab", "http://admin:hunter2@cinder.lab",
 		`backends[2].auth.noauth.endpoint: the endpoint must carry no user or password; write it like http://cinder.example:8776/v3`},
 	"the way to log in a level too high": {"    auth: {cloud: gold}\n", "    cloud: gold\n",

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -88,6 +89,9 @@ func (f cloudFiles) cloud(name, region string) (settings, error) {
 		return settings{}, err
 	}
 	if node == nil {
+		if clouds == nil && listed != nil {
+			return settings{}, fmt.Errorf("%s has no key clouds, which holds the entries; its keys are %s", f.path, file.quotedNames(listed))
+		}
 		return settings{}, fmt.Errorf("%s has no cloud %q; it has %s", f.path, name, file.quotedNames(clouds))
 	}
 	entry, err := file.settings(node)
@@ -195,7 +199,11 @@ func (f fileSet) readYAML(path string) (*yaml.Node, error) {
 		return nil, fmt.Errorf("cannot read %s: %w", path, unwrapPath(err))
 	}
 	var document yaml.Node
-	if err := yaml.Unmarshal(content, &document); err != nil {
+	err = yaml.Unmarshal(content, &document)
+	if isMapping := err == nil && (len(document.Content) == 0 || document.Content[0].Kind == yaml.MappingNode); !isMapping && bytes.Contains(content, []byte("OS_AUTH_URL=")) {
+		return nil, fmt.Errorf("%s is an openrc script, not a clouds file; download clouds.yaml instead, or set auth.environment in the policy and the script's variables in the pods", path)
+	}
+	if err != nil {
 		if line := yamlLine.FindStringSubmatch(err.Error()); line != nil {
 			hint := ""
 			if strings.Contains(err.Error(), "cannot start any token") { // such as a tab

@@ -177,10 +177,6 @@ func (f fileSet) keystoneCredentials(config Config, cloud account) (Credentials,
 	if err != nil {
 		return Credentials{}, err
 	}
-	if options.Scope != nil && *options.Scope == (gophercloud.AuthScope{}) {
-		// Keystone would use the user's default project, which can change unnoticed.
-		return Credentials{}, errors.New("the credentials name no project; give project_id, or project_name and its domain")
-	}
 	tlsConfig, certificates, err := f.readCertificates(cloud)
 	if err != nil {
 		return Credentials{}, err
@@ -197,6 +193,10 @@ func (f fileSet) keystoneCredentials(config Config, cloud account) (Credentials,
 	}
 	if found.Override != "" && !ServesV3(WithProject(found.Override, "0")) {
 		return Credentials{}, fmt.Errorf("%s is not an http or https address of Block Storage's version 3", named("the endpoint", WithoutUser(found.Override)))
+	}
+	if options.Scope != nil && *options.Scope == (gophercloud.AuthScope{}) {
+		// Keystone would use the user's default project, which can change unnoticed.
+		return Credentials{}, errors.New("the credentials name no project; give project_id, or project_name and its domain")
 	}
 	if tlsConfig.InsecureSkipVerify {
 		found.Warnings = append(found.Warnings, "the servers' certificates are not verified (verify: false): anyone on the network can steal the password and the tokens; name the authority in cacert instead")

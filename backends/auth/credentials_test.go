@@ -157,12 +157,17 @@ func TestUnreadableCloudsFiles(t *testing.T) {
 		files map[string]string
 		want  string // $DIR is the directory
 	}{
-		"missing file":          {map[string]string{}, "cannot read $DIR/clouds.yaml: no such file or directory"},
-		"missing cloud":         {map[string]string{"clouds.yaml": "clouds: {zinc: {}, lead: {}}"}, `$DIR/clouds.yaml has no cloud "gold"; it has "lead", "zinc"`},
-		"no clouds":             {map[string]string{"clouds.yaml": ""}, `$DIR/clouds.yaml has no cloud "gold"; it has none`},
-		"not YAML":              {map[string]string{"clouds.yaml": broken}, "$DIR/clouds.yaml:2: not a valid clouds file"},
-		"tab":                   {map[string]string{"clouds.yaml": "clouds:\n  gold:\n\tauth: {}\n"}, "$DIR/clouds.yaml:3: not a valid clouds file; indent with spaces, not tabs, and quote values that begin with a special character"},
-		"wrong type":            {map[string]string{"clouds.yaml": wrongType}, "$DIR/clouds.yaml:3: password is a list, not text"},
+		"missing file":  {map[string]string{}, "cannot read $DIR/clouds.yaml: no such file or directory"},
+		"missing cloud": {map[string]string{"clouds.yaml": "clouds: {zinc: {}, lead: {}}"}, `$DIR/clouds.yaml has no cloud "gold"; it has "lead", "zinc"`},
+		"no clouds":     {map[string]string{"clouds.yaml": ""}, `$DIR/clouds.yaml has no cloud "gold"; it has none`},
+		"not YAML":      {map[string]string{"clouds.yaml": broken}, "$DIR/clouds.yaml:2: not a valid clouds file"},
+		"tab":           {map[string]string{"clouds.yaml": "clouds:\n  gold:\n\tauth: {}\n"}, "$DIR/clouds.yaml:3: not a valid clouds file; indent with spaces, not tabs, and quote values that begin with a special character"},
+		"wrong type":    {map[string]string{"clouds.yaml": wrongType}, "$DIR/clouds.yaml:3: password is a list, not text"},
+		"another key":   {map[string]string{"clouds.yaml": "cloud: {gold: {}}"}, `$DIR/clouds.yaml has no key clouds, which holds the entries; its keys are "cloud"`},
+		"an openrc script": {map[string]string{"clouds.yaml": "#!/usr/bin/env bash\nexport OS_AUTH_URL=http://k/v3\nif [ -z x ]; then unset y; fi\n"},
+			"$DIR/clouds.yaml is an openrc script, not a clouds file; download clouds.yaml instead, or set auth.environment in the policy and the script's variables in the pods"},
+		"variables of a script": {map[string]string{"clouds.yaml": "OS_AUTH_URL=http://k/v3\nOS_PASSWORD=hunter2\n"},
+			"$DIR/clouds.yaml is an openrc script, not a clouds file; download clouds.yaml instead, or set auth.environment in the policy and the script's variables in the pods"},
 		"no mapping":            {map[string]string{"clouds.yaml": "hunter2"}, "$DIR/clouds.yaml:1: not a valid clouds file: a mapping is needed here"},
 		"secure.yaml not YAML":  {map[string]string{"clouds.yaml": good, "secure.yaml": broken}, `$DIR/clouds.yaml: cloud "gold": unable to load secure.yaml: $DIR/secure.yaml:2: not a valid clouds file`},
 		"missing profile":       {map[string]string{"clouds.yaml": "clouds: {gold: {profile: vendor}}"}, `$DIR/clouds.yaml: cloud "gold": cloud "vendor" does not exist in clouds-public.yaml, and no profile is built in`},

@@ -33,7 +33,7 @@ func inConfigMap(text string) string {
 func TestConfigMapIsUnwrapped(t *testing.T) {
 	bad := strings.Replace(good, "backends: [gold]", "backends: [golf]", 1)
 	quoted := func(text string) string {
-		data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]string{"p": text}})
+		data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]string{"policy.yaml": text}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,8 @@ func TestConfigMapIsUnwrapped(t *testing.T) {
 		"a good one":         {inConfigMap(good), "FILE: good: 1 backend, 1 tenant, revision e8378a913b83\n", ""},
 		"with a mistake":     {inConfigMap(bad), "FILE:16:54: tenants[0].classes[0].backends[0]: unknown backend \"golf\"; did you mean \"gold\"?\n", "FILE has 1 error"},
 		"as JSON":            {quoted(good), "FILE: good: 1 backend, 1 tenant, revision e8378a913b83\n", ""},
-		"a mistake in JSON":  {quoted(bad), "FILE (data[\"p\"]):8:50: tenants[0].classes[0].backends[0]: unknown backend \"golf\"; did you mean \"gold\"?\n", "FILE has 1 error"},
+		"a mistake in JSON":  {quoted(bad), "FILE (data[\"policy.yaml\"]):8:50: tenants[0].classes[0].backends[0]: unknown backend \"golf\"; did you mean \"gold\"?\n", "FILE has 1 error"},
+		"under another key":  {strings.Replace(inConfigMap(good), "policy.yaml:", "config.yaml:", 1), "FILE: the ConfigMap has the policy under the key config.yaml, but the pods read policy.yaml; rename the key\n", "FILE has 1 error"},
 		"without a policy":   {inConfigMap("a: b\n"), "FILE: the ConfigMap has no value with kind: Policy; its keys under data are [other, policy.yaml]\n", "FILE has 1 error"},
 		"two policies":       {inConfigMap(good) + "---\n" + inConfigMap(good), "FILE: there are 2 values with kind: Policy in ConfigMaps, policy.yaml and policy.yaml; give one at a time\n", "FILE has 1 error"},
 		"that is not closed": {inConfigMap(strings.Replace(good, "[a]", "[a", 1)), "FILE:15: from this line on the file is not valid YAML: a bracket is not closed, or a comma is missing (did not find expected ',' or ']')\n", "FILE has 1 error"},

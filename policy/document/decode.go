@@ -187,9 +187,13 @@ func (d *Document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 	}
 	switch v.Kind() {
 	case reflect.String:
-		switch tag {
-		case "!!str":
+		switch {
+		case tag == "!!str", tag != "" && tag != "!!null" && v.Type().Name() != "string":
+			// The check of an enumeration lists what it can be.
 			v.SetString(n.Value)
+			return
+		}
+		switch tag {
 		case "!!int", "!!float", "!!bool", "!!timestamp":
 			d.unreadable(n, path, "must be a string, not %s; put it in quotes: %q", describe(n), n.Value)
 		default:
