@@ -301,8 +301,10 @@ func TestStorageClassMayNameTheDriver(t *testing.T) {
 	}
 }
 
-const stillAttached = "Warning VolumeStillAttached VolumeAttachment csi-1 (node a), csi-2 (node b) still attaches the volume; the deletion continues when Kubernetes has removed it; " +
-	"if the node is permanently lost, delete its Node object or taint it with node.kubernetes.io/out-of-service"
+const stillAttached = "Normal VolumeStillAttached VolumeAttachment csi-1 (node a), csi-2 (node b) still attaches the volume; the deletion continues when Kubernetes has removed it"
+
+// remedyAttached follows once that has lasted.
+const remedyAttached = "; if the node is permanently lost, delete its Node object or taint it with node.kubernetes.io/out-of-service"
 
 // TestVolumeInModeCSIWaitsForItsAttachments covers nodes that exist and nodes that do
 // not.
@@ -366,7 +368,7 @@ func TestDeletionInModeCSIIsRetriedWithoutAWatch(t *testing.T) {
 	pv := f.recorded()
 	f.attach("csi-1", pv.Name, "a", false)
 	f.attach("csi-2", pv.Name, "b", false)
-	if err := f.delete(pv); err == nil || isIgnored(err) || "Warning VolumeStillAttached "+err.Error() != stillAttached {
+	if err := f.delete(pv); err == nil || isIgnored(err) || "Normal VolumeStillAttached "+err.Error() != stillAttached+remedyAttached {
 		t.Errorf("error %v", err)
 	}
 	wantCalls(t, f.backends["gold"])

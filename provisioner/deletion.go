@@ -62,12 +62,8 @@ func (d *deletions) ShouldDelete(_ context.Context, pv *corev1.PersistentVolume)
 	}
 	if unhealthy := d.placement.Health(origin.Backend); unhealthy != nil {
 		d.parkForBackend(turn, pv, origin.Backend, unhealthy)
-	} else if attached := d.attachedTo(pv); attached != nil {
-		d.parkForAttachments(turn, pv, attached)
-	} else if users, err := d.nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
-		// The cache may not show every user. Delete reads them from the API server before
-		// the first change.
-		d.parkForNodes(turn, pv, users)
+	} else if used := d.usedBy(pv); used != nil {
+		d.parkForNodes(turn, pv, used)
 	} else {
 		return true
 	}
@@ -261,17 +257,13 @@ func (d *deletion) observe(outcome string, took time.Duration) {
 // node or for the volume's snapshots.
 func (d *deletion) setAside(err error) (outcome string, isSetAside bool) {
 	var changed *removal.ChangedError
-	var inUse *removal.InUseError
-	var attached *removal.AttachedError
+	var used *removal.StillUsedError
 	switch {
 	case errors.As(err, &changed):
 		d.parkedVolumes.report(d.pv, nil, corev1.EventTypeNormal, "DeletionStopped", changed.Error())
 		return "stopped", true
-	case errors.As(err, &attached) && d.nodes.Watches():
-		d.parkForAttachments(d.turn, d.pv, attached)
-		return "in_use", true
-	case errors.As(err, &inUse) && d.nodes.Watches():
-		d.parkForNodes(d.turn, d.pv, inUse.Nodes)
+	case errors.As(err, &used) && d.nodes.Watches():
+		d.parkForNodes(d.turn, d.pv, used)
 		return "in_use", true
 	case cinder.IsKind(err, backends.KindHasSnapshots):
 		d.parkedVolumes.report(d.pv, nil, corev1.EventTypeWarning, "VolumeHasSnapshots", err.Error())
@@ -301,48 +293,41 @@ func triggersAt(backend string) []parking.Trigger {
 	return []parking.Trigger{{Kind: parking.Policy}, {Kind: parking.Credentials, Name: backend}, {Kind: parking.Backend, Name: backend}}
 }
 
-// parkForNodes parks a deletion until the nodes have released the volume.
-func (d *deletions) parkForNodes(turn *turn, pv *corev1.PersistentVolume, users []string) {
-	d.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, reasonStillInUse, (&removal.InUseError{PV: pv.Name, Nodes: users}).Error())
-	triggers := make([]parking.Trigger, len(users))
-	for i, node := range users {
+// releaseTakes is how long nodes take to release a volume on ordinary days.
+const releaseTakes = time.Minute
+
+// parkForNodes parks a deletion until the nodes have released the volume. Only if that
+// takes long does it need a person.
+func (d *deletions) parkForNodes(turn *turn, pv *corev1.PersistentVolume, used *removal.StillUsedError) {
+	if d.parkedVolumes.lot.Lasts(pv.UID, used.Reason, releaseTakes) {
+		d.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, used.Reason, used.Error())
+	} else {
+		d.parkedVolumes.report(pv, nil, corev1.EventTypeNormal, used.Reason, used.Wait)
+		turn.LookAgain(releaseTakes)
+	}
+	triggers := make([]parking.Trigger, len(used.Nodes))
+	for i, node := range used.Nodes {
 		triggers[i] = parking.Trigger{Kind: parking.Node, Name: node}
 	}
 	d.parkedVolumes.park(turn, pv, parking.Blocked, triggers)
 }
 
-// attachedTo returns why a volume of the CSI driver may not be removed according to the
-// cache of VolumeAttachments; nil if it shows none.
-func (d *deletions) attachedTo(pv *corev1.PersistentVolume) *removal.AttachedError {
-	if !objects.IsCSI(pv) {
-		return nil
+// usedBy returns why a volume may not be removed according to the caches; nil if they
+// show no node that uses it. They may not show every user. Delete reads them from the API
+// server before the first change, and reports errors.
+func (d *deletions) usedBy(pv *corev1.PersistentVolume) *removal.StillUsedError {
+	if objects.IsCSI(pv) {
+		if attachments, _, err := d.nodes.KnownAttachments(pv.Name); err == nil && len(attachments) > 0 {
+			return removal.Attached(attachments)
+		}
 	}
-	// Delete asks again, and reports errors.
-	attachments, _, err := d.nodes.KnownAttachments(pv.Name)
-	if err != nil || len(attachments) == 0 {
-		return nil
+	if users, err := d.nodes.Known(nodeuse.VolumeOf(pv)); err == nil && len(users) > 0 {
+		return removal.InUse(pv.Name, users)
 	}
-	return &removal.AttachedError{PV: pv.Name, Attachments: attachments}
-}
-
-// parkForAttachments parks a deletion until Kubernetes has detached the volume.
-func (d *deletions) parkForAttachments(turn *turn, pv *corev1.PersistentVolume, attached *removal.AttachedError) {
-	d.parkedVolumes.report(pv, nil, corev1.EventTypeWarning, reasonStillAttached, attached.Error())
-	var triggers []parking.Trigger
-	for _, attachment := range attached.Attachments {
-		triggers = append(triggers, parking.Trigger{Kind: parking.Node, Name: attachment.Node})
-	}
-	d.parkedVolumes.park(turn, pv, parking.Blocked, triggers)
+	return nil
 }
 
 // releaseOf begins the proof that the program may remove a released volume.
 func (d *deletions) releaseOf(pv *corev1.PersistentVolume, volumeID string) *removal.Release {
 	return removal.NewRelease(removal.ReleaseOptions{Client: d.client, PersistentVolumes: d.cachedPVs, Nodes: d.nodes, Attachments: d.nodes}, pv, volumeID)
 }
-
-// The reasons of events when a deletion waits for a node, or for Kubernetes to detach
-// the volume.
-const (
-	reasonStillInUse    = "VolumeStillInUse"
-	reasonStillAttached = "VolumeStillAttached"
-)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,8 +46,10 @@ func (f *fixture) updateNode(node *corev1.Node, watched bool) {
 	}
 }
 
-const stillInUse = "Warning VolumeStillInUse node a still uses the volume (volumesInUse or volumesAttached of its status, or a VolumeAttachment); the deletion continues when the node has unmounted it; " +
-	"if the node is permanently lost, delete its Node object, taint it with node.kubernetes.io/out-of-service, or run: " +
+const stillInUse = "Normal VolumeStillInUse node a still uses the volume (volumesInUse or volumesAttached of its status, or a VolumeAttachment); the deletion continues when the node has unmounted it"
+
+// remedyInUse follows once that has lasted.
+const remedyInUse = "; if the node is permanently lost, delete its Node object, taint it with node.kubernetes.io/out-of-service, or run: " +
 	"kubectl annotate pv pvc-uid-1 standalone-cinder.openstack.org/released-by-nodes=a"
 
 func TestNothingIsDisconnectedThatANodeUses(t *testing.T) {
@@ -96,6 +100,28 @@ func TestNodeThatLetsGoBeforeTheParkingIsNotMissed(t *testing.T) {
 		t.Fatalf("error %v, want one that the library ignores", err)
 	}
 	f.wantRequeued(pv.Name)
+}
+
+// TestOnlyANodeThatTakesLongNeedsAPerson: detaching takes seconds on ordinary days.
+func TestOnlyANodeThatTakesLongNeedsAPerson(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		pv := f.recorded()
+		f.node("a", true, volumeName)
+		f.released(pv)
+		if f.ShouldDelete(t.Context(), pv) {
+			t.Fatal("it is deleted")
+		}
+		f.wantEvent(stillInUse)
+		f.wantRequeued()
+		time.Sleep(releaseTakes)
+		synctest.Wait()
+		f.wantRequeued(pv.Name)
+		if f.ShouldDelete(t.Context(), pv) {
+			t.Fatal("it is deleted")
+		}
+		f.wantEvent(strings.Replace(stillInUse, "Normal", "Warning", 1) + remedyInUse)
+	})
 }
 
 func TestDeletionIsRetriedWithoutAWatchOfNodes(t *testing.T) {

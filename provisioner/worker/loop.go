@@ -83,6 +83,12 @@ func (a *Attempt[K]) Waits() bool { return a.waits }
 // earlier ones awaited.
 func (a *Attempt[K]) Await(triggers ...parking.Trigger) { a.loop.await(a.Key, triggers, a.since) }
 
+// LookAgain requeues the key after a while, whatever happens until then. That costs an
+// attempt which may find nothing to do.
+func (a *Attempt[K]) LookAgain(after time.Duration) {
+	time.AfterFunc(after, func() { a.loop.Add(a.Key) })
+}
+
 // Loop works for one term.
 type Loop[K comparable] struct {
 	options Options[K]

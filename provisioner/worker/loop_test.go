@@ -291,3 +291,27 @@ func TestKeysOfAnotherQueueGoBackToIt(t *testing.T) {
 		t.Errorf("%q still wait", l.Awaiting())
 	}
 }
+
+func TestKeysAreLookedAtAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		l := start(t, 1, nil, func(_ context.Context, a *Attempt[string]) Outcome {
+			if attempts++; attempts == 1 {
+				a.Await(gold)
+				a.LookAgain(time.Minute)
+			}
+			return Outcome{}
+		})
+		l.Queue.Add("a")
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		if attempts != 1 {
+			t.Errorf("%d attempts in the first minute", attempts)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if attempts != 2 {
+			t.Errorf("%d attempts", attempts)
+		}
+	})
+}

@@ -109,7 +109,7 @@ func (r *Release) prove(ctx context.Context, v cinder.Volume) error {
 		case live.Annotations[nodeuse.AnnotationReleasedBy] != known.Annotations[nodeuse.AnnotationReleasedBy]:
 			known = live // with the operator's latest annotation
 		case len(users) > 0:
-			return &InUseError{r.pv.Name, users}
+			return InUse(r.pv.Name, users)
 		default:
 			r.proven, r.at, r.status = live.ResourceVersion, time.Now(), v.Status
 			return nil
@@ -131,7 +131,7 @@ func (r *Release) notAttached(ctx context.Context, v cinder.Volume) error {
 		r.looked = err == nil && len(attachments) == 0
 	}
 	if err == nil && len(attachments) > 0 {
-		return &AttachedError{r.pv.Name, attachments}
+		return Attached(attachments)
 	}
 	return err
 }
@@ -203,29 +203,36 @@ func (e *ChangedError) Error() string {
 	return fmt.Sprintf("the volume of PersistentVolume %s is not removed: %s", e.pv, e.because)
 }
 
-// InUseError means that a deletion waits for nodes to release the volume.
-type InUseError struct {
-	PV    string
-	Nodes []string
+// StillUsedError means that a deletion waits for nodes to release the volume.
+type StillUsedError struct {
+	// Reason is that of the event about it.
+	Reason string
+	Nodes  []string
+	// Wait says what the deletion waits for, and Remedy what to do if a node is lost.
+	Wait, Remedy string
 }
 
-func (e *InUseError) Error() string {
-	return fmt.Sprintf("node %s still uses the volume (volumesInUse or volumesAttached of its status, or a VolumeAttachment); the deletion continues when the node has unmounted it; "+
-		"if the node is permanently lost, delete its Node object, taint it with %s, or run: kubectl annotate pv %s %s=%s",
-		strings.Join(e.Nodes, ", "), corev1.TaintNodeOutOfService, e.PV, nodeuse.AnnotationReleasedBy, strings.Join(e.Nodes, ","))
-}
+func (e *StillUsedError) Error() string { return e.Wait + "; " + e.Remedy }
 
-// AttachedError means that a deletion waits for Kubernetes to detach the CSI volume.
-type AttachedError struct {
-	PV          string
-	Attachments []nodeuse.Attachment
-}
-
-func (e *AttachedError) Error() string {
-	var named []string
-	for _, attachment := range e.Attachments {
-		named = append(named, attachment.String())
+// InUse returns the error for a volume that nodes use.
+func InUse(pv string, nodes []string) *StillUsedError {
+	return &StillUsedError{
+		Reason: "VolumeStillInUse", Nodes: nodes,
+		Wait: fmt.Sprintf("node %s still uses the volume (volumesInUse or volumesAttached of its status, or a VolumeAttachment); the deletion continues when the node has unmounted it", strings.Join(nodes, ", ")),
+		Remedy: fmt.Sprintf("if the node is permanently lost, delete its Node object, taint it with %s, or run: kubectl annotate pv %s %s=%s",
+			corev1.TaintNodeOutOfService, pv, nodeuse.AnnotationReleasedBy, strings.Join(nodes, ",")),
 	}
-	return fmt.Sprintf("VolumeAttachment %s still attaches the volume; the deletion continues when Kubernetes has removed it; if the node is permanently lost, delete its Node object or taint it with %s",
-		strings.Join(named, ", "), corev1.TaintNodeOutOfService)
+}
+
+// Attached returns the error for a volume of mode csi that Kubernetes has not detached.
+func Attached(attachments []nodeuse.Attachment) *StillUsedError {
+	var nodes, named []string
+	for _, attachment := range attachments {
+		nodes, named = append(nodes, attachment.Node), append(named, attachment.String())
+	}
+	return &StillUsedError{
+		Reason: "VolumeStillAttached", Nodes: nodes,
+		Wait:   fmt.Sprintf("VolumeAttachment %s still attaches the volume; the deletion continues when Kubernetes has removed it", strings.Join(named, ", ")),
+		Remedy: "if the node is permanently lost, delete its Node object or taint it with " + corev1.TaintNodeOutOfService,
+	}
 }

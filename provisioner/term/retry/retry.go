@@ -42,9 +42,7 @@ func For(err error) backoff.Delay {
 		// stays.
 		return backoff.Delay{Outcome: "pending", First: 5 * time.Second, Most: 2 * time.Minute}
 	}
-	var inUse *removal.InUseError
-	var attached *removal.AttachedError
-	if errors.As(err, &inUse) || errors.As(err, &attached) {
+	if errors.As(err, new(*removal.StillUsedError)) {
 		// This applies only if no watch shows when the node releases the volume.
 		return backoff.Delay{Outcome: "in_use", First: 10 * time.Second, Most: 2 * time.Minute}
 	}

@@ -192,6 +192,15 @@ func (l *Lot[T]) IsNews(uid types.UID, reason, message string, passing bool) boo
 	return news
 }
 
+// Lasts reports whether the last message to an object's author has had this reason for as
+// long as that.
+func (l *Lot[T]) Lasts(uid types.UID, reason string, long time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	told := l.reported[uid]
+	return told.reason == reason && time.Since(told.since) >= long
+}
+
 // Told returns the last message to an object's author; empty if there was none.
 func (l *Lot[T]) Told(uid types.UID) (reason, message string) {
 	l.mu.Lock()
