@@ -154,7 +154,7 @@ func (c *claims) deny(turn *turn, claim *corev1.PersistentVolumeClaim, denied pl
 	if named := admission.AttributesOf(claim); named != nil {
 		always = append(always, parking.Trigger{Kind: parking.Attributes, Name: named.Name})
 	}
-	c.parkedClaims.park(turn, claim, parking.Denied, append(always, denied.Triggers...))
+	c.parkedClaims.park(turn, claim, denied.State(), append(always, denied.Triggers...))
 }
 
 // cleanUpIfGone queues a claim that was deleted or bound to another PersistentVolume

@@ -73,9 +73,9 @@ func newParkedClaims(o Options, limiter *backoff.Limiter[string]) *parkedClaims 
 // requeue requeues a claim in its current version.
 func (p *parkedClaims) requeue(claim types.UID) { p.loop.Add(string(claim)) }
 
-// reconsider requeues a denied claim.
+// reconsider requeues a claim that is denied, or blocked by its backend.
 func (p *parkedClaims) reconsider(claim types.UID) {
-	if _, isDenied := p.lot.Take(claim, parking.Denied); isDenied {
+	if _, parked := p.lot.Take(claim, parking.Denied, parking.Blocked); parked {
 		p.requeue(claim)
 	}
 }
@@ -87,8 +87,10 @@ func (p *parkedClaims) leave(claim *corev1.PersistentVolumeClaim, why policy.Den
 	p.lot.Park(claim, parking.Left)
 }
 
-// admitted forgets that a claim was denied or left alone, but not its events.
-func (p *parkedClaims) admitted(claim types.UID) { p.lot.Take(claim, parking.Denied, parking.Left) }
+// admitted forgets that a claim was denied, blocked or left alone, but not its events.
+func (p *parkedClaims) admitted(claim types.UID) {
+	p.lot.Take(claim, parking.Denied, parking.Blocked, parking.Left)
+}
 
 // Forget drops a claim that needs no more work, and its events. A turn under way ends
 // with its work, which may be waiting for Cinder.

@@ -94,6 +94,23 @@ func TestReportFollowsAClaim(t *testing.T) {
 	}
 }
 
+// TestAnOutageDeniesNoClaim: the claim is granted, and only its backend keeps it waiting.
+func TestAnOutageDeniesNoClaim(t *testing.T) {
+	f, _, gold := newCountedFixture(t)
+	gold.health = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "down"}
+	f.admits(f.claim(nil))
+	report := f.ReportClaims(Selected{Limit: 9})
+	if len(report.Pending) != 1 || report.Pending[0].State != "blocked" || report.Pending[0].Reason != "BackendUnavailable" {
+		t.Errorf("%+v", report.Pending)
+	}
+	if got := f.PendingClaims(); len(got) != 1 || got[0].State != parking.Blocked {
+		t.Errorf("counted as %+v", got)
+	}
+	gold.health = nil
+	f.publish(parking.Backend, "gold")
+	f.wantRequeued("data")
+}
+
 // TestReportOfDeletions checks which deletions wait, and for what.
 func TestReportOfDeletions(t *testing.T) {
 	f, _, gold := newCountedFixture(t)

@@ -50,6 +50,7 @@ func TestOutageIsWaitedOutWithoutRetries(t *testing.T) {
 		w.must(err)
 	}
 	w.metric(replica, `standalone_cinder_backend_up{backend="gold"} 0`)
+	w.metric(replica, fmt.Sprintf(`standalone_cinder_pending_claims{reason="BackendUnavailable",state="blocked"} %d`, claims))
 	for i := range claims {
 		w.must(suite.Client.CoreV1().PersistentVolumeClaims("outage-a").Delete(w.ctx, fmt.Sprintf("old-%d", i), metav1.DeleteOptions{}))
 	}

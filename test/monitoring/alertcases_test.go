@@ -106,8 +106,8 @@ var alertCases = []alertCase{
 
 	{alert: "StandaloneCinderClaimsFailing", name: "by reason", series: `
 		standalone_cinder_oldest_pending_claim_timestamp_seconds{@a,state="failing",reason="ProvisioningFailed"} 0x60
-		standalone_cinder_oldest_pending_claim_timestamp_seconds{@a,state="denied",reason="BackendUnavailable"} 0x60`, after: 21 * time.Minute,
-		want: []string{`{reason="BackendUnavailable", state="denied"}`, `{reason="ProvisioningFailed", state="failing"}`}},
+		standalone_cinder_oldest_pending_claim_timestamp_seconds{@a,state="blocked",reason="BackendUnavailable"} 0x60`, after: 21 * time.Minute,
+		want: []string{`{reason="BackendUnavailable", state="blocked"}`, `{reason="ProvisioningFailed", state="failing"}`}},
 	{alert: "StandaloneCinderClaimsFailing", name: "new claims come and go", series: `standalone_cinder_oldest_pending_claim_timestamp_seconds{@a,state="failing",reason="ProvisioningFailed"} 0+30x100`, after: 45 * time.Minute},
 	{alert: "StandaloneCinderClaimsFailing", name: "denied by the policy", series: `standalone_cinder_oldest_pending_claim_timestamp_seconds{@a,state="denied",reason="QuotaExceeded"} 0x100`, after: 45 * time.Minute},
 
@@ -115,7 +115,7 @@ var alertCases = []alertCase{
 	{alert: "StandaloneCinderClaimsWaiting", name: "a flood that is worked off", series: `standalone_cinder_oldest_pending_claim_timestamp_seconds{@a,state="waiting",reason=""} 0x20 0+30x60`, after: 40 * time.Minute},
 
 	{alert: "StandaloneCinderClaimsDenied", name: "over quota for an hour", series: `standalone_cinder_oldest_pending_claim_timestamp_seconds{@a,state="denied",reason="QuotaExceeded"} 0x140`, after: 66 * time.Minute, want: []string{`{reason="QuotaExceeded"}`}},
-	{alert: "StandaloneCinderClaimsDenied", name: "an outage is not a denial", series: `standalone_cinder_oldest_pending_claim_timestamp_seconds{@a,state="denied",reason="BackendUnavailable"} 0x140`, after: 66 * time.Minute},
+	{alert: "StandaloneCinderClaimsDenied", name: "an outage is not a denial", series: `standalone_cinder_oldest_pending_claim_timestamp_seconds{@a,state="blocked",reason="BackendUnavailable"} 0x140`, after: 66 * time.Minute},
 
 	// Ten claims a minute, of which a fifth takes longer than a minute.
 	{alert: "StandaloneCinderClaimsSlow", name: "a fifth is slow", series: `

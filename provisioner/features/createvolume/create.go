@@ -295,7 +295,7 @@ func (m *Maker) denied(described string, claim *corev1.PersistentVolumeClaim) er
 		return failure(controller.OutOfRange, "%s: %s", described, waits.Message)
 	case policy.SourceNotFound:
 		return failure(notFound, "%s: %s", described, waits.Message)
-	case policy.SourceNotReady, policy.BackendsSuspended, policy.VolumeAttributesClassNotFound, "BackendUnavailable", "StorageClassNotFound":
+	case policy.SourceNotReady, policy.BackendsSuspended, policy.VolumeAttributesClassNotFound, "StorageClassNotFound":
 		return nil
 	}
 	return failure(controller.Denied, "%s: %s", described, waits.Message)

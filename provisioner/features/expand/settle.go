@@ -83,7 +83,7 @@ func (c *Controller) deny(ctx context.Context, e *expansion, cached *corev1.Pers
 		}
 		c.Room.SettleGrowth(c.countedAs(cached), 0)
 	}
-	e.park(cached, parking.Denied, always(denied.Denial))
+	e.park(cached, denied.State(), always(denied.Denial))
 	return worker.Outcome{Done: true}
 }
 

@@ -21,6 +21,15 @@ type Denial struct {
 	Triggers []parking.Trigger
 }
 
+// State returns why the claim is parked. A backend that does not answer denies nothing: it
+// keeps a claim that is granted from going on.
+func (d Denial) State() parking.Reason {
+	if d.Reason == ReasonBackendUnavailable {
+		return parking.Blocked
+	}
+	return parking.Denied
+}
+
 // DenialOf converts a denial by the policy.
 func DenialOf(d *policy.Denial) Denial {
 	return Denial{Reason: string(d.Reason), Message: d.Message}

@@ -100,7 +100,7 @@ func (c *Controller) deny(a *attempt, denied placement.Denial) worker.Outcome {
 	}
 	c.Count(result)
 	c.report(a, corev1.EventTypeWarning, denied.Reason, denied.Message)
-	a.park(parking.Denied, denied.Triggers...)
+	a.park(denied.State(), denied.Triggers...)
 	var outcome worker.Outcome
 	if denied.Reason != string(policy.QuotaExceeded) && denied.Reason != placement.ReasonBackendUnavailable && denied.Reason != string(policy.ImportNotGranted) {
 		outcome.Retry = new(retry.Infeasible(nil))
