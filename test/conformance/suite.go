@@ -90,7 +90,7 @@ type Run struct {
 	// Focus and Skip are patterns of the cases' names; empty means all, and none. Of a driver
 	// whose volumes several nodes share, only the cases that sharing can change run.
 	Focus, Skip string
-	// Processes is how many cases run at once; empty means 2.
+	// Processes is how many cases run at once; empty means 4.
 	Processes string
 	// Resume leaves out the cases that have passed or were skipped before.
 	Resume bool
@@ -105,8 +105,11 @@ func (p Programs) Command(ctx context.Context, run Run) (*exec.Cmd, error) {
 		focus = `External.Storage.*\] (` + strings.Join(sharedSuites, "|") + ") .*" + run.Focus
 	}
 	arguments := []string{
-		"--procs=" + cmp.Or(run.Processes, "2"), "--focus=" + focus, "--timeout=20h", "--no-color", "--silence-skips", "--skip=" + withoutImages,
+		"--procs=" + cmp.Or(run.Processes, "4"), "--focus=" + focus, "--timeout=20h", "--no-color", "--silence-skips",
 		"--output-dir=" + filepath.Dir(run.Report), "--json-report=" + filepath.Base(run.Report),
+	}
+	for _, never := range neverRun {
+		arguments = append(arguments, "--skip="+never.name.String())
 	}
 	if run.Skip != "" {
 		arguments = append(arguments, "--skip="+run.Skip)
