@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 	"testing"
@@ -95,6 +96,9 @@ func TestClaimInModeCSIGetsAVolumeOfTheDriver(t *testing.T) {
 				if got := pv.Annotations[key]; got != want {
 					t.Errorf("annotation %s is %q, want %q", key, got, want)
 				}
+			}
+			if want := (map[string]string{objects.AnnotationTenant: "a", objects.AnnotationBackend: "gold"}); !maps.Equal(pv.Labels, want) {
+				t.Errorf("labels %v, want %v", pv.Labels, want)
 			}
 			if _, has := pv.Annotations[objects.AnnotationConnector]; has {
 				t.Error("it records a connector")

@@ -108,6 +108,9 @@ func TestAVolumeFollowsItsPersistentVolumeToAnotherClaim(t *testing.T) {
 			t.Errorf("annotation %s is %q, want %q", key, pv.Annotations[key], want)
 		}
 	}
+	if pv.Labels[objects.AnnotationTenant] != "b" {
+		t.Errorf("labels %v", pv.Labels)
+	}
 	want := stamps.Volume{
 		Cluster: "cluster-1", ClusterUID: "kube-system-uid", Namespace: "team-b", Claim: "moved", ClaimUID: "uid-1", PV: "pvc-uid-1", ReboundTo: "uid-2",
 		Tenant: "b", StorageClass: "both",

@@ -86,7 +86,7 @@ func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 		attributes = named
 	}
 	return &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: of.Name, Annotations: annotations},
+		ObjectMeta: metav1.ObjectMeta{Name: of.Name, Annotations: annotations, Labels: pvLabels(of.Tenant, of.Backend)},
 		Spec: PersistentVolumeSpec(of.Mapped, corev1.PersistentVolumeSpec{
 			Capacity:                      capacity(of.Connected.Volume.SizeGiB),
 			AccessModes:                   writableFirst(of.Claim.Spec.AccessModes),
@@ -97,6 +97,12 @@ func NewPersistentVolume(of Provisioned) *corev1.PersistentVolume {
 			VolumeAttributesClassName:     attributes,
 		}),
 	}
+}
+
+// pvLabels select the PersistentVolumes of a tenant or of a backend. Nothing in the program
+// relies on them.
+func pvLabels(tenant, backend string) map[string]string {
+	return map[string]string{AnnotationTenant: tenant, AnnotationBackend: backend}
 }
 
 // writableFirst moves ReadOnlyMany behind the other access modes. They are a set, but a

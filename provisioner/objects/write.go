@@ -24,7 +24,8 @@ func Annotate(ctx context.Context, client kubernetes.Interface, pv *corev1.Persi
 // Rebind records a volume's claim and size on a PersistentVolume that has not changed
 // since it was read, and returns the updated object. A capacity never shrinks.
 func Rebind(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, gib int64, annotations map[string]string) (*corev1.PersistentVolume, error) {
-	changes := map[string]any{"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion, "annotations": annotations}}
+	changes := map[string]any{"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion, "annotations": annotations,
+		"labels": pvLabels(annotations[AnnotationTenant], pv.Annotations[AnnotationBackend])}}
 	if size := pv.Spec.Capacity[corev1.ResourceStorage]; size.Value() < gib<<30 {
 		changes["spec"] = map[string]any{"capacity": capacity(gib)}
 	}
