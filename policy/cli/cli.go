@@ -106,7 +106,7 @@ func NewCommand(options Options) *cobra.Command {
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
 	})
-	cmd.AddCommand(newCheckCommand(options), newExplainCommand(options), newTestCommand(options), newSchemaCommand(options))
+	cmd.AddCommand(newCheckCommand(options), newExplainCommand(options), newDiffCommand(options), newTestCommand(options), newSchemaCommand(options))
 	return cmd
 }
 
