@@ -249,6 +249,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	for _, node := range released {
 		e.unsettled.paid(node, to.Volume)
 	}
+	e.unsettled.lock(to.Node.Name, to.Volume, taken)
 	if !begun {
 		// It was never taken from the node.
 		e.unsettled.over(to.Node.Name, to.Volume)
@@ -409,6 +410,7 @@ func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle
 		return err
 	}
 	e.unsettled.paid(node, volume)
+	e.unsettled.unlock(node, volume)
 	e.places.leave(place{volume.Backend, node}, volume.String())
 	e.Logger.Info("Detached a volume", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node)
 	return nil
