@@ -249,11 +249,13 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	for _, node := range released {
 		e.unsettled.paid(node, to.Volume)
 	}
-	e.unsettled.lock(to.Node.Name, to.Volume, taken)
 	if !begun {
 		// It was never taken from the node.
 		e.unsettled.over(to.Node.Name, to.Volume)
+		// The node may have mapped its image as an earlier answer said.
+		taken = taken || keepsOut(e, to.Node.Name, to.Volume)
 	}
+	e.unsettled.lock(to.Node.Name, to.Volume, taken)
 	if begun {
 		e.Metrics.attached(to.Volume.Backend, found.Protocol, time.Since(started))
 	}

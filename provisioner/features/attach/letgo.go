@@ -394,6 +394,13 @@ func takenByLock(e *Engine, volume wire.Handle, to string) (taken bool, err erro
 	return taken, nil
 }
 
+// keepsOut reports whether a node may have mapped a volume so that no other client can
+// write to it.
+func keepsOut(e *Engine, node string, volume wire.Handle) bool {
+	a := e.attachmentsOn(node)[onNode{node, volume}]
+	return e.unsettled.isLocked(node, volume) || a != nil && wire.IsTaken(a.Status.AttachmentMetadata)
+}
+
 // changeable returns a volume whose content Cinder can change. Where a volume was taken by
 // a lock, the next node has its image mapped so that no other client can write to it, and a
 // request to Cinder that needs the image ends with the volume in error_extending, or the
