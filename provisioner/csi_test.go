@@ -190,6 +190,55 @@ func TestUndoingRemovesTheSecretOfNodes(t *testing.T) {
 	}
 }
 
+// TestNoCopyOfAnImageThatANodeKeepsForItself: a node that got an image of a lost node
+// keeps out Cinder, too, and the copy would end in error again and again.
+func TestNoCopyOfAnImageThatANodeKeepsForItself(t *testing.T) {
+	f := newCSIFixture(t)
+	source := f.claim(nil)
+	pv, err := f.provision(source)
+	f.must(err)
+	pv.UID, pv.Annotations[objects.AnnotationProvisionedBy] = "pv-uid", "test"
+	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: source.Namespace, Name: source.Name, UID: source.UID}
+	f.store(pv)
+	source.Spec.VolumeName, source.Status.Phase = pv.Name, corev1.ClaimBound
+	f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), source, source.Namespace))
+	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Update(source))
+	f.seen()
+	taken, err := wire.Connection{Protocol: "rbd", Taken: true}.PublishContext()
+	f.must(err)
+	attachment := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "csi-1"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n2"}}
+	attachment.Spec.Source.PersistentVolumeName, attachment.Status.AttachmentMetadata = &pv.Name, taken
+	f.must(f.attachments.Add(attachment))
+	clone := f.claim(func(c *corev1.PersistentVolumeClaim) {
+		c.Name, c.UID = "clone", "uid-2"
+		c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: source.Name}
+	})
+	if f.admits(clone) {
+		t.Error("a copy is provisioned")
+	}
+	want := "Warning SourceNotReady claim team-a/" + source.Name + ", whose content this claim asks for, was taken from a lost node, so node n2 has its image mapped in a way that keeps out Cinder, too; "
+	if events := f.newEvents(); len(events) != 2 || !strings.HasPrefix(events[1], want) {
+		t.Errorf("events %q, want %q", events, want)
+	}
+	f.must(f.attachments.Delete(attachment))
+	f.publish(parking.Node, "n2")
+	f.wantRequeued("clone")
+	// The decision may be older than the attachment.
+	f.must(f.attachments.Add(attachment))
+	if source, denial, err := f.sources.Live(t.Context(), clone, f.class); source != nil || denial == nil || err != nil {
+		t.Errorf("at the last moment: %+v, %v", source, err)
+	}
+	f.blind = true
+	if source, denial, err := f.sources.Live(t.Context(), clone, f.class); source != nil || denial != nil || err == nil {
+		t.Errorf("before the VolumeAttachments are known: %+v, %+v", source, denial)
+	}
+	f.blind = false
+	f.must(f.attachments.Delete(attachment))
+	if !f.admits(clone) {
+		t.Error("no copy is provisioned after the node has let go")
+	}
+}
+
 func TestCopyNamesTheFilesystemsOfItsLineage(t *testing.T) {
 	f := newCSIFixture(t)
 	f.backends["gold"].apart = true

@@ -98,7 +98,7 @@ func New(o Options) *Provisioner {
 	}
 	sources := copies.NewResolver(copies.Options{
 		Client: o.Client, Claims: o.Claims, IndexedClaims: o.IndexedClaims, PersistentVolumes: o.PersistentVolumes, Cluster: o.Cluster,
-		Snapshots: o.Snapshots, SnapshotClient: o.SnapshotClient, Name: o.Name,
+		Snapshots: o.Snapshots, SnapshotClient: o.SnapshotClient, Name: o.Name, Attachments: o.Nodes.KnownAttachments,
 	})
 	keeper := secrets.New(secrets.Options{
 		Client: o.Client, PersistentVolumes: o.PersistentVolumes, Namespace: o.Namespace, Cluster: o.Cluster, Logger: o.Logger,

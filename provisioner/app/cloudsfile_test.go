@@ -11,7 +11,7 @@ import (
 )
 
 // TestMissingCloudsFileEndsTheStart: a replica without any credentials would be ready
-// but could do nothing.
+// but could do nothing. One that can serve another backend starts.
 func TestMissingCloudsFileEndsTheStart(t *testing.T) {
 	absent := filepath.Join(t.TempDir(), "clouds.yaml")
 	present := filepath.Join(t.TempDir(), "clouds.yaml")
@@ -21,6 +21,7 @@ func TestMissingCloudsFileEndsTheStart(t *testing.T) {
 	const needed = "; these backends log in with its entries: gold (p.yaml:4); nothing is in force: mount the file, or correct the flag"
 	for name, c := range map[string]struct{ file, auth, want string }{
 		"no flag":             {"", "{cloud: gold}", ""},
+		"no file, for one":    {absent, "{cloud: gold}}\n  - {name: silver, auth: {noauth: {endpoint: http://cinder:8776/v3}}", ""},
 		"a file":              {present, "{cloud: gold}", ""},
 		"no file":             {absent, "{cloud: gold}", "--clouds-file " + absent + " cannot be read: no such file or directory" + needed},
 		"a directory":         {filepath.Dir(present), "{cloud: gold}", "--clouds-file " + filepath.Dir(present) + " cannot be read: is a directory" + needed},

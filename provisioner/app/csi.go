@@ -268,25 +268,6 @@ func (t *termBackends) attachRules(name string) attach.Rules {
 	return attach.Rules{VolumesPerNode: backend.VolumesPerNode(), FencedByInitiator: backend.Fencing() == policy.FencingInitiator, CephSecret: backend.CephSecret()}
 }
 
-// onlyAttachment keeps the fields of a VolumeAttachment that the program reads. It
-// keeps more of the driver's own than of others.
-func onlyAttachment(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
-	kept := &storagev1.VolumeAttachment{
-		ObjectMeta: metav1.ObjectMeta{Name: a.Name, UID: a.UID, ResourceVersion: a.ResourceVersion},
-		Spec:       storagev1.VolumeAttachmentSpec{NodeName: a.Spec.NodeName, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: a.Spec.Source.PersistentVolumeName}},
-	}
-	if a.Spec.Attacher == wire.DriverName {
-		kept.Spec.Attacher = wire.DriverName
-		kept.DeletionTimestamp = a.DeletionTimestamp
-		kept.Status.Attached = a.Status.Attached
-		// It says by which ID the node was registered when the volume was attached.
-		if id, has := a.Annotations[attach.AnnotationNodeID]; has {
-			kept.Annotations = map[string]string{attach.AnnotationNodeID: id}
-		}
-	}
-	return kept
-}
-
 // onlyDriver keeps of a CSINode only what the driver itself registered.
 func onlyDriver(node *storagev1.CSINode) *storagev1.CSINode {
 	kept := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}

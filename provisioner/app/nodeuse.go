@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 )
 
@@ -99,7 +100,7 @@ func onlyUse(object any) (any, error) {
 			},
 		}, nil
 	case *storagev1.VolumeAttachment:
-		return onlyAttachment(object), nil
+		return attach.Cached(object), nil
 	case *storagev1.CSINode:
 		return onlyDriver(object), nil
 	}

@@ -147,8 +147,9 @@ func (r *reloader) choose(kept lastgood.Kept) error {
 	return nil
 }
 
-// checkCloudsFile returns an error if backends need the file of --clouds-file, and it
-// cannot be read: such a replica would be ready, but could do nothing.
+// checkCloudsFile returns an error if all backends need the file of --clouds-file, and it
+// cannot be read: such a replica would be ready, but could do nothing. Other backends are
+// served without the file.
 func (r *reloader) checkCloudsFile() error {
 	path := r.options.CloudsFile
 	if path == "" {
@@ -169,8 +170,8 @@ func (r *reloader) checkCloudsFile() error {
 			needing = append(needing, fmt.Sprintf("%s (%s:%d)", backend.Name, p.Source, p.Line(fmt.Sprintf("backends[%d].auth.cloud", i))))
 		}
 	}
-	if len(needing) == 0 {
-		r.logger.Warn("--clouds-file cannot be read; the policy does not need it", "file", path, "error", err)
+	if len(needing) == 0 || len(needing) < len(p.Backends) {
+		r.logger.Warn("--clouds-file cannot be read; the backends that need it wait for it", "file", path, "error", err, "backends", needing)
 		return nil
 	}
 	return fmt.Errorf("--clouds-file %s cannot be read: %w; these backends log in with its entries: %s; nothing is in force: mount the file, or correct the flag",

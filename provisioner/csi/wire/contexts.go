@@ -132,6 +132,14 @@ func IsTaken(context map[string]string) bool {
 	return taken
 }
 
+// OnlyTaken returns what IsTaken reads of a publish context.
+func OnlyTaken(context map[string]string) map[string]string {
+	if !IsTaken(context) {
+		return nil
+	}
+	return map[string]string{keyTaken: context[keyTaken]}
+}
+
 // Volume is what a PersistentVolume tells the nodes about its volume, in its
 // volumeAttributes.
 type Volume struct {

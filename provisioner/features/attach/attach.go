@@ -252,7 +252,10 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	if !begun {
 		// It was never taken from the node.
 		e.unsettled.over(to.Node.Name, to.Volume)
+		// The node may have mapped its image as an earlier answer said.
+		taken = taken || keepsOut(e, to.Node.Name, to.Volume)
 	}
+	e.unsettled.lock(to.Node.Name, to.Volume, taken)
 	if begun {
 		e.Metrics.attached(to.Volume.Backend, found.Protocol, time.Since(started))
 	}
@@ -409,6 +412,7 @@ func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle
 		return err
 	}
 	e.unsettled.paid(node, volume)
+	e.unsettled.unlock(node, volume)
 	e.places.leave(place{volume.Backend, node}, volume.String())
 	e.Logger.Info("Detached a volume", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node)
 	return nil

@@ -144,6 +144,15 @@ type world struct {
 	rules       Rules
 }
 
+// attachmentCache keeps of VolumeAttachments only what the program's cache keeps.
+type attachmentCache struct{ cache.Store }
+
+func (c attachmentCache) Add(object any) error {
+	return c.Store.Add(Cached(object.(*storagev1.VolumeAttachment)))
+}
+
+func (c attachmentCache) Update(object any) error { return c.Add(object) }
+
 func testPV() *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: pvName, UID: "pv-uid", Annotations: map[string]string{
@@ -190,7 +199,7 @@ func newWorld(t *testing.T, existing ...runtime.Object) *world {
 	for _, node := range []wire.Node{n1, n2} {
 		must(t, nodes.Add(csiNode(t, node)))
 	}
-	w := &world{volumes: &volumes{document: withCHAP}, client: fake.NewClientset(existing...), events: eventrecord.NewFakeRecorder(10), nodes: nodes, attachments: cache.NewStore(cache.MetaNamespaceKeyFunc), machines: cache.NewStore(cache.MetaNamespaceKeyFunc), reports: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	w := &world{volumes: &volumes{document: withCHAP}, client: fake.NewClientset(existing...), events: eventrecord.NewFakeRecorder(10), nodes: nodes, attachments: attachmentCache{cache.NewStore(cache.MetaNamespaceKeyFunc)}, machines: cache.NewStore(cache.MetaNamespaceKeyFunc), reports: cache.NewStore(cache.MetaNamespaceKeyFunc)}
 	for _, object := range existing {
 		if a, ok := object.(*storagev1.VolumeAttachment); ok {
 			must(t, w.attachments.Add(a))
@@ -394,10 +403,12 @@ func TestPublishByRBD(t *testing.T) {
 	}
 }
 
+// imageDocument is a connection to an image of Ceph.
+const imageDocument = `{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1", "hosts": ["192.0.2.1"], "ports": ["6789"], "auth_enabled": false}}`
+
 // TestAnImageThatWasTakenIsMarked: a node whose client is dead is kept out for good, but
 // one that lives gets the lock back from the next node.
 func TestAnImageThatWasTakenIsMarked(t *testing.T) {
-	const document = `{"driver_volume_type": "rbd", "data": {"name": "volumes/volume-1", "hosts": ["192.0.2.1"], "ports": ["6789"], "auth_enabled": false}}`
 	const kept = "volume gold/" + volumeID + " is still staged on node n2, from which Kubernetes has detached it, and Ceph keeps that node out only as long as another one has the image mapped; node n1 gets it once "
 	for name, test := range map[string]struct {
 		prepare func(*world)
@@ -426,7 +437,7 @@ func TestAnImageThatWasTakenIsMarked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, testPV(), testSecret())
-			w.volumes.document, w.rules = document, Rules{FencedByInitiator: true}
+			w.volumes.document, w.rules = imageDocument, Rules{FencedByInitiator: true}
 			for _, name := range []string{"n1", "n2"} {
 				node := machine(name, "boot-1")
 				if test.off && name == "n2" {

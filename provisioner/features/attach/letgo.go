@@ -45,6 +45,9 @@ type unsettled struct {
 	// taken are the volumes that this term took from nodes that may write to them. The
 	// caches may show that later.
 	taken map[onNode]bool
+	// locked are the volumes that this term has handed out as taken, and the nodes that
+	// got them. VolumeAttachments say so later.
+	locked map[onNode]bool
 	// busy are the volumes that are being attached, or whose owed detachment is being done.
 	busy map[wire.Handle]bool
 }
@@ -56,7 +59,7 @@ type onNode struct {
 }
 
 func newUnsettled() *unsettled {
-	return &unsettled{owed: map[onNode]time.Time{}, taken: map[onNode]bool{}, busy: map[wire.Handle]bool{}}
+	return &unsettled{owed: map[onNode]time.Time{}, taken: map[onNode]bool{}, locked: map[onNode]bool{}, busy: map[wire.Handle]bool{}}
 }
 
 // begin returns false if something else is being done with a volume.
@@ -97,6 +100,30 @@ func (u *unsettled) paid(node string, volume wire.Handle) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.owed, onNode{node, volume})
+}
+
+// lock notes whether a node maps a volume so that it keeps out all others.
+func (u *unsettled) lock(node string, volume wire.Handle, locked bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if locked {
+		u.locked[onNode{node, volume}] = true
+	} else {
+		delete(u.locked, onNode{node, volume})
+	}
+}
+
+func (u *unsettled) isLocked(node string, volume wire.Handle) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.locked[onNode{node, volume}]
+}
+
+// unlock notes that a volume is detached from a node, or from all if the name is empty.
+func (u *unsettled) unlock(node string, volume wire.Handle) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	maps.DeleteFunc(u.locked, func(at onNode, _ bool) bool { return at.volume == volume && (node == "" || at.node == node) })
 }
 
 // over notes that a node has let go of a volume that was taken from it.
@@ -367,14 +394,24 @@ func takenByLock(e *Engine, volume wire.Handle, to string) (taken bool, err erro
 	return taken, nil
 }
 
+// keepsOut reports whether a node may have mapped a volume so that no other client can
+// write to it.
+func keepsOut(e *Engine, node string, volume wire.Handle) bool {
+	a := e.attachmentsOn(node)[onNode{node, volume}]
+	return e.unsettled.isLocked(node, volume) || a != nil && wire.IsTaken(a.Status.AttachmentMetadata)
+}
+
 // changeable returns a volume whose content Cinder can change. Where a volume was taken by
 // a lock, the next node has its image mapped so that no other client can write to it, and a
 // request to Cinder that needs the image ends with the volume in error_extending, or the
 // snapshot in error.
 func changeable(e *Engine, volume wire.Handle) (source, error) {
+	if !e.AttachmentsKnown() {
+		return source{}, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known whether volume %s was taken from a lost node", volume)
+	}
 	for _, object := range e.Attachments.List() {
 		a, ok := object.(*storagev1.VolumeAttachment)
-		if !ok || !wire.IsTaken(a.Status.AttachmentMetadata) {
+		if !ok || !wire.IsTaken(a.Status.AttachmentMetadata) && !e.unsettled.isLocked(a.Spec.NodeName, volume) {
 			continue
 		}
 		if handle, ours := e.handleOf(a); ours && handle == volume {

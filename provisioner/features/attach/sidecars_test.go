@@ -106,9 +106,9 @@ func TestSidecarsRequestsArePassedOn(t *testing.T) {
 
 // TestTakenImageIsNotChangedAtCinder: where a node has mapped an image so that no other
 // client can write to it, Cinder's extension of the image fails and leaves the volume in
-// error_extending.
+// error_extending. That the VolumeAttachment does not say so yet changes nothing.
 func TestTakenImageIsNotChangedAtCinder(t *testing.T) {
-	taken, err := wire.Connection{Protocol: "rbd", Paths: []wire.Path{{Portal: "192.0.2.1:6789", Target: "pool/image"}}, Taken: true}.PublishContext()
+	metadataOfTaken, err := wire.Connection{Protocol: "rbd", Paths: []wire.Path{{Portal: "192.0.2.1:6789", Target: "pool/image"}}, Taken: true}.PublishContext()
 	must(t, err)
 	for name, call := range map[string]func(ctx context.Context, e *Engine) error{
 		"growth": func(ctx context.Context, e *Engine) error {
@@ -120,18 +120,51 @@ func TestTakenImageIsNotChangedAtCinder(t *testing.T) {
 			return err
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w, o := newWorld(t, testPV()), &others{}
-			w.Expansions, w.Snapshots = o, o
-			attachment := testAttachment(pvName, "n2", func(a *storagev1.VolumeAttachment) { a.Status.AttachmentMetadata = taken })
-			must(t, w.attachments.Add(attachment))
-			wantFailure(t, call(t.Context(), w.Engine), controller.Unclean, "volume gold/"+volumeID+" was taken from a lost node, so node n2 has its image mapped in a way that keeps out Cinder, too; "+
-				"the volume can grow and be snapshotted once the lost node has let go of it and the pods on node n2 have ended and started again")
-			must(t, w.attachments.Delete(attachment))
-			must(t, call(t.Context(), w.Engine))
-			if len(o.asked) != 1 {
-				t.Errorf("asked %q", o.asked)
-			}
-		})
+		for state, metadata := range map[string]map[string]string{"attached": metadataOfTaken, "just handed out": nil} {
+			t.Run(name+", "+state, func(t *testing.T) {
+				w, o := newWorld(t, testPV(), testSecret()), &others{}
+				w.Expansions, w.Snapshots = o, o
+				attachment := testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) {
+					a.Status.Attached, a.Status.AttachmentMetadata = metadata != nil, metadata
+				})
+				must(t, w.attachments.Add(attachment))
+				if metadata == nil {
+					w.volumes.document, w.volumes.has = imageDocument, true
+					lost := machine("n2", "boot-1")
+					outOfService(lost)
+					must(t, w.machines.Add(lost))
+					w.reportsStaged(t, "n2", "boot-1", handle())
+					got, err := w.publish(t)
+					if must(t, err); !got.Taken {
+						t.Fatal("the volume was not taken")
+					}
+					// The answer stays the same, since the node may have mapped the image.
+					w.reportsStaged(t, "n2", "boot-1")
+					if got, err = w.publish(t); err != nil || !got.Taken {
+						t.Errorf("after the lost node has let go, taken is %t (%v)", got.Taken, err)
+					}
+				}
+				wantFailure(t, call(t.Context(), w.Engine), controller.Unclean, "volume gold/"+volumeID+" was taken from a lost node, so node n1 has its image mapped in a way that keeps out Cinder, too; "+
+					"the volume can grow and be snapshotted once the lost node has let go of it and the pods on node n1 have ended and started again")
+				if metadata != nil { // by an earlier leader
+					w.volumes.document, w.volumes.has = imageDocument, true
+					if got, err := w.publish(t); err != nil || !got.Taken {
+						t.Errorf("asked again, taken is %t (%v)", got.Taken, err)
+					}
+				}
+				// The node lets go of it, and gets it again without a lock.
+				w.unsettled.unlock("n1", handle())
+				must(t, w.attachments.Update(testAttachment(pvName, "n1", nil)))
+				w.AttachmentsKnown = func() bool { return false }
+				if err := call(t.Context(), w.Engine); err == nil || errors.As(err, new(*controller.Failure)) {
+					t.Errorf("before the VolumeAttachments are known: %v", err)
+				}
+				w.AttachmentsKnown = func() bool { return true }
+				must(t, call(t.Context(), w.Engine))
+				if len(o.asked) != 1 {
+					t.Errorf("asked %q", o.asked)
+				}
+			})
+		}
 	}
 }

@@ -2,6 +2,8 @@ package copies
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
@@ -16,6 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
@@ -33,6 +36,9 @@ type Options struct {
 	Name string
 	// Cluster is the cluster ID that this cluster's PersistentVolumes record.
 	Cluster string
+	// Attachments lists the VolumeAttachments of a PersistentVolume. known is false until
+	// the cache shows all.
+	Attachments func(pv string) (attachments []nodeuse.Attachment, known bool, err error)
 }
 
 // Resolver finds the sources of claims for one term.
@@ -59,6 +65,10 @@ func (r *Resolver) Cached(claim *corev1.PersistentVolumeClaim, class *storagev1.
 	// Add the source before reading it, so that no later change is missed.
 	r.awaited.add(keyOf(claim, named))
 	source, denial, err := r.find(claim, named, cached{r.Claims, r.PersistentVolumes}, r.Snapshots)
+	if err == nil && denial == nil {
+		// If the VolumeAttachments are not known yet, Live says so.
+		_, denial, _ = r.keptFromCinder(source)
+	}
 	if err != nil {
 		denial = &policy.Denial{Reason: policy.SourceNotReady, Message: err.Error()}
 	}
@@ -82,6 +92,9 @@ func (r *Resolver) Live(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	defer done()
 	reader := &live{ctx: ctx, client: r.Client}
 	source, denial, err := r.find(claim, named, reader, liveSnapshots{ctx, r.SnapshotClient})
+	if err == nil && denial == nil {
+		_, denial, err = r.keptFromCinder(source)
+	}
 	if denial != nil || err != nil {
 		return nil, denial, err
 	}
@@ -98,13 +111,39 @@ func (r *Resolver) find(claim *corev1.PersistentVolumeClaim, named *admission.Da
 	return objects.SourceOf(claim, named, r.Cluster, claims)
 }
 
+// keptFromCinder denies the copy of a volume that was taken from a lost node: the node
+// that has it now keeps out Cinder, too, so the copy would end in error.
+func (r *Resolver) keptFromCinder(source *objects.Source) (node string, denied *policy.Denial, err error) {
+	if source.Decided.Mode != policy.ModeCSI || source.Content.Volume == nil {
+		return "", nil, nil
+	}
+	attachments, known, err := r.Attachments(source.Content.Volume.Stamp.PV)
+	if err == nil && !known {
+		err = fmt.Errorf("the VolumeAttachments are not read yet, so it is not known whether Cinder can copy %s", source.Decided.Name)
+	}
+	taken := slices.IndexFunc(attachments, func(a nodeuse.Attachment) bool { return a.Taken })
+	if err != nil || taken < 0 {
+		return "", nil, err
+	}
+	node = attachments[taken].Node
+	return node, &policy.Denial{Reason: policy.SourceNotReady, Message: fmt.Sprintf("%s, whose content this claim asks for, was taken from a lost node, so node %s has its image mapped in a way that keeps out Cinder, too; it can be copied once the lost node has let go of it and the pods on node %s have ended and started again",
+		source.Decided.Name, node, node)}, nil
+}
+
 // TriggersOf returns what may unblock a claim that was denied because of its source.
 func (r *Resolver) TriggersOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) []parking.Trigger {
 	named, _ := admission.DataSourceOf(claim, class.Parameters)
 	if named == nil {
 		return nil
 	}
-	return []parking.Trigger{{Kind: parking.Source, Name: keyOf(claim, named)}}
+	triggers := []parking.Trigger{{Kind: parking.Source, Name: keyOf(claim, named)}}
+	source, denial, err := r.find(claim, named, cached{r.Claims, r.PersistentVolumes}, r.Snapshots)
+	if err == nil && denial == nil {
+		if node, _, _ := r.keptFromCinder(source); node != "" {
+			triggers = append(triggers, parking.Trigger{Kind: parking.Node, Name: node})
+		}
+	}
+	return triggers
 }
 
 // ClaimChanged returns the trigger that fires if other claims want the content

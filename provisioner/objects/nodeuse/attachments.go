@@ -8,11 +8,18 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
 // Attachment is a VolumeAttachment: Kubernetes has attached a volume to a node, is about
 // to, or has not detached it completely. The node need not exist.
-type Attachment struct{ Name, Node string }
+type Attachment struct {
+	Name, Node string
+	// Taken means that the volume was taken from a lost node, so that the node of this
+	// attachment keeps out all others, even Cinder.
+	Taken bool
+}
 
 func (a Attachment) String() string { return fmt.Sprintf("%s (node %s)", a.Name, a.Node) }
 
@@ -65,7 +72,7 @@ func (t *Tracker) readAttachments(ctx context.Context) (map[string][]Attachment,
 }
 
 func attachmentOf(a *storagev1.VolumeAttachment) Attachment {
-	return Attachment{Name: a.Name, Node: a.Spec.NodeName}
+	return Attachment{Name: a.Name, Node: a.Spec.NodeName, Taken: wire.IsTaken(a.Status.AttachmentMetadata)}
 }
 
 func byName(a, b Attachment) int { return strings.Compare(a.Name, b.Name) }
